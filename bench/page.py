@@ -41,12 +41,23 @@ RECIRCULATED = {
     "one, then 64 masks, 10,000 flows": Case(recirc=1, rules="masks", count=64, masks=64, flows=10_000),
     "one, then 100,000 exact rules": Case(recirc=1, rules="exact", count=100_000, flows=100_000),
 }
+TRACKED = {f"{flows:,} connection{'s' * (flows > 1)}": Case(rules="normal", ct="track", answers=True, flows=flows)
+           for flows in (1, 1_000, 100_000, 1_000_000)}
+BEGUN = {"tracked": Case(rules="normal", ct="track", new=True),
+         "with translated sources": Case(rules="normal", ct="snat", new=True)}
+TUNNELS = {f"{what}, {flows:,} flow{'s' * (flows > 1)}{more}": Case(rules="tuple", tunnel=tunnel, flows=flows, **case)
+           for tunnel, what in (("out", "into a tunnel"), ("through", "and out of it"))
+           for flows in (1, 10_000)
+           for more, case in (("", {}), (", outer checksum", {"csum": True}), (", 100 hosts", {"hosts": 100}))}
+STORMS = {"beside a storm of new connections": Case(rules="tuple", ct="track", storm="new-flows", ports=4),
+          "beside new connections, over after a second":
+              Case(rules="tuple", ct="track", storm="new-flows", expire=1, ports=4)}
 KEPT = {f"{what}{behind}": Case(recirc=recirc, **case) for what, case in {
     "beside a storm of new flows": {"rules": "tuple", "storm": "new-flows", "ports": 4},
     "beside a storm that multiplies masks": {"rules": "tuple", "storm": "explosion", "ports": 4},
     "while 1,000 rules a second change":
         {"rules": "exact", "count": 50_000, "flows": 50_000, "changes": 1_000},
-}.items() for behind, recirc in (("", 0), (", recirculated", 1))}
+}.items() for behind, recirc in (("", 0), (", recirculated", 1))} | STORMS
 WAITING = {"Heddle": ("heddle", 0), "Heddle, `pmd-sleep-max` 50": ("heddle", 50), "OVS": ("ovs", 0),
            "OVS, `pmd-sleep-max` 50": ("ovs", 50)}
 LATENCY = Case(latency=True)
@@ -63,6 +74,7 @@ SWITCH_CASES = list(dict.fromkeys([
     *FLOWS.values(),
     *(twin for case in [*RECIRCULATED.values(), *KEPT.values()]
       for twin in (case.plain(), case.calm(), case)),
+    *(twin for case in [*TRACKED.values(), *TUNNELS.values()] for twin in (case.plain(), case)), *BEGUN.values(),
     *(idle(sleep) for _, sleep in WAITING.values())]))
 
 
@@ -128,14 +140,33 @@ class Tables:
         return markdown(["", "Heddle Mpps", "OVS Mpps", "Heddle cycles", "OVS cycles", "cycles: x OVS"],
                         rows), names(FLOWS)
 
-    def recirculated(self):
+    def added(self, cases):
+        """What each case costs, and how much of that is due to what it has more than another."""
         rows = []
-        for label, case in RECIRCULATED.items():
+        for label, case in cases.items():
             heddle, ovs = self.of(case, "heddle"), self.of(case, "ovs")
             rows.append([self.label(label, case), middle(heddle, "cycles"), ranged(heddle, "adds"),
                          middle(ovs, "cycles"), ranged(ovs, "adds"), ranged(heddle, "x_ovs", 2)])
         return markdown(["", "Heddle cycles", "more by", "OVS cycles", "more by", "cycles: x OVS"],
-                        rows), names(RECIRCULATED)
+                        rows), names(cases)
+
+    def recirculated(self):
+        return self.added(RECIRCULATED)
+
+    def tracked(self):
+        return self.added(TRACKED)
+
+    def begun(self):
+        rows = []
+        for label, case in BEGUN.items():
+            heddle, ovs = self.of(case, "heddle"), self.of(case, "ovs")
+            rows.append([self.label(label, case), middle(heddle, "new"), middle(ovs, "new"),
+                         middle(heddle, "cycles"), middle(ovs, "cycles"), ranged(heddle, "x_ovs", 2)])
+        return markdown(["", "Heddle, thousand/s", "OVS, thousand/s", "Heddle cycles", "OVS cycles",
+                         "cycles: x OVS"], rows), names(BEGUN)
+
+    def tunnels(self):
+        return self.added(TUNNELS)
 
     def kept(self):
         rows = [[self.label(label, case),

@@ -63,7 +63,7 @@ class Case:
 
     def plain(self):
         """The same case without recirculation, connection tracking and tunnels."""
-        return dataclasses.replace(self, recirc=0, ct="", tunnel="", hosts=1, csum=False)
+        return dataclasses.replace(self, recirc=0, ct="", expire=0, tunnel="", hosts=1, csum=False)
 
     def only_out(self):
         """The same case, but the packets leave in their tunnels."""

@@ -13,6 +13,8 @@ use heddle_sys::Iov;
 
 /// Most foreign segments that one packet may have; a longer chain is copied into the head.
 pub const MAX_SEGS: usize = 18;
+/// Bytes of a tail that copies get as bytes of their own; longer ones are shared.
+const SHARED_TAIL: u32 = 256;
 
 /// One packet. Layout: `buf[start..start + head_len]` is the head, `segs` follow it on the wire. `buf` is the
 /// small area that every packet has, or a big one where that was asked for ([`Packet::reserve`],
@@ -436,6 +438,32 @@ impl Packet {
         dst.offload = self.offload;
         dst.set_queue(self.queue());
         dst.in_port = self.in_port;
+    }
+    /// As [`Packet::copy_into`], but a long tail stays where it is, and both packets have it: only heads are
+    /// written. `dst` should have room for the head.
+    pub fn share_into(&self, dst: &mut Packet) {
+        let Some(loan) = self.loan.as_ref().filter(|_| self.shares()) else {
+            return self.copy_into(dst);
+        };
+        dst.reset();
+        dst.start = self.start.min(HEADROOM as u32);
+        dst.reserve(self.head_len());
+        let (at, n) = (dst.start as usize, self.head_len as usize);
+        dst.buf_mut()[at..at + n].copy_from_slice(self.head());
+        dst.head_len = self.head_len;
+        for (to, seg) in dst.segs.iter_mut().zip(self.segs()) {
+            *to = seg.again();
+        }
+        (dst.n_segs, dst.tail_len) = (self.n_segs, self.tail_len);
+        dst.loan = Some(loan.again());
+        dst.offload = self.offload;
+        dst.set_queue(self.queue());
+        dst.in_port = self.in_port;
+    }
+    /// Whether [`Packet::share_into`] leaves the tail where it is: less than this is copied sooner.
+    #[inline]
+    pub fn shares(&self) -> bool {
+        self.tail_len > SHARED_TAIL
     }
     /// Pushes a VLAN tag behind the two addresses; `false` without room or addresses. Offsets move along.
     pub fn push_vlan(&mut self, tpid: u16, tci: u16) -> bool {

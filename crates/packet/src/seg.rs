@@ -7,7 +7,8 @@
 //! **Invariants.**
 //! * A [`Seg`] stays in its packet: it is neither `Clone` nor can it be moved out, only borrowed
 //!   ([`crate::Packet::segs`]). The compiler holds that.
-//! * A packet with segments holds one loan of their [`Lender`]. It drops the loan when the segments go: in
+//! * A packet with segments holds one loan of their [`Lender`], also where it shares them with another one
+//!   ([`crate::Packet::share_into`]). It drops the loan when the segments go: in
 //!   the pool, by [`crate::Packet::make_private`], or with the packet.
 //! * The owner of the lender gives memory back, or unmaps it, only when [`Lender::is_whole`].
 //!
@@ -75,6 +76,13 @@ impl Seg {
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
+    }
+    /// The same bytes, for another packet that has a loan of their lender ([`Loan::again`]).
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            ptr: self.ptr,
+            len: self.len,
+        }
     }
     /// Cuts it to `n` bytes.
     pub(crate) fn truncate(&mut self, n: usize) {
@@ -167,6 +175,15 @@ unsafe impl Send for Loan {}
 impl Loan {
     pub(crate) fn is_of(&self, lender: &Lender) -> bool {
         self.0 == lender.returned
+    }
+    /// One more of the same lender, which does not know of it: one less has come back.
+    pub(crate) fn again(&self) -> Self {
+        // SAFETY: the count lives while there is a loan, and this is one.
+        let returned = unsafe { &self.0.as_ref().0 };
+        // Relaxed: this loan is still out, so nobody may take the memory back by what is read here. It wraps,
+        // and so does the comparison.
+        returned.fetch_sub(1, Ordering::Relaxed);
+        Self(self.0)
     }
 }
 

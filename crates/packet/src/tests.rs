@@ -127,7 +127,18 @@ proptest! {
         p.copy_into(&mut copy);
         prop_assert!(copy.segs().is_empty());
         prop_assert_eq!(copy.head(), &model[..]);
+        // A copy that may share the tail is the same; its head is its own, and the tail is there while either
+        // is.
+        p.share_into(&mut copy);
+        prop_assert_eq!(copy.to_vec(), &model[..]);
+        prop_assert_eq!((copy.segs().len(), copy.len()), (if p.shares() { p.segs().len() } else { 0 }, p.len()));
+        copy.head_mut().fill(0);
+        prop_assert_eq!(p.to_vec(), &model[..]);
+        let shared = p.shares();
         drop(p);
+        prop_assert_eq!(lender.is_whole(), !shared);
+        prop_assert_eq!(&copy.to_vec()[copy.head_len()..], &model[copy.head_len()..]);
+        drop(copy);
         prop_assert!(lender.is_whole());
     }
 }

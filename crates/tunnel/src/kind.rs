@@ -93,6 +93,10 @@ impl TunnelType {
             Self::Vxlan => "vxlan_sys",
         }
     }
+    /// Whether datapath ports of tunnels have such names.
+    pub fn has_name(name: &str) -> bool {
+        Self::ALL.into_iter().any(|t| name.starts_with(t.port_prefix()))
+    }
     /// The name of the datapath port that all tunnels of the type and of that transport port share.
     pub fn port_name(self, dst_port: u16) -> String {
         match self.has_dst_port() {

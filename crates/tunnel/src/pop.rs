@@ -64,6 +64,8 @@ pub enum PopError {
 pub struct Popped {
     /// What it begins with ([`packet_type`]).
     pub packet_type: u32,
+    /// Bytes before it that are gone; at most 65,535 are told.
+    pub taken: u16,
 }
 
 /// Bytes that a look at all outer headers takes at most: Ethernet with two tags, IPv6, UDP, Geneve with
@@ -81,11 +83,11 @@ struct Ip {
 }
 
 /// What the header behind it said.
-struct Shim {
+pub(crate) struct Shim {
     /// Where the inner packet begins, and ends.
-    at: usize,
-    end: usize,
-    packet_type: u32,
+    pub(crate) at: usize,
+    pub(crate) end: usize,
+    pub(crate) packet_type: u32,
 }
 
 impl TunnelPop {
@@ -112,6 +114,7 @@ impl TunnelPop {
         self.take_off(p, &shim)?;
         Ok(Popped {
             packet_type: shim.packet_type,
+            taken: u16::try_from(shim.at).unwrap_or(u16::MAX),
         })
     }
 
@@ -407,7 +410,7 @@ impl TunnelPop {
 
     /// Removes the outer headers and what is behind the packet's end.
     #[inline]
-    fn take_off(&self, p: &mut Packet, shim: &Shim) -> Result<(), PopError> {
+    pub(crate) fn take_off(&self, p: &mut Packet, shim: &Shim) -> Result<(), PopError> {
         if shim.at > shim.end {
             return Err(PopError::Truncated);
         }
@@ -472,7 +475,7 @@ fn set_vni(vni: Be32, key: &mut FlowKey) {
 /// Whether the checksum of the header at `l4` needs no look: a device has verified it, or it was made in this
 /// machine and is, or what is inside of it is, still to be filled in.
 #[inline]
-fn is_known(p: &Packet, l4: usize) -> bool {
+pub(crate) fn is_known(p: &Packet, l4: usize) -> bool {
     match p.offload.csum {
         Csum::Unknown => false,
         Csum::Valid => true,

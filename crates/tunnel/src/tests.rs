@@ -2,6 +2,7 @@
 
 mod fuzz;
 mod round;
+mod seen;
 
 use crate::outer::SOURCE_PORTS;
 use crate::{Encap, Gbp, Inner, Outer, TunnelPush};

@@ -1,8 +1,9 @@
 //! `heddle capture`: packets of a port, or packets that are dropped, in a file that Wireshark and tcpdump
 //! read.
 //!
-//! Workers copy as many packets as they can in a few percent of their time, so that nobody else suffers; what
-//! is missing is told at the end, and in the file. Filters are looked at after that.
+//! Workers copy as many packets as they can in a percent of their time, and the rest is done where others
+//! leave processor time, so that nobody else suffers; what is missing is told at the end, and in the file.
+//! Filters are looked at after that.
 
 mod pcapng;
 
@@ -91,6 +92,7 @@ impl Args {
                 wanted.extend([option, value]);
             }
         }
+        heddle_sys::cpu::stand_back();
         let ends = ended()?;
         let name = || self.write.display().to_string();
         let out: Box<dyn Write> = match self.write.to_str() {

@@ -501,8 +501,11 @@ impl Exec<'_> {
         if n >= MAX_COPIES {
             return None;
         }
-        let mut p = self.pool.get_for(self.live.get(id).len());
-        self.live.get(id).copy_into(&mut p);
+        let of = self.live.get(id);
+        let mut p = self
+            .pool
+            .get_for(if of.shares() { of.head_len() } else { of.len() });
+        of.share_into(&mut p);
         self.live.copies.push(p);
         LiveId::try_from(n + BURST).ok()
     }

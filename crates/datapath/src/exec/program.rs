@@ -191,12 +191,14 @@ impl Program {
     /// Which runs may be taken together.
     #[inline]
     pub(crate) fn merges(&self) -> Merges {
+        let pops = self.tail.is_some_and(|t| matches!(t.goes, Goes::Pop(_)));
         if matches!(self.shape, Shape::Output(_))
             || self.tail.is_some_and(|t| t.alone)
             || self.only_tracks().is_some()
         {
             Merges::All
-        } else if self.shape == Shape::Line && self.tail.is_none() && !self.tracks {
+        } else if self.shape == Shape::Line && (self.tail.is_none() || pops) && !self.tracks {
+            // What comes out of a tunnel has nothing of what it was before.
             Merges::Alike
         } else {
             Merges::No

@@ -5,7 +5,7 @@ use crate::drops::DropKind;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::Packet;
 use heddle_tunnel::join;
-use heddle_tunnel::{Inner, PopError, PushError, TunnelPop, TunnelPush};
+use heddle_tunnel::{Inner, PopError, Popped, PushError, TunnelPop, TunnelPush};
 
 /// Writes the outer headers before a packet, which is an Ethernet frame with an IP header then.
 pub(super) fn push(p: &mut Packet, meta: &mut Meta, push: &TunnelPush, now_ms: u64) -> Result<(), DropKind> {
@@ -50,18 +50,18 @@ pub(super) fn outside(meta: &Meta, push: &TunnelPush) -> Meta {
 }
 
 /// Takes the outer headers off a packet, and writes what they said into `tunnel` (members of the tunnel; the
-/// others are not looked at). Returns what the packet begins with now ([`packet_type`]).
+/// others are not looked at).
 pub(crate) fn pop(
     p: &mut Packet,
     meta: &Meta,
     pop: &TunnelPop,
     tunnel: &mut FlowKey,
-) -> Result<u32, DropKind> {
+) -> Result<Popped, DropKind> {
     tunnel.clear_carried();
     if join::is_datagrams(p, meta.l4) && !join::join(p, pop.kind, (meta.l3, meta.l4)) {
         return Err(DropKind::TunnelTrain);
     }
-    let popped = pop.apply(p, meta.l3, tunnel).map_err(|e| match e {
+    pop.apply(p, meta.l3, tunnel).map_err(|e| match e {
         PopError::Csum => DropKind::TunnelCsum,
         PopError::Fragment => DropKind::TunnelFragment,
         PopError::Ttl => DropKind::TunnelTtl,
@@ -75,6 +75,5 @@ pub(crate) fn pop(
         | PopError::Protocol
         | PopError::Part => DropKind::TunnelPop,
         PopError::Train => DropKind::TunnelTrain,
-    })?;
-    Ok(popped.packet_type)
+    })
 }

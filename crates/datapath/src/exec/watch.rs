@@ -5,8 +5,8 @@
 //!
 //! **Costs.** A drop costs an addition and a comparison with the clock; packets of one run that are all
 //! dropped cost that together. Each pair of a name and a port has a slot, and a slot gives one example in
-//! [`PERIOD_MS`]. A capture copies as many packets and bytes as a worker can in a few percent of its time,
-//! and counts those that it passes over.
+//! [`PERIOD_MS`]. A capture copies as many packets and bytes as a worker, and whoever reads them, can in a
+//! few percent of the time. Those that it passes over are counted, burst by burst.
 //!
 //! **Bounds.** Queues to the control side hold [`EXAMPLES`] and [`CAPTURED_PACKETS`], the latter not more
 //! than [`CAPTURED_BYTES`]. Nobody waits: what finds no room is lost, with a count where that matters.
@@ -34,11 +34,13 @@ const EXAMPLES: usize = 4096;
 /// Captured packets that wait for the control side, and their bytes.
 const CAPTURED_PACKETS: usize = 16 << 10;
 const CAPTURED_BYTES: usize = 16 << 20;
-/// What a worker copies in a millisecond of a capture: some percent of its time.
-const PACKETS_PER_MS: u32 = 128;
-const BYTES_PER_MS: usize = 128 << 10;
-/// Dropped packets that were passed over are told of together: so many, or those of a burst at the next one.
-const TOGETHER: u64 = 64;
+/// What a worker copies in a millisecond of a capture, over time: a percent of its time, and what others can
+/// write down in a few percent of theirs; and at once, which it has saved.
+const PACKETS_PER_MS: u32 = 16;
+const BYTES_PER_MS: usize = 16 << 10;
+const MOST_SAVED_MS: u32 = 256;
+/// Packets that were passed over are told of together: so many, or as soon as there is room for others.
+const TOGETHER: u64 = 256;
 
 /// A packet that was dropped, of many.
 #[derive(Clone, Debug)]
@@ -166,8 +168,8 @@ struct Slot {
 /// A worker's part of a capture.
 struct Capture {
     wish: CaptureWish,
-    /// What may still be copied in this millisecond.
-    ms: u64,
+    /// What may still be copied in this millisecond; `None`: it has not begun.
+    ms: Option<u64>,
     packets: u32,
     bytes: usize,
     at: Duration,
@@ -228,7 +230,7 @@ impl Watch {
             self.capture = wish.map(|wish| {
                 Box::new(Capture {
                     wish,
-                    ms: u64::MAX,
+                    ms: None,
                     packets: 0,
                     bytes: 0,
                     at: Duration::ZERO,
@@ -237,9 +239,7 @@ impl Watch {
             });
         }
         let Some(c) = &mut self.capture else { return };
-        if c.ms != self.now_ms {
-            (c.ms, c.packets, c.bytes) = (self.now_ms, PACKETS_PER_MS, BYTES_PER_MS);
-        }
+        c.save(self.now_ms);
         if c.packets > 0 {
             #[expect(clippy::disallowed_methods, reason = "of bursts of which something is copied")]
             let now = std::time::SystemTime::now();
@@ -247,10 +247,13 @@ impl Watch {
         }
         let wish = c.wish;
         if wish.traffic {
-            for p in received {
-                if wish.port.is_none_or(|port| port.0 == p.in_port) {
-                    c.copy(&self.inbox, p, p.in_port, Way::In);
-                }
+            let wanted = |p: &&Packet| wish.port.is_none_or(|port| port.0 == p.in_port);
+            // A burst came by one port.
+            if c.packets > 0 {
+                let all = received.iter().filter(wanted);
+                all.for_each(|p| c.copy(&self.inbox, p, p.in_port, Way::In));
+            } else if received.first().as_ref().is_some_and(wanted) {
+                c.missed += received.len() as u64;
             }
         }
         c.tell(&self.inbox);
@@ -263,8 +266,11 @@ impl Watch {
             && c.wish.traffic
             && c.wish.port == Some(PortNo(no))
         {
-            for p in ids.iter().flat_map(|ids| live.all(ids)) {
-                c.copy(&self.inbox, p, no, Way::Out);
+            if c.packets > 0 {
+                let all = ids.iter().flat_map(|ids| live.all(ids));
+                all.for_each(|p| c.copy(&self.inbox, p, no, Way::Out));
+            } else {
+                c.missed += ids.iter().map(|ids| ids.len() as u64).sum::<u64>();
             }
             c.tell(&self.inbox);
         }
@@ -315,15 +321,26 @@ impl Capture {
         {
             self.copy(inbox, p, p.in_port, Way::Dropped(kind));
             self.missed += n - 1;
-            if self.missed >= TOGETHER {
-                self.tell(inbox);
-            }
+            self.tell(inbox);
         }
     }
 
-    /// Tells of what was passed over. Not for each packet: that would cost more than looking at it.
+    /// Time has passed: more may be copied.
+    fn save(&mut self, now_ms: u64) {
+        if self.ms == Some(now_ms) {
+            return;
+        }
+        let passed = self.ms.map_or(u64::MAX, |ms| now_ms.saturating_sub(ms));
+        let ms = u32::try_from(passed).map_or(MOST_SAVED_MS, |ms| ms.min(MOST_SAVED_MS));
+        self.packets = (self.packets + ms * PACKETS_PER_MS).min(MOST_SAVED_MS * PACKETS_PER_MS);
+        self.bytes = (self.bytes + ms as usize * BYTES_PER_MS).min(MOST_SAVED_MS as usize * BYTES_PER_MS);
+        self.ms = Some(now_ms);
+    }
+
+    /// Tells of what was passed over. Not for each packet, nor each burst: that would cost more than looking
+    /// at them.
     fn tell(&mut self, inbox: &Inbox) {
-        if self.missed > 0 {
+        if self.missed >= TOGETHER || self.missed > 0 && self.packets > 0 {
             inbox.missed.fetch_add(std::mem::take(&mut self.missed), Relaxed);
         }
     }
@@ -435,14 +452,17 @@ mod tests {
         watch.lost(DropKind::TxFull, TOGETHER + 1, &burst[1], None);
         assert_eq!(inbox.missed(), 2 + TOGETHER, "many are told of at once");
         inbox.take(9, &mut drop);
-        // As much as a millisecond gives, then no more until the next.
+        // As many as were saved, then as many as a millisecond gives.
+        let (saved, before) = (u64::from(PACKETS_PER_MS * MOST_SAVED_MS), inbox.missed());
         for ms in [3, 4] {
-            for _ in 0..2 * PACKETS_PER_MS {
-                watch.begin(ms, &burst);
+            for _ in 0..2 * saved {
+                watch.begin(ms, &burst[1..]);
             }
         }
-        assert_eq!(inbox.captured.len(), 2 * PACKETS_PER_MS as usize);
-        assert_eq!(inbox.missed(), 2 + TOGETHER + 2 * u64::from(PACKETS_PER_MS));
+        let taken = saved + u64::from(PACKETS_PER_MS);
+        assert_eq!(inbox.captured.len() as u64, taken);
+        let untold = watch.capture.as_ref().map_or(0, |c| c.missed);
+        assert_eq!(inbox.missed() - before + untold, 4 * saved - taken);
         inbox.capture(None);
         assert_eq!((inbox.captured.len(), inbox.missed()), (0, 0));
         watch.begin(5, &burst);

@@ -177,6 +177,34 @@ impl Parsed {
             None => self.push_full(i, p, how, origin, |key| carry(key, None)),
         }
     }
+    /// As [`Self::push_carrying`], a frame that carries the tunnel that stands in place `at` already
+    /// ([`Self::last_carried`]).
+    #[inline]
+    pub(crate) fn push_carried(&mut self, i: u16, p: &mut Packet, how: How, origin: u32, at: u8) {
+        let frame = how.frame(p, origin);
+        let Some(key) = p.window::<VIEW>().and_then(|b| CompactKey::read(b, frame)) else {
+            return self.push_odd_carried(i, p, how, origin, at);
+        };
+        let (packets, bytes) = (i..i + 1, (frame.total as u64, frame.total));
+        self.again = None;
+        let alike = |p: &Self| p.runs.last().is_some_and(|run| run.body == NO_BODY);
+        if !self.extend_last(packets.end, bytes, &key, Kind::Carrying(at), alike) {
+            self.add_run(packets, bytes, (key, NO_BODY), Kind::Carrying(at));
+        }
+    }
+    #[cold]
+    fn push_odd_carried(&mut self, i: u16, p: &mut Packet, how: How, origin: u32, at: u8) {
+        let before = self.carried.get(usize::from(at)).copied().unwrap_or_default();
+        self.push_carrying(i, p, how, origin, |key, _| key.copy_tunnel(&before));
+    }
+    /// The place of what the last run's packets carry, if their headers are ordinary.
+    #[inline]
+    pub(crate) fn last_carried(&self) -> Option<u8> {
+        match self.runs.last()?.kind {
+            Kind::Carrying(at) => Some(at),
+            _ => None,
+        }
+    }
     /// A packet of any type, by its full key; `carry` adds what it carries.
     fn push_full(&mut self, i: u16, p: &mut Packet, how: How, origin: u32, carry: impl FnOnce(&mut FlowKey)) {
         let recirc_id = self.recirc_id;

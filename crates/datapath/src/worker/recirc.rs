@@ -31,7 +31,10 @@ use heddle_conntrack::{Brief, Known};
 use heddle_flow::{FlowKey, hash, packet_type};
 use heddle_flow_cache::{Burst, CompactKey, Kind, MAX_LISTED, NO_BODY, Run};
 use heddle_packet::{BURST, Packet};
+use heddle_tunnel::TunnelPop;
+use heddle_tunnel::seen::{Seen, View};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Most lookups of a packet, the first not counted.
@@ -154,6 +157,9 @@ pub(super) struct Stage {
     pub(super) learners: ArrayVec<(usize, Brief), BURST>,
     /// The last origin of the stage before that was asked for, and what it is here.
     origin: (u32, u32),
+    /// The outer headers of the last packet that came out of a tunnel, which tunnel's end took them off, and
+    /// the place of what they told.
+    seen: Option<(Seen, Arc<TunnelPop>, u8)>,
 }
 
 impl Stage {
@@ -167,6 +173,7 @@ impl Stage {
             known: 0,
             top: true,
             origin: (u32::MAX, 0),
+            seen: None,
         })
     }
 }
@@ -180,6 +187,7 @@ impl Scratch {
         st.groups.clear();
         st.learners.clear();
         (st.flows, st.known, st.top, st.origin) = (0, 0, true, (u32::MAX, 0));
+        st.seen = None;
         st
     }
     pub(super) fn live(&mut self) -> Live<'_> {
@@ -292,6 +300,9 @@ impl Worker {
         if program.is_some_and(|p| p.only_tracks().is_some()) {
             return self.gather_tracked(st, group, to, now_ms);
         }
+        if let Goes::Pop(step) = tail.goes {
+            return self.gather_popped(st, (group, tail), step, to, now_ms);
+        }
         let (runs, keys) = (&st.parsed.runs, &st.parsed.compact);
         let mut r = usize::from(group.run);
         while let Some(run) = runs.get(r).filter(|run| run.first < group.end) {
@@ -357,10 +368,6 @@ impl Worker {
         let origin = self.origin(st, to, key.context());
         let how = self.how(meta.packet_type);
         let going = ids.clone().zip(0..).filter(|(_, i)| failed >> i & 1 == 0);
-        if let Goes::Pop(step) = tail.goes {
-            let ids = going.map(|(id, _)| id);
-            return self.pop_all(to, group.choice, step, ids, (how, &meta));
-        }
         let tracked = &self.scratch.tracked;
         let mut live = live!(self.scratch);
         if failed == 0 && !tail.rewritten && !tracks {
@@ -373,6 +380,36 @@ impl Worker {
             } else {
                 to.go_on(&live, id..id + 1, key.with_context(origin), carried);
             }
+        }
+    }
+
+    /// Runs what comes before packets of a group are taken out of a tunnel, and puts them into the next
+    /// stage.
+    fn gather_popped(
+        &mut self,
+        st: &Stage,
+        (group, tail): (&Group, Tail),
+        step: u16,
+        to: &mut Stage,
+        now_ms: u64,
+    ) {
+        // All are laid out alike, see `Program::merges`.
+        let r = usize::from(group.run);
+        for ids in st.ids.ranges(group.first..group.end) {
+            let s = &mut self.scratch;
+            let Some(program) = group.choice.program(&self.cache, &s.once) else {
+                return;
+            };
+            let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
+            let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.parsed.meta(r));
+            let ids = if tail.copy {
+                exec.copy_all(ids, &mut failed)
+            } else {
+                ids
+            };
+            let how = self.how(meta.packet_type);
+            let going = ids.zip(0..).filter(|(_, i)| failed >> i & 1 == 0);
+            self.pop_all(to, group.choice, step, going.map(|(id, _)| id), (how, &meta));
         }
     }
 
@@ -451,14 +488,39 @@ impl Worker {
         let mut live = live!(s);
         for id in ids {
             let p = live.get_mut(id);
+            let (l3, view) = (meta.l3, View::of(p, meta.l3));
+            if let (Some((seen, of, at)), Some(view)) = (&to.seen, &view)
+                && Arc::ptr_eq(of, tunnel)
+                && seen.apply(tunnel, p, view, l3)
+            {
+                p.in_port = tunnel.port;
+                let (place, origin) = (to.ids.len(), fresh_origin(p));
+                to.ids.push(id);
+                let how = How {
+                    packet_type: packet_type::ETHERNET,
+                    ..how
+                };
+                to.parsed.push_carried(place, p, how, origin, *at);
+                continue;
+            }
             match tunnel::pop(p, meta, tunnel, &mut s.popped) {
-                Ok(packet_type) => {
+                Ok(out) => {
                     p.in_port = tunnel.port;
                     let (place, origin, popped) = (to.ids.len(), fresh_origin(p), &s.popped);
                     to.ids.push(id);
-                    let how = How { packet_type, ..how };
+                    let how = How {
+                        packet_type: out.packet_type,
+                        ..how
+                    };
                     to.parsed
                         .push_carrying(place, p, how, origin, |key, _| key.copy_tunnel(popped));
+                    let frame = out.packet_type == packet_type::ETHERNET;
+                    let at = to.parsed.last_carried().filter(|_| frame);
+                    let new = view.and_then(|v| Some((Seen::new(tunnel, v, l3, &out)?, at?)));
+                    match (&mut to.seen, new) {
+                        (Some((seen, of, at)), Some(new)) if Arc::ptr_eq(of, tunnel) => (*seen, *at) = new,
+                        (old, new) => *old = new.map(|(seen, at)| (seen, Arc::clone(tunnel), at)),
+                    }
                 }
                 Err(kind) => {
                     self.counters.drops.add(kind, 1);

@@ -11,6 +11,7 @@ use heddle_openflow::Port as OfPort;
 use heddle_port::types::VduseContext;
 use heddle_port::{Birthplace, Host, KeptTaps, Port, PortError, PortStatus, PortType, VhostContext};
 use heddle_sys::errno_text;
+use heddle_tunnel::TunnelType;
 
 use super::desired::{BridgeRow, InterfaceRow, PortRow};
 use super::kinds::{self, Kind};
@@ -37,7 +38,7 @@ impl Reconciler {
         row: &InterfaceRow,
     ) -> Result<Iface, Option<String>> {
         let name = &row.name;
-        if RESERVED.contains(&name.as_str()) {
+        if RESERVED.contains(&name.as_str()) || TunnelType::has_name(name) {
             log::warn!(target: "bridge", "could not create interface {name}, name is reserved");
             return Err(None);
         }

@@ -131,11 +131,25 @@ impl Captures {
 
     /// What was captured since the last time.
     pub(crate) fn read(&self, switch: &Switch, id: &str) -> Reply {
-        let mut state = self.0.lock();
-        let session = of(&mut state, id)?;
-        session.read = Instant::now();
+        // In a thread of its own, which has little of a processor that workers want.
+        std::thread::scope(|s| {
+            let reader = s.spawn(|| {
+                heddle_sys::cpu::stand_back();
+                self.read_all(switch, id)
+            });
+            reader.join().map_err(|_| "the reader has ended".to_owned())?
+        })
+    }
+
+    fn read_all(&self, switch: &Switch, id: &str) -> Reply {
+        let filter = {
+            let mut state = self.0.lock();
+            let session = of(&mut state, id)?;
+            session.read = Instant::now();
+            session.filter
+        };
         let ports = port_names(switch);
-        let mut bytes = 0;
+        let (mut bytes, mut passed_over) = (0, 0);
         let mut told = Vec::new();
         for _ in 0..MOST_PACKETS {
             if bytes >= MOST_BYTES {
@@ -145,8 +159,8 @@ impl Captures {
             switch.datapath.take_captured(1, &mut |c| one = Some(c));
             let Some(c) = one else { break };
             let key = key_of(&c.bytes, c.len, c.port.0, None);
-            if session.filter.as_ref().is_some_and(|m| !matches(m, &key)) {
-                session.passed_over += 1;
+            if filter.as_ref().is_some_and(|m| !matches(m, &key)) {
+                passed_over += 1;
                 continue;
             }
             bytes += c.bytes.len();
@@ -156,11 +170,12 @@ impl Captures {
                 .unwrap_or_else(|| format!("#{}", c.port.0));
             told.push(packet(&c, &key, &name));
         }
-        let answer = json!({
-            "packets": told,
-            "missed": switch.datapath.capture_missed(),
-            "passed_over": session.passed_over,
-        });
+        let mut state = self.0.lock();
+        let session = of(&mut state, id)?;
+        session.passed_over += passed_over;
+        let missed = switch.datapath.capture_missed();
+        let answer = json!({"packets": told, "missed": missed, "passed_over": session.passed_over});
+        drop(state);
         Ok(format!("{answer}\n"))
     }
 

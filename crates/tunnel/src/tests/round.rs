@@ -8,7 +8,7 @@ use heddle_wire::checksum::checksum;
 use proptest::prelude::*;
 
 /// Any encapsulation around a frame, and its name.
-fn any_encap() -> impl Strategy<Value = (Encap, FlowKey)> {
+pub(super) fn any_encap() -> impl Strategy<Value = (Encap, FlowKey)> {
     let vni = 0_u32..1 << 24;
     prop_oneof![
         (vni.clone(), any::<[u8; 12]>(), 0_u8..4, any::<bool>()).prop_map(|(vni, bytes, which, oam)| {
