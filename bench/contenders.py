@@ -21,6 +21,8 @@ SERVER = "10.9.0.2"
 class Contender:
     """Set up once, then frozen (SIGSTOP) whenever another contender is being measured."""
 
+    client_cores, target = str(CLIENT_CORE), SERVER
+
     def __init__(self, name):
         self.name = name
         self.trace = Trace()

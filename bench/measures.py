@@ -6,20 +6,20 @@ import re
 import subprocess
 import time
 
-from contenders import CLIENT_CORE, SERVER
+from contenders import SERVER
 from lab import ROOT
 from lab.shell import wait_for
 
 
-def pinned(ns, *argv):
-    return ["ip", "netns", "exec", ns, "taskset", "-c", str(CLIENT_CORE), *argv]
+def pinned(contender, ns, *argv):
+    return ["ip", "netns", "exec", ns, "taskset", "-c", contender.client_cores, *argv]
 
 
 class Server:
     """A server process in namespace b for the length of a with-block."""
 
     def __init__(self, contender, argv, listening):
-        self.argv, self.contender, self.listening = pinned(contender.b, *argv), contender, listening
+        self.argv, self.contender, self.listening = pinned(contender, contender.b, *argv), contender, listening
 
     def __enter__(self):
         self.process = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -39,7 +39,7 @@ class Server:
 def tcp(contender, seconds, streams):
     """Gbit/s received and segments sent again."""
     with Server(contender, ["iperf3", "-s", "-1", "-p", "5301"], ":5301"):
-        out = contender.trace.run(*pinned(contender.a, "iperf3", "-J", "-c", SERVER, "-p", "5301", "-t", str(seconds),
+        out = contender.trace.run(*pinned(contender, contender.a, "iperf3", "-J", "-c", contender.target, "-p", "5301", "-t", str(seconds),
                                           "-O", "0.5" if seconds < 2 else "1", "-P", str(streams)),
                                   timeout=seconds + 30, quiet=True)
     end = json.loads(out)["end"]
@@ -69,7 +69,7 @@ def udp64(contender, seconds):
     blast = blaster(contender.trace)
     with Server(contender, [blast, "sink", f"{SERVER}:5302"], ":5302"):
         before, began = received(contender), time.monotonic()
-        out = contender.trace.run(*pinned(contender.a, blast, "send", f"{SERVER}:5302", str(seconds), "18"),
+        out = contender.trace.run(*pinned(contender, contender.a, blast, "send", f"{SERVER}:5302", str(seconds), "18"),
                                   timeout=seconds + 30, quiet=True)
         took = time.monotonic() - began
         after = received(contender)
@@ -83,7 +83,7 @@ def latency(contender, seconds, attempts=3):
     """
     for _ in range(attempts):
         with Server(contender, ["sockperf", "server", "-p", "5303"], ":5303"):
-            out = contender.trace.run(*pinned(contender.a, "sockperf", "ping-pong", "-i", SERVER, "-p", "5303",
+            out = contender.trace.run(*pinned(contender, contender.a, "sockperf", "ping-pong", "-i", contender.target, "-p", "5303",
                                               "-m", "18", "-t", str(max(2, seconds))), timeout=seconds + 30, check=False,
                                       quiet=True)
         found = dict(re.findall(r"percentile (\d+\.\d+) =\s+([\d.]+)", out))

@@ -19,7 +19,7 @@ IDLE = (("alone", "without guests"), (1, "at 1 pps"), (1000, "at 1 kpps"))
 RATES = (100e3, 1e6, 0.9)  # packets per second; at most 1: a share of the maximum
 
 
-def parse(doc, groups, quick):
+def parse(doc, groups, quick, rounds=5):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true",
                         help="a few cases (or those of --group), one round of 0.3 s")
@@ -30,7 +30,7 @@ def parse(doc, groups, quick):
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--json", help="where to write the numbers (default: in target/bench)")
     args = parser.parse_args()
-    args.rounds = args.rounds or (1 if args.quick else 5)
+    args.rounds = args.rounds or (1 if args.quick else rounds)
     args.seconds = args.seconds or (0.3 if args.quick else 2.0)
     if args.group and not set(args.group.split(",")) - set(groups):
         cases = [case for name in args.group.split(",") for case in groups[name]]
@@ -189,28 +189,11 @@ def table(case, every):
             print(f"  {name:11} at {asked / 1e3:7.0f} kpps: p50 us {spread(p50, '6.2f')}   p99 us {spread(p99, '7.2f')}")
 
 
-def main(name, doc, groups, quick):
-    """The whole program: `name` is its, `groups` its cases by group, `quick` those of a short run."""
-    args = parse(doc, groups, quick)
-    if os.geteuid() != 0:
-        sys.exit("bench: hugepages and sockets of a switch need root")
-    if (os.cpu_count() or 1) < 2:
-        sys.exit("bench: two cores are needed, one for the generator and one for the switch")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    names = args.only.split(",") if args.only else None
-    tso = any(case.tso for case in args.cases)
-    dpdk = None
-    if not names or any(one.startswith("ovs") for one in names):
-        try:
-            dpdk = fetch()
-        except Unavailable as why:
-            print(f"OVS-DPDK is not measured: {why}")
-    made = contenders(daemon_path(), generator(), dpdk, names, tso)
-    pages = GUEST_PAGES + DPDK_PAGES * sum(one.startswith("ovs") for one in made)
-    ports = max(case.ports for case in args.cases)
+def turns(args, made, pages, told=shown):
+    """Sets the contenders up, has them take turns with the cases, and returns case -> contender -> rows. `pages` are the hugepages
+    that this takes, `told` makes a line of a row. Those that cannot be set up are taken out of `made`."""
     results = {case: {one: [] for one, c in made.items() if c.able(case)} for case in args.cases}
-    print(f"{len(args.cases)} cases, {args.rounds} rounds of {args.seconds:g} s; generator on core {GENERATOR_CORE}, switch on core "
-          f"{SWITCH_CORE}; Linux {platform.release()}", flush=True)
+    ports = max(case.ports for case in args.cases)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(Hugepages(pages))
@@ -237,11 +220,48 @@ def main(name, doc, groups, quick):
                             print(f"  round {number + 1} {case.name:24} {which:11} failed: {why}", flush=True)
                             row = None
                         else:
-                            print(f"  round {number + 1} {case.name:24} {which:11} {shown(row)}", flush=True)
+                            print(f"  round {number + 1} {case.name:24} {which:11} {told(row)}", flush=True)
                         results[case][which].append(row)
         finally:
             for contender in made.values():
                 contender.close()
+    return results
+
+
+def able_here():
+    """Ends the program where nothing can be measured."""
+    if os.geteuid() != 0:
+        sys.exit("bench: hugepages and sockets of a switch need root")
+    if (os.cpu_count() or 1) < 2:
+        sys.exit("bench: two cores are needed, one for the generator and one for the switch")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def peer(names):
+    """Debian's OVS-DPDK, if it is wanted and to be had."""
+    if names and not any(one.startswith("ovs") for one in names):
+        return None
+    try:
+        return fetch()
+    except Unavailable as why:
+        print(f"OVS-DPDK is not measured: {why}")
+        return None
+
+
+def hugepages(made):
+    """How many these contenders and the generator take."""
+    return GUEST_PAGES + DPDK_PAGES * sum(one.startswith("ovs") for one in made)
+
+
+def main(name, doc, groups, quick):
+    """The whole program: `name` is its, `groups` its cases by group, `quick` those of a short run."""
+    args = parse(doc, groups, quick)
+    able_here()
+    names = args.only.split(",") if args.only else None
+    made = contenders(daemon_path(), generator(), peer(names), names, any(case.tso for case in args.cases))
+    print(f"{len(args.cases)} cases, {args.rounds} rounds of {args.seconds:g} s; generator on core {GENERATOR_CORE}, switch on core "
+          f"{SWITCH_CORE}; Linux {platform.release()}", flush=True)
+    results = turns(args, made, hugepages(made))
     for case in args.cases:
         table(case, results)
     print("\nCycles: busy cycles of the switch's core per packet. Ratios: median (min-max) of the ratios within each round.")

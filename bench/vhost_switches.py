@@ -178,6 +178,8 @@ class Wake(Floor):
 class Vhost:
     """A switch process with vhost-user ports in client mode: the generator owns the sockets."""
 
+    bridge, netns = BRIDGE, None
+
     def __init__(self, name, binary, heddle, env=None, options=(), dpdk=False):
         self.name, self.binary, self.heddle, self.dpdk = name, binary, heddle, dpdk
         self.options = [f"other_config:pmd-cpu-mask={1 << SWITCH_CORE:x}", *options]
@@ -193,7 +195,7 @@ class Vhost:
     def setup(self, ports):
         # With --enable-dummy the action debug_recirc is there.
         self.switch = Switch(self.trace, self.binary, args=("--disable-system", "--enable-dummy"),
-                             prefix=f"heddle-bench-{self.name}")
+                             netns=self.netns, prefix=f"heddle-bench-{self.name}")
         self.switch.start_ovsdb()
         self.switch.vsctl("--no-wait", "set", "open_vswitch", ".", *self.options)
         command = self.switch.command
@@ -201,16 +203,23 @@ class Vhost:
         self.switch.command = lambda *args: ["taskset", "-c", f"{GENERATOR_CORE},{SWITCH_CORE}", "env",
                                              *(f"{key}={value}" for key, value in self.env.items()), *command(*args)]
         self.switch.start_daemon(timeout=60)
-        self.switch.vsctl("add-br", BRIDGE, "--", "set", "bridge", BRIDGE, "datapath_type=netdev")
+        self.switch.vsctl("add-br", self.bridge, "--", "set", "bridge", self.bridge, "datapath_type=netdev")
         for port in range(ports):
-            self.switch.vsctl("add-port", BRIDGE, f"vhost{port}", "--", "set", "interface", f"vhost{port}",
-                              "type=dpdkvhostuserclient", f"ofport_request={port + 1}",
-                              f"options:vhost-server-path={self.socket(port)}")
-            error = self.switch.get("interface", f"vhost{port}", "error")
-            if error not in ("", "[]"):
-                raise Failed(f"port vhost{port}: {error}")
+            self.add_port(port, self.bridge)
         self.ports = ports
         self.unixctl = Unixctl(self.switch.ctl)
+
+    def add_port(self, port, bridge, *settings):
+        self.switch.vsctl("add-port", bridge, f"vhost{port}", "--", "set", "interface", f"vhost{port}",
+                          "type=dpdkvhostuserclient", f"ofport_request={port + 1}",
+                          f"options:vhost-server-path={self.socket(port)}", *settings)
+        error = self.switch.get("interface", f"vhost{port}", "error")
+        if error not in ("", "[]"):
+            raise Failed(f"port vhost{port}: {error}")
+
+    def sockets(self, case):
+        """Those that the generator has, in its order."""
+        return [self.socket(port) for port in range(case.ports)]
 
     def socket(self, port):
         return f"{self.switch.dir}/vhost{port}.sock"
@@ -316,7 +325,7 @@ class Vhost:
     def measure(self, case, seconds, rate=None):
         self.prepare(case)
         seen = {}
-        ports = [word for port in range(case.ports) for word in ("--port", f"listen:{self.socket(port)}")]
+        ports = [word for path in self.sockets(case) for word in ("--port", f"listen:{path}")]
         changing = self.changing(case)
 
         def began():
@@ -386,25 +395,25 @@ class Vhost:
                                 stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 
 
-def contenders(heddled, heddle, dpdk, names, tso):
-    """Name -> contender, not yet set up, in the order of a round."""
+def contenders(heddled, heddle, dpdk, names, tso, kind=Vhost):
+    """Name -> contender, not yet set up, in the order of a round; switches are of class `kind`."""
     made = {}
     if os.access(heddled, os.X_OK):
-        made["heddle"] = Vhost("heddle", heddled, heddle)
+        made["heddle"] = kind("heddle", heddled, heddle)
     if os.environ.get("HEDDLED_BEFORE"):
-        made["before"] = Vhost("before", os.environ["HEDDLED_BEFORE"], heddle)
+        made["before"] = kind("before", os.environ["HEDDLED_BEFORE"], heddle)
     if dpdk:
         # Its own processor mask, all ports on one forwarding thread, memory pools of the usual size; the emergency
         # insertion probability and the caches are the defaults, which its documentation recommends for few flows.
         best = ["other_config:dpdk-init=true", "other_config:dpdk-socket-mem=1024",
                 f"other_config:dpdk-lcore-mask={1 << GENERATOR_CORE:x}",
                 "other_config:dpdk-extra=--no-pci --in-memory"]
-        made["ovs"] = Vhost("ovs", dpdk.daemon, heddle, dpdk.env, best, dpdk=True)
+        made["ovs"] = kind("ovs", dpdk.daemon, heddle, dpdk.env, best, dpdk=True)
         if tso:
-            made["ovs-tso"] = Vhost("ovs-tso", dpdk.daemon, heddle, dpdk.env,
+            made["ovs-tso"] = kind("ovs-tso", dpdk.daemon, heddle, dpdk.env,
                                     [*best, "other_config:userspace-tso-enable=true"], dpdk=True)
     made["wake"] = Wake()
-    for kind in ("one-copy", "two-copies", "rings"):
-        made[kind] = Floor(kind, kind, heddle)
+    for floor in ("one-copy", "two-copies", "rings"):
+        made[floor] = Floor(floor, floor, heddle)
     chosen = names or [name for name in made if name != "rings"]
     return {name: made[name] for name in made if name in chosen}

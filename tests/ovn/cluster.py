@@ -31,7 +31,7 @@ class Chassis:
         net = cluster.net
         self.ns = net.namespace(self.name, ipv6=True)
         self.sw = Switch(cluster.trace, binary=cluster.binary, netns=self.ns, args=["--disable-system", *cluster.args], prefix="ovn")
-        self.sw.start()
+        cluster.start_switch(self.sw, number)
         self.sw.env["OVN_RUNDIR"] = self.sw.env["OVN_LOGDIR"] = self.sw.dir
         for bridge, dev, network in (("br-ex", "up0", "fabric"), ("br-phys", "ph0", "phys")):
             net.veth(self.ns, dev, cluster.fabric, f"{dev}-{number}")
@@ -65,17 +65,60 @@ class Chassis:
         self.sw.close(keep and f"{keep}/{self.name}")
 
 
-class Cluster:
+class Central:
+    """The databases and northd."""
+
+    def __init__(self, trace):
+        self.trace = trace
+        self.dir = tempfile.mkdtemp(prefix="ovn-central-")
+        self.nb, self.sb = (f"unix:{self.dir}/{name}.sock" for name in ("nb", "sb"))
+
+    def start_central(self):
+        for name in ("nb", "sb"):
+            self.trace.run("ovsdb-tool", "create", f"{self.dir}/{name}.db", f"{SCHEMAS}/ovn-{name}.ovsschema")
+            self.start_database(name)
+        self.trace.run("ovn-northd", f"--ovnnb-db={self.nb}", f"--ovnsb-db={self.sb}", "--detach", "--no-chdir", f"--pidfile={self.dir}/northd.pid",
+                       f"--unixctl={self.dir}/northd.ctl", "-vconsole:off", f"--log-file={self.dir}/northd.log", env={"OVN_RUNDIR": self.dir})
+        self.nbctl("init")
+        self.sbctl("init")
+
+    def start_database(self, name):
+        self.trace.run("ovsdb-server", f"{self.dir}/{name}.db", f"--remote=punix:{self.dir}/{name}.sock", "--detach", "--no-chdir",
+                       f"--pidfile={self.dir}/{name}.pid", f"--unixctl={self.dir}/{name}.ctl", "-vconsole:off", f"--log-file={self.dir}/{name}.log")
+
+    def nbctl(self, *args, **kw):
+        return self.trace.run("ovn-nbctl", f"--db={self.nb}", "--timeout=60", *args, **kw)
+
+    def sbctl(self, *args, **kw):
+        return self.trace.run("ovn-sbctl", f"--db={self.sb}", "--timeout=60", *args, **kw)
+
+    def sync(self):
+        """Until all chassis obey what the northbound database says."""
+        self.nbctl("--wait=hv", "sync")
+
+    def stop_central(self, keep=None):
+        for name in ("northd", "sb", "nb"):
+            try:
+                end_process(read_pid(f"{self.dir}/{name}.pid"), signal.SIGTERM)
+            except Exception as exc:
+                self.trace.note(f"cleanup: {exc!r}")
+        if keep:
+            os.makedirs(keep, exist_ok=True)
+            shutil.copy(f"{self.dir}/northd.log", keep)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+class Cluster(Central):
     """See the module's text."""
 
-    def __init__(self, binary, chassis=3, encap="geneve", args=()):
-        self.trace = Trace()
+    def __init__(self, binary, chassis=3, encap="geneve", args=(), stem=None):
+        super().__init__(Trace())
         self.net = Net(self.trace)
+        if stem:
+            self.net.stem = stem
         self.binary = binary
         self.args = args
         self.encap = encap
-        self.dir = tempfile.mkdtemp(prefix="ovn-central-")
-        self.nb, self.sb = (f"unix:{self.dir}/{name}.sock" for name in ("nb", "sb"))
         self.pods = {}
         self.chassis = []
         # What checks have measured, by their names.
@@ -101,28 +144,9 @@ class Cluster:
             self.close()
             raise
 
-    def start_central(self):
-        for name in ("nb", "sb"):
-            self.trace.run("ovsdb-tool", "create", f"{self.dir}/{name}.db", f"{SCHEMAS}/ovn-{name}.ovsschema")
-            self.start_database(name)
-        self.trace.run("ovn-northd", f"--ovnnb-db={self.nb}", f"--ovnsb-db={self.sb}", "--detach", "--no-chdir", f"--pidfile={self.dir}/northd.pid",
-                       f"--unixctl={self.dir}/northd.ctl", "-vconsole:off", f"--log-file={self.dir}/northd.log", env={"OVN_RUNDIR": self.dir})
-        self.nbctl("init")
-        self.sbctl("init")
-
-    def start_database(self, name):
-        self.trace.run("ovsdb-server", f"{self.dir}/{name}.db", f"--remote=punix:{self.dir}/{name}.sock", "--detach", "--no-chdir",
-                       f"--pidfile={self.dir}/{name}.pid", f"--unixctl={self.dir}/{name}.ctl", "-vconsole:off", f"--log-file={self.dir}/{name}.log")
-
-    def nbctl(self, *args, **kw):
-        return self.trace.run("ovn-nbctl", f"--db={self.nb}", "--timeout=60", *args, **kw)
-
-    def sbctl(self, *args, **kw):
-        return self.trace.run("ovn-sbctl", f"--db={self.sb}", "--timeout=60", *args, **kw)
-
-    def sync(self):
-        """Until all chassis obey what the northbound database says."""
-        self.nbctl("--wait=hv", "sync")
+    def start_switch(self, sw, number):
+        """The switch of chassis `number`."""
+        sw.start()
 
     def pod(self, name, chassis, switch, mac, *addresses, gateway=None, configure=True):
         """A namespace with a veth on br-int of a chassis (1, ...), as a port of a logical switch."""
@@ -171,16 +195,8 @@ class Cluster:
                 chassis.close(keep)
             except Exception as exc:  # the others still have to be ended
                 self.trace.note(f"cleanup: {exc!r}")
-        for name in ("northd", "sb", "nb"):
-            try:
-                end_process(read_pid(f"{self.dir}/{name}.pid"), signal.SIGTERM)
-            except Exception as exc:
-                self.trace.note(f"cleanup: {exc!r}")
-        if keep:
-            os.makedirs(keep, exist_ok=True)
-            shutil.copy(f"{self.dir}/northd.log", keep)
+        self.stop_central(keep)
         self.net.close()
-        shutil.rmtree(self.dir, ignore_errors=True)
 
 
 def has_column(table, column):

@@ -195,6 +195,12 @@ impl Template {
         t.bytes[HDR + TUPLE_AT..HDR + TUPLE_AT + 16].copy_from_slice(&patch);
         t
     }
+    /// The same to another Ethernet address: a router's.
+    #[must_use]
+    pub fn to_ethernet(mut self, address: [u8; 6]) -> Self {
+        self.bytes[HDR..HDR + address.len()].copy_from_slice(&address);
+        self
+    }
     /// The bytes at [`TUPLE_AT`] for another flow. (A train's pseudo header follows the addresses: trains
     /// have one flow per sender.)
     #[inline]
@@ -273,6 +279,14 @@ mod tests {
             assert!(!t.matches(&bad), "a flipped bit is seen");
             assert!(!t.matches(&bad[1..]));
         }
+    }
+
+    #[test]
+    fn a_router_is_sent_to() {
+        let to_partner = Template::new(Shape::Udp(64), 1, 2, 3);
+        let to_router = to_partner.clone().to_ethernet([2, 0, 0, 0, 0, 1]);
+        assert_eq!(to_router.bytes[HDR..HDR + 6], [2, 0, 0, 0, 0, 1]);
+        assert_eq!(to_router.bytes[HDR + 6..], to_partner.bytes[HDR + 6..]);
     }
 
     #[test]

@@ -155,6 +155,19 @@ pub struct Load {
     pub touch: Touch,
     /// Most packets of one post.
     pub burst: usize,
+    /// What packets are addressed to.
+    pub aim: Aim,
+}
+
+/// What packets are addressed to, where that is not the partner itself. Receivers know the packets anyway: what lies
+/// between may change their headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aim {
+    /// The Ethernet address of a router that all ports send to.
+    pub gateway: Option<[u8; 6]>,
+    /// The IPv4 address that the first ports of pairs send to, and that the second ones do: a balancer's, a translated
+    /// source's.
+    pub address: [Option<u32>; 2],
 }
 
 impl Default for Load {
@@ -169,6 +182,7 @@ impl Default for Load {
             checks: Checks::Probes(64),
             touch: Touch::Heads,
             burst: 64,
+            aim: Aim::default(),
         }
     }
 }
@@ -202,6 +216,9 @@ impl Load {
         }
         if matches!(self.shape, Shape::Tso { .. }) && (self.flows > 1 << 14 || self.spread != Spread::Plain) {
             return asked("segment trains have at most 16384 flows, which differ in a port".into());
+        }
+        if matches!(self.shape, Shape::Tso { .. }) && self.aim.address != [None; 2] {
+            return asked("segment trains go to the addresses of their flows".into());
         }
         match self.checks {
             Checks::Probes(n) if !n.is_power_of_two() || n > setup.ring => asked(format!(

@@ -92,9 +92,12 @@ impl Port {
             let id = number(index * pairs + k);
             let flows = load.flows.div_ceil(u32::try_from(pairs).unwrap_or(1));
             let flows = Sequence::new(load.order, flows, 0x9e37_79b9_7f4a_7c15 ^ u64::from(id));
-            let frames = Frames::new(load.shape, number(index), number(to), id);
+            let mut frames = Frames::new(load.shape, number(index), number(to), id);
+            if let Some(gateway) = load.aim.gateway {
+                frames = frames.to_ethernet(gateway);
+            }
             self.senders
-                .push(Sender::new(queue, frames, id, flows, pace, load));
+                .push(Sender::new(queue, frames, id, flows, pace, load).to_address(load.aim.address[index % 2]));
         }
     }
 

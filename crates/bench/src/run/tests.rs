@@ -175,6 +175,31 @@ fn both_roles_carry_content() {
     }
 }
 
+/// What goes to a router, and comes as it was, is not for the receiver.
+#[test]
+fn packets_for_a_gateway_are_for_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths: Vec<PathBuf> = (0..2).map(|i| dir.path().join(format!("{i}"))).collect();
+    let endpoints: Vec<Endpoint> = paths.iter().map(|p| Endpoint::Listen(p.clone())).collect();
+    let _switch = Switch::new(&paths, Role::Client);
+    let setup = Setup {
+        huge: HugePages::Never,
+        ..Setup::default()
+    };
+    for (gateway, good) in [([2, 0, 0, 0, 0, 1], false), (crate::frame::mac(1), true)] {
+        let aim = Aim {
+            gateway: Some(gateway),
+            address: [Some(0x1e00_0001), None],
+        };
+        let load = Load { aim, ..Load::default() };
+        let mut engine = Engine::connect(&endpoints, &setup, &[load]).unwrap();
+        let out = engine.measure(&timing(20)).unwrap();
+        assert!(out.read > 0, "{out:?}");
+        assert_eq!(out.corrupt, if good { 0 } else { out.read });
+        engine.close().unwrap();
+    }
+}
+
 /// The switch dies and comes again while packets flow: a pause, nothing corrupt, and on it goes.
 #[test]
 fn switches_come_and_go_under_traffic() {

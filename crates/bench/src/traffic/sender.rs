@@ -1,7 +1,7 @@
 //! One transmit queue.
 
 use super::{Checks, HEAD, Touch};
-use crate::flows::{Sequence, Spread};
+use crate::flows::{Sequence, Spread, Tuple};
 use crate::frame::{HDR, PROBE_SHORTER, Shape, Stamp, TAIL, TUPLE_AT, Template};
 use crate::run::Load;
 use heddle_vhost_user::frontend::NicQueue;
@@ -83,6 +83,8 @@ pub struct Sender {
     /// Most packets of one post.
     burst: usize,
     touch: Touch,
+    /// In place of the flows' own.
+    address: Option<u32>,
     seq: u32,
     counts: Sent,
 }
@@ -104,6 +106,14 @@ impl Frames {
         Self {
             full: Template::new(shape, src, dst, id),
             probe: Template::new(shape.shorter(PROBE_SHORTER), src, dst, id),
+        }
+    }
+    /// The same to another Ethernet address.
+    #[must_use]
+    pub fn to_ethernet(self, address: [u8; 6]) -> Self {
+        Self {
+            full: self.full.to_ethernet(address),
+            probe: self.probe.to_ethernet(address),
         }
     }
 }
@@ -131,6 +141,7 @@ impl Sender {
             due: None,
             burst: load.burst.clamp(1, size.into()),
             touch: load.touch,
+            address: None,
             seq: 0,
             counts: Sent::default(),
         };
@@ -141,6 +152,19 @@ impl Sender {
             queue.stream.set_len(buffer, len);
         }
         sender
+    }
+    /// The same with another IPv4 destination than the flows', if one is given.
+    #[must_use]
+    pub fn to_address(self, address: Option<u32>) -> Self {
+        Self { address, ..self }
+    }
+    #[inline]
+    fn tuple(&self, flow: u32) -> Tuple {
+        let tuple = self.spread.tuple(self.id, flow);
+        Tuple {
+            dst: self.address.unwrap_or(tuple.dst),
+            ..tuple
+        }
     }
     /// Whether the frame in `buffer` carries a stamp.
     #[inline]
@@ -232,7 +256,7 @@ impl Sender {
                 && *current != flow
             {
                 *current = flow;
-                let patch = self.template(buffer).patch(self.spread.tuple(self.id, flow));
+                let patch = self.template(buffer).patch(self.tuple(flow));
                 queue.stream.write(buffer, HDR + TUPLE_AT, &patch);
             }
             if self.stamped(buffer) {
@@ -253,7 +277,7 @@ impl Sender {
         let mut head = [0; HEAD];
         let n = bytes.len().min(HEAD);
         head[..n].copy_from_slice(&bytes[..n]);
-        let patch = template.patch(self.spread.tuple(self.id, flow));
+        let patch = template.patch(self.tuple(flow));
         head[HDR + TUPLE_AT..HDR + TUPLE_AT + patch.len()].copy_from_slice(&patch);
         queue.stream.write(buffer, 0, &head[..n]);
         if let Some(rest) = bytes.get(HEAD..) {

@@ -4,9 +4,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use heddle_bench::flows::{Order, Spread};
 use heddle_bench::frame::Shape;
-use heddle_bench::run::{Load, Setup, Timing};
+use heddle_bench::run::{Aim, Load, Setup, Timing};
 use heddle_bench::traffic::{Checks, Touch};
 use heddle_vhost_user::frontend::HugePages;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 /// Order of flows.
@@ -133,6 +134,15 @@ pub(crate) struct LoadOptions {
     /// Flows hit rules with so many different masks (`heddle bench rules --kind masks`)
     #[arg(long, value_name = "COUNT")]
     masks: Option<u16>,
+    /// Send to a router's Ethernet address, not to the partner's
+    #[arg(long, value_name = "MAC", value_parser = ethernet)]
+    gateway: Option<[u8; 6]>,
+    /// First ports of pairs send to this address, not to that of the flow: a load balancer's
+    #[arg(long, value_name = "IPV4", conflicts_with = "tso")]
+    to: Option<Ipv4Addr>,
+    /// Second ports of pairs send to this address, not to that of the flow: what sources were translated to
+    #[arg(long, value_name = "IPV4", conflicts_with = "tso")]
+    answer_to: Option<Ipv4Addr>,
     /// Packets per second of all ports together; without it as many as the switch takes
     #[arg(long)]
     rate: Option<f64>,
@@ -195,6 +205,10 @@ impl LoadOptions {
                 Touched::Packets => Touch::Packets,
             },
             burst: self.burst,
+            aim: Aim {
+                gateway: self.gateway,
+                address: [self.to, self.answer_to].map(|a| a.map(u32::from)),
+            },
         }
     }
     pub(crate) fn timing(&self) -> Result<Timing> {
@@ -215,7 +229,32 @@ impl LoadOptions {
     }
 }
 
+/// Six bytes in hexadecimal with colons.
+fn ethernet(text: &str) -> Result<[u8; 6], String> {
+    let byte = |part: &str| {
+        let digits = matches!(part.len(), 1 | 2) && part.bytes().all(|b| b.is_ascii_hexdigit());
+        u8::from_str_radix(part, 16).ok().filter(|_| digits)
+    };
+    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| "an Ethernet address is six bytes, as 02:00:00:00:00:01".into())
+}
+
 /// Binds this thread to core `n`.
 pub(crate) fn core(n: usize) -> Result<()> {
     heddle_sys::cpu::pin(&[n]).with_context(|| format!("core {n} for the generator"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ethernet;
+
+    #[test]
+    fn ethernet_addresses() {
+        assert_eq!(ethernet("02:68:64:6c:00:1"), Ok([2, b'h', b'd', b'l', 0, 1]));
+        for wrong in ["", "02:00:00:00:00", "02:00:00:00:00:00:00", "02:00:00:00:00:+1", "02:00:00:00:00:100"] {
+            assert!(ethernet(wrong).is_err(), "{wrong}");
+        }
+    }
 }
