@@ -5,6 +5,7 @@ leaves for the other node's address turns back in the bridge below, as if it cam
 does the work of both nodes.
 """
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from lab.net import Net
 from lab.shell import wait_for
 from lab.switch import end_process, read_pid
 from ovn_paths import Paths
-from vhost_switches import Vhost, settle
+from vhost_switches import Failed, Vhost, generate, settle
 
 # The generator's: crates/bench/src/frame.rs and flows.rs.
 PODS = {"client": ("02:68:64:6c:00:00", "10.0.0.0"), "server": ("02:68:64:6c:00:01", "20.0.0.0"),
@@ -94,7 +95,16 @@ class OvnVhost(Vhost):
         if case.path == "geneve":
             self.neighbours()
         self.unixctl.call("dpctl/flush-conntrack")
+        if case.ct:
+            self.open(case)
         settle(self.switch.pid, 5.0)
+
+    def open(self, case):
+        """Connections are the client's: it sends all of them before anybody answers."""
+        ports = [word for path in self.sockets(case) for word in ("--port", f"listen:{path}")]
+        result = generate(self.heddle, ["vhost", *ports, *dataclasses.replace(case, answers=False).arguments(0.2)], pid=self.switch.pid)
+        if not result["received_pps"] or self.connections() != case.flows:
+            raise Failed(f"{result['received_pps']:.0f} packets a second arrive, {self.connections()} connections")
 
     def changing(self, case):
         if not case.changes:
