@@ -253,16 +253,27 @@ impl Exec<'_> {
         &mut self,
         program: &Program,
         ids: Range<LiveId>,
+        longest: u32,
+        meta: Meta,
+    ) -> (u64, Meta) {
+        if program.tracks {
+            self.tracked.begin();
+        }
+        self.steps(&program.ops, ids, longest, meta)
+    }
+
+    /// Steps of a line.
+    pub(crate) fn steps(
+        &mut self,
+        ops: &[Op],
+        ids: Range<LiveId>,
         mut longest: u32,
         mut meta: Meta,
     ) -> (u64, Meta) {
         // Packets that failed are left out from then on.
         let mut failed = 0_u64;
-        if program.tracks {
-            self.tracked.begin();
-        }
         let lost = |failed: u64, id: LiveId| failed >> (id - ids.start) & 1 != 0;
-        for op in &*program.ops {
+        for op in ops {
             match op {
                 Op::Apply(Action::TunnelPush(push)) => {
                     let inner = tunnel::inner(&meta);

@@ -167,6 +167,7 @@ impl Program {
         } else if c.ops.is_empty() {
             c.ops.push(Op::Drop(DropReason::Policy.into()));
         }
+        forget_nothing_in_vain(&mut c.ops);
         let (shape, tail) = shape_of(&c.ops);
         Self {
             shape,
@@ -197,8 +198,11 @@ impl Program {
             || self.only_tracks().is_some()
         {
             Merges::All
-        } else if self.shape == Shape::Line && (self.tail.is_none() || pops) && !self.tracks {
-            // What comes out of a tunnel has nothing of what it was before.
+        } else if self.shape == Shape::Line && (self.tail.is_none() || pops) && !self.tracks
+            || self.tracking().is_some()
+        {
+            // What comes out of a tunnel has nothing of what it was before; what is rewritten to be tracked is
+            // read again.
             Merges::Alike
         } else {
             Merges::No
@@ -212,11 +216,66 @@ impl Program {
     /// How it tracks packets, if it does nothing else and has them looked up again.
     #[inline]
     pub(crate) fn only_tracks(&self) -> Option<&CtAction> {
-        match &*self.ops {
-            [Op::Ct(action), Op::Recirc { copy: false, .. }] => Some(action),
-            _ => None,
-        }
+        self.tracking()
+            .filter(|t| t.writes.is_empty() && !t.forgets)
+            .map(|t| t.action)
     }
+    /// How it tracks packets that it then has looked up again, if all that it does before is to rewrite headers.
+    #[inline]
+    pub(crate) fn tracking(&self) -> Option<Tracking<'_>> {
+        let [before @ .., Op::Ct(action), Op::Recirc { copy: false, .. }] = &*self.ops else {
+            return None;
+        };
+        let (forgets, writes) = match before {
+            [Op::CtClear, writes @ ..] => (true, writes),
+            writes => (false, writes),
+        };
+        writes.iter().all(writes_in_place).then_some(Tracking {
+            forgets,
+            writes,
+            action,
+        })
+    }
+}
+
+/// What a program does that rewrites headers, tracks, and has packets looked up again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tracking<'a> {
+    /// What packets carry of a connection is forgotten first.
+    pub(crate) forgets: bool,
+    /// The steps that rewrite.
+    pub(crate) writes: &'a [Op],
+    pub(crate) action: &'a CtAction,
+}
+
+/// Takes out what forgets connections of packets about which nobody asks any more.
+fn forget_nothing_in_vain(ops: &mut Vec<Op>) {
+    let sends = |op: &Op| matches!(op, Op::Output(_) | Op::Apply(_) | Op::Copy | Op::CtClear);
+    let jumps = |op: &Op| {
+        matches!(
+            op,
+            Op::Save(_) | Op::Restore | Op::Shorter { .. } | Op::Unless { .. } | Op::Jump(_)
+        )
+    };
+    if ops.iter().any(jumps) {
+        return; // steps have to stay where they are
+    }
+    let asked = ops.iter().rposition(|op| !sends(op)).map_or(0, |last| last + 1);
+    let mut end = ops.split_off(asked);
+    if end.iter().any(|op| *op != Op::CtClear) {
+        end.retain(|op| *op != Op::CtClear);
+    }
+    ops.append(&mut end);
+}
+
+/// Writes fields of headers, none of which goes or comes.
+fn writes_in_place(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Apply(
+            Action::SetEth { .. } | Action::SetIpv4 { .. } | Action::SetIpv6 { .. } | Action::SetL4 { .. }
+        )
+    )
 }
 
 /// What a program of these steps amounts to, and the recirculation at its end.
@@ -595,6 +654,22 @@ mod tests {
             Op::Recirc { id: 7, copy: false },
         ];
         assert_eq!(*p.ops, want);
+    }
+
+    #[test]
+    fn forgetting_is_left_out_where_nobody_asks() {
+        let out = || Action::Output(PortNo(1));
+        assert_eq!(
+            Program::compile(&[Action::CtClear, out()]).shape,
+            Shape::Output(1)
+        );
+        let ct = || Action::Ct(Arc::default());
+        let then_tracked = Program::compile(&[Action::CtClear, ct(), Action::Recirc(1)]);
+        let tracking = then_tracked.tracking().unwrap();
+        assert!(tracking.forgets && tracking.writes.is_empty());
+        assert!(then_tracked.only_tracks().is_none());
+        let tracked = Program::compile(&[ct(), Action::CtClear, out()]);
+        assert_eq!(*tracked.ops, [Op::Ct(Arc::default()), Op::Output(1)]);
     }
 
     #[test]

@@ -66,6 +66,28 @@ fn set_src(v: u8) -> Action {
     }
 }
 
+/// What a logical router does before packets are tracked or sent.
+fn before() -> impl Strategy<Value = Vec<Action>> {
+    let some = |p, action: Action| prop::option::weighted(p, Just(action));
+    // Rules that come later ask for it. (What it writes of IPv6 is not that, but the same in both switches.)
+    let tos = Action::SetIpv4 {
+        src: Masked::default(),
+        dst: Masked::default(),
+        tos: Masked {
+            value: 1 << 2,
+            mask: 0xff,
+        },
+        ttl: Masked::default(),
+    };
+    let src = (0_u8..3).prop_map(set_src);
+    (
+        some(0.3, Action::CtClear),
+        prop::option::weighted(0.4, src),
+        some(0.15, tos),
+    )
+        .prop_map(|(clear, src, tos)| [clear, src, tos].into_iter().flatten().collect())
+}
+
 /// What a rule under this id does; ids of stages that track lead to the next one.
 fn actions(id: u32) -> impl Strategy<Value = Vec<Action>> {
     // A zone for each stage: so it does not count how packets come together in bursts, of which all are
@@ -75,12 +97,20 @@ fn actions(id: u32) -> impl Strategy<Value = Vec<Action>> {
         any::<bool>(),
         prop::option::weighted(0.2, 1_u32..3),
         prop::bool::weighted(0.4),
+        before(),
     )
-        .prop_map(move |(commit, mark, nat)| vec![ct(zone, commit, mark, nat), Action::Recirc(id + 1)]);
+        .prop_map(move |(commit, mark, nat, mut list)| {
+            list.extend([ct(zone, commit, mark, nat), Action::Recirc(id + 1)]);
+            list
+        });
     let output = || (3..=PORTS).prop_map(|no| Action::Output(PortNo(no)));
     let last = prop_oneof![
         4 => output().prop_map(|o| vec![o]),
         2 => (0_u8..3, output()).prop_map(|(v, o)| vec![set_src(v), o]),
+        2 => (before(), output()).prop_map(|(mut list, o)| {
+            list.push(o);
+            list
+        }),
         1 => Just(vec![]),
         1 => (output(), output()).prop_map(|(a, b)| vec![a, set_src(9), b]),
     ];

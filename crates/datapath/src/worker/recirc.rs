@@ -23,7 +23,7 @@ use super::{Choice, Group, Scratch, Worker};
 use crate::action::HashAlg;
 use crate::drops::DropKind;
 use crate::exec::ct;
-use crate::exec::program::{Goes, Tail};
+use crate::exec::program::{Goes, Program, Tail};
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated, tunnel};
 use crate::worker::parse::{How, Parsed, fresh_origin};
 use arrayvec::ArrayVec;
@@ -297,8 +297,12 @@ impl Worker {
     /// Runs what comes before the recirculation at the end, and puts the packets into the next stage.
     fn gather(&mut self, st: &Stage, group: &Group, tail: Tail, to: &mut Stage, now_ms: u64) {
         let program = group.choice.program(&self.cache, &self.scratch.once);
-        if program.is_some_and(|p| p.only_tracks().is_some()) {
-            return self.gather_tracked(st, group, to, now_ms);
+        match program.and_then(Program::tracking) {
+            Some(tracking) if tracking.writes.is_empty() && !tracking.forgets => {
+                return self.gather_tracked(st, group, to, now_ms);
+            }
+            Some(_) => return self.gather_rewritten(st, (group, tail), to, now_ms),
+            None => {}
         }
         if let Goes::Pop(step) = tail.goes {
             return self.gather_popped(st, (group, tail), step, to, now_ms);
@@ -337,7 +341,7 @@ impl Worker {
     }
 
     /// Does so with neighbours of one run.
-    fn gather_some(
+    pub(super) fn gather_some(
         &mut self,
         st: &Stage,
         (group, tail): (&Group, Tail),

@@ -1,5 +1,6 @@
 //! Groups of packets that are only tracked, and then looked up again: what established traffic behind rules
-//! with connections does.
+//! with connections does. Those whose headers are rewritten before, as a logical router does, are read again in
+//! between.
 //!
 //! **Shape.** Four passes over the group, so that cache misses overlap: packets are read, their connections
 //! are fetched, then what these had next; then each connection moves, and its packet goes into the next stage
@@ -10,12 +11,13 @@
 use super::recirc::{Carried, Stage, live};
 use super::{Choice, Group, Worker};
 use crate::exec::LiveId;
-use crate::exec::program::{Merges, Program};
+use crate::exec::program::{Merges, Program, Tail};
 use crate::worker::parse::How;
 use heddle_conntrack::{Brief, Ends4, ReadGuard};
 use heddle_flow_cache::{CompactKey, Kind, Moment, NO_BODY};
 use heddle_packet::Csum;
 use heddle_wire::ip::Ipv4;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -38,17 +40,18 @@ fn merges(program: &Program, zone: u16) -> Option<Merges> {
     if program.is_blind() {
         return Some(program.merges());
     }
-    let action = program.only_tracks()?;
-    (action.zone != zone && !action.force).then_some(Merges::No)
+    let tracking = program.tracking()?;
+    let action = tracking.action;
+    (tracking.forgets || action.zone != zone && !action.force).then_some(Merges::No)
 }
 
 impl Worker {
-    /// Has all packets of a group tracked, whose program does nothing else, and puts them into the next
-    /// stage.
+    /// Has all packets of a group tracked, whose program does nothing else with them any more, and puts them into
+    /// the next stage.
     pub(super) fn gather_tracked(&mut self, st: &Stage, group: &Group, to: &mut Stage, now_ms: u64) {
         let s = &mut self.scratch;
         let program = group.choice.program(&self.cache, &s.once);
-        let Some(action) = program.and_then(Program::only_tracks) else {
+        let Some(action) = program.and_then(Program::tracking).map(|t| t.action) else {
             return;
         };
         let (zone, nat, looks, parsed) = (action.zone, action.nat.is_some(), action.only_looks(), &st.parsed);
@@ -110,6 +113,79 @@ impl Worker {
         }
     }
 
+    /// Rewrites packets of a group, and has them tracked as they are then.
+    pub(super) fn gather_rewritten(
+        &mut self,
+        st: &Stage,
+        (group, tail): (&Group, Tail),
+        to: &mut Stage,
+        now_ms: u64,
+    ) {
+        let mut written = self.scratch.stage(st.parsed.recirc_id);
+        let mut r = usize::from(group.run);
+        while let Some(run) = st.parsed.runs.get(r).filter(|run| run.first < group.end) {
+            for ids in st.ids.ranges(run.first.max(group.first)..run.end.min(group.end)) {
+                // What another zone has said of a linked run is forgotten when it is tracked.
+                if matches!(run.kind, Kind::Ordinary | Kind::Linked) {
+                    self.rewrite_some(st, group, r, ids, &mut written, now_ms);
+                } else {
+                    self.gather_written(group, &mut written, to, now_ms);
+                    self.gather_some(st, (group, tail), r, ids, to, now_ms);
+                }
+            }
+            r += 1;
+        }
+        self.gather_written(group, &mut written, to, now_ms);
+        self.scratch.spare_stages.push(written);
+    }
+
+    /// Rewrites neighbours of one run that carry nothing, and reads them again.
+    fn rewrite_some(
+        &mut self,
+        st: &Stage,
+        group: &Group,
+        r: usize,
+        ids: Range<LiveId>,
+        written: &mut Stage,
+        now_ms: u64,
+    ) {
+        let s = &mut self.scratch;
+        let program = group.choice.program(&self.cache, &s.once);
+        let Some(tracking) = program.and_then(Program::tracking) else {
+            return;
+        };
+        let mut exec = super::exec!(self, s, (st.parsed.known(r), None), now_ms);
+        let (failed, meta) = exec.steps(tracking.writes, ids.clone(), group.longest, st.parsed.meta(r));
+        let how = How {
+            packet_type: meta.packet_type,
+            vlan_limit: self.shared.vlan_limit.load(Relaxed),
+        };
+        let origin = st.parsed.compact[r].context();
+        let mut live = live!(self.scratch);
+        for (id, _) in ids.zip(0..).filter(|(_, i)| failed >> i & 1 == 0) {
+            let place = written.ids.len();
+            written.ids.push(id);
+            written.parsed.push_from(place, live.get_mut(id), how, origin);
+        }
+    }
+
+    /// Has those tracked that were rewritten.
+    fn gather_written(&mut self, group: &Group, written: &mut Stage, to: &mut Stage, now_ms: u64) {
+        let end = written.ids.len();
+        if end == 0 {
+            return;
+        }
+        let all = Group {
+            first: 0,
+            end,
+            run: 0,
+            ..*group
+        };
+        self.gather_tracked(written, &all, to, now_ms);
+        written.ids.be_first(0);
+        written.parsed.begin(written.parsed.recirc_id);
+    }
+
     /// Tracks packet `i`, which was read as one of the usual kind. `last` is what was said of the one before,
     /// if that was one, too.
     #[inline]
@@ -169,7 +245,7 @@ impl Worker {
             return to.ids.push(id);
         }
         let program = of.choice.program(&self.cache, &self.scratch.once);
-        let Some(action) = program.and_then(Program::only_tracks) else {
+        let Some(action) = program.and_then(Program::tracking).map(|t| t.action) else {
             return;
         };
         let known = self.shared.conntrack.known(&brief, action);
@@ -185,7 +261,7 @@ impl Worker {
         let parsed = &of.st.parsed;
         let s = &mut self.scratch;
         let program = of.choice.program(&self.cache, &s.once);
-        let Some(action) = program.and_then(Program::only_tracks) else {
+        let Some(action) = program.and_then(Program::tracking).map(|t| t.action) else {
             return;
         };
         let mut exec = super::exec!(self, s, (None, parsed.outside_of(r)), of.now_ms);
