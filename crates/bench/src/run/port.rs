@@ -96,8 +96,9 @@ impl Port {
             if let Some(gateway) = load.aim.gateway {
                 frames = frames.to_ethernet(gateway);
             }
-            self.senders
-                .push(Sender::new(queue, frames, id, flows, pace, load).to_address(load.aim.address[index % 2]));
+            self.senders.push(
+                Sender::new(queue, frames, id, flows, pace, load).to_address(load.aim.address[index % 2]),
+            );
         }
     }
 

@@ -191,7 +191,10 @@ fn packets_for_a_gateway_are_for_nobody_else() {
             gateway: Some(gateway),
             address: [Some(0x1e00_0001), None],
         };
-        let load = Load { aim, ..Load::default() };
+        let load = Load {
+            aim,
+            ..Load::default()
+        };
         let mut engine = Engine::connect(&endpoints, &setup, &[load]).unwrap();
         let out = engine.measure(&timing(20)).unwrap();
         assert!(out.read > 0, "{out:?}");
