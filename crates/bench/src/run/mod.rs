@@ -159,14 +159,14 @@ pub struct Load {
     pub aim: Aim,
 }
 
-/// What packets are addressed to, where that is not the partner itself. Receivers know the packets anyway: what lies
-/// between may change their headers.
+/// What packets are addressed to, where that is not the partner itself. Receivers know the packets anyway:
+/// what lies between may change their headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aim {
     /// The Ethernet address of a router that all ports send to.
     pub gateway: Option<[u8; 6]>,
-    /// The IPv4 address that the first ports of pairs send to, and that the second ones do: a balancer's, a translated
-    /// source's.
+    /// The IPv4 address that the first ports of pairs send to, and that the second ones do: a balancer's, a
+    /// translated source's.
     pub address: [Option<u32>; 2],
 }
 

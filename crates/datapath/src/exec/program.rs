@@ -220,7 +220,8 @@ impl Program {
             .filter(|t| t.writes.is_empty() && !t.forgets)
             .map(|t| t.action)
     }
-    /// How it tracks packets that it then has looked up again, if all that it does before is to rewrite headers.
+    /// How it tracks packets that it then has looked up again, if all that it does before is to rewrite
+    /// headers.
     #[inline]
     pub(crate) fn tracking(&self) -> Option<Tracking<'_>> {
         let [before @ .., Op::Ct(action), Op::Recirc { copy: false, .. }] = &*self.ops else {

@@ -1,6 +1,6 @@
 //! Groups of packets that are only tracked, and then looked up again: what established traffic behind rules
-//! with connections does. Those whose headers are rewritten before, as a logical router does, are read again in
-//! between.
+//! with connections does. Those whose headers are rewritten before, as a logical router does, are read again
+//! in between.
 //!
 //! **Shape.** Four passes over the group, so that cache misses overlap: packets are read, their connections
 //! are fetched, then what these had next; then each connection moves, and its packet goes into the next stage
@@ -46,8 +46,8 @@ fn merges(program: &Program, zone: u16) -> Option<Merges> {
 }
 
 impl Worker {
-    /// Has all packets of a group tracked, whose program does nothing else with them any more, and puts them into
-    /// the next stage.
+    /// Has all packets of a group tracked, whose program does nothing else with them any more, and puts them
+    /// into the next stage.
     pub(super) fn gather_tracked(&mut self, st: &Stage, group: &Group, to: &mut Stage, now_ms: u64) {
         let s = &mut self.scratch;
         let program = group.choice.program(&self.cache, &s.once);
