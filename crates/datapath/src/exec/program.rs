@@ -201,8 +201,8 @@ impl Program {
         } else if self.shape == Shape::Line && (self.tail.is_none() || pops) && !self.tracks
             || self.tracking().is_some()
         {
-            // What comes out of a tunnel has nothing of what it was before; what is rewritten to be tracked is
-            // read again.
+            // What comes out of a tunnel has nothing of what it was before; what is rewritten to be tracked
+            // is read again.
             Merges::Alike
         } else {
             Merges::No
