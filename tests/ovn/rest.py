@@ -6,7 +6,7 @@ import time
 
 from checks import Absent, balancer, check, gone, version
 from cluster import has_column, server
-from more import JOIN, background, captured, until, way_back, world2
+from more import JOIN, background, captured, flood, until, way_back, world2
 
 # A client and a server of SCTP by raw sockets: this kernel may have none of its own. Their checksum is CRC32c.
 SCTP = """
@@ -466,6 +466,36 @@ def ecmp_with_symmetric_replies(c):
             c.net.ip(ns, "addr", "del", "172.21.0.1/32", "dev", "lo", check=False)
             c.net.ip(ns, "route", "del", "10.0.1.12/32", check=False)
         without_gateway_router(c)
+
+
+@check
+def qos_rates_by_queues_on_both_ends(c):
+    """Two pods of a provider network, on a node each, with a rate each for what they send: the nodes' devices have queues."""
+    c.nbctl("ls-add", "rates", "--", "lsp-add", "rates", "rates-phys", "--", "lsp-set-type", "rates-phys", "localnet", "--", "lsp-set-addresses", "rates-phys", "unknown",
+            "--", "lsp-set-options", "rates-phys", "network_name=phys")
+    ends = [(pod, c.chassis[number - 1], rate) for pod, number, rate in (("r1", 1, 1), ("r2", 2, 4))]
+    addresses = {"r1": "192.168.50.81", "r2": "192.168.50.82"}
+    try:
+        for number, (pod, node, rate) in enumerate(ends, 1):
+            c.pod(pod, number, "rates", f"02:00:00:00:71:1{number}", f"{addresses[pod]}/24")
+            node.sw.vsctl("set", "interface", "ph0", "external_ids:ovn-egress-iface=true")
+            c.nbctl("set", "logical_switch_port", pod, f"options:qos_max_rate={rate}000000", "options:qos_burst=100000")
+        c.sync()
+        for pod, node, rate in ends:
+            pid = open(node.pidfile).read().strip()
+            node.sw.run("ovn-appctl", "-t", f"{node.sw.dir}/ovn-controller.{pid}.ctl", "inc-engine/recompute")
+            if not until(lambda: f"ceil {rate}Mbit" in c.net.run(node.ns, "tc", "class", "show", "dev", "ph0", quiet=True), 10):
+                return f"no class of {rate} Mbit/s for {pod}"
+        if not c.reaches("r1", addresses["r2"]):
+            return "no answer"
+        slow, fast = flood(c, "r1", "r2", addresses["r2"]), flood(c, "r2", "r1", addresses["r1"])
+        # 1 and 4 of 10 Mbit/s, and then what the kernel has queued, a thousand each.
+        return None if 100 < slow < 1800 and slow + 400 < fast < 2800 else f"of 3000 each: {slow} at 1 Mbit/s, {fast} at 4"
+    finally:
+        for pod, node, _ in ends:
+            node.sw.vsctl("remove", "interface", "ph0", "external_ids", "ovn-egress-iface")
+        c.nbctl("--if-exists", "lsp-del", "r1", "--", "--if-exists", "lsp-del", "r2", "--", "ls-del", "rates")
+        c.sync()
 
 
 @check
