@@ -17,6 +17,7 @@ from lab import ROOT
 from lab.cri import Runtime, service, several_networks
 from lab.runner import limit, main
 from lab.shell import wait_for
+from lab.vhost import heddle_path
 
 
 def start(lab, *conf, plugin=None):
@@ -55,6 +56,26 @@ def scenario_pods_run(lab):
     service(sw, "br0", "10.96.0.1", 80, web[2], 8080, mac)
     wait_for("the service", lambda: "it works" in runtime.inside(one[1], "nc", "-w", "2", "10.96.0.1", "80", check=False))
     for pod in (one, web):
+        runtime.remove(pod[0])
+    nothing_left(runtime)
+
+
+@limit(400)
+def scenario_measured(lab):
+    """`heddle measure` between two pods by their names, and between their containers by their ids."""
+    _, runtime = start(lab)
+    pods = [runtime.run(name) for name in ("red", "blue")]
+    pairs = ["pod:default/red,pod:blue", f"container:{pods[0][1]},container:{pods[1][1]}"]
+    for number, pair in enumerate(pairs):
+        out = f"{runtime.dir}/m{number}.jsonl"
+        lab.trace.run(heddle_path(), "measure", "--between", pair, "--pattern", "rr", "--connections", "1", "--sizes", "1x1", "--seconds", "0.3",
+                      "--rounds", "1", "--most-rounds", "1", "--out", out, timeout=100)
+        with open(out) as file:
+            series = [record for record in map(json.loads, file) if record["record"] == "series"]
+        assert len(series) == 1 and series[0]["transactions_per_s"] > 100, series
+    said = lab.trace.run(heddle_path(), "measure", "--between", "pod:red,pod:green", "--out", f"{runtime.dir}/x.jsonl", check=1)
+    assert said.strip().endswith("no pod default/green runs on this node"), said
+    for pod in pods:
         runtime.remove(pod[0])
     nothing_left(runtime)
 

@@ -117,7 +117,7 @@ class Machine:
         os.makedirs(f"{self.dir}/target/release")
         lab.cleanups.append(self.close)
         self.shell = subprocess.Popen(
-            ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "--norc", "-s"],
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "--norc", "-s"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/")
         self.send(f"set -- {self.dir} {os.path.dirname(daemon_path())}\n{MACHINE}\necho =$?\n")
         self.status("making a machine", PATIENCE)

@@ -3,11 +3,13 @@
 
 import itertools
 import os
+import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import REFERENCE
 from lab.runner import Skip, main
+from lab.shell import wait_for
 
 # Where nothing of the kind is configured, and where what is given is wrong. One line each: a command, its arguments.
 SAME = """
@@ -124,6 +126,45 @@ def scenario_commands_are_those_of_open_vswitch(lab):
         if got != right:
             wrong.append(f"{line}:\n  {got!r}\n  {right!r}")
     assert not wrong, "\n".join(wrong)
+
+
+FRAME = "50540000000a50540000000908004500001c00000000401166cf0a0000010a00000200010002000800000000"
+FRAGMENT = FRAME.replace("00000000401166cf", "00002001401146ce")
+
+
+def scenario_hidden_rules(lab):
+    """`bridge/dump-flows` shows the rules that no controller has made, with what they have counted."""
+    if not os.access(REFERENCE, os.X_OK):
+        raise Skip("no ovs-vswitchd on this machine")
+    both = [lab.switch("--enable-dummy", binary=binary) for binary in (None, REFERENCE)]
+    for sw in both:
+        sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure",
+                 *(word for i in (1, 2) for word in ("--", "add-port", "br0", f"p{i}", "--", "set", "interface", f"p{i}", "type=dummy",
+                                                     f"ofport_request={i}")))
+
+    def dumped(sw, *options):
+        lines = sw.appctl("bridge/dump-flows", *options, "br0").splitlines()
+        return [re.sub(r"duration=\d+s", "duration=Ns", line) for line in lines if "table_id=254" in line]
+
+    def same(*options):
+        # The counters of Open vSwitch's flows follow in their own time.
+        wait_for("equal lists", lambda: dumped(both[0], *options) == dumped(both[1], *options) or lab.trace.note(
+            f"{dumped(both[0], *options)}\n{dumped(both[1], *options)}"), 20, 0.2)
+        return dumped(both[0], *options)
+
+    assert len(same()) == 4 and "n_offload_packets=0" in same("--offload-stats")[0]
+    # Before anybody has called by OpenFlow 1.0: as long as Open vSwitch knows of such a caller, it is told of misses.
+    for _ in range(2):
+        for sw in both:
+            sw.appctl("netdev-dummy/receive", "p1", FRAME)
+    assert "n_packets=2" in "\n".join(same())
+    for sw in both:
+        sw.ofctl("add-flow", "br0", "in_port=2,actions=resubmit(,5),resubmit(,6)")
+        sw.appctl("netdev-dummy/receive", "p2", FRAME)
+        sw.ofctl("set-frags", "br0", "drop")
+        sw.appctl("netdev-dummy/receive", "p2", FRAGMENT)
+    text = "\n".join(same())
+    assert "n_packets=4" in text and "n_packets=1" in text, text
 
 
 if __name__ == "__main__":

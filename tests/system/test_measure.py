@@ -100,6 +100,88 @@ def scenario_report(lab):
         assert run.returncode == 1 and len(run.stderr.strip().splitlines()) == 1 and want in run.stderr, run.stderr
 
 
+def scenario_broken_files(lab):
+    """Results that somebody has broken are told of in a line, by `report` and by `advise`; a disk that is full, too."""
+    a, b = ends(lab)
+    where = directory(lab)
+    good = f"{where}/good.jsonl"
+    measure(lab, "--between", f"{a},{b}", "--pattern", "rr,write", "--connections", "1", "--sizes", "1x1", "--out", good, *SHORT)
+    with open(good) as file:
+        lines = file.read().splitlines(keepends=True)
+    series = next(i for i, line in enumerate(lines) if json.loads(line)["record"] == "series")
+
+    def changed(**values):
+        return [*lines[:series], json.dumps({**json.loads(lines[series]), **values}) + "\n", *lines[series + 1:]]
+
+    wrong = {"rubbish": ["\0\1\2\n"], "no JSON": [lines[0], "{\n"], "another record": [lines[0], '{"record":"x"}\n'], "text": ["hello\n"],
+             "cut": [lines[0][:40]], "nested": ["[" * 100000 + "\n"], "a series alone": lines[series:series + 1],
+             "another format": [lines[0].replace('"format":', '"format":9')], "wrong type": changed(seconds="long")}
+    odd = {"nothing": changed(seconds=0, transactions_per_s=0, mib_per_s=0), "less": changed(transactions_per_s=-5, mib_per_s=-1),
+           "huge": changed(transactions_per_s=1e308, mib_per_s=1e308), "a name": changed(contender="<script>" * 500)}
+    commands = (("report", "FILE"), ("report", good, "--against", "FILE"), ("advise", "--results", "FILE", "--pattern", "rr"))
+    for name, text in {**wrong, **odd}.items():
+        path = f"{where}/x.jsonl"
+        with open(path, "w") as file:
+            file.writelines(text)
+        for command in commands:
+            run = subprocess.run([heddle_path(), *(path if word == "FILE" else word for word in command)], capture_output=True, text=True,
+                                 timeout=60)
+            said = run.stderr.strip().splitlines()
+            if name in odd:
+                assert run.returncode == 0 and not said, (name, command, run)
+            else:
+                assert run.returncode == 1 and len(said) == 1 and path in said[0] and len(said[0]) < 400, (name, command, run)
+    page = f"{where}/page.html"
+    lab.trace.run(heddle_path(), "report", path, "--html", page)
+    with open(page) as file:
+        assert "<script>" * 2 not in file.read(), "names are no markup"
+    for args, want in ((("--html", "/dev/full"), "/dev/full: No space left"), (("--html", where), where), (("--svg", good), good)):
+        run = subprocess.run([heddle_path(), "report", good, *args], capture_output=True, text=True, timeout=60)
+        said = run.stderr.strip().splitlines()
+        assert run.returncode == 1 and len(said) == 1 and want in said[0], (args, run)
+    for command in (("report", good), ("advise", "--results", good, "--pattern", "rr"), ("measure", "--help")):
+        with open("/dev/full", "w") as full:
+            run = subprocess.run([heddle_path(), *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert run.returncode != 101 and "panicked" not in run.stderr, run
+
+
+def scenario_two_at_once(lab):
+    """Two runs between the same ends: both end well, or one says what is in its way; a file belongs to one."""
+    a, b = ends(lab)
+    where = directory(lab)
+    args = [heddle_path(), "measure", "--between", f"{a},{b}", "--pattern", "rr", "--connections", "2", "--sizes", "1x1", *SHORT]
+    runs = [subprocess.Popen([*args, "--out", f"{where}/r{i}.jsonl"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            for i in range(2)]
+    for i, run in enumerate(runs):
+        said = run.communicate(timeout=90)[1]
+        assert run.returncode == 0 and len(records(f"{where}/r{i}.jsonl", "series")) == 2 or \
+            run.returncode == 1 and len(said.strip().splitlines()) == 1, (run.returncode, said)
+    runs = [subprocess.Popen([*args, "--out", f"{where}/same.jsonl"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            for _ in range(2)]
+    ended = [(run.communicate(timeout=90)[1], run.returncode) for run in runs]
+    assert sorted(status for _, status in ended) == [0, 1], ended
+    assert len(records(f"{where}/same.jsonl", "series")) == 2
+    # A second Ctrl-C is no reason to leave anything behind.
+    run = subprocess.Popen([*args[:8], "--vary", "mtu=1400", "--seconds", "30", "--out", f"{where}/c.jsonl"], stdout=subprocess.DEVNULL,
+                           stderr=subprocess.PIPE, text=True)
+    mtu = lambda: lab.net.run(a, "cat", "/sys/class/net/eth0/mtu", quiet=True).strip()
+    wait_for("the MTU to be set", lambda: mtu() == "1400", 60)
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    wait_for("the MTU as before", lambda: mtu() == "1500", 20)
+
+
+def scenario_without_root(lab):
+    a, b = ends(lab)
+    for args in (("--between", f"{a},{b}"), ("--between", "new")):
+        run = subprocess.run(["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all", heddle_path(), "measure", *args,
+                              "--out", "/tmp/heddle-nobody.jsonl"], capture_output=True, text=True, timeout=60)
+        assert not os.path.exists("/tmp/heddle-nobody.jsonl"), run
+        assert run.returncode == 1 and len(run.stderr.strip().splitlines()) == 1 and "root" in run.stderr, run
+
+
 def scenario_fixed_rate(lab):
     a, b = ends(lab)
     out = f"{directory(lab)}/r.jsonl"

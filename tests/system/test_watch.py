@@ -206,6 +206,14 @@ def scenario_ends(lab):
         receive(sw, WEB, 20)
     said = full.stderr.read().splitlines()
     assert full.returncode == 1 and f"{place}/x.pcapng: No space left on device" in said[-1], said
+    # A pipe that nobody reads: it waits for a reader, and ends when it is asked to.
+    os.mkfifo(f"{sw.dir}/pipe")
+    waits = subprocess.Popen([heddle_path(), "capture", "--target", sw.ctl, "-w", f"{sw.dir}/pipe"], stderr=subprocess.PIPE, text=True)
+    lab.cleanups.append(waits.kill)
+    time.sleep(0.3)
+    assert waits.poll() is None
+    waits.terminate()
+    waits.wait(30)
     # What is there is not lost where the switch refuses.
     kept = f"{sw.dir}/kept.pcapng"
     assert heddle(sw, "capture", "-w", kept, "--seconds", "0").returncode == 0

@@ -308,10 +308,12 @@ impl AgentOptions {
         }
         match &self.netns {
             Some(path) => heddle_sys::netns::enter(path).map_err(|e| {
-                io::Error::new(
-                    e.kind(),
-                    format!("{}: {}", path.display(), heddle_sys::errno_text(&e)),
-                )
+                let hint = match e.kind() {
+                    io::ErrorKind::PermissionDenied => " (entering a network namespace needs root)",
+                    _ => "",
+                };
+                let text = format!("{}: {}{hint}", path.display(), heddle_sys::errno_text(&e));
+                io::Error::new(e.kind(), text)
             }),
             None => Ok(()),
         }

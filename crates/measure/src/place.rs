@@ -4,6 +4,7 @@
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -119,45 +120,79 @@ fn in_container<'a>(cgroup: &'a str, id: &str) -> Option<&'a str> {
     whole.or_else(|| cgroup.split(['/', '-', '.', ':', '\n']).find(begins))
 }
 
-/// The namespace of a pod, from the container runtime, which `crictl` asks.
+/// The namespace of a pod: `crictl` asks the container runtime's socket; where there is none, the directories
+/// tell that containerd's shims work in.
 fn pod(name: &str) -> Result<Place> {
     let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
-    let crictl = |args: &[&str]| -> Result<String> {
-        let out = Command::new("crictl")
-            .args(args)
-            .output()
-            .context("crictl, which asks the container runtime for pods")?;
-        if !out.status.success() {
-            let text = String::from_utf8_lossy(&out.stderr).into_owned();
-            bail!("crictl: {}", text.lines().last().unwrap_or("failed"));
-        }
-        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    let spec = match ask_crictl(namespace, name)? {
+        Some(spec) => spec,
+        None => spec_of_shim(namespace, name)?,
     };
-    let whole = format!("^{name}$");
-    let ids = crictl(&[
-        "pods",
-        "--name",
-        &whole,
-        "--namespace",
-        namespace,
-        "--state",
-        "ready",
-        "-q",
-    ])?;
-    let Some(id) = ids.lines().map(str::trim).find(|l| !l.is_empty()) else {
-        bail!("no pod {namespace}/{name} is ready on this node");
-    };
-    let text = crictl(&["inspectp", "-o", "json", id])?;
-    let status = serde_json::from_str(&text).context("crictl inspectp")?;
-    match network_namespace(&status) {
+    match network_namespace(&spec) {
         Some(path) => netns(&path),
         None => bail!("pod {namespace}/{name} has no network namespace of its own"),
     }
 }
 
-/// In what `crictl inspectp` says.
-fn network_namespace(status: &Value) -> Option<String> {
-    let all = status["info"]["runtimeSpec"]["linux"]["namespaces"].as_array()?;
+/// What the runtime was told to run for a pod; `None`: there is no `crictl`.
+fn ask_crictl(namespace: &str, name: &str) -> Result<Option<Value>> {
+    let crictl = |args: &[&str]| -> Result<Option<String>> {
+        let out = match Command::new("crictl").args(args).output() {
+            Ok(out) => out,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e).context("crictl, which asks the container runtime for pods"),
+        };
+        if !out.status.success() {
+            let text = String::from_utf8_lossy(&out.stderr).into_owned();
+            bail!("crictl: {}", text.lines().last().unwrap_or("failed"));
+        }
+        Ok(Some(String::from_utf8_lossy(&out.stdout).into_owned()))
+    };
+    let whole = format!("^{name}$");
+    let ready = ["--namespace", namespace, "--state", "ready", "-q"];
+    let Some(ids) = crictl(&[&["pods", "--name", &whole], &ready[..]].concat())? else {
+        return Ok(None);
+    };
+    let Some(id) = ids.lines().map(str::trim).find(|l| !l.is_empty()) else {
+        bail!("no pod {namespace}/{name} is ready on this node");
+    };
+    let text = crictl(&["inspectp", "-o", "json", id])?.unwrap_or_default();
+    let mut status: Value = serde_json::from_str(&text).context("crictl inspectp")?;
+    Ok(Some(status["info"]["runtimeSpec"].take()))
+}
+
+/// What containerd told a shim to run for a pod. The shim works where that is written.
+fn spec_of_shim(namespace: &str, name: &str) -> Result<Value> {
+    let mut shims = 0;
+    for entry in std::fs::read_dir("/proc").context("/proc")?.flatten() {
+        let process = entry.path();
+        let is_shim =
+            std::fs::read_to_string(process.join("comm")).is_ok_and(|c| c.starts_with("containerd-shim"));
+        if !is_shim {
+            continue;
+        }
+        shims += 1;
+        if let Ok(text) = std::fs::read_to_string(process.join("cwd/config.json"))
+            && let Ok(spec) = serde_json::from_str::<Value>(&text)
+            && is_of_pod(&spec, namespace, name)
+        {
+            return Ok(spec);
+        }
+    }
+    match shims {
+        0 => bail!("no pods are found here: there is no crictl, and no shim of containerd runs"),
+        _ => bail!("no pod {namespace}/{name} runs on this node"),
+    }
+}
+
+fn is_of_pod(spec: &Value, namespace: &str, name: &str) -> bool {
+    let note = |key: &str| spec["annotations"][format!("io.kubernetes.cri.sandbox-{key}")].as_str();
+    note("namespace") == Some(namespace) && note("name") == Some(name)
+}
+
+/// In what a runtime is told to run.
+fn network_namespace(spec: &Value) -> Option<String> {
+    let all = spec["linux"]["namespaces"].as_array()?;
     let network = all.iter().find(|n| n["type"] == "network")?;
     network["path"].as_str().map(str::to_owned)
 }
@@ -222,9 +257,13 @@ mod tests {
 
     #[test]
     fn pods_of_a_runtime() {
-        let text = r#"{"info":{"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/run/netns/cni-1"}]}}}}"#;
-        let status = serde_json::from_str(text).unwrap();
-        assert_eq!(network_namespace(&status).as_deref(), Some("/run/netns/cni-1"));
+        let text = r#"{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/run/netns/cni-1"}]},
+            "annotations":{"io.kubernetes.cri.sandbox-name":"web","io.kubernetes.cri.sandbox-namespace":"shop"}}"#;
+        let spec = serde_json::from_str(text).unwrap();
+        assert_eq!(network_namespace(&spec).as_deref(), Some("/run/netns/cni-1"));
+        assert!(is_of_pod(&spec, "shop", "web"));
+        assert!(!is_of_pod(&spec, "default", "web") && !is_of_pod(&spec, "shop", "we"));
+        assert!(!is_of_pod(&Value::Null, "shop", "web"));
         assert_eq!(network_namespace(&Value::Null), None);
     }
 }

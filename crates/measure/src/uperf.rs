@@ -1,9 +1,11 @@
 //! Profiles of uperf (XML), so that published workloads can be repeated.
 //!
-//! A group becomes a case for each of its transactions that lasts: its threads are connections, what is
-//! written and then read is a request and its response, what is only written or only read a stream. The
-//! transactions that connect and disconnect are what each series does anyway. Flow operations that have no
-//! such meaning are refused by name. `$name` stands for the environment's variable, as with uperf.
+//! A group becomes cases: its threads are connections, what is written and then read is a request and its
+//! response, what is only written or only read a stream. A transaction with several requests has a case for
+//! each kind of them, one after the other. The transactions that connect and disconnect are what each series
+//! does anyway; whom they call is what `--between` names, and options of their sockets are left out. Flow
+//! operations that have no such meaning are refused by name. `$name` stands for the environment's variable,
+//! as with uperf.
 
 use crate::load::{Pattern, Transport};
 use crate::results::Case;
@@ -108,7 +110,7 @@ impl Profile {
         }
         let mut transport = Transport::Tcp;
         for transaction in group.children().filter(|n| n.has_tag_name("transaction")) {
-            let (mut written, mut read, mut response_first) = (0_usize, 0_usize, false);
+            let mut turns = Turns::default();
             for op in transaction.children().filter(|n| n.has_tag_name("flowop")) {
                 let options = expand(op.attribute("options").unwrap_or_default(), get)?;
                 let bytes = || -> Result<usize> {
@@ -123,23 +125,15 @@ impl Profile {
                         other => bail!("protocol={other} cannot be repeated here: tcp or udp"),
                     },
                     "disconnect" => {}
-                    "write" | "send" | "sendto" => written = written.saturating_add(bytes()?),
-                    "read" | "recv" | "recvfrom" => {
-                        response_first |= written == 0;
-                        read = read.saturating_add(bytes()?);
-                    }
+                    "write" | "send" | "sendto" => turns.write(bytes()?),
+                    "read" | "recv" | "recvfrom" => turns.read(bytes()?),
                     other => bail!("flowop type={other:?} cannot be repeated here"),
                 }
             }
-            let (pattern, request, response) = match (written, read) {
-                (0, 0) => continue,
-                (w, 0) => (Pattern::Write, w, 0),
-                (0, r) => (Pattern::Read, r, 0),
-                (_, _) if response_first => {
-                    bail!("a transaction that reads before it writes cannot be repeated here")
-                }
-                (w, r) => (Pattern::Rr, w, r),
-            };
+            let kinds = turns.kinds()?;
+            if kinds.is_empty() {
+                continue;
+            }
             if let Some(text) = transaction.attribute("duration") {
                 let seconds = duration_s(&expand(text, get)?)?;
                 self.seconds = Some(self.seconds.unwrap_or(0.0).max(seconds));
@@ -155,17 +149,67 @@ impl Profile {
                         .with_context(|| format!("rate={t:?} is no number"))
                 })
                 .transpose()?;
-            self.cases.push(Case {
-                pattern,
-                transport,
-                family: 4,
-                connections,
-                request,
-                response,
-                rate_per_s,
-            });
+            self.cases
+                .extend(kinds.into_iter().map(|(pattern, request, response)| Case {
+                    pattern,
+                    transport,
+                    family: 4,
+                    connections,
+                    request,
+                    response,
+                    rate_per_s,
+                }));
         }
         Ok(())
+    }
+}
+
+/// What a transaction writes and then reads, turn by turn.
+#[derive(Default)]
+struct Turns(Vec<(usize, usize)>);
+
+impl Turns {
+    fn write(&mut self, bytes: usize) {
+        match self.0.last_mut() {
+            Some((written, 0)) => *written = written.saturating_add(bytes),
+            _ => self.0.push((bytes, 0)),
+        }
+    }
+
+    fn read(&mut self, bytes: usize) {
+        match self.0.last_mut() {
+            Some((_, read)) => *read = read.saturating_add(bytes),
+            None => self.0.push((0, bytes)),
+        }
+    }
+
+    /// Each kind of turn once, with the bytes of request and response.
+    fn kinds(mut self) -> Result<Vec<(Pattern, usize, usize)>> {
+        if self.0.len() > 1 {
+            if let Some((0, _)) = self.0.first() {
+                bail!("a transaction that reads before it writes cannot be repeated here");
+            }
+            // A transaction is repeated: what is written last is part of the first request of the next one.
+            if let Some(&(left, 0)) = self.0.last() {
+                self.0.pop();
+                if let Some((first, _)) = self.0.first_mut() {
+                    *first = first.saturating_add(left);
+                }
+            }
+        }
+        let mut kinds = Vec::new();
+        for turn in self.0 {
+            let kind = match turn {
+                (0, 0) => continue,
+                (w, 0) => (Pattern::Write, w, 0),
+                (0, r) => (Pattern::Read, r, 0),
+                (w, r) => (Pattern::Rr, w, r),
+            };
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+        Ok(kinds)
     }
 }
 
@@ -206,6 +250,25 @@ mod tests {
         assert_eq!(names, ["rr 90x2048 c50 tcp4", "write 1400 c8 udp4 100/s"]);
         let e = Profile::parse(NETPERF, &none).unwrap_err();
         assert!(e.to_string().contains("$nthr"), "{e}");
+    }
+
+    #[test]
+    fn several_requests_are_cases_of_their_own() {
+        let names = |inner: &str| {
+            let text = format!("<profile><group><transaction>{inner}</transaction></group></profile>");
+            let cases = Profile::parse(&text, &none).unwrap().cases;
+            cases.iter().map(Case::name).collect::<Vec<_>>()
+        };
+        let op = |kind: &str, size: usize| format!(r#"<flowop type="{kind}" options="size={size}"/>"#);
+        let turn = |request, response| op("write", request) + &op("read", response);
+        assert_eq!(
+            names(&(turn(300, 100) + &turn(300, 200) + &turn(300, 100))),
+            ["rr 300x100 c1 tcp4", "rr 300x200 c1 tcp4"]
+        );
+        // A request in two pieces; a write at the end belongs to the next round.
+        assert_eq!(names(&(op("write", 1) + &turn(2, 7))), ["rr 3x7 c1 tcp4"]);
+        assert_eq!(names(&(turn(3, 7) + &op("write", 4))), ["rr 7x7 c1 tcp4"]);
+        assert_eq!(names(&(op("read", 5) + &op("read", 6))), ["read 11 c1 tcp4"]);
     }
 
     #[test]

@@ -192,9 +192,23 @@ pub struct Table {
     pub matched: Arc<Stats>,
     /// Packets looked up that matched nothing.
     pub missed: Arc<Stats>,
+    /// Packets that no rule was found for when they were looked up last in this table, by [`Unmatched`].
+    pub unmatched: [LazyStats; 3],
     miss: AtomicU8,
     /// Generation slot of its rules.
     pub slot: u16,
+}
+
+/// What becomes of a packet that no rule is found for. Open vSwitch has a hidden rule for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Unmatched {
+    /// Controllers are told.
+    ToController = 0,
+    /// Nobody is told.
+    Nothing = 1,
+    /// It is a fragment, and fragments are not looked up.
+    Fragment = 2,
 }
 
 impl Table {
@@ -205,6 +219,7 @@ impl Table {
             rules: Classifier::new(),
             matched: Arc::default(),
             missed: Arc::default(),
+            unmatched: Default::default(),
             miss: AtomicU8::new(0),
             slot: Generations::logged_slot_of(bridge << 8 | u64::from(id) | 1 << 40),
         }

@@ -13,6 +13,7 @@ from lab.guest import CACHE
 from lab.guestlab import main
 from lab.podlab import RUN, PodLab
 from lab.runner import limit
+from lab.vhost import heddle_path
 from test_cni import FIRST
 
 
@@ -300,6 +301,25 @@ sleep_us = 50
     assert state() == before and "pmd-sleep-max" not in p.vsctl("get Open_vSwitch . other_config"), (state(), before)
     assert [int(mask.replace(",", ""), 16) for mask in affinity()] == [3, 3], affinity()
     p.pings("a", "10.9.0.2", 5)
+
+
+@limit(600)
+def scenario_measured(lab):
+    """`heddle measure` makes pods on VDUSE devices, on one node and across, and others that this kernel has; nothing is left."""
+    p = PodLab(lab, modules=(*PodLab.MODULES, "ipvlan", "macvlan"))
+    p.bridge()
+    p.run(f"ln -sf vswitchd.pid {RUN}/ovs-vswitchd.pid")
+    before = p.run("ip -br link; ip netns; ls /dev/vduse") + p.vsctl("list-br")
+    p.run(f"{heddle_path()} measure --between new --attachments vduse,internal,ipvlan-l2,ipvlan-l3,macvlan --deployments same,across "
+          f"--pattern rr --connections 1 --sizes 1x1 --seconds 0.5 --warmup 0.2 --rounds 1 --most-rounds 1 --rundir {RUN} --out /run/m.jsonl",
+          timeout=400)
+    found = [json.loads(line) for line in p.run("cat /run/m.jsonl").splitlines()]
+    measured = {r["contender"] for r in found if r["record"] == "series"}
+    assert {"vduse", "vduse across", "internal", "ipvlan-l2", "ipvlan-l3", "macvlan"} <= measured, measured
+    for r in found:
+        if r["record"] == "series" and "vduse" in r["contender"]:
+            p.tell(f"{r['contender']} {r['case']['pattern']}: {r['transactions_per_s']:.0f}/s, {r['mib_per_s']:.1f} MiB/s")
+    p.wait("nothing to be left", lambda: p.run("ip -br link; ip netns; ls /dev/vduse") + p.vsctl("list-br") == before)
 
 
 if __name__ == "__main__":

@@ -93,12 +93,13 @@ impl Args {
             }
         }
         heddle_sys::cpu::stand_back();
-        let ends = ended()?;
         let name = || self.write.display().to_string();
+        // Before signals are held: opening a pipe waits for who reads it.
         let out: Box<dyn Write> = match self.write.to_str() {
             Some("-") => Box::new(io::stdout().lock()),
             _ => Box::new(Late::open(&self.write).with_context(name)?),
         };
+        let ends = ended()?;
         let number = ask("heddle/capture-start", &wanted)?.trim().to_owned();
         let begun = Writer::new(BufWriter::new(out), self.snaplen).with_context(name);
         let mut file = begun.inspect_err(|_| drop(ask("heddle/capture-stop", &[&number])))?;

@@ -190,6 +190,9 @@ fn measure(options: &Options) -> Result<()> {
             options.out.display()
         );
     }
+    if wants_new {
+        heddle_measure::attach::allowed()?;
+    }
     let enough = interrupt::enough()?;
     // From here on things are changed. Agents end before what they sit in is put away.
     let mut keeper = Keeper::start()?;

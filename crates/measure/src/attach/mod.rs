@@ -137,8 +137,10 @@ impl<'a> Maker<'a> {
             // Before anything is made for it.
             vduse()?;
         }
-        if matches!(attachment, Attachment::Internal | Attachment::VhostUser)
-            && let Err(why) = &self.switch
+        if matches!(
+            attachment,
+            Attachment::Internal | Attachment::VhostUser | Attachment::Vduse
+        ) && let Err(why) = &self.switch
         {
             bail!("{why}");
         }
@@ -146,6 +148,7 @@ impl<'a> Maker<'a> {
         match attachment {
             Attachment::Internal => self.internal(&a, &b, deployment)?,
             Attachment::VhostUser => self.vhost_user(&a, &b, deployment)?,
+            Attachment::Vduse => self.vduse(&a, &b, deployment)?,
             _ => self.of_kernel(attachment, &a, &b, deployment)?,
         }
         let subnets = attachment == Attachment::Veth;
@@ -192,6 +195,17 @@ impl<'a> Maker<'a> {
     }
 }
 
+/// Whether this process may make pods: one line for all attachments.
+///
+/// # Errors
+/// It may not.
+pub fn allowed() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("--between new makes network namespaces, which needs root");
+    }
+    Ok(())
+}
+
 /// `ip`, of namespaces that were made here.
 fn ip(args: &str) -> Result<String> {
     run(&words(&format!("ip {args}")))
@@ -205,7 +219,7 @@ fn vduse() -> Result<()> {
     if !Path::new("/dev/vduse/control").exists() {
         bail!("this kernel has no VDUSE (there is no /dev/vduse/control)");
     }
-    bail!("pods with VDUSE devices are not made by this program: make two, and name them with --between");
+    Ok(())
 }
 
 /// Waits until the second pod answers the first one.

@@ -1,11 +1,14 @@
 //! Attachments to the switch that runs here, through `ovs-vsctl`, as its users make them.
 
 use super::{DEVICE, Deployment, Maker, inside, ip};
-use crate::keeper::{Undo, run};
+use crate::keeper::{Undo, run, words};
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// How long the kernel may take for a device.
+const DEVICE_COMES: Duration = Duration::from_secs(10);
 
 /// A running switch.
 #[derive(Clone, Debug)]
@@ -52,6 +55,22 @@ impl Switch {
         let mut argv = vec!["nsenter".to_owned(), format!("--net={}", self.netns.display())];
         argv.extend(command.split_whitespace().map(str::to_owned));
         argv
+    }
+
+    /// The network device that the kernel has made for a port.
+    fn device_of(&self, port: &str) -> Result<String> {
+        let end = Instant::now() + DEVICE_COMES;
+        loop {
+            let said = run(&self.vsctl(&format!("--if-exists get interface {port} error status:netdev")))
+                .unwrap_or_default();
+            let mut lines = said.lines().map(|l| l.trim().trim_matches('"'));
+            match (lines.next().unwrap_or_default(), lines.next().unwrap_or_default()) {
+                (_, device) if !device.is_empty() => return Ok(device.to_owned()),
+                ("" | "[]", _) if Instant::now() < end => std::thread::sleep(Duration::from_millis(50)),
+                ("" | "[]", _) => bail!("the switch makes no device for a port of type vduse"),
+                (error, _) => bail!("{error}"),
+            }
+        }
     }
 
     /// What runs it: `netdev` or whatever its other bridges have.
@@ -107,6 +126,24 @@ impl Maker<'_> {
             )))?;
             run(&switch.here(&format!("ip link set {port} netns {pod}")))?;
             ip(&format!("-n {pod} link set {port} name {DEVICE}"))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn vduse(&mut self, a: &str, b: &str, deployment: Deployment) -> Result<()> {
+        let switch = self.switch()?;
+        let bridges = self.bridges(deployment)?;
+        for ((bridge, pod), what) in bridges.iter().zip([a, b]).zip(["d", "e"]) {
+            let port = self.name(what);
+            run(&switch.vsctl(&format!(
+                "add-port {bridge} {port} -- set interface {port} type=vduse"
+            )))?;
+            let device = switch.device_of(&port)?;
+            // The kernel makes it in the first namespace, wherever the switch runs.
+            run(&words(&format!(
+                "nsenter --net=/proc/1/ns/net ip link set {device} netns {pod}"
+            )))?;
+            ip(&format!("-n {pod} link set {device} name {DEVICE}"))?;
         }
         Ok(())
     }

@@ -171,6 +171,8 @@ pub struct Bridge {
     pub id: u64,
     /// Name.
     pub name: String,
+    /// Coarse clock when it was made, ms.
+    pub created_ms: u64,
     /// OpenFlow tables, shared with the views.
     pub tables: Arc<Vec<Table>>,
     /// Learned addresses, shared with the views.
@@ -244,6 +246,7 @@ impl Bridge {
         let bridge = Arc::new(Self {
             id,
             name: name.to_owned(),
+            created_ms: of.upgrade().map_or(0, |of| of.clock().now_ms()),
             tables: Arc::new(tables),
             mac: Arc::new(mac),
             groups: Arc::default(),

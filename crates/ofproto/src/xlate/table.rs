@@ -4,7 +4,7 @@ use super::conjunction;
 use super::ctx::{Ctx, of_port};
 use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
 use super::report::Kind;
-use crate::model::{Fragments, N_TABLES, Rule, Stats, TableMiss, port_config};
+use crate::model::{Fragments, N_TABLES, Rule, Stats, TableMiss, Unmatched, port_config};
 use heddle_datapath::{Override, changes};
 use heddle_flow::key::{FIRST_WORD, frag};
 use heddle_flow::text::DEFAULT_PRIORITY;
@@ -85,7 +85,10 @@ impl<'w> Ctx<'w> {
                 Fragments::Match => false,
                 // The ports of some fragments are those of none.
                 Fragments::Normal => true,
-                Fragments::Drop => return Found::Fragment,
+                Fragments::Drop => {
+                    self.credit_unmatched(Unmatched::Fragment);
+                    return Found::Fragment;
+                }
             };
         // Made as tables see it for the time being: a copy would cost more.
         let f = &mut self.flow;
@@ -99,8 +102,14 @@ impl<'w> Ctx<'w> {
         (f.in_port, f.tp_src, f.tp_dst) = own;
         match found {
             Ok(rule) => Found::Rule(rule),
-            Err(miss) if on_miss.may_packet_in && self.miss_wants_packet_in(miss) => Found::ToController,
-            Err(_) => Found::Nothing,
+            Err(miss) if on_miss.may_packet_in && self.miss_wants_packet_in(miss) => {
+                self.credit_unmatched(Unmatched::ToController);
+                Found::ToController
+            }
+            Err(_) => {
+                self.credit_unmatched(Unmatched::Nothing);
+                Found::Nothing
+            }
         }
     }
 
@@ -201,6 +210,14 @@ impl<'w> Ctx<'w> {
                 .port(of_port(self.flow.in_port))
                 .is_some_and(|p| p.config & port_config::NO_PACKET_IN == 0),
             TableMiss::Drop => false,
+        }
+    }
+
+    /// Has packets that met no rule counted at the table that was looked in last.
+    fn credit_unmatched(&mut self, why: Unmatched) {
+        if let Some(table) = self.bridge.tables.get(usize::from(self.table)) {
+            let stats = table.unmatched[why as usize].counted();
+            self.credit(&stats);
         }
     }
 

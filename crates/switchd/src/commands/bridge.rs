@@ -6,9 +6,23 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{Commands, bridge_named};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
+use heddle_ofproto::model::{Stats, Unmatched};
 
 /// A version of the rules that shows every rule that has not been removed.
 const NEWEST: u64 = u64::MAX - 1;
+
+/// The rules of Open vSwitch's internal table, in its order: what it matches, which packets it has counted,
+/// what it does. The first ends lookups that run away, of which there are none here.
+const HIDDEN: [(&str, Option<Unmatched>, &str); 4] = [
+    ("priority=2,recirc_id=0", None, "drop"),
+    (
+        "priority=0,reg0=0x1",
+        Some(Unmatched::ToController),
+        "controller(reason=)",
+    ),
+    ("priority=0,reg0=0x2", Some(Unmatched::Nothing), "drop"),
+    ("priority=0,reg0=0x3", Some(Unmatched::Fragment), "drop"),
+];
 
 const NO_SNOOPING: &str = "multicast snooping is disabled";
 
@@ -67,11 +81,12 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
     let mut out = String::new();
     for table in bridge.tables.iter() {
         let mut rules = Vec::new();
+        // The rule that stands in for controllers has a priority above all that rules can say.
         table
             .rules
-            .for_each(NEWEST, |entry| rules.push(entry.data.clone()));
-        rules.sort_by_key(|r| (std::cmp::Reverse(r.priority), r.created_ms));
-        for rule in rules {
+            .for_each(NEWEST, |entry| rules.push((entry.priority, entry.data.clone())));
+        rules.sort_by_key(|(priority, r)| (std::cmp::Reverse(*priority), r.created_ms));
+        for (priority, rule) in rules {
             // Writing to a string cannot fail.
             if rule.table != 0 {
                 let _ = write!(out, "table_id={}, ", rule.table);
@@ -82,10 +97,27 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
                 now.saturating_sub(rule.created_ms) / 1000,
                 rule.stats.seen().packets.load(Relaxed),
                 rule.stats.seen().bytes.load(Relaxed),
-                rule.wide_match().text(None, rule.priority.into()),
+                rule.wide_match().text(None, priority),
                 rule.instructions,
             );
         }
+    }
+    let age_s = now.saturating_sub(bridge.created_ms) / 1000;
+    for (what, counted, actions) in HIDDEN {
+        let sum = |of: fn(&Stats) -> u64| match counted {
+            None => 0,
+            Some(why) => bridge
+                .tables
+                .iter()
+                .map(|t| of(t.unmatched[why as usize].seen()))
+                .sum(),
+        };
+        let _ = writeln!(
+            out,
+            "table_id=254, duration={age_s}s, n_packets={}, n_bytes={}, {offloaded}{what},actions={actions}",
+            sum(|s| s.packets.load(Relaxed)),
+            sum(|s| s.bytes.load(Relaxed)),
+        );
     }
     Ok(out)
 }
