@@ -193,6 +193,8 @@ def scenario_ends(lab):
         capture = Capture(lab, sw, "--port", "p2")
         receive(sw, WEB)
         capture.proc.send_signal(sig)
+        # As `timeout` does.
+        capture.proc.send_signal(sig)
         data, said = capture.end()
         assert blocks(data)[-1][0] == 5 and "captured" in said, (sig, said)
     place = tempfile.mkdtemp(prefix="heddle-full-")

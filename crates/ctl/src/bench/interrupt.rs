@@ -5,6 +5,10 @@ use heddle_sys::signal::{Signal, Signals};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What comes again so soon was meant once: `timeout` signals its command, and then its whole group.
+const TWICE: Duration = Duration::from_millis(200);
 
 static ENOUGH: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
@@ -34,8 +38,11 @@ fn enough_by(these: &[Signal]) -> io::Result<Arc<AtomicBool>> {
     std::thread::Builder::new()
         .name("interrupts".into())
         .spawn(move || {
+            let mut first = None;
             while signals.next().is_ok() {
-                if set.swap(true, Relaxed) {
+                set.store(true, Relaxed);
+                let since = first.get_or_insert_with(Instant::now).elapsed();
+                if since > TWICE {
                     std::process::exit(130);
                 }
             }

@@ -53,6 +53,12 @@ fn the_known_winner() {
     // Latency was made the same.
     let same = &beats(&results, Metric::P99, 0.1, 0.95)[0];
     assert_eq!((same.wins, same.losses, same.of), (0, 0, 15));
+    // Pods on one node are not compared with pods on two.
+    let mut apart = made_up();
+    for s in apart.series.iter_mut().filter(|s| s.contender == "slow") {
+        s.contender = "slow across".into();
+    }
+    assert!(beats(&apart, Metric::Speed, 0.1, 0.95).is_empty());
     let r = compare(&results, Metric::Speed, &case(1), "slow", "fast", 0.95).unwrap();
     assert!((r.ratio - 0.497).abs() < 0.01, "{r:?}");
 }

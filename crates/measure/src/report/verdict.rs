@@ -160,12 +160,15 @@ fn is_across(contender: &str) -> bool {
     contender.split(' ').any(|word| word == "across")
 }
 
-/// All pairs, those with most wins first; `margin` 0.1: by 10 % and more.
+/// All pairs of one deployment, those with most wins first; `margin` 0.1: by 10 % and more.
 pub fn beats(results: &Results, metric: Metric, margin: f64, confidence: f64) -> Vec<Beats> {
     let (contenders, cases) = (results.contenders(), results.cases());
     let mut all = Vec::new();
     for (i, a) in contenders.iter().enumerate() {
-        for b in contenders[i + 1..].iter().filter(|b| is_across(b) == is_across(a)) {
+        for b in contenders[i + 1..]
+            .iter()
+            .filter(|b| is_across(b) == is_across(a))
+        {
             let verdicts: Vec<Verdict> = cases
                 .iter()
                 .filter_map(|c| compare(results, metric, c, a, b, confidence))
