@@ -1,21 +1,33 @@
 #!/usr/bin/env python3
-"""Flows of veth pods in the kernel (other_config:hw-offload, eBPF): who forwards what, changes, restarts."""
+"""Flows of veth pods in the kernel (other_config:hw-offload, eBPF): who forwards what, changes, restarts.
+
+`churn [--seconds N]` runs rules_change_under_traffic alone for so long (600 seconds).
+"""
 
 import os
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab import frames
+from lab import frames, openflow
 from lab.runner import Skip, limit, main
 from lab.shell import wait_for
 from test_connectivity import exchange, iperf
+
+CHURN = __name__ == "__main__" and sys.argv[1:2] == ["churn"]
+CHURN_SECONDS = 8
+if CHURN:
+    CHURN_SECONDS = 600
+    if "--seconds" in sys.argv:
+        CHURN_SECONDS = int(sys.argv[sys.argv.index("--seconds") + 1])
+    sys.argv[1:] = ["rules_change_under_traffic"]
 
 
 def offloading(lab, *config):
@@ -109,46 +121,125 @@ def scenario_the_host_hears_nothing(lab):
     lab.net.no_ping(a, "10.1.0.77")
 
 
+class Churn:
+    """Rules that change, and packets that must each go by a rule that was in force while they were on their way.
+
+    Of each packet is known which change had been confirmed when it was sent, and which had been asked for when it
+    was received: it has to carry the number of one of these, or of one in between. None may be lost or come twice.
+    """
+
+    OUTSTANDING = 64  # packets on their way at a time
+    NUMBERS = 60      # a DSCP has room for so many
+
+    def __init__(self, tx, rx, header):
+        self.tx, self.rx, self.header = tx, rx, header
+        self.asked = self.confirmed = 0
+        self.since = []     # by packet: the change that was confirmed when it was sent
+        self.received = 0
+        self.arrived = bytearray()
+        self.over = threading.Event()
+        self.wrong = None
+
+    def send(self):
+        while not self.over.is_set() and not self.wrong:
+            if len(self.since) - self.received >= self.OUTSTANDING:
+                time.sleep(0.0005)
+                continue
+            n = len(self.since)
+            self.arrived.append(0)
+            self.since.append(self.confirmed)
+            self.tx.send(self.header(n))
+
+    def receive(self):
+        try:
+            quiet_since = time.monotonic()
+            while not self.over.is_set() or self.received < len(self.since):
+                try:
+                    data = self.rx.recv(2048)
+                except TimeoutError:
+                    lost = len(self.since) - self.received
+                    assert not lost or time.monotonic() < quiet_since + 60, f"{lost} packets are lost"
+                    continue
+                if data[12:14] == b"\x08\x00" and data[23] == 17 and data[36:38] == b"\0\x07":
+                    self.judge(data, self.asked)
+                    quiet_since = time.monotonic()
+        except Exception as exc:  # for the thread that waits
+            self.wrong = exc
+
+    def judge(self, data, asked):
+        n = int.from_bytes(data[42:46], "big")
+        assert not self.arrived[n], f"packet {n} came twice"
+        self.arrived[n] = 1
+        self.received += 1
+        since = self.since[n]
+        allowed = {4 * (1 + change % self.NUMBERS) for change in range(since, asked + 1)}
+        assert data[15] in allowed, f"packet {n} came with tos {data[15]:#x}: changes {since} to {asked} were in force"
+        assert frames.checksum(data[14:34]) == 0, "bad IP checksum"
+
+    def change(self, connection, n):
+        """Has the rule give packets this number; returns when the switch has confirmed that."""
+        self.asked = n
+        connection.send(openflow.FLOW_MOD, 2 * n, self.modification(4 * (1 + n % self.NUMBERS)))
+        request, reply = openflow.barrier_type(openflow.V10)
+        connection.send(request, 2 * n + 1)
+        kind, body = connection.reply(2 * n + 1)
+        assert kind == reply, (kind, body)
+        self.confirmed = n
+
+    @staticmethod
+    def modification(tos):
+        """udp,tp_dst=7,actions=mod_nw_tos:TOS,NORMAL, as a modification of OpenFlow 1.0."""
+        wildcards = 0x3fffff & ~(1 << 4 | 1 << 5 | 1 << 7)
+        match = struct.pack("!IH6s6sHBxHBB2xIIHH", wildcards, 0, b"", b"", 0, 0, 0x0800, 0, 17, 0, 0, 0, 7)
+        actions = struct.pack("!HHB3x", 8, 8, tos) + struct.pack("!HHHH", 0, 8, 0xfffa, 0)
+        return match + struct.pack("!QHHHHIHH", 0, 1, 0, 0, 7, 0xffffffff, 0xffff, 0) + actions
+
+    def run(self, connection, seconds, rate):
+        """Changes the rule so many times a second."""
+        threads = [threading.Thread(target=f) for f in (self.send, self.receive)]
+        for thread in threads:
+            thread.start()
+        began = time.monotonic()
+        try:
+            while time.monotonic() < began + seconds and not self.wrong:
+                time.sleep(max(0, began + self.confirmed / rate - time.monotonic()))
+                self.change(connection, self.confirmed + 1)
+            took = time.monotonic() - began
+        finally:
+            self.over.set()
+            for thread in threads:
+                thread.join(timeout=90)
+        if self.wrong:
+            raise self.wrong
+        assert self.received == len(self.since), (self.received, len(self.since))
+        return took
+
+
+@limit(CHURN_SECONDS + 240)
 def scenario_rules_change_under_traffic(lab):
-    """Once a change is confirmed no packet goes by the old rule, and none comes twice."""
+    """Once a change is confirmed no packet goes by the old rule; none is lost, and none comes twice."""
     sw = offloading(lab)
     a, b = two_pods(lab, sw)
     settled(lab, sw, a)
-    sock = lab.net.raw(b, "eth0", timeout=1)
     dst, src = (lab.net.run(ns, "cat", "/sys/class/net/eth0/address").strip() for ns in (b, a))
-    tx = lab.net.raw(a, "eth0")
-    for number in (1, 2):
-        sw.ofctl("add-flow", "br0", f"priority=7,udp,tp_dst=7,actions=mod_nw_tos:{number << 2},NORMAL")
+    sw.ofctl("add-flow", "br0", "priority=7,udp,tp_dst=7,actions=mod_nw_tos:4,NORMAL")
 
-    def number_now(n):
+    def numbered(n):
         payload = frames.udp("10.1.0.1", "10.1.0.2", 7, 7, n.to_bytes(4, "big"))
-        packet = frames.ipv4("10.1.0.1", "10.1.0.2", 17, payload)
-        return frames.ethernet(dst, src, 0x0800, packet)
-    n, rounds, fast = 0, 0, 0
-    end = time.monotonic() + 8
-    seen = {}
-    while time.monotonic() < end:
-        tos = 4 * (1 + rounds % 60)
-        sw.ofctl("mod-flows", "br0", f"udp,tp_dst=7,actions=mod_nw_tos:{tos},NORMAL")
-        before = stats(sw)["forwarded-packets"] if rounds % 10 == 9 else None
-        first = n
-        for _ in range(20):
-            tx.send(number_now(n))
-            n += 1
-        while len([k for k in seen if k >= first]) < n - first:
-            data = sock.recv(2048)
-            if data[12:14] == b"\x08\x00" and data[23] == 17 and data[36:38] == b"\0\x07":
-                k = int.from_bytes(data[42:46], "big")
-                assert k not in seen, f"packet {k} came twice"
-                seen[k] = data[15]
-                assert data[15] == tos, f"packet {k} came with tos {data[15]:#x}, {tos:#x} is confirmed"
-                assert frames.checksum(data[14:34]) == 0, "bad IP checksum"
-        rounds += 1
-        if before is not None:
-            fast += stats(sw)["forwarded-packets"] - before
-    assert len(seen) == n and rounds > 20, (len(seen), n, rounds)
+        return frames.ethernet(dst, src, 0x0800, frames.ipv4("10.1.0.1", "10.1.0.2", 17, payload))
+    churn = Churn(lab.net.raw(a, "eth0"), lab.net.raw(b, "eth0", timeout=1), numbered)
+    connection = openflow.Connection.to_bridge(sw, "br0", openflow.V10)
+    before = stats(sw)["forwarded-packets"]
+    took = churn.run(connection, CHURN_SECONDS, 100)
+    connection.close()
+    fast = stats(sw)["forwarded-packets"] - before
+    told = (f"{churn.confirmed} changes in {took:.0f} s ({churn.confirmed / took:.0f} a second), {churn.received} packets, "
+            f"{fast} of them forwarded by the program; none wrong, lost or doubled")
+    lab.trace.note(told)
+    if CHURN:
+        print(told, flush=True)
+    assert churn.confirmed > 20, told
     assert fast > 0, "the program forwarded none of them"
-    lab.trace.note(f"{rounds} changes, {n} packets")
 
 
 @limit(120)

@@ -9,6 +9,11 @@
 // No packet is written before all is known that could send it up: length, masks, flows of the right
 // generation, connections. So what a flow does to headers is first done to the key (hd_walk), by which the
 // next stage is looked up behind a recirculation, and to the packet when its last stage is known (hd_run).
+//
+// Tunnels: what comes out of one is looked up as a packet that the tunnel's port received. Its outer headers
+// go, or those of the tunnel that it goes into come, before anything else is written (hd_pop, hd_push): the
+// kernel may refuse that, and then the packet goes up as it came. All offsets are behind what stands before
+// the frame that is rewritten (packet.base).
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -29,6 +34,20 @@
 #define ETH_P_8021Q 0x8100
 #define VLAN_PRESENT 0x1000
 #define TCP_UP 0x07 // FIN, SYN, RST
+
+// Outer headers of UDP over IPv4, to the end of the tunnel's own header without options.
+#define IP_AT 14
+#define UDP_AT 34
+#define TUNNEL_AT 42
+#define INNER_AT 50
+#define OPTION_LEN 8
+#define UDP_CSUM 6 // in its header
+// Most bytes of outer headers, and which steps of a flow give their room to them.
+#define MAX_OUTER 80
+#define OUTER_OP 11
+#define ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8) // since Linux 6.3
+// A device of none: the port of a tunnel has its number and this bit.
+#define TUNNEL_PORT 0x80000000
 
 // Integers in network order but for vlan, which is in host order.
 struct key {
@@ -52,11 +71,23 @@ struct key {
     __u16 ct_zone;
     __u8 ct_state;
     __u8 era;      // of the process that gave the number of the recirculation
-    __u32 pad;
+    // Of the tunnel that it came out of.
+    __u8 tun_tos;
+    __u8 tun_ttl;
+    __u8 tun_flags;
+    __u8 pad;
     __u8 ct_label[16];
+    __u32 tun_src;
+    __u32 tun_dst;
+    __u32 tun_id;  // in the machine's order
+    __u32 tun_opt; // value of the option that is known
 };
 
-#define WORDS 12
+// Of tun_flags: it had that option, a UDP checksum.
+#define TUN_OPTION 1
+#define TUN_CSUM 2
+
+#define WORDS 14
 
 union words {
     struct key key;
@@ -87,7 +118,7 @@ struct stage {
 };
 
 enum { OP_OUTPUT = 1, OP_ETH_DST, OP_ETH_SRC, OP_IPV4_SRC, OP_IPV4_DST, OP_TOS, OP_TTL, OP_L4_SRC, OP_L4_DST,
-       OP_PUSH_VLAN, OP_POP_VLAN, OP_CT, OP_CT_CLEAR, OP_RECIRC };
+       OP_PUSH_VLAN, OP_POP_VLAN, OP_CT, OP_CT_CLEAR, OP_RECIRC, OP_ENCAP, OP_DECAP };
 
 // Of OP_CT, bits of y: whether to translate, whether the connection's mark has to be data[0..4] in the bits
 // of data[4..8] (or the action would change it).
@@ -95,6 +126,12 @@ enum { OP_OUTPUT = 1, OP_ETH_DST, OP_ETH_SRC, OP_IPV4_SRC, OP_IPV4_DST, OP_TOS, 
 #define CT_MARK 2
 // Of OP_OUTPUT, x: the last one of the packet.
 #define LAST 1
+// Of OP_ENCAP, x: bytes of the outer headers, which stand from the step OUTER_OP on. y: first source port, and
+// how many there are less one in the upper half.
+// Of OP_DECAP, x: era, y: the tunnel's port, data[0]: kind, data[4..8]: the first word of the option that is
+// known, or zero.
+#define VXLAN 1
+#define GENEVE 2
 
 struct op {
     __u16 kind;
@@ -254,7 +291,14 @@ struct packet {
     __u32 payload;   // offset behind it
     __u32 flags;     // of TCP
     __u32 bytes;     // as the stage has it
+    __u32 base;      // offset of the frame that is rewritten, to which the offsets above are relative
+    __u32 l3_len;    // of the longest IP packet that leaves
+    __u32 exact;     // the IP packet is all that the frame has
+    __u32 has_csum;  // outside
+    __u32 outer;     // bytes of the headers of the tunnel that it goes into
+    __u32 ports;     // and its source ports
     struct nat nat[MAX_STAGES];
+    __u8 header[MAX_OUTER] __attribute__((aligned(8)));
 };
 
 // The packet that a processor is at. On the stack the verifier would follow each of its words, and give up.
@@ -271,12 +315,15 @@ struct step {
     struct flow *flow;
     struct count *count;
     __u64 bytes;
+    __u64 flags;
 };
 
-static __always_inline int up(struct port *port, struct cpu *cpu, int why)
+static __always_inline int up(struct port *port, struct cpu *cpu, __u32 why)
 {
     __u64 window;
-    if (why >= 0 && why < N_UP)
+    // The compiler may know that it is smaller, and the verifier not.
+    asm volatile("" : "+r"(why));
+    if (why < N_UP)
         cpu->up[why]++;
     // Processors that race here let some packets more through.
     window = bpf_ktime_get_ns() >> WINDOW_SHIFT;
@@ -322,27 +369,26 @@ struct ip6 {
     __u8 dst[16];
 };
 
-// Reads the headers; 0: recognised.
-static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
+// Reads the headers of the frame at an offset; 0: recognised.
+static __always_inline int parse(struct __sk_buff *skb, struct packet *p, __u32 base)
 {
     struct key *k = &p->k.key;
     struct eth eth;
     __u32 ip_len, have;
-    if (bpf_skb_load_bytes(skb, 0, &eth, sizeof eth))
+    if (bpf_skb_load_bytes(skb, base, &eth, sizeof eth))
         return -1;
     __builtin_memcpy(k->dl_dst, eth.dst, 6);
     __builtin_memcpy(k->dl_src, eth.src, 6);
     k->dl_type = eth.type;
-    k->in_ifindex = skb->ifindex;
-    if (skb->vlan_present) {
+    if (!base && skb->vlan_present) {
         if (skb->vlan_proto != bpf_htons(ETH_P_8021Q))
             return -1;
         k->vlan = (skb->vlan_tci & 0xffff) | VLAN_PRESENT;
     }
-    have = skb->len - sizeof eth;
+    have = skb->len - base - sizeof eth;
     if (eth.type == bpf_htons(ETH_P_IP)) {
         struct ip4 ip;
-        if (bpf_skb_load_bytes(skb, sizeof eth, &ip, sizeof ip))
+        if (bpf_skb_load_bytes(skb, base + sizeof eth, &ip, sizeof ip))
             return -1;
         // Options and fragments go up.
         if (ip.version_ihl != 0x45 || ip.frag & bpf_htons(0x3fff))
@@ -360,7 +406,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
         p->l4 = sizeof eth + sizeof ip;
     } else if (eth.type == bpf_htons(ETH_P_IPV6)) {
         struct ip6 ip;
-        if (bpf_skb_load_bytes(skb, sizeof eth, &ip, sizeof ip))
+        if (bpf_skb_load_bytes(skb, base + sizeof eth, &ip, sizeof ip))
             return -1;
         if ((ip.first & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000))
             return -1;
@@ -390,7 +436,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
             __u16 csum, urgent;
         } tcp;
         __u32 len;
-        if (ip_len < sizeof tcp || bpf_skb_load_bytes(skb, p->l4, &tcp, sizeof tcp))
+        if (ip_len < sizeof tcp || bpf_skb_load_bytes(skb, base + p->l4, &tcp, sizeof tcp))
             return -1;
         len = (tcp.offset >> 4) * 4;
         if (len < sizeof tcp || len > ip_len)
@@ -403,7 +449,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
         struct {
             __u16 src, dst, len, csum;
         } udp;
-        if (ip_len < sizeof udp || bpf_skb_load_bytes(skb, p->l4, &udp, sizeof udp))
+        if (ip_len < sizeof udp || bpf_skb_load_bytes(skb, base + p->l4, &udp, sizeof udp))
             return -1;
         k->tp_src = udp.src;
         k->tp_dst = udp.dst;
@@ -414,7 +460,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
             __u16 csum;
             __u32 rest;
         } icmp;
-        if (ip_len < sizeof icmp || bpf_skb_load_bytes(skb, p->l4, &icmp, sizeof icmp))
+        if (ip_len < sizeof icmp || bpf_skb_load_bytes(skb, base + p->l4, &icmp, sizeof icmp))
             return -1;
         // Neighbour discovery is the switch's.
         if (k->nw_proto == 58 && icmp.type >= 133 && icmp.type <= 137)
@@ -425,14 +471,18 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
     } else {
         return -1;
     }
+    p->l3_len = skb->gso_size ? p->payload - sizeof eth + skb->gso_size : have;
+    p->exact = ip_len == have + sizeof eth - p->l4;
     return 0;
 }
 
-#define IP_CSUM (14 + offsetof(struct ip4, csum))
+// Of a field of the IP header.
+#define IP4(p, field) ((p)->base + IP_AT + offsetof(struct ip4, field))
+#define IP6(p, field) ((p)->base + IP_AT + offsetof(struct ip6, field))
 
 static __always_inline __u32 l4_csum(struct packet *p)
 {
-    return p->l4 + (p->k.key.nw_proto == 6 ? 16 : 6);
+    return p->base + p->l4 + (p->k.key.nw_proto == 6 ? 16 : 6);
 }
 
 static __always_inline void set_ip4(struct __sk_buff *skb, struct packet *p, __u32 at, __u32 new)
@@ -444,14 +494,14 @@ static __always_inline void set_ip4(struct __sk_buff *skb, struct packet *p, __u
         bpf_l4_csum_replace(skb, l4_csum(p), old, new, BPF_F_PSEUDO_HDR | 4);
     else if (p->k.key.nw_proto == 17)
         bpf_l4_csum_replace(skb, l4_csum(p), old, new, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | 4);
-    bpf_l3_csum_replace(skb, IP_CSUM, old, new, 4);
+    bpf_l3_csum_replace(skb, IP4(p, csum), old, new, 4);
     bpf_skb_store_bytes(skb, at, &new, 4, 0);
 }
 
 // Two bytes of the IPv4 header, at an even offset.
-static __always_inline void set_half(struct __sk_buff *skb, __u32 at, __u16 old, __u16 new)
+static __always_inline void set_half(struct __sk_buff *skb, struct packet *p, __u32 at, __u16 old, __u16 new)
 {
-    bpf_l3_csum_replace(skb, IP_CSUM, old, new, 2);
+    bpf_l3_csum_replace(skb, IP4(p, csum), old, new, 2);
     bpf_skb_store_bytes(skb, at, &new, 2, 0);
 }
 
@@ -474,52 +524,52 @@ static __always_inline void run(struct __sk_buff *skb, struct packet *p, struct 
     __u16 old, new;
     switch (op->kind) {
     case OP_ETH_DST:
-        bpf_skb_store_bytes(skb, 0, op->data, 6, 0);
+        bpf_skb_store_bytes(skb, p->base, op->data, 6, 0);
         break;
     case OP_ETH_SRC:
-        bpf_skb_store_bytes(skb, 6, op->data, 6, 0);
+        bpf_skb_store_bytes(skb, p->base + 6, op->data, 6, 0);
         break;
     case OP_IPV4_SRC:
-        set_ip4(skb, p, 14 + offsetof(struct ip4, src), op->y);
+        set_ip4(skb, p, IP4(p, src), op->y);
         break;
     case OP_IPV4_DST:
-        set_ip4(skb, p, 14 + offsetof(struct ip4, dst), op->y);
+        set_ip4(skb, p, IP4(p, dst), op->y);
         break;
     case OP_TOS:
         // x: value in the low byte, mask in the high one.
-        if (bpf_skb_load_bytes(skb, 14, b, 2))
+        if (bpf_skb_load_bytes(skb, IP4(p, version_ihl), b, 2))
             break;
         __builtin_memcpy(&old, b, 2);
         if (v4) {
             b[1] = (b[1] & ~(op->x >> 8)) | (op->x & 0xff);
             __builtin_memcpy(&new, b, 2);
-            set_half(skb, 14, old, new);
+            set_half(skb, p, IP4(p, version_ihl), old, new);
         } else {
             __u16 h = bpf_ntohs(old);
             __u16 tos = (h >> 4) & 0xff;
             tos = (tos & ~(op->x >> 8) & 0xff) | (op->x & 0xff);
             new = bpf_htons((h & 0xf00f) | tos << 4);
-            bpf_skb_store_bytes(skb, 14, &new, 2, BPF_F_RECOMPUTE_CSUM);
+            bpf_skb_store_bytes(skb, IP6(p, first), &new, 2, BPF_F_RECOMPUTE_CSUM);
         }
         break;
     case OP_TTL:
         if (v4) {
-            if (bpf_skb_load_bytes(skb, 14 + offsetof(struct ip4, ttl), b, 2))
+            if (bpf_skb_load_bytes(skb, IP4(p, ttl), b, 2))
                 break;
             __builtin_memcpy(&old, b, 2);
             b[0] = op->x;
             __builtin_memcpy(&new, b, 2);
-            set_half(skb, 14 + offsetof(struct ip4, ttl), old, new);
+            set_half(skb, p, IP4(p, ttl), old, new);
         } else {
             b[0] = op->x;
-            bpf_skb_store_bytes(skb, 14 + offsetof(struct ip6, hops), b, 1, BPF_F_RECOMPUTE_CSUM);
+            bpf_skb_store_bytes(skb, IP6(p, hops), b, 1, BPF_F_RECOMPUTE_CSUM);
         }
         break;
     case OP_L4_SRC:
-        set_port(skb, p, p->l4, op->x);
+        set_port(skb, p, p->base + p->l4, op->x);
         break;
     case OP_L4_DST:
-        set_port(skb, p, p->l4 + 2, op->x);
+        set_port(skb, p, p->base + p->l4 + 2, op->x);
         break;
     case OP_PUSH_VLAN:
         bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), op->x);
@@ -553,20 +603,20 @@ static __always_inline void translate(struct __sk_buff *skb, struct packet *p, s
     if (nat->what & NAT_SRC) {
         __builtin_memcpy(&word, nat->src, 4);
         if (v4)
-            set_ip4(skb, p, 14 + offsetof(struct ip4, src), word);
+            set_ip4(skb, p, IP4(p, src), word);
         else
-            set_ip6(skb, p, 14 + offsetof(struct ip6, src), nat->src);
+            set_ip6(skb, p, IP6(p, src), nat->src);
     }
     if (nat->what & NAT_DST) {
         __builtin_memcpy(&word, nat->dst, 4);
         if (v4)
-            set_ip4(skb, p, 14 + offsetof(struct ip4, dst), word);
+            set_ip4(skb, p, IP4(p, dst), word);
         else
-            set_ip6(skb, p, 14 + offsetof(struct ip6, dst), nat->dst);
+            set_ip6(skb, p, IP6(p, dst), nat->dst);
     }
     if (nat->what) {
-        set_port(skb, p, p->l4, nat->tp_src);
-        set_port(skb, p, p->l4 + 2, nat->tp_dst);
+        set_port(skb, p, p->base + p->l4, nat->tp_src);
+        set_port(skb, p, p->base + p->l4 + 2, nat->tp_dst);
     }
 }
 
@@ -611,6 +661,15 @@ static __noinline struct flow *find(struct masks *masks, struct packet *p)
     return NULL;
 }
 
+// Whether the checksum of an IPv4 header of 20 bytes is right.
+static __always_inline int is_sound(void *header)
+{
+    __s64 sum = bpf_csum_diff(NULL, 0, header, sizeof(struct ip4), 0);
+    sum = (sum & 0xffff) + (sum >> 16 & 0xffff);
+    sum = (sum & 0xffff) + (sum >> 16);
+    return sum == 0xffff;
+}
+
 // The packet, whose connection is established and alive, carries from here on what is known of that. 0: it
 // is not.
 static __always_inline int track(struct __sk_buff *skb, struct packet *p, struct op *op, struct nat *nat)
@@ -628,14 +687,8 @@ static __always_inline int track(struct __sk_buff *skb, struct packet *p, struct
         return 0;
     if (k->dl_type == bpf_htons(ETH_P_IP)) {
         __u32 header[5];
-        __s64 sum;
         // The switch says of broken headers that they are invalid.
-        if (bpf_skb_load_bytes(skb, 14, header, sizeof header))
-            return 0;
-        sum = bpf_csum_diff(NULL, 0, header, sizeof header, 0);
-        sum = (sum & 0xffff) + (sum >> 16 & 0xffff);
-        sum = (sum & 0xffff) + (sum >> 16);
-        if (sum != 0xffff)
+        if (bpf_skb_load_bytes(skb, p->base + IP_AT, header, sizeof header) || !is_sound(header))
             return 0;
     } else {
         c.v6 = 1;
@@ -725,7 +778,230 @@ static __always_inline void apply(struct packet *p, struct op *op)
     }
 }
 
-enum { WALK_UP = -1, WALK_END, WALK_ON };
+static __always_inline __u32 fold(__u64 sum)
+{
+    sum = (sum & 0xffffffff) + (sum >> 32);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    return (sum & 0xffff) + (sum >> 16);
+}
+
+static __always_inline __u64 pseudo(__u8 *src, __u8 *dst, int words, __u8 proto, __u32 len)
+{
+    __u64 sum = bpf_htons(proto) + bpf_htons(len);
+    __u32 word;
+    for (int i = 0; i < 16; i += 4) {
+        if (i >= words * 4)
+            break;
+        __builtin_memcpy(&word, src + i, 4);
+        sum += word;
+        __builtin_memcpy(&word, dst + i, 4);
+        sum += word;
+    }
+    return sum;
+}
+
+// Whether the outer UDP checksum is right if the one inside is: what that covers adds up to what the inner
+// pseudo header says, also where the checksum is not finished. So payload is not read; whoever has the packet
+// in the end looks at the inner one. Or it is not finished, in a packet that has not left this machine.
+static __always_inline int is_outer_sound(struct __sk_buff *skb, struct packet *p, __u32 src, __u32 dst,
+                                          __u32 n)
+{
+    struct key *k = &p->k.key;
+    __u64 len = (__u64)n + p->l4 - UDP_AT;
+    __u32 l4_len = skb->len - n - p->l4;
+    __u64 sum, outer = pseudo((__u8 *)&src, (__u8 *)&dst, 1, 17, skb->len - UDP_AT);
+    __u16 csum;
+    __builtin_memset(p->header, 0, MAX_OUTER);
+    // The compiler would check it in a way that the verifier does not follow.
+    asm volatile("" : "+r"(len));
+    if (len < 1 || len > MAX_OUTER)
+        return 0;
+    if (bpf_skb_load_bytes(skb, UDP_AT, p->header, len))
+        return 0;
+    __builtin_memcpy(&csum, p->header + UDP_CSUM, 2);
+    if (csum == fold(outer))
+        return 1;
+    sum = outer + (__u32)bpf_csum_diff(NULL, 0, (void *)p->header, MAX_OUTER, 0);
+    if (k->nw_proto != 1) {
+        int words = k->dl_type == bpf_htons(ETH_P_IP) ? 1 : 4;
+        sum += 0xffff - fold(pseudo(k->src, k->dst, words, k->nw_proto, l4_len));
+    }
+    return fold(sum) == 0xffff;
+}
+
+// The packet comes out of a tunnel: its key becomes that of what is inside. Otherwise, why it goes up.
+static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struct op *op)
+{
+    struct key *k = &p->k.key;
+    __u32 ip[5], src, dst, opt = 0, base = INNER_AT;
+    struct {
+        __u16 src, dst, len, csum;
+        __u32 first, vni;
+    } h;
+    struct {
+        __u32 first, value;
+    } o;
+    __u8 kind = op->data[0], tos = k->nw_tos, ttl = k->nw_ttl, flags = 0;
+    __u16 len;
+    if (p->base || k->dl_type != bpf_htons(ETH_P_IP) || k->nw_proto != 17 || !ttl)
+        return UP_ODD;
+    if (bpf_skb_load_bytes(skb, IP_AT, ip, sizeof ip) || !is_sound(ip))
+        return UP_ODD;
+    if (bpf_skb_load_bytes(skb, UDP_AT, &h, sizeof h))
+        return UP_ODD;
+    // What says another length is for the switch to look at.
+    __builtin_memcpy(&len, (__u8 *)ip + offsetof(struct ip4, len), 2);
+    if (bpf_ntohs(len) + IP_AT != skb->len || bpf_ntohs(h.len) + UDP_AT != skb->len)
+        return UP_ODD;
+    if (h.csum)
+        flags |= TUN_CSUM;
+    if (kind == VXLAN) {
+        if (h.first != bpf_htonl(0x08000000) || h.vni & bpf_htonl(0xff))
+            return UP_ODD;
+    } else {
+        // Version 0, no control packet, a frame inside; no option, or one of a word.
+        __u32 words = bpf_ntohl(h.first) >> 24;
+        if ((h.first & bpf_htonl(0x0080ffff)) != bpf_htonl(0x6558))
+            return UP_ODD;
+        if (words == 2) {
+            __u32 known;
+            __builtin_memcpy(&known, op->data + 4, 4);
+            if (bpf_skb_load_bytes(skb, INNER_AT, &o, sizeof o) || !known || o.first != known)
+                return UP_ODD;
+            opt = o.value;
+            flags |= TUN_OPTION;
+            base += OPTION_LEN;
+        } else if (words) {
+            return UP_ODD;
+        }
+    }
+    __builtin_memcpy(&src, k->src, 4);
+    __builtin_memcpy(&dst, k->dst, 4);
+    __builtin_memset(k, 0, sizeof *k);
+    k->in_ifindex = op->y;
+    k->era = op->x;
+    k->tun_src = src;
+    k->tun_dst = dst;
+    k->tun_id = bpf_ntohl(h.vni) >> 8;
+    k->tun_opt = opt;
+    k->tun_tos = tos;
+    k->tun_ttl = ttl;
+    k->tun_flags = flags;
+    p->base = base;
+    p->bytes -= base;
+    if (parse(skb, p, base))
+        return UP_ODD;
+    // A train of outer packets has the first one's length inside. The kernel would cut a train of datagrams
+    // as if it were still in the tunnel.
+    if (skb->gso_size && (k->nw_proto != 6 || !p->exact))
+        return UP_ODD;
+    // Of a train's outer checksum there is only the beginning.
+    p->has_csum = h.csum && !skb->gso_size;
+    if (h.csum && !skb->gso_size && (!p->exact || !is_outer_sound(skb, p, src, dst, base)))
+        return UP_ODD;
+    return p->flags & TCP_UP ? UP_TCP : N_UP;
+}
+
+// The packet's outer headers come off. Less than 0: it is as it was. More: it is lost.
+__noinline int hd_pop(struct __sk_buff *skb)
+{
+    __u32 zero = 0;
+    struct packet *p = bpf_map_lookup_elem(&hd_packet, &zero);
+    __u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+    struct eth eth;
+    __s32 first;
+    if (!p || bpf_skb_load_bytes(skb, p->base, &eth, sizeof eth))
+        return -1;
+    if (eth.type == bpf_htons(ETH_P_IPV6))
+        flags |= ADJ_ROOM_DECAP_L3_IPV6;
+    // Where the kernel has to finish the outer checksum, it forgets that when it finds the place before the
+    // packet: it looks before it takes bytes away, so there have to be some then.
+    first = p->has_csum ? UDP_AT + 2 : p->base;
+    if (bpf_skb_adjust_room(skb, -first, BPF_ADJ_ROOM_MAC, flags))
+        return -1;
+    first -= p->base;
+    if (first && bpf_skb_adjust_room(skb, first, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+        return 1;
+    bpf_skb_store_bytes(skb, 0, &eth, sizeof eth, 0);
+    p->base = 0;
+    return 0;
+}
+
+static __always_inline __u32 hash_add(__u32 hash, __u32 word)
+{
+    word *= 0xcc9e2d51;
+    word = word << 15 | word >> 17;
+    hash ^= word * 0x1b873593;
+    hash = hash << 13 | hash >> 19;
+    return hash * 5 + 0xe6546b64;
+}
+
+// The hash by which workers choose source ports (MurmurHash3's steps): what a tunnel's other end sees of a
+// flow is the same wherever its packets are forwarded.
+static __always_inline __u32 flow_hash(struct key *k)
+{
+    __u32 h = 0, word, n = k->dl_type == bpf_htons(ETH_P_IP) ? 4 : 16;
+    for (__u32 i = 0; i < 16; i += 4) {
+        if (i >= n)
+            break;
+        __builtin_memcpy(&word, k->src + i, 4);
+        h = hash_add(h, word);
+    }
+    for (__u32 i = 0; i < 16; i += 4) {
+        if (i >= n)
+            break;
+        __builtin_memcpy(&word, k->dst + i, 4);
+        h = hash_add(h, word);
+    }
+    h = hash_add(h, k->nw_proto);
+    __builtin_memcpy(&word, &k->tp_src, 4);
+    h = hash_add(h, word) ^ 42;
+    h = (h ^ h >> 16) * 0x85ebca6b;
+    h = (h ^ h >> 13) * 0xc2b2ae35;
+    return h ^ h >> 16;
+}
+
+// The packet gets the headers of a tunnel before it. Not 0: it is as it was.
+__noinline int hd_push(struct __sk_buff *skb)
+{
+    __u32 zero = 0, len, total, hash, sum;
+    struct packet *p = bpf_map_lookup_elem(&hd_packet, &zero);
+    struct eth eth;
+    struct ip4 *ip;
+    __u64 flags;
+    struct {
+        __u16 src, dst, len, csum;
+    } *udp;
+    if (!p || bpf_skb_load_bytes(skb, 0, &eth, sizeof eth))
+        return -1;
+    len = p->outer;
+    if (len < INNER_AT || len > MAX_OUTER)
+        return -1;
+    ip = (void *)(p->header + IP_AT);
+    udp = (void *)(p->header + UDP_AT);
+    total = skb->len + len - IP_AT;
+    // The checksum is that of a header that has zero for its length.
+    sum = (__u16)~ip->csum + bpf_htons(total);
+    sum = (sum & 0xffff) + (sum >> 16);
+    ip->csum = ~sum;
+    ip->len = bpf_htons(total);
+    hash = flow_hash(&p->k.key);
+    udp->src = bpf_htons((p->ports & 0xffff) + ((__u64)hash * (p->ports >> 16) >> 32));
+    udp->len = bpf_htons(total - sizeof *ip);
+    flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+            BPF_F_ADJ_ROOM_ENCAP_L2(sizeof eth) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH;
+    if (bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, flags))
+        return -1;
+    bpf_skb_store_bytes(skb, 0, p->header, len, 0);
+    bpf_skb_store_bytes(skb, len, &eth, sizeof eth, 0);
+    p->base = len;
+    return 0;
+}
+
+// Less than WALK_END: the packet goes up, for the reason WALK_UP(reason).
+enum { WALK_END, WALK_ON };
+#define WALK_UP(why) (-1 - (why))
 
 // Does the steps of a flow, the n-th, to the key: whether there is another stage.
 __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
@@ -733,7 +1009,12 @@ __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
     __u32 n_ops, zero = 0;
     struct packet *p = bpf_map_lookup_elem(&hd_packet, &zero);
     if (!p || !flow)
-        return WALK_UP;
+        return WALK_UP(UP_ODD);
+    // It is the only step of its flow.
+    if (flow->ops[0].kind == OP_DECAP) {
+        int why = unwrap(skb, p, &flow->ops[0]);
+        return why == N_UP ? WALK_ON : WALK_UP(why);
+    }
     n_ops = flow->n_ops;
     for (__u32 n = 0; n < MAX_OPS; n++) {
         struct op *op = &flow->ops[n];
@@ -741,11 +1022,20 @@ __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
             break;
         if (op->kind == OP_CT) {
             if (!track(skb, p, op, &p->nat[stage & (MAX_STAGES - 1)]))
-                return WALK_UP;
+                return WALK_UP(UP_NO_CONN);
         } else if (op->kind == OP_RECIRC) {
             p->k.key.recirc = op->y;
             p->k.key.era = op->x;
             return WALK_ON;
+        } else if (op->kind == OP_ENCAP) {
+            // A tag would be outside; trains of datagrams are cut first; a length has two bytes.
+            if (p->k.key.vlan || (skb->gso_size && p->k.key.nw_proto != 6))
+                return WALK_UP(UP_ODD);
+            if (skb->len + op->x > 0xffff)
+                return WALK_UP(UP_LONG);
+            p->outer = op->x;
+            p->ports = op->y;
+            __builtin_memcpy(p->header, &flow->ops[OUTER_OP], MAX_OUTER);
         } else {
             apply(p, op);
         }
@@ -769,6 +1059,7 @@ __noinline int hd_run(struct __sk_buff *skb, struct flow *flow, __u32 stage)
             if (op->y & CT_NAT)
                 translate(skb, p, &p->nat[stage & (MAX_STAGES - 1)]);
         } else if (op->kind != OP_OUTPUT) {
+            // OP_ENCAP and OP_DECAP are done before all others.
             run(skb, p, op);
         } else if (op->x & LAST) {
             return op->y;
@@ -782,7 +1073,7 @@ __noinline int hd_run(struct __sk_buff *skb, struct flow *flow, __u32 stage)
 enum { RESOLVE_MORE = N_UP, RESOLVE_KNOWN };
 
 // Finds the flow of a stage, and what it does to the key. Or why the packet goes up.
-static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, struct packet *p, __u32 l3_len,
+static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, struct packet *p,
                                    struct step *step, __u32 stage, int missing)
 {
     struct flow *flow;
@@ -796,7 +1087,7 @@ static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, s
     generation = bpf_map_lookup_elem(&hd_slots, &i);
     if (!generation || *generation != flow->generation)
         return UP_STALE;
-    if (l3_len > flow->mtu)
+    if (p->l3_len > flow->mtu)
         return UP_LONG;
     i = flow->count;
     step->count = bpf_map_lookup_elem(&hd_counts, &i);
@@ -804,22 +1095,22 @@ static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, s
         return UP_STALE;
     step->flow = flow;
     step->bytes = p->bytes;
+    step->flags = p->flags;
     if (!flow->walks)
         return RESOLVE_KNOWN;
     more = hd_walk(skb, flow, stage);
-    if (more == WALK_UP)
-        return UP_NO_CONN;
+    if (more < WALK_END)
+        return WALK_UP(more);
     return more == WALK_ON ? RESOLVE_MORE : RESOLVE_KNOWN;
 }
 
-static __always_inline int resolve_next(struct __sk_buff *skb, struct packet *p, __u32 l3_len, struct step *step,
-                                        __u32 n)
+static __always_inline int resolve_next(struct __sk_buff *skb, struct packet *p, struct step *step, __u32 n)
 {
     struct stage stage = {p->k.key.in_ifindex, p->k.key.recirc, p->k.key.era};
     struct masks *masks = bpf_map_lookup_elem(&hd_stages, &stage);
     if (!masks)
         return UP_NO_STAGE;
-    return resolve(skb, masks, p, l3_len, step, n, UP_NO_STAGE);
+    return resolve(skb, masks, p, step, n, UP_NO_STAGE);
 }
 
 // Counts the packet for a flow, and does its steps.
@@ -830,8 +1121,8 @@ static __always_inline int finish(struct __sk_buff *skb, struct packet *p, struc
         return 0;
     __sync_fetch_and_add(&count->packets, 1);
     __sync_fetch_and_add(&count->bytes, step->bytes);
-    if ((count->tcp_flags & p->flags) != p->flags)
-        count->tcp_flags |= p->flags;
+    if ((count->tcp_flags & step->flags) != step->flags)
+        count->tcp_flags |= step->flags;
     return hd_run(skb, step->flow, stage);
 }
 
@@ -839,27 +1130,38 @@ static __always_inline int treat(struct __sk_buff *skb, struct port *port, struc
 {
     struct packet *p;
     struct step steps[MAX_STAGES] = {};
-    __u32 l3_len, zero = 0;
+    __u32 zero = 0;
     int what, out;
     p = bpf_map_lookup_elem(&hd_packet, &zero);
     if (!p)
         return up(port, cpu, UP_ODD);
     __builtin_memset(p, 0, offsetof(struct packet, nat));
-    if (parse(skb, p))
+    p->k.key.in_ifindex = skb->ifindex;
+    if (parse(skb, p, 0))
         return up(port, cpu, UP_ODD);
     if (p->flags & TCP_UP)
         return up(port, cpu, UP_TCP);
-    l3_len = skb->gso_size ? p->payload - 14 + skb->gso_size : skb->len - 14;
     p->bytes = skb->len + (skb->vlan_present ? 4 : 0);
-    what = resolve(skb, &port->masks, p, l3_len, &steps[0], 0, UP_NO_FLOW);
+    what = resolve(skb, &port->masks, p, &steps[0], 0, UP_NO_FLOW);
     if (what == RESOLVE_MORE)
-        what = resolve_next(skb, p, l3_len, &steps[1], 1);
+        what = resolve_next(skb, p, &steps[1], 1);
     if (what == RESOLVE_MORE)
-        what = resolve_next(skb, p, l3_len, &steps[2], 2);
+        what = resolve_next(skb, p, &steps[2], 2);
     if (what == RESOLVE_MORE)
-        what = resolve_next(skb, p, l3_len, &steps[3], 3);
+        what = resolve_next(skb, p, &steps[3], 3);
     if (what != RESOLVE_KNOWN)
         return up(port, cpu, what < N_UP ? what : UP_NO_STAGE);
+    if (p->base) {
+        int lost = hd_pop(skb);
+        if (lost < 0)
+            return up(port, cpu, UP_ODD);
+        if (lost) {
+            cpu->dropped++;
+            return TC_ACT_SHOT;
+        }
+    }
+    if (p->outer && hd_push(skb))
+        return up(port, cpu, UP_ODD);
     skb->mark = 0;
     out = finish(skb, p, &steps[0], 0);
     if (!out)

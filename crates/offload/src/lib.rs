@@ -31,5 +31,5 @@ pub use conns::ConnUse;
 pub use ebpf::Ebpf;
 pub use observer::{Explained, Offload, Stats};
 pub use policy::Policy;
-pub use rule::{Ct, Headers, Op, Rule};
+pub use rule::{Ct, Decap, Headers, Op, Rule};
 pub use why::Why;

@@ -113,7 +113,7 @@ fn count(
         return;
     };
     // Each stage counts its packets; they came in once.
-    let first = rule.key.recirc == 0;
+    let first = rule.key.recirc == 0 && !rule.tunnel;
     if first {
         stats.packets += n.packets;
         stats.bytes += n.bytes;
@@ -128,6 +128,7 @@ fn count(
         match op {
             Op::PushVlan(_) => bytes += TAG_BYTES * n.packets,
             Op::PopVlan => bytes = bytes.saturating_sub(TAG_BYTES * n.packets),
+            Op::Encap => bytes += rule.outer.as_ref().map_or(0, |o| o.header.len() as u64) * n.packets,
             Op::Output(no) => {
                 if let Some((_, p)) = ports.get_mut(no) {
                     p.tx_packets += n.packets;

@@ -10,6 +10,11 @@
 //! number, and what `ct` has said. A packet that is tracked has a rule's answer only if its connection is in
 //! the back end ([`crate::conns`]); all others go up, from their first stage.
 //!
+//! **Tunnels.** A packet of VXLAN or Geneve over IPv4 that ends here is recognised with no option of Geneve but
+//! one of four bytes whose field is the first. Rules of the packets
+//! inside are of the tunnel's port, and what they match of the tunnel is part of the key ([`Rule::tunnel`]). A
+//! packet without a tag goes into a tunnel as the last step before its only output; [`Rule::outer`] has the headers.
+//!
 //! Which packets a back end recognises: Ethernet, at most one 802.1Q tag, IPv4 without options or IPv6
 //! without extension headers, no fragment, whole TCP, UDP or ICMP header, no neighbour discovery, and of TCP
 //! no SYN, FIN or RST.
@@ -17,7 +22,10 @@
 use crate::Why;
 use heddle_datapath::action::{Action, Masked};
 use heddle_datapath::{ObservedFlow, PortNo};
+use heddle_flow::key::tun_flag;
 use heddle_flow::{FlowKey, FlowMask};
+use heddle_tunnel::{TunnelKind, TunnelPop, TunnelPush};
+use std::sync::Arc;
 
 /// Flags of TCP by which a packet goes up: FIN, SYN, RST.
 pub const TCP_UP: u16 = 0x007;
@@ -27,6 +35,12 @@ const IPV6: u16 = 0x86dd;
 const DOT1Q: u16 = 0x8100;
 /// Set in [`Headers::vlan`] of a tagged packet.
 pub const VLAN_PRESENT: u16 = 0x1000;
+/// Set in [`Headers::tun_flags`] of a packet whose tunnel had the option that is known.
+pub const TUN_OPTION: u8 = 1;
+/// ... and of one that had a UDP checksum.
+pub const TUN_CSUM: u8 = 2;
+/// Most bytes of outer headers: Geneve over IPv4 with five words of options.
+pub const MAX_OUTER: usize = 80;
 
 /// The headers of a recognised packet, integers in host order; or a mask of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -65,6 +79,36 @@ pub struct Headers {
     pub ct_zone: u16,
     /// Connection state bits.
     pub ct_state: u8,
+    /// Outer IPv4 source of the tunnel that it came out of.
+    pub tun_src: u32,
+    /// Outer IPv4 destination.
+    pub tun_dst: u32,
+    /// Network identifier.
+    pub tun_id: u32,
+    /// Value of the option that is known, network order.
+    pub tun_opt: [u8; 4],
+    /// Outer type of service.
+    pub tun_tos: u8,
+    /// Outer time to live.
+    pub tun_ttl: u8,
+    /// [`TUN_OPTION`], [`TUN_CSUM`].
+    pub tun_flags: u8,
+}
+
+impl Headers {
+    /// Without what is known of a tunnel.
+    fn untunnelled(self) -> Self {
+        Self {
+            tun_src: 0,
+            tun_dst: 0,
+            tun_id: 0,
+            tun_opt: [0; 4],
+            tun_tos: 0,
+            tun_ttl: 0,
+            tun_flags: 0,
+            ..self
+        }
+    }
 }
 
 /// One step of what is done to a packet.
@@ -103,6 +147,21 @@ pub enum Op {
     CtClear,
     /// Look it up again.
     Recirc(u32),
+    /// Write the headers of a tunnel before it: [`Rule::outer`].
+    Encap,
+    /// Take the headers of a tunnel off, and look it up again.
+    Decap(Decap),
+}
+
+/// A tunnel that ends here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Decap {
+    /// The tunnel's port.
+    pub port: PortNo,
+    /// Geneve; VXLAN else.
+    pub geneve: bool,
+    /// Class and type of the option of four bytes whose field is the first, if there is one.
+    pub option: Option<(u16, u8)>,
 }
 
 /// What tracking asks for of an established connection.
@@ -127,6 +186,10 @@ pub struct Rule {
     pub mask: Headers,
     /// What is done to them; an empty list drops them.
     pub ops: Box<[Op]>,
+    /// They came out of a tunnel, and `in_port` is its port.
+    pub tunnel: bool,
+    /// What [`Op::Encap`] writes.
+    pub outer: Option<Arc<TunnelPush>>,
 }
 
 impl Rule {
@@ -143,20 +206,51 @@ impl Rule {
     /// # Errors
     /// As there.
     pub fn new(key: &FlowKey, mask: &FlowMask, actions: &[Action]) -> Result<Rule, Why> {
+        let tunnel = is_tunnelled(key);
         let (k, m) = headers(key, mask)?;
         let mut ops = Vec::new();
-        for action in actions {
-            add(&mut ops, action, &k, &m)?;
+        let mut outer = None;
+        // A list on a copy that nothing follows is as good as one on the packet.
+        let (mut list, mut at) = (actions, 0);
+        while let Some(action) = list.get(at) {
+            at += 1;
+            match action {
+                Action::Clone(inner) if at == list.len() => (list, at) = (inner.as_slice(), 0),
+                Action::TunnelPush(_) if tunnel || outer.is_some() => {
+                    return Err(Why::Tunnel("leads into another one"));
+                }
+                Action::TunnelPush(push) => {
+                    into_tunnel(push, &ops)?;
+                    ops.push(Op::Encap);
+                    outer = Some(Arc::clone(push));
+                }
+                Action::TunnelPop(pop) => {
+                    let alone = ops.is_empty() && at == list.len();
+                    if tunnel || k.recirc != 0 || !alone || tagged(&ops, &k, &m) != Some(false) {
+                        return Err(Why::Tunnel("does not end here alone"));
+                    }
+                    ops.push(Op::Decap(out_of_tunnel(pop)?));
+                }
+                _ => {
+                    let ends = matches!(ops.last(), Some(Op::Encap)) && matches!(action, Action::Output(_));
+                    if outer.is_some() && !ends {
+                        return Err(Why::Tunnel("is not the last that is done but for one output"));
+                    }
+                    add(&mut ops, action, &k, &m)?;
+                }
+            }
         }
         // What comes after the last output changes nothing that anybody sees, but connections.
-        let lasts = |op: &Op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Recirc(_));
+        let lasts = |op: &Op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Recirc(_) | Op::Decap(_));
         let seen = ops.iter().rposition(lasts);
         ops.truncate(seen.map_or(0, |at| at + 1));
         Ok(Rule {
             in_port: PortNo(key.in_port),
             key: k,
             mask: m,
+            outer: outer.filter(|_| ops.contains(&Op::Encap)),
             ops: ops.into(),
+            tunnel,
         })
     }
 
@@ -169,6 +263,79 @@ impl Rule {
     }
 }
 
+/// Whether packets of this key came out of a tunnel.
+fn is_tunnelled(key: &FlowKey) -> bool {
+    key.tun_dst != 0 || key.tun_ipv6_dst != [0; 16]
+}
+
+/// Whether a packet may go into this tunnel after these steps.
+fn into_tunnel(push: &TunnelPush, ops: &[Op]) -> Result<(), Why> {
+    const DONT_FRAGMENT: u8 = 0x40;
+    const ETHERTYPE: std::ops::Range<usize> = 12..14;
+    const FRAGMENT: usize = 20;
+    if !matches!(push.kind, TunnelKind::Vxlan | TunnelKind::Geneve) {
+        return Err(Why::Tunnel("is neither VXLAN nor Geneve"));
+    }
+    if push.header.get(ETHERTYPE) != Some(&IPV4.to_be_bytes()) {
+        return Err(Why::Tunnel("has IPv6 outside"));
+    }
+    if push.csum {
+        return Err(Why::Tunnel("has UDP checksums (csum=true)"));
+    }
+    if push.header.get(FRAGMENT).is_none_or(|b| b & DONT_FRAGMENT == 0) {
+        return Err(Why::Tunnel("lets outer packets be fragmented"));
+    }
+    if push.header.len() > MAX_OUTER {
+        return Err(Why::Tunnel("has longer options"));
+    }
+    if ops.iter().any(|op| matches!(op, Op::Output(_))) {
+        return Err(Why::Tunnel("is not the only output"));
+    }
+    Ok(())
+}
+
+/// What ends a tunnel.
+fn out_of_tunnel(pop: &TunnelPop) -> Result<Decap, Why> {
+    let geneve = match pop.kind {
+        TunnelKind::Geneve => true,
+        TunnelKind::Vxlan => false,
+        _ => return Err(Why::Tunnel("is neither VXLAN nor Geneve")),
+    };
+    Ok(Decap {
+        port: PortNo(pop.port),
+        geneve,
+        option: pop.options.first_word().filter(|_| geneve),
+    })
+}
+
+/// Moves what rules have words for of a tunnel out of a key and its mask.
+fn tunnel(key: &mut FlowKey, k: &mut Headers, km: &mut Headers, m: &FlowKey) -> Result<(), Why> {
+    if m.tun_ipv6_dst != [0; 16] && key.tun_ipv6_dst != [0; 16] {
+        return Err(Why::Tunnel("has IPv6 outside"));
+    }
+    // Recognised packets have a key, perhaps a checksum, and none of the other flags.
+    let flags = std::mem::take(&mut key.tun_flags);
+    if flags & !tun_flag::CSUM != tun_flag::KEY & m.tun_flags {
+        return Err(Why::Tunnel("is one of control packets"));
+    }
+    let id = std::mem::take(&mut key.tun_id);
+    k.tun_id = u32::try_from(id).map_err(|_| Why::Match)?;
+    km.tun_id = u32::try_from(m.tun_id & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    (k.tun_src, km.tun_src) = (std::mem::take(&mut key.tun_src), m.tun_src);
+    (k.tun_dst, km.tun_dst) = (std::mem::take(&mut key.tun_dst), m.tun_dst);
+    (k.tun_tos, km.tun_tos) = (std::mem::take(&mut key.tun_tos), m.tun_tos);
+    (k.tun_ttl, km.tun_ttl) = (std::mem::take(&mut key.tun_ttl), m.tun_ttl);
+    let first = |all: &[u8; heddle_flow::key::TLV_SPACE]| [all[0], all[1], all[2], all[3]];
+    (k.tun_opt, km.tun_opt) = (first(&key.tun_metadata), first(&m.tun_metadata));
+    key.tun_metadata[..4].fill(0);
+    let has = |present: u64| if present & 1 != 0 { TUN_OPTION } else { 0 };
+    let csum = |flags: u16| if flags & tun_flag::CSUM != 0 { TUN_CSUM } else { 0 };
+    k.tun_flags = has(key.tun_present) | csum(flags);
+    km.tun_flags = has(m.tun_present) | csum(m.tun_flags);
+    key.tun_present &= !1;
+    Ok(())
+}
+
 /// Key and mask, if recognised packets can meet the key.
 fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
     let mut rest = key.masked(mask);
@@ -177,6 +344,9 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
         return Err(Why::Stage);
     }
     let (mut k, mut km) = (take(&mut rest), take(&mut m.clone()));
+    if is_tunnelled(key) {
+        tunnel(&mut rest, &mut k, &mut km, m)?;
+    }
     if m.dl_type == u16::MAX && k.dl_type != IPV4 && k.dl_type != IPV6 {
         return Err(Why::Protocol);
     }
@@ -191,7 +361,7 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
         ct_label: [0; 16],
         ct_zone: 0,
         ct_state: 0,
-        ..km
+        ..km.untunnelled()
     };
     if m.dl_type != u16::MAX && l3 != Headers::default() {
         return Err(Why::Match);
@@ -260,6 +430,7 @@ fn take(from: &mut FlowKey) -> Headers {
         ct_label: t(&mut from.ct_label),
         ct_zone: t(&mut from.ct_zone),
         ct_state: u8::try_from(t(&mut from.ct_state) & 0xff).unwrap_or(0),
+        ..Headers::default()
     }
 }
 

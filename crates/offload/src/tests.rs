@@ -6,6 +6,8 @@ use heddle_conntrack::CtAction;
 use heddle_datapath::action::{Action, Masked};
 use heddle_datapath::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortNo};
 use heddle_flow::{FlowKey, FlowMask};
+use heddle_tunnel::outer::SOURCE_PORTS;
+use heddle_tunnel::{Encap, OptionTable, Outer, TunnelKind, TunnelPop, TunnelPush};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -362,4 +364,89 @@ fn actions_become_steps() {
         ops(&[ct(true, true), out()], &mask),
         Err(Why::Action("ct(force)"))
     );
+}
+
+/// Headers of VXLAN.
+fn push(csum: bool, df: bool) -> TunnelPush {
+    let encap = Encap::Vxlan {
+        port: 4789,
+        vni: 7,
+        gbp: None,
+        gpe: None,
+    };
+    let outer = Outer {
+        eth_src: [2; 6],
+        eth_dst: [4; 6],
+        src: std::net::Ipv4Addr::new(10, 5, 0, 1).into(),
+        dst: std::net::Ipv4Addr::new(10, 5, 0, 2).into(),
+        tos: 0,
+        ttl: 64,
+        df,
+        label: 0,
+        csum,
+        source_ports: SOURCE_PORTS,
+        encap,
+        tunnel_port: 5,
+        out_port: 6,
+        mtu: 0,
+        numbers: Default::default(),
+    };
+    outer.build().unwrap()
+}
+
+#[test]
+fn tunnels_are_said_or_it_is_said_why_not() {
+    let (key, mask) = flow(7, 1);
+    let rule = |actions: &[Action]| Rule::new(&key, &mask, actions);
+    let into = |csum, df| Action::TunnelPush(Arc::new(push(csum, df)));
+    let out = Action::Output(PortNo(2));
+    // On the packet, or on a copy that nothing follows.
+    for actions in [
+        vec![into(false, true), out.clone()],
+        vec![Action::Clone(vec![into(false, true), out.clone()])],
+    ] {
+        let rule = rule(&actions).unwrap();
+        assert_eq!(*rule.ops, [Op::Encap, Op::Output(PortNo(2))]);
+        assert_eq!(rule.outer.as_deref(), Some(&push(false, true)));
+    }
+    for actions in [
+        vec![into(true, true), out.clone()],
+        vec![into(false, false), out.clone()],
+        vec![out.clone(), into(false, true), out.clone()],
+        vec![into(false, true), out.clone(), out.clone()],
+        vec![Action::Clone(vec![into(false, true), out.clone()]), out.clone()],
+        vec![into(false, true), into(false, true), out.clone()],
+    ] {
+        let why = rule(&actions).unwrap_err();
+        let on_a_copy = matches!(why, Why::Action("clone"));
+        assert!(matches!(why, Why::Tunnel(_)) || on_a_copy, "{actions:?}: {why:?}");
+    }
+    // What ends a tunnel is told to have no tag, and nothing else is done to it.
+    let pop = Action::TunnelPop(Arc::new(TunnelPop {
+        kind: TunnelKind::Vxlan,
+        port: 5,
+        options: OptionTable::default(),
+    }));
+    assert!(matches!(rule(std::slice::from_ref(&pop)), Err(Why::Tunnel(_))));
+    let mut untagged = mask;
+    untagged.0.vlans[0].tci = u16::MAX;
+    let ends = Rule::new(&key, &untagged, std::slice::from_ref(&pop)).unwrap();
+    assert!(matches!(*ends.ops, [Op::Decap(d)] if d.port == PortNo(5) && !d.geneve && d.option.is_none()));
+    assert!(Rule::new(&key, &untagged, &[out.clone(), pop]).is_err());
+    // What came out of one: flags that a recognised packet has not, and the tunnel beside the rest.
+    let (mut key, mut mask) = (key, mask);
+    (key.tun_src, key.tun_dst, key.tun_id, key.tun_flags) = (1, 2, 7, 8);
+    (mask.0.tun_src, mask.0.tun_dst, mask.0.tun_id, mask.0.tun_flags) =
+        (u32::MAX, u32::MAX, u64::MAX, u16::MAX);
+    let inside = Rule::new(&key, &mask, std::slice::from_ref(&out)).unwrap();
+    assert!(inside.tunnel && inside.key.tun_dst == 2 && inside.mask.tun_id == u32::MAX);
+    let again = [into(false, true), out.clone()];
+    assert!(matches!(Rule::new(&key, &mask, &again), Err(Why::Tunnel(_))));
+    key.tun_flags = 1;
+    assert!(matches!(
+        Rule::new(&key, &mask, std::slice::from_ref(&out)),
+        Err(Why::Tunnel(_))
+    ));
+    (key.tun_flags, key.tun_present, mask.0.tun_present) = (8, 2, 2);
+    assert_eq!(Rule::new(&key, &mask, &[out]), Err(Why::Match));
 }

@@ -20,6 +20,8 @@ pub enum Why {
     Action(&'static str),
     /// A field is rewritten in part, and the rest of it is not matched.
     Partly,
+    /// Its tunnel is not one of the back end's; what it does or has.
+    Tunnel(&'static str),
     /// More actions than a back end runs.
     TooManyActions,
     /// More masks than a back end looks at for packets of one port.
@@ -44,6 +46,7 @@ impl fmt::Display for Why {
             Why::Vlan => "it has VLAN tags of a kind that is not 802.1Q, or several",
             Why::Action(name) => return write!(f, "its action {name} is done by workers only"),
             Why::Partly => "it rewrites part of a field and does not match the rest",
+            Why::Tunnel(what) => return write!(f, "its tunnel {what}"),
             Why::TooManyActions => "it has too many actions",
             Why::TooManyMasks => "its input port has too many masks",
             Why::InPort => "its input port is not one of the back end's",

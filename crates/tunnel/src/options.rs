@@ -50,6 +50,18 @@ impl OptionTable {
             }
         }
     }
+    /// Class and type of the option that is the first word of a key's options and no more, as
+    /// `tun_metadata0`.
+    pub fn first_word(&self) -> Option<(u16, u8)> {
+        let all = self.names.iter().zip(&self.fields);
+        let mut found = all.filter(|(_, (len, field))| {
+            let mut key = FlowKey::default();
+            field.put(&mut key, &[u8::MAX; 4]);
+            *len == 4 && key.tun_present == 1 && key.tun_metadata.starts_with(&[u8::MAX; 4])
+        });
+        let (name, _) = found.next()?;
+        Some((u16::try_from(name >> 8).ok()?, u8::try_from(name & 0xff).ok()?))
+    }
     fn find(&self, class: u16, ty: u8) -> Option<(u8, TlvField)> {
         let name = name(class, ty);
         let at = self.names.iter().position(|n| *n == name)?;

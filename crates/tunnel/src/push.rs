@@ -225,6 +225,12 @@ impl TunnelPush {
         (self.plan.l3, self.plan.l4)
     }
 
+    /// The first UDP source port, and how many there are less one: [`flow_hash`] times that, over 2^32, is
+    /// added.
+    pub fn source_ports(&self) -> (u16, u16) {
+        self.plan.ports
+    }
+
     /// Puts the packet into the tunnel; `now_ms` is any clock. Metadata moves along.
     ///
     /// # Errors

@@ -86,6 +86,10 @@ pub(super) struct State {
     next_count: u32,
     free_slots: Vec<u32>,
     next_slot: u32,
+    /// Of all packets that come out of tunnels.
+    tunnels: Option<u32>,
+    /// The kernel knows of frames that it is told to make room for outer headers before (Linux 5.13).
+    encaps: bool,
     pub(super) adopted: Adopted,
     n_cpus: usize,
 }
@@ -137,6 +141,8 @@ impl State {
             free_slots: Vec::new(),
             // The first two name owner and version.
             next_slot: 2,
+            tunnels: None,
+            encaps: kernel() >= (5, 13),
             adopted: Adopted::default(),
             n_cpus: n_cpus(),
         }
@@ -157,7 +163,7 @@ impl State {
             match entry {
                 Some((_, n)) => *n += 1,
                 None => {
-                    let bytes = self.loaded.masks.get(&u32::from(id), 0).unwrap_or([0; 96]);
+                    let bytes = self.loaded.masks.get(&u32::from(id), 0).unwrap_or([0; 112]);
                     *entry = Some((bytes, 1));
                     self.by_mask.insert(bytes, id);
                 }
@@ -188,6 +194,16 @@ impl State {
         let slot = self.next_slot;
         self.next_slot += 1;
         ((slot as usize) < SLOTS).then_some(slot)
+    }
+    /// The slot of flows of a device, or of a tunnel's port.
+    fn slot_of(&mut self, ifindex: u32) -> Option<u32> {
+        if ifindex & layout::TUNNEL_PORT == 0 {
+            return self.diverted.get(&ifindex).map(|d| d.slot);
+        }
+        if self.tunnels.is_none() {
+            self.tunnels = self.take_slot();
+        }
+        self.tunnels
     }
     /// Ends all flows of a slot with one write.
     pub(super) fn end_slot(&mut self, slot: u32) {
@@ -249,7 +265,7 @@ impl State {
     }
     /// Writes the masks of an origin.
     fn write_masks(&mut self, origin: Origin) -> Result<(), Why> {
-        if origin.recirc == 0 {
+        if origin.is_port() {
             return self.write_port(origin.ifindex);
         }
         let masks = self.mask_ids(origin);
@@ -332,6 +348,12 @@ impl State {
             let way = self.ways.get(&no.0).ok_or(Why::OutPort)?;
             mtu = mtu.min(if way.mtu == 0 { u32::MAX } else { way.mtu });
         }
+        if let Some(push) = &rule.outer {
+            // The inner Ethernet header is as long as the outer one, which does not count.
+            let outer = u32::try_from(push.header.len()).unwrap_or(u32::MAX);
+            mtu = mtu.min(if push.mtu == 0 { u32::MAX } else { push.mtu });
+            mtu = mtu.saturating_sub(outer);
+        }
         let generation = u32::try_from(self.loaded.slots.load(slot as usize)).unwrap_or(0);
         let head = FlowHead {
             count,
@@ -340,12 +362,18 @@ impl State {
             mtu,
             era: self.era,
         };
-        layout::flow(head, &rule.ops, |no| self.ways.get(&no.0).map(|w| w.ifindex)).ok_or(Why::TooManyActions)
+        layout::flow(head, rule, |no| self.ways.get(&no.0).map(|w| w.ifindex)).ok_or(Why::TooManyActions)
     }
 
     pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
-        let ifindex = self.ways.get(&rule.in_port.0).ok_or(Why::InPort)?.ifindex;
-        let slot = self.diverted.get(&ifindex).ok_or(Why::InPort)?.slot;
+        let ifindex = match rule.tunnel {
+            true => layout::tunnel_port(rule.in_port),
+            false => self.ways.get(&rule.in_port.0).ok_or(Why::InPort)?.ifindex,
+        };
+        if rule.outer.is_some() && !self.encaps {
+            return Err(Why::Tunnel("needs Linux 5.13"));
+        }
+        let slot = self.slot_of(ifindex).ok_or(Why::InPort)?;
         self.encode(rule, 0, slot)?;
         let mask = layout::mask(rule);
         let origin = Origin::of(&layout::key(rule, ifindex, 0, self.era));
@@ -398,7 +426,7 @@ impl State {
             return (FlowCounts::default(), Err(Why::Refused(2)));
         };
         let (key, count) = (flow.key, flow.count);
-        let slot = self.diverted.get(&layout::in_ifindex(&key)).map(|d| d.slot);
+        let slot = self.slot_of(layout::in_ifindex(&key));
         let done = slot
             .ok_or(Why::InPort)
             .and_then(|slot| self.encode(rule, count, slot))
@@ -497,6 +525,15 @@ impl State {
         let of = self.ways.iter().filter(move |(_, way)| way.ifindex == ifindex);
         of.map(|(no, _)| PortNo(*no))
     }
+}
+
+/// The kernel's version.
+fn kernel() -> (u32, u32) {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = text
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Processors that programs may run on.

@@ -3,7 +3,7 @@
 //! Integers are in the machine's order but for those of a packet's headers, which are in network order, and
 //! the tag, which is not.
 
-use crate::rule::VLAN_PRESENT;
+use crate::rule::{MAX_OUTER, VLAN_PRESENT};
 use crate::{Headers, Op, Rule};
 use heddle_conntrack::Tuple;
 use heddle_conntrack::offloaded::Offloadable;
@@ -31,6 +31,13 @@ pub const LIVE: usize = 131_072;
 pub const LIVE_WORDS: usize = 2;
 /// Most steps of a flow.
 pub const MAX_OPS: usize = 16;
+/// Bytes before a flow's steps, and of each.
+const HEAD: usize = 24;
+const OP: usize = 16;
+/// Most steps of a flow whose packets go into a tunnel: its headers have the room of the others.
+const OUTER_OP: usize = MAX_OPS - MAX_OUTER / OP;
+/// In the place of a device's index, with a port's number: packets that came out of a tunnel.
+pub const TUNNEL_PORT: u32 = 1 << 31;
 /// Why packets went up, in the order of their counters, from [`CPU_UP`] on.
 pub const UP: [&str; 7] = [
     "odd",
@@ -51,9 +58,9 @@ pub const CPU_PEER: usize = 10;
 pub const CPU_LIMITED: usize = 11;
 
 /// A key, or a mask.
-pub type KeyBytes = [u8; 96];
+pub type KeyBytes = [u8; 112];
 /// A flow.
-pub type FlowBytes = [u8; 24 + 16 * MAX_OPS];
+pub type FlowBytes = [u8; HEAD + OP * MAX_OPS];
 /// Masks that packets of a stage are looked up with.
 pub type MasksBytes = [u8; 12];
 /// A stage: a device, a recirculation id, and the era of the process that gave it.
@@ -86,7 +93,7 @@ impl<const N: usize> Writer<N> {
 }
 
 fn headers(h: &Headers, ifindex: u32, era: u8) -> KeyBytes {
-    Writer::<96>::new()
+    Writer::<112>::new()
         .put(&ifindex.to_ne_bytes())
         .put(&h.dl_type.to_be_bytes())
         .put(&h.vlan.to_ne_bytes())
@@ -101,14 +108,20 @@ fn headers(h: &Headers, ifindex: u32, era: u8) -> KeyBytes {
         .put(&h.recirc.to_ne_bytes())
         .put(&h.ct_mark.to_ne_bytes())
         .put(&h.ct_zone.to_ne_bytes())
-        .put(&[h.ct_state, era, 0, 0, 0, 0])
+        .put(&[h.ct_state, era, h.tun_tos, h.tun_ttl, h.tun_flags, 0])
         .put(&h.ct_label)
+        .put(&h.tun_src.to_be_bytes())
+        .put(&h.tun_dst.to_be_bytes())
+        .put(&h.tun_id.to_ne_bytes())
+        .put(&h.tun_opt)
         .bytes
 }
 
 /// The key of a rule.
 pub fn key(rule: &Rule, ifindex: u32, mask_id: u8, era: u8) -> KeyBytes {
-    let mut all = headers(&rule.key, ifindex, if rule.key.recirc == 0 { 0 } else { era });
+    // As they come in, packets have none.
+    let fresh = rule.key.recirc == 0 && !rule.tunnel;
+    let mut all = headers(&rule.key, ifindex, if fresh { 0 } else { era });
     let mask = mask(rule);
     all.iter_mut().zip(mask).for_each(|(k, m)| *k &= m);
     all[MASK_ID] = mask_id;
@@ -163,6 +176,10 @@ impl Origin {
             recirc: u32::from_ne_bytes([key[64], key[65], key[66], key[67]]),
             era: key[75],
         }
+    }
+    /// Whether its packets are as they came in.
+    pub fn is_port(self) -> bool {
+        self.recirc == 0 && self.ifindex & TUNNEL_PORT == 0
     }
     /// Its key among stages.
     pub fn stage(self) -> StageBytes {
@@ -262,6 +279,11 @@ pub struct FlowHead {
     pub era: u8,
 }
 
+/// The number by which a tunnel's port stands among devices.
+pub fn tunnel_port(no: PortNo) -> u32 {
+    TUNNEL_PORT | no.0
+}
+
 /// Where [`FlowHead::count`] and [`FlowHead::slot`] of a flow point to.
 pub fn head(flow: &FlowBytes) -> (u32, u32) {
     let word = |at: usize| u32::from_ne_bytes([flow[at], flow[at + 1], flow[at + 2], flow[at + 3]]);
@@ -269,12 +291,15 @@ pub fn head(flow: &FlowBytes) -> (u32, u32) {
 }
 
 /// A flow. `None`: it has too many steps, or a port has no device.
-pub fn flow(head: FlowHead, ops: &[Op], device: impl Fn(PortNo) -> Option<u32>) -> Option<FlowBytes> {
-    let n_ops = u32::try_from(ops.len()).ok().filter(|n| *n as usize <= MAX_OPS)?;
-    let walks = ops.iter().any(|op| matches!(op, Op::Ct(_) | Op::Recirc(_)));
+pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<u32>) -> Option<FlowBytes> {
+    let ops = &rule.ops;
+    let most = if rule.outer.is_some() { OUTER_OP } else { MAX_OPS };
+    let n_ops = u32::try_from(ops.len()).ok().filter(|n| *n as usize <= most)?;
+    let walk = |op: &Op| matches!(op, Op::Ct(_) | Op::Recirc(_) | Op::Encap | Op::Decap(_));
+    let walks = ops.iter().any(walk);
     let ends = !ops.iter().any(|op| matches!(op, Op::Recirc(_)));
     let last = ops.iter().rposition(|op| matches!(op, Op::Output(_)));
-    let mut w = Writer::new();
+    let mut w = Writer::<{ HEAD + OP * MAX_OPS }>::new();
     for word in [
         head.count,
         head.slot,
@@ -308,6 +333,25 @@ pub fn flow(head: FlowHead, ops: &[Op], device: impl Fn(PortNo) -> Option<u32>) 
             }
             Op::CtClear => (13, 0, 0, [0; 6]),
             Op::Recirc(id) => (14, u16::from(head.era), *id, [0; 6]),
+            Op::Encap => {
+                let push = rule.outer.as_ref()?;
+                let (low, more) = push.source_ports();
+                let len = u16::try_from(push.header.len()).ok()?;
+                (15, len, u32::from(low) | u32::from(more) << 16, [0; 6])
+            }
+            Op::Decap(d) => {
+                // The option's length in words stands behind its class and type.
+                let (class, ty, words) = d.option.map_or((0, 0, 0), |(class, ty)| (class, ty, 1));
+                rest = [ty, words];
+                let [c0, c1] = class.to_be_bytes();
+                let kind = if d.geneve { 2 } else { 1 };
+                (
+                    16,
+                    u16::from(head.era),
+                    tunnel_port(d.port),
+                    [kind, 0, 0, 0, c0, c1],
+                )
+            }
         };
         let (kind, x): (u16, u16) = (kind, x);
         w = w
@@ -316,6 +360,10 @@ pub fn flow(head: FlowHead, ops: &[Op], device: impl Fn(PortNo) -> Option<u32>) 
             .put(&y.to_ne_bytes())
             .put(&data)
             .put(&rest);
+    }
+    if let Some(push) = &rule.outer {
+        w.at = HEAD + OP * OUTER_OP;
+        w = w.put(push.header.get(..).filter(|h| h.len() <= MAX_OUTER)?);
     }
     Some(w.bytes)
 }

@@ -4,12 +4,16 @@
 use super::conns::Live;
 use super::flows::{Diverted, State, Way};
 use super::{layout, load, twin};
-use crate::{ConnUse, Ct, Headers, Op, Rule};
+use crate::rule::{TUN_CSUM, TUN_OPTION};
+use crate::{ConnUse, Ct, Decap, Headers, Op, Rule};
 use aya::programs::{TestRun as _, TestRunOptions};
 use heddle_conntrack::offloaded::{ConnId, EndOffload as _, Offloadable};
-use heddle_datapath::PortNo;
+use heddle_datapath::{FlowCounts, PortNo};
+use heddle_tunnel::outer::SOURCE_PORTS;
+use heddle_tunnel::{Encap, Outer, TunnelPush};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use std::sync::Arc;
 
 /// The device of packets that are given to the kernel.
 const LOOPBACK: u32 = 1;
@@ -157,6 +161,8 @@ fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
         key,
         mask,
         ops: ops.into(),
+        tunnel: false,
+        outer: None,
     }
 }
 
@@ -165,6 +171,10 @@ fn state() -> Option<State> {
     let loaded = match load::load(0x7e57) {
         Ok(loaded) => loaded,
         Err(why) => {
+            assert!(
+                !why.contains("processed"),
+                "the verifier refuses the program: {why}"
+            );
             eprintln!("not tested: {why}");
             return None;
         }
@@ -279,6 +289,217 @@ fn one_write_ends_a_ports_flows_and_masks_are_bounded() {
     }
     assert_eq!(state.mask_ids(layout::Origin::port(LOOPBACK)), []);
     assert_eq!(state.loaded.flows.keys().count(), 0);
+}
+
+/// Headers of a tunnel from 10.5.0.1 to 10.5.0.2; of Geneve with a word of options, if that has one.
+fn outer(geneve: bool, option: Option<(u8, u8)>, vni: u32, csum: bool) -> Arc<TunnelPush> {
+    let options = option.map_or(Vec::new(), |(ty, v)| vec![1, 2, ty, 1, 0, v, 0, 9]);
+    let encap = match geneve {
+        true => Encap::Geneve {
+            port: 6081,
+            vni,
+            oam: false,
+            critical: true,
+            options,
+        },
+        false => Encap::Vxlan {
+            port: 4789,
+            vni,
+            gbp: None,
+            gpe: None,
+        },
+    };
+    let outer = Outer {
+        eth_src: [2, 0, 0, 0, 7, 1],
+        eth_dst: [2, 0, 0, 0, 7, 2],
+        src: std::net::Ipv4Addr::new(10, 5, 0, 1).into(),
+        dst: std::net::Ipv4Addr::new(10, 5, 0, 2).into(),
+        tos: 4,
+        ttl: 63,
+        df: true,
+        label: 0,
+        csum,
+        source_ports: SOURCE_PORTS,
+        encap,
+        tunnel_port: 5,
+        out_port: 6,
+        mtu: 0,
+        numbers: Default::default(),
+    };
+    Arc::new(outer.build().unwrap())
+}
+
+/// Packets go into a tunnel as workers send them there, to the byte, after other steps too.
+#[test]
+fn packets_go_into_tunnels_as_in_the_twin() {
+    let Some(mut state) = state() else { return };
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(600));
+    let option = prop::option::of((any::<u8>(), any::<u8>()));
+    let all = (
+        shape(),
+        0_u16..256,
+        any::<u8>(),
+        any::<bool>(),
+        option,
+        0_u32..1 << 24,
+    );
+    let mut forwarded = 0;
+    let mut seen = std::cell::RefCell::new((&mut state, &mut forwarded));
+    runner
+        .run(&all, |(of, writes, value, geneve, option, vni)| {
+            let (state, forwarded) = &mut *seen.borrow_mut();
+            let mut rule = rule(&of, 0x3ff, writes, value);
+            rule.ops = rule.ops[..rule.ops.len() - 1]
+                .iter()
+                .copied()
+                .chain([Op::Encap, Op::Output(PortNo(1))])
+                .collect();
+            rule.outer = Some(outer(geneve, option, vni, false));
+            let packet = frame(&of);
+            state.install(1, &rule).unwrap();
+            let (verdict, bytes) = run(state, &packet);
+            let expected = twin::forward(&rule, &packet);
+            let counts = state.remove(1);
+            prop_assert_eq!(verdict, if expected.is_some() { REDIRECT } else { SHOT });
+            if let Some(expected) = expected {
+                **forwarded += 1;
+                prop_assert_eq!(bytes, expected);
+                prop_assert_eq!(counts.bytes, packet.len() as u64);
+            }
+            Ok(())
+        })
+        .unwrap();
+    seen.get_mut();
+    assert!(forwarded > 300, "{forwarded} of 600");
+}
+
+/// Packets come out of tunnels, and what is inside is looked up and rewritten, as in the twin; what is odd
+/// outside or inside goes up untouched.
+#[test]
+fn packets_come_out_of_tunnels_as_in_the_twin() {
+    let Some(mut state) = state() else { return };
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(1500));
+    // The option that is known has type 0x80.
+    let option = prop::option::of((prop_oneof![4 => Just(0x80), 1 => 0x7e_u8..0x83], 0_u8..3));
+    // A byte of the outer headers is another one.
+    let broken = prop::option::weighted(0.3, (14_usize..58, any::<u8>(), any::<bool>()));
+    let matches = (
+        any::<[bool; 3]>(),
+        prop::bool::weighted(0.8),
+        prop::option::weighted(0.3, any::<bool>()),
+    );
+    let all = (
+        (shape(), 0_u16..1024, 0_u16..256, any::<u8>()),
+        (any::<[bool; 2]>(), option, 1_u32..4),
+        matches,
+        broken,
+    );
+    let mut forwarded = [0; 3];
+    let mut seen = std::cell::RefCell::new((&mut state, &mut forwarded));
+    runner
+        .run(
+            &all,
+            |((of, fields, writes, value), ([geneve, csum], option, vni), (wants, same, nat), broken)| {
+                let (state, forwarded) = &mut *seen.borrow_mut();
+                let plain = frame(&of);
+                let mut packet = twin::encap(&outer(geneve, option, vni, csum), &plain);
+                if let Some((at, xor, mends)) = broken {
+                    packet[at] ^= xor;
+                    if mends && packet[14] == 0x45 {
+                        packet[24..26].fill(0);
+                        let sum = twin::checksum(&packet[14..34], 0);
+                        packet[24..26].copy_from_slice(&sum.to_be_bytes());
+                    }
+                }
+                let (_, key) = twin::read(&packet);
+                let mut first = rule(&of, 0, 0, 0);
+                (first.key, first.mask) = (
+                    key,
+                    Headers {
+                        dl_type: u16::MAX,
+                        nw_proto: u8::MAX,
+                        ..Headers::default()
+                    },
+                );
+                first.ops = Box::new([Op::Decap(Decap {
+                    port: PortNo(5),
+                    geneve,
+                    option: geneve.then_some((0x0102, 0x80)),
+                })]);
+                // Inside, now and then in two stages.
+                let mut inside = rule(&of, fields, writes, value);
+                inside.tunnel = true;
+                inside.in_port = PortNo(5);
+                let m = &mut inside.mask;
+                m.tun_id = if wants[0] { u32::MAX } else { 0 };
+                (m.tun_src, m.tun_dst) = (u32::MAX, u32::MAX);
+                (m.tun_opt, m.tun_flags) = if wants[1] {
+                    ([0xff; 4], TUN_OPTION | TUN_CSUM)
+                } else {
+                    ([0; 4], 0)
+                };
+                (m.tun_tos, m.tun_ttl) = if wants[2] { (u8::MAX, u8::MAX) } else { (0, 0) };
+                let k = &mut inside.key;
+                (k.tun_src, k.tun_dst) = (0x0a05_0001, 0x0a05_0002);
+                (k.tun_id, k.tun_tos, k.tun_ttl) = (if same { vni } else { 2 }, 4, 63);
+                k.tun_flags = if csum { TUN_CSUM } else { 0 };
+                if let Some((_, v)) = option.filter(|_| geneve) {
+                    k.tun_flags |= TUN_OPTION;
+                    k.tun_opt = [0, if same { v } else { 1 }, 0, 9];
+                }
+                let mut rules = vec![first, inside];
+                let mut conns = Vec::new();
+                if let Some(nat) = nat.filter(|_| matches!(of.proto, 6 | 17)) {
+                    conns.push(connection(&of, 0, Some(nat), false));
+                    let mut last = rules[1].clone();
+                    rules[1].ops = Box::new([
+                        Op::Ct(Ct {
+                            zone: 5,
+                            nat: true,
+                            mark: None,
+                        }),
+                        Op::Recirc(1),
+                    ]);
+                    last.mask = Headers {
+                        recirc: u32::MAX,
+                        tun_id: u32::MAX,
+                        dl_type: u16::MAX,
+                        nw_proto: u8::MAX,
+                        ..Headers::default()
+                    };
+                    last.key.recirc = 1;
+                    rules.push(last);
+                }
+                for (at, rule) in (0..).zip(&rules) {
+                    state.install(at, rule).unwrap();
+                }
+                for c in &conns {
+                    state.install_conn(c).unwrap();
+                }
+                let (verdict, bytes) = run(state, &packet);
+                let expected = twin::forward_all(&rules, &conns, &packet);
+                state.remove_conns(&conns.iter().map(|c| c.id).collect::<Vec<_>>());
+                let at = 0..u32::try_from(rules.len()).unwrap();
+                let counts: Vec<FlowCounts> = at.map(|at| state.remove(at)).collect();
+                prop_assert_eq!(verdict, if expected.is_some() { REDIRECT } else { SHOT });
+                let Some((expected, passed)) = expected else {
+                    prop_assert!(counts.iter().all(|n| n.packets == 0));
+                    prop_assert_eq!(bytes, packet);
+                    return Ok(());
+                };
+                forwarded[passed.len() - 1] += 1;
+                prop_assert_eq!(bytes, expected);
+                prop_assert!(counts.iter().all(|n| n.packets == 1));
+                prop_assert_eq!(
+                    (counts[0].bytes, counts[1].bytes),
+                    (packet.len() as u64, plain.len() as u64)
+                );
+                Ok(())
+            },
+        )
+        .unwrap();
+    seen.get_mut();
+    assert!(forwarded[1] > 100 && forwarded[2] > 20, "{forwarded:?}");
 }
 
 /// A stage behind the first: what it matches of connections, what it writes, and whether it tracks again.

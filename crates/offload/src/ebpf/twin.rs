@@ -1,12 +1,16 @@
 //! A plain twin of the program: what it does to a packet by a rule. It reads packets with the switch's own
-//! parser, and computes checksums anew where the program adjusts them.
+//! parser, and computes checksums anew where the program adjusts them. Packets go into tunnels, and come out
+//! of them, by what workers do.
 
-use crate::rule::TCP_UP;
-use crate::{Ct, Headers, Op, Rule};
+use crate::rule::{TCP_UP, TUN_CSUM, TUN_OPTION};
+use crate::{Ct, Decap, Headers, Op, Rule};
 use heddle_conntrack::offloaded::Offloadable;
 use heddle_conntrack::{Endpoint, Tuple};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
+use heddle_flow::tlv::{TlvMap, TlvMapping};
+use heddle_packet::Packet;
+use heddle_tunnel::{Inner, OptionTable, TunnelKind, TunnelPop, TunnelPush};
 
 /// The Internet checksum over these bytes and a sum to begin with.
 pub(super) fn checksum(bytes: &[u8], begin: u32) -> u16 {
@@ -102,6 +106,8 @@ struct Carried {
     zone: u16,
     mark: u32,
     label: u128,
+    /// The tunnel's port, and what is known of the tunnel.
+    tunnel: Option<(u32, Headers)>,
 }
 
 /// The packet's tuple as it stands in a frame of TCP or UDP.
@@ -138,6 +144,7 @@ fn track(ct: Ct, conns: &[Offloadable], out: &mut [u8], c: &mut Carried) -> Opti
         zone: ct.zone,
         mark: conn.mark,
         label: conn.label,
+        tunnel: c.tunnel.take(),
     };
     if ct.nat && (conn.snat || conn.dnat) {
         c.state |= if conn.snat == reply { 0x80 } else { 0x40 };
@@ -154,29 +161,133 @@ fn track(ct: Ct, conns: &[Offloadable], out: &mut [u8], c: &mut Carried) -> Opti
     Some(())
 }
 
+/// What is in a tunnel, and what that said. `None`: it goes up.
+fn decap(d: Decap, frame: &[u8]) -> Option<(Vec<u8>, Headers)> {
+    let mut map = TlvMap::default();
+    if let Some((class, ty)) = d.option {
+        let (len, index) = (4, 0);
+        map.add(
+            TlvMapping {
+                class,
+                ty,
+                len,
+                index,
+            },
+            |_| false,
+        )
+        .unwrap();
+    }
+    let kind = if d.geneve {
+        TunnelKind::Geneve
+    } else {
+        TunnelKind::Vxlan
+    };
+    let options = OptionTable::of(&map);
+    let (mut p, mut key) = (Packet::from_bytes(frame), FlowKey::default());
+    TunnelPop {
+        kind,
+        port: d.port.0,
+        options,
+    }
+    .apply(&mut p, 14, &mut key)
+    .ok()?;
+    // What workers take, and the program leaves to them: padding, checksums, group policies, control packets,
+    // options that nobody knows.
+    let csum = key.tun_flags & 4 != 0;
+    if csum && !is_exact(p.head()) {
+        return None;
+    }
+    let outer = frame.len() - p.len();
+    let known = outer == if key.tun_present == 1 { 58 } else { 50 };
+    let odd = outer == 58 && frame[53] != 1;
+    let length = u16::from_be_bytes([frame[38], frame[39]]);
+    if usize::from(length) + 34 != frame.len()
+        || odd
+        || !known
+        || key.tun_flags & !4 != 8
+        || frame[42] & 0xf0 != 0
+    {
+        return None;
+    }
+    let h = Headers {
+        tun_src: key.tun_src,
+        tun_dst: key.tun_dst,
+        tun_id: u32::try_from(key.tun_id).unwrap(),
+        tun_opt: key.tun_metadata[..4].try_into().unwrap(),
+        tun_tos: key.tun_tos,
+        tun_ttl: key.tun_ttl,
+        tun_flags: if key.tun_present == 1 { TUN_OPTION } else { 0 } | if csum { TUN_CSUM } else { 0 },
+        ..Headers::default()
+    };
+    Some((p.to_vec(), h))
+}
+
+/// Whether a frame of a kind that the program knows holds what its checksums cover, and these are right.
+fn is_exact(frame: &[u8]) -> bool {
+    if !is_known(frame) {
+        return false;
+    }
+    let mut right = frame.to_vec();
+    finish(&mut right);
+    right == frame
+}
+
+/// A frame in a tunnel.
+pub(super) fn encap(push: &TunnelPush, frame: &[u8]) -> Vec<u8> {
+    let mut key = FlowKey::default();
+    let at = extract(frame, &Hint::ethernet(frame.len()), &mut key);
+    let inner = Inner {
+        l3: at.l3,
+        l4: at.l4,
+        proto: key.nw_proto,
+    };
+    let mut p = Packet::from_bytes(frame);
+    push.apply(&mut p, inner, 0).unwrap();
+    p.to_vec()
+}
+
+/// Whether the program knows what is in a frame.
+fn is_known(frame: &[u8]) -> bool {
+    let (key, _) = read(frame);
+    let v4 = key.dl_type == 0x0800;
+    let options = v4 && frame[14] != 0x45;
+    let discovery = key.nw_proto == 58 && (133..=137).contains(&key.tp_src);
+    let known = matches!((v4, key.nw_proto), (_, 6 | 17) | (true, 1) | (false, 58));
+    !options && !discovery && known && key.nw_frag == 0 && key.tcp_flags & TCP_UP == 0
+}
+
 /// As [`forward`], by rules of several stages and connections; and which rules it passed.
 pub(super) fn forward_all(
     rules: &[Rule],
     conns: &[Offloadable],
     frame: &[u8],
 ) -> Option<(Vec<u8>, Vec<usize>)> {
-    let (key, _) = read(frame);
-    let v4 = key.dl_type == 0x0800;
-    let options = v4 && frame[14] != 0x45;
-    let discovery = key.nw_proto == 58 && (133..=137).contains(&key.tp_src);
-    let known = matches!((v4, key.nw_proto), (_, 6 | 17) | (true, 1) | (false, 58));
-    if options || discovery || !known || key.nw_frag != 0 || key.tcp_flags & TCP_UP != 0 {
-        return None;
-    }
     let (mut out, mut c, mut passed) = (frame.to_vec(), Carried::default(), Vec::new());
-    let l4 = if v4 { 34 } else { 54 };
     'stages: for _ in 0..4 {
-        let (_, mut h) = read(&out);
+        if !is_known(&out) {
+            return None;
+        }
+        let (key, mut h) = read(&out);
+        let v4 = key.dl_type == 0x0800;
+        let l4 = if v4 { 34 } else { 54 };
+        let port = c.tunnel.as_ref().map(|(port, tun)| {
+            h = Headers {
+                tun_src: tun.tun_src,
+                tun_dst: tun.tun_dst,
+                tun_id: tun.tun_id,
+                tun_opt: tun.tun_opt,
+                tun_tos: tun.tun_tos,
+                tun_ttl: tun.tun_ttl,
+                tun_flags: tun.tun_flags,
+                ..h
+            };
+            *port
+        });
         (h.recirc, h.ct_state, h.ct_zone) = (c.recirc, c.state, c.zone);
         (h.ct_mark, h.ct_label) = (c.mark, c.label.to_be_bytes());
-        let at = rules
-            .iter()
-            .position(|r| r.key.recirc == c.recirc && agrees(r, &h))?;
+        let at = rules.iter().position(|r| {
+            r.tunnel.then_some(r.in_port.0) == port && r.key.recirc == c.recirc && agrees(r, &h)
+        })?;
         passed.push(at);
         for op in &rules[at].ops {
             match op {
@@ -196,15 +307,26 @@ pub(super) fn forward_all(
                 Op::L4Dst(p) => out[l4 + 2..l4 + 4].copy_from_slice(&p.to_be_bytes()),
                 Op::Ct(ct) => track(*ct, conns, &mut out, &mut c)?,
                 Op::CtClear => {
-                    let recirc = c.recirc;
                     c = Carried {
-                        recirc,
+                        recirc: c.recirc,
+                        tunnel: c.tunnel.take(),
                         ..Carried::default()
                     };
                 }
                 Op::Recirc(id) => {
                     c.recirc = *id;
                     continue 'stages;
+                }
+                Op::Decap(d) => {
+                    let (inner, tun) = decap(*d, &out)?;
+                    out = inner;
+                    c.tunnel = Some((d.port.0, tun));
+                    continue 'stages;
+                }
+                Op::Encap => {
+                    finish(&mut out);
+                    let push = rules[at].outer.as_ref().expect("the rule has them");
+                    return Some((encap(push, &out), passed));
                 }
                 Op::PushVlan(_) | Op::PopVlan => unreachable!("not by this twin"),
             }

@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+"""Tunnels in the kernel (other_config:hw-offload): between two switches, and between a switch and the kernel's own device."""
+
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.runner import limit, main
+from lab.shell import wait_for
+from test_offload import FIREWALL, conversation, offloaded, says, stats
+from test_tunnels import POD_MTU, address, attach, kernel_node, link, long_packets, transfer, tunnel
+
+OVN_OPTION = "{class=0x102,type=0x80,len=4}->tun_metadata0"
+
+
+def node(lab, number):
+    """A switch that offloads, with br-ex and br-int."""
+    sw = lab.switch(netns=False, start=False)
+    sw.netns = lab.net.namespace(f"node{number}")
+    sw.start_ovsdb()
+    sw.vsctl("--no-wait", "set", "open_vswitch", ".", "other_config:hw-offload=true")
+    sw.start_daemon()
+    lab.bridge(sw, "br-ex")
+    lab.bridge(sw, "br-int")
+    return sw
+
+
+def add_pod(lab, sw, number, ipv6=False):
+    pod = lab.veth_pod(sw, f"pod{number}", f"10.5.0.{number}/24", bridge="br-int", ipv6=ipv6)
+    lab.net.ip(pod, "link", "set", "eth0", "mtu", str(POD_MTU))
+    if ipv6:
+        lab.net.ip(pod, "addr", "add", f"fd05::{number}/64", "dev", "eth0", "nodad")
+    return pod
+
+
+def nodes(lab, kind, ipv6=False, **options):
+    """Two nodes with a pod each, and a tunnel; returns switches and pods."""
+    switches = [node(lab, n) for n in (1, 2)]
+    link(lab, *(sw.netns for sw in switches))
+    pods = []
+    for number, sw in zip((1, 2), switches):
+        attach(lab, sw, number, False)
+        tunnel(sw, kind, address(3 - number, False), **options)
+        pods.append(add_pod(lab, sw, number, ipv6))
+    return switches, pods
+
+
+def ups(sw):
+    """Packets that the program sent to the workers, ever."""
+    return sum(n for name, n in stats(sw).items() if name.startswith("up-"))
+
+
+def settle(lab, switches, pod, target):
+    """The programs of these switches forward pings through the tunnel, in both directions."""
+    def forward():
+        before = [stats(sw)["forwarded-packets"] for sw in switches]
+        if lab.net.ping(pod, target, count=4, lossless=False) < 4:
+            return False
+        return all(stats(sw)["forwarded-packets"] - n >= 8 for sw, n in zip(switches, before))
+    wait_for("the kernel to forward pings", forward)
+
+
+def bulk(lab, switches, pods):
+    """TCP in both directions: checksums are right, the programs forward nearly all, and workers nearly none."""
+    for server, client, target in ((pods[1], pods[0], "10.5.0.2"), (pods[0], pods[1], "10.5.0.1")):
+        before = [(stats(sw)["forwarded-bytes"], ups(sw)) for sw in switches]
+        transfer(lab, server, client, target)
+        for sw, (forwarded, up) in zip(switches, before):
+            done, up = stats(sw)["forwarded-bytes"] - forwarded, ups(sw) - up
+            lab.trace.note(f"{done} bytes were forwarded in the kernel, {up} packets went up")
+            assert done > 20_000_000, (done, stats(sw))
+    for pod in pods:
+        snmp = lab.net.run(pod, "cat", "/proc/net/snmp")
+        header, values = [line.split()[1:] for line in snmp.splitlines() if line.startswith("Tcp:")]
+        assert dict(zip(header, values))["InCsumErrors"] == "0", snmp
+
+
+def quiet_workers(lab, switches, pod, target, count=40):
+    """Pings of which workers see next to nothing."""
+    before = [ups(sw) for sw in switches]
+    for size in (8, 1000, POD_MTU - 28):
+        lab.net.ping(pod, target, count=count, size=size, df=True)
+    for sw, up in zip(switches, before):
+        # ARP of pods and nodes goes up.
+        assert ups(sw) - up < count, (up, ups(sw), stats(sw))
+
+
+def both_ways(lab, kind, **options):
+    switches, pods = nodes(lab, kind, ipv6=True, **options)
+    settle(lab, switches, pods[0], "10.5.0.2")
+    quiet_workers(lab, switches, pods[0], "10.5.0.2")
+    bulk(lab, switches, pods)
+    # IPv6 inside.
+    settle(lab, switches, pods[0], "fd05::2")
+    for sw in switches:
+        flows = sw.appctl("dpctl/dump-flows", "-m", "type=offloaded")
+        assert "tnl_push(" in flows and "tnl_pop(" in flows and "tun_id=0x4d" in flows, flows
+    # Trains pass as they are, and the bytes are those that were sent.
+    many = long_packets(lab, pods)
+    assert many > 50, many
+    return switches, pods
+
+
+@limit(240)
+def scenario_vxlan_between_switches(lab):
+    """And rules: what is changed or taken away is in force at once; counts come back to rules."""
+    (one, two), (a, _) = both_ways(lab, "vxlan")
+    one.ofctl("add-flow", "br-int", "priority=9,icmp,in_port=vpod1,actions=NORMAL")
+    settle(lab, (one, two), a, "10.5.0.2")
+
+    def counted():
+        return int(one.flows("br-int", "icmp,in_port=vpod1")[0].split("n_packets=")[1].split(",")[0])
+    before = counted()
+    lab.net.ping(a, "10.5.0.2", count=20)
+    assert counted() - before == 20, (before, counted())
+    one.ofctl("mod-flows", "br-int", "icmp,in_port=vpod1,actions=drop")
+    lab.net.no_ping(a, "10.5.0.2")
+    one.ofctl("del-flows", "br-int", "icmp")
+    settle(lab, (one, two), a, "10.5.0.2")
+    one.vsctl("del-port", "br-int", "tun0")
+    lab.net.no_ping(a, "10.5.0.2")
+    tunnel(one, "vxlan", address(2, False))
+    settle(lab, (one, two), a, "10.5.0.2")
+    # The other end's tunnel goes: what comes out of none is nobody's.
+    two.vsctl("del-port", "br-int", "tun0")
+    lab.net.no_ping(a, "10.5.0.2")
+
+
+@limit(240)
+def scenario_geneve_between_switches(lab):
+    both_ways(lab, "geneve")
+
+
+@limit(240)
+def scenario_geneve_with_the_option_of_ovn(lab):
+    """Option and identifier are matched: packets with another value go another way."""
+    switches, pods = nodes(lab, "geneve")
+    macs = [lab.net.run(pod, "cat", "/sys/class/net/eth0/address").strip() for pod in pods]
+    for number, (sw, pod) in enumerate(zip(switches, pods), 1):
+        lab.net.ip(pod, "neigh", "replace", f"10.5.0.{3 - number}", "lladdr", macs[2 - number], "dev", "eth0",
+                   "nud", "permanent")
+        sw.ofctl("add-tlv-map", "br-int", OVN_OPTION)
+        sw.ofctl("del-flows", "br-int")
+        sw.ofctl("add-flow", "br-int", f"in_port=vpod{number},actions=set_field:0x10002->tun_metadata0,tun0")
+        sw.ofctl("add-flow", "br-int", f"in_port=tun0,tun_metadata0=0x10002,actions=vpod{number}")
+    settle(lab, switches, pods[0], "10.5.0.2")
+    quiet_workers(lab, switches, pods[0], "10.5.0.2")
+    bulk(lab, switches, pods)
+    flows = switches[0].appctl("dpctl/dump-flows", "-m", "type=offloaded")
+    assert "class=0x102,type=0x80" in flows, flows
+    switches[0].ofctl("mod-flows", "br-int", "in_port=vpod1,actions=set_field:0x10003->tun_metadata0,tun0")
+    lab.net.no_ping(pods[0], "10.5.0.2")
+
+
+@limit(240)
+def scenario_vxlan_with_the_kernel(lab):
+    """The other end is the kernel's device on the kernel's bridge, with a pod at it."""
+    sw = node(lab, 1)
+    host = kernel_node(lab, sw)
+    lab.net.ip(host, "addr", "flush", "dev", "vx0")
+    lab.net.ip(host, "link", "add", "kbr", "type", "bridge")
+    pods = [None, lab.net.namespace("pod2")]
+    lab.net.veth(host, "vpod2", pods[1], "eth0")
+    lab.net.address(pods[1], "eth0", "10.5.0.2/24")
+    for dev in ("vx0", "vpod2"):
+        lab.net.ip(host, "link", "set", dev, "master", "kbr", "up")
+    lab.net.ip(host, "link", "set", "kbr", "up")
+    lab.net.ip(pods[1], "link", "set", "eth0", "mtu", str(POD_MTU))
+    attach(lab, sw, 1, False)
+    tunnel(sw, "vxlan", "172.31.0.2")
+    pods[0] = add_pod(lab, sw, 1)
+    settle(lab, (sw,), pods[0], "10.5.0.2")
+    quiet_workers(lab, (sw,), pods[0], "10.5.0.2")
+    bulk(lab, (sw,), pods)
+    # Segments that were cut before, and whose checksums are whole.
+    for ns, dev in ((pods[0], "eth0"), (pods[1], "eth0"), (host, "vx0")):
+        lab.net.run(ns, "ethtool", "-K", dev, "tso", "off", "gso", "off", "tx", "off")
+    bulk(lab, (sw,), pods)
+
+
+@limit(240)
+def scenario_what_stays_with_workers(lab):
+    """What the way does not take goes up, and tunnels with checksums stay up; it is said why."""
+    switches, pods = nodes(lab, "geneve")
+    one = switches[0]
+    settle(lab, switches, pods[0], "10.5.0.2")
+    lab.net.ip(one.netns, "link", "set", "up0", "mtu", "1200")
+    lab.net.ip(one.netns, "link", "set", "br-ex", "mtu", "1200", check=False)
+
+    def too_long():
+        before = stats(one)["up-too-long"]
+        lab.net.run(pods[0], "ping", "-n", "-c", "3", "-i", "0.1", "-W", "1", "-s", "1300", "10.5.0.2", check=False)
+        return stats(one)["up-too-long"] - before >= 3
+    wait_for("long packets to go up", too_long)
+    settle(lab, switches, pods[0], "10.5.0.2")
+    lab.net.ip(one.netns, "link", "set", "up0", "mtu", "1500")
+    one.vsctl("set", "interface", "tun0", "options:csum=true")
+    lab.net.ping(pods[0], "10.5.0.2", count=10)
+    wait_for("a reason", lambda: "UDP checksums" in one.appctl("heddle/offload", "icmp,in_port=vpod1"))
+    # The other end has packets with checksums, and takes them.
+    lab.net.ping(pods[0], "10.5.0.2", count=10)
+    one.vsctl("remove", "interface", "tun0", "options", "csum")
+    settle(lab, switches, pods[0], "10.5.0.2")
+    assert "offloaded to ebpf" in one.appctl("heddle/offload", "icmp,in_port=vpod1")
+
+
+@limit(240)
+def scenario_connections_and_a_restart(lab):
+    """Connections are tracked before the tunnel and behind it; established ones outlive the switch's death."""
+    switches, pods = nodes(lab, "geneve")
+    settle(lab, switches, pods[0], "10.5.0.2")
+    one = switches[0]
+    one.ofctl("del-flows", "br-int")
+    for rule in FIREWALL:
+        one.ofctl("add-flow", "br-int", rule.replace("va", "vpod1").replace("vb", "tun0"))
+    here, there = conversation(lab, pods[1], pods[0], "10.5.0.2")
+
+    def forwards():
+        before = stats(one)["forwarded-packets"]
+        for _ in range(20):
+            says(there, here)
+            says(here, there)
+        now = stats(one)
+        return now["connections"] > 0 and now["forwarded-packets"] - before >= 40
+    wait_for("the program to forward the connection", forwards)
+    assert offloaded(one) > 0
+    one.ofctl("del-flows", "br-int")
+    one.ofctl("add-flow", "br-int", "actions=NORMAL")
+    for number, pod in enumerate(pods, 1):
+        mac = lab.net.run(pods[2 - number], "cat", "/sys/class/net/eth0/address").strip()
+        lab.net.ip(pod, "neigh", "replace", f"10.5.0.{3 - number}", "lladdr", mac, "dev", "eth0", "nud", "permanent")
+    settle(lab, switches, pods[0], "10.5.0.2")
+    one.stop_daemon(signal.SIGKILL)
+    lab.net.ping(pods[0], "10.5.0.2", count=20)
+    one.start_daemon()
+    lab.net.ip(one.netns, "addr", "replace", "172.31.0.1/24", "dev", "br-ex")
+    lab.net.ip(one.netns, "link", "set", "br-ex", "up")
+    assert "took over" in one.log(), "nothing was taken over"
+    settle(lab, switches, pods[0], "10.5.0.2")
+    wait_for("what was left to be dropped", lambda: stats(one)["adopted-flows"] == 0)
+    settle(lab, switches, pods[0], "10.5.0.2")
+
+
+if __name__ == "__main__":
+    main()
