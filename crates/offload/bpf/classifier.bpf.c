@@ -126,8 +126,8 @@ enum { OP_OUTPUT = 1, OP_ETH_DST, OP_ETH_SRC, OP_IPV4_SRC, OP_IPV4_DST, OP_TOS, 
 #define CT_MARK 2
 // Of OP_OUTPUT, x: the last one of the packet.
 #define LAST 1
-// Of OP_ENCAP, x: bytes of the outer headers, which stand from the step OUTER_OP on. y: first source port, and
-// how many there are less one in the upper half.
+// Of OP_ENCAP, x: bytes of the outer headers, which stand from the step OUTER_OP on. y: first source port,
+// and how many there are less one in the upper half.
 // Of OP_DECAP, x: era, y: the tunnel's port, data[0]: kind, data[4..8]: the first word of the option that is
 // known, or zero.
 #define VXLAN 1

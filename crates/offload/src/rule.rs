@@ -10,10 +10,10 @@
 //! number, and what `ct` has said. A packet that is tracked has a rule's answer only if its connection is in
 //! the back end ([`crate::conns`]); all others go up, from their first stage.
 //!
-//! **Tunnels.** A packet of VXLAN or Geneve over IPv4 that ends here is recognised with no option of Geneve but
-//! one of four bytes whose field is the first. Rules of the packets
-//! inside are of the tunnel's port, and what they match of the tunnel is part of the key ([`Rule::tunnel`]). A
-//! packet without a tag goes into a tunnel as the last step before its only output; [`Rule::outer`] has the headers.
+//! **Tunnels.** A packet of VXLAN or Geneve over IPv4 that ends here is recognised with no option of Geneve
+//! but one of four bytes whose field is the first. Rules of the packets inside are of the tunnel's port, and
+//! what they match of the tunnel is part of the key ([`Rule::tunnel`]). A packet without a tag goes into a
+//! tunnel as the last step before its only output; [`Rule::outer`] has the headers.
 //!
 //! Which packets a back end recognises: Ethernet, at most one 802.1Q tag, IPv4 without options or IPv6
 //! without extension headers, no fragment, whole TCP, UDP or ICMP header, no neighbour discovery, and of TCP
