@@ -7,6 +7,7 @@
 #   make ovn [QUICK=1] [OVN=sid] [SCALE=1] [ARGS="--encap vxlan"]
 #   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments headers"]
 #   make cri [ARGS="rolled"]
+#   make k8s [ARGS="--only rolled"]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk] [PODS=1]
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
@@ -21,10 +22,10 @@ RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments headers
 export KEEP QUICK GUEST
 
-.PHONY: install deb help setup build demo test props doors bench conformance controllers ovn cri lab fuzz models fmt lint clean
+.PHONY: install deb help setup build demo test props doors bench conformance controllers ovn cri k8s lab fuzz models fmt lint clean
 
 help: ## What can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install Debian packages that are missing, check Rust
 	@scripts/setup
@@ -94,6 +95,10 @@ controllers: build ## Faucet, and os-ken's switch tester, on heddled and on Open
 cri: build ## Pods of containerd, asked as a kubelet asks, on Heddle: rolled, restarted, rebooted, with a second network (ARGS="rolled")
 	@scripts/setup cri
 	@HEDDLED="$(HEDDLED)" python3 tests/cri/containerd.py $(ARGS)
+
+k8s: build ## A Kubernetes node, its kubelet and API server, on Heddle with heddle-cni; builds Kubernetes the first time, some 15 minutes (ARGS="--only rolled")
+	@scripts/setup cri
+	@HEDDLED="$(HEDDLED)" tests/k8s/run $(ARGS)
 
 lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer; PODS=1: pods on VDUSE instead)
 	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) $(if $(PODS),vduse ebpf) --switch $(or $(SWITCH),heddle)
