@@ -5,13 +5,14 @@
 //! is looked up under many masks may cost as much. Three rules keep dear packets from starving the others.
 //! They are **work conserving**: where nothing waits, nothing is held back.
 //!
-//! 1. **Between queues.** While several queues have packets, a turn is limited to about half of [`QUANTUM`]
-//!    cycles, by what the queue's packets have cost lately: nobody's ring runs over because another's turn
-//!    takes long. And a queue turn cost more than [`QUANTUM`] cycles waits while other queues have more
-//!    packets than one turn took, for as many cycles as its turn cost, times the number of those queues. So
-//!    each of them gets at least the cycles that it got, and a queue that is drained each time is never made
-//!    to wait for anybody. The packets of the waiting queue stay in its ring: its sender notices, others do
-//!    not.
+//! 1. **Between queues.** While several queues have packets, a turn of packets of which a burst would cost more
+//!    than [`ROUND`] cycles is limited to half of [`QUANTUM`], by what the queue's packets have cost lately:
+//!    nobody's ring runs over because another's turn takes long. Cheaper ones always come in bursts: a few at a
+//!    time are dearer each, and a limit that makes them dear would keep itself up. And a queue turn cost more
+//!    than [`QUANTUM`] cycles waits while other queues have more packets than one turn took, for as many
+//!    cycles as its turn cost, times the number of those queues. So each of them gets at least the cycles that
+//!    it got, and a queue that is drained each time is never made to wait for anybody. The packets of the
+//!    waiting queue stay in its ring: its sender notices, others do not.
 //! 2. **Within a queue: the miss budget.** In one ring, packets of established flows wait behind those of new
 //!    ones. As long as a queue is behind although it has such established packets, and has been for
 //!    [`BEHIND_WINDOWS`] windows of [`WINDOW`] cycles, its misses may take a share of the time that is halved
@@ -235,12 +236,18 @@ impl Turn {
         let (enough, budget) = match others {
             Others::None => return BURST,
             Others::Quiet => (ROUND, ROUND),
-            Others::Active => (QUANTUM, QUANTUM / 2),
+            Others::Active => (ROUND, QUANTUM / 2),
         };
         if self.dear * BURST as u64 <= enough {
             return BURST;
         }
-        usize::try_from(budget / self.dear).unwrap_or(BURST).max(1)
+        // Packets that are dear only because few come at a time are to come out of it.
+        let least = match self.dear / DEAR {
+            0 | 1 => BURST / 4,
+            2 | 3 => BURST / 8,
+            _ => 1,
+        };
+        usize::try_from(budget / self.dear).unwrap_or(BURST).max(least)
     }
     /// A turn that gave no packets took `cycles`, which is not nothing.
     pub(super) fn barren(&mut self, cycles: u64, now: u64, others: usize) {
@@ -252,8 +259,9 @@ impl Turn {
     pub(super) fn over(&mut self, packets: usize, cycles: u64, now: u64, others: usize) {
         self.charged = 0;
         // Beyond that the thread was interrupted: not the queue's fault.
+        let each = cycles.min(4 * MOST) / (packets as u64).max(1);
         let cycles = cycles.min(MOST);
-        self.dear = (self.dear * 7 + cycles / (packets as u64).max(1)) / 8;
+        self.dear = (self.dear * 7 + each) / 8;
         self.not_before = if cycles > QUANTUM {
             now + cycles.saturating_mul(others.max(1) as u64)
         } else {
@@ -344,7 +352,7 @@ mod tests {
     fn dear_packets_of_one_queue_leave_the_others_what_they_need() {
         // A flow of 300 packets per million cycles (a million a second at 3 GHz) beside packets at up to
         // 10,000 cycles, without end.
-        for dear in [250, 400, 2_500, 10_000, 40_000] {
+        for dear in [250, 400, 1_000, 2_000, 2_500, 10_000, 40_000] {
             let mut sim = Sim::new(&[(250, Some(333)), (dear, None)]);
             sim.run(300_000_000);
             let kept = sim.served[0] * 1000 / (sim.served[0] + sim.lost[0] + sim.waiting[0]);
@@ -425,6 +433,23 @@ mod tests {
             (cheap.most(Others::Active), dear.most(Others::Active)),
             (BURST, 1)
         );
+    }
+
+    #[test]
+    fn packets_that_are_dear_because_few_came_at_a_time_come_in_bursts_again() {
+        for each in [300, 900, 1_500] {
+            let mut turn = Turn::default();
+            // New flows, now and then a whole burst of them.
+            for _ in 0..20 {
+                turn.over(1, 20_000, 0, 1);
+            }
+            assert_eq!(turn.most(Others::Active), 1);
+            for _ in 0..200 {
+                let n = turn.most(Others::Active);
+                turn.over(n, QUANTUM / 4 + each * n as u64, 0, 1);
+            }
+            assert_eq!(turn.most(Others::Active), BURST, "{each}");
+        }
     }
 
     #[test]
