@@ -42,13 +42,15 @@ enum Rules {
         csum: bool,
         /// Out of it again.
         pop: bool,
+        /// Behind a router, with an option, and sent back by rewriting the outer addresses.
+        routed: bool,
     },
 }
 
 /// The datapath port of tunnels.
 const TUNNEL: u32 = 77;
 
-fn push(csum: bool) -> Action {
+fn push(csum: bool, options: Vec<u8>) -> Action {
     let outer = Outer {
         eth_src: [2, 0, 0, 0, 0, 1],
         eth_dst: [2, 0, 0, 0, 0, 2],
@@ -65,7 +67,7 @@ fn push(csum: bool) -> Action {
             vni: 5,
             oam: false,
             critical: false,
-            options: Vec::new(),
+            options,
         },
         tunnel_port: TUNNEL,
         out_port: 1,
@@ -90,13 +92,41 @@ impl Translate for Pipeline {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
         let m = &mut out.mask.0;
         (m.in_port, m.dl_type, m.nw_frag) = (u32::MAX, u16::MAX, 3);
-        if let Rules::Tunnel { csum, pop } = self.rules {
+        if let Rules::Tunnel { csum, pop, routed } = self.rules {
             if request.key.in_port == TUNNEL {
                 (m.tun_id, m.tun_src) = (u64::MAX, u32::MAX);
                 out.actions.extend_from_slice(&self.actions);
                 return;
             }
-            out.actions.push(push(csum));
+            if routed {
+                let whole = |value| Masked {
+                    value,
+                    mask: [255; 6],
+                };
+                out.actions.push(Action::SetEth {
+                    src: whole([2, 0, 0, 0, 0, 7]),
+                    dst: whole([2, 0, 0, 0, 0, 8]),
+                });
+                out.actions.push(Action::SetIpv4 {
+                    src: Masked::default(),
+                    dst: Masked::default(),
+                    tos: Masked::default(),
+                    ttl: Masked { value: 63, mask: 255 },
+                });
+                out.actions.push(push(csum, vec![1, 2, 0x80, 1, 0, 2, 0, 3]));
+                let whole = |value| Masked {
+                    value,
+                    mask: u32::MAX,
+                };
+                out.actions.push(Action::SetIpv4 {
+                    src: whole(0x0a09_0002),
+                    dst: whole(0x0a09_0001),
+                    tos: Masked::default(),
+                    ttl: Masked::default(),
+                });
+            } else {
+                out.actions.push(push(csum, Vec::new()));
+            }
             if pop {
                 out.actions.push(Action::TunnelPop(Arc::new(TunnelPop {
                     kind: TunnelKind::Geneve,
@@ -260,14 +290,15 @@ fn main() {
         all.push(((name.to_owned(), n, 1, rules, 1, out(), 0), Some(connections)));
     }
     let udp = of(false, Csum::Unknown);
-    for (name, csum, pop) in [
-        ("into a tunnel", false, false),
-        ("into a tunnel, checksum", true, false),
-        ("into a tunnel and out", false, true),
-        ("into a tunnel and out, checksum", true, true),
+    for (name, csum, pop, routed) in [
+        ("into a tunnel", false, false, false),
+        ("into a tunnel, checksum", true, false, false),
+        ("into a tunnel and out", false, true, false),
+        ("into a tunnel and out, checksum", true, true, false),
+        ("over a router and a node", true, true, true),
     ] {
         for flows in [1, 10_000] {
-            let rules = Rules::Tunnel { csum, pop };
+            let rules = Rules::Tunnel { csum, pop, routed };
             all.push((
                 (format!("{flows} flows {name}"), flows, 1, rules, 1, out(), 0),
                 Some(udp),

@@ -83,8 +83,8 @@ pub(crate) struct Plan {
     rest_sum: u16,
     /// First source port, and how many there are less one.
     ports: (u16, u16),
-    /// Of headers in which only lengths, IPv4's checksum and the UDP source port are filled in: the template,
-    /// at the end.
+    /// Of headers in which only lengths, checksums and the UDP source port are filled in: the template, at the
+    /// end.
     block: Option<Box<[u8; BLOCK]>>,
 }
 
@@ -126,7 +126,7 @@ impl Plan {
             ip_sum,
             rest_sum: if udp { pseudo.sum(rest) } else { rest }.folded(),
             ports: (low, high.saturating_sub(low)),
-            block: (fill == Fill::Udp && !csum && !numbered)
+            block: (fill == Fill::Udp && !numbered)
                 .then(|| block_of(header))
                 .flatten(),
         }
@@ -213,6 +213,9 @@ fn sum_behind(p: &Packet, n: usize) -> Sum {
             return Sum::ZERO.bytes(headers).word(!u16::from_be_bytes(*field));
         }
     }
+    if p.segs().is_empty() {
+        return Sum::ZERO.bytes(p.head().get(n..).unwrap_or_default());
+    }
     let mut sum = Sum::ZERO;
     p.pieces(n, &mut |piece| sum = sum.bytes(piece));
     sum
@@ -263,6 +266,10 @@ impl TunnelPush {
             .ok()
             .filter(|b| *b <= u16::MAX - 20)?;
         let src = plan.port(flow_hash(p.head(), inner));
+        let csum = match plan.csum {
+            true => self.csum_over(sum_behind(p, 0), behind, src),
+            false => 0,
+        };
         let headers = p.push_block(block, n)?;
         let ip = headers.get_mut(BLOCK - n + l3..)?;
         if plan.v6 {
@@ -282,6 +289,7 @@ impl TunnelPush {
         let udp = headers.get_mut(BLOCK - n + l4..)?;
         udp.get_mut(..2)?.copy_from_slice(&src.to_be_bytes());
         udp.get_mut(4..6)?.copy_from_slice(&behind.to_be_bytes());
+        udp.get_mut(6..8)?.copy_from_slice(&csum.to_be_bytes());
         Some(())
     }
 
@@ -364,12 +372,17 @@ impl TunnelPush {
     }
     #[inline(never)]
     fn udp_csum(&self, p: &Packet, n: usize, len: u16, src: u16) -> u16 {
-        let fixed = Sum::ZERO.word(self.plan.rest_sum).word(len).word(len).word(src);
         if p.offload.gso.is_some() {
             // That it is not zero says that there shall be one.
             return 0xffff;
         }
-        fixed.sum(sum_behind(p, n)).checksum_nonzero()
+        self.csum_over(sum_behind(p, n), len, src)
+    }
+    /// The checksum of a UDP header, by the sum of all that is behind the template.
+    #[inline]
+    fn csum_over(&self, behind: Sum, len: u16, src: u16) -> u16 {
+        let fixed = Sum::ZERO.word(self.plan.rest_sum).word(len).word(len).word(src);
+        fixed.sum(behind).checksum_nonzero()
     }
 
     #[inline(never)]

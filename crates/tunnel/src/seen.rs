@@ -14,10 +14,10 @@
 #![deny(clippy::indexing_slicing)] // whatever a packet holds
 
 use crate::action::{TunnelKind, TunnelPop};
-use crate::pop::{Popped, Shim, is_known};
+use crate::pop::{Popped, Shim, is_known, sum_of};
 use heddle_packet::Packet;
-use heddle_wire::checksum::checksum;
-use heddle_wire::ip::{Ipv4, Ipv6};
+use heddle_wire::checksum::{Sum, checksum};
+use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::l4::Udp;
 
 /// Bytes from the IP header on that are compared at most.
@@ -41,6 +41,8 @@ pub struct Seen {
     ip: usize,
     /// There was a UDP checksum.
     csum: bool,
+    /// Sum of its pseudo header without the length.
+    pseudo: Sum,
 }
 
 /// Bits of the headers that tell something; words as [`View`] has them. Silent are: lengths; the
@@ -94,6 +96,7 @@ impl Seen {
             bits & u64::MAX.checked_shr(64 - here).unwrap_or(0)
         });
         let csum = view.0.get((ip + 6) / 8)? >> ((ip + 6) % 8 * 8) & 0xffff;
+        let bytes = view.0.map(u64::to_le_bytes);
         Some(Self {
             words: view.0,
             mask,
@@ -101,6 +104,7 @@ impl Seen {
             len,
             ip,
             csum: csum != 0,
+            pseudo: pseudo(bytes.as_flattened(), !v4, proto::UDP, 0)?,
         })
     }
 
@@ -142,11 +146,10 @@ impl Seen {
         } else {
             ip + usize::from(at(4)?)
         };
-        let len = usize::from(at(ip + 4)?);
-        let csum = at(ip + 6)? != 0;
-        let l4 = l3 + ip;
-        let fits =
-            l3 + there <= p.len() && len >= Udp::LEN && ip + len <= there && ip + len >= self.len.into();
-        (fits && csum == self.csum && (!csum || is_known(p, l4))).then_some(l4 + len)
+        let (len, csum) = (at(ip + 4)?, at(ip + 6)? != 0);
+        let (l4, n) = (l3 + ip, usize::from(len));
+        let fits = l3 + there <= p.len() && n >= Udp::LEN && ip + n <= there && ip + n >= self.len.into();
+        let right = || self.pseudo.word(len).sum(sum_of(p, l4, l4 + n)).checksum() == 0;
+        (fits && csum == self.csum && (!csum || is_known(p, l4) || right())).then_some(l4 + n)
     }
 }
