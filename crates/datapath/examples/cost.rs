@@ -113,7 +113,7 @@ impl Translate for Pipeline {
                     tos: Masked::default(),
                     ttl: Masked { value: 63, mask: 255 },
                 });
-                out.actions.push(push(csum, vec![1, 2, 0x80, 1, 0, 2, 0, 3]));
+                out.actions.push(push(csum, vec![1, 2, 0, 1, 0, 2, 0, 3]));
                 let whole = |value| Masked {
                     value,
                     mask: u32::MAX,

@@ -23,6 +23,11 @@ const fn fold(mut s: u64) -> u16 {
     s as u16
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "both halves are taken")]
+const fn fold_wide(s: u128) -> u16 {
+    fold(add(s as u64, (s >> 64) as u64))
+}
+
 /// Adds with end-around carry.
 const fn add(a: u64, b: u64) -> u64 {
     let (s, carry) = a.overflowing_add(b);
@@ -37,21 +42,30 @@ impl Sum {
     #[must_use]
     pub fn bytes(self, b: &[u8]) -> Self {
         let (words, rest) = b.as_chunks::<8>();
+        let word = |b: &[u8; 8]| u128::from(u64::from_ne_bytes(*b));
+        // In the processor's byte order: words may be swapped before they are added or after it (RFC 1071, 2).
         // Two sums side by side, so that one addition need not wait for the other's carry.
-        let (mut even, mut odd) = (self.0, 0);
+        let (mut even, mut odd) = (0, 0);
         let (pairs, last) = words.as_chunks::<2>();
         for [x, y] in pairs {
-            even = add(even, u64::from_be_bytes(*x));
-            odd = add(odd, u64::from_be_bytes(*y));
+            even += word(x);
+            odd += word(y);
         }
         for x in last {
-            even = add(even, u64::from_be_bytes(*x));
+            even += word(x);
         }
-        let mut tail = [0; 8];
-        for (t, r) in tail.iter_mut().zip(rest) {
-            *t = *r;
+        let (fours, rest) = rest.as_chunks::<4>();
+        for x in fours {
+            even += u128::from(u32::from_ne_bytes(*x));
         }
-        Self(add(add(even, odd), u64::from_be_bytes(tail)))
+        let (twos, rest) = rest.as_chunks::<2>();
+        for x in twos {
+            odd += u128::from(u16::from_ne_bytes(*x));
+        }
+        if let [x] = rest {
+            odd += u128::from(u16::from_ne_bytes([*x, 0]));
+        }
+        Self(add(self.0, u16::from_be(fold_wide(even + odd)).into()))
     }
     /// Adds one 16-bit word.
     #[must_use]

@@ -16,6 +16,7 @@ pub(crate) mod fragments;
 mod helper;
 pub(crate) mod meter;
 pub(crate) mod program;
+mod quick;
 mod set;
 mod tags;
 #[cfg(test)]
@@ -31,6 +32,7 @@ use crate::exec::ct::{Ct, Tracked};
 use crate::exec::fragments::{Gathered, Resumed, Waiting};
 use crate::exec::meter::{Meter, Verdict};
 use crate::exec::program::{Goes, MAX_NESTING, Op, Program, Shape, growth};
+use crate::exec::quick::Quick;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
 use crate::view::UpcallPacket;
@@ -289,6 +291,15 @@ impl Exec<'_> {
                 }
                 Op::Apply(action) => {
                     let before = meta;
+                    if let Some(quick) = Quick::of(action, &meta) {
+                        for id in ids.clone() {
+                            if !lost(failed, id) && !quick.apply(self.live.get_mut(id).head_mut()) {
+                                failed |= 1 << (id - ids.start);
+                                self.lost(DropKind::Header, id..id + 1);
+                            }
+                        }
+                        continue;
+                    }
                     for id in ids.clone() {
                         if lost(failed, id) {
                             continue;
