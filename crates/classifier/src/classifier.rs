@@ -352,7 +352,7 @@ impl<T> Classifier<T> {
         self.untidy.fetch_or(!done, Ordering::Relaxed);
     }
 
-    /// Chooses the fields whose prefixes are tracked (the first three count; a field named twice counts
+    /// Chooses the fields whose prefixes are tracked (the first four count; a field named twice counts
     /// once).
     pub fn set_prefixes(&self, fields: &[PrefixField]) {
         let writer = self.writer();

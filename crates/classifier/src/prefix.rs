@@ -167,7 +167,7 @@ impl Tracked {
 }
 
 /// Most fields that one table tracks, as in Open vSwitch.
-pub const MAX_TRACKED: usize = 3;
+pub const MAX_TRACKED: usize = 4;
 
 /// What one lookup has asked the tries so far.
 pub(crate) struct Tries<'a> {
