@@ -117,6 +117,14 @@ class Executor:
         return to
 
 
+def tell(result):
+    """One line about a test that has ended."""
+    mark = {"passed": "ok", "failed": "FAIL", "limit": "LIMIT", "skipped": "skip"}[result.verdict]
+    where = f" ({result.detail})" if result.detail else ""
+    print(f"{mark:5} {result.test.number:5} {result.test.file}: {result.test.title}{where} {result.seconds:.1f} s",
+          flush=True)
+
+
 def judge(output):
     """(verdict, detail) from what the suite's script printed for one test."""
     match = VERDICT.search(output)

@@ -25,6 +25,15 @@ class Unavailable(Exception):
     """The suite cannot be had on this machine; the text says what to do."""
 
 
+def numbers(text):
+    """The set that `3,5-7` names."""
+    found = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
 class Test:
     """One test of the suite. `key` (file and title) stays the same when numbers move."""
 
@@ -38,12 +47,12 @@ class Test:
 class Suite:
     """An unpacked, configured source tree, and one of the suites in it."""
 
-    def __init__(self, directory, name="testsuite"):
+    def __init__(self, directory, name="testsuite", package="openvswitch"):
         self.directory = directory
         self.script = os.path.join(directory, "tests", name)
         with open(self.script, errors="replace") as file:
             text = file.read()
-        self.version = re.search(r"\[openvswitch ([0-9.]+)\]", text).group(1)
+        self.version = re.search(rf"\b{package} ([0-9.]+)\b", text).group(1)
         self.tests = list(self._tests(text))
 
     @staticmethod

@@ -423,21 +423,12 @@ impl Packet {
     /// Writes a private copy of `self` (head, tail, metadata) into `dst`, which should have room
     /// ([`crate::Pool::get_for`]).
     pub fn copy_into(&self, dst: &mut Packet) {
-        dst.reset();
-        // Where headers were taken off, the start may lie behind the end of the small area.
-        dst.start = self.start.min(HEADROOM as u32);
-        dst.reserve(self.len());
-        let (at, n) = (dst.start as usize, self.head_len as usize);
-        dst.buf_mut()[at..at + n].copy_from_slice(self.head());
-        dst.head_len = self.head_len;
+        self.copy_head_into(dst, self.len());
         for seg in self.segs() {
             let at = (dst.start + dst.head_len) as usize;
             let n = seg.copy_to(&mut dst.buf_mut()[at..]) as u32;
             dst.head_len += n;
         }
-        dst.offload = self.offload;
-        dst.set_queue(self.queue());
-        dst.in_port = self.in_port;
     }
     /// As [`Packet::copy_into`], but a long tail stays where it is, and both packets have it: only heads are
     /// written. `dst` should have room for the head.
@@ -445,17 +436,22 @@ impl Packet {
         let Some(loan) = self.loan.as_ref().filter(|_| self.shares()) else {
             return self.copy_into(dst);
         };
-        dst.reset();
-        dst.start = self.start.min(HEADROOM as u32);
-        dst.reserve(self.head_len());
-        let (at, n) = (dst.start as usize, self.head_len as usize);
-        dst.buf_mut()[at..at + n].copy_from_slice(self.head());
-        dst.head_len = self.head_len;
+        self.copy_head_into(dst, self.head_len());
         for (to, seg) in dst.segs.iter_mut().zip(self.segs()) {
             *to = seg.again();
         }
         (dst.n_segs, dst.tail_len) = (self.n_segs, self.tail_len);
         dst.loan = Some(loan.again());
+    }
+    /// The private bytes and the metadata, with room for `n` bytes.
+    fn copy_head_into(&self, dst: &mut Packet, n: usize) {
+        dst.reset();
+        // Where headers were taken off, the start may lie behind the end of the small area.
+        dst.start = self.start.min(HEADROOM as u32);
+        dst.reserve(n);
+        let (at, n) = (dst.start as usize, self.head_len as usize);
+        dst.buf_mut()[at..at + n].copy_from_slice(self.head());
+        dst.head_len = self.head_len;
         dst.offload = self.offload;
         dst.set_queue(self.queue());
         dst.in_port = self.in_port;

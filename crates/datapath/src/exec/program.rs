@@ -298,7 +298,7 @@ fn shape_of(ops: &[Op]) -> (Shape, Option<Tail>) {
     let tail = Tail {
         goes,
         copy,
-        rewritten: before.iter().any(writes_headers) || matches!(goes, Goes::Pop(_)),
+        rewritten: before.iter().any(writes_headers),
         alone: !copy && before.is_empty() && matches!(goes, Goes::Recirc(_)),
     };
     (Shape::Line, Some(tail))

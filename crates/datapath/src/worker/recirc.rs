@@ -242,6 +242,16 @@ impl Carried<'_> {
     }
 }
 
+/// Packets after a line.
+struct Ran {
+    ids: Range<LiveId>,
+    /// A bit for each that was lost on its way.
+    failed: u64,
+    meta: Meta,
+    /// Their connections are known now.
+    tracks: bool,
+}
+
 impl Worker {
     /// Runs a group that recirculates, or one beside packets that wait to be looked up again.
     #[inline(never)]
@@ -340,7 +350,32 @@ impl Worker {
         }
     }
 
-    /// Does so with neighbours of one run.
+    /// Runs what comes before the recirculation on neighbours of one run.
+    fn run_line(
+        &mut self,
+        st: &Stage,
+        (group, tail): (&Group, Tail),
+        r: usize,
+        ids: Range<LiveId>,
+        now_ms: u64,
+    ) -> Option<Ran> {
+        let s = &mut self.scratch;
+        let program = group.choice.program(&self.cache, &s.once)?;
+        let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
+        let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.parsed.meta(r));
+        let ids = match tail.copy {
+            true => exec.copy_all(ids, &mut failed),
+            false => ids,
+        };
+        Some(Ran {
+            ids,
+            failed,
+            meta,
+            tracks: program.tracks,
+        })
+    }
+
+    /// Does so, and puts them into the next stage.
     pub(super) fn gather_some(
         &mut self,
         st: &Stage,
@@ -350,17 +385,14 @@ impl Worker {
         to: &mut Stage,
         now_ms: u64,
     ) {
-        let s = &mut self.scratch;
-        let Some(program) = group.choice.program(&self.cache, &s.once) else {
+        let Some(Ran {
+            ids,
+            failed,
+            meta,
+            tracks,
+        }) = self.run_line(st, (group, tail), r, ids, now_ms)
+        else {
             return;
-        };
-        let tracks = program.tracks;
-        let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
-        let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.parsed.meta(r));
-        let ids = if tail.copy {
-            exec.copy_all(ids, &mut failed)
-        } else {
-            ids
         };
         let mut carried = Carried {
             before: st.parsed.outside(&st.parsed.runs[r]),
@@ -400,16 +432,11 @@ impl Worker {
         // All are laid out alike, see `Program::merges`.
         let r = usize::from(group.run);
         for ids in st.ids.ranges(group.first..group.end) {
-            let s = &mut self.scratch;
-            let Some(program) = group.choice.program(&self.cache, &s.once) else {
+            let Some(Ran {
+                ids, failed, meta, ..
+            }) = self.run_line(st, (group, tail), r, ids, now_ms)
+            else {
                 return;
-            };
-            let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
-            let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.parsed.meta(r));
-            let ids = if tail.copy {
-                exec.copy_all(ids, &mut failed)
-            } else {
-                ids
             };
             let how = self.how(meta.packet_type);
             let going = ids.zip(0..).filter(|(_, i)| failed >> i & 1 == 0);

@@ -44,13 +44,7 @@ impl Ctx<'_> {
             return;
         };
         let upcall = self.upcall(action, reason, held, false);
-        match self.packet_in_meter(action.meter_id) {
-            Some(meter) => self.emit(Action::Sample {
-                probability: u32::MAX,
-                actions: vec![Action::Meter(meter), upcall],
-            }),
-            None => self.emit(upcall),
-        }
+        self.emit_metered(action, upcall);
     }
 
     /// Has a controller decide when the frozen pipeline `held` goes on.
@@ -60,7 +54,18 @@ impl Ctx<'_> {
         }
         let reason = super::actions::reason_of(action.reason);
         let upcall = self.upcall(action, reason, held, true);
-        self.emit(upcall);
+        self.emit_metered(action, upcall);
+    }
+
+    /// Emits what goes to controllers, by way of the meter of `action` where it has one.
+    fn emit_metered(&mut self, action: &ControllerAction, upcall: Action) {
+        match self.packet_in_meter(action.meter_id) {
+            Some(meter) => self.emit(Action::Sample {
+                probability: u32::MAX,
+                actions: vec![Action::Meter(meter), upcall],
+            }),
+            None => self.emit(upcall),
+        }
     }
 
     fn upcall(
