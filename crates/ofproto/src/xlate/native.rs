@@ -195,8 +195,10 @@ impl<'w> Ctx<'w> {
                 format!("neighbor cache miss for {next} on bridge {bridge}, sending {request} request")
             });
             self.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
-            // Where nothing is to be done, the next packet is to ask.
-            let asked = self.learn && {
+            // An entry that is looked at again asks too: the way may have appeared just now, and the packet
+            // after that should not be the one that is lost. A trace without a packet does not; then, and where
+            // nobody could be asked, the next packet is to ask.
+            let asked = (self.learn || self.report.is_none()) && {
                 let source = way.route.source;
                 let port = way.port.no;
                 self.underlay.ask(way.bridge, port, source, next, self.now_ms)
