@@ -115,7 +115,8 @@ class Rules:
         return rng.choice([
             [self.commit(), f"output:{self.port()}"],
             [self.commit(), f"resubmit(,{LAST})"],
-            [self.commit(force=True), f"output:{self.port()}"],
+            # Behind a translation in the same zone the reference takes what it forces for an answer.
+            [self.commit(force=not self.nat), f"output:{self.port()}"],
             [f"output:{self.port()}"],
             [f"resubmit(,{LAST})"],
             ["drop"],
@@ -140,7 +141,9 @@ def conversation(rng, family, sport, rules):
     if rng.random() < 0.3:
         del talk[rng.randrange(len(talk))]
     if rng.random() < 0.3:
-        talk.append(rng.choice(talk) if talk else (1, b"\0" * 60))
+        # The reference keeps the port of a translated connection taken that was closed: opened again it has another.
+        again = talk[1:] if rules.nat and kind == "tcp" else talk
+        talk.append(rng.choice(again) if again else (1, b"\0" * 60))
     return talk
 
 

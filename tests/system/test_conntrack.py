@@ -60,6 +60,13 @@ def scenario_stateful_firewall(lab):
     tcp = [line for line in shown.splitlines() if line.startswith("tcp") and "dport=5202" in line]
     assert tcp and all("src=10.1.0.1,dst=10.1.0.2" in line and "zone=5" in line and "mark=7" in line for line in tcp), shown
     assert "icmp,orig=(src=10.1.0.1,dst=10.1.0.2" in shown, shown
+    for others in (["mark=0x8/0x8"], ["zone=4", "mark=7"], ["mark=7", "labels=0x1"], ["mark=7", "ct_nw_src=10.1.0.9"]):
+        sw.appctl("dpctl/flush-conntrack", *others)
+    assert "dport=5202" in sw.appctl("dpctl/dump-conntrack")
+    assert "failed to parse mark" in sw.appctl("dpctl/flush-conntrack", "mark=x", check=False)
+    sw.appctl("dpctl/flush-conntrack", "zone=5", "mark=0x3/0xb", "labels=0x0/0x1", "ct_nw_proto=6")
+    shown = sw.appctl("dpctl/dump-conntrack")
+    assert "dport=5202" not in shown and "icmp" in shown, shown
     sw.appctl("dpctl/flush-conntrack")
     assert sw.appctl("dpctl/dump-conntrack").strip() == ""
 

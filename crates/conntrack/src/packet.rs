@@ -187,6 +187,9 @@ impl Packet<'_> {
                 t.src.l4 = u16::from_be_bytes([s0, s1]).into();
                 t.dst.l4 = u16::from_be_bytes([d0, d1]).into();
             }
+            // Of the other family; or an extension header, behind which nothing could be read.
+            (proto::ICMP, true) | (proto::ICMPV6, false) => return Err(Malformed),
+            (p, true) if is_extension(p) => return Err(Malformed),
             _ => {}
         }
         Ok(())
@@ -285,6 +288,7 @@ pub(crate) fn quoted(ipv6: bool, bytes: &[u8]) -> Option<(usize, Tuple)> {
             let [kind, code, _, _, id @ .., _, _] = *l4.first_chunk::<8>()?;
             tuple = echo(tuple, u16::from_be_bytes(id), kind, code)?;
         }
+        (proto::ICMP, true) | (proto::ICMPV6, false) => return None,
         _ => {}
     }
     Some((at, tuple))
@@ -294,6 +298,14 @@ pub(crate) fn quoted(ipv6: bool, bytes: &[u8]) -> Option<(usize, Tuple)> {
 fn about(outer: Tuple, bytes: &[u8]) -> Option<Tuple> {
     let (_, tuple) = quoted(outer.ipv6, bytes)?;
     (tuple.src.addr == outer.dst.addr).then(|| tuple.reversed())
+}
+
+/// Whether this is an extension header of IPv6, so that what follows it is still to be found.
+fn is_extension(proto: u8) -> bool {
+    matches!(
+        proto,
+        proto::HOPOPTS | proto::ROUTING | proto::FRAGMENT | proto::AH | proto::DSTOPTS
+    )
 }
 
 /// Extension headers that a packet may have at most.
@@ -365,6 +377,43 @@ fn scale(mut options: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// What is behind headers that are cut off, or of the other family, is nobody's connection.
+    #[test]
+    fn headers_without_an_end_are_malformed() {
+        let mut six = vec![0x60, 0, 0, 0, 0, 8, 0, 64];
+        six.extend([[0xfd; 16], [0xfc; 16]].concat());
+        six.extend([1, 2, 3, 4, 5, 6, 7, 8]);
+        let mut four = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 0, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        four.extend([1, 2, 3, 4, 5, 6, 7, 8]);
+        let read = |bytes: &[u8], ipv6, proto| {
+            let p = Packet {
+                head: bytes,
+                l3: 0,
+                l4: if ipv6 { 40 } else { 20 },
+                end: bytes.len(),
+                ipv6,
+                proto,
+                fragment: false,
+                l3_sum: Checked::Good,
+                l4_sum: Checked::Good,
+                verify: &|| true,
+            };
+            p.read().map(|s| s.tuple.proto)
+        };
+        for proto in [0, 1, 43, 44, 51, 60] {
+            assert_eq!(read(&six, true, proto), Err(Invalid::Malformed), "{proto}");
+        }
+        for proto in [2, 47, 50, 59, 255] {
+            assert_eq!(read(&six, true, proto), Ok(proto));
+        }
+        four[9] = 58;
+        assert_eq!(read(&four, false, 58), Err(Invalid::Malformed));
+        for proto in [0, 43, 44, 51, 60, 255] {
+            four[9] = proto;
+            assert_eq!(read(&four, false, proto), Ok(proto));
+        }
+    }
 
     proptest! {
         /// The short way to check a header says what the long one says.

@@ -1,9 +1,9 @@
 //! How many connections a zone may have.
 //!
 //! Connections are counted only where a limit is set: one line per zone is written when a connection comes or
-//! goes, and none by packets. All zones without a limit of their own share the default one and its count.
-//! What was there before a limit was set is not counted (both as Open vSwitch's own tracker does it). Zero is
-//! no limit.
+//! goes, and none by packets. The default limit holds for each zone that has none of its own, and each has
+//! its own count. What was there before a limit was set is not counted (as Open vSwitch's own tracker does
+//! it). Zero is no limit.
 
 use crate::events::Event;
 use heddle_sys::Zeroed;
@@ -27,7 +27,12 @@ struct Limit {
     /// Number of this setting (upper half; 0: there is none), the limit.
     setting: AtomicU64,
     count: AtomicU32,
+    /// Connections under the default limit: the number of its setting (upper half), how many. The count of
+    /// another setting is none.
+    by_default: AtomicU64,
 }
+
+const COUNT: u64 = 0xffff_ffff;
 
 impl Limit {
     fn setting(&self) -> Option<(u64, u32)> {
@@ -44,6 +49,28 @@ impl Limit {
         }
         Some(Ok(number << NUMBER))
     }
+    /// As [`Limit::admit`], under the default limit, which is this one.
+    fn admit_by_default(&self, (number, limit): (u64, u32)) -> Result<u64, Event> {
+        let one_more = |word: u64| {
+            let count = count_of(word, number);
+            let is_full = limit != 0 && count >= u64::from(limit) || count == COUNT;
+            (!is_full).then_some(number << NUMBER | (count + 1))
+        };
+        match self.by_default.fetch_update(Relaxed, Relaxed, one_more) {
+            Ok(_) => Ok(number << NUMBER | DEFAULT),
+            Err(_) => Err(Event::ZoneLimit),
+        }
+    }
+    fn leave_by_default(&self, number: u64) {
+        let one_less = |word: u64| (count_of(word, number) > 0).then(|| word - 1);
+        // It counts under a setting that is gone, if not.
+        let _ = self.by_default.fetch_update(Relaxed, Relaxed, one_less);
+    }
+}
+
+/// How many a word of [`Limit::by_default`] counts under the setting of this number.
+fn count_of(word: u64, number: u64) -> u64 {
+    if word >> NUMBER == number { word & COUNT } else { 0 }
 }
 
 /// What a zone may have and has.
@@ -77,23 +104,24 @@ impl Zones {
     }
     /// Counts one more; gives what a record keeps for that.
     pub(crate) fn admit(&self, zone: u16) -> Result<u64, Event> {
-        if let Some(r) = self.limit(zone).and_then(Limit::admit) {
+        let Some(own) = self.limit(zone) else { return Ok(0) };
+        if let Some(r) = own.admit() {
             return r;
         }
-        self.default.admit().map_or(Ok(0), |r| r.map(|a| a | DEFAULT))
+        match self.default.setting() {
+            Some(default) => own.admit_by_default(default),
+            None => Ok(0),
+        }
     }
     /// Counts one less.
     pub(crate) fn leave(&self, zone: u16, admission: u64) {
         let number = admission >> NUMBER & NUMBERS;
-        let limit = if admission & DEFAULT == 0 {
-            self.limit(zone)
-        } else {
-            Some(&self.default)
+        let Some(l) = self.limit(zone).filter(|_| number != 0) else {
+            return;
         };
-        if let Some(l) = limit
-            && number != 0
-            && l.setting().is_some_and(|(n, _)| n == number)
-        {
+        if admission & DEFAULT != 0 {
+            l.leave_by_default(number);
+        } else if l.setting().is_some_and(|(n, _)| n == number) {
             l.count.fetch_sub(1, Relaxed);
         }
     }
@@ -126,10 +154,15 @@ impl Zones {
     }
     /// What holds for one zone.
     pub(crate) fn get(&self, zone: u16) -> ZoneLimit {
-        let own = self
-            .limit(zone)
-            .and_then(|l| Some((l.setting()?.1, l.count.load(Relaxed))));
-        let (limit, count) = own.unwrap_or_else(|| (self.default(), self.default.count.load(Relaxed)));
+        let own = self.limit(zone);
+        let (limit, count) = match (own.and_then(Limit::setting), self.default.setting()) {
+            (Some((_, limit)), _) => (limit, own.map_or(0, |l| l.count.load(Relaxed))),
+            (None, Some((number, limit))) => {
+                let count = own.map_or(0, |l| count_of(l.by_default.load(Relaxed), number));
+                (limit, u32::try_from(count).unwrap_or(u32::MAX))
+            }
+            (None, None) => (0, 0),
+        };
         ZoneLimit { zone, limit, count }
     }
     /// Zones with limits of their own.
@@ -165,17 +198,25 @@ mod tests {
         assert_eq!(z.get(1).count, 0, "of another limit");
         z.set(None, Some(1));
         let d = z.admit(2).unwrap();
-        assert_eq!(z.admit(3), Err(Event::ZoneLimit), "all others share it");
-        assert_eq!(
-            z.get(3),
-            ZoneLimit {
-                zone: 3,
-                limit: 1,
-                count: 1
-            }
-        );
+        assert_eq!(z.admit(2), Err(Event::ZoneLimit));
+        assert!(z.admit(3).is_ok(), "of each zone");
+        assert_eq!((z.get(2).count, z.get(3).count, z.get(4).count), (1, 1, 0));
         z.leave(2, d);
-        assert!(z.admit(3).is_ok());
+        assert_eq!((z.get(2).count, z.get(3).count), (0, 1));
+        assert!(z.admit(2).is_ok());
+        z.set(None, Some(2));
+        assert!(
+            z.admit(2).is_ok() && z.admit(2).is_err(),
+            "the same limit, changed"
+        );
+        z.set(None, None);
+        z.set(None, Some(1));
+        assert_eq!(z.get(2).count, 0, "another limit");
+        z.leave(2, d);
+        assert_eq!(z.get(2).count, 0, "of the limit before");
+        assert!(z.admit(2).is_ok());
+        z.set(None, Some(0));
+        assert!((0..9).all(|_| z.admit(2).is_ok()), "zero is no limit");
         assert_eq!(
             z.all(),
             [ZoneLimit {

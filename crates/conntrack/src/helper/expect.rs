@@ -3,17 +3,19 @@
 //! They are few and seldom come, so there is one table under one lock. A new connection takes the lock only
 //! if a filter, an array of counters by hash, says that one like it may be expected. How many there are is
 //! bounded, of each connection that announces and in all; they live for minutes, and no longer than that one.
+//! Where there are too many in all, the oldest one of the zone that has the most goes: who announces without
+//! end loses his own.
 
 use crate::action::NatEnd;
 use crate::tuple::Tuple;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
 /// How long a connection is expected.
 const LIFE_MS: u64 = 300_000;
-/// Expectations that one connection may have, and all together; older ones go.
+/// Expectations that one connection may have, and all together.
 const OF_ONE: usize = 8;
 const IN_ALL: usize = 16_384;
 /// Counters of the filter.
@@ -70,7 +72,29 @@ struct Table {
     /// By age: the key, its counter, when its time is over.
     by_age: BTreeMap<u64, (Key, usize, u64)>,
     by_parent: HashMap<u32, VecDeque<u64>>,
+    /// By zone: numbers, which are in the order of age.
+    by_zone: HashMap<u16, BTreeSet<u64>>,
+    /// Zones by how many they have.
+    loads: BTreeSet<(usize, u16)>,
     next: u64,
+}
+
+impl Table {
+    /// Changes what a zone has.
+    fn load(&mut self, zone: u16, change: impl FnOnce(&mut BTreeSet<u64>)) {
+        let numbers = self.by_zone.entry(zone).or_default();
+        self.loads.remove(&(numbers.len(), zone));
+        change(numbers);
+        match numbers.len() {
+            0 => _ = self.by_zone.remove(&zone),
+            n => _ = self.loads.insert((n, zone)),
+        }
+    }
+    /// The oldest one of the zone that has the most.
+    fn of_the_greatest(&self) -> Option<u64> {
+        let (_, zone) = self.loads.last()?;
+        self.by_zone.get(zone)?.first().copied()
+    }
 }
 
 #[derive(Debug)]
@@ -104,6 +128,7 @@ impl Expectations {
             n.fetch_sub(1, Relaxed);
         }
         self.count.fetch_sub(1, Relaxed);
+        t.load(key.zone, |numbers| _ = numbers.remove(&number));
         let Some((_, e)) = t.by_key.remove(&key) else {
             return;
         };
@@ -134,10 +159,7 @@ impl Expectations {
         let oldest = (of_parent.len() >= OF_ONE)
             .then(|| of_parent.front().copied())
             .flatten();
-        let oldest = oldest.or_else(|| {
-            let oldest = t.by_age.first_key_value().map(|(n, _)| *n);
-            oldest.filter(|_| t.by_age.len() >= IN_ALL)
-        });
+        let oldest = oldest.or_else(|| t.of_the_greatest().filter(|_| t.by_age.len() >= IN_ALL));
         if let Some(oldest) = oldest {
             self.remove(t, oldest);
         }
@@ -146,6 +168,7 @@ impl Expectations {
         t.by_key.insert(key, (number, e));
         t.by_age.insert(number, (key, counter, now_ms + LIFE_MS));
         t.by_parent.entry(e.parent.number).or_default().push_back(number);
+        t.load(key.zone, |numbers| _ = numbers.insert(number));
         if let Some(n) = self.filter.get(counter) {
             n.fetch_add(1, Relaxed);
         }
@@ -192,6 +215,8 @@ impl Expectations {
         let sum: u32 = self.filter.iter().map(|c| c.load(Relaxed)).sum();
         assert_eq!(n, t.by_key.len());
         assert_eq!(n, t.by_parent.values().map(VecDeque::len).sum::<usize>());
+        assert_eq!(n, t.by_zone.values().map(BTreeSet::len).sum::<usize>());
+        assert_eq!(n, t.loads.iter().map(|(n, _)| n).sum::<usize>());
         assert_eq!((n, n), (sum as usize, self.count.load(Relaxed) as usize));
         n
     }

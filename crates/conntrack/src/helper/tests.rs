@@ -399,3 +399,44 @@ fn answers_of_tftp() {
     assert_eq!((k.state & INV, v.rewrite.unwrap().outer.src), (0, Some(SEEN)));
     assert_eq!(v.rewrite.unwrap().outer.ports, Some((9000, 3333)));
 }
+
+/// Who announces without end loses his own announcements; the only one of another zone stays.
+#[test]
+fn who_announces_too_much_makes_room() {
+    let all = Expectations::new();
+    let add = |zone: u16, n: u32| {
+        let key = Key {
+            src: 1,
+            dst: u128::from(n),
+            port: 5,
+            proto: proto::TCP,
+            ipv6: false,
+            zone,
+        };
+        let parent = Parent {
+            number: n,
+            generation: u32::from(zone),
+        };
+        let e = Expectation {
+            parent,
+            orig: Tuple::default(),
+            mark: 0,
+            label: 0,
+            end: NatEnd::Src,
+            address: 0,
+            port: None,
+        };
+        assert!(all.add(0, (key, n), e, |_| true));
+        (key, n)
+    };
+    let quiet = add(7, 0);
+    let first = add(8, 1);
+    for n in 2..20_000 {
+        add(8, n);
+    }
+    assert_eq!(all.len(), 16_384);
+    assert!(all.find(1, quiet, |_| true).is_some());
+    assert!(all.find(1, first, |_| true).is_none());
+    all.sweep(u64::MAX);
+    assert_eq!(all.len(), 16_384 - 256);
+}

@@ -22,8 +22,8 @@ const BATCH: u32 = 4096;
 pub(super) fn register(c: &Commands<'_>) {
     const ANY: usize = usize::MAX;
     c.add("dpctl/dump-conntrack", "[-m] [-s] [dp] [zone=N]", (0, 4), dump);
-    let usage = "[dp] [zone=N] [ct-orig-tuple] [ct-reply-tuple]";
-    c.add("dpctl/flush-conntrack", usage, (0, 4), flush);
+    let usage = "[dp] [zone=N] [mark=X[/M]] [labels=Y[/N]] [ct-orig-tuple] [ct-reply-tuple]";
+    c.add("dpctl/flush-conntrack", usage, (0, 6), flush);
     c.add("dpctl/ct-stats-show", "[dp] [zone=N]", (0, 5), stats);
     c.add("dpctl/ct-bkts", "[dp] [gt=N]", (0, 2), buckets);
     c.add("dpctl/ct-set-maxconns", "[dp] maxconns", (1, 2), |s, args| {
@@ -200,6 +200,19 @@ fn flush(switch: &Switch, args: &[&str]) -> Reply {
         let zone = zone.parse().map_err(|_| bad("failed to parse zone".to_owned()))?;
         (wanted.zone, args) = (Some(zone), rest);
     }
+    if let [first, rest @ ..] = args
+        && let Some(text) = first.strip_prefix("mark=")
+    {
+        let mark = masked(text, u32::MAX.into()).ok_or_else(|| bad("failed to parse mark".to_owned()))?;
+        let narrow = |n: u128| u32::try_from(n).unwrap_or(u32::MAX);
+        (wanted.mark, args) = (Some((narrow(mark.0), narrow(mark.1))), rest);
+    }
+    if let [first, rest @ ..] = args
+        && let Some(text) = first.strip_prefix("labels=")
+    {
+        let label = masked(text, u128::MAX).ok_or_else(|| bad("failed to parse labels".to_owned()))?;
+        (wanted.label, args) = (Some(label), rest);
+    }
     if args.len() > 2 {
         return Err(bad("invalid arguments".to_owned()));
     }
@@ -217,6 +230,21 @@ fn flush(switch: &Switch, args: &[&str]) -> Reply {
         return Ok(String::new());
     }
     Err(failed(switch, "failed to flush conntrack", Some(ENOENT)))
+}
+
+/// Reads a value and its mask, decimal or hexadecimal, up to `most`; without a mask all bits count.
+fn masked(text: &str, most: u128) -> Option<(u128, u128)> {
+    let number = |text: &str| {
+        let n = match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+            Some(digits) if !digits.starts_with('+') => u128::from_str_radix(digits, 16).ok(),
+            _ => text.parse().ok(),
+        };
+        n.filter(|n| *n <= most)
+    };
+    match text.split_once('/') {
+        Some((value, mask)) => Some((number(value)?, number(mask)?)),
+        None => Some((number(text)?, most)),
+    }
 }
 
 /// Reads `ct_nw_src=10.0.0.1,ct_nw_proto=6,...`; `other`: an address whose kind it must have.
@@ -389,6 +417,16 @@ mod tests {
             ("x=1", "invalid conntrack tuple field: x"),
         ] {
             assert_eq!(read(text).unwrap_err(), why);
+        }
+    }
+
+    #[test]
+    fn marks_and_labels() {
+        assert_eq!(masked("7", 9), Some((7, 9)));
+        assert_eq!(masked("0x1f/0xF", 0xff), Some((0x1f, 0xf)));
+        assert_eq!(masked("0x1/0", u128::MAX), Some((1, 0)));
+        for text in ["", "0x", "x", "1/", "/1", "1/2/3", "256", "0x+1", "-1"] {
+            assert_eq!(masked(text, 255), None, "{text}");
         }
     }
 

@@ -105,6 +105,7 @@ impl<'a> Driver<'a> {
             vhost: Vhost::default(),
             tunnels: Default::default(),
             zones: Default::default(),
+            refused: Default::default(),
             taps: Taps::default(),
             offloading: <_>::default(),
             said: crate::vlog::Rounds::default(),

@@ -23,6 +23,7 @@ mod pmd;
 mod ports;
 mod qos;
 mod refresh;
+mod refused;
 mod remotes;
 mod state;
 mod taps;
@@ -63,6 +64,7 @@ pub(crate) struct Reconciler {
     offloading: offload::Offloading,
     tunnels: tunnels::Tunnels,
     zones: zones::Zones,
+    refused: refused::Refused,
     /// Warnings about the configuration.
     said: crate::vlog::Rounds,
     /// `next_cfg` of the configuration that is in force.

@@ -44,6 +44,7 @@ impl Reconciler {
         self.refresh_offload();
         let tracker = self.switch.datapath.conntrack();
         self.zones.forget_unused(tracker, self.switch.clock.now_ms());
+        self.refused.tell(&self.switch.datapath.coverage());
         found
     }
 
