@@ -91,6 +91,7 @@ impl Datapath {
             revalidator_thread: std::sync::OnceLock::new(),
             light_sleep: false.into(),
             paused: false.into(),
+            hurried: false.into(),
             stop: false.into(),
         });
         let revalidator = Arc::new(Mutex::new(Revalidator::new(Arc::clone(&shared))));

@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) revalidator_thread: std::sync::OnceLock<Thread>,
     /// No passes over entries, until this is false again.
     pub(crate) paused: AtomicBool,
+    /// Entries are to be looked at before the revalidator's interval is over.
+    pub(crate) hurried: AtomicBool,
     pub(crate) stop: AtomicBool,
 }
 

@@ -110,6 +110,8 @@ impl Switch {
                 false => net.routes(&links)?,
             };
             underlay.routes.set_system(&system(routes));
+            // Who asks for a neighbour on a new way is not to be a packet that is lost by it.
+            self.datapath.revalidate_soon();
         }
         if due.neighbours && !self.options.disable_system_route {
             underlay

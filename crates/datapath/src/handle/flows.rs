@@ -52,6 +52,12 @@ impl Datapath {
         self.shared.paused.store(paused, Relaxed);
         drop(self.revalidator.lock());
     }
+    /// Has the revalidator look at entries soon, rather than when its interval is over: something changed of
+    /// which packets should not be the first to tell.
+    pub fn revalidate_soon(&self) {
+        self.shared.hurried.store(true, Relaxed);
+        self.shared.wake_revalidator();
+    }
     /// Removes all cached flows, crediting them (`revalidator/purge`, `dpctl/del-flows`).
     pub fn purge(&self) {
         self.flush_stats();

@@ -38,21 +38,28 @@ pub(super) fn start(
     let thread = std::thread::Builder::new()
         .name("revalidator".into())
         .spawn(move || {
-            let mut next = Instant::now() + interval;
+            let mut earliest = Instant::now();
+            let mut next = earliest + interval;
             while !shared2.stop.load(Relaxed) {
-                std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
+                let due = |next| match shared2.hurried.load(Relaxed) {
+                    true => earliest.min(next),
+                    false => next,
+                };
+                std::thread::park_timeout(due(next).saturating_duration_since(Instant::now()));
                 let started = Instant::now();
-                if started < next {
+                if started < due(next) {
                     // Woken because a worker's ring fills up.
                     in_slices(&shared2, || revalidator.lock().drain());
                     continue;
                 }
+                shared2.hurried.store(false, Relaxed);
                 in_slices(&shared2, || revalidator.lock().drain());
                 let worked = in_slices(&shared2, || {
                     !shared2.paused.load(Relaxed) && revalidator.lock().step()
                 });
                 // At most a twentieth of a processor, however many flows there are.
-                next = started + interval.max(worked * 20);
+                earliest = started + worked * 20;
+                next = earliest.max(started + interval);
             }
         })?;
     // Set once, here.
