@@ -4,7 +4,7 @@
 #   make props [ROUNDS=10]
 #   make conformance [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
-#   make ovn [QUICK=1] [OVN=sid] [SCALE=1] [ARGS="--encap vxlan"]
+#   make ovn [QUICK=1] [OVN=sid] [SCALE=1] [OWN=1] [ARGS="--encap vxlan"]
 #   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments headers"]
 #   make cri [ARGS="rolled"]
 #   make k8s [ARGS="--only rolled"]
@@ -84,9 +84,9 @@ conformance: build ## Open vSwitch's own test suite against heddled; writes docs
 	@scripts/setup $(if $(findstring --system,$(ARGS)),system,conformance)
 	@HEDDLED="$(HEDDLED)" tests/conformance/run $(ARGS)
 
-ovn: build ## Unmodified OVN on three chassis, on Heddle and on Open vSwitch, and what pods see (QUICK=1: on Heddle alone, a minute; OVN=sid: a later one; SCALE=1: its costs at 4,000 ports; ARGS="--only snat")
-	@scripts/setup ovn
-	@HEDDLED="$(HEDDLED)" tests/ovn/$(if $(SCALE),scale,run) $(if $(QUICK),--no-reference $(if $(SCALE),,--quick)) $(if $(OVN),--ovn $(OVN)) $(ARGS)
+ovn: build ## Unmodified OVN on three chassis, on Heddle and on Open vSwitch, and what pods see (QUICK=1: on Heddle alone, a minute; OVN=sid: a later one; SCALE=1: its costs at 4,000 ports; OWN=1: OVN's own system tests; ARGS="--only snat")
+	@scripts/setup $(if $(OWN),ovn-own,ovn)
+	@HEDDLED="$(HEDDLED)" tests/ovn/$(if $(OWN),upstream,$(if $(SCALE),scale,run) $(if $(QUICK),--no-reference $(if $(SCALE),,--quick)) $(if $(OVN),--ovn $(OVN))) $(ARGS)
 
 controllers: build ## Faucet, and os-ken's switch tester, on heddled and on Open vSwitch (ARGS="--versions 13 --part match")
 	@HEDDLED="$(HEDDLED)" tests/controllers/run-faucet
