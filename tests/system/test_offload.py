@@ -4,6 +4,7 @@
 `churn [--seconds N]` runs rules_change_under_traffic alone for so long (600 seconds).
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -20,6 +21,10 @@ from lab import frames, openflow
 from lab.runner import Skip, limit, main
 from lab.shell import wait_for
 from test_connectivity import exchange, iperf
+
+TUNSETIFF = 0x400454ca
+IFF_TAP = 0x0002
+IFF_NO_PI = 0x1000
 
 CHURN = __name__ == "__main__" and sys.argv[1:2] == ["churn"]
 CHURN_SECONDS = 8
@@ -136,6 +141,8 @@ class Churn:
         self.asked = self.confirmed = 0
         self.since = []     # by packet: the change that was confirmed when it was sent
         self.received = 0
+        self.newest = -1    # the last packet of those that have come, as they were sent
+        self.late = 0       # packets that a later one overtook
         self.arrived = bytearray()
         self.over = threading.Event()
         self.wrong = None
@@ -171,6 +178,8 @@ class Churn:
         assert not self.arrived[n], f"packet {n} came twice"
         self.arrived[n] = 1
         self.received += 1
+        self.late += n < self.newest
+        self.newest = max(n, self.newest)
         since = self.since[n]
         allowed = {4 * (1 + change % self.NUMBERS) for change in range(since, asked + 1)}
         assert data[15] in allowed, f"packet {n} came with tos {data[15]:#x}: changes {since} to {asked} were in force"
@@ -234,7 +243,7 @@ def scenario_rules_change_under_traffic(lab):
     connection.close()
     fast = stats(sw)["forwarded-packets"] - before
     told = (f"{churn.confirmed} changes in {took:.0f} s ({churn.confirmed / took:.0f} a second), {churn.received} packets, "
-            f"{fast} of them forwarded by the program; none wrong, lost or doubled")
+            f"{fast} of them forwarded by the program; none wrong, lost or doubled, {churn.late} overtaken")
     lab.trace.note(told)
     if CHURN:
         print(told, flush=True)
@@ -482,6 +491,119 @@ def scenario_translated_connections(lab):
         share = (after["forwarded-bytes"] - before["forwarded-bytes"]) / end["sum_received"]["bytes"]
         lab.trace.note(f"{target}: {share:.0%} of the bytes were forwarded by the program")
         assert share > 0.5, (target, before, after, end["sum_received"])
+    for ns in (a, b):
+        snmp = lab.net.run(ns, "cat", "/proc/net/snmp")
+        header, values = [line.split()[1:] for line in snmp.splitlines() if line.startswith("Tcp:")]
+        assert dict(zip(header, values))["InCsumErrors"] == "0", snmp
+
+
+@limit(200)
+def scenario_the_hosts_own_port(lab):
+    """What the host sends by an internal port, and what it gets there, is forwarded by the program, also while the switch is down."""
+    sw = offloading(lab)
+    a, _ = two_pods(lab, sw)
+    host = sw.netns
+    lab.net.address(host, "br0", "10.1.0.100/24")
+    settled(lab, sw, a, "10.1.0.100")
+
+    def program():
+        return "hd_ingress" in lab.net.run(host, "tc", "filter", "show", "dev", "br0", "egress")
+    assert program()
+
+    def port():
+        return [int(n) for n in re.findall(r"pkts=(\d+)", sw.ofctl("dump-ports", "br0", "LOCAL"))]
+    before, ports = stats(sw), port()
+    lab.net.ping(a, "10.1.0.100", count=20)
+    assert stats(sw)["forwarded-packets"] - before["forwarded-packets"] >= 40, (before, stats(sw))
+    assert all(now - then >= 20 for now, then in zip(port(), ports)), (ports, port())
+    for server, client, target in ((a, host, "10.1.0.1"), (host, a, "10.1.0.100")):
+        before = stats(sw)["forwarded-bytes"]
+        got = iperf(lab, server, client, target, "-t", "3")["sum_received"]["bytes"]
+        done = stats(sw)["forwarded-bytes"] - before
+        assert done > got * 0.5 > 1_000_000, (done, got, stats(sw))
+    for ns in (a, host):
+        snmp = lab.net.run(ns, "cat", "/proc/net/snmp")
+        header, values = [line.split()[1:] for line in snmp.splitlines() if line.startswith("Tcp:")]
+        assert dict(zip(header, values))["InCsumErrors"] == "0", snmp
+    # Rules are in force for it at once.
+    sw.ofctl("add-flow", "br0", "priority=9,icmp,in_port=LOCAL,actions=drop")
+    lab.net.no_ping(a, "10.1.0.100")
+    sw.ofctl("del-flows", "br0", "icmp")
+    for ns, target, dev, other in ((a, "10.1.0.100", "eth0", (host, "br0")), (host, "10.1.0.1", "br0", (a, "eth0"))):
+        mac = lab.net.run(other[0], "cat", f"/sys/class/net/{other[1]}/address").strip()
+        lab.net.ip(ns, "neigh", "replace", target, "lladdr", mac, "dev", dev, "nud", "permanent")
+    settled(lab, sw, a, "10.1.0.100")
+    sw.stop_daemon(signal.SIGKILL)
+    lab.net.ping(a, "10.1.0.100", count=20)
+    sw.start_daemon()
+    settled(lab, sw, a, "10.1.0.100")
+    sw.vsctl("set", "open_vswitch", ".", "other_config:hw-offload=false")
+    sw.stop_daemon()
+    sw.start_daemon()
+    lab.net.ping(a, "10.1.0.100", count=5)
+    assert not program()
+
+
+def tap_device(name):
+    """A tap device of somebody else's, as a virtual machine monitor has it: its queue."""
+    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
+    return fd
+
+
+def scenario_taps_of_others(lab):
+    """Tap devices as system ports: what a virtual machine monitor writes there is forwarded by the program."""
+    sw = offloading(lab)
+    queues = {}
+    for name in ("t1", "t2"):
+        queues[name] = lab.net.socket(sw.netns, lambda name=name: tap_device(name))
+        lab.cleanups.append(lambda fd=queues[name]: os.close(fd))
+        lab.net.ip(sw.netns, "link", "set", name, "up")
+        sw.vsctl("add-port", "br0", name)
+    sw.ofctl("add-flow", "br0", "priority=9,udp,in_port=t1,actions=mod_nw_tos:8,output:t2")
+    packet = frames.ipv4("10.1.0.1", "10.1.0.2", 17, frames.udp("10.1.0.1", "10.1.0.2", 7, 7, b"x" * 64))
+    frame = frames.ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x0800, packet)
+
+    def passes():
+        """Ten packets are forwarded by the program, as they should be."""
+        before, got = stats(sw)["forwarded-packets"], 0
+        for _ in range(10):
+            os.write(queues["t1"], frame)
+        ends = time.monotonic() + 5
+        while got < 10 and time.monotonic() < ends:
+            try:
+                data = os.read(queues["t2"], 2048)
+            except BlockingIOError:
+                time.sleep(0.01)
+                continue
+            if data[12:14] == b"\x08\x00" and data[23] == 17:
+                assert data[15] == 8 and data[34:] == frame[34:] and frames.checksum(data[14:34]) == 0, data
+                got += 1
+        assert got == 10, got
+        return stats(sw)["forwarded-packets"] - before >= 10
+    wait_for("the kernel to forward them", passes)
+
+
+@limit(200)
+def scenario_ipv6_addresses_are_rewritten(lab):
+    """Rules that write IPv6 addresses, of TCP, UDP and ICMPv6: checksums stay right."""
+    sw = offloading(lab)
+    a, b = two_pods(lab, sw, ipv6=True)
+    macs = {}
+    for ns, last in ((a, 1), (b, 2)):
+        lab.net.ip(ns, "addr", "add", f"fd00::{last}/64", "dev", "eth0", "nodad")
+        macs[ns] = lab.net.run(ns, "cat", "/sys/class/net/eth0/address").strip()
+    # a sees b as fd00::20, and b sees a as fd00::10.
+    lab.net.ip(a, "neigh", "replace", "fd00::20", "lladdr", macs[b], "dev", "eth0", "nud", "permanent")
+    lab.net.ip(b, "neigh", "replace", "fd00::10", "lladdr", macs[a], "dev", "eth0", "nud", "permanent")
+    sw.ofctl("add-flow", "br0", "priority=9,ipv6,in_port=va,ipv6_dst=fd00::20,"
+                                "actions=set_field:fd00::10->ipv6_src,set_field:fd00::2->ipv6_dst,output:vb")
+    sw.ofctl("add-flow", "br0", "priority=9,ipv6,in_port=vb,ipv6_dst=fd00::10,"
+                                "actions=set_field:fd00::20->ipv6_src,set_field:fd00::1->ipv6_dst,output:va")
+    settled(lab, sw, a, "fd00::20")
+    before = stats(sw)["forwarded-bytes"]
+    got = iperf(lab, b, a, "fd00::20", "-t", "3")["sum_received"]["bytes"]
+    assert stats(sw)["forwarded-bytes"] - before > got * 0.5 > 1_000_000, (before, got, stats(sw))
     for ns in (a, b):
         snmp = lab.net.run(ns, "cat", "/proc/net/snmp")
         header, values = [line.split()[1:] for line in snmp.splitlines() if line.startswith("Tcp:")]

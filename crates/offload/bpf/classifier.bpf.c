@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The classifier at the ingress of a port's device. Layouts are those of src/ebpf/layout.rs, which has a plain
+// The classifier at the ingress of a port's device, or at the egress of one whose other end is the host's
+// stack (an internal port). Layouts are those of src/ebpf/layout.rs, which has a plain
 // twin of what is done here (src/ebpf/twin.rs).
 //
 // One owner per packet: a packet of a port is forwarded here, or goes to the port's miss device, whose other
-// end the switch reads, or is dropped. Never does the host's stack see it.
+// end the switch reads, or is dropped. Never does the host's stack see it. What the host's stack sends by an
+// internal port is forwarded here, or goes on to the device's queue, which the switch reads.
 //
 // No packet is written before all is known that could send it up: length, masks, flows of the right
 // generation, connections. So what a flow does to headers is first done to the key (hd_walk), by which the
@@ -88,10 +90,17 @@ struct key {
 #define TUN_CSUM 2
 
 #define WORDS 14
+// What stands before that which a packet carries behind a recirculation or a tunnel.
+#define FIRST_WORDS 8
 
 union words {
     struct key key;
     __u64 w[WORDS];
+};
+
+// Of packets as they come in, which is all that most are looked up by.
+struct first {
+    __u64 w[FIRST_WORDS];
 };
 
 struct masks {
@@ -102,12 +111,19 @@ struct masks {
 struct port {
     __u32 miss;    // index of the device for packets that go up, 0: none
     struct masks masks;
-    __u8 mac[6];   // of the peer
-    __u8 peer;     // the device is a veth whose peer is in another network namespace
-    __u8 pad;
+    __u32 internal; // the device's other end is the host's stack
+    __u32 pad;
     __u64 window;  // of time, and how many packets have gone up in it
     __u32 n_up;
     __u32 pad2;
+};
+
+// A port to send by.
+struct out {
+    __u32 ifindex;
+    __u8 mac[6];   // of the peer
+    __u8 peer;     // the device is a veth whose peer is in another network namespace
+    __u8 pad;
 };
 
 // Packets of a port behind a recirculation.
@@ -118,16 +134,19 @@ struct stage {
 };
 
 enum { OP_OUTPUT = 1, OP_ETH_DST, OP_ETH_SRC, OP_IPV4_SRC, OP_IPV4_DST, OP_TOS, OP_TTL, OP_L4_SRC, OP_L4_DST,
-       OP_PUSH_VLAN, OP_POP_VLAN, OP_CT, OP_CT_CLEAR, OP_RECIRC, OP_ENCAP, OP_DECAP };
+       OP_PUSH_VLAN, OP_POP_VLAN, OP_CT, OP_CT_CLEAR, OP_RECIRC, OP_ENCAP, OP_DECAP, OP_IPV6_WORD };
 
 // Of OP_CT, bits of y: whether to translate, whether the connection's mark has to be data[0..4] in the bits
 // of data[4..8] (or the action would change it).
 #define CT_NAT 1
 #define CT_MARK 2
-// Of OP_OUTPUT, x: the last one of the packet.
+// Of OP_OUTPUT, x: the last one of the packet; its device is one of an internal port. data: where hd_outs has
+// it.
 #define LAST 1
+#define INTERNAL 2
+// Of OP_IPV6_WORD, x: which of the eight words of both addresses, y: the word.
 // Of OP_ENCAP, x: bytes of the outer headers, which stand from the step OUTER_OP on. y: first source port,
-// and how many there are less one in the upper half.
+// and how many there are less one in the upper half; data[0]: whether they have a UDP checksum.
 // Of OP_DECAP, x: era, y: the tunnel's port, data[0]: kind, data[4..8]: the first word of the option that is
 // known, or zero.
 #define VXLAN 1
@@ -223,9 +242,25 @@ struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 131072);
     __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct first);
+    __type(value, struct flow);
+} hd_first SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 131072);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
     __type(key, union words);
     __type(value, struct flow);
 } hd_flows SEC(".maps");
+
+// Ports as outputs, by their slots.
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 8192);
+    __type(key, __u32);
+    __type(value, struct out);
+} hd_outs SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
@@ -294,9 +329,13 @@ struct packet {
     __u32 base;      // offset of the frame that is rewritten, to which the offsets above are relative
     __u32 l3_len;    // of the longest IP packet that leaves
     __u32 exact;     // the IP packet is all that the frame has
+    __u32 summed;    // ... and its upper layer has a checksum over all of that
+    __u32 csum;      // the tunnel that it goes into has UDP checksums
     __u32 has_csum;  // outside
     __u32 outer;     // bytes of the headers of the tunnel that it goes into
     __u32 ports;     // and its source ports
+    __u32 out;       // where hd_outs has the last output
+    __u32 into;      // which is an internal port
     struct nat nat[MAX_STAGES];
     __u8 header[MAX_OUTER] __attribute__((aligned(8)));
 };
@@ -325,6 +364,9 @@ static __always_inline int up(struct port *port, struct cpu *cpu, __u32 why)
     asm volatile("" : "+r"(why));
     if (why < N_UP)
         cpu->up[why]++;
+    // The device's queue is as long as it is: who sends by it waits, or loses packets.
+    if (port->internal)
+        return TC_ACT_UNSPEC;
     // Processors that race here let some packets more through.
     window = bpf_ktime_get_ns() >> WINDOW_SHIFT;
     if (port->window != window) {
@@ -369,13 +411,28 @@ struct ip6 {
     __u8 dst[16];
 };
 
+// Bytes of a packet. Of one as it came in, they are mostly where they can be read directly.
+static __always_inline int load(struct __sk_buff *skb, __u32 at, int direct, void *to, __u32 len)
+{
+    if (direct) {
+        void *from = (void *)(long)skb->data + at;
+        if (from + len <= (void *)(long)skb->data_end) {
+            // Aligned or not: the compiler would take single bytes.
+            __builtin_memcpy(to, (__u64 *)from, len);
+            return 0;
+        }
+    }
+    return bpf_skb_load_bytes(skb, at, to, len);
+}
+
 // Reads the headers of the frame at an offset; 0: recognised.
 static __always_inline int parse(struct __sk_buff *skb, struct packet *p, __u32 base)
 {
     struct key *k = &p->k.key;
     struct eth eth;
-    __u32 ip_len, have;
-    if (bpf_skb_load_bytes(skb, base, &eth, sizeof eth))
+    __u32 ip_len, have, l4, summed = 1;
+    int direct = __builtin_constant_p(base) && !base;
+    if (load(skb, base, direct, &eth, sizeof eth))
         return -1;
     __builtin_memcpy(k->dl_dst, eth.dst, 6);
     __builtin_memcpy(k->dl_src, eth.src, 6);
@@ -388,7 +445,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p, __u32 
     have = skb->len - base - sizeof eth;
     if (eth.type == bpf_htons(ETH_P_IP)) {
         struct ip4 ip;
-        if (bpf_skb_load_bytes(skb, base + sizeof eth, &ip, sizeof ip))
+        if (load(skb, base + sizeof eth, direct, &ip, sizeof ip))
             return -1;
         // Options and fragments go up.
         if (ip.version_ihl != 0x45 || ip.frag & bpf_htons(0x3fff))
@@ -403,10 +460,10 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p, __u32 
             return -1;
         if (ip_len < sizeof ip)
             return -1;
-        p->l4 = sizeof eth + sizeof ip;
+        l4 = sizeof eth + sizeof ip;
     } else if (eth.type == bpf_htons(ETH_P_IPV6)) {
         struct ip6 ip;
-        if (bpf_skb_load_bytes(skb, base + sizeof eth, &ip, sizeof ip))
+        if (load(skb, base + sizeof eth, direct, &ip, sizeof ip))
             return -1;
         if ((ip.first & bpf_htonl(0xf0000000)) != bpf_htonl(0x60000000))
             return -1;
@@ -419,14 +476,15 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p, __u32 
         __builtin_memcpy(k->dst, ip.dst, 16);
         if (ip.next == 1)
             return -1;
-        p->l4 = sizeof eth + sizeof ip;
+        l4 = sizeof eth + sizeof ip;
     } else {
         return -1;
     }
     // A train longer than the length field says so by zero; it is longer than any MTU allows without that.
     if (ip_len > have)
         return -1;
-    ip_len = ip_len + sizeof eth - p->l4;
+    ip_len = ip_len + sizeof eth - l4;
+    p->l4 = l4;
     if (k->nw_proto == 6) {
         struct {
             __u16 src, dst;
@@ -436,7 +494,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p, __u32 
             __u16 csum, urgent;
         } tcp;
         __u32 len;
-        if (ip_len < sizeof tcp || bpf_skb_load_bytes(skb, base + p->l4, &tcp, sizeof tcp))
+        if (ip_len < sizeof tcp || load(skb, base + l4, direct, &tcp, sizeof tcp))
             return -1;
         len = (tcp.offset >> 4) * 4;
         if (len < sizeof tcp || len > ip_len)
@@ -444,35 +502,37 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p, __u32 
         k->tp_src = tcp.src;
         k->tp_dst = tcp.dst;
         p->flags = tcp.flags | (tcp.offset & 0xf) << 8;
-        p->payload = p->l4 + len;
+        p->payload = l4 + len;
     } else if (k->nw_proto == 17) {
         struct {
             __u16 src, dst, len, csum;
         } udp;
-        if (ip_len < sizeof udp || bpf_skb_load_bytes(skb, base + p->l4, &udp, sizeof udp))
+        if (ip_len < sizeof udp || load(skb, base + l4, direct, &udp, sizeof udp))
             return -1;
         k->tp_src = udp.src;
         k->tp_dst = udp.dst;
-        p->payload = p->l4 + sizeof udp;
+        p->payload = l4 + sizeof udp;
+        summed = udp.csum && (skb->gso_size || bpf_ntohs(udp.len) == ip_len);
     } else if (k->nw_proto == 1 || k->nw_proto == 58) {
         struct {
             __u8 type, code;
             __u16 csum;
             __u32 rest;
         } icmp;
-        if (ip_len < sizeof icmp || bpf_skb_load_bytes(skb, base + p->l4, &icmp, sizeof icmp))
+        if (ip_len < sizeof icmp || load(skb, base + l4, direct, &icmp, sizeof icmp))
             return -1;
         // Neighbour discovery is the switch's.
         if (k->nw_proto == 58 && icmp.type >= 133 && icmp.type <= 137)
             return -1;
         k->tp_src = bpf_htons(icmp.type);
         k->tp_dst = bpf_htons(icmp.code);
-        p->payload = p->l4 + sizeof icmp;
+        p->payload = l4 + sizeof icmp;
     } else {
         return -1;
     }
     p->l3_len = skb->gso_size ? p->payload - sizeof eth + skb->gso_size : have;
-    p->exact = ip_len == have + sizeof eth - p->l4;
+    p->exact = ip_len == have + sizeof eth - l4;
+    p->summed = p->exact && summed;
     return 0;
 }
 
@@ -515,6 +575,18 @@ static __always_inline void set_port(struct __sk_buff *skb, struct packet *p, __
     else
         bpf_l4_csum_replace(skb, l4_csum(p), old, new, BPF_F_MARK_MANGLED_0 | 2);
     bpf_skb_store_bytes(skb, at, &new, 2, 0);
+}
+
+// A word of an address of IPv6. The kernel may know the sum of the packet's bytes (CHECKSUM_COMPLETE): the
+// address and the checksum of the upper layer change that by the same amount, in opposite ways.
+static __always_inline void set_word(struct __sk_buff *skb, struct packet *p, __u32 at, __u32 word)
+{
+    __u64 flags = (p->k.key.nw_proto == 17 ? BPF_F_MARK_MANGLED_0 : 0) | BPF_F_PSEUDO_HDR | 4;
+    __u32 old, csum = p->k.key.nw_proto == 58 ? p->base + p->l4 + 2 : l4_csum(p);
+    if (bpf_skb_load_bytes(skb, at, &old, 4) || old == word)
+        return;
+    bpf_l4_csum_replace(skb, csum, old, word, flags);
+    bpf_skb_store_bytes(skb, at, &word, 4, BPF_F_RECOMPUTE_CSUM);
 }
 
 static __always_inline void run(struct __sk_buff *skb, struct packet *p, struct op *op)
@@ -577,21 +649,18 @@ static __always_inline void run(struct __sk_buff *skb, struct packet *p, struct 
     case OP_POP_VLAN:
         bpf_skb_vlan_pop(skb);
         break;
+    case OP_IPV6_WORD:
+        set_word(skb, p, IP6(p, src) + 4 * (op->x & 7), op->y);
+        break;
     }
 }
 
-// An address of IPv6. The kernel may know the sum of the packet's bytes (CHECKSUM_COMPLETE): the address and
-// the checksum of the upper layer change that by the same amount, in opposite ways.
 static __always_inline void set_ip6(struct __sk_buff *skb, struct packet *p, __u32 at, __u8 *new)
 {
     for (__u32 i = 0; i < 16; i += 4) {
-        __u32 old, word;
+        __u32 word;
         __builtin_memcpy(&word, new + i, 4);
-        if (bpf_skb_load_bytes(skb, at + i, &old, 4) || old == word)
-            continue;
-        bpf_l4_csum_replace(skb, l4_csum(p), old, word,
-                            (p->k.key.nw_proto == 17 ? BPF_F_MARK_MANGLED_0 : 0) | BPF_F_PSEUDO_HDR | 4);
-        bpf_skb_store_bytes(skb, at + i, &word, 4, BPF_F_RECOMPUTE_CSUM);
+        set_word(skb, p, at + i, word);
     }
 }
 
@@ -621,11 +690,18 @@ static __always_inline void translate(struct __sk_buff *skb, struct packet *p, s
 }
 
 // The last output.
-static __always_inline int leave_by(struct __sk_buff *skb, struct cpu *cpu, __u32 ifindex)
+static __always_inline int leave_by(struct __sk_buff *skb, struct packet *p, struct port *port,
+                                    struct cpu *cpu, __u32 ifindex)
 {
-    struct port *out = bpf_map_lookup_elem(&hd_ports, &ifindex);
+    struct out *out;
+    __u32 at = p->out;
     __u8 dst[6];
-    if (out && out->peer && !bpf_skb_load_bytes(skb, 0, dst, 6)) {
+    // Into the host's stack, which looks at the address itself.
+    if (p->into)
+        return bpf_redirect(ifindex, BPF_F_INGRESS);
+    out = bpf_map_lookup_elem(&hd_outs, &at);
+    // What the host sends cannot be handed to a peer.
+    if (out && out->ifindex == ifindex && out->peer && !port->internal && !load(skb, 0, 1, dst, 6)) {
         // The peer's stack takes what is for it, as if its device had received it. Other frames go through
         // the device, which sees that they are for others.
         if (dst[0] == out->mac[0] && dst[1] == out->mac[1] && dst[2] == out->mac[2] && dst[3] == out->mac[3] &&
@@ -636,6 +712,29 @@ static __always_inline int leave_by(struct __sk_buff *skb, struct cpu *cpu, __u3
         }
     }
     return bpf_redirect(ifindex, 0);
+}
+
+static __noinline struct flow *find_first(struct masks *masks, struct packet *p)
+{
+    struct first k;
+    for (int i = 0; i < MASKS_PER_PORT; i++) {
+        __u32 id;
+        union words *mask;
+        struct flow *flow;
+        if (i >= masks->n)
+            break;
+        id = masks->ids[i];
+        mask = bpf_map_lookup_elem(&hd_masks, &id);
+        if (!mask)
+            break;
+        for (int j = 0; j < FIRST_WORDS; j++)
+            k.w[j] = p->k.w[j] & mask->w[j];
+        ((__u8 *)&k)[offsetof(struct key, mask_id)] = id;
+        flow = bpf_map_lookup_elem(&hd_first, &k);
+        if (flow)
+            return flow;
+    }
+    return NULL;
 }
 
 static __noinline struct flow *find(struct masks *masks, struct packet *p)
@@ -768,6 +867,9 @@ static __always_inline void apply(struct packet *p, struct op *op)
     case OP_POP_VLAN:
         k->vlan = 0;
         p->bytes -= 4;
+        break;
+    case OP_IPV6_WORD:
+        __builtin_memcpy(k->src + 4 * (op->x & 7), &op->y, 4);
         break;
     case OP_CT_CLEAR:
         k->ct_state = 0;
@@ -999,6 +1101,58 @@ __noinline int hd_push(struct __sk_buff *skb)
     return 0;
 }
 
+// Writes the outer UDP checksum of a packet that has all of its headers, by what the inner one says of the
+// rest (see is_outer_sound). A train's outer headers are written before each of its segments as they are here:
+// the checksum that is right for one is right for all of the same length, since what a longer one adds inside
+// is what its pseudo header says. A train that ends in a shorter segment has none (zero), which IPv4 allows.
+__noinline int hd_sum(struct __sk_buff *skb)
+{
+    __u32 zero = 0, base, l4, len, udp, whole, gso = skb->gso_size;
+    struct packet *p = bpf_map_lookup_elem(&hd_packet, &zero);
+    __u64 n, sum;
+    __u16 csum;
+    int v4;
+    if (!p)
+        return 0;
+    base = p->base;
+    l4 = p->l4;
+    if (base < INNER_AT || base > MAX_OUTER || skb->len < base + l4)
+        return 0;
+    v4 = p->k.key.dl_type == bpf_htons(ETH_P_IP);
+    whole = skb->len - base - l4;
+    len = whole;
+    if (gso) {
+        if (skb->len < base + p->payload || (skb->len - base - p->payload) % gso)
+            return 0;
+        len = p->payload - l4 + gso;
+    }
+    udp = base - UDP_AT + l4 + len;
+    __builtin_memset(p->header, 0, MAX_OUTER);
+    // A sound header of IPv4 adds nothing, and each segment gets one.
+    n = (__u64)base - UDP_AT + (v4 && gso ? sizeof(struct eth) : l4);
+    asm volatile("" : "+r"(n));
+    if (n < 1 || n > MAX_OUTER)
+        return 0;
+    if (bpf_skb_load_bytes(skb, UDP_AT, p->header, n))
+        return 0;
+    // The length that is there is of the whole.
+    csum = bpf_htons(udp);
+    __builtin_memcpy(p->header + 4, &csum, 2);
+    sum = (__u32)bpf_csum_diff(NULL, 0, (void *)p->header, MAX_OUTER, 0);
+    if (gso && !v4)
+        sum += bpf_htons(len) + (0xffff - bpf_htons(whole));
+    if (bpf_skb_load_bytes(skb, IP_AT + offsetof(struct ip4, src), p->header, 8))
+        return 0;
+    sum += pseudo(p->header, p->header + 4, 1, 17, udp);
+    if (p->k.key.nw_proto != 1)
+        sum += 0xffff - fold(pseudo(p->k.key.src, p->k.key.dst, v4 ? 1 : 4, p->k.key.nw_proto, len));
+    csum = ~fold(sum);
+    if (!csum)
+        csum = 0xffff;
+    bpf_skb_store_bytes(skb, UDP_AT + UDP_CSUM, &csum, 2, 0);
+    return 0;
+}
+
 // Less than WALK_END: the packet goes up, for the reason WALK_UP(reason).
 enum { WALK_END, WALK_ON };
 #define WALK_UP(why) (-1 - (why))
@@ -1033,6 +1187,10 @@ __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
                 return WALK_UP(UP_ODD);
             if (skb->len + op->x > 0xffff)
                 return WALK_UP(UP_LONG);
+            // The outer checksum is made of the one inside.
+            if (op->data[0] && !p->summed)
+                return WALK_UP(UP_ODD);
+            p->csum = op->data[0];
             p->outer = op->x;
             p->ports = op->y;
             __builtin_memcpy(p->header, &flow->ops[OUTER_OP], MAX_OUTER);
@@ -1062,9 +1220,11 @@ __noinline int hd_run(struct __sk_buff *skb, struct flow *flow, __u32 stage)
             // OP_ENCAP and OP_DECAP are done before all others.
             run(skb, p, op);
         } else if (op->x & LAST) {
+            __builtin_memcpy(&p->out, op->data, 4);
+            p->into = op->x & INTERNAL;
             return op->y;
         } else {
-            bpf_clone_redirect(skb, op->y, 0);
+            bpf_clone_redirect(skb, op->y, op->x & INTERNAL ? BPF_F_INGRESS : 0);
         }
     }
     return 0;
@@ -1080,7 +1240,7 @@ static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, s
     __u64 *generation;
     __u32 i;
     int more;
-    flow = find(masks, p);
+    flow = missing == UP_NO_FLOW ? find_first(masks, p) : find(masks, p);
     if (!flow)
         return missing;
     i = flow->slot;
@@ -1170,8 +1330,10 @@ static __always_inline int treat(struct __sk_buff *skb, struct port *port, struc
         out = finish(skb, p, &steps[2], 2);
     if (!out)
         out = finish(skb, p, &steps[3], 3);
+    if (p->csum)
+        hd_sum(skb);
     if (out)
-        return leave_by(skb, cpu, out);
+        return leave_by(skb, p, port, cpu, out);
     cpu->dropped++;
     return TC_ACT_SHOT;
 }
@@ -1185,12 +1347,18 @@ int hd_ingress(struct __sk_buff *skb)
     int verdict;
     if (!port)
         return TC_ACT_UNSPEC;
+    if (!cpu && port->internal)
+        return TC_ACT_UNSPEC;
     if (!cpu)
         return port->miss ? bpf_redirect(port->miss, 0) : TC_ACT_SHOT;
     // Before any flow is looked up: who takes one out waits for those who came before. The locked addition is
     // a full barrier on x86.
     __sync_fetch_and_add(&cpu->entered, 1);
-    verdict = treat(skb, port, cpu);
+    // A packet that another one's output leads here, or that comes in between: hd_packet is the other one's.
+    if (cpu->entered - cpu->left != 1)
+        verdict = up(port, cpu, UP_ODD);
+    else
+        verdict = treat(skb, port, cpu);
     __sync_fetch_and_add(&cpu->left, 1);
     return verdict;
 }

@@ -55,6 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         name: name.clone(),
         ifindex,
         mtu: 1500,
+        internal: false,
     }]);
     let (mut key, mut mask) = (FlowKey::default(), FlowMask::default());
     (key.in_port, mask.0.in_port, mask.0.recirc_id) = (1, u32::MAX, u32::MAX);

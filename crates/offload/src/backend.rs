@@ -31,6 +31,8 @@ pub struct PortLink {
     pub ifindex: u32,
     /// Largest IP packet, bytes; 0: no limit.
     pub mtu: u32,
+    /// The device's other end is the host's stack: an internal port. Nobody diverts it.
+    pub internal: bool,
 }
 
 /// A place that forwards packets faster than workers do.

@@ -4,7 +4,8 @@
 //! the lightest that is in, if it is [`Policy::hysteresis`] times as heavy: so two flows of about the same
 //! weight do not take turns, since each exchange sends packets of both up for a moment. A round exchanges at
 //! most [`Policy::exchanges`]. Weight is packets in the last round; the weight of those that rest halves with
-//! each round.
+//! each round. One that has rested until nothing is left of it gives its place to whoever has packets: of
+//! such exchanges a round makes [`Policy::from_rest`].
 
 /// The numbers of the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,6 +18,8 @@ pub struct Policy {
     pub least: u64,
     /// Most exchanges in a round.
     pub exchanges: usize,
+    /// Most exchanges in a round of which the one that goes out has rested.
+    pub from_rest: usize,
 }
 
 impl Default for Policy {
@@ -26,6 +29,7 @@ impl Default for Policy {
             hysteresis: 2,
             least: 16,
             exchanges: 64,
+            from_rest: 8192,
         }
     }
 }
@@ -63,10 +67,17 @@ impl Policy {
     ) -> Vec<(W, I)> {
         waiting.sort_by_key(|(_, worth)| std::cmp::Reverse(*worth));
         inside.sort_by_key(|(_, worth)| *worth);
-        let pairs = waiting.iter().zip(inside.iter()).take(self.exchanges);
+        let mut awake = 0;
+        let pairs = waiting.iter().zip(inside.iter()).take(self.from_rest);
         pairs
             .take_while(|((_, heavy), (_, light))| {
-                *heavy >= self.least && *heavy > light.saturating_mul(self.hysteresis)
+                if *light == 0 {
+                    return *heavy > 0;
+                }
+                awake += 1;
+                awake <= self.exchanges
+                    && *heavy >= self.least
+                    && *heavy > light.saturating_mul(self.hysteresis)
             })
             .map(|((w, _), (i, _))| (*w, *i))
             .collect()
@@ -86,9 +97,21 @@ mod tests {
         let pairs = policy.exchange(&mut waiting, &mut inside);
         assert_eq!(pairs, [('b', 3), ('d', 1)]);
         assert!(
-            policy.exchange(&mut [('a', 15)], &mut [(1, 0)]).is_empty(),
+            policy.exchange(&mut [('a', 15)], &mut [(1, 1)]).is_empty(),
             "too light"
         );
+        assert!(policy.exchange(&mut [('a', 0)], &mut [(1, 0)]).is_empty());
+        let mut waiting: Vec<(u32, u64)> = (0..200).map(|n| (n, 3)).collect();
+        let mut inside: Vec<(u32, u64)> = (0..200).map(|n| (n, u64::from(n >= 150))).collect();
+        assert_eq!(
+            policy.exchange(&mut waiting, &mut inside).len(),
+            150,
+            "those at rest go"
+        );
+        waiting.iter_mut().for_each(|(_, worth)| *worth = 99);
+        assert_eq!(policy.exchange(&mut waiting, &mut inside).len(), 200);
+        inside.iter_mut().for_each(|(_, worth)| *worth += 1);
+        assert_eq!(policy.exchange(&mut waiting, &mut inside).len(), policy.exchanges);
         assert!(
             policy.exchange(&mut [('a', 100)], &mut [(1, 50)]).is_empty(),
             "not twice as heavy"

@@ -124,6 +124,13 @@ pub enum Op {
     Ipv4Src([u8; 4]),
     /// Rewrite the IPv4 destination.
     Ipv4Dst([u8; 4]),
+    /// Rewrite a word of the IPv6 addresses.
+    Ipv6Word {
+        /// Which: the source has the first four, the destination the others.
+        at: u8,
+        /// New bytes.
+        word: [u8; 4],
+    },
     /// Rewrite bits of DSCP and ECN.
     Tos {
         /// New bits.
@@ -278,9 +285,6 @@ fn into_tunnel(push: &TunnelPush, ops: &[Op]) -> Result<(), Why> {
     }
     if push.header.get(ETHERTYPE) != Some(&IPV4.to_be_bytes()) {
         return Err(Why::Tunnel("has IPv6 outside"));
-    }
-    if push.csum {
-        return Err(Why::Tunnel("has UDP checksums (csum=true)"));
     }
     if push.header.get(FRAGMENT).is_none_or(|b| b & DONT_FRAGMENT == 0) {
         return Err(Why::Tunnel("lets outer packets be fragmented"));
@@ -490,9 +494,11 @@ fn add(ops: &mut Vec<Op>, action: &Action, k: &Headers, m: &Headers) -> Result<(
             tclass,
             hlimit,
         } => {
-            if src.mask != [0; 16] || dst.mask != [0; 16] || label.mask != 0 {
-                return Err(Why::Action("set(ipv6 addresses or label)"));
+            if label.mask != 0 {
+                return Err(Why::Action("set(ipv6 label)"));
             }
+            words(ops, 0, src, &k.src, &m.src)?;
+            words(ops, 4, dst, &k.dst, &m.dst)?;
             small(ops, tclass, hlimit, k, m)?;
         }
         Action::SetL4 {
@@ -536,6 +542,22 @@ fn add(ops: &mut Vec<Op>, action: &Action, k: &Headers, m: &Headers) -> Result<(
         Action::CtClear => ops.push(Op::CtClear),
         Action::Recirc(id) => ops.push(Op::Recirc(*id)),
         other => return Err(Why::Action(name_of(other))),
+    }
+    Ok(())
+}
+
+/// Words of an address of IPv6, of which the first is number `first`.
+fn words(
+    ops: &mut Vec<Op>,
+    first: u8,
+    new: &Masked<[u8; 16]>,
+    k: &[u8; 16],
+    m: &[u8; 16],
+) -> Result<(), Why> {
+    let word = |all: &[u8; 16], n: usize| [all[n], all[n + 1], all[n + 2], all[n + 3]];
+    for (at, n) in (first..).zip((0..16).step_by(4)) {
+        let bytes = whole(word(&new.value, n), word(&new.mask, n), &word(k, n), &word(m, n))?;
+        ops.extend(bytes.map(|word| Op::Ipv6Word { at, word }));
     }
     Ok(())
 }

@@ -87,6 +87,7 @@ fn link(no: u32) -> PortLink {
         no: PortNo(no),
         name: format!("p{no}"),
         ifindex: no,
+        internal: false,
         mtu: 1500,
     }
 }
@@ -401,16 +402,16 @@ fn tunnels_are_said_or_it_is_said_why_not() {
     let into = |csum, df| Action::TunnelPush(Arc::new(push(csum, df)));
     let out = Action::Output(PortNo(2));
     // On the packet, or on a copy that nothing follows.
-    for actions in [
-        vec![into(false, true), out.clone()],
-        vec![Action::Clone(vec![into(false, true), out.clone()])],
+    for (actions, csum) in [
+        (vec![into(false, true), out.clone()], false),
+        (vec![into(true, true), out.clone()], true),
+        (vec![Action::Clone(vec![into(false, true), out.clone()])], false),
     ] {
         let rule = rule(&actions).unwrap();
         assert_eq!(*rule.ops, [Op::Encap, Op::Output(PortNo(2))]);
-        assert_eq!(rule.outer.as_deref(), Some(&push(false, true)));
+        assert_eq!(rule.outer.as_deref(), Some(&push(csum, true)));
     }
     for actions in [
-        vec![into(true, true), out.clone()],
         vec![into(false, false), out.clone()],
         vec![out.clone(), into(false, true), out.clone()],
         vec![into(false, true), out.clone(), out.clone()],

@@ -192,6 +192,9 @@ impl Port for TapPort {
             ..self.ctl.lock().status()
         }
     }
+    fn is_here(&self) -> bool {
+        self.ctl.lock().elsewhere().is_none()
+    }
     fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
         self.warn_of_queues(n_rxq(options));
         Ok(())

@@ -96,6 +96,10 @@ pub trait Port: Send + Sync {
     fn open_tx(&self, worker: usize, n: usize) -> Result<Box<dyn TxQueue>, PortError>;
     /// Reads the device's state.
     fn status(&self) -> PortStatus;
+    /// Whether its device, if it has one, is in the switch's own network namespace.
+    fn is_here(&self) -> bool {
+        true
+    }
     /// Sets the MTU.
     fn set_mtu(&self, mtu: u32) -> Result<(), PortError>;
     /// The MTU of a port for which nobody asks for one. `None`: what the device had before.

@@ -11,20 +11,26 @@ use std::time::{Duration, Instant};
 
 /// Rests between two pieces of the revalidator's work, in multiples of what a piece took.
 const RESTS: u32 = 3;
+/// A pass begins early where a worker has many new entries of which an observer is to be told, but not
+/// sooner than so after the last one began.
+const SOONEST: Duration = Duration::from_millis(100);
 
 /// Works piece by piece, so that others get the lock, and the processor, in between; until `piece` says that
-/// there is no more. Returns the time worked.
-fn in_slices(shared: &Shared, mut piece: impl FnMut() -> bool) -> Duration {
-    let mut worked = Duration::ZERO;
+/// there is no more. It says, too, how much of its time an observer took to be told of new flows: that is
+/// time that workers save from then on, so rests are as long as that. Returns the time worked without that,
+/// and that.
+fn in_slices(shared: &Shared, mut piece: impl FnMut() -> (bool, Duration)) -> (Duration, Duration) {
+    let (mut worked, mut told) = (Duration::ZERO, Duration::ZERO);
     loop {
         let begin = Instant::now();
-        let more = piece();
-        let took = begin.elapsed();
+        let (more, telling) = piece();
+        let took = begin.elapsed().saturating_sub(telling);
         worked += took;
+        told += telling;
         if !more || shared.stop.load(Relaxed) {
-            return worked;
+            return (worked, told);
         }
-        std::thread::sleep(took * RESTS);
+        std::thread::sleep(took * RESTS + telling);
     }
 }
 
@@ -40,6 +46,10 @@ pub(super) fn start(
         .spawn(move || {
             let mut earliest = Instant::now();
             let mut next = earliest + interval;
+            let mut soonest = next;
+            let drain = || {
+                in_slices(&shared2, || (revalidator.lock().drain(), Duration::ZERO));
+            };
             while !shared2.stop.load(Relaxed) {
                 let due = |next| match shared2.hurried.load(Relaxed) {
                     true => earliest.min(next),
@@ -49,17 +59,23 @@ pub(super) fn start(
                 let started = Instant::now();
                 if started < due(next) {
                     // Woken because a worker's ring fills up.
-                    in_slices(&shared2, || revalidator.lock().drain());
-                    continue;
+                    drain();
+                    if started < soonest || !revalidator.lock().is_observed() {
+                        continue;
+                    }
                 }
                 shared2.hurried.store(false, Relaxed);
-                in_slices(&shared2, || revalidator.lock().drain());
-                let worked = in_slices(&shared2, || {
-                    !shared2.paused.load(Relaxed) && revalidator.lock().step()
+                drain();
+                let (worked, told) = in_slices(&shared2, || {
+                    let mut revalidator = revalidator.lock();
+                    let more = !shared2.paused.load(Relaxed) && revalidator.step();
+                    (more, revalidator.take_telling())
                 });
-                // At most a twentieth of a processor, however many flows there are.
-                earliest = started + worked * 20;
+                // At most a twentieth of a processor, however many flows there are, and a quarter of one to
+                // tell of new ones, however many somebody makes up.
+                earliest = started + (worked * 20).max(told * 4);
                 next = earliest.max(started + interval);
+                soonest = earliest.max(started + SOONEST);
             }
         })?;
     // Set once, here.
@@ -80,9 +96,13 @@ pub(super) fn start_sweeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>, Data
         .spawn(move || {
             while !shared.stop.load(Relaxed) {
                 std::thread::park_timeout(SWEEP_INTERVAL);
-                in_slices(&shared, || !shared.fragments.sweep(shared.clock.now_ms()));
                 in_slices(&shared, || {
-                    !shared.conntrack.sweep(shared.clock.now_ms(), SWEEP_STEP)
+                    let more = !shared.fragments.sweep(shared.clock.now_ms());
+                    (more, Duration::ZERO)
+                });
+                in_slices(&shared, || {
+                    let more = !shared.conntrack.sweep(shared.clock.now_ms(), SWEEP_STEP);
+                    (more, Duration::ZERO)
                 });
             }
         })?;

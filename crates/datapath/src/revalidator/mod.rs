@@ -156,6 +156,16 @@ impl Revalidator {
         }
         self.observed.iter_mut().for_each(Observed::confirm);
     }
+    /// Whether there is an observer.
+    pub(crate) fn is_observed(&self) -> bool {
+        self.observed.is_some()
+    }
+    /// How long it took to tell an observer of new flows, since this was asked last.
+    pub(crate) fn take_telling(&mut self) -> Duration {
+        self.observed
+            .as_mut()
+            .map_or(Duration::ZERO, Observed::take_telling)
+    }
     /// What a port received and sent without a worker.
     pub(crate) fn port_counts(&self, no: PortNo) -> PortCounts {
         self.observed

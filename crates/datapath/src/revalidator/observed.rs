@@ -14,6 +14,7 @@ use crate::observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts
 use hashbrown::HashTable;
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A flow that was told.
 struct Flow {
@@ -66,6 +67,8 @@ pub(super) struct Observed {
     pass: u64,
     /// Flows told, ever.
     told: u32,
+    /// How long that took, since it was asked for.
+    telling: Duration,
 }
 
 /// A flow's place in the lists.
@@ -95,7 +98,12 @@ impl Observed {
             by_key: HashTable::new(),
             pass: 0,
             told: 0,
+            telling: Duration::ZERO,
         }
+    }
+    /// How long it took to tell of new flows, since this was asked last.
+    pub(super) fn take_telling(&mut self) -> Duration {
+        std::mem::take(&mut self.telling)
     }
     /// The flow of an entry, if it was told.
     pub(super) fn find(&mut self, r: &mut Records, seen: &Seen<'_>) -> Option<FlowId> {
@@ -208,7 +216,9 @@ impl Observed {
             counts: FlowCounts::default(),
             shown,
         });
+        let began = Instant::now();
         self.observer.added(&flow.observed());
+        self.telling += began.elapsed();
         let id = flow.id;
         (self.flows[at as usize], self.marks[at as usize]) = (Some(flow), self.pass);
         let flows = &self.flows;

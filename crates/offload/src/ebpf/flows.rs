@@ -10,8 +10,8 @@
 //! of it at once; their entries are taken out later.
 
 use super::layout::{
-    self, COUNT_WORDS, CPU_DROPPED, CPU_LIMITED, CPU_PEER, CPU_UP, CPU_WORDS, CPUS, ConnKeyBytes, FLOWS,
-    FlowHead, KeyBytes, LIVE_WORDS, MASKS, MASKS_PER_PORT, Origin, SLOTS, UP,
+    self, COUNT_WORDS, CPU_DROPPED, CPU_LIMITED, CPU_PEER, CPU_UP, CPU_WORDS, CPUS, ConnKeyBytes, Device,
+    FLOWS, FlowHead, KeyBytes, LIVE_WORDS, MASKS, MASKS_PER_PORT, Origin, SLOTS, UP,
 };
 use super::load::Loaded;
 use crate::{Handle, Rule, Why};
@@ -20,7 +20,7 @@ use heddle_conntrack::offloaded::ConnId;
 use heddle_datapath::{FlowCounts, PortNo};
 use heddle_sys::veth::{Peer, Peers};
 use heddle_sys::{TapQueue, shared_words};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,9 +30,9 @@ const PROGRAMS_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A port whose device is diverted.
 pub(super) struct Diverted {
-    pub(super) tap: Arc<TapQueue>,
-    /// The index of the tap device.
-    pub(super) miss: u32,
+    /// What is not forwarded is read from there, and the index of that device. `None`: an internal port,
+    /// whose packets go up by themselves.
+    pub(super) miss: Option<(Arc<TapQueue>, u32)>,
     pub(super) slot: u32,
     pub(super) peer: Option<(Peer, [u8; 6])>,
     /// Keeps other switches from the device.
@@ -44,6 +44,7 @@ pub(super) struct Diverted {
 pub(super) struct Way {
     pub(super) ifindex: u32,
     pub(super) mtu: u32,
+    pub(super) internal: bool,
 }
 
 struct Installed {
@@ -71,6 +72,8 @@ pub(super) struct State {
     pub(super) diverted: HashMap<u32, Diverted>,
     /// Devices that were diverted since ports were set last.
     pub(super) fresh: Vec<u32>,
+    /// Devices of internal ports to which the program could not be put.
+    pub(super) refused: HashSet<u32>,
     pub(super) peers: Option<Peers>,
     pub(super) rounds: u32,
     masks: Vec<Option<(KeyBytes, usize)>>,
@@ -128,6 +131,7 @@ impl State {
             ways: HashMap::new(),
             diverted: HashMap::new(),
             fresh: Vec::new(),
+            refused: HashSet::new(),
             peers: Peers::new().ok(),
             rounds: 0,
             masks: vec![None; MASKS],
@@ -150,8 +154,7 @@ impl State {
 
     /// Finds out what an earlier process left. Its flows count on until [`State::drop_adopted`].
     pub(super) fn adopt(&mut self) {
-        let flows: Vec<_> = self.loaded.flows.iter().filter_map(Result::ok).collect();
-        for (key, flow) in flows {
+        for (key, flow) in self.loaded.all_flows() {
             let (count, slot) = layout::head(&flow);
             self.next_count = self.next_count.max(count + 1);
             self.next_slot = self.next_slot.max(slot + 1);
@@ -257,7 +260,10 @@ impl State {
             return Err(Why::InPort);
         };
         let masks = self.mask_ids(Origin::port(ifindex));
-        let bytes = layout::port(d.miss, &masks, d.peer.map(|(_, mac)| mac));
+        let miss = d.miss.as_ref().map(|(_, index)| *index);
+        let bytes = layout::port(miss, &masks);
+        let out = layout::out(ifindex, d.peer.map(|(_, mac)| mac));
+        self.loaded.outs.set(d.slot, out, 0).map_err(|e| refused(&e))?;
         self.loaded
             .ports
             .insert(ifindex, bytes, 0)
@@ -362,7 +368,15 @@ impl State {
             mtu,
             era: self.era,
         };
-        layout::flow(head, rule, |no| self.ways.get(&no.0).map(|w| w.ifindex)).ok_or(Why::TooManyActions)
+        let device = |no: PortNo| {
+            let way = self.ways.get(&no.0)?;
+            Some(Device {
+                ifindex: way.ifindex,
+                internal: way.internal,
+                slot: self.diverted.get(&way.ifindex).map_or(0, |d| d.slot),
+            })
+        };
+        layout::flow(head, rule, device).ok_or(Why::TooManyActions)
     }
 
     pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
@@ -376,7 +390,12 @@ impl State {
         let slot = self.slot_of(ifindex).ok_or(Why::InPort)?;
         self.encode(rule, 0, slot)?;
         let mask = layout::mask(rule);
-        let origin = Origin::of(&layout::key(rule, ifindex, 0, self.era));
+        let bare = layout::key(rule, ifindex, 0, self.era);
+        let origin = Origin::of(&bare);
+        // Packets that come in carry nothing, and a key of them has no room for more.
+        if origin.is_port() && layout::of_first(&layout::first(&bare)) != bare {
+            return Err(Why::Stage);
+        }
         let id = self.take_mask(origin, &mask)?;
         let key = layout::key(rule, ifindex, id, self.era);
         let left = self.adopted.flows.remove(&key);
@@ -386,7 +405,7 @@ impl State {
         };
         let done = self
             .encode(rule, count, slot)
-            .and_then(|flow| self.loaded.flows.insert(key, flow, 0).map_err(|e| refused(&e)));
+            .and_then(|flow| self.loaded.insert_flow(&key, flow).map_err(|e| refused(&e)));
         if left.is_some() {
             // Its flow had the mask, too.
             self.wait();
@@ -430,7 +449,7 @@ impl State {
         let done = slot
             .ok_or(Why::InPort)
             .and_then(|slot| self.encode(rule, count, slot))
-            .and_then(|flow| self.loaded.flows.insert(key, flow, 0).map_err(|e| refused(&e)));
+            .and_then(|flow| self.loaded.insert_flow(&key, flow).map_err(|e| refused(&e)));
         if let Err(why) = done {
             return (self.remove(at), Err(why));
         }
@@ -446,8 +465,7 @@ impl State {
         let Some(mut flow) = self.installed.remove(&at) else {
             return FlowCounts::default();
         };
-        // It fails where it is not there any more.
-        let _ = self.loaded.flows.remove(&flow.key);
+        self.loaded.remove_flow(&flow.key);
         self.wait();
         let counts = self.more(flow.count, &mut flow.read, 0);
         self.free_counts.push(flow.count);
@@ -478,7 +496,7 @@ impl State {
         }
         adopted.slots.iter().for_each(|slot| self.end_slot(*slot));
         for key in adopted.flows.keys() {
-            let _ = self.loaded.flows.remove(key);
+            self.loaded.remove_flow(key);
         }
         self.wait();
         for (key, count) in &adopted.flows {

@@ -59,6 +59,8 @@ pub const CPU_LIMITED: usize = 11;
 
 /// A key, or a mask.
 pub type KeyBytes = [u8; 112];
+/// What of a key counts for packets as they come in: the rest is zero.
+pub type FirstBytes = [u8; 64];
 /// A flow.
 pub type FlowBytes = [u8; HEAD + OP * MAX_OPS];
 /// Masks that packets of a stage are looked up with.
@@ -71,6 +73,8 @@ pub type ConnKeyBytes = [u8; 40];
 pub type ConnBytes = [u8; 72];
 /// A port.
 pub type PortBytes = [u8; 40];
+/// A port to send by.
+pub type OutBytes = [u8; 12];
 
 /// Offset of the mask's number in a key.
 const MASK_ID: usize = 23;
@@ -137,6 +141,18 @@ pub fn packet(h: &Headers, ifindex: u32) -> KeyBytes {
 /// The mask of a rule.
 pub fn mask(rule: &Rule) -> KeyBytes {
     headers(&rule.mask, u32::MAX, u8::MAX)
+}
+
+/// The part of a key that counts for packets as they come in.
+pub fn first(key: &KeyBytes) -> FirstBytes {
+    *key.first_chunk().expect("a key is longer")
+}
+
+/// The whole of such a key.
+pub fn of_first(key: &FirstBytes) -> KeyBytes {
+    let mut all = [0; 112];
+    all[..key.len()].copy_from_slice(key);
+    all
 }
 
 /// The mask's number in a key.
@@ -290,8 +306,19 @@ pub fn head(flow: &FlowBytes) -> (u32, u32) {
     (word(0), word(4))
 }
 
+/// A device that packets are sent by.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    /// Its index.
+    pub ifindex: u32,
+    /// It is one of an internal port.
+    pub internal: bool,
+    /// The slot of its port; 0: none.
+    pub slot: u32,
+}
+
 /// A flow. `None`: it has too many steps, or a port has no device.
-pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<u32>) -> Option<FlowBytes> {
+pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<Device>) -> Option<FlowBytes> {
     let ops = &rule.ops;
     let most = if rule.outer.is_some() { OUTER_OP } else { MAX_OPS };
     let n_ops = u32::try_from(ops.len()).ok().filter(|n| *n as usize <= most)?;
@@ -313,7 +340,17 @@ pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<u32>)
     for (i, op) in ops.iter().enumerate() {
         let mut rest = [0; 2];
         let (kind, x, y, data) = match op {
-            Op::Output(no) => (1, u16::from(ends && last == Some(i)), device(*no)?, [0; 6]),
+            Op::Output(no) => {
+                let d = device(*no)?;
+                let is_last = u16::from(ends && last == Some(i));
+                let [a, b, c, e] = d.slot.to_ne_bytes();
+                (
+                    1,
+                    is_last | u16::from(d.internal) << 1,
+                    d.ifindex,
+                    [a, b, c, e, 0, 0],
+                )
+            }
             Op::EthDst(mac) => (2, 0, 0, *mac),
             Op::EthSrc(mac) => (3, 0, 0, *mac),
             Op::Ipv4Src(a) => (4, 0, u32::from_ne_bytes(*a), [0; 6]),
@@ -337,7 +374,8 @@ pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<u32>)
                 let push = rule.outer.as_ref()?;
                 let (low, more) = push.source_ports();
                 let len = u16::try_from(push.header.len()).ok()?;
-                (15, len, u32::from(low) | u32::from(more) << 16, [0; 6])
+                let ports = u32::from(low) | u32::from(more) << 16;
+                (15, len, ports, [u8::from(push.csum), 0, 0, 0, 0, 0])
             }
             Op::Decap(d) => {
                 // The option's length in words stands behind its class and type.
@@ -352,6 +390,7 @@ pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<u32>)
                     [kind, 0, 0, 0, c0, c1],
                 )
             }
+            Op::Ipv6Word { at, word } => (17, u16::from(*at), u32::from_ne_bytes(*word), [0; 6]),
         };
         let (kind, x): (u16, u16) = (kind, x);
         w = w
@@ -368,11 +407,19 @@ pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<u32>)
     Some(w.bytes)
 }
 
-/// A port: the index of the device by which its packets go up, its masks, and its peer's address.
-pub fn port(miss: u32, ids: &[u8], peer: Option<[u8; 6]>) -> PortBytes {
+/// A port: the index of the device by which its packets go up, none for an internal one, and its masks.
+pub fn port(miss: Option<u32>, ids: &[u8]) -> PortBytes {
     Writer::<40>::new()
-        .put(&miss.to_ne_bytes())
+        .put(&miss.unwrap_or(0).to_ne_bytes())
         .put(&masks(ids))
+        .put(&u32::from(miss.is_none()).to_ne_bytes())
+        .bytes
+}
+
+/// A port to send by: its device, and its peer's address.
+pub fn out(ifindex: u32, peer: Option<[u8; 6]>) -> OutBytes {
+    Writer::<12>::new()
+        .put(&ifindex.to_ne_bytes())
         .put(&peer.unwrap_or_default())
         .put(&[u8::from(peer.is_some()), 0])
         .bytes

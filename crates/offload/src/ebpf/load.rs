@@ -5,10 +5,10 @@
 //! the same version. A program of another version cannot be taken over: its filters are replaced.
 
 use super::layout::{
-    COUNT_WORDS, CPU_WORDS, CPUS, ConnBytes, ConnKeyBytes, FLOWS, FlowBytes, KeyBytes, LIVE, LIVE_WORDS,
-    MasksBytes, PortBytes, SLOTS, StageBytes,
+    self, COUNT_WORDS, CPU_WORDS, CPUS, ConnBytes, ConnKeyBytes, FLOWS, FirstBytes, FlowBytes, KeyBytes,
+    LIVE, LIVE_WORDS, MasksBytes, Origin, OutBytes, PortBytes, SLOTS, StageBytes,
 };
-use aya::maps::{Array, HashMap, Map, MapData, MapInfo};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo};
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType, loaded_programs, tc};
 use heddle_sys::shared_words::SharedWords;
@@ -22,8 +22,10 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/cl
 
 /// The program's name, and those of its maps.
 const PROGRAM: &str = "hd_ingress";
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 11] = [
     "hd_ports",
+    "hd_outs",
+    "hd_first",
     "hd_masks",
     "hd_flows",
     "hd_stages",
@@ -38,11 +40,33 @@ const NAMES: [&str; 9] = [
 const PRIORITY: u16 = 0x4844;
 const HANDLE: TcHandle = TcHandle::new(0, 1);
 
+/// Where the program is at a device.
+#[derive(Clone, Copy)]
+pub(super) enum Hook {
+    /// Before the host's stack, for what the device receives.
+    Ingress,
+    /// Before the device, for what the host's stack sends.
+    Egress,
+}
+
+impl Hook {
+    fn kind(self) -> TcAttachType {
+        match self {
+            Self::Ingress => TcAttachType::Ingress,
+            Self::Egress => TcAttachType::Egress,
+        }
+    }
+}
+
 /// The program and its maps.
 pub(super) struct Loaded {
     program: SchedClassifier,
     pub(super) ports: HashMap<MapData, u32, PortBytes>,
     pub(super) masks: Array<MapData, KeyBytes>,
+    pub(super) outs: Array<MapData, OutBytes>,
+    /// Flows of packets as they come in,
+    pub(super) first: HashMap<MapData, FirstBytes, FlowBytes>,
+    /// and of those behind a recirculation or a tunnel.
     pub(super) flows: HashMap<MapData, KeyBytes, FlowBytes>,
     pub(super) stages: HashMap<MapData, StageBytes, MasksBytes>,
     pub(super) conns: HashMap<MapData, ConnKeyBytes, ConnBytes>,
@@ -88,6 +112,8 @@ fn assemble(program: SchedClassifier, mut maps: StdMap<String, Map>) -> Result<L
         program,
         ports: HashMap::try_from(take("hd_ports")?).map_err(e)?,
         masks: Array::try_from(take("hd_masks")?).map_err(e)?,
+        outs: Array::try_from(take("hd_outs")?).map_err(e)?,
+        first: HashMap::try_from(take("hd_first")?).map_err(e)?,
         flows: HashMap::try_from(take("hd_flows")?).map_err(e)?,
         stages: HashMap::try_from(take("hd_stages")?).map_err(e)?,
         conns: HashMap::try_from(take("hd_conns")?).map_err(e)?,
@@ -192,8 +218,8 @@ fn io_error(error: impl Error) -> io::Error {
 }
 
 impl Loaded {
-    /// Puts the program to the ingress of a device, in the place of one that is there.
-    pub(super) fn attach(&mut self, name: &str) -> io::Result<()> {
+    /// Puts the program to a device, in the place of one that is there.
+    pub(super) fn attach(&mut self, name: &str, hook: Hook) -> io::Result<()> {
         // It is there already, mostly because of an earlier process.
         let _ = tc::qdisc_add_clsact(name);
         let options = || {
@@ -203,14 +229,11 @@ impl Loaded {
                 classid: None,
             })
         };
-        let fresh = self
-            .program
-            .attach_with_options(name, TcAttachType::Ingress, options());
+        let fresh = self.program.attach_with_options(name, hook.kind(), options());
         let id = match fresh {
             Ok(id) => id,
             Err(_) => {
-                let there =
-                    SchedClassifierLink::attached(name, TcAttachType::Ingress, PRIORITY, HANDLE, None)?;
+                let there = SchedClassifierLink::attached(name, hook.kind(), PRIORITY, HANDLE, None)?;
                 self.program.attach_to_link(there).map_err(io_error)?
             }
         };
@@ -219,6 +242,29 @@ impl Loaded {
             std::mem::forget(link);
         }
         Ok(())
+    }
+    /// Writes a flow.
+    pub(super) fn insert_flow(&mut self, key: &KeyBytes, flow: FlowBytes) -> Result<(), MapError> {
+        match Origin::of(key).is_port() {
+            true => self.first.insert(layout::first(key), flow, 0),
+            false => self.flows.insert(key, flow, 0),
+        }
+    }
+    /// Takes a flow out; one that is not there is none less.
+    pub(super) fn remove_flow(&mut self, key: &KeyBytes) {
+        let _ = match Origin::of(key).is_port() {
+            true => self.first.remove(&layout::first(key)),
+            false => self.flows.remove(key),
+        };
+    }
+    /// All flows.
+    pub(super) fn all_flows(&self) -> Vec<(KeyBytes, FlowBytes)> {
+        let first = self.first.iter().filter_map(Result::ok);
+        let flows = self.flows.iter().filter_map(Result::ok);
+        first
+            .map(|(key, flow)| (layout::of_first(&key), flow))
+            .chain(flows)
+            .collect()
     }
     /// The program, to be run by tests.
     #[cfg(test)]
@@ -230,6 +276,11 @@ impl Loaded {
 /// Takes the program off a device.
 pub(super) fn detach(name: &str) -> io::Result<()> {
     use aya::programs::Link as _;
-    let link = SchedClassifierLink::attached(name, TcAttachType::Ingress, PRIORITY, HANDLE, None)?;
-    link.detach().map_err(io_error)
+    let mut done = Err(io::ErrorKind::NotFound.into());
+    for hook in [Hook::Ingress, Hook::Egress] {
+        let link = SchedClassifierLink::attached(name, hook.kind(), PRIORITY, HANDLE, None)?;
+        let one = link.detach().map_err(io_error);
+        done = done.or(one);
+    }
+    done
 }

@@ -4,9 +4,12 @@
 //! what the port received and the program did not forward, with segment trains and unfinished checksums as
 //! they were. One tap per port tells the port without a byte in the packet, has room of its own, so that no
 //! port's misses take another's, and is read by the port's own receive queue.
+//!
+//! An *internal port* is the other way round: what the host's stack sends leaves by its tap device, so the
+//! program is at that device's egress, and what it does not forward goes on to the switch by itself.
 
 use super::flows::{Diverted, State, Way};
-use super::load;
+use super::load::{self, Hook};
 use crate::PortLink;
 use heddle_datapath::PortNo;
 use heddle_sys::{LinkCtl, TapOpen, TapQueue};
@@ -52,16 +55,17 @@ fn make_miss(ifindex: u32) -> io::Result<(TapQueue, u32)> {
 
 impl State {
     pub(super) fn divert(&mut self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>> {
-        if let Some(d) = self.diverted.get(&ifindex) {
-            return Ok(Arc::clone(&d.tap));
+        match self.diverted.get(&ifindex).map(|d| &d.miss) {
+            Some(Some((tap, _))) => return Ok(Arc::clone(tap)),
+            Some(None) => self.let_go(ifindex),
+            None => {}
         }
         let claim = claim(ifindex)?;
         let (tap, miss) = make_miss(ifindex)?;
         let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
         let tap = Arc::new(tap);
         let d = Diverted {
-            tap: Arc::clone(&tap),
-            miss,
+            miss: Some((Arc::clone(&tap), miss)),
             slot,
             peer: None,
             _claim: Some(claim),
@@ -71,13 +75,60 @@ impl State {
         let done = self
             .write_port(ifindex)
             .map_err(|why| io::Error::other(why.to_string()))
-            .and_then(|()| self.loaded.attach(name));
+            .and_then(|()| self.loaded.attach(name, Hook::Ingress));
         if let Err(error) = done {
             self.let_go(ifindex);
             return Err(error);
         }
         self.fresh.push(ifindex);
         Ok(tap)
+    }
+    /// Puts the program to the devices of internal ports, and takes it off those that are none any more.
+    fn set_internal(&mut self, ports: &[PortLink]) {
+        let wanted: HashMap<u32, &str> = ports
+            .iter()
+            .filter(|p| p.internal)
+            .map(|p| (p.ifindex, p.name.as_str()))
+            .collect();
+        let gone = |(ifindex, d): (&u32, &Diverted)| {
+            (d.miss.is_none() && !wanted.contains_key(ifindex)).then_some(*ifindex)
+        };
+        let gone: Vec<u32> = self.diverted.iter().filter_map(gone).collect();
+        gone.into_iter().for_each(|ifindex| self.let_go(ifindex));
+        self.refused.retain(|ifindex| wanted.contains_key(ifindex));
+        for (ifindex, name) in wanted {
+            if self.diverted.contains_key(&ifindex) || self.refused.contains(&ifindex) {
+                continue;
+            }
+            if let Err(error) = self.take_internal(ifindex) {
+                self.refused.insert(ifindex);
+                log::warn!(
+                    target: "netdev_offload",
+                    "{name}: nothing that comes from there is offloaded ({error})"
+                );
+            }
+        }
+    }
+    /// Puts the program to the device of an internal port.
+    fn take_internal(&mut self, ifindex: u32) -> io::Result<()> {
+        let name = load::name_of(ifindex).ok_or(io::ErrorKind::NotFound)?;
+        let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
+        let d = Diverted {
+            miss: None,
+            slot,
+            peer: None,
+            _claim: None,
+        };
+        self.diverted.insert(ifindex, d);
+        let done = self
+            .write_port(ifindex)
+            .map_err(|why| io::Error::other(why.to_string()))
+            .and_then(|()| self.loaded.attach(&name, Hook::Egress));
+        match done {
+            Ok(()) => self.fresh.push(ifindex),
+            Err(_) => self.let_go(ifindex),
+        }
+        done
     }
     pub(super) fn release(&mut self, name: &str, ifindex: u32) {
         // It fails where the device is gone, and the program with it.
@@ -102,11 +153,13 @@ impl State {
     }
 
     pub(super) fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
+        self.set_internal(ports);
         self.find_peers(None);
         let way = |p: &PortLink| {
             let way = Way {
                 ifindex: p.ifindex,
                 mtu: p.mtu,
+                internal: p.internal,
             };
             (p.no.0, way)
         };

@@ -14,6 +14,7 @@ use heddle_tunnel::{Encap, Outer, TunnelPush};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The device of packets that are given to the kernel.
 const LOOPBACK: u32 = 1;
@@ -149,6 +150,13 @@ fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
         (true, Op::Ttl(value)),
         (ports, Op::L4Src(0x1000 | u16::from(value))),
         (ports, Op::L4Dst(0x2000 | u16::from(value))),
+        (
+            s.v6,
+            Op::Ipv6Word {
+                at: value & 7,
+                word: [0xfd, value, 1, 2],
+            },
+        ),
     ];
     let chosen = able
         .iter()
@@ -184,10 +192,14 @@ fn state() -> Option<State> {
     let way = Way {
         ifindex: LOOPBACK,
         mtu: 1500,
+        internal: false,
     };
     state.ways.insert(1, way);
     let slot = state.take_slot().unwrap();
-    let tap = heddle_sys::TapOpen::new("hdtest%d".trim_end_matches("%d")).open();
+    // Tests run beside each other.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("hdtest{}", NEXT.fetch_add(1, Ordering::Relaxed));
+    let tap = heddle_sys::TapOpen::new(&name).open();
     let Ok(tap) = tap else {
         eprintln!("not tested: no tap device can be made");
         return None;
@@ -195,8 +207,7 @@ fn state() -> Option<State> {
     state.diverted.insert(
         LOOPBACK,
         Diverted {
-            tap: tap.into(),
-            miss: 0,
+            miss: Some((tap.into(), 0)),
             slot,
             peer: None,
             _claim: None,
@@ -226,7 +237,7 @@ fn the_program_does_what_its_twin_does() {
     let mut runner = TestRunner::new(ProptestConfig::with_cases(600));
     // Often a packet of the flow, sometimes another one.
     let other = prop_oneof![2 => Just(None), 1 => shape().prop_map(Some)];
-    let all = (shape(), other, 0_u16..1024, 0_u16..256, any::<u8>());
+    let all = (shape(), other, 0_u16..1024, 0_u16..512, any::<u8>());
     let mut forwarded = 0;
     let mut seen = std::cell::RefCell::new((&mut state, &mut forwarded));
     runner
@@ -288,7 +299,7 @@ fn one_write_ends_a_ports_flows_and_masks_are_bounded() {
         state.remove(at);
     }
     assert_eq!(state.mask_ids(layout::Origin::port(LOOPBACK)), []);
-    assert_eq!(state.loaded.flows.keys().count(), 0);
+    assert_eq!(state.loaded.all_flows().len(), 0);
 }
 
 /// Headers of a tunnel from 10.5.0.1 to 10.5.0.2; of Geneve with a word of options, if that has one.
@@ -337,16 +348,16 @@ fn packets_go_into_tunnels_as_in_the_twin() {
     let option = prop::option::of((any::<u8>(), any::<u8>()));
     let all = (
         shape(),
-        0_u16..256,
+        0_u16..512,
         any::<u8>(),
-        any::<bool>(),
+        any::<[bool; 2]>(),
         option,
         0_u32..1 << 24,
     );
     let mut forwarded = 0;
     let mut seen = std::cell::RefCell::new((&mut state, &mut forwarded));
     runner
-        .run(&all, |(of, writes, value, geneve, option, vni)| {
+        .run(&all, |(of, writes, value, [geneve, csum], option, vni)| {
             let (state, forwarded) = &mut *seen.borrow_mut();
             let mut rule = rule(&of, 0x3ff, writes, value);
             rule.ops = rule.ops[..rule.ops.len() - 1]
@@ -354,7 +365,7 @@ fn packets_go_into_tunnels_as_in_the_twin() {
                 .copied()
                 .chain([Op::Encap, Op::Output(PortNo(1))])
                 .collect();
-            rule.outer = Some(outer(geneve, option, vni, false));
+            rule.outer = Some(outer(geneve, option, vni, csum));
             let packet = frame(&of);
             state.install(1, &rule).unwrap();
             let (verdict, bytes) = run(state, &packet);
@@ -389,7 +400,7 @@ fn packets_come_out_of_tunnels_as_in_the_twin() {
         prop::option::weighted(0.3, any::<bool>()),
     );
     let all = (
-        (shape(), 0_u16..1024, 0_u16..256, any::<u8>()),
+        (shape(), 0_u16..1024, 0_u16..512, any::<u8>()),
         (any::<[bool; 2]>(), option, 1_u32..4),
         matches,
         broken,

@@ -296,6 +296,10 @@ pub(super) fn forward_all(
                 Op::EthSrc(mac) => out[6..12].copy_from_slice(mac),
                 Op::Ipv4Src(a) => out[26..30].copy_from_slice(a),
                 Op::Ipv4Dst(a) => out[30..34].copy_from_slice(a),
+                Op::Ipv6Word { at, word } => {
+                    let at = 22 + 4 * usize::from(*at);
+                    out[at..at + 4].copy_from_slice(word);
+                }
                 Op::Tos { value, mask } if v4 => out[15] = out[15] & !mask | value,
                 Op::Tos { value, mask } => {
                     let tos = (out[14] << 4 | out[15] >> 4) & !mask | value;

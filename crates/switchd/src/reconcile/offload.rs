@@ -1,4 +1,4 @@
-//! `hw-offload` and `heddle-ebpf`: flows of `system` ports go to a program in the kernel.
+//! `hw-offload` and `heddle-ebpf`: flows of `system` and `internal` ports go to a program in the kernel.
 //!
 //! It is decided once, by the first configuration, as in Open vSwitch: a port opens its device in one way or
 //! the other. What an earlier daemon left in the kernel is taken over, or taken away.
@@ -43,7 +43,7 @@ fn start() -> Option<Ebpf> {
     };
     match Ebpf::start(owner) {
         Ok(ebpf) => {
-            log::info!(target: "netdev_offload", "eBPF is on: flows of system ports are offloaded to the kernel");
+            log::info!(target: "netdev_offload", "eBPF is on: flows of system and internal ports are offloaded to the kernel");
             Some(ebpf)
         }
         Err(why) => {
@@ -111,16 +111,22 @@ impl Reconciler {
             };
             let free = b.ifaces.values().filter(|i| !limited(&i.name));
             free.filter_map(|i| Some((i.name.clone(), i.status.clone(), i.device()?)))
-                .map(|(name, status, (device, no))| (name, status, device.kind(), no))
+                .map(|(name, status, (device, no))| {
+                    // A pod's internal port is elsewhere.
+                    let internal = device.kind() == "internal" && device.is_here();
+                    let can = internal || device.kind() == "system";
+                    (name, status, can.then_some(internal), no)
+                })
                 .collect()
         };
-        for (name, status, kind, no) in self.bridges.values().flat_map(of) {
-            if kind == "system" && status.ifindex != 0 {
+        for (name, status, internal, no) in self.bridges.values().flat_map(of) {
+            if let Some(internal) = internal.filter(|_| status.ifindex != 0) {
                 ports.push(PortLink {
                     no,
                     name,
                     ifindex: status.ifindex,
                     mtu: status.mtu,
+                    internal,
                 });
             }
         }
