@@ -83,8 +83,8 @@ pub(crate) struct Plan {
     rest_sum: u16,
     /// First source port, and how many there are less one.
     ports: (u16, u16),
-    /// Of headers in which only lengths, checksums and the UDP source port are filled in: the template, at the
-    /// end.
+    /// Of headers in which only lengths, checksums and the UDP source port are filled in: the template, at
+    /// the end.
     block: Option<Box<[u8; BLOCK]>>,
 }
 

@@ -43,8 +43,8 @@ impl Sum {
     pub fn bytes(self, b: &[u8]) -> Self {
         let (words, rest) = b.as_chunks::<8>();
         let word = |b: &[u8; 8]| u128::from(u64::from_ne_bytes(*b));
-        // In the processor's byte order: words may be swapped before they are added or after it (RFC 1071, 2).
-        // Two sums side by side, so that one addition need not wait for the other's carry.
+        // In the processor's byte order: words may be swapped before they are added or after it (RFC 1071,
+        // 2). Two sums side by side, so that one addition need not wait for the other's carry.
         let (mut even, mut odd) = (0, 0);
         let (pairs, last) = words.as_chunks::<2>();
         for [x, y] in pairs {

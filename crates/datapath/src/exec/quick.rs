@@ -1,10 +1,10 @@
 //! The rewrites of a router, for packets that are laid out alike: Ethernet addresses, and IPv4 fields whose
 //! change concerns no other header.
 //!
-//! **Shape.** A rewrite is looked at once for all packets of a line and becomes words to keep and words to put
-//! ([`Quick::of`]); per packet that is a load, two operations and a store of each. Whatever is not of this
-//! kind is [`super::set`]'s, which is also the plain twin: a packet that has no room for the header is left
-//! to it, and a property test compares the two.
+//! **Shape.** A rewrite is looked at once for all packets of a line and becomes words to keep and words to
+//! put ([`Quick::of`]); per packet that is a load, two operations and a store of each. Whatever is not of
+//! this kind is [`super::set`]'s, which is also the plain twin: a packet that has no room for the header is
+//! left to it, and a property test compares the two.
 //!
 //! **Checksum.** IPv4's follows by RFC 1624; sums of 16-bit words may be taken in either byte order, so it
 //! is done in the processor's.
@@ -33,9 +33,14 @@ pub(super) enum Quick {
     },
 }
 
-/// Six bytes as the low ones of a word.
-fn six(b: [u8; 6]) -> u64 {
-    u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], 0, 0])
+/// Two addresses, the destination first, as words of the frame.
+fn words(dst: [u8; 6], src: [u8; 6]) -> (u64, u32) {
+    let [a, b, c, d, e, f] = dst;
+    let [g, h, i, j, k, l] = src;
+    (
+        u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        u32::from_le_bytes([i, j, k, l]),
+    )
 }
 
 fn byte(m: &Masked<u8>) -> Words<u8> {
@@ -50,21 +55,16 @@ impl Quick {
     pub(super) fn of(action: &Action, meta: &Meta) -> Option<Self> {
         match action {
             Action::SetEth { src, dst } if meta.packet_type == packet_type::ETHERNET => {
-                // The destination comes first.
-                let mask = u128::from(six(dst.mask)) | u128::from(six(src.mask)) << 48;
-                let put = (u128::from(six(dst.value)) | u128::from(six(src.value)) << 48) & mask;
-                let low = |w: u128| (w & u128::from(u64::MAX)) as u64;
-                let high = |w: u128| (w >> 64) as u32;
-                Some(Self::Eth(
-                    Words {
-                        keep: !low(mask),
-                        put: low(put),
-                    },
-                    Words {
-                        keep: !high(mask),
-                        put: high(put),
-                    },
-                ))
+                let (mask, value) = (words(dst.mask, src.mask), words(dst.value, src.value));
+                let low = Words {
+                    keep: !mask.0,
+                    put: value.0 & mask.0,
+                };
+                let high = Words {
+                    keep: !mask.1,
+                    put: value.1 & mask.1,
+                };
+                Some(Self::Eth(low, high))
             }
             Action::SetIpv4 { src, dst, tos, ttl } if src.mask | dst.mask == 0 => Some(Self::Ipv4 {
                 at: meta.l3.into(),

@@ -5,14 +5,14 @@
 //! is looked up under many masks may cost as much. Three rules keep dear packets from starving the others.
 //! They are **work conserving**: where nothing waits, nothing is held back.
 //!
-//! 1. **Between queues.** While several queues have packets, a turn of packets of which a burst would cost more
-//!    than [`ROUND`] cycles is limited to half of [`QUANTUM`], by what the queue's packets have cost lately:
-//!    nobody's ring runs over because another's turn takes long. Cheaper ones always come in bursts: a few at a
-//!    time are dearer each, and a limit that makes them dear would keep itself up. And a queue turn cost more
-//!    than [`QUANTUM`] cycles waits while other queues have more packets than one turn took, for as many
-//!    cycles as its turn cost, times the number of those queues. So each of them gets at least the cycles that
-//!    it got, and a queue that is drained each time is never made to wait for anybody. The packets of the
-//!    waiting queue stay in its ring: its sender notices, others do not.
+//! 1. **Between queues.** While several queues have packets, a turn of packets of which a burst would cost
+//!    more than [`ROUND`] cycles is limited to half of [`QUANTUM`], by what the queue's packets have cost
+//!    lately: nobody's ring runs over because another's turn takes long. Cheaper ones always come in bursts:
+//!    a few at a time are dearer each, and a limit that makes them dear would keep itself up. And a queue
+//!    turn cost more than [`QUANTUM`] cycles waits while other queues have more packets than one turn took,
+//!    for as many cycles as its turn cost, times the number of those queues. So each of them gets at least
+//!    the cycles that it got, and a queue that is drained each time is never made to wait for anybody. The
+//!    packets of the waiting queue stay in its ring: its sender notices, others do not.
 //! 2. **Within a queue: the miss budget.** In one ring, packets of established flows wait behind those of new
 //!    ones. As long as a queue is behind although it has such established packets, and has been for
 //!    [`BEHIND_WINDOWS`] windows of [`WINDOW`] cycles, its misses may take a share of the time that is halved

@@ -196,8 +196,8 @@ impl<'w> Ctx<'w> {
             });
             self.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
             // An entry that is looked at again asks too: the way may have appeared just now, and the packet
-            // after that should not be the one that is lost. A trace without a packet does not; then, and where
-            // nobody could be asked, the next packet is to ask.
+            // after that should not be the one that is lost. A trace without a packet does not; then, and
+            // where nobody could be asked, the next packet is to ask.
             let asked = (self.learn || self.report.is_none()) && {
                 let source = way.route.source;
                 let port = way.port.no;
