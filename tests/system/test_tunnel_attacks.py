@@ -21,7 +21,7 @@ from test_tunnels import attach, kernel_node, link, node, nodes, transfer, tunne
 HERE, THERE = "172.31.0.1", "172.31.0.2"
 INNER = f.ethernet("02:00:00:00:05:01", "02:00:00:00:05:02", 0x0800,
                    f.ipv4("10.5.0.9", "10.5.0.1", 17, f.udp("10.5.0.9", "10.5.0.1", 7, 7, b"x" * 30)))
-POP, CSUM, TTL, FRAGMENT, OPTION = (f"datapath_drop_tunnel_{what}" for what in ("pop_error", "bad_csum", "ttl", "fragment", "option"))
+POP, CSUM, TTL, FRAGMENT, OPTION, METADATA = (f"datapath_drop_tunnel_{what}" for what in ("pop_error", "bad_csum", "ttl", "fragment", "option", "metadata"))
 
 
 def geneve(inner=INNER, vni=77, ver=0, options=b"", words=None, proto=0x6558, flags=0):
@@ -52,7 +52,28 @@ def in_gre(data, **ip):
     return f.ipv4(THERE, HERE, 47, data, **ip)
 
 
+def stt_frame(inner=INNER, key=81, version=0, flags=0, l4=0, mss=0, tci=0):
+    return struct.pack("!BBBBHHQH", version, flags, l4, 0, mss, tci, key, 0) + inner
+
+
+def in_stt(frame, place=0, upto=None, length=None, number=1, tcp=0x18, good=True, source=THERE, sport=40000, **ip):
+    """Part of an STT frame, from one byte to another."""
+    length = len(frame) if length is None else length
+    segment = f.tcp(source, HERE, sport, 7471, tcp, frame[place:upto], good=good, seq=length << 16 | place, ack=number)
+    return f.ipv4(source, HERE, 6, segment, **ip)
+
+
+STT = stt_frame()
 KEY79 = struct.pack("!I", 79)
+
+
+def stt_with_options():
+    head = f.tcp(THERE, HERE, 40001, 7471, 0x18, b"\1" * 8 + STT, seq=len(STT) << 16, ack=2)
+    head = head[:12] + struct.pack("!H", 7 << 12 | 0x18) + head[14:16] + b"\0\0" + head[18:]
+    csum = f.checksum(f.pseudo(THERE, HERE, 6, len(head)) + head)
+    return head[:16] + struct.pack("!H", csum) + head[18:]
+
+
 # What is sent, as an IP packet, and the name that it is dropped under.
 HOSTILE = {
     "no Geneve header": (in_udp(6081, b"\0\0\0\0"), POP),
@@ -86,6 +107,20 @@ HOSTILE = {
     "ERSPAN of version 3": (in_gre(gre(b"\0\0\0\1" + b"\x30\0\0\1" + b"\0" * 8 + INNER, flags=0x1000, proto=0x22eb)), POP),
     "ERSPAN cut off": (in_gre(gre(b"\0\0\0\1" + b"\x10\0", flags=0x1000, proto=0x88be)), POP),
     "ERSPAN 2 cut off": (in_gre(gre(b"\0\0\0\1" + b"\x20\0\0\1" + b"\0\0\0", flags=0x1000, proto=0x22eb)), POP),
+    "STT of another version": (in_stt(stt_frame(version=1)), POP),
+    "STT without a frame": (in_stt(b""), POP),
+    "STT shorter than its header": (in_stt(STT[:17]), POP),
+    "STT that begins a connection": (in_stt(STT, tcp=0x12), POP),
+    "STT with a wrong checksum": (in_stt(STT, good=False), CSUM),
+    "STT without time to live": (in_stt(STT, ttl=0), TTL),
+    "STT, a first fragment": (in_stt(STT, frag=0x2000), FRAGMENT),
+    "STT longer than its frame": (in_stt(STT, length=len(STT) - 1), "datapath_drop_tunnel_segment_beyond"),
+    "STT from behind its frame's end": (f.ipv4(THERE, HERE, 6, f.tcp(THERE, HERE, 4, 7471, 0x18, STT, seq=len(STT) << 16 | 60000)),
+                                        "datapath_drop_tunnel_segment_beyond"),
+    "STT that says that UDP is TCP": (in_stt(stt_frame(flags=0x0e, l4=34, mss=10)), METADATA),
+    "STT that says that IPv4 is IPv6": (in_stt(stt_frame(flags=0x02, l4=34)), METADATA),
+    "STT with an L4 header elsewhere": (in_stt(stt_frame(flags=0x06, l4=250)), METADATA),
+    "STT for which nobody has a key": (in_stt(stt_frame(key=1 << 63 | 81)), "drop_action_no_tunnel_port"),
     "congestion that cannot be shown inside": (in_udp(6081, geneve(), tos=3), "drop_action_congestion"),
 }
 # Odd, and all right.
@@ -93,6 +128,9 @@ GOOD = {
     "plain": in_udp(6081, geneve()),
     "no UDP checksum": in_udp(6081, geneve(), csum=0),
     "252 bytes of options that nobody asks for": in_udp(6081, geneve(options=option(1, b"a" * 4) * 31 + option(2, b""))),
+    "STT": in_stt(STT),
+    "STT whose frame was looked at": in_stt(stt_frame(flags=0x05)),
+    "STT with TCP options": f.ipv4(THERE, HERE, 6, stt_with_options()),
     "padding behind the IP packet": in_udp(6081, geneve()) + b"p" * 40,
 }
 
@@ -116,7 +154,7 @@ def end_points(lab):
     host = kernel_node(lab, sw, "udpcsum")
     attach(lab, sw, 1, False)
     tunnel(sw, "vxlan", THERE)
-    for name, kind, key in (("gnv0", "geneve", 77), ("gre0", "gre", 79), ("ers0", "erspan", 80), ("vx1", "vxlan", 78)):
+    for name, kind, key in (("gnv0", "geneve", 77), ("gre0", "gre", 79), ("ers0", "erspan", 80), ("vx1", "vxlan", 78), ("stt0", "stt", 81)):
         sw.vsctl("add-port", "br-int", name, "--", "set", "interface", name, f"type={kind}", f"options:remote_ip={THERE}", f"options:key={key}")
     pod = lab.veth_pod(sw, "pod1", "10.5.0.1/24", bridge="br-int")
     wait_for("the first answer", lambda: lab.net.ping(pod, "10.5.0.2", count=1, lossless=False))
@@ -142,6 +180,57 @@ def scenario_hostile_packets_have_names(lab):
         before = counter(sw, name)
         send(packet, 3)
         counted(sw, name, before, 3, what)
+    lab.net.ping(pod, "10.5.0.2")
+
+
+@limit(180)
+def scenario_segments_that_do_not_fit(lab):
+    """Of one frame of STT: each has a name, and the frame comes out all the same. Frames without an end hold no memory."""
+    sw, pod, _, send = end_points(lab)
+    watch = lab.net.raw(pod, "eth0")
+    long = f.ethernet("02:00:00:00:05:01", "02:00:00:00:05:02", 0x0800,
+                      f.ipv4("10.5.0.9", "10.5.0.1", 17, f.udp("10.5.0.9", "10.5.0.1", 7, 7, bytes(range(256)) * 4)))
+    frame = stt_frame(long)
+    names = {what: f"datapath_drop_tunnel_segment_{what}" for what in ("beyond", "length", "duplicate", "overlap", "timeout", "evicted")}
+
+    def is_it(got):
+        return got[:14] == long[:14]
+    # The middle comes first; what does not fit is between.
+    send(in_stt(frame, 400, 800))
+    for what, packet in (
+            ("duplicate", in_stt(frame, 400, 800)), ("duplicate", in_stt(frame, 500, 600)),
+            ("overlap", in_stt(frame, 300, 500)), ("overlap", in_stt(frame, 700, 900)), ("overlap", in_stt(frame, 1, None)),
+            ("length", in_stt(frame, 0, 400, length=len(frame) + 1)), ("beyond", in_stt(frame, 800, None, length=810))):
+        # Within the time that a frame waits.
+        before = {name: counter(sw, name) for name in names.values()}
+        send(in_stt(frame, 400, 800))
+        send(packet)
+        counted(sw, names[what], before[names[what]], 1, what)
+    send(in_stt(frame, 400, 800, number=2))
+    send(in_stt(frame, 800, None, number=2))
+    send(in_stt(frame, 0, 400, number=2))
+    assert receive(watch, is_it, 20) == long
+    # Backwards, byte by byte at the end.
+    places = [0, 100, 600, *range(len(frame) - 20, len(frame) + 1)]
+    for place, upto in reversed(list(zip(places, places[1:]))):
+        send(in_stt(frame, place, upto, number=3))
+    assert receive(watch, is_it, 20) == long
+    # The first segment of a frame never comes.
+    before = counter(sw, names["timeout"])
+    send(in_stt(frame, 100, None, number=4))
+    counted(sw, names["timeout"], before, 1, "a frame without its beginning")
+    # Many frames that never end, of one host and of made up ones; others are not disturbed.
+    before = counter(sw, names["evicted"])
+    dice = random.Random(3)
+    for i in range(6000):
+        source = THERE if i % 2 else f"172.31.0.{dice.randrange(10, 250)}"
+        send(in_stt(frame, 0, 900, length=65535, number=i, source=source))
+        if i % 1000 == 999:
+            lab.net.ping(pod, "10.5.0.2")
+            send(in_stt(frame, 0, 400, number=1 << 20 | i))
+            send(in_stt(frame, 400, None, number=1 << 20 | i))
+            assert receive(watch, is_it, 20) == long
+    counted(sw, names["evicted"], before, 1000, "frames that never end")
     lab.net.ping(pod, "10.5.0.2")
 
 

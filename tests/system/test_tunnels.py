@@ -35,21 +35,31 @@ def address(number, v6):
 
 
 def attach(lab, sw, number, v6):
-    sw.vsctl("add-port", "br-ex", "up0")
+    sw.vsctl("--may-exist", "add-port", "br-ex", "up0")
     args = ("addr", "add", address(number, v6) + ("/64" if v6 else "/24"), "dev", "br-ex", *(("nodad",) if v6 else ()))
     lab.net.ip(sw.netns, *args)
     lab.net.ip(sw.netns, "link", "set", "br-ex", "up")
 
 
 def tunnel(sw, kind, remote, **options):
-    key = [] if kind == "srv6" else ["options:key=77"]
+    key = [] if kind == "srv6" or "key" in options else ["options:key=77"]
     sw.vsctl("add-port", "br-int", "tun0", "--", "set", "interface", "tun0", f"type={kind}", f"options:remote_ip={remote}", *key, *(f"options:{k}={v}" for k, v in options.items()))
 
 
-def nodes(lab, kind, v6=False, tap=False, **options):
+def tap_link(lab, one, two):
+    """The cable is a tap of the first switch, which is a device of the second: a tap that cuts TCP and knows no tunnel."""
+    one.vsctl("add-port", "br-ex", "up0", "--", "set", "interface", "up0", "type=internal")
+    lab.net.move("up0", one.netns, two.netns)
+    lab.net.ip(two.netns, "link", "set", "up0", "up")
+
+
+def nodes(lab, kind, v6=False, tap=False, tap_between=False, **options):
     """Two nodes with a pod each; returns switches and pods."""
     switches = [node(lab, n, v6) for n in (1, 2)]
-    link(lab, *(sw.netns for sw in switches))
+    if tap_between:
+        tap_link(lab, *switches)
+    else:
+        link(lab, *(sw.netns for sw in switches))
     pods = []
     for number, sw in zip((1, 2), switches):
         attach(lab, sw, number, v6)
@@ -152,6 +162,107 @@ def scenario_packets_are_joined(lab):
     # Trains come by the hundreds.
     few = long_packets(lab, pods)
     assert few <= 5, few
+
+
+ECHO = """
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("", 5204))
+while True:
+    data, source = s.recvfrom(1 << 16)
+    s.sendto(data, source)
+"""
+ASK = """
+import os, socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(0.5)
+s.connect((sys.argv[1], 5204))
+for size in (1, 100, 1400, 1454, 1455, 1472, 8000, 60000) * 6:
+    data = os.urandom(size)
+    end = time.monotonic() + 20
+    while True:
+        assert time.monotonic() < end, f"{size} bytes did not come back"
+        s.send(data)
+        try:
+            back = s.recv(1 << 16)
+        except (TimeoutError, ConnectionRefusedError):
+            continue
+        if back == data:
+            break
+        assert len(back) != len(data), f"{size} bytes came back as others"
+print("all came back")
+"""
+
+
+def datagrams(lab, pods):
+    """Datagrams of many sizes, whole and in fragments, go from one pod to the other and come back as they were."""
+    for client, server, address in ((pods[0], pods[1], "10.5.0.2"), (pods[1], pods[0], "10.5.0.1")):
+        echo = subprocess.Popen(["ip", "netns", "exec", server, "timeout", "60", "python3", "-c", ECHO], stdin=subprocess.DEVNULL)
+        try:
+            wait_for("the echo", lambda server=server: ":5204" in lab.net.run(server, "ss", "-Hlun", quiet=True))
+            assert "all came back" in lab.net.run(client, "timeout", "60", "python3", "-c", ASK, address, timeout=70)
+        finally:
+            echo.kill()
+            echo.wait()
+
+
+def stt(lab, switches, pods, trains=True):
+    """All traffic through STT, whose pods have the way's own MTU: frames that are too long for it go in two segments."""
+    a, b = pods
+    for pod in pods:
+        dev = "eth0" if "eth0" in lab.net.run(pod, "ls", "/sys/class/net", quiet=True) else f"{pod.split('-')[-1]}0"
+        lab.net.ip(pod, "link", "set", dev, "mtu", "1500")
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    for size in (8, 1000, 1472):
+        lab.net.ping(a, "10.5.0.2", size=size, df=True)
+    datagrams(lab, pods)
+    if trains:
+        many = long_packets(lab, pods)
+        assert many > 50, many
+    transfer(lab, b, a, "10.5.0.2")
+    transfer(lab, a, b, "10.5.0.1")
+    for sw in switches:
+        # The flow's key has all 64 bits.
+        flows = sw.appctl("dpctl/dump-flows")
+        assert "stt(key=0x123456789abcdef0)" in flows and "tnl_pop(" in flows and "tun_id=0x123456789abcdef0" in flows, flows
+        assert "tcp_dst=7471" in sw.appctl("tnl/ports/show", "-v") or "tp_dst=7471" in sw.appctl("tnl/ports/show", "-v")
+        drops = sw.appctl("coverage/show")
+        for name in ("tunnel_pop_error", "tunnel_bad_csum", "tunnel_metadata", "segment_beyond", "segment_length", "segment_overlap"):
+            assert name not in drops, drops
+
+
+STT_KEY = 0x123456789abcdef0
+
+
+@limit(240)
+def scenario_stt_between_switches(lab):
+    switches, pods = nodes(lab, "stt", key=STT_KEY)
+    stt(lab, switches, pods)
+    trace = switches[0].appctl("ofproto/trace", "br-int", "in_port=vpod1,dl_dst=ff:ff:ff:ff:ff:ff,arp")
+    assert "-> output to native tunnel" in trace and "tnl_push(" in trace, trace
+
+
+@limit(240)
+def scenario_stt_over_a_tap(lab):
+    switches, pods = nodes(lab, "stt", tap_between=True, key=STT_KEY)
+    stt(lab, switches, pods)
+
+
+@limit(240)
+def scenario_stt_over_ipv6_between_taps(lab):
+    switches, pods = nodes(lab, "stt", v6=True, tap=True, key=STT_KEY)
+    stt(lab, switches, pods, trains=False)
+
+
+@limit(240)
+def scenario_stt_in_segments(lab):
+    """The nodes' link takes packets of its MTU only: segments come one by one, and pods get trains all the same."""
+    switches, pods = nodes(lab, "stt", key=STT_KEY)
+    for sw in switches:
+        lab.net.run(sw.netns, "ethtool", "-K", "up0", "tso", "off", "gso", "off", "tx", "off")
+    stt(lab, switches, pods)
+    came = int(switches[1].get("interface", "up0", "statistics:rx_packets"))
+    assert came > 10_000, came
 
 
 @limit(240)

@@ -56,6 +56,20 @@ kinds! {
     TunnelTooLong = "datapath_drop_tunnel_too_long",
     /// Outer headers that are not what the tunnel's are, or lie.
     TunnelPop = "datapath_drop_tunnel_pop_error",
+    /// What an STT header says of the frame behind it is not so.
+    TunnelMetadata = "datapath_drop_tunnel_metadata",
+    /// A segment of an STT frame that goes beyond the frame.
+    SegmentBeyond = "datapath_drop_tunnel_segment_beyond",
+    /// ... that says another length of the frame than the segments before it.
+    SegmentLength = "datapath_drop_tunnel_segment_length",
+    /// ... that came before.
+    SegmentDuplicate = "datapath_drop_tunnel_segment_duplicate",
+    /// ... of which a part came before.
+    SegmentOverlap = "datapath_drop_tunnel_segment_overlap",
+    /// ... that waited for the others until its time was over.
+    SegmentTimeout = "datapath_drop_tunnel_segment_timeout",
+    /// ... that waited and made room for others, or one more piece than a frame may be in.
+    SegmentEvicted = "datapath_drop_tunnel_segment_evicted",
     /// A wrong outer checksum.
     TunnelCsum = "datapath_drop_tunnel_bad_csum",
     /// A fragment of an outer packet.

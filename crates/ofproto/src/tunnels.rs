@@ -26,6 +26,7 @@ use heddle_tunnel::config::{Key, Local, PacketMode};
 use heddle_tunnel::{OptionTable, TunnelConfig, TunnelPop, TunnelType};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
+use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -115,6 +116,12 @@ impl Asks {
     }
 }
 
+/// A number that is another one each time.
+fn anything() -> u32 {
+    let hash = RandomState::new().hash_one(());
+    (hash & u64::from(u32::MAX)) as u32
+}
+
 /// As C's `%#x` prints it: zero has no prefix.
 fn hex(v: u64) -> String {
     match v {
@@ -127,9 +134,13 @@ impl Tunnel {
     /// A tunnel of which nothing was sent yet.
     pub fn new(config: TunnelConfig, dp: PortNo) -> Self {
         Self {
+            // Frames of STT are told apart by their numbers, also those of two tunnels between the same ends.
+            numbers: match config.ty {
+                TunnelType::Stt => Numbers::beginning_with(anything()),
+                _ => Numbers::default(),
+            },
             config,
             dp,
-            numbers: Numbers::default(),
         }
     }
     pub(crate) fn asks(&self) -> Asks {

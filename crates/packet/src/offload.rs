@@ -45,6 +45,8 @@ pub enum Wrap {
     Gtpu,
     /// A segment routing header.
     Srv6,
+    /// A header like TCP's and an STT header, each segment a frame of its own.
+    Stt,
 }
 
 /// The tunnels that a train is in. What is written before its headers says where each ends: an IP header, and
@@ -68,13 +70,14 @@ impl Wraps {
     }
     /// The outermost one, and those within.
     pub fn split(self) -> Option<(Wrap, Self)> {
-        const ALL: [Wrap; 6] = [
+        const ALL: [Wrap; 7] = [
             Wrap::Vxlan,
             Wrap::Geneve,
             Wrap::Gre,
             Wrap::Erspan,
             Wrap::Gtpu,
             Wrap::Srv6,
+            Wrap::Stt,
         ];
         let outer = ALL.into_iter().find(|w| *w as u16 == self.0 & 0xf)?;
         Some((outer, Self(self.0 >> 4)))

@@ -23,6 +23,8 @@ pub enum TunnelKind {
     Gtpu,
     /// Segment routing over IPv6.
     Srv6,
+    /// STT.
+    Stt,
 }
 
 impl TunnelKind {
@@ -32,6 +34,7 @@ impl TunnelKind {
             Self::Geneve | Self::Vxlan | Self::Gtpu => proto::UDP,
             Self::Gre | Self::Erspan => proto::GRE,
             Self::Srv6 => proto::ROUTING,
+            Self::Stt => proto::TCP,
         }
     }
 }
@@ -41,8 +44,8 @@ impl TunnelKind {
 pub struct TunnelPush {
     /// Which encapsulation.
     pub kind: TunnelKind,
-    /// All outer headers from Ethernet on, with zero in what depends on the packet (lengths, UDP and
-    /// GRE checksums, UDP source port, IP identification, sequence numbers). An IPv4 header's checksum is
+    /// All outer headers from Ethernet on, with zero in what depends on the packet (lengths, checksums
+    /// of UDP, TCP and GRE, source port, IP identification, sequence numbers). An IPv4 header's checksum is
     /// that of the header as it stands here.
     pub header: Vec<u8>,
     /// An outer UDP or GRE checksum is wanted.
@@ -76,6 +79,10 @@ pub struct TunnelPop {
 pub struct Numbers(Arc<AtomicU32>);
 
 impl Numbers {
+    /// Beginning with this one.
+    pub fn beginning_with(first: u32) -> Self {
+        Self(Arc::new(AtomicU32::new(first)))
+    }
     /// The next one.
     pub(crate) fn next(&self) -> u32 {
         self.take(1)

@@ -23,7 +23,7 @@ pub enum TunnelType {
     Lisp,
     /// Segment routing over IPv6.
     Srv6,
-    /// Stateless transport tunnelling. As LISP.
+    /// Stateless transport tunnelling (draft-davie-stt-08).
     Stt,
     /// RFC 7348.
     Vxlan,
@@ -33,6 +33,8 @@ pub enum TunnelType {
 pub mod proto {
     /// IPv4 within IPv6.
     pub const IPIP: u8 = 4;
+    /// TCP.
+    pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
     /// GRE.
@@ -129,7 +131,8 @@ impl TunnelType {
             Self::Geneve | Self::Vxlan | Self::Gtpu => &[proto::UDP],
             Self::Gre | Self::Erspan | Self::Ip6erspan | Self::Ip6gre => &[proto::GRE],
             Self::Srv6 => &[proto::IPIP, proto::ROUTING],
-            Self::Stt | Self::Bareudp | Self::Lisp => &[],
+            Self::Stt => &[proto::TCP],
+            Self::Bareudp | Self::Lisp => &[],
         }
     }
     /// The encapsulation; `None`: the datapath has none for it.
@@ -141,7 +144,8 @@ impl TunnelType {
             Self::Erspan | Self::Ip6erspan => TunnelKind::Erspan,
             Self::Gtpu => TunnelKind::Gtpu,
             Self::Srv6 => TunnelKind::Srv6,
-            Self::Stt | Self::Bareudp | Self::Lisp => return None,
+            Self::Stt => TunnelKind::Stt,
+            Self::Bareudp | Self::Lisp => return None,
         })
     }
     /// Whether `options:csum` says something of it.

@@ -2,8 +2,8 @@
 //!
 //! [`Outer`] says what goes before a packet and becomes a [`TunnelPush`], whose template is written before
 //! each packet with a few fields filled in ([`push`]). [`TunnelPop`] takes the headers off and says what
-//! they told ([`pop`]; quicker after a packet of the same end: [`seen`]). Both work on a packet's private
-//! bytes alone.
+//! they told ([`pop`]; quicker after a packet of the same end: [`seen`]). STT has frames and segments of its
+//! own ([`stt`]). All work on a packet's private bytes alone.
 
 pub mod action;
 pub mod config;
@@ -16,6 +16,7 @@ pub mod pop;
 pub mod push;
 pub mod routes;
 pub mod seen;
+pub mod stt;
 #[cfg(test)]
 mod tests;
 

@@ -4,12 +4,12 @@ use crate::action::{Numbers, TunnelKind, TunnelPush};
 use crate::push::{Fill, Plan};
 use heddle_wire::eth::{Ethernet, ethertype};
 use heddle_wire::ip::{Ipv4, Ipv6};
-use heddle_wire::l4::Udp;
-use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Vxlan, gre_proto};
-use heddle_wire::{Be16, Be32, IntoBytes, checksum::checksum};
+use heddle_wire::l4::{Tcp, Udp};
+use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Stt, Vxlan, gre_proto};
+use heddle_wire::{Be16, Be32, Be64, IntoBytes, checksum::checksum};
 use std::net::IpAddr;
 
-/// UDP source ports that tunnels choose from unless told otherwise, both ends included.
+/// Source ports that tunnels of UDP and STT choose from unless told otherwise, both ends included.
 pub const SOURCE_PORTS: (u16, u16) = (32768, 61000);
 /// Most segments of a segment routing header.
 pub const MAX_SEGMENTS: usize = 6;
@@ -96,6 +96,13 @@ pub enum Encap {
         /// What follows: 4 for IPv4, 41 for IPv6.
         next: u8,
     },
+    /// STT around an Ethernet frame.
+    Stt {
+        /// Destination port, in TCP's place.
+        port: u16,
+        /// Context.
+        key: u64,
+    },
 }
 
 /// Why there are no such headers.
@@ -133,7 +140,7 @@ pub struct Outer {
     pub label: u32,
     /// A UDP or GRE checksum is wanted.
     pub csum: bool,
-    /// UDP source ports are chosen from these, both ends included.
+    /// Source ports of UDP and STT are chosen from these, both ends included.
     pub source_ports: (u16, u16),
     /// What follows.
     pub encap: Encap,
@@ -157,6 +164,7 @@ impl Encap {
             Self::Erspan1 { .. } | Self::Erspan2 { .. } => TunnelKind::Erspan,
             Self::Gtpu { .. } => TunnelKind::Gtpu,
             Self::Srv6 { .. } => TunnelKind::Srv6,
+            Self::Stt { .. } => TunnelKind::Stt,
         }
     }
 }
@@ -402,6 +410,22 @@ impl Encap {
                 // The last one on the way comes first (RFC 8754, 2).
                 segments.iter().rev().for_each(|s| to.extend_from_slice(s));
                 Ok(Fill::Nothing)
+            }
+            Self::Stt { port, key } => {
+                const HEADER_WORDS: u16 = 5;
+                let tcp = Tcp {
+                    dst: Be16::new(*port),
+                    ctl: Be16::new(HEADER_WORDS << 12 | Tcp::ACK | Tcp::PSH),
+                    window: Be16::new(u16::MAX),
+                    ..Tcp::default()
+                };
+                to.extend_from_slice(tcp.as_bytes());
+                let header = Stt {
+                    key: Be64::new(*key),
+                    ..Stt::default()
+                };
+                to.extend_from_slice(header.as_bytes());
+                Ok(Fill::Stt)
             }
         }
     }

@@ -14,6 +14,10 @@
 
 #![deny(clippy::indexing_slicing)] // whatever a packet holds
 
+mod stt;
+
+pub use stt::Waiting;
+
 use crate::action::{TunnelKind, TunnelPop};
 use crate::options::OptionError;
 use heddle_flow::key::tun_flag;
@@ -41,7 +45,7 @@ pub enum PopError {
     Fragment,
     /// A time to live of zero.
     Ttl,
-    /// A wrong outer UDP or GRE checksum.
+    /// A wrong outer UDP, TCP or GRE checksum.
     Csum,
     /// A version that is not known.
     Version,
@@ -55,8 +59,20 @@ pub enum PopError {
     Critical,
     /// A train of outer packets.
     Train,
-    /// A packet in several parts, which this is one of.
+    /// A packet in several parts, which this is one of, and no place for them.
     Part,
+    /// A segment that goes beyond its frame.
+    Beyond,
+    /// A segment that says another length of its frame than the one before it.
+    Frame,
+    /// A segment that came before.
+    Duplicate,
+    /// A segment of which a part came before.
+    Overlap,
+    /// A segment of a frame in too many pieces.
+    Scattered,
+    /// What an STT header says of a frame is not so.
+    Metadata,
 }
 
 /// What came out.
@@ -99,10 +115,7 @@ impl TunnelPop {
     /// [`PopError`]; neither packet nor key may be as they were.
     #[inline]
     pub fn apply(&self, p: &mut Packet, l3: u16, key: &mut FlowKey) -> Result<Popped, PopError> {
-        if p.head_len() < VIEW && !p.segs().is_empty() && !self.in_view(p, l3) {
-            p.pull_tail(VIEW);
-        }
-        let ip = self.ip(p, usize::from(l3), key)?;
+        let ip = self.begin(p, l3, key)?;
         let shim = match self.kind {
             TunnelKind::Geneve => self.geneve(p, &ip, key),
             TunnelKind::Vxlan => Self::vxlan(p, &ip, key),
@@ -110,12 +123,22 @@ impl TunnelPop {
             TunnelKind::Erspan => Self::erspan(p, &ip, key),
             TunnelKind::Gtpu => Self::gtpu(p, &ip, key),
             TunnelKind::Srv6 => Self::srv6(p, &ip),
+            TunnelKind::Stt => return self.stt(p, &ip, key, None)?.ok_or(PopError::Part),
         }?;
         self.take_off(p, &shim)?;
         Ok(Popped {
             packet_type: shim.packet_type,
             taken: u16::try_from(shim.at).unwrap_or(u16::MAX),
         })
+    }
+
+    /// Checks the IP header of a packet, whose outer headers are in its head then, and says what it said.
+    #[inline]
+    fn begin(&self, p: &mut Packet, l3: u16, key: &mut FlowKey) -> Result<Ip, PopError> {
+        if p.head_len() < VIEW && !p.segs().is_empty() && !self.in_view(p, l3) {
+            p.pull_tail(VIEW);
+        }
+        self.ip(p, usize::from(l3), key)
     }
 
     /// Whether the head has the outer headers: most have no options.

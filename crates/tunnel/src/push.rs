@@ -14,6 +14,8 @@
 
 #![deny(clippy::indexing_slicing)] // whatever a packet holds
 
+mod stt;
+
 use crate::action::{TunnelKind, TunnelPush};
 use heddle_flow::hash;
 use heddle_packet::{Csum, Gso, GsoKind, Packet, Wrap};
@@ -63,6 +65,8 @@ pub(crate) enum Fill {
         seq: u16,
         timestamp: Option<u16>,
     },
+    /// Source port, the frame's length and number, checksum, what is said of the frame.
+    Stt,
     Nothing,
 }
 
@@ -79,7 +83,8 @@ pub(crate) struct Plan {
     fill: Fill,
     /// IPv4: sum of the header without length, identification and checksum.
     ip_sum: u16,
-    /// Sum of the template from `l4` on, and for UDP of the pseudo header without its length.
+    /// Sum of the template from `l4` on, and for UDP of the pseudo header without its length; for STT of that
+    /// of TCP alone.
     rest_sum: u16,
     /// First source port, and how many there are less one.
     ports: (u16, u16),
@@ -105,16 +110,21 @@ impl Plan {
         let rest = Sum::ZERO.bytes(header.get(l4..).unwrap_or_default());
         let v6 = l4 - l3 != Ipv4::LEN;
         let (mut pseudo, mut ip_sum, mut numbered) = (Sum::ZERO, 0, false);
+        let proto = if fill == Fill::Stt { proto::TCP } else { proto::UDP };
         if v6 {
             if let Some((ip, _)) = split::<Ipv6>(ip) {
-                pseudo = pseudo.pseudo_v6(&ip.src, &ip.dst, proto::UDP, 0);
+                pseudo = pseudo.pseudo_v6(&ip.src, &ip.dst, proto, 0);
             }
         } else if let Some((ip, _)) = split::<Ipv4>(ip) {
-            pseudo = pseudo.pseudo_v4(ip.src.get(), ip.dst.get(), proto::UDP, 0);
+            pseudo = pseudo.pseudo_v4(ip.src.get(), ip.dst.get(), proto, 0);
             ip_sum = !ip.csum.get();
             numbered = ip.frag.get() & Ipv4::DONT == 0;
         }
-        let udp = matches!(fill, Fill::Udp | Fill::Gtpu { .. });
+        let sum = match fill {
+            Fill::Udp | Fill::Gtpu { .. } => pseudo.sum(rest),
+            Fill::Stt => pseudo,
+            Fill::Gre { .. } | Fill::Erspan { .. } | Fill::Nothing => rest,
+        };
         Self {
             l3: at(l3),
             l4: at(l4),
@@ -124,7 +134,7 @@ impl Plan {
             csum: csum || matches!(fill, Fill::Gtpu { .. }),
             fill,
             ip_sum,
-            rest_sum: if udp { pseudo.sum(rest) } else { rest }.folded(),
+            rest_sum: sum.folded(),
             ports: (low, high.saturating_sub(low)),
             block: (fill == Fill::Udp && !numbered)
                 .then(|| block_of(header))
@@ -295,6 +305,9 @@ impl TunnelPush {
 
     #[inline(never)]
     fn apply_any(&self, p: &mut Packet, inner: Inner, now_ms: u64) -> Result<(), PushError> {
+        if self.plan.fill == Fill::Stt {
+            return self.apply_stt(p, inner);
+        }
         let (plan, n) = (&self.plan, self.header.len());
         let src = match plan.chooses_port() {
             true => plan.port(flow_hash(p.head(), inner)),
@@ -388,7 +401,7 @@ impl TunnelPush {
     #[inline(never)]
     fn fill_other(&self, p: &mut Packet, n: usize, len: u16, src: u16, now_ms: u64) {
         match self.plan.fill {
-            Fill::Udp | Fill::Nothing => {}
+            Fill::Udp | Fill::Stt | Fill::Nothing => {}
             Fill::Gtpu { len: len_at, seq } => {
                 let header = p.head_mut();
                 let behind = (usize::from(len_at) + 6).saturating_sub(usize::from(self.plan.l4));
@@ -462,6 +475,7 @@ impl TunnelPush {
                 TunnelKind::Erspan => Wrap::Erspan,
                 TunnelKind::Gtpu => Wrap::Gtpu,
                 TunnelKind::Srv6 => Wrap::Srv6,
+                TunnelKind::Stt => Wrap::Stt,
             };
             gso.wraps = gso.wraps.with(wrap).ok_or(PushError::Train)?;
             gso.size = self.size_that_fits(p, gso);

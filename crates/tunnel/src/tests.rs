@@ -3,6 +3,7 @@
 mod fuzz;
 mod round;
 mod seen;
+mod stt;
 
 use crate::outer::SOURCE_PORTS;
 use crate::{Encap, Gbp, Inner, Outer, TunnelPush};

@@ -49,6 +49,18 @@ views! {
 impl Tcp {
     /// Flags' bits of `ctl`.
     pub const FLAGS: u16 = 0x0fff;
+    /// No more data.
+    pub const FIN: u16 = 0x01;
+    /// A connection begins.
+    pub const SYN: u16 = 0x02;
+    /// A connection is refused.
+    pub const RST: u16 = 0x04;
+    /// Data is to be handed on now.
+    pub const PSH: u16 = 0x08;
+    /// The acknowledgement number says something.
+    pub const ACK: u16 = 0x10;
+    /// The sender's congestion window was reduced (RFC 3168).
+    pub const CWR: u16 = 0x80;
 
     /// Bytes of the header as it claims, 0 to 60.
     pub fn header_len(&self) -> usize {

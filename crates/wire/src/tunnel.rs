@@ -1,8 +1,8 @@
 //! Headers of tunnels: GRE (RFC 2784, 2890), VXLAN (RFC 7348) with group policy and generic protocols, Geneve
-//! (RFC 8926), ERSPAN (draft-foschiano-erspan), GTP-U (3GPP TS 29.281), the segment
-//! routing header (RFC 8754).
+//! (RFC 8926), ERSPAN (draft-foschiano-erspan), GTP-U (3GPP TS 29.281), the segment routing header (RFC 8754),
+//! STT (draft-davie-stt-08).
 
-use crate::{Be16, Be32, views};
+use crate::{Be16, Be32, Be64, views};
 
 /// Protocols of tunnels as GRE has them.
 pub mod gre_proto {
@@ -100,6 +100,25 @@ views! {
         /// Tag.
         tag: Be16,
     }
+    /// What STT has behind a header of TCP's layout, at the beginning of a frame's first segment.
+    Stt {
+        /// Zero.
+        version: u8,
+        /// What is said of the frame inside.
+        flags: u8,
+        /// Bytes from this header's end to the L4 header inside.
+        l4: u8,
+        /// Zero.
+        reserved: u8,
+        /// Payload bytes of each segment that the TCP packet inside is to be cut into; zero: it is no train.
+        mss: Be16,
+        /// A VLAN tag of the frame inside: priority (3 bits), whether there is one (1), VLAN (12).
+        tci: Be16,
+        /// Context: the tunnel's key.
+        key: Be64,
+        /// Has the IP header inside lie at a multiple of four.
+        padding: Be16,
+    }
 }
 
 impl Gre {
@@ -157,6 +176,19 @@ impl Gtpu {
     pub const EXTENSION: u8 = 0x04;
     /// User data.
     pub const GPDU: u8 = 255;
+}
+
+impl Stt {
+    /// The inner checksum was found right.
+    pub const VERIFIED: u8 = 0x01;
+    /// The inner checksum is to be filled in: its field holds the pseudo header's sum.
+    pub const PARTIAL: u8 = 0x02;
+    /// The frame holds IPv4, not IPv6.
+    pub const IPV4: u8 = 0x04;
+    /// It holds TCP, not UDP.
+    pub const TCP: u8 = 0x08;
+    /// There is a VLAN tag.
+    pub const TAGGED: u16 = 0x1000;
 }
 
 impl Srh {

@@ -5,6 +5,7 @@ use crate::drops::DropKind;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::Packet;
 use heddle_tunnel::join;
+use heddle_tunnel::pop::Waiting;
 use heddle_tunnel::{Inner, PopError, Popped, PushError, TunnelPop, TunnelPush};
 
 /// Writes the outer headers before a packet, which is an Ethernet frame with an IP header then.
@@ -50,18 +51,19 @@ pub(super) fn outside(meta: &Meta, push: &TunnelPush) -> Meta {
 }
 
 /// Takes the outer headers off a packet, and writes what they said into `tunnel` (members of the tunnel; the
-/// others are not looked at).
+/// others are not looked at). `None`: it is a part of a frame, and waits for the others.
 pub(crate) fn pop(
     p: &mut Packet,
     meta: &Meta,
     pop: &TunnelPop,
     tunnel: &mut FlowKey,
-) -> Result<Popped, DropKind> {
+    waiting: Waiting<'_>,
+) -> Result<Option<Popped>, DropKind> {
     tunnel.clear_carried();
     if join::is_datagrams(p, meta.l4) && !join::join(p, pop.kind, (meta.l3, meta.l4)) {
         return Err(DropKind::TunnelTrain);
     }
-    pop.apply(p, meta.l3, tunnel).map_err(|e| match e {
+    pop.gather(p, meta.l3, tunnel, waiting).map_err(|e| match e {
         PopError::Csum => DropKind::TunnelCsum,
         PopError::Fragment => DropKind::TunnelFragment,
         PopError::Ttl => DropKind::TunnelTtl,
@@ -75,5 +77,11 @@ pub(crate) fn pop(
         | PopError::Protocol
         | PopError::Part => DropKind::TunnelPop,
         PopError::Train => DropKind::TunnelTrain,
+        PopError::Metadata => DropKind::TunnelMetadata,
+        PopError::Beyond => DropKind::SegmentBeyond,
+        PopError::Frame => DropKind::SegmentLength,
+        PopError::Duplicate => DropKind::SegmentDuplicate,
+        PopError::Overlap => DropKind::SegmentOverlap,
+        PopError::Scattered => DropKind::SegmentEvicted,
     })
 }

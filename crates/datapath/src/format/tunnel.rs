@@ -5,9 +5,9 @@ use crate::action::{Action, PortNo, TunnelKey};
 use heddle_tunnel::{TunnelKind, TunnelPush};
 use heddle_wire::eth::Ethernet;
 use heddle_wire::ip::{Ipv4, Ipv6};
-use heddle_wire::l4::Udp;
+use heddle_wire::l4::{Tcp, Udp};
 use heddle_wire::split;
-use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, Srh, Vxlan};
+use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, Srh, Stt, Vxlan};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -39,6 +39,7 @@ fn kind_number(kind: TunnelKind, v6: bool) -> u32 {
         (TunnelKind::Gre, false) => 3,
         (TunnelKind::Vxlan, _) => 4,
         (TunnelKind::Geneve, _) => 5,
+        (TunnelKind::Stt, _) => 106,
         (TunnelKind::Erspan, false) => 107,
         (TunnelKind::Erspan, true) => 108,
         (TunnelKind::Gre, true) => 109,
@@ -166,6 +167,12 @@ fn shim(push: &TunnelPush, l4: &[u8]) -> Option<String> {
                 .collect();
             let segments = segments.join(",");
             Some(format!("srv6(segments_left={},segs({segments}))", h.left))
+        }
+        TunnelKind::Stt => {
+            let (tcp, rest) = split::<Tcp>(l4)?;
+            let (stt, _) = split::<Stt>(rest)?;
+            let (src, dst) = (tcp.src.get(), tcp.dst.get());
+            Some(format!("tcp(src={src},dst={dst}),stt(key={:#x})", stt.key.get()))
         }
     }
 }

@@ -9,14 +9,15 @@ use heddle_tunnel::outer::SOURCE_PORTS;
 use heddle_tunnel::{Encap, OptionTable, Outer, TunnelKind, TunnelPop};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The datapath port of the tunnel.
 const TUNNEL: u32 = 9;
 /// Bytes of outer headers.
 const OUTER: usize = 14 + 20 + 8 + 8;
 
-fn push(vni: u32, csum: bool) -> Action {
-    let outer = Outer {
+fn outer(encap: Encap, csum: bool) -> Outer {
+    Outer {
         eth_src: [2, 0, 0, 0, 0, 1],
         eth_dst: [2, 0, 0, 0, 0, 2],
         src: Ipv4Addr::new(10, 0, 0, 1).into(),
@@ -27,19 +28,23 @@ fn push(vni: u32, csum: bool) -> Action {
         label: 0,
         csum,
         source_ports: SOURCE_PORTS,
-        encap: Encap::Geneve {
-            port: 6081,
-            vni,
-            oam: false,
-            critical: false,
-            options: Vec::new(),
-        },
+        encap,
         tunnel_port: TUNNEL,
         out_port: 100,
         mtu: 0,
         numbers: Default::default(),
+    }
+}
+
+fn push(vni: u32, csum: bool) -> Action {
+    let encap = Encap::Geneve {
+        port: 6081,
+        vni,
+        oam: false,
+        critical: false,
+        options: Vec::new(),
     };
-    Action::TunnelPush(Arc::new(outer.build().unwrap()))
+    Action::TunnelPush(Arc::new(outer(encap, csum).build().unwrap()))
 }
 
 fn pop() -> Action {
@@ -108,6 +113,84 @@ fn what_went_in_comes_out() {
             "an entry each, whatever ports they have outside"
         );
     }
+}
+
+/// What a device makes of an outer packet of STT: segments of so many bytes, but for TCP's checksum.
+fn cut(outer: &[u8], size: usize) -> Vec<Vec<u8>> {
+    let (headers, frame) = outer.split_at(54);
+    let part = |(i, part): (usize, &[u8])| {
+        let mut s = [headers, part].concat();
+        let len = u16::try_from(s.len() - 14).unwrap();
+        s[16..18].copy_from_slice(&len.to_be_bytes());
+        s[24..26].fill(0);
+        let sum = heddle_wire::checksum::checksum(&s[14..34]);
+        s[24..26].copy_from_slice(&sum.to_be_bytes());
+        s[40..42].copy_from_slice(&u16::try_from(i * size).unwrap().to_be_bytes());
+        s
+    };
+    frame.chunks(size).enumerate().map(part).collect()
+}
+
+/// STT: frames come in segments, of which some come late, twice or never.
+#[test]
+fn frames_of_stt_wait_for_their_segments() {
+    let encap = Encap::Stt {
+        port: 7471,
+        key: u64::MAX,
+    };
+    let push = Action::TunnelPush(Arc::new(outer(encap, false).build().unwrap()));
+    let text = format_actions(std::slice::from_ref(&push), None);
+    assert!(text.contains("header(size=72,type=106,"), "{text}");
+    assert!(
+        text.contains("proto=6,tos=0,ttl=64,frag=0x4000),tcp(src=0,dst=7471),stt(key=0xffffffffffffffff)),"),
+        "{text}"
+    );
+    let pop = Action::TunnelPop(Arc::new(TunnelPop {
+        kind: TunnelKind::Stt,
+        port: TUNNEL,
+        options: OptionTable::default(),
+    }));
+    let outer = encapsulated(vec![push, out(2)], 5);
+    let rules = vec![
+        ToyRule::new(from(1), vec![pop]),
+        ToyRule::new(of_network(u64::MAX), vec![out(2)]),
+    ];
+    let s = setup(rules);
+    s.a.set_checked(true);
+    let mut all: Vec<Vec<Vec<u8>>> = outer.iter().map(|o| cut(o, 30)).collect();
+    assert!(all.iter().all(|segments| segments.len() == 3));
+    // Of one frame a segment comes late, and another one twice; of one a segment never comes.
+    let late = all[1].pop();
+    all[2].pop();
+    let again = all[1][0].clone();
+    all[4].reverse();
+    s.a.send(all.into_iter().flatten().chain([again]));
+    s.a.drained();
+    s.a.send(late);
+    let mut got = s.b.wait(4);
+    s.a.drained();
+    assert!(s.b.take().is_empty());
+    let mut want = frames(5);
+    want.remove(2);
+    got.sort();
+    want.sort();
+    assert_eq!(got, want);
+    s.dp.flush_stats();
+    let n = |kind: DropKind| {
+        let all = s.dp.coverage();
+        all.iter().find(|c| c.0 == kind.name()).map_or(0, |c| c.1)
+    };
+    assert_eq!(
+        (n(DropKind::SegmentDuplicate), n(DropKind::SegmentTimeout)),
+        (1, 0)
+    );
+    // What waits in vain is given up, though nothing comes any more.
+    s.clock.warp(500);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while n(DropKind::SegmentTimeout) == 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(n(DropKind::SegmentTimeout), 2);
 }
 
 /// A packet that was sent, or is needed as it is, does not get outer headers.

@@ -46,6 +46,7 @@ use heddle_port::RxQueue;
 use heddle_sync::Published;
 use heddle_sync::ring::Consumer;
 use heddle_sys::{Epoll, EventFd, Tsc};
+use heddle_tunnel::stt::Frames;
 use look::Look;
 #[expect(clippy::disallowed_types, reason = "the worker only tries")]
 use parking_lot::Mutex;
@@ -334,6 +335,8 @@ pub(crate) struct Worker {
     pool: Pool,
     cache: Cache,
     scratch: Scratch,
+    /// Segments of frames from tunnels that wait for others.
+    frames: Frames,
     owed: owed::Owed,
     upcalls: UpcallTx,
     commands: Consumer<Command>,
@@ -410,6 +413,7 @@ impl Worker {
                 translation: Translation::default(),
                 room: None,
             },
+            frames: Frames::default(),
             owed: owed::Owed::default(),
             upcalls: p.upcalls,
             commands: p.commands,
@@ -469,6 +473,7 @@ impl Worker {
 
     /// A bounded piece of housekeeping.
     fn maintain(&mut self) {
+        self.expire_segments();
         if self.findings.is_empty() {
             return self.reap();
         }

@@ -31,8 +31,8 @@ use heddle_conntrack::{Brief, Known};
 use heddle_flow::{FlowKey, hash, packet_type};
 use heddle_flow_cache::{Burst, CompactKey, Kind, MAX_LISTED, NO_BODY, Run};
 use heddle_packet::{BURST, Packet};
-use heddle_tunnel::TunnelPop;
 use heddle_tunnel::seen::{Seen, View};
+use heddle_tunnel::{TunnelKind, TunnelPop};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -534,8 +534,10 @@ impl Worker {
                 to.parsed.push_carried(place, p, how, origin, *at);
                 continue;
             }
-            match tunnel::pop(p, meta, tunnel, &mut s.popped) {
-                Ok(out) => {
+            let waiting = (&mut self.frames, &mut self.pool, self.now_ms);
+            match tunnel::pop(p, meta, tunnel, &mut s.popped, waiting) {
+                Ok(None) => {}
+                Ok(Some(out)) => {
                     p.in_port = tunnel.port;
                     let (place, origin, popped) = (to.ids.len(), fresh_origin(p), &s.popped);
                     to.ids.push(id);
@@ -557,6 +559,30 @@ impl Worker {
                     self.counters.drops.add(kind, 1);
                     self.tx.watch.lost(kind, 1, p, None);
                 }
+            }
+        }
+        if tunnel.kind == TunnelKind::Stt {
+            self.count_lost_segments();
+        }
+    }
+
+    /// Drops segments that have waited for too long.
+    #[inline]
+    pub(super) fn expire_segments(&mut self) {
+        if self.frames.any() {
+            let now_ms = self.shared.clock.now_ms();
+            self.frames.expire(&mut self.pool, now_ms);
+            self.count_lost_segments();
+        }
+    }
+    fn count_lost_segments(&mut self) {
+        let lost = self.frames.take_lost();
+        for (kind, n) in [
+            (DropKind::SegmentTimeout, lost.timeout),
+            (DropKind::SegmentEvicted, lost.evicted),
+        ] {
+            if n > 0 {
+                self.counters.drops.add(kind, n);
             }
         }
     }

@@ -144,8 +144,8 @@ impl Worker {
 
     fn sleep(&mut self) {
         let mut work = false;
-        // What the revalidator had no room to hear of is told a little later.
-        let mut poll_only = self.cache.has_doomed();
+        // What the revalidator had no room to hear of is told a little later; segments do not wait for ever.
+        let mut poll_only = self.cache.has_doomed() || self.frames.any();
         for slot in &mut self.rx {
             work |= slot.queue.arm();
             poll_only |= slot.watched.is_none();

@@ -313,7 +313,8 @@ impl<'w> Ctx<'w> {
                     _ => return None,
                 },
             },
-            TunnelType::Stt | TunnelType::Bareudp | TunnelType::Lisp => return None,
+            TunnelType::Stt => Encap::Stt { port, key: f.tun_id },
+            TunnelType::Bareudp | TunnelType::Lisp => return None,
         })
     }
 
@@ -402,7 +403,10 @@ fn of_outer(inner: &FlowKey, outer: &Outer) -> FlowKey {
     (key.nw_tos, key.nw_ttl) = (outer.tos, outer.ttl);
     key.nw_proto = outer.encap.kind().ip_proto();
     key.tp_dst = match outer.encap {
-        Encap::Geneve { port, .. } | Encap::Vxlan { port, .. } | Encap::Gtpu { port, .. } => port,
+        Encap::Geneve { port, .. }
+        | Encap::Vxlan { port, .. }
+        | Encap::Gtpu { port, .. }
+        | Encap::Stt { port, .. } => port,
         Encap::Gre { .. } | Encap::Erspan1 { .. } | Encap::Erspan2 { .. } | Encap::Srv6 { .. } => 0,
     };
     key

@@ -11,9 +11,9 @@ use heddle_packet::{Wrap, Wraps};
 use heddle_wire::checksum::Sum;
 use heddle_wire::eth::ethertype;
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
-use heddle_wire::l4::Udp;
-use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Vxlan, gre_proto};
-use heddle_wire::{Be16, split, split_mut};
+use heddle_wire::l4::{Tcp, Udp};
+use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Stt, Vxlan, gre_proto};
+use heddle_wire::{Be16, Be32, split, split_mut};
 
 /// Outer headers of one tunnel. Offsets from the packet's start.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +96,10 @@ impl Outer {
                 let len = (usize::from(h.len) + 1) * 8;
                 (len, ip(l4.get(len))?)
             }
+            Wrap::Stt => {
+                let (tcp, _) = split::<Tcp>(l4).ok_or(SegmentError::Malformed)?;
+                (tcp.header_len() + Stt::LEN, Begins::Frame)
+            }
         };
         Ok((self.l4_at + len, begins))
     }
@@ -110,7 +114,12 @@ impl Outer {
     ) -> Result<(usize, Sum), SegmentError> {
         super::frame::fix_ip(segment, (self.l3, self.l3_at, self.l4_at), index)?;
         let step = u32::try_from(index).map_err(|_| SegmentError::TooMany)?;
-        let pseudo = self.pseudo(segment)?;
+        let proto = if self.wrap == Wrap::Stt {
+            proto::TCP
+        } else {
+            proto::UDP
+        };
+        let pseudo = self.pseudo(segment, proto)?;
         let l4 = segment.get_mut(self.l4_at..).ok_or(SegmentError::Malformed)?;
         let len = be16(l4.len())?;
         let upto = place.checked_sub(self.l4_at).ok_or(SegmentError::Malformed)?;
@@ -148,6 +157,20 @@ impl Outer {
                 }
             }
             Wrap::Srv6 => {}
+            Wrap::Stt => {
+                let (tcp, _) = split_mut::<Tcp>(l4).ok_or(SegmentError::Malformed)?;
+                // Each segment is a frame, whose length is in the upper half.
+                let frame = usize::from(len.get()).checked_sub(tcp.header_len());
+                let frame = frame
+                    .and_then(|n| u32::try_from(n).ok())
+                    .ok_or(SegmentError::Malformed)?;
+                tcp.seq = Be32::new(frame << 16);
+                tcp.ack = Be32::new(tcp.ack.get().wrapping_add(step));
+                tcp.csum = Be16::new(0);
+                let sum = all(l4).ok_or(SegmentError::Malformed)?.sum(pseudo);
+                let (tcp, _) = split_mut::<Tcp>(l4).ok_or(SegmentError::Malformed)?;
+                tcp.csum = Be16::new(sum.checksum());
+            }
         }
         let l4 = segment.get(self.l4_at..).ok_or(SegmentError::Malformed)?;
         Ok((self.l4_at, all(l4).ok_or(SegmentError::Malformed)?))
@@ -157,7 +180,7 @@ impl Outer {
     /// pseudo header's sum.
     pub(super) fn begin_datagrams(&self, frame: &mut [u8]) -> Result<(), SegmentError> {
         super::frame::fix_ip(frame, (self.l3, self.l3_at, self.l4_at), 0)?;
-        let pseudo = self.pseudo(frame)?;
+        let pseudo = self.pseudo(frame, proto::UDP)?;
         let l4 = frame.get_mut(self.l4_at..).ok_or(SegmentError::Malformed)?;
         let len = be16(l4.len())?;
         let (udp, _) = split_mut::<Udp>(l4).ok_or(SegmentError::Malformed)?;
@@ -165,15 +188,15 @@ impl Outer {
         Ok(())
     }
 
-    /// The sum of UDP's pseudo header, of a packet that ends with `segment`.
-    fn pseudo(&self, segment: &[u8]) -> Result<Sum, SegmentError> {
+    /// The sum of the pseudo header of UDP or TCP, of a packet that ends with `segment`.
+    fn pseudo(&self, segment: &[u8], proto: u8) -> Result<Sum, SegmentError> {
         let l3 = segment.get(self.l3_at..).ok_or(SegmentError::Malformed)?;
         let len = segment
             .len()
             .checked_sub(self.l4_at)
             .ok_or(SegmentError::Malformed)?;
         let len = u32::try_from(len).map_err(|_| SegmentError::Malformed)?;
-        pseudo_sum(l3, self.l3, proto::UDP, len)
+        pseudo_sum(l3, self.l3, proto, len)
     }
 }
 

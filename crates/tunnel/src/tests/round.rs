@@ -144,7 +144,7 @@ fn verify(f: &[u8], csum: bool) {
 }
 
 /// Fills an inner checksum in, as a device would.
-fn complete(f: &mut [u8], csum: Csum) {
+pub(super) fn complete(f: &mut [u8], csum: Csum) {
     if let Csum::Partial { start, offset } = csum {
         let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
         let sum = Sum::ZERO.bytes(&f[start..]).checksum_nonzero();
