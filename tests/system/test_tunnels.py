@@ -225,7 +225,8 @@ def stt(lab, switches, pods, trains=True):
         # The flow's key has all 64 bits.
         flows = sw.appctl("dpctl/dump-flows")
         assert "stt(key=0x123456789abcdef0)" in flows and "tnl_pop(" in flows and "tun_id=0x123456789abcdef0" in flows, flows
-        assert "tcp_dst=7471" in sw.appctl("tnl/ports/show", "-v") or "tp_dst=7471" in sw.appctl("tnl/ports/show", "-v")
+        ends = sw.appctl("tnl/ports/show", "-v")
+        assert "stt_sys_7471 (" in ends and "proto=6" in ends and "tcp(dst=7471)" in ends, ends
         drops = sw.appctl("coverage/show")
         for name in ("tunnel_pop_error", "tunnel_bad_csum", "tunnel_metadata", "segment_beyond", "segment_length", "segment_overlap"):
             assert name not in drops, drops

@@ -83,8 +83,8 @@ pub(crate) struct Plan {
     fill: Fill,
     /// IPv4: sum of the header without length, identification and checksum.
     ip_sum: u16,
-    /// Sum of the template from `l4` on, and for UDP of the pseudo header without its length; for STT of that
-    /// of TCP alone.
+    /// Sum of the template from `l4` on, and for UDP of the pseudo header without its length; for STT of
+    /// the pseudo header of TCP alone.
     rest_sum: u16,
     /// First source port, and how many there are less one.
     ports: (u16, u16),

@@ -194,7 +194,8 @@ proptest! {
     /// as its datagrams. So it is where segments were joined on their way.
     #[test]
     fn stt_gives_the_train_back(
-        t in train(), v6: bool, mtu in 600_u32..4000, order in prop::collection::vec(any::<u16>(), 64), joined: bool,
+        t in train(), v6: bool, joined: bool, mtu in 600_u32..4000,
+        order in prop::collection::vec(any::<u16>(), 64),
     ) {
         let plain = pieces(&t.build()).unwrap();
         let mut whole = t.build();
