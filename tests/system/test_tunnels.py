@@ -202,7 +202,8 @@ def datagrams(lab, pods):
             wait_for("the echo", lambda server=server: ":5204" in lab.net.run(server, "ss", "-Hlun", quiet=True))
             assert "all came back" in lab.net.run(client, "timeout", "60", "python3", "-c", ASK, address, timeout=70)
         finally:
-            echo.kill()
+            # Told, so that it ends the program that it runs.
+            echo.terminate()
             echo.wait()
 
 

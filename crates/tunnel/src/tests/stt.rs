@@ -320,11 +320,11 @@ fn what_cannot_be_said_is_done() {
     );
     assert_eq!(out.to_vec(), filled);
     // Too long with an STT header.
-    let mut long = train(&vec![1; 65_420], 1400);
+    let mut long = train(&vec![1; 65_440], 1400);
     push(&t, &mut long);
     let gso = long.offload.gso.unwrap();
     assert_eq!(gso.wraps.split().unwrap().0, heddle_packet::Wrap::Stt);
-    let before = train(&vec![1; 65_420], 1400);
+    let before = train(&vec![1; 65_440], 1400);
     let out = There::new().takes(long).unwrap().unwrap();
     assert_eq!((out.to_vec(), out.offload), (before.to_vec(), before.offload));
     let mut too_long = Packet::new_big();
