@@ -119,7 +119,9 @@ impl Asks {
 /// A number that is another one each time.
 fn anything() -> u32 {
     let hash = RandomState::new().hash_one(());
-    (hash & u64::from(u32::MAX)) as u32
+    #[allow(clippy::cast_possible_truncation)] // as many bits as are wanted
+    let low = (hash & u64::from(u32::MAX)) as u32;
+    low
 }
 
 /// As C's `%#x` prints it: zero has no prefix.

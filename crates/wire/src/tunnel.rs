@@ -1,6 +1,6 @@
-//! Headers of tunnels: GRE (RFC 2784, 2890), VXLAN (RFC 7348) with group policy and generic protocols, Geneve
-//! (RFC 8926), ERSPAN (draft-foschiano-erspan), GTP-U (3GPP TS 29.281), the segment routing header (RFC 8754),
-//! STT (draft-davie-stt-08).
+//! Headers of tunnels: GRE (RFC 2784, 2890), VXLAN (RFC 7348) with group policy and generic protocols,
+//! Geneve (RFC 8926), ERSPAN (draft-foschiano-erspan), GTP-U (3GPP TS 29.281), the segment routing header
+//! (RFC 8754), STT (draft-davie-stt-08).
 
 use crate::{Be16, Be32, Be64, views};
 

@@ -18,9 +18,9 @@ use heddle_wire::tunnel::Stt;
 pub type Waiting<'a> = (&'a mut Frames, &'a mut Pool, u64);
 
 impl TunnelPop {
-    /// As [`TunnelPop::apply`], of tunnels whose packets may come in segments, too: these wait for each other.
-    /// `None`: this one does, and the packet is of no more use. The one that makes its frame whole becomes the
-    /// frame.
+    /// As [`TunnelPop::apply`], of tunnels whose packets may come in segments, too: these wait for each
+    /// other. `None`: this one does, and the packet is of no more use. The one that makes its frame whole
+    /// becomes the frame.
     ///
     /// # Errors
     /// As there.

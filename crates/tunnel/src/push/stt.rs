@@ -1,10 +1,10 @@
 //! Into STT: the packet becomes a train of TCP by its outer headers, or is as long as the way takes.
 //!
-//! What is known of the frame (a checksum to be filled in, a train's segment size) is said in the STT header,
-//! and the other end knows it then. What that header cannot say is done before: a checksum is filled in, and a
-//! train stays one of its own kind ([`Wrap::Stt`](heddle_packet::Wrap::Stt)), each segment of which gets an
-//! outer packet when it is cut. These are trains of UDP, those in further tunnels, and those that the outer
-//! headers would make too long.
+//! What is known of the frame (a checksum to be filled in, a train's segment size) is said in the STT
+//! header, and the other end knows it then. What that header cannot say is done before: a checksum is
+//! filled in, and a train stays one of its own kind ([`Wrap::Stt`](heddle_packet::Wrap::Stt)), each segment
+//! of which gets an outer packet when it is cut. These are trains of UDP, those in further tunnels, and
+//! those that the outer headers would make too long.
 
 use super::{Fill, Inner, LEAST_SIZE, PushError, fill_in, flow_hash};
 use crate::action::TunnelPush;

@@ -4,8 +4,8 @@
 //! frame has; each segment is copied to its place there, once. The one that was missing gives the packet that
 //! it came in for the buffer. Most segments come in order: a frame knows which ranges it has, mostly one.
 //!
-//! **Order of arrival** does not matter. A segment that has a byte that came before is dropped, whole, and the
-//! frame goes on without it, so nobody can make two readings of one frame.
+//! **Order of arrival** does not matter. A segment that has a byte that came before is dropped, whole, and
+//! the frame goes on without it, so nobody can make two readings of one frame.
 //!
 //! **Bounds.** [`MAX_FRAMES`] frames wait at a worker, so at most that many buffers of
 //! [`BUF_SIZE`](heddle_packet::BUF_SIZE) bytes are held, each for [`MAX_WAIT_MS`]. Of one other end there are

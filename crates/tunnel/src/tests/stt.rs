@@ -181,7 +181,8 @@ fn headers_are_those_of_the_draft() {
 }
 
 proptest! {
-    /// Cut, shuffled, some of them twice, two frames among each other, padded: both come out, bytes and metadata.
+    /// Cut, shuffled, some of them twice, two frames among each other, padded: both come out, bytes and
+    /// metadata.
     #[test]
     fn segments_make_the_frame(
         (one, two) in (prop::collection::vec(any::<u8>(), 1..30_000), prop::collection::vec(any::<u8>(), 1..4000)),
@@ -274,7 +275,8 @@ proptest! {
     }
 }
 
-/// What nobody cut comes out without a copy of it waiting, a train by its metadata or a packet with a checksum.
+/// What nobody cut comes out without a copy of it waiting, a train by its metadata or a packet with a
+/// checksum.
 #[test]
 fn whole_frames_do_not_wait() {
     for v6 in [false, true] {
