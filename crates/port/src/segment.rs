@@ -12,6 +12,7 @@ mod frame;
 mod outer;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use arrayvec::ArrayVec;
 use frame::{L3, Layout};
@@ -20,6 +21,7 @@ use heddle_wire::checksum::Sum;
 use heddle_wire::l4::Udp;
 use outer::{Outer, Outers};
 use std::ops::Range;
+pub use whole::{Whole, whole};
 
 /// Most segments of one train; a sender that asks for more (tiny segments of a huge packet) is refused: each
 /// costs about as much as a packet. The longest train may have segments of 128 bytes.
@@ -209,6 +211,8 @@ pub fn as_datagrams(
 struct Cut {
     outers: Outers,
     layout: Layout,
+    /// Where the innermost network header is.
+    inner_l3: usize,
     gso: Gso,
     count: usize,
 }
@@ -224,6 +228,7 @@ impl Cut {
             return Err(SegmentError::Malformed);
         };
         let (outers, at, begins) = outer::outers(frame, gso.wraps)?;
+        let (_, inner_l3) = frame::network(packet.head(), at, begins)?;
         let layout = Layout::of(frame, (at, begins), usize::from(start), gso.kind)?;
         let count = (packet.len() - layout.payload)
             .div_ceil(usize::from(gso.size).max(1))
@@ -234,6 +239,7 @@ impl Cut {
         Ok(Self {
             outers,
             layout,
+            inner_l3,
             gso,
             count,
         })

@@ -8,12 +8,15 @@
 
 #![deny(clippy::indexing_slicing)] // whatever a guest writes
 
-use heddle_packet::{Csum, Gso, GsoKind, Offload, Wraps};
+use heddle_packet::{Csum, Gso, GsoKind, Offload, Wrap, Wraps};
 
 /// Header length without `num_buffers`: packet sockets.
 pub const LEN_LEGACY: usize = 10;
 /// Header length with `num_buffers`: virtio 1.x, and tap devices asked for it.
 pub const LEN: usize = 12;
+/// Header length with the fields of trains in tunnels of UDP (virtio 1.4 §5.1.6, behind those of hashes): tap
+/// devices.
+pub const LEN_TUNNEL: usize = 24;
 
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;
@@ -23,6 +26,10 @@ const GSO_UDP: u8 = 3;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
+/// The outer checksum is to be made, too.
+const F_TUNNEL_CSUM: u8 = 8;
+const GSO_TUNNEL4: u8 = 0x20;
+const GSO_TUNNEL6: u8 = 0x40;
 
 /// Why a header is refused. The text names a drop reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +48,8 @@ pub enum NetHdrError {
     GsoZeroSize,
     /// The ECN mark on something that is not TCP.
     EcnWithoutTcp,
+    /// A train in a tunnel whose headers are not where the header says, or of no tunnel that is known here.
+    Tunnel,
 }
 
 impl NetHdrError {
@@ -54,6 +63,7 @@ impl NetHdrError {
             Self::GsoWithoutCsum => "vnet-hdr-gso-without-csum",
             Self::GsoZeroSize => "vnet-hdr-gso-zero-size",
             Self::EcnWithoutTcp => "vnet-hdr-ecn-without-tcp",
+            Self::Tunnel => "vnet-hdr-tunnel",
         }
     }
 }
@@ -171,6 +181,89 @@ pub fn encode(offload: &Offload, packet_len: usize) -> [u8; LEN] {
     hdr
 }
 
+/// Where the headers of a train in a tunnel of UDP are, from the packet's start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tunnel {
+    /// The outer UDP header.
+    pub outer_l4: u16,
+    /// The inner network header.
+    pub inner_l3: u16,
+    /// IPv6 is outside.
+    pub v6: bool,
+    /// The outer UDP header has a checksum; its field holds the pseudo header's sum.
+    pub csum: bool,
+}
+
+/// As [`encode`], for a train that is in this tunnel.
+pub fn encode_tunnel(offload: &Offload, packet_len: usize, tunnel: Option<Tunnel>) -> [u8; LEN_TUNNEL] {
+    let mut hdr = [0; LEN_TUNNEL];
+    hdr[..LEN].copy_from_slice(&encode(offload, packet_len));
+    if let Some(tunnel) = tunnel {
+        hdr[0] |= if tunnel.csum { F_TUNNEL_CSUM } else { 0 };
+        hdr[1] |= if tunnel.v6 { GSO_TUNNEL6 } else { GSO_TUNNEL4 };
+        hdr[20..22].copy_from_slice(&tunnel.outer_l4.to_le_bytes());
+        hdr[22..24].copy_from_slice(&tunnel.inner_l3.to_le_bytes());
+    }
+    hdr
+}
+
+/// As [`decode`], of a header of [`LEN_TUNNEL`] bytes; `frame` is the packet's head.
+///
+/// The header does not say which tunnel it is: the bytes do, by the place of what is inside.
+///
+/// # Errors
+/// Names the claim that does not hold.
+pub fn decode_tunnel(hdr: &[u8], frame: &[u8]) -> Result<Offload, NetHdrError> {
+    let claim = hdr.get(1).ok_or(NetHdrError::Short)? & (GSO_TUNNEL4 | GSO_TUNNEL6);
+    if claim == 0 {
+        return decode(hdr, frame.len());
+    }
+    let mut own: [u8; LEN_TUNNEL] = *hdr.first_chunk().ok_or(NetHdrError::Short)?;
+    own[1] &= !claim;
+    let mut offload = decode(&own, frame.len())?;
+    let (Some(gso), Csum::Partial { start, .. }) = (&mut offload.gso, offload.csum) else {
+        return Err(NetHdrError::Tunnel);
+    };
+    let outer_l4 = usize::from(u16::from_le_bytes([own[20], own[21]]));
+    let inner_l3 = usize::from(u16::from_le_bytes([own[22], own[23]]));
+    if claim == GSO_TUNNEL4 | GSO_TUNNEL6 || usize::from(start) < inner_l3 {
+        return Err(NetHdrError::Tunnel);
+    }
+    let wraps = wrap_of(frame, outer_l4, inner_l3).and_then(|w| Wraps::default().with(w));
+    gso.wraps = wraps.ok_or(NetHdrError::Tunnel)?;
+    Ok(offload)
+}
+
+/// The tunnel whose UDP header is at `outer_l4`, with a frame inside whose network header is at `inner_l3`.
+fn wrap_of(frame: &[u8], outer_l4: usize, inner_l3: usize) -> Option<Wrap> {
+    const UDP_LEN: usize = 8;
+    /// VXLAN's header, and Geneve's without options.
+    const SHIM_LEN: usize = 8;
+    const VXLAN_HAS_VNI: u8 = 8;
+    let shim = outer_l4 + UDP_LEN;
+    let first = *frame.get(shim)?;
+    let inside = shim + SHIM_LEN;
+    // With that bit a Geneve header has options of 32 bytes or more, so the two differ in their lengths.
+    if first & VXLAN_HAS_VNI != 0 && network_at(frame, inside) == Some(inner_l3) {
+        return Some(Wrap::Vxlan);
+    }
+    let options = usize::from(first & 0x3f) * 4;
+    (network_at(frame, inside + options) == Some(inner_l3)).then_some(Wrap::Geneve)
+}
+
+/// Where the network header of the frame at `at` is, behind up to two tags.
+fn network_at(frame: &[u8], at: usize) -> Option<usize> {
+    const ADDRS: usize = 12;
+    let mut kind = at + ADDRS;
+    for _ in 0..2 {
+        match *frame.get(kind..)?.first_chunk()? {
+            [0x81, 0x00] | [0x88, 0xa8] => kind += 4,
+            _ => break,
+        }
+    }
+    Some(kind + 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,7 +306,79 @@ mod tests {
         assert_eq!(decode(&hdr(2, 0, 0, 0, 0, 0), 0).unwrap().csum, Csum::Valid);
     }
 
+    /// A frame with UDP at 34, this shim, and a frame behind it; the header that speaks of it.
+    fn tunnelled(shim: &[u8], v6: bool, csum: bool) -> ([u8; LEN_TUNNEL], Vec<u8>) {
+        let mut frame = vec![0; 42];
+        frame.extend(shim);
+        let inner_l3 = frame.len() as u16 + 14;
+        frame.extend([0; 12]);
+        frame.extend([8, 0]);
+        frame.extend([0; 3000]);
+        let start = inner_l3 + 20;
+        let gso = Gso {
+            kind: GsoKind::Tcp4,
+            ecn: true,
+            size: 1400,
+            hdr_len: start + 20,
+            wraps: Wraps::default(),
+        };
+        let offload = Offload {
+            csum: Csum::Partial { start, offset: 16 },
+            gso: Some(gso),
+        };
+        let tunnel = Tunnel {
+            outer_l4: 34,
+            inner_l3,
+            v6,
+            csum,
+        };
+        (encode_tunnel(&offload, frame.len(), Some(tunnel)), frame)
+    }
+
+    #[test]
+    fn trains_in_tunnels() {
+        let vxlan = [8, 0, 0, 0, 0, 0, 77, 0];
+        let mut options = [0; 40];
+        options[0] = 8; // in units of four bytes: the bit that VXLAN's header has, too
+        for (shim, wrap) in [
+            (&vxlan[..], Wrap::Vxlan),
+            (&[0, 0, 0x65, 0x58, 0, 0, 77, 0], Wrap::Geneve),
+            (&options, Wrap::Geneve),
+        ] {
+            for (v6, csum) in [(false, false), (true, true)] {
+                let (hdr, frame) = tunnelled(shim, v6, csum);
+                assert_eq!(hdr[0], if csum { 9 } else { 1 });
+                assert_eq!(hdr[1], 0x81 | if v6 { 0x40 } else { 0x20 });
+                assert_eq!(hdr[20..22], [34, 0]);
+                let gso = decode_tunnel(&hdr, &frame).unwrap().gso.unwrap();
+                assert_eq!((gso.kind, gso.ecn, gso.size), (GsoKind::Tcp4, true, 1400));
+                assert_eq!(gso.wraps.split(), Some((wrap, Wraps::default())));
+            }
+        }
+        // Guests have not been offered it.
+        let (hdr, frame) = tunnelled(&vxlan, false, false);
+        assert_eq!(decode(&hdr, frame.len()), Err(NetHdrError::UnknownGso(0xa1)));
+        for (at, value) in [(1, 0x61), (1, 0x20), (20, 33), (22, 65), (22, 0xff)] {
+            let mut wrong = hdr;
+            wrong[at] = value;
+            assert_eq!(
+                decode_tunnel(&wrong, &frame),
+                Err(NetHdrError::Tunnel),
+                "{at}: {value:#x}"
+            );
+        }
+        assert_eq!(decode_tunnel(&hdr[..LEN], &frame), Err(NetHdrError::Short));
+    }
+
     proptest! {
+        /// Whatever is claimed of whatever bytes, what passes is in one tunnel or in none.
+        #[test]
+        fn tunnels_are_checked(h in any::<[u8; LEN_TUNNEL]>(), frame in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(Offload { gso: Some(gso), .. }) = decode_tunnel(&h, &frame) {
+                prop_assert_eq!(h[1] & 0x60 != 0, !gso.wraps.is_empty());
+            }
+        }
+
         /// Whatever the header claims, what passes keeps the invariants, and survives another round.
         #[test]
         fn passed_claims_hold(h in any::<[u8; LEN]>(), gso in 0_u8..8, len in 0_usize..70_000, plain: bool) {

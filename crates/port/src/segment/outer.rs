@@ -188,6 +188,13 @@ impl Outer {
         Ok(())
     }
 
+    /// What the field of UDP's checksum holds as long as a device has to make it, of a packet of `len` bytes.
+    pub(super) fn open_csum(&self, head: &[u8], len: usize) -> Option<u16> {
+        let len = u32::try_from(len.checked_sub(self.l4_at)?).ok()?;
+        let sum = pseudo_sum(head.get(self.l3_at..)?, self.l3, proto::UDP, len);
+        Some(sum.ok()?.folded())
+    }
+
     /// The sum of the pseudo header of UDP or TCP, of a packet that ends with `segment`.
     fn pseudo(&self, segment: &[u8], proto: u8) -> Result<Sum, SegmentError> {
         let l3 = segment.get(self.l3_at..).ok_or(SegmentError::Malformed)?;

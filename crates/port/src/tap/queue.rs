@@ -6,10 +6,10 @@ use crate::gro::Trains;
 use crate::segment;
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
 use arrayvec::ArrayVec;
-use heddle_packet::{Burst, MAX_SEGS, Packet, Pool};
+use heddle_packet::{Burst, MAX_SEGS, Offload, Packet, Pool};
 use heddle_sys::tap::VNET_HDR_LEN;
 use heddle_sys::{Iov, TapQueue};
-use heddle_virtio::net_hdr;
+use heddle_virtio::net_hdr::{self, NetHdrError};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
@@ -92,6 +92,12 @@ impl RxQueue for TapRx {
     }
 }
 
+/// The metadata of what was read.
+fn decode(read: &[u8]) -> Result<Offload, NetHdrError> {
+    let (hdr, frame) = read.split_at_checked(VNET_HDR_LEN).ok_or(NetHdrError::Short)?;
+    net_hdr::decode_tunnel(hdr, frame)
+}
+
 /// Makes a packet of the `n` bytes that were read into `room`, or says why not.
 fn take(p: &mut Packet, n: usize, room: usize) -> Result<(), &'static str> {
     if n >= room {
@@ -102,11 +108,14 @@ fn take(p: &mut Packet, n: usize, room: usize) -> Result<(), &'static str> {
     if len < ETH_HEADER {
         return Err("runt");
     }
-    let offload = net_hdr::decode(p.head(), len).map_err(|e| e.name())?;
+    let offload = decode(p.head()).map_err(|e| e.name())?;
     p.pull_front(VNET_HDR_LEN);
     p.offload = offload;
     Ok(())
 }
+
+/// The pieces of one write: header, outer headers, head, tail.
+type Iovs<'a> = ArrayVec<Iov<'a>, { MAX_SEGS + 3 }>;
 
 #[derive(Debug)]
 pub(super) struct TapTx {
@@ -122,13 +131,33 @@ impl TapTx {
 
     /// Writes one packet; the system's error number if it was not taken.
     fn write(&mut self, packet: &Packet) -> Result<(), i32> {
-        let hdr = net_hdr::encode(&packet.offload, packet.len());
-        let mut iovs: ArrayVec<Iov<'_>, { MAX_SEGS + 2 }> = ArrayVec::new();
+        let hdr = net_hdr::encode_tunnel(&packet.offload, packet.len(), None);
+        let mut iovs: Iovs<'_> = ArrayVec::new();
         iovs.push(Iov::new(&hdr));
         iovs.extend(packet.iovs());
+        self.write_pieces(&iovs)
+    }
+
+    /// Writes a train that is in a tunnel as it is. `None`: the device or the train is not fit for it.
+    fn write_whole(&mut self, packet: &Packet) -> Option<Result<(), i32>> {
+        if !self.queue.takes_tunnels() {
+            return None;
+        }
+        let whole = segment::whole(packet)?;
+        let hdr = net_hdr::encode_tunnel(&packet.offload, packet.len(), Some(whole.tunnel));
+        let mut iovs: Iovs<'_> = ArrayVec::new();
+        iovs.push(Iov::new(&hdr));
+        iovs.push(Iov::new(&whole.outer));
+        iovs.push(Iov::new(packet.head().get(whole.outer.len()..)?));
+        iovs.extend(packet.iovs().skip(1));
+        // The device's owner may have turned it off.
+        Some(self.write_pieces(&iovs)).filter(|done| *done != Err(EINVAL))
+    }
+
+    fn write_pieces(&mut self, iovs: &[Iov<'_>]) -> Result<(), i32> {
         let mut tries = TRIES;
         loop {
-            let Err(e) = self.queue.write(&iovs) else {
+            let Err(e) = self.queue.write(iovs) else {
                 return Ok(());
             };
             let errno = e.raw_os_error().unwrap_or(EINVAL);
@@ -144,8 +173,11 @@ impl TapTx {
         }
     }
 
-    /// Sends a train that is in tunnels: as datagrams in a train, or as segments.
+    /// Sends a train that is in tunnels: as it is, as datagrams in a train, or as segments.
     fn send_wrapped(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
+        if let Some(done) = self.write_whole(packet) {
+            return done;
+        }
         let mut done = Ok(());
         let tried = segment::as_datagrams(pool, packet, &mut |train| {
             done = self.write(train);

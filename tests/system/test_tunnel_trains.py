@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Trains of TCP in tunnels cross a tap as they are: between a switch and the kernel's VXLAN device."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.runner import limit, main
+from test_tunnels import POD_MTU, address, attach, node, reach, transfer, tunnel
+
+# Mean bytes of a packet on the tap in the direction of the data; cut trains have less than an MTU.
+LONG = 4000
+
+
+def counters(lab, ns):
+    read = lambda name: int(lab.net.run(ns, "cat", f"/sys/class/net/up0/statistics/{name}", quiet=True))
+    return {d: (read(f"{d}_bytes"), read(f"{d}_packets")) for d in ("rx", "tx")}
+
+
+def mean(lab, ns, direction, send):
+    """Mean length of packets on the tap while `send` sends."""
+    before = counters(lab, ns)[direction]
+    send()
+    after = counters(lab, ns)[direction]
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
+def with_the_kernel(lab, v6, csum):
+    """Both directions, with trains and without."""
+    sw = node(lab, 1, v6)
+    sw.vsctl("add-port", "br-ex", "up0", "--", "set", "interface", "up0", "type=internal")
+    host = lab.net.namespace("host", ipv6=v6)
+    lab.net.move("up0", sw.netns, host)
+    lab.net.ip(host, "addr", "add", address(2, v6) + ("/64" if v6 else "/24"), "dev", "up0", *(("nodad",) if v6 else ()))
+    lab.net.ip(host, "link", "set", "up0", "up")
+    outer = ("udp6zerocsumtx", "udp6zerocsumrx") if v6 else ("noudpcsum",)
+    outer = (("noudp6zerocsumtx",) if v6 else ("udpcsum",)) if csum else outer
+    lab.net.ip(host, "link", "add", "vx0", "type", "vxlan", "id", "77", "local", address(2, v6), "remote", address(1, v6), "dstport", "4789", *outer)
+    lab.net.address(host, "vx0", "10.5.0.2/24")
+    attach(lab, sw, 1, v6)
+    tunnel(sw, "vxlan", address(2, v6), csum="true" if csum else "false")
+    pod = lab.veth_pod(sw, "pod1", "10.5.0.1/24", bridge="br-int")
+    lab.net.ip(pod, "link", "set", "eth0", "mtu", str(POD_MTU))
+    lab.net.ip(host, "link", "set", "vx0", "mtu", str(POD_MTU))
+    reach(lab, (pod, host))
+    to_host = mean(lab, host, "rx", lambda: transfer(lab, host, pod, "10.5.0.2"))
+    to_pod = mean(lab, host, "tx", lambda: transfer(lab, pod, host, "10.5.0.1"))
+    print(f"bytes of a packet on the tap: {to_host:.0f} to the kernel, {to_pod:.0f} from it")
+    assert to_host > LONG and to_pod > LONG, (to_host, to_pod)
+    for ns, dev in ((pod, "eth0"), (host, "vx0")):
+        lab.net.run(ns, "ethtool", "-K", dev, "tso", "off", "gso", "off", "tx", "off")
+        reach(lab, (pod, host))
+    events = sw.appctl("coverage/show")
+    assert "tunnel_bad_csum" not in events and "tunnel_pop_error" not in events, events
+    bad = lab.net.run(host, "nstat", "-asz", "TcpInCsumErrors", "UdpInCsumErrors", "Udp6InCsumErrors", quiet=True)
+    errors = [line.split()[1] for line in bad.splitlines() if "CsumErrors" in line]
+    assert errors and all(n == "0" for n in errors), bad
+
+
+@limit(240)
+def scenario_ipv4(lab):
+    with_the_kernel(lab, v6=False, csum=False)
+
+
+@limit(240)
+def scenario_ipv4_with_checksums(lab):
+    with_the_kernel(lab, v6=False, csum=True)
+
+
+@limit(240)
+def scenario_ipv6_with_checksums(lab):
+    with_the_kernel(lab, v6=True, csum=True)
+
+
+if __name__ == "__main__":
+    main()
