@@ -37,17 +37,21 @@
 #define VLAN_PRESENT 0x1000
 #define TCP_UP 0x07 // FIN, SYN, RST
 
-// Outer headers of UDP over IPv4, to the end of the tunnel's own header without options.
+// Outer headers: UDP over IPv4 and IPv6, and how long that and the tunnel's own header without options are.
 #define IP_AT 14
 #define UDP_AT 34
-#define TUNNEL_AT 42
-#define INNER_AT 50
+#define UDP6_AT 54
+#define UDP_AND_TUNNEL 16
+#define INNER_AT (UDP_AT + UDP_AND_TUNNEL)
 #define OPTION_LEN 8
 #define UDP_CSUM 6 // in its header
 // Most bytes of outer headers, and which steps of a flow give their room to them.
 #define MAX_OUTER 80
 #define OUTER_OP 11
-#define ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8) // since Linux 6.3
+#define ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7) // these two since Linux 6.3
+#define ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
+// A flow that is held goes up until it has rested for so long.
+#define REST_NS (1ULL << 26)
 // A device of none: the port of a tunnel has its number and this bit.
 #define TUNNEL_PORT 0x80000000
 
@@ -79,17 +83,18 @@ struct key {
     __u8 tun_flags;
     __u8 pad;
     __u8 ct_label[16];
-    __u32 tun_src;
-    __u32 tun_dst;
     __u32 tun_id;  // in the machine's order
     __u32 tun_opt; // value of the option that is known
+    __u8 tun_src[16];
+    __u8 tun_dst[16];
 };
 
-// Of tun_flags: it had that option, a UDP checksum.
+// Of tun_flags: it had that option, a UDP checksum, IPv6 outside.
 #define TUN_OPTION 1
 #define TUN_CSUM 2
+#define TUN_IPV6 4
 
-#define WORDS 14
+#define WORDS 17
 // What stands before that which a packet carries behind a recirculation or a tunnel.
 #define FIRST_WORDS 8
 
@@ -146,7 +151,8 @@ enum { OP_OUTPUT = 1, OP_ETH_DST, OP_ETH_SRC, OP_IPV4_SRC, OP_IPV4_DST, OP_TOS, 
 #define INTERNAL 2
 // Of OP_IPV6_WORD, x: which of the eight words of both addresses, y: the word.
 // Of OP_ENCAP, x: bytes of the outer headers, which stand from the step OUTER_OP on. y: first source port,
-// and how many there are less one in the upper half; data[0]: whether they have a UDP checksum.
+// and how many there are less one in the upper half; data[0]: whether they have a UDP checksum; data[1]:
+// whether a train goes without where one is not right for all of its segments.
 // Of OP_DECAP, x: era, y: the tunnel's port, data[0]: kind, data[4..8]: the first word of the option that is
 // known, or zero.
 #define VXLAN 1
@@ -208,10 +214,10 @@ struct count {
     __u64 packets;
     __u64 bytes;
     __u64 tcp_flags;
-    __u64 pad;
+    __u64 held; // when a packet of it went up that others shall not overtake; 0: it is not held
 };
 
-enum { UP_ODD, UP_TCP, UP_NO_FLOW, UP_STALE, UP_LONG, UP_NO_CONN, UP_NO_STAGE, N_UP };
+enum { UP_ODD, UP_TCP, UP_NO_FLOW, UP_STALE, UP_LONG, UP_NO_CONN, UP_NO_STAGE, UP_UNEVEN, N_UP };
 
 struct cpu {
     __u64 entered; // packets whose treatment has begun
@@ -220,7 +226,7 @@ struct cpu {
     __u64 dropped;
     __u64 peer;
     __u64 limited; // packets that were too many to go up
-    __u64 pad[4];
+    __u64 pad[3];
 };
 
 struct {
@@ -330,6 +336,7 @@ struct packet {
     __u32 l3_len;    // of the longest IP packet that leaves
     __u32 exact;     // the IP packet is all that the frame has
     __u32 summed;    // ... and its upper layer has a checksum over all of that
+    __u32 udp;       // offset of the outer UDP header, of a tunnel that it comes out of or goes into
     __u32 csum;      // the tunnel that it goes into has UDP checksums
     __u32 has_csum;  // outside
     __u32 outer;     // bytes of the headers of the tunnel that it goes into
@@ -906,20 +913,19 @@ static __always_inline __u64 pseudo(__u8 *src, __u8 *dst, int words, __u8 proto,
 // Whether the outer UDP checksum is right if the one inside is: what that covers adds up to what the inner
 // pseudo header says, also where the checksum is not finished. So payload is not read; whoever has the packet
 // in the end looks at the inner one. Or it is not finished, in a packet that has not left this machine.
-static __always_inline int is_outer_sound(struct __sk_buff *skb, struct packet *p, __u32 src, __u32 dst,
-                                          __u32 n)
+static __always_inline int is_outer_sound(struct __sk_buff *skb, struct packet *p, __u32 udp, __u32 n)
 {
     struct key *k = &p->k.key;
-    __u64 len = (__u64)n + p->l4 - UDP_AT;
+    __u64 len = (__u64)n + p->l4 - udp;
     __u32 l4_len = skb->len - n - p->l4;
-    __u64 sum, outer = pseudo((__u8 *)&src, (__u8 *)&dst, 1, 17, skb->len - UDP_AT);
+    __u64 sum, outer = pseudo(k->tun_src, k->tun_dst, udp == UDP_AT ? 1 : 4, 17, skb->len - udp);
     __u16 csum;
     __builtin_memset(p->header, 0, MAX_OUTER);
     // The compiler would check it in a way that the verifier does not follow.
     asm volatile("" : "+r"(len));
     if (len < 1 || len > MAX_OUTER)
         return 0;
-    if (bpf_skb_load_bytes(skb, UDP_AT, p->header, len))
+    if (bpf_skb_load_bytes(skb, udp, p->header, len))
         return 0;
     __builtin_memcpy(&csum, p->header + UDP_CSUM, 2);
     if (csum == fold(outer))
@@ -936,7 +942,8 @@ static __always_inline int is_outer_sound(struct __sk_buff *skb, struct packet *
 static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struct op *op)
 {
     struct key *k = &p->k.key;
-    __u32 ip[5], src, dst, opt = 0, base = INNER_AT;
+    int v6 = k->dl_type == bpf_htons(ETH_P_IPV6);
+    __u32 opt = 0, udp = v6 ? UDP6_AT : UDP_AT, base = udp + UDP_AND_TUNNEL;
     struct {
         __u16 src, dst, len, csum;
         __u32 first, vni;
@@ -944,17 +951,25 @@ static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struc
     struct {
         __u32 first, value;
     } o;
-    __u8 kind = op->data[0], tos = k->nw_tos, ttl = k->nw_ttl, flags = 0;
+    __u8 kind = op->data[0], tos = k->nw_tos, ttl = k->nw_ttl, flags = v6 ? TUN_IPV6 : 0;
     __u16 len;
-    if (p->base || k->dl_type != bpf_htons(ETH_P_IP) || k->nw_proto != 17 || !ttl)
-        return UP_ODD;
-    if (bpf_skb_load_bytes(skb, IP_AT, ip, sizeof ip) || !is_sound(ip))
-        return UP_ODD;
-    if (bpf_skb_load_bytes(skb, UDP_AT, &h, sizeof h))
+    if (p->base || k->nw_proto != 17 || !ttl)
         return UP_ODD;
     // What says another length is for the switch to look at.
-    __builtin_memcpy(&len, (__u8 *)ip + offsetof(struct ip4, len), 2);
-    if (bpf_ntohs(len) + IP_AT != skb->len || bpf_ntohs(h.len) + UDP_AT != skb->len)
+    if (v6) {
+        if (bpf_skb_load_bytes(skb, IP_AT + offsetof(struct ip6, len), &len, 2))
+            return UP_ODD;
+        if (bpf_ntohs(len) + UDP6_AT != skb->len)
+            return UP_ODD;
+    } else {
+        __u32 ip[5];
+        if (bpf_skb_load_bytes(skb, IP_AT, ip, sizeof ip) || !is_sound(ip))
+            return UP_ODD;
+        __builtin_memcpy(&len, (__u8 *)ip + offsetof(struct ip4, len), 2);
+        if (bpf_ntohs(len) + IP_AT != skb->len)
+            return UP_ODD;
+    }
+    if (bpf_skb_load_bytes(skb, udp, &h, sizeof h) || bpf_ntohs(h.len) + udp != skb->len)
         return UP_ODD;
     if (h.csum)
         flags |= TUN_CSUM;
@@ -969,7 +984,7 @@ static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struc
         if (words == 2) {
             __u32 known;
             __builtin_memcpy(&known, op->data + 4, 4);
-            if (bpf_skb_load_bytes(skb, INNER_AT, &o, sizeof o) || !known || o.first != known)
+            if (bpf_skb_load_bytes(skb, base, &o, sizeof o) || !known || o.first != known)
                 return UP_ODD;
             opt = o.value;
             flags |= TUN_OPTION;
@@ -978,19 +993,18 @@ static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struc
             return UP_ODD;
         }
     }
-    __builtin_memcpy(&src, k->src, 4);
-    __builtin_memcpy(&dst, k->dst, 4);
-    __builtin_memset(k, 0, sizeof *k);
+    __builtin_memcpy(k->tun_src, k->src, 16);
+    __builtin_memcpy(k->tun_dst, k->dst, 16);
+    __builtin_memset(k, 0, offsetof(struct key, tun_src));
     k->in_ifindex = op->y;
     k->era = op->x;
-    k->tun_src = src;
-    k->tun_dst = dst;
     k->tun_id = bpf_ntohl(h.vni) >> 8;
     k->tun_opt = opt;
     k->tun_tos = tos;
     k->tun_ttl = ttl;
     k->tun_flags = flags;
     p->base = base;
+    p->udp = udp;
     p->bytes -= base;
     if (parse(skb, p, base))
         return UP_ODD;
@@ -1000,7 +1014,7 @@ static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struc
         return UP_ODD;
     // Of a train's outer checksum there is only the beginning.
     p->has_csum = h.csum && !skb->gso_size;
-    if (h.csum && !skb->gso_size && (!p->exact || !is_outer_sound(skb, p, src, dst, base)))
+    if (h.csum && !skb->gso_size && (!p->exact || !is_outer_sound(skb, p, udp, base)))
         return UP_ODD;
     return p->flags & TCP_UP ? UP_TCP : N_UP;
 }
@@ -1015,11 +1029,13 @@ __noinline int hd_pop(struct __sk_buff *skb)
     __s32 first;
     if (!p || bpf_skb_load_bytes(skb, p->base, &eth, sizeof eth))
         return -1;
-    if (eth.type == bpf_htons(ETH_P_IPV6))
+    if (eth.type == bpf_htons(ETH_P_IPV6) && p->udp == UDP_AT)
         flags |= ADJ_ROOM_DECAP_L3_IPV6;
+    if (eth.type == bpf_htons(ETH_P_IP) && p->udp != UDP_AT)
+        flags |= ADJ_ROOM_DECAP_L3_IPV4;
     // Where the kernel has to finish the outer checksum, it forgets that when it finds the place before the
     // packet: it looks before it takes bytes away, so there have to be some then.
-    first = p->has_csum ? UDP_AT + 2 : p->base;
+    first = p->has_csum ? p->udp + 2 : p->base;
     if (bpf_skb_adjust_room(skb, -first, BPF_ADJ_ROOM_MAC, flags))
         return -1;
     first -= p->base;
@@ -1067,10 +1083,9 @@ static __always_inline __u32 flow_hash(struct key *k)
 // The packet gets the headers of a tunnel before it. Not 0: it is as it was.
 __noinline int hd_push(struct __sk_buff *skb)
 {
-    __u32 zero = 0, len, total, hash, sum;
+    __u32 zero = 0, len, hash;
     struct packet *p = bpf_map_lookup_elem(&hd_packet, &zero);
     struct eth eth;
-    struct ip4 *ip;
     __u64 flags;
     struct {
         __u16 src, dst, len, csum;
@@ -1080,19 +1095,27 @@ __noinline int hd_push(struct __sk_buff *skb)
     len = p->outer;
     if (len < INNER_AT || len > MAX_OUTER)
         return -1;
-    ip = (void *)(p->header + IP_AT);
-    udp = (void *)(p->header + UDP_AT);
-    total = skb->len + len - IP_AT;
-    // The checksum is that of a header that has zero for its length.
-    sum = (__u16)~ip->csum + bpf_htons(total);
-    sum = (sum & 0xffff) + (sum >> 16);
-    ip->csum = ~sum;
-    ip->len = bpf_htons(total);
+    flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2(sizeof eth) |
+            BPF_F_ADJ_ROOM_ENCAP_L2_ETH;
+    if (p->udp == UDP_AT) {
+        struct ip4 *ip = (void *)(p->header + IP_AT);
+        __u32 total = skb->len + len - IP_AT, sum;
+        // The checksum is that of a header that has zero for its length.
+        sum = (__u16)~ip->csum + bpf_htons(total);
+        sum = (sum & 0xffff) + (sum >> 16);
+        ip->csum = ~sum;
+        ip->len = bpf_htons(total);
+        flags |= BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
+        udp = (void *)(p->header + UDP_AT);
+    } else {
+        struct ip6 *ip = (void *)(p->header + IP_AT);
+        ip->len = bpf_htons(skb->len + len - UDP6_AT);
+        flags |= BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
+        udp = (void *)(p->header + UDP6_AT);
+    }
     hash = flow_hash(&p->k.key);
     udp->src = bpf_htons((p->ports & 0xffff) + ((__u64)hash * (p->ports >> 16) >> 32));
-    udp->len = bpf_htons(total - sizeof *ip);
-    flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
-            BPF_F_ADJ_ROOM_ENCAP_L2(sizeof eth) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH;
+    udp->len = bpf_htons(skb->len + len - p->udp);
     if (bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, flags))
         return -1;
     bpf_skb_store_bytes(skb, 0, p->header, len, 0);
@@ -1104,10 +1127,10 @@ __noinline int hd_push(struct __sk_buff *skb)
 // Writes the outer UDP checksum of a packet that has all of its headers, by what the inner one says of the
 // rest (see is_outer_sound). A train's outer headers are written before each of its segments as they are here:
 // the checksum that is right for one is right for all of the same length, since what a longer one adds inside
-// is what its pseudo header says. A train that ends in a shorter segment has none (zero), which IPv4 allows.
+// is what its pseudo header says. A train that ends in a shorter segment has none (zero), where that is allowed.
 __noinline int hd_sum(struct __sk_buff *skb)
 {
-    __u32 zero = 0, base, l4, len, udp, whole, gso = skb->gso_size;
+    __u32 zero = 0, base, l4, len, at, udp, whole, gso = skb->gso_size;
     struct packet *p = bpf_map_lookup_elem(&hd_packet, &zero);
     __u64 n, sum;
     __u16 csum;
@@ -1116,7 +1139,8 @@ __noinline int hd_sum(struct __sk_buff *skb)
         return 0;
     base = p->base;
     l4 = p->l4;
-    if (base < INNER_AT || base > MAX_OUTER || skb->len < base + l4)
+    at = p->udp == UDP_AT ? UDP_AT : UDP6_AT;
+    if (base < at + UDP_AND_TUNNEL || base > MAX_OUTER || skb->len < base + l4)
         return 0;
     v4 = p->k.key.dl_type == bpf_htons(ETH_P_IP);
     whole = skb->len - base - l4;
@@ -1126,14 +1150,14 @@ __noinline int hd_sum(struct __sk_buff *skb)
             return 0;
         len = p->payload - l4 + gso;
     }
-    udp = base - UDP_AT + l4 + len;
+    udp = base - at + l4 + len;
     __builtin_memset(p->header, 0, MAX_OUTER);
     // A sound header of IPv4 adds nothing, and each segment gets one.
-    n = (__u64)base - UDP_AT + (v4 && gso ? sizeof(struct eth) : l4);
+    n = (__u64)base - at + (v4 && gso ? sizeof(struct eth) : l4);
     asm volatile("" : "+r"(n));
     if (n < 1 || n > MAX_OUTER)
         return 0;
-    if (bpf_skb_load_bytes(skb, UDP_AT, p->header, n))
+    if (bpf_skb_load_bytes(skb, at, p->header, n))
         return 0;
     // The length that is there is of the whole.
     csum = bpf_htons(udp);
@@ -1141,15 +1165,21 @@ __noinline int hd_sum(struct __sk_buff *skb)
     sum = (__u32)bpf_csum_diff(NULL, 0, (void *)p->header, MAX_OUTER, 0);
     if (gso && !v4)
         sum += bpf_htons(len) + (0xffff - bpf_htons(whole));
-    if (bpf_skb_load_bytes(skb, IP_AT + offsetof(struct ip4, src), p->header, 8))
-        return 0;
-    sum += pseudo(p->header, p->header + 4, 1, 17, udp);
+    if (at == UDP_AT) {
+        if (bpf_skb_load_bytes(skb, IP_AT + offsetof(struct ip4, src), p->header, 8))
+            return 0;
+        sum += pseudo(p->header, p->header + 4, 1, 17, udp);
+    } else {
+        if (bpf_skb_load_bytes(skb, IP_AT + offsetof(struct ip6, src), p->header, 32))
+            return 0;
+        sum += pseudo(p->header, p->header + 16, 4, 17, udp);
+    }
     if (p->k.key.nw_proto != 1)
         sum += 0xffff - fold(pseudo(p->k.key.src, p->k.key.dst, v4 ? 1 : 4, p->k.key.nw_proto, len));
     csum = ~fold(sum);
     if (!csum)
         csum = 0xffff;
-    bpf_skb_store_bytes(skb, UDP_AT + UDP_CSUM, &csum, 2, 0);
+    bpf_skb_store_bytes(skb, at + UDP_CSUM, &csum, 2, 0);
     return 0;
 }
 
@@ -1190,10 +1220,14 @@ __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
             // The outer checksum is made of the one inside.
             if (op->data[0] && !p->summed)
                 return WALK_UP(UP_ODD);
+            if (op->data[0] && !op->data[1] && skb->gso_size && (skb->len - p->payload) % skb->gso_size)
+                return WALK_UP(UP_UNEVEN);
             p->csum = op->data[0];
             p->outer = op->x;
             p->ports = op->y;
             __builtin_memcpy(p->header, &flow->ops[OUTER_OP], MAX_OUTER);
+            // The second byte of its EtherType.
+            p->udp = p->header[13] == (ETH_P_IPV6 & 0xff) ? UDP6_AT : UDP_AT;
         } else {
             apply(p, op);
         }
@@ -1258,7 +1292,18 @@ static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, s
     step->flags = p->flags;
     if (!flow->walks)
         return RESOLVE_KNOWN;
+    if (step->count->held) {
+        __u64 now = bpf_ktime_get_ns();
+        if (now - step->count->held < REST_NS) {
+            step->count->held = now;
+            return UP_UNEVEN;
+        }
+        step->count->held = 0;
+    }
     more = hd_walk(skb, flow, stage);
+    // What comes behind such a train must not overtake it.
+    if (more == WALK_UP(UP_UNEVEN))
+        step->count->held = bpf_ktime_get_ns();
     if (more < WALK_END)
         return WALK_UP(more);
     return more == WALK_ON ? RESOLVE_MORE : RESOLVE_KNOWN;

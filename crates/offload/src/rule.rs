@@ -10,7 +10,7 @@
 //! number, and what `ct` has said. A packet that is tracked has a rule's answer only if its connection is in
 //! the back end ([`crate::conns`]); all others go up, from their first stage.
 //!
-//! **Tunnels.** A packet of VXLAN or Geneve over IPv4 that ends here is recognised with no option of Geneve
+//! **Tunnels.** A packet of VXLAN or Geneve that ends here is recognised with no option of Geneve
 //! but one of four bytes whose field is the first. Rules of the packets inside are of the tunnel's port, and
 //! what they match of the tunnel is part of the key ([`Rule::tunnel`]). A packet without a tag goes into a
 //! tunnel as the last step before its only output; [`Rule::outer`] has the headers.
@@ -33,13 +33,17 @@ pub const TCP_UP: u16 = 0x007;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const DOT1Q: u16 = 0x8100;
+/// Where an Ethernet header has it.
+const ETHERTYPE: std::ops::Range<usize> = 12..14;
 /// Set in [`Headers::vlan`] of a tagged packet.
 pub const VLAN_PRESENT: u16 = 0x1000;
 /// Set in [`Headers::tun_flags`] of a packet whose tunnel had the option that is known.
 pub const TUN_OPTION: u8 = 1;
 /// ... and of one that had a UDP checksum.
 pub const TUN_CSUM: u8 = 2;
-/// Most bytes of outer headers: Geneve over IPv4 with five words of options.
+/// ... and of one that had IPv6 outside.
+pub const TUN_IPV6: u8 = 4;
+/// Most bytes of outer headers: Geneve with seven words of options over IPv4, with two over IPv6.
 pub const MAX_OUTER: usize = 80;
 
 /// The headers of a recognised packet, integers in host order; or a mask of them.
@@ -79,10 +83,10 @@ pub struct Headers {
     pub ct_zone: u16,
     /// Connection state bits.
     pub ct_state: u8,
-    /// Outer IPv4 source of the tunnel that it came out of.
-    pub tun_src: u32,
-    /// Outer IPv4 destination.
-    pub tun_dst: u32,
+    /// Outer source of the tunnel that it came out of; of IPv4 in the first four bytes.
+    pub tun_src: [u8; 16],
+    /// Outer destination.
+    pub tun_dst: [u8; 16],
     /// Network identifier.
     pub tun_id: u32,
     /// Value of the option that is known, network order.
@@ -91,7 +95,7 @@ pub struct Headers {
     pub tun_tos: u8,
     /// Outer time to live.
     pub tun_ttl: u8,
-    /// [`TUN_OPTION`], [`TUN_CSUM`].
+    /// [`TUN_OPTION`], [`TUN_CSUM`], [`TUN_IPV6`].
     pub tun_flags: u8,
 }
 
@@ -99,8 +103,8 @@ impl Headers {
     /// Without what is known of a tunnel.
     fn untunnelled(self) -> Self {
         Self {
-            tun_src: 0,
-            tun_dst: 0,
+            tun_src: [0; 16],
+            tun_dst: [0; 16],
             tun_id: 0,
             tun_opt: [0; 4],
             tun_tos: 0,
@@ -268,6 +272,18 @@ impl Rule {
             _ => None,
         })
     }
+
+    /// Whether a train may go into its tunnel without the outer checksum that others have: IPv4 allows that,
+    /// and over IPv6 who configured the tunnel may.
+    pub fn may_lack_csum(&self) -> bool {
+        let lacks = |push: &Arc<TunnelPush>| !is_over_ipv6(push) || push.csum_optional;
+        self.outer.as_ref().is_none_or(lacks)
+    }
+}
+
+/// Whether a tunnel has IPv6 outside.
+fn is_over_ipv6(push: &TunnelPush) -> bool {
+    push.header.get(ETHERTYPE) == Some(&IPV6.to_be_bytes())
 }
 
 /// Whether packets of this key came out of a tunnel.
@@ -278,15 +294,11 @@ fn is_tunnelled(key: &FlowKey) -> bool {
 /// Whether a packet may go into this tunnel after these steps.
 fn into_tunnel(push: &TunnelPush, ops: &[Op]) -> Result<(), Why> {
     const DONT_FRAGMENT: u8 = 0x40;
-    const ETHERTYPE: std::ops::Range<usize> = 12..14;
     const FRAGMENT: usize = 20;
     if !matches!(push.kind, TunnelKind::Vxlan | TunnelKind::Geneve) {
         return Err(Why::Tunnel("is neither VXLAN nor Geneve"));
     }
-    if push.header.get(ETHERTYPE) != Some(&IPV4.to_be_bytes()) {
-        return Err(Why::Tunnel("has IPv6 outside"));
-    }
-    if push.header.get(FRAGMENT).is_none_or(|b| b & DONT_FRAGMENT == 0) {
+    if !is_over_ipv6(push) && push.header.get(FRAGMENT).is_none_or(|b| b & DONT_FRAGMENT == 0) {
         return Err(Why::Tunnel("lets outer packets be fragmented"));
     }
     if push.header.len() > MAX_OUTER {
@@ -313,10 +325,7 @@ fn out_of_tunnel(pop: &TunnelPop) -> Result<Decap, Why> {
 }
 
 /// Moves what rules have words for of a tunnel out of a key and its mask.
-fn tunnel(key: &mut FlowKey, k: &mut Headers, km: &mut Headers, m: &FlowKey) -> Result<(), Why> {
-    if m.tun_ipv6_dst != [0; 16] && key.tun_ipv6_dst != [0; 16] {
-        return Err(Why::Tunnel("has IPv6 outside"));
-    }
+fn tunnel(v6: bool, key: &mut FlowKey, k: &mut Headers, km: &mut Headers, m: &FlowKey) -> Result<(), Why> {
     // Recognised packets have a key, perhaps a checksum, and none of the other flags.
     let flags = std::mem::take(&mut key.tun_flags);
     if flags & !tun_flag::CSUM != tun_flag::KEY & m.tun_flags {
@@ -325,8 +334,24 @@ fn tunnel(key: &mut FlowKey, k: &mut Headers, km: &mut Headers, m: &FlowKey) -> 
     let id = std::mem::take(&mut key.tun_id);
     k.tun_id = u32::try_from(id).map_err(|_| Why::Match)?;
     km.tun_id = u32::try_from(m.tun_id & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-    (k.tun_src, km.tun_src) = (std::mem::take(&mut key.tun_src), m.tun_src);
-    (k.tun_dst, km.tun_dst) = (std::mem::take(&mut key.tun_dst), m.tun_dst);
+    let address = |v4: u32, ipv6: [u8; 16]| match v6 {
+        true => ipv6,
+        false => in_first4(v4),
+    };
+    (k.tun_src, k.tun_dst) = (
+        address(
+            std::mem::take(&mut key.tun_src),
+            std::mem::take(&mut key.tun_ipv6_src),
+        ),
+        address(
+            std::mem::take(&mut key.tun_dst),
+            std::mem::take(&mut key.tun_ipv6_dst),
+        ),
+    );
+    (km.tun_src, km.tun_dst) = (
+        address(m.tun_src, m.tun_ipv6_src),
+        address(m.tun_dst, m.tun_ipv6_dst),
+    );
     (k.tun_tos, km.tun_tos) = (std::mem::take(&mut key.tun_tos), m.tun_tos);
     (k.tun_ttl, km.tun_ttl) = (std::mem::take(&mut key.tun_ttl), m.tun_ttl);
     let first = |all: &[u8; heddle_flow::key::TLV_SPACE]| [all[0], all[1], all[2], all[3]];
@@ -334,8 +359,9 @@ fn tunnel(key: &mut FlowKey, k: &mut Headers, km: &mut Headers, m: &FlowKey) -> 
     key.tun_metadata[..4].fill(0);
     let has = |present: u64| if present & 1 != 0 { TUN_OPTION } else { 0 };
     let csum = |flags: u16| if flags & tun_flag::CSUM != 0 { TUN_CSUM } else { 0 };
-    k.tun_flags = has(key.tun_present) | csum(flags);
-    km.tun_flags = has(m.tun_present) | csum(m.tun_flags);
+    // Which family it is always counts: addresses of both have the same place.
+    k.tun_flags = has(key.tun_present) | csum(flags) | if v6 { TUN_IPV6 } else { 0 };
+    km.tun_flags = has(m.tun_present) | csum(m.tun_flags) | TUN_IPV6;
     key.tun_present &= !1;
     Ok(())
 }
@@ -349,7 +375,8 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
     }
     let (mut k, mut km) = (take(&mut rest), take(&mut m.clone()));
     if is_tunnelled(key) {
-        tunnel(&mut rest, &mut k, &mut km, m)?;
+        let v6 = key.tun_ipv6_dst != [0; 16];
+        tunnel(v6, &mut rest, &mut k, &mut km, m)?;
     }
     if m.dl_type == u16::MAX && k.dl_type != IPV4 && k.dl_type != IPV6 {
         return Err(Why::Protocol);
@@ -456,6 +483,10 @@ fn whole<const N: usize>(
         *byte = new[i] & written[i] | key[i] & !written[i];
     }
     Ok(Some(all))
+}
+
+fn in_first4(v4: u32) -> [u8; 16] {
+    (u128::from(v4) << 96).to_be_bytes()
 }
 
 fn first4(all: &[u8; 16]) -> [u8; 4] {

@@ -11,6 +11,7 @@ use heddle_tunnel::{Encap, OptionTable, Outer, TunnelKind, TunnelPop, TunnelPush
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Flows by handle, with what they have counted.
@@ -367,8 +368,32 @@ fn actions_become_steps() {
     );
 }
 
+/// A train may lack an outer checksum over IPv4, and over IPv6 if the tunnel's options say so.
+#[test]
+fn checksums_of_trains_are_left_out_where_that_is_allowed() {
+    let (key, mask) = flow(7, 1);
+    let may = |push: TunnelPush| {
+        let actions = [Action::TunnelPush(Arc::new(push)), Action::Output(PortNo(2))];
+        Rule::new(&key, &mask, &actions).unwrap().may_lack_csum()
+    };
+    let over_ipv6 = || {
+        let [src, dst] = [1, 2].map(|last| std::net::Ipv6Addr::from(last).into());
+        push_between(src, dst, true, false)
+    };
+    assert!(may(push(true, true)));
+    assert!(!may(over_ipv6()));
+    let mut optional = over_ipv6();
+    optional.csum_optional = true;
+    assert!(may(optional));
+}
+
 /// Headers of VXLAN.
 fn push(csum: bool, df: bool) -> TunnelPush {
+    let [src, dst] = [1, 2].map(|last| std::net::Ipv4Addr::new(10, 5, 0, last).into());
+    push_between(src, dst, csum, df)
+}
+
+fn push_between(src: IpAddr, dst: IpAddr, csum: bool, df: bool) -> TunnelPush {
     let encap = Encap::Vxlan {
         port: 4789,
         vni: 7,
@@ -378,8 +403,8 @@ fn push(csum: bool, df: bool) -> TunnelPush {
     let outer = Outer {
         eth_src: [2; 6],
         eth_dst: [4; 6],
-        src: std::net::Ipv4Addr::new(10, 5, 0, 1).into(),
-        dst: std::net::Ipv4Addr::new(10, 5, 0, 2).into(),
+        src,
+        dst,
         tos: 0,
         ttl: 64,
         df,
@@ -440,7 +465,27 @@ fn tunnels_are_said_or_it_is_said_why_not() {
     (mask.0.tun_src, mask.0.tun_dst, mask.0.tun_id, mask.0.tun_flags) =
         (u32::MAX, u32::MAX, u64::MAX, u16::MAX);
     let inside = Rule::new(&key, &mask, std::slice::from_ref(&out)).unwrap();
-    assert!(inside.tunnel && inside.key.tun_dst == 2 && inside.mask.tun_id == u32::MAX);
+    assert!(inside.tunnel && inside.key.tun_dst[..5] == [0, 0, 0, 2, 0] && inside.mask.tun_id == u32::MAX);
+    // Families differ though their addresses begin with the same bytes.
+    let (mut key6, mut mask6) = (key, mask);
+    (key6.tun_src, key6.tun_dst) = (0, 0);
+    (key6.tun_ipv6_src[3], key6.tun_ipv6_dst[3]) = (1, 2);
+    (mask6.0.tun_ipv6_src, mask6.0.tun_ipv6_dst) = ([0xff; 16], [0xff; 16]);
+    let inside6 = Rule::new(&key6, &mask6, std::slice::from_ref(&out)).unwrap();
+    assert_eq!(
+        (inside6.key.tun_src, inside6.key.tun_dst),
+        (inside.key.tun_src, inside.key.tun_dst)
+    );
+    assert_eq!(inside6.mask.tun_dst, [0xff; 16]);
+    assert_eq!(inside.mask.tun_dst[4..], [0; 12]);
+    assert_eq!(
+        [
+            inside.key.tun_flags & 4,
+            inside6.key.tun_flags & inside6.mask.tun_flags & 4
+        ],
+        [0, 4]
+    );
+    assert_eq!(inside.mask.tun_flags & 4, 4);
     let again = [into(false, true), out.clone()];
     assert!(matches!(Rule::new(&key, &mask, &again), Err(Why::Tunnel(_))));
     key.tun_flags = 1;

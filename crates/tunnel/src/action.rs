@@ -50,6 +50,9 @@ pub struct TunnelPush {
     pub header: Vec<u8>,
     /// An outer UDP or GRE checksum is wanted.
     pub csum: bool,
+    /// Who configured the tunnel wants none (`csum=false`), though IPv6 has packets get one: they may go
+    /// without where it cannot be made. [`crate::Outer::build`] leaves that to be set.
+    pub csum_optional: bool,
     /// The datapath port of the tunnel (all tunnels of one kind and UDP port share one).
     pub tunnel_port: u32,
     /// The datapath port by which the outer packet leaves: the internal port of its bridge, as Open vSwitch

@@ -123,6 +123,8 @@ pub struct TunnelConfig {
     pub df: bool,
     /// Outer packets have a checksum (UDP's, GRE's).
     pub csum: bool,
+    /// `csum=false` was said, so those that have one all the same (IPv6) may lack it.
+    pub csum_optional: bool,
     /// Outer packets have sequence numbers (GRE).
     pub seq: bool,
     /// What begins the packets inside.
@@ -155,6 +157,7 @@ impl TunnelConfig {
             tos: Some(0),
             df: true,
             csum: false,
+            csum_optional: false,
             seq: false,
             mode: PacketMode::LegacyL2,
             gbp: false,

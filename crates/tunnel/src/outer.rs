@@ -185,6 +185,7 @@ impl Outer {
             kind: self.encap.kind(),
             header,
             csum: self.csum,
+            csum_optional: false,
             tunnel_port: self.tunnel_port,
             out_port: self.out_port,
             mtu: self.mtu,

@@ -166,7 +166,7 @@ impl State {
             match entry {
                 Some((_, n)) => *n += 1,
                 None => {
-                    let bytes = self.loaded.masks.get(&u32::from(id), 0).unwrap_or([0; 112]);
+                    let bytes = self.loaded.masks.get(&u32::from(id), 0).unwrap_or([0; 136]);
                     *entry = Some((bytes, 1));
                     self.by_mask.insert(bytes, id);
                 }

@@ -13,7 +13,8 @@ use heddle_datapath::PortNo;
 pub const FLOWS: usize = 131_072;
 /// Of these so many are left for what an earlier process may have left.
 pub const SPARE: usize = 1024;
-/// Words of a flow's counters: packets, bytes, TCP flags, none.
+/// Words of a flow's counters: packets, bytes, TCP flags, and when a packet of it went up that others shall
+/// not overtake.
 pub const COUNT_WORDS: usize = 4;
 /// Generations. The first two name the owner and the version.
 pub const SLOTS: usize = 8192;
@@ -39,7 +40,7 @@ const OUTER_OP: usize = MAX_OPS - MAX_OUTER / OP;
 /// In the place of a device's index, with a port's number: packets that came out of a tunnel.
 pub const TUNNEL_PORT: u32 = 1 << 31;
 /// Why packets went up, in the order of their counters, from [`CPU_UP`] on.
-pub const UP: [&str; 7] = [
+pub const UP: [&str; 8] = [
     "odd",
     "tcp-syn-fin-rst",
     "no-flow",
@@ -47,18 +48,19 @@ pub const UP: [&str; 7] = [
     "too-long",
     "no-connection",
     "no-stage",
+    "uneven-train",
 ];
 /// Where these begin among a processor's counters.
 pub const CPU_UP: usize = 2;
 /// Packets that flows without an output dropped.
-pub const CPU_DROPPED: usize = 9;
+pub const CPU_DROPPED: usize = 10;
 /// Packets that went straight into a veth's peer.
-pub const CPU_PEER: usize = 10;
+pub const CPU_PEER: usize = 11;
 /// Packets that were too many of one port to go up.
-pub const CPU_LIMITED: usize = 11;
+pub const CPU_LIMITED: usize = 12;
 
 /// A key, or a mask.
-pub type KeyBytes = [u8; 112];
+pub type KeyBytes = [u8; 136];
 /// What of a key counts for packets as they come in: the rest is zero.
 pub type FirstBytes = [u8; 64];
 /// A flow.
@@ -97,7 +99,7 @@ impl<const N: usize> Writer<N> {
 }
 
 fn headers(h: &Headers, ifindex: u32, era: u8) -> KeyBytes {
-    Writer::<112>::new()
+    Writer::<136>::new()
         .put(&ifindex.to_ne_bytes())
         .put(&h.dl_type.to_be_bytes())
         .put(&h.vlan.to_ne_bytes())
@@ -114,10 +116,10 @@ fn headers(h: &Headers, ifindex: u32, era: u8) -> KeyBytes {
         .put(&h.ct_zone.to_ne_bytes())
         .put(&[h.ct_state, era, h.tun_tos, h.tun_ttl, h.tun_flags, 0])
         .put(&h.ct_label)
-        .put(&h.tun_src.to_be_bytes())
-        .put(&h.tun_dst.to_be_bytes())
         .put(&h.tun_id.to_ne_bytes())
         .put(&h.tun_opt)
+        .put(&h.tun_src)
+        .put(&h.tun_dst)
         .bytes
 }
 
@@ -150,7 +152,7 @@ pub fn first(key: &KeyBytes) -> FirstBytes {
 
 /// The whole of such a key.
 pub fn of_first(key: &FirstBytes) -> KeyBytes {
-    let mut all = [0; 112];
+    let mut all: KeyBytes = [0; 136];
     all[..key.len()].copy_from_slice(key);
     all
 }
@@ -375,7 +377,8 @@ pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<Devic
                 let (low, more) = push.source_ports();
                 let len = u16::try_from(push.header.len()).ok()?;
                 let ports = u32::from(low) | u32::from(more) << 16;
-                (15, len, ports, [u8::from(push.csum), 0, 0, 0, 0, 0])
+                let csum = [push.csum, rule.may_lack_csum()].map(u8::from);
+                (15, len, ports, [csum[0], csum[1], 0, 0, 0, 0])
             }
             Op::Decap(d) => {
                 // The option's length in words stands behind its class and type.

@@ -2,7 +2,7 @@
 //! parser, and computes checksums anew where the program adjusts them. Packets go into tunnels, and come out
 //! of them, by what workers do.
 
-use crate::rule::{TCP_UP, TUN_CSUM, TUN_OPTION};
+use crate::rule::{TCP_UP, TUN_CSUM, TUN_IPV6, TUN_OPTION};
 use crate::{Ct, Decap, Headers, Op, Rule};
 use heddle_conntrack::offloaded::Offloadable;
 use heddle_conntrack::{Endpoint, Tuple};
@@ -161,6 +161,14 @@ fn track(ct: Ct, conns: &[Offloadable], out: &mut [u8], c: &mut Carried) -> Opti
     Some(())
 }
 
+/// An address of a key, as rules have it.
+fn address(v4: u32, v6: [u8; 16]) -> [u8; 16] {
+    match v6 {
+        [0, ..] if v6 == [0; 16] => (u128::from(v4) << 96).to_be_bytes(),
+        _ => v6,
+    }
+}
+
 /// What is in a tunnel, and what that said. `None`: it goes up.
 fn decap(d: Decap, frame: &[u8]) -> Option<(Vec<u8>, Headers)> {
     let mut map = TlvMap::default();
@@ -198,25 +206,28 @@ fn decap(d: Decap, frame: &[u8]) -> Option<(Vec<u8>, Headers)> {
         return None;
     }
     let outer = frame.len() - p.len();
-    let known = outer == if key.tun_present == 1 { 58 } else { 50 };
-    let odd = outer == 58 && frame[53] != 1;
-    let length = u16::from_be_bytes([frame[38], frame[39]]);
-    if usize::from(length) + 34 != frame.len()
+    let v6 = key.tun_ipv6_dst != [0; 16];
+    let udp = if v6 { 54 } else { 34 };
+    let known = outer - udp == if key.tun_present == 1 { 24 } else { 16 };
+    let odd = outer - udp == 24 && frame[udp + 19] != 1;
+    let length = u16::from_be_bytes([frame[udp + 4], frame[udp + 5]]);
+    if usize::from(length) + udp != frame.len()
         || odd
         || !known
         || key.tun_flags & !4 != 8
-        || frame[42] & 0xf0 != 0
+        || frame[udp + 8] & 0xf0 != 0
     {
         return None;
     }
+    let flag = |has: bool, flag: u8| if has { flag } else { 0 };
     let h = Headers {
-        tun_src: key.tun_src,
-        tun_dst: key.tun_dst,
+        tun_src: address(key.tun_src, key.tun_ipv6_src),
+        tun_dst: address(key.tun_dst, key.tun_ipv6_dst),
         tun_id: u32::try_from(key.tun_id).unwrap(),
         tun_opt: key.tun_metadata[..4].try_into().unwrap(),
         tun_tos: key.tun_tos,
         tun_ttl: key.tun_ttl,
-        tun_flags: if key.tun_present == 1 { TUN_OPTION } else { 0 } | if csum { TUN_CSUM } else { 0 },
+        tun_flags: flag(key.tun_present == 1, TUN_OPTION) | flag(csum, TUN_CSUM) | flag(v6, TUN_IPV6),
         ..Headers::default()
     };
     Some((p.to_vec(), h))

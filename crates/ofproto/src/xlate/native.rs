@@ -85,7 +85,7 @@ impl<'w> Ctx<'w> {
             format!("tunneling from {from} {} to {to} {}", way.route.source, way.next)
         });
         let outer = self.outer(tunnel, &way, mac);
-        let Some((outer, push)) = outer.and_then(|o| o.build().ok().map(|push| (o, push))) else {
+        let Some((outer, mut push)) = outer.and_then(|o| o.build().ok().map(|push| (o, push))) else {
             self.warn("native tunnel header build failed");
             self.drop_hint.get_or_insert(DropReason::TunnelAddress);
             return;
@@ -94,6 +94,7 @@ impl<'w> Ctx<'w> {
         let (old_mask, old_extra) = (self.out.mask, self.extra);
         self.flow = of_outer(&self.flow, &outer);
         *self.base = of_outer(&self.base, &outer);
+        push.csum_optional = tunnel.config.csum_optional;
         let by_bytes = push.header.len() as u64;
         self.emit(DpAction::TunnelPush(Arc::new(push)));
         let n_credits = self.out.credits.len();

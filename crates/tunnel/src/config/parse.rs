@@ -95,7 +95,10 @@ impl Parser<'_> {
             "dst_port" if ty.has_dst_port() => {
                 self.config.dst_port = u16::try_from(atoi(value) & 0xffff).unwrap_or(0);
             }
-            "csum" if ty.has_csum() => self.config.csum = value == "true",
+            "csum" if ty.has_csum() => {
+                self.config.csum = value == "true";
+                self.config.csum_optional = value == "false";
+            }
             "seq" if ty.has_seq() => self.config.seq = value == "true",
             "df_default" => self.config.df = value != "false",
             // Keys and types of packets are read at the end; IPsec's are another program's.

@@ -20,6 +20,20 @@ fn refused(ty: &str, options: &str) -> String {
     read(ty, options).unwrap_err().text
 }
 
+/// Who says `csum=false` allows packets over IPv6 to lack a checksum; who says nothing does not.
+#[test]
+fn checksums_may_be_left_out_where_that_is_said() {
+    for (options, csum, optional) in [
+        ("remote_ip=fd00::1", false, false),
+        ("remote_ip=fd00::1 csum=true", true, false),
+        ("remote_ip=fd00::1 csum=false", false, true),
+        ("remote_ip=fd00::1 csum=no", false, false),
+    ] {
+        let (config, _) = read("geneve", options).unwrap();
+        assert_eq!((config.csum, config.csum_optional), (csum, optional), "{options}");
+    }
+}
+
 #[test]
 fn options_come_back_as_they_were_unless_they_change_nothing() {
     for (ty, options, want) in [
