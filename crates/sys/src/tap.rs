@@ -1,10 +1,10 @@
 //! Tap devices: a network device of the kernel whose other end is a descriptor (tuntap(7) in kernel
 //! documentation).
 //!
-//! Invariants: every queue carries a virtio-net header of [`VNET_HDR_LEN`] bytes. The device exists as long
-//! as one of its queues, or until it is deleted if it is persistent. Its owner may rename it or move it to
-//! another network namespace: the queues go on working, and [`TapQueue::ifname`] and [`TapQueue::namespace`]
-//! follow it.
+//! Invariants: every queue carries a virtio-net header, of [`VNET_HDR_LEN`] bytes unless another length was
+//! asked for; all queues of a device have the same. The device exists as long as one of its queues, or until
+//! it is deleted if it is persistent. Its owner may rename it or move it to another network namespace: the
+//! queues go on working, and [`TapQueue::ifname`] and [`TapQueue::namespace`] follow it.
 //!
 //! Facts about joining a device that exists (Linux, `drivers/net/tun.c`): whether it can have several queues
 //! was decided when it was made, and asking for the other kind is `EINVAL`; so is asking for a device that is
@@ -53,6 +53,8 @@ pub struct TapOffloads {
 #[derive(Debug)]
 pub struct TapQueue {
     fd: OwnedFd,
+    /// Length of the virtio-net header, bytes.
+    vnet_hdr_len: usize,
     /// The device takes and gives trains in tunnels.
     tunnels: AtomicBool,
 }
@@ -64,6 +66,7 @@ pub struct TapOpen<'a> {
     namespace: Option<&'a OwnedFd>,
     multi_queue: bool,
     new: bool,
+    vnet_hdr_len: usize,
 }
 
 impl<'a> TapOpen<'a> {
@@ -74,6 +77,7 @@ impl<'a> TapOpen<'a> {
             namespace: None,
             multi_queue: false,
             new: false,
+            vnet_hdr_len: VNET_HDR_LEN,
         }
     }
     /// In that namespace, if one is given.
@@ -91,6 +95,11 @@ impl<'a> TapOpen<'a> {
     pub fn new_only(self, new: bool) -> Self {
         Self { new, ..self }
     }
+    /// With a virtio-net header of so many bytes: for whoever hands it on to a ring as it is.
+    #[must_use]
+    pub fn vnet_hdr_len(self, vnet_hdr_len: usize) -> Self {
+        Self { vnet_hdr_len, ..self }
+    }
     /// Opens the queue.
     ///
     /// # Errors
@@ -107,6 +116,7 @@ impl<'a> TapOpen<'a> {
                 None => clone_device()?,
                 Some(ns) => netns::inside(ns, clone_device)?,
             },
+            vnet_hdr_len: self.vnet_hdr_len,
             tunnels: false.into(),
         };
         let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
@@ -119,7 +129,8 @@ impl<'a> TapOpen<'a> {
         let mut req = ifreq(self.name);
         req.ifr_ifru.ifru_flags = flags as libc::c_short;
         queue.ioctl(libc::TUNSETIFF, (&raw mut req).cast())?;
-        let mut len = VNET_HDR_LEN as libc::c_int;
+        let mut len = libc::c_int::try_from(self.vnet_hdr_len)
+            .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         queue.ioctl(libc::TUNSETVNETHDRSZ, (&raw mut len).cast())?;
         Ok(queue)
     }
@@ -132,14 +143,6 @@ fn clone_device() -> io::Result<OwnedFd> {
 }
 
 impl TapQueue {
-    /// Creates device `name`, for several queues, with its first queue, or adds a queue to it.
-    ///
-    /// # Errors
-    /// See [`TapOpen::open`].
-    pub fn open(name: &str) -> io::Result<Self> {
-        TapOpen::new(name).multi_queue(true).open()
-    }
-
     /// Turns on as many offloads as the kernel knows, and says which.
     pub fn enable_offloads(&self) -> TapOffloads {
         let tso = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
@@ -182,7 +185,8 @@ impl TapQueue {
                 },
             ),
         ];
-        for (flags, what) in levels {
+        let has_room = |what: &TapOffloads| !what.tunnels || self.vnet_hdr_len >= VNET_HDR_LEN;
+        for (flags, what) in levels.into_iter().filter(|(_, what)| has_room(what)) {
             if self
                 .ioctl_value(libc::TUNSETOFFLOAD, libc::c_ulong::from(flags))
                 .is_ok()
@@ -402,7 +406,7 @@ mod tests {
             "a\0",
         ] {
             assert!(!valid_name(bad), "{bad:?}");
-            assert!(TapQueue::open(bad).is_err(), "{bad:?}");
+            assert!(TapOpen::new(bad).open().is_err(), "{bad:?}");
         }
     }
 }

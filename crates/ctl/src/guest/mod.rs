@@ -12,10 +12,10 @@ use crate::say;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use heddle_bench::run::Endpoint;
-use heddle_sys::{Epoll, TapQueue};
+use heddle_sys::{Epoll, TapOpen, TapQueue};
 use heddle_vhost_user::frontend::{Frontend, FrontendError, Listener};
 use heddle_vhost_user::message::ProtocolFeatures;
-use heddle_virtio::Features;
+use heddle_virtio::{Features, net_hdr};
 use nic::Nic;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -87,7 +87,12 @@ impl Args {
     }
 
     pub(crate) fn run(&self) -> Result<()> {
-        let tap = TapQueue::open(&self.tap).with_context(|| format!("tap device {}", self.tap))?;
+        // What the tap has in front of a packet goes into the ring, and the other way, as it is.
+        let tap = TapOpen::new(&self.tap)
+            .multi_queue(true)
+            .vnet_hdr_len(net_hdr::LEN)
+            .open()
+            .with_context(|| format!("tap device {}", self.tap))?;
         let features = self.features();
         nic::set_offloads(&tap, features)?;
         let listener = match &self.port {
