@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.cni import Failed, Node, address
 from lab.runner import main
 from lab.shell import wait_for
+from lab.switch import read_pid
 from test_cni import controllers_plugin, devices, refused
 
 # Moments at which a command is killed, as parts of the time that it takes.
@@ -169,13 +170,19 @@ def scenario_database_away_under_adds(lab):
         except Failed as failed:
             said[pod] = failed
     with concurrent.futures.ThreadPoolExecutor(len(pods)) as pool:
-        asked = [pool.submit(add, pod) for pod in pods]
+        asked = [pool.submit(add, pod) for pod in pods[:10]]
         wait_for("the first", lambda: any(future.done() for future in asked))
+        # It answers nobody from here on, so the others are in the midst of their ADDs when it ends.
+        database = read_pid(f"{sw.dir}/ovsdb-server.pid")
+        os.kill(database, signal.SIGSTOP)
+        asked += [pool.submit(add, pod) for pod in pods[10:]]
+        time.sleep(0.3)
+        os.kill(database, signal.SIGKILL)
         sw.stop_ovsdb()
         for future in asked:
             future.result()
     failures = [what for what in said.values() if isinstance(what, Failed)]
-    assert len(failures) >= 5, f"the database went when {len(failures)} were left"
+    assert len(failures) >= 10, f"the database went when {len(failures)} were left"
     assert all(f.code == 11 and "database" in f.msg for f in failures), [str(f) for f in failures]
     for pod in pods[:2]:
         refused(11, "database", node.delete, conf, pod)
