@@ -44,5 +44,5 @@ pub use heddle_port::QueueCounts;
 pub use observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts};
 pub use translate::{Credit, Credits, Dep, Generations, Purpose, Request, Translate, Translation};
 pub use view::{
-    FlowDump, Merged, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView,
+    FlowDump, Merged, POLICED, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView,
 };

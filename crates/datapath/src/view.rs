@@ -66,9 +66,12 @@ pub struct PortStats {
     pub tx_dropped: u64,
     /// Packets not sent: refused by the system.
     pub tx_errors: u64,
-    /// The receive queues' own reasons.
+    /// The receive queues' own reasons, and [`POLICED`].
     pub rx_reasons: Vec<(&'static str, u64)>,
 }
+
+/// The reason of packets above what a port may receive (`Interface.ingress_policing_*`).
+pub const POLICED: &str = "policed";
 
 /// One cached flow.
 #[derive(Clone, Debug)]

@@ -26,7 +26,7 @@ use crate::exec::tx::TxPort;
 use crate::exec::upcalls::Lanes;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
-use crate::view::{PortStats, UpcallPacket};
+use crate::view::{POLICED, PortStats, UpcallPacket};
 use crate::worker::{Command, CommandTx, Reply, RxShared, RxSlot, WORKER_TIMEOUT};
 pub use auto::AutoLb;
 use auto::AutoState;
@@ -68,9 +68,6 @@ pub(crate) struct PortState {
     /// What workers and queues that are gone have counted.
     past: PortStats,
 }
-
-/// The name of packets above what a port may receive.
-const POLICED: &str = "ingress_policing_drops";
 
 /// A worker thread.
 pub(crate) struct WorkerHandle {

@@ -1,6 +1,8 @@
 //! `Interface`: number, state, counters, and why it could not be made.
 
+use heddle_datapath::POLICED;
 use heddle_ovsdb::{Columns, Datum, Db, Txn};
+use std::collections::BTreeMap;
 
 use super::report;
 use crate::reconcile::Reconciler;
@@ -107,8 +109,11 @@ impl Reconciler {
             Body::Device(device, no) => {
                 let stats = self.switch.datapath.port_stats(*no).unwrap_or_default();
                 let common = counters(&stats, &iface.status).map(|(name, n)| (name.to_owned(), n));
-                let all = common.into_iter().chain(device.statistics());
-                Datum::map(all.map(|(name, n)| (name, int(n))))
+                let mut all: BTreeMap<String, u64> = common.into_iter().chain(device.statistics()).collect();
+                for (reason, n) in &stats.rx_reasons {
+                    *all.entry(rx_reason_key(reason)).or_default() += n;
+                }
+                Datum::map(all.into_iter().map(|(name, n)| (name, int(n))))
             }
             Body::Patch(_) | Body::Tunnel(_) => {
                 let ((rx, rx_bytes), (tx, tx_bytes)) =
@@ -147,4 +152,12 @@ pub(super) fn describe_failure(db: &Db, failure: &Failure, txn: &mut Txn) {
         columns.set(column, Datum::empty());
     }
     report(txn.update_changed(row, &columns));
+}
+
+/// The key of a receive queue's own reason to drop: Open vSwitch's where it has one, else `rx_` and the name.
+fn rx_reason_key(reason: &str) -> String {
+    match reason {
+        POLICED => "ovs_rx_qos_drops".to_owned(),
+        other => format!("rx_{}", other.replace('-', "_")),
+    }
 }
