@@ -284,6 +284,15 @@ def scenario_gre_with_keys_and_checksums(lab):
     reach(lab, pods)
 
 
+def scenario_another_type_in_place(lab):
+    """A tunnel becomes one of another type, with the same name and, maybe, the same datapath port."""
+    switches, (a, _) = nodes(lab, "geneve")
+    for kind in ("vxlan", "gre", "stt", "geneve"):
+        for sw in switches:
+            sw.vsctl("set", "interface", "tun0", f"type={kind}")
+        wait_for(f"an answer through {kind}", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+
+
 @limit(240)
 def scenario_erspan_carries_frames(lab):
     _, pods = nodes(lab, "erspan", erspan_ver="2", erspan_dir="1", erspan_hwid="7")

@@ -97,9 +97,10 @@ impl Snapshot {
             let old = self.bridges.get(&id).map_or(&none, |b| &b.ports);
             let new = bridges.get(&id).map_or(&none, |b| &b.ports);
             for no in new.differences(old) {
-                let tunnel =
-                    |ports: &SharedMap<OfPort, Arc<PortView>>| Some(tunnel_of(ports.get(&no)?)?.asks());
-                tunnels_moved |= tunnel(old) != tunnel(new);
+                // All of it: a tunnel of another type may ask for the same, by the same datapath port.
+                let tunnel_moved =
+                    old.get(&no).and_then(|p| tunnel_of(p)) != new.get(&no).and_then(|p| tunnel_of(p));
+                tunnels_moved |= tunnel_moved;
                 let at = |ports: &SharedMap<OfPort, Arc<PortView>>| ports.get(&no).and_then(|p| in_of(p));
                 let (was, is) = (at(old), at(new));
                 if was != is {
