@@ -164,6 +164,7 @@ def scenario_what_interfaces_may_receive(lab):
     before = policed()
     pps, _ = udp_rates(lab, a, b, 6003, size=60, pps=4000)
     assert before > 1000 and policed() == before and pps > 0, (before, policed(), pps)
+    assert int(re.search(r"^datapath_drop_rx_policed .*total: (\d+)", sw.appctl("coverage/show"), re.MULTILINE)[1]) >= before
     lab.net.ping(a, "10.1.0.2")
 
 

@@ -27,6 +27,8 @@ macro_rules! kinds {
 kinds! {
     /// Shorter than an Ethernet header.
     RxInvalid = "datapath_drop_rx_invalid_packet",
+    /// Above what its port may receive.
+    RxPoliced = "datapath_drop_rx_policed",
     /// Output to a port that is not there.
     InvalidPort = "datapath_drop_invalid_port",
     /// Longer than the output port's MTU, and not a segment train.

@@ -106,9 +106,10 @@ impl Policing {
     fn is_on(&self) -> bool {
         self.on.load(Relaxed)
     }
-    /// Drops what is above the limits, of the packets of `burst` from `from` on. Returns how many.
+    /// Takes what is above the limits, of the packets of `burst` from `from` on, and gives it to `lose`.
+    /// Returns how many.
     #[cold]
-    fn police(&self, burst: &mut Burst, from: usize, pool: &mut Pool, now_ms: u64) -> usize {
+    fn police(&self, burst: &mut Burst, from: usize, now_ms: u64, lose: impl FnMut(Packet)) -> usize {
         let limits = self.limits.load();
         let mut kept = from;
         for i in from..burst.len() {
@@ -119,7 +120,7 @@ impl Policing {
             }
         }
         let dropped = burst.len() - kept;
-        burst.drain(kept..).for_each(|p| pool.put(p));
+        burst.drain(kept..).for_each(lose);
         self.dropped.fetch_add(dropped as u64, Relaxed);
         dropped
     }

@@ -5,7 +5,8 @@ use super::command::Reply;
 use super::look::LIVELY;
 use super::turn::{Others, PortBudget};
 use super::{RxSlot, Source, Worker};
-use heddle_packet::BURST;
+use crate::drops::DropKind;
+use heddle_packet::{BURST, Packet};
 use heddle_sys::Tsc;
 #[expect(clippy::disallowed_types, reason = "when queues have gone")]
 use std::collections::HashMap;
@@ -81,10 +82,13 @@ impl Worker {
             let mut kept = n;
             if n > 0 && slot.shared.policing.is_on() {
                 let from = s.burst.len() - n;
-                kept -= slot
-                    .shared
-                    .policing
-                    .police(&mut s.burst, from, &mut self.pool, self.now_ms);
+                let lose = |mut p: Packet| {
+                    p.in_port = slot.port;
+                    self.counters.drops.add(DropKind::RxPoliced, 1);
+                    self.tx.watch.lost(DropKind::RxPoliced, 1, &p, None);
+                    self.pool.put(p);
+                };
+                kept -= slot.shared.policing.police(&mut s.burst, from, self.now_ms, lose);
             }
             slot.turn.took(n, full, t);
             self.full += usize::from(full);
