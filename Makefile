@@ -1,6 +1,6 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
 #   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo doors system differential"]
-#   make install [PREFIX=/usr/local] [DESTDIR=]      make deb
+#   make install [PREFIX=/usr/local] [DESTDIR=]      make uninstall      make deb
 #   make props [ROUNDS=10]
 #   make conformance [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
@@ -22,7 +22,7 @@ RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments headers
 export KEEP QUICK GUEST
 
-.PHONY: install deb help setup build demo test props doors bench conformance controllers ovn cri k8s lab fuzz models fmt lint clean
+.PHONY: install uninstall deb help setup build demo test props doors bench conformance controllers ovn cri k8s lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,9 +49,11 @@ doors: setup ## Every target above and below in its quick form, in a fresh clone
 	@scripts/doors $(ARGS)
 
 install: $(if $(BUILT),,build) ## Put the programs, man pages, completions and the unit under PREFIX (/usr/local), below DESTDIR if that is given
+	@[ -n "$(PREFIX)" ] || { echo "make install: PREFIX is empty (left out, it is /usr/local)" >&2; exit 2; }
 	@rm -rf "$(MANUAL)" && "$(HEDDLE)" manual "$(MANUAL)" --heddled "$(HEDDLED)"
 	@to="$(DESTDIR)$(PREFIX)"; set -e; \
 	 install -D -m 755 "$(HEDDLED)" "$$to/sbin/heddled"; install -D -m 755 "$(HEDDLE)" "$$to/bin/heddle"; \
+	 install -D -m 755 "$(dir $(HEDDLED))heddle-cni" "$$to/lib/cni/heddle-cni"; \
 	 mkdir -p "$$to/lib/heddle" && ln -sfn ../../sbin/heddled "$$to/lib/heddle/ovs-vswitchd"; \
 	 for page in "$(MANUAL)"/man?/*; do install -D -m 644 "$$page" "$$to/share/man/$$(basename "$$(dirname "$$page")")/$$(basename "$$page")"; done; \
 	 for name in heddle heddled; do \
@@ -61,7 +63,17 @@ install: $(if $(BUILT),,build) ## Put the programs, man pages, completions and t
 	 mkdir -p "$$to/lib/systemd/system" && sed 's|@SBINDIR@|$(PREFIX)/sbin|' deploy/systemd/heddled.service >"$$to/lib/systemd/system/heddled.service"; \
 	 install -D -m 644 deploy/systemd/heddle-tmpfiles.conf "$$to/lib/tmpfiles.d/heddle.conf"; \
 	 for page in README.md CHANGELOG.md SECURITY.md docs/*.md; do install -D -m 644 "$$page" "$$to/share/doc/heddle/$$(basename "$$page")"; done; \
-	 $(if $(filter /usr,$(PREFIX)),install -D -m 644 deploy/systemd/heddled.default "$(DESTDIR)/etc/default/heddled",true)
+	 $(if $(filter /usr,$(PREFIX)),install -D -m 644 deploy/systemd/heddled.default "$(DESTDIR)/etc/default/heddled",true); \
+	 echo "$$to: sbin/heddled, bin/heddle, lib/cni/heddle-cni, manual pages, completions, share/doc/heddle, and heddled.service (make uninstall takes them away)"
+
+uninstall: ## Take away what `make install` put there (the same PREFIX and DESTDIR)
+	@[ -n "$(PREFIX)" ] || { echo "make uninstall: PREFIX is empty (left out, it is /usr/local)" >&2; exit 2; }
+	@to="$(DESTDIR)$(PREFIX)"; \
+	 rm -rf "$$to/lib/heddle" "$$to/share/doc/heddle"; \
+	 rm -f "$$to/sbin/heddled" "$$to/bin/heddle" "$$to/lib/cni/heddle-cni" \
+	   "$$to/lib/systemd/system/heddled.service" "$$to/lib/tmpfiles.d/heddle.conf" "$$to"/share/man/man1/heddle.1 \
+	   "$$to"/share/man/man1/heddle-*.1 "$$to/share/man/man8/heddled.8" "$$to"/share/bash-completion/completions/heddle{,d} \
+	   "$$to"/share/zsh/vendor-completions/_heddle{,d} "$$to"/share/fish/vendor_completions.d/heddle{,d}.fish
 
 deb: $(if $(BUILT),,build) ## Debian packages heddle-switch and heddle-tools, in target/debs
 	@$(if $(BUILT),,scripts/setup package)
