@@ -36,6 +36,11 @@ enum Rules {
         /// Which end of new ones is translated.
         nat: Option<NatEnd>,
     },
+    /// What OVN makes of packets between two logical switches with a router between them.
+    Routed {
+        /// The servers' switch has a stateful access list.
+        tracked: bool,
+    },
     /// Into a tunnel, and what comes out of one is for the actions.
     Tunnel {
         /// The outer checksum too.
@@ -80,6 +85,26 @@ fn push(csum: bool, options: Vec<u8>) -> Action {
 /// Of [`heddle_flow::FlowKey::ct_state`].
 const NEW: u32 = heddle_conntrack::state::NEW as u32;
 
+/// What a router rewrites.
+fn route() -> [Action; 2] {
+    let whole = |value| Masked {
+        value,
+        mask: [255; 6],
+    };
+    [
+        Action::SetEth {
+            src: whole([2, 0, 0, 0, 0, 7]),
+            dst: whole([2, 0, 0, 0, 0, 8]),
+        },
+        Action::SetIpv4 {
+            src: Masked::default(),
+            dst: Masked::default(),
+            tos: Masked::default(),
+            ttl: Masked { value: 63, mask: 255 },
+        },
+    ]
+}
+
 struct Pipeline {
     generations: Generations,
     rules: Rules,
@@ -99,20 +124,7 @@ impl Translate for Pipeline {
                 return;
             }
             if routed {
-                let whole = |value| Masked {
-                    value,
-                    mask: [255; 6],
-                };
-                out.actions.push(Action::SetEth {
-                    src: whole([2, 0, 0, 0, 0, 7]),
-                    dst: whole([2, 0, 0, 0, 0, 8]),
-                });
-                out.actions.push(Action::SetIpv4 {
-                    src: Masked::default(),
-                    dst: Masked::default(),
-                    tos: Masked::default(),
-                    ttl: Masked { value: 63, mask: 255 },
-                });
+                out.actions.extend(route());
                 out.actions.push(push(csum, vec![1, 2, 0, 1, 0, 2, 0, 3]));
                 let whole = |value| Masked {
                     value,
@@ -136,6 +148,39 @@ impl Translate for Pipeline {
             } else {
                 out.actions.extend_from_slice(&self.actions);
             }
+            return;
+        }
+        if let Rules::Routed { tracked } = self.rules {
+            let asks = request.key.nw_dst == u32::from_be_bytes([10, 1, 0, 1]);
+            if request.key.recirc_id == 0 {
+                (m.dl_src, m.dl_dst) = ([255; 6], [255; 6]);
+                (m.nw_src, m.nw_proto, m.nw_ttl) = (0xffc0_0000, 0xff, 0xff);
+                // Of clients only what they have in common.
+                m.nw_dst = if asks { u32::MAX } else { 0xff00_0000 };
+            } else {
+                m.ct_state = NEW | u32::from(heddle_conntrack::state::EST);
+            }
+            let ct = |commit| {
+                Action::Ct(Arc::new(CtAction {
+                    zone: 1,
+                    commit,
+                    ..CtAction::default()
+                }))
+            };
+            // Requests are tracked behind the router, answers before it.
+            if asks == (request.key.recirc_id == 0) || !tracked {
+                out.actions.extend((!asks).then_some(Action::CtClear));
+                out.actions.extend(route());
+            }
+            if tracked && request.key.recirc_id == 0 {
+                return out
+                    .actions
+                    .extend([ct(false), Action::Recirc(1 + u32::from(asks))]);
+            }
+            if request.key.ct_state & NEW != 0 {
+                out.actions.push(ct(true));
+            }
+            out.actions.extend_from_slice(&self.actions);
             return;
         }
         if let Rules::Tracked { nat } = self.rules {
@@ -178,7 +223,7 @@ impl Translate for Pipeline {
             return;
         }
         match self.rules {
-            Rules::Any | Rules::Tracked { .. } | Rules::Tunnel { .. } => {}
+            Rules::Any | Rules::Tracked { .. } | Rules::Routed { .. } | Rules::Tunnel { .. } => {}
             Rules::Exact => {
                 (m.nw_src, m.nw_dst, m.nw_proto) = (u32::MAX, u32::MAX, 0xff);
                 (m.tp_src, m.tp_dst) = (0xffff, 0xffff);
@@ -267,6 +312,18 @@ fn main() {
         ),
         ("1k connections, ct, TCP", 1000, tracked, tcp),
         (
+            "1k connections, routed",
+            1000,
+            Rules::Routed { tracked: false },
+            udp,
+        ),
+        (
+            "1k connections, routed, ct",
+            1000,
+            Rules::Routed { tracked: true },
+            udp,
+        ),
+        (
             "1k connections, ct, DNAT",
             1000,
             Rules::Tracked {
@@ -327,6 +384,7 @@ fn main() {
                     Rules::Exact => u64::from(flows) * 99 / 100,
                     Rules::Any => 1,
                     Rules::Tracked { .. } => 2,
+                    Rules::Routed { tracked } => 2 + 2 * u64::from(tracked),
                     Rules::Tunnel { pop, .. } => 1 + u64::from(pop),
                     Rules::Masks => masks.into(),
                 };

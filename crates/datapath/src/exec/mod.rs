@@ -138,6 +138,16 @@ impl Live<'_> {
             &self.copies[from - BURST..to - BURST]
         }
     }
+    /// As [`Self::all`], to change them.
+    #[inline]
+    fn all_mut(&mut self, ids: &Range<LiveId>) -> &mut [Packet] {
+        let (from, to) = (usize::from(ids.start), usize::from(ids.end));
+        if from < BURST {
+            &mut self.burst[from..to]
+        } else {
+            &mut self.copies[from - BURST..to - BURST]
+        }
+    }
     pub(crate) fn get_mut(&mut self, id: LiveId) -> &mut Packet {
         let i = usize::from(id);
         if i < BURST {
@@ -275,7 +285,15 @@ impl Exec<'_> {
         // Packets that failed are left out from then on.
         let mut failed = 0_u64;
         let lost = |failed: u64, id: LiveId| failed >> (id - ids.start) & 1 != 0;
-        for op in ops {
+        let mut at = 0;
+        while let Some(op) = ops.get(at) {
+            let (quick, n) = Quick::of(&ops[at..], &meta);
+            if n > 0 {
+                failed = self.rewrite_all(&quick, &ids, failed);
+                at += n;
+                continue;
+            }
+            at += 1;
             match op {
                 Op::Apply(Action::TunnelPush(push)) => {
                     let inner = tunnel::inner(&meta);
@@ -291,15 +309,6 @@ impl Exec<'_> {
                 }
                 Op::Apply(action) => {
                     let before = meta;
-                    if let Some(quick) = Quick::of(action, &meta) {
-                        for id in ids.clone() {
-                            if !lost(failed, id) && !quick.apply(self.live.get_mut(id).head_mut()) {
-                                failed |= 1 << (id - ids.start);
-                                self.lost(DropKind::Header, id..id + 1);
-                            }
-                        }
-                        continue;
-                    }
                     for id in ids.clone() {
                         if lost(failed, id) {
                             continue;
@@ -330,6 +339,23 @@ impl Exec<'_> {
             }
         }
         (failed, meta)
+    }
+
+    /// Rewrites packets but those that have `failed`; returns that with those that fail now.
+    fn rewrite_all(&mut self, quick: &Quick, ids: &Range<LiveId>, failed: u64) -> u64 {
+        let mut all = failed;
+        for (i, p) in self.live.all_mut(ids).iter_mut().enumerate() {
+            if failed >> i & 1 == 0 && !quick.apply(p.head_mut()) {
+                all |= 1 << i;
+            }
+        }
+        let new = all & !failed;
+        if new != 0 {
+            for (id, _) in ids.clone().zip(0..).filter(|(_, i)| new >> i & 1 != 0) {
+                self.lost(DropKind::Header, id..id + 1);
+            }
+        }
+        all
     }
 
     /// Runs `program`, which looks no packet up again, on packet `id` of the burst.

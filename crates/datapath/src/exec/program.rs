@@ -115,6 +115,8 @@ pub(crate) struct Program {
     pub(crate) tail: Option<Tail>,
     /// Tracks connections.
     pub(crate) tracks: bool,
+    /// Which runs may be taken together.
+    pub(crate) merges: Merges,
 }
 
 /// How a packet is looked up again.
@@ -169,9 +171,10 @@ impl Program {
         }
         forget_nothing_in_vain(&mut c.ops);
         let (shape, tail) = shape_of(&c.ops);
-        Self {
+        let mut program = Self {
             shape,
             tail,
+            merges: Merges::No,
             needs_key: c.ops.iter().any(|op| matches!(op, Op::Userspace(..))),
             recirculates: c
                 .ops
@@ -179,7 +182,9 @@ impl Program {
                 .any(|op| matches!(op, Op::Recirc { .. } | Op::Pop { .. })),
             tracks: c.ops.iter().any(|op| matches!(op, Op::Ct(_) | Op::CtClear)),
             ops: c.ops.into(),
-        }
+        };
+        program.merges = program.merging();
+        program
     }
     /// The tunnel of a [`Goes::Pop`].
     #[inline]
@@ -189,9 +194,7 @@ impl Program {
             _ => None,
         }
     }
-    /// Which runs may be taken together.
-    #[inline]
-    pub(crate) fn merges(&self) -> Merges {
+    fn merging(&self) -> Merges {
         let pops = self.tail.is_some_and(|t| matches!(t.goes, Goes::Pop(_)));
         if matches!(self.shape, Shape::Output(_))
             || self.tail.is_some_and(|t| t.alone)
@@ -621,7 +624,7 @@ mod tests {
         assert!(p.ops.contains(&Op::Copy));
         let p = Program::compile(&[ct(true), Action::Recirc(3)]);
         let tail = p.tail.unwrap();
-        assert!(p.merges() == Merges::All && !tail.alone && !tail.rewritten && p.recirculates);
+        assert!(p.merges == Merges::All && !tail.alone && !tail.rewritten && p.recirculates);
     }
 
     /// Both branches end at the same step; what follows a branch gets the packet as it was before.

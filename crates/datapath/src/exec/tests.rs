@@ -2,6 +2,7 @@
 //! from scratch.
 
 use super::csum::fill_in;
+use super::program::Op;
 use super::quick::Quick;
 use super::{Meta, apply, set, wire_len};
 use crate::action::{Action, Masked};
@@ -287,22 +288,32 @@ proptest! {
         verify(&p, &again, &got)?;
     }
 
-    /// A router's rewrites, done for many at once and one by one.
+    /// A router's rewrites, done at once and one by one.
     #[test]
     fn quick_rewrites_are_those_of_single_packets(
         bytes in prop::collection::vec(any::<u8>(), 0..60),
         l3 in 0_u16..40,
         (src, dst, tos, ttl) in (mac(), mac(), masked!(u8), masked!(u8)),
-        eth in any::<bool>(),
+        which in prop::collection::vec(any::<bool>(), 1..4),
     ) {
         let (keep, at) = (m(0, 0), usize::from(l3));
         // Zero has two forms there, and either is right.
         prop_assume!(bytes.get(at + 10..at + 12) != Some(&[0xff; 2][..]));
-        let a = if eth { Action::SetEth { src, dst } } else { Action::SetIpv4 { src: keep, dst: keep, tos, ttl } };
+        // They are of different headers, as in packets.
+        prop_assume!(at >= 12 || which.windows(2).all(|w| w[0] == w[1]));
+        let actions = which.iter().map(|eth| match eth {
+            true => Action::SetEth { src, dst },
+            false => Action::SetIpv4 { src: keep, dst: keep, tos, ttl },
+        });
+        let ops: Vec<_> = actions.clone().map(Op::Apply).collect();
         let meta = Meta { l3, ..Meta::default() };
         let (mut plain, mut quick) = (Packet::from_bytes(&bytes), Packet::from_bytes(&bytes));
-        let done = set::set(&mut plain, &meta, &a).is_some();
-        prop_assert_eq!(Quick::of(&a, &meta).map(|q| q.apply(quick.head_mut())), Some(done));
+        let (all, n) = Quick::of(&ops, &meta);
+        // The first that is of a kind that was there is not among them.
+        let same = which.iter().skip(1).position(|eth| *eth == which[0]).map_or(which.len(), |i| i + 1);
+        prop_assert_eq!(n, same.min(2));
+        let done = actions.take(n).all(|a| set::set(&mut plain, &meta, &a).is_some());
+        prop_assert_eq!(all.apply(quick.head_mut()), done);
         if done {
             prop_assert_eq!(plain.to_vec(), quick.to_vec());
         }

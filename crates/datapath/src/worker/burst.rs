@@ -67,7 +67,7 @@ fn push_group(groups: &mut Vec<Group>, (parsed, r): (&Parsed, usize), run: &Run,
     groups.push(Group {
         merges: match may_wait(run, cache, n) {
             true => Merges::No,
-            false => cache.program(n).map_or(Merges::No, Program::merges),
+            false => cache.program(n).map_or(Merges::No, |p| p.merges),
         },
         ..Group::of(run, r, choice)
     });
@@ -234,10 +234,15 @@ impl Worker {
 
     /// Makes the whole burst one group, if its program does the same to all packets.
     fn take_common(&mut self, st: &mut Stage, common: &Common) -> bool {
-        let program = self.cache.program(common.body);
-        if program.map(Program::merges) != Some(Merges::All)
-            || st.parsed.has_full() && program.is_some_and(|p| p.tracks)
-        {
+        let Some(program) = self.cache.program(common.body) else {
+            return false;
+        };
+        let merges = match program.merges {
+            Merges::All => !(program.tracks && st.parsed.has_full()),
+            Merges::Alike => st.parsed.all_are_alike(),
+            Merges::No => false,
+        };
+        if !merges {
             return false;
         }
         let end = st.ids.len();
@@ -247,7 +252,7 @@ impl Worker {
             run: 0,
             longest: common.longest,
             choice: Choice::Cached(common.body),
-            merges: Merges::All,
+            merges: program.merges,
         });
         self.count_hits(&Hits {
             l0: u64::from(end) - common.l1 - common.l2,

@@ -456,6 +456,16 @@ impl Parsed {
         let plain = |r: usize| matches!(self.runs[r].kind, Kind::Ordinary | Kind::Linked | Kind::Mixed);
         plain(a) && plain(b) && self.compact[a].laid_out_as(&self.compact[b])
     }
+    /// Whether what actions need to know of all packets, none of which is a runt, is the same.
+    #[inline]
+    pub(crate) fn all_are_alike(&self) -> bool {
+        match self.compact.get(..self.runs.len()) {
+            Some([first, others @ ..]) if !self.has_outside() => others
+                .iter()
+                .fold(true, |same, key| same & first.laid_out_as(key)),
+            _ => false,
+        }
+    }
     /// What actions need to know of the packets of run `r`.
     #[inline]
     pub(crate) fn meta(&self, r: usize) -> Meta {

@@ -38,7 +38,7 @@ struct Of<'a> {
 #[inline]
 fn merges(program: &Program, zone: u16) -> Option<Merges> {
     if program.is_blind() {
-        return Some(program.merges());
+        return Some(program.merges);
     }
     let tracking = program.tracking()?;
     let action = tracking.action;
