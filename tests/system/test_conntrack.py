@@ -4,13 +4,18 @@
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import frames
+from lab.openflow import Connection, V15
 from lab.runner import Skip, limit, main
 from lab.shell import wait_for
+from lab.switch import SCHEMA
 
 BYTES = 20_000_000
 
@@ -233,6 +238,109 @@ def scenario_ftp(lab):
 def scenario_ftp_ipv6(lab):
     """The same with IPv6."""
     ftp(lab, "ipv6", "fd00::1:240", "fd00::")
+
+
+def limits(sw):
+    """What holds, in one line."""
+    return " ".join(sw.appctl("dpctl/ct-get-limits").split())
+
+
+@limit(100)
+def scenario_limits_of_the_database(lab):
+    """Schemas of 3.3 and later have limits of zones: they are followed, and set nowhere else as long as there are any."""
+    sw = lab.switch(start=False)
+    number = {"type": {"key": {"type": "integer", "minInteger": 0, "maxInteger": 4294967295}, "min": 0, "max": 1}}
+    with open(SCHEMA, encoding="utf-8") as file:
+        schema = json.load(file)
+    schema["tables"]["CT_Zone"]["columns"].setdefault("limit", number)
+    schema["tables"]["Datapath"]["columns"].setdefault("ct_zone_default_limit", number)
+    schema.pop("cksum", None)
+    with open(f"{sw.dir}/newer.ovsschema", "w", encoding="utf-8") as file:
+        json.dump(schema, file)
+    sw.run("ovsdb-tool", "create", f"{sw.dir}/conf.db", f"{sw.dir}/newer.ovsschema")
+    sw.start_ovsdb()
+    sw.vsctl("--no-wait", "init")
+    sw.start_daemon()
+    lab.bridge(sw)
+
+    def say(*operations):
+        sw.run("ovsdb-client", "transact", sw.db, json.dumps(["Open_vSwitch", *operations]))
+    zone = {"op": "insert", "table": "CT_Zone", "row": {"limit": 7}, "uuid-name": "z"}
+    row = {"datapath_version": "0", "ct_zone_default_limit": 3, "ct_zones": ["map", [[5, ["named-uuid", "z"]]]]}
+    say(zone, {"op": "insert", "table": "Datapath", "row": row, "uuid-name": "d"},
+        {"op": "mutate", "table": "Open_vSwitch", "where": [],
+         "mutations": [["datapaths", "insert", ["map", [["netdev", ["named-uuid", "d"]]]]]]})
+    wait_for("limits", lambda: limits(sw) == "default limit=3 zone=5,limit=7,count=0")
+    for command in (["ct-set-limits", "zone=1,limit=3"], ["ct-del-limits", "zone=5"]):
+        assert "are set via database" in sw.appctl(f"dpctl/{command[0]}", command[1], check=False)
+    say({"op": "update", "table": "CT_Zone", "where": [], "row": {"limit": 9}})
+    wait_for("another limit", lambda: limits(sw) == "default limit=3 zone=5,limit=9,count=0")
+    none = ["set", []]
+    say({"op": "update", "table": "CT_Zone", "where": [], "row": {"limit": none}},
+        {"op": "update", "table": "Datapath", "where": [], "row": {"ct_zone_default_limit": none}})
+    wait_for("no limits", lambda: limits(sw) == "default limit=0")
+    sw.appctl("dpctl/ct-set-limits", "zone=1,limit=3")
+    assert limits(sw) == "default limit=0 zone=1,limit=3,count=0"
+
+
+def flush_message(proto, *properties):
+    """The body of an NXT_CT_FLUSH: numbers of properties and what they say."""
+    out = struct.pack("!IIB7x", 0x2320, 32, proto)
+    for kind, body in properties:
+        out += struct.pack("!HH", kind, 4 + len(body)) + body + b"\0" * (-(4 + len(body)) % 8)
+    return out
+
+
+@limit(100)
+def scenario_what_is_shown_and_forgotten(lab):
+    """Counts by protocol and bucket; controllers have connections forgotten by zone, label, mark, and parts of tuples of ICMPv6."""
+    sw = lab.switch("--enable-dummy=override", netns=False)
+    sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure",
+             "--", "add-port", "br0", "p1", "--", "set", "interface", "p1", "type=dummy", "ofport_request=1")
+    sw.ofctl("add-flow", "br0", "in_port=1,ipv6,actions=move:NXM_NX_IPV6_SRC[0..7]->NXM_NX_REG1[0..7],"
+                                "ct(commit,zone=2,exec(move:NXM_NX_REG1[0..7]->NXM_NX_CT_LABEL[64..71],set_field:0x9->ct_mark))")
+    ends = ("50:54:00:00:00:01", "50:54:00:00:00:02")
+    for n in (0x11, 0x12, 0x21):
+        src = f"fd00::{n:x}"
+        ping = frames.icmp6(src, "fd00::1", 128, 0, n.to_bytes(2, "big") + b"\0\1abcdefgh")
+        for proto, body in ((58, ping), (17, frames.udp(src, "fd00::1", 1000, 53))):
+            sw.appctl("netdev-dummy/receive", "p1", frames.ethernet(*ends, 0x86dd, frames.ipv6(src, "fd00::1", proto, body)).hex())
+
+    def there():
+        """Protocol and label of each."""
+        lines = sw.appctl("dpctl/dump-conntrack", "zone=2").splitlines()
+        return sorted((line.split(",")[0], int(line.split("labels=")[1].split(",")[0], 16) >> 64) for line in lines)
+    every = sorted((proto, n) for proto in ("icmpv6", "udp") for n in (0x11, 0x12, 0x21))
+    wait_for("connections", lambda: there() == every)
+    stats = sw.appctl("dpctl/ct-stats-show", "zone=2").split()
+    assert stats[2:4] == ["Total:", "6"] and "UDP: 3" in " ".join(stats), stats
+    assert "Total: 0" in sw.appctl("dpctl/ct-stats-show", "zone=3")
+    buckets = sw.appctl("dpctl/ct-bkts")
+    assert "Current Connections: 6" in buckets, buckets
+    rows = [line.split("|")[1].split() for line in buckets.splitlines() if ".." in line]
+    assert sum(int(n) for row in rows for n in row if n != ".") == 6, buckets
+    assert all(n == "." for line in sw.appctl("dpctl/ct-bkts", "gt=6").splitlines() if ".." in line
+               for n in line.split("|")[1].split())
+
+    controller = Connection.to_bridge(sw, "br0", V15)
+
+    def forget(proto, *properties):
+        controller.send(4, 7, flush_message(proto, *properties))
+        controller.echo()
+        return there()
+    zone, labels, mask, mark = (2, b"\0\2"), 5, 6, 3
+    wide = lambda n: (n << 64).to_bytes(16, "big")
+    # Another zone, another mark, a label that nobody has.
+    for other in ([(2, b"\0\3")], [zone, (mark, struct.pack("!I", 8))], [zone, (labels, wide(0x31)), (mask, wide(0xff))]):
+        assert forget(0, *other) == every
+    # The label's low bits, of one protocol.
+    assert forget(58, zone, (labels, wide(0x01)), (mask, wide(0x0f))) == [("icmpv6", 0x12), *every[3:]]
+    # A part of a tuple of ICMPv6: source, identifier, type and code.
+    source = struct.pack("!HH", 0, 20) + socket.inet_pton(socket.AF_INET6, "fd00::12") + b"\0" * 4
+    numbers = struct.pack("!HHHxx", 4, 6, 0x12) + struct.pack("!HHBxxx", 5, 5, 128) + struct.pack("!HHBxxx", 6, 5, 0)
+    assert forget(58, zone, (0, b"\0" * 4 + source + numbers)) == every[3:]
+    assert forget(0, zone, (mark, struct.pack("!I", 9))) == []
+    controller.close()
 
 
 if __name__ == "__main__":

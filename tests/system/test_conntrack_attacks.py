@@ -8,9 +8,11 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import frames
+from lab.openflow import Connection, V15, message
 from lab.runner import limit, main
 from lab.shell import wait_for
 from test_hostile import MAC_A, MAC_B, MOST_MIB, resident_mib, send
@@ -252,6 +254,100 @@ def scenario_many_zones(lab):
     talk.goes_on()
     grown = resident_mib(sw) - before
     assert sw.alive() and grown < MOST_MIB, f"{grown} MiB"
+    talk.close()
+
+
+def new_ones(count, first=0):
+    """UDP of ever other clients."""
+    return (frame(address(n), "10.9.9.9", 17, frames.udp(address(n), "10.9.9.9", 1000, 53)) for n in range(first, first + count))
+
+
+@limit(200)
+def scenario_limits_lowered(lab):
+    """Limits below what is there: who is there stays, nobody comes, and counts are right when they go, come back, or change by default."""
+    sw, talk, sock = victims(lab, ["priority=20,in_port=3,udp,actions=ct(commit,zone=6)"])
+    limits = lambda: " ".join(sw.appctl("dpctl/ct-get-limits", "zone=6").split())
+    sw.appctl("dpctl/ct-set-limits", "zone=6,limit=5000")
+    send(sock, new_ones(2000))
+    wait_for("connections", lambda: int(limits().split("count=")[1]) > 1000)
+    sw.appctl("dpctl/ct-set-limits", "zone=6,limit=10")
+    there = limits()
+    send(sock, new_ones(2000, 10_000))
+    wait_counted(sw, "conntrack_zone_full", 1000)
+    assert limits() == there and "limit=10," in there, (limits(), there)
+    talk.goes_on()
+    sw.appctl("dpctl/flush-conntrack", "zone=6")
+    assert limits().endswith("limit=10,count=0")
+    send(sock, new_ones(2000))
+    wait_for("as many as may", lambda: limits().endswith("limit=10,count=10"))
+    # What came before a limit does not count under it, and is not taken off when it goes.
+    sw.appctl("dpctl/ct-del-limits", "zone=6")
+    sw.appctl("dpctl/ct-set-limits", "default=5")
+    send(sock, new_ones(2000, 20_000))
+    wait_for("as many as may by default", lambda: limits().endswith("zone=6,limit=5,count=5"))
+    sw.appctl("dpctl/flush-conntrack", "zone=6")
+    assert limits().endswith("limit=5,count=0")
+    # None at all, and more than there is room for.
+    talk.goes_on()
+    for most in (0, 4_294_967_295):
+        sw.appctl("dpctl/ct-set-maxconns", str(most))
+        send(sock, new_ones(100))
+        talk.goes_on()
+    wait_counted(sw, "conntrack_full")
+    talk.close()
+
+
+@limit(200)
+def scenario_no_time(lab):
+    """Policies by which connections are over at once, that change all the time, and more of them than there is room for."""
+    sw, talk, sock = victims(lab, ["priority=20,in_port=3,ip,actions=ct(commit,zone=6,nat(src=10.8.0.1))"])
+    sw.vsctl("--", "--id=@dp", "create", "Datapath", "datapath_version=0", "--", "set", "Open_vSwitch", ".", "datapaths:netdev=@dp")
+    sw.vsctl("add-zone-tp", "netdev", "zone=6", *(f"{name}=0" for name in ("udp_first", "udp_single", "udp_multiple", "icmp_first")))
+    by_policy = lambda: "timeout=" in sw.appctl("ofproto/trace", "br0", "udp,in_port=3", quiet=True)
+    wait_for("the policy", by_policy)
+    before = resident_mib(sw)
+    send(sock, (f for n in range(100) for f in new_ones(200, n % 7)))
+    send(sock, new_ones(20_000))
+    talk.goes_on()
+    wait_for("nobody", lambda: int(sw.appctl("dpctl/ct-get-nconns")) < 10)
+    assert not sw.appctl("dpctl/dump-conntrack", "zone=6").strip()
+    for turn in range(20):
+        sw.vsctl("del-zone-tp", "netdev", "zone=6")
+        sw.vsctl("add-zone-tp", "netdev", "zone=6", f"udp_first={turn + 1}")
+        send(sock, new_ones(300))
+    talk.goes_on()
+    zones = [["--", "add-zone-tp", "netdev", f"zone={zone}", f"udp_first={zone}"] for zone in range(100, 1300)]
+    sw.vsctl(*(word for words in zones for word in words), quiet=True)
+    wait_for("the log", lambda: "there are 1023 timeout policies already" in sw.log())
+    # Zones without room for a policy live by the default.
+    send(sock, new_ones(1000))
+    talk.goes_on()
+    assert sw.alive() and by_policy() and resident_mib(sw) - before < MOST_MIB
+    talk.close()
+
+
+@limit(200)
+def scenario_flushed_all_the_time(lab):
+    """A controller that has connections forgotten thousands of times: other controllers, commands and the database are served, packets go on."""
+    sw, talk, sock = victims(lab, ["priority=20,in_port=3,udp,actions=ct(commit,zone=6)"])
+    send(sock, new_ones(50_000))
+    controller = Connection.to_bridge(sw, "br0", V15)
+    zone = lambda n: struct.pack("!II6xH", 0x2320, 29, n)
+    controller.sock.sendall(b"".join(message(V15, 4, n, zone(7)) for n in range(4000)))
+    for n in range(10):
+        before = time.monotonic()
+        sw.appctl("dpctl/ct-get-nconns")
+        sw.ofctl("dump-aggregate", "br0")
+        sw.vsctl("set", "bridge", "br0", f"external_ids:n={n}")
+        talk.goes_on()
+        assert time.monotonic() - before < 10
+    controller.echo()
+    talk.goes_on()
+    # Its own is forgotten in the midst: the next packet is a new one, which the rules do not let through.
+    controller.send(4, 1, zone(5))
+    controller.echo()
+    assert not sw.appctl("dpctl/dump-conntrack", "zone=5").strip()
+    controller.close()
     talk.close()
 
 
