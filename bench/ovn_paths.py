@@ -17,6 +17,8 @@ PATHS = {
     "router": "switch, router, switch",
     "acl": "the same, a stateful access list",
     "lb": "the same, a load balancer",
+    "beside": "the same, a load balancer that they do not use",
+    "stateless": "the same, and what it does not balance is not tracked",
     "snat": "the same, translated sources",
     "geneve": "over Geneve to another node",
 }
@@ -52,7 +54,7 @@ class Path(Case):
 
 
 def guests(path, **more):
-    ct = "track" if path in ("acl", "lb", "snat") else ""
+    ct = "track" if path in ("acl", "lb", "beside", "snat") else ""
     return Path(path=path, ct=ct, tunnel="through" if path == "geneve" else "", answers=True, flows=1000, **more)
 
 
@@ -90,16 +92,20 @@ class Paths:
         nbctl, balancers = self.central.nbctl, [f"lb{number}" for number in range(len(self.services))]
         if self.path == "acl":
             nbctl("acl-del", "ls1")
-        elif self.path == "lb":
-            nbctl("ls-lb-del", "ls0")
+        elif self.path in ("lb", "beside", "stateless"):
+            nbctl("ls-lb-del", "ls0", "--", "acl-del", "ls0")
         elif self.path == "snat":
             nbctl("lr-nat-del", "lr0", "--", "lrp-del-gateway-chassis", "lr0-ls1", "ch1")
         if path == "acl":
             for priority, what in ((1000, "allow-related"), (900, "drop")):
                 nbctl("acl-add", "ls1", "to-lport", str(priority), 'outport == "server" && ip4', what)
-        elif path == "lb":
+        elif path in ("lb", "beside", "stateless"):
             for balancer in balancers:
                 nbctl("ls-lb-add", "ls0", balancer)
+            # Nobody asks for what is balanced here; else replies of those behind it would have to be left out, too (docs/ovn.md).
+            if path == "stateless":
+                for direction, far in (("from-lport", "dst"), ("to-lport", "src")):
+                    nbctl("acl-add", "ls0", direction, "2000", f"ip4 && ip4.{far} != {BALANCED}", "allow-stateless")
         elif path == "snat":
             nbctl("lrp-set-gateway-chassis", "lr0-ls1", "ch1", "20", "--", "lr-nat-add", "lr0", "snat", TRANSLATED, "10.0.0.0/8")
         self.path = path

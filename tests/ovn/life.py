@@ -60,6 +60,29 @@ def life_controller_is_killed(c):
 
 
 @check
+def life_controller_is_killed_while_it_says_things(c):
+    """In the midst of bundles, if luck has it. Nothing of half of one is obeyed; in the end the switch has what the databases say."""
+    node = c.chassis[0]
+    rules = lambda net: [word for n in range(300) for word in ("--", "acl-add", "ls0", "to-lport", "1000", f'outport == "a2" && ip4.src == 10.{net}.{n >> 8}.{n & 255}', "drop")][1:]
+
+    def act():
+        for net, delay in enumerate((0.02, 0.1, 0.2, 0.3, 0.5), 20):
+            c.nbctl("--wait=sb", *rules(net))
+            time.sleep(delay)
+            end_process(read_pid(node.pidfile), signal.SIGKILL)
+            node.start_controller()
+            time.sleep(delay)
+        c.sync()
+    try:
+        n = lost(c, act)
+        there = len(re.findall(r"nw_src=10\.2[0-4]\.", node.sw.ofctl("-O", "OpenFlow15", "dump-flows", "br-int")))
+        return f"{there} of 1500 rules" if there < 1500 else within(c, "life_controller_is_killed_while_it_says_things", n, 3)
+    finally:
+        c.nbctl("acl-del", "ls0")
+        c.sync()
+
+
+@check
 def life_controller_says_everything_again(c):
     """No established flow is another one afterwards: cookies and counters stay."""
     node = c.chassis[0]
@@ -106,6 +129,19 @@ def life_southbound_database_restarts(c):
 
 
 @check
+def life_southbound_database_flaps(c):
+    """It is killed again and again, also before everybody is connected."""
+    def act():
+        for rest in (0.2, 1, 0.1, 2, 0.3):
+            end_process(read_pid(f"{c.dir}/sb.pid"), signal.SIGKILL)
+            time.sleep(rest)
+            c.start_database("sb")
+            time.sleep(rest)
+        c.sync()
+    return within(c, "life_southbound_database_flaps", lost(c, act), 3)
+
+
+@check
 def life_database_of_the_switch_restarts(c):
     node = c.chassis[0]
 
@@ -116,6 +152,24 @@ def life_database_of_the_switch_restarts(c):
         time.sleep(2)
         c.sync()
     return within(c, "life_database_of_the_switch_restarts", lost(c, act), 3)
+
+
+@check
+def life_database_of_the_switch_hangs(c):
+    """It answers nobody for some seconds; the switch forwards, and answers, and obeys its controller."""
+    node = c.chassis[0]
+    pid = read_pid(f"{node.sw.dir}/ovsdb-server.pid")
+
+    def act():
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(8)
+            node.sw.appctl("version", timeout=5)
+            node.sw.ofctl("-O", "OpenFlow15", "dump-aggregate", "br-int", timeout=5)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        c.sync()
+    return within(c, "life_database_of_the_switch_hangs", lost(c, act), 3)
 
 
 def back_again(c):
@@ -171,3 +225,24 @@ def life_chassis_comes_and_goes(c):
     if n > 0:
         return f"{n} pings between the others are lost"
     return None if c.reaches("a1", "10.0.1.12", tries=10) else "its pods are not reached again"
+
+
+@check
+def life_chassis_vanishes(c):
+    """Nothing of it ends in order, and somebody takes it out of the database; it comes back. Others do not notice."""
+    node = c.chassis[2]
+
+    def act():
+        end_process(read_pid(node.pidfile), signal.SIGKILL)
+        node.sw.stop_daemon(signal.SIGKILL)
+        c.sbctl("chassis-del", "ch3")
+        c.nbctl("--timeout=20", "--wait=sb", "sync")
+        time.sleep(1)
+        node.sw.start_daemon()
+        node.start_controller()
+        c.sync()
+    # Between the other two.
+    n = lost(c, act, target="10.0.0.13")
+    if n > 0:
+        return f"{n} pings between the others are lost"
+    return None if c.reaches("a1", "10.0.1.12", tries=20) else "its pods are not reached again"

@@ -166,6 +166,35 @@ def acl_after_load_balancers(c):
         s.kill()
 
 
+@check
+def traffic_without_a_service_is_not_tracked(c):
+    """A switch with a load balancer tracks whatever its pods send. Lists that are stateless take out what is of no service; services go on."""
+    s = server(c, "b2", 8080)
+    balancer(c, "10.0.0.59:80", "10.0.1.12:8080")
+    c.nbctl("create", "address_set", "name=services", 'addresses="10.0.0.59"', "--", "create", "address_set", "name=backends", 'addresses="10.0.1.12"')
+
+    def tracked():
+        c.chassis[0].sw.appctl("dpctl/flush-conntrack")
+        if not c.reaches("a1", "10.0.0.12"):
+            return "no answer"
+        return "src=10.0.0.11,dst=10.0.0.12" in c.chassis[0].sw.appctl("dpctl/dump-conntrack")
+    try:
+        if (got := tracked()) is not True:
+            return f"without lists: {got or 'not tracked'}"
+        for direction, match in (("from-lport", "ip4.dst != $services && ip4.src != $backends"), ("to-lport", "ip4.src != $backends && ip4.dst != $backends")):
+            c.nbctl("acl-add", "ls0", direction, "2000", f"ip4 && {match}", "allow-stateless")
+        c.sync()
+        if (got := tracked()) is not False:
+            return f"with lists: {got if isinstance(got, str) else 'tracked'}"
+        got = {c.tcp(pod, "10.0.0.59", 80) for pod in ("a1", "a3")}
+        return None if got == {"b2 10.0.0.11", "b2 10.0.0.13"} else f"the service: {got}"
+    finally:
+        c.nbctl("acl-del", "ls0")
+        gone(c)
+        c.nbctl("--all", "destroy", "address_set")
+        s.kill()
+
+
 def with_gateway_router(c):
     """A router `gr` that lives on chassis 2, behind a switch that joins it with lr0; 192.168.60.0/24 of the provider's network is behind it."""
     c.nbctl("ls-add", "join", "--", "lr-add", "gr", "--", "set", "logical_router", "gr", "options:chassis=ch2", 'options:lb_force_snat_ip="router_ip"')
