@@ -1,12 +1,14 @@
-//! All interleavings of few writers and readers of the index of connections: `make models`.
+//! All interleavings of few writers and readers of the index of connections, and of the states of one
+//! connection's record: `make models`.
 //!
 //! It fails where a fault is planted: the first side entered before the second, or entries that a split moves
-//! taken away before the head says so. What is done before a thread is started is not told apart from what it
-//! does later, so readers are threads of their own.
+//! taken away before the head says so; a record that is published before it is filled, a state that is stored
+//! where it is to be exchanged, a label or windows without their locks. What is done before a thread is
+//! started is not told apart from what it does later, so readers are threads of their own.
 //!
 //! The files under test are compiled anew, with the model checker's atomics and with small buckets. What the
-//! model leaves out: records themselves, of which an entry is the number, and epochs, which `heddle_sync`
-//! proves.
+//! model leaves out: epochs, which `heddle_sync` proves. The index is tried without records, of which an entry
+//! is the number.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -33,19 +35,68 @@ mod atomic {
 }
 #[path = "../src/free_list.rs"]
 mod free_list;
-mod hash {
-    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub(crate) struct Hash(pub(crate) u32);
+#[path = "../src/hash.rs"]
+mod hash;
+mod helper {
+    pub(crate) use crate::skew::Skew;
 }
 #[path = "../src/index.rs"]
 mod index;
+mod offloaded {
+    pub(crate) const OFFLOADED: u64 = 1 << 6;
+    pub(crate) const LOOSE: u64 = 1 << 7;
+}
+#[path = "../src/record.rs"]
+mod record;
+mod rewrite {
+    pub(crate) struct Ends4 {
+        pub(crate) src: u64,
+        pub(crate) dst: u64,
+    }
+}
+/// Both ends of TCP, as far as records keep them.
+mod tcp {
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub(crate) enum State {
+        #[default]
+        Closed,
+    }
+    impl State {
+        pub(crate) fn from_bits(_: u64) -> Self {
+            Self::Closed
+        }
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub(crate) enum Scale {
+        #[default]
+        None,
+        Unknown,
+        Known(u8),
+    }
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub(crate) struct Peer {
+        pub(crate) lo: u32,
+        pub(crate) hi: u32,
+        pub(crate) window: u16,
+        pub(crate) scale: Scale,
+        pub(crate) state: State,
+    }
+}
+#[path = "../src/helper/skew.rs"]
+mod skew;
+#[path = "../src/tuple.rs"]
+mod tuple;
 
 use free_list::FreeList;
 use hash::Hash;
 use index::{Entry, Index, Judgement, NotInserted};
 use loom::model::Builder;
+use loom::sync::atomic::AtomicU32;
 use loom::thread;
+use record::{DEAD, Key, New, Phase, Record, USED};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use tuple::{Endpoint, Tuple};
 
 /// Few switches of threads are enough for the faults that are known; all of them would take days.
 fn model(switches: usize, f: impl Fn() + Send + Sync + 'static) {
@@ -172,5 +223,176 @@ fn a_number_is_given_once() {
         let (mine, theirs) = (mine.join().unwrap(), other.join().unwrap());
         assert!(mine.is_some() || theirs.is_some());
         assert_ne!(mine, theirs);
+    });
+}
+
+/// UDP of IPv6, so that the record's words of all lines count.
+fn tuple(n: u32) -> Tuple {
+    let end = |n: u32| Endpoint {
+        addr: u128::from(n) << 64 | u128::from(n),
+        l4: n,
+    };
+    Tuple {
+        src: end(n),
+        dst: end(n + 100),
+        proto: 17,
+        ipv6: true,
+    }
+}
+
+fn made(r: &Record, n: u32) -> u32 {
+    r.fill(&New {
+        zone: 5,
+        orig: tuple(n),
+        reply: tuple(n).reversed(),
+        flags: 0,
+        expires_ms: 1000,
+        policy: 0,
+        mark: n,
+        label: u128::from(n) << 64 | u128::from(n),
+        tcp: [tcp::Peer {
+            lo: n,
+            hi: n,
+            ..tcp::Peer::default()
+        }; 2],
+        admission: 0,
+        parent: None,
+    })
+}
+
+/// A connection of the model: published, and known to all threads.
+fn record() -> Arc<Record> {
+    let r = Arc::new(Record::default());
+    made(&r, 7);
+    r.publish(true);
+    r
+}
+
+/// Who sees that a record is in use sees all that its maker wrote, whether the index says so or a walk over all
+/// records; and who has a number from before sees another generation.
+#[test]
+fn who_sees_a_record_sees_all_of_it() {
+    model(3, || {
+        let (r, index) = (Arc::new(Record::default()), Arc::new(AtomicU32::new(0)));
+        let maker = {
+            let (r, index) = (r.clone(), index.clone());
+            thread::spawn(move || {
+                let generation = made(&r, 7);
+                r.publish(true);
+                index.store(generation, Release);
+            })
+        };
+        let whole = |r: &Record| {
+            assert_eq!((r.direction(&Key::new(&tuple(7), 5)), r.mark()), (Some(false), 7));
+            assert_eq!((r.label(), r.peers()[1].hi), (7 << 64 | 7, 7));
+        };
+        let finder = {
+            let (r, index) = (r.clone(), index.clone());
+            thread::spawn(move || {
+                let generation = index.load(Acquire);
+                if generation != 0 {
+                    assert!(r.is_alive(0) && r.generation() == generation);
+                    whole(&r);
+                }
+            })
+        };
+        if r.is_alive(0) {
+            whole(&r);
+        }
+        maker.join().unwrap();
+        finder.join().unwrap();
+    });
+}
+
+/// A connection is ended once, whoever ends it, and stays so while packets still move it.
+#[test]
+fn it_ends_once() {
+    model(3, || {
+        let r = record();
+        let enders: Vec<_> = (0..2)
+            .map(|_| {
+                let r = r.clone();
+                thread::spawn(move || r.kill())
+            })
+            .collect();
+        r.advance(|_| Phase::Both);
+        r.set_label(1, 1);
+        let ended = enders.into_iter().map(|t| t.join().unwrap());
+        assert_eq!(ended.filter(|e| *e).count(), 1);
+        assert_eq!((r.state() & (USED | DEAD), r.phase()), (USED | DEAD, Phase::Both));
+    });
+}
+
+/// Two packets of UDP move a connection at once: it has seen what both say.
+#[test]
+fn no_move_is_lost() {
+    model(3, || {
+        let r = record();
+        let other = {
+            let r = r.clone();
+            thread::spawn(move || {
+                r.advance(|p| p.max(Phase::Single));
+                r.set_mark(0x100, 0xff00)
+            })
+        };
+        r.advance(|_| Phase::Both);
+        r.set_mark(1, 0xff);
+        other.join().unwrap();
+        assert_eq!((r.phase(), r.mark()), (Phase::Both, 0x101));
+    });
+}
+
+/// Nobody reads half of a label.
+#[test]
+fn labels_are_whole() {
+    model(3, || {
+        let r = record();
+        let reader = {
+            let r = r.clone();
+            thread::spawn(move || {
+                let label = r.label();
+                assert_eq!(label >> 64, label & u128::from(u64::MAX), "{label:x}");
+            })
+        };
+        r.set_label(1 << 64 | 1, 0xf << 64 | 0xf);
+        reader.join().unwrap();
+    });
+}
+
+/// Bits of a label that two write stay both.
+#[test]
+fn labels_add_up() {
+    model(3, || {
+        let r = record();
+        let writer = {
+            let r = r.clone();
+            thread::spawn(move || r.set_label(1 << 64 | 1, 0xf << 64 | 0xf))
+        };
+        r.set_label(0x20 << 64 | 0x20, 0xf0 << 64 | 0xf0);
+        writer.join().unwrap();
+        assert_eq!(r.label(), 0x21 << 64 | 0x21);
+    });
+}
+
+/// Two segments move one connection's windows one after the other.
+#[test]
+fn windows_move_one_after_the_other() {
+    model(3, || {
+        let r = record();
+        let step = |r: &Record| {
+            r.with_peers(|p| {
+                p[0].lo += 1;
+                p[1].window += 1;
+            })
+        };
+        let other = {
+            let r = r.clone();
+            thread::spawn(move || step(&r))
+        };
+        let mine = step(&r);
+        let theirs = other.join().unwrap();
+        assert!(mine.is_some() && theirs.is_some());
+        let peers = r.peers();
+        assert_eq!((peers[0].lo, peers[1].window), (9, 2));
     });
 }
