@@ -412,9 +412,22 @@ fn read_short(s: &mut Short, p: &Packet, l3: u16) -> bool {
             Shape {
                 there: p.len() - l3,
                 train: p.offload.gso.is_some(),
-                good: p.offload.csum != Csum::Unknown,
+                good: true,
             },
         )
+        && (p.offload.csum != Csum::Unknown || short_is_right(p, l3, h))
+}
+
+/// Whether the checksum of a packet that is read in the short way is right.
+#[inline(never)]
+fn short_is_right(p: &Packet, l3: usize, h: &[u8; SHORT]) -> bool {
+    let (ipv6, l4, proto) = match h[0] >> 4 {
+        6 => (true, Ipv6::LEN, h[6]),
+        _ => (false, Ipv4::LEN, h[9]),
+    };
+    // UDP over IPv4 may have none.
+    let none = !ipv6 && proto == proto::UDP && h[l4 + 6..l4 + 8] == [0; 2];
+    none || sum_is_right(p, l3, l3 + l4, proto)
 }
 
 /// A packet as the tracker sees it; `None`: it is not IP. `carried`: its key's part outside of the compact
@@ -469,11 +482,15 @@ fn extent(head: &[u8], l3: usize) -> Option<(bool, usize)> {
 /// Whether the checksum of TCP, UDP or ICMP is right.
 #[cold]
 pub(crate) fn l4_is_right(p: &Packet, meta: &Meta) -> bool {
+    sum_is_right(p, meta.l3.into(), meta.l4.into(), meta.proto)
+}
+
+fn sum_is_right(p: &Packet, l3: usize, l4: usize, proto: u8) -> bool {
     let right = || {
-        let (head, l3, l4) = (p.head(), usize::from(meta.l3), usize::from(meta.l4));
+        let head = p.head();
         let (ipv6, end) = extent(head, l3)?;
         let len = end.min(p.len()).checked_sub(l4)?;
-        let sum = match (ipv6, meta.proto) {
+        let sum = match (ipv6, proto) {
             (false, proto::ICMP) => Sum::ZERO,
             (ipv6, proto) => pseudo(head.get(l3..)?, ipv6, proto, u32::try_from(len).ok()?)?,
         };

@@ -1,6 +1,7 @@
 //! The datapath as a whole, on ports made of memory.
 
 mod changing;
+mod checksums;
 mod connections;
 mod fake;
 mod flows;
