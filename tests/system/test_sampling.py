@@ -146,5 +146,42 @@ print(n)
     lab.net.ping(a, "10.1.0.2")
 
 
+ANSWERS = """
+import os,socket,time
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(('127.0.0.1',4741)); s.settimeout(1); end=time.time()+60
+while time.time()<end:
+    try: d,a=s.recvfrom(3000)
+    except OSError: continue
+    for n in (0,1,20,1400,60000):
+        try: s.sendto(os.urandom(n),a)
+        except OSError: pass
+"""
+
+
+def scenario_bad_collectors(lab):
+    """One has no route, one refuses, one answers rubbish, one lies behind the bridge whose packets are sampled, with a record for each packet, those with records
+    too. The good one hears all the same, pods do not notice, and what was begun ends with the settings."""
+    sw, a, _ = two_pods(lab)
+    lab.net.address(sw.netns, "br0", "10.1.0.254/24")
+    collector = Collector(lab, sw)
+    answers = subprocess.Popen(["ip", "netns", "exec", sw.netns, "python3", "-c", ANSWERS], stdin=subprocess.DEVNULL)
+    try:
+        targets = ",".join(f'"{t}"' for t in ("203.0.113.1:4739", "127.0.0.1:9", "127.0.0.1:4741", "10.1.0.2:4739", f"127.0.0.1:{PORT}", "nonsense", "1.2.3.4:99999"))
+        sw.vsctl("set", "bridge", "br0", "ipfix=@i", "--", "--id=@i", "create", "ipfix", f"targets=[{targets}]", "sampling=1", "obs_domain_id=7", "cache_max_flows=0")
+        for _ in range(4):
+            lab.net.ping(a, "10.1.0.2", count=10)
+        counted = stats(sw, "bridge", "bridge ipfix")
+        assert counted["tx errs"] > 0 and counted["sampled pkts"] >= 80, counted
+        memory = int(re.search(r"VmRSS:\s+(\d+)", open(f"/proc/{sw.pid}/status").read())[1])
+        assert memory < 300_000, memory
+        sw.vsctl("clear", "bridge", "br0", "ipfix")
+        lab.net.ping(a, "10.1.0.2")
+        wait_for("the end of records", lambda: "NXST_NOT_CONFIGURED" in sw.ofctl("dump-ipfix-bridge", "br0", check=False))
+        assert sum(n[0] for key, n in collector.records().items() if key[:3] == ("1", "10.1.0.1", "10.1.0.2")) >= 40
+    finally:
+        answers.kill()
+        answers.wait()
+
+
 if __name__ == "__main__":
     main()
