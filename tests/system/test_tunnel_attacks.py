@@ -6,6 +6,7 @@ Each packet that is refused has a name; the daemon lives; who has nothing to do 
 
 import os
 import random
+import socket
 import struct
 import subprocess
 import sys
@@ -123,6 +124,49 @@ HOSTILE = {
     "STT for which nobody has a key": (in_stt(stt_frame(key=1 << 63 | 81)), "drop_action_no_tunnel_port"),
     "congestion that cannot be shown inside": (in_udp(6081, geneve(), tos=3), "drop_action_congestion"),
 }
+HERE6, THERE6 = "fd00::1", "fd00::2"
+
+
+def in_udp6(port, data, csum=None, proto=17, before=b"", **ip):
+    return f.ipv6(THERE6, HERE6, proto, before + f.udp(THERE6, HERE6, 40000, port, data, csum=csum), **ip)
+
+
+def srv6(inner=INNER[14:], proto=4, kind=4, left=0):
+    return struct.pack("!BBBBBBH", proto, 2, kind, left, 0, 0, 0) + socket.inet_pton(socket.AF_INET6, HERE6) + inner
+
+
+def gtpu(flags=0x30, inner=INNER[14:]):
+    return struct.pack("!BBHI", flags, 255, len(inner), 80) + inner
+
+
+def gpe(proto, flags=0x0c000000):
+    return struct.pack("!II", flags | proto, 78 << 8) + INNER[14:]
+
+
+INVALID = "datapath_drop_rx_invalid_packet"
+# The same over IPv6, and of the tunnels that have no Ethernet header inside.
+HOSTILE6 = {
+    "no hops": (in_udp6(6081, geneve(), hlim=0), TTL),
+    "a wrong UDP checksum": (in_udp6(6081, geneve(), csum=0xdead), CSUM),
+    "a first fragment": (in_udp6(6081, geneve(), proto=44, before=struct.pack("!BBHI", 17, 0, 1, 7)), FRAGMENT),
+    "a hop-by-hop header": (in_udp6(6081, geneve(), proto=0, before=struct.pack("!BBHI", 17, 0, 0x0104, 0)), POP),
+    "IP that ends within Geneve": (in_udp6(6081, geneve(), length=20), POP),
+    "nothing inside": (in_udp6(6081, geneve(b"")), INVALID),
+    "half an Ethernet header inside": (in_udp6(6081, geneve(b"a" * 13)), INVALID),
+    "a segment routing header of another kind": (f.ipv6(THERE6, HERE6, 43, srv6(kind=2)), POP),
+    "SRv6 without hops": (f.ipv6(THERE6, HERE6, 43, srv6(), hlim=0), TTL),
+    "GTP-U of another version": (in_udp6(2152, gtpu(flags=0x10)), POP),
+    "GTP-U with extensions": (in_udp6(2152, gtpu(flags=0x34)), POP),
+    "GTP-U whose optional words are cut off": (in_udp6(2152, gtpu(flags=0x32, inner=b"a")), POP),
+    "GTP-U around neither IPv4 nor IPv6": (in_udp6(2152, gtpu(inner=b"\x99" * 30)), POP),
+    "GTP-U around nothing": (in_udp6(2152, gtpu(inner=b"")), POP),
+    "GTP-U cut off": (in_udp6(2152, b"\x30\xff"), POP),
+    "GRE without hops": (f.ipv6(THERE6, HERE6, 47, gre(KEY79 + INNER), hlim=0), TTL),
+    "GRE around nothing": (f.ipv6(THERE6, HERE6, 47, gre(KEY79)), INVALID),
+    "STT with a wrong checksum": (f.ipv6(THERE6, HERE6, 6, f.tcp(THERE6, HERE6, 40000, 7471, 0x18, STT, good=False, seq=len(STT) << 16)), CSUM),
+    "GPE for operators": (in_udp6(4790, gpe(1, flags=0x0d000000)), POP),
+    "GPE around something else": (in_udp6(4790, gpe(9)), POP),
+}
 # Odd, and all right.
 GOOD = {
     "plain": in_udp(6081, geneve()),
@@ -181,6 +225,43 @@ def scenario_hostile_packets_have_names(lab):
         send(packet, 3)
         counted(sw, name, before, 3, what)
     lab.net.ping(pod, "10.5.0.2")
+
+
+@limit(180)
+def scenario_hostile_packets_over_ipv6(lab):
+    """Also what says of itself that it is longer, or goes on behind its end: it is for the host. Thousands of mutants."""
+    sw = node(lab, 1, v6=True)
+    host = lab.net.namespace("host", ipv6=True)
+    link(lab, sw.netns, host)
+    lab.net.ip(host, "addr", "add", THERE6 + "/64", "dev", "up0", "nodad")
+    attach(lab, sw, 1, True)
+    for name, kind, *options in (("gnv0", "geneve", "key=77"), ("vx1", "vxlan", "key=78", "dst_port=4790", "exts=gpe"), ("gre0", "ip6gre", "key=79"),
+                                 ("gtp0", "gtpu", "key=80"), ("sr0", "srv6", f"srv6_segs={THERE6}"), ("stt0", "stt", "key=81")):
+        sw.vsctl("add-port", "br-int", name, "--", "set", "interface", name, f"type={kind}", f"options:remote_ip={THERE6}", *(f"options:{o}" for o in options))
+    lab.veth_pod(sw, "pod1", "10.5.0.1/24", bridge="br-int")
+    pod = lab.veth_pod(sw, "pod2", "10.5.0.2/24", bridge="br-int")
+    wait_for("the host's answer", lambda: lab.net.ping(host, HERE6, count=1, lossless=False))
+    to, own = (lab.net.run(ns, "cat", f"/sys/class/net/{dev}/address").strip() for ns, dev in ((sw.netns, "br-ex"), (host, "up0")))
+    raw = lab.net.raw(host, "up0")
+
+    def send(packet, n=1):
+        for _ in range(n):
+            raw.send(f.ethernet(to, own, 0x86dd, packet))
+    for what, (packet, name) in HOSTILE6.items():
+        before = counter(sw, name)
+        send(packet, 3)
+        counted(sw, name, before, 3, what)
+    dice = random.Random(9)
+    seeds = [packet for packet, _ in HOSTILE6.values()]
+    for _ in range(4000):
+        packet = bytearray(dice.choice(seeds))
+        for _ in range(dice.randrange(4)):
+            packet[dice.choice((4, 5, 6, 7, dice.randrange(40, min(len(packet), 120))))] = dice.randrange(256)
+        if dice.randrange(3) == 0:
+            del packet[dice.randrange(41, len(packet) + 1):]
+        send(bytes(packet))
+    lab.net.ping(host, HERE6)
+    lab.net.ping(pod, "10.5.0.1")
 
 
 @limit(180)
@@ -417,12 +498,16 @@ def scenario_four_thousand_tunnels(lab):
     attach(lab, sw, 1, False)
     pod = lab.veth_pod(sw, "pod1", "10.5.0.1/24", bridge="br-int")
     lab.veth_pod(sw, "pod2", "10.5.0.3/24", bridge="br-int")
-    add = []
-    for i in range(many):
-        add += ["--", "add-port", "br-int", f"t{i}", "--", "set", "interface", f"t{i}", "type=geneve",
-                f"options:remote_ip=172.31.{i // 200 + 1}.{i % 200 + 1}", "options:key=7"]
+    add = [["--", "add-port", "br-int", f"t{i}", "--", "set", "interface", f"t{i}", "type=geneve",
+            f"options:remote_ip=172.31.{i // 200 + 1}.{i % 200 + 1}", "options:key=7"] for i in range(many)]
+
+    def in_parts(commands):
+        """Some at once: what ovs-vsctl itself takes grows with the square."""
+        for i in range(0, many, 400):
+            words = [word for command in commands[i:i + 400] for word in command]
+            sw.run("ovs-vsctl", f"--db={sw.db}", "--timeout=100", *words[1:], timeout=120, quiet=True)
     lab.net.ip(sw.netns, "route", "add", "172.31.0.0/16", "via", "172.31.0.2", "dev", "br-ex")
-    sw.run("ovs-vsctl", f"--db={sw.db}", "--timeout=100", *add[1:], timeout=120, quiet=True)
+    in_parts(add)
     wait_for("their numbers", lambda: sw.ofctl("dump-ports-desc", "-O", "OpenFlow14", "br-int", quiet=True).count("addr:") >= many)
     assert counter(sw, "drop_action_translation_fault") == 0
     # A packet to all of them.
@@ -431,8 +516,7 @@ def scenario_four_thousand_tunnels(lab):
     for _ in range(3):
         raw.send(b"\xff" * 6 + INNER[6:])
     lab.net.ping(pod, "10.5.0.3", count=5)
-    remove = [word for i in range(many) for word in ("--", "del-port", "br-int", f"t{i}")]
-    sw.run("ovs-vsctl", f"--db={sw.db}", "--timeout=100", *remove[1:], timeout=120, quiet=True)
+    in_parts([["--", "del-port", "br-int", f"t{i}"] for i in range(many)])
     wait_for("their end", lambda: "t3999" not in sw.appctl("dpif/show", quiet=True))
     lab.net.ping(pod, "10.5.0.3")
 
