@@ -436,6 +436,49 @@ def scenario_connections(lab):
 
 
 @limit(200)
+def scenario_connections_outlive_the_switch(lab):
+    """Established connections talk on while the switch is down, and the next switch tracks them on, translated ones too."""
+    sw = offloading(lab)
+    a, b = two_pods(lab, sw)
+    mac = lab.net.run(a, "cat", "/sys/class/net/eth0/address").strip()
+    lab.net.ip(b, "neigh", "add", "10.1.0.240", "lladdr", mac, "dev", "eth0", "nud", "permanent")
+    translated = ["priority=30,tcp,in_port=va,tp_dst=7101,actions=ct(commit,zone=1,nat(src=10.1.0.240)),vb",
+                  "priority=30,tcp,in_port=vb,tp_src=7101,ct_state=-trk,actions=ct(table=2,zone=1,nat)",
+                  "table=2,in_port=vb,ct_state=+trk+est,ip,actions=va"]
+
+    def rules():
+        sw.ofctl("del-flows", "br0")
+        for rule in FIREWALL + translated:
+            sw.ofctl("add-flow", "br0", rule)
+    rules()
+    lab.net.ping(a, "10.1.0.2")
+    pairs = [conversation(lab, b, a, "10.1.0.2", port=port) for port in (7100, 7101)]
+    for here, there in pairs:
+        talk(sw, here, there)
+    wait_for("both to be there", lambda: stats(sw)["connections"] == 2)
+    sw.stop_daemon(signal.SIGKILL)
+    for here, there in pairs:
+        for _ in range(20):
+            says(there, here)
+            says(here, there)
+    sw.start_daemon()
+    assert "2 established connections of an earlier process are tracked on" in sw.log(), sw.log()
+    rules()
+    wait_for("what was left to be dropped", lambda: stats(sw)["adopted-connections"] == 0)
+    # Only what is established may speak from there.
+    for here, there in pairs:
+        says(here, there)
+        says(there, here)
+        talk(sw, here, there)
+    shown = sw.appctl("dpctl/dump-conntrack")
+    assert shown.count("state=ESTABLISHED") == 2 and "mark=7" in shown, shown
+    for here, there in pairs:
+        here.close()
+        assert there.recv(10) == b""
+        there.close()
+
+
+@limit(200)
 def scenario_connections_are_marked(lab):
     """A connection that gets another mark is judged by rules about that, at once."""
     sw = offloading(lab)
@@ -688,6 +731,100 @@ def scenario_devices_change(lab):
     settled(lab, sw, a)
     left = lab.net.ip(sw.netns, "-br", "link")
     assert left.count("hdm") == 2, left
+
+
+@limit(200)
+def scenario_devices_are_renamed_and_moved(lab):
+    """A device that has another name, or is elsewhere, is no port any more; when it is back, it is one again."""
+    sw = offloading(lab)
+    a, b = two_pods(lab, sw)
+    settled(lab, sw, a)
+
+    def again():
+        lab.net.ip(sw.netns, "link", "set", "vb", "up")
+        wait_for("the port to be back", lambda: lab.net.ping(a, "10.1.0.2", lossless=False, count=1))
+        settled(lab, sw, a)
+
+    def bare(device):
+        return "hd_ingress" not in lab.net.run(sw.netns, "tc", "filter", "show", "dev", device, "ingress")
+    for _ in range(2):
+        lab.net.ip(sw.netns, "link", "set", "vb", "down")
+        lab.net.ip(sw.netns, "link", "set", "vb", "name", "other")
+        lab.net.ip(sw.netns, "link", "set", "other", "up")
+        wait_for("the program to leave", lambda: bare("other"))
+        lab.net.no_ping(a, "10.1.0.2")
+        lab.net.ip(sw.netns, "link", "set", "other", "down")
+        lab.net.ip(sw.netns, "link", "set", "other", "name", "vb")
+        again()
+    host = lab.net.namespace("elsewhere")
+    for _ in range(2):
+        lab.net.ip(sw.netns, "link", "set", "vb", "netns", host)
+        lab.net.no_ping(a, "10.1.0.2")
+        lab.net.ip(host, "link", "set", "vb", "netns", sw.netns)
+        again()
+    left = lab.net.ip(sw.netns, "-br", "link")
+    assert left.count("hdm") == 2, left
+
+
+@limit(200)
+def scenario_others_at_the_devices(lab):
+    """An ingress discipline of somebody else's is no obstacle, and whoever takes the program off has it back soon."""
+    sw = offloading(lab)
+    a, _ = two_pods(lab, sw)
+    sw.vsctl("del-port", "br0", "va")
+    lab.net.run(sw.netns, "tc", "qdisc", "del", "dev", "va", "clsact", check=False)
+    lab.net.run(sw.netns, "tc", "qdisc", "add", "dev", "va", "ingress")
+    sw.vsctl("add-port", "br0", "va")
+    wait_for("the port to be back", lambda: lab.net.ping(a, "10.1.0.2", lossless=False, count=1))
+    settled(lab, sw, a)
+    for what in (("qdisc", "del", "dev", "va", "ingress"), ("filter", "del", "dev", "va", "ingress"), ("qdisc", "del", "dev", "vb", "clsact")):
+        lab.net.run(sw.netns, "tc", *what)
+        wait_for("the program to be back", lambda: lab.net.ping(a, "10.1.0.2", lossless=False, count=1))
+        settled(lab, sw, a)
+    assert sw.log().count("somebody took the program off; it is there again") == 3, sw.log()
+
+
+@limit(200)
+def scenario_killed_while_flows_come(lab):
+    """A switch that is killed again and again while it installs flows leaves nothing wrong behind."""
+    sw = offloading(lab)
+    a, b = two_pods(lab, sw)
+    settled(lab, sw, a)
+    sw.ofctl("add-flow", "br0", "priority=20,udp,actions=multipath(symmetric_l3l4+udp,1024,modulo_n,1,0,reg0[0..3]),NORMAL")
+    dst, src = (lab.net.run(ns, "cat", "/sys/class/net/eth0/address").strip() for ns in (b, a))
+    sock = lab.net.raw(a, "eth0")
+    over = threading.Event()
+
+    def send():
+        n = 0
+        while not over.is_set():
+            n += 1
+            payload = frames.udp("10.1.0.1", "10.1.0.2", 1 + n % 50000, 7, b"x")
+            try:
+                sock.send(frames.ethernet(dst, src, 0x0800, frames.ipv4("10.1.0.1", "10.1.0.2", 17, payload)))
+            except OSError:
+                time.sleep(0.01)
+    thread = threading.Thread(target=send)
+    thread.start()
+    took = 0
+    try:
+        for n in range(4):
+            time.sleep(0.5 + 0.3 * n)
+            took = max(took, stats(sw)["adopted-flows"] + stats(sw)["Inserted offloads"])
+            sw.stop_daemon(signal.SIGKILL)
+            sw.start_daemon()
+            assert "took over" in sw.log()
+    finally:
+        over.set()
+        thread.join()
+    assert took > 500, took
+    wait_for("what was left to be dropped", lambda: stats(sw)["adopted-flows"] == 0)
+    sw.ofctl("mod-flows", "br0", "udp,actions=drop")
+    wait_for("the port to work", lambda: lab.net.ping(a, "10.1.0.2", lossless=False, count=1))
+    settled(lab, sw, a)
+    sw.ofctl("del-flows", "br0")
+    lab.net.no_ping(a, "10.1.0.2")
+    wait_for("its flows to go", lambda: stats(sw)["Inserted offloads"] <= 2)
 
 
 @limit(200)

@@ -12,9 +12,12 @@
 //!
 //! **Order.** Who takes a connection to a back end sets the bit first and reads the connection then
 //! ([`Conntrack::offload`]), so no change after that is missed: it either is in what was read, or ends it.
+//!
+//! **A restart.** A back end may outlive its process. What the next process finds in it are connections that
+//! were established, and it takes them into its own table ([`Conntrack::adopt`]).
 
 use crate::conntrack::Conntrack;
-use crate::record::{CONTROL, DNAT, Phase, RELATED, Record, SNAT};
+use crate::record::{CONTROL, DNAT, New, Phase, RELATED, Record, SNAT};
 use crate::tcp;
 use crate::timeouts::Class;
 use crate::track::state::{EST, RPL, TRK};
@@ -152,6 +155,44 @@ impl Conntrack {
             mark: r.mark(),
             label: r.label(),
         })
+    }
+    /// Takes in a connection that an earlier process has tracked, and a back end has kept for it: it is
+    /// established, by the default timeouts, and its windows are not known. What named it there is not read.
+    /// `false`: it is there already, or there is no room.
+    pub fn adopt(&self, now_ms: u64, c: &Offloadable) -> bool {
+        let class = match c.orig.proto {
+            proto::TCP => Class::TcpEstablished,
+            proto::UDP => Class::UdpMultiple,
+            _ => return false,
+        };
+        let policy = self.timeouts.find(None);
+        let end = tcp::Peer {
+            window: u16::MAX,
+            scale: tcp::Scale::Unknown,
+            state: tcp::State::Established,
+            ..tcp::Peer::default()
+        };
+        let flag = |has: bool, flag: u64| if has { flag } else { 0 };
+        let new = New {
+            zone: c.zone,
+            orig: c.orig,
+            reply: c.reply,
+            flags: flag(c.snat, SNAT) | flag(c.dnat, DNAT),
+            expires_ms: now_ms + self.timeouts.ms(policy, class),
+            policy,
+            mark: c.mark,
+            label: c.label,
+            tcp: [end; 2],
+            admission: 0,
+            parent: None,
+        };
+        let _reading = ReadGuard::begin();
+        let Some(r) = self.take_in(now_ms, new) else {
+            return false;
+        };
+        r.set_state(LOOSE);
+        r.advance(|_| Phase::Both);
+        true
     }
     /// A back end has let go of a connection.
     pub fn onload(&self, now_ms: u64, id: ConnId) {

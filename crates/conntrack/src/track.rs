@@ -536,6 +536,23 @@ impl Conntrack {
         })
     }
 
+    /// A connection of which all is known already. `None`: it is there, or there is no room.
+    pub(crate) fn take_in(&self, now_ms: u64, mut new: New) -> Option<&Record> {
+        new.admission = self.zones.admit(new.zone).ok()?;
+        let entered = self.slots.take().ok().and_then(|(number, record)| {
+            let hashes = [&new.orig, &new.reply].map(|t| self.hash(t, new.zone));
+            let done = self.insert(now_ms, &new, number, record, hashes);
+            if done.is_err() {
+                self.slots.give(number);
+            }
+            done.is_ok().then_some(record)
+        });
+        if entered.is_none() {
+            self.zones.leave(new.zone, new.admission);
+        }
+        entered
+    }
+
     fn enter(
         &self,
         now_ms: u64,

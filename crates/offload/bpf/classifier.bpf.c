@@ -1367,7 +1367,9 @@ static __always_inline int treat(struct __sk_buff *skb, struct port *port, struc
     }
     if (p->outer && hd_push(skb))
         return up(port, cpu, UP_ODD);
+    // As if a worker had sent it, whatever the sender's socket asked for.
     skb->mark = 0;
+    skb->priority = 0;
     out = finish(skb, p, &steps[0], 0);
     if (!out)
         out = finish(skb, p, &steps[1], 1);

@@ -66,6 +66,10 @@ pub trait Backend: Send {
     fn end_conns(&self) -> Option<Arc<dyn EndOffload>> {
         None
     }
+    /// Connections that an earlier process left here and that nobody has ended, by the names that they had.
+    fn adopted_conns(&self) -> Vec<Offloadable> {
+        Vec::new()
+    }
     /// Has rules find a connection where they track.
     ///
     /// # Errors

@@ -141,8 +141,8 @@ fn count(
 }
 
 impl Offload {
-    /// Flows for this back end, and connections of this tracker. `clock`: milliseconds of the datapath's
-    /// clock, which is the tracker's.
+    /// Flows for this back end, and connections of this tracker, which takes in those that an earlier process
+    /// left. `clock`: milliseconds of the datapath's clock, which is the tracker's.
     pub fn new(
         backend: Box<dyn Backend>,
         tracker: Option<Arc<Conntrack>>,
@@ -151,6 +151,11 @@ impl Offload {
     ) -> Self {
         let conns = tracker.and_then(|tracker| {
             tracker.set_end_offload(backend.end_conns()?);
+            let left = backend.adopted_conns();
+            let taken = left.iter().filter(|c| tracker.adopt(clock(), c)).count();
+            if taken > 0 {
+                log::info!(target: "netdev_offload", "{taken} established connections of an earlier process are tracked on");
+            }
             Some(Conns::new(tracker))
         });
         Self(Arc::new(Mutex::new(Inner {

@@ -1,7 +1,7 @@
 //! Connections that a back end forwards: when they may, when they have to come back, and how they go on then.
 
 use super::*;
-use crate::offloaded::{ConnId, EndOffload};
+use crate::offloaded::{ConnId, EndOffload, Offloadable};
 use std::sync::Arc;
 
 /// Takes note of those that ended.
@@ -162,4 +162,61 @@ fn it_lives_as_long_as_the_back_end_uses_it() {
     assert!(!ct.still_offloaded(last + 31_000, id, true), "too late");
     ct.sweep(last + 31_000, 1000);
     assert_eq!((ct.n_conns(), ended.take()), (0, 1));
+}
+
+#[test]
+fn connections_of_an_earlier_process_are_tracked_on() {
+    let (ct, _) = watched();
+    let look = CtAction {
+        zone: 3,
+        nat: Some(CtNat { new: None }),
+        ..CtAction::default()
+    };
+    let mut conn = Offloadable {
+        id: ConnId {
+            number: 5,
+            generation: 6,
+        },
+        zone: 3,
+        orig: tuple(6, (A, 1), (B, 2)),
+        reply: tuple(6, (B, 2), (A, 1)),
+        snat: false,
+        dnat: false,
+        mark: 7,
+        label: 8,
+    };
+    assert!(ct.adopt(1000, &conn));
+    assert!(!ct.adopt(1000, &conn), "it is there");
+    // Whoever speaks first, and wherever the windows are.
+    let v = run(&ct, 1000, &tcp((B, 2), (A, 1), ACK, 1 << 30, 1 << 31, 100), &look);
+    assert_eq!((v.state, v.mark, v.label), (EST | RPL | TRK, 7, 8));
+    let v = run(
+        &ct,
+        1000,
+        &tcp((A, 1), (B, 2), ACK, 1 << 31, (1 << 30) + 100, 50),
+        &look,
+    );
+    assert_eq!(v.state, EST | TRK);
+    assert_eq!(found(&ct, 1000).len(), 1, "a back end may have it again");
+    // Translated, of UDP.
+    conn.orig = tuple(17, (A, 1), (B, 2));
+    conn.reply = tuple(17, (B, 2), (A + 9, 700));
+    conn.snat = true;
+    assert!(ct.adopt(1000, &conn));
+    let v = run(&ct, 1000, &udp((B, 2), (A + 9, 700)), &look);
+    assert_eq!(v.state, EST | RPL | TRK | DNAT);
+    let outer = v.verdict.rewrite.unwrap().outer;
+    assert_eq!((outer.dst, outer.ports), (Some(A.into()), Some((2, 1))));
+    let v = run(&ct, 1000, &udp((A, 1), (B, 2)), &look);
+    assert_eq!(v.state, EST | TRK | SNAT);
+    // Whose answers are another one's.
+    conn.orig = tuple(17, (A, 3), (B, 2));
+    assert!(!ct.adopt(1000, &conn));
+    // No more than a zone may have.
+    ct.set_zone_limit(9, Some(1));
+    conn.zone = 9;
+    assert!(ct.adopt(1000, &conn));
+    conn.orig.dst.l4 = 4;
+    conn.reply.src.l4 = 4;
+    assert!(!ct.adopt(1000, &conn));
 }

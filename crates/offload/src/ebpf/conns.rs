@@ -26,6 +26,13 @@ impl EndOffload for Live {
 }
 
 impl State {
+    pub(super) fn adopted_conns(&self) -> Vec<Offloadable> {
+        let keys = self.adopted.conns.keys();
+        let all = keys.filter_map(|key| layout::conn_of(key, &self.loaded.conns.get(key, 0).ok()?));
+        let lives =
+            |c: &Offloadable| self.loaded.live.load(word(c.id.number)) == layout::live_word(c.id.generation);
+        all.filter(lives).collect()
+    }
     pub(super) fn install_conn(&mut self, c: &Offloadable) -> Result<(), Why> {
         let at = word(c.id.number);
         if self.loaded.live.load(at) != 0 || self.conns.contains_key(&c.id) {
@@ -36,7 +43,10 @@ impl State {
             layout::conn_key(&c.reply, c.zone),
         ];
         for (key, reply) in keys.iter().zip([false, true]) {
-            self.adopted.conns.remove(key);
+            if let Some(live) = self.adopted.conns.remove(key) {
+                // The other direction may be nobody's key any more: what the word stands for ends here.
+                self.loaded.live.store(live as usize * LIVE_WORDS, 0);
+            }
             if let Err(error) = self.loaded.conns.insert(key, layout::conn(c, reply), 0) {
                 let _ = self.loaded.conns.remove(&keys[0]);
                 return Err(refused(&error));

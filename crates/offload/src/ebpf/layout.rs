@@ -5,8 +5,8 @@
 
 use crate::rule::{MAX_OUTER, VLAN_PRESENT};
 use crate::{Headers, Op, Rule};
-use heddle_conntrack::Tuple;
-use heddle_conntrack::offloaded::Offloadable;
+use heddle_conntrack::offloaded::{ConnId, Offloadable};
+use heddle_conntrack::{Endpoint, Tuple};
 use heddle_datapath::PortNo;
 
 /// Entries of the map of flows.
@@ -275,6 +275,43 @@ pub fn conn(c: &Offloadable, reply: bool) -> ConnBytes {
         .put(&address(back.dst.addr, back.ipv6))
         .put(&address(back.src.addr, back.ipv6))
         .bytes
+}
+
+/// The connection of which this is the entry of the original direction; its number is that of its word.
+/// `None`: it is the entry of answers.
+pub fn conn_of(key: &ConnKeyBytes, conn: &ConnBytes) -> Option<Offloadable> {
+    let addr = |bytes: &[u8]| bytes.iter().fold(0, |all, b| all << 8 | u128::from(*b));
+    let port = |bytes: &[u8]| bytes.iter().fold(0, |all, b| all << 8 | u32::from(*b));
+    let ipv6 = key[39] != 0;
+    let end = |a: &[u8], p: &[u8]| Endpoint {
+        addr: addr(a) >> if ipv6 { 0 } else { 96 },
+        l4: port(p),
+    };
+    let tuple = |src, dst| Tuple {
+        src,
+        dst,
+        proto: key[38],
+        ipv6,
+    };
+    let word = |at: usize| u32::from_ne_bytes([conn[at], conn[at + 1], conn[at + 2], conn[at + 3]]);
+    let (state, nat) = (conn[12], conn[13]);
+    (state == Offloadable::state(false)).then(|| Offloadable {
+        id: ConnId {
+            number: word(0),
+            generation: word(4),
+        },
+        zone: u16::from_ne_bytes([key[36], key[37]]),
+        orig: tuple(end(&key[..16], &key[32..34]), end(&key[16..32], &key[34..36])),
+        // Packets become the reverse of that.
+        reply: tuple(
+            end(&conn[56..72], &conn[16..18]),
+            end(&conn[40..56], &conn[14..16]),
+        ),
+        snat: nat == 1,
+        dnat: nat == 2,
+        mark: word(8),
+        label: addr(&conn[24..40]),
+    })
 }
 
 /// The word that a connection's entry names.

@@ -9,7 +9,7 @@ use super::layout::{
     LIVE, LIVE_WORDS, MasksBytes, Origin, OutBytes, PortBytes, SLOTS, StageBytes,
 };
 use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo};
-use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
+use aya::programs::tc::{NlOptions, SchedClassifierLink, SchedClassifierLinkId, TcAttachOptions, TcHandle};
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType, loaded_programs, tc};
 use heddle_sys::shared_words::SharedWords;
 use std::collections::HashMap as StdMap;
@@ -222,26 +222,34 @@ impl Loaded {
     pub(super) fn attach(&mut self, name: &str, hook: Hook) -> io::Result<()> {
         // It is there already, mostly because of an earlier process.
         let _ = tc::qdisc_add_clsact(name);
-        let options = || {
-            TcAttachOptions::Netlink(NlOptions {
-                priority: PRIORITY,
-                handle: HANDLE,
-                classid: None,
-            })
-        };
-        let fresh = self.program.attach_with_options(name, hook.kind(), options());
-        let id = match fresh {
-            Ok(id) => id,
-            Err(_) => {
-                let there = SchedClassifierLink::attached(name, hook.kind(), PRIORITY, HANDLE, None)?;
-                self.program.attach_to_link(there).map_err(io_error)?
-            }
-        };
-        // The filter stays when this process ends.
+        if self.add(name, hook) {
+            return Ok(());
+        }
+        let there = SchedClassifierLink::attached(name, hook.kind(), PRIORITY, HANDLE, None)?;
+        let id = self.program.attach_to_link(there).map_err(io_error)?;
+        self.keep(id);
+        Ok(())
+    }
+    /// Puts the program to a device that has none any more, because somebody took its filter or its queueing
+    /// discipline away. `true`: it had none.
+    pub(super) fn attach_again(&mut self, name: &str, hook: Hook) -> bool {
+        self.add(name, hook) || tc::qdisc_add_clsact(name).is_ok() && self.add(name, hook)
+    }
+    /// Puts the program where no filter is. `false`: one is, or none can be.
+    fn add(&mut self, name: &str, hook: Hook) -> bool {
+        let options = TcAttachOptions::Netlink(NlOptions {
+            priority: PRIORITY,
+            handle: HANDLE,
+            classid: None,
+        });
+        let added = self.program.attach_with_options(name, hook.kind(), options);
+        added.map(|id| self.keep(id)).is_ok()
+    }
+    /// The filter stays when this process ends.
+    fn keep(&mut self, id: SchedClassifierLinkId) {
         if let Ok(link) = self.program.take_link(id) {
             std::mem::forget(link);
         }
-        Ok(())
     }
     /// Writes a flow.
     pub(super) fn insert_flow(&mut self, key: &KeyBytes, flow: FlowBytes) -> Result<(), MapError> {

@@ -107,6 +107,9 @@ impl Backend for Ebpf {
     fn end_conns(&self) -> Option<Arc<dyn EndOffload>> {
         Some(Arc::new(conns::Live(Arc::clone(&self.0.lock().loaded.live))))
     }
+    fn adopted_conns(&self) -> Vec<Offloadable> {
+        self.0.lock().adopted_conns()
+    }
     fn install_conn(&mut self, conn: &Offloadable) -> Result<(), Why> {
         self.0.lock().install_conn(conn)
     }

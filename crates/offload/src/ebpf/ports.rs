@@ -19,7 +19,8 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 
-/// After so many looks at ports, other ends of veth devices are asked for their addresses again.
+/// After so many looks at ports, other ends of veth devices are asked for their addresses again, and each device
+/// has been looked at for whether the program is still there.
 const ASK_AGAIN: u32 = 10;
 
 /// The miss device of a device.
@@ -155,6 +156,7 @@ impl State {
     pub(super) fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
         self.set_internal(ports);
         self.find_peers(None);
+        self.mend(ports);
         let way = |p: &PortLink| {
             let way = Way {
                 ifindex: p.ifindex,
@@ -177,6 +179,23 @@ impl State {
         changed.sort_unstable();
         changed.dedup();
         changed
+    }
+
+    /// Puts the program back to devices that somebody took it off, at some devices each time: without it, packets
+    /// of a port go to the host's stack.
+    fn mend(&mut self, ports: &[PortLink]) {
+        let turn = self.rounds % ASK_AGAIN;
+        let now = |p: &&PortLink| p.ifindex % ASK_AGAIN == turn && self.diverted.contains_key(&p.ifindex);
+        let of: Vec<&PortLink> = ports.iter().filter(now).collect();
+        for p in of {
+            let hook = if p.internal { Hook::Egress } else { Hook::Ingress };
+            if self.loaded.attach_again(&p.name, hook) {
+                log::warn!(
+                    target: "netdev_offload",
+                    "{}: somebody took the program off; it is there again", p.name
+                );
+            }
+        }
     }
 
     /// Finds out whose other ends are in other network namespaces, for all devices or one.

@@ -705,6 +705,58 @@ fn stages_and_connections_are_as_in_the_twin() {
     assert!(depths[2] > 50, "{depths:?}");
 }
 
+/// The next process finds the connections that are alive, whole, of both families and translated ones too; one
+/// that it installs itself takes the place of what was left, and leaves no word behind.
+#[test]
+fn connections_outlive_their_process() {
+    let Some(mut state) = state() else { return };
+    let mut all = Vec::new();
+    for (number, (v6, proto, nat)) in (0..).zip([
+        (false, 6, None),
+        (false, 17, Some(true)),
+        (true, 6, Some(false)),
+        (true, 17, None),
+        (false, 6, Some(false)),
+    ]) {
+        let s = Shape {
+            v6,
+            proto,
+            tos: 0,
+            ttl: 1,
+            options: false,
+            fragment: false,
+            flags: 0x10,
+            last: [0, 1],
+            ports: [u8::try_from(number).unwrap(), 2],
+            payload: 0,
+        };
+        all.push(connection(&s, number, nat, number == 1));
+        state.install_conn(&all[all.len() - 1]).unwrap();
+    }
+    let over = all.pop().unwrap();
+    Live(Arc::clone(&state.loaded.live)).end(over.id.number);
+    // The process ends, and the next one begins.
+    state.conns.clear();
+    state.adopt();
+    let mut found = state.adopted_conns();
+    found.sort_by_key(|c| c.id.number);
+    assert_eq!(found, all);
+    let again = Offloadable {
+        id: ConnId {
+            number: 77,
+            generation: 1,
+        },
+        ..all[0]
+    };
+    state.install_conn(&again).unwrap();
+    assert_eq!(state.adopted_conns().len(), 3);
+    state.drop_adopted();
+    assert_eq!(state.loaded.conns.keys().count(), 2);
+    state.remove_conns(&[again.id]);
+    let words = (0..layout::LIVE).filter(|at| state.loaded.live.load(at * layout::LIVE_WORDS) != 0);
+    assert_eq!(words.count(), 0);
+}
+
 /// What a port sends up is limited in the program: a flood does not fill the processor of those who read it.
 #[test]
 fn a_flood_of_misses_is_limited() {
