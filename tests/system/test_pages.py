@@ -243,15 +243,21 @@ def scenario_tunnels(lab):
 
 def scenario_connections(lab):
     made = with_bridge(lab, two_pods(), "ovs-ofctl del-flows br0")
-    first = [block for block in blocks("docs/connections.md") if block.kind == "sh"][0]
-    last = list(commands(first.text))[-1]
+    first, second = [block for block in blocks("docs/connections.md") if block.kind == "sh"][:2]
+    last, translated = list(commands(first.text))[-1], list(commands(second.text))[-1]
 
     def only_answers(_):
         made.wait(PING.format("red", "10.0.0.2"))
         made.run(f"! {PING.format('blue', '10.0.0.1')}")
 
+    def both_ways(_):
+        # Nobody answers for the new addresses here: what is tracked tells.
+        made.run(f"{PING.format('red', '10.0.0.2')}; ip netns exec red timeout 2 bash -c 'echo >/dev/tcp/10.0.0.2/80'; true")
+        made.wait("ovs-appctl dpctl/dump-conntrack | grep 'icmp.*reply=(src=10.0.0.2,dst=10.0.0.2[45][0-9]'")
+        made.wait("ovs-appctl dpctl/dump-conntrack | grep 'tcp.*reply=(src=10.0.0.3,dst=10.0.0.1,sport=8080'")
+
     follow(made, "docs/connections.md", {
-        last: only_answers, "dump-conntrack": lambda out: check("icmp,orig=(src=10.0.0.1,dst=10.0.0.2" in out, out),
+        last: only_answers, translated: both_ways, "dump-conntrack": lambda out: check("icmp,orig=(src=10.0.0.1,dst=10.0.0.2" in out, out),
         "ofproto/trace": lambda out: check("ct_state" in out and "Datapath actions: ct(" in out, out)})
     done(made)
 
