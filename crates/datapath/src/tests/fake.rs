@@ -25,6 +25,10 @@ struct Wires {
     in_hand: AtomicBool,
     /// Received packets have right checksums, says the port.
     checked: AtomicBool,
+    /// This packet arrives as often as the worker looks.
+    endless: Mutex<Option<Vec<u8>>>,
+    /// How often it has looked.
+    looks: AtomicU64,
 }
 
 /// A port with one receive queue.
@@ -53,6 +57,15 @@ impl FakePort {
     /// Whether the port says of received packets that their checksums are right.
     pub(crate) fn set_checked(&self, on: bool) {
         self.wires.checked.store(on, Relaxed);
+    }
+    /// From now on this packet arrives as often as the worker looks; or no more does.
+    pub(crate) fn set_endless(&self, packet: Option<Vec<u8>>) {
+        *self.wires.endless.lock() = packet;
+        self.bell.notify();
+    }
+    /// How often the worker has looked for packets.
+    pub(crate) fn looks(&self) -> u64 {
+        self.wires.looks.load(Relaxed)
     }
     /// Packets arrive at the switch.
     pub(crate) fn send(&self, packets: impl IntoIterator<Item = Vec<u8>>) {
@@ -119,6 +132,7 @@ impl Port for FakePort {
         let q = FakeRx {
             wires: Arc::clone(&self.wires),
             bell: Arc::clone(&self.bell),
+            asks_kernel: self.name.starts_with("tap"),
             drops: [("runt", 0)],
         };
         Ok(vec![Box::new(q)])
@@ -161,6 +175,7 @@ impl Port for FakePort {
 struct FakeRx {
     wires: Arc<Wires>,
     bell: Arc<EventFd>,
+    asks_kernel: bool,
     drops: [(&'static str, u64); 1],
 }
 
@@ -168,6 +183,9 @@ impl RxQueue for FakeRx {
     fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         let mut q = self.wires.to_switch.lock();
         let before = burst.len();
+        self.wires.looks.fetch_add(1, Relaxed);
+        let endless = self.wires.endless.lock();
+        q.extend(endless.iter().cloned());
         while !burst.is_full() {
             let Some(bytes) = q.pop_front() else { break };
             if bytes.is_empty() {
@@ -185,8 +203,16 @@ impl RxQueue for FakeRx {
         self.wires.in_hand.store(burst.len() > before, Relaxed);
         burst.len() - before
     }
+    fn asks_kernel(&self) -> bool {
+        self.asks_kernel
+    }
     fn wake_fd(&self) -> Option<WakeFd> {
         Some(WakeFd(self.bell.as_raw_fd()))
+    }
+    fn woken(&mut self) {
+        if self.asks_kernel {
+            self.bell.drain();
+        }
     }
     fn arm(&mut self) -> bool {
         self.bell.drain();

@@ -266,3 +266,33 @@ fn a_queue_that_keeps_packets_gets_its_own() {
     dp.flush_stats();
     assert_eq!(dp.port_stats(PortNo(2)).unwrap().tx_packets, 2 * u64::from(N));
 }
+
+/// Queues whose every look is a system call are not looked at while they are empty and others have packets,
+/// and what comes to them is seen all the same.
+#[test]
+fn empty_taps_are_not_looked_at_beside_rings() {
+    let toy = Toy::new(vec![ToyRule::any(vec![Action::Output(PortNo(9))])]);
+    let config = Config {
+        cpus: Some(vec![0]),
+        ..Config::default()
+    };
+    let dp = Datapath::new(config, toy as _).unwrap();
+    let (ring, out) = (FakePort::new("ring"), FakePort::new("out"));
+    let taps = ["tap0", "tap1", "tap2"].map(FakePort::new);
+    dp.add_port(Arc::clone(&ring) as _, Some(PortNo(1))).unwrap();
+    dp.add_port(Arc::clone(&out) as _, Some(PortNo(9))).unwrap();
+    for (no, tap) in (2..).zip(&taps) {
+        dp.add_port(Arc::clone(tap) as _, Some(PortNo(no))).unwrap();
+    }
+    let looks = || taps.iter().map(|t| t.looks()).sum::<u64>();
+    ring.set_endless(Some(udp(1, 2, 3, 4)));
+    std::thread::sleep(Duration::from_millis(20));
+    let before = (looks(), ring.looks());
+    std::thread::sleep(Duration::from_millis(100));
+    let (looks, rounds) = (looks() - before.0, ring.looks() - before.1);
+    assert!(looks <= rounds / 100, "{looks} looks in {rounds} rounds");
+    let packet = udp(5, 6, 7, 8);
+    taps[1].send([packet.clone()]);
+    while !out.wait(1).contains(&packet) {}
+    ring.set_endless(None);
+}

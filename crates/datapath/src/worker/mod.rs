@@ -330,6 +330,8 @@ pub(crate) struct Worker {
     tx: TxTable,
     /// Until then queues of which each look is dear are looked at now and then only ([`look`]).
     lively: u64,
+    /// When the kernel is asked for all of those at once.
+    question: Look,
     /// Queues that had more packets than a turn took, and queues that had packets, in the last round.
     full: usize,
     active: usize,
@@ -390,6 +392,7 @@ impl Worker {
             budgets: Vec::new(),
             round: 0,
             lively: 0,
+            question: Look::default(),
             full: 0,
             active: 0,
             tx: TxTable::watched(watch),

@@ -1,15 +1,16 @@
 //! Rounds over the receive queues: who is asked, for how much, and what it is charged ([`super::turn`]
 //! decides, this obeys).
 
-use super::command::Reply;
+use super::command::{Reply, token_of};
 use super::look::LIVELY;
 use super::turn::{Others, PortBudget};
-use super::{RxSlot, Source, Worker};
+use super::{BELL_TOKEN, RxSlot, Source, Worker};
 use crate::drops::DropKind;
 use heddle_packet::{BURST, Packet};
 use heddle_sys::Tsc;
 #[expect(clippy::disallowed_types, reason = "when queues have gone")]
 use std::collections::HashMap;
+use std::os::fd::RawFd;
 
 impl Worker {
     /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues
@@ -47,6 +48,7 @@ impl Worker {
         self.round += 1;
         let n_queues = self.rx.len();
         let alone = n_queues == 1;
+        let mut asked = false;
         for i in 0..self.rx.len() {
             let slot = &mut self.rx[i];
             if !self.budgets[slot.budget].admits(&mut slot.cycle, self.round) {
@@ -63,8 +65,13 @@ impl Worker {
                 continue;
             }
             // Who asked for a round over all queues gets one.
-            let hasty = patient || t < self.lively;
-            if hasty && slot.look.as_ref().is_some_and(|l| l.waits(t)) && self.syncing.is_empty() {
+            let hasty = (patient || t < self.lively) && self.syncing.is_empty();
+            if hasty && !asked && slot.watched.is_some() && slot.look.as_ref().is_some_and(|l| l.asks(t)) {
+                asked = true;
+                t = self.ask_kernel(t);
+            }
+            let slot = &mut self.rx[i];
+            if hasty && slot.look.as_ref().is_some_and(|l| l.waits(t)) {
                 waited |= t >= self.lively;
                 continue;
             }
@@ -125,6 +132,51 @@ impl Worker {
             self.forward(t);
         }
         (total, waited)
+    }
+
+    /// Asks the kernel which queues have something, at time `t`: of all others nothing is expected for a
+    /// while. Returns the time.
+    fn ask_kernel(&mut self, t: u64) -> u64 {
+        let (_, rung) = self.see_ready(0);
+        if rung {
+            // Commands are looked for in each round.
+            self.bell.drain();
+        }
+        let now = Tsc::now();
+        let due = |s: &RxSlot| s.watched.is_some() && s.look.as_ref().is_some_and(|l| l.asks(t));
+        match self.rx.iter().any(|s| s.fired && due(s)) {
+            true => self.question.found(),
+            false => self.question.in_vain(now.wrapping_sub(t), now, 1),
+        }
+        self.tell_empty(now);
+        now
+    }
+
+    /// Asks the kernel, for so long, which queues and whether the bell have something: marks the queues.
+    /// Returns whether there was anything, and whether that was the bell.
+    pub(super) fn see_ready(&mut self, timeout_ms: i32) -> (bool, bool) {
+        let (mut any, mut rung) = (false, false);
+        let Ok(ready) = self.epoll.wait(timeout_ms) else {
+            return (false, false);
+        };
+        for r in ready {
+            any = true;
+            rung |= r.token == BELL_TOKEN;
+            let same = |fd: RawFd| token_of(fd) == r.token;
+            for slot in self.rx.iter_mut().filter(|s| s.watched.is_some_and(same)) {
+                slot.fired = true;
+                self.wait.note_fired();
+            }
+        }
+        (any, rung)
+    }
+
+    /// Nothing is expected of the queues of which the kernel knew nothing at time `now`.
+    pub(super) fn tell_empty(&mut self, now: u64) {
+        let others = self.rx.iter_mut().filter(|s| !s.fired && s.watched.is_some());
+        others
+            .filter_map(|s| s.look.as_mut())
+            .for_each(|l| l.told_empty(now, Some(&self.question)));
     }
 
     /// A queue to poll from now on.

@@ -20,9 +20,8 @@
 //! **The packet first.** What woke the worker is forwarded before the queue's descriptor is made unreadable
 //! again ([`Worker::settle`]): that is a system call, and all that it must come before is the next arming.
 
-use super::command::token_of;
+use super::Worker;
 use super::polling::Polling;
-use super::{BELL_TOKEN, Worker};
 use heddle_sys::Tsc;
 use heddle_sys::awake::Awake;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -71,6 +70,10 @@ impl Wait {
         if packets >= MANY {
             self.shorter = SHORTER;
         }
+    }
+    /// A descriptor is readable.
+    pub(super) fn note_fired(&mut self) {
+        self.fired = true;
     }
     /// How long the next pause is where the longest one is of `us` microseconds; `None`: it is time to sleep.
     fn next_pause(&mut self, us: u64) -> Option<Duration> {
@@ -166,32 +169,20 @@ impl Worker {
             self.counters.sleeps.add(1);
             let asleep = Tsc::now();
             self.counters.asleep_since.set(asleep);
-            if let Ok(ready) = self.epoll.wait(timeout) {
-                let mut woken = false;
-                for r in ready {
-                    woken = true;
-                    rung |= r.token == BELL_TOKEN;
-                    let same = |fd: std::os::fd::RawFd| token_of(fd) == r.token;
-                    for slot in self.rx.iter_mut().filter(|s| s.watched.is_some_and(same)) {
-                        slot.fired = true;
-                        self.wait.fired = true;
-                    }
-                }
-                let now = Tsc::now();
-                if woken {
-                    let others = self.rx.iter_mut().filter(|s| !s.fired && s.watched.is_some());
-                    others
-                        .filter_map(|s| s.look.as_mut())
-                        .for_each(|l| l.told_empty(now));
-                }
-                let slept = now.wrapping_sub(asleep);
-                let soon = slept < Tsc::hz() / 1000 * u64::from(LIGHT_MS.unsigned_abs());
-                self.wait.brief = if woken && soon {
-                    (self.wait.brief + 1).min(LIGHT_AFTER)
-                } else {
-                    0
-                };
+            let (woken, bell) = self.see_ready(timeout);
+            rung = bell;
+            let now = Tsc::now();
+            if woken {
+                self.question.found();
+                self.tell_empty(now);
             }
+            let slept = now.wrapping_sub(asleep);
+            let soon = slept < Tsc::hz() / 1000 * u64::from(LIGHT_MS.unsigned_abs());
+            self.wait.brief = if woken && soon {
+                (self.wait.brief + 1).min(LIGHT_AFTER)
+            } else {
+                0
+            };
             self.wait.slept = true;
         }
         for slot in &mut self.rx {
