@@ -66,7 +66,8 @@ def shown(row):
         parts.append(f"{row['received_gbps']:6.1f} Gbit/s")
     if row.get("pairs"):
         established, storm = row["pairs"][:2]
-        parts.append(f"established kept {row['kept'] * 100:5.1f} %, p99 {established['latency']['p99_us']:.0f} us"
+        parts.append(f"established kept {row['kept'] * 100:5.1f} %, p99 {established['latency']['p99_us']:.0f} us, "
+                     f"longest {established['latency']['max_us']:.0f} us"
                      if established.get("latency") else f"established kept {row['kept'] * 100:5.1f} %")
         parts.append(f"storm {storm['received_pps'] / 1e6:.3f} Mpps")
     if row.get("installed") is not None:
