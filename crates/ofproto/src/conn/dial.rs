@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// A connection attempt that takes longer has failed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,6 +47,7 @@ pub struct ControllerStatus {
 
 /// Keeps one controller connected. Dropping it ends the connection.
 pub struct Dialer {
+    manager: Arc<Manager>,
     config: ControllerConfig,
     task: JoinHandle<()>,
     state: watch::Receiver<State>,
@@ -57,8 +58,9 @@ pub struct Dialer {
 struct State {
     name: &'static str,
     last_error: Option<String>,
-    connected_at: Option<Instant>,
-    disconnected_at: Option<Instant>,
+    /// By the switch's clock, in ms, which tests move.
+    connected_at: Option<u64>,
+    disconnected_at: Option<u64>,
 }
 
 impl Dialer {
@@ -73,8 +75,9 @@ impl Dialer {
             ..State::default()
         });
         let (peer_tx, peer) = watch::channel(None);
-        let task = tokio::spawn(dial(manager, remote, config.clone(), state_tx, peer_tx));
+        let task = tokio::spawn(dial(manager.clone(), remote, config.clone(), state_tx, peer_tx));
         Ok(Self {
+            manager,
             config,
             task,
             state,
@@ -91,7 +94,8 @@ impl Dialer {
     pub fn status(&self) -> ControllerStatus {
         let state = self.state.borrow().clone();
         let peer = self.peer.borrow().clone().filter(|p| p.is_open());
-        let since = |t: Option<Instant>| t.map(|t| t.elapsed().as_secs());
+        let now_ms = self.manager.bridge.now_ms();
+        let since = |at: Option<u64>| at.map(|at| now_ms.saturating_sub(at) / 1000);
         ControllerStatus {
             connected: peer.is_some(),
             role: peer.map(|p| match p.role() {
@@ -164,7 +168,7 @@ async fn dial(
             s.name = "BACKOFF";
             s.last_error = Some(error);
             if was_up {
-                s.disconnected_at = Some(Instant::now());
+                s.disconnected_at = Some(manager.bridge.now_ms());
             }
         });
         sleep(backoff).await;
@@ -191,7 +195,7 @@ async fn attempt(
     };
     state.send_modify(|s| {
         s.name = "ACTIVE";
-        s.connected_at = Some(Instant::now());
+        s.connected_at = Some(manager.bridge.now_ms());
     });
     let mut up = peer.subscribe();
     let mut serving = std::pin::pin!(serve(
