@@ -6,15 +6,15 @@ use std::ffi::CStr;
 use std::io;
 use std::sync::Arc;
 
-/// The processors that this thread may run on, ascending.
-///
-/// # Errors
 /// From now on the calling thread, and those that it starts, get little of a processor that others want: nice
 /// 19. A kernel that refuses leaves things as they are.
 pub fn stand_back() {
     let _ = rustix::process::setpriority_process(None, 19);
 }
 
+/// The processors that this thread may run on, ascending.
+///
+/// # Errors
 /// What sched_getaffinity(2) says.
 pub fn allowed() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
