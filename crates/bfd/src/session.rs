@@ -15,6 +15,8 @@ use crate::message::{Diag, Flags, MESSAGE_LEN, Message, State, VERSION};
 const DST_MAC: [u8; 6] = [0x00, 0x23, 0x20, 0, 0, 1];
 /// RFC 5880 §6.8.3: who is not up does not want to send more often than this.
 const SLOW_MS: u64 = 1000;
+/// After a frame that could not be handed over.
+const AGAIN_MS: u64 = 5;
 /// The least time after which a port counts as idle.
 const IDLE_MS: u64 = 2000;
 /// Packets that come in keep a port forwarding for so many times the interval of messages at most.
@@ -254,6 +256,16 @@ impl Session {
         wake
     }
 
+    /// For `late_ms` messages may have come that nobody has looked at: the peer is taken for silent that much
+    /// later, and at most a whole detection time from now.
+    pub fn forgive(&mut self, late_ms: u64, now: Now) {
+        let at_most = now.ms + self.rx_interval_ms() * u64::from(self.remote.mult);
+        let l = &mut self.local;
+        if l.state > State::Down {
+            l.detect_ms = l.detect_ms.max(at_most.min(l.detect_ms + late_ms));
+        }
+    }
+
     /// Does what is due, but for sending.
     pub fn run(&mut self, now: Now) {
         let was_decayed = self.decay.active;
@@ -399,6 +411,11 @@ impl Session {
         self.local.last_tx_ms = now.ms;
         self.set_next_tx();
         (frame, self.config.oam)
+    }
+
+    /// The last frame could not be handed over. Another one is due soon.
+    pub fn unsent(&mut self, now: Now) {
+        self.local.next_tx_ms = self.local.next_tx_ms.min(now.ms + AGAIN_MS);
     }
 
     /// A message came in (RFC 5880 §6.8.6).

@@ -474,6 +474,49 @@ fn what_people_see() {
     assert_eq!(Flags(0x3f).to_string(), "multipoint demand auth ctl final poll");
 }
 
+#[test]
+fn who_is_late_does_not_take_the_peer_for_silent() {
+    let fast = [("min_tx", "100"), ("min_rx", "100")];
+    let mut lab = Lab::new(&fast, &fast);
+    lab.pass(5000);
+    assert_eq!(lab.states(), [State::Up; 2]);
+    // A second in which nobody looked. What came meanwhile is looked at a moment later.
+    lab.now_ms += 1000;
+    for end in [0, 1] {
+        let now = lab.now(end);
+        lab.ends[end].forgive(1000, now);
+        lab.ends[end].run(now);
+    }
+    lab.pass(1000);
+    assert_eq!((lab.states(), lab.ends[0].flaps()), ([State::Up; 2], 1));
+    // However late: a peer that stays silent has one detection time more.
+    lab.reach[0] = false;
+    let now = lab.now(0);
+    lab.ends[0].forgive(60_000, now);
+    lab.pass(299);
+    assert_eq!(lab.ends[0].local().state, State::Up);
+    lab.pass(2);
+    assert_eq!(lab.ends[0].local().state, State::Down);
+    // Who is down anyway waits for nothing.
+    let (now, wake_ms) = (lab.now(0), lab.ends[0].wake_ms());
+    lab.ends[0].forgive(60_000, now);
+    assert_eq!(lab.ends[0].wake_ms(), wake_ms);
+}
+
+#[test]
+fn a_frame_that_was_not_handed_over_is_due_again_soon() {
+    let mut lab = Lab::new(&[], &[]);
+    lab.pass(3000);
+    while !lab.ends[0].should_send(lab.now(0)) {
+        lab.now_ms += 1;
+    }
+    let now = lab.now(0);
+    lab.ends[0].frame(MAC, now);
+    assert!(lab.ends[0].wake_ms() > now.ms + 5);
+    lab.ends[0].unsent(now);
+    assert_eq!(lab.ends[0].wake_ms(), now.ms + 5);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 256 }))]
 

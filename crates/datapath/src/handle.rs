@@ -24,7 +24,7 @@ use crate::revalidator::Revalidator;
 use crate::shared::Shared;
 use crate::translate::Translate;
 use crate::view::{PortInfo, PortStats, UpcallPacket};
-use crate::worker::{Command, CommandTx, Injected, WORKER_TIMEOUT};
+use crate::worker::{Command, CommandTx, Injected, Reply, WORKER_TIMEOUT};
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::ipf::Ipf;
 use heddle_flow::FlowKey;
@@ -322,9 +322,9 @@ impl Datapath {
         self.run(injected, in_port, Some(program))
     }
     /// As [`Datapath::inject`] of an Ethernet frame that came from no port, but waits for nobody: not for the
-    /// worker, nor for those who change ports or workers. `false`: it was not sent, since the worker has more
+    /// worker, nor for those who change ports or workers. `None`: it was not sent, since the worker has more
     /// than enough to do.
-    pub fn post(&self, mut packet: Packet, actions: &[Action]) -> bool {
+    pub fn post(&self, mut packet: Packet, actions: &[Action]) -> Option<Posted> {
         packet.in_port = PortNo::NONE.0;
         packet.make_private();
         let injected = Injected {
@@ -339,10 +339,11 @@ impl Datapath {
         {
             *to = Some(Arc::clone(&worker.commands));
         }
-        let Some(worker) = &*to else { return false };
+        let worker = to.as_ref()?;
         let program = Arc::new(Program::compile(actions));
-        let (nobody, _) = mpsc::channel();
-        worker.try_send(Command::Run(Box::new(injected), Some(program), nobody))
+        let (done, posted) = mpsc::channel();
+        let sent = worker.try_send(Command::Run(Box::new(injected), Some(program), done));
+        sent.then_some(Posted(posted))
     }
     /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is
     /// done.
@@ -441,6 +442,16 @@ impl Datapath {
 }
 
 /// Takes up to `max` packets out of rings.
+/// A frame on its way to a worker ([`Datapath::post`]).
+pub struct Posted(mpsc::Receiver<Reply>);
+
+impl Posted {
+    /// Whether the worker has sent it, or never will.
+    pub fn is_done(&self) -> bool {
+        !matches!(self.0.try_recv(), Err(mpsc::TryRecvError::Empty))
+    }
+}
+
 fn take(
     bell: &Bell,
     rings: &Mutex<Vec<Consumer<UpcallPacket>>>,

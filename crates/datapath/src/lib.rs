@@ -38,7 +38,7 @@ pub use exec::fragments::Waiting;
 pub use exec::meter::{Meter, MeterAction, MeterBand, MeterConfig, MeterCounts};
 pub use exec::watch::{CaptureWish, Captured, DropExample, Way};
 pub use format::format_actions;
-pub use handle::Datapath;
+pub use handle::{Datapath, Posted};
 pub use heddle_flow_cache::{Changes, Override, changes};
 pub use heddle_port::QueueCounts;
 pub use observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts};

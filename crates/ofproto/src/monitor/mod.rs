@@ -19,6 +19,10 @@
 //! a processor, and those of other sessions are not lost. Those that say the session's own number are
 //! counted apart: who has not seen it cannot silence the peer by a flood of others.
 //!
+//! **Being late.** Who was kept from a processor does not take that for the peers' silence: all that wait are
+//! heard before anybody is taken for silent, and the time by which this thread or the worker that sends was
+//! late is added to what the peers have ([`Pace`]). A frame that the worker has no room for is sent anew.
+//!
 //! **Order of locks.** `sessions` is the last one; nothing is called with it held but sessions.
 
 #[cfg(test)]
@@ -31,7 +35,7 @@ use crate::ofproto::Ofproto;
 use crate::xlate;
 use heddle_bfd::{Config, Now, Session, udp_of};
 use heddle_datapath::action::{Action as DpAction, PortNo};
-use heddle_datapath::{Generations, Translation, UpcallPacket};
+use heddle_datapath::{Datapath, Generations, Posted, Translation, UpcallPacket};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::key::tun_flag;
@@ -46,8 +50,14 @@ use watch::{Cookie, Shared, link_slot};
 
 /// How often a session may have as many messages again.
 const REFILL_MS: u64 = 10;
-/// Messages that are taken before timers are looked at again.
+/// Messages that are taken at once.
 const BATCH: usize = 64;
+/// Times that this is done before timers are looked at again: more than the rings of many workers hold.
+const BATCHES: usize = 128;
+/// Who is late by less is not.
+const LATE_MS: u64 = 10;
+/// A worker that has not come to its work for longer does not make peers wait any more.
+const MAX_STALL_MS: u64 = 1000;
 /// Rounds of one [`Monitor::run`] while there is always more to do.
 const ROUNDS: usize = 16;
 /// Source ports of messages (RFC 5881 §4).
@@ -93,9 +103,47 @@ struct Sessions {
 
 /// A frame that is to be sent.
 struct Outgoing {
+    /// Of the session.
+    id: u64,
     place: Place,
     frame: Vec<u8>,
     oam: bool,
+}
+
+/// How far those who do the work are behind.
+#[derive(Default)]
+struct Pace {
+    /// When the monitor wanted to run again, ms; 0: not known.
+    wanted_ms: u64,
+    /// One frame on its way, when it was posted, and until when its delay has been counted, ms.
+    posted: Option<(Posted, u64, u64)>,
+}
+
+impl Pace {
+    /// By how much they have been late since the last look.
+    fn late_ms(&mut self, now_ms: u64) -> u64 {
+        let own = match self.wanted_ms {
+            0 => 0,
+            wanted_ms => now_ms.saturating_sub(wanted_ms),
+        };
+        let worker = match &mut self.posted {
+            Some((posted, at_ms, counted_ms)) if !posted.is_done() => {
+                let late = now_ms.saturating_sub(*counted_ms);
+                *counted_ms = now_ms.max(*counted_ms);
+                let waited = now_ms.saturating_sub(*at_ms);
+                if waited <= MAX_STALL_MS { late } else { 0 }
+            }
+            _ => {
+                self.posted = None;
+                0
+            }
+        };
+        own.saturating_sub(LATE_MS).max(worker)
+    }
+    /// A frame was handed to a worker.
+    fn sent(&mut self, posted: Posted, now_ms: u64) {
+        self.posted.get_or_insert((posted, now_ms, now_ms + LATE_MS));
+    }
 }
 
 /// All sessions of the switch.
@@ -103,7 +151,7 @@ struct Outgoing {
 pub struct Monitor {
     sessions: Mutex<Sessions>,
     /// One at a time runs it: the thread, or who moves the clock.
-    running: Mutex<()>,
+    running: Mutex<Pace>,
     status_changed: AtomicBool,
     n: AtomicU64,
 }
@@ -231,33 +279,53 @@ impl Monitor {
     /// Takes messages, and does what is due. Returns when it wants to be called again, ms, even if no message
     /// comes before; `None`: not before then. With `wait` it returns when frames have been handed to ports.
     pub fn run(&self, of: &Ofproto, wait: bool) -> Option<u64> {
-        let _alone = self.running.lock();
+        let mut pace = self.running.lock();
         let dp = of.datapath()?;
         for _ in 0..ROUNDS {
             let now_ms = of.clock().now_ms();
             // Others are counted by threads that may wait.
             self.count_in(of, |place| place.dp.is_none());
-            let mut waiting = Vec::new();
-            let n = dp.take_control(BATCH, &mut |upcall| waiting.push(upcall));
-            let mut told = Told::default();
+            let n = self.hear(&dp, now_ms);
+            let late_ms = if wait { 0 } else { pace.late_ms(now_ms) };
+            pace.wanted_ms = 0;
             let mut outgoing = Vec::new();
-            {
+            let told = {
                 let mut all = self.sessions.lock();
-                for upcall in waiting {
-                    all.receive(&upcall, now_ms);
-                }
-                told = told | all.run(now_ms, of.generations(), &mut outgoing);
-            }
+                all.forgive(late_ms, now_ms);
+                all.run(now_ms, of.generations(), &mut outgoing)
+            };
             self.told(of, told);
             let idle = n == 0 && outgoing.is_empty();
             for o in outgoing {
-                send(of, &o, now_ms, wait);
+                match send(of, &o, wait) {
+                    Sent::Posted(posted) => pace.sent(posted, now_ms),
+                    Sent::NoRoom => self.sessions.lock().unsent(o.id, now_ms),
+                    Sent::Done => {}
+                }
             }
             if idle {
                 break;
             }
         }
-        self.sessions.lock().due.first().map(|(ms, _)| *ms)
+        let next_ms = self.sessions.lock().due.first().map(|(ms, _)| *ms);
+        pace.wanted_ms = next_ms.filter(|_| !wait).unwrap_or(0);
+        next_ms
+    }
+
+    /// Takes the messages that wait. Returns how many they are.
+    fn hear(&self, dp: &Datapath, now_ms: u64) -> usize {
+        let mut n = 0;
+        for _ in 0..BATCHES {
+            let mut waiting = Vec::new();
+            let taken = dp.take_control(BATCH, &mut |upcall| waiting.push(upcall));
+            let mut all = self.sessions.lock();
+            waiting.iter().for_each(|upcall| all.receive(upcall, now_ms));
+            n += taken;
+            if taken < BATCH {
+                break;
+            }
+        }
+        n
     }
 
     /// Looks how many packets ports have received, of those whose sessions want to know. To be called several
@@ -336,6 +404,8 @@ impl Sessions {
         if let Some(e) = self.by_id.get_mut(&id) {
             e.place = place;
             if e.session.config() != config {
+                // It may not have been asked for so far.
+                e.rx_packets = rx_packets;
                 let now = e.now(now_ms);
                 e.session.configure(config, now);
             }
@@ -439,6 +509,28 @@ impl Sessions {
         self.due.insert((0, shared.id));
     }
 
+    /// See [`Session::forgive`].
+    fn forgive(&mut self, late_ms: u64, now_ms: u64) {
+        if late_ms == 0 {
+            return;
+        }
+        // They are looked at when they would have been, and settle on a later time then.
+        for e in self.by_id.values_mut() {
+            let now = e.now(now_ms);
+            e.session.forgive(late_ms, now);
+        }
+    }
+
+    /// See [`Session::unsent`].
+    fn unsent(&mut self, id: u64, now_ms: u64) {
+        let Some(e) = self.by_id.get_mut(&id) else { return };
+        let now = e.now(now_ms);
+        e.session.unsent(now);
+        self.due.remove(&(e.wake_ms, id));
+        e.wake_ms = e.session.wake_ms();
+        self.due.insert((e.wake_ms, id));
+    }
+
     fn run(&mut self, now_ms: u64, generations: &Generations, outgoing: &mut Vec<Outgoing>) -> Told {
         let mut told = Told::default();
         if now_ms.saturating_sub(self.refilled_ms) >= REFILL_MS {
@@ -458,6 +550,7 @@ impl Sessions {
             if e.session.should_send(now) {
                 let (frame, oam) = e.session.frame(e.place.mac, now);
                 outgoing.push(Outgoing {
+                    id,
                     place: e.place.clone(),
                     frame,
                     oam,
@@ -482,8 +575,19 @@ fn received(of: &Ofproto, place: &Place) -> Option<u64> {
     }
 }
 
+/// What became of a frame.
+enum Sent {
+    /// It is gone, or nobody wants it.
+    Done,
+    /// A worker will send it.
+    Posted(Posted),
+    /// The worker has too much to do.
+    NoRoom,
+}
+
 /// Sends a frame on its port, as a controller would have it sent.
-fn send(of: &Ofproto, o: &Outgoing, now_ms: u64, wait: bool) {
+fn send(of: &Ofproto, o: &Outgoing, wait: bool) -> Sent {
+    let now_ms = of.clock().now_ms();
     let packet = Packet::from_bytes(&o.frame);
     let mut key = FlowKey::default();
     extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
@@ -506,19 +610,20 @@ fn send(of: &Ofproto, o: &Outgoing, now_ms: u64, wait: bool) {
     };
     let mut translation = Translation::default();
     if of.pipeline().packet_out(&request, &mut translation).is_none() {
-        return;
+        return Sent::Done;
     }
     for c in translation.credits.iter() {
         c.credit(1, packet.len() as u64, now_ms, 0);
     }
     let drops = |a: &DpAction| matches!(a, DpAction::Drop(_));
     let Some(dp) = of.datapath().filter(|_| !translation.actions.iter().all(drops)) else {
-        return;
+        return Sent::Done;
     };
     if wait {
         // By who moves the clock: what it causes is to be seen.
         let _ = dp.inject(packet, &key, PortNo::NONE, translation.actions);
-    } else {
-        dp.post(packet, &translation.actions);
+        return Sent::Done;
     }
+    dp.post(packet, &translation.actions)
+        .map_or(Sent::NoRoom, Sent::Posted)
 }
