@@ -106,7 +106,7 @@ def scenario_the_page(lab):
     finally:
         stop.set()
         sender.join()
-    assert "10.0.0.2.23" in said and "1 packets captured" in said, said
+    assert "10.0.0.2.23" in said and "1 packet captured" in said, said
     said = run(page["Watch it"][0])
     assert re.search(r'heddle_drops_total\{reason="drop_action_of_pipeline"\} [1-9]', said) and "vred" in said, said
     guest.stop()

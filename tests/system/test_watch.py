@@ -77,6 +77,25 @@ def scenario_who_decided(lab):
     assert wrong.returncode == 1 and b"none: no such port" in wrong.stderr, wrong
 
 
+def scenario_on_its_way_to(lab):
+    """What was dropped at an output says at which one: a bridge's own device is down, and gets a copy of what is flooded."""
+    if not os.access(heddle_path(), os.X_OK):
+        raise Skip(f"{heddle_path()} is not built")
+    sw = lab.switch()
+    lab.bridge(sw)
+    lab.net.ip(sw.netns, "link", "set", "br0", "down")
+    red = lab.internal_pod(sw, "red", "10.0.0.1/24")
+
+    def example():
+        lab.net.ping(red, "10.0.0.2", count=1, lossless=False)
+        told = json.loads(heddle(sw, "drops", "--json").stdout)["examples"]
+        return [e for e in told if e["reason"] == "datapath_drop_tx_down" and e["port"] == "red0"]
+    one = wait_for("an example", example, 20)[0]
+    assert (one["to"], one["bridge"]) == ("br0", "br0") and one["rule"], one
+    plain = heddle(sw, "drops", "--port", "red0").stdout.decode()
+    assert "  to      br0, whose device is down" in plain and "DROPPED OF WHAT CAME IN BY red0" in plain, plain
+
+
 def scenario_a_rare_drop_beside_a_flood(lab):
     """Each port has examples of its own, whatever others do."""
     sw = switch(lab)
@@ -166,7 +185,7 @@ def scenario_drops_captured(lab):
     receive(sw, WEB)
     receive(sw, TELNET)
     data, said = capture.end()
-    assert "1 packets captured" in said and "1 were not what the filter asks for" in said, said
+    assert "1 packet captured" in said and "1 were not what the filter asks for" in said, said
     assert "10.0.0.2.80" in tcpdump(data)
 
 
@@ -222,6 +241,9 @@ def scenario_ends(lab):
     size = os.path.getsize(kept)
     assert size > 0 and heddle(sw, "capture", "-w", kept, "--filter", "nonsense", check=False).returncode == 1
     assert os.path.getsize(kept) == size
+    # And nothing is left where nothing was.
+    new = f"{sw.dir}/new.pcapng"
+    assert heddle(sw, "capture", "-w", new, "--drop", "nonsense", check=False).returncode == 1 and not os.path.exists(new)
 
 
 def scenario_nobody_reads(lab):

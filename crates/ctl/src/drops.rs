@@ -44,6 +44,8 @@ struct Told {
 struct Example {
     reason: String,
     port: String,
+    /// The port that it was to leave by.
+    to: Option<String>,
     packets: u64,
     /// Seconds since it was dropped.
     age: f64,
@@ -57,12 +59,22 @@ struct Example {
     trace: Option<String>,
 }
 
+impl Example {
+    fn is_for_a_device_that_is_down(&self) -> bool {
+        self.reason.ends_with("_tx_down")
+    }
+}
+
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
         let mut text = self.ask(0)?;
         let mut told: Told = serde_json::from_str(&text)?;
         if !self.follow {
-            return say::out(&if self.json { text } else { table(&told) });
+            let of = match &self.port {
+                Some(port) => format!("DROPPED OF WHAT CAME IN BY {}", clean(port)),
+                None => "DROPPED SINCE THE START".to_owned(),
+            };
+            return say::out(&if self.json { text } else { table(&told, &of) });
         }
         loop {
             std::thread::sleep(LOOK);
@@ -106,17 +118,22 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn table(told: &Told) -> String {
+fn table(told: &Told, of: &str) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
-    let _ = writeln!(out, "{:<40} {:>16}", "DROPPED SINCE THE START", "PACKETS");
+    let _ = writeln!(out, "{of:<40} {:>16}", "PACKETS");
     if told.totals.is_empty() {
         let _ = writeln!(out, "nothing");
     }
     for (reason, n) in &told.totals {
         let _ = writeln!(out, "{:<40} {n:>16}", clean(reason));
     }
-    for e in &told.examples {
+    // Copies for devices that are down are what a healthy switch drops, too.
+    let (healthy, others): (Vec<_>, Vec<_>) = told
+        .examples
+        .iter()
+        .partition(|e| e.is_for_a_device_that_is_down());
+    for e in others.into_iter().chain(healthy) {
         out.push('\n');
         out += &one(e);
     }
@@ -129,17 +146,24 @@ fn one(e: &Example) -> String {
         s if s < 10.0 => format!("{s:.1} s ago"),
         s => format!("{s:.0} s ago"),
     };
-    let mut out = format!(
-        "{} at {}: about {} packets, the last one {ago}\n",
-        clean(&e.reason),
-        clean(&e.port),
-        e.packets
-    );
+    let how_many = match e.packets {
+        1 => "about 1 packet".to_owned(),
+        n => format!("about {n} packets, the last one"),
+    };
+    let mut out = format!("{} at {}: {how_many} {ago}\n", clean(&e.reason), clean(&e.port));
     let mut put = |name: &str, text: &str| {
         for (i, line) in wrap(&clean(text), COLUMNS - 10).into_iter().enumerate() {
             let _ = writeln!(out, "  {:<8}{line}", if i == 0 { name } else { "" });
         }
     };
+    if let Some(to) = &e.to {
+        // Most such packets are copies of what is flooded: others have got theirs.
+        let down = match e.is_for_a_device_that_is_down() {
+            true => ", whose device is down; copies for other ports are not concerned",
+            false => "",
+        };
+        put("to", &format!("{to}{down}"));
+    }
     if let (Some(bridge), Some(table)) = (&e.bridge, &e.table) {
         let cookie = e
             .cookie
@@ -175,7 +199,7 @@ mod tests {
             "trace": "ovs-appctl ofproto/trace 'in_port(1)'"}]}"#,
         )
         .unwrap();
-        let text = table(&told);
+        let text = table(&told, "DROPPED SINCE THE START");
         for wanted in [
             "drop_action_of_pipeline                                 7\n",
             "drop_action_of_pipeline at p?1: about 7 packets, the last one 0.2 s ago\n",

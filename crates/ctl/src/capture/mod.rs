@@ -95,12 +95,22 @@ impl Args {
         heddle_sys::cpu::stand_back();
         let name = || self.write.display().to_string();
         // Before signals are held: opening a pipe waits for who reads it.
+        let mut made = None;
         let out: Box<dyn Write> = match self.write.to_str() {
             Some("-") => Box::new(io::stdout().lock()),
-            _ => Box::new(Late::open(&self.write).with_context(name)?),
+            _ => {
+                let (file, is_made) = Late::open(&self.write).with_context(name)?;
+                made = is_made.then_some(&self.write);
+                Box::new(file)
+            }
         };
         let ends = ended()?;
-        let number = ask("heddle/capture-start", &wanted)?.trim().to_owned();
+        let refused = |why| {
+            made.inspect(|path| drop(std::fs::remove_file(path)));
+            why
+        };
+        let number = ask("heddle/capture-start", &wanted).map_err(refused)?;
+        let number = number.trim().to_owned();
         let begun = Writer::new(BufWriter::new(out), self.snaplen).with_context(name);
         let mut file = begun.inspect_err(|_| drop(ask("heddle/capture-stop", &[&number])))?;
         let began = Instant::now();
@@ -146,7 +156,8 @@ impl Args {
             Some(_) => format!(", {passed_over} were not what the filter asks for"),
             None => String::new(),
         };
-        eprintln!("{written} packets captured, {missed} missed{not}");
+        let s = if written == 1 { "" } else { "s" };
+        eprintln!("{written} packet{s} captured, {missed} missed{not}");
         done
     }
 }
@@ -158,12 +169,20 @@ struct Late {
 }
 
 impl Late {
-    fn open(path: &Path) -> io::Result<Late> {
+    /// And whether it was not there before.
+    fn open(path: &Path) -> io::Result<(Late, bool)> {
         let mut how = File::options();
-        let file = how.write(true).create(true).truncate(false).open(path)?;
+        how.write(true);
+        match how.clone().create_new(true).open(path) {
+            Ok(file) => return Ok((Late { file, is_new: true }, true)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+        // A link to nothing leads to a new file, too.
+        let file = how.create(true).truncate(false).open(path)?;
         // Pipes and devices have no length.
         let is_new = !file.metadata()?.is_file();
-        Ok(Late { file, is_new })
+        Ok((Late { file, is_new }, false))
     }
 }
 
@@ -214,7 +233,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pcapng");
         std::fs::write(&path, "of yesterday").unwrap();
-        let mut late = Late::open(&path).unwrap();
+        let (mut late, is_made) = Late::open(&path).unwrap();
+        assert!(!is_made && Late::open(&dir.path().join("other")).unwrap().1);
         assert_eq!(std::fs::read(&path).unwrap(), b"of yesterday");
         late.write_all(b"of").unwrap();
         late.write_all(b" today").unwrap();

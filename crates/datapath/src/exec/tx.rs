@@ -85,7 +85,7 @@ impl TxPort {
         mtu: usize,
         live: &Live<'_>,
         drops: &Drops,
-        watch: &mut Watch,
+        (watch, no): (&mut Watch, u32),
     ) {
         while self.batch.room() > 0 {
             let Some(id) = ids.next() else { return };
@@ -93,7 +93,7 @@ impl TxPort {
             if packet.len() > mtu + L2_LEN && packet.offload.gso.is_none() {
                 self.counters.tx_dropped.add(1);
                 drops.add(DropKind::TxTooLong, 1);
-                watch.lost(DropKind::TxTooLong, 1, packet, None);
+                watch.lost_to(no, DropKind::TxTooLong, 1, packet);
             } else {
                 self.batch.push(id..id + 1);
             }
@@ -166,7 +166,7 @@ impl TxTable {
         let was_empty = port.batch.len == 0;
         let mtu = port.mtu.load(Relaxed) as usize;
         if mtu != 0 && longest as usize > mtu + L2_LEN {
-            port.push_those_that_fit(ids, mtu, live, drops, &mut self.watch);
+            port.push_those_that_fit(ids, mtu, live, drops, (&mut self.watch, no));
         } else {
             let n = ids.len().min(port.batch.room());
             // `n` is at most the range's length.
@@ -296,22 +296,22 @@ fn send(
         && port.queue.trains().any()
         && gro::is_worth_it(&refs)
     {
-        return send_joined(port, &refs, gro, pool, (drops, watch));
+        return send_joined(port, &refs, gro, pool, (drops, watch, no));
     }
     let n = port.queue.tx(pool, &refs);
-    show_lost(&n, &refs, watch);
+    show_lost(&n, &refs, watch, no);
     count(port, n, drops)
 }
 
 /// Tells who looks at packets of those that a queue did not take. Which ones it does not say; those at the
 /// end, mostly.
 #[inline]
-fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut Watch) {
+fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut Watch, no: u32) {
     if n.sent != refs.len() as u64
         && let Some(last) = refs.last()
     {
         for (lost, kind) in losses(n).into_iter().filter(|(lost, _)| *lost != 0) {
-            watch.lost(kind, lost, last, None);
+            watch.lost_to(no, kind, lost, last);
         }
     }
 }
@@ -323,7 +323,7 @@ fn send_joined(
     refs: &[&Packet],
     gro: &mut Gro,
     pool: &mut Pool,
-    (drops, watch): (&Drops, &mut Watch),
+    (drops, watch, no): (&Drops, &mut Watch, u32),
 ) -> u64 {
     let trains = port.queue.trains();
     let n = if gro.join(pool, refs, trains) {
@@ -335,7 +335,7 @@ fn send_joined(
         port.queue.tx(pool, refs)
     };
     gro.done(pool);
-    show_lost(&n, refs, watch);
+    show_lost(&n, refs, watch, no);
     count(port, n, drops)
 }
 

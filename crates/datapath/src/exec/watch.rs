@@ -49,6 +49,8 @@ pub struct DropExample {
     pub kind: DropKind,
     /// The port that it came in by.
     pub in_port: PortNo,
+    /// The port that it was to leave by, if it got so far.
+    pub out_port: Option<PortNo>,
     /// The datapath's clock then.
     pub at_ms: u64,
     /// Packets that were dropped for this reason after they had come in by this port, since the example
@@ -184,6 +186,8 @@ pub(crate) struct Watch {
     now_ms: u64,
     version: u32,
     capture: Option<Box<Capture>>,
+    /// The port that packets which are lost now were to leave by.
+    out_port: Option<PortNo>,
 }
 
 impl Default for Watch {
@@ -208,6 +212,7 @@ impl Watch {
             now_ms: 0,
             version: 0,
             capture: None,
+            out_port: None,
         }
     }
 
@@ -291,6 +296,13 @@ impl Watch {
         }
     }
 
+    /// The same of packets that port `no` did not take.
+    pub(crate) fn lost_to(&mut self, no: u32, kind: DropKind, n: u64, p: &Packet) {
+        self.out_port = Some(PortNo(no));
+        self.lost(kind, n, p, None);
+        self.out_port = None;
+    }
+
     #[cold]
     fn example(&mut self, at: usize, kind: DropKind, p: &Packet, carried: Option<&FlowKey>) {
         let slot = &mut self.slots[at];
@@ -299,6 +311,7 @@ impl Watch {
         let example = DropExample {
             kind,
             in_port: PortNo(p.in_port),
+            out_port: self.out_port,
             at_ms: self.now_ms,
             seen,
             len: p.len(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use heddle_datapath::DropExample;
+use heddle_datapath::{DropExample, PortNo};
 use heddle_flow::odp::KeyText;
 use heddle_flow::text::CT_STATE;
 use parking_lot::Mutex;
@@ -103,18 +103,20 @@ impl Drops {
         drop(kept);
         examples.sort_by_key(|(_, number, ..)| std::cmp::Reverse(*number));
         let now = SystemTime::now();
+        let name = |no: PortNo| ports.get(&no.0).cloned().unwrap_or_else(|| format!("#{}", no.0));
         let told: Vec<Value> = examples
             .into_iter()
             .enumerate()
             .map(|(i, (reason, number, seen, at, e))| {
                 let why = match i < MOST_EXPLAINED {
-                    true => explain(switch, &e),
+                    true => explain(switch, &e, e.out_port.map(name)),
                     false => Explained::default(),
                 };
                 json!({
                     "reason": reason,
                     "number": number,
-                    "port": ports.get(&e.in_port.0).cloned().unwrap_or_else(|| format!("#{}", e.in_port.0)),
+                    "port": name(e.in_port),
+                    "to": e.out_port.map(name),
                     "packets": seen,
                     "at": at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
                     "age": now.duration_since(at).unwrap_or_default().as_secs_f64(),
@@ -135,10 +137,17 @@ impl Drops {
             .into_iter()
             .filter(|(_, n)| *n > 0)
             .collect();
-        let totals: BTreeMap<&str, u64> = heddle_datapath::DropKind::ALL
+        let mut totals: BTreeMap<&str, u64> = heddle_datapath::DropKind::ALL
             .iter()
             .filter_map(|kind| Some((kind.name(), *all.get(kind.name())?)))
             .collect();
+        if let Some(port) = wanted {
+            // Of one port: as far as its examples count, which is all but those since the last one.
+            totals.clear();
+            let kept = self.0.lock();
+            let of_it = kept.entries.iter().filter(|((_, no), _)| *no == port);
+            totals.extend(of_it.map(|((reason, _), e)| (*reason, e.seen)));
+        }
         Ok(format!(
             "{}\n",
             json!({"number": number, "totals": totals, "examples": told})
@@ -157,7 +166,8 @@ pub(super) struct Explained {
     pub(super) command: Option<String>,
 }
 
-fn explain(switch: &Switch, e: &DropExample) -> Explained {
+/// `to`: the port that it was to leave by.
+fn explain(switch: &Switch, e: &DropExample, to: Option<String>) -> Explained {
     let key = key_of_example(e);
     let flow = KeyText {
         key: &key,
@@ -176,12 +186,18 @@ fn explain(switch: &Switch, e: &DropExample) -> Explained {
     }
     args.push(&flow);
     let Ok(text) = traced(switch, &args) else {
-        return Explained::default();
+        return Explained {
+            packet: Some(flow),
+            ..Explained::default()
+        };
     };
+    let inventory = switch.inventory.read();
+    let sender = to.and_then(|to| Some(inventory.interfaces.get(&to)?.bridge.clone()));
+    drop(inventory);
     let quoted: Vec<String> = args.iter().map(|a| quote(a)).collect();
     Explained {
         command: Some(format!("ovs-appctl ofproto/trace {}", quoted.join(" "))),
-        ..read_trace(&text)
+        ..read_trace(&text, sender.as_deref())
     }
 }
 
@@ -198,15 +214,16 @@ fn quote(text: &str) -> String {
     }
 }
 
-/// The packet, and the last rule that it met, of a trace's text.
-pub(super) fn read_trace(text: &str) -> Explained {
+/// The packet, and the last rule that it met, of a trace's text: in the bridge `sender`, if it came there.
+pub(super) fn read_trace(text: &str, sender: Option<&str>) -> Explained {
     let mut found = Explained::default();
+    let mut bridge = None;
     for line in text.lines() {
         let line = line.trim();
         if let Some(flow) = line.strip_prefix("Flow: ") {
             found.packet.get_or_insert_with(|| flow.to_owned());
         } else if let Some(name) = line.strip_prefix("bridge(\"").and_then(|l| l.strip_suffix("\")")) {
-            found.bridge = Some(name.to_owned());
+            bridge = Some(name.to_owned());
         } else if let Some((table, rule)) = line.split_once(". ")
             && !table.is_empty()
             && table.bytes().all(|b| b.is_ascii_digit())
@@ -215,6 +232,10 @@ pub(super) fn read_trace(text: &str) -> Explained {
                 Some((rule, cookie)) => (rule, cookie),
                 None => (rule, "0x0"),
             };
+            if sender.is_some() && found.bridge.as_deref() == sender && bridge != found.bridge {
+                continue;
+            }
+            found.bridge.clone_from(&bridge);
             found.table = Some(table.to_owned());
             found.cookie = (!rule.starts_with("No match")).then(|| cookie.to_owned());
             found.rule = Some(rule.to_owned());
@@ -228,7 +249,8 @@ pub(super) fn read_trace(text: &str) -> Explained {
 pub(super) fn example(kind: heddle_datapath::DropKind, port: u32, seen: u64) -> DropExample {
     DropExample {
         kind,
-        in_port: heddle_datapath::PortNo(port),
+        in_port: PortNo(port),
+        out_port: None,
         at_ms: 0,
         seen,
         len: 60,

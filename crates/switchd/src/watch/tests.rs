@@ -32,7 +32,7 @@ fn the_last_rule_of_a_trace_is_the_one_that_decided() {
                 Megaflow: recirc_id=0,eth,ip\nDatapath actions: drop";
     let word = |s: &str| Some(s.to_owned());
     assert_eq!(
-        read_trace(text),
+        read_trace(text, None),
         Explained {
             bridge: word("br-int"),
             table: word("1"),
@@ -42,12 +42,22 @@ fn the_last_rule_of_a_trace_is_the_one_that_decided() {
             command: None,
         }
     );
-    let none = read_trace("Flow: arp\nbridge(\"br0\")\n 5. No match.\n    drop\n");
+    let none = read_trace("Flow: arp\nbridge(\"br0\")\n 5. No match.\n    drop\n", None);
     assert_eq!(
         (none.table, none.cookie, none.rule),
         (word("5"), None, word("No match."))
     );
-    assert_eq!(read_trace("rubbish. here\n. \n"), Explained::default());
+    assert_eq!(read_trace("rubbish. here\n. \n", None), Explained::default());
+}
+
+#[test]
+fn the_rule_of_an_output_is_of_the_bridge_that_has_the_port() {
+    let text = "Flow: arp\n\nbridge(\"br-int\")\n 0. arp, priority 7\n    NORMAL\n\nbridge(\"br-ex\")\n 3. priority 0\n    NORMAL\n";
+    let table = |sender| read_trace(text, sender).table.unwrap();
+    assert_eq!(table(None), "3");
+    assert_eq!(table(Some("br-int")), "0");
+    assert_eq!(table(Some("br-ex")), "3");
+    assert_eq!(table(Some("elsewhere")), "3");
 }
 
 #[test]
