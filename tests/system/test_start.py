@@ -121,6 +121,18 @@ def scenario_starts_before_the_database(lab):
     assert "br0" in sw.appctl("ofproto/list")
 
 
+def scenario_a_start_without_the_database_says_so(lab):
+    """Whoever sits before a start that does not come back is told why."""
+    sw = lab.switch(start=False)
+    child = subprocess.Popen(bare(sw, f"unix:{sw.dir}/nowhere.sock", "--pidfile", "--detach", "--no-chdir"), env=dict(os.environ, **sw.env),
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    lab.cleanups.append(lambda: child.poll() is None and (child.terminate(), child.wait(60)))
+    said = child.stderr.readline()
+    assert f"still waiting for the database at unix:{sw.dir}/nowhere.sock" in said, said
+    os.kill(wait_for("the daemon", lambda: read_pid(f"{sw.dir}/ovs-vswitchd.pid")), signal.SIGTERM)
+    child.wait(60)
+
+
 def scenario_small_and_idle(lab):
     """At start under 64 MiB; with ports and no traffic hardly any processor time."""
     sw = lab.switch()

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use heddle_sys::process::{Fork, fork};
 use heddle_sys::signal::{self, Signal};
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions, WaitStatus, setrlimit, setsid, waitpid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
@@ -39,6 +40,12 @@ const CRASHES: [Signal; 9] = [
     Signal::XCPU,
     Signal::XFSZ,
 ];
+
+/// A start that takes so long is one that waits for the database.
+const LONG: Timespec = Timespec {
+    tv_sec: 3,
+    tv_nsec: 0,
+};
 
 /// The daemon's tie to the process that started it.
 #[derive(Debug)]
@@ -103,7 +110,7 @@ fn close_standard_fds() {
 pub fn start(options: &Options) -> Result<Daemon, String> {
     let mut parent = None;
     if options.detach {
-        match fork_and_wait()? {
+        match fork_and_wait(Some(&options.database))? {
             Side::Child(pipe) => parent = Some(pipe),
             Side::Parent { ready: true, .. } => exit(0),
             Side::Parent { .. } => return Err("could not detach from foreground session".into()),
@@ -111,7 +118,7 @@ pub fn start(options: &Options) -> Result<Daemon, String> {
         setsid().map_err(|error| format!("setsid failed ({})", errno_text(&error.into())))?;
     }
     if options.monitor {
-        match fork_and_wait()? {
+        match fork_and_wait(None)? {
             Side::Child(pipe) => parent = Some(pipe),
             Side::Parent { ready: false, .. } => return Err("could not initiate process monitoring".into()),
             Side::Parent { child, .. } => {
@@ -147,8 +154,8 @@ enum Side {
 }
 
 /// Forks; the parent waits until the child is ready or dead. When the child ends with a failure of its own,
-/// so does the parent.
-fn fork_and_wait() -> Result<Side, String> {
+/// so does the parent. `database`: who waits sits at a terminal, and is told if it takes long.
+fn fork_and_wait(database: Option<&str>) -> Result<Side, String> {
     let (mut read_end, write_end) =
         pipe().map_err(|error| format!("failed to create pipe ({})", errno_text(&error)))?;
     let child = match fork().map_err(|error| format!("fork failed ({})", errno_text(&error)))? {
@@ -156,6 +163,14 @@ fn fork_and_wait() -> Result<Side, String> {
         Fork::Parent(child) => child,
     };
     drop(write_end);
+    if let Some(database) = database {
+        let said = poll(&mut [PollFd::new(&read_end, PollFlags::IN)], Some(&LONG));
+        if said == Ok(0) {
+            eprintln!(
+                "still waiting for the database at {database}: is ovsdb-server running, and is this its socket? The log tells more."
+            );
+        }
+    }
     let ready = read_end.read_exact(&mut [0]).is_ok();
     let mut told_to_end = false;
     if !ready {
@@ -219,7 +234,7 @@ fn monitor(mut daemon: Pid) -> Result<File, String> {
         }
         last_restart = Some(Instant::now());
         log::error!(target: "daemon_unix", "{report}, restarting");
-        match fork_and_wait()? {
+        match fork_and_wait(None)? {
             Side::Child(pipe) => {
                 vlog::set_thread_name("");
                 return Ok(pipe);
