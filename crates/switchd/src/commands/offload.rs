@@ -64,12 +64,14 @@ fn tracks(actions: &[Action]) -> bool {
 fn show(switch: &Switch, args: &[&str]) -> Reply {
     let Some(offload) = switch.offload.read().clone() else {
         return Ok(
-            "offload is off: ovs-vsctl set open_vswitch . other_config:hw-offload=true, and restart\n".into(),
+            "offload is off since heddled was started. It is on after a restart with other_config:hw-offload=true in \
+             the table Open_vSwitch\n"
+                .into(),
         );
     };
     let mut out = String::new();
     let Some(text) = args.first() else {
-        let (name, stats, _) = offload.stats();
+        let (name, stats, own) = offload.stats();
         let _ = writeln!(
             out,
             "{name}: {} of {} flows are offloaded",
@@ -77,6 +79,13 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
         );
         if stats.connections > 0 {
             let _ = writeln!(out, "  {} connections, too", stats.connections);
+        }
+        let adopted = own.iter().find(|(key, n)| key == "adopted-flows" && *n > 0);
+        if let Some((_, n)) = adopted {
+            let _ = writeln!(
+                out,
+                "  {n} flows of an earlier process forward, until these take their place"
+            );
         }
         for (why, n) in offload.waiting() {
             let _ = writeln!(out, "  {n} are not: {why}");

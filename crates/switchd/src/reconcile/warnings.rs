@@ -22,7 +22,7 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("tx-flush-interval", 1_000_000, "what holds without it"),
 ];
 /// Switches, and what they are where they are neither.
-const SWITCHES: [(&str, bool); 9] = [
+const SWITCHES: [(&str, bool); 11] = [
     ("pmd-auto-lb", false),
     ("pmd-rxq-isolate", true),
     ("pmd-perf-metrics", false),
@@ -32,6 +32,16 @@ const SWITCHES: [(&str, bool); 9] = [
     ("smc-enable", false),
     ("heddle-light-sleep", false),
     ("heddle-gro", true),
+    ("heddle-ebpf", false),
+    ("hw-offload", false),
+];
+
+/// All that begin so: others are misspelt.
+const OWN: [&str; 4] = [
+    "heddle-ebpf",
+    "heddle-gro",
+    "heddle-light-sleep",
+    "heddle-metrics",
 ];
 
 /// Settings whose nonsense is no warning: tests of Open vSwitch set it, and look for warnings.
@@ -66,6 +76,14 @@ fn new(before: &Smap, config: &Smap) -> Vec<ConfigWarning> {
             .chain(pmd::warnings(config)),
     );
     all.retain(|d| d.keys.iter().any(|key| before.get(key) != config.get(key)));
+    let unknown = |key: &&String| key.starts_with("heddle-") && !OWN.contains(&key.as_str());
+    let misspelt = config.0.keys().filter(unknown);
+    let said = misspelt.filter(|key| before.get(key) != config.get(key));
+    all.extend(said.map(|key| ConfigWarning {
+        keys: Vec::new(),
+        module: "bridge",
+        text: format!("other_config:{key} is no setting of Heddle: nothing is done"),
+    }));
     all
 }
 
@@ -116,6 +134,7 @@ mod tests {
                 ("max-idle", "-1"),
                 ("pmd-auto-lb-load-threshold", "101"),
                 ("pmd-auto-lb", "yes"),
+                ("hw-offload", "banana"),
                 ("n-handler-threads", "x"),
             ]),
             [
@@ -123,6 +142,7 @@ mod tests {
                 "other_config:pmd-auto-lb-load-threshold=101 is not a number from 0 to 100: 95 is used",
                 "other_config:n-handler-threads=x is not a number: what holds without it is used",
                 "other_config:pmd-auto-lb=yes is neither true nor false: false is used",
+                "other_config:hw-offload=banana is neither true nor false: false is used",
             ]
         );
         assert_eq!(
@@ -130,9 +150,18 @@ mod tests {
                 ("max-idle", " 5 "),
                 ("pmd-auto-lb", "TRUE"),
                 ("unknown", "x"),
+                ("heddle-metrics", "tcp:9310"),
                 ("flow-limit", "0")
             ]),
             [""; 0]
+        );
+    }
+
+    #[test]
+    fn misspelt_settings_of_our_own_are_told_of() {
+        assert_eq!(
+            warnings(&[("heddle-gor", "false")]),
+            ["other_config:heddle-gor is no setting of Heddle: nothing is done"]
         );
     }
 
