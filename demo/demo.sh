@@ -59,7 +59,7 @@ show() { # runs a command and shows it; what runs in a namespace is shown with t
     local words="$*"
     case $1 in vsctl | appctl) words="ovs-$words" ;; "$HEDDLE") words="heddle${words#"$HEDDLE"}" ;; esac
     prompt "$ $words"
-    "$@" 2>&1 | fit
+    COLUMNS=94 "$@" 2>&1 | fit
 }
 pod() { # NAME COMMAND...
     local name=$1

@@ -202,6 +202,12 @@ def scenario_for_scripts(lab):
         sw.appctl("netdev-dummy/receive", "p0", UDP)
         time.sleep(0.05)
     frame = json.loads(once.stdout.read())
+    # Text for eyes fits where it is said how wide that is.
+    argv = [heddle_path(), "top", "--target", sw.ctl, "--once", "--interval", "0.2"]
+    for columns in ("94", "200"):
+        text = lab.trace.run("env", f"COLUMNS={columns}", *argv)
+        widest = max(map(len, text.splitlines()))
+        assert widest <= int(columns) and (widest > 100) == (columns == "200"), text
     ports = {p["port"]: p for p in frame["ports"]}
     assert set(ports) >= {"p0", "br0"} and len(frame["workers"]) == 2 and len(frame["queues"]) == 3, frame
     packets = ports["p0"]["rx_packets_per_second"]

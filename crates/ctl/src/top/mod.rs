@@ -22,6 +22,7 @@ use history::History;
 use rates::Frame;
 use sample::Sample;
 use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 #[derive(clap::Args)]
@@ -58,7 +59,7 @@ impl Args {
         self.print(look)
     }
 
-    /// Frames as plain text, as wide as they are, or as JSON.
+    /// Frames as plain text, or as JSON.
     fn print(&self, look: impl Fn() -> Result<Sample>) -> Result<()> {
         let (mut before, mut history) = (None::<Sample>, History::default());
         loop {
@@ -70,7 +71,7 @@ impl Args {
                         say::out(&(serde_json::to_string(&frame)? + "\n"))?;
                     } else {
                         history.add(&frame);
-                        say::out(&(plain(&frame, &history) + "\n\n"))?;
+                        say::out(&(plain(&frame, &history, columns()) + "\n\n"))?;
                     }
                     if self.once {
                         return Ok(());
@@ -92,9 +93,16 @@ fn waiting(why: &anyhow::Error) -> String {
     format!("waiting for the switch: {}", cells::clean(&format!("{why:#}")))
 }
 
-fn plain(frame: &Frame, history: &History) -> String {
+/// Columns of plain text: of the terminal, or as COLUMNS says; else as many as it takes.
+fn columns() -> usize {
+    let said = std::env::var("COLUMNS").ok().and_then(|n| n.parse().ok());
+    let shown = || heddle_sys::terminal::size(io::stdout().as_fd()).map(|(columns, _)| usize::from(columns));
+    said.or_else(shown).filter(|n| *n > 0).unwrap_or(usize::MAX)
+}
+
+fn plain(frame: &Frame, history: &History, columns: usize) -> String {
     let mut text = frame::head(frame) + "\n";
-    for line in frame::lines(frame, history, usize::MAX) {
+    for line in frame::lines(frame, history, columns) {
         text.push('\n');
         text.push_str(line.to_string().trim_end());
     }
