@@ -90,6 +90,11 @@ def scenario_report(lab):
         if record["record"] == "series":
             record["transactions_per_s"] = 10 + record["round"]
             record["mib_per_s"] = 1 + record["round"] / 100
+    # Where nothing is compared, nothing is judged well.
+    with open(f"{where}/none.jsonl", "w") as file:
+        file.writelines(json.dumps(record) + "\n" for record in slower if record["record"] != "series")
+    run = subprocess.run([heddle_path(), "report", out, "--against", f"{where}/none.jsonl", "--judge"], capture_output=True, text=True, timeout=30)
+    assert run.returncode == 1 and "nothing was compared" in run.stderr, run
     with open(f"{where}/slower.jsonl", "w") as file:
         file.writelines(json.dumps(record) + "\n" for record in slower)
     run = subprocess.run([heddle_path(), "report", f"{where}/slower.jsonl", "--against", out, "--judge", "--metric", "speed"],

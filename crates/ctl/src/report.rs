@@ -58,16 +58,17 @@ impl Args {
                 write(&dir.join(format!("{name}.svg")), &plot)?;
             }
         }
-        let mut worse = 0;
+        let (mut worse, mut compared) = (0, 0);
         let said = match &self.against {
             None => text(&results, &self.metric, self.margin),
             Some(old) => {
                 let old = Results::read(old)?;
                 let mut all = String::new();
                 for metric in &self.metric {
-                    let (text, n) = against(&results, &old, *metric, self.margin);
+                    let (text, n, cases) = against(&results, &old, *metric, self.margin);
                     all = all + &text + "\n";
                     worse += n;
+                    compared += cases;
                 }
                 all
             }
@@ -78,6 +79,9 @@ impl Args {
                 "{worse} figures are worse by {:.0} % or more",
                 self.margin * 100.0
             );
+        }
+        if self.judge && compared == 0 {
+            bail!("nothing was compared, so nothing can be judged");
         }
         read
     }

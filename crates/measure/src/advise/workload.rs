@@ -6,7 +6,7 @@
 
 use crate::attach::{ATTACHMENTS, Attachment};
 use crate::load::{Pattern, Transport};
-use crate::report::{Metric, compare};
+use crate::report::{Metric, compare, figure};
 use crate::results::{Case, Results};
 use crate::runner::NOISY_SHARE;
 use crate::stats::{interval, mean};
@@ -196,10 +196,10 @@ pub fn advise(results: Option<&Results>, w: &Workload) -> String {
     };
     let _ = writeln!(
         out,
-        "Advice: {best}\n  measured: {} in {}: {:.4} ({} series{})",
+        "Advice: {best}\n  measured: {} in {}: {} ({} series{})",
         w.metric.title(),
         case.name(),
-        interval(values, confidence).mean,
+        figure(interval(values, confidence).mean),
         values.len(),
         if *far > 0.0 {
             "; the nearest case to the workload, not the workload itself"

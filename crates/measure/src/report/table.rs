@@ -7,7 +7,7 @@ use crate::stats::{interval, mean};
 use std::fmt::Write as _;
 
 /// A figure with three digits that say something.
-pub(super) fn figure(v: f64) -> String {
+pub(crate) fn figure(v: f64) -> String {
     match v.abs() {
         a if a >= 100.0 || a == 0.0 => format!("{v:.0}"),
         a if a >= 10.0 => format!("{v:.1}"),
@@ -170,8 +170,8 @@ pub fn text(results: &Results, metrics: &[Metric], margin: f64) -> String {
     out
 }
 
-/// What changed from `old` to `new`, and how many cases are worse by `margin` at least.
-pub fn against(new: &Results, old: &Results, metric: Metric, margin: f64) -> (String, usize) {
+/// What changed from `old` to `new`, how many cases are worse by `margin` at least, and how many were compared.
+pub fn against(new: &Results, old: &Results, metric: Metric, margin: f64) -> (String, usize, usize) {
     let confidence = new.plan.as_ref().map_or(0.95, |p| p.confidence);
     let mut rows = vec![
         [
@@ -230,5 +230,5 @@ pub fn against(new: &Results, old: &Results, metric: Metric, margin: f64) -> (St
             let _ = writeln!(out, "note: the files are of machines with other {name}");
         }
     }
-    (out, worse)
+    (out, worse, all)
 }

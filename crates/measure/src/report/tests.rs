@@ -88,13 +88,15 @@ fn an_upgrade_is_judged() {
             2000.0 * steady
         };
     }
-    let (text, worse) = against(&new, &old, Metric::Speed, 0.1);
+    let (text, worse, all) = against(&new, &old, Metric::Speed, 0.1);
+    assert!(all > 0);
     assert_eq!(worse, 1, "{text}");
     assert!(
         text.contains("slow, rr 200x1000 c3 tcp4") && text.contains("WORSE"),
         "{text}"
     );
-    let (text, worse) = against(&new, &Results::default(), Metric::Speed, 0.1);
+    let (text, worse, all) = against(&new, &Results::default(), Metric::Speed, 0.1);
+    assert_eq!(all, 0);
     assert!(
         worse == 0 && text.contains("no contender and case in common"),
         "{text}"

@@ -4,12 +4,12 @@ use super::{Interface, Queue, Seen, Worker, devices};
 use crate::keeper::run;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A process with sockets that took this share of a processor reads from them.
+/// A process with sockets, where a port leads to, that took this share of a processor reads from them.
 const BUSY: f64 = 0.05;
 
 struct Switch {
@@ -157,12 +157,31 @@ fn processes(switch: u32) -> BTreeMap<u32, (f64, String, usize)> {
     all
 }
 
+/// Whether a process has sockets of TCP or UDP. Others are of packets that no stack receives, or of none.
 fn has_sockets(pid: u32) -> bool {
-    let mut all = fs::read_dir(format!("/proc/{pid}/fd"))
+    let open: HashSet<String> = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
         .flatten()
-        .flatten();
-    all.any(|fd| fs::read_link(fd.path()).is_ok_and(|l| l.to_string_lossy().starts_with("socket:")))
+        .flatten()
+        .filter_map(|fd| {
+            let link = fs::read_link(fd.path()).ok()?;
+            let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+            Some(inode.to_owned())
+        })
+        .collect();
+    // The tenth column is the inode.
+    let is_open = |line: &str| line.split_whitespace().nth(9).is_some_and(|n| open.contains(n));
+    let lists = ["tcp", "tcp6", "udp", "udp6"];
+    !open.is_empty()
+        && lists.iter().any(|list| {
+            let text = fs::read_to_string(format!("/proc/{pid}/net/{list}")).unwrap_or_default();
+            text.lines().any(is_open)
+        })
+}
+
+fn inode(path: &str) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(path).ok().map(|m| m.ino())
 }
 
 /// A first flow with `ct`, where nothing asks for what it finds.
@@ -276,9 +295,18 @@ pub fn observe(dir: &Path, time: Duration) -> Result<Seen> {
         }
     }
     database(&switch, &mut seen)?;
+    // Where packets of the switch's ports end.
+    let own = "/proc/self/ns/net".to_owned();
+    let ends: HashSet<u64> = seen
+        .devices
+        .iter()
+        .filter_map(|d| inode(if d.netns.is_empty() { &own } else { &d.netns }))
+        .collect();
     for (pid, (ticks, name, processor)) in &processes_after {
         let before = processes_before.get(pid).map_or(0.0, |(t, ..)| *t);
-        if (ticks - before) / 100.0 / seconds > BUSY && has_sockets(*pid) && name != "nsenter" {
+        let is_busy = (ticks - before) / 100.0 / seconds > BUSY && name != "nsenter";
+        let is_there = || inode(&format!("/proc/{pid}/ns/net")).is_some_and(|n| ends.contains(&n));
+        if is_busy && is_there() && has_sockets(*pid) {
             seen.readers.push((*pid, name.clone(), *processor));
         }
     }

@@ -104,6 +104,14 @@ fn rfs_that_is_on_is_left_alone() {
 }
 
 #[test]
+fn packets_of_others_are_no_reason_for_rfs() {
+    let mut seen = well();
+    seen.readers[0].2 = 1;
+    seen.workers.iter_mut().for_each(|w| w.packets = 0);
+    assert_eq!(judge(&seen), []);
+}
+
+#[test]
 fn ct_with_and_without_a_use() {
     let plain = "table_id=0, duration=3s, n_packets=0, priority=1,ip,actions=ct(table=1)\ntable_id=1, priority=0,actions=NORMAL\n";
     assert!(needless_ct(plain).unwrap().contains("ip,actions=ct(table=1)"));
