@@ -7,8 +7,8 @@
 //! started is not told apart from what it does later, so readers are threads of their own.
 //!
 //! The files under test are compiled anew, with the model checker's atomics and with small buckets. What the
-//! model leaves out: epochs, which `heddle_sync` proves. The index is tried without records, of which an entry
-//! is the number.
+//! model leaves out: epochs, which `heddle_sync` proves. The index is tried without records, of which an
+//! entry is the number.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -268,8 +268,8 @@ fn record() -> Arc<Record> {
     r
 }
 
-/// Who sees that a record is in use sees all that its maker wrote, whether the index says so or a walk over all
-/// records; and who has a number from before sees another generation.
+/// Who sees that a record is in use sees all that its maker wrote, whether the index says so or a walk
+/// over all records; and who has a number from before sees another generation.
 #[test]
 fn who_sees_a_record_sees_all_of_it() {
     model(3, || {

@@ -170,7 +170,8 @@ pub fn text(results: &Results, metrics: &[Metric], margin: f64) -> String {
     out
 }
 
-/// What changed from `old` to `new`, how many cases are worse by `margin` at least, and how many were compared.
+/// What changed from `old` to `new`, how many cases are worse by `margin` at least, and how many were
+/// compared.
 pub fn against(new: &Results, old: &Results, metric: Metric, margin: f64) -> (String, usize, usize) {
     let confidence = new.plan.as_ref().map_or(0.95, |p| p.confidence);
     let mut rows = vec![

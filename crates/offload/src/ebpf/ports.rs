@@ -19,8 +19,8 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 
-/// After so many looks at ports, other ends of veth devices are asked for their addresses again, and each device
-/// has been looked at for whether the program is still there.
+/// After so many looks at ports, other ends of veth devices are asked for their addresses again, and each
+/// device has been looked at for whether the program is still there.
 const ASK_AGAIN: u32 = 10;
 
 /// The miss device of a device.
@@ -181,8 +181,8 @@ impl State {
         changed
     }
 
-    /// Puts the program back to devices that somebody took it off, at some devices each time: without it, packets
-    /// of a port go to the host's stack.
+    /// Puts the program back to devices that somebody took it off, at some devices each time: without it,
+    /// packets of a port go to the host's stack.
     fn mend(&mut self, ports: &[PortLink]) {
         let turn = self.rounds % ASK_AGAIN;
         let now = |p: &&PortLink| p.ifindex % ASK_AGAIN == turn && self.diverted.contains_key(&p.ifindex);
