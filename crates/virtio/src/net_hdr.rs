@@ -229,9 +229,41 @@ pub fn decode_tunnel(hdr: &[u8], frame: &[u8]) -> Result<Offload, NetHdrError> {
     if claim == GSO_TUNNEL4 | GSO_TUNNEL6 || usize::from(start) < inner_l3 {
         return Err(NetHdrError::Tunnel);
     }
-    let wraps = wrap_of(frame, outer_l4, inner_l3).and_then(|w| Wraps::default().with(w));
+    let wrap = outer_udp(frame).and_then(|at| match at.checked_sub(outer_l4)? {
+        0 => wrap_of(frame, at, inner_l3),
+        // Linux keeps a tag beside the packet and writes it into what is read. It counts it for the checksum,
+        // not for these (`virtio_net_hdr_tnl_from_skb`, 6.17).
+        TAG_LEN if is_tagged(frame) => wrap_of(frame, at, inner_l3 + TAG_LEN),
+        _ => None,
+    });
+    let wraps = wrap.and_then(|w| Wraps::default().with(w));
     gso.wraps = wraps.ok_or(NetHdrError::Tunnel)?;
     Ok(offload)
+}
+
+/// Where a frame's type is.
+const ETHERTYPE: usize = 12;
+const TAG: [u8; 2] = [0x81, 0x00];
+const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
+const TAG_LEN: usize = 4;
+
+fn is_tagged(frame: &[u8]) -> bool {
+    let kind = frame.get(ETHERTYPE..).and_then(|f| f.first_chunk());
+    matches!(kind, Some(&(TAG | SERVICE_TAG)))
+}
+
+/// Where the UDP header of an IP packet without options is.
+fn outer_udp(frame: &[u8]) -> Option<usize> {
+    const V4: (u8, usize, usize) = (0x45, 9, 20);
+    const V6: (usize, usize) = (6, 40);
+    const UDP: u8 = 17;
+    let l3 = network_at(frame, 0)?;
+    let (proto, len) = match *frame.get(l3)? {
+        first if first == V4.0 => (V4.1, V4.2),
+        first if first >> 4 == 6 => V6,
+        _ => return None,
+    };
+    (*frame.get(l3 + proto)? == UDP).then_some(l3 + len)
 }
 
 /// The tunnel whose UDP header is at `outer_l4`, with a frame inside whose network header is at `inner_l3`.
@@ -253,11 +285,10 @@ fn wrap_of(frame: &[u8], outer_l4: usize, inner_l3: usize) -> Option<Wrap> {
 
 /// Where the network header of the frame at `at` is, behind up to two tags.
 fn network_at(frame: &[u8], at: usize) -> Option<usize> {
-    const ADDRS: usize = 12;
-    let mut kind = at + ADDRS;
+    let mut kind = at + ETHERTYPE;
     for _ in 0..2 {
         match *frame.get(kind..)?.first_chunk()? {
-            [0x81, 0x00] | [0x88, 0xa8] => kind += 4,
+            TAG | SERVICE_TAG => kind += TAG_LEN,
             _ => break,
         }
     }
@@ -308,7 +339,9 @@ mod tests {
 
     /// A frame with UDP at 34, this shim, and a frame behind it; the header that speaks of it.
     fn tunnelled(shim: &[u8], v6: bool, csum: bool) -> ([u8; LEN_TUNNEL], Vec<u8>) {
-        let mut frame = vec![0; 42];
+        let mut frame = vec![0; if v6 { 62 } else { 42 }];
+        (frame[14], frame[if v6 { 20 } else { 23 }]) = (if v6 { 0x60 } else { 0x45 }, 17);
+        let outer_l4 = frame.len() as u16 - 8;
         frame.extend(shim);
         let inner_l3 = frame.len() as u16 + 14;
         frame.extend([0; 12]);
@@ -327,7 +360,7 @@ mod tests {
             gso: Some(gso),
         };
         let tunnel = Tunnel {
-            outer_l4: 34,
+            outer_l4,
             inner_l3,
             v6,
             csum,
@@ -349,12 +382,21 @@ mod tests {
                 let (hdr, frame) = tunnelled(shim, v6, csum);
                 assert_eq!(hdr[0], if csum { 9 } else { 1 });
                 assert_eq!(hdr[1], 0x81 | if v6 { 0x40 } else { 0x20 });
-                assert_eq!(hdr[20..22], [34, 0]);
+                assert_eq!(hdr[20..22], [if v6 { 54 } else { 34 }, 0]);
                 let gso = decode_tunnel(&hdr, &frame).unwrap().gso.unwrap();
                 assert_eq!((gso.kind, gso.ecn, gso.size), (GsoKind::Tcp4, true, 1400));
                 assert_eq!(gso.wraps.split(), Some((wrap, Wraps::default())));
             }
         }
+        // A tag in front of all, which Linux has counted for the checksum and not for the rest.
+        let (mut hdr, mut frame) = tunnelled(&vxlan, false, true);
+        frame.splice(12..12, [0x81, 0, 0, 10]);
+        hdr[6] += 4;
+        let gso = decode_tunnel(&hdr, &frame).unwrap().gso.unwrap();
+        assert_eq!(gso.wraps.split(), Some((Wrap::Vxlan, Wraps::default())));
+        hdr[20] += 4;
+        hdr[22] += 4;
+        assert!(decode_tunnel(&hdr, &frame).is_ok());
         // Guests have not been offered it.
         let (hdr, frame) = tunnelled(&vxlan, false, false);
         assert_eq!(decode(&hdr, frame.len()), Err(NetHdrError::UnknownGso(0xa1)));
