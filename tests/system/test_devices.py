@@ -254,6 +254,17 @@ def scenario_ovs_vswitchd_in_between(lab):
         sw.binary = heddle
         sw.start_daemon()
         good()
+    # With offloads Open vSwitch's daemon expects the device's short header, as a new device has it.
+    sw.stop_daemon()
+    sw.vsctl("--no-wait", "set", "open_vswitch", ".", "other_config:userspace-tso-enable=true")
+    sw.binary = ovs
+    sw.start_daemon()
+    good()
+    sw.stop_daemon()
+    sw.vsctl("--no-wait", "clear", "open_vswitch", ".", "other_config")
+    sw.binary = heddle
+    sw.start_daemon()
+    good()
     # A killed Heddle leaves offloads on, which Open vSwitch's daemon does not know; this turns them off.
     sw.stop_daemon(signal.SIGKILL)
     lab.net.run(sw.netns, "ethtool", "-K", "br0", "tx", "off")

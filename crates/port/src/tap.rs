@@ -126,9 +126,9 @@ impl TapPort {
 impl Drop for TapPort {
     fn drop(&mut self) {
         if self.kept.load(Ordering::Relaxed) {
-            // Who takes it over may not know offloads, and the device would go on using them. It may be gone:
-            // then nothing is to do.
-            let _ = self.first().disable_offloads();
+            // Who takes it over may know neither offloads nor a long header, and the device would go on using
+            // them. It may be gone: then nothing is to do.
+            let _ = self.first().give_back();
         }
     }
 }

@@ -9,8 +9,8 @@
 //! Facts about joining a device that exists (Linux, `drivers/net/tun.c`): whether it can have several queues
 //! was decided when it was made, and asking for the other kind is `EINVAL`; so is asking for a device that is
 //! no tap. With one queue, a device that somebody holds is `EBUSY`; with several, one more queue joins
-//! whoever holds the others. The virtio-net header is as the first queue asks, every time. Offloads stay as
-//! they were set last, also when nobody holds the device.
+//! whoever holds the others. Whether there is a virtio-net header the first queue says, every time. Its length
+//! and the offloads stay as they were set last, also when nobody holds the device.
 
 #![allow(unsafe_code)] // ioctls, writev
 
@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Length of the virtio-net header that tap queues use here: up to the fields of trains in tunnels. Kernels
 /// that know no such trains (before 6.17) skip what they do not know.
 pub const VNET_HDR_LEN: usize = 24;
+/// That of a device that nobody has set it for.
+const NEW_VNET_HDR_LEN: usize = 10;
 /// Longest interface name, bytes.
 pub const NAME_MAX: usize = 15;
 /// Most queues of one device.
@@ -129,9 +131,7 @@ impl<'a> TapOpen<'a> {
         let mut req = ifreq(self.name);
         req.ifr_ifru.ifru_flags = flags as libc::c_short;
         queue.ioctl(libc::TUNSETIFF, (&raw mut req).cast())?;
-        let mut len = libc::c_int::try_from(self.vnet_hdr_len)
-            .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        queue.ioctl(libc::TUNSETVNETHDRSZ, (&raw mut len).cast())?;
+        queue.set_vnet_hdr_len(self.vnet_hdr_len)?;
         Ok(queue)
     }
 }
@@ -210,12 +210,21 @@ impl TapQueue {
         self.tunnels.load(Ordering::Relaxed)
     }
 
-    /// Turns all offloads off: who takes the device over may not know them.
+    /// Gives the device the settings of a new one, no offloads and the short virtio-net header: who takes it
+    /// over may not know others. No queue can be used any more.
     ///
     /// # Errors
     /// `EBADFD` for a detached queue or a deleted device.
-    pub fn disable_offloads(&self) -> io::Result<()> {
-        self.ioctl_value(libc::TUNSETOFFLOAD, 0)
+    pub fn give_back(&self) -> io::Result<()> {
+        self.ioctl_value(libc::TUNSETOFFLOAD, 0)?;
+        self.set_vnet_hdr_len(NEW_VNET_HDR_LEN)
+    }
+
+    /// The device keeps it, also when nobody holds it.
+    fn set_vnet_hdr_len(&self, len: usize) -> io::Result<()> {
+        let len = libc::c_int::try_from(len);
+        let mut len = len.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        self.ioctl(libc::TUNSETVNETHDRSZ, (&raw mut len).cast())
     }
 
     /// Whether the device stays when nobody holds it.
