@@ -262,11 +262,33 @@ def scenario_killed_under_traffic(lab):
     mac = lab.net.run(a, "cat", "/sys/class/net/eth0/address").strip()
     lab.net.ip(b, "neigh", "replace", "10.1.0.1", "lladdr", mac, "dev", "eth0", "nud", "permanent")
     settled(lab, sw, a)
+    here, there = conversation(lab, b, a, "10.1.0.2")
+    says(here, there)
+
+    def going():
+        before = stats(sw)["forwarded-packets"]
+        says(here, there)
+        says(there, here)
+        return stats(sw)["forwarded-packets"] - before >= 4
+    wait_for("the kernel to forward TCP", going)
+    # Connections that nothing tracks begin and end in the kernel, too.
+    before = stats(sw)
+    for sock in conversation(lab, b, a, "10.1.0.2", port=7003):
+        sock.close()
+    after = stats(sw)
+    assert after["forwarded-packets"] - before["forwarded-packets"] >= 4, (before, after)
+    assert after["up-tcp-syn-fin-rst"] == before["up-tcp-syn-fin-rst"] == 0, after
     sw.stop_daemon(signal.SIGKILL)
     lab.net.ping(a, "10.1.0.2", count=20)
+    says(here, there)
+    for sock in conversation(lab, b, a, "10.1.0.2", port=7004):
+        sock.close()
     sw.start_daemon()
+    says(there, here)
     lab.net.ping(a, "10.1.0.2", count=10)
     assert "took over" in sw.log(), "nothing was taken over"
+    here.close()
+    there.close()
     settled(lab, sw, a)
     wait_for("what was left to be dropped", lambda: stats(sw)["adopted-flows"] == 0)
     lab.net.ping(a, "10.1.0.2", count=10)

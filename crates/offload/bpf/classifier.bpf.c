@@ -200,13 +200,17 @@ struct live {
     __u64 touched;
 };
 
+// Of struct flow: it tracks, recirculates or has to do with a tunnel; it is also of segments with TCP_UP.
+#define FLOW_WALKS 1
+#define FLOW_ALL_FLAGS 2
+
 struct flow {
     __u32 count;   // index of its counters
     __u32 slot;    // index of the generation that it is of
     __u32 generation;
     __u32 mtu;
     __u32 n_ops;
-    __u32 walks;   // it tracks or recirculates
+    __u32 what;    // FLOW_WALKS, FLOW_ALL_FLAGS
     struct op ops[MAX_OPS];
 };
 
@@ -1016,7 +1020,7 @@ static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struc
     p->has_csum = h.csum && !skb->gso_size;
     if (h.csum && !skb->gso_size && (!p->exact || !is_outer_sound(skb, p, udp, base)))
         return UP_ODD;
-    return p->flags & TCP_UP ? UP_TCP : N_UP;
+    return N_UP;
 }
 
 // The packet's outer headers come off. Less than 0: it is as it was. More: it is lost.
@@ -1205,6 +1209,9 @@ __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
         if (n >= n_ops)
             break;
         if (op->kind == OP_CT) {
+            // Connections begin and end in the switch.
+            if (p->flags & TCP_UP)
+                return WALK_UP(UP_TCP);
             if (!track(skb, p, op, &p->nat[stage & (MAX_STAGES - 1)]))
                 return WALK_UP(UP_NO_CONN);
         } else if (op->kind == OP_RECIRC) {
@@ -1281,6 +1288,8 @@ static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, s
     generation = bpf_map_lookup_elem(&hd_slots, &i);
     if (!generation || *generation != flow->generation)
         return UP_STALE;
+    if (p->flags & TCP_UP && !(flow->what & FLOW_ALL_FLAGS))
+        return UP_TCP;
     if (p->l3_len > flow->mtu)
         return UP_LONG;
     i = flow->count;
@@ -1290,7 +1299,7 @@ static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, s
     step->flow = flow;
     step->bytes = p->bytes;
     step->flags = p->flags;
-    if (!flow->walks)
+    if (!(flow->what & FLOW_WALKS))
         return RESOLVE_KNOWN;
     if (step->count->held) {
         __u64 now = bpf_ktime_get_ns();
@@ -1344,8 +1353,6 @@ static __always_inline int treat(struct __sk_buff *skb, struct port *port, struc
     p->k.key.in_ifindex = skb->ifindex;
     if (parse(skb, p, 0))
         return up(port, cpu, UP_ODD);
-    if (p->flags & TCP_UP)
-        return up(port, cpu, UP_TCP);
     p->bytes = skb->len + (skb->vlan_present ? 4 : 0);
     what = resolve(skb, &port->masks, p, &steps[0], 0, UP_NO_FLOW);
     if (what == RESOLVE_MORE)

@@ -16,8 +16,8 @@
 //! tunnel as the last step before its only output; [`Rule::outer`] has the headers.
 //!
 //! Which packets a back end recognises: Ethernet, at most one 802.1Q tag, IPv4 without options or IPv6
-//! without extension headers, no fragment, whole TCP, UDP or ICMP header, no neighbour discovery, and of TCP
-//! no SYN, FIN or RST.
+//! without extension headers, no fragment, whole TCP, UDP or ICMP header, no neighbour discovery; and of TCP
+//! SYN, FIN and RST where nothing tracks or asks for flags.
 
 use crate::Why;
 use heddle_datapath::action::{Action, Masked};
@@ -27,7 +27,7 @@ use heddle_flow::{FlowKey, FlowMask};
 use heddle_tunnel::{TunnelKind, TunnelPop, TunnelPush};
 use std::sync::Arc;
 
-/// Flags of TCP by which a packet goes up: FIN, SYN, RST.
+/// Flags of TCP by which a packet goes up, where a rule tracks or is not of all: FIN, SYN, RST.
 pub const TCP_UP: u16 = 0x007;
 /// EtherTypes and protocols that are recognised.
 const IPV4: u16 = 0x0800;
@@ -199,6 +199,8 @@ pub struct Rule {
     pub ops: Box<[Op]>,
     /// They came out of a tunnel, and `in_port` is its port.
     pub tunnel: bool,
+    /// Those of TCP with FIN, SYN or RST are among them, if they are not tracked.
+    pub all_flags: bool,
     /// What [`Op::Encap`] writes.
     pub outer: Option<Arc<TunnelPush>>,
 }
@@ -262,6 +264,7 @@ impl Rule {
             outer: outer.filter(|_| ops.contains(&Op::Encap)),
             ops: ops.into(),
             tunnel,
+            all_flags: mask.0.tcp_flags == 0,
         })
     }
 

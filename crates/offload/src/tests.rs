@@ -272,7 +272,11 @@ fn what_rules_have_no_word_for_stays_up() {
     assert_eq!(with(&|k, m| (k.tun_id, m.tun_id) = (7, 7)), Some(Why::Match));
     assert_eq!(with(&|k, m| (k.nw_frag, m.nw_frag) = (1, 3)), Some(Why::Match));
     assert_eq!(with(&|_, m| m.tcp_flags = 0x010), Some(Why::TcpFlags));
-    assert_eq!(with(&|_, m| m.tcp_flags = 0x002), None, "SYN comes up anyway");
+    assert_eq!(with(&|_, m| m.tcp_flags = 0x002), None, "SYN comes up then");
+    let mut flagged = mask;
+    flagged.0.tcp_flags = 0x002;
+    let all = |mask: &FlowMask| rule(&key, mask, &out).map(|r| r.all_flags);
+    assert_eq!((all(&mask), all(&flagged)), (Ok(true), Ok(false)));
     assert_eq!(
         with(&|k, m| (k.tcp_flags, m.tcp_flags) = (2, 2)),
         Some(Why::TcpFlags)

@@ -372,7 +372,7 @@ pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<Devic
         head.generation,
         head.mtu,
         n_ops,
-        u32::from(walks),
+        u32::from(walks) | u32::from(rule.all_flags) << 1,
     ] {
         w = w.put(&word.to_ne_bytes());
     }

@@ -264,7 +264,7 @@ fn is_known(frame: &[u8]) -> bool {
     let options = v4 && frame[14] != 0x45;
     let discovery = key.nw_proto == 58 && (133..=137).contains(&key.tp_src);
     let known = matches!((v4, key.nw_proto), (_, 6 | 17) | (true, 1) | (false, 58));
-    !options && !discovery && known && key.nw_frag == 0 && key.tcp_flags & TCP_UP == 0
+    !options && !discovery && known && key.nw_frag == 0
 }
 
 /// As [`forward`], by rules of several stages and connections; and which rules it passed.
@@ -299,6 +299,11 @@ pub(super) fn forward_all(
         let at = rules.iter().position(|r| {
             r.tunnel.then_some(r.in_port.0) == port && r.key.recirc == c.recirc && agrees(r, &h)
         })?;
+        let is_edge = key.tcp_flags & TCP_UP != 0;
+        let tracks = rules[at].ops.iter().any(|op| matches!(op, Op::Ct(_)));
+        if is_edge && (tracks || !rules[at].all_flags) {
+            return None;
+        }
         passed.push(at);
         for op in &rules[at].ops {
             match op {
