@@ -6,6 +6,7 @@ use heddle_tunnel::join;
 use heddle_tunnel::outer::SOURCE_PORTS;
 use heddle_tunnel::stt::Frames;
 use heddle_tunnel::{Encap, Inner, OptionTable, Outer, TunnelKind, TunnelPop};
+use heddle_virtio::net_hdr;
 use heddle_wire::eth::ethertype;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -164,6 +165,60 @@ proptest! {
         for (cut, plain) in cut.iter().zip(&plain) {
             let out = kinds.iter().fold(cut.clone(), |bytes, kind| pop(*kind, &bytes));
             prop_assert_eq!(&out, plain);
+        }
+    }
+
+    /// A train that a tap takes as it is, read from a tap, is cut into the same segments. Whatever is changed of
+    /// header or bytes, an answer comes.
+    #[test]
+    fn a_tap_gives_back_what_it_took(
+        t in train(), encap in encap(), v6: bool, csum: bool, tagged: bool,
+        changes in prop::collection::vec((any::<u16>(), any::<u8>()), 1..8),
+    ) {
+        let mut before = t.build();
+        push(&outer(encap.clone(), v6, csum), &t, &mut before);
+        let of_udp = matches!(encap.kind(), TunnelKind::Geneve | TunnelKind::Vxlan);
+        let Some(w) = whole(&before) else {
+            prop_assert!(!of_udp || !t.tcp());
+            return Ok(());
+        };
+        let mut hdr = net_hdr::encode_tunnel(&before.offload, before.len(), Some(w.tunnel));
+        let mut frame = w.outer.to_vec();
+        frame.extend(before.to_vec().get(w.outer.len()..).unwrap());
+        let mut want = pieces(&before).unwrap();
+        if tagged {
+            // As Linux writes it.
+            frame.splice(12..12, [0x81, 0, 0, 10]);
+            let start = u16::from_le_bytes([hdr[6], hdr[7]]) + 4;
+            hdr[6..8].copy_from_slice(&start.to_le_bytes());
+            for s in &mut want {
+                s.splice(12..12, [0x81, 0, 0, 10]);
+            }
+        }
+        let mut p = Packet::from_bytes(&frame);
+        p.offload = net_hdr::decode_tunnel(&hdr, &frame).unwrap();
+        prop_assert_eq!(pieces(&p).unwrap(), want);
+        let most = frame.len().min(160);
+        for (at, value) in changes {
+            match usize::from(at) % 200 {
+                at if at < hdr.len() => hdr[at] = value,
+                at => frame[(at - hdr.len()) % most] = value,
+            }
+        }
+        let Ok(offload) = net_hdr::decode_tunnel(&hdr, &frame) else { return Ok(()) };
+        let mut pool = Pool::new(4);
+        let mut p = Packet::from_bytes(&frame);
+        p.offload = offload;
+        let _ = pieces(&p);
+        let _ = whole(&p);
+        let _ = as_datagrams(&mut pool, &p, &mut |train| pieces(train).is_ok());
+        for kind in [TunnelKind::Geneve, TunnelKind::Vxlan, TunnelKind::Gre, TunnelKind::Stt] {
+            let mut p = Packet::from_bytes(&frame);
+            p.offload = offload;
+            let pop = TunnelPop { kind, port: 1, options: OptionTable::default() };
+            if pop.apply(&mut p, 14 + 4 * u16::from(tagged), &mut FlowKey::default()).is_ok() {
+                let _ = pieces(&p);
+            }
         }
     }
 
