@@ -9,7 +9,7 @@
 //! Facts about joining a device that exists (Linux, `drivers/net/tun.c`): whether it can have several queues
 //! was decided when it was made, and asking for the other kind is `EINVAL`; so is asking for a device that is
 //! no tap. With one queue, a device that somebody holds is `EBUSY`; with several, one more queue joins
-//! whoever holds the others. Whether there is a virtio-net header the first queue says, every time. Its
+//! whoever holds the others. The first queue says whether there is a virtio-net header. Its
 //! length and the offloads stay as they were set last, also when nobody holds the device.
 
 #![allow(unsafe_code)] // ioctls, writev
