@@ -170,7 +170,7 @@ fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
         mask,
         ops: ops.into(),
         tunnel: false,
-        all_flags: value % 2 == 0,
+        all_flags: value.is_multiple_of(2),
         outer: None,
     }
 }
