@@ -706,13 +706,8 @@ fn stages_and_connections_are_as_in_the_twin() {
     assert!(depths[2] > 50, "{depths:?}");
 }
 
-<<<<<<< HEAD
-/// The next process finds the connections that are alive, whole, of both families and translated ones
-/// too; one that it installs itself takes the place of what was left, and leaves no word behind.
-=======
 /// The next process finds the connections that are alive, whole, of both families and translated ones too;
 /// one that it installs itself takes the place of what was left, and leaves no word behind.
->>>>>>> 9bbe33d (offload: comments within 110 columns)
 #[test]
 fn connections_outlive_their_process() {
     let Some(mut state) = state() else { return };

@@ -168,8 +168,8 @@ proptest! {
         }
     }
 
-    /// A train that a tap takes as it is, read from a tap, is cut into the same segments. Whatever is changed of
-    /// header or bytes, an answer comes.
+    /// A train that a tap takes as it is, read from a tap, is cut into the same segments. Whatever is changed
+    /// of header or bytes, an answer comes.
     #[test]
     fn a_tap_gives_back_what_it_took(
         t in train(), encap in encap(), v6: bool, csum: bool, tagged: bool,
