@@ -441,7 +441,6 @@ impl Datapath {
     }
 }
 
-/// Takes up to `max` packets out of rings.
 /// A frame on its way to a worker ([`Datapath::post`]).
 pub struct Posted(mpsc::Receiver<Reply>);
 
@@ -452,6 +451,7 @@ impl Posted {
     }
 }
 
+/// Takes up to `max` packets out of rings.
 fn take(
     bell: &Bell,
     rings: &Mutex<Vec<Consumer<UpcallPacket>>>,

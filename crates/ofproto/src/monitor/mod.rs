@@ -60,6 +60,8 @@ const LATE_MS: u64 = 10;
 const MAX_STALL_MS: u64 = 1000;
 /// Rounds of one [`Monitor::run`] while there is always more to do.
 const ROUNDS: usize = 16;
+/// The same where each round sends one frame at most.
+const SINGLE_ROUNDS: usize = 4096;
 /// Source ports of messages (RFC 5881 §4).
 const FIRST_UDP_SRC: u16 = 49152;
 const N_UDP_SRC: u16 = 16384;
@@ -277,11 +279,13 @@ impl Monitor {
     }
 
     /// Takes messages, and does what is due. Returns when it wants to be called again, ms, even if no message
-    /// comes before; `None`: not before then. With `wait` it returns when frames have been handed to ports.
+    /// comes before; `None`: not before then. With `wait` it returns when frames have been handed to ports,
+    /// and each frame is heard at its other end before the next one is made: who moves the clock in steps
+    /// sees sessions come up as soon as they can.
     pub fn run(&self, of: &Ofproto, wait: bool) -> Option<u64> {
         let mut pace = self.running.lock();
         let dp = of.datapath()?;
-        for _ in 0..ROUNDS {
+        for _ in 0..if wait { SINGLE_ROUNDS } else { ROUNDS } {
             let now_ms = of.clock().now_ms();
             // Others are counted by threads that may wait.
             self.count_in(of, |place| place.dp.is_none());
@@ -292,7 +296,8 @@ impl Monitor {
             let told = {
                 let mut all = self.sessions.lock();
                 all.forgive(late_ms, now_ms);
-                all.run(now_ms, of.generations(), &mut outgoing)
+                let most = if wait { 1 } else { usize::MAX };
+                all.run(now_ms, of.generations(), &mut outgoing, most)
             };
             self.told(of, told);
             let idle = n == 0 && outgoing.is_empty();
@@ -531,7 +536,14 @@ impl Sessions {
         self.due.insert((e.wake_ms, id));
     }
 
-    fn run(&mut self, now_ms: u64, generations: &Generations, outgoing: &mut Vec<Outgoing>) -> Told {
+    /// Does what is due, until there are as many frames as `most` to be sent.
+    fn run(
+        &mut self,
+        now_ms: u64,
+        generations: &Generations,
+        outgoing: &mut Vec<Outgoing>,
+        most: usize,
+    ) -> Told {
         let mut told = Told::default();
         if now_ms.saturating_sub(self.refilled_ms) >= REFILL_MS {
             self.refilled_ms = now_ms;
@@ -543,6 +555,9 @@ impl Sessions {
         }
         let due: Vec<u64> = self.due.range(..=(now_ms, u64::MAX)).map(|(_, id)| *id).collect();
         for id in due {
+            if outgoing.len() == most {
+                break;
+            }
             let Some(e) = self.by_id.get_mut(&id) else {
                 continue;
             };
