@@ -3,8 +3,10 @@
 //!
 //! ```sh
 //! cargo build --release -p heddle-offload --example install
-//! unshare -n sh -c 'ip link add p0 type veth peer name q0; ip link set p0 up; ip link set q0 up;
+//! ip netns add flows
+//! ip netns exec flows sh -c 'ip link add p0 type veth peer name q0; ip link set p0 up; ip link set q0 up
 //!     exec target/release/examples/install p0 100000'
+//! ip netns del flows
 //! ```
 
 use heddle_datapath::action::Action;
