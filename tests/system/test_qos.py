@@ -111,7 +111,12 @@ def scenario_queues_of_a_device(lab):
     assert counted.keys() == {0, 7} and all(n > 500_000 for n in counted.values()), stats
     # A queue that is chosen after an output is not that output's.
     of_queue = lambda: int(re.search(r"queue 7: bytes=(\d+)", sw.ofctl("queue-stats", "br0", "vb"))[1])
-    before = of_queue()
+
+    def quiet():
+        n = of_queue()
+        time.sleep(0.5)
+        return n if of_queue() == n else None
+    before = wait_for("the end of the connection to have gone by", quiet)
     sw.ofctl("add-flow", "br0", "priority=11,icmp,in_port=va,actions=output:vb,set_queue:7,output:LOCAL")
     lab.net.ping(a, "10.1.0.2", count=5)
     assert of_queue() == before, (before, of_queue())
