@@ -5,16 +5,22 @@
 //! | 0 | 0–4 | zone, protocol, flags, generation; both tuples' ports; IPv4 addresses | its maker |
 //! | | 5 | state: whether it is in use or dead, what UDP and ICMP have seen, the label's count | CAS |
 //! | | 6 | when it expires | packets, once a second |
-//! | | 7 | mark, place of the timeout policy | CAS |
+//! | | 7 | mark; place and generation of the timeout policy | CAS |
 //! | 1 | 8–9 | the rest of IPv6 addresses | its maker |
-//! | | 10–11 | label | under a bit of word 5 |
+//! | | 10–11 | label, where its count is even | under a bit of word 5 |
 //! | | 12–14 | TCP: sequence numbers; windows, scales, states and their lock | under a bit of word 14 |
 //! | | 15 | zone limit that it counts under; helper | its maker, CAS |
 //! | 2 | 16–19 | IPv6 addresses of the answers, where they were translated | its maker |
 //! | | 20–23 | the connection that announced it | its maker |
 //! | | 20–21 | or, of one that announces others: how its directions are shifted | CAS |
+//! | | 22–23 | label, where its count is odd | under a bit of word 5 |
 //!
 //! So an established packet of UDP over IPv4 reads one line and writes none, and one of TCP writes line 1.
+//!
+//! **Labels** have 128 bits and two places. A writer, under a lock, fills the place that does not count, and
+//! one exchange of the state word makes it count and unlocks. So nobody reads half of a label, and readers
+//! wait for no writer, also where the system has put one aside in the midst. A connection that was announced
+//! keeps the label that it was made with, so that its announcer's addresses may lie in the second place.
 //!
 //! **Life.** A free record has a state word of zero. Its maker fills it, then makes it [`USED`], then enters
 //! it into the index. Who finds that it has expired, or wants it gone, makes it [`DEAD`], once; the sweeper
@@ -64,7 +70,7 @@ const KEY: u64 = 0xffff_ffff_0000_0000 & !(0xff << 32) | IPV6 << 32;
 pub(crate) const USED: u64 = 1;
 /// State: over; nobody may find it.
 pub(crate) const DEAD: u64 = 1 << 1;
-/// State: a label is being written.
+/// State: a label is being written, into the place that does not count.
 const LABEL_LOCK: u64 = 1 << 2;
 /// State: there is a label, or was.
 const LABELLED: u64 = 1 << 3;
@@ -72,8 +78,11 @@ const LABELLED: u64 = 1 << 3;
 const PHASE: u32 = 4;
 const PHASE_MASK: u64 = 3 << PHASE;
 // Bits 6 and 7: see [`crate::offloaded`].
-/// State: counts labels written.
+/// State: counts labels written. Its lowest bit says in which place the label is.
 const LABEL_COUNT: u32 = 16;
+/// How often a label is read anew because another was written meanwhile. The model checker's few writers show
+/// that each such time one of them was done, so that none can keep a reader by being put aside.
+const LABEL_TRIES: usize = if cfg!(loom) { 3 } else { usize::MAX };
 
 /// Of word 14.
 const TCP_LOCK: u64 = 1 << 63;
@@ -220,7 +229,7 @@ pub(crate) struct New {
     /// All but that of IPv6.
     pub(crate) flags: u64,
     pub(crate) expires_ms: u64,
-    pub(crate) policy: u16,
+    pub(crate) policy: u32,
     pub(crate) mark: u32,
     pub(crate) label: u128,
     pub(crate) tcp: [Peer; 2],
@@ -486,8 +495,8 @@ impl Record {
     }
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // the low half
-    pub(crate) fn policy(&self) -> u16 {
-        self.get(7) as u16
+    pub(crate) fn policy(&self) -> u32 {
+        self.get(7) as u32
     }
     /// Writes the mark's bits of `mask`; gives the mark.
     pub(crate) fn set_mark(&self, value: u32, mask: u32) -> u32 {
@@ -499,62 +508,73 @@ impl Record {
         let (Ok(w) | Err(w)) = self.w[7].fetch_update(Relaxed, Relaxed, update);
         set(w)
     }
-    /// Counts the labels that were written. `None`: one is being written.
+    /// Counts the labels that were written.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // 2^32 labels are enough to tell two apart
-    pub(crate) fn label_count(&self) -> Option<u32> {
-        let state = self.state();
-        (state & LABEL_LOCK == 0).then_some((state >> LABEL_COUNT) as u32)
+    pub(crate) fn label_count(&self) -> u32 {
+        (self.state() >> LABEL_COUNT) as u32
     }
-    /// The label. Where its writer was put aside by the system in the midst, each half is what it was at some
-    /// time.
+    /// The words of the label, by its count.
+    fn label_at(&self, place: u64) -> u128 {
+        let i = if place & 1 == 0 { 10 } else { 22 };
+        u128::from(self.get(i)) << 64 | u128::from(self.get(i + 1))
+    }
+    /// The label.
     #[inline]
     pub(crate) fn label(&self) -> u128 {
-        let mut before = self.state();
-        if before & LABELLED == 0 {
+        let mut state = self.state();
+        if state & LABELLED == 0 {
             return 0;
         }
-        let mut label = 0;
-        for _ in 0..SPINS {
-            label = u128::from(self.get(10)) << 64 | u128::from(self.get(11));
+        for _ in 0..LABEL_TRIES {
+            let count = state >> LABEL_COUNT;
+            let label = self.label_at(count);
+            // Pairs with the fence in `set_label`: who has read a word that a later label is made of sees
+            // that this one counts no more.
             fence(Acquire);
-            let after = self.state();
-            if before & LABEL_LOCK == 0 && before >> LABEL_COUNT == after >> LABEL_COUNT {
+            state = self.state();
+            if state >> LABEL_COUNT == count {
                 return label;
             }
-            before = after;
-            spin_loop();
         }
-        label
+        unreachable!("more labels were written than there are counts")
     }
-    /// Writes the label's bits of `mask`; gives the label.
-    pub(crate) fn set_label(&self, value: u128, mask: u128) -> u128 {
+    /// Writes the label's bits of `mask`; gives the label. `None`: another writer was put aside by the system
+    /// in the midst, or the label of this connection stays what it is; nothing was written.
+    pub(crate) fn set_label(&self, value: u128, mask: u128) -> Option<u128> {
         let now = self.label();
         if now == now & !mask | value & mask {
-            return now;
+            return Some(now);
+        }
+        if self.flags() & RELATED != 0 {
+            return None;
         }
         for _ in 0..SPINS {
             let state = self.w[5].load(Relaxed);
-            let locked = (state | LABEL_LOCK | LABELLED).wrapping_add(1 << LABEL_COUNT);
-            // Acquire pairs with the Release below. AcqRel: who reads what is written from here on sees that
-            // it is being written.
+            // Acquire pairs with the Release below: what is written over was written before.
             if state & LABEL_LOCK == 0
                 && self.w[5]
-                    .compare_exchange_weak(state, locked, AcqRel, Relaxed)
+                    .compare_exchange_weak(state, state | LABEL_LOCK, Acquire, Relaxed)
                     .is_ok()
             {
-                fence(Release);
-                let old = u128::from(self.get(10)) << 64 | u128::from(self.get(11));
-                let label = old & !mask | value & mask;
+                let count = state >> LABEL_COUNT;
+                let label = self.label_at(count) & !mask | value & mask;
                 let [hi, lo] = halves(label);
-                self.put(10, hi);
-                self.put(11, lo);
-                self.w[5].fetch_and(!LABEL_LOCK, Release);
-                return label;
+                let i = if count & 1 == 0 { 22 } else { 10 };
+                // Pairs with the fence in `label`.
+                fence(Release);
+                self.put(i, hi);
+                self.put(i + 1, lo);
+                // The lock's bit goes, "labelled" comes, and the count grows, in one step, whatever others do
+                // to other bits.
+                let done = |s: u64| Some((s & !LABEL_LOCK | LABELLED).wrapping_add(1 << LABEL_COUNT));
+                // Release pairs with the Acquire in `state`: who sees the count sees the label.
+                let _ = self.w[5].fetch_update(Release, Relaxed, done);
+                return Some(label);
             }
             spin_loop();
         }
-        now
+        None
     }
 
     fn put_tcp(&self, p: &[Peer; 2]) {
@@ -676,6 +696,29 @@ mod tests {
                 assert_eq!(l >> 64, l & u128::from(u64::MAX));
             }
         });
-        assert_eq!(r.set_label(0xff, 0xf), (r.label() >> 4 << 4) | 0xf);
+        assert_eq!(r.set_label(0xff, 0xf), Some((r.label() >> 4 << 4) | 0xf));
+    }
+
+    /// A writer that the system has put aside keeps nobody from reading, and another writer not for long.
+    #[test]
+    fn a_writer_put_aside_stops_no_reader() {
+        let r = Record::new_zeroed();
+        r.publish(false);
+        for n in 1..4u128 {
+            assert_eq!(r.set_label(n << 64 | n, u128::MAX), Some(n << 64 | n));
+            // It has the lock, and half of its label is written.
+            r.w[5].fetch_or(LABEL_LOCK, Relaxed);
+            r.put(if n % 2 == 0 { 22 } else { 10 }, 99);
+            assert_eq!((r.label(), r.label_count()), (n << 64 | n, u32::try_from(n).unwrap()));
+            assert_eq!(r.set_label(77, u128::MAX), None);
+            assert_eq!(r.label(), n << 64 | n);
+            r.w[5].fetch_and(!LABEL_LOCK, Relaxed);
+        }
+        // Word 22 of one that was announced is an address.
+        let announced = Record::new_zeroed();
+        announced.put(0, RELATED << 32);
+        announced.publish(false);
+        assert_eq!(announced.set_label(1, 1), None);
+        assert_eq!(announced.get(22), 0);
     }
 }

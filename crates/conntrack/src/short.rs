@@ -208,7 +208,7 @@ impl Conntrack {
         let key = s.key.in_zone(zone);
         let hit = self.is_meant(now_ms, entry, &key, false)?;
         let r = hit.record;
-        let label = r.label_count()?;
+        let label = r.label_count();
         let flags = r.flags();
         let translates = nat && flags & (SNAT | DNAT) != 0;
         if flags & (RELATED | CONTROL) != 0 || translates && key.is_v6() {

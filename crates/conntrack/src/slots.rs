@@ -51,7 +51,7 @@ impl Slots {
     pub(crate) fn new(capacity: usize, limit: u32) -> io::Result<Self> {
         let capacity = capacity.clamp(64, MAX_RECORDS);
         Ok(Self {
-            records: Zeroed::new(capacity, true)?,
+            records: Zeroed::in_file("connections", capacity)?,
             free: FreeList::new(capacity)?,
             limit: AtomicU32::new(limit),
             taken: CachePadded::new(AtomicU32::new(0)),

@@ -133,6 +133,31 @@ fn udp_is_new_until_it_is_answered_and_expires() {
     assert_eq!((v.state, ct.n_conns()), (NEW | TRK, 1));
 }
 
+/// A connection whose timeout policy is gone lives by the default, also when its place is another policy's.
+#[test]
+fn a_policy_that_is_gone_is_the_default_for_good() {
+    let ct = tracker();
+    let (there, back) = (udp((A, 1), (B, 2)), udp((B, 2), (A, 1)));
+    let under = |name: &str| CtAction {
+        timeout: Some(name.into()),
+        ..commit(0)
+    };
+    let settings = |s| [("udp_first", s), ("udp_multiple", s)];
+    ct.set_timeout_policy("first", &settings(100)).unwrap();
+    run(&ct, 0, &there, &under("first"));
+    assert_eq!(run(&ct, 90_000, &back, &commit(0)).state, EST | RPL | TRK);
+    // All places go round.
+    for n in 0..MAX_POLICIES {
+        assert!(ct.remove_timeout_policy(if n == 0 { "first" } else { "next" }));
+        ct.set_timeout_policy("next", &settings(2)).unwrap();
+    }
+    run(&ct, 90_000, &udp((A, 3), (B, 2)), &under("next"));
+    assert_eq!(run(&ct, 91_000, &there, &commit(0)).state, EST | TRK);
+    assert_eq!(run(&ct, 120_900, &there, &CtAction::default()).state, EST | TRK, "30 s");
+    assert_eq!(run(&ct, 93_000, &udp((A, 3), (B, 2)), &CtAction::default()).state, NEW | TRK, "2 s");
+    assert_eq!(run(&ct, 150_900, &there, &CtAction::default()).state, NEW | TRK);
+}
+
 #[test]
 fn tcp_opens_transfers_closes_and_opens_again() {
     let ct = tracker();

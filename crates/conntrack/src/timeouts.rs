@@ -3,10 +3,14 @@
 //! A policy is a row of numbers that packets read and a control thread writes, one by one. A connection has
 //! its policy's place, not its numbers: a policy that changes counts at the connection's next packet, and one
 //! that is gone has become the default (both as in Open vSwitch).
+//!
+//! A place is used again for another policy, of another generation. Connections have the generation with the
+//! place, so that those of the policy before go by the default, and not by what has its place now.
 
 use heddle_sync::Published;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Names of connections' states, as far as they live differently long. The order is that of the settings'
@@ -64,8 +68,9 @@ const SETTINGS: [(&str, Option<Class>, u32); 16] = [
 /// Policies beside the default at one time.
 pub const MAX_POLICIES: usize = 1023;
 
-/// The place of a policy; 0 is the default.
-pub(crate) type PolicyId = u16;
+/// The place of a policy, in the low half, and the generation there; 0 is the default. 65,536 policies in one
+/// place are told apart, and places are used in turn: so many come and go in the life of no connection.
+pub(crate) type PolicyId = u32;
 
 /// A policy: its name, and its settings by name, in seconds.
 pub type Policy = (Arc<str>, Vec<(&'static str, u32)>);
@@ -75,10 +80,25 @@ type Names = BTreeMap<Arc<str>, PolicyId>;
 /// All policies.
 #[derive(Debug)]
 pub(crate) struct Timeouts {
-    /// Seconds by policy and class.
-    rows: Box<[[AtomicU32; CLASSES]]>,
+    rows: Box<[Row]>,
     names: Published<Names>,
-    writer: Mutex<()>,
+    /// The place that was used last.
+    writer: Mutex<u32>,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Row {
+    /// Policies that have had this place and are gone.
+    generation: AtomicU32,
+    /// By class.
+    seconds: [AtomicU32; CLASSES],
+}
+
+/// The halves of a [`PolicyId`].
+#[inline]
+fn parts(id: PolicyId) -> (usize, u32) {
+    ((id & 0xffff) as usize, id >> 16)
 }
 
 fn defaults() -> [u32; CLASSES] {
@@ -93,19 +113,28 @@ fn defaults() -> [u32; CLASSES] {
 
 impl Timeouts {
     pub(crate) fn new() -> Self {
-        let row = || defaults().map(AtomicU32::new);
+        let row = || Row {
+            generation: AtomicU32::new(0),
+            seconds: defaults().map(AtomicU32::new),
+        };
         Self {
             rows: (0..=MAX_POLICIES).map(|_| row()).collect(),
             names: Published::new(Names::new()),
-            writer: Mutex::new(()),
+            writer: Mutex::new(0),
         }
     }
     /// Milliseconds.
     #[inline]
     pub(crate) fn ms(&self, policy: PolicyId, class: Class) -> u64 {
-        let row = self.rows.get(usize::from(policy)).or(self.rows.first());
-        row.and_then(|r| r.get(class as usize))
-            .map_or(0, |s| u64::from(s.load(Relaxed)) * 1000)
+        let (place, generation) = parts(policy);
+        let seconds = |row: &Row| row.seconds.get(class as usize).map_or(0, |s| s.load(Acquire));
+        let own = self.rows.get(place).and_then(|row| {
+            // Acquire there pairs with the Release in `write`: who reads a later policy's number sees the
+            // later generation, too.
+            let s = seconds(row);
+            (row.generation.load(Relaxed) == generation).then_some(s)
+        });
+        u64::from(own.unwrap_or_else(|| self.rows.first().map_or(0, seconds))) * 1000
     }
     /// The place of a policy; the default's where there is none of that name.
     pub(crate) fn find(&self, name: Option<&str>) -> PolicyId {
@@ -114,32 +143,38 @@ impl Timeouts {
     }
     /// Makes or replaces a policy. Settings that it does not name have their default.
     pub(crate) fn set(&self, name: &str, settings: &[(&str, u32)]) -> Result<(), PolicyError> {
-        let mut row = defaults();
-        for (setting, seconds) in settings {
+        let mut seconds = defaults();
+        for (setting, value) in settings {
             let known = SETTINGS.iter().find(|s| s.0.eq_ignore_ascii_case(setting));
             let Some((_, class, _)) = known else {
                 return Err(PolicyError::UnknownSetting((*setting).to_owned()));
             };
             if let Some(c) = class {
-                row[*c as usize] = *seconds;
+                seconds[*c as usize] = *value;
             }
         }
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let names = self.names.get();
         let id = match names.get(name) {
             Some(id) => *id,
             None => {
-                let free = |id: &PolicyId| !names.values().any(|u| u == id);
-                let mut places = (1..).take(MAX_POLICIES);
-                let id = places.find(free).ok_or(PolicyError::TooMany)?;
+                #[allow(clippy::cast_possible_truncation)] // 16 bits
+                let most = MAX_POLICIES as u32;
+                let free = |place: &u32| !names.values().any(|u| u & 0xffff == *place);
+                let place = (0..most).map(|n| (*last + n) % most + 1).find(free);
+                let place = place.ok_or(PolicyError::TooMany)?;
+                *last = place;
+                let row = self.rows.get(place as usize);
+                let generation = row.map_or(0, |r| r.generation.load(Relaxed));
+                let id = generation << 16 | place;
                 let mut all = Names::clone(&names);
                 all.insert(name.into(), id);
-                self.write(id, row);
+                self.write(id, seconds);
                 self.names.store(all);
                 return Ok(());
             }
         };
-        self.write(id, row);
+        self.write(id, seconds);
         Ok(())
     }
     /// Forgets a policy. `false`: there is none.
@@ -148,7 +183,10 @@ impl Timeouts {
         let mut all = Names::clone(&self.names.get());
         let Some(id) = all.remove(name) else { return false };
         self.names.store(all);
-        self.write(id, defaults());
+        // Connections that have it go by the default from now on, whoever gets the place.
+        if let Some(row) = self.rows.get(parts(id).0) {
+            row.generation.store((parts(id).1 + 1) & 0xffff, Release);
+        }
         true
     }
     /// All policies by name, with the seconds of all settings that mean something.
@@ -164,9 +202,10 @@ impl Timeouts {
             .map(|(name, id)| (name.clone(), seconds(*id)))
             .collect()
     }
-    fn write(&self, id: PolicyId, row: [u32; CLASSES]) {
-        for (place, s) in self.rows.get(usize::from(id)).into_iter().flatten().zip(row) {
-            place.store(s, Relaxed); // a packet may read some of before and some of after
+    fn write(&self, id: PolicyId, seconds: [u32; CLASSES]) {
+        let row = self.rows.get(parts(id).0);
+        for (place, s) in row.iter().flat_map(|r| &r.seconds).zip(seconds) {
+            place.store(s, Release); // a packet may read some of before and some of after
         }
     }
 }
@@ -215,5 +254,22 @@ mod tests {
             t.set(&n.to_string(), &[]).unwrap();
         }
         assert_eq!(t.set("more", &[]), Err(PolicyError::TooMany));
+    }
+
+    /// Who has a policy that is gone never goes by one that has its place.
+    #[test]
+    fn a_place_used_again_is_another_policy() {
+        let t = Timeouts::new();
+        t.set("old", &[("udp_single", 3)]).unwrap();
+        let old = t.find(Some("old"));
+        for n in 0..3 * MAX_POLICIES {
+            assert!(t.remove(if n == 0 { "old" } else { "new" }));
+            assert_eq!(t.ms(old, Class::UdpSingle), 60_000, "{n}");
+            t.set("new", &[("udp_single", 7)]).unwrap();
+            let new = t.find(Some("new"));
+            assert_eq!((t.ms(old, Class::UdpSingle), t.ms(new, Class::UdpSingle)), (60_000, 7000));
+            assert_ne!(old, new);
+        }
+        assert_eq!(t.find(Some("new")) & 0xffff, old & 0xffff, "the place was used again");
     }
 }

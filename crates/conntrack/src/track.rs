@@ -754,7 +754,12 @@ impl Conntrack {
                 }
             }
             if let Some((value, mask)) = action.label {
-                let before = std::mem::replace(&mut known.label, r.set_label(value, mask));
+                let before = known.label;
+                match r.set_label(value, mask) {
+                    Some(label) => known.label = label,
+                    // The packet goes on with the label that there is.
+                    None => v.events.add(Event::Busy),
+                }
                 if known.label != before {
                     self.leaves(h.number, r);
                 }

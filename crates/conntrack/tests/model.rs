@@ -3,7 +3,7 @@
 //!
 //! It fails where a fault is planted: the first side entered before the second, or entries that a split moves
 //! taken away before the head says so; a record that is published before it is filled, a state that is stored
-//! where it is to be exchanged, a label or windows without their locks. What is done before a thread is
+//! where it is to be exchanged, a label or windows without their locks, a label that counts before it is written. What is done before a thread is
 //! started is not told apart from what it does later, so readers are threads of their own.
 //!
 //! The files under test are compiled anew, with the model checker's atomics and with small buckets. What the
@@ -339,6 +339,45 @@ fn no_move_is_lost() {
         r.set_mark(1, 0xff);
         other.join().unwrap();
         assert_eq!((r.phase(), r.mark()), (Phase::Both, 0x101));
+    });
+}
+
+/// Nobody reads half of a label, wherever its writer is put aside, and no writer keeps a reader: one that read
+/// as often as [`record::LABEL_TRIES`] without a label, with two writers, would panic.
+#[test]
+fn readers_wait_for_no_writer() {
+    model(3, || {
+        let r = record();
+        let reader = {
+            let r = r.clone();
+            thread::spawn(move || {
+                let label = r.label();
+                assert_eq!(label >> 64, label & u128::from(u64::MAX), "{label:x}");
+            })
+        };
+        // Both places are written, the second one over what the reader may be reading.
+        r.set_label(1 << 64 | 1, u128::MAX);
+        r.set_label(2 << 64 | 2, u128::MAX);
+        reader.join().unwrap();
+        assert_eq!(r.label(), 2 << 64 | 2);
+    });
+}
+
+/// Who sees the count of a label reads that label or a later one.
+#[test]
+fn a_count_stands_for_its_label() {
+    model(3, || {
+        let r = record();
+        let reader = {
+            let r = r.clone();
+            thread::spawn(move || {
+                let count = r.label_count();
+                let label = r.label();
+                assert!(label == 1 << 64 | 1 || label == 7 << 64 | 7 && count == 0);
+            })
+        };
+        r.set_label(1 << 64 | 1, u128::MAX);
+        reader.join().unwrap();
     });
 }
 

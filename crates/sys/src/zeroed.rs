@@ -4,12 +4,19 @@
 //! A table of two megabytes or more starts at a huge page's boundary and can ask the kernel for huge pages
 //! (`madvise(2)`, `MADV_HUGEPAGE`): random reads of a large table otherwise spend most of their time in the
 //! page tables. The kernel may decline; nothing depends on it.
+//!
+//! A table in a file without a name ([`Zeroed::in_file`]) can be handed to another process. Most systems give
+//! such files no huge pages when they are written to, even where advised
+//! (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`), but join what is there on demand
+//! ([`Zeroed::join_pages`]).
 
 #![allow(unsafe_code)] // mmap and the memory behind it
 
 use crate::cvt;
+use crate::mmap::{Pages, memfd};
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use zerocopy::FromZeros;
@@ -23,6 +30,8 @@ pub struct Zeroed<T> {
     base_len: usize,
     ptr: NonNull<T>,
     len: usize,
+    /// What it is a mapping of; `None`: memory of this process.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: it owns its memory as a `Box<[T]>` does.
@@ -37,11 +46,31 @@ impl<T: FromZeros> Zeroed<T> {
     /// # Errors
     /// `OutOfMemory` for a table beyond the address space; what mmap(2) says.
     pub fn new(len: usize, huge: bool) -> io::Result<Self> {
+        Self::map(len, huge, None)
+    }
+    /// Maps a table in a memfd of this name, whose descriptor [`Zeroed::file`] gives. Its first byte is the
+    /// table's. Memory is used as it is written to.
+    ///
+    /// # Errors
+    /// As [`Zeroed::new`], and what memfd_create(2) says.
+    pub fn in_file(name: &str, len: usize) -> io::Result<Self>
+    where
+        T: Sync,
+    {
+        let bytes = Self::bytes(len)?;
+        let file = memfd(name, bytes as u64, Pages::Normal)?;
+        Self::map(len, true, Some(file))
+    }
+    fn bytes(len: usize) -> io::Result<usize> {
+        let bytes = len.max(1).checked_mul(size_of::<T>());
+        bytes.ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+    fn map(len: usize, huge: bool, file: Option<OwnedFd>) -> io::Result<Self> {
         const {
             assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= 4096 && size_of::<T>() > 0);
         }
         let refuse = || io::Error::from(io::ErrorKind::OutOfMemory);
-        let bytes = len.max(1).checked_mul(size_of::<T>()).ok_or_else(refuse)?;
+        let bytes = Self::bytes(len)?;
         let align = if bytes >= HUGE { HUGE } else { 0 };
         let base_len = bytes.checked_add(align).ok_or_else(refuse)?;
         // Miri knows neither this nor advice.
@@ -67,16 +96,64 @@ impl<T: FromZeros> Zeroed<T> {
         };
         // SAFETY: `shift` is below the alignment, by which the mapping is longer than the table.
         let ptr = unsafe { base.add(shift) };
-        if huge && align != 0 && !cfg!(miri) {
-            // SAFETY: the range is within the mapping. Advice: an answer other than "yes" changes nothing.
-            let _ = cvt(unsafe { libc::madvise(ptr.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) });
-        }
-        Ok(Self {
+        // From here on it is unmapped whatever happens.
+        let table = Self {
             base,
             base_len,
             ptr: ptr.cast(),
             len,
-        })
+            file,
+        };
+        if let Some(file) = &table.file {
+            // SAFETY: it takes the place of a part of the mapping above, which nobody has seen; the file has
+            // that many bytes, and nobody cuts it, since its only descriptor is here.
+            let place = unsafe {
+                libc::mmap(
+                    ptr.as_ptr().cast(),
+                    bytes,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED | libc::MAP_FIXED | lazily,
+                    file.as_raw_fd(),
+                    0,
+                )
+            };
+            if place == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        if huge && align != 0 && !cfg!(miri) {
+            // SAFETY: the range is within the mapping. Advice: an answer other than "yes" changes nothing.
+            let _ = cvt(unsafe { libc::madvise(ptr.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) });
+        }
+        Ok(table)
+    }
+}
+
+impl<T> Zeroed<T> {
+    /// The file that it is a mapping of, if [`Zeroed::in_file`] made it. Whoever cuts the file ends this
+    /// process: seal it (`F_SEAL_SHRINK`) before a stranger gets it.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+    /// Joins the small pages around value `at` of a table in a file to a huge page (`MADV_COLLAPSE`, Linux
+    /// 6.1), if all of that page belongs to the table, and gives the number of the first value behind it.
+    /// Takes up to a millisecond, in which others who touch the page may have to wait. `Err`: this system
+    /// does not do it, or not now.
+    ///
+    /// # Errors
+    /// What madvise(2) says.
+    pub fn join_pages(&self, at: usize) -> io::Result<usize> {
+        const MADV_COLLAPSE: libc::c_int = 25;
+        let bytes = self.len * size_of::<T>();
+        let start = at.saturating_mul(size_of::<T>()) & !(HUGE - 1);
+        let end = start.saturating_add(HUGE);
+        if end <= bytes && !cfg!(miri) {
+            // SAFETY: `start` is below the table's bytes.
+            let page = unsafe { self.ptr.cast::<u8>().add(start) };
+            // SAFETY: the range is within the mapping, and what is in it stays what it is.
+            cvt(unsafe { libc::madvise(page.as_ptr().cast(), HUGE, MADV_COLLAPSE) })?;
+        }
+        Ok(end.div_ceil(size_of::<T>()))
     }
 }
 
@@ -191,6 +268,27 @@ mod tests {
         t[5 << 30].store(1, Relaxed);
         assert_eq!((t[5 << 30].load(Relaxed), t[0].load(Relaxed)), (1, 0));
         assert!(Zeroed::<u64>::new(usize::MAX, false).is_err());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "memfd")]
+    fn in_a_file_that_others_map() {
+        for len in [10, 1 << 20] {
+            let t = Zeroed::<AtomicU64>::in_file("test", len).unwrap();
+            t[len - 1].store(7, Relaxed);
+            let other = crate::shared_words::SharedWords::of_fd(t.file().unwrap(), len).unwrap();
+            assert_eq!((other.load(0), other.load(len - 1)), (0, 7));
+            other.store(3, 9);
+            assert_eq!(t[3].load(Relaxed), 9);
+            // Joined or not, all stays what it is. Behind the only page that is whole comes the next.
+            match t.join_pages(3) {
+                Ok(next) => assert_eq!(next, HUGE / 8),
+                Err(e) => println!("no huge pages for files: {e}"),
+            }
+            t[5].store(4, Relaxed);
+            assert_eq!([3, 5, len - 1].map(|at| other.load(at)), [9, 4, 7]);
+        }
+        assert!(Zeroed::<u64>::new(10, true).unwrap().file().is_none());
     }
 
     #[test]
