@@ -127,7 +127,7 @@ impl Conntrack {
         while let Some(from) = at {
             let (some, next) = self.flush(now_ms, from, BATCH, filter);
             if some > 0 {
-                self.sweep_from(now_ms, from, BATCH);
+                self.sweep_from(now_ms, (from, from.saturating_add(BATCH)), BATCH);
             }
             n += some;
             at = next;
@@ -149,7 +149,7 @@ impl Conntrack {
         });
         let ended = found.filter(|(number, r)| self.kill(*number, r));
         if let Some((number, _)) = ended {
-            self.sweep_from(now_ms, number, 1);
+            self.sweep_from(now_ms, (number, number + 1), 1);
         }
         ended.is_some()
     }

@@ -208,7 +208,11 @@ impl Conntrack {
             return false;
         };
         if used {
-            r.touch(now_ms + self.timeouts.ms(r.policy(), r.offload_class()));
+            self.touch(
+                id.number,
+                r,
+                now_ms + self.timeouts.ms(r.policy(), r.offload_class()),
+            );
         }
         r.state() & OFFLOADED != 0
     }
@@ -219,6 +223,9 @@ impl Conntrack {
     /// Ends a connection, in a back end, too. `false`: it was over already.
     pub(crate) fn kill(&self, number: u32, r: &Record) -> bool {
         let first = r.kill();
+        if first {
+            self.slots.look_now(number);
+        }
         self.leaves(number, r);
         first
     }

@@ -253,6 +253,13 @@ impl Record {
         simd::prefetch(&self.w[8]);
     }
 
+    /// Has the kernel give it memory.
+    pub(crate) fn populate(&self) {
+        // A write that changes nothing, whoever writes beside it; compilers make no read of it.
+        let word = self.get(0);
+        let _ = self.w[0].compare_exchange(word, word, Relaxed, Relaxed);
+    }
+
     /// Fills a free record, which nobody sees before [`Record::publish`]. Gives its new generation.
     #[allow(clippy::cast_possible_truncation)] // the low half
     pub(crate) fn fill(&self, n: &New) -> u32 {
@@ -442,12 +449,16 @@ impl Record {
     pub(crate) fn is_alive(&self, now_ms: u64) -> bool {
         self.state() & (USED | DEAD) == USED && now_ms < self.expires_ms()
     }
-    /// Lets it live until then. What differs by less than a second is not written.
+    /// Lets it live until then. What differs by less than a second is not written. `true`: it lives shorter
+    /// than before.
     #[inline]
-    pub(crate) fn touch(&self, expires_ms: u64) {
-        if self.expires_ms().abs_diff(expires_ms) >= 1000 {
-            self.put(6, expires_ms); // any of two packets' times will do
+    pub(crate) fn touch(&self, expires_ms: u64) -> bool {
+        let before = self.expires_ms();
+        if before.abs_diff(expires_ms) < 1000 {
+            return false;
         }
+        self.put(6, expires_ms); // any of two packets' times will do
+        expires_ms < before
     }
     /// Ends it. `false`: it was over already.
     pub(crate) fn kill(&self) -> bool {
@@ -709,7 +720,10 @@ mod tests {
             // It has the lock, and half of its label is written.
             r.w[5].fetch_or(LABEL_LOCK, Relaxed);
             r.put(if n % 2 == 0 { 22 } else { 10 }, 99);
-            assert_eq!((r.label(), r.label_count()), (n << 64 | n, u32::try_from(n).unwrap()));
+            assert_eq!(
+                (r.label(), r.label_count()),
+                (n << 64 | n, u32::try_from(n).unwrap())
+            );
             assert_eq!(r.set_label(77, u128::MAX), None);
             assert_eq!(r.label(), n << 64 | n);
             r.w[5].fetch_and(!LABEL_LOCK, Relaxed);

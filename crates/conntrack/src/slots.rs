@@ -7,6 +7,15 @@
 //!
 //! **Use again.** Who frees a record says so to [`Slots::put_aside`]; its number is given away again when all
 //! who read at that time have ended. That is work of the thread that sweeps.
+//!
+//! **Time.** Beside the records is a column of four bytes for each: the second from which on the sweeper has to
+//! look at it. The worker that makes a connection writes it, and whoever lets it live shorter than before;
+//! one that lives longer is not written: the sweeper looks, and moves it on. So it may be too early, never
+//! too late by more than the second that it is counted in.
+//!
+//! **Memory.** Records are in a file without a name, which another process can map ([`Slots::file`]). A record
+//! has no pointers and no state outside of it that cannot be made anew from all of them: the index, the
+//! column, the numbers that are free.
 
 use crate::events::Event;
 use crate::free_list::FreeList;
@@ -16,25 +25,37 @@ use heddle_sync::{CachePadded, ReadGuard};
 use heddle_sys::Zeroed;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 
 /// Places where workers keep rights. Threads beyond share them.
 const SHARDS: u32 = 32;
 /// Rights taken at a time, at most.
 const BATCH: u32 = 64;
+/// Places of the column that are looked at together.
+const TOGETHER: usize = 16;
+/// In the column: at once. Times are behind.
+const NOW: u32 = 1;
 
 #[derive(Debug)]
 pub(crate) struct Slots {
     records: Zeroed<Record>,
     free: FreeList,
+    /// See "Time"; 0: there is nothing to look at.
+    due: Zeroed<AtomicU32>,
     limit: AtomicU32,
     /// Connections and rights to make one.
     taken: CachePadded<AtomicU32>,
     rights: [CachePadded<AtomicU32>; SHARDS as usize],
     aside: Mutex<VecDeque<(u64, Vec<u32>)>>,
+}
+
+/// What the column says of a record that expires then.
+fn due(expires_ms: u64) -> u32 {
+    u32::try_from(expires_ms / 1000).map_or(u32::MAX, |s| s.saturating_add(NOW + 1))
 }
 
 /// This thread's place among the shards.
@@ -53,6 +74,7 @@ impl Slots {
         Ok(Self {
             records: Zeroed::in_file("connections", capacity)?,
             free: FreeList::new(capacity)?,
+            due: Zeroed::new(capacity, true)?,
             limit: AtomicU32::new(limit),
             taken: CachePadded::new(AtomicU32::new(0)),
             rights: [(); SHARDS as usize].map(|()| CachePadded::new(AtomicU32::new(0))),
@@ -69,6 +91,74 @@ impl Slots {
     #[inline]
     pub(crate) fn get(&self, number: u32) -> Option<&Record> {
         self.records.get(number as usize)
+    }
+    /// The file that the records are in: the first one at its beginning, all others behind.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.records.file()
+    }
+    /// The first record that begins behind the huge page that this one is in.
+    pub(crate) fn next_page(&self, number: u32) -> u32 {
+        u32::try_from(self.records.next_page(number as usize)).unwrap_or(u32::MAX)
+    }
+    /// Makes the page around a record a huge one, see [`Zeroed::join_pages`]. The first record behind it.
+    pub(crate) fn prepare(&self, number: u32) -> io::Result<u32> {
+        if let Some(r) = self.get(number) {
+            // Of a page that nobody has touched there is nothing to join.
+            r.populate();
+            self.records.join_pages(number as usize)?;
+        }
+        Ok(self.next_page(number))
+    }
+
+    /// The sweeper is to look at a record when it expires.
+    pub(crate) fn look_at(&self, number: u32, expires_ms: u64) {
+        self.put_due(number, due(expires_ms));
+    }
+    /// ... or at once.
+    pub(crate) fn look_now(&self, number: u32) {
+        self.put_due(number, NOW);
+    }
+    /// ... or not any more.
+    pub(crate) fn look_never(&self, number: u32) {
+        self.put_due(number, 0);
+    }
+    fn put_due(&self, number: u32, due: u32) {
+        if let Some(d) = self.due.get(number as usize) {
+            // Release pairs with the Acquire in `next_due`: who looks sees why.
+            d.store(due, Release);
+        }
+    }
+    /// The sweeper has looked at a record when the column said `seen`, and it lives until then. What others
+    /// have said since counts.
+    pub(crate) fn look_later(&self, number: u32, seen: u32, expires_ms: u64) {
+        if let Some(d) = self.due.get(number as usize) {
+            // Whatever it was.
+            let _ = d.compare_exchange(seen, due(expires_ms), Relaxed, Relaxed);
+        }
+    }
+    /// The sweeper has looked at a record that is not in use.
+    pub(crate) fn was_free(&self, number: u32) {
+        if let Some(d) = self.due.get(number as usize) {
+            let _ = d.compare_exchange(NOW, 0, Relaxed, Relaxed); // a maker's time stays
+        }
+    }
+    /// The first record of these numbers that is to be looked at, and what the column says.
+    pub(crate) fn next_due(&self, now_ms: u64, from: u32, to: u32) -> Option<(u32, u32)> {
+        let now = due(now_ms);
+        // 0 becomes the latest of all times.
+        let is_due = |d: u32| d.wrapping_sub(NOW) < now;
+        let places = self.due.get(from as usize..to as usize)?;
+        for (chunk, first) in places.chunks(TOGETHER).zip((from..).step_by(TOGETHER)) {
+            // No branch for each.
+            let any = chunk.iter().fold(false, |any, d| any | is_due(d.load(Relaxed)));
+            if any {
+                let mut seen = (first..).zip(chunk.iter().map(|d| d.load(Acquire)));
+                if let Some(found) = seen.find(|(_, d)| is_due(*d)) {
+                    return Some(found);
+                }
+            }
+        }
+        None
     }
     pub(crate) fn limit(&self) -> u32 {
         self.limit.load(Relaxed)
@@ -176,6 +266,62 @@ mod tests {
         assert_eq!(s.count(), 100);
         s.set_limit(50);
         assert_eq!((s.take().unwrap_err(), s.count()), (Event::Full, 100));
+    }
+
+    /// The column beside a plain list of times.
+    #[test]
+    fn due_is_what_is_over_to_the_second() {
+        let s = Slots::new(1000, 1000).unwrap();
+        let mut times = vec![None; 1000];
+        let mut x = 7_u64;
+        let mut random = |n: u64| {
+            x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (x >> 33) % n
+        };
+        for _ in 0..200 {
+            for _ in 0..random(20) {
+                let (n, t) = (random(1000), random(90_000));
+                let n32 = u32::try_from(n).unwrap();
+                times[usize::try_from(n).unwrap()] = match random(4) {
+                    0 => {
+                        s.look_never(n32);
+                        None
+                    }
+                    1 => {
+                        s.look_now(n32);
+                        Some(0)
+                    }
+                    _ => {
+                        s.look_at(n32, t);
+                        Some(t)
+                    }
+                };
+            }
+            let (now, mut at) = (random(90_000), u32::try_from(random(900)).unwrap());
+            for (n, t) in (0..).zip(&times).skip(at as usize) {
+                if t.is_some_and(|t| t / 1000 <= now / 1000) {
+                    let (found, seen) = s.next_due(now, at, 1000).unwrap();
+                    assert_eq!(found, n);
+                    s.look_later(n, seen + 1, 0);
+                    assert_eq!(s.next_due(now, n, n + 1), Some((n, seen)), "said anew since");
+                    at = n + 1;
+                }
+            }
+            assert_eq!(s.next_due(now, at, 1000), None);
+        }
+        for (at, now, is) in [
+            (u64::MAX, 90_000_000, false),
+            (u64::MAX, u64::MAX, true),
+            (1000, u64::MAX, true),
+        ] {
+            s.look_at(5, at);
+            assert_eq!(s.next_due(now, 5, 6).is_some(), is, "{at} {now}");
+        }
+        s.was_free(5);
+        assert!(s.next_due(5000, 5, 6).is_some(), "a maker's time");
+        s.look_now(5);
+        s.was_free(5);
+        assert_eq!(s.next_due(5000, 5, 6), None);
     }
 
     #[test]

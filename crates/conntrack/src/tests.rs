@@ -153,8 +153,16 @@ fn a_policy_that_is_gone_is_the_default_for_good() {
     }
     run(&ct, 90_000, &udp((A, 3), (B, 2)), &under("next"));
     assert_eq!(run(&ct, 91_000, &there, &commit(0)).state, EST | TRK);
-    assert_eq!(run(&ct, 120_900, &there, &CtAction::default()).state, EST | TRK, "30 s");
-    assert_eq!(run(&ct, 93_000, &udp((A, 3), (B, 2)), &CtAction::default()).state, NEW | TRK, "2 s");
+    assert_eq!(
+        run(&ct, 120_900, &there, &CtAction::default()).state,
+        EST | TRK,
+        "30 s"
+    );
+    assert_eq!(
+        run(&ct, 93_000, &udp((A, 3), (B, 2)), &CtAction::default()).state,
+        NEW | TRK,
+        "2 s"
+    );
     assert_eq!(run(&ct, 150_900, &there, &CtAction::default()).state, NEW | TRK);
 }
 
@@ -407,4 +415,84 @@ fn records_that_are_used_again_are_nobody_elses() {
     assert_eq!(kept.into_inner(), THREADS * 100);
     while !ct.sweep(1000, 1000) {}
     assert_eq!(ct.n_conns(), 0);
+}
+
+/// The sweeper finds what lives shorter than it was made for, what was ended, and what lives longer; each
+/// within a second of its time.
+#[test]
+fn sweeps_are_in_time() {
+    let ct = tracker();
+    let (a, b) = ((A, 1000), (B, 80));
+    let look = CtAction::default();
+    let swept = |now| {
+        while !ct.sweep(now, 7) {}
+        ct.n_conns()
+    };
+    // Of TCP: a day when it is established, fifteen minutes with a FIN, 30 seconds when it is reset.
+    run(&ct, 0, &tcp(a, b, SYN, 100, 0, 0), &commit(0));
+    run(&ct, 0, &tcp(b, a, SYN | ACK, 500, 101, 0), &look);
+    run(&ct, 0, &tcp(a, b, ACK, 101, 501, 0), &look);
+    assert_eq!(swept(31_000), 1);
+    assert_eq!(swept(80_000_000), 1);
+    run(&ct, 80_000_000, &tcp(a, b, FIN | ACK, 101, 501, 0), &look);
+    assert_eq!((swept(80_899_000), swept(80_901_000)), (1, 0));
+    // Of UDP: 60 seconds, and 30 when both have spoken.
+    run(&ct, 0, &udp(a, b), &commit(0));
+    run(&ct, 0, &udp(b, a), &look);
+    assert_eq!((swept(29_999), swept(31_000)), (1, 0));
+    run(&ct, 0, &udp(a, b), &commit(0));
+    run(&ct, 50_000, &udp(a, b), &look);
+    assert_eq!((swept(61_000), swept(109_999), swept(111_000)), (1, 1, 0));
+    // One of many is ended.
+    for n in 0..1000 {
+        run(&ct, 0, &udp((A, n + 1), b), &commit(n % 3));
+    }
+    let filter = dump::Filter {
+        zone: Some(1),
+        ..dump::Filter::default()
+    };
+    let (ended, _) = ct.flush(1000, 0, 2000, &filter);
+    assert_eq!((ended, swept(1000)), (333, 667));
+    assert_eq!(swept(61_000), 0);
+}
+
+/// Another process maps the file of the records and finds a connection there.
+#[test]
+fn records_are_in_a_file() {
+    let ct = tracker();
+    run(&ct, 1000, &udp((A, 1), (B, 2)), &commit(7));
+    let words = heddle_sys::shared_words::SharedWords::of_fd(ct.records_file().unwrap(), 2 * 24).unwrap();
+    let w: Vec<_> = (0..24).map(|i| words.load(i)).collect();
+    assert_eq!((w[0] >> 48, w[0] >> 40 & 0xff), (7, 17), "zone and protocol");
+    assert_eq!((w[1], w[3]), (1 << 32 | 2, u64::from(A) << 32 | u64::from(B)));
+    assert_eq!((w[5] & 3, w[6]), (1, 61_000), "in use; until then");
+    run(&ct, 1000, &udp((A, 3), (B, 2)), &commit(7));
+    assert_eq!(words.load(24 + 1), 3 << 32 | 2, "the next one follows");
+    while !ct.sweep(61_000, 10) {}
+    assert_eq!(words.load(5), 0, "no longer in use");
+}
+
+/// Memory is made ready ahead of connections, of which none is lost by that.
+#[test]
+fn memory_is_made_ready_ahead() {
+    let ct = Conntrack::new(Config::default()).unwrap();
+    let ahead = |ct: &Conntrack| ct.prepared.lock().unwrap().to;
+    ct.prepare();
+    assert_eq!(ahead(&ct), 0, "nothing is tracked");
+    for n in 0..40_000_u16 {
+        run(&ct, 0, &udp((A, n + 1), (B, 2)), &commit(0));
+        if n % 5000 == 0 {
+            ct.prepare();
+        }
+    }
+    ct.prepare();
+    let p = ct.prepared.lock().unwrap();
+    println!("{p:?}");
+    // A kernel that does not join pages says so at once.
+    assert!(p.refused > 0 || p.to >= 40_000 + 80_000);
+    drop(p);
+    for n in 0..40_000_u16 {
+        let back = udp((B, 2), (A, n + 1));
+        assert_eq!(run(&ct, 0, &back, &CtAction::default()).state, EST | RPL | TRK);
+    }
 }

@@ -267,9 +267,16 @@ mod tests {
             assert_eq!(t.ms(old, Class::UdpSingle), 60_000, "{n}");
             t.set("new", &[("udp_single", 7)]).unwrap();
             let new = t.find(Some("new"));
-            assert_eq!((t.ms(old, Class::UdpSingle), t.ms(new, Class::UdpSingle)), (60_000, 7000));
+            assert_eq!(
+                (t.ms(old, Class::UdpSingle), t.ms(new, Class::UdpSingle)),
+                (60_000, 7000)
+            );
             assert_ne!(old, new);
         }
-        assert_eq!(t.find(Some("new")) & 0xffff, old & 0xffff, "the place was used again");
+        assert_eq!(
+            t.find(Some("new")) & 0xffff,
+            old & 0xffff,
+            "the place was used again"
+        );
     }
 }

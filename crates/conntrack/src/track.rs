@@ -405,7 +405,7 @@ impl Conntrack {
                     Class::UdpSingle
                 }
             };
-            r.touch(now_ms + self.timeouts.ms(r.policy(), class));
+            self.touch(h.number, r, now_ms + self.timeouts.ms(r.policy(), class));
             Some(matches!(class, Class::IcmpReply | Class::UdpMultiple))
         };
         match established {
@@ -414,6 +414,14 @@ impl Conntrack {
             None => *state = INV,
         }
         Moved::Stays
+    }
+
+    /// Lets a connection live until then.
+    #[inline]
+    pub(crate) fn touch(&self, number: u32, r: &Record, expires_ms: u64) {
+        if r.touch(expires_ms) {
+            self.slots.look_at(number, expires_ms);
+        }
     }
 
     /// Whether the connection is established; `Some(None)`: the segment is invalid; `None`: it is over, and
@@ -457,7 +465,7 @@ impl Conntrack {
             if class != Class::TcpEstablished {
                 self.leaves(h.number, r);
             }
-            r.touch(now_ms + self.timeouts.ms(r.policy(), class));
+            self.touch(h.number, r, now_ms + self.timeouts.ms(r.policy(), class));
         }
         if out.bypassed {
             v.events.add(Event::TcpUnchecked);
@@ -683,14 +691,18 @@ impl Conntrack {
         };
         let entry = Entry { number, generation };
         let publish = || record.publish(new.label != 0);
-        self.index
-            .insert(entry, hashes, judge, publish)
-            .map_err(|e| match e {
-                NotInserted::Taken(true) => Refused::Taken,
-                NotInserted::Taken(false) => Refused::Why(Event::NatExhausted),
-                NotInserted::Full => Refused::Why(Event::NoRoom),
-                NotInserted::Busy => Refused::Why(Event::Busy),
-            })
+        // Before others find it, who may have other times for it.
+        self.slots.look_at(number, new.expires_ms);
+        let inserted = self.index.insert(entry, hashes, judge, publish);
+        if inserted.is_err() {
+            self.slots.look_never(number);
+        }
+        inserted.map_err(|e| match e {
+            NotInserted::Taken(true) => Refused::Taken,
+            NotInserted::Taken(false) => Refused::Why(Event::NatExhausted),
+            NotInserted::Full => Refused::Why(Event::NoRoom),
+            NotInserted::Busy => Refused::Why(Event::Busy),
+        })
     }
 
     /// What the packet carries from here on.

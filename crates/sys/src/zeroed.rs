@@ -135,25 +135,27 @@ impl<T> Zeroed<T> {
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
-    /// Joins the small pages around value `at` of a table in a file to a huge page (`MADV_COLLAPSE`, Linux
-    /// 6.1), if all of that page belongs to the table, and gives the number of the first value behind it.
-    /// Takes up to a millisecond, in which others who touch the page may have to wait. `Err`: this system
-    /// does not do it, or not now.
+    /// The first value that begins behind the huge page in which value `at` begins.
+    pub fn next_page(&self, at: usize) -> usize {
+        let start = at.saturating_mul(size_of::<T>()) & !(HUGE - 1);
+        start.saturating_add(HUGE).div_ceil(size_of::<T>())
+    }
+    /// Joins the small pages around the beginning of value `at` to a huge page (`MADV_COLLAPSE`, Linux 6.1),
+    /// if all of that belongs to the table. Who touches it meanwhile waits, up to some milliseconds.
     ///
     /// # Errors
-    /// What madvise(2) says.
-    pub fn join_pages(&self, at: usize) -> io::Result<usize> {
+    /// What madvise(2) says: this system does not do it, or not now; or nobody has touched any of the pages.
+    pub fn join_pages(&self, at: usize) -> io::Result<()> {
         const MADV_COLLAPSE: libc::c_int = 25;
-        let bytes = self.len * size_of::<T>();
         let start = at.saturating_mul(size_of::<T>()) & !(HUGE - 1);
-        let end = start.saturating_add(HUGE);
-        if end <= bytes && !cfg!(miri) {
-            // SAFETY: `start` is below the table's bytes.
-            let page = unsafe { self.ptr.cast::<u8>().add(start) };
-            // SAFETY: the range is within the mapping, and what is in it stays what it is.
-            cvt(unsafe { libc::madvise(page.as_ptr().cast(), HUGE, MADV_COLLAPSE) })?;
+        if start.saturating_add(HUGE) > self.len * size_of::<T>() || cfg!(miri) {
+            return Ok(());
         }
-        Ok(end.div_ceil(size_of::<T>()))
+        // SAFETY: `start` is below the table's bytes.
+        let page = unsafe { self.ptr.cast::<u8>().add(start) };
+        // SAFETY: the range is within the mapping, and what is in it stays what it is.
+        cvt(unsafe { libc::madvise(page.as_ptr().cast(), HUGE, MADV_COLLAPSE) })?;
+        Ok(())
     }
 }
 
@@ -280,10 +282,13 @@ mod tests {
             assert_eq!((other.load(0), other.load(len - 1)), (0, 7));
             other.store(3, 9);
             assert_eq!(t[3].load(Relaxed), 9);
-            // Joined or not, all stays what it is. Behind the only page that is whole comes the next.
-            match t.join_pages(3) {
-                Ok(next) => assert_eq!(next, HUGE / 8),
-                Err(e) => println!("no huge pages for files: {e}"),
+            assert_eq!(
+                [0, 3, HUGE / 8].map(|at| t.next_page(at)),
+                [HUGE / 8, HUGE / 8, HUGE / 4]
+            );
+            // Joined or not, all stays what it is.
+            if let Err(e) = t.join_pages(3) {
+                println!("no huge pages for files: {e}");
             }
             t[5].store(4, Relaxed);
             assert_eq!([3, 5, len - 1].map(|at| other.load(at)), [9, 4, 7]);

@@ -86,6 +86,8 @@ pub(super) fn start(
 /// How often the sweeper looks for connections that are over, and how many records it looks at in a row.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 const SWEEP_STEP: u32 = 4096;
+/// How often it makes memory ready for connections to come.
+const PREPARE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Starts the sweeper, which frees connections and fragments whose time is over; it ends with
 /// [`Shared::stop`].
@@ -94,8 +96,14 @@ pub(super) fn start_sweeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>, Data
     let thread = std::thread::Builder::new()
         .name("ct_clean".into())
         .spawn(move || {
+            let mut last = Instant::now();
             while !shared.stop.load(Relaxed) {
-                std::thread::park_timeout(SWEEP_INTERVAL);
+                std::thread::park_timeout(PREPARE_INTERVAL);
+                shared.conntrack.prepare();
+                if last.elapsed() < SWEEP_INTERVAL {
+                    continue;
+                }
+                last = Instant::now();
                 in_slices(&shared, || {
                     let more = !shared.fragments.sweep(shared.clock.now_ms());
                     (more, Duration::ZERO)
