@@ -29,8 +29,8 @@ pub enum Pages {
     Huge2M,
 }
 
-/// Makes a nameless file of `len` zero bytes (memfd_create(2)) that other processes can map. `name` is for
-/// `/proc/PID/maps`.
+/// Makes a nameless file of `len` zero bytes (memfd_create(2)) that other processes can map, and that may be
+/// sealed. `name` is for `/proc/PID/maps`.
 ///
 /// # Errors
 /// What memfd_create(2) and ftruncate(2) say; `InvalidInput` for a name with a zero byte.
@@ -39,7 +39,7 @@ pub fn memfd(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
         Pages::Normal => MemfdFlags::empty(),
         Pages::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
     };
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | huge)?;
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge)?;
     ftruncate(&fd, len)?;
     Ok(fd)
 }

@@ -14,6 +14,7 @@
 
 use crate::cvt;
 use crate::mmap::{Pages, memfd};
+use rustix::fs::{SealFlags, fcntl_add_seals};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -59,6 +60,8 @@ impl<T: FromZeros> Zeroed<T> {
     {
         let bytes = Self::bytes(len)?;
         let file = memfd(name, bytes as u64, Pages::Normal)?;
+        // Reading what was cut off would end this process (SIGBUS).
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
         Self::map(len, true, Some(file))
     }
     fn bytes(len: usize) -> io::Result<usize> {
@@ -106,7 +109,7 @@ impl<T: FromZeros> Zeroed<T> {
         };
         if let Some(file) = &table.file {
             // SAFETY: it takes the place of a part of the mapping above, which nobody has seen; the file has
-            // that many bytes, and nobody cuts it, since its only descriptor is here.
+            // that many bytes, and is sealed against being cut.
             let place = unsafe {
                 libc::mmap(
                     ptr.as_ptr().cast(),
@@ -130,8 +133,7 @@ impl<T: FromZeros> Zeroed<T> {
 }
 
 impl<T> Zeroed<T> {
-    /// The file that it is a mapping of, if [`Zeroed::in_file`] made it. Whoever cuts the file ends this
-    /// process: seal it (`F_SEAL_SHRINK`) before a stranger gets it.
+    /// The file that it is a mapping of, if [`Zeroed::in_file`] made it. It is sealed: nobody can cut it.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
@@ -279,6 +281,10 @@ mod tests {
             let t = Zeroed::<AtomicU64>::in_file("test", len).unwrap();
             t[len - 1].store(7, Relaxed);
             let other = crate::shared_words::SharedWords::of_fd(t.file().unwrap(), len).unwrap();
+            assert!(
+                rustix::fs::ftruncate(t.file().unwrap(), 0).is_err(),
+                "it is sealed"
+            );
             assert_eq!((other.load(0), other.load(len - 1)), (0, 7));
             other.store(3, 9);
             assert_eq!(t[3].load(Relaxed), 9);
