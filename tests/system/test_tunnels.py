@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -109,6 +110,81 @@ def scenario_geneve_between_switches(lab):
         assert "tnl_push(" in flows and "tnl_pop(" in flows and "tun_id=0x4d" in flows, flows
         drops = sw.appctl("coverage/show")
         assert "tunnel_pop_error" not in drops and "tunnel_bad_csum" not in drops, drops
+
+
+BURST = """
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect(("10.5.0.2", 5204))
+for n in range(150):
+    s.send(b"%d" % n)
+"""
+TAKE = """
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 21)
+s.bind(("10.5.0.2", 5204))
+print("ready", flush=True)
+s.settimeout(20)
+got = []
+try:
+    while len(got) < 150:
+        got.append(int(s.recv(100)))
+except TimeoutError:
+    pass
+print("all in order" if got == list(range(150)) else f"{len(got)}: {got}")
+"""
+
+
+def first_packets(lab, v6):
+    """Nobody knows anybody: neither the first datagrams of a burst nor the first ping is lost."""
+    switches, pods = nodes(lab, "geneve", v6=v6, csum="true")
+    for sw in switches:
+        # The kernel sees what comes in by the cable, too, and would answer for br-ex with the address of that.
+        lab.net.run(sw.netns, "sysctl", "-qw", "net.ipv4.conf.up0.arp_ignore=1")
+    drops = lambda: [line for sw in switches for line in sw.appctl("coverage/show").splitlines() if "drop_action_tunnel" in line]
+    mac = json.loads(lab.net.run(pods[1], "ip", "-j", "link", "show", "eth0"))[0]["address"]
+    lab.net.ip(pods[0], "neigh", "replace", "10.5.0.2", "lladdr", mac, "dev", "eth0")
+    wait_for("a way out", lambda: all("tunnel_egress_iface=br-ex" in sw.get("interface", "tun0", "status") for sw in switches), 30)
+    for sw in switches:
+        assert "br-ex" not in sw.appctl("tnl/neigh/show")
+    receiver = subprocess.Popen(["ip", "netns", "exec", pods[1], "timeout", "60", "python3", "-c", TAKE], stdout=subprocess.PIPE, text=True)
+    assert receiver.stdout.readline() == "ready\n"
+    lab.net.run(pods[0], "python3", "-c", BURST)
+    out, _ = receiver.communicate(timeout=60)
+    assert out == "all in order\n", out
+    assert not drops(), drops()
+    # Now the pods do not know each other either, and the switches know nobody again.
+    lab.net.ip(pods[0], "neigh", "del", "10.5.0.2", "dev", "eth0")
+    for sw in switches:
+        sw.appctl("tnl/neigh/flush")
+        lab.net.ip(sw.netns, "neigh", "flush", "dev", "br-ex")
+    lab.net.ping(pods[0], "10.5.0.2", count=1)
+    assert not drops(), drops()
+
+
+@limit(120)
+def scenario_first_packets_wait_for_the_neighbour(lab):
+    first_packets(lab, v6=False)
+
+
+@limit(120)
+def scenario_first_packets_wait_for_the_neighbour_over_ipv6(lab):
+    first_packets(lab, v6=True)
+
+
+@limit(120)
+def scenario_nobody_answers(lab):
+    """The other node is away: what waits is bounded, and dropped by name."""
+    (sw, other), pods = nodes(lab, "geneve")
+    lab.net.ip(other.netns, "addr", "flush", "dev", "br-ex")
+    lab.net.ip(pods[0], "neigh", "replace", "10.5.0.2", "lladdr", "02:00:00:00:00:77", "dev", "eth0")
+    wait_for("a way out", lambda: "tunnel_egress_iface=br-ex" in sw.get("interface", "tun0", "status"), 30)
+    for _ in range(4):
+        lab.net.run(pods[0], "python3", "-c", BURST)
+    count = lambda: sum(int(n) for n in re.findall(r"drop_action_tunnel_neighbour .*total: (\d+)", sw.appctl("coverage/show")))
+    wait_for("the overflow", lambda: 600 - 256 <= count() < 600, 30)
+    wait_for("the end of their time", lambda: count() >= 600, 30)
 
 
 RECEIVE = """

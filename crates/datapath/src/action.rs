@@ -195,8 +195,21 @@ pub enum Action {
     TunnelPop(Arc<TunnelPop>),
     /// Remember which tunnel the packet is to go into, for an output to a tunnel's port.
     SetTunnel(Arc<TunnelKey>),
+    /// Keep a copy of the packet as it is now until something changes, then look it up again.
+    Wait(Wait),
     /// Drop here, explicitly.
     Drop(DropReason),
+}
+
+/// What a packet waits for: that the generation of a slot moves ([`crate::Generations`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Wait {
+    /// Which slot.
+    pub slot: u16,
+    /// Its generation while there is still something to wait for.
+    pub generation: u64,
+    /// Then the packet is looked up under this recirculation id.
+    pub recirc: u32,
 }
 
 /// Which tunnel a packet is to go into.

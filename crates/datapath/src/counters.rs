@@ -105,6 +105,8 @@ worker_counters! {
     packets,
     /// Packets looked up once more on their way.
     recirculated,
+    /// Packets that had to wait for a neighbour.
+    waited,
     /// Bursts that were not empty.
     bursts,
     /// Equal to the packet before.

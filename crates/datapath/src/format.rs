@@ -68,14 +68,16 @@ pub fn ufid(key: &FlowKey, mask: &FlowMask) -> String {
 /// A list of actions; `drop` for an empty one.
 pub fn format_actions(actions: &[Action], names: PortNames<'_>) -> String {
     let mut s = String::new();
-    if actions.is_empty() {
-        s.push_str("drop");
-    }
-    for (i, a) in actions.iter().enumerate() {
+    // In Open vSwitch nothing waits: what would is dropped.
+    let shown = actions.iter().filter(|a| !matches!(a, Action::Wait(_)));
+    for (i, a) in shown.enumerate() {
         if i > 0 {
             s.push(',');
         }
         action(&mut s, a, names);
+    }
+    if s.is_empty() {
+        s.push_str("drop");
     }
     s
 }
@@ -377,6 +379,7 @@ fn action(s: &mut String, a: &Action, names: PortNames<'_>) {
         }
         Action::Ct(_) | Action::CtClear => ct::action(s, a),
         Action::TunnelPush(_) | Action::TunnelPop(_) | Action::SetTunnel(_) => tunnel::action(s, a, names),
+        Action::Wait(_) => {}
         Action::Drop(_) => s.push_str("drop"),
     }
 }

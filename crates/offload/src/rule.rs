@@ -647,6 +647,7 @@ fn name_of(action: &Action) -> &'static str {
         Action::TunnelPush(_) => "tnl_push",
         Action::TunnelPop(_) => "tnl_pop",
         Action::SetTunnel(_) => "set(tunnel)",
+        Action::Wait(_) => "a packet that waits for a neighbour",
         Action::Output(_)
         | Action::SetEth { .. }
         | Action::SetIpv4 { .. }

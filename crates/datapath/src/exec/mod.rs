@@ -427,6 +427,10 @@ impl Exec<'_> {
                         Err(kind) => Err(kind),
                     }
                 }
+                Op::Wait(wait) => match self.recirculate(Goes::Later(*wait), false, *id, meta, *ct) {
+                    Ok(()) => return true,
+                    Err(kind) => Err(kind),
+                },
                 Op::Ct(action) if self.is_fragment(meta) => match self.track_fragment(action, going) {
                     Gathered::Alone(known) => {
                         going.ct = Some(known);

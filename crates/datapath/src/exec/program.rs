@@ -7,7 +7,7 @@
 //! **Invariant.** A packet that an [`Op::Output`] took is not written any more: every write is preceded by an
 //! [`Op::Copy`] since the last output of the same packet. One copy too many is the safe error.
 
-use crate::action::{Action, DropReason, Upcall};
+use crate::action::{Action, DropReason, Upcall, Wait};
 use crate::drops::DropKind;
 use crate::exec::encap;
 use crate::exec::meter::Meter;
@@ -59,6 +59,8 @@ pub(crate) enum Op {
         /// A copy.
         copy: bool,
     },
+    /// Have a copy wait.
+    Wait(Wait),
     /// Unless the packet is longer than `len`, go on at `at`.
     Shorter {
         /// Bytes.
@@ -126,6 +128,8 @@ pub(crate) enum Goes {
     Recirc(u32),
     /// As one out of a tunnel; this step of the program says which.
     Pop(u16),
+    /// Later, when what it waits for has come.
+    Later(Wait),
 }
 
 impl Goes {
@@ -135,6 +139,7 @@ impl Goes {
         match self {
             Self::Recirc(id) => id,
             Self::Pop(_) => 0,
+            Self::Later(wait) => wait.recirc,
         }
     }
     /// A [`Goes::Pop`] of this step.
@@ -179,7 +184,7 @@ impl Program {
             recirculates: c
                 .ops
                 .iter()
-                .any(|op| matches!(op, Op::Recirc { .. } | Op::Pop { .. })),
+                .any(|op| matches!(op, Op::Recirc { .. } | Op::Pop { .. } | Op::Wait(_))),
             tracks: c.ops.iter().any(|op| matches!(op, Op::Ct(_) | Op::CtClear)),
             ops: c.ops.into(),
         };
@@ -402,6 +407,7 @@ impl Compiler {
                     let pop = Arc::clone(pop);
                     self.ops.push(Op::Pop { pop, copy });
                 }
+                Action::Wait(wait) => self.ops.push(Op::Wait(*wait)),
                 // For a tunnel's port, whose device is none: it counts what comes as dropped.
                 Action::SetTunnel(_) => {}
                 Action::TunnelPush(_) => {

@@ -14,5 +14,6 @@ mod ports;
 mod raced;
 mod recirc;
 mod tunnels;
+mod waiting;
 
 pub(crate) use fake::{FakePort, Tally, Toy, ToyRule, udp};

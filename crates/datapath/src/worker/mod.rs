@@ -23,6 +23,7 @@ mod recirc;
 mod tracked;
 mod turn;
 mod wait;
+mod waiting;
 
 pub(crate) use command::{Binding, Command, CommandTx, Injected, Reply, WORKER_TIMEOUT, command_ring};
 
@@ -340,6 +341,8 @@ pub(crate) struct Worker {
     scratch: Scratch,
     /// Segments of frames from tunnels that wait for others.
     frames: Frames,
+    /// Packets that wait for a neighbour.
+    waiting: waiting::Waiting,
     owed: owed::Owed,
     upcalls: UpcallTx,
     commands: Consumer<Command>,
@@ -418,6 +421,7 @@ impl Worker {
                 room: None,
             },
             frames: Frames::default(),
+            waiting: waiting::Waiting::default(),
             owed: owed::Owed::default(),
             upcalls: p.upcalls,
             commands: p.commands,
@@ -478,6 +482,7 @@ impl Worker {
     /// A bounded piece of housekeeping.
     fn maintain(&mut self) {
         self.expire_segments();
+        self.end_waiting();
         if self.findings.is_empty() {
             return self.reap();
         }

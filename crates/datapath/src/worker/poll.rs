@@ -78,6 +78,10 @@ impl Worker {
             if slot.turn.is_dear() && !self.scratch.sources.is_empty() {
                 t = self.forward(t);
             }
+            if self.scratch.sources.is_empty() {
+                // What stands behind these in a queue does not overtake them.
+                self.end_waiting();
+            }
             let slot = &mut self.rx[i];
             let most = slot.turn.most(match was_active {
                 _ if alone => Others::None,

@@ -223,7 +223,7 @@ impl Carried<'_> {
     }
     /// Adds it to a key. Where that has no headers, `headers` says them.
     #[inline(always)]
-    fn add(&self, key: &mut FlowKey, headers: Option<&CompactKey>) {
+    pub(super) fn add(&self, key: &mut FlowKey, headers: Option<&CompactKey>) {
         if let Some(before) = self.before {
             key.copy_carried(before);
         }
@@ -470,9 +470,14 @@ impl Worker {
                 going = next.going();
                 continue;
             }
-            let Some(Recirculated { id, goes, meta, ct }) = s.recirc.take() else {
+            let Some(came) = s.recirc.take() else {
                 continue;
             };
+            if let Goes::Later(wait) = came.goes {
+                self.have_wait(st, r, &wait, &came);
+                continue;
+            }
+            let Recirculated { id, goes, meta, ct } = came;
             let mut next = s.stage(goes.id());
             next.top = false;
             let how = self.how(meta.packet_type);

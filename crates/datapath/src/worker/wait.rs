@@ -147,8 +147,9 @@ impl Worker {
 
     fn sleep(&mut self) {
         let mut work = false;
-        // What the revalidator had no room to hear of is told a little later; segments do not wait for ever.
-        let mut poll_only = self.cache.has_doomed() || self.frames.any();
+        // What the revalidator had no room to hear of is told a little later; segments do not wait for ever, nor
+        // packets for a neighbour, who may be told of to another worker.
+        let mut poll_only = self.cache.has_doomed() || self.frames.any() || self.waiting.any();
         for slot in &mut self.rx {
             work |= slot.queue.arm();
             poll_only |= slot.watched.is_none();

@@ -11,7 +11,8 @@
 //! **What an answer depends on.** The route, the neighbour, the addresses of this host, and where tunnels end
 //! ([`Part::TunnelEnds`]).
 
-use super::ctx::Ctx;
+use super::ctx::{Ctx, key_port};
+use super::recirc::{Frozen, Left};
 use super::report::Kind;
 use super::tunnel::fields;
 use crate::features::Feature;
@@ -19,11 +20,11 @@ use crate::model::{Binding, BridgeView, PortView};
 use crate::parts::Part;
 use crate::tunnels::{Tunnel, address};
 use crate::underlay::Underlay;
-use heddle_datapath::action::{Action as DpAction, DropReason};
+use heddle_datapath::action::{Action as DpAction, DropReason, Wait};
 use heddle_datapath::{Credit, PortNo};
 use heddle_flow::key::{frag, tun_flag};
 use heddle_flow::{FlowKey, packet_type};
-use heddle_openflow::Port;
+use heddle_openflow::{Action, Port};
 use heddle_tunnel::config::Key;
 use heddle_tunnel::neigh::Entry;
 use heddle_tunnel::routes::{Query, Route};
@@ -74,17 +75,69 @@ impl<'w> Ctx<'w> {
         self.bridge.features.has(Feature::TnlPushPop)
     }
 
-    /// Outputs the packet, whose tunnel is in `flow`, with outer headers.
-    pub(super) fn native_output(&mut self, from: &PortView, tunnel: &Tunnel, last: bool) {
+    /// Outputs the packet, whose tunnel is in `flow`, with outer headers. `true`: it waits for a neighbour, and
+    /// nothing was sent.
+    pub(super) fn native_output(&mut self, from: &PortView, tunnel: &Tunnel, last: bool) -> bool {
+        let Some(way) = self.way_out() else { return false };
+        match self.next_mac(&way) {
+            Ok(mac) => self.send_out(from, tunnel, (&way, mac), last),
+            Err(asked) => return asked && self.wait_for(from, &way),
+        }
+        false
+    }
+
+    /// Has the packet wait for the next host on its way, which was asked for, and be output then. `false`: it
+    /// does not.
+    fn wait_for(&mut self, from: &PortView, way: &Way<'_>) -> bool {
+        if self.report.is_some() {
+            return false;
+        }
+        let thing = self.underlay.neighbours.thing(&way.bridge.name, way.next);
+        let slot = Underlay::slot(thing);
+        // As it was before the neighbour was looked for.
+        let Some(dep) = self.out.deps.iter().find(|d| d.slot == slot).copied() else {
+            return false;
+        };
+        let port = match key_port(from.no) == self.flow.in_port {
+            true => Port::IN_PORT,
+            false => from.no,
+        };
+        let output = Action::Output { port, max_len: 0 };
+        let frozen = Frozen {
+            bridge: self.bridge.id,
+            table: 0,
+            metadata: self.kept_metadata(),
+            own_tunnel: false,
+            stack: Vec::new(),
+            was_mpls: self.was_mpls,
+            conntracked: self.is_tracked(),
+            // They have it now.
+            mirrored: u32::MAX,
+            hash: None,
+            steps: vec![Left::Action(output)],
+            action_set: Vec::new(),
+            userdata: Vec::new(),
+        };
+        let Some(held) = self.recircs.take(frozen, self.reading) else {
+            return false;
+        };
+        self.emit(DpAction::Wait(Wait {
+            slot,
+            generation: dep.generation,
+            recirc: held.id,
+        }));
+        self.out.credits.push(held);
+        true
+    }
+
+    fn send_out(&mut self, from: &PortView, tunnel: &Tunnel, (way, mac): (&Way<'w>, [u8; 6]), last: bool) {
         let at = self.out.actions.len();
-        let Some(way) = self.way_out() else { return };
-        let Some(mac) = self.next_mac(&way) else { return };
         let text = |mac: [u8; 6]| mac.map(|b| format!("{b:02x}")).join(":");
         self.report(Kind::Detail, || {
             let (from, to) = (text(way.port.mac), text(mac));
             format!("tunneling from {from} {} to {to} {}", way.route.source, way.next)
         });
-        let outer = self.outer(tunnel, &way, mac);
+        let outer = self.outer(tunnel, way, mac);
         let Some((outer, mut push)) = outer.and_then(|o| o.build().ok().map(|push| (o, push))) else {
             self.warn("native tunnel header build failed");
             self.drop_hint.get_or_insert(DropReason::TunnelAddress);
@@ -179,34 +232,34 @@ impl<'w> Ctx<'w> {
         })
     }
 
-    /// The Ethernet address of the next host.
-    fn next_mac(&mut self, way: &Way<'_>) -> Option<[u8; 6]> {
+    /// The Ethernet address of the next host, or whether it was asked for.
+    fn next_mac(&mut self, way: &Way<'_>) -> Result<[u8; 6], bool> {
         let (bridge, next) = (&way.bridge.name, way.next);
         let neighbours = &self.underlay.neighbours;
         self.depend(Underlay::slot(neighbours.thing(bridge, next)));
         if let Some(entry) = neighbours.find(bridge, next, self.now_ms) {
             let mac = entry.mac;
             self.out.credits.push(Arc::new(Used(entry)));
-            return Some(mac);
+            return Ok(mac);
         }
-        let known = neighbours.lookup(bridge, next, self.now_ms);
-        if known.is_none() {
-            self.report(Kind::Detail, || {
-                let request = if next.is_ipv4() { "ARP" } else { "ND" };
-                format!("neighbor cache miss for {next} on bridge {bridge}, sending {request} request")
-            });
-            self.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
-            // An entry that is looked at again asks too: the way may have appeared just now, and the packet
-            // after that should not be the one that is lost. A trace without a packet does not; then, and
-            // where nobody could be asked, the next packet is to ask.
-            let asked = (self.learn || self.report.is_none()) && {
-                let source = way.route.source;
-                let port = way.port.no;
-                self.underlay.ask(way.bridge, port, source, next, self.now_ms)
-            };
-            self.out.uncacheable |= !asked;
+        if let Some(mac) = neighbours.lookup(bridge, next, self.now_ms) {
+            return Ok(mac);
         }
-        known
+        self.report(Kind::Detail, || {
+            let request = if next.is_ipv4() { "ARP" } else { "ND" };
+            format!("neighbor cache miss for {next} on bridge {bridge}, sending {request} request")
+        });
+        self.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
+        // An entry that is looked at again asks too: the way may have appeared just now, and the packet
+        // after that should not be the one that is lost. A trace without a packet does not; then, and
+        // where nobody could be asked, the next packet is to ask.
+        let asked = (self.learn || self.report.is_none()) && {
+            let source = way.route.source;
+            let port = way.port.no;
+            self.underlay.ask(way.bridge, port, source, next, self.now_ms)
+        };
+        self.out.uncacheable |= !asked;
+        Err(asked)
     }
 
     /// The headers that the tunnel's fields ask for; `None`: there are none such.

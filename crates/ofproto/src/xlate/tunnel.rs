@@ -76,8 +76,9 @@ impl Ctx<'_> {
                 self.warn("Not tunneling to our own address");
                 self.drop_hint.get_or_insert(DropReason::TunnelAddress);
             } else {
-                self.credit(&port.patch_tx);
-                self.send_into(port, tunnel, &before, last);
+                if self.send_into(port, tunnel, &before, last) {
+                    self.credit(&port.patch_tx);
+                }
             }
         } else {
             self.warn("Tunneling decided against output");
@@ -181,18 +182,19 @@ impl Ctx<'_> {
     }
 
     /// Emits what sends the packet by the tunnel, whose fields are in `flow`; `before`: as the pipeline had
-    /// it.
-    fn send_into(&mut self, port: &PortView, tunnel: &Tunnel, before: &FlowKey, last: bool) {
+    /// it. `false`: it waits, and is output again.
+    fn send_into(&mut self, port: &PortView, tunnel: &Tunnel, before: &FlowKey, last: bool) -> bool {
         if self.is_native() {
             self.detail("output to native tunnel");
             self.commit();
-            return self.native_output(port, tunnel, last);
+            return !self.native_output(port, tunnel, last);
         }
         self.detail("output to kernel tunnel");
         self.set_tunnel(&tunnel.config);
         self.flow.copy_tunnel(before);
         self.commit();
         self.emit(DpAction::Output(tunnel.dp));
+        true
     }
 
     /// Emits that the packet is to go into this tunnel, unless it was the last that was said.

@@ -300,6 +300,7 @@ fn workers(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
     let events = [
         ("packets", "packets"),
         ("recirculated", "recirculated"),
+        ("waited", "waited"),
         ("bursts", "bursts"),
         ("sleeps", "sleeps"),
         ("revalidated", "revalidated"),

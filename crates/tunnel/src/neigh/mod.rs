@@ -275,8 +275,10 @@ impl Neighbours {
         self.drop_if(|e| e.origin == origin);
     }
 
-    /// Drops all entries, or those of a bridge. What the kernel knows stays known.
+    /// Drops all entries, or those of a bridge, and forgets that others were asked for. What the kernel knows
+    /// stays known.
     pub fn flush(&self, bridge: Option<&str>) {
+        self.forget_questions(bridge);
         self.drop_if(|e| bridge.is_none_or(|b| *e.key.bridge == *b));
     }
 

@@ -94,6 +94,19 @@ impl Neighbours {
         (0..n).map_while(|_| self.questions.waiting.pop()).collect()
     }
 
+    /// Forgets what was asked: who misses it asks anew, those who wait for an answer too.
+    pub(super) fn forget_questions(&self, bridge: Option<&str>) {
+        let mut ended = Vec::new();
+        self.questions.open.lock().retain(|thing, (_, of, _)| {
+            let stays = bridge.is_some_and(|b| *b != **of);
+            if !stays {
+                ended.push(*thing);
+            }
+            stays
+        });
+        ended.into_iter().for_each(|thing| (self.tell)(thing));
+    }
+
     /// Ends questions that were open for long enough, and tells of those that have no answer.
     pub(super) fn end_questions(&self, now_ms: u64) {
         let mut ended = Vec::new();

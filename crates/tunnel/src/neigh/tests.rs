@@ -315,6 +315,14 @@ fn questions_are_asked_once_a_second() {
     }
     assert_eq!(n.ask("br0", &question(5), 0), Asked::Busy);
     assert_eq!(n.questions().len(), MAX_OPEN + 1);
+    n.flush(Some("br0"));
+    assert_eq!(n.ask("br1", &question(1), 0), Asked::Open, "of another bridge");
+    n.flush(Some("br1"));
+    assert!(
+        take(&told).contains(&n.thing("br1", ip(1))),
+        "who waits asks again"
+    );
+    assert_eq!(n.ask("br1", &question(1), 0), Asked::New);
 }
 
 #[test]
