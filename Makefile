@@ -5,7 +5,7 @@
 #   make conformance [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
 #   make ovn [QUICK=1] [OVN=sid] [SCALE=1] [OWN=1] [ARGS="--encap vxlan"]
-#   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments headers"]
+#   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments fragments headers"]
 #   make cri [ARGS="rolled"]
 #   make k8s [ARGS="--only rolled"]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk] [PODS=1]
@@ -19,7 +19,7 @@ DEBS ?= $(abspath $(TARGET)/debs)
 MANUAL = $(abspath $(TARGET))/manual
 BENCH ?= pods vhost switch rules
 RESULTS := $(TARGET)/bench/last
-FUZZ ?= rings sessions messages connections segments headers
+FUZZ ?= rings sessions messages connections segments fragments headers
 export KEEP QUICK GUEST
 
 .PHONY: install uninstall deb help setup build demo test props doors bench conformance controllers ovn cri k8s lab fuzz models fmt lint clean
@@ -115,11 +115,11 @@ k8s: build ## A Kubernetes node, its kubelet and API server, on Heddle with hedd
 lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer; PODS=1: pods on VDUSE instead)
 	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) $(if $(PODS),vduse ebpf) --switch $(or $(SWITCH),heddle)
 
-fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller, connection tracking against hostile ends, headers of tunnels (SECONDS=180; KEEP=1 renews the corpora)
+fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller, connection tracking and fragments against hostile ends, headers of tunnels (SECONDS=180; KEEP=1 renews the corpora)
 	@each=$$(( ($(or $(SECONDS),180) + $(words $(FUZZ)) - 1) / $(words $(FUZZ)) )); for part in $(FUZZ); do case $$part in \
 	   rings) where=heddle-virtio:ring::tests::fuzz;; sessions) where=heddle-vhost-user:backend::tests::fuzz;; \
 	   messages) where=heddle-openflow:tests::fuzz;; connections) where=heddle-ofproto:conn::tests::fuzz;; segments) where=heddle-conntrack:tests::fuzz;; \
-	   headers) where=heddle-tunnel:tests::fuzz;; \
+	   fragments) where=heddle-conntrack:ipf::tests::fuzz;; headers) where=heddle-tunnel:tests::fuzz;; \
 	   *) echo "no such part: $$part"; exit 2;; esac; \
 	   FUZZ_SECONDS=$$each $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package $${where%%:*} --lib $${where#*:}::go_on -- --ignored --nocapture || exit 1; done
 

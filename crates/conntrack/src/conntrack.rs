@@ -134,8 +134,8 @@ impl Conntrack {
         self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
     }
 
-    /// The file that all records are in, 192 bytes each, for another process that is to map it. The first word
-    /// of a record has its zone, protocol, flags and generation, the sixth says whether it is in use.
+    /// The file that all records are in, 192 bytes each, for another process that is to map it. The first
+    /// word of a record has its zone, protocol, flags and generation, the sixth says whether it is in use.
     pub fn records_file(&self) -> Option<BorrowedFd<'_>> {
         self.slots.file()
     }

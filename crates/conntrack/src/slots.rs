@@ -8,14 +8,14 @@
 //! **Use again.** Who frees a record says so to [`Slots::put_aside`]; its number is given away again when all
 //! who read at that time have ended. That is work of the thread that sweeps.
 //!
-//! **Time.** Beside the records is a column of four bytes for each: the second from which on the sweeper has to
-//! look at it. The worker that makes a connection writes it, and whoever lets it live shorter than before;
-//! one that lives longer is not written: the sweeper looks, and moves it on. So it may be too early, never
-//! too late by more than the second that it is counted in.
+//! **Time.** Beside the records is a column of four bytes for each: the second from which on the sweeper has
+//! to look at it. The worker that makes a connection writes it, and whoever lets it live shorter than before.
+//! One that lives longer is not written: the sweeper looks, and moves it on. So it may be too early, not too
+//! late.
 //!
-//! **Memory.** Records are in a file without a name, which another process can map ([`Slots::file`]). A record
-//! has no pointers and no state outside of it that cannot be made anew from all of them: the index, the
-//! column, the numbers that are free.
+//! **Memory.** Records are in a file without a name, which another process can map ([`Slots::file`]). They
+//! have no pointers, and what is beside them can be made anew from all of them: the index, the column, the
+//! numbers that are free.
 
 use crate::events::Event;
 use crate::free_list::FreeList;

@@ -36,8 +36,8 @@ pub(crate) struct Prepared {
 }
 
 impl Conntrack {
-    /// Goes on from where the last call ended: looks at no more than `budget` records whose time has come, and
-    /// frees those that are over. `true`: it has come round.
+    /// Goes on from where the last call ended: looks at no more than `budget` records whose time has come,
+    /// and frees those that are over. `true`: it has come round.
     pub fn sweep(&self, now_ms: u64, budget: u32) -> bool {
         let used = self.slots.used();
         let from = self.sweep_at.load(Relaxed);

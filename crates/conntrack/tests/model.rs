@@ -3,8 +3,9 @@
 //!
 //! It fails where a fault is planted: the first side entered before the second, or entries that a split moves
 //! taken away before the head says so; a record that is published before it is filled, a state that is stored
-//! where it is to be exchanged, a label or windows without their locks, a label that counts before it is written. What is done before a thread is
-//! started is not told apart from what it does later, so readers are threads of their own.
+//! where it is to be exchanged, a label or windows without their locks, a label that counts before it is
+//! written. What is done before a thread is started is not told apart from what it does later, so readers are
+//! threads of their own.
 //!
 //! The files under test are compiled anew, with the model checker's atomics and with small buckets. What the
 //! model leaves out: epochs, which `heddle_sync` proves. The index is tried without records, of which an
@@ -342,8 +343,8 @@ fn no_move_is_lost() {
     });
 }
 
-/// Nobody reads half of a label, wherever its writer is put aside, and no writer keeps a reader: one that read
-/// as often as [`record::LABEL_TRIES`] without a label, with two writers, would panic.
+/// Nobody reads half of a label, wherever its writer is put aside, and no writer keeps a reader: one that
+/// read as often as [`record::LABEL_TRIES`] without a label, with two writers, would panic.
 #[test]
 fn readers_wait_for_no_writer() {
     model(3, || {

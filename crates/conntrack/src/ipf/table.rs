@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// How long a datagram may wait, as in Open vSwitch.
 pub(crate) const TIMEOUT_MS: u64 = 15_000;
 /// Memory that fragments may hold together, however few they are.
-const MAX_BYTES: usize = 16 << 20;
+pub(crate) const MAX_BYTES: usize = 16 << 20;
 
 /// Which datagram a fragment is of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -74,6 +74,12 @@ impl<T> Table<T> {
     }
     pub(crate) fn fragments(&self) -> usize {
         self.fragments
+    }
+
+    /// Bytes that they hold.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.bytes
     }
 
     /// Adds a fragment; `evicted` gets the datagrams that made room, which the caller forgets without the

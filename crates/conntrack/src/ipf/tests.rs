@@ -1,3 +1,5 @@
+mod fuzz;
+
 use super::*;
 use crate::Rewrite;
 use crate::packet::Subject;
