@@ -76,6 +76,9 @@ def shown(row):
         parts.append(f"{row['connections']} connections")
     if row.get("new_connections", 0) > 1:
         parts.append(f"{row['new_connections'] / 1e3:.0f} thousand new a second")
+    if row.get("longest_iteration"):
+        above, to = row["longest_iteration"]
+        parts.append(f"longest iteration {f'up to {to}' if to else f'over {above}'} cycles")
     if row.get("changes"):
         parts.append(f"{row['changes']:.0f} rules changed a second")
     if "idle_alone" in row:

@@ -26,6 +26,7 @@ class Case:
     hosts: int = 1          # so many other ends of tunnels
     csum: bool = False      # with a checksum in the outer UDP header
     ct: str = ""            # the rules stand behind `ct`: "track", or "snat" with translated sources
+    tcp: bool = False       # segments of TCP, which have no stamps: no latency
     expire: int = 0         # connections of UDP are over after so many seconds without packets; 0: after the usual time
     tso: bool = False
     touch: str = "heads"
@@ -44,6 +45,7 @@ class Case:
         words += [] if self.huge else ["4k"]
         words += [self.rules + (str(self.count) if self.count > 1 else "")] if self.rules != "in-port" else []
         words += [f"recirc{self.recirc}"] if self.recirc else []
+        words += ["tcp"] if self.tcp else []
         words += [f"ct_{self.ct}"] if self.ct else []
         words += [f"tunnel_{self.tunnel}"] if self.tunnel else []
         words += ["csum"] if self.csum else []
@@ -93,6 +95,7 @@ class Case:
         # A connection of UDP is established when it is answered.
         argv += ["--answers"] if self.answers else ["--both"] if self.both else []
         argv += ["--tso", "1448"] if self.tso else []
+        argv += ["--tcp", "--check", "lengths"] if self.tcp else []
         argv += ["--masks", str(self.masks)] if self.masks else []
         argv += ["--new-flows"] if self.new else []
         if self.storm:
@@ -120,9 +123,10 @@ class Case:
         if self.ct:
             nat = {"track": "", "snat": ",nat(src=10.255.0.1-10.255.0.250)"}[self.ct]
             known = ",nat" if nat else ""
-            stages += [f"table={at},udp,actions=ct(table={at + 1}{known})",
-                       f"table={at + 1},udp,ct_state=+trk+new,actions=ct(commit{nat}),resubmit(,{at + 2})",
-                       f"table={at + 1},udp,ct_state=+trk+est,actions=resubmit(,{at + 2})"]
+            proto = "tcp" if self.tcp else "udp"
+            stages += [f"table={at},{proto},actions=ct(table={at + 1}{known})",
+                       f"table={at + 1},{proto},ct_state=+trk+new,actions=ct(commit{nat}),resubmit(,{at + 2})",
+                       f"table={at + 1},{proto},ct_state=+trk+est,actions=resubmit(,{at + 2})"]
             at += 2
         rules = [f"table={at},{rule}" for rule in rules.splitlines()] if stages else [rules]
         return "\n".join(stages + rules)
@@ -180,7 +184,8 @@ SWITCH = {
                *recirculated(rules="exact", count=50_000, flows=50_000, changes=1_000),
                *recirculated(rules="tuple", storm="new-flows", ports=4),
                *recirculated(rules="tuple", storm="explosion", ports=4)],
-    "ct": [*(case for flows in (1, 1_000, 100_000, 1_000_000) for case in tracked(rules="normal", flows=flows)),
+    "ct": [*(case for tcp in (False, True) for flows in (1, 1_000, 100_000, 1_000_000)
+             for case in tracked(rules="normal", flows=flows, tcp=tcp)),
            Case(rules="normal", ct="track", new=True), Case(rules="normal", ct="snat", new=True),
            *(Case(rules="tuple", ct="track", storm="new-flows", expire=seconds, ports=4) for seconds in (0, 1))],
     "tunnel": [case for size in (64, 1518) for flows in (1, 10_000) for case in tunnelled(size=size, flows=flows)],

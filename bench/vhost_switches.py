@@ -21,6 +21,21 @@ PERF = re.compile(r"Rx packets:\s+(\d+)\s+\(\S+ Kpps, (\d+) cycles/pkt\)")
 HITS = re.compile(r"- (EMC|SMC|Megaflow) hits:\s+\d+\s+\(\s*([\d.]+) %(?:, ([\d.]+) subtbl)?")
 
 
+def longest(text):
+    """Between how many cycles the longest iteration of a forwarding thread took, as `pmd-perf-show` with histograms has it: the last
+    bin of the first column that is not empty. The last bin of all has no upper bound."""
+    rows = (line.split()[:2] for line in text.partition("cycles/it")[2].splitlines()[1:])
+    found, above = None, 0
+    for row in rows:
+        if len(row) < 2 or not row[1].isdigit():
+            break
+        to = None if row[0] == ">" else int(row[0])
+        if int(row[1]):
+            found = above, to
+        above = to
+    return found
+
+
 class Failed(Exception):
     """A measurement could not be made; the text says why."""
 
@@ -189,7 +204,7 @@ class Vhost:
         self.rules = self.mtu = None
         self.unixctl = None
         self.helpers = []
-        self.sleep, self.light, self.expire = 0, False, 0
+        self.sleep, self.light, self.expire, self.histograms = 0, False, 0, False
         self.underlay = None
 
     def setup(self, ports):
@@ -255,7 +270,7 @@ class Vhost:
         if self.dpdk and self.mtu not in (None, case.mtu()):
             # It makes a port's memory pool when a guest connects for the first time; an MTU that is set later goes unnoticed.
             self.close()
-            self.rules, self.mtu, self.sleep, self.light, self.expire = None, None, 0, False, 0
+            self.rules, self.mtu, self.sleep, self.light, self.expire, self.histograms = None, None, 0, False, 0, False
             self.setup(self.ports)
         if case.mtu() != self.mtu:
             self.switch.vsctl(*(word for port in range(self.ports) for word in (
@@ -279,6 +294,10 @@ class Vhost:
             self.unixctl.call("dpctl/ct-set-maxconns", str(MOST_CONNECTIONS))
             self.unixctl.call("dpctl/flush-conntrack")
             self.expire_after(case.expire)
+        # Histograms of iterations cost a little: only where the longest is wanted.
+        if bool(case.expire) != self.histograms:
+            self.histograms = bool(case.expire)
+            self.switch.vsctl("set", "open_vswitch", ".", f"other_config:pmd-perf-metrics={str(self.histograms).lower()}")
         wanted = case.recirc, case.ct, case.tunnel, case.hosts, case.csum, case.rule_sets()
         if wanted != self.rules:
             if case.tunnel and not self.underlay:
@@ -335,6 +354,8 @@ class Vhost:
 
         def ended():
             seen.update(self.cycles())
+            if case.expire:
+                seen["longest_iteration"] = longest(self.unixctl.call("dpif-netdev/pmd-perf-show", "-pmd", str(SWITCH_CORE)))
             if case.ct:
                 seen["connections"] = self.connections()
                 had, since = seen.pop("had")

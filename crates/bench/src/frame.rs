@@ -24,6 +24,8 @@ pub const PROBE_SHORTER: usize = 2;
 pub enum Shape {
     /// UDP over IPv4, of so many bytes (without the frame check sequence).
     Udp(usize),
+    /// A segment of TCP over IPv4, with a right checksum, which is why it has no stamp.
+    Tcp(usize),
     /// A TCP segment train over IPv4 of so many bytes that asks for segments of `mss` bytes of payload.
     Tso {
         /// Bytes of the frame.
@@ -37,31 +39,42 @@ impl Shape {
     /// Bytes of the frame.
     pub fn size(self) -> usize {
         match self {
-            Self::Udp(size) | Self::Tso { size, .. } => size,
+            Self::Udp(size) | Self::Tcp(size) | Self::Tso { size, .. } => size,
         }
     }
     /// Where the L4 payload begins.
     pub fn payload_at(self) -> usize {
         let l4 = match self {
             Self::Udp(_) => Udp::LEN,
-            Self::Tso { .. } => Tcp::LEN,
+            Self::Tcp(_) | Self::Tso { .. } => Tcp::LEN,
         };
         Ethernet::LEN + Ipv4::LEN + l4
     }
-    /// The same, `less` bytes shorter.
+    /// The same, `less` bytes shorter, if it can be a probe.
     #[must_use]
     pub fn shorter(self, less: usize) -> Self {
         match self {
             Self::Udp(size) => Self::Udp(size - less),
+            Self::Tcp(size) => Self::Tcp(size),
             Self::Tso { size, mss } => Self::Tso {
                 size: size - less,
                 mss,
             },
         }
     }
-    /// The shortest frame that has room for a stamp at both ends and can be a probe.
+    /// The shortest frame that has room for a stamp at both ends and can be a probe, if there are any.
     pub fn min(self) -> usize {
-        self.payload_at() + STAMP + PROBE_SHORTER
+        match self {
+            Self::Tcp(_) => self.payload_at(),
+            _ => self.payload_at() + STAMP + PROBE_SHORTER,
+        }
+    }
+    /// By how much a probe is shorter.
+    pub fn less(self) -> usize {
+        match self {
+            Self::Tcp(_) => 0,
+            _ => PROBE_SHORTER,
+        }
     }
     /// The longest frame: a packet of 65535 bytes behind an Ethernet header.
     pub const MAX: usize = Ethernet::LEN + 65535;
@@ -112,6 +125,28 @@ pub struct Template {
     pub shape: Shape,
     proto: u8,
     rest: Sum,
+    /// What TCP's checksum has besides addresses and ports.
+    l4: Sum,
+}
+
+/// What of a template is another for each flow: bytes from [`TUPLE_AT`] on.
+#[derive(Clone, Copy, Debug)]
+pub struct Patch {
+    bytes: [u8; PATCH],
+    len: usize,
+}
+
+/// From [`TUPLE_AT`] to TCP's checksum.
+const PATCH: usize = 30;
+/// Where that is in the header of TCP.
+const TCP_SUM: usize = 16;
+
+impl std::ops::Deref for Patch {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 /// The Ethernet address of port `port`.
@@ -127,7 +162,7 @@ impl Template {
     pub fn new(shape: Shape, src: u8, dst: u8, sender: u8) -> Self {
         let size = shape.size();
         assert!(
-            (shape.payload_at() + STAMP..=Shape::MAX).contains(&size),
+            (shape.min() - shape.less()..=Shape::MAX).contains(&size),
             "the size was checked before"
         );
         let be16 = |n: usize| Be16::new(u16::try_from(n).unwrap_or(u16::MAX));
@@ -140,7 +175,7 @@ impl Template {
         };
         let proto = match shape {
             Shape::Udp(_) => proto::UDP,
-            Shape::Tso { .. } => proto::TCP,
+            Shape::Tcp(_) | Shape::Tso { .. } => proto::TCP,
         };
         let mut ip = Ipv4 {
             version_ihl: 0x45,
@@ -165,6 +200,14 @@ impl Template {
                 }
                 .as_bytes(),
             ),
+            Shape::Tcp(_) => bytes.extend(
+                Tcp {
+                    ctl: Be16::new(5 << 12 | 0x10),
+                    window: Be16::new(u16::MAX),
+                    ..Tcp::default()
+                }
+                .as_bytes(),
+            ),
             Shape::Tso { .. } => {
                 // virtio 1.2 §5.1.6.2: the field holds the pseudo header's sum.
                 let len = u32::try_from(l4_len).unwrap_or(0);
@@ -185,15 +228,21 @@ impl Template {
         for (i, b) in bytes.iter_mut().enumerate().skip(at) {
             *b = pattern(i - HDR);
         }
+        let l4 = Sum::ZERO.bytes(&bytes[HDR + Ethernet::LEN + Ipv4::LEN..]);
         let mut t = Self {
             bytes,
             shape,
             proto,
             rest,
+            l4,
         };
-        let patch = t.patch(tuple);
-        t.bytes[HDR + TUPLE_AT..HDR + TUPLE_AT + 16].copy_from_slice(&patch);
+        t.give(tuple);
         t
+    }
+    /// Becomes a frame of another flow.
+    pub fn give(&mut self, tuple: Tuple) {
+        let patch = self.patch(tuple);
+        self.bytes[HDR + TUPLE_AT..HDR + TUPLE_AT + patch.len()].copy_from_slice(&patch);
     }
     /// The same to another Ethernet address: a router's.
     #[must_use]
@@ -204,8 +253,34 @@ impl Template {
     /// The bytes at [`TUPLE_AT`] for another flow. (A train's pseudo header follows the addresses: trains
     /// have one flow per sender.)
     #[inline]
-    pub fn patch(&self, tuple: Tuple) -> [u8; 16] {
-        tuple.bytes(TTL, self.proto, self.rest)
+    pub fn patch(&self, tuple: Tuple) -> Patch {
+        let head = tuple.bytes(TTL, self.proto, self.rest);
+        let mut bytes = [0; PATCH];
+        bytes[..head.len()].copy_from_slice(&head);
+        let Shape::Tcp(size) = self.shape else {
+            return Patch {
+                bytes,
+                len: head.len(),
+            };
+        };
+        // What lies between is the same for all flows.
+        let between = HDR + TUPLE_AT + head.len();
+        bytes[head.len()..].copy_from_slice(&self.bytes[between..between + PATCH - head.len()]);
+        let ports = tuple
+            .sport
+            .to_be_bytes()
+            .into_iter()
+            .chain(tuple.dport.to_be_bytes());
+        let mut ends = [0; 4];
+        ends.iter_mut().zip(ports).for_each(|(to, b)| *to = b);
+        let len = u32::try_from(size - Ethernet::LEN - Ipv4::LEN).unwrap_or(0);
+        let sum = Sum::ZERO
+            .bytes(&ends)
+            .pseudo_v4(tuple.src, tuple.dst, self.proto, len)
+            .sum(self.l4);
+        let at = Ethernet::LEN + Ipv4::LEN + TCP_SUM - TUPLE_AT;
+        bytes[at..at + 2].copy_from_slice(&sum.checksum().to_be_bytes());
+        Patch { bytes, len: PATCH }
     }
     /// Whether `frame` (without header) is this template's, of any flow, as [`Stamp`] and the bytes at its
     /// end have changed it. The head may have been rewritten by a switch; the payload may not.
@@ -253,6 +328,9 @@ mod tests {
         for shape in [
             Shape::Udp(64),
             Shape::Udp(9000),
+            Shape::Tcp(60),
+            Shape::Tcp(61),
+            Shape::Tcp(9000),
             Shape::Tso {
                 size: 65549,
                 mss: 1448,
@@ -262,8 +340,7 @@ mod tests {
             assert_eq!(t.bytes.len(), HDR + shape.size());
             for n in [0, 1, 16_383, 16_384, 999_999] {
                 let tuple = Tuple::of(3, n);
-                let patch = t.patch(tuple);
-                t.bytes[HDR + TUPLE_AT..HDR + TUPLE_AT + 16].copy_from_slice(&patch);
+                t.give(tuple);
                 let ip = &t.bytes[HDR + 14..HDR + 34];
                 assert_eq!(checksum(ip), 0, "flow {n}");
                 let (view, l4) = heddle_wire::split::<Ipv4>(&t.bytes[HDR + 14..]).unwrap();
@@ -271,6 +348,15 @@ mod tests {
                 assert_eq!((view.src.get(), view.dst.get()), (tuple.src, tuple.dst));
                 let (udp, _) = heddle_wire::split::<Udp>(l4).unwrap();
                 assert_eq!((udp.src.get(), udp.dst.get()), (tuple.sport, tuple.dport));
+                if matches!(shape, Shape::Tcp(_)) {
+                    let len = u32::try_from(l4.len()).unwrap();
+                    let pseudo = Sum::ZERO.pseudo_v4(tuple.src, tuple.dst, proto::TCP, len);
+                    assert_eq!(pseudo.bytes(l4).checksum(), 0, "flow {n}");
+                    assert!(t.bytes.len() == HDR + shape.size() && l4[12..14] == [0x50, 0x10]);
+                }
+            }
+            if shape.size() < shape.payload_at() + STAMP {
+                continue; // no room for what the rest is about
             }
             assert!(t.matches(&t.bytes[HDR..]));
             let mut bad = t.bytes[HDR..].to_vec();

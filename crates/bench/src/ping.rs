@@ -4,7 +4,7 @@
 //! or changed is seen.
 
 use crate::flows::{Order, Sequence, Tuple};
-use crate::frame::{HDR, STAMP, Shape, Stamp, TUPLE_AT, Template};
+use crate::frame::{HDR, STAMP, Shape, Stamp, Template};
 use crate::report::Latency;
 use crate::run::{Port, RunError};
 use core::time::Duration;
@@ -110,8 +110,7 @@ fn micros(time: Duration) -> u64 {
 fn frame(size: usize, src: u8, dst: u8, flow: u32, seq: u32, bytes: &mut Sequence) -> Vec<u8> {
     let shape = Shape::Udp(size);
     let mut t = Template::new(shape, src, dst, src);
-    let patch = t.patch(Tuple::of(src, flow));
-    t.bytes[HDR + TUPLE_AT..HDR + TUPLE_AT + patch.len()].copy_from_slice(&patch);
+    t.give(Tuple::of(src, flow));
     let at = HDR + shape.payload_at();
     let stamp = Stamp {
         sender: src,

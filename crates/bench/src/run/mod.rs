@@ -208,6 +208,9 @@ impl Load {
                 Shape::MAX
             ));
         }
+        if matches!(self.shape, Shape::Tcp(_)) && self.checks != Checks::Lengths {
+            return asked("segments of TCP have no stamps: check lengths alone".into());
+        }
         if self.checks == Checks::Content && size < self.shape.min() + 2 {
             return asked(format!(
                 "checking content needs frames of {} bytes",

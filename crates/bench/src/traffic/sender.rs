@@ -2,7 +2,7 @@
 
 use super::{Checks, HEAD, Touch};
 use crate::flows::{Sequence, Spread, Tuple};
-use crate::frame::{HDR, PROBE_SHORTER, Shape, Stamp, TAIL, TUPLE_AT, Template};
+use crate::frame::{HDR, Shape, Stamp, TAIL, TUPLE_AT, Template};
 use crate::run::Load;
 use heddle_vhost_user::frontend::NicQueue;
 use heddle_virtio::driver::DriverError;
@@ -93,7 +93,7 @@ pub struct Sender {
 #[derive(Clone, Debug)]
 pub struct Frames {
     full: Template,
-    /// [`PROBE_SHORTER`] bytes shorter.
+    /// [`Shape::less`] bytes shorter.
     probe: Template,
 }
 
@@ -105,7 +105,7 @@ impl Frames {
     pub fn new(shape: Shape, src: u8, dst: u8, id: u8) -> Self {
         Self {
             full: Template::new(shape, src, dst, id),
-            probe: Template::new(shape.shorter(PROBE_SHORTER), src, dst, id),
+            probe: Template::new(shape.shorter(shape.less()), src, dst, id),
         }
     }
     /// The same to another Ethernet address.

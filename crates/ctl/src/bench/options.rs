@@ -116,6 +116,9 @@ pub(crate) struct LoadOptions {
     /// Send TCP segment trains of that size, with so many bytes of payload in a segment
     #[arg(long, value_name = "MSS")]
     tso: Option<u16>,
+    /// Send single segments of TCP, of connections in their midst; they carry no stamps (--check lengths)
+    #[arg(long, conflicts_with_all = ["tso", "masks"])]
+    tcp: bool,
     /// Each port sends, not only the first of each pair
     #[arg(long)]
     both: bool,
@@ -180,6 +183,7 @@ impl LoadOptions {
         Load {
             shape: match self.tso {
                 Some(mss) => Shape::Tso { size, mss },
+                None if self.tcp => Shape::Tcp(size),
                 None => Shape::Udp(size),
             },
             both_ways: self.both || self.answers,
