@@ -1,10 +1,13 @@
 //! The thread for protocols that watch ports ([`heddle_ofproto::monitor`]): it wakes when a timer is due, to
 //! the millisecond, and when messages wait.
 //!
-//! It works for nobody else, and waits for nobody.
+//! It works for nobody else, and waits for nobody. It hardly works at all, so it may come before the
+//! programs that keep processors busy: a peer that hears nothing for some tens of milliseconds takes the path
+//! for broken.
 
 use std::time::{Duration, Instant};
 
+use heddle_sys::priority::{self, ThreadId};
 use heddle_sys::{Epoll, clock};
 
 use crate::switch::Switch;
@@ -17,6 +20,8 @@ const ASIDE: Duration = Duration::from_millis(1);
 /// The least time between two reports to the database, so that a peer that changes its mind all the time
 /// does not keep that busy.
 const REPORT: Duration = Duration::from_millis(100);
+/// Its real-time priority: before workers that are hurried for its sake.
+const LEVEL: i32 = 2;
 /// How much later than asked for a sleep may end.
 const TIMER_SLACK_NS: u64 = 50_000;
 
@@ -25,6 +30,10 @@ impl Switch {
     pub(crate) fn run_sessions(&self) {
         // It only makes sleeps more precise.
         let _ = clock::set_timer_slack_ns(TIMER_SLACK_NS);
+        if let Err(error) = priority::raise(ThreadId::own(), LEVEL) {
+            let why = errno_text(&error);
+            log::info!(target: "bfd", "no real-time priority, messages may be late where processors are busy ({why})");
+        }
         let mut bell = match Epoll::new(1).and_then(|e| e.add(self.datapath.control_fd(), 0).map(|()| e)) {
             Ok(bell) => Some(bell),
             Err(error) => {

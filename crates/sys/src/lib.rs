@@ -32,6 +32,7 @@ pub mod netns;
 pub mod packet_ring;
 pub mod packet_socket;
 mod patience;
+pub mod priority;
 pub mod process;
 pub mod shared_words;
 pub mod sigbus;

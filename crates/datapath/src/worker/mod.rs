@@ -12,6 +12,7 @@
 
 mod burst;
 mod command;
+pub(crate) mod haste;
 mod look;
 mod miss;
 mod owed;
