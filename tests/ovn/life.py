@@ -219,6 +219,14 @@ def life_switch_restarts_and_keeps_flows(c):
     return within(c, "life_switch_restarts_and_keeps_flows", lost(c, act), 20 * RATE)
 
 
+def lost_by_others(c, act):
+    """Of pings between the first two chassis, which know each other: the first packet into a tunnel asks for its neighbour and is lost (in Open vSwitch, too),
+    and these checks follow on restarts of the switch."""
+    if not c.reaches("a1", "10.0.0.13"):
+        raise AssertionError("no answer before anything happens")
+    return lost(c, act, target="10.0.0.13")
+
+
 @check
 def life_chassis_comes_and_goes(c):
     """Others do not notice."""
@@ -230,8 +238,7 @@ def life_chassis_comes_and_goes(c):
         time.sleep(1)
         node.start_controller()
         c.sync()
-    # Between the other two.
-    n = lost(c, act, target="10.0.0.13")
+    n = lost_by_others(c, act)
     if n > 0:
         return f"{n} pings between the others are lost"
     return None if c.reaches("a1", "10.0.1.12", tries=10) else "its pods are not reached again"
@@ -251,8 +258,7 @@ def life_chassis_vanishes(c):
         node.sw.start_daemon()
         node.start_controller()
         c.sync()
-    # Between the other two.
-    n = lost(c, act, target="10.0.0.13")
+    n = lost_by_others(c, act)
     if n > 0:
         return f"{n} pings between the others are lost"
     return None if c.reaches("a1", "10.0.1.12", tries=20) else "its pods are not reached again"
