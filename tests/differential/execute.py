@@ -5,6 +5,7 @@ alternate, so that one ovs-vsctl call removes the previous case and makes the
 next without the daemon taking the new bridge for the old one.
 """
 
+import ipaddress
 import os
 import re
 import time
@@ -14,8 +15,11 @@ from lab.frames import read_pcap
 from lab.shell import CommandError, Trace
 from lab.switch import Switch
 from lab.unixctl import UnixctlError
+from tunnels import comparable
 
 ARGS = ("--enable-dummy=override", "--disable-system", "--disable-system-route")
+# "override" makes dummies of the reference's tunnels, too.
+TUNNEL_ARGS = ("--enable-dummy", "--disable-system", "--disable-system-route")
 
 
 class Died(Exception):
@@ -31,16 +35,17 @@ class Side:
     def __init__(self, binary, twist=None):
         self.binary = binary
         self.twist = twist
+        self.args = ARGS
         self.switch = None
         self.control = None
         self.count = 0
-        self.bridges = []
+        self.bridges, self.routes = [], []
 
     def start(self):
-        self.switch = Switch(Trace(), self.binary, args=ARGS, prefix="heddle-diff")
+        self.switch = Switch(Trace(), self.binary, args=self.args, prefix="heddle-diff")
         self.switch.start()
         self.control = self.switch.unixctl()
-        self.bridges = []
+        self.bridges, self.routes = [], []
 
     def close(self, keep=None):
         if self.control:
@@ -53,11 +58,15 @@ class Side:
     def run(self, case):
         """The observations of a case; raises Died when the daemon does not survive it."""
         try:
+            args = TUNNEL_ARGS if case.get("tunnels") else ARGS
+            if self.switch and self.args != args:
+                self.close()
             if self.switch is None:
+                self.args = args
                 self.start()
             self.switch.trace.lines.clear()
             return self._run(self.twist(case) if self.twist else case)
-        except (CommandError, AssertionError, ConnectionError, TimeoutError, OSError) as exc:
+        except (CommandError, UnixctlError, AssertionError, ConnectionError, TimeoutError, OSError) as exc:
             alive = bool(self.switch) and self.switch.alive()
             tail = self.switch.log()[-2000:] if self.switch else ""
             try:
@@ -72,6 +81,8 @@ class Side:
         seen = {"rejected": {}, "traces": [], "delivered": [], "out": {}, "flows": {}, "groups": {}, "fdb": {},
                 "connections": []}
         captures = self._configure(case, suffix)
+        if case.get("tunnels"):
+            self._make_underlay(case, suffix)
         if case.get("connections"):
             self.control.call("dpctl/flush-conntrack")
         for bridge in case["bridges"]:
@@ -81,8 +92,10 @@ class Side:
         home = {port["name"]: port for port in case["ports"]}
         for packet in case["packets"]:
             port = home[packet["port"]]
-            if not case.get("meters") and not case.get("connections"):
-                # The reference's meters count packets that were only traced, and its tracker knows them.
+            traced_last = case.get("connections") or case.get("tunnels")
+            if not case.get("meters") and not traced_last:
+                # The reference's meters count packets that were only traced, its tracker knows them, and what comes out of
+                # a tunnel in a trace really goes on.
                 seen["traces"].append(self._trace(port, packet, suffix, ports))
             seen["delivered"].append(self._inject(port["name"] + suffix, packet["hex"]))
             self._settle(case)
@@ -95,8 +108,10 @@ class Side:
             seen["groups"][name] = self._counted(case, name, suffix)
             seen["fdb"][name] = canonical_fdb(self.control.call("fdb/show", name + suffix))
         seen["out"] = {name: [frame.hex() for frame in read_pcap(path)] for name, path in captures.items()}
-        if case.get("connections"):
+        if case.get("connections") or case.get("tunnels"):
             seen["traces"] = [self._trace(home[p["port"]], p, suffix, ports) for p in case["packets"]]
+        if case.get("tunnels"):
+            seen["out"] = {name: [comparable(frame) for frame in out] for name, out in seen["out"].items()}
         self.captures = captures
         for path in captures.values():
             if os.path.exists(path):
@@ -126,8 +141,33 @@ class Side:
                 name, peer = patch["names"][index] + suffix, patch["names"][1 - index] + suffix
                 words += ["--", "add-port", patch["bridges"][index] + suffix, name, "--", "set", "interface", name,
                           "type=patch", f"options:peer={peer}", f"ofport_request={patch['ofports'][index]}"]
+        for tunnel in case.get("tunnels", []):
+            name = tunnel["name"] + suffix
+            words += ["--", "add-port", tunnel["bridge"] + suffix, name, "--", "set", "interface", name, f"type={tunnel['type']}",
+                      f"ofport_request={tunnel['ofport']}", *(f"options:{option}" for option in tunnel["options"])]
+        for route in self.routes:
+            self.control.call("ovs/route/del", route)
+        self.routes = []
         self.switch.vsctl(*words[1:])
         return captures
+
+    def _make_underlay(self, case, suffix):
+        """The addresses, routes and neighbours of br0, and the options that br1 maps."""
+        under = case["underlay"]
+        self.control.call("tnl/neigh/flush")
+        for address in under["addresses"]:
+            self.control.call("netdev-dummy/ip6addr" if ":" in address else "netdev-dummy/ip4addr", "br0" + suffix, address)
+        for address in under["addresses"]:
+            self._route(str(ipaddress.ip_interface(address).network), "br0" + suffix)
+        for route, gateway in under["routes"]:
+            self._route(route, "br0" + suffix, gateway)
+        for address, mac in under["neighbours"]:
+            self.control.call("tnl/neigh/set", "br0" + suffix, address, mac)
+        self.switch.ofctl("add-tlv-map", "br1" + suffix, case["tlv"], quiet=True)
+
+    def _route(self, prefix, *way):
+        self.control.call("ovs/route/add", prefix, *way)
+        self.routes.append(prefix)
 
     def _add_flows(self, case, bridge, suffix):
         """Loads a bridge's flows; returns the indices of those that are refused."""
@@ -249,6 +289,8 @@ def canonical_actions(text, ports):
     text = re.sub(r"recirc_id=\d+", "recirc_id=*", text.strip())
     text = re.sub(r"recirc\(0x[0-9a-f]+\)", "recirc(*)", text)
     text = re.sub(r"meter\(\d+\)", "meter(*)", text)
+    # Numbers of ports that are each switch's own: of tunnels, and of where they go out.
+    text = re.sub(r"(tnl_pop|tnl_port|out_port)\(\d+\)", r"\1(*)", text)
     out, run = [], []
     for item in split_actions(text):
         if item.isdigit():

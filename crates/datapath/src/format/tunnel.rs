@@ -258,7 +258,8 @@ fn geneve_options(mut bytes: &[u8]) -> String {
         if len != 0 {
             let digits: String = value.iter().map(|b| format!("{b:02x}")).collect();
             let short = digits.trim_start_matches('0');
-            let _ = write!(s, ",0x{}", if short.is_empty() { "0" } else { short });
+            let prefix = if short.is_empty() { "0" } else { "0x" };
+            let _ = write!(s, ",{prefix}{short}");
         }
         s.push('}');
         bytes = next;

@@ -315,7 +315,8 @@ impl<'w> Ctx<'w> {
             TunnelType::Vxlan => Encap::Vxlan {
                 port,
                 vni,
-                gbp: config.gbp.then_some(Gbp {
+                // As in Open vSwitch and Linux: one that says nothing is left out.
+                gbp: (config.gbp && (f.tun_gbp_id, f.tun_gbp_flags) != (0, 0)).then_some(Gbp {
                     id: f.tun_gbp_id,
                     flags: f.tun_gbp_flags,
                 }),

@@ -6,6 +6,7 @@ use super::limits::MAX_DEPTH;
 use super::mask::{eth, is_ip_any};
 use super::table::{Found, OnMiss};
 use crate::features::Feature;
+use crate::model::Rule;
 use heddle_datapath::Action as DpAction;
 use heddle_flow::FlowKey;
 use heddle_openflow::Action;
@@ -77,9 +78,7 @@ impl<'w> Ctx<'w> {
         let old_cookie = std::mem::replace(&mut self.cookie, 0);
         match found {
             Found::Rule(rule) => {
-                self.out
-                    .credits
-                    .push_shared(rule.stats.seen(), || rule.stats.counted());
+                self.credit_rule(rule);
                 self.cookie = rule.cookie;
                 self.rule = Some(rule);
                 self.run_steps(&steps_of(&rule.instructions.0), last, run);
@@ -97,6 +96,12 @@ impl<'w> Ctx<'w> {
         self.rule = old_rule;
         self.cookie = old_cookie;
         self.in_bucket = in_bucket;
+    }
+
+    /// The rule counts the packet.
+    pub(super) fn credit_rule(&mut self, rule: &Rule) {
+        let credits = &mut self.out.credits;
+        credits.push_shared(rule.stats.seen(), || rule.stats.counted());
     }
 
     fn run_steps(&mut self, steps: &[Step<'_>], last: bool, run: Run) {

@@ -294,6 +294,10 @@ impl<'w> Ctx<'w> {
         if (port.is_some_and(|p| tunnel_of(p).is_some()) && !self.take_over_ecn())
             || port.is_some_and(|p| !self.may_receive(p))
         {
+            // Its rule has seen it all the same.
+            if let Some(Found::Rule(rule)) = &found {
+                self.credit_rule(rule);
+            }
             return;
         }
         // A frozen one has been mirrored when it came.
