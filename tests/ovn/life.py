@@ -220,8 +220,8 @@ def life_switch_restarts_and_keeps_flows(c):
 
 
 def lost_by_others(c, act):
-    """Of pings between the first two chassis, which know each other: the first packet into a tunnel asks for its neighbour and is lost (in Open vSwitch, too),
-    and these checks follow on restarts of the switch."""
+    """Of pings between the first two chassis, which know each other: these checks follow on restarts of the switch, and Open vSwitch drops the
+    first packet into a tunnel, which asks for the neighbour."""
     if not c.reaches("a1", "10.0.0.13"):
         raise AssertionError("no answer before anything happens")
     return lost(c, act, target="10.0.0.13")
