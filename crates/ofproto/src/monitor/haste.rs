@@ -13,6 +13,7 @@
 use heddle_bfd::Missing;
 use heddle_datapath::Datapath;
 use std::io;
+use std::time::Duration;
 
 /// How long a frame may wait for its worker, ms.
 const PATIENCE_MS: u64 = 5;
@@ -27,13 +28,13 @@ const SECOND_MS: u64 = 1000;
 
 /// Those who can be hurried.
 pub(super) trait Workers {
-    /// See [`Datapath::hurry`].
+    /// For [`MOMENT_MS`] from now on, or no more.
     fn hurry(&self, on: bool) -> io::Result<()>;
 }
 
 impl Workers for Datapath {
     fn hurry(&self, on: bool) -> io::Result<()> {
-        Datapath::hurry(self, on)
+        Datapath::hurry(self, on.then_some(Duration::from_millis(MOMENT_MS)))
     }
 }
 
@@ -67,7 +68,7 @@ impl Haste {
                 return;
             }
             self.spent_ms += now_ms - since_ms;
-            if missing == Missing::Last && self.spent_ms < MOST_MS {
+            if missing == Missing::Last && self.spent_ms < MOST_MS && workers.hurry(true).is_ok() {
                 self.moment_ms = Some((now_ms, now_ms + MOMENT_MS));
                 return;
             }
