@@ -17,6 +17,7 @@ mod offload;
 mod packet;
 mod pool;
 mod seg;
+mod shelf;
 #[cfg(test)]
 mod tests;
 

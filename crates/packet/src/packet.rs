@@ -15,6 +15,8 @@ use heddle_sys::Iov;
 pub const MAX_SEGS: usize = 18;
 /// Bytes of a tail that copies get as bytes of their own; longer ones are shared.
 const SHARED_TAIL: u32 = 256;
+/// Private bytes that are copied for each copy; more are shared.
+const LONG: u32 = 4096;
 
 /// One packet. Layout: `buf[start..start + head_len]` is the head, `segs` follow it on the wire. `buf` is the
 /// small area that every packet has, or a big one where that was asked for ([`Packet::reserve`],
@@ -152,6 +154,28 @@ impl Packet {
     pub(crate) fn shrink(&mut self) {
         self.reset();
         self.0.big = None;
+    }
+    /// Takes the big buffer of a packet without a tail away, which keeps its first [`HEAD_SPACE`] bytes.
+    /// Returns it with the place and number of the bytes behind those, all of them within it. `None`: there
+    /// are none, and nothing has changed.
+    pub(crate) fn take_big(&mut self) -> Option<(Box<Big>, usize, u32)> {
+        let s = &mut *self.0;
+        let (start, len) = (s.start as usize, s.head_len as usize);
+        let rest = len.checked_sub(HEAD_SPACE).filter(|n| *n > 0 && s.n_segs == 0)?;
+        let big = s.big.take()?;
+        s.small.0[HEADROOM..].copy_from_slice(&big.0[start..start + HEAD_SPACE]);
+        (s.start, s.head_len) = (HEADROOM as u32, HEAD_SPACE as u32);
+        Some((big, start + HEAD_SPACE, rest as u32))
+    }
+    /// Has a big buffer from here on, which it had not.
+    pub(crate) fn set_big(&mut self, big: Box<Big>) {
+        debug_assert!(self.0.big.is_none() && self.is_empty());
+        self.0.big = Some(big);
+    }
+    /// Whether [`crate::Pool::share`] is worth its while: all of it is private, and long.
+    #[inline]
+    pub fn is_long(&self) -> bool {
+        self.head_len > LONG && self.big.is_some()
     }
     /// Forgets the tail. Returns its loan, if there was one.
     #[inline]

@@ -6,6 +6,7 @@
 //! packets without a big buffer is always kept: they are the ones that lie close together.
 
 use crate::seg::Loans;
+use crate::shelf::Shelf;
 use crate::{BUF_SIZE, BURST, HEAD_SPACE, Packet};
 
 /// Packets of the stock that have no big buffer, if it is large enough.
@@ -19,6 +20,8 @@ pub struct Pool {
     big: Vec<Packet>,
     cap: usize,
     grown: u64,
+    /// Buffers that packets share.
+    shelf: Shelf,
 }
 
 impl Pool {
@@ -30,6 +33,7 @@ impl Pool {
             big: Vec::with_capacity(cap),
             cap,
             grown: 0,
+            shelf: Shelf::default(),
         }
     }
     /// An empty packet with room for at least [`HEAD_SPACE`] bytes.
@@ -61,8 +65,19 @@ impl Pool {
     pub fn get_big(&mut self) -> Packet {
         let mut p = self.big.pop().unwrap_or_else(|| self.get());
         p.begin(0);
+        if !p.is_big()
+            && let Some(big) = self.shelf.take()
+        {
+            p.set_big(big);
+        }
         p.reserve(BUF_SIZE);
         p
+    }
+    /// Before a long packet is copied: leaves it its headers, and the rest in a buffer that copies share
+    /// ([`Packet::share_into`]). It is the same packet. Where there is no room for that, nothing changes.
+    #[cold]
+    pub fn share(&mut self, p: &mut Packet) {
+        self.shelf.share(p);
     }
     #[cold]
     fn grow(&mut self) -> Packet {

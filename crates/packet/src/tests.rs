@@ -379,3 +379,57 @@ proptest! {
         drop(p);
     }
 }
+
+/// A long packet is the same when its payload is shared, its copies are private in front, and the buffer
+/// serves again when all are gone.
+#[test]
+fn long_packets_share_their_payload() {
+    let bytes: Vec<u8> = (0..60_000_u32).map(|i| (i * 7 % 251) as u8).collect();
+    let mut pool = Pool::new(16);
+    for round in 0..100 {
+        let mut p = pool.get_big();
+        p.set_bytes(&bytes);
+        p.in_port = 7;
+        assert!(p.is_long());
+        pool.share(&mut p);
+        assert_eq!((p.to_vec(), p.in_port, p.is_long()), (bytes.clone(), 7, false));
+        let mut copies: Vec<Packet> = (0..8)
+            .map(|i| {
+                let mut c = pool.get_for(p.head_len());
+                p.share_into(&mut c);
+                assert!(c.push_front(50));
+                c.head_mut()[..50].fill(i);
+                c
+            })
+            .collect();
+        p.head_mut()[0] ^= 0xff;
+        // The last one outlives the packet itself.
+        let last = copies.pop().unwrap();
+        for c in copies.drain(..) {
+            assert_eq!((c.len(), c.head_len()), (50 + bytes.len(), 50 + HEAD_SPACE));
+            assert_eq!(c.to_vec()[50..], bytes);
+            pool.put(c);
+        }
+        pool.put(p);
+        let mut other = pool.get_big();
+        other.set_bytes(&vec![round; 60_000]);
+        assert_eq!(last.to_vec()[50..], bytes);
+        assert_eq!(last.to_vec()[..50], [7; 50]);
+        pool.put_all([last, other]);
+    }
+    // Packets without a buffer, or with a tail, stay as they are.
+    let mut short = Packet::from_bytes(&bytes[..100]);
+    pool.share(&mut short);
+    assert_eq!((short.to_vec(), short.segs().len()), (bytes[..100].to_vec(), 0));
+    // More than there are places for are not shared, and lose nothing; nor do those that outlive the pool.
+    let all: Vec<Packet> = (0..70)
+        .map(|_| {
+            let mut p = Packet::from_bytes(&bytes);
+            pool.share(&mut p);
+            p
+        })
+        .collect();
+    assert_eq!(all.iter().filter(|p| p.segs().is_empty()).count(), 70 - 64);
+    drop(pool);
+    assert!(all.iter().all(|p| p.to_vec() == bytes));
+}

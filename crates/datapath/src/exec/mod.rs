@@ -553,6 +553,10 @@ impl Exec<'_> {
         if n >= MAX_COPIES {
             return None;
         }
+        if self.live.get(id).is_long() {
+            // Floods of trains: one payload for all.
+            self.pool.share(self.live.get_mut(id));
+        }
         let of = self.live.get(id);
         let mut p = self
             .pool

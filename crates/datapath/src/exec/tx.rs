@@ -13,9 +13,10 @@ use crate::drops::{DropKind, Drops};
 use crate::exec::watch::Watch;
 use crate::exec::{Live, LiveId};
 use arrayvec::ArrayVec;
-use heddle_packet::{BURST, Packet, Pool};
+use heddle_packet::{BURST, Csum, GsoKind, Packet, Pool};
 use heddle_port::gro::{self, Gro};
 use heddle_port::{TxCounts, TxQueue};
+use heddle_wire::l4::Udp;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -56,6 +57,18 @@ impl Batch {
     }
 }
 
+/// Whether a packet is longer than `most` bytes on the wire. Of trains those of datagrams, which stay what they
+/// are: segments of TCP are made to fit.
+fn is_too_long(p: &Packet, most: usize) -> bool {
+    match (p.offload.gso, p.offload.csum) {
+        (None, _) => p.len() > most,
+        (Some(gso), Csum::Partial { start, .. }) if gso.kind == GsoKind::Udp => {
+            p.len().min(usize::from(start) + Udp::LEN + usize::from(gso.size)) > most
+        }
+        (Some(_), _) => false,
+    }
+}
+
 /// A port as a worker sends on it.
 pub(crate) struct TxPort {
     pub(crate) queue: Box<dyn TxQueue>,
@@ -90,7 +103,7 @@ impl TxPort {
         while self.batch.room() > 0 {
             let Some(id) = ids.next() else { return };
             let packet = live.get(id);
-            if packet.len() > mtu + L2_LEN && packet.offload.gso.is_none() {
+            if is_too_long(packet, mtu + L2_LEN) {
                 self.counters.tx_dropped.add(1);
                 drops.add(DropKind::TxTooLong, 1);
                 watch.lost_to(no, DropKind::TxTooLong, 1, packet);

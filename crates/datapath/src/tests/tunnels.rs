@@ -1,7 +1,7 @@
 //! Packets go into tunnels and come out of them, with all that actions around that may do.
 
 use super::flows::setup;
-use super::{ToyRule, udp};
+use super::{FakePort, ToyRule, udp};
 use crate::action::{Action, PortNo};
 use crate::{DropKind, format_actions};
 use heddle_flow::key::Match;
@@ -212,6 +212,33 @@ fn copies_go_into_tunnels() {
     networks.sort_unstable();
     assert_eq!(networks, [7, 8]);
     assert!(got[2..].iter().all(|f| f[OUTER..] == plain));
+}
+
+/// A long packet that floods goes everywhere whole, although its bytes are there once.
+#[test]
+fn a_long_packet_floods_to_many_tunnels() {
+    let long: Vec<u8> = [
+        &udp(1, 2, 3, 80)[..34],
+        &(0..40_000_u32).map(|i| (i % 251) as u8).collect::<Vec<_>>(),
+    ]
+    .concat();
+    let mut flood: Vec<Action> = (0..8)
+        .map(|vni| Action::Clone(vec![push(vni, false), out(3)]))
+        .collect();
+    flood.push(out(3));
+    let s = setup(vec![ToyRule::new(from(1), flood)]);
+    let wide = FakePort::with_mtu("wide", 65_535);
+    s.dp.add_port(Arc::clone(&wide) as _, Some(PortNo(3))).unwrap();
+    for _ in 0..3 {
+        s.a.send([long.clone()]);
+        let mut got = wide.wait(9);
+        got.sort_by_key(Vec::len);
+        assert_eq!(got.remove(0), long);
+        let mut networks: Vec<u8> = got.iter().map(|f| f[OUTER - 2]).collect();
+        networks.sort_unstable();
+        assert_eq!(networks, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert!(got.iter().all(|f| f[OUTER..] == long));
+    }
 }
 
 /// The length outside is that of what was left.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tests::FakePort;
-use heddle_packet::Burst;
+use heddle_packet::{Burst, Gso, Wraps};
 use heddle_port::Port;
 use heddle_virtio::driver::{Arena, Buf, Driver, Place};
 use heddle_virtio::{DeviceRx, Features, SharedMemory};
@@ -181,4 +181,33 @@ fn what_is_counted_is_what_was_joined() {
     );
     assert_eq!(sent(1, true), (vec![one + 600], (2, 2 * one as u64, 4)));
     assert_eq!(sent(9, false), (vec![one; 6], (6, 6 * one as u64, 0)));
+}
+
+/// Datagrams of a train are held against the MTU as if they came one by one; TCP is made to fit elsewhere.
+#[test]
+fn a_train_of_datagrams_is_as_long_as_one_of_them() {
+    const IN_TUNNEL: u16 = 50 + 34;
+    let train = |kind, size: u16, len: usize| {
+        let mut p = Packet::from_bytes(&vec![0; len]);
+        p.offload.csum = Csum::Partial {
+            start: IN_TUNNEL,
+            offset: 6,
+        };
+        p.offload.gso = Some(Gso {
+            kind,
+            size,
+            hdr_len: IN_TUNNEL + 8,
+            ecn: false,
+            wraps: Wraps::default(),
+        });
+        p
+    };
+    let fits = 1514 - IN_TUNNEL - 8;
+    assert!(!is_too_long(&train(GsoKind::Udp, fits, 30_000), 1514));
+    assert!(is_too_long(&train(GsoKind::Udp, fits + 1, 30_000), 1514));
+    // One datagram, shorter than it might be.
+    assert!(!is_too_long(&train(GsoKind::Udp, 9000, 1514), 1514));
+    assert!(!is_too_long(&train(GsoKind::Tcp4, fits + 1, 30_000), 1514));
+    let plain = |len: usize| Packet::from_bytes(&vec![0; len]);
+    assert!(!is_too_long(&plain(1514), 1514) && is_too_long(&plain(1515), 1514));
 }
