@@ -5,6 +5,7 @@ use crate::hash::{Hash, Keys};
 use crate::helper::Expectations;
 use crate::index::{Entry, Index};
 use crate::offloaded::Ender;
+use crate::short::Short;
 use crate::slots::Slots;
 use crate::sweep::Prepared;
 use crate::timeouts::{Policy, PolicyError, Timeouts};
@@ -110,9 +111,18 @@ impl Conntrack {
     /// Which connection it will probably be; fetches what is read of that.
     #[inline]
     pub fn guess(&self, hash: Hash) -> Guess {
+        self.guess_and_fetch(hash, true)
+    }
+    /// As [`Conntrack::guess`], for a packet that was read in the short way.
+    #[inline]
+    pub fn guess_short(&self, hash: Hash, s: &Short) -> Guess {
+        self.guess_and_fetch(hash, !s.is_udp4())
+    }
+    #[inline]
+    fn guess_and_fetch(&self, hash: Hash, all: bool) -> Guess {
         let entry = self.index.guess(hash);
         if let Some(record) = entry.and_then(|e| self.slots.get(e.number)) {
-            record.prefetch();
+            record.prefetch(all);
         }
         Guess(entry)
     }

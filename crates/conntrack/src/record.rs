@@ -220,6 +220,19 @@ fn pair(t: &Tuple) -> u64 {
     u64::from(t.src.addr as u32) << 32 | u64::from(t.dst.addr as u32)
 }
 
+/// See [`Record::usual`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usual {
+    pub(crate) generation: u32,
+    pub(crate) flags: u64,
+    pub(crate) reply: bool,
+    pub(crate) expires_ms: u64,
+    pub(crate) mark: u32,
+    pub(crate) policy: u32,
+    /// Labels written.
+    pub(crate) label: u32,
+}
+
 /// What a record is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct New {
@@ -246,11 +259,13 @@ impl Record {
     fn put(&self, i: usize, v: u64) {
         self.w[i].store(v, Relaxed);
     }
-    /// Fetches what packets read.
+    /// Fetches what packets read; `all`: also what those of UDP over IPv4 do without.
     #[inline]
-    pub(crate) fn prefetch(&self) {
+    pub(crate) fn prefetch(&self, all: bool) {
         simd::prefetch(&self.w[0]);
-        simd::prefetch(&self.w[8]);
+        if all {
+            simd::prefetch(&self.w[8]);
+        }
     }
 
     /// Has the kernel give it memory.
@@ -348,6 +363,39 @@ impl Record {
             return Some(false);
         }
         (self.get(2) == k.ports && self.is_reply(k)).then_some(true)
+    }
+    /// What a packet with this key, of UDP over IPv4, has to know of a connection whose both ends have
+    /// spoken, which nobody announced, and which announces no other. `None`: of any other one.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // halves
+    pub(crate) fn usual(&self, k: &Key, zone: u16) -> Option<Usual> {
+        /// What is not usual of word 0 beside the key.
+        const ODD: u64 = (RELATED | CONTROL) << 32;
+        const WANTED: u64 = USED | (Phase::Both as u64) << PHASE;
+        let (head, word) = (self.get(0), k.word | u64::from(zone) << 48);
+        let state = self.state();
+        // Of IPv6 there is more to compare.
+        let other = k.ipv6 || (head ^ word) & (KEY | ODD) != 0;
+        if other || state & (USED | DEAD | PHASE_MASK) != WANTED {
+            return None;
+        }
+        let reply = if self.get(1) == k.ports && self.get(3) == k.src[0] {
+            false
+        } else if self.get(2) == k.ports && self.get(4) == k.src[0] {
+            true
+        } else {
+            return None;
+        };
+        let last = self.get(7);
+        Some(Usual {
+            generation: head as u32,
+            flags: head >> 32 & FLAGS,
+            reply,
+            expires_ms: self.get(6),
+            mark: (last >> 32) as u32,
+            policy: last as u32,
+            label: (state >> LABEL_COUNT) as u32,
+        })
     }
     #[inline]
     fn is_orig(&self, k: &Key) -> bool {

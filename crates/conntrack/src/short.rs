@@ -14,9 +14,11 @@ use crate::action::CtAction;
 use crate::conntrack::{Conntrack, Guess};
 use crate::events::Events;
 use crate::hash::Hash;
+use crate::index::Entry;
 use crate::packet::{Segment, Subject, is_right};
 use crate::record::{CONTROL, DNAT, Key, RELATED, SNAT};
 use crate::rewrite::Ends4;
+use crate::timeouts::Class;
 use crate::track::{Found, Known, Moved, Moving, Verdict, state, translated};
 use heddle_sync::ReadGuard;
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
@@ -166,6 +168,11 @@ impl Short {
     pub fn says_all(&self) -> bool {
         self.tcp.is_none()
     }
+    /// UDP over IPv4, which needs less of a connection than others do.
+    #[inline]
+    pub(crate) fn is_udp4(&self) -> bool {
+        self.tcp.is_none() && !self.key.is_v6()
+    }
     /// As the general way has it.
     #[inline]
     pub fn subject(&self) -> Subject {
@@ -205,6 +212,11 @@ impl Conntrack {
         (zone, nat): (u16, bool),
     ) -> Option<(Brief, Option<Ends4>, Events)> {
         let entry = guess.0?;
+        if s.tcp.is_none()
+            && let Some((brief, ends)) = self.track_udp4(now_ms, &s.key, entry, (zone, nat))
+        {
+            return Some((brief, ends, Events::default()));
+        }
         let key = s.key.in_zone(zone);
         let hit = self.is_meant(now_ms, entry, &key, false)?;
         let r = hit.record;
@@ -236,6 +248,41 @@ impl Conntrack {
             label,
         };
         Some((brief, ends, verdict.events))
+    }
+    /// As [`Conntrack::track_short`] for UDP over IPv4 whose both ends have spoken: each word of the record
+    /// is read once, and nothing but the time may change. `None`: another packet, or another connection.
+    #[inline]
+    fn track_udp4(
+        &self,
+        now_ms: u64,
+        key: &Key,
+        entry: Entry,
+        (zone, nat): (u16, bool),
+    ) -> Option<(Brief, Option<Ends4>)> {
+        let r = self.slots.get(entry.number)?;
+        let u = r.usual(key, zone)?;
+        if !entry.is_of(u.generation) || now_ms >= u.expires_ms {
+            return None;
+        }
+        let until_ms = now_ms + self.timeouts.ms(u.policy, Class::UdpMultiple);
+        if u.expires_ms.abs_diff(until_ms) >= 1000 {
+            self.touch(entry.number, r, until_ms);
+        }
+        let rpl = if u.reply { state::RPL } else { 0 };
+        let mut state = state::TRK | state::EST | rpl;
+        let ends = (nat && u.flags & (SNAT | DNAT) != 0).then(|| {
+            state |= translated(u.flags, u.reply);
+            r.translated4(u.reply)
+        });
+        let brief = Brief {
+            number: entry.number,
+            generation: u.generation,
+            reply: u.reply,
+            state,
+            mark: u.mark,
+            label: u.label,
+        };
+        Some((brief, ends))
     }
     /// All that is known of a packet of which [`Conntrack::track_short`] has said so much under this action.
     pub fn known(&self, b: &Brief, action: &CtAction) -> Known {

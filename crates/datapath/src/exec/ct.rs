@@ -120,7 +120,7 @@ enum What {
     /// In `short`.
     #[default]
     Short,
-    /// In `subject`.
+    /// In a [`Subject`] beside it, which few packets need: what all need lies close together.
     Subject,
     /// In `short`; it is UDP between the same ends as the packet before.
     Again,
@@ -133,7 +133,6 @@ enum What {
 struct Read {
     what: What,
     short: Short,
-    subject: Subject,
     hash: Hash,
     guess: Guess,
 }
@@ -150,7 +149,14 @@ pub(crate) struct Ct<'a> {
 impl Ct<'_> {
     /// Reads a packet; fetches where its connection is looked for.
     #[inline]
-    fn read(&self, read: &mut Read, zone: u16, p: &Packet, meta: &Meta, carried: Option<&FlowKey>) {
+    fn read(
+        &self,
+        (read, subject): (&mut Read, &mut Subject),
+        zone: u16,
+        p: &Packet,
+        meta: &Meta,
+        carried: Option<&FlowKey>,
+    ) {
         // Odd headers have their key there.
         let usual = carried.is_none_or(|k| k.dl_type == 0);
         if usual && read_short(&mut read.short, p, meta.l3) {
@@ -159,10 +165,10 @@ impl Ct<'_> {
         } else {
             let verify = || l4_is_right(p, meta);
             let view = view(p, meta, carried, &verify).ok_or(Invalid::Malformed);
-            match view.and_then(|v| v.read_into(&mut read.subject)) {
+            match view.and_then(|v| v.read_into(subject)) {
                 Ok(()) => {
                     read.what = What::Subject;
-                    read.hash = self.tracker.hash(&read.subject.tuple, zone);
+                    read.hash = self.tracker.hash(&subject.tuple, zone);
                 }
                 Err(why) => return read.what = What::Invalid(why),
             }
@@ -176,7 +182,7 @@ impl Ct<'_> {
         &self,
         reading: &ReadGuard,
         action: &CtAction,
-        read: &Read,
+        (read, subject): (&Read, &Subject),
         known: &mut Known,
         (live, id, meta): (&mut Live<'_>, LiveId, impl Fn() -> Meta),
     ) -> bool {
@@ -184,7 +190,7 @@ impl Ct<'_> {
         let short;
         let subject = match read.what {
             What::Invalid(why) => Err(why),
-            What::Subject => Ok(&read.subject),
+            What::Subject => Ok(subject),
             What::Short | What::Again => {
                 short = read.short.subject();
                 Ok(&short)
@@ -245,7 +251,9 @@ impl Exec<'_> {
     /// Reads packet `i`, before [`Exec::guess_all`].
     #[inline]
     pub(crate) fn read_ahead(&mut self, zone: u16, i: usize, id: LiveId, meta: &Meta) {
-        if let Some(place) = self.tracked.read.get_mut(i) {
+        let tracked = &mut *self.tracked;
+        if let (Some(place), Some(subject)) = (tracked.read.get_mut(i), tracked.subjects.get_mut(i)) {
+            let place = (place, subject);
             self.ct.read(place, zone, self.live.get(id), meta, self.carried);
         }
     }
@@ -277,7 +285,11 @@ impl Exec<'_> {
             let Some(read) = self.tracked.read.get_mut(i).filter(|r| r.what != What::Again) else {
                 continue;
             };
-            read.guess = self.ct.tracker.guess(read.hash);
+            let tracker = self.ct.tracker;
+            read.guess = match read.what {
+                What::Short => tracker.guess_short(read.hash, &read.short),
+                _ => tracker.guess(read.hash),
+            };
             if let Some(number) = read.guess.number() {
                 also(number);
             }
@@ -296,11 +308,13 @@ impl Exec<'_> {
         let Tracked {
             known,
             read,
+            subjects,
             changed,
             translated,
             ..
         } = &mut *self.tracked;
-        let (Some(known), Some(read)) = (known.get_mut(i), read.get(i)) else {
+        let (Some(known), Some(read), Some(subject)) = (known.get_mut(i), read.get(i), subjects.get(i))
+        else {
             return;
         };
         if *changed >> i & 1 == 0 {
@@ -310,9 +324,13 @@ impl Exec<'_> {
             }
             *changed |= 1 << i;
         }
-        let done = self
-            .ct
-            .track(reading, action, read, known, (&mut self.live, id, meta));
+        let done = self.ct.track(
+            reading,
+            action,
+            (read, subject),
+            known,
+            (&mut self.live, id, meta),
+        );
         *translated |= u64::from(done) << i;
     }
     /// Tracks one packet. `before` is what an earlier action of the same program said.
@@ -324,12 +342,17 @@ impl Exec<'_> {
         before: Option<Known>,
     ) -> Known {
         let mut known = before.unwrap_or_else(|| known_of(self.carried));
-        let mut read = Read::default();
-        self.ct
-            .read(&mut read, action.zone, self.live.get(id), meta, self.carried);
+        let (mut read, mut subject) = (Read::default(), Subject::default());
+        self.ct.read(
+            (&mut read, &mut subject),
+            action.zone,
+            self.live.get(id),
+            meta,
+            self.carried,
+        );
         let live = (&mut self.live, id, || *meta);
         self.ct
-            .track(&ReadGuard::begin(), action, &read, &mut known, live);
+            .track(&ReadGuard::begin(), action, (&read, &subject), &mut known, live);
         known
     }
 }
@@ -340,6 +363,7 @@ pub(crate) struct Tracked {
     known: [Known; BURST],
     /// Packets that are about to be tracked.
     read: [Read; BURST],
+    subjects: [Subject; BURST],
     /// Packets of which something else is known than they came with, and packets whose headers were
     /// translated: a bit each.
     changed: u64,
@@ -351,6 +375,7 @@ impl Tracked {
         Box::new(Self {
             known: [Known::default(); BURST],
             read: [Read::default(); BURST],
+            subjects: [Subject::default(); BURST],
             changed: 0,
             translated: 0,
         })

@@ -1,6 +1,7 @@
 //! Scripts of fragments, IPv4 and IPv6: in any order, overlapping, tiny, with lengths and places that lie,
 //! from several ports, over time and with settings that change. What becomes of each, what comes out, and
-//! what is counted, is as a plain twin says, which keeps a list and looks through all of it; memory is bounded.
+//! what is counted, is as a plain twin says, which keeps a list and looks through all of it. Memory is
+//! bounded.
 //! A second table gets the same fragments with broken bytes between them, and has to stay in order.
 //!
 //! The corpus (`corpus/fragments`) has scripts each of which has an outcome that none before it has. `cargo
