@@ -3,13 +3,13 @@
 //! **Problem.** A segment train of 64 KiB that a device has written into a packet's own buffer is copied as a
 //! whole for each further place that it goes to, as it would be for each tunnel of a flood.
 //!
-//! **Shape.** [`crate::Pool::share`] takes the buffer away from the packet and puts it on a shelf; the packet
-//! keeps its first bytes in its small area, and has the others as a tail that it may share
-//! ([`crate::Packet::share_into`]). Each place of the shelf has a [`Lender`], which says when nobody refers to
-//! its buffer any more. Then the pool hands it out again.
+//! **Shape.** [`crate::Pool::share`] takes the buffer away from the packet and puts it on a shelf; the
+//! packet keeps its first bytes in its small area, and has the others as a tail that it may share
+//! ([`crate::Packet::share_into`]). Each place of the shelf has a [`Lender`], which says when nobody refers
+//! to its buffer any more. Then the pool hands it out again.
 //!
-//! **Invariants.** A buffer leaves the shelf only while its lender is whole. It is kept by its address, so that
-//! no reference claims what packets read.
+//! **Invariants.** A buffer leaves the shelf only while its lender is whole. It is kept by its address, so
+//! that no reference claims what packets read.
 //!
 //! **Bounds.** [`PLACES`] buffers; more trains are not shared but copied. Nothing is allocated once the places
 //! are there.
@@ -85,8 +85,8 @@ impl Shelf {
             return false;
         };
         let big = place.put(big);
-        // SAFETY: `take_big` says that these bytes are in the buffer, which stays where it is until the lender
-        // is whole ([`Place::take`]); and for ever if the shelf goes before.
+        // SAFETY: `take_big` says that these bytes are in the buffer, which stays where it is until the
+        // lender is whole ([`Place::take`]); and for ever if the shelf goes before.
         unsafe {
             let bytes = big.cast::<u8>().add(from);
             p.push_seg(bytes, len, &mut place.lender)

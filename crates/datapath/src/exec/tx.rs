@@ -57,8 +57,8 @@ impl Batch {
     }
 }
 
-/// Whether a packet is longer than `most` bytes on the wire. Of trains those of datagrams, which stay what they
-/// are: segments of TCP are made to fit.
+/// Whether a packet is longer than `most` bytes on the wire. Of trains those of datagrams, which stay what
+/// they are: segments of TCP are made to fit.
 fn is_too_long(p: &Packet, most: usize) -> bool {
     match (p.offload.gso, p.offload.csum) {
         (None, _) => p.len() > most,

@@ -75,8 +75,8 @@ impl<'w> Ctx<'w> {
         self.bridge.features.has(Feature::TnlPushPop)
     }
 
-    /// Outputs the packet, whose tunnel is in `flow`, with outer headers. `true`: it waits for a neighbour, and
-    /// nothing was sent.
+    /// Outputs the packet, whose tunnel is in `flow`, with outer headers. `true`: it waits for a neighbour,
+    /// and nothing was sent.
     pub(super) fn native_output(&mut self, from: &PortView, tunnel: &Tunnel, last: bool) -> bool {
         let Some(way) = self.way_out() else { return false };
         match self.next_mac(&way) {
