@@ -11,8 +11,8 @@
 //! **Invariants.** A buffer leaves the shelf only while its lender is whole. It is kept by its address, so
 //! that no reference claims what packets read.
 //!
-//! **Bounds.** [`PLACES`] buffers; more trains are not shared but copied. Nothing is allocated once the places
-//! are there.
+//! **Bounds.** [`PLACES`] buffers; more trains are not shared but copied. Nothing is allocated once the
+//! places are there.
 
 #![allow(unsafe_code)] // buffers by their address
 
