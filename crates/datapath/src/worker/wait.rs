@@ -147,8 +147,8 @@ impl Worker {
 
     fn sleep(&mut self) {
         let mut work = false;
-        // What the revalidator had no room to hear of is told a little later; segments do not wait for ever, nor
-        // packets for a neighbour, who may be told of to another worker.
+        // What the revalidator had no room to hear of is told a little later; segments do not wait for ever,
+        // nor packets for a neighbour, who may be told of to another worker.
         let mut poll_only = self.cache.has_doomed() || self.frames.any() || self.waiting.any();
         for slot in &mut self.rx {
             work |= slot.queue.arm();
