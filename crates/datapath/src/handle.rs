@@ -349,26 +349,23 @@ impl Datapath {
         let sent = worker.try_send(Command::Run(Box::new(injected), Some(program), done));
         sent.then_some(Posted(posted))
     }
-    /// Lets workers run before other programs for a while, or no more (`None`). For moments: others do not get
-    /// the processors that workers want meanwhile. Waits for nobody.
+    /// Lets workers run before other programs, if `on`, until it is called without. For moments: others do not
+    /// get the processors that workers want meanwhile. Waits for nobody.
     ///
     /// # Errors
     /// `EPERM`: this process may not.
-    pub fn hurry(&self, moment: Option<Duration>) -> io::Result<()> {
+    pub fn hurry(&self, on: bool) -> io::Result<()> {
         let mut hurried = self.hurried.lock();
-        let Some(moment) = moment else {
+        if !on {
             hurried.drain(..).for_each(|w| w.haste.lower());
             return Ok(());
-        };
-        let us = u64::try_from(moment.as_micros()).unwrap_or(u64::MAX);
-        let until = Tsc::now().saturating_add(Tsc::from_us(us));
+        }
         // While somebody changes something, those that it was before are as good as none.
         if let Some(control) = self.control.try_lock() {
             for w in &control.workers {
-                w.commands.haste.raise(until)?;
+                w.commands.haste.raise()?;
+                hurried.push(Arc::clone(&w.commands));
             }
-            hurried.clear();
-            hurried.extend(control.workers.iter().map(|w| Arc::clone(&w.commands)));
         }
         Ok(())
     }

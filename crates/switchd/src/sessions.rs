@@ -21,7 +21,7 @@ const ASIDE: Duration = Duration::from_millis(1);
 /// does not keep that busy.
 const REPORT: Duration = Duration::from_millis(100);
 /// Its real-time priority: before workers that are hurried for its sake.
-pub(crate) const LEVEL: i32 = 2;
+const LEVEL: i32 = 2;
 /// How much later than asked for a sleep may end.
 const TIMER_SLACK_NS: u64 = 50_000;
 

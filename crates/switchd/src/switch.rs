@@ -22,7 +22,6 @@ use heddle_ofproto::Ofproto;
 use heddle_stream::Tls;
 use heddle_sync::Clock;
 use heddle_sys::Epoll;
-use heddle_sys::priority::{self, ThreadId};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc;
 
@@ -30,7 +29,6 @@ use crate::cli::Options;
 use crate::give_back::{GiveBack, Sizes};
 use crate::metrics::EndPoints;
 use crate::reconcile::{Inventory, datapath_name};
-use crate::sessions::LEVEL;
 use crate::watch::capture::Captures;
 use crate::watch::drops::Drops;
 
@@ -214,14 +212,7 @@ impl Switch {
             freed: heddle_ofproto::freed_rules(),
         };
         if self.give_back.lock().tick(sizes) {
-            // It has locks of the allocator's that the thread for protocols may wait for: nobody may keep it
-            // from its processor meanwhile.
-            let own = ThreadId::own();
-            let hurries = !self.ofproto.monitor().is_empty() && priority::raise(own, LEVEL).is_ok();
             heddle_sys::memory::trim();
-            if hurries {
-                let _ = priority::lower(own);
-            }
         }
     }
 

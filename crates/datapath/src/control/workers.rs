@@ -158,9 +158,9 @@ impl Control {
         let pinned = place.pinned();
         let name = place.thread_name(id);
         let bound = place.bound.clone();
-        let haste = Arc::clone(&commands.haste);
+        let own = Arc::clone(&commands);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let _running = haste.begin();
+            let _running = own.haste.begin();
             let bind = || {
                 if bound.is_empty() {
                     Ok(())
@@ -181,7 +181,6 @@ impl Control {
                         upcalls: upcall_tx,
                         commands: command_rx,
                         bell,
-                        haste: Arc::clone(&haste),
                         pinned,
                     })
                 });

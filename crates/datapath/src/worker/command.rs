@@ -84,7 +84,7 @@ pub(crate) struct CommandTx {
     #[expect(clippy::disallowed_types, reason = "of the senders")]
     ring: Mutex<Producer<Command>>,
     bell: Arc<EventFd>,
-    pub(crate) haste: Arc<Haste>,
+    pub(crate) haste: Haste,
 }
 
 /// A command ring for one worker.
@@ -95,7 +95,7 @@ pub(crate) fn command_ring(bell: Arc<EventFd>) -> (CommandTx, Consumer<Command>)
         CommandTx {
             ring: Mutex::new(tx),
             bell,
-            haste: Arc::default(),
+            haste: Haste::default(),
         },
         rx,
     )

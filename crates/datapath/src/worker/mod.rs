@@ -363,7 +363,6 @@ pub(crate) struct Worker {
     inv_prob: u32,
     /// The clock as the last burst read it.
     now_ms: u64,
-    haste: Arc<haste::Haste>,
     pinned: bool,
     stop: bool,
 }
@@ -377,7 +376,6 @@ pub(crate) struct Parts {
     pub(crate) upcalls: UpcallTx,
     pub(crate) commands: Consumer<Command>,
     pub(crate) bell: Arc<EventFd>,
-    pub(crate) haste: Arc<haste::Haste>,
     pub(crate) pinned: bool,
 }
 
@@ -438,7 +436,6 @@ impl Worker {
             sorted_ms: 0,
             inv_prob: crate::shared::UNSET,
             now_ms: 0,
-            haste: p.haste,
             pinned: p.pinned,
             stop: false,
         })
@@ -455,7 +452,6 @@ impl Worker {
             let got = self.poll_all(t0);
             self.settle();
             let t1 = Tsc::now();
-            self.haste.look(t1);
             let c = &self.counters;
             c.iterations.add(1);
             let told = start.is_some_and(|start| {

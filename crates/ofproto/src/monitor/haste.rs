@@ -13,7 +13,6 @@
 use heddle_bfd::Missing;
 use heddle_datapath::Datapath;
 use std::io;
-use std::time::Duration;
 
 /// How long a frame may wait for its worker, ms.
 const PATIENCE_MS: u64 = 5;
@@ -28,13 +27,13 @@ const SECOND_MS: u64 = 1000;
 
 /// Those who can be hurried.
 pub(super) trait Workers {
-    /// For [`MOMENT_MS`] from now on, or no more.
+    /// See [`Datapath::hurry`].
     fn hurry(&self, on: bool) -> io::Result<()>;
 }
 
 impl Workers for Datapath {
     fn hurry(&self, on: bool) -> io::Result<()> {
-        Datapath::hurry(self, on.then_some(Duration::from_millis(MOMENT_MS)))
+        Datapath::hurry(self, on)
     }
 }
 
@@ -68,7 +67,7 @@ impl Haste {
                 return;
             }
             self.spent_ms += now_ms - since_ms;
-            if missing == Missing::Last && self.spent_ms < MOST_MS && workers.hurry(true).is_ok() {
+            if missing == Missing::Last && self.spent_ms < MOST_MS {
                 self.moment_ms = Some((now_ms, now_ms + MOMENT_MS));
                 return;
             }
