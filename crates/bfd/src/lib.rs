@@ -31,4 +31,4 @@ mod tests;
 pub use config::{Config, Filter};
 pub use frame::{FRAME_LEN, UDP_PORT, Udp, udp_of};
 pub use message::{Diag, Flags, MESSAGE_LEN, Message, State};
-pub use session::{Missing, Now, Session};
+pub use session::{Now, Session};

@@ -92,21 +92,7 @@ pub struct Session {
     by_rx_ms: u64,
     /// ... and until then the last message does.
     by_message_ms: u64,
-    /// It has been looked at when only the last messages before this time could keep it up.
-    looked_ms: u64,
     status_changed: bool,
-}
-
-/// Whether messages should have come that have not.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum Missing {
-    /// None.
-    #[default]
-    None,
-    /// One.
-    One,
-    /// Another one, and the session goes down.
-    Last,
 }
 
 impl Session {
@@ -144,7 +130,6 @@ impl Session {
             decay: Decay::default(),
             forwarding: false,
             forced: None,
-            looked_ms: 0,
             flaps: 0,
             by_rx_ms: 0,
             by_message_ms: 0,
@@ -264,9 +249,6 @@ impl Session {
         let mut wake = self.local.next_tx_ms;
         if self.local.state > State::Down {
             wake = wake.min(self.local.detect_ms);
-            if self.local.state == State::Up && self.looked_ms != self.local.detect_ms {
-                wake = wake.min(self.look_ms());
-            }
         } else if self.forwarding && self.forced.is_none() {
             // By packets alone, and not for long.
             wake = wake.min(self.by_rx_ms).min(self.by_message_ms);
@@ -284,37 +266,9 @@ impl Session {
         }
     }
 
-    /// Whether messages should have come by now, while it is not too late to look where they are.
-    pub fn missing(&self, now: Now) -> Missing {
-        let interval_ms = self.rx_interval_ms();
-        let detection_ms = interval_ms * u64::from(self.remote.mult);
-        // The last one came that long before `detect_ms`.
-        let silent_ms = (now.ms + detection_ms).saturating_sub(self.local.detect_ms);
-        if self.local.state != State::Up || self.remote.mult < 2 {
-            Missing::None
-        } else if now.ms >= self.look_ms() {
-            Missing::Last
-        } else if silent_ms * 2 > interval_ms * 3 {
-            Missing::One
-        } else {
-            Missing::None
-        }
-    }
-
-    /// From then on only the next message, or the one after it, can keep the session up.
-    fn look_ms(&self) -> u64 {
-        let quarters = if self.remote.mult > 2 { 5 } else { 4 };
-        self.local
-            .detect_ms
-            .saturating_sub(self.rx_interval_ms() * quarters / 4)
-    }
-
     /// Does what is due, but for sending.
     pub fn run(&mut self, now: Now) {
         let was_decayed = self.decay.active;
-        if now.ms >= self.look_ms() {
-            self.looked_ms = self.local.detect_ms;
-        }
         if self.local.state > State::Down && now.ms >= self.local.detect_ms {
             self.enter(State::Down, Diag::EXPIRED, now);
         }

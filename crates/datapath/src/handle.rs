@@ -35,7 +35,6 @@ use heddle_sync::ring::Consumer;
 use heddle_sys::Tsc;
 use heddle_sys::awake::Awake;
 use parking_lot::Mutex;
-use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -51,8 +50,6 @@ pub struct Datapath {
     upcalls: Arc<UpcallRings>,
     /// The worker for [`Datapath::post`], as it was last known.
     post_box: Mutex<Option<Arc<CommandTx>>>,
-    /// Workers that have been hurried ([`Datapath::hurry`]).
-    hurried: Mutex<Vec<Arc<CommandTx>>>,
     revalidator_thread: Mutex<Option<JoinHandle<()>>>,
     sweeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -122,7 +119,6 @@ impl Datapath {
             revalidator,
             upcalls,
             post_box: Mutex::default(),
-            hurried: Mutex::default(),
             revalidator_thread,
             sweeper: Mutex::new(sweeper),
         }))
@@ -348,26 +344,6 @@ impl Datapath {
         let (done, posted) = mpsc::channel();
         let sent = worker.try_send(Command::Run(Box::new(injected), Some(program), done));
         sent.then_some(Posted(posted))
-    }
-    /// Lets workers run before other programs, if `on`, until it is called without. For moments: others do not
-    /// get the processors that workers want meanwhile. Waits for nobody.
-    ///
-    /// # Errors
-    /// `EPERM`: this process may not.
-    pub fn hurry(&self, on: bool) -> io::Result<()> {
-        let mut hurried = self.hurried.lock();
-        if !on {
-            hurried.drain(..).for_each(|w| w.haste.lower());
-            return Ok(());
-        }
-        // While somebody changes something, those that it was before are as good as none.
-        if let Some(control) = self.control.try_lock() {
-            for w in &control.workers {
-                w.commands.haste.raise()?;
-                hurried.push(Arc::clone(&w.commands));
-            }
-        }
-        Ok(())
     }
     /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is
     /// done.

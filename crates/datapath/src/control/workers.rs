@@ -158,9 +158,7 @@ impl Control {
         let pinned = place.pinned();
         let name = place.thread_name(id);
         let bound = place.bound.clone();
-        let own = Arc::clone(&commands);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let _running = own.haste.begin();
             let bind = || {
                 if bound.is_empty() {
                     Ok(())

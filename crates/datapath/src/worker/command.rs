@@ -3,7 +3,6 @@
 //! A bounded ring and an eventfd. Senders take turns under a lock of their own; the worker, the only
 //! consumer, takes none. Answers go over a channel whose buffer the command brings along.
 
-use super::haste::Haste;
 use super::{RxSlot, Worker};
 use crate::exec::program::Program;
 use crate::exec::tx::TxPort;
@@ -84,7 +83,6 @@ pub(crate) struct CommandTx {
     #[expect(clippy::disallowed_types, reason = "of the senders")]
     ring: Mutex<Producer<Command>>,
     bell: Arc<EventFd>,
-    pub(crate) haste: Haste,
 }
 
 /// A command ring for one worker.
@@ -95,7 +93,6 @@ pub(crate) fn command_ring(bell: Arc<EventFd>) -> (CommandTx, Consumer<Command>)
         CommandTx {
             ring: Mutex::new(tx),
             bell,
-            haste: Haste::default(),
         },
         rx,
     )

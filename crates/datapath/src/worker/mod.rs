@@ -12,7 +12,6 @@
 
 mod burst;
 mod command;
-pub(crate) mod haste;
 mod look;
 mod miss;
 mod owed;

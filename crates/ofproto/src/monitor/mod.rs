@@ -22,11 +22,9 @@
 //! **Being late.** Who was kept from a processor does not take that for the peers' silence: all that wait are
 //! heard before anybody is taken for silent, and the time by which this thread or the worker that sends was
 //! late is added to what the peers have ([`Pace`]). A frame that the worker has no room for is sent anew.
-//! Where a frame waits for its worker, or a message is missing, workers are hurried for a moment ([`haste`]).
 //!
 //! **Order of locks.** `sessions` is the last one; nothing is called with it held but sessions.
 
-mod haste;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -35,8 +33,7 @@ pub use watch::Watch;
 
 use crate::ofproto::Ofproto;
 use crate::xlate;
-use haste::Haste;
-use heddle_bfd::{Config, Missing, Now, Session, udp_of};
+use heddle_bfd::{Config, Now, Session, udp_of};
 use heddle_datapath::action::{Action as DpAction, PortNo};
 use heddle_datapath::{Datapath, Generations, Posted, Translation, UpcallPacket};
 use heddle_flow::FlowKey;
@@ -102,8 +99,6 @@ struct Sessions {
     /// Those that have had messages since the last refill.
     used: BTreeSet<u64>,
     refilled_ms: u64,
-    /// Those that go down unless a message comes soon.
-    silent: BTreeSet<u64>,
     /// What controllers are to be told of.
     moved: BTreeSet<(u64, OfPort)>,
 }
@@ -124,7 +119,6 @@ struct Pace {
     wanted_ms: u64,
     /// One frame on its way, when it was posted, and until when its delay has been counted, ms.
     posted: Option<(Posted, u64, u64)>,
-    haste: Haste,
 }
 
 impl Pace {
@@ -147,10 +141,6 @@ impl Pace {
             }
         };
         own.saturating_sub(LATE_MS).max(worker)
-    }
-    /// When the frame was posted that is on its way.
-    fn posted_ms(&self) -> Option<u64> {
-        self.posted.as_ref().map(|(_, at_ms, _)| *at_ms)
     }
     /// A frame was handed to a worker.
     fn sent(&mut self, posted: Posted, now_ms: u64) {
@@ -310,10 +300,6 @@ impl Monitor {
                 all.run(now_ms, of.generations(), &mut outgoing, most)
             };
             self.told(of, told);
-            if !wait {
-                let posted_ms = pace.posted_ms();
-                pace.haste.look(&*dp, told.missing, posted_ms, now_ms);
-            }
             let idle = n == 0 && outgoing.is_empty();
             for o in outgoing {
                 match send(of, &o, wait) {
@@ -327,10 +313,6 @@ impl Monitor {
             }
         }
         let next_ms = self.sessions.lock().due.first().map(|(ms, _)| *ms);
-        let next_ms = next_ms
-            .into_iter()
-            .chain(pace.haste.wake_ms(pace.posted_ms()))
-            .min();
         pace.wanted_ms = next_ms.filter(|_| !wait).unwrap_or(0);
         next_ms
     }
@@ -390,8 +372,6 @@ impl Monitor {
 struct Told {
     status: bool,
     moved: bool,
-    /// A message of some session should have come by now.
-    missing: Missing,
 }
 
 impl std::ops::BitOr for Told {
@@ -400,7 +380,6 @@ impl std::ops::BitOr for Told {
         Self {
             status: self.status | other.status,
             moved: self.moved | other.moved,
-            missing: self.missing.max(other.missing),
         }
     }
 }
@@ -489,7 +468,6 @@ impl Sessions {
         }
         self.discs.retain(|_, of| *of != id);
         self.used.remove(&id);
-        self.silent.remove(&id);
         true
     }
 
@@ -516,7 +494,6 @@ impl Sessions {
         Told {
             status: e.session.take_status_changed(),
             moved,
-            missing: Missing::None,
         }
     }
 
@@ -528,7 +505,6 @@ impl Sessions {
             return;
         };
         self.used.insert(shared.id);
-        self.silent.remove(&shared.id);
         let Some(udp) = udp_of(&upcall.bytes) else { return };
         let now = e.now(now_ms);
         e.session.receive(udp, now);
@@ -596,16 +572,7 @@ impl Sessions {
                 });
             }
             e.session.run(now);
-            let missing = e.session.missing(now);
-            told.missing = told.missing.max(missing);
-            match missing {
-                Missing::Last => self.silent.insert(id),
-                _ => self.silent.remove(&id),
-            };
             told = told | self.settle(id, now_ms, generations);
-        }
-        if !self.silent.is_empty() {
-            told.missing = Missing::Last;
         }
         told
     }
