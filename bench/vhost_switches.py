@@ -298,7 +298,7 @@ class Vhost:
         if bool(case.expire) != self.histograms:
             self.histograms = bool(case.expire)
             self.switch.vsctl("set", "open_vswitch", ".", f"other_config:pmd-perf-metrics={str(self.histograms).lower()}")
-        wanted = case.recirc, case.ct, case.tunnel, case.hosts, case.csum, case.rule_sets()
+        wanted = case.recirc, case.ct, case.tcp, case.tunnel, case.hosts, case.csum, case.rule_sets()
         if wanted != self.rules:
             if case.tunnel and not self.underlay:
                 self.underlay = Underlay(self, BRIDGE)

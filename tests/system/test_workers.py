@@ -349,6 +349,31 @@ def scenario_settings_of_what_is_not_there(lab):
         assert sw.log().count(words) == 1, words
 
 
+def scenario_workers_before_other_programs(lab):
+    """`heddle-realtime` gives workers a real-time priority, new ones too, and takes it away."""
+    sw = dummy_switch(lab)
+    if sw.is_reference:
+        raise Skip("it has no such setting")
+    policies = lambda: {os.sched_getscheduler(tid) & ~os.SCHED_RESET_ON_FORK for tid in worker_ids(sw)}
+    assert policies() == {os.SCHED_OTHER}, policies()
+    sw.vsctl("set", "Open_vSwitch", ".", "other_config:heddle-realtime=true")
+    assert policies() == {os.SCHED_RR}, policies()
+    sw.vsctl("set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=1")
+    assert policies() == {os.SCHED_RR}, policies()
+    sw.vsctl("remove", "Open_vSwitch", ".", "other_config", "heddle-realtime")
+    assert policies() == {os.SCHED_OTHER}, policies()
+
+
+def worker_ids(sw):
+    """Thread numbers of the daemon's workers."""
+    def name(tid):
+        with open(f"/proc/{sw.pid}/task/{tid}/comm") as file:
+            return file.read()
+    ids = [int(tid) for tid in os.listdir(f"/proc/{sw.pid}/task") if name(tid).startswith(("pmd-c", "worker"))]
+    assert ids
+    return ids
+
+
 def threads(sw):
     """Names of the daemon's workers, with the processors that each may run on."""
     tasks = f"/proc/{sw.pid}/task"

@@ -260,6 +260,13 @@ impl Datapath {
     pub fn set_max_sleep(&self, max: MaxSleep) {
         self.control.lock().set_max_sleep(max);
     }
+    /// Lets workers come before other programs (`SCHED_RR`, sched(7)), or not (`heddle-realtime`).
+    ///
+    /// # Errors
+    /// [`DatapathError::Io`]: this process may not give priorities. [`DatapathError::Timeout`].
+    pub fn set_realtime(&self, on: bool) -> Result<(), DatapathError> {
+        self.control.lock().set_realtime(on)
+    }
     /// Lets workers keep the machine's processors from halting while packets come every few milliseconds, or
     /// not (`heddle-light-sleep`).
     ///

@@ -46,3 +46,4 @@ pub use translate::{Credit, Credits, Dep, Generations, Purpose, Request, Transla
 pub use view::{
     FlowDump, Merged, POLICED, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView,
 };
+pub use worker::REALTIME;

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use heddle_sys::priority::{self, ThreadId};
+use heddle_sys::priority;
 use heddle_sys::{Epoll, clock};
 
 use crate::switch::Switch;
@@ -20,8 +20,8 @@ const ASIDE: Duration = Duration::from_millis(1);
 /// The least time between two reports to the database, so that a peer that changes its mind all the time
 /// does not keep that busy.
 const REPORT: Duration = Duration::from_millis(100);
-/// Its real-time priority: before workers that are hurried for its sake.
-const LEVEL: i32 = 2;
+/// Its real-time priority: before workers that have one.
+const LEVEL: u8 = heddle_datapath::REALTIME + 1;
 /// How much later than asked for a sleep may end.
 const TIMER_SLACK_NS: u64 = 50_000;
 
@@ -30,7 +30,7 @@ impl Switch {
     pub(crate) fn run_sessions(&self) {
         // It only makes sleeps more precise.
         let _ = clock::set_timer_slack_ns(TIMER_SLACK_NS);
-        if let Err(error) = priority::raise(ThreadId::own(), LEVEL) {
+        if let Err(error) = priority::set_realtime(LEVEL) {
             let why = errno_text(&error);
             log::info!(target: "bfd", "no real-time priority, messages may be late where processors are busy ({why})");
         }

@@ -100,6 +100,15 @@ impl WorkerHandle {
     fn lives(&self) -> bool {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
+    /// Has it come before other programs, or not.
+    fn set_realtime(&self, on: bool) -> Result<(), DatapathError> {
+        let (reply, done) = mpsc::channel();
+        if !self.commands.send(Command::Realtime(on, reply)) {
+            return Err(DatapathError::Timeout);
+        }
+        let done = done.recv_timeout(WORKER_TIMEOUT);
+        Ok(done.map_err(|_| DatapathError::Timeout)??)
+    }
 }
 
 /// Upcall rings, one of a kind per worker; those of ended workers until they are empty.
@@ -121,6 +130,8 @@ pub(crate) struct Control {
     dirty: Dirty,
     auto: AutoState,
     pub(crate) max_sleep: MaxSleep,
+    /// Workers come before other programs.
+    realtime: bool,
     /// Counters of ended workers that are not shown per worker: drops.
     pub(crate) past_drops: Vec<u64>,
     /// ... and what was met while connections were tracked.
@@ -147,6 +158,7 @@ impl Control {
             dirty: Dirty::default(),
             auto: AutoState::default(),
             max_sleep: MaxSleep::default(),
+            realtime: false,
             past_tracked: Tally::default(),
             past_drops: vec![0; crate::drops::DropKind::ALL.len()],
             past: WorkerNumbers::default(),
@@ -159,6 +171,13 @@ impl Control {
         for w in &self.workers {
             w.commands.send(Command::MaxSleep(self.max_sleep.of(w.core)));
         }
+    }
+
+    /// Lets workers come before other programs, or not. `Err`: not all of them could be told.
+    pub(crate) fn set_realtime(&mut self, on: bool) -> Result<(), DatapathError> {
+        self.realtime = on;
+        let told = self.workers.iter().map(|w| w.set_realtime(on));
+        told.fold(Ok(()), Result::and)
     }
 
     // -- asking workers

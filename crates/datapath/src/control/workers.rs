@@ -118,6 +118,11 @@ impl Control {
     fn start(&mut self, place: &Place) -> Result<(), DatapathError> {
         let w = self.start_worker(place).inspect_err(|e| tell_none(place, e))?;
         w.commands.send(Command::MaxSleep(self.max_sleep.of(w.core)));
+        if self.realtime
+            && let Err(e) = w.set_realtime(true)
+        {
+            log::warn!(target: "dpif_netdev", "PMD thread on core {} has no real-time priority: {e}", w.core);
+        }
         let id = w.id;
         self.workers.push(w);
         let mut failed = None;

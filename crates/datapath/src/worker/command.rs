@@ -11,7 +11,7 @@ use heddle_flow::FlowKey;
 use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
 use heddle_sync::ring::{Consumer, Producer, ring};
-use heddle_sys::{EventFd, Tsc, cpu};
+use heddle_sys::{EventFd, Tsc, cpu, priority};
 #[expect(clippy::disallowed_types, reason = "of the senders")]
 use parking_lot::Mutex;
 use std::io;
@@ -19,6 +19,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
+
+/// The real-time priority of workers that have one (`SCHED_RR`).
+pub const REALTIME: u8 = 1;
 
 /// A packet from the control side.
 pub(crate) struct Injected {
@@ -47,6 +50,8 @@ pub(crate) enum Command {
     Findings(Findings),
     /// Pause so many microseconds when there are no packets (see [`crate::MaxSleep`]).
     MaxSleep(Option<u64>),
+    /// Come before other programs, or not.
+    Realtime(bool, Sender<io::Result<()>>),
     /// Run on these processors from now on.
     Bind(Box<Binding>, Sender<io::Result<()>>),
     /// Answer when all commands before this one are done.
@@ -189,6 +194,9 @@ impl Worker {
                 self.cache.give_back(list);
             }
             Command::MaxSleep(us) => self.pause(us),
+            Command::Realtime(on, reply) => {
+                let _ = reply.send(priority::set_realtime(if on { REALTIME } else { 0 }));
+            }
             Command::Bind(binding, reply) => {
                 let _ = reply.send(self.bind(*binding));
             }

@@ -25,6 +25,7 @@ mod turn;
 mod wait;
 mod waiting;
 
+pub use command::REALTIME;
 pub(crate) use command::{Binding, Command, CommandTx, Injected, Reply, WORKER_TIMEOUT, command_ring};
 
 use crate::control::perf::{Own, Start};

@@ -43,6 +43,9 @@ pub(crate) struct Parsed {
     pub(crate) recirc_id: u32,
     /// The last packet, if the last run has several.
     again: Option<Again>,
+    /// The last packet out of a tunnel, if its run has several, and how many runs there were then: it is the
+    /// last one as long as there are no more.
+    again_carried: Option<(Again, usize)>,
 }
 
 /// How packets are to be read.
@@ -65,6 +68,7 @@ impl Parsed {
             n_carried: 0,
             recirc_id: 0,
             again: None,
+            again_carried: None,
         }
     }
     /// Of packets that are looked up under this recirculation id; there are none yet.
@@ -72,7 +76,7 @@ impl Parsed {
         self.runs.clear();
         (self.n_full, self.n_carried) = (0, 0);
         self.recirc_id = recirc_id;
-        self.again = None;
+        (self.again, self.again_carried) = (None, None);
     }
     /// Reads packet `i`, which is the next one, and fresh from a port.
     #[inline(always)]
@@ -182,14 +186,28 @@ impl Parsed {
     #[inline]
     pub(crate) fn push_carried(&mut self, i: u16, p: &mut Packet, how: How, origin: u32, at: u8) {
         let frame = how.frame(p, origin);
-        let Some(key) = p.window::<VIEW>().and_then(|b| CompactKey::read(b, frame)) else {
+        let kind = Kind::Carrying(at);
+        let Some(view) = p.window::<VIEW>() else {
+            return self.push_odd_carried(i, p, how, origin, at);
+        };
+        if let Some((again, runs)) = &self.again_carried
+            && *runs == self.runs.len()
+            && again.is(view, frame)
+            && let Some(run) = self.runs.last_mut().filter(|run| run.kind == kind)
+        {
+            return run.extend(i, frame.total);
+        }
+        let Some(key) = CompactKey::read(view, frame) else {
             return self.push_odd_carried(i, p, how, origin, at);
         };
         let (packets, bytes) = (i..i + 1, (frame.total as u64, frame.total));
         self.again = None;
         let alike = |p: &Self| p.runs.last().is_some_and(|run| run.body == NO_BODY);
-        if !self.extend_last(packets.end, bytes, &key, Kind::Carrying(at), alike) {
-            self.add_run(packets, bytes, (key, NO_BODY), Kind::Carrying(at));
+        if self.extend_last(packets.end, bytes, &key, kind, alike) {
+            self.again_carried = Again::of(view, frame).map(|again| (again, self.runs.len()));
+        } else {
+            self.again_carried = None;
+            self.add_run(packets, bytes, (key, NO_BODY), kind);
         }
     }
     #[cold]
@@ -686,6 +704,42 @@ mod tests {
                 at = end;
             }
             prop_assert_eq!(at, packets.len());
+        }
+
+        /// What comes out of a tunnel beside other packets is the same runs where nothing is remembered of the
+        /// packet before.
+        #[test]
+        fn packets_out_of_a_tunnel_are_compared_as_if_each_were_read(
+            base in frame(),
+            burst in prop::collection::vec((prop::collection::vec((0_usize..60, 0_usize..3), 0..2), 0_u32..8, any::<bool>()), 1..32),
+        ) {
+            let read = |remembers: bool| {
+                let mut parsed = Parsed::new(burst.len() + 1);
+                let how = How { packet_type: 0, vlan_limit: 2 };
+                let mut first = Packet::from_bytes(&base);
+                parsed.push_carrying(0, &mut first, how, 1, |key, _| key.tun_id = 7);
+                let at = parsed.last_carried();
+                for (i, (changes, from, fresh)) in (1..).zip(&burst) {
+                    let mut bytes = base.clone();
+                    for (i, v) in changes { bytes[*i] = [0x45, 6, bytes[*i] ^ 1][*v]; }
+                    let mut p = Packet::from_bytes(&bytes);
+                    if !remembers {
+                        (parsed.again, parsed.again_carried) = (None, None);
+                    }
+                    match at {
+                        Some(at) if *from > 0 => parsed.push_carried(i, &mut p, how, u32::from(*from > 1), at),
+                        _ if *fresh => parsed.push_from(i, &mut p, how, 1),
+                        _ => parsed.push_carrying(i, &mut p, how, 1, |key, _| key.tun_id = 8),
+                    }
+                }
+                let runs: Vec<_> = (0..parsed.runs.len()).map(|r| {
+                    let run = &parsed.runs[r];
+                    let what = (run.first, run.end, run.kind, run.bytes, run.longest);
+                    (what, parsed.compact[r], parsed.known(r).copied(), parsed.meta(r))
+                }).collect();
+                runs
+            };
+            prop_assert_eq!(read(true), read(false));
         }
     }
 }

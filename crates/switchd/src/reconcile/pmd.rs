@@ -30,6 +30,8 @@ pub(super) struct Pmd {
     sleep: MaxSleep,
     /// `heddle-light-sleep`.
     light_sleep: bool,
+    /// `heddle-realtime`.
+    realtime: bool,
     /// `heddle-gro=false`.
     no_gro: bool,
 }
@@ -57,6 +59,7 @@ impl Pmd {
             inv_prob: prob.and_then(|n| n.trim().parse().ok()),
             sleep: sleep(max_sleep(config)).0,
             light_sleep: config.bool("heddle-light-sleep", false),
+            realtime: config.bool("heddle-realtime", false),
             no_gro: !config.bool("heddle-gro", true),
         }
     }
@@ -94,6 +97,11 @@ impl Pmd {
             && let Err(e) = datapath.set_light_sleep(self.light_sleep)
         {
             log::warn!(target: "dpif_netdev", "heddle-light-sleep changes nothing, processors cannot be kept from halting: {e}");
+        }
+        if self.realtime != before.is_some_and(|b| b.realtime)
+            && let Err(e) = datapath.set_realtime(self.realtime)
+        {
+            log::warn!(target: "dpif_netdev", "heddle-realtime: {e}");
         }
         datapath.set_gro(!self.no_gro);
         datapath.set_spread(self.spread);

@@ -22,7 +22,7 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("tx-flush-interval", 1_000_000, "what holds without it"),
 ];
 /// Switches, and what they are where they are neither.
-const SWITCHES: [(&str, bool); 11] = [
+const SWITCHES: [(&str, bool); 12] = [
     ("pmd-auto-lb", false),
     ("pmd-rxq-isolate", true),
     ("pmd-perf-metrics", false),
@@ -32,16 +32,18 @@ const SWITCHES: [(&str, bool); 11] = [
     ("smc-enable", false),
     ("heddle-light-sleep", false),
     ("heddle-gro", true),
+    ("heddle-realtime", false),
     ("heddle-ebpf", false),
     ("hw-offload", false),
 ];
 
 /// All that begin so: others are misspelt.
-const OWN: [&str; 4] = [
+const OWN: [&str; 5] = [
     "heddle-ebpf",
     "heddle-gro",
     "heddle-light-sleep",
     "heddle-metrics",
+    "heddle-realtime",
 ];
 
 /// Settings whose nonsense is no warning: tests of Open vSwitch set it, and look for warnings.
