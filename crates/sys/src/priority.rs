@@ -11,8 +11,8 @@
 use crate::cvt;
 use std::io;
 
-/// Gives the calling thread real-time priority `level`, from 1 to 99; 0 makes it an ordinary one again. What it
-/// starts is ordinary.
+/// Gives the calling thread real-time priority `level`, from 1 to 99; 0 makes it an ordinary one again. What
+/// it starts is ordinary.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE` (and without `RLIMIT_RTPRIO`), or where the thread's group may have none.

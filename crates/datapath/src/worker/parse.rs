@@ -706,8 +706,8 @@ mod tests {
             prop_assert_eq!(at, packets.len());
         }
 
-        /// What comes out of a tunnel beside other packets is the same runs where nothing is remembered of the
-        /// packet before.
+        /// What comes out of a tunnel beside other packets is the same runs where nothing is remembered of
+        /// the packet before.
         #[test]
         fn packets_out_of_a_tunnel_are_compared_as_if_each_were_read(
             base in frame(),
