@@ -354,7 +354,7 @@ def scenario_workers_before_other_programs(lab):
     sw = dummy_switch(lab)
     if sw.is_reference:
         raise Skip("it has no such setting")
-    policies = lambda: {os.sched_getscheduler(tid) & ~os.SCHED_RESET_ON_FORK for tid in worker_ids(sw)}
+    policies = lambda: set(each_worker(sw, lambda tid: os.sched_getscheduler(tid) & ~os.SCHED_RESET_ON_FORK).values())
     assert policies() == {os.SCHED_OTHER}, policies()
     sw.vsctl("set", "Open_vSwitch", ".", "other_config:heddle-realtime=true")
     assert policies() == {os.SCHED_RR}, policies()
@@ -364,18 +364,8 @@ def scenario_workers_before_other_programs(lab):
     assert policies() == {os.SCHED_OTHER}, policies()
 
 
-def worker_ids(sw):
-    """Thread numbers of the daemon's workers."""
-    def name(tid):
-        with open(f"/proc/{sw.pid}/task/{tid}/comm") as file:
-            return file.read()
-    ids = [int(tid) for tid in os.listdir(f"/proc/{sw.pid}/task") if name(tid).startswith(("pmd-c", "worker"))]
-    assert ids
-    return ids
-
-
-def threads(sw):
-    """Names of the daemon's workers, with the processors that each may run on."""
+def each_worker(sw, what):
+    """Names of the daemon's workers, with what a function says of their thread numbers."""
     tasks = f"/proc/{sw.pid}/task"
     names = {}
     for tid in os.listdir(tasks):
@@ -383,10 +373,15 @@ def threads(sw):
             with open(f"{tasks}/{tid}/comm") as file:
                 name = file.read().strip()
             if name.startswith(("pmd-c", "worker")):
-                names[name] = sorted(os.sched_getaffinity(int(tid)))
+                names[name] = what(int(tid))
         except (FileNotFoundError, ProcessLookupError):
             pass  # it has ended
     return names
+
+
+def threads(sw):
+    """Names of the daemon's workers, with the processors that each may run on."""
+    return each_worker(sw, lambda tid: sorted(os.sched_getaffinity(tid)))
 
 
 @limit(450)

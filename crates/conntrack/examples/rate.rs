@@ -58,25 +58,11 @@ fn subject(n: u32, proto: u8, seq: u32) -> Subject {
     }
 }
 
-/// Tracks `packets` packets of connections in a scattered order, each `n` of them; ns a packet.
+/// Tracks `packets` packets of connections in a scattered order, each `n` of them, from number `at` on; ns a
+/// packet.
 fn run(
     ct: &Conntrack,
-    n: u32,
-    packets: u32,
-    action: &CtAction,
-    scatter: bool,
-    proto: u8,
-    reply: bool,
-) -> f64 {
-    run_from(ct, 0, n, packets, action, scatter, proto, reply)
-}
-
-/// ... the first of them this one.
-#[allow(clippy::too_many_arguments)] // what is measured
-fn run_from(
-    ct: &Conntrack,
-    mut at: u32,
-    n: u32,
+    (mut at, n): (u32, u32),
     packets: u32,
     action: &CtAction,
     scatter: bool,
@@ -128,9 +114,9 @@ fn main() {
         for n in [1u32, 1000, 100_000, 1_000_000] {
             let ct = Conntrack::new(Config::default()).expect("address space");
             let made = n.next_multiple_of(BURST);
-            run(&ct, n, made, &commit, false, proto, false);
-            run(&ct, n, made, &look, false, proto, true);
-            let ns = run(&ct, n, 4_000_000, &look, true, proto, false);
+            run(&ct, (0, n), made, &commit, false, proto, false);
+            run(&ct, (0, n), made, &look, false, proto, true);
+            let ns = run(&ct, (0, n), 4_000_000, &look, true, proto, false);
             println!(
                 "{name}: {n} established connections ({} there): {ns:.1} ns a packet",
                 ct.n_conns()
@@ -153,7 +139,7 @@ fn main() {
         // As the sweeper's thread does beside it.
         for part in 0..PARTS {
             let (from, some) = (part * (n / PARTS), (n / PARTS).next_multiple_of(BURST));
-            ns += run_from(&ct, from, n, some, action, false, 17, false) / f64::from(PARTS);
+            ns += run(&ct, (from, n), some, action, false, 17, false) / f64::from(PARTS);
             ct.prepare();
         }
         let there = ct.n_conns();

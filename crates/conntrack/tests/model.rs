@@ -343,19 +343,22 @@ fn no_move_is_lost() {
     });
 }
 
+/// Somebody who reads a label whose halves are the same.
+fn reader(r: &Arc<Record>) -> thread::JoinHandle<()> {
+    let r = r.clone();
+    thread::spawn(move || {
+        let label = r.label();
+        assert_eq!(label >> 64, label & u128::from(u64::MAX), "{label:x}");
+    })
+}
+
 /// Nobody reads half of a label, wherever its writer is put aside, and no writer keeps a reader: one that
 /// read as often as [`record::LABEL_TRIES`] without a label, with two writers, would panic.
 #[test]
 fn readers_wait_for_no_writer() {
     model(3, || {
         let r = record();
-        let reader = {
-            let r = r.clone();
-            thread::spawn(move || {
-                let label = r.label();
-                assert_eq!(label >> 64, label & u128::from(u64::MAX), "{label:x}");
-            })
-        };
+        let reader = reader(&r);
         // Both places are written, the second one over what the reader may be reading.
         r.set_label(1 << 64 | 1, u128::MAX);
         r.set_label(2 << 64 | 2, u128::MAX);
@@ -387,13 +390,7 @@ fn a_count_stands_for_its_label() {
 fn labels_are_whole() {
     model(3, || {
         let r = record();
-        let reader = {
-            let r = r.clone();
-            thread::spawn(move || {
-                let label = r.label();
-                assert_eq!(label >> 64, label & u128::from(u64::MAX), "{label:x}");
-            })
-        };
+        let reader = reader(&r);
         r.set_label(1 << 64 | 1, 0xf << 64 | 0xf);
         reader.join().unwrap();
     });

@@ -5,6 +5,11 @@
 pub struct Dice(u64);
 
 impl Dice {
+    /// Scripts to begin with where nothing is known of what they should be: fifty of 300 bytes each.
+    pub fn noise() -> Vec<Vec<u8>> {
+        let mut dice = Self::new(7);
+        (0..50).map(|_| (0..300).map(|_| dice.byte()).collect()).collect()
+    }
     /// A generator.
     pub fn new(seed: u64) -> Self {
         Self(seed)

@@ -122,28 +122,27 @@ fn too_many_and_too_late_are_dropped_by_name() {
 /// What was told of was not the answer.
 #[test]
 fn who_waits_again_has_the_time_that_is_left() {
-    let s = setup(vec![
+    let wait_twice = |rules: Vec<ToyRule>| {
+        let s = setup(rules);
+        s.a.send(frames(40));
+        s.a.drained();
+        s.clock.warp(2000);
+        changed(&s);
+        until("the second wait", || waited(&s) == 80);
+        s
+    };
+    let s = wait_twice(vec![
         ToyRule::new(under(6), vec![OUT]),
         ToyRule::new(under(5), vec![wait(1, 6)]),
         ToyRule::new(Match::any(), vec![wait(0, 5)]),
     ]);
-    s.a.send(frames(40));
-    s.a.drained();
-    s.clock.warp(2000);
-    changed(&s);
-    until("the second wait", || waited(&s) == 80);
     s.clock.warp(999);
     changed(&s);
     assert_eq!(s.b.wait(40), frames(40));
-    let s = setup(vec![
+    let s = wait_twice(vec![
         ToyRule::new(under(5), vec![wait(1, 5)]),
         ToyRule::new(Match::any(), vec![wait(0, 5)]),
     ]);
-    s.a.send(frames(40));
-    s.a.drained();
-    s.clock.warp(2000);
-    changed(&s);
-    until("the second wait", || waited(&s) == 80);
     s.clock.warp(1000);
     until("the end", || dropped(&s) == 40);
 }

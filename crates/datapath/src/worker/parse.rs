@@ -43,9 +43,6 @@ pub(crate) struct Parsed {
     pub(crate) recirc_id: u32,
     /// The last packet, if the last run has several.
     again: Option<Again>,
-    /// The last packet out of a tunnel, if its run has several, and how many runs there were then: it is the
-    /// last one as long as there are no more.
-    again_carried: Option<(Again, usize)>,
 }
 
 /// How packets are to be read.
@@ -68,7 +65,6 @@ impl Parsed {
             n_carried: 0,
             recirc_id: 0,
             again: None,
-            again_carried: None,
         }
     }
     /// Of packets that are looked up under this recirculation id; there are none yet.
@@ -76,7 +72,7 @@ impl Parsed {
         self.runs.clear();
         (self.n_full, self.n_carried) = (0, 0);
         self.recirc_id = recirc_id;
-        (self.again, self.again_carried) = (None, None);
+        self.again = None;
     }
     /// Reads packet `i`, which is the next one, and fresh from a port.
     #[inline(always)]
@@ -94,6 +90,7 @@ impl Parsed {
         if let Some(again) = &self.again {
             if again.is(bytes, frame)
                 && let Some(run) = self.runs.last_mut()
+                && run.kind == Kind::Ordinary
             {
                 return run.extend(i, total);
             }
@@ -190,10 +187,10 @@ impl Parsed {
         let Some(view) = p.window::<VIEW>() else {
             return self.push_odd_carried(i, p, how, origin, at);
         };
-        if let Some((again, runs)) = &self.again_carried
-            && *runs == self.runs.len()
+        if let Some(again) = &self.again
             && again.is(view, frame)
-            && let Some(run) = self.runs.last_mut().filter(|run| run.kind == kind)
+            && let Some(run) = self.runs.last_mut()
+            && run.kind == kind
         {
             return run.extend(i, frame.total);
         }
@@ -204,9 +201,8 @@ impl Parsed {
         self.again = None;
         let alike = |p: &Self| p.runs.last().is_some_and(|run| run.body == NO_BODY);
         if self.extend_last(packets.end, bytes, &key, kind, alike) {
-            self.again_carried = Again::of(view, frame).map(|again| (again, self.runs.len()));
+            self.again = Again::of(view, frame);
         } else {
-            self.again_carried = None;
             self.add_run(packets, bytes, (key, NO_BODY), kind);
         }
     }
@@ -385,7 +381,7 @@ impl Parsed {
     }
     /// A place for a full key, the last one, with what was there.
     fn take_full(&mut self) -> usize {
-        // The last run is no ordinary one from now on.
+        // The last run has a full key from now on.
         self.again = None;
         let at = self.n_full;
         if at == self.full.len() {
@@ -724,7 +720,7 @@ mod tests {
                     for (i, v) in changes { bytes[*i] = [0x45, 6, bytes[*i] ^ 1][*v]; }
                     let mut p = Packet::from_bytes(&bytes);
                     if !remembers {
-                        (parsed.again, parsed.again_carried) = (None, None);
+                        parsed.again = None;
                     }
                     match at {
                         Some(at) if *from > 0 => parsed.push_carried(i, &mut p, how, u32::from(*from > 1), at),

@@ -1,12 +1,12 @@
 //! Neighbours that are asked for.
 //!
-//! **Problem.** A packet for a neighbour that nobody knows is dropped, and somebody has to ask. Workers see
-//! the packet and must not wait; a control thread sends the request.
+//! **Problem.** For a packet whose neighbour nobody knows, somebody has to ask. The packet waits; the worker
+//! that sees it must not: a control thread sends the request.
 //!
 //! **Shape.** A worker says what it misses ([`Neighbours::ask`]). The question is open from then on: who
 //! misses the same meanwhile says nothing new, so that one request goes out in [`OPEN_MS`]. A question that
-//! is still without an answer at its end is told as changed: cached drops are translated again by their next
-//! packet, which asks again. So requests go on as long as packets do, and no longer.
+//! is still without an answer at its end is told as changed: what was cached is translated again by the next
+//! packet, or the first that waits, which asks again. So requests go on as long as packets do, and no longer.
 //!
 //! The list of what is open has a lock, which workers only try. What is to be sent waits in a queue without
 //! one: the control thread wakes up in the middle of a translation that has more to ask.
@@ -96,34 +96,24 @@ impl Neighbours {
 
     /// Forgets what was asked: who misses it asks anew, those who wait for an answer too.
     pub(super) fn forget_questions(&self, bridge: Option<&str>) {
-        let mut ended = Vec::new();
-        self.questions.open.lock().retain(|thing, (_, of, _)| {
-            let stays = bridge.is_some_and(|b| *b != **of);
-            if !stays {
-                ended.push(*thing);
-            }
-            stays
-        });
-        ended.into_iter().for_each(|thing| (self.tell)(thing));
+        for (thing, _) in self.take_questions(|(_, of, _)| bridge.is_none_or(|b| *b == **of)) {
+            (self.tell)(thing);
+        }
     }
 
     /// Ends questions that were open for long enough, and tells of those that have no answer.
     pub(super) fn end_questions(&self, now_ms: u64) {
-        let mut ended = Vec::new();
-        self.questions
-            .open
-            .lock()
-            .retain(|thing, (asked_ms, bridge, ip)| {
-                let stays = now_ms < asked_ms.saturating_add(OPEN_MS);
-                if !stays {
-                    ended.push((*thing, std::mem::take(bridge), *ip));
-                }
-                stays
-            });
-        for (thing, bridge, ip) in ended {
+        let ended = self.take_questions(|(asked_ms, ..)| now_ms >= asked_ms.saturating_add(OPEN_MS));
+        for (thing, (_, bridge, ip)) in ended {
             if self.lookup(&bridge, ip, now_ms).is_none() {
                 (self.tell)(thing);
             }
         }
+    }
+
+    /// Takes open questions. Whoever is told of them is told without the list's lock.
+    fn take_questions(&self, which: impl Fn(&Open) -> bool) -> Vec<(u64, Open)> {
+        let mut open = self.questions.open.lock();
+        open.extract_if(|_, question| which(question)).collect()
     }
 }

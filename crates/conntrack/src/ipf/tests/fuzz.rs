@@ -419,8 +419,7 @@ impl Fuzzer for Fragments {
         (seen.clone(), seen)
     }
     fn seeds(&self) -> Vec<Vec<u8>> {
-        let mut dice = Dice::new(7);
-        (0..50).map(|_| (0..300).map(|_| dice.byte()).collect()).collect()
+        Dice::noise()
     }
 }
 
