@@ -467,7 +467,7 @@ impl Worker {
                 self.wait.busy(got, (t0, t1), max);
             } else {
                 c.cycles_idle.add(t1.wrapping_sub(t0));
-                self.idle(t1);
+                self.idle(t0, t1);
             }
             t0 = if told { Tsc::now() } else { t1 };
             if self.wait.slept() {

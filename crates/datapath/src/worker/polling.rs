@@ -11,6 +11,12 @@
 //!   `max` apart, a quarter of the time is credited, up to [`MOST_CREDIT`] times `max`. Longer gaps are taken
 //!   from it.
 //!
+//! **Others on this processor.** A round that found nothing takes some microseconds. One that took more than
+//! [`TAKEN`] times `max` was put aside by the kernel, for a program that shares the processor: the end of a
+//! connection, often, whose packets are what is waited for. Then nothing is polled for during [`COURTESY`]
+//! times `max`: the worker sleeps as soon as it has nothing, others run, and it comes back before them when
+//! packets wake it.
+//!
 //! **Bound.** All that is polled in vain by credit is at most a quarter of the time in which packets came
 //! steadily, and at most [`MOST_CREDIT`] times `max` after the last of them.
 
@@ -18,6 +24,11 @@
 const CREDIT_SHIFT: u32 = 2;
 /// The largest credit, as a multiple of `max`: a millisecond.
 const MOST_CREDIT: u64 = 20;
+/// An empty round that takes so many times `max` (200 us) was not all the worker's own.
+const TAKEN: u64 = 4;
+/// How long it does not poll then, as a multiple of `max`: 50 ms, in which others lose no more than the few
+/// milliseconds that it takes to find out again.
+const COURTESY: u64 = 1000;
 
 /// See the module's text. Times are cycle counts.
 #[derive(Debug, Default)]
@@ -26,9 +37,20 @@ pub(super) struct Polling {
     last: u64,
     span: u64,
     credit: u64,
+    /// Nothing is polled for until then.
+    courteous: u64,
 }
 
 impl Polling {
+    /// A round from `begin` to `end` had no packets.
+    #[inline]
+    pub(super) fn in_vain(&mut self, begin: u64, end: u64, max: u64) {
+        if end.saturating_sub(begin) > max * TAKEN {
+            self.courteous = end + max * COURTESY;
+        }
+    }
+
+
     /// A round from `begin` to `end` had `packets`, one at least.
     #[inline]
     pub(super) fn found(&mut self, begin: u64, end: u64, packets: usize, max: u64) {
@@ -52,7 +74,7 @@ impl Polling {
     /// Whether to look again, rather than sleep, where nothing has come until `now`.
     pub(super) fn goes_on(&self, now: u64, max: u64) -> bool {
         let allowed = self.span.min(max).max(self.credit.min(max * MOST_CREDIT));
-        now.saturating_sub(self.last) < allowed
+        now >= self.courteous && now.saturating_sub(self.last) < allowed
     }
 }
 
@@ -163,6 +185,26 @@ mod tests {
         });
         // The gaps within trains are a tenth, what is polled after them a fortieth.
         assert!((100..=130).contains(&trains.polled), "{}", trains.polled);
+    }
+
+    #[test]
+    fn nothing_is_polled_for_while_others_want_the_processor() {
+        let mut polling = Polling::default();
+        let mut steady = |from: u64, polling: &mut Polling| {
+            for i in 0..1000 {
+                polling.found(from + i * 1000, from + i * 1000 + ROUND, 1, MAX);
+            }
+            from + 1_000_000
+        };
+        let now = steady(SECOND, &mut polling);
+        polling.in_vain(now, now + MAX, MAX);
+        assert!(polling.goes_on(now + MAX, MAX), "the worker's own round");
+        let back = now + MAX + 3_000_000;
+        polling.in_vain(now + MAX, back, MAX);
+        let now = steady(back, &mut polling);
+        assert!(!polling.goes_on(now, MAX), "put aside for 3 ms");
+        let now = steady(back + 50_000_000, &mut polling);
+        assert!(polling.goes_on(now, MAX), "50 ms later");
     }
 
     #[test]

@@ -102,9 +102,10 @@ impl Worker {
         (self.wait.brief, self.wait.awake) = (0, None);
     }
 
-    /// Called when a round found no packets, at cycle count `now`.
-    pub(super) fn idle(&mut self, now: u64) {
+    /// Called when a round, from cycle count `begin` to `now`, found no packets.
+    pub(super) fn idle(&mut self, begin: u64, now: u64) {
         let max = self.shared.spin_cycles.load(Relaxed);
+        self.wait.polling.in_vain(begin, now, max);
         let polls = match self.wait.pause_us {
             None => self.wait.polling.goes_on(now, max),
             Some(us) => us == 0,
