@@ -123,6 +123,14 @@ def scenario_queues_of_a_device(lab):
     sw.ofctl("add-flow", "br0", "priority=11,icmp,in_port=va,actions=set_queue:7,output:vb")
     lab.net.ping(a, "10.1.0.2", count=5)
     assert of_queue() >= before + 5 * 98, (before, of_queue())
+    # A type that is not there changes nothing, and what is there can still be taken away.
+    sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "type=linux-hfsc")
+    wait_for("a line in the log", lambda: "linux-hfsc" in sw.log())
+    assert sw.appctl("qos/show", "vb").startswith("QoS: vb linux-htb\n")
+    sw.vsctl("clear", "port", "vb", "qos")
+    wait_for("the hierarchy to go", lambda: "htb" not in lab.net.run(sw.netns, "tc", "qdisc", "show", "dev", "vb"))
+    sw.vsctl("set", "port", "vb", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", "queues:7=@s", "--",
+             "--id=@s", "create", "queue", "other-config:max-rate=4000000")
     # Less for all of it; the queue goes.
     sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "other-config:max-rate=8000000", "queues={}")
     wait_for("the queue to go", lambda: "Queue 7" not in sw.appctl("qos/show", "vb"))
@@ -146,6 +154,9 @@ def scenario_who_else_has_set_up_queues(lab):
     sw.vsctl("add-br", "other")
     assert "4Mbit" in tc("class", "show", "dev", "vb")
     assert sw.appctl("qos/show", "vb") == "QoS: vb linux-noop\n"
+    # ovn-controller sets it on the tunnels' bridge: there is nothing to do, and nothing to be said.
+    sw.vsctl("set", "port", "br0", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-noop")
+    assert "could not set QoS" not in sw.log()
     assert tcp_mbps(lab, a, b, 5003) < 5
     sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "type=linux-nonsense")
     wait_for("a line in the log", lambda: "linux-nonsense" in sw.log())

@@ -217,6 +217,37 @@ def scenario_status_of_a_tunnel(lab):
     wait_for("a route", lambda: status() == "{tunnel_egress_iface=br0, tunnel_egress_iface_carrier=up}", 20)
     lab.net.ip(sw.netns, "route", "del", "10.9.0.0/16")
     wait_for("no route", lambda: "no route" in status(), 20)
+    # The address was left on a device that is no port of a bridge.
+    lab.net.ip(sw.netns, "link", "add", "nic", "type", "veth", "peer", "name", "far")
+    lab.net.ip(sw.netns, "link", "set", "far", "up")
+    lab.net.address(sw.netns, "nic", "10.9.1.2/24")
+    why = "the way to 10.9.1.1 leads by nic, which is no port of a bridge"
+    wait_for("a word of the device", lambda: f'tunnel_egress_error="{why}", tunnel_egress_iface=nic' in status(), 20)
+    assert f"t1: {why}, packets into it are dropped" in sw.log()
+
+
+def scenario_tunnels_that_lead_nowhere(lab):
+    """What is rewritten before it is dropped, or loses its Ethernet header, is counted as what is not; types without headers are told of."""
+    sw, _ = host(lab)
+    tunnel(sw, "10.9.1.1")
+    sw.vsctl("add-port", "br-int", "t2", "--", "set", "interface", "t2", "type=gre", "options:remote_ip=10.9.1.1", "options:packet_type=legacy_l3")
+    for port, kind in (("t3", "lisp"), ("t4", "erspan")):
+        sw.vsctl("add-port", "br-int", port, "--", "set", "interface", port, f"type={kind}", "options:remote_ip=10.1.0.2")
+    wait_for("a word of LISP", lambda: "tunnels of type lisp are not supported" in sw.get("interface", "t3", "status"), 20)
+    wait_for("a word of ERSPAN", lambda: "erspan without erspan_ver sends nothing" in sw.get("interface", "t4", "status"), 20)
+    lab.net.ip(sw.netns, "neigh", "replace", "10.1.0.2", "lladdr", "02:00:00:00:00:02", "dev", "br0")
+    traced = lambda port: sw.appctl("ofproto/trace", "br-int", "in_port=LOCAL,ip,nw_dst=192.168.0.9,nw_ttl=9")
+    for port, rewrite in (("t1", "mod_nw_dst:192.168.0.8,dec_ttl,"), ("t2", ""), ("t3", ""), ("t4", "mod_nw_tos:8,")):
+        sw.ofctl("add-flow", "br-int", f"ip,actions={rewrite}output:{port}")
+        assert "Datapath actions: drop\n" in traced(port), traced(port)
+    pod = lab.internal_pod(sw, "pod", "192.168.0.1/24", bridge="br-int")
+    lab.net.ip(pod, "neigh", "add", "192.168.0.9", "lladdr", "02:00:00:00:00:09", "dev", "pod0")
+    for port, name in (("t1", "tunnel_route"), ("t2", "tunnel_route"), ("t3", "tunnel_own_address"), ("t4", "tunnel_own_address")):
+        sw.ofctl("add-flow", "br-int", f"ip,actions=mod_nw_tos:16,output:{port}")
+        counted = lambda: int(sw.appctl("coverage/read-counter", f"drop_action_{name}") or 0)
+        before = counted()
+        lab.net.ping(pod, "192.168.0.9", count=3, lossless=False)
+        assert counted() >= before + 3, (port, name, before, counted())
 
 
 def scenario_neighbours_are_asked_for(lab):

@@ -201,6 +201,39 @@ pub enum Action {
     Drop(DropReason),
 }
 
+impl Action {
+    /// Whether it changes the packet, or what goes along with it, and nothing else: where nothing comes after
+    /// it, it is in vain.
+    pub fn only_rewrites(&self) -> bool {
+        matches!(
+            self,
+            Self::SetEth { .. }
+                | Self::SetIpv4 { .. }
+                | Self::SetIpv6 { .. }
+                | Self::SetL4 { .. }
+                | Self::SetIcmp { .. }
+                | Self::SetArp { .. }
+                | Self::SetNd { .. }
+                | Self::SetPriority(_)
+                | Self::SetMark(_)
+                | Self::PushVlan { .. }
+                | Self::PopVlan
+                | Self::PushMpls { .. }
+                | Self::PopMpls { .. }
+                | Self::SetMpls(_)
+                | Self::AddMpls { .. }
+                | Self::PushEth { .. }
+                | Self::PopEth
+                | Self::PushNsh(_)
+                | Self::PopNsh
+                | Self::SetNsh(_)
+                | Self::Trunc(_)
+                | Self::CtClear
+                | Self::SetTunnel(_)
+        )
+    }
+}
+
 /// What a packet waits for: that the generation of a slot moves ([`crate::Generations`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Wait {

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 /// Keys and values of a row.
 pub type Details = BTreeMap<String, String>;
 
+/// The type whose queues are somebody else's: nothing is to be set up.
+pub(crate) const NOOP: &str = "linux-noop";
+
 /// One row of `QoS` with its queues.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct QosConfig {

@@ -134,7 +134,7 @@ pub trait Port: Send + Sync {
     /// # Errors
     /// [`PortError::Sys`] where the system refuses, or the type is none of [`Port::qos_types`].
     fn set_qos(&self, qos: Option<&crate::QosConfig>) -> Result<(), PortError> {
-        match qos.filter(|q| !q.kind.is_empty()) {
+        match qos.filter(|q| !q.kind.is_empty() && q.kind != crate::qos::NOOP) {
             None => Ok(()),
             Some(_) => Err(PortError::sys(
                 format!("could not set QoS of {}", self.name()),

@@ -172,6 +172,15 @@ impl TunnelConfig {
     pub fn port_name(&self) -> String {
         self.ty.port_name(self.dst_port)
     }
+    /// Whether there are headers for it to write: not for types that are there in name only, nor for ERSPAN of
+    /// no version.
+    pub fn writes_headers(&self) -> bool {
+        match self.ty {
+            TunnelType::Bareudp | TunnelType::Lisp => false,
+            TunnelType::Erspan | TunnelType::Ip6erspan => self.erspan.ver != Some(0),
+            _ => true,
+        }
+    }
     /// Whether frames can be inside.
     fn carries_l2(&self) -> bool {
         !self.carries_l3() || matches!(self.ty, TunnelType::Gre | TunnelType::Vxlan)

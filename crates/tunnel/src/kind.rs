@@ -106,6 +106,16 @@ impl TunnelType {
             false => self.port_prefix().to_owned(),
         }
     }
+    /// The largest key that its headers have room for.
+    pub fn most_key(self) -> u64 {
+        match self {
+            Self::Geneve | Self::Vxlan | Self::Lisp => 0xff_ffff,
+            Self::Gre | Self::Ip6gre | Self::Gtpu => u32::MAX.into(),
+            Self::Erspan | Self::Ip6erspan => 0x3ff,
+            // Those of the last two are not written.
+            Self::Stt | Self::Bareudp | Self::Srv6 => u64::MAX,
+        }
+    }
     /// Whether there is a destination port outside.
     pub fn has_dst_port(self) -> bool {
         matches!(

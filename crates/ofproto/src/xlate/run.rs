@@ -369,6 +369,14 @@ impl<'w> Ctx<'w> {
         if let Some(heddle_datapath::Action::Clone(inner)) = self.out.actions.pop_if(is_clone) {
             self.out.actions.extend(inner);
         }
+        // What was rewritten for a tunnel that leads nowhere: the packet is dropped, and counted.
+        let in_vain = matches!(
+            self.drop_hint,
+            Some(DropReason::TunnelAddress | DropReason::TunnelRoute | DropReason::TunnelNeighbour)
+        );
+        if in_vain {
+            while self.out.actions.pop_if(|a| a.only_rewrites()).is_some() {}
+        }
         if self.out.actions.is_empty() {
             let reason = match self.error {
                 Some(error) => error.drop_reason(),

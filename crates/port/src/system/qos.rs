@@ -3,7 +3,7 @@
 //! Rates come from rows in the way that Open vSwitch reads them: what a queue may send is between one MTU and
 //! what the device may.
 
-use crate::qos::{Details, QosConfig, QueueCounts, number};
+use crate::qos::{Details, NOOP, QosConfig, QueueCounts, number};
 use heddle_sys::htb::{Htb, HtbClass, MAX_QUEUES};
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +12,6 @@ use std::time::Instant;
 /// Types of QoS that system ports have: rates by the kernel, and those that somebody else sets up.
 pub(super) const TYPES: &[&str] = &[HTB, NOOP];
 const HTB: &str = "linux-htb";
-const NOOP: &str = "linux-noop";
 /// Rate of a device whose speed is not known, bits per second.
 const DEFAULT_BPS: u64 = 100_000_000;
 /// Headers that may be added to a frame of one MTU.
@@ -72,7 +71,12 @@ impl Qos {
         if self.applied.as_ref().map(|(d, c)| (d, c)) == config.map(|c| (&d, c)) && self.looked {
             return Ok(());
         }
-        self.looked = true;
+        if config.is_some_and(|c| !TYPES.contains(&c.kind.as_str())) {
+            // As in Open vSwitch: what was set up before stays.
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        // What is set up in part is taken away when it is not wanted any more.
+        self.looked = config.is_none();
         let was_htb = self
             .applied
             .take()
@@ -81,10 +85,9 @@ impl Qos {
             Some(c) if c.kind == HTB => self.set_htb(d, c, was_htb)?,
             // Somebody else sees to it: only what was set up here goes.
             Some(c) if c.kind == NOOP && !was_htb => self.classes.clear(),
-            Some(c) if c.kind == NOOP => self.clear(d)?,
-            Some(_) => return Err(io::ErrorKind::Unsupported.into()),
-            None => self.clear(d)?,
+            Some(_) | None => self.clear(d)?,
         }
+        self.looked = true;
         self.applied = config.map(|c| (d, c.clone()));
         Ok(())
     }
@@ -237,5 +240,23 @@ mod tests {
         );
         let nonsense = q(&[("min-rate", "-3"), ("max-rate", "x")]);
         assert_eq!((nonsense.rate, nonsense.ceil), (1500, 1_000_000));
+    }
+
+    #[test]
+    fn a_type_that_is_not_there_changes_nothing() {
+        let d = Device::default();
+        let config = |kind: &str| QosConfig {
+            kind: kind.to_owned(),
+            ..QosConfig::default()
+        };
+        let mut qos = Qos {
+            applied: Some((d, config(HTB))),
+            looked: true,
+            ..Qos::default()
+        };
+        let error = qos.set(d, Some(&config("linux-hfsc"))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        // What is there is known, so that it can be taken away.
+        assert_eq!(qos.shown().map(|q| q.kind).as_deref(), Some(HTB));
     }
 }

@@ -288,13 +288,13 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         names: options.names,
         ufid: (options.verbosity > 0).then_some(", "),
     };
-    let main: Vec<u32> = switch
-        .datapath
-        .ports()
-        .iter()
-        .filter(|p| !p.is_pmd)
-        .map(|p| p.no.0)
-        .collect();
+    let all = switch.datapath.ports();
+    let is_tunnel = |kind: &str| heddle_tunnel::TunnelType::named(kind).is_some();
+    let mut main: Vec<u32> = all.iter().filter(|p| !p.is_pmd).map(|p| p.no.0).collect();
+    // What comes out of a tunnel is its thread's who had it outside.
+    if all.iter().all(|p| p.is_pmd || is_tunnel(p.kind)) {
+        main.clear();
+    }
     let lines = Lines::new(switch, style);
     // Pretended devices are polled by Open vSwitch's main thread, which has a flow once.
     let mut of_main = Merged::default();

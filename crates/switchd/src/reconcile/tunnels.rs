@@ -103,7 +103,7 @@ impl Reconciler {
             },
         };
         let route = self.switch.ofproto.pipeline().underlay().routes.lookup(&query);
-        let all = match &route {
+        let mut all = match &route {
             Some(route) => {
                 let carrier = if self.has_carrier(&route.device) {
                     "up"
@@ -115,11 +115,31 @@ impl Reconciler {
                     ("tunnel_egress_iface_carrier", carrier.to_owned()),
                 ]
             }
+            None => Vec::new(),
+        };
+        let outside = |device: &str| {
+            let inventory = self.switch.inventory.read();
+            !inventory
+                .interfaces
+                .get(device)
+                .is_some_and(|i| i.device.is_some())
+        };
+        let why = match &route {
+            _ if !config.writes_headers() => Some(match config.ty.name() {
+                ty @ ("erspan" | "ip6erspan") => format!("{ty} without erspan_ver sends nothing"),
+                ty => format!("tunnels of type {ty} are not supported"),
+            }),
+            Some(route) if outside(&route.device) => Some(format!(
+                "the way to {dst} leads by {}, which is no port of a bridge",
+                route.device
+            )),
+            Some(_) => None,
             None => {
                 let from = query.src.map_or_else(String::new, |src| format!(" from {src}"));
-                vec![(NO_EGRESS, format!("no route to {dst}{from}"))]
+                Some(format!("no route to {dst}{from}"))
             }
         };
+        all.extend(why.map(|why| (NO_EGRESS, why)));
         all.into_iter()
             .map(|(key, value)| (key.to_owned(), value))
             .collect()
@@ -141,8 +161,9 @@ impl Reconciler {
 /// Logs that a tunnel has lost its route, or never had one.
 pub(super) fn say_lost_route(iface: &Iface, now: &PortStatus) {
     let lost = |status: &PortStatus| status.extra.iter().find(|(key, _)| key == NO_EGRESS).cloned();
-    if let Some((_, why)) = lost(now)
-        && lost(&iface.status).is_none()
+    let now = lost(now);
+    if now != lost(&iface.status)
+        && let Some((_, why)) = now
     {
         log::info!(target: "tunnel", "{}: {why}, packets into it are dropped", iface.name);
     }

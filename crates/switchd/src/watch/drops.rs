@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use heddle_datapath::{DropExample, PortNo};
+use heddle_datapath::{DropExample, DropKind, PortNo};
 use heddle_flow::odp::KeyText;
 use heddle_flow::text::CT_STATE;
 use parking_lot::Mutex;
@@ -137,7 +137,7 @@ impl Drops {
             .into_iter()
             .filter(|(_, n)| *n > 0)
             .collect();
-        let mut totals: BTreeMap<&str, u64> = heddle_datapath::DropKind::ALL
+        let mut totals: BTreeMap<&str, u64> = DropKind::ALL
             .iter()
             .filter_map(|kind| Some((kind.name(), *all.get(kind.name())?)))
             .collect();
@@ -185,6 +185,13 @@ fn explain(switch: &Switch, e: &DropExample, to: Option<String>) -> Explained {
         args.extend(["--ct-next", &state, "--ct-next", &state]);
     }
     args.push(&flow);
+    // No rule has seen what its port did not take.
+    if matches!(e.kind, DropKind::RxInvalid | DropKind::RxPoliced) {
+        return Explained {
+            packet: Some(flow),
+            ..Explained::default()
+        };
+    }
     let Ok(text) = traced(switch, &args) else {
         return Explained {
             packet: Some(flow),
@@ -217,13 +224,17 @@ fn quote(text: &str) -> String {
 /// The packet, and the last rule that it met, of a trace's text: in the bridge `sender`, if it came there.
 pub(super) fn read_trace(text: &str, sender: Option<&str>) -> Explained {
     let mut found = Explained::default();
-    let mut bridge = None;
+    // Bridges that the trace is in, with how far they are indented: behind an output to a patch port or a
+    // tunnel it goes on with the bridge of that output.
+    let mut bridges: Vec<(usize, String)> = Vec::new();
     for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
         let line = line.trim();
         if let Some(flow) = line.strip_prefix("Flow: ") {
             found.packet.get_or_insert_with(|| flow.to_owned());
         } else if let Some(name) = line.strip_prefix("bridge(\"").and_then(|l| l.strip_suffix("\")")) {
-            bridge = Some(name.to_owned());
+            bridges.retain(|(outer, _)| *outer < indent);
+            bridges.push((indent, name.to_owned()));
         } else if let Some((table, rule)) = line.split_once(". ")
             && !table.is_empty()
             && table.bytes().all(|b| b.is_ascii_digit())
@@ -232,10 +243,12 @@ pub(super) fn read_trace(text: &str, sender: Option<&str>) -> Explained {
                 Some((rule, cookie)) => (rule, cookie),
                 None => (rule, "0x0"),
             };
+            bridges.retain(|(outer, _)| *outer <= indent);
+            let bridge = bridges.last().map(|(_, name)| name.clone());
             if sender.is_some() && found.bridge.as_deref() == sender && bridge != found.bridge {
                 continue;
             }
-            found.bridge.clone_from(&bridge);
+            found.bridge = bridge;
             found.table = Some(table.to_owned());
             found.cookie = (!rule.starts_with("No match")).then(|| cookie.to_owned());
             found.rule = Some(rule.to_owned());
@@ -246,7 +259,7 @@ pub(super) fn read_trace(text: &str, sender: Option<&str>) -> Explained {
 
 /// An example, for tests.
 #[cfg(test)]
-pub(super) fn example(kind: heddle_datapath::DropKind, port: u32, seen: u64) -> DropExample {
+pub(super) fn example(kind: DropKind, port: u32, seen: u64) -> DropExample {
     DropExample {
         kind,
         in_port: PortNo(port),

@@ -61,6 +61,19 @@ fn the_rule_of_an_output_is_of_the_bridge_that_has_the_port() {
 }
 
 #[test]
+fn a_rule_behind_another_bridge_is_of_its_own_bridge() {
+    let text = "Flow: arp\n\nbridge(\"br-int\")\n----\n39. priority 100\n    output:1\n\n    bridge(\"br-ex\")\n    ----\n     \
+                0. priority 0\n        NORMAL\n    resubmit(,40)\n40. priority 0\n    drop\n";
+    let told = |sender| {
+        let told = read_trace(text, sender);
+        (told.bridge.unwrap(), told.table.unwrap())
+    };
+    let both = |bridge: &str, table: &str| (bridge.to_owned(), table.to_owned());
+    assert_eq!(told(None), both("br-int", "40"));
+    assert_eq!(told(Some("br-ex")), both("br-ex", "0"));
+}
+
+#[test]
 fn bytes_as_digits() {
     assert_eq!(hex(&[0, 0x1f, 0xff]), "001fff");
 }

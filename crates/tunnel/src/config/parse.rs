@@ -74,6 +74,13 @@ impl Parser<'_> {
         Err(Stop)
     }
 
+    /// Says if a number is none, or too large for its place in the headers: what is sent then is another one.
+    fn expect(&mut self, key: &str, value: &str, base: u32, most: u64) {
+        if !strtol(value, base).1 || strtoull(value, base) > most {
+            self.say(format_args!("{key}={value} is no number from 0 to {most}"));
+        }
+    }
+
     fn option(&mut self, key: &str, value: &str) -> Result<(), Stop> {
         let ty = self.config.ty;
         match key {
@@ -89,10 +96,12 @@ impl Parser<'_> {
             }
             "ttl" if value == "inherit" => self.config.ttl = None,
             "ttl" => {
+                self.expect(key, value, 10, u8::MAX.into());
                 let low = u8::try_from(atoi(value) & 0xff).unwrap_or(0);
                 self.config.ttl = Some(if low == 0 { DEFAULT_TTL } else { low });
             }
             "dst_port" if ty.has_dst_port() => {
+                self.expect(key, value, 10, u16::MAX.into());
                 self.config.dst_port = u16::try_from(atoi(value) & 0xffff).unwrap_or(0);
             }
             "csum" if ty.has_csum() => {
@@ -102,7 +111,12 @@ impl Parser<'_> {
             "seq" if ty.has_seq() => self.config.seq = value == "true",
             "df_default" => self.config.df = value != "false",
             // Keys and types of packets are read at the end; IPsec's are another program's.
-            "key" | "in_key" | "out_key" | "packet_type" => {}
+            "key" | "in_key" | "out_key" => {
+                if value != "flow" {
+                    self.expect(key, value, 0, ty.most_key());
+                }
+            }
+            "packet_type" => {}
             "remote_cert" | "remote_name" | "psk" => {}
             "exts" if ty == TunnelType::Vxlan => {
                 for ext in value.split(',').filter(|e| !e.is_empty()) {
@@ -114,6 +128,7 @@ impl Parser<'_> {
                 }
             }
             "egress_pkt_mark" => {
+                self.expect(key, value, 10, u32::MAX.into());
                 let low = strtoull(value, 10) & u64::from(u32::MAX);
                 self.config.egress_pkt_mark = u32::try_from(low).ok();
             }

@@ -206,6 +206,29 @@ fn oddities_are_survived_and_said() {
     assert_eq!((config.tos, config.local), (Some(0), Local::Any));
     let (_, lines) = read("vxlan", "remote_ip=1.1.1.1 exts=gbp,foo").unwrap();
     assert_eq!(lines, ["p1: unknown extension 'foo'"]);
+    // Numbers are cut off as in Open vSwitch: another tenant's key may come of it.
+    let odd = "remote_ip=1.1.1.1 key=16777217 in_key=x out_key=flow ttl=300 dst_port=70000 egress_pkt_mark=4294967296";
+    let (config, lines) = read("geneve", odd).unwrap();
+    let want = [
+        "p1: dst_port=70000 is no number from 0 to 65535",
+        "p1: egress_pkt_mark=4294967296 is no number from 0 to 4294967295",
+        "p1: in_key=x is no number from 0 to 16777215",
+        "p1: key=16777217 is no number from 0 to 16777215",
+        "p1: ttl=300 is no number from 0 to 255",
+    ];
+    assert_eq!(lines, want);
+    assert_eq!((config.ttl, config.dst_port), (Some(44), 4464));
+    let fine = [
+        ("gre", "key=0xffffffff"),
+        ("stt", "key=0xffffffffffffffff"),
+        ("erspan", "key=1023 erspan_ver=1"),
+        ("vxlan", "key=0 ttl=255 dst_port=0xx"),
+    ];
+    let said: usize = fine
+        .map(|(ty, o)| read(ty, &format!("remote_ip=1.1.1.1 {o}")).unwrap().1.len())
+        .iter()
+        .sum();
+    assert_eq!(said, 1, "of the port alone");
 }
 
 #[test]
@@ -218,6 +241,16 @@ fn numbers_are_read_as_c_reads_them() {
     assert_eq!(strtol("0x", 16), (0, false));
     assert_eq!(strtoull("-1", 0), u64::MAX);
     assert_eq!(strtoull(&"9".repeat(60), 0), u64::MAX);
+}
+
+#[test]
+fn some_have_no_headers_to_write() {
+    let writes = |ty, options: &str| {
+        let (config, _) = read(ty, &format!("remote_ip=1.1.1.1 {options}")).unwrap();
+        config.writes_headers()
+    };
+    assert!(!writes("lisp", "") && !writes("bareudp", "") && !writes("erspan", ""));
+    assert!(writes("erspan", "erspan_ver=1") && writes("ip6erspan", "erspan_ver=flow") && writes("gre", ""));
 }
 
 #[test]
