@@ -77,10 +77,13 @@ class Central:
         for name in ("nb", "sb"):
             self.trace.run("ovsdb-tool", "create", f"{self.dir}/{name}.db", f"{SCHEMAS}/ovn-{name}.ovsschema")
             self.start_database(name)
-        self.trace.run("ovn-northd", f"--ovnnb-db={self.nb}", f"--ovnsb-db={self.sb}", "--detach", "--no-chdir", f"--pidfile={self.dir}/northd.pid",
-                       f"--unixctl={self.dir}/northd.ctl", "-vconsole:off", f"--log-file={self.dir}/northd.log", env={"OVN_RUNDIR": self.dir})
+        self.start_northd()
         self.nbctl("init")
         self.sbctl("init")
+
+    def start_northd(self):
+        self.trace.run("ovn-northd", f"--ovnnb-db={self.nb}", f"--ovnsb-db={self.sb}", "--detach", "--no-chdir", f"--pidfile={self.dir}/northd.pid",
+                       f"--unixctl={self.dir}/northd.ctl", "-vconsole:off", f"--log-file={self.dir}/northd.log", env={"OVN_RUNDIR": self.dir})
 
     def start_database(self, name):
         self.trace.run("ovsdb-server", f"{self.dir}/{name}.db", f"--remote=punix:{self.dir}/{name}.sock", "--detach", "--no-chdir",
@@ -111,12 +114,14 @@ class Central:
 class Cluster(Central):
     """See the module's text."""
 
-    def __init__(self, binary, chassis=3, encap="geneve", args=(), stem=None):
+    def __init__(self, binary, chassis=3, encap="geneve", args=(), stem=None, other=None):
         super().__init__(Trace())
         self.net = Net(self.trace)
         if stem:
             self.net.stem = stem
         self.binary = binary
+        # Another switch, which may take the place of this one.
+        self.other = other
         self.args = args
         self.encap = encap
         self.pods = {}

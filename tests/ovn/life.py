@@ -7,7 +7,9 @@ import subprocess
 import threading
 import time
 
-from checks import check
+from checks import Absent, check
+from cluster import server
+from finer import lines, talk
 from lab.switch import end_process, read_pid
 
 # Pings a second.
@@ -100,15 +102,17 @@ def life_controller_says_everything_again(c):
         return "no answer"
 
     def flows():
-        out = node.sw.ofctl("dump-flows", "br-int", "table=0")
-        found = re.findall(r"cookie=(0x[0-9a-f]+),.* n_packets=(\d+),.* (priority=\S+)", out)
-        return {match: (cookie, int(n)) for cookie, n, match in found}
+        out = node.sw.ofctl("-O", "OpenFlow15", "dump-flows", "br-int")
+        found = re.findall(r"cookie=(0x[0-9a-f]+),.* (table=\d+), n_packets=(\d+),.* (priority=\S+)", out)
+        return {f"{table} {match}": (cookie, int(n)) for cookie, table, n, match in found}
 
     def act():
         pid = read_pid(node.pidfile)
         node.sw.run("ovn-appctl", "-t", f"{node.sw.dir}/ovn-controller.{pid}.ctl", "inc-engine/recompute")
         c.sync()
     before = flows()
+    if not before:
+        return "no flows"
     n = lost(c, act)
     after = flows()
     wrong = [m for m, (cookie, packets) in before.items() if m not in after or after[m][0] != cookie or after[m][1] < packets]
@@ -149,6 +153,18 @@ def life_southbound_database_flaps(c):
             time.sleep(rest)
         c.sync()
     return within(c, "life_southbound_database_flaps", lost(c, act), 3)
+
+
+@check
+def life_northd_and_northbound_database_restart(c):
+    def act():
+        for name in ("northd", "nb"):
+            end_process(read_pid(f"{c.dir}/{name}.pid"), signal.SIGKILL)
+        time.sleep(1)
+        c.start_database("nb")
+        c.start_northd()
+        c.sync()
+    return within(c, "life_northd_and_northbound_database_restart", lost(c, act), 0)
 
 
 @check
@@ -217,6 +233,72 @@ def life_switch_restarts_and_keeps_flows(c):
         node.sw.vsctl("remove", "open_vswitch", ".", "other_config", "flow-restore-wait")
         back_again(c)
     return within(c, "life_switch_restarts_and_keeps_flows", lost(c, act), 20 * RATE)
+
+
+@check
+def life_connections_outlive_the_switch(c):
+    """A connection over router and tunnel goes on after the switch was killed, and after its controller was."""
+    node = c.chassis[0]
+    s = lines(c, "b2", 7050)
+
+    def act():
+        node.sw.stop_daemon(signal.SIGKILL)
+        node.sw.start_daemon()
+        back_again(c)
+
+    def controller():
+        end_process(read_pid(node.pidfile), signal.SIGKILL)
+        node.start_controller()
+        c.sync()
+    try:
+        if why := talk(c, "a1", "10.0.1.12", 7050, act):
+            return f"the switch: {why}"
+        why = talk(c, "a1", "10.0.1.12", 7050, controller)
+        return why and f"the controller: {why}"
+    finally:
+        s.kill()
+
+
+@check
+def life_another_switch_takes_over(c):
+    """The node's other switch (Open vSwitch for Heddle, Heddle for Open vSwitch) is started in its place, as docs/ovn.md says, and the first one again."""
+    if not c.other:
+        raise Absent
+    node = c.chassis[0]
+    said = []
+    # The stack gives whole checksums to both.
+    for pod in ("a1", "b2"):
+        c.net.run(c.pods[pod], "ethtool", "-K", "eth0", "tx", "off", check=False)
+    c.net.run(node.ns, "ethtool", "-K", "up0", "tx", "off", check=False)
+    s = server(c, "b2", 7051)
+    own = node.sw.binary
+    try:
+        for binary in (c.other, own):
+            def act(binary=binary):
+                node.sw.stop_daemon()
+                node.sw.binary = binary
+                node.sw.start_daemon()
+                back_again(c)
+            n = lost(c, act)
+            said.append(f"{n} pings lost to {os.path.basename(binary)}")
+            if n > 20 * RATE:
+                return said[-1]
+            if (got := c.tcp("a1", "10.0.1.12", 7051)) != "b2 10.0.0.11":
+                return f"on {os.path.basename(binary)}, a connection: {got}"
+            if not c.reaches("b2", "10.0.0.13") or not c.reaches("a1", "fd00:1::12"):
+                return f"on {os.path.basename(binary)}: no answer"
+        c.notes["life_another_switch_takes_over"] = ", ".join(said)
+        return None
+    finally:
+        s.kill()
+        if not node.sw.is_reference:
+            for ns, dev in ((c.pods["a1"], "eth0"), (c.pods["b2"], "eth0"), (node.ns, "up0")):
+                c.net.run(ns, "ethtool", "-K", dev, "tx", "on", check=False)
+        if node.sw.binary != own:
+            node.sw.stop_daemon()
+            node.sw.binary = own
+            node.sw.start_daemon()
+            back_again(c)
 
 
 def lost_by_others(c, act):
