@@ -1,7 +1,8 @@
 //! `system` ports: an existing network device, through packet sockets.
 //!
 //! Each receive queue is a packet socket with the virtio-net header and a ring shared with the kernel;
-//! several share the device by flow hash (fanout). Transmission uses sockets of its own that receive nothing.
+//! several share the device by flow hash (fanout). Transmission uses sockets of its own that receive nothing,
+//! one for each worker that sends.
 //! The device's offloads stay as they are: its segment trains and unfinished checksums are handed on as
 //! metadata. The device's own IP stack sees the packets too. What is sent goes through the device's queueing
 //! discipline: `tcpdump` on the device shows it, and what `tc` has set up there holds.
@@ -19,6 +20,7 @@
 //! again; members of a fanout group cannot be, so with several queues the port says that it is stale.
 
 mod qos;
+mod ready;
 mod rx;
 mod socket;
 mod steer;
@@ -30,12 +32,13 @@ use crate::types::Divert;
 use crate::{Port, PortError, PortStatus, QosConfig, QueueCounts, RxQueue, TxQueue};
 use heddle_sys::{LinkCtl, PacketSocket, RxRing};
 use parking_lot::Mutex;
+pub use ready::Receivers;
 use rx::SystemRx;
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
 use steer::Steering;
-use tx::SystemTx;
+use tx::{Senders, SystemTx};
 
 /// Receive buffer of a queue, bytes of kernel memory: room for the windows of some fast TCP connections.
 const RCVBUF: usize = 16 << 20;
@@ -49,6 +52,9 @@ pub struct SystemPort {
     name: String,
     link: LinkCtl,
     divert: Option<Arc<dyn Divert>>,
+    /// Sockets that were made before.
+    ready: Option<Arc<Receivers>>,
+    senders: Arc<Senders>,
     state: Mutex<State>,
     /// Locked after `state`, if both are.
     qos: Mutex<qos::Qos>,
@@ -65,7 +71,6 @@ impl std::fmt::Debug for SystemPort {
 #[derive(Debug, Default)]
 struct State {
     receivers: Vec<Weak<PacketSocket>>,
-    senders: Vec<Weak<PacketSocket>>,
     last: PortStatus,
     stale: bool,
     steering: Steering,
@@ -83,14 +88,14 @@ impl SystemPort {
         let link = LinkCtl::new().map_err(|e| PortError::open(name, e))?;
         let index = link.ifindex(name).map_err(|e| PortError::open(name, e))?;
         may_be_a_port(&link, name)?;
-        // A dry run, so that a missing privilege is told here and not later.
-        PacketSocket::sender()
-            .and_then(|s| s.bind(index))
-            .map_err(|e| PortError::open(name, e))?;
+        // The first one is opened now, so that a missing privilege is told here and not later.
+        let senders = Senders::open(index).map_err(|e| PortError::open(name, e))?;
         let port = Self {
             name: name.to_owned(),
             link,
             divert: None,
+            ready: None,
+            senders: Arc::new(senders),
             state: Mutex::default(),
             qos: Mutex::default(),
         };
@@ -103,6 +108,12 @@ impl SystemPort {
     #[must_use]
     pub fn diverted_by(self, divert: Option<Arc<dyn Divert>>) -> Self {
         Self { divert, ..self }
+    }
+
+    /// Uses receiving sockets that were made before, as long as there are some.
+    #[must_use]
+    pub fn with_receivers(self, ready: Option<Arc<Receivers>>) -> Self {
+        Self { ready, ..self }
     }
 
     /// The queue of a diverted device, or none. An error: somebody else has the device, and packets would be
@@ -129,12 +140,11 @@ impl SystemPort {
         group: Option<u16>,
         waits: bool,
     ) -> io::Result<(Arc<PacketSocket>, Option<RxRing>)> {
-        let s = PacketSocket::receiver()?;
+        let (s, ring) = self.ready.as_ref().map_or_else(ready::make, |ready| ready.take())?;
         if waits {
             s.refuse()?;
         }
-        s.set_rcvbuf(RCVBUF);
-        let ring = RxRing::attach(&s, RING)
+        let ring = ring
             .inspect_err(|e| log::info!(target: "netdev_linux", "{}: no receive ring ({e})", self.name))
             .ok();
         s.bind(index)?;
@@ -178,9 +188,7 @@ impl SystemPort {
     /// Leads the open sockets to the device's new index.
     fn rebind(&self, state: &mut State, index: u32) {
         let many = state.receivers.len() > 1;
-        for s in state.senders.iter().filter_map(Weak::upgrade) {
-            let _ = s.bind(index);
-        }
+        self.senders.rebind(index);
         for s in state.receivers.iter().filter_map(Weak::upgrade) {
             let done = if many {
                 Err(io::ErrorKind::Unsupported.into())
@@ -235,16 +243,7 @@ impl Port for SystemPort {
         true
     }
     fn open_tx(&self, _worker: usize, _n: usize) -> Result<Box<dyn TxQueue>, PortError> {
-        let fail = |e| PortError::open(&self.name, e);
-        let index = self.link.ifindex(&self.name).map_err(fail)?;
-        let socket = PacketSocket::sender().map_err(fail)?;
-        socket.set_sndbuf(SNDBUF);
-        socket.bind(index).map_err(fail)?;
-        let socket = Arc::new(socket);
-        let mut state = self.state.lock();
-        state.senders.retain(|s| s.strong_count() > 0);
-        state.senders.push(Arc::downgrade(&socket));
-        Ok(Box::new(SystemTx::new(socket, &self.name)))
+        Ok(Box::new(SystemTx::new(Arc::clone(&self.senders), &self.name)))
     }
     fn qos_types(&self) -> &'static [&'static str] {
         qos::TYPES

@@ -9,7 +9,7 @@ pub(crate) use vduse::is_vduse;
 pub use vduse::{VduseContext, VdusePort};
 
 use crate::{
-    Birthplace, DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap,
+    Birthplace, DummyPort, KeptTaps, Port, PortError, Receivers, SystemPort, VhostContext, VhostPort, dummy, tap,
 };
 use heddle_sys::TapQueue;
 use heddle_tunnel::TunnelType;
@@ -103,6 +103,10 @@ pub trait Host {
     fn divert(&self) -> Option<Arc<dyn Divert>> {
         None
     }
+    /// Receiving sockets for its `system` ports that were made before.
+    fn receivers(&self) -> Option<Arc<Receivers>> {
+        None
+    }
     /// What its vhost-user ports share, for port `name`.
     ///
     /// # Errors
@@ -117,6 +121,12 @@ pub trait Host {
     fn vduse(&self, _name: &str) -> Result<VduseContext, PortError> {
         Err(PortError::Unsupported("vduse"))
     }
+}
+
+fn system(request: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
+    let port = SystemPort::open(request.name)?;
+    let port = port.diverted_by(request.host.divert());
+    Ok(Arc::new(port.with_receivers(request.host.receivers())))
 }
 
 /// A program that offers nothing.
@@ -225,7 +235,7 @@ pub static TYPES: [PortType; 21] = [
     tunnel("stt", TunnelType::Stt),
     // A network device of the host.
     PortType {
-        name: "system", make: Make::Device(|r| Ok(Arc::new(SystemPort::open(r.name)?.diverted_by(r.host.divert())))),
+        name: "system", make: Make::Device(system),
         instead: Some((Pretend::System, "dummy")), kernel: true, ..PLAIN
     },
     PortType {

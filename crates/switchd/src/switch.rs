@@ -45,6 +45,9 @@ const DEVICES: Duration = Duration::from_millis(2);
 /// How long a command waits for the reconciler.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long the end waits for the kernel to close devices: it does so in any case, but one after the other.
+const CLOSING: Duration = Duration::from_secs(5);
+
 /// A wish that devices be looked at, to be answered when that is done.
 pub(crate) type Wish = std::sync::mpsc::SyncSender<()>;
 
@@ -303,6 +306,9 @@ impl Switch {
             device.forget();
         }
         self.datapath.shutdown();
+        if !heddle_sys::aside::wait_closed(CLOSING) {
+            log::warn!(target: "vswitchd", "the kernel is slow to close devices");
+        }
         let offload = self.offload.write().take();
         if let Some(offload) = offload.filter(|_| cleanup) {
             offload.shutdown();

@@ -13,6 +13,7 @@
 
 #![allow(clippy::cast_possible_truncation)] // the kernel fixes widths, the compiler sizes
 
+pub mod aside;
 pub mod awake;
 pub mod batch;
 pub mod clock;

@@ -4,12 +4,15 @@
 //! more, also if a device of the same name appears again, until [`PacketSocket::bind`] is called.
 //!
 //! The device's own IP stack sees the same packets: a packet socket is a tap, not a diversion.
+//!
+//! Closing one takes the kernel some 10 ms; that is done aside ([`crate::aside`]).
 
 #![allow(unsafe_code)] // structures of the kernel
 
-use crate::{cvt, sock};
+use crate::{aside, cvt, sock};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Length of the virtio-net header that `PACKET_VNET_HDR` uses.
@@ -21,7 +24,8 @@ const PACKET_VNET_HDR: i32 = 15;
 /// A packet socket that sends, and receives if asked to.
 #[derive(Debug)]
 pub struct PacketSocket {
-    fd: OwnedFd,
+    /// Taken out when this is dropped, and never else.
+    fd: ManuallyDrop<OwnedFd>,
     receives: bool,
     vnet: bool,
 }
@@ -51,7 +55,7 @@ impl PacketSocket {
     fn open(receives: bool) -> io::Result<Self> {
         // Protocol 0: nothing is queued before `bind` names the device.
         Ok(Self {
-            fd: sock::socket(AddressFamily::PACKET, SocketType::RAW)?,
+            fd: ManuallyDrop::new(sock::socket(AddressFamily::PACKET, SocketType::RAW)?),
             receives,
             vnet: false,
         })
@@ -169,6 +173,13 @@ impl PacketSocket {
             )
         })?;
         Ok(u64::from(st.tp_drops))
+    }
+}
+
+impl Drop for PacketSocket {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here, and nothing of `self` is used afterwards.
+        aside::close(unsafe { ManuallyDrop::take(&mut self.fd) });
     }
 }
 

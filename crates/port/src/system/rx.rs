@@ -21,8 +21,10 @@ const ETH_HEADER: usize = 14;
 
 #[derive(Debug)]
 pub(super) struct SystemRx {
-    socket: Socket,
+    /// Goes before the socket: whoever lets go of the last of both waits for the kernel, and that is to be
+    /// whoever closes the socket.
     ring: Option<RxRing>,
+    socket: Socket,
     /// Frames given back whose packets are still to be received from the socket.
     on_socket: usize,
     drops: Drops,

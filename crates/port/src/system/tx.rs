@@ -3,7 +3,8 @@
 //!
 //! Packets for different queues of the device go by sockets of their own: a slow queue fills its own send
 //! buffer, and the others go on. They are opened when the first such packet comes, at most [`MAX_LANES`] of
-//! them; packets of further queues share the first one.
+//! them; packets of further queues share the first one. That one, too, is opened with the first packet: most
+//! workers send nothing to most devices, and the kernel closes sockets slowly.
 
 use crate::gro::Trains;
 use crate::segment;
@@ -13,9 +14,10 @@ use heddle_sys::htb::priority_of;
 use heddle_sys::packet_socket::VNET_HDR_LEN;
 use heddle_sys::{Iov, LinkCtl, PacketSocket, SendBatch};
 use heddle_virtio::net_hdr;
+use parking_lot::Mutex;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Tries for a packet that the kernel has no room for.
 const TRIES: u32 = 4;
@@ -29,33 +31,123 @@ const EMSGSIZE: i32 = 90;
 const ENETDOWN: i32 = 100;
 const ENOBUFS: i32 = 105;
 
+/// After the first socket could not be had, so many bursts are dropped before the next try.
+const REST: u32 = 1000;
 /// Most sockets for queues of one device.
 const MAX_LANES: usize = 64;
 
+/// The first sockets of all transmit queues of a device, which are led to where it is.
+#[derive(Debug)]
+pub(super) struct Senders {
+    vnet: bool,
+    state: Mutex<SendersState>,
+}
+
+#[derive(Debug)]
+struct SendersState {
+    /// Where the device is.
+    index: u32,
+    /// Open, and used by nobody yet.
+    spare: Option<Arc<PacketSocket>>,
+    used: Vec<Weak<PacketSocket>>,
+}
+
+impl Senders {
+    /// Opens the first one.
+    pub(super) fn open(index: u32) -> io::Result<Self> {
+        let first = sender(index)?;
+        Ok(Self {
+            vnet: first.has_vnet_hdr(),
+            state: Mutex::new(SendersState {
+                index,
+                spare: Some(Arc::new(first)),
+                used: Vec::new(),
+            }),
+        })
+    }
+
+    /// One for a transmit queue.
+    fn take(&self) -> io::Result<Arc<PacketSocket>> {
+        let mut state = self.state.lock();
+        let socket = match state.spare.take() {
+            Some(socket) => socket,
+            None => Arc::new(sender(state.index)?),
+        };
+        if socket.has_vnet_hdr() != self.vnet {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        state.used.retain(|s| s.strong_count() > 0);
+        state.used.push(Arc::downgrade(&socket));
+        Ok(socket)
+    }
+
+    /// Leads all to the device's new index.
+    pub(super) fn rebind(&self, index: u32) {
+        let mut state = self.state.lock();
+        state.index = index;
+        let used = state.used.iter().filter_map(Weak::upgrade);
+        for s in used.chain(state.spare.clone()) {
+            let _ = s.bind(index);
+        }
+    }
+}
+
+fn sender(index: u32) -> io::Result<PacketSocket> {
+    let socket = PacketSocket::sender()?;
+    socket.set_sndbuf(super::SNDBUF);
+    socket.bind(index)?;
+    Ok(socket)
+}
+
 #[derive(Debug)]
 pub(super) struct SystemTx {
-    /// That of packets at hand.
-    socket: Arc<PacketSocket>,
+    /// That of packets at hand; none before the first packet.
+    socket: Option<Arc<PacketSocket>>,
     /// The queue that it is for.
     queue: u32,
     /// All of them, queue 0 first.
     lanes: Vec<(u32, Arc<PacketSocket>)>,
+    senders: Arc<Senders>,
+    /// Bursts until the first socket is tried for again.
+    rest: u32,
     name: String,
     vnet: bool,
     batch: SendBatch,
 }
 
 impl SystemTx {
-    pub(super) fn new(socket: Arc<PacketSocket>, name: &str) -> Self {
-        let vnet = socket.has_vnet_hdr();
+    pub(super) fn new(senders: Arc<Senders>, name: &str) -> Self {
         Self {
-            lanes: vec![(0, Arc::clone(&socket))],
-            socket,
+            lanes: Vec::new(),
+            socket: None,
             queue: 0,
             name: name.to_owned(),
-            vnet,
+            vnet: senders.vnet,
+            senders,
+            rest: 0,
             batch: SendBatch::new(BURST, 3 * BURST + MAX_SEGS),
         }
+    }
+
+    /// Opens the socket of queue 0; `false`: it cannot be had now.
+    #[cold]
+    fn open_first(&mut self) -> bool {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return false;
+        }
+        match self.senders.take() {
+            Ok(socket) => {
+                self.lanes = vec![(0, Arc::clone(&socket))];
+                self.socket = Some(socket);
+                self.queue = 0;
+            }
+            Err(error) => {
+                self.rest = REST;
+                log::warn!(target: "netdev_linux", per_min = 5, burst = 5; "{}: no socket to send by ({error})", self.name);
+            }
+        }
+        self.socket.is_some()
     }
 
     /// What is sent next is for this queue of the device.
@@ -76,7 +168,7 @@ impl SystemTx {
             Some(self.lanes.len() - 1)
         });
         if let Some((_, socket)) = self.lanes.get(lane.unwrap_or(0)) {
-            self.socket = Arc::clone(socket);
+            self.socket = Some(Arc::clone(socket));
         }
         self.queue = queue;
     }
@@ -126,7 +218,13 @@ impl SystemTx {
             }
             let (mut sent, mut tries) = (0, TRIES);
             while sent < list.len() {
-                match list.send(self.socket.as_fd(), sent) {
+                let Some(socket) = &self.socket else {
+                    // Cannot happen: `tx` has opened it.
+                    refused(done + sent, ENODEV);
+                    sent += 1;
+                    continue;
+                };
+                match list.send(socket.as_fd(), sent) {
                     Ok(n) => {
                         sent += n.max(1);
                         tries = TRIES;
@@ -212,6 +310,10 @@ impl TxQueue for SystemTx {
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         let mut counts = TxCounts::default();
+        if self.socket.is_none() && !self.open_first() {
+            counts.error += packets.len() as u64;
+            return counts;
+        }
         for run in packets.chunk_by(|a, b| a.queue() == b.queue()) {
             let queue = run.first().map_or(0, |p| p.queue());
             if queue != self.queue {

@@ -57,9 +57,11 @@ impl Reconciler {
         }
         self.own_port();
         self.find_taps();
+        self.prepare_receivers();
         for name in self.names() {
             self.add_ports(&name);
         }
+        self.receivers.clear();
         self.taps.settle();
         self.apply_zones(&desired.datapaths);
         for name in self.names() {

@@ -107,6 +107,7 @@ impl<'a> Driver<'a> {
             zones: Default::default(),
             refused: Default::default(),
             taps: Taps::default(),
+            receivers: <_>::default(),
             offloading: <_>::default(),
             said: crate::vlog::Rounds::default(),
             applied: None,

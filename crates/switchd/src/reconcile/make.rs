@@ -221,6 +221,9 @@ impl Host for Opening<'_> {
     fn divert(&self) -> Option<Arc<dyn heddle_port::types::Divert>> {
         self.of.offloading.divert()
     }
+    fn receivers(&self) -> Option<Arc<heddle_port::Receivers>> {
+        Some(self.of.receivers.clone())
+    }
     fn vhost(&self, name: &str) -> Result<VhostContext, PortError> {
         self.of.vhost.context(name, &self.of.switch, &self.of.globals)
     }

@@ -61,6 +61,7 @@ pub(crate) struct Reconciler {
     vduse: vduse::Vduse,
     vhost: vhost::Vhost,
     taps: taps::Taps,
+    receivers: Arc<heddle_port::Receivers>,
     offloading: offload::Offloading,
     tunnels: tunnels::Tunnels,
     zones: zones::Zones,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use heddle_datapath::PortNo;
 use heddle_openflow::Port as OfPort;
 use heddle_port::{Port, PortStatus};
+use heddle_sys::LinkCtl;
 
 use super::Reconciler;
 use super::apply::port_text;
@@ -152,6 +153,35 @@ impl Reconciler {
             }
         }
         self.bridges.insert(bridge.to_owned(), state);
+    }
+
+    /// Makes receiving sockets for all devices that are to become ports: one by one they would take the
+    /// kernel long.
+    pub(super) fn prepare_receivers(&self) {
+        if self.offloading.divert().is_some() {
+            return;
+        }
+        let is_system = |bridge: &BridgeState, row: &InterfaceRow| {
+            let kind = self.kind_of(&bridge.row, row);
+            kind.is_ok_and(|kind| kind.open.kernel && !kind.open.persists)
+        };
+        let mut missing = Vec::new();
+        for bridge in self.bridges.values() {
+            let rows = bridge.row.ports.values().flat_map(|port| &port.interfaces);
+            let rows = rows.filter(|row| {
+                let here = bridge.ifaces.contains_key(&row.name) || bridge.parked.contains_key(&row.name);
+                !here && is_system(bridge, row)
+            });
+            missing.extend(rows.map(|row| row.name.as_str()));
+        }
+        if missing.len() < 2 {
+            return;
+        }
+        let Ok(links) = LinkCtl::new() else { return };
+        let n = missing.iter().filter(|name| links.ifindex(name).is_ok()).count();
+        if n > 1 {
+            self.receivers.prepare(n);
+        }
     }
 
     fn add_port(&self, state: &mut BridgeState, port: &PortRow, row: &InterfaceRow) {

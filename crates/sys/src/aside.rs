@@ -1,0 +1,97 @@
+//! Closing descriptors whose end takes the kernel long, on threads of their own.
+//!
+//! To close a packet socket the kernel waits until no processor looks at it any more: some 10 ms, three times
+//! that with a ring, and the caller waits along. Many that end at the same time wait for the same moment, if
+//! each has a thread: a switch with a hundred ports ends in a moment instead of seconds.
+//!
+//! Threads are started when there is something to close, [`MOST`] at most, and end when there is nothing
+//! left. Whoever closes more than they can waits along, so that no more than [`MOST_WAITING`] are open in
+//! vain. Any thread may call.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Threads at most. They only wait.
+const MOST: usize = 64;
+/// Descriptors that wait at most.
+const MOST_WAITING: usize = 1024;
+
+#[derive(Debug)]
+struct State {
+    waiting: Vec<OwnedFd>,
+    threads: usize,
+}
+
+static STATE: Mutex<State> = Mutex::new(State {
+    waiting: Vec::new(),
+    threads: 0,
+});
+static IDLE: Condvar = Condvar::new();
+
+/// Closes `fd` soon; here and now if many wait, or there can be no threads.
+pub(crate) fn close(fd: OwnedFd) {
+    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if state.waiting.len() >= MOST_WAITING {
+        drop(state);
+        return drop(fd);
+    }
+    state.waiting.push(fd);
+    if state.threads >= MOST {
+        return;
+    }
+    let thread = std::thread::Builder::new().name("closer".into()).stack_size(64 << 10);
+    if thread.spawn(run).is_ok() {
+        state.threads += 1;
+    } else if state.threads == 0 {
+        let all = std::mem::take(&mut state.waiting);
+        drop(state);
+        drop(all);
+    }
+}
+
+fn run() {
+    loop {
+        let next = {
+            let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = state.waiting.pop();
+            if next.is_none() {
+                state.threads -= 1;
+                IDLE.notify_all();
+            }
+            next
+        };
+        match next {
+            Some(fd) => drop(fd),
+            None => return,
+        }
+    }
+}
+
+/// Waits until all is closed that was to be; `false`: it takes longer than `patience`.
+pub fn wait_closed(patience: Duration) -> bool {
+    let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let waited = IDLE.wait_timeout_while(state, patience, |s| s.threads > 0 || !s.waiting.is_empty());
+    !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+
+    #[test]
+    fn all_are_closed_and_threads_end() {
+        let mut ends = Vec::new();
+        for _ in 0..3 * MOST {
+            let (read, write) = std::io::pipe().unwrap();
+            close(write.into());
+            ends.push(read);
+        }
+        assert!(wait_closed(Duration::from_secs(20)));
+        for mut end in ends {
+            // Nobody has the other end.
+            assert_eq!(end.read(&mut [0]).unwrap(), 0);
+        }
+    }
+}
