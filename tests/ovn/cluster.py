@@ -128,6 +128,8 @@ class Cluster(Central):
         self.chassis = []
         # What checks have measured, by their names.
         self.notes = {}
+        # Pings that were lost, by checks' names.
+        self.lost = {}
         try:
             self.start_central()
             self.fabric = self.net.namespace("fabric")

@@ -433,7 +433,7 @@ def container_ports_talk(c):
 @check
 def localport(c):
     """A port that is on every chassis, as for metadata: each pod finds the one of its own."""
-    c.nbctl("lsp-add", "ls0", "meta", "--", "lsp-set-type", "meta", "localport", "--", "lsp-set-addresses", "meta", "02:00:00:00:00:fe 10.0.0.254")
+    c.nbctl("lsp-add", "ls0", "meta", "--", "lsp-set-type", "meta", "localport", "--", "lsp-set-addresses", "meta", "02:00:00:00:00:fe 10.0.0.253")
     servers = []
     try:
         for n in (1, 2):
@@ -443,11 +443,11 @@ def localport(c):
             if node.sw.is_reference:
                 c.net.run(ns, "ethtool", "-K", "eth0", "tx", "off", check=False)
             c.net.ip(ns, "link", "set", "eth0", "address", "02:00:00:00:00:fe", "mtu", str(POD_MTU))
-            c.net.address(ns, "eth0", "10.0.0.254/24")
+            c.net.address(ns, "eth0", "10.0.0.253/24")
             node.sw.vsctl("add-port", "br-int", f"vmeta{n}", "--", "set", "interface", f"vmeta{n}", "external_ids:iface-id=meta")
             servers.append(server(c, f"meta{n}", 80))
         c.sync()
-        got = [c.tcp(pod, "10.0.0.254", 80) for pod in ("a1", "a3")]
+        got = [c.tcp(pod, "10.0.0.253", 80) for pod in ("a1", "a3")]
         return None if got == ["meta1 10.0.0.11", "meta2 10.0.0.13"] else str(got)
     finally:
         [s.kill() for s in servers]
@@ -460,7 +460,7 @@ def localport(c):
 @check
 def port_of_two_chassis(c):
     """A guest that moves: both chassis get what is for it, the new one speaks once it has told of itself (RARP), and then has it alone."""
-    c.nbctl("lsp-add", "ls0", "mig", "--", "lsp-set-addresses", "mig", "02:00:00:00:00:4d 10.0.0.77", "--", "lsp-set-options", "mig", "requested-chassis=ch1")
+    c.nbctl("lsp-add", "ls0", "mig", "--", "lsp-set-addresses", "mig", "02:00:00:00:00:4d 10.0.0.72", "--", "lsp-set-options", "mig", "requested-chassis=ch1")
     try:
         for n in (1, 2):
             node = c.chassis[n - 1]
@@ -469,31 +469,31 @@ def port_of_two_chassis(c):
             if node.sw.is_reference:
                 c.net.run(ns, "ethtool", "-K", "eth0", "tx", "off", check=False)
             c.net.ip(ns, "link", "set", "eth0", "address", "02:00:00:00:00:4d", "mtu", str(POD_MTU))
-            c.net.address(ns, "eth0", "10.0.0.77/24")
+            c.net.address(ns, "eth0", "10.0.0.72/24")
             node.sw.vsctl("add-port", "br-int", f"vmig{n}", "--", "set", "interface", f"vmig{n}", "external_ids:iface-id=mig")
         c.sync()
         # The one that is moved to is silent yet.
         c.net.ip(c.pods["mig2"], "addr", "flush", "dev", "eth0")
-        if not c.reaches("a3", "10.0.0.77"):
+        if not c.reaches("a3", "10.0.0.72"):
             return "no answer before"
         c.nbctl("lsp-set-options", "mig", "requested-chassis=ch1,ch2", "activation-strategy=rarp")
         c.sync()
-        if not c.reaches("a3", "10.0.0.77"):
+        if not c.reaches("a3", "10.0.0.72"):
             return "no answer while it moves"
         rarp = b"\xff" * 6 + mac("02:00:00:00:00:4d") + bytes.fromhex("80350001080006040003") + 2 * (mac("02:00:00:00:00:4d") + b"\0" * 4)
         c.run("mig2", "python3", "-c", FRAMES, rarp.hex())
         seen = ""
         for _ in range(6):
-            seen = captured(c, "mig2", "icmp[0]=8", lambda: c.reaches("a2", "10.0.0.77", tries=1, count=4), seconds=3)
-            if "10.0.0.77" in seen:
+            seen = captured(c, "mig2", "icmp[0]=8", lambda: c.reaches("a2", "10.0.0.72", tries=1, count=4), seconds=3)
+            if "10.0.0.72" in seen:
                 break
-        if "10.0.0.77" not in seen:
+        if "10.0.0.72" not in seen:
             return f"the other chassis gets nothing: {seen[:200]!r}"
-        c.net.address(c.pods["mig2"], "eth0", "10.0.0.77/24")
+        c.net.address(c.pods["mig2"], "eth0", "10.0.0.72/24")
         c.chassis[0].sw.vsctl("del-port", "br-int", "vmig1")
         c.nbctl("lsp-set-options", "mig", "requested-chassis=ch2")
         c.sync()
-        return None if c.reaches("a3", "10.0.0.77", tries=10) and c.reaches("a2", "10.0.0.77", tries=10) else "no answer afterwards"
+        return None if c.reaches("a3", "10.0.0.72", tries=10) and c.reaches("a2", "10.0.0.72", tries=10) else "no answer afterwards"
     finally:
         for n in (1, 2):
             c.chassis[n - 1].sw.vsctl("--if-exists", "del-port", "br-int", f"vmig{n}")
@@ -565,7 +565,9 @@ def groups_follow_bfd(c):
         c.net.ip(c.fabric, "link", "set", "up0-2", "down")
         if not until(lambda: not up(), 15):
             return "BFD does not notice"
-        return None if (got := hosts(12)) == {"g3"} else f"with one: {got}"
+        flaps = lambda: re.findall(r"flap_count=\d+", node.sw.vsctl("--bare", "--columns=bfd_status", "list", "interface", "ovn-ch3-0"))
+        before = flaps()
+        return None if (got := hosts(12)) == {"g3"} else f"with one: {got}, and the session with the other one: {before}, {flaps()}"
     finally:
         c.net.ip(c.fabric, "link", "set", "up0-2", "up")
         [s.kill() for s in servers]

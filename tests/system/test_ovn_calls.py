@@ -62,13 +62,11 @@ CALLS = [
     ("CTL", ["dpctl/ct-get-maxconns"]),
     ("CTL", ["dpctl/ct-stats-show"]),
     ("CTL", ["dpctl/show"]),
-    ("CTL", ["dpctl/show", "-s"]),
     ("CTL", ["dpctl/dump-flows"]),
     ("CTL", ["dpctl/dump-flows", "type=all"]),
     ("CTL", ["dpif/show"]),
     ("CTL", ["dpif/dump-flows", "br-ex"]),
     ("CTL", ["fdb/stats-show", "br-ex"]),
-    ("CTL", ["mdb/show", "br-ex"]),
     ("CTL", ["bond/show"]),
     ("CTL", ["lacp/show"]),
     ("CTL", ["qos/show", "up"]),
@@ -111,7 +109,7 @@ CALLS = [
     ("VS", ["list-br"]),
 ]
 # Only the answer's shape is the same: numbers are each one's own.
-SHAPES = {"upcall/show", "memory/show", "coverage/show", "version", "vlog/list", "dump-ports", "list-commands", "dpctl/dump-flows", "dpif/dump-flows", "ovs/route/show"}
+SHAPES = {"upcall/show", "memory/show", "coverage/show", "version", "vlog/list", "dump-ports", "list-commands", "dpctl/dump-flows", "dpif/dump-flows", "ovs/route/show", "dpctl/show", "iface_types"}
 
 
 def plain(text, sw):

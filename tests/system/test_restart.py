@@ -2,13 +2,14 @@
 """Restarts: of the database server, of the daemon, and its violent end."""
 
 import signal
+import socket
 import time
 
 import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab.runner import main
+from lab.runner import Skip, main
 from lab.shell import wait_for
 
 
@@ -112,6 +113,48 @@ def scenario_reconfiguration_keeps_traffic(lab):
         lab.net.ping(a, "10.1.0.2", count=2)
         sw.vsctl("del-br", f"x{index}", "--", "del-port", f"y{index}")
         lab.net.ping(a, "10.1.0.2", count=2)
+
+
+def kernel_pause(lab, ns):
+    """How long the kernel takes to close a packet socket, in seconds: it waits for all processors."""
+    def measure():
+        times = []
+        for _ in range(9):
+            began = time.monotonic()
+            socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
+            times.append(time.monotonic() - began)
+        return sorted(times)[4]
+    return lab.net.socket(ns, measure)
+
+
+def scenario_many_devices_open_and_close_at_the_same_time(lab):
+    """Each has sockets with a ring, and the kernel has several pauses for each. One after the other, a node with a hundred pods would be away for seconds."""
+    sw = lab.switch()
+    a = two_pods(lab, sw)
+    devices = 60
+    more = []
+    for index in range(devices):
+        lab.net.veth(sw.netns, f"x{index}", sw.netns, f"y{index}")
+        more += ["--", "add-port", "br0", f"x{index}"]
+    sw.vsctl(*more[1:])
+    pause = kernel_pause(lab, sw.netns)
+    if pause < 0.003:
+        raise Skip("this kernel closes sockets at once")
+    began = time.monotonic()
+    sw.stop_daemon()
+    away = time.monotonic()
+    sw.start_daemon()
+    times = [away - began, time.monotonic() - away]
+    restored(lab, sw, a)
+    assert len(sw.ofctl("-O", "OpenFlow14", "show", "br0").split("addr:")) > devices
+    # It was four pauses for each to end, and two for each to start.
+    assert times[0] < devices * pause and times[1] < devices * pause, f"{times[0]:.2f} s to end, {times[1]:.2f} s to start, {1e3 * pause:.1f} ms a pause"
+    # They also go at once while the switch runs, and others are not kept waiting.
+    began = time.monotonic()
+    sw.vsctl(*[word for index in range(devices) for word in ("--", "del-port", f"x{index}")][1:])
+    gone = time.monotonic() - began
+    assert gone < devices * pause, f"{gone:.2f} s for {devices} to go, {1e3 * pause:.1f} ms a pause"
+    lab.net.ping(a, "10.1.0.2")
 
 
 if __name__ == "__main__":
