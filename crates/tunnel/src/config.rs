@@ -172,8 +172,8 @@ impl TunnelConfig {
     pub fn port_name(&self) -> String {
         self.ty.port_name(self.dst_port)
     }
-    /// Whether there are headers for it to write: not for types that are there in name only, nor for ERSPAN of
-    /// no version.
+    /// Whether there are headers for it to write: not for types that are there in name only, nor for ERSPAN
+    /// of no version.
     pub fn writes_headers(&self) -> bool {
         match self.ty {
             TunnelType::Bareudp | TunnelType::Lisp => false,
