@@ -15,7 +15,7 @@ from lab.frames import read_pcap
 from lab.shell import CommandError, Trace
 from lab.switch import Switch
 from lab.unixctl import UnixctlError
-from tunnels import comparable
+from tunnels import comparable, is_flooded
 
 ARGS = ("--enable-dummy=override", "--disable-system", "--disable-system-route")
 # "override" makes dummies of the reference's tunnels, too.
@@ -112,6 +112,8 @@ class Side:
             seen["traces"] = [self._trace(home[p["port"]], p, suffix, ports) for p in case["packets"]]
         if case.get("tunnels"):
             seen["out"] = {name: [comparable(frame) for frame in out] for name, out in seen["out"].items()}
+            if is_flooded(case):
+                seen["out"] = {name: sorted(out) for name, out in seen["out"].items()}
         self.captures = captures
         for path in captures.values():
             if os.path.exists(path):
