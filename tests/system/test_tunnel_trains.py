@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains of TCP in tunnels cross a tap as they are: between a switch and the kernel's VXLAN device."""
+"""Trains in tunnels cross a tap as they are: between a switch and the kernel's VXLAN device."""
 
 import ctypes
 import os
@@ -26,6 +26,21 @@ def mean(lab, ns, direction, send):
     send()
     after = counters(lab, ns)[direction]
     return (after[0] - before[0]) / (after[1] - before[1])
+
+
+def datagrams(lab, receiver, sender, to):
+    """Trains of UDP, one after the other: each arrives whole."""
+    size, count, segment, force = 1000, 40, 103, 33
+    udp = lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with lab.net.socket(receiver, udp) as here, lab.net.socket(sender, udp) as there:
+        here.setsockopt(socket.SOL_SOCKET, force, 1 << 22)
+        here.settimeout(5)
+        here.bind(("0.0.0.0", 5003))
+        there.setsockopt(socket.IPPROTO_UDP, segment, size)
+        for number in range(50):
+            there.sendto(b"".join(bytes([number, i]) * (size // 2) for i in range(count)), (to, 5003))
+            got = [here.recv(65535) for _ in range(count)]
+            assert got == [bytes([number, i]) * (size // 2) for i in range(count)], f"train {number}"
 
 
 def tag_packets(lab, dev):
@@ -73,6 +88,10 @@ def with_the_kernel(lab, v6, csum, tagged=False):
     to_host = mean(lab, host, "rx", lambda: transfer(lab, host, pod, "10.5.0.2"))
     to_pod = mean(lab, host, "tx", lambda: transfer(lab, pod, host, "10.5.0.1"))
     print(f"bytes of a packet on the tap: {to_host:.0f} to the kernel, {to_pod:.0f} from it")
+    assert to_host > LONG and to_pod > LONG, (to_host, to_pod)
+    to_host = mean(lab, host, "rx", lambda: datagrams(lab, host, pod, "10.5.0.2"))
+    to_pod = mean(lab, host, "tx", lambda: datagrams(lab, pod, host, "10.5.0.1"))
+    print(f"of UDP: {to_host:.0f} to the kernel, {to_pod:.0f} from it")
     assert to_host > LONG and to_pod > LONG, (to_host, to_pod)
     for ns, dev in ((pod, "eth0"), (host, "vx0")):
         lab.net.run(ns, "ethtool", "-K", dev, "tso", "off", "gso", "off", "tx", "off")

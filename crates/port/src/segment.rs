@@ -27,8 +27,10 @@ pub use whole::{Whole, whole};
 /// costs about as much as a packet. The longest train may have segments of 128 bytes.
 pub const MAX_SEGMENTS: usize = 512;
 
-/// Most datagrams of one train that Linux takes (`UDP_MAX_SEGMENTS` of its older versions).
-const MAX_DATAGRAMS: usize = 64;
+/// Most datagrams of one train that Linux takes (`UDP_MAX_SEGMENTS`), before version 6.9 and since.
+const MAX_DATAGRAMS: [usize; 2] = [64, 128];
+/// Error number: the kernel does not take such a train.
+const EINVAL: i32 = 22;
 /// Bytes up to the end of an outer UDP header at most: tags, IPv6.
 const MOST_OUTER: usize = 14 + 4 * 4 + 40 + 8;
 /// Where UDP's checksum is in its header.
@@ -182,13 +184,14 @@ fn with_headers<T>(
 /// Puts a train that is in one tunnel of UDP into trains of outer datagrams, each with a segment in it: for
 /// devices that cut datagrams and know nothing of tunnels. Mostly it is one, or two where the outer headers
 /// lift a long train over what an IP header can say. All outer datagrams have a checksum then. Calls `each`
-/// with them as long as it says to go on. `false`: it is no such train.
+/// with them as long as it says to go on, each of `most` datagrams at most. `false`: it is no such train.
 ///
 /// # Errors
 /// As [`SegmentError`] says.
 pub fn as_datagrams(
     pool: &mut Pool,
     packet: &Packet,
+    most: usize,
     each: &mut dyn FnMut(&Packet) -> bool,
 ) -> Result<bool, SegmentError> {
     let one_of_udp = |wraps: Wraps| match wraps.split() {
@@ -201,10 +204,54 @@ pub fn as_datagrams(
     with_headers(pool, packet, &mut |pool, packet| {
         let cut = Cut::of(packet)?;
         let mut train = pool.get_big();
-        let done = cut.all_datagrams(packet, &mut train, each);
+        let done = cut.all_datagrams(packet, &mut train, most, each);
         pool.put(train);
         done.map(|()| true)
     })
+}
+
+/// How many datagrams of one train the kernel takes, as far as it was tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagrams {
+    most: usize,
+}
+
+impl Default for Datagrams {
+    fn default() -> Self {
+        let [.., most] = MAX_DATAGRAMS;
+        Self { most }
+    }
+}
+
+impl Datagrams {
+    /// Sends a train that is in a tunnel as datagrams ([`as_datagrams`]). `send` gives the kernel one train
+    /// and says its error number. `None`: nothing was sent, segments are left to be.
+    pub fn send(
+        &mut self,
+        pool: &mut Pool,
+        packet: &Packet,
+        send: &mut dyn FnMut(&Packet) -> Result<(), i32>,
+    ) -> Option<Result<(), i32>> {
+        let [fewer, most] = MAX_DATAGRAMS;
+        loop {
+            let (mut done, mut sent) = (Ok(()), 0);
+            let tried = as_datagrams(pool, packet, self.most, &mut |train| {
+                done = send(train);
+                sent += u32::from(done.is_ok());
+                done.is_ok()
+            });
+            match (tried, done) {
+                (Ok(true), Err(EINVAL)) if sent == 0 && self.most > fewer => self.most = fewer,
+                (Ok(true), Err(EINVAL)) if sent == 0 => {
+                    // It was not the number.
+                    self.most = most;
+                    return None;
+                }
+                (Ok(true), done) => return Some(done),
+                _ => return None,
+            }
+        }
+    }
 }
 
 /// How a train is cut.
@@ -308,13 +355,14 @@ impl Cut {
         &self,
         whole: &Packet,
         train: &mut Packet,
+        most: usize,
         each: &mut dyn FnMut(&Packet) -> bool,
     ) -> Result<(), SegmentError> {
         let outer = self.outers.first().ok_or(SegmentError::Mismatch)?;
         let inside = outer.l4_at + Udp::LEN;
         let datagram = self.layout.payload - inside + usize::from(self.gso.size);
         let room = usize::from(u16::MAX).saturating_sub(inside - outer.l3_at);
-        let most = (room / datagram).clamp(1, MAX_DATAGRAMS);
+        let most = (room / datagram).clamp(1, most);
         for from in (0..self.count).step_by(most) {
             let upto = self.count.min(from + most);
             self.datagrams(outer, whole, from..upto, train)?;

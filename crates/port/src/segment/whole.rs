@@ -3,7 +3,7 @@
 
 use super::{Cut, MOST_OUTER, is_v4};
 use arrayvec::ArrayVec;
-use heddle_packet::{GsoKind, Packet, Wrap};
+use heddle_packet::{Packet, Wrap};
 use heddle_virtio::net_hdr::Tunnel;
 use heddle_wire::l4::Udp;
 use heddle_wire::split;
@@ -17,14 +17,14 @@ pub struct Whole {
     pub outer: ArrayVec<u8, MOST_OUTER>,
 }
 
-/// Describes a train of TCP in one tunnel of UDP. `None`: it is no such train, is longer than an IP header
+/// Describes a train in one tunnel of UDP. `None`: it is no such train, is longer than an IP header
 /// can say, or its headers are not what they have to be.
 pub fn whole(packet: &Packet) -> Option<Whole> {
     let gso = packet.offload.gso?;
     let (Wrap::Vxlan | Wrap::Geneve, within) = gso.wraps.split()? else {
         return None;
     };
-    if !within.is_empty() || gso.kind == GsoKind::Udp {
+    if !within.is_empty() {
         return None;
     }
     let cut = Cut::of(packet).ok()?;

@@ -7,7 +7,7 @@
 //! workers send nothing to most devices, and the kernel closes sockets slowly.
 
 use crate::gro::Trains;
-use crate::segment;
+use crate::segment::{self, Datagrams};
 use crate::{TxCounts, TxQueue};
 use heddle_packet::{BURST, Csum, MAX_SEGS, Packet, Pool};
 use heddle_sys::htb::priority_of;
@@ -112,6 +112,7 @@ pub(super) struct SystemTx {
     rest: u32,
     name: String,
     vnet: bool,
+    datagrams: Datagrams,
     batch: SendBatch,
 }
 
@@ -125,6 +126,7 @@ impl SystemTx {
             vnet: senders.vnet,
             senders,
             rest: 0,
+            datagrams: Datagrams::default(),
             batch: SendBatch::new(BURST, 3 * BURST + MAX_SEGS),
         }
     }
@@ -274,15 +276,14 @@ impl SystemTx {
         if !self.vnet {
             return self.send_finished(pool, packet);
         }
-        let mut done = Ok(());
-        let tried = segment::as_datagrams(pool, packet, &mut |train| {
+        let mut datagrams = self.datagrams;
+        let done = datagrams.send(pool, packet, &mut |train| {
+            let mut done = Ok(());
             self.send(&[train], &mut |_, errno| done = Err(errno));
-            done.is_ok()
+            done
         });
-        match (tried, done) {
-            (Ok(true), done) if done != Err(EINVAL) => done,
-            _ => self.send_finished(pool, packet),
-        }
+        self.datagrams = datagrams;
+        done.unwrap_or_else(|| self.send_finished(pool, packet))
     }
 
     /// Cuts and finishes one packet in software, and sends the pieces, a burst of them in one system call.

@@ -3,7 +3,7 @@
 
 use crate::drops::Drops;
 use crate::gro::Trains;
-use crate::segment;
+use crate::segment::{self, Datagrams};
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
 use arrayvec::ArrayVec;
 use heddle_packet::{Burst, MAX_SEGS, Offload, Packet, Pool};
@@ -122,11 +122,16 @@ pub(super) struct TapTx {
     queue: Arc<TapQueue>,
     /// Takes over when `queue` was detached because the number of queues fell.
     first: Arc<TapQueue>,
+    datagrams: Datagrams,
 }
 
 impl TapTx {
     pub(super) fn new(queue: Arc<TapQueue>, first: Arc<TapQueue>) -> Self {
-        Self { queue, first }
+        Self {
+            queue,
+            first,
+            datagrams: Datagrams::default(),
+        }
     }
 
     /// Writes one packet; the system's error number if it was not taken.
@@ -178,15 +183,10 @@ impl TapTx {
         if let Some(done) = self.write_whole(packet) {
             return done;
         }
-        let mut done = Ok(());
-        let tried = segment::as_datagrams(pool, packet, &mut |train| {
-            done = self.write(train);
-            done.is_ok()
-        });
-        match (tried, done) {
-            (Ok(true), done) if done != Err(EINVAL) => done,
-            _ => self.send_segments(pool, packet),
-        }
+        let mut datagrams = self.datagrams;
+        let done = datagrams.send(pool, packet, &mut |train| self.write(train));
+        self.datagrams = datagrams;
+        done.unwrap_or_else(|| self.send_segments(pool, packet))
     }
     fn send_segments(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
         let mut all = Ok(());
