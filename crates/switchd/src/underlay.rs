@@ -20,7 +20,7 @@ use heddle_sys::host_net::{
     Changed, HostAddress, HostHop, HostLinks, HostRoute, HostRouteKind, HostRoutes, HostRule, HostRuleAction,
 };
 use heddle_sys::{Epoll, HostEvents, HostNet};
-use heddle_tunnel::neigh::{NeighKey, SystemNeighbours};
+use heddle_tunnel::neigh::{NeighKey, SystemNeighbour, SystemNeighbours};
 use heddle_tunnel::routes::{Action, Address, Kind, Prefix, Rule, System, SystemHop, SystemRoute};
 
 use crate::switch::Switch;
@@ -135,7 +135,11 @@ impl Switch {
                 bridge: bridges.get(&*n.device)?.as_str().into(),
                 ip: n.addr,
             };
-            Some((key, n.mac))
+            let known = SystemNeighbour {
+                mac: n.mac,
+                in_doubt: n.stale,
+            };
+            Some((key, known))
         });
         Ok(by_bridge.collect())
     }

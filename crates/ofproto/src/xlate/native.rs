@@ -242,24 +242,32 @@ impl<'w> Ctx<'w> {
             self.out.credits.push(Arc::new(Used(entry)));
             return Ok(mac);
         }
-        if let Some(mac) = neighbours.lookup(bridge, next, self.now_ms) {
-            return Ok(mac);
+        if let Some(known) = neighbours.system(bridge, next) {
+            if known.in_doubt {
+                self.ask(way);
+            }
+            return Ok(known.mac);
         }
         self.report(Kind::Detail, || {
             let request = if next.is_ipv4() { "ARP" } else { "ND" };
             format!("neighbor cache miss for {next} on bridge {bridge}, sending {request} request")
         });
         self.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
+        Err(self.ask(way))
+    }
+
+    /// Asks for the next host. Whether it was asked for.
+    fn ask(&mut self, way: &Way<'_>) -> bool {
         // An entry that is looked at again asks too: the way may have appeared just now, and the packet
         // after that should not be the one that is lost. A trace without a packet does not; then, and
         // where nobody could be asked, the next packet is to ask.
         let asked = (self.learn || self.report.is_none()) && {
             let source = way.route.source;
             let port = way.port.no;
-            self.underlay.ask(way.bridge, port, source, next, self.now_ms)
+            self.underlay.ask(way.bridge, port, source, way.next, self.now_ms)
         };
         self.out.uncacheable |= !asked;
-        Err(asked)
+        asked
     }
 
     /// The headers that the tunnel's fields ask for; `None`: there are none such.

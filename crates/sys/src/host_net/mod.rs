@@ -151,6 +151,8 @@ pub struct HostNeighbour {
     pub addr: IpAddr,
     /// Its Ethernet address.
     pub mac: [u8; 6],
+    /// Nothing was heard of it for long, and nobody asks (`NUD_STALE`).
+    pub stale: bool,
 }
 
 /// Devices by index.

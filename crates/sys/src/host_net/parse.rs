@@ -219,12 +219,13 @@ pub(super) fn rule(message: &RuleMessage) -> HostRule {
     rule
 }
 
-/// A neighbour whose address is known and not in doubt.
+/// A neighbour whose address is known.
 pub(super) fn neighbour(message: NeighbourMessage, links: &HostLinks) -> Option<HostNeighbour> {
     let known = matches!(
         message.header.state,
         State::Reachable | State::Stale | State::Delay | State::Probe | State::Permanent
     );
+    let stale = message.header.state == State::Stale;
     let (mut addr, mut mac) = (None, None);
     for attribute in message.attributes {
         match attribute {
@@ -239,6 +240,7 @@ pub(super) fn neighbour(message: NeighbourMessage, links: &HostLinks) -> Option<
         device,
         addr: addr?,
         mac: mac?,
+        stale,
     };
     known.then_some(neighbour)
 }

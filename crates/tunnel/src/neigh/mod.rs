@@ -111,8 +111,18 @@ pub struct Shown {
     pub stale: bool,
 }
 
+/// A neighbour that the kernel knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SystemNeighbour {
+    /// Where to send what is for it.
+    pub mac: Mac,
+    /// The kernel has not heard of it for long, and does not ask, since the host itself sends it nothing:
+    /// perhaps it has moved. Who uses it is to ask.
+    pub in_doubt: bool,
+}
+
 /// What the kernel knows: by device and address.
-pub type SystemNeighbours = HashMap<NeighKey, Mac>;
+pub type SystemNeighbours = HashMap<NeighKey, SystemNeighbour>;
 
 /// The neighbours on all bridges. See the module's text.
 pub struct Neighbours {
@@ -155,7 +165,7 @@ impl Neighbours {
     pub fn lookup(&self, bridge: &str, ip: IpAddr, now_ms: u64) -> Option<Mac> {
         match self.find(bridge, ip, now_ms) {
             Some(entry) => Some(entry.mac),
-            None => self.system_mac(bridge, ip),
+            None => self.system(bridge, ip).map(|known| known.mac),
         }
     }
 
@@ -170,7 +180,8 @@ impl Neighbours {
         Some(entry)
     }
 
-    fn system_mac(&self, bridge: &str, ip: IpAddr) -> Option<Mac> {
+    /// What the kernel knows of it.
+    pub fn system(&self, bridge: &str, ip: IpAddr) -> Option<SystemNeighbour> {
         let known = self.system.load();
         if known.is_empty() {
             return None;
@@ -318,11 +329,19 @@ impl Neighbours {
         let before = self.system.get();
         let differs = |a: &SystemNeighbours, b: &SystemNeighbours| -> Vec<u64> {
             a.iter()
-                .filter(|(key, mac)| b.get(*key) != Some(*mac))
+                .filter(|(key, at)| b.get(*key).map(|b| b.mac) != Some(at.mac))
                 .map(|(key, _)| self.thing(&key.bridge, key.ip))
                 .collect()
         };
-        let changed = [differs(&before, &known), differs(&known, &before)].concat();
+        // Whose address is the same, but in doubt now: to be asked for, unless others have told of it.
+        let doubts = known.iter().filter(|(key, now)| {
+            let was = before.get(*key);
+            now.in_doubt && was.is_some_and(|was| was.mac == now.mac && !was.in_doubt)
+        });
+        let doubts = doubts.map(|(key, _)| (self.thing(&key.bridge, key.ip), key));
+        let doubts = doubts.filter(|(thing, key)| self.index.find(*thing, &key.bridge, key.ip).is_none());
+        let doubts = doubts.map(|(thing, _)| thing).collect();
+        let changed = [differs(&before, &known), differs(&known, &before), doubts].concat();
         self.system.store(known);
         changed.into_iter().for_each(|thing| (self.tell)(thing));
     }

@@ -105,7 +105,8 @@ impl Neighbours {
     pub(super) fn end_questions(&self, now_ms: u64) {
         let ended = self.take_questions(|(asked_ms, ..)| now_ms >= asked_ms.saturating_add(OPEN_MS));
         for (thing, (_, bridge, ip)) in ended {
-            if self.lookup(&bridge, ip, now_ms).is_none() {
+            let in_doubt = |bridge| self.system(bridge, ip).is_none_or(|known| known.in_doubt);
+            if self.find(&bridge, ip, now_ms).is_none() && in_doubt(&bridge) {
                 (self.tell)(thing);
             }
         }
