@@ -17,6 +17,7 @@ from lab import frames as f
 from lab.net import receive
 from lab.runner import limit, main
 from lab.shell import wait_for
+from test_tunnel_churn import reached
 from test_tunnels import attach, kernel_node, link, node, nodes, transfer, tunnel
 
 HERE, THERE = "172.31.0.1", "172.31.0.2"
@@ -452,8 +453,21 @@ def scenario_changes_under_traffic(lab):
     for sw in switches:
         # What went on its way before the last change is no matter.
         sw.appctl("tnl/neigh/flush")
-    wait_for("traffic", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
-    lab.net.ping(a, "10.5.0.2", size=1000)
+    reached(lab, switches, a, timeout=60)
+
+
+@limit(120)
+def scenario_a_neighbour_moves_in_silence(lab):
+    """The kernel remembers an address that the other end had, and nobody says a new one: it is asked for."""
+    (one, two), (a, b) = nodes(lab, "geneve")
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    # Pods that do not speak unless they are asked.
+    macs = [lab.net.run(pod, "cat", "/sys/class/net/eth0/address", quiet=True).strip() for pod in (a, b)]
+    lab.net.ip(a, "neigh", "replace", "10.5.0.2", "lladdr", macs[1], "dev", "eth0")
+    lab.net.ip(b, "neigh", "replace", "10.5.0.1", "lladdr", macs[0], "dev", "eth0")
+    lab.net.ip(one.netns, "neigh", "replace", THERE, "lladdr", "02:00:00:00:99:99", "nud", "stale", "dev", "br-ex")
+    one.appctl("tnl/neigh/flush")
+    reached(lab, (one, two), a, timeout=5)
 
 
 @limit(120)
