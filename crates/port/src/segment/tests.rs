@@ -98,7 +98,7 @@ impl Train {
             },
             gso: Some(Gso {
                 kind: self.kind,
-                ecn: self.flags & 0x80 != 0,
+                ecn: self.tcp() && self.flags & 0x80 != 0,
                 size: self.size,
                 hdr_len: 0,
                 wraps: Wraps::default(),
