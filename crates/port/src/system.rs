@@ -88,8 +88,8 @@ impl SystemPort {
         let link = LinkCtl::new().map_err(|e| PortError::open(name, e))?;
         let index = link.ifindex(name).map_err(|e| PortError::open(name, e))?;
         may_be_a_port(&link, name)?;
-        // The first one is opened now, so that a missing privilege is told here and not later.
-        let senders = Senders::open(index).map_err(|e| PortError::open(name, e))?;
+        // A missing privilege is told here and not later.
+        let senders = Senders::new(index).map_err(|e| PortError::open(name, e))?;
         let port = Self {
             name: name.to_owned(),
             link,
@@ -140,7 +140,8 @@ impl SystemPort {
         group: Option<u16>,
         waits: bool,
     ) -> io::Result<(Arc<PacketSocket>, Option<RxRing>)> {
-        let (s, ring) = self.ready.as_ref().map_or_else(ready::make, |ready| ready.take())?;
+        let ready = self.ready.as_deref();
+        let (s, ring) = ready.map_or_else(ready::make, Receivers::take)?;
         if waits {
             s.refuse()?;
         }

@@ -9,7 +9,8 @@ pub(crate) use vduse::is_vduse;
 pub use vduse::{VduseContext, VdusePort};
 
 use crate::{
-    Birthplace, DummyPort, KeptTaps, Port, PortError, Receivers, SystemPort, VhostContext, VhostPort, dummy, tap,
+    Birthplace, DummyPort, KeptTaps, Port, PortError, Receivers, SystemPort, VhostContext, VhostPort, dummy,
+    tap,
 };
 use heddle_sys::TapQueue;
 use heddle_tunnel::TunnelType;

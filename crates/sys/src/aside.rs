@@ -40,7 +40,9 @@ pub(crate) fn close(fd: OwnedFd) {
     if state.threads >= MOST {
         return;
     }
-    let thread = std::thread::Builder::new().name("closer".into()).stack_size(64 << 10);
+    let thread = std::thread::Builder::new()
+        .name("closer".into())
+        .stack_size(64 << 10);
     if thread.spawn(run).is_ok() {
         state.threads += 1;
     } else if state.threads == 0 {

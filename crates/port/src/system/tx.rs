@@ -17,7 +17,7 @@ use heddle_virtio::net_hdr;
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Tries for a packet that the kernel has no room for.
 const TRIES: u32 = 4;
@@ -47,37 +47,43 @@ pub(super) struct Senders {
 struct SendersState {
     /// Where the device is.
     index: u32,
-    /// Open, and used by nobody yet.
-    spare: Option<Arc<PacketSocket>>,
-    used: Vec<Weak<PacketSocket>>,
+    open: Vec<Weak<PacketSocket>>,
 }
 
 impl Senders {
-    /// Opens the first one.
-    pub(super) fn open(index: u32) -> io::Result<Self> {
-        let first = sender(index)?;
+    /// None is opened yet.
+    ///
+    /// # Errors
+    /// This process may not have any.
+    pub(super) fn new(index: u32) -> io::Result<Self> {
+        // Asked once: a socket for every port would have to be closed again, too.
+        static VNET: OnceLock<bool> = OnceLock::new();
+        let vnet = match VNET.get() {
+            Some(vnet) => *vnet,
+            None => {
+                let vnet = PacketSocket::sender()?.has_vnet_hdr();
+                *VNET.get_or_init(|| vnet)
+            }
+        };
+        let open = Vec::new();
         Ok(Self {
-            vnet: first.has_vnet_hdr(),
-            state: Mutex::new(SendersState {
-                index,
-                spare: Some(Arc::new(first)),
-                used: Vec::new(),
-            }),
+            vnet,
+            state: Mutex::new(SendersState { index, open }),
         })
     }
 
     /// One for a transmit queue.
     fn take(&self) -> io::Result<Arc<PacketSocket>> {
         let mut state = self.state.lock();
-        let socket = match state.spare.take() {
-            Some(socket) => socket,
-            None => Arc::new(sender(state.index)?),
-        };
+        let socket = PacketSocket::sender()?;
+        socket.set_sndbuf(super::SNDBUF);
+        socket.bind(state.index)?;
         if socket.has_vnet_hdr() != self.vnet {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        state.used.retain(|s| s.strong_count() > 0);
-        state.used.push(Arc::downgrade(&socket));
+        let socket = Arc::new(socket);
+        state.open.retain(|s| s.strong_count() > 0);
+        state.open.push(Arc::downgrade(&socket));
         Ok(socket)
     }
 
@@ -85,18 +91,10 @@ impl Senders {
     pub(super) fn rebind(&self, index: u32) {
         let mut state = self.state.lock();
         state.index = index;
-        let used = state.used.iter().filter_map(Weak::upgrade);
-        for s in used.chain(state.spare.clone()) {
+        for s in state.open.iter().filter_map(Weak::upgrade) {
             let _ = s.bind(index);
         }
     }
-}
-
-fn sender(index: u32) -> io::Result<PacketSocket> {
-    let socket = PacketSocket::sender()?;
-    socket.set_sndbuf(super::SNDBUF);
-    socket.bind(index)?;
-    Ok(socket)
 }
 
 #[derive(Debug)]
