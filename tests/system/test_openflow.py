@@ -300,6 +300,59 @@ def scenario_counters_and_pipeline(lab):
     wait_for("the counters", lambda: sum("n_packets=20," in flow for flow in sw.flows("br0")) == 4)
 
 
+# A datagram from each of 128 ports, three times over.
+MANY = """
+import socket,sys,time
+socks=[]
+for port in range(20000,20128):
+    s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(('',port)); s.connect(('10.1.0.2',7060)); socks.append(s)
+for _ in range(3):
+    for s in socks:
+        try: s.send(b'x')
+        except OSError: pass
+    time.sleep(0.1)
+"""
+HEARD = """
+import socket
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(('',7060)); s.settimeout(4); seen=set()
+print('listens',flush=True)
+try:
+    while len(seen)<128: seen.add(s.recvfrom(10)[1][1])
+except OSError: pass
+print(len(seen))
+"""
+
+
+def scenario_groups_by_hash_after_a_change(lab):
+    """Flows that a group spreads by a hash go on when one of its buckets dies, whatever their hash: what is cached of them is looked at again, and right."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    a = lab.veth_pod(sw, "a", "10.1.0.1/24", offload=False)
+    b = lab.veth_pod(sw, "b", "10.1.0.2/24", offload=False)
+    lab.net.veth(sw.netns, "w", sw.netns, "wpeer")
+    sw.vsctl("add-port", "br0", "w", "--", "set", "interface", "w", "ofport_request=9")
+    number = sw.get("interface", "vb", "ofport")
+    sw.ofctl("-O", "OpenFlow15", "add-group", "br0", f"group_id=1,type=select,selection_method=dp_hash,bucket=bucket_id:0,watch_port:9,output:{number},"
+             f"bucket=bucket_id:1,watch_port:{number},output:{number}")
+    sw.ofctl("-O", "OpenFlow15", "add-flow", "br0", "priority=10,udp,tp_dst=7060,actions=group:1")
+
+    def arrive():
+        listener = subprocess.Popen(["ip", "netns", "exec", b, "python3", "-c", HEARD], stdout=subprocess.PIPE, text=True)
+        try:
+            assert listener.stdout.readline() == "listens\n"
+            lab.net.run(a, "python3", "-c", MANY)
+            return int(listener.communicate(timeout=30)[0])
+        finally:
+            listener.kill()
+    lab.net.ping(a, "10.1.0.2")
+    assert arrive() == 128
+    lab.net.ip(sw.netns, "link", "set", "wpeer", "down")
+    wait_for("the bucket to be dead", lambda: "LINK_DOWN" in sw.ofctl("-O", "OpenFlow15", "dump-ports-desc", "br0", "9"))
+    # Time for a look at all that is cached.
+    time.sleep(2)
+    assert (n := arrive()) == 128, f"{n} of 128 flows"
+
+
 def scenario_connections_that_end_in_the_middle(lab):
     """Who is killed while it loads flows leaves those that it has sent, and nothing of a bundle."""
     sw = lab.switch()

@@ -130,6 +130,9 @@ pub(crate) struct Ctx<'w> {
     pub(super) ct_nat: Option<Nat>,
     /// The translation began where a pipeline was frozen.
     pub(super) thawed: bool,
+    /// It was frozen for a hash: the packet came back with one. Of a hash that an entry asks for no bit of
+    /// but zeros, nothing is left where the entry is translated again.
+    pub(super) has_hash: bool,
     /// The last MPLS label is gone: what is behind it was not parsed.
     pub(super) was_mpls: bool,
     pub(super) stack: Vec<StackValue>,

@@ -195,6 +195,7 @@ impl Ctx<'_> {
             self.flow.copy_tunnel(&came);
         }
         self.stack.clone_from(&frozen.stack);
+        self.has_hash = frozen.hash.is_some();
         self.mirrored = frozen.mirrored;
         if !frozen.action_set.is_empty() {
             let actions = &frozen.action_set;

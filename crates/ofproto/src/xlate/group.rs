@@ -210,7 +210,7 @@ impl Ctx<'_> {
     ) -> Option<&'g GroupBucket> {
         // No hash is zero, and ids of packets that come back with one are not those of others: the test needs
         // no bits of the mask.
-        if self.flow.dp_hash == 0 {
+        if self.flow.dp_hash == 0 && !self.has_hash {
             let alg = match self.bridge.features.number(Feature::MaxHashAlg) {
                 0 => HashAlg::L4,
                 _ => alg,

@@ -215,6 +215,7 @@ fn once<'w, R>(
         left: Vec::new(),
         pause: None,
         recirc_hash: None,
+        has_hash: false,
         is_slow: false,
         is_bfd: false,
         error: None,

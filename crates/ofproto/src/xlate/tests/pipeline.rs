@@ -1,10 +1,12 @@
 //! Tables, limits, actions.
 
 use super::lab::{Lab, dp, out, resubmit, to};
+use crate::group::Group;
 use crate::model::{TableMiss, port_config};
 use heddle_datapath::Purpose;
 use heddle_datapath::action::{Action as Odp, DropReason};
 use heddle_flow::{FieldId, FieldValue, Match, Subfield};
+use heddle_openflow::message::{Bucket, GROUP_ANY, GroupDesc, GroupType};
 use heddle_openflow::{Action, Instruction, InstructionSet, Port};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -463,4 +465,38 @@ fn what_lookups_see_is_the_same_for_all_packets_of_an_answer() {
     assert!(!seen(1, 0).is_empty());
     assert_eq!(seen(1, 0), seen(2, 0));
     assert_eq!(seen(1, 0), seen(1, 5));
+}
+
+/// Of a hash whose bits that count are zero an entry knows nothing. Translated again, it is still for packets
+/// that came back with one: they are not sent for another.
+#[test]
+fn a_hash_of_which_zeros_are_left_is_a_hash() {
+    let lab = Lab::new(&[3]);
+    let bucket = |id, port| Bucket {
+        id,
+        weight: 1,
+        watch_port: Port::NONE,
+        watch_group: GROUP_ANY,
+        actions: vec![out(port)],
+    };
+    let group = GroupDesc {
+        group_id: 1,
+        ty: GroupType::Select,
+        buckets: vec![bucket(0, 2), bucket(1, 3)],
+        selection: None,
+    };
+    lab.bridges[0].groups.insert(1, 1, Group::new(group, 0));
+    lab.rule((0, 0), "ip", vec![Action::Group(1)]);
+    let mut key = Lab::key(TCP);
+    let first = lab.translate(&key, Purpose::Miss);
+    let Some(Odp::Recirc(id)) = first.actions.last() else {
+        panic!("{:?}", first.actions)
+    };
+    (key.recirc_id, key.dp_hash) = (*id, 0xff00);
+    let back = lab.translate(&key, Purpose::Miss);
+    assert!(matches!(back.actions[..], [Odp::Output(_)]), "{:?}", back.actions);
+    assert_ne!(back.mask.0.dp_hash, 0);
+    key.dp_hash &= back.mask.0.dp_hash;
+    assert_eq!(key.dp_hash, 0);
+    assert_eq!(lab.translate(&key, Purpose::Revalidate).actions, back.actions);
 }
