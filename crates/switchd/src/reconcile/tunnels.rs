@@ -119,10 +119,8 @@ impl Reconciler {
         };
         let outside = |device: &str| {
             let inventory = self.switch.inventory.read();
-            !inventory
-                .interfaces
-                .get(device)
-                .is_some_and(|i| i.device.is_some())
+            let interface = inventory.interfaces.get(device);
+            interface.is_none_or(|i| i.device.is_none())
         };
         let why = match &route {
             _ if !config.writes_headers() => Some(match config.ty.name() {
