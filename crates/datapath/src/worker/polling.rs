@@ -50,7 +50,6 @@ impl Polling {
         }
     }
 
-
     /// A round from `begin` to `end` had `packets`, one at least.
     #[inline]
     pub(super) fn found(&mut self, begin: u64, end: u64, packets: usize, max: u64) {
