@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn nothing_is_polled_for_while_others_want_the_processor() {
         let mut polling = Polling::default();
-        let mut steady = |from: u64, polling: &mut Polling| {
+        let steady = |from: u64, polling: &mut Polling| {
             for i in 0..1000 {
                 polling.found(from + i * 1000, from + i * 1000 + ROUND, 1, MAX);
             }
