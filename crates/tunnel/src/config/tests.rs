@@ -55,8 +55,8 @@ fn options_come_back_as_they_were_unless_they_change_nothing() {
         ),
         (
             "gre",
-            "remote_ip=1.1.1.1 tos=0x4 ttl=257",
-            "remote_ip=1.1.1.1, tos=0x4, ttl=1",
+            "remote_ip=1.1.1.1 tos=0x4 ttl=255",
+            "remote_ip=1.1.1.1, tos=0x4, ttl=255",
         ),
         ("gre", "remote_ip=1.1.1.1 key=0x1f", "key=31, remote_ip=1.1.1.1"),
         (
