@@ -138,7 +138,7 @@ mod tests {
             options: Vec::new(),
         };
         let low = Ipv4Addr::from_bits(0x0a00_0000 + end);
-        let v6 = end % 3 == 0;
+        let v6 = end.is_multiple_of(3);
         let ip = |v4: Ipv4Addr| match v6 {
             true => Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(v4.to_bits())).into(),
             false => v4.into(),
