@@ -16,7 +16,7 @@
 use crate::action::{TunnelKind, TunnelPop};
 use crate::pop::{Popped, Shim, is_known, sum_of};
 use heddle_packet::Packet;
-use heddle_wire::checksum::Sum;
+use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::l4::Udp;
 
@@ -39,8 +39,6 @@ pub struct Seen {
     len: u16,
     /// Of the IP header.
     ip: usize,
-    /// Of IPv4: [`Seen::varying`].
-    varying: u32,
     /// There was a UDP checksum.
     csum: bool,
     /// Sum of its pseudo header without the length.
@@ -78,24 +76,6 @@ impl View {
     }
 }
 
-impl View {
-    /// A hash of where the packet came from and of its network: the same for all that a [`Seen`] takes for
-    /// alike.
-    #[inline]
-    pub fn hash(&self) -> u64 {
-        let [first, ttl_src, src, .., vni4, _, vni6, _] = self.0;
-        let (a, b) = if first & 0xf0 == 0x40 {
-            (ttl_src & TELLING4[1], vni4 & 0xffff_ffff)
-        } else {
-            (ttl_src ^ src.rotate_left(29), vni6 >> 32)
-        };
-        let product = u128::from(a ^ b.rotate_left(17)) * 0x9e37_79b9_7f4a_7c15;
-        #[expect(clippy::cast_possible_truncation, reason = "the halves of the product")]
-        let mixed = product as u64 ^ (product >> 64) as u64;
-        mixed
-    }
-}
-
 impl Seen {
     /// After [`TunnelPop::apply`] has taken headers off that began so.
     pub fn new(pop: &TunnelPop, view: View, l3: u16, popped: &Popped) -> Option<Self> {
@@ -123,26 +103,21 @@ impl Seen {
             l3,
             len,
             ip,
-            varying: Self::varying(bytes.as_flattened().first_chunk()?),
             csum: csum != 0,
             pseudo: pseudo(bytes.as_flattened(), !v4, proto::UDP, 0)?,
         })
     }
 
-    /// Whether a packet whose outer headers begin so, its IP header at `l3`, may be taken out like the one
-    /// that they were seen of.
+    /// Takes a packet out of the tunnel that has such headers, its IP header at `l3`: the key's members are
+    /// those of the packet that they were seen of. `false`: it has not, or something is wrong, and the packet
+    /// is as it was.
     #[inline]
-    pub fn is_like(&self, view: &View, l3: u16) -> bool {
+    pub fn apply(&self, pop: &TunnelPop, p: &mut Packet, view: &View, l3: u16) -> bool {
         let words = self.words.iter().zip(&view.0).zip(&self.mask);
         let odd = words.fold(0, |odd, ((a, b), m)| odd | (a ^ b) & m);
-        odd == 0 && l3 == self.l3
-    }
-
-    /// Takes a packet with such headers ([`Self::is_like`]) out of the tunnel: the key's members are those of
-    /// the packet that they were seen of. `false`: something is wrong, and the packet is as it was.
-    #[inline]
-    pub fn apply(&self, pop: &TunnelPop, p: &mut Packet) -> bool {
-        let l3 = self.l3;
+        if odd != 0 || l3 != self.l3 {
+            return false;
+        }
         let Some(end) = self.end(p, l3) else {
             return false;
         };
@@ -157,15 +132,6 @@ impl Seen {
         .is_ok()
     }
 
-    /// The sum of the words of an IPv4 header in which packets of one end differ, its checksum among them:
-    /// where the others are the same, and the checksum of one header is right, that of another is if this is
-    /// the same, too (ones' complement: modulo 65,535).
-    #[inline]
-    fn varying(ip: &[u8; VIEW]) -> u32 {
-        let word = |a, b| u32::from(u16::from_be_bytes([a, b]));
-        (word(ip[2], ip[3]) + word(ip[4], ip[5]) + word(ip[10], ip[11])) % 65_535
-    }
-
     /// Where the UDP datagram ends, if its lengths and checksums are right.
     #[inline]
     fn end(&self, p: &Packet, l3: u16) -> Option<usize> {
@@ -173,7 +139,7 @@ impl Seen {
         let bytes: &[u8; VIEW] = p.head().get(l3..)?.first_chunk()?;
         let at = |i: usize| Some(u16::from_be_bytes([*bytes.get(i)?, *bytes.get(i + 1)?]));
         let there = if ip == Ipv4::LEN {
-            if Self::varying(bytes) != self.varying {
+            if checksum(bytes.get(..Ipv4::LEN)?) != 0 {
                 return None;
             }
             usize::from(at(2)?)

@@ -12,7 +12,6 @@
 
 mod burst;
 mod command;
-mod ends;
 mod look;
 mod miss;
 mod owed;
@@ -42,7 +41,6 @@ use crate::exec::watch::Watch;
 use crate::flow_cache::{Cache, CachedTranslation};
 use crate::shared::Shared;
 use crate::translate::Translation;
-use ends::Ends;
 use heddle_flow::FlowKey;
 use heddle_flow_cache::{Room, Run};
 use heddle_packet::{BURST, Burst, Packet, Pool};
@@ -308,10 +306,6 @@ struct Scratch {
     resumed: Vec<Resumed>,
     /// The tunnel that the packet at hand came out of.
     popped: Box<FlowKey>,
-    /// Where others came from.
-    ends: Ends,
-    /// How many stages there have been.
-    stages: u64,
     /// Stages that are in no use.
     #[expect(clippy::vec_box, reason = "they are moved in and out")]
     spare_stages: Vec<Box<Stage>>,
@@ -419,8 +413,6 @@ impl Worker {
                 tracked: Tracked::new(),
                 resumed: Vec::new(),
                 popped: Box::default(),
-                ends: Ends::default(),
-                stages: 0,
                 spare_stages: Vec::new(),
                 lookups: 0,
                 translated: 0,

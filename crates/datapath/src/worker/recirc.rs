@@ -31,9 +31,10 @@ use heddle_conntrack::{Brief, Known};
 use heddle_flow::{FlowKey, hash, packet_type};
 use heddle_flow_cache::{Burst, CompactKey, Kind, MAX_LISTED, NO_BODY, Run};
 use heddle_packet::{BURST, Packet};
-use heddle_tunnel::TunnelKind;
-use heddle_tunnel::seen::View;
+use heddle_tunnel::seen::{Seen, View};
+use heddle_tunnel::{TunnelKind, TunnelPop};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Most lookups of a packet, the first not counted.
@@ -156,8 +157,9 @@ pub(super) struct Stage {
     pub(super) learners: ArrayVec<(usize, Brief), BURST>,
     /// The last origin of the stage before that was asked for, and what it is here.
     origin: (u32, u32),
-    /// Told apart from all stages before by this.
-    number: u64,
+    /// The outer headers of the last packet that came out of a tunnel, which tunnel's end took them off, and
+    /// the place of what they told.
+    seen: Option<(Seen, Arc<TunnelPop>, u8)>,
 }
 
 impl Stage {
@@ -171,7 +173,7 @@ impl Stage {
             known: 0,
             top: true,
             origin: (u32::MAX, 0),
-            number: 0,
+            seen: None,
         })
     }
 }
@@ -185,8 +187,7 @@ impl Scratch {
         st.groups.clear();
         st.learners.clear();
         (st.flows, st.known, st.top, st.origin) = (0, 0, true, (u32::MAX, 0));
-        self.stages += 1;
-        st.number = self.stages;
+        st.seen = None;
         st
     }
     pub(super) fn live(&mut self) -> Live<'_> {
@@ -520,12 +521,14 @@ impl Worker {
         let Some(tunnel) = program.and_then(|p| p.pop_of(step)) else {
             return self.counters.drops.add(DropKind::InvalidPort, ids.count() as u64);
         };
-        let plain = matches!(tunnel.kind, TunnelKind::Geneve | TunnelKind::Vxlan);
         let mut live = live!(s);
         for id in ids {
             let p = live.get_mut(id);
-            let (l3, view) = (meta.l3, View::of(p, meta.l3).filter(|_| plain));
-            if let Some(end) = view.as_ref().and_then(|v| s.ends.apply(tunnel, p, v, l3)) {
+            let (l3, view) = (meta.l3, View::of(p, meta.l3));
+            if let (Some((seen, of, at)), Some(view)) = (&to.seen, &view)
+                && Arc::ptr_eq(of, tunnel)
+                && seen.apply(tunnel, p, view, l3)
+            {
                 p.in_port = tunnel.port;
                 let (place, origin) = (to.ids.len(), fresh_origin(p));
                 to.ids.push(id);
@@ -533,13 +536,7 @@ impl Worker {
                     packet_type: packet_type::ETHERNET,
                     ..how
                 };
-                if let Some(at) = end.place(to.number) {
-                    to.parsed.push_carried(place, p, how, origin, at);
-                } else {
-                    to.parsed
-                        .push_carrying(place, p, how, origin, |key, _| key.copy_tunnel(&end.tunnel));
-                    end.stands(to.number, to.parsed.last_carried());
-                }
+                to.parsed.push_carried(place, p, how, origin, *at);
                 continue;
             }
             let waiting = (&mut self.frames, &mut self.pool, self.now_ms);
@@ -555,9 +552,12 @@ impl Worker {
                     };
                     to.parsed
                         .push_carrying(place, p, how, origin, |key, _| key.copy_tunnel(popped));
-                    if let Some(view) = view.filter(|_| out.packet_type == packet_type::ETHERNET) {
-                        let at = to.parsed.last_carried().map(|at| (to.number, at));
-                        s.ends.learn(tunnel, view, l3, (&out, popped), at);
+                    let frame = out.packet_type == packet_type::ETHERNET;
+                    let at = to.parsed.last_carried().filter(|_| frame);
+                    let new = view.and_then(|v| Some((Seen::new(tunnel, v, l3, &out)?, at?)));
+                    match (&mut to.seen, new) {
+                        (Some((seen, of, at)), Some(new)) if Arc::ptr_eq(of, tunnel) => (*seen, *at) = new,
+                        (old, new) => *old = new.map(|(seen, at)| (seen, Arc::clone(tunnel), at)),
                     }
                 }
                 Err(kind) => {
