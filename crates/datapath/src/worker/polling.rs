@@ -12,10 +12,9 @@
 //!   from it.
 //!
 //! **Others on this processor.** A round that found nothing takes some microseconds. One that took more than
-//! [`TAKEN`] times `max` was put aside by the kernel, for a program that shares the processor: the end of a
-//! connection, often, whose packets are what is waited for. Then nothing is polled for during [`COURTESY`]
-//! times `max`: the worker sleeps as soon as it has nothing, others run, and it comes back before them when
-//! packets wake it.
+//! [`TAKEN`] times `max` was interrupted: the kernel gave the processor to another program, often the sender
+//! or receiver of these very packets. Polling would take that program's time. So for [`COURTESY`] times `max`
+//! the worker does not poll, but sleeps as soon as it has no packets.
 //!
 //! **Bound.** All that is polled in vain by credit is at most a quarter of the time in which packets came
 //! steadily, and at most [`MOST_CREDIT`] times `max` after the last of them.
@@ -24,10 +23,10 @@
 const CREDIT_SHIFT: u32 = 2;
 /// The largest credit, as a multiple of `max`: a millisecond.
 const MOST_CREDIT: u64 = 20;
-/// An empty round that takes so many times `max` (200 us) was not all the worker's own.
+/// An empty round longer than so many times `max` (200 us) was interrupted by another program.
 const TAKEN: u64 = 4;
-/// How long it does not poll then, as a multiple of `max`: 50 ms, in which others lose no more than the few
-/// milliseconds that it takes to find out again.
+/// How long it does not poll then, as a multiple of `max`: 50 ms. After that it polls again, and the other
+/// program loses a few milliseconds until the next gap is noticed.
 const COURTESY: u64 = 1000;
 
 /// See the module's text. Times are cycle counts.
