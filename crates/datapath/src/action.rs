@@ -202,8 +202,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Whether it changes the packet, or what goes along with it, and nothing else: where nothing comes after
-    /// it, it is in vain.
+    /// Whether it only changes the packet or its metadata. At the end of a list such an action has no effect.
     pub fn only_rewrites(&self) -> bool {
         matches!(
             self,

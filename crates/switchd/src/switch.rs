@@ -45,7 +45,8 @@ const DEVICES: Duration = Duration::from_millis(2);
 /// How long a command waits for the reconciler.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the end waits for the kernel to close devices: it does so in any case, but one after the other.
+/// How long a switch that ends waits for the threads that close devices. What they have not closed then, the
+/// kernel closes when the process ends, one after the other.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// A wish that devices be looked at, to be answered when that is done.

@@ -130,8 +130,8 @@ pub(crate) struct Ctx<'w> {
     pub(super) ct_nat: Option<Nat>,
     /// The translation began where a pipeline was frozen.
     pub(super) thawed: bool,
-    /// It was frozen for a hash: the packet came back with one. Of a hash that an entry asks for no bit of
-    /// but zeros, nothing is left where the entry is translated again.
+    /// The pipeline was frozen to compute a hash, so the packet has one. The flow's `dp_hash` may be zero all
+    /// the same: a cached entry keeps only the bits of its mask, and is translated again with those.
     pub(super) has_hash: bool,
     /// The last MPLS label is gone: what is behind it was not parsed.
     pub(super) was_mpls: bool,

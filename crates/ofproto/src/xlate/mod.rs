@@ -223,7 +223,7 @@ impl Pipeline {
             Some((snapshot.bridges.get(&frozen.bridge)?, in_port, None))
         });
         let Some((bridge, in_port, from)) = known else {
-            // An entry that outlives its tunnel is no packet.
+            // Logged for packets only: the revalidator also asks, about entries of tunnels that have gone.
             if peer.is_some() && request.purpose == Purpose::Miss {
                 log::UNKNOWN_TUNNEL.log_to("tunnel", ::log::Level::Warn, request.now_ms, || {
                     format!("receive tunnel port not found ({})", request.key)

@@ -291,7 +291,7 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
     let all = switch.datapath.ports();
     let is_tunnel = |kind: &str| heddle_tunnel::TunnelType::named(kind).is_some();
     let mut main: Vec<u32> = all.iter().filter(|p| !p.is_pmd).map(|p| p.no.0).collect();
-    // What comes out of a tunnel is its thread's who had it outside.
+    // Tunnels have no queues: their flows are with the worker of the uplink.
     if all.iter().all(|p| p.is_pmd || is_tunnel(p.kind)) {
         main.clear();
     }
