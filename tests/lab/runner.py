@@ -19,6 +19,9 @@ from .shell import Trace
 from .switch import Switch
 
 
+DEFAULT_LIMIT_S = 240
+
+
 class Skip(Exception):
     """This machine cannot run the scenario; the text says why."""
 
@@ -100,14 +103,13 @@ def crashed(lab):
 
 def run_one(script, name, function):
     """Returns 'ok', 'skip' or 'FAIL'."""
-    limit = getattr(function, "limit", 240)
     keep = os.path.join(ROOT, "target", "system-logs", script, name)
     shutil.rmtree(keep, ignore_errors=True)
     lab = Lab(name)
     verdict, detail = "ok", ""
     began = time.monotonic()
     signal.signal(signal.SIGALRM, timed_out)
-    signal.alarm(limit)
+    signal.alarm(limit_of(function))
     try:
         function(lab)
         if crash := crashed(lab):
@@ -143,12 +145,23 @@ def run_one(script, name, function):
     return verdict
 
 
+def limit_of(function):
+    """Seconds that a scenario may take."""
+    return getattr(function, "limit", DEFAULT_LIMIT_S)
+
+
 def limit(seconds):
-    """Decorator: another time limit than the usual 240 s."""
+    """Decorator: another time limit than the usual one."""
     def mark(function):
         function.limit = seconds
         return function
     return mark
+
+
+def alone(function):
+    """Decorator: `make test` runs it while no other test runs, for what measures the processor or changes the machine."""
+    function.alone = True
+    return function
 
 
 def main():
@@ -162,7 +175,9 @@ def main():
         print(f"{__main__.__doc__.strip()}\n\n    {sys.argv[0]} [--list] [PART_OF_A_NAME ...]")
         return
     if "--list" in sys.argv[1:]:
-        print("\n".join(name for name, _ in scenarios))
+        for name, function in scenarios:
+            print(name, *([limit_of(function), "alone" if getattr(function, "alone", False) else "shared"]
+                          if "--limits" in sys.argv[1:] else []))
         return
     if os.geteuid() != 0:
         sys.exit("system tests make network namespaces and need root")
