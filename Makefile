@@ -1,8 +1,8 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
 #   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo doors system differential"]
 #   make install [PREFIX=/usr/local] [DESTDIR=]      make uninstall      make deb
-#   make props [ROUNDS=10]
-#   make conformance [ARGS="--files ofproto.at"]
+#   make props [ROUNDS=10]      make soak [MINUTES=30]
+#   make conformance [SUITE=4.0] [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
 #   make ovn [QUICK=1] [OVN=sid] [SCALE=1] [OWN=1] [ARGS="--encap vxlan"]
 #   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments fragments headers"]
@@ -22,7 +22,7 @@ RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments fragments headers
 export KEEP QUICK GUEST
 
-.PHONY: install uninstall deb help setup build demo test props doors bench conformance controllers ovn cri k8s lab fuzz models fmt lint clean
+.PHONY: install uninstall deb help setup build demo test props soak doors bench conformance controllers ovn cri k8s lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: setup ## Unit, property, system and differential tests, formatting and lin
 props: setup ## Property tests again and again, each time from another seed (ROUNDS=10)
 	@for i in $$(seq $(or $(ROUNDS),10)); do seed=$$RANDOM$$RANDOM; echo "round $$i: PROPTEST_RNG_SEED=$$seed"; \
 	   PROPTEST_RNG_SEED=$$seed cargo test --quiet --workspace --lib || exit 1; done
+
+soak: build ## Random system and differential tests again and again, each round from another seed (MINUTES=30)
+	@HEDDLED="$(HEDDLED)" scripts/soak $(MINUTES)
 
 doors: setup ## Every target above and below in its quick form, in a fresh clone (about an hour; ARGS="demo lab": only these)
 	@scripts/doors $(ARGS)
@@ -92,9 +95,9 @@ bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes do
 	   HEDDLED="$(HEDDLED)" $$run --json $(RESULTS)/$$part.json || exit 1; done
 	@bench/report $(if $(QUICK),--into $(RESULTS)) $(BENCH:%=$(RESULTS)/%.json)
 
-conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (ARGS="--files ofproto.at")
+conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (SUITE=4.0: a later version, which is built with its clients; ARGS="--files ofproto.at")
 	@scripts/setup $(if $(findstring --system,$(ARGS)),system,conformance)
-	@HEDDLED="$(HEDDLED)" tests/conformance/run $(ARGS)
+	@HEDDLED="$(HEDDLED)" tests/conformance/run $(if $(SUITE),--suite $(SUITE)) $(ARGS)
 
 ovn: build ## Unmodified OVN on three chassis, on Heddle and on Open vSwitch, and what pods see (QUICK=1: on Heddle alone, a minute; OVN=sid: a later one; SCALE=1: its costs at 4,000 ports; OWN=1: OVN's own system tests; ARGS="--only snat")
 	@scripts/setup $(if $(OWN),ovn-own,ovn)

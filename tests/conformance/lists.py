@@ -5,16 +5,17 @@ Both name a test by its file and title, because numbers move with every version 
 
 import os
 
-PASSING = "passing.txt"
+PASSING = "passing{}.txt"
 NOT_APPLICABLE = "not-applicable.txt"
 
 
 class Lists:
     """`passing`: set of keys. `rules`: (file, start of a title or `*`, reason)."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, later=None):
         self.directory = directory
-        self.passing = {tuple(line.split("\t", 1)) for line in self._lines(PASSING)}
+        self.name = PASSING.format(f"-{later}" if later else "")
+        self.passing = {tuple(line.split("\t", 1)) for line in self._lines(self.name)}
         self.rules = [tuple(part.strip() for part in line.split("\t", 2)) for line in self._lines(NOT_APPLICABLE)]
 
     def _lines(self, name):
@@ -36,6 +37,6 @@ class Lists:
     def add(self, keys):
         """Adds what passes now, and writes the list."""
         self.passing.update(keys)
-        with open(os.path.join(self.directory, PASSING), "w") as file:
+        with open(os.path.join(self.directory, self.name), "w") as file:
             file.write("# Tests of Open vSwitch's suite that heddled passes: file, title. Kept by run --update.\n")
             file.writelines(f"{name}\t{title}\n" for name, title in sorted(self.passing))

@@ -16,8 +16,31 @@ Only a whole run writes this page; `make conformance ARGS="--files learn.at"` pr
 needs what the [README](../README.md#what-does-not-work-yet) lists as missing: the names of the tests tell.
 """
 
-# The page has two parts, each of which its own run writes.
-SYSTEM = "## System tests"
+LATER_HEAD = """{heading}
+
+The suite of Open vSwitch {version}, with the database server and the clients of that version. Written by `{command}`;
+`tests/conformance/{passing}` holds the tests that pass.
+"""
+
+SECTION = "Suite"
+# The first part has no heading of its own; these begin the others.
+FIRST, OTHERS = "", ("## System tests", "## Suite of ")
+
+
+def short(version):
+    """4.0 of 4.0.0."""
+    return version.rpartition(".")[0]
+
+
+def heading(section, version=None):
+    """The page has one section for each run that writes it; `version` is that of a later suite."""
+    return f"## {section} of Open vSwitch {short(version)}" if version else f"## {section}"
+
+
+def command(version, *words):
+    """The command that makes a section."""
+    parts = [f"SUITE={short(version)}"] * bool(version) + [f"ARGS={word}" for word in words]
+    return " ".join(["make conformance", *parts])
 
 
 def counts(results):
@@ -55,46 +78,52 @@ def table(suite, lists, results, selected=None):
                f"{n['not applicable']} | {percent(n)} |")
 
 
-def write(path, suite, lists, results):
-    """Writes the report of a whole run."""
-    lines = [HEAD.format(version=suite.version), "## By file", "", *table(suite, lists, results), ""]
+def write(path, suite, lists, results, later=False):
+    """Writes the report of a whole run into its part of the page; `later`: the suite is a later one."""
+    part = heading(SECTION, suite.version) if later else FIRST
+    head = LATER_HEAD.format(heading=part, version=suite.version, command=command(suite.version), passing=lists.name)
+    lines = [head if later else HEAD.format(version=suite.version), *table(suite, lists, results), ""]
+    level = "###" if later else "##"
     rules = [(rule, sum(rule[2] == lists.reason(t) and t.starts_daemon for t in suite.tests)) for rule in lists.rules]
     reasons = collections.Counter()
     for test in suite.tests:
         if test.starts_daemon and (reason := lists.reason(test)):
             reasons[reason] += 1
     if rules and reasons:
-        lines += ["## Not applicable", "", "| tests | why |", "| ---: | --- |"]
+        lines += [f"{level} Not applicable", "", "| tests | why |", "| ---: | --- |"]
         lines += [f"| {n} | {reason} |" for reason, n in reasons.most_common()]
         lines.append("")
     skipped = collections.Counter(r.test.file for r in results if r.verdict == "skipped")
     if skipped:
-        lines += ["## Skipped by the suite itself", "",
+        lines += [f"{level} Skipped by the suite itself", "",
                   "They ask for something that this machine or Debian's build of the clients does not have: "
                   + ", ".join(f"{file} {n}" for file, n in sorted(skipped.items())) + ".", ""]
     failed = sorted((r.test.file, r.test.title) for r in results if r.verdict in ("failed", "limit"))
     if failed:
-        lines += ["## Failing", ""]
+        lines += [f"{level} Failing", ""]
         last = None
         for file, title in failed:
             if file != last:
-                lines += ["", f"### {file}", ""]
+                lines += ["", f"#{level} {file}", ""]
                 last = file
             lines.append(f"* {title}")
-    put(path, "\n".join(lines), parts(path)[1])
+    put(path, part, lines)
 
 
-def parts(path):
-    """What of the page the run of the suite wrote, and what that of the system tests."""
-    if not os.path.exists(path):
-        return "", ""
-    with open(path) as file:
-        main, mark, system = file.read().partition(SYSTEM)
-    return main, mark + system
-
-
-def put(path, main, system):
-    """Writes both parts."""
-    both = [part.replace("\n\n\n", "\n\n").strip() for part in (main, system)]
+def put(path, part, lines):
+    """Writes one part of the page, which `part`, its heading, names. The others stay."""
+    parts = {}
+    if os.path.exists(path):
+        with open(path) as file:
+            name = FIRST
+            for line in file.read().splitlines():
+                if line.startswith(OTHERS):
+                    name = line
+                parts.setdefault(name, []).append(line)
+    parts[part] = "\n".join(lines).splitlines()
+    order = sorted(parts, key=lambda name: (name != FIRST, " of " in name, name))
+    text = "\n\n".join("\n".join(parts[name]).strip() for name in order)
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
     with open(path, "w") as file:
-        file.write("\n\n".join(filter(None, both)) + "\n")
+        file.write(text + "\n")

@@ -1,7 +1,8 @@
 """Open vSwitch's own test suite: unpacking it, and what is in it.
 
-The suite comes from Debian's package openvswitch-source. It is unpacked and configured (not built) under
-target/conformance/, so nothing of it ever becomes part of this repository.
+The suite comes from Debian's package openvswitch-source: the installed one, which is unpacked and configured, or that
+of a later version, which is also built, because its tests want clients of their own version. Both are below
+target/conformance/, so nothing of them ever becomes part of this repository.
 """
 
 import os
@@ -12,13 +13,20 @@ import tarfile
 
 PACKAGE = "openvswitch-source"
 TARBALL = "/usr/src/openvswitch/openvswitch.tar.gz"
-# The daemon's clients and the database: always Debian's own.
+# Later versions of the suite, and Debian's suite of packages that has each.
+LATER = {"4.0": "sid"}
+BUILD_LIMIT_S = 3600
+# The daemon's clients and the database, never of this project.
 TOOLS = ("ovsdb-server", "ovsdb-tool", "ovsdb-client", "ovs-vsctl", "ovs-ofctl", "ovs-appctl", "ovs-dpctl", "ovs-pcap",
          "ovs-tcpundump", "ovs-parse-backtrace", "ovs-pki", "ovs-testcontroller", "vtep-ctl")
 # What starts the switch daemon in a test's script.
 STARTS_DAEMON = re.compile(r"\bovs-vswitchd --|start_daemon ovs-vswitchd|\bsim_add\b")
 # Programs that exist only in a built source tree.
 HELPER = re.compile(r"\bovstest\b|\btest-ofparse\b|\bovs-testcontroller\b")
+
+
+# Debian's packages of Python programs are this one's.
+PYTHON = "/usr/bin/python3"
 
 
 class Unavailable(Exception):
@@ -71,6 +79,32 @@ class Suite:
             yield test
 
 
+def call(words, directory, what, limit=600):
+    """Runs a command in a source tree; Unavailable if it fails."""
+    done = subprocess.run(words, cwd=directory, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit)
+    if done.returncode:
+        raise Unavailable(f"{what} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def prepare_later(root, version, name="testsuite"):
+    """The suite of a later version with its own clients, fetched and built if it is not there yet."""
+    home = os.path.join(root, "target", "conformance", f"later-{version}")
+    tree = os.path.join(home, "usr", "src", PACKAGE.removesuffix("-source"))
+    if not os.path.exists(os.path.join(tree, ".built")):
+        print(f"fetching and building Open vSwitch {version} for its suite and clients (5 to 15 minutes) ...", flush=True)
+        call([os.path.join(root, "scripts", "fetch-debs"), "--alone", LATER[version], home, PACKAGE], root, "fetching")
+        call(["./configure", "--disable-ssl", f"PYTHON3={PYTHON}"], tree, "configuring the suite")
+        call(["make", f"-j{os.cpu_count() or 1}"], tree, "building the suite", BUILD_LIMIT_S)
+        # The programs of C that only tests use.
+        call(["make", f"-j{os.cpu_count() or 1}", "tests/ovstest"], tree, "building the suite", BUILD_LIMIT_S)
+        with open(os.path.join(tree, ".built"), "w"):
+            pass
+    suite = Suite(tree, name)
+    if not suite.version.startswith(f"{version}."):
+        raise Unavailable(f"Debian's {LATER[version]} has version {suite.version} of {PACKAGE} by now")
+    return suite
+
+
 def prepare(root, name="testsuite"):
     """The suite of this name, unpacked and configured if it is not there yet."""
     if not os.path.exists(TARBALL):
@@ -88,18 +122,20 @@ def prepare(root, name="testsuite"):
             tar.extractall(raw)
         os.rename(os.path.join(raw, os.listdir(raw)[0]), directory)
         os.rmdir(raw)
-        done = subprocess.run(["./configure", "--disable-ssl"], cwd=directory, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=600)
-        if done.returncode:
-            raise Unavailable(f"configuring the suite failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        call(["./configure", "--disable-ssl"], directory, "configuring the suite")
     return Suite(directory, name)
 
 
-def tool_path(directory, daemon):
-    """Fills `directory` with links to the tools and, as ovs-vswitchd, to the daemon under test."""
+def tool_path(directory, daemon, suite=None):
+    """Fills `directory` with links to the tools and, as ovs-vswitchd, to the daemon under test.
+
+    The tools are those that were built with `suite`, or Debian's.
+    """
     os.makedirs(directory)
     os.symlink(os.path.abspath(daemon), os.path.join(directory, "ovs-vswitchd"))
     where = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    if suite:
+        where = ":".join(os.path.join(suite.directory, part) for part in ("utilities", "ovsdb", "vtep"))
     for tool in TOOLS:
         if found := shutil.which(tool, path=where):
             os.symlink(found, os.path.join(directory, tool))

@@ -12,12 +12,11 @@ import sys
 
 import report
 from execute import Executor
-from suite import Unavailable
+from suite import PYTHON, Unavailable
 
 NAME = "system-userspace-testsuite"
+SECTION = "System tests"
 REFERENCE = "/usr/lib/openvswitch-switch/ovs-vswitchd"
-# Debian's packages of Python programs are this one's.
-PYTHON = "/usr/bin/python3"
 # Not packaged by Debian; what the suite's TFTP server is made of.
 TFTP = "tftpy==0.8.2"
 
@@ -34,11 +33,11 @@ GROUPS = (
 )
 OTHER = "other"
 
-HEAD = """## System tests
+HEAD = """{heading}
 
-Open vSwitch's `system-userspace-testsuite` on kernel {kernel}: real devices, stacks and programs, in network namespaces.
-Written by `make conformance ARGS=--system`. The tests are judged beside Debian's own `ovs-vswitchd` on the same machine:
-what it does not pass there (most of that needs devices that this kernel does not have) says nothing about `heddled`.
+Open vSwitch's `system-userspace-testsuite` (version {version}) on kernel {kernel}: real devices, stacks and programs, in
+network namespaces. Written by `{command}`. The tests are judged beside {whose} `ovs-vswitchd` on the
+same machine: what it does not pass there (most of that needs devices that this kernel does not have) says nothing about `heddled`.
 """
 
 
@@ -80,7 +79,8 @@ def python_path(root):
 class Reference:
     """How Debian's daemon fared on this machine: verdicts by tests' keys, kept until the suite or the kernel changes."""
 
-    def __init__(self, root, suite):
+    def __init__(self, root, suite, later=False):
+        self.built = os.path.join(suite.directory, "vswitchd", "ovs-vswitchd") if later else None
         self.path = os.path.join(root, "target", "conformance", f"reference-{suite.version}-{os.uname().release}.txt")
         self.verdicts = {}
         if os.path.exists(self.path):
@@ -97,8 +97,9 @@ class Reference:
         with open(self.path, "w") as file:
             file.writelines(f"{verdict}\t{name}\t{title}\n" for (name, title), verdict in sorted(self.verdicts.items()))
 
-    @staticmethod
-    def daemon():
+    def daemon(self):
+        if self.built:
+            return self.built
         if not os.access(REFERENCE, os.X_OK):
             raise Unavailable(f"{REFERENCE} is missing: run scripts/setup system")
         return REFERENCE
@@ -129,11 +130,14 @@ def rows(tests, reference, results):
             yield f"| {name} | {n['tests']} | {n['theirs']} | {n['both']} | {share} | {n['ours']} |"
 
 
-def write(path, tests, reference, results):
+def write(path, suite, tests, reference, results):
     """Writes the report of a whole run into its part of the page."""
-    lines = [HEAD.format(kernel=os.uname().release), *rows(tests, reference, results), ""]
+    version = suite.version if reference.built else None
+    lines = [HEAD.format(heading=report.heading(SECTION, version), kernel=os.uname().release, version=suite.version,
+                         whose="its own" if version else "Debian's own",
+                         command=report.command(version, "--system")), *rows(tests, reference, results), ""]
     lost = [r.test.title for r in results
             if r.verdict != "passed" and reference.verdicts.get(r.test.key) == "passed"]
     if lost:
         lines += ["Open vSwitch passes these, and `heddled` does not:", "", *(f"* {t}" for t in sorted(lost)), ""]
-    report.put(path, report.parts(path)[0], "\n".join(lines))
+    report.put(path, report.heading(SECTION, version), lines)
