@@ -3,7 +3,7 @@
 use crate::gro::Trains;
 use arrayvec::ArrayVec;
 use heddle_packet::{BURST, Burst, Packet, Pool};
-use heddle_sys::errno_text;
+use heddle_sys::{DeviceCounters, device_counters, errno_text};
 use std::os::fd::RawFd;
 
 /// Why a port cannot be opened or changed; the text goes to `Interface.error`.
@@ -154,6 +154,14 @@ pub trait Port: Send + Sync {
     /// keep.
     fn statistics(&self) -> Vec<(String, u64)> {
         Vec::new()
+    }
+    /// Counters that the driver of its network device keeps. `None` without a device in the switch's own
+    /// network namespace.
+    fn device_counters(&self) -> Option<DeviceCounters> {
+        match self.status().ifindex {
+            ifindex if ifindex != 0 && self.is_here() => device_counters(ifindex),
+            _ => None,
+        }
     }
     /// Whether workers poll it by right ([`crate::PortType::pmd`]).
     fn is_pmd(&self) -> bool {

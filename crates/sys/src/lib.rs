@@ -18,6 +18,7 @@ pub mod awake;
 pub mod batch;
 pub mod clock;
 pub mod cpu;
+pub mod device_counters;
 pub mod event;
 pub mod foreign;
 pub mod host_net;
@@ -53,6 +54,7 @@ mod zeroed;
 
 pub use batch::{RecvBatch, SendBatch};
 pub use clock::{Tsc, monotonic_ms, monotonic_ns};
+pub use device_counters::{DeviceCounters, device_counters};
 pub use event::{Epoll, EventFd};
 pub use foreign::Foreign;
 pub use host_net::{HostEvents, HostNet};

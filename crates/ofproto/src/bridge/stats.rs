@@ -212,6 +212,12 @@ impl Bridge {
                 }
                 if let Some(device) = device {
                     out.custom = device.statistics();
+                    if let Some(counters) = device.device_counters() {
+                        out.collisions = counters.collisions;
+                        out.rx_crc_err = counters.rx_crc_errors;
+                        out.rx_frame_err = counters.rx_frame_errors;
+                        out.rx_over_err = counters.rx_over_errors;
+                    }
                     if !device.counts_losses() {
                         let unknown = PortStats::unknown(p.config.no);
                         (out.rx_dropped, out.tx_dropped) = (unknown.rx_dropped, unknown.tx_dropped);

@@ -13,6 +13,7 @@ use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
 use heddle_port::{DummyPort, Port, PortStatus, PortType};
 use heddle_stream::Passive;
+use heddle_sys::DeviceCounters;
 
 use super::apply::OWN_PORT;
 use super::desired::{BridgeRow, InterfaceRow, Smap};
@@ -309,6 +310,18 @@ impl Iface {
             settings,
         }
     }
+}
+
+/// Counters that a device's driver keeps, as (name in the database, count).
+pub(super) fn device_keys(counters: DeviceCounters) -> [(&'static str, u64); 6] {
+    [
+        ("collisions", counters.collisions),
+        ("rx_crc_err", counters.rx_crc_errors),
+        ("rx_frame_err", counters.rx_frame_errors),
+        ("rx_missed_errors", counters.rx_missed_errors),
+        ("rx_multicast_packets", counters.rx_multicast),
+        ("rx_over_err", counters.rx_over_errors),
+    ]
 }
 
 /// Counters of an interface, as (name in the database, count).

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::report;
 use crate::reconcile::Reconciler;
 use crate::reconcile::mac::mac_text;
-use crate::reconcile::state::{Body, BridgeState, Failure, Iface, counters};
+use crate::reconcile::state::{Body, BridgeState, Failure, Iface, counters, device_keys};
 
 /// Columns that are not configuration.
 pub(super) const OWN: &[&str] = &[
@@ -109,7 +109,10 @@ impl Reconciler {
             Body::Device(device, no) => {
                 let stats = self.switch.datapath.port_stats(*no).unwrap_or_default();
                 let common = counters(&stats, &iface.status).map(|(name, n)| (name.to_owned(), n));
-                let mut all: BTreeMap<String, u64> = common.into_iter().chain(device.statistics()).collect();
+                let own = device.device_counters().map(device_keys).into_iter().flatten();
+                let own = own.map(|(name, n)| (name.to_owned(), n));
+                let mut all: BTreeMap<String, u64> =
+                    common.into_iter().chain(own).chain(device.statistics()).collect();
                 for (reason, n) in &stats.rx_reasons {
                     *all.entry(rx_reason_key(reason)).or_default() += n;
                 }
