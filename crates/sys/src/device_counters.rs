@@ -46,7 +46,9 @@ pub fn device_counters(ifindex: u32) -> Option<DeviceCounters> {
     let mut last = LAST
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if last.as_ref().is_none_or(|dump| dump.at.elapsed() >= MAX_AGE) {
+    // A device that the dump lacks may have been made since.
+    let is_of_use = |dump: &Dump| dump.at.elapsed() < MAX_AGE && dump.devices.contains_key(&ifindex);
+    if !last.as_ref().is_some_and(is_of_use) {
         let devices = dump().unwrap_or_else(|error| {
             log::debug!("the counters of network devices cannot be read: {error}");
             HashMap::new()
