@@ -95,8 +95,6 @@ def prepare_later(root, version, name="testsuite"):
         call([os.path.join(root, "scripts", "fetch-debs"), "--alone", LATER[version], home, PACKAGE], root, "fetching")
         call(["./configure", "--disable-ssl", f"PYTHON3={PYTHON}"], tree, "configuring the suite")
         call(["make", f"-j{os.cpu_count() or 1}"], tree, "building the suite", BUILD_LIMIT_S)
-        # The programs of C that only tests use.
-        call(["make", f"-j{os.cpu_count() or 1}", "tests/ovstest"], tree, "building the suite", BUILD_LIMIT_S)
         with open(os.path.join(tree, ".built"), "w"):
             pass
     suite = Suite(tree, name)
