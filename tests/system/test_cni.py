@@ -305,7 +305,10 @@ printf '%s' "$conf" | sed 's/"type":"older"/"type":"host-local"/' | exec {node.d
 def scenario_rates_and_mtu_on_each_kind(lab):
     """What a pod receives keeps to `bandwidth` on each kind; a veth pair has the bridge's MTU."""
     sw, node = start(lab)
-    lab.net.ip(sw.netns, "link", "set", "br0", "mtu", "1400")
+    # A device of the machine decides the bridge's MTU.
+    lab.net.ip(sw.netns, "link", "add", "up0", "mtu", "1400", "type", "veth", "peer", "name", "up1", "mtu", "1400")
+    lab.net.ip(sw.netns, "link", "set", "up0", "up")
+    sw.vsctl("add-port", "br0", "up0")
     wait_for("the bridge's MTU", lambda: sw.get("interface", "br0", "mtu") == "1400")
     sender = node.pod()
     node.add(node.conf(), sender)

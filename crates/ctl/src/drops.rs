@@ -92,13 +92,13 @@ impl Args {
                 Some(port) => format!("DROPPED OF WHAT CAME IN BY {}", clean(port)),
                 None => "DROPPED SINCE THE START OR RESET".to_owned(),
             };
-            return say::out(&if self.json { text } else { table(&told, &of, self.all) });
+            return say::out(&if self.json { text } else { table(&told, &of, self.shows_all()) });
         }
         loop {
             std::thread::sleep(LOOK);
             text = self.ask(told.number)?;
             told = serde_json::from_str(&text)?;
-            let shown = |e: &&Example| self.all || !e.is_ordinary();
+            let shown = |e: &&Example| self.shows_all() || !e.is_ordinary();
             if !told.examples.iter().any(|e| shown(&e)) {
                 continue;
             }
@@ -108,6 +108,11 @@ impl Args {
             }
             say::out(&text)?;
         }
+    }
+
+    /// With a port named, all that is known of it is wanted.
+    fn shows_all(&self) -> bool {
+        self.all || self.port.is_some()
     }
 
     fn ask(&self, since: u64) -> Result<String> {
