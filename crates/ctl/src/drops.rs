@@ -92,7 +92,11 @@ impl Args {
                 Some(port) => format!("DROPPED OF WHAT CAME IN BY {}", clean(port)),
                 None => "DROPPED SINCE THE START OR RESET".to_owned(),
             };
-            return say::out(&if self.json { text } else { table(&told, &of, self.shows_all()) });
+            return say::out(&if self.json {
+                text
+            } else {
+                table(&told, &of, self.shows_all())
+            });
         }
         loop {
             std::thread::sleep(LOOK);

@@ -260,12 +260,20 @@ Logging options:
 
     #[test]
     fn values_are_whole() {
-        let command = daemon("Daemon options:\n  --user=USER[:GROUP]     run as them\n  --pidfile[=FILE]        a file\n");
+        let command = daemon(
+            "Daemon options:\n  --user=USER[:GROUP]     run as them\n  --pidfile[=FILE]        a file\n",
+        );
         let value = |long: &str| {
-            let arg = command.get_arguments().find(|a| a.get_long() == Some(long)).unwrap();
+            let arg = command
+                .get_arguments()
+                .find(|a| a.get_long() == Some(long))
+                .unwrap();
             arg.get_value_names().unwrap()[0].to_string()
         };
-        assert_eq!((value("user"), value("pidfile")), ("USER[:GROUP]".into(), "FILE".into()));
+        assert_eq!(
+            (value("user"), value("pidfile")),
+            ("USER[:GROUP]".into(), "FILE".into())
+        );
     }
 
     #[test]

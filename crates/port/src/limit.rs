@@ -82,7 +82,8 @@ impl TxLimit {
             *rate = wish;
             if let Some(r) = wish {
                 // Tokens are bits, so that a bucket of any rate may be idle for years.
-                let bucket = TokenBucket::full(r.bps.div_ceil(1000), r.burst_bits, heddle_sys::monotonic_ms());
+                let bucket =
+                    TokenBucket::full(r.bps.div_ceil(1000), r.burst_bits, heddle_sys::monotonic_ms());
                 self.bucket.store(bucket);
             }
             self.on.store(wish.is_some(), Relaxed);
@@ -102,10 +103,14 @@ impl TxLimit {
         self.on.load(Relaxed)
     }
 
-    /// Sends those of `packets` that the limit lets through by `send`; the others count as dropped for want of
-    /// room.
+    /// Sends those of `packets` that the limit lets through by `send`; the others count as dropped for want
+    /// of room.
     #[cold]
-    pub(crate) fn apply(&self, packets: &[&Packet], send: &mut dyn FnMut(&[&Packet]) -> TxCounts) -> TxCounts {
+    pub(crate) fn apply(
+        &self,
+        packets: &[&Packet],
+        send: &mut dyn FnMut(&[&Packet]) -> TxCounts,
+    ) -> TxCounts {
         let now_ms = heddle_sys::monotonic_ms();
         let mut counts = TxCounts::default();
         for burst in packets.chunks(BURST) {
@@ -127,7 +132,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn details(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
     }
 
     fn qos(kind: &str, all: &[(&str, &str)], queues: &[(u32, &[(&str, &str)])]) -> QosConfig {
@@ -145,7 +153,10 @@ mod tests {
         assert_eq!(rate(&qos(HTB, &rows, &[])), of(100_000_000, 8_000_000));
         let queue: &[(&str, &str)] = &[("max-rate", "5000000"), ("burst", "1000000")];
         assert_eq!(rate(&qos(HTB, &rows, &[(0, queue)])), of(5_000_000, 1_000_000));
-        assert_eq!(rate(&qos(HTB, &[("max-rate", "8"), ("burst", "1")], &[])), of(8, MIN_BURST_BITS));
+        assert_eq!(
+            rate(&qos(HTB, &[("max-rate", "8"), ("burst", "1")], &[])),
+            of(8, MIN_BURST_BITS)
+        );
         assert_eq!(rate(&qos(HTB, &[], &[])), Some(None));
         for other in [
             qos("linux-hfsc", &rows, &[]),
@@ -160,7 +171,12 @@ mod tests {
     fn what_is_above_the_rate_is_dropped() {
         let limit = TxLimit::default();
         assert!(!limit.is_on());
-        limit.set_qos("p", Some(&qos(HTB, &[("max-rate", "1000000"), ("burst", "600000")], &[]))).unwrap();
+        limit
+            .set_qos(
+                "p",
+                Some(&qos(HTB, &[("max-rate", "1000000"), ("burst", "600000")], &[])),
+            )
+            .unwrap();
         assert!(limit.is_on());
         let packet = Packet::from_bytes(&[0; 1500]);
         let packets = vec![&packet; 100];
@@ -170,9 +186,17 @@ mod tests {
         };
         let counts = limit.apply(&packets, send);
         // 600,000 bits are 50 packets, and some more come in while the test runs.
-        assert!((50..60).contains(&counts.sent) && counts.sent + counts.full == 100, "{counts:?}");
+        assert!(
+            (50..60).contains(&counts.sent) && counts.sent + counts.full == 100,
+            "{counts:?}"
+        );
         // The same again leaves the bucket as it is.
-        limit.set_qos("p", Some(&qos(HTB, &[("max-rate", "1000000"), ("burst", "600000")], &[]))).unwrap();
+        limit
+            .set_qos(
+                "p",
+                Some(&qos(HTB, &[("max-rate", "1000000"), ("burst", "600000")], &[])),
+            )
+            .unwrap();
         assert!(limit.apply(&packets, send).sent < 20);
         assert!(limit.set_qos("p", Some(&qos("linux-hfsc", &[], &[]))).is_err());
         assert!(!limit.is_on());

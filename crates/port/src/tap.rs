@@ -187,7 +187,11 @@ impl Port for TapPort {
         let queues = self.queues.lock();
         let first = queues.first().expect("the first queue is never removed");
         let own = queues.get(worker % queues.len()).unwrap_or(first);
-        Ok(Box::new(TapTx::new(Arc::clone(own), Arc::clone(first), Arc::clone(&self.limit))))
+        Ok(Box::new(TapTx::new(
+            Arc::clone(own),
+            Arc::clone(first),
+            Arc::clone(&self.limit),
+        )))
     }
     fn status(&self) -> PortStatus {
         PortStatus {

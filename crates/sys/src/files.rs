@@ -29,7 +29,11 @@ pub fn append(path: &Path, mode: u32) -> Result<File> {
             other => return Ok(other?.into()),
         }
         // One descriptor, so that owner and target are those of the same link.
-        let link = open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let link = open(
+            &path,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         let owner = fstat(&link)?.st_uid;
         if owner != 0 && owner != rustix::process::geteuid().as_raw() {
             let text = format!("it is a symlink of another user ({owner})");

@@ -66,7 +66,11 @@ pub fn append_below(dir: &Path, path: &Path) -> Result<File> {
         return Err(outside());
     }
     std::fs::create_dir_all(dir)?;
-    let mut at = rustix::fs::open(dir, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut at = rustix::fs::open(
+        dir,
+        OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     if let Some(parent) = below.parent() {
         for part in parent.components() {
@@ -99,13 +103,36 @@ mod tests {
         for good in ["eth0", "br-int", "a.100", ".x"] {
             assert!(is_device(good), "{good}");
         }
-        for bad in ["", ".", "..", "a/b", "-x", "a b", "all", "default", "0123456789abcdef", "a%d", "é"] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "-x",
+            "a b",
+            "all",
+            "default",
+            "0123456789abcdef",
+            "a%d",
+            "é",
+        ] {
             assert!(!is_device(bad), "{bad}");
         }
         for good in ["host-local", "vduse", "heddle_x.1"] {
             assert!(is_plain(good), "{good}");
         }
-        for bad in ["", "..", "../x", "/bin/sh", "-r", ".hidden", "a b", "a\0b", "a\n", &"a".repeat(255)] {
+        for bad in [
+            "",
+            "..",
+            "../x",
+            "/bin/sh",
+            "-r",
+            ".hidden",
+            "a b",
+            "a\0b",
+            "a\n",
+            &"a".repeat(255),
+        ] {
             assert!(!is_plain(bad), "{bad}");
         }
         let dirs = ["/run/heddle".into(), "/var/log/heddle".into()];
@@ -146,7 +173,15 @@ mod tests {
             0,
         )
         .unwrap();
-        for bad in ["planted", "way/secret", "way/new", "fifo", "../secret", "", "deep"] {
+        for bad in [
+            "planted",
+            "way/secret",
+            "way/new",
+            "fifo",
+            "../secret",
+            "",
+            "deep",
+        ] {
             assert!(append(root.join(bad)).is_err(), "{bad}");
         }
         assert_eq!(std::fs::read(&secret).unwrap(), b"s");

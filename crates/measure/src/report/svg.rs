@@ -11,8 +11,8 @@ const BOTTOM: f64 = 48.0;
 const RIGHT: f64 = 150.0;
 /// Colours that people with colour blindness tell apart (Okabe and Ito), then more of that kind (Tol).
 const COLOURS: [&str; 18] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933", "#332288", "#882255",
-    "#117733", "#ddcc77", "#88ccee", "#cc6677", "#44aa99", "#aa4499", "#888888", "#663300",
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933", "#332288",
+    "#882255", "#117733", "#ddcc77", "#88ccee", "#cc6677", "#44aa99", "#aa4499", "#888888", "#663300",
 ];
 /// Lines with colours of the second kind are dashed.
 const PLAIN: usize = 8;

@@ -150,8 +150,14 @@ pub(super) fn pairs(results: &Results, metric: Metric, margin: f64, confidence: 
     };
     let rest = match (alike.len(), all.is_empty()) {
         (0, _) => None,
-        (n, true) => Some(format!("none of {n} pairs differs surely by >= {:.0} % in any case", margin * 100.0)),
-        (n, false) => Some(format!("{n} more pairs do not differ surely by >= {:.0} % in any case", margin * 100.0)),
+        (n, true) => Some(format!(
+            "none of {n} pairs differs surely by >= {:.0} % in any case",
+            margin * 100.0
+        )),
+        (n, false) => Some(format!(
+            "{n} more pairs do not differ surely by >= {:.0} % in any case",
+            margin * 100.0
+        )),
     };
     all.iter().map(line).chain(rest).collect()
 }

@@ -84,19 +84,31 @@ fn pairs_that_do_not_differ_are_one_line() {
         }
     }
     let text = text(&results, &[Metric::Speed], 0.1);
-    assert!(text.contains("none of 66 pairs differs surely by >= 10 % in any case"), "{text}");
+    assert!(
+        text.contains("none of 66 pairs differs surely by >= 10 % in any case"),
+        "{text}"
+    );
     assert!(!text.contains(" in 0 of "), "{text}");
     // Each contender has its own colour, and one number of connections gives columns, not dots.
     let plots = plots(&results);
     let (_, speed) = plots.iter().find(|(name, _)| name.starts_with("speed")).unwrap();
     let fills: std::collections::BTreeSet<&str> =
         speed.split("fill=\"#").skip(1).map(|rest| &rest[..6]).collect();
-    assert!(fills.len() == 12 && speed.contains("4 connections") && !speed.contains("<circle"), "{speed}");
+    assert!(
+        fills.len() == 12 && speed.contains("4 connections") && !speed.contains("<circle"),
+        "{speed}"
+    );
 }
 
 #[test]
 fn an_interval_that_says_nothing_is_not_printed() {
-    let of = |low, high| super::bounds(&crate::stats::Ratio { ratio: 1.0, low, high });
+    let of = |low, high| {
+        super::bounds(&crate::stats::Ratio {
+            ratio: 1.0,
+            low,
+            high,
+        })
+    };
     assert_eq!(of(0.9, 1.1), "0.90 to 1.10");
     assert!(of(0.0, 220_453_987.83).contains("too few or too noisy"));
 }

@@ -78,10 +78,7 @@ mod tests {
             parties.sign(&mut bytes);
             assert!(parties.is_own(&bytes));
             for other in [
-                Parties {
-                    bridge: 2,
-                    ..parties
-                },
+                Parties { bridge: 2, ..parties },
                 Parties {
                     connection: 5,
                     ..parties

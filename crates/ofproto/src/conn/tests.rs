@@ -7,7 +7,8 @@ use crate::bridge::{BridgeConfig, Event, FailMode};
 use crate::event::PacketInEvent;
 use heddle_flow::Match;
 use heddle_openflow::message::{
-    Continuation, FlowMod, FlowModCommand, Hello, PacketIn, PacketInFormat, PacketInReason, Role, RoleRequest, SwitchConfig,
+    Continuation, FlowMod, FlowModCommand, Hello, PacketIn, PacketInFormat, PacketInReason, Role,
+    RoleRequest, SwitchConfig,
 };
 use heddle_openflow::{
     DecodeContext, ErrorKind, InstructionSet, Message, Version, decode, encode, frame_len,
@@ -37,7 +38,15 @@ fn manager(versions: &[Version]) -> (Arc<Ofproto>, Arc<Manager>) {
 impl Client {
     fn connect(m: &Arc<Manager>, kind: Kind) -> Self {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
-        tokio::spawn(stream::serve(m.clone(), kind, "test".into(), theirs, None, None, None));
+        tokio::spawn(stream::serve(
+            m.clone(),
+            kind,
+            "test".into(),
+            theirs,
+            None,
+            None,
+            None,
+        ));
         Self {
             socket: ours,
             buffer: Vec::new(),

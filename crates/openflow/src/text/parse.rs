@@ -2,8 +2,8 @@
 //!
 //! Errors are sentences for a person.
 
-use crate::actions::MAX_DEPTH;
 use crate::action::{Action, ControllerAction, FieldId, Instruction, InstructionSet, Port, Subfield};
+use crate::actions::MAX_DEPTH;
 use heddle_flow::field::port_to_32;
 use heddle_flow::text::{PortNumbers, key_values, parse_int, parse_port, parse_value};
 use std::net::Ipv4Addr;
@@ -17,11 +17,7 @@ pub fn parse_actions(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Vec<Acti
 }
 
 /// See [`parse_actions`]; the list is in this many others.
-pub(super) fn action_list(
-    s: &str,
-    ports: Option<PortNumbers<'_>>,
-    depth: u8,
-) -> Result<Vec<Action>, String> {
+pub(super) fn action_list(s: &str, ports: Option<PortNumbers<'_>>, depth: u8) -> Result<Vec<Action>, String> {
     let set = instructions(s, ports, depth)?;
     match set.0.as_slice() {
         [] => Ok(Vec::new()),

@@ -105,7 +105,9 @@ fn random() -> u64 {
 /// Reads the text that marks devices.
 fn read_id(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    heddle_sys::files::read(path)?.take(64).read_to_string(&mut text)?;
+    heddle_sys::files::read(path)?
+        .take(64)
+        .read_to_string(&mut text)?;
     let id = text.trim();
     if id.len() != 16 || !id.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(io::Error::from(io::ErrorKind::InvalidData));

@@ -79,7 +79,8 @@ impl Kept {
 
     /// Forgets ports that are gone: another port may get the number.
     fn retain_ports(&mut self, is_there: impl Fn(u32) -> bool) {
-        self.entries.retain(|(_, port), _| *port == PortNo::NONE.0 || is_there(*port));
+        self.entries
+            .retain(|(_, port), _| *port == PortNo::NONE.0 || is_there(*port));
     }
 }
 

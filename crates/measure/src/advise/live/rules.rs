@@ -138,7 +138,8 @@ fn without_effect(seen: &Seen) -> Vec<(String, String)> {
 
 fn restoring(seen: &Seen) -> Vec<(String, String)> {
     let wait = seen.restoring.then(|| {
-        let evidence = "other_config:flow-restore-wait is true: every packet is dropped, and no controller is called";
+        let evidence =
+            "other_config:flow-restore-wait is true: every packet is dropped, and no controller is called";
         let mend = "ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait";
         (evidence.to_owned(), mend.to_owned())
     });

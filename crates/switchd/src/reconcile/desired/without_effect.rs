@@ -93,7 +93,11 @@ const SETTINGS: &[Setting] = &[
 ];
 
 /// Tables that rows of `Bridge` refer to, and by which column.
-const REFERRED: [(&str, &str); 3] = [("Port", "ports"), ("Mirror", "mirrors"), ("Controller", "controller")];
+const REFERRED: [(&str, &str); 3] = [
+    ("Port", "ports"),
+    ("Mirror", "mirrors"),
+    ("Controller", "controller"),
+];
 
 /// Everything that is set without effect.
 pub(in crate::reconcile) fn list(db: &Db, top: &Row) -> Vec<WithoutEffect> {
