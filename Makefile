@@ -75,7 +75,7 @@ uninstall: ## Take away what `make install` put there (the same PREFIX and DESTD
 	 rm -rf "$$to/lib/heddle" "$$to/share/doc/heddle"; \
 	 rm -f "$$to/sbin/heddled" "$$to/bin/heddle" "$$to/lib/cni/heddle-cni" \
 	   "$$to/lib/systemd/system/heddled.service" "$$to/lib/tmpfiles.d/heddle.conf" "$$to"/share/man/man1/heddle.1 \
-	   "$$to"/share/man/man1/heddle-*.1 "$$to/share/man/man8/heddled.8" "$$to"/share/bash-completion/completions/heddle{,d} \
+	   "$$to"/share/man/man1/heddle-*.1 "$$to/share/man/man8/heddled.8" "$$to/share/man/man8/heddle-cni.8" "$$to"/share/bash-completion/completions/heddle{,d} \
 	   "$$to"/share/zsh/vendor-completions/_heddle{,d} "$$to"/share/fish/vendor_completions.d/heddle{,d}.fish
 
 deb: $(if $(BUILT),,build) ## Debian packages heddle-switch and heddle-tools, in target/debs

@@ -160,7 +160,7 @@ class Cluster:
                 if name.endswith(".log"):
                     os.makedirs(place, exist_ok=True)
                     subprocess.run(["cp", f"{place_of}/{name}", place], check=False)
-        subprocess.run(f"cp /var/log/heddle-cni.log {place}/", shell=True, check=False, capture_output=True)
+        subprocess.run(f"cp /var/log/heddle/cni.log {place}/", shell=True, check=False, capture_output=True)
         with open(f"{place}/trace.txt", "w") as file:
             file.write(self.trace.text())
 

@@ -114,7 +114,7 @@ class Runtime:
 
     def start(self):
         # Not `ip netns exec`, which hides what is mounted.
-        env = {**os.environ, "PATH": f"{TOOLS}/bin:{os.environ['PATH']}"}
+        env = {**os.environ, "PATH": f"{TOOLS}/bin:{os.environ['PATH']}", "HEDDLE_CNI_DIRS": os.path.dirname(self.dir)}
         log = open(f"{self.dir}/containerd.log", "a")
         self.process = subprocess.Popen(["nsenter", f"--net=/run/netns/{self.switch.netns}", f"{TOOLS}/bin/containerd", "--config",
                                          f"{self.dir}/config.toml"], stdout=log, stderr=log, env=env, preexec_fn=self.groups.enter)

@@ -34,8 +34,8 @@ class Front:
         self.sock.settimeout(self.timeout)
         return self
 
-    def negotiate(self, protocol=MQ):
-        features = self.ask(1) & (VERSION_1 | PROTOCOL_FEATURES)
+    def negotiate(self, protocol=MQ, more=0):
+        features = self.ask(1) & (VERSION_1 | PROTOCOL_FEATURES | more)
         offered = self.ask(15)
         assert offered & protocol == protocol, hex(offered)
         self.tell(16, struct.pack("<Q", protocol))

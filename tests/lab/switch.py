@@ -27,6 +27,8 @@ class Switch:
         self.binary = binary or daemon_path()
         self.netns = netns
         self.args = list(args)
+        # Words before the daemon's command line, such as prlimit's.
+        self.before = []
         self.dir = tempfile.mkdtemp(prefix=f"{prefix}-")
         os.chmod(self.dir, 0o755)
         self.db = f"unix:{self.dir}/db.sock"
@@ -73,7 +75,7 @@ class Switch:
     def command(self, *args):
         """The daemon's command line, without --detach."""
         prefix = ["ip", "netns", "exec", self.netns] if self.netns else []
-        return prefix + [self.binary, self.db, f"--pidfile={self.pidfile}", f"--unixctl={self.ctl}",
+        return prefix + self.before + [self.binary, self.db, f"--pidfile={self.pidfile}", f"--unixctl={self.ctl}",
                          f"--log-file={self.logfile}", "--no-chdir", "-vconsole:warn", *self.args, *args]
 
     def start_daemon(self, *args, timeout=PATIENCE):

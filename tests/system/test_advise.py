@@ -18,7 +18,7 @@ from lab.vhost import heddle_path
 
 def look(lab, sw, seconds=0.3):
     """Findings by rule."""
-    text = lab.trace.run(heddle_path(), "advise", "--live", "--json", "--seconds", str(seconds), "--rundir", sw.dir, quiet=True)
+    text = lab.trace.run(heddle_path(), "advise", "--live", "--json", "--seconds", str(seconds), "--rundir", sw.dir, quiet=True, check=False)
     found = {}
     for line in text.splitlines():
         finding = json.loads(line)
@@ -164,11 +164,57 @@ def scenario_faults_under_load(lab):
     planted(lab, sw, "over-commitment", ("core 0",), crowd, nothing, 1, gone=False)
 
 
+@limit(300)
+def scenario_settings_without_effect(lab):
+    """What the database takes and nothing carries out: a line in the log each, once, and a finding with exit status 1."""
+    sw, _, b = setup(lab)
+    v = sw.vsctl
+    v("set-controller", "br0", "ptcp:16653:127.0.0.1", "--", "set", "controller", "br0", "connection_mode=in-band")
+    settings = {
+        "bridge br0: stp_enable": ("set", "bridge", "br0", "stp_enable=true"),
+        "bridge br0: rstp_enable": ("set", "bridge", "br0", "rstp_enable=true"),
+        "bridge br0: mcast_snooping_enable": ("set", "bridge", "br0", "mcast_snooping_enable=true"),
+        "bridge br0: sflow": ("--", "--id=@s", "create", "sflow", 'targets="127.0.0.1:6343"', "--", "set", "bridge", "br0", "sflow=@s"),
+        "bridge br0: netflow": ("--", "--id=@n", "create", "netflow", 'targets="127.0.0.1:2055"', "--", "set", "bridge", "br0", "netflow=@n"),
+        "bridge br0: auto_attach": ("--", "--id=@a", "create", "AutoAttach", "system_name=x", "--", "set", "bridge", "br0", "auto_attach=@a"),
+        "port vb: lacp": ("set", "port", "vb", "lacp=active"),
+        "interface vb: cfm_mpid": ("set", "interface", "vb", "cfm_mpid=1"),
+        "interface vb: options:n_rxq_desc": ("set", "interface", "vb", "options:n_rxq_desc=512"),
+        "Open_vSwitch: other_config:smc-enable": ("set", "Open_vSwitch", ".", "other_config:smc-enable=true"),
+        "Open_vSwitch: other_config:dpdk-extra": ("set", "Open_vSwitch", ".", "other_config:dpdk-extra=--no-pci"),
+        "controller ptcp:16653:127.0.0.1: connection_mode": ("set", "controller", "br0", "controller_rate_limit=100"),
+    }
+    for change in settings.values():
+        v(*change)
+    for words in settings:
+        assert sw.log().count(f"{words} is not supported yet and changes nothing: ") == 1, words
+    argv = (heddle_path(), "advise", "--live", "--json", "--seconds", "0.3", "--rundir", sw.dir)
+    run = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    found = [json.loads(line) for line in run.stdout.splitlines()]
+    for words in [*settings, "controller ptcp:16653:127.0.0.1: controller_rate_limit"]:
+        assert any(f["rule"] == "setting without effect" and words in f["evidence"] for f in found), (words, found)
+    assert run.returncode == 1, run
+    # What is not asked for is not told.
+    v("set", "port", "vb", "lacp=off", "--", "set", "bridge", "br0", "stp_enable=false", "--", "set", "Open_vSwitch", ".", "other_config:smc-enable=false")
+    text = sw.appctl("heddle/without-effect")
+    assert not any(word in text for word in ('"lacp"', '"stp_enable"', "smc-enable")), text
+    # An internal port of an earlier switch, dead in a pod, beside the one of this switch.
+    v("add-port", "br0", "old", "--", "set", "interface", "old", "type=internal")
+    planted(lab, sw, "device of an earlier switch", ("old", f"/run/netns/{b}"), lambda: lab.net.run(b, "ip", "tuntap", "add", "old", "mode", "tap"),
+            lambda: lab.net.ip(b, "link", "del", "old"))
+    # A switch that waits for its flows, and drops everything meanwhile.
+    v("set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true")
+    sw.stop_daemon(9)
+    sw.start_daemon()
+    planted(lab, sw, "flows are restored", ("flow-restore-wait",), lambda: None,
+            lambda: v("remove", "Open_vSwitch", ".", "other_config", "flow-restore-wait"), gone=False)
+
+
 def scenario_words(lab):
     """Without measurements nothing is advised; mistakes are told in one line."""
     sw, _, _ = setup(lab)
-    text = lab.trace.run(heddle_path(), "advise", "--live", "--rundir", sw.dir, "--seconds", "0.3")
-    assert "rule from:" in text or "Nothing is wrong" in text, text
+    run = subprocess.run([heddle_path(), "advise", "--live", "--rundir", sw.dir, "--seconds", "0.3"], capture_output=True, text=True, timeout=60)
+    assert ("rule from:" in run.stdout, run.returncode) == (True, 1) or ("Nothing is wrong" in run.stdout, run.returncode) == (True, 0), run
     text = lab.trace.run(heddle_path(), "advise", "--pattern", "rr", "--connections", "50", "--sizes", "200x1000", "--policy")
     assert "nothing is advised" in text and "heddle measure --between new --attachments veth" in text, text
     assert "macvlan" not in text, text

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.cni import Failed, Node, address
@@ -164,7 +166,12 @@ def scenario_bad_input(lab):
             (7, "trunk", conf(trunk=[{"minID": 5}]), {}), (7, "mtu 20", conf(mtu=20), {}), (7, "kind", conf(kind="fast"), {}),
             (7, "mac", conf(mac="01:00:00:00:00:00"), {}), (7, "bridge is missing", conf(bridge=None), {}),
             (7, "bridge", conf(bridge="no such bridge"), {}), (100, "there is no bridge br9", conf(bridge="br9"), {}),
-            (7, "ipam", conf(ipam={"type": "../x"}), {}), (7, "database", conf(database="file:/x"), {}),
+            (7, "ipam", conf(ipam={"type": "../x"}), {}), (7, "delegate.type", conf(delegate={"type": "../../../bin/sh"}), {}),
+            (7, "delegate.type", conf(delegate={"type": "/bin/sh"}), {}), (7, "logFile", conf(logFile="/etc/heddle-log"), {}),
+            (7, "logFile", conf(logFile=f"{node.dir}/../../x"), {}), (7, "logFile", conf(logFile="log"), {}),
+            (7, "socketDir", conf(kind="vhost-user", socketDir="/etc"), {}),
+            (7, "socketDir", conf(kind="vhost-user", socketDir="sockets"), {}),
+            (7, "database", conf(database="tcp:192.0.2.1:6640"), {}), (7, "database", conf(database="unix:/tmp/x/db.sock"), {}), (7, "database", conf(database="file:/x"), {}),
             (11, "database", conf(database=f"unix:{node.dir}/none"), {}), (106, "not in CNI_PATH", conf(ipam={"type": "none"}), {}),
             (101, "02:00:00:00:00:07", conf(mac="02:00:00:00:00:07"), {}), (3, "namespace", conf(), {"netns": "/run/netns/none"}),
             (3, "namespace", conf(), {"netns": "/dev/null"}), (4, "CNI_NETNS", conf(), {"netns": ""}),
@@ -261,8 +268,71 @@ def scenario_garbage(lab):
         lab.net.names.remove(pod)
     out = node.lab.trace.run(f"{node.dir}/bin/heddle-cni", "sweep", sw.db)
     assert name(results[1]) in out and name(results[2]) in out and ports() == {name(results[0]), name(other)}
+    # Another namespace is at the path of one that went.
+    second = node.pod()
+    other = node.add(conf, second)
+    lab.trace.run("ip", "netns", "del", second)
+    lab.trace.run("ip", "netns", "add", second)
+    out = node.lab.trace.run(f"{node.dir}/bin/heddle-cni", "sweep", sw.db)
+    assert name(other) in out and name(other) not in ports(), out
     version = node.call("VERSION", "", pods[0])
     assert version["supportedVersions"] == ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]
+
+
+def scenario_an_older_address_plug_in(lab):
+    """One that knows neither 1.1.0 nor GC, as Debian 12's host-local: addresses come and go, and GC succeeds."""
+    sw, node = start(lab)
+    with open(f"{node.dir}/bin/older", "w") as file:
+        file.write(f"""#!/bin/sh
+conf=$(cat)
+fail() {{ echo "{{\\"cniVersion\\":\\"1.0.0\\",\\"code\\":$1,\\"msg\\":\\"$2\\"}}"; exit 1; }}
+case "$CNI_COMMAND" in GC|STATUS) fail 4 "unknown CNI_COMMAND: $CNI_COMMAND";; esac
+case "$conf" in *'"cniVersion":"1.1.0"'*) fail 1 "incompatible CNI versions";; esac
+printf '%s' "$conf" | sed 's/"type":"older"/"type":"host-local"/' | exec {node.dir}/bin/host-local
+""")
+    os.chmod(f"{node.dir}/bin/older", 0o755)
+    conf, pods = node.conf(version="1.1.0", ipam={**node.ipam(), "type": "older"}), [node.pod(), node.pod()]
+    results = [node.add(conf, pod) for pod in pods]
+    lab.net.ping(pods[0], address(results[1]))
+    node.call("STATUS", conf, pods[0])
+    keep = [{"containerID": f"id-{pods[0]}", "ifname": "eth0"}]
+    node.call("GC", {**conf, "cni.dev/valid-attachments": keep}, pods[0])
+    assert len(node.leases()) == 1 and len(sw.vsctl("list-ports", "br0").split()) == 1
+    node.delete(conf, pods[0])
+    assert not node.leases()
+
+
+def scenario_rates_and_mtu_on_each_kind(lab):
+    """What a pod receives keeps to `bandwidth` on each kind; a veth pair has the bridge's MTU."""
+    sw, node = start(lab)
+    # A device of the machine decides the bridge's MTU.
+    lab.net.ip(sw.netns, "link", "add", "up0", "mtu", "1400", "type", "veth", "peer", "name", "up1", "mtu", "1400")
+    lab.net.ip(sw.netns, "link", "set", "up0", "up")
+    sw.vsctl("add-port", "br0", "up0")
+    wait_for("the bridge's MTU", lambda: sw.get("interface", "br0", "mtu") == "1400")
+    sender = node.pod()
+    node.add(node.conf(), sender)
+    for kind in ("internal", "veth"):
+        pod = node.pod()
+        conf = node.conf(kind=kind, runtimeConfig={"bandwidth": {"ingressRate": 8_000_000, "ingressBurst": 800_000}})
+        try:
+            result = node.add(conf, pod)
+        except Failed as failed:
+            # A kernel without the discipline for queues: refused, not ignored.
+            assert kind == "veth" and failed.code == 102, failed
+            continue
+        port = result["interfaces"][0]["name"]
+        assert "mtu 1400" in lab.net.ip(pod, "link", "show", "eth0")
+        lab.net.ping(sender, address(result))
+        with lab.net.socket(sender, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+            end = time.monotonic() + 2
+            sent = 0
+            while time.monotonic() < end:
+                sent += sock.sendto(bytes(1200), (address(result), 9))
+        received = int(re.search(r"RX:.*\n\s+(\d+)", lab.net.ip(pod, "-s", "link", "show", "eth0")).group(1))
+        # 8 Mbit/s for two seconds, and the burst: 2.1 MB, and some more for a slow machine.
+        assert 500_000 < received < 3_500_000 < sent, (kind, port, received, sent)
+        node.delete(conf, pod)
 
 
 def scenario_hundred_at_once(lab):

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """Who sends packets or writes rules on purpose: made-up values, endless loops, copies of copies. Others go on, and memory stays."""
 
+import concurrent.futures
 import os
+import re
 import signal
+import socket
 import struct
+import subprocess
 import sys
 import threading
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import frames
 from lab.openflow import V13, Connection
-from lab.runner import main
+from lab.runner import limit, main
 from lab.shell import wait_for
 from lab.switch import read_pid
 from test_tunnels import attach, link, node
@@ -139,6 +144,99 @@ def scenario_made_up_tunnels(lab):
     grown = resident_mib(sw) - before
     lab.trace.note(f"{grown} MiB for 60,000 made-up tunnels")
     assert sw.alive() and grown < MOST_MIB, f"{grown} MiB"
+
+
+def few_descriptors(lab, n):
+    """A switch that may have that many descriptors, with a bridge."""
+    sw = lab.switch(start=False)
+    sw.before = ["prlimit", f"--nofile={n}:{n}"]
+    sw.start()
+    lab.bridge(sw)
+    return sw
+
+
+def descriptors(sw):
+    return len(os.listdir(f"/proc/{sw.pid}/fd"))
+
+
+def knock(path, words, end):
+    """Connects, says that, and hangs up, until that time; how often."""
+    n = 0
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX) as sock:
+            try:
+                sock.connect(path)
+                sock.send(words)
+                n += 1
+            except OSError:
+                time.sleep(0.001)
+    return n
+
+
+@limit(180)
+def scenario_a_flood_of_connections(lab):
+    """Callers that come and go at each kind of socket: others are served right after, and descriptors are back."""
+    sw = few_descriptors(lab, 600)
+    sw.vsctl("set-controller", "br0", "punix:br0.passive", "--", "set", "open_vswitch", ".", "other_config:heddle-metrics=unix:metrics.sock")
+    wait_for("the sockets", lambda: all(os.path.exists(f"{sw.dir}/{name}") for name in ("br0.mgmt", "br0.passive", "metrics.sock")))
+    before = descriptors(sw)
+    for name, words in (("br0.mgmt", bytes.fromhex("0400000800000000")), ("br0.passive", b""), ("ovs-vswitchd.ctl", b"{"), ("metrics.sock", b"GET")):
+        path = f"{sw.dir}/{name}"
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            end = time.monotonic() + 4
+            knocks = sum(pool.map(lambda _, p=path, w=words, e=end: knock(p, w, e), range(4)))
+        began = time.monotonic()
+        assert "capabilities" in sw.ofctl("show", "br0") and sw.appctl("version")
+        took = time.monotonic() - began
+        lab.trace.note(f"{name}: {knocks} connections, {took:.2f} s, {descriptors(sw)} descriptors after {before}")
+        assert took < 5 and knocks > 100, (name, took, knocks)
+        wait_for(f"descriptors after {name}", lambda: descriptors(sw) <= before + 10, 5)
+    # A port that is added under a flood of callers that stay.
+    held = []
+    for _ in range(590):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.setblocking(False)
+        try:
+            sock.connect(f"{sw.dir}/br0.mgmt")
+        except OSError:
+            pass
+        held.append(sock)
+    sw.vsctl("add-port", "br0", "late", "--", "set", "interface", "late", "type=internal")
+    assert sw.get("interface", "late", "error") == "[]" and sw.appctl("version"), sw.get("interface", "late", "error")
+    # Those that say no HELLO make room.
+    wait_for("a place", lambda: "capabilities" in sw.ofctl("show", "br0", check=False), 30)
+    for sock in held:
+        sock.close()
+
+
+@limit(120)
+def scenario_a_moment_without_descriptors(lab):
+    """A port whose socket could not be opened for its first packet works a moment later."""
+    sw = few_descriptors(lab, 96)
+    a, b = lab.veth_pod(sw, "a", "10.1.0.1/24"), lab.veth_pod(sw, "b", "10.1.0.2/24")
+    mac = lambda pod: lab.net.run(pod, "cat", "/sys/class/net/eth0/address").strip()
+    lab.net.ip(a, "neigh", "replace", "10.1.0.2", "lladdr", mac(b), "dev", "eth0")
+    lab.net.ip(b, "neigh", "replace", "10.1.0.1", "lladdr", mac(a), "dev", "eth0")
+    with open(f"/proc/{sw.pid}/limits") as limits:
+        assert re.search(r"Max open files\s+96\s+96", limits.read())
+    # Open ones stay open, and no number is free for another one.
+    subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=3:96"], check=True)
+    lab.net.no_ping(a, "10.1.0.2")
+    wait_for("the missing socket", lambda: "no socket to send by" in sw.log())
+    subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=96:96"], check=True)
+    time.sleep(0.2)
+    lab.net.ping(a, "10.1.0.2", count=1)
+
+
+def scenario_texts_that_nest(lab):
+    """Commands with actions in actions, a thousand deep: refused, and the switch lives."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    for nested in ("clone(" * 1000 + "output:1" + ")" * 1000, "clone:" * 1000 + "output:1", "ct(commit,exec(" * 1000 + "drop" + "))" * 1000):
+        said = sw.appctl("ofproto/trace-packet-out", "br0", "in_port=1,ip", nested, check=2)
+        assert "64 levels deep" in said, said[-300:]
+    assert "Datapath actions" in sw.appctl("ofproto/trace-packet-out", "br0", "in_port=1,ip", "clone(" * 60 + "drop" + ")" * 60)
+    assert sw.alive()
 
 
 def scenario_killed_under_traffic(lab):

@@ -21,7 +21,7 @@ UDP = "50540000000a50540000000908004500" + "00" * 40
 LINE = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (-?[0-9.eE+-]+)$')
 # A family and the labels of its lines: of a switch with ports, none other than these.
 WANTED = {
-    "heddle_build": {"version", "openvswitch"}, "heddle_ports": set(), "heddle_port_received_packets": {"port", "bridge", "type"},
+    "heddle_build_info": {"version", "openvswitch"}, "heddle_ports": set(), "heddle_port_received_packets": {"port", "bridge", "type"},
     "heddle_port_sent_dropped": {"port", "bridge", "type"}, "heddle_port_up": {"port", "bridge", "type"},
     "heddle_queue_worker_percent": {"port", "queue", "core"}, "heddle_worker_cycles": {"core", "state"},
     "heddle_worker_stage_cycles": {"core", "stage"}, "heddle_worker_iterations": {"core", "kind"}, "heddle_lookups": {"level"},
@@ -63,12 +63,14 @@ def parse(text):
             assert kind in ("HELP", "TYPE", "UNIT"), line
             assert not family["lines"], f"{name} comes twice"
             if kind == "TYPE":
+                # Of the types that OpenMetrics and the older text format both know, which promtool reads.
+                assert rest in ("counter", "gauge", "histogram", "summary"), line
                 family["type"] = rest
             continue
         found = LINE.match(line)
         assert found, line
         sample, labels, value = found.groups()
-        assert sample in (name, f"{name}_total", f"{name}_info"), (sample, name)
+        assert sample in (name, f"{name}_total"), (sample, name)
         assert (sample == f"{name}_total") == (families[name]["type"] == "counter"), line
         labels = labels or ""
         assert labels not in families[name]["lines"], f"twice: {line}"

@@ -41,10 +41,12 @@ def scenario_installed_by_make(lab):
         assert "heddled" in run(at("sbin/heddled"), "--version")
         assert os.readlink(at("lib/heddle/ovs-vswitchd")) == "../../sbin/heddled"
         assert "ovs-vswitchd" in run(at("lib/heddle/ovs-vswitchd"), "--version")
-        for page in ("man8/heddled.8", "man1/heddle.1", "man1/heddle-top.1", "man1/heddle-drops.1", "man1/heddle-capture.1", "man1/heddle-bench-vhost.1"):
+        for page in ("man8/heddled.8", "man8/heddle-cni.8", "man1/heddle.1", "man1/heddle-top.1", "man1/heddle-drops.1", "man1/heddle-capture.1", "man1/heddle-bench-vhost.1"):
             text = open(at(f"share/man/{page}")).read()
             assert ".TH" in text and ".SH" in text, page
+            assert page.endswith(("vhost.1", "bench.1")) or ".SH EXAMPLES" in text, page
         assert "metrics" in open(at("share/man/man8/heddled.8")).read()
+        assert "USER[:GROUP]" in open(at("share/man/man8/heddled.8")).read()
         unit = open(at("lib/systemd/system/heddled.service")).read()
         # Another unit's name is taken, not its end asked for: openvswitch-switch.service ends with ovs-vswitchd.service, and the database with that.
         assert "Alias=ovs-vswitchd.service" in unit and "Conflicts=" not in unit, unit

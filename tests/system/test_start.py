@@ -3,6 +3,8 @@
 
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import time
@@ -181,6 +183,75 @@ def scenario_what_a_killed_daemon_left_is_removed(lab):
     # A second daemon that gives up takes nothing from the first.
     sw.run(*bare(sw, sw.db, "--pidfile", "--detach", "--no-chdir", "--disable-system", "-vconsole:off"), check=1)
     assert control() == now and sw.run("ovs-appctl", "version").strip()
+
+
+def scenario_sockets_of_ports_that_went_meanwhile(lab):
+    """What a killed daemon left of bridges and ports that the next one has no more; other programs' sockets stay."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    lab.bridge(sw, "br1")
+    for name in ("guest", "stays"):
+        sw.vsctl("add-port", "br0", name, "--", "set", "interface", name, "type=dpdkvhostuser")
+        wait_for("the port's socket", lambda n=name: os.path.exists(f"{sw.dir}/{n}"))
+    foreign = socket.socket(socket.AF_UNIX)
+    foreign.bind(f"{sw.dir}/foreign")
+    foreign.close()
+    sw.stop_daemon(signal.SIGKILL)
+    sw.vsctl("--no-wait", "del-port", "guest", "--", "del-br", "br1")
+    assert all(os.path.exists(f"{sw.dir}/{name}") for name in ("guest", "br1.mgmt"))
+    sw.start_daemon()
+    wait_for("the port's socket again", lambda: os.path.exists(f"{sw.dir}/stays"))
+    left = [name for name in ("guest", "br1.mgmt") if os.path.exists(f"{sw.dir}/{name}")]
+    assert not left and os.path.exists(f"{sw.dir}/foreign"), left
+
+
+def scenario_files_of_others(lab):
+    """No mask makes a socket that all may use; planted links, FIFOs and long values do no harm."""
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+    sw.before = ["sh", "-c", 'umask 0; exec "$@"', "sh"]
+    os.symlink(f"{sw.dir}/precious", f"{sw.dir}/heddled.id")
+    sw.start_daemon()
+    lab.bridge(sw)
+    sw.vsctl("add-port", "br0", "i0", "--", "set", "interface", "i0", "type=internal",
+             "--", "add-port", "br0", "guest", "--", "set", "interface", "guest", "type=dpdkvhostuser",
+             "--", "set-controller", "br0", "punix:br0.passive")
+    wait_for("the sockets", lambda: all(os.path.exists(f"{sw.dir}/{name}") for name in ("br0.mgmt", "br0.passive", "guest")))
+    for name in os.listdir(sw.dir):
+        meta = os.lstat(f"{sw.dir}/{name}")
+        if stat.S_ISSOCK(meta.st_mode) and name not in ("db.sock", "ovsdb-server.ctl"):
+            assert not meta.st_mode & 0o002, (name, oct(meta.st_mode))
+    assert not os.path.exists(f"{sw.dir}/precious"), "a symlink was followed"
+    # A log that another user leads elsewhere.
+    os.symlink(f"{sw.dir}/elsewhere", f"{sw.dir}/planted.log")
+    os.lchown(f"{sw.dir}/planted.log", 65534, 65534)
+    said = sw.appctl("vlog/set-log-file", f"{sw.dir}/planted.log", check=False) if "set-log-file" in sw.appctl("list-commands") else None
+    assert not os.path.exists(f"{sw.dir}/elsewhere"), said
+    # The log became a FIFO that no process reads.
+    os.rename(sw.logfile, f"{sw.logfile}.1")
+    os.mkfifo(sw.logfile)
+    sw.appctl("vlog/reopen", check=False)
+    assert sw.appctl("version")
+    os.unlink(sw.logfile)
+    sw.appctl("vlog/reopen")
+    # Megabytes of the database are not written whole.
+    sw.vsctl("--no-wait", "add-port", "br0", "odd", "--", "set", "interface", "odd", "type=" + "x" * 100_000)
+    sw.vsctl("set", "bridge", "br0", "other_config:x=1")
+    assert max(len(line) for line in sw.log().splitlines()) < 20_000, "a long value is in the log"
+
+
+def scenario_pidfile_elsewhere(lab):
+    """`ovs-appctl -t heddled` finds the daemon wherever its pid file is."""
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+    sw.run(*bare(sw, sw.db, f"--pidfile={sw.dir}/elsewhere.pid", "--detach", "--log-file", "--no-chdir", "--disable-system", "-vconsole:off"))
+    sw.pid = wait_for("pid file", lambda: read_pid(f"{sw.dir}/elsewhere.pid"))
+    assert sw.run("ovs-appctl", "-t", "heddled", "version").strip()
+    pid = sw.pid
+    sw.run("ovs-appctl", "-t", "heddled", "exit")
+    wait_for("the end", lambda: not process_alive(pid))
+    sw.pid = None
+    assert not os.path.islink(f"{sw.dir}/heddled.pid")
 
 
 def scenario_lasting_faults_are_told_once(lab):

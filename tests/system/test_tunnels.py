@@ -448,6 +448,29 @@ def scenario_no_route(lab):
 
 
 @limit(240)
+def scenario_encryption_that_is_not_there(lab):
+    """A tunnel that asks for encryption is refused with a reason, and sends nothing until the operator allows clear text."""
+    (one, two), (a, b) = nodes(lab, "geneve")
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    error = lambda: one.vsctl("get", "interface", "tun0", "error")
+    for option in ("remote_name=chassis2", "psk=secret", "local_cert=/etc/c.pem", "ipsec_encapsulation=yes"):
+        one.vsctl("set", "interface", "tun0", f"options:{option}")
+        assert "asks for encryption" in error() and "heddle-allow-clear" in error(), error()
+        lab.net.no_ping(a, "10.5.0.2")
+        assert "tun0" not in one.ofctl("show", "br-int")
+        one.vsctl("remove", "interface", "tun0", "options", option.split("=")[0])
+        assert error().strip() == "[]", error()
+    one.vsctl("set", "interface", "tun0", "options:remote_name=chassis2")
+    lab.net.no_ping(a, "10.5.0.2")
+    one.vsctl("set", "open_vswitch", ".", "other_config:heddle-allow-clear=true")
+    assert error().strip() == "[]", error()
+    wait_for("clear text", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    one.vsctl("set", "open_vswitch", ".", "other_config:heddle-allow-clear=false")
+    assert "asks for encryption" in error()
+    lab.net.no_ping(a, "10.5.0.2")
+
+
+@limit(240)
 def scenario_neighbour_moves_and_switch_restarts(lab):
     """Another Ethernet address at the other end, and a switch that was killed: traffic goes on."""
     (one, two), (a, b) = nodes(lab, "geneve")

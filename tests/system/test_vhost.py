@@ -5,11 +5,12 @@ import os
 import re
 import signal
 import socket
+import struct
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab.frontend import Front
+from lab.frontend import GUEST, Front
 from lab.runner import Skip, main
 from lab.shell import PATIENCE, wait_for
 from lab.vhost import Guest, Transfer, heddle_path, transfer
@@ -149,6 +150,48 @@ def restart_scenario(lab, args):
         back.finish()
         lab.net.ping(b.ns, "10.1.0.1")
         assert a.alive() and b.alive(), (a.text(), b.text())
+
+
+class Trains(Front):
+    """A guest that sends trains of segments, as long as it likes."""
+    CSUM, TSO4, BUFFER, HEADER = 1, 1 << 11, 0x40000, 12
+
+    def run(self):
+        self.connect().negotiate(more=self.CSUM | self.TSO4).memory()
+        self.ring(0)
+        self.kick, self.sent = self.ring(1), 0
+        return self
+
+    def send(self, frame, mss=1400):
+        packet = struct.pack("<BBHHHHH", 1, 1, 54, mss, 34, 16, 0) + frame
+        self.mem[self.BUFFER:self.BUFFER + len(packet)] = packet
+        self.mem[0x10000:0x10010] = struct.pack("<QIHH", GUEST + self.BUFFER, len(packet), 0, 0)
+        at = 0x11004 + 2 * (self.sent % 256)
+        self.mem[at:at + 2] = bytes(2)
+        self.sent += 1
+        self.available(1, self.sent)
+        os.eventfd_write(self.kick, 1)
+        wait_for("the switch to take it", lambda: self.used(1) == self.sent)
+
+
+def scenario_longest_packets(lab):
+    """Trains longer than any honest one: a stand-in for a guest drops what it cannot take, and goes on."""
+    sw = switch(lab)
+    a, b = client_port(lab, sw, "a", "10.1.0.1/24"), client_port(lab, sw, "b", "10.1.0.2/24")
+    plain = client_port(lab, sw, "c", "10.1.0.3/24", args=("--mergeable", "off"))
+    long = Trains(f"{sw.dir}/long.sock")
+    add_client(sw, "long", f"{sw.dir}/long.sock")
+    long.run()
+    sw.wait_column("interface", "long", "link_state", "up")
+    for length in (65_535, 65_549, 65_550, 65_551, 65_552, 65_562, 65_563, 65_600, 66_000, 68_000, 100_000):
+        ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, min(length - 14, 65_535), 1, 0, 64, 6, 0, bytes([10, 1, 0, 9]), bytes([10, 1, 0, 2]))
+        tcp = struct.pack("!HHIIBBHHH", 1, 2, 3, 4, 0x50, 0x10, 1000, 0, 0)
+        head = bytes.fromhex("ffffffffffff0200000000990800") + ip + tcp
+        long.send(head + bytes(length - len(head)))
+        lab.trace.note(f"{length}: {counters(sw, 'b')}")
+    lab.net.ping(a.ns, "10.1.0.2")
+    lab.net.ping(a.ns, "10.1.0.3")
+    assert a.alive() and b.alive() and plain.alive(), (a.text(), b.text(), plain.text())
 
 
 def scenario_restart_split(lab):

@@ -94,6 +94,22 @@ def scenario_on_its_way_to(lab):
     assert (one["to"], one["bridge"]) == ("br0", "br0") and one["rule"], one
     plain = heddle(sw, "drops", "--port", "red0").stdout.decode()
     assert "  to      br0, whose device is down" in plain and "DROPPED OF WHAT CAME IN BY red0" in plain, plain
+    # Of all ports, such ordinary copies are a line, unless they are asked for.
+    plain = heddle(sw, "drops").stdout.decode()
+    assert "copies for bridges' own devices that are down" in plain and "whose device is down" not in plain, plain
+    assert "whose device is down" in heddle(sw, "drops", "--all").stdout.decode()
+    # Counted anew; coverage goes on.
+    before = int(sw.appctl("coverage/read-counter", "datapath_drop_tx_down"))
+    assert before > 0 and not heddle(sw, "drops", "--reset").stdout
+    told = json.loads(heddle(sw, "drops", "--json").stdout)
+    assert told["examples"] == [] and told["totals"] == {}, told
+    again = wait_for("an example after the reset", example, 20)[0]
+    told = json.loads(heddle(sw, "drops", "--json").stdout)
+    assert again["packets"] <= told["totals"]["datapath_drop_tx_down"] < before + again["packets"] + 20, told
+    assert int(sw.appctl("coverage/read-counter", "datapath_drop_tx_down")) > before
+    # A port that is deleted has no examples any more.
+    sw.vsctl("del-port", "red0")
+    wait_for("no examples of a deleted port", lambda: json.loads(heddle(sw, "drops", "--json").stdout)["examples"] == [])
 
 
 def scenario_a_rare_drop_beside_a_flood(lab):

@@ -7,13 +7,14 @@
 
 use crate::args::Args;
 use crate::conf::{self, Conf};
-use crate::db::{CONTAINER, Db, IFNAME, KIND, NETNS, NETWORK, NewPort};
+use crate::db::{CONTAINER, Db, IFNAME, KIND, NETNS, NETNS_INODE, NETWORK, NewPort};
 use crate::error::{Code, Failure, fail, kernel};
 use crate::kind::Kind;
 use crate::pod::Pod;
 use crate::result::{Addresses, Made};
 use crate::{del, delegate};
 use heddle_sys::NetConfig;
+use heddle_sys::htb::Htb;
 use heddle_sys::net_config::{Change, Device};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -84,9 +85,17 @@ impl Undo<'_> {
                 mac: Some(mac),
                 ..Change::default()
             };
-            host.add_veth(&name, conf.own.mtu, &peer)
+            // The switch gives its own devices the bridge's MTU; nothing else does that for a veth pair.
+            let mtu = match conf.own.mtu {
+                None => self.db.mtu_of(conf.bridge()?)?,
+                given => given,
+            };
+            host.add_veth(&name, mtu, &peer)
                 .map_err(|e| kernel("making a veth pair", &e))?;
             self.veth = Some(name.clone());
+            if conf.bandwidth.ingress_rate > 0 {
+                can_limit(&host, &name)?;
+            }
         }
         self.db.add(&NewPort {
             name: &name,
@@ -98,7 +107,7 @@ impl Undo<'_> {
             bandwidth: conf.bandwidth,
             socket: socket.as_deref(),
             options: &conf.own.options,
-            ids: marks(args, conf, kind),
+            ids: marks(args, conf, kind, pod.id()?),
             birthplace: match kind {
                 Kind::Internal => Some((pod.id()?, &args.netns, &args.ifname)),
                 _ => None,
@@ -176,6 +185,24 @@ impl Undo<'_> {
     }
 }
 
+/// Fails where the kernel has no discipline by which the switch limits what a veth's pod receives. The
+/// switch makes its own in place of the one that is tried here.
+fn can_limit(host: &NetConfig, name: &str) -> Result<(), Failure> {
+    let Some(device) = host.device(name).map_err(|e| kernel(name, &e))? else {
+        return fail(Code::Device, format!("the device {name} is gone"));
+    };
+    match Htb::new().and_then(|htb| htb.make(device.ifindex)) {
+        Ok(()) => Ok(()),
+        Err(e) => fail(
+            Code::NoKind,
+            format!(
+                "bandwidth: the kernel cannot limit what a veth's pod receives ({}); kinds internal and vduse can",
+                heddle_sys::errno_text(&e)
+            ),
+        ),
+    }
+}
+
 /// Removes a device of the host's namespace, if it is there.
 pub(crate) fn remove_host_device(name: &str) {
     if let Ok(host) = NetConfig::new(None)
@@ -249,13 +276,14 @@ fn vduse_device(port: &str) -> Option<String> {
 }
 
 /// `external_ids` of a pod's rows.
-pub(crate) fn marks(args: &Args, conf: &Conf, kind: Kind) -> BTreeMap<String, String> {
+pub(crate) fn marks(args: &Args, conf: &Conf, kind: Kind, inode: u64) -> BTreeMap<String, String> {
     let mut ids = conf.own.external_ids.clone();
     let mut mark = |key: &str, value: &str| ids.insert(key.to_owned(), value.to_owned());
     mark(NETWORK, &conf.name);
     mark(CONTAINER, &args.container);
     mark(IFNAME, &args.ifname);
     mark(NETNS, &args.netns);
+    mark(NETNS_INODE, &inode.to_string());
     mark(KIND, kind.name());
     if let (Some(ns), Some(pod)) = (args.extra("K8S_POD_NAMESPACE"), args.extra("K8S_POD_NAME")) {
         mark("heddle-cni/pod", &format!("{ns}/{pod}"));

@@ -1,6 +1,7 @@
 //! What a runtime says by variables of the environment.
 
 use crate::error::{Code, Failure, fail};
+use heddle_sys::names::{is_absolute, is_device, is_plain};
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +61,11 @@ impl Args {
         if !matches!(command, Command::Add | Command::Del | Command::Check) {
             return Ok(args);
         }
-        args.container = required(&get, "CNI_CONTAINERID", is_id)?;
+        args.container = required(&get, "CNI_CONTAINERID", is_plain)?;
         args.ifname = required(&get, "CNI_IFNAME", is_device)?;
         args.netns = match command {
             Command::Del => get("CNI_NETNS").unwrap_or_default(),
-            _ => required(&get, "CNI_NETNS", |text| text.len() < 4096)?,
+            _ => required(&get, "CNI_NETNS", is_absolute)?,
         };
         args.extra = extra(&get("CNI_ARGS").unwrap_or_default())?;
         Ok(args)
@@ -87,20 +88,6 @@ fn required(
         Some(text) if !text.is_empty() => fail(Code::Environment, format!("{name}: {text:?} is not valid")),
         _ => fail(Code::Environment, format!("{name} is missing")),
     }
-}
-
-/// Names of containers and networks: they begin with a letter or digit.
-pub(crate) fn is_id(text: &str) -> bool {
-    let mut bytes = text.bytes();
-    bytes.next().is_some_and(|b| b.is_ascii_alphanumeric())
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
-        && text.len() <= 253
-}
-
-/// Names that the kernel takes for a device.
-pub(crate) fn is_device(text: &str) -> bool {
-    let fits = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | ':' | '%');
-    !text.is_empty() && text.len() <= 15 && text != "." && text != ".." && text.chars().all(fits)
 }
 
 fn extra(text: &str) -> Result<Vec<(String, String)>, Failure> {

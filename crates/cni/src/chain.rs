@@ -107,6 +107,7 @@ fn after(
         args,
         conf,
         kind,
+        inode: pod.id()?,
         pod,
         host,
         db,
@@ -157,6 +158,8 @@ struct Exchange<'a> {
     pod: Pod,
     host: NetConfig,
     db: Db,
+    /// The number of the pod's namespace.
+    inode: u64,
     /// In the pod.
     device: &'a Device,
     /// On the host.
@@ -180,7 +183,7 @@ impl Exchange<'_> {
                     mac: Some(mac),
                     mtu_bytes: Some(self.device.mtu_bytes),
                     ofport: row.ofport_request.or(row.ofport.filter(|n| *n > 0)),
-                    ids: marks(self.args, self.conf, self.kind),
+                    ids: self.marks(),
                     forget: false,
                 };
                 self.db.convert(row, &to)?;
@@ -195,7 +198,7 @@ impl Exchange<'_> {
                 bandwidth: self.conf.bandwidth,
                 socket: None,
                 options: &self.conf.own.options,
-                ids: marks(self.args, self.conf, self.kind),
+                ids: self.marks(),
                 birthplace: None,
             })?,
         }
@@ -203,6 +206,10 @@ impl Exchange<'_> {
         let new = switch_device(&self.host, self.conf, self.kind, self.port)?;
         let new = self.pod.take(&self.host, &new, &self.like_the_old())?;
         self.give_settings(&new)
+    }
+
+    fn marks(&self) -> std::collections::BTreeMap<String, String> {
+        marks(self.args, self.conf, self.kind, self.inode)
     }
 
     /// Waits for the switch. What it says of the veth, which it has seen go, may be written over the first
@@ -254,7 +261,7 @@ impl Exchange<'_> {
                         mac: None,
                         mtu_bytes: None,
                         ofport: old.ofport_request.or(old.ofport.filter(|n| *n > 0)),
-                        ids: marks(self.args, self.conf, self.kind),
+                        ids: self.marks(),
                         forget: true,
                     },
                 ),

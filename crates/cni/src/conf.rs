@@ -1,9 +1,11 @@
 //! A network's configuration: read, checked, and made into what the other modules need.
 
-use crate::args::{Args, is_device, is_id};
+use crate::args::Args;
 use crate::error::{Code, Failure, fail};
 use crate::kind::Kind;
+use crate::names;
 use crate::{NEWEST, VERSIONS};
+use heddle_sys::names::is_plain;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -137,13 +139,10 @@ impl Conf {
         let own: Own = serde_json::from_value(Value::Object(own_keys(&raw)))
             .map_err(|e| Failure::new(Code::Conf, format!("the configuration is malformed: {e}")))?;
         let name = match raw.get("name") {
-            Some(Value::String(name)) if is_id(name) => name.clone(),
+            Some(Value::String(name)) if is_plain(name) => name.clone(),
             Some(Value::String(name)) => return fail(Code::Conf, format!("name {name:?} is not valid")),
             _ => return fail(Code::Conf, "name is missing"),
         };
-        if let Some(bridge) = own.bridge.as_deref().filter(|b| !is_device(b)) {
-            return fail(Code::Conf, format!("bridge {bridge:?} is not a name of a bridge"));
-        }
         if own.mtu.is_some_and(|mtu| !(68..=65535).contains(&mtu)) {
             return fail(
                 Code::Conf,
@@ -157,7 +156,7 @@ impl Conf {
             .next()
             .map(|text| self::mac(text))
             .transpose()?;
-        Ok(Self {
+        let conf = Self {
             version: version.to_owned(),
             name,
             kind: Kind::named(own.kind.as_deref().unwrap_or("auto"))?,
@@ -166,7 +165,9 @@ impl Conf {
             bandwidth: own.runtime_config.bandwidth.or(own.bandwidth).unwrap_or_default(),
             raw,
             own,
-        })
+        };
+        names::check(&conf)?;
+        Ok(conf)
     }
 
     pub(crate) fn database(&self) -> &str {
@@ -215,7 +216,7 @@ impl Conf {
         match self.raw.get("ipam") {
             None | Some(Value::Null) => Ok(None),
             Some(Value::Object(ipam)) => match ipam.get("type") {
-                Some(Value::String(kind)) if !kind.is_empty() && !kind.contains('/') => Ok(Some(kind)),
+                Some(Value::String(kind)) => names::program("ipam.type", kind).map(|()| Some(kind.as_str())),
                 None if ipam.is_empty() => Ok(None),
                 _ => fail(Code::Conf, "ipam.type is not a name of a plug-in"),
             },
@@ -361,14 +362,30 @@ mod tests {
             let e = with_keys(&format!(",{keys}")).unwrap_err();
             assert_eq!(e.code, 7, "{keys}: {e:?}");
         }
-        assert_eq!(
-            with_keys(r#","ipam":{"type":"../x"}"#)
-                .unwrap()
-                .ipam()
-                .unwrap_err()
-                .code,
-            7
-        );
+        for keys in [
+            r#""ipam":{"type":"../x"}"#,
+            r#""ipam":{"type":""}"#,
+            r#""ipam":{"type":7}"#,
+            r#""delegate":{"type":"../../../bin/sh"}"#,
+            r#""delegate":{"type":"/bin/sh"}"#,
+            r#""delegate":{"type":".."}"#,
+            r#""delegate":{"type":""}"#,
+            r#""delegate":{}"#,
+            r#""delegate":"sh""#,
+            r#""logFile":"/etc/cron.d/x""#,
+            r#""logFile":"/var/log/heddle/../auth.log""#,
+            r#""logFile":"x.log""#,
+            r#""logFile":"/var/log/heddle""#,
+            r#""socketDir":"/etc""#,
+            r#""socketDir":"run/heddle""#,
+            r#""socketDir":"/run/heddle/../../etc""#,
+            r#""database":"unix:/tmp/db.sock""#,
+            r#""database":"tcp:192.0.2.1:6640""#,
+            r#""bridge":"-x""#,
+        ] {
+            let e = with_keys(&format!(",{keys}")).unwrap_err();
+            assert_eq!(e.code, 7, "{keys}: {e:?}");
+        }
     }
 
     proptest! {

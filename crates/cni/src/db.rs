@@ -20,6 +20,8 @@ pub(crate) const NETWORK: &str = "heddle-cni/network";
 pub(crate) const CONTAINER: &str = "heddle-cni/container";
 pub(crate) const IFNAME: &str = "heddle-cni/ifname";
 pub(crate) const NETNS: &str = "heddle-cni/netns";
+/// Number of the namespace: another one may be at its path later.
+pub(crate) const NETNS_INODE: &str = "heddle-cni/netns-inode";
 pub(crate) const KIND: &str = "heddle-cni/kind";
 /// Bridge and address, in one value, so that one condition finds who has an address there.
 const ADDRESS: &str = "heddle-cni/mac";
@@ -136,6 +138,13 @@ impl Db {
     /// The Interface of that name, whoever made it.
     pub(crate) fn named(&mut self, name: &str) -> Result<Option<Found>, Failure> {
         Ok(self.interfaces(json!([["name", "==", name]]))?.into_iter().next())
+    }
+
+    /// The MTU of a bridge's own port, if the switch has said one.
+    pub(crate) fn mtu_of(&mut self, bridge: &str) -> Result<Option<u32>, Failure> {
+        let rows = self.select("Interface", json!([["name", "==", bridge]]), json!(["mtu"]))?;
+        let mtu = rows.first().and_then(|row| row.get("mtu")?.as_u64());
+        Ok(mtu.and_then(|mtu| u32::try_from(mtu).ok()))
     }
 
     /// Whether there is that bridge.

@@ -6,6 +6,7 @@ use crate::conf::{Conf, kind_of};
 use crate::db::{Db, Found, KIND};
 use crate::delegate;
 use crate::error::Failure;
+use heddle_sys::names::is_device;
 use serde_json::Value;
 use std::path::Path;
 
@@ -52,6 +53,9 @@ pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) 
 
 /// Removes what the switch does not remove with a port.
 pub(crate) fn remains(interface: &Found, socket_dir: &str) {
+    if !is_device(&interface.name) {
+        return;
+    }
     match interface.id(KIND) {
         "veth" => remove_host_device(&interface.name),
         "vhost-user" => drop(std::fs::remove_dir_all(

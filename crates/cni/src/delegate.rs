@@ -2,14 +2,38 @@
 
 use crate::args::Args;
 use crate::error::{Code, Failure, fail};
+use crate::names;
 use serde_json::Value;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+/// The newest version with commands that older plug-ins do not know, and the one before it. Their results
+/// hold the same.
+const WITH_GC: &str = "1.1.0";
+const BEFORE_GC: &str = "1.0.0";
+
+/// Runs plug-in `kind`, also one that does not speak the configuration's version: it is asked again in the
+/// version before. A plug-in that does not know GC or STATUS has nothing to do for them. See [`once`].
+pub(crate) fn run(args: &Args, kind: &str, command: &str, conf: &Value) -> Result<Value, Failure> {
+    let optional = matches!(command, "GC" | "STATUS");
+    match once(args, kind, command, conf) {
+        Err(e) if e.code == Code::Version as u64 && conf["cniVersion"] == WITH_GC => {
+            if optional {
+                return Ok(Value::Null);
+            }
+            let mut older = conf.clone();
+            older["cniVersion"] = BEFORE_GC.into();
+            once(args, kind, command, &older)
+        }
+        Err(e) if optional && e.code == Code::Environment as u64 => Ok(Value::Null),
+        done => done,
+    }
+}
+
 /// Runs plug-in `kind` as this one was run, with another command and configuration; its answer, `Null` if
 /// it says nothing. A failure of it is passed on with its own number.
-pub(crate) fn run(args: &Args, kind: &str, command: &str, conf: &Value) -> Result<Value, Failure> {
+fn once(args: &Args, kind: &str, command: &str, conf: &Value) -> Result<Value, Failure> {
     let cannot = |e: std::io::Error| {
         let why = heddle_sys::errno_text(&e);
         Failure::new(Code::Delegate, format!("plug-in {kind} cannot be run: {why}"))
@@ -63,8 +87,9 @@ pub(crate) fn run(args: &Args, kind: &str, command: &str, conf: &Value) -> Resul
 }
 
 fn find(args: &Args, kind: &str) -> Result<PathBuf, Failure> {
-    let mut places = std::env::split_paths(&args.path).map(|dir| dir.join(kind));
-    match places.find(|path| path.is_file()) {
+    names::program("plug-in", kind)?;
+    let dirs = std::env::split_paths(&args.path).filter(|dir| dir.is_absolute());
+    match dirs.map(|dir| dir.join(kind)).find(|path| path.is_file()) {
         Some(path) => Ok(path),
         None => fail(
             Code::Delegate,

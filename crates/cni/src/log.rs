@@ -3,9 +3,11 @@
 use crate::args::Args;
 use crate::conf::Conf;
 use crate::error::Failure;
+use crate::names;
+use heddle_sys::names::append_below;
 use serde_json::Value;
-use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::Path;
 
 /// Appends what was done. A log that cannot be written fails nothing.
 pub(crate) fn write(args: &Args, conf: &Conf, done: &Result<(Option<Value>, String), Failure>) {
@@ -20,9 +22,6 @@ pub(crate) fn write(args: &Args, conf: &Conf, done: &Result<(Option<Value>, Stri
         "{now} {command} {} {} {}: {outcome}\n",
         conf.name, args.container, args.ifname
     );
-    let _ = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .and_then(|mut file| file.write_all(line.as_bytes()));
+    let Some(dir) = names::log_dir(path) else { return };
+    let _ = append_below(&dir, Path::new(path)).and_then(|mut file| file.write_all(line.as_bytes()));
 }

@@ -23,6 +23,7 @@ mod delegate;
 mod error;
 mod kind;
 mod log;
+mod names;
 mod pod;
 mod result;
 mod status;

@@ -44,9 +44,14 @@ impl Pod {
         }
     }
 
-    /// Whether there is a namespace at that path. In doubt there is.
-    pub(crate) fn exists(path: &str) -> bool {
-        !matches!(open(path), Ok(None))
+    /// Whether the namespace with that number is at that path; without a number, whether there is one. In
+    /// doubt it is there.
+    pub(crate) fn exists(path: &str, inode: Option<u64>) -> bool {
+        match (open(path), inode) {
+            (Ok(None), _) => false,
+            (Ok(Some(ns)), Some(inode)) => netns::id(&ns).map_or(true, |id| id == inode),
+            _ => true,
+        }
     }
 
     pub(crate) fn device(&self, name: &str) -> Result<Option<Device>, Failure> {

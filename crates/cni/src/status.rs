@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::conf::{Conf, kind_of, with};
-use crate::db::{CONTAINER, Db, Found, IFNAME, NETNS};
+use crate::db::{CONTAINER, Db, Found, IFNAME, NETNS, NETNS_INODE};
 use crate::del::remains;
 use crate::delegate;
 use crate::error::{Code, Failure, fail};
@@ -71,7 +71,10 @@ pub(crate) fn gc(args: &Args, conf: &Conf) -> Result<String, Failure> {
 /// Removes the ports of pods whose namespaces are gone; their names.
 pub(crate) fn sweep(database: &str) -> Result<Vec<String>, Failure> {
     let mut db = Db::at(database, Duration::from_secs(30))?;
-    let is_gone = |i: &Found| !i.id(NETNS).is_empty() && !Pod::exists(i.id(NETNS));
+    let is_gone = |i: &Found| {
+        let (path, inode) = (i.id(NETNS), i.id(NETNS_INODE).parse().ok());
+        !path.is_empty() && !Pod::exists(path, inode)
+    };
     let gone: Vec<Found> = db.all()?.into_iter().filter(is_gone).collect();
     remove(&mut db, &gone, "/var/run/heddle/vhost")
 }

@@ -109,7 +109,8 @@ impl Args {
         })
     }
 
-    fn look(&self) -> Result<String> {
+    /// What is said, and whether something is wrong.
+    fn look(&self) -> Result<(String, bool)> {
         let named = self
             .rundir
             .clone()
@@ -123,15 +124,16 @@ impl Args {
                     json!({"rule": f.rule, "evidence": f.evidence, "mend": f.mend, "source": f.source});
                 format!("{object}\n")
             };
-            return Ok(found.iter().map(line).collect());
+            return Ok((found.iter().map(line).collect(), !found.is_empty()));
         }
         if found.is_empty() {
-            return Ok(format!(
+            let text = format!(
                 "Nothing is wrong by any rule ({} workers, {} interfaces, {:.1} s)\n",
                 seen.workers.len(),
                 seen.interfaces.len(),
                 seen.seconds
-            ));
+            );
+            return Ok((text, false));
         }
         let text = |f: &heddle_measure::advise::live::Finding| {
             format!(
@@ -139,12 +141,14 @@ impl Args {
                 f.rule, f.evidence, f.mend, f.source
             )
         };
-        Ok(found.iter().map(text).collect())
+        Ok((found.iter().map(text).collect(), true))
     }
 
     pub(crate) fn run(&self) -> Result<()> {
         let text = if self.live {
-            self.look()?
+            let (text, wrong) = self.look()?;
+            say::out(&text)?;
+            return if wrong { Err(say::Faults.into()) } else { Ok(()) };
         } else {
             let results = self.results.as_deref().map(Results::read).transpose()?;
             advise(results.as_ref(), &self.workload()?)

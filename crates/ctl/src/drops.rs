@@ -26,6 +26,12 @@ pub(crate) struct Args {
     /// Go on, and print each new example
     #[arg(short, long)]
     follow: bool,
+    /// Also copies of flooded packets for bridges' own devices that are down
+    #[arg(short, long)]
+    all: bool,
+    /// Count anew from now on; metrics and coverage go on
+    #[arg(long, conflicts_with_all = ["follow", "json", "port"])]
+    reset: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -46,6 +52,9 @@ struct Example {
     port: String,
     /// The port that it was to leave by.
     to: Option<String>,
+    /// That is a bridge's own.
+    #[serde(default)]
+    to_bridge: bool,
     packets: u64,
     /// Seconds since it was dropped.
     age: f64,
@@ -63,32 +72,51 @@ impl Example {
     fn is_for_a_device_that_is_down(&self) -> bool {
         self.reason.ends_with("_tx_down")
     }
+
+    /// A copy of what is flooded, for the device of a bridge that has no address: ordinary.
+    fn is_ordinary(&self) -> bool {
+        self.to_bridge && self.is_for_a_device_that_is_down()
+    }
 }
 
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
+        if self.reset {
+            self.target.ask("heddle/drops-reset", &[])?;
+            return Ok(());
+        }
         let mut text = self.ask(0)?;
         let mut told: Told = serde_json::from_str(&text)?;
         if !self.follow {
             let of = match &self.port {
                 Some(port) => format!("DROPPED OF WHAT CAME IN BY {}", clean(port)),
-                None => "DROPPED SINCE THE START".to_owned(),
+                None => "DROPPED SINCE THE START OR RESET".to_owned(),
             };
-            return say::out(&if self.json { text } else { table(&told, &of) });
+            return say::out(&if self.json {
+                text
+            } else {
+                table(&told, &of, self.shows_all())
+            });
         }
         loop {
             std::thread::sleep(LOOK);
             text = self.ask(told.number)?;
             told = serde_json::from_str(&text)?;
-            if told.examples.is_empty() {
+            let shown = |e: &&Example| self.shows_all() || !e.is_ordinary();
+            if !told.examples.iter().any(|e| shown(&e)) {
                 continue;
             }
             if !self.json {
                 // The newest one first, as they come.
-                text = told.examples.iter().rev().map(one).collect();
+                text = told.examples.iter().rev().filter(shown).map(one).collect();
             }
             say::out(&text)?;
         }
+    }
+
+    /// With a port named, all that is known of it is wanted.
+    fn shows_all(&self) -> bool {
+        self.all || self.port.is_some()
     }
 
     fn ask(&self, since: u64) -> Result<String> {
@@ -118,7 +146,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn table(told: &Told, of: &str) -> String {
+fn table(told: &Told, of: &str, all: bool) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(out, "{of:<40} {:>16}", "PACKETS");
@@ -128,10 +156,19 @@ fn table(told: &Told, of: &str) -> String {
     for (reason, n) in &told.totals {
         let _ = writeln!(out, "{:<40} {n:>16}", clean(reason));
     }
+    let ordinary = told.examples.iter().filter(|e| !all && e.is_ordinary());
+    let ordinary: u64 = ordinary.map(|e| e.packets).sum();
+    if ordinary > 0 {
+        let _ = writeln!(
+            out,
+            "About {ordinary} of these were copies for bridges' own devices that are down (--all shows them)."
+        );
+    }
     // Copies for devices that are down are what a healthy switch drops, too.
     let (healthy, others): (Vec<_>, Vec<_>) = told
         .examples
         .iter()
+        .filter(|e| all || !e.is_ordinary())
         .partition(|e| e.is_for_a_device_that_is_down());
     for e in others.into_iter().chain(healthy) {
         out.push('\n');
@@ -199,7 +236,7 @@ mod tests {
             "trace": "ovs-appctl ofproto/trace 'in_port(1)'"}]}"#,
         )
         .unwrap();
-        let text = table(&told, "DROPPED SINCE THE START");
+        let text = table(&told, "DROPPED SINCE THE START", false);
         for wanted in [
             "drop_action_of_pipeline                                 7\n",
             "drop_action_of_pipeline at p?1: about 7 packets, the last one 0.2 s ago\n",
@@ -209,6 +246,20 @@ mod tests {
         ] {
             assert!(text.contains(wanted), "{wanted}{text}");
         }
+    }
+
+    #[test]
+    fn copies_for_bridges_that_are_down_are_a_line() {
+        let text = |to_bridge: bool| {
+            format!(
+                r#"{{"number": 3, "totals": {{"datapath_drop_tx_down": 7}}, "examples": [{{"reason": "datapath_drop_tx_down",
+                "number": 3, "port": "p1", "to": "br0", "to_bridge": {to_bridge}, "packets": 7, "at": 1.0, "age": 0.25,
+                "length": 60, "bytes": "00"}}]}}"#
+            )
+        };
+        let of = |to_bridge, all| table(&serde_json::from_str(&text(to_bridge)).unwrap(), "DROPPED", all);
+        assert!(of(true, false).contains("About 7 of these") && !of(true, false).contains("at p1"));
+        assert!(of(true, true).contains("at p1") && of(false, false).contains("at p1"));
     }
 
     #[test]

@@ -71,6 +71,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) if e.is::<say::Enough>() => ExitCode::SUCCESS,
+        Err(e) if e.is::<say::Faults>() => ExitCode::FAILURE,
         Err(e) => {
             eprintln!("heddle: {}", say::error(&e));
             ExitCode::FAILURE

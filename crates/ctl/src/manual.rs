@@ -27,7 +27,14 @@ impl Args {
             fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
             Ok(dir)
         };
-        clap_mangen::generate_to(crate::Cli::command(), dir("man1")?)?;
+        let man1 = dir("man1")?;
+        clap_mangen::generate_to(crate::Cli::command(), &man1)?;
+        for (name, _) in EXAMPLES.iter().filter(|(name, _)| !OF_MAN8.contains(name)) {
+            let path = man1.join(format!("{name}.1"));
+            let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            fs::write(&path, text + &examples(name))?;
+        }
+        page(&cni(), &dir("man8")?.join("heddle-cni.8"))?;
         let shells = [
             (Shell::Bash, dir("bash")?),
             (Shell::Zsh, dir("zsh")?),
@@ -52,10 +59,84 @@ impl Args {
     }
 }
 
+/// Pages of section 8; all others are of section 1.
+const OF_MAN8: [&str; 2] = ["heddled", "heddle-cni"];
+
+/// Examples by page: a line that says what for, and a command.
+#[rustfmt::skip]
+const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
+    ("heddle", &[
+        ("What the switch does now:", "heddle top"),
+        ("Why packets are dropped:", "heddle drops"),
+        ("What is wrong with the switch:", "heddle advise --live"),
+    ]),
+    ("heddle-advise", &[
+        ("What is wrong with the switch that runs; the status is 1 if something is:", "heddle advise --live"),
+        ("An attachment for a workload, from measurements of this machine:",
+            "heddle advise --results results.jsonl --pattern rr --connections 50 --sizes 200x1000 --policy"),
+    ]),
+    ("heddle-capture", &[
+        ("Packets of a port, into a file for Wireshark:", "heddle capture --port eth1 --write eth1.pcapng"),
+    ]),
+    ("heddle-drops", &[
+        ("What was dropped, and by which rule:", "heddle drops"),
+        ("Each new example, as it comes:", "heddle drops --follow"),
+        ("Begin to count anew:", "heddle drops --reset"),
+    ]),
+    ("heddle-measure", &[
+        ("Pods that are made for it, on three attachments:",
+            "heddle measure --between new --attachments veth,bridge,internal --out results.jsonl"),
+    ]),
+    ("heddle-report", &[("Tables of a file of measurements:", "heddle report results.jsonl")]),
+    ("heddle-top", &[("One look, as text:", "heddle top --once")]),
+    ("heddled", &[
+        ("In the place of ovs-vswitchd, in the background:", "heddled --pidfile --detach --log-file"),
+        ("Ask the daemon:", "ovs-appctl -t heddled version"),
+    ]),
+    ("heddle-cni", &[
+        ("Which versions it speaks:", "CNI_COMMAND=VERSION /opt/cni/bin/heddle-cni </dev/null"),
+        ("After a reboot, remove the ports of pods that are gone:", "heddle-cni sweep"),
+    ]),
+];
+
+/// The section with a page's examples, in roff.
+fn examples(page: &str) -> String {
+    let mut text = String::from(".SH EXAMPLES\n");
+    let of = EXAMPLES.iter().find(|(name, _)| *name == page);
+    for (what, command) in of.iter().flat_map(|(_, all)| all.iter()) {
+        let command = command.replace('\\', "\\\\").replace('-', "\\-");
+        text += &format!(".PP\n{what}\n.PP\n.nf\n.RS 4\n{command}\n.RE\n.fi\n");
+    }
+    text
+}
+
+/// The plug-in's command line. It is told by variables what to do.
+fn cni() -> Command {
+    Command::new("heddle-cni")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("gives pods a port of a bridge, as a plug-in of the Container Network Interface")
+        .long_about(
+            "A container runtime runs heddle-cni for each pod that comes or goes, with the variables CNI_COMMAND, \
+             CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_ARGS and CNI_PATH, and a network's configuration at \
+             standard input. It is a client of the Open_vSwitch database alone.",
+        )
+        .after_long_help(
+            "HEDDLE_CNI_DIRS names further directories, separated by colons, below which sockets, log files and the \
+             database's socket of a configuration may lie.",
+        )
+        .disable_help_subcommand(true)
+        .subcommand(
+            Command::new("sweep")
+                .about("Remove the ports of pods whose network namespaces are gone, as after a reboot")
+                .arg(Arg::new("DATABASE").help("Where the database is [default: unix:/var/run/openvswitch/db.sock]")),
+        )
+}
+
 fn page(command: &Command, path: &Path) -> Result<()> {
     let mut text = Vec::new();
     let man = clap_mangen::Man::new(command.clone()).section("8");
     man.render(&mut text)?;
+    text.extend(examples(command.get_name()).into_bytes());
     fs::write(path, text).with_context(|| path.display().to_string())
 }
 
@@ -127,11 +208,9 @@ fn daemon(help: &str) -> Command {
                 let end = long.find(['[', '=']).unwrap_or(long.len());
                 let (name, rest) = long.split_at(end);
                 arg = arg.long(keep(name.to_owned()));
-                if !rest.is_empty() {
-                    value = Some((
-                        rest.trim_matches(['[', ']', '=']).to_owned(),
-                        rest.starts_with('['),
-                    ));
+                let optional = rest.strip_prefix("[=").and_then(|r| r.strip_suffix(']'));
+                if let Some(name) = optional.or(rest.strip_prefix('=')) {
+                    value = Some((name.to_owned(), optional.is_some()));
                 }
             } else if let Some(short) = word.strip_prefix('-') {
                 // -vSPEC is said of --verbose too.
@@ -178,6 +257,40 @@ Logging options:
   --log-file[=FILE]       log to FILE
                           (default: x.log)
 ";
+
+    #[test]
+    fn values_are_whole() {
+        let command = daemon(
+            "Daemon options:\n  --user=USER[:GROUP]     run as them\n  --pidfile[=FILE]        a file\n",
+        );
+        let value = |long: &str| {
+            let arg = command
+                .get_arguments()
+                .find(|a| a.get_long() == Some(long))
+                .unwrap();
+            arg.get_value_names().unwrap()[0].to_string()
+        };
+        assert_eq!(
+            (value("user"), value("pidfile")),
+            ("USER[:GROUP]".into(), "FILE".into())
+        );
+    }
+
+    #[test]
+    fn each_example_has_a_page_and_is_understood() {
+        use clap::Parser as _;
+        for (name, all) in EXAMPLES.iter().filter(|(name, _)| !OF_MAN8.contains(name)) {
+            let command = crate::Cli::command();
+            let sub = name.strip_prefix("heddle-");
+            assert!(sub.is_none_or(|s| command.find_subcommand(s).is_some()), "{name}");
+            for (_, example) in *all {
+                let read = crate::Cli::try_parse_from(example.split(' '));
+                assert!(read.is_ok(), "{example}: {}", read.err().unwrap());
+            }
+        }
+        cni().debug_assert();
+        assert!(examples("heddle-cni").contains("heddle\\-cni sweep"));
+    }
 
     #[test]
     fn options_of_a_help_text() {

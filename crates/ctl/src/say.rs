@@ -16,6 +16,18 @@ impl fmt::Display for Enough {
 
 impl std::error::Error for Enough {}
 
+/// Something is wrong, and has been said on standard output. The program ends with status 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faults;
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("faults were found")
+    }
+}
+
+impl std::error::Error for Faults {}
+
 /// Writes to standard output, at once.
 ///
 /// # Errors

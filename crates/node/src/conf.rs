@@ -1,6 +1,7 @@
 //! The machine's description: a TOML file. `docs/node.md` is its schema.
 
 use anyhow::{Context, Result, bail, ensure};
+use heddle_sys::names::{is_absolute, is_device, is_plain};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -101,18 +102,13 @@ impl Conf {
             .flat_map(|b| [&b.name, &b.nic])
             .chain(conf.nic.iter().map(|n| &n.name));
         for name in devices {
-            let fits = |c: char| c.is_ascii_graphic() && c != '/';
-            ensure!(
-                !name.is_empty() && name.len() <= 15 && name.chars().all(fits) && !name.starts_with('.'),
-                "{name:?} is not a name of a device"
-            );
+            ensure!(is_device(name), "{name:?} is not a name of a device");
         }
         for module in &conf.modules {
-            let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-            ensure!(
-                !module.is_empty() && module.chars().all(fits),
-                "{module:?} is not a name of a module"
-            );
+            ensure!(is_plain(module), "{module:?} is not a name of a module");
+        }
+        if let Some(path) = conf.database.strip_prefix("unix:") {
+            ensure!(is_absolute(path), "database {path:?} is not an absolute path");
         }
         for bridge in &conf.bridge {
             ensure!(
@@ -198,6 +194,9 @@ mod tests {
             ("modules = 'x'", "invalid type"),
             ("module = ['x']", "unknown field"),
             ("modules = ['../x']", "module"),
+            ("modules = ['-r']", "module"),
+            ("database = 'unix:../db.sock'", "absolute path"),
+            ("[[nic]]\nname = 'all'", "name of a device"),
             ("[[bridge]]\nname = 'b'", "missing field"),
             ("[[bridge]]\nname = 'b'\nnic = 'eth0'", "check is missing"),
             (

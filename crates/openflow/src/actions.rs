@@ -14,8 +14,8 @@ mod raw;
 mod verify;
 
 pub use check::{CheckContext, check_actions, check_instructions};
-pub(crate) use decode::decode_list;
 pub use decode::enable_debug_actions;
+pub(crate) use decode::{MAX_DEPTH, decode_list};
 pub(crate) use encode::Encoder;
 pub(crate) use field::{pull_field_mask, put_field_mask};
 pub(crate) use instructions::{decode_instructions, encode_instructions};

@@ -378,6 +378,24 @@ fn instruction_texts() {
     assert_eq!(crate::text::parse_actions("drop", None), Ok(Vec::new()));
 }
 
+/// Lists in text nest as deep as in messages, whichever way a list is written.
+#[test]
+fn texts_that_nest_too_deeply_are_refused() {
+    let nested = |open: &str, close: &str, n: usize| {
+        let text = format!("{}output:1{}", open.repeat(n), close.repeat(n));
+        crate::text::parse_actions(&text, None)
+    };
+    for (open, close) in [("clone(", ")"), ("clone:", ""), ("ct(commit,exec(", "))")] {
+        for n in [65, 1000, 20_000] {
+            let error = nested(open, close, n).unwrap_err();
+            assert!(error.contains("64 levels deep"), "{open}: {error}");
+        }
+    }
+    assert!(nested("clone(", ")", 64).is_ok());
+    let text = format!("{}drop{}", "write_actions(".repeat(1000), ")".repeat(1000));
+    assert!(crate::text::parse_instructions(&text, None).is_err());
+}
+
 /// The entry of Nicira's second load starts right behind the subtype, not behind the usual padding; a round
 /// trip alone does not see the difference.
 #[test]

@@ -7,6 +7,7 @@
 mod drops;
 pub mod dummy;
 pub mod gro;
+mod limit;
 pub mod qos;
 pub mod segment;
 pub mod sum;

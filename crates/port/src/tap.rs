@@ -16,8 +16,9 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+use crate::limit::TxLimit;
 use crate::types::Request;
-use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
+use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
 use ctl::TapCtl;
 use heddle_sys::{TapLinks, TapOpen, TapQueue};
 use parking_lot::Mutex;
@@ -39,6 +40,7 @@ pub struct TapPort {
     /// Attached queues; the first is never detached.
     queues: Mutex<Vec<Arc<TapQueue>>>,
     ctl: Mutex<TapCtl>,
+    limit: Arc<TxLimit>,
 }
 
 impl TapPort {
@@ -62,6 +64,7 @@ impl TapPort {
             kept: false.into(),
             queues: Mutex::new(vec![first]),
             ctl: Mutex::new(ctl),
+            limit: Arc::default(),
         })
     }
     /// Has the device outlive this value, with `mark` for its alias.
@@ -184,7 +187,11 @@ impl Port for TapPort {
         let queues = self.queues.lock();
         let first = queues.first().expect("the first queue is never removed");
         let own = queues.get(worker % queues.len()).unwrap_or(first);
-        Ok(Box::new(TapTx::new(Arc::clone(own), Arc::clone(first))))
+        Ok(Box::new(TapTx::new(
+            Arc::clone(own),
+            Arc::clone(first),
+            Arc::clone(&self.limit),
+        )))
     }
     fn status(&self) -> PortStatus {
         PortStatus {
@@ -198,6 +205,9 @@ impl Port for TapPort {
     fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
         self.warn_of_queues(n_rxq(options));
         Ok(())
+    }
+    fn set_qos(&self, qos: Option<&QosConfig>) -> Result<(), PortError> {
+        self.limit.set_qos(&self.name, qos)
     }
     fn forget(&self) {
         if self.kept.swap(false, Ordering::Relaxed) {

@@ -224,6 +224,9 @@ impl Port for VhostPort {
         self.shared.set_admin(up);
         Ok(())
     }
+    fn set_qos(&self, qos: Option<&crate::QosConfig>) -> Result<(), PortError> {
+        self.shared.limit.set_qos(&self.shared.name, qos)
+    }
     fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
         if self.mode == Mode::Client && crate::types::is_vduse(options) {
             return Err(PortError::Config(format!(

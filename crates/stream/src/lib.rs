@@ -15,6 +15,7 @@
 
 mod active;
 mod address;
+mod limit;
 mod passive;
 mod tls;
 
@@ -22,7 +23,8 @@ mod tls;
 mod tests;
 
 pub use active::Active;
-pub use passive::{Acceptor, Incoming, Passive};
+pub use limit::{Pace, Slot, Slots};
+pub use passive::{Acceptor, Incoming, Passive, bind_unix};
 pub use tls::{Settings, Tls};
 
 pub use heddle_sys::errno_text;

@@ -3,9 +3,13 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::{MethodError, Stream, Tls, address};
@@ -74,8 +78,38 @@ fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     }
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => UnixListener::bind(path),
+        _ => UnixListener::from_std(bind_unix(path)?),
     }
+}
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 256;
+
+/// Makes a listening socket at `path`, for its owner and group only, whatever mask the process has. A path
+/// that is too long for a socket's address is reached through its directory's descriptor.
+///
+/// # Errors
+/// What the system says, such as that there is a file already.
+pub fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // On Linux the descriptor's mode becomes the file's mode, less the mask.
+    fchmod(&fd, Mode::from_raw_mode(0o770))?;
+    match SocketAddrUnix::new(path) {
+        Ok(address) => bind(&fd, &address)?,
+        Err(Errno::NAMETOOLONG) => {
+            let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+            let dir = std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?;
+            let short = Path::new("/proc/self/fd")
+                .join(dir.as_raw_fd().to_string())
+                .join(name);
+            bind(&fd, &SocketAddrUnix::new(&short)?)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    listen(&fd, BACKLOG)?;
+    heddle_sys::left_sockets::made(path);
+    Ok(fd.into())
 }
 
 fn listen_tcp(at: SocketAddr) -> io::Result<TcpListener> {

@@ -10,10 +10,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use rustix::process::{Flock, FlockType, Pid, fcntl_getlk};
 
 use crate::vlog::errno_text;
@@ -56,6 +56,7 @@ impl Pidfile {
             .read(true)
             .append(true)
             .create(true)
+            .custom_flags(OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed())
             .open(&temporary)
             .map_err(|error| format!("{shown}: create failed ({})", errno_text(&error)))?;
         try_lock(&file)

@@ -35,7 +35,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             print!("{text}");
             return ExitCode::SUCCESS;
         }
-        Ok(Parsed::Run(options)) => configure_log(&options).and_then(|()| daemon(*options)),
+        Ok(Parsed::Run(options)) => {
+            heddle_sys::files::keep_others_out();
+            configure_log(&options).and_then(|()| daemon(*options))
+        }
         Err(error) => Err(error),
     };
     match result {
@@ -154,6 +157,7 @@ async fn serve(options: Arc<Options>, exit: Exit, daemon: daemonize::Daemon) -> 
     tokio::spawn(coverage::sampler());
     tokio::spawn(memory::watch(memory.clone()));
 
+    remove_left_sockets();
     let server = match control_socket(&options) {
         None => None,
         Some(path) => {
@@ -166,7 +170,7 @@ async fn serve(options: Arc<Options>, exit: Exit, daemon: daemonize::Daemon) -> 
             })?;
             exit::remove_at_exit(&path);
             if options.control_socket == ControlSocket::Default {
-                add_alias(&path, &options, &format!(".{}.ctl", id()));
+                add_alias(&dirs::rundir(), &path, &options, &format!(".{}.ctl", id()));
             }
             Some(server)
         }
@@ -199,10 +203,30 @@ fn control_socket(options: &Options) -> Option<PathBuf> {
 fn make_pidfile(path: &Path, options: &Options) -> Result<Pidfile, String> {
     let pidfile = Pidfile::create(path, options.overwrite_pidfile)?;
     exit::remove_at_exit(path);
-    if options.pidfile_is_default {
-        add_alias(path, options, ".pid");
+    // `ovs-appctl -t heddled` looks in the run directory, wherever the file is.
+    let rundir = dirs::rundir();
+    if options.pidfile_is_default || rundir.is_dir() {
+        add_alias(&rundir, path, options, ".pid");
     }
     Ok(pidfile)
+}
+
+/// The file of the run directory that lists the sockets that the daemon made.
+const SOCKETS_FILE: &str = "heddled.sockets";
+
+/// Removes sockets of ports and bridges that a daemon before this one made. Those that are needed are made
+/// anew.
+fn remove_left_sockets() {
+    match heddle_sys::left_sockets::start(&dirs::rundir().join(SOCKETS_FILE)) {
+        Ok(gone) => {
+            for path in gone {
+                log::info!(target: "vswitchd", "{}: removed, an earlier daemon left it", path.display());
+            }
+        }
+        Err(error) => {
+            log::debug!(target: "vswitchd", "{SOCKETS_FILE}: {}", vlog::errno_text(&error));
+        }
+    }
 }
 
 /// Removes control sockets at which nobody listens, and their second names: daemons of this name that were
@@ -233,13 +257,17 @@ fn remove_stale_sockets(options: &Options) {
     }
 }
 
-/// Gives a file in the run directory its second name, as a symbolic link. Only a link that is in the way is
+/// Gives a file its second name in the run directory, as a symbolic link. Only a link that is in the way is
 /// replaced.
-fn add_alias(path: &Path, options: &Options, suffix: &str) {
-    let (Some(alias), Some(target)) = (&options.names.alias, path.file_name()) else {
+fn add_alias(rundir: &Path, path: &Path, options: &Options, suffix: &str) {
+    let Some(alias) = &options.names.alias else {
         return;
     };
-    let link = path.with_file_name(format!("{alias}{suffix}"));
+    let link = rundir.join(format!("{alias}{suffix}"));
+    let target = path.strip_prefix(rundir).unwrap_or(path);
+    if link == path {
+        return;
+    }
     if fs::symlink_metadata(&link).is_ok_and(|meta| meta.is_symlink()) {
         // If this fails, so does making the link, which is reported.
         let _ = fs::remove_file(&link);

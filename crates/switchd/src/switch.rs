@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use crate::cli::Options;
 use crate::give_back::{GiveBack, Sizes};
 use crate::metrics::EndPoints;
-use crate::reconcile::{Inventory, datapath_name};
+use crate::reconcile::{Inventory, WithoutEffect, datapath_name};
 use crate::watch::capture::Captures;
 use crate::watch::drops::Drops;
 
@@ -72,6 +72,8 @@ pub struct Switch {
     pub(crate) carriers: RwLock<HashMap<Arc<str>, bool>>,
     /// Counts changes of the inventory.
     pub(crate) inventory_changes: AtomicU64,
+    /// Settings of the database that nothing carries out.
+    pub(crate) without_effect: Mutex<Vec<WithoutEffect>>,
     /// Raised by ports whose state changes by itself (a virtual machine came or went).
     pub(crate) ports_changed: Arc<tokio::sync::Notify>,
     /// Raised when `Interface.bfd_status` is to be written.
@@ -136,6 +138,7 @@ impl Switch {
             inventory: RwLock::default(),
             carriers: RwLock::default(),
             inventory_changes: AtomicU64::default(),
+            without_effect: Mutex::default(),
             ports_changed: Arc::default(),
             sessions_changed: Arc::default(),
             drops: Drops::default(),

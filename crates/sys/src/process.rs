@@ -75,6 +75,11 @@ pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
     Ok((soft, want))
 }
 
+/// The number of descriptors that this process may have open (`RLIMIT_NOFILE`).
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// The number of threads of this process, as the kernel counts them.
 ///
 /// # Errors

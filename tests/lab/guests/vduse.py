@@ -192,7 +192,7 @@ def scenario_beside(lab):
 
 
 # What a command of the plug-in needs to find; the pods' files are the guest's own.
-CNI = "NETCONFPATH=/run/net.d CNI_PATH=/run/bin"
+CNI = f"HEDDLE_CNI_DIRS={RUN} NETCONFPATH=/run/net.d CNI_PATH=/run/bin"
 
 
 def plug_ins(p, name, *plugins):
@@ -203,7 +203,7 @@ def plug_ins(p, name, *plugins):
     p.put(f"/run/net.d/{name}.conflist", json.dumps({"cniVersion": "1.0.0", "name": name, "plugins": plugins}))
 
 
-OWN = {"type": "heddle-cni", "bridge": "br-int", "kind": "auto", "database": f"unix:{RUN}/db.sock", "timeoutSeconds": 120, "logFile": "/run/cni.log"}
+OWN = {"type": "heddle-cni", "bridge": "br-int", "kind": "auto", "database": f"unix:{RUN}/db.sock", "timeoutSeconds": 120, "logFile": "/var/log/heddle/cni.log"}
 
 
 @limit(900)
@@ -219,7 +219,7 @@ def scenario_twenty_by_cnitool(lab):
     p.run("cat /proc/uptime >/run/t1")
     said = p.run("cat /run/add-*")
     assert said.count("status 0") == 20, said
-    assert p.run("cat /run/cni.log").count("kind vduse") == 20
+    assert p.run("cat /var/log/heddle/cni.log").count("kind vduse") == 20
     addresses = [re.search(r'"address": "([\d.]+)/24"', p.run(f"cat /run/add-p{i}")).group(1) for i in (1, 20)]
     assert "virtio_net" in p.run("ip netns exec p7 ethtool -i eth0")
     p.meet("p7", addresses[0])

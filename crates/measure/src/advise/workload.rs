@@ -6,7 +6,7 @@
 
 use crate::attach::{ATTACHMENTS, Attachment};
 use crate::load::{Pattern, Transport};
-use crate::report::{Metric, compare, figure};
+use crate::report::{Metric, bounds, compare, figure};
 use crate::results::{Case, Results};
 use crate::runner::NOISY_SHARE;
 use crate::stats::{interval, mean};
@@ -210,14 +210,12 @@ pub fn advise(results: Option<&Results>, w: &Workload) -> String {
     for (other, ..) in candidates.iter().skip(1) {
         let line = match compare(results, w.metric, case, best, other, confidence) {
             Some(r) if r.low > 1.0 => {
-                format!(
-                    "{:.2} times as good as {other} ({:.2} to {:.2})",
-                    r.ratio, r.low, r.high
-                )
+                format!("{:.2} times as good as {other} ({})", r.ratio, bounds(&r))
             }
             Some(r) => format!(
-                "not surely better than {other}: {:.2} times ({:.2} to {:.2})",
-                r.ratio, r.low, r.high
+                "not surely better than {other}: {:.2} times ({})",
+                r.ratio,
+                bounds(&r)
             ),
             None => format!("{other} was measured too seldom to compare"),
         };

@@ -9,6 +9,6 @@ mod tests;
 mod verdict;
 
 pub use html::{page, plots};
-pub(crate) use table::figure;
 pub use table::{against, text};
+pub(crate) use table::{bounds, figure};
 pub use verdict::{Beats, Metric, Verdict, beats, compare};

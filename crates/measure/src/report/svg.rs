@@ -9,10 +9,21 @@ const LEFT: f64 = 70.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 48.0;
 const RIGHT: f64 = 150.0;
-/// Colours that people with colour blindness tell apart (Okabe and Ito), then again.
-const COLOURS: [&str; 8] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933",
+/// Colours that people with colour blindness tell apart (Okabe and Ito), then more of that kind (Tol).
+const COLOURS: [&str; 18] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933", "#332288",
+    "#882255", "#117733", "#ddcc77", "#88ccee", "#cc6677", "#44aa99", "#aa4499", "#888888", "#663300",
 ];
+/// Lines with colours of the second kind are dashed.
+const PLAIN: usize = 8;
+
+fn dashes(i: usize) -> &'static str {
+    if i % COLOURS.len() < PLAIN {
+        ""
+    } else {
+        " stroke-dasharray=\"6 3\""
+    }
+}
 
 /// Points with a name.
 pub(super) struct Line {
@@ -168,11 +179,20 @@ pub(super) fn lines(title: &str, x: &str, y: &str, lines: &[Line], log: (bool, b
     let points = || lines.iter().flat_map(|l| l.points.iter());
     let x_axis = Axis::of(points().map(|p| p.0), log.0);
     let y_axis_ = Axis::of(points().map(|p| p.1), log.1);
-    let mut out = begin(title, x, y);
-    y_axis(&mut out, &y_axis_);
     let mut ticks: Vec<f64> = points().map(|p| p.0).collect();
     ticks.sort_by(f64::total_cmp);
     ticks.dedup();
+    if let [only] = ticks[..] {
+        // Lines of one point would be dots one above the other.
+        let at_zero = |l: &Line| Line {
+            name: l.name.clone(),
+            points: l.points.iter().map(|(_, y)| (0.0, *y)).collect(),
+        };
+        let columns: Vec<Line> = lines.iter().map(at_zero).collect();
+        return bars(title, y, &[format!("{} {x}", short(only))], &columns);
+    }
+    let mut out = begin(title, x, y);
+    y_axis(&mut out, &y_axis_);
     if ticks.len() > 8 {
         ticks = x_axis.ticks();
     }
@@ -195,7 +215,8 @@ pub(super) fn lines(title: &str, x: &str, y: &str, lines: &[Line], log: (bool, b
         }
         let _ = writeln!(
             out,
-            "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"
+            "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{}/>",
+            dashes(i)
         );
     }
     legend(&mut out, lines.iter().map(|l| l.name.clone()));

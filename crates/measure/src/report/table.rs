@@ -6,6 +6,9 @@ use crate::runner::NOISY_SHARE;
 use crate::stats::{interval, mean};
 use std::fmt::Write as _;
 
+/// An interval whose upper end is this many times the lower one says nothing.
+const MAX_INTERVAL: f64 = 100.0;
+
 /// A figure with three digits that say something.
 pub(crate) fn figure(v: f64) -> String {
     match v.abs() {
@@ -118,9 +121,19 @@ pub(super) fn notes(results: &Results, confidence: f64) -> Vec<String> {
     notes
 }
 
-/// One line per pair: "A beats B in n of m cases by >= 10 %".
+/// How sure a ratio is, as text. The ends of an interval of two noisy series say nothing.
+pub(crate) fn bounds(r: &crate::stats::Ratio) -> String {
+    if r.high / r.low > MAX_INTERVAL {
+        "too few or too noisy series to say how sure".to_owned()
+    } else {
+        format!("{:.2} to {:.2}", r.low, r.high)
+    }
+}
+
+/// One line per pair that differs: "A beats B in n of m cases by >= 10 %", and one for all others.
 pub(super) fn pairs(results: &Results, metric: Metric, margin: f64, confidence: f64) -> Vec<String> {
     let all = beats(results, metric, margin, confidence);
+    let (all, alike): (Vec<_>, Vec<_>) = all.into_iter().partition(|b| b.wins > 0);
     let line = |b: &super::Beats| {
         let lost = match b.losses {
             0 => String::new(),
@@ -135,7 +148,18 @@ pub(super) fn pairs(results: &Results, metric: Metric, margin: f64, confidence: 
             margin * 100.0
         )
     };
-    all.iter().map(line).collect()
+    let rest = match (alike.len(), all.is_empty()) {
+        (0, _) => None,
+        (n, true) => Some(format!(
+            "none of {n} pairs differs surely by >= {:.0} % in any case",
+            margin * 100.0
+        )),
+        (n, false) => Some(format!(
+            "{n} more pairs do not differ surely by >= {:.0} % in any case",
+            margin * 100.0
+        )),
+    };
+    all.iter().map(line).chain(rest).collect()
 }
 
 /// The whole report for a terminal.
@@ -204,7 +228,7 @@ pub fn against(new: &Results, old: &Results, metric: Metric, margin: f64) -> (St
                 format!("{contender}, {}", case.name()),
                 cell(&metric.values(old, contender, &case), confidence),
                 cell(&metric.values(new, contender, &case), confidence),
-                format!("{:.2} ({:.2} to {:.2})", r.ratio, r.low, r.high),
+                format!("{:.2} ({})", r.ratio, bounds(&r)),
                 word.to_owned(),
             ]);
         }

@@ -75,6 +75,45 @@ fn a_difference_within_the_noise_is_none() {
 }
 
 #[test]
+fn pairs_that_do_not_differ_are_one_line() {
+    let mut results = Results::default();
+    for contender in 0..12 {
+        for (round, v) in [(1, 100.0), (2, 101.0), (3, 99.0)] {
+            let name = format!("c{contender}");
+            results.series.push(series(&name, &case(4), round, v));
+        }
+    }
+    let text = text(&results, &[Metric::Speed], 0.1);
+    assert!(
+        text.contains("none of 66 pairs differs surely by >= 10 % in any case"),
+        "{text}"
+    );
+    assert!(!text.contains(" in 0 of "), "{text}");
+    // Each contender has its own colour, and one number of connections gives columns, not dots.
+    let plots = plots(&results);
+    let (_, speed) = plots.iter().find(|(name, _)| name.starts_with("speed")).unwrap();
+    let fills: std::collections::BTreeSet<&str> =
+        speed.split("fill=\"#").skip(1).map(|rest| &rest[..6]).collect();
+    assert!(
+        fills.len() == 12 && speed.contains("4 connections") && !speed.contains("<circle"),
+        "{speed}"
+    );
+}
+
+#[test]
+fn an_interval_that_says_nothing_is_not_printed() {
+    let of = |low, high| {
+        super::bounds(&crate::stats::Ratio {
+            ratio: 1.0,
+            low,
+            high,
+        })
+    };
+    assert_eq!(of(0.9, 1.1), "0.90 to 1.10");
+    assert!(of(0.0, 220_453_987.83).contains("too few or too noisy"));
+}
+
+#[test]
 fn an_upgrade_is_judged() {
     let old = made_up();
     let mut new = old.clone();

@@ -205,6 +205,7 @@ async fn attempt(
         socket,
         config.probe,
         Some(peer),
+        None,
     ));
     tokio::select! {
         end = &mut serving => return end,

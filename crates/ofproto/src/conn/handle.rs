@@ -90,6 +90,9 @@ impl Peer {
                     }
                 }
             }
+            Message::Resume(p) if !self.parties().is_own(&p.continuation) => {
+                return Err(ErrorKind::ResumeStale.into());
+            }
             Message::Unsupported(u) => return Err(u.error.kind.into()),
             other => {
                 self.ask(version, xid, &other)?;

@@ -4,12 +4,12 @@
 use super::Manager;
 use super::session::Kind;
 use super::stream::serve;
-use heddle_stream::{Acceptor, Incoming, Passive, Stream};
+use heddle_stream::{Acceptor, Pace, Passive, Slots};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
@@ -54,55 +54,80 @@ impl Drop for Listener {
     }
 }
 
+/// Connections of callers by Unix sockets, and by the network, are each at most this part of the process's
+/// descriptors. So neither keeps the other out, nor ports from being opened.
+const PART: u64 = 6;
+/// A caller that says no HELLO for this long gives its place to another one, if all are taken.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The places of callers by Unix sockets, or of those by the network, of all bridges together.
+fn slots(by_network: bool) -> &'static Slots {
+    static SLOTS: [OnceLock<Slots>; 2] = [OnceLock::new(), OnceLock::new()];
+    let [unix, network] = &SLOTS;
+    let slots = if by_network { network } else { unix };
+    slots.get_or_init(|| Slots::part(PART))
+}
+
 async fn accept(manager: Arc<Manager>, acceptor: Acceptor, probe: Option<Duration>) {
     /// Callers since the start, by whose number the log tells them apart.
     static CALLERS: AtomicU64 = AtomicU64::new(0);
-    let method = if acceptor.address().is_some() {
-        "tcp"
-    } else {
-        "unix"
-    };
+    let by_network = acceptor.address().is_some();
+    let method = if by_network { "tcp" } else { "unix" };
+    let slots = slots(by_network);
+    let mut pace = Pace::default();
     let mut opening = Opening::default();
     let mut connections = JoinSet::new();
+    let acceptor = &acceptor;
+    let next = move || async move { Ok((slots.take().await, acceptor.accept().await?)) };
     loop {
         tokio::select! {
-            accepted = acceptor.accept() => match accepted {
-                Ok(incoming) => opening.add(incoming),
-                Err(e) => {
-                    // Out of descriptors, most likely: wait for some to come free.
-                    log::warn!(target: "ofproto", per_min = 5, burst = 5; "accept failed: {e}");
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                }
-            },
-            Some(opened) = opening.tasks.join_next() => {
-                // A handshake that failed has been logged, and one that was given up says nothing.
-                if let Ok(Ok(socket)) = opened {
-                    let name = format!("{method}#{}", CALLERS.fetch_add(1, Relaxed));
-                    connections.spawn(serve(manager.clone(), Kind::Service, name, socket, probe, None));
-                }
-            }
+            biased;
             Some(_) = connections.join_next() => {}
+            (slot, incoming) = pace.accept("ofproto", next) => {
+                let manager = manager.clone();
+                let handshake = opening.ticket();
+                let task = connections.spawn(async move {
+                    // The last to be dropped, after the socket.
+                    let _slot = slot;
+                    // A handshake that failed has been logged.
+                    let Ok(socket) = incoming.open().await else { return };
+                    handshake.store(true, Relaxed);
+                    let name = format!("{method}#{}", CALLERS.fetch_add(1, Relaxed));
+                    let crowd = Some((slots, HELLO_TIMEOUT));
+                    serve(manager, Kind::Service, name, socket, probe, None, crowd).await;
+                });
+                opening.add(task);
+            }
         }
     }
 }
 
-/// Callers whose handshake is not done. There are never many: the oldest gives way, so that neither
-/// descriptors run out nor anybody new is kept out by those who say nothing.
+/// Callers whose handshake is not done. There are never many: the oldest gives way, so that callers that
+/// say nothing keep no new one out.
 #[derive(Default)]
 struct Opening {
-    tasks: JoinSet<io::Result<Box<dyn Stream>>>,
-    /// Oldest first; some may be done.
-    order: VecDeque<AbortHandle>,
+    /// Oldest first, with whether the handshake is done.
+    order: VecDeque<(AbortHandle, Arc<AtomicBool>)>,
+    next: Arc<AtomicBool>,
 }
 
 impl Opening {
-    fn add(&mut self, incoming: Incoming) {
-        self.order.push_back(self.tasks.spawn(incoming.open()));
+    /// What the next task sets when its handshake is done.
+    fn ticket(&mut self) -> Arc<AtomicBool> {
+        self.next = Arc::default();
+        self.next.clone()
+    }
+
+    /// The task that has the last ticket.
+    fn add(&mut self, task: AbortHandle) {
+        self.order.push_back((task, self.next.clone()));
         if self.order.len() > MAX_OPENING {
-            self.order.retain(|task| !task.is_finished());
+            self.order
+                .retain(|(task, done)| !done.load(Relaxed) && !task.is_finished());
         }
         if self.order.len() > MAX_OPENING
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((oldest, done)) = self.order.pop_front()
+            && !done.load(Relaxed)
         {
             oldest.abort();
         }

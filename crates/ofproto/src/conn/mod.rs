@@ -24,6 +24,7 @@ mod manager;
 mod monitors;
 mod multipart;
 mod outbox;
+mod seal;
 mod session;
 mod stream;
 mod tally;

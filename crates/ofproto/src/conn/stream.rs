@@ -3,6 +3,7 @@
 use super::Manager;
 use super::session::{Kind, Next, Peer};
 use heddle_openflow::{Message, frame_len};
+use heddle_stream::Slots;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -47,7 +48,8 @@ pub(super) enum End {
 }
 
 /// Serves one connection, which the log calls `name`, until it ends. `up` becomes true when the version is
-/// negotiated.
+/// negotiated. `crowd`: where all slots are taken, the connection ends unless it has said HELLO within that
+/// time.
 pub(super) async fn serve<S>(
     manager: Arc<Manager>,
     kind: Kind,
@@ -55,6 +57,7 @@ pub(super) async fn serve<S>(
     socket: S,
     probe: Option<Duration>,
     up: Option<&watch::Sender<Option<Arc<Peer>>>>,
+    crowd: Option<(&Slots, Duration)>,
 ) -> End
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
@@ -69,6 +72,7 @@ where
         end = read(&peer, reader, probe, up) => end,
         end = write(&peer, &mut writer) => return end,
         () = peer.cut_off() => return End::Unread,
+        () = unwanted(&peer, crowd) => return End::Silent,
     };
     // The last words, such as why there is no version in common.
     peer.outbox.close();
@@ -77,6 +81,22 @@ where
         log::debug!(target: "ofproto", "the peer did not take the last messages");
     }
     end
+}
+
+/// Ends when the connection has said no HELLO for some time and others wait for its slot.
+async fn unwanted(peer: &Peer, crowd: Option<(&Slots, Duration)>) {
+    if let Some((slots, patience)) = crowd {
+        tokio::time::sleep(patience).await;
+        while peer.version().is_none() {
+            if slots.is_full() {
+                log::warn!(target: "ofproto", per_min = 5, burst = 5;
+                    "a connection that said no HELLO was closed: all places were taken");
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+    std::future::pending().await
 }
 
 /// Waits for the peer as long as that is by the switch's clock, which tests move.

@@ -2,6 +2,7 @@
 
 use super::monitors::{Monitors, PAUSE_BYTES};
 use super::outbox::Sort;
+use super::seal::Parties;
 use super::session::{MAX_PACKET_INS, Peer};
 use crate::bridge::{Event, PortChanged};
 use crate::event::PacketInEvent;
@@ -90,6 +91,14 @@ impl Peer {
         }
     }
 
+    /// The parties of the continuations that this connection is sent.
+    pub(super) fn parties(&self) -> Parties {
+        Parties {
+            bridge: self.manager.bridge.id,
+            connection: self.id,
+        }
+    }
+
     fn packet_in(&self, p: &PacketInEvent) {
         let (version, format, max_len) = {
             let w = self.wishes.lock();
@@ -113,7 +122,10 @@ impl Peer {
         message.format = format;
         if let (PacketInFormat::Nxt2, Some(c)) = (format, &p.continuation) {
             match heddle_openflow::encode_continuation(version, c) {
-                Ok(bytes) => message.continuation = bytes,
+                Ok(mut bytes) => {
+                    self.parties().sign(&mut bytes);
+                    message.continuation = bytes;
+                }
                 Err(e) => log::warn!(target: "ofproto", "a paused packet cannot be resumed: {e}"),
             }
         }

@@ -7,7 +7,8 @@ use crate::bridge::{BridgeConfig, Event, FailMode};
 use crate::event::PacketInEvent;
 use heddle_flow::Match;
 use heddle_openflow::message::{
-    FlowMod, FlowModCommand, Hello, PacketIn, PacketInFormat, PacketInReason, Role, RoleRequest, SwitchConfig,
+    Continuation, FlowMod, FlowModCommand, Hello, PacketIn, PacketInFormat, PacketInReason, Role,
+    RoleRequest, SwitchConfig,
 };
 use heddle_openflow::{
     DecodeContext, ErrorKind, InstructionSet, Message, Version, decode, encode, frame_len,
@@ -37,7 +38,15 @@ fn manager(versions: &[Version]) -> (Arc<Ofproto>, Arc<Manager>) {
 impl Client {
     fn connect(m: &Arc<Manager>, kind: Kind) -> Self {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
-        tokio::spawn(stream::serve(m.clone(), kind, "test".into(), theirs, None, None));
+        tokio::spawn(stream::serve(
+            m.clone(),
+            kind,
+            "test".into(),
+            theirs,
+            None,
+            None,
+            None,
+        ));
         Self {
             socket: ours,
             buffer: Vec::new(),
@@ -308,6 +317,51 @@ async fn fragments_are_not_put_together() {
             "{asked:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_continuation_is_taken_back_from_the_connection_that_has_it_only() {
+    let (of, m) = manager(&Version::ALL);
+    let other = Manager::new(of.add_bridge("br1", BridgeConfig::default()), Arc::default());
+    let v = Version::V13;
+    let mut clients = Vec::new();
+    for manager in [&m, &other] {
+        let mut c = Client::greeted(manager, Kind::Controller, v).await;
+        c.send(v, 2, &Message::SetPacketInFormat(PacketInFormat::Nxt2))
+            .await;
+        c.quiet(v).await;
+        let Event::PacketIn(event) = packet_in(0, PacketInReason::Action) else {
+            unreachable!()
+        };
+        let mut event = (*event).clone();
+        let mut bridge = [0; 16];
+        bridge[8..].copy_from_slice(&manager.bridge().id.to_be_bytes());
+        event.continuation = Some(Continuation {
+            bridge,
+            ..Continuation::default()
+        });
+        manager.bridge().emit(&[Event::PacketIn(Arc::new(event))]);
+        let Some(Message::PacketIn(packet)) = c.receive().await else {
+            panic!("no packet-in")
+        };
+        clients.push((c, packet));
+    }
+    let [(mine, packet), (theirs, foreign)] = &mut clients[..] else {
+        unreachable!()
+    };
+    // Another controller's; its own with the other bridge's number; a changed byte.
+    let mut moved = packet.clone();
+    moved.continuation[12..20].copy_from_slice(&other.bridge().id.to_be_bytes());
+    let mut changed = packet.clone();
+    changed.continuation[4] ^= 1;
+    for forged in [foreign.clone(), moved, changed] {
+        mine.send(v, 3, &Message::Resume(forged)).await;
+        assert_eq!(mine.error().await, ErrorKind::ResumeStale);
+    }
+    theirs.send(v, 3, &Message::Resume(packet.clone())).await;
+    assert_eq!(theirs.error().await, ErrorKind::ResumeStale);
+    mine.send(v, 4, &Message::Resume(packet.clone())).await;
+    mine.quiet(v).await;
 }
 
 #[tokio::test]

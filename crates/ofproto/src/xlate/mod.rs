@@ -143,6 +143,10 @@ impl Pipeline {
     pub fn set_megaflows(&self, on: bool) {
         self.exact.store(!on, Relaxed);
     }
+    /// Whether rules are being restored after a restart, and packets are dropped meanwhile.
+    pub fn is_restoring(&self) -> bool {
+        self.restoring.load(Relaxed)
+    }
     /// Whether rules are being restored after a restart. Some of them would let packets pass that all of them
     /// do not. What a controller sends itself goes out.
     pub fn set_restoring(&self, on: bool) {

@@ -15,8 +15,9 @@ use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::version::Version;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// How deep actions may nest (clone in clone). A 64 KiB message could nest 4,000 deep; nobody means that.
-const MAX_DEPTH: u8 = 64;
+/// How deep actions may nest (clone in clone), in messages and in text. A 64 KiB message could nest 4,000
+/// deep, which no controller means.
+pub(crate) const MAX_DEPTH: u8 = 64;
 
 static DEBUG_ACTIONS: AtomicBool = AtomicBool::new(false);
 

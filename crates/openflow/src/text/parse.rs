@@ -3,6 +3,7 @@
 //! Errors are sentences for a person.
 
 use crate::action::{Action, ControllerAction, FieldId, Instruction, InstructionSet, Port, Subfield};
+use crate::actions::MAX_DEPTH;
 use heddle_flow::field::port_to_32;
 use heddle_flow::text::{PortNumbers, key_values, parse_int, parse_port, parse_value};
 use std::net::Ipv4Addr;
@@ -12,12 +13,12 @@ use std::net::Ipv4Addr;
 /// # Errors
 /// A sentence for a person.
 pub fn parse_actions(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Vec<Action>, String> {
-    action_list(s, ports)
+    action_list(s, ports, 0)
 }
 
-/// See [`parse_actions`].
-pub(super) fn action_list(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Vec<Action>, String> {
-    let set = parse_instructions(s, ports)?;
+/// See [`parse_actions`]; the list is in this many others.
+pub(super) fn action_list(s: &str, ports: Option<PortNumbers<'_>>, depth: u8) -> Result<Vec<Action>, String> {
+    let set = instructions(s, ports, depth)?;
     match set.0.as_slice() {
         [] => Ok(Vec::new()),
         [Instruction::Apply(actions)] => Ok(actions.clone()),
@@ -30,6 +31,14 @@ pub(super) fn action_list(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Vec
 /// # Errors
 /// A sentence for a person.
 pub fn parse_instructions(s: &str, ports: Option<PortNumbers<'_>>) -> Result<InstructionSet, String> {
+    instructions(s, ports, 0)
+}
+
+/// See [`parse_instructions`]. Lists nest as deep as they may in messages: each level takes machine stack.
+fn instructions(s: &str, ports: Option<PortNumbers<'_>>, depth: u8) -> Result<InstructionSet, String> {
+    if depth > MAX_DEPTH {
+        return Err(format!("actions are nested more than {MAX_DEPTH} levels deep"));
+    }
     let mut actions = Vec::new();
     let mut others = Vec::new();
     let mut drop = false;
@@ -38,7 +47,7 @@ pub fn parse_instructions(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Ins
             "drop" => drop = true,
             "meter" => others.push(Instruction::Meter(int(value)?)),
             "clear_actions" => others.push(Instruction::Clear),
-            "write_actions" => others.push(Instruction::Write(parse_actions(value, ports)?)),
+            "write_actions" => others.push(Instruction::Write(action_list(value, ports, depth + 1)?)),
             "write_metadata" => {
                 let (v, m) = value.split_once('/').unwrap_or((value, ""));
                 let mask = if m.is_empty() { u64::MAX } else { int(m)? };
@@ -46,7 +55,7 @@ pub fn parse_instructions(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Ins
             }
             "goto_table" => others.push(Instruction::Goto(int(value)?)),
             "apply_actions" => return Err("apply_actions is the default instruction".into()),
-            name => actions.push(action(name, key, value, ports)?),
+            name => actions.push(action(name, key, value, ports, depth)?),
         }
     }
     if drop && !(actions.is_empty() && others.is_empty()) {
@@ -119,7 +128,13 @@ pub(super) fn hex(s: &str) -> Result<Vec<u8>, String> {
     Ok(pairs.iter().map(|[hi, lo]| hi << 4 | lo).collect())
 }
 
-fn action(name: &str, key: &str, value: &str, ports: Option<PortNumbers<'_>>) -> Result<Action, String> {
+fn action(
+    name: &str,
+    key: &str,
+    value: &str,
+    ports: Option<PortNumbers<'_>>,
+    depth: u8,
+) -> Result<Action, String> {
     Ok(match name {
         "output" => output(value, ports)?,
         "controller" => controller(value)?,
@@ -195,7 +210,7 @@ fn action(name: &str, key: &str, value: &str, ports: Option<PortNumbers<'_>>) ->
         "pop_mpls" => Action::PopMpls(int(value)?),
         "set_tunnel" | "set_tunnel64" => Action::SetTunnel(int(value)?),
         "resubmit" => resubmit(value, ports)?,
-        "clone" => Action::Clone(parse_actions(value, ports)?),
+        "clone" => Action::Clone(action_list(value, ports, depth + 1)?),
         "note" => {
             // The wire form is a multiple of eight bytes long, ten of which are its header.
             let mut bytes = hex(value)?;
@@ -203,7 +218,10 @@ fn action(name: &str, key: &str, value: &str, ports: Option<PortNumbers<'_>>) ->
             Action::Note(bytes)
         }
         "exit" => Action::Exit,
-        _ => match (super::read::extension(name, value, ports), read_port(key, ports)) {
+        _ => match (
+            super::read::extension(name, value, ports, depth),
+            read_port(key, ports),
+        ) {
             (Some(extension), _) => extension?,
             (None, Some(port)) => Action::Output { port, max_len: 0 },
             (None, None) => return Err(format!("unknown action {key}")),

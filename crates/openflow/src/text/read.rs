@@ -13,7 +13,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 type Ports<'a> = Option<PortNumbers<'a>>;
 
 /// The action of this name, if it is one of those read here.
-pub(super) fn extension(name: &str, value: &str, ports: Ports<'_>) -> Option<Result<Action, String>> {
+pub(super) fn extension(
+    name: &str,
+    value: &str,
+    ports: Ports<'_>,
+    depth: u8,
+) -> Option<Result<Action, String>> {
     Some(match name {
         "learn" => learn(value, ports),
         "conjunction" => conjunction(value),
@@ -26,7 +31,7 @@ pub(super) fn extension(name: &str, value: &str, ports: Ports<'_>) -> Option<Res
         "encap" => encap(value),
         "decap" => decap(value),
         "dec_nsh_ttl" => Ok(Action::DecNshTtl),
-        "ct" => ct(value, ports),
+        "ct" => ct(value, ports, depth),
         "ct_clear" => Ok(Action::CtClear),
         "nat" => nat(value),
         "delete_field" => FieldId::by_name(value)
@@ -421,7 +426,7 @@ fn decap(s: &str) -> Result<Action, String> {
     Ok(Action::Decap(u32::from(ns) << 16 | u32::from(ty)))
 }
 
-fn ct(s: &str, ports: Ports<'_>) -> Result<Action, String> {
+fn ct(s: &str, ports: Ports<'_>, depth: u8) -> Result<Action, String> {
     let mut c = Ct::default();
     for (key, value) in key_values(s) {
         match key {
@@ -445,7 +450,7 @@ fn ct(s: &str, ports: Ports<'_>) -> Result<Action, String> {
                 };
             }
             "nat" => c.actions.push(nat(value)?),
-            "exec" => c.actions.extend(action_list(value, ports)?),
+            "exec" => c.actions.extend(action_list(value, ports, depth + 1)?),
             _ => return Err(format!("invalid argument to \"ct\" action: `{key}'")),
         }
     }

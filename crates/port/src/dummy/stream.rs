@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Frames that wait at most, per peer and between worker and thread.
 const QUEUE_LIMIT: usize = 100;
+/// Peers of one listener.
+const MAX_PEERS: usize = 256;
+/// From an error of accept(2) to the next attempt.
+const ACCEPT_REST: Duration = Duration::from_millis(20);
 const MIN_FRAME: usize = 14;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(8);
@@ -223,8 +227,18 @@ impl Run {
     }
 
     fn accept(&mut self) {
-        while let Some(Ok(socket)) = self.listener.as_ref().map(Listener::accept) {
-            self.add(socket);
+        loop {
+            match self.listener.as_ref().map(Listener::accept) {
+                Some(Ok(socket)) if self.peers.len() < MAX_PEERS => self.add(socket),
+                // Closed at once.
+                Some(Ok(_)) => {}
+                Some(Err(e)) if e.kind() != io::ErrorKind::WouldBlock => {
+                    // Out of descriptors, most likely: the caller stays pending, so do not spin on it.
+                    std::thread::sleep(ACCEPT_REST);
+                    return;
+                }
+                _ => return,
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{TxCounts, TxQueue};
 use heddle_packet::{BURST, Csum, MAX_SEGS, Packet, Pool};
 use heddle_sys::htb::priority_of;
 use heddle_sys::packet_socket::VNET_HDR_LEN;
-use heddle_sys::{Iov, LinkCtl, PacketSocket, SendBatch};
+use heddle_sys::{Iov, LinkCtl, PacketSocket, SendBatch, Tsc};
 use heddle_virtio::net_hdr;
 use parking_lot::Mutex;
 use std::io;
@@ -31,8 +31,9 @@ const EMSGSIZE: i32 = 90;
 const ENETDOWN: i32 = 100;
 const ENOBUFS: i32 = 105;
 
-/// After the first socket could not be had, so many bursts are dropped before the next try.
-const REST: u32 = 1000;
+/// From a socket that could not be opened to the next try. A time, not a number of bursts: a port that
+/// sends a packet a second must not wait for minutes.
+const RETRY_US: u64 = 100_000;
 /// Most sockets for queues of one device.
 const MAX_LANES: usize = 64;
 
@@ -106,8 +107,10 @@ pub(super) struct SystemTx {
     /// All of them, queue 0 first.
     lanes: Vec<(u32, Arc<PacketSocket>)>,
     senders: Arc<Senders>,
-    /// Bursts until the first socket is tried for again.
-    rest: u32,
+    /// When opening a socket may be tried again, by [`Tsc`]. The clock is read only where one is missing.
+    retry_at: u64,
+    /// Queues that use the first socket because there was none for them.
+    without: Vec<u32>,
     name: String,
     vnet: bool,
     datagrams: Datagrams,
@@ -123,17 +126,21 @@ impl SystemTx {
             name: name.to_owned(),
             vnet: senders.vnet,
             senders,
-            rest: 0,
+            retry_at: 0,
+            without: Vec::new(),
             datagrams: Datagrams::default(),
             batch: SendBatch::new(BURST, 3 * BURST + MAX_SEGS),
         }
     }
 
+    fn rests(&self) -> bool {
+        Tsc::now() < self.retry_at
+    }
+
     /// Opens the socket of queue 0; `false`: it cannot be had now.
     #[cold]
     fn open_first(&mut self) -> bool {
-        if self.rest > 0 {
-            self.rest -= 1;
+        if self.rests() {
             return false;
         }
         match self.senders.take() {
@@ -143,7 +150,7 @@ impl SystemTx {
                 self.queue = 0;
             }
             Err(error) => {
-                self.rest = REST;
+                self.retry_at = Tsc::now() + Tsc::from_us(RETRY_US);
                 log::warn!(target: "netdev_linux", per_min = 5, burst = 5; "{}: no socket to send by ({error})", self.name);
             }
         }
@@ -153,14 +160,20 @@ impl SystemTx {
     /// What is sent next is for this queue of the device.
     #[cold]
     fn turn_to(&mut self, queue: u32) {
+        if !self.without.is_empty() && !self.rests() {
+            let without = std::mem::take(&mut self.without);
+            self.lanes.retain(|(q, _)| *q == 0 || !without.contains(q));
+        }
         let known = self.lanes.iter().position(|(q, _)| *q == queue);
         let lane = known.or_else(|| {
             let priority = priority_of(queue).filter(|_| self.lanes.len() < MAX_LANES)?;
             match self.open_lane(priority) {
                 Ok(socket) => self.lanes.push((queue, Arc::new(socket))),
                 Err(error) => {
-                    log::warn!(target: "netdev_linux", "{}: no socket for queue {queue} ({error})", self.name);
-                    // Not tried again for each packet.
+                    log::warn!(target: "netdev_linux", per_min = 5, burst = 5;
+                        "{}: no socket for queue {queue} ({error})", self.name);
+                    self.retry_at = Tsc::now() + Tsc::from_us(RETRY_US);
+                    self.without.push(queue);
                     let first = Arc::clone(&self.lanes.first()?.1);
                     self.lanes.push((queue, first));
                 }
@@ -189,6 +202,7 @@ impl SystemTx {
     #[cold]
     fn forget_lanes(&mut self) {
         self.lanes.truncate(1);
+        self.without.clear();
         self.turn_to(0);
     }
 

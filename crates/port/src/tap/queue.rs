@@ -3,6 +3,7 @@
 
 use crate::drops::Drops;
 use crate::gro::Trains;
+use crate::limit::TxLimit;
 use crate::segment::{self, Datagrams};
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
 use arrayvec::ArrayVec;
@@ -122,14 +123,16 @@ pub(super) struct TapTx {
     queue: Arc<TapQueue>,
     /// Takes over when `queue` was detached because the number of queues fell.
     first: Arc<TapQueue>,
+    limit: Arc<TxLimit>,
     datagrams: Datagrams,
 }
 
 impl TapTx {
-    pub(super) fn new(queue: Arc<TapQueue>, first: Arc<TapQueue>) -> Self {
+    pub(super) fn new(queue: Arc<TapQueue>, first: Arc<TapQueue>, limit: Arc<TxLimit>) -> Self {
         Self {
             queue,
             first,
+            limit,
             datagrams: Datagrams::default(),
         }
     }
@@ -231,6 +234,17 @@ impl TxQueue for TapTx {
         Trains::ALL
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        if self.limit.is_on() {
+            let limit = Arc::clone(&self.limit);
+            return limit.apply(packets, &mut |kept| self.send_all(pool, kept));
+        }
+        self.send_all(pool, packets)
+    }
+}
+
+impl TapTx {
+    #[inline]
+    fn send_all(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         let mut counts = TxCounts::default();
         for packet in packets {
             self.send(pool, packet, &mut counts);

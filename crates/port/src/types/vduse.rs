@@ -179,6 +179,9 @@ impl Port for VdusePort {
         self.want(|w| w.link_up = up);
         Ok(())
     }
+    fn set_qos(&self, qos: Option<&crate::QosConfig>) -> Result<(), PortError> {
+        self.shared.limit.set_qos(&self.shared.name, qos)
+    }
     fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
         let mut new = settings::spec(&self.shared.name, options, &self.context)?;
         self.shared

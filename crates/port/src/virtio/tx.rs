@@ -63,6 +63,17 @@ impl TxQueue for VirtioTx {
             counts += self.tx(pool, packets);
             return counts;
         }
+        if self.shared.limit.is_on() {
+            let shared = Arc::clone(&self.shared);
+            return shared.limit.apply(packets, &mut |kept| self.send_all(pool, kept));
+        }
+        self.send_all(pool, packets)
+    }
+}
+
+impl VirtioTx {
+    #[inline]
+    fn send_all(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         match &self.cell {
             Some(cell) => send(self.set(), cell, pool, packets),
             None => self.by_flow(pool, packets),

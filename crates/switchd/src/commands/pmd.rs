@@ -41,6 +41,7 @@ pub(super) fn register(c: &Commands<'_>) {
         Ok(s.datapath.pmd_sleep_show())
     });
     c.add("heddle/stats", "", (0, 0), |s, _| Ok(stats(s)));
+    c.add("heddle/without-effect", "", (0, 0), |s, _| Ok(without_effect(s)));
     c.add("dpif-netdev/pmd-rxq-rebalance", "[dp]", (0, 1), |s, args| {
         // Here a name has to be right.
         if args.first().is_some_and(|name| !is_known(s, name)) {
@@ -114,6 +115,14 @@ fn suspect_log(mut log: SuspectLog, args: &[&str]) -> Option<SuspectLog> {
 }
 
 /// What workers have counted, in JSON, for `heddle top` and monitoring.
+/// Settings that change nothing, and whether all packets wait for flows to be restored, as JSON.
+fn without_effect(switch: &Switch) -> String {
+    let known = switch.without_effect.lock();
+    let setting = |s: &crate::reconcile::WithoutEffect| json!({"place": s.place, "setting": s.setting, "effect": s.effect});
+    let settings: Vec<_> = known.iter().map(setting).collect();
+    json!({"settings": settings, "restoring": switch.ofproto.pipeline().is_restoring()}).to_string()
+}
+
 fn stats(switch: &Switch) -> String {
     let now = switch.datapath.snapshot();
     let map = |pairs: &[(&'static str, u64)]| -> serde_json::Value {

@@ -13,6 +13,10 @@ pub(super) fn register(c: &Commands<'_>) {
         };
         s.drops.told(s, port, since)
     });
+    c.add("heddle/drops-reset", "", (0, 0), |s, _| {
+        s.drops.reset(s);
+        Ok(String::new())
+    });
     let usage = "[--port port] [--drop reason|any] [--filter match] [--snaplen bytes]";
     c.add("heddle/capture-start", usage, (0, 8), |s, args| {
         s.captures.start(s, args)

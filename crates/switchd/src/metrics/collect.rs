@@ -109,9 +109,9 @@ fn process(out: &mut Out<'_, '_>) -> fmt::Result {
         ("version", env!("CARGO_PKG_VERSION")),
         ("openvswitch", COMPATIBLE_VERSION),
     ];
-    out.0
-        .encode_descriptor("build", "The program.", None, MetricType::Info)?
-        .encode_info(&labels)?;
+    // A gauge, as programs of Prometheus have it: its older text format does not know the type `info`, and
+    // promtool refuses it.
+    out.gauges("build_info", "The program.", [(labels, 1)])?;
     let memory = heddle_sys::memory::usage().ok();
     let resident = memory.as_ref().map_or(0, |m| m.resident);
     out.gauge(

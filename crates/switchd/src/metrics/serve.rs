@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::sync::{Arc, Weak};
 
+use heddle_stream::bind_unix;
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -66,7 +67,7 @@ impl Door {
                 if left {
                     std::fs::remove_file(path)?;
                 }
-                Ok(Door::Unix(UnixListener::bind(path)?))
+                Ok(Door::Unix(UnixListener::from_std(bind_unix(path)?)?))
             }
             Place::Tcp(address) => {
                 let listener = std::net::TcpListener::bind(address)?;

@@ -15,7 +15,7 @@ use heddle_ofproto::features::Features;
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Db;
 
-use super::desired::{BridgeRow, Desired};
+use super::desired::{self, BridgeRow, Desired};
 use super::kinds;
 use super::numbers::Numbers;
 use super::state::{Body, BridgeState, Iface, Inventory};
@@ -33,6 +33,11 @@ impl Reconciler {
         globals.apply(&self.globals, &self.switch.datapath);
         self.switch.ofproto.pipeline().set_restoring(globals.restore_wait);
         self.globals = globals;
+        {
+            let mut known = self.switch.without_effect.lock();
+            desired::tell(&known, &desired.without_effect);
+            known.clone_from(&desired.without_effect);
+        }
         if let Some(metrics) = self.switch.metrics.get() {
             metrics.configure(desired.other_config.get("heddle-metrics").unwrap_or_default());
         }

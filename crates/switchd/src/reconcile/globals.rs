@@ -6,6 +6,9 @@ use super::desired::Smap;
 use super::pmd::Pmd;
 use super::warnings::{self, ConfigWarning};
 
+/// The network below encrypts: tunnels that ask for encryption may send clear text into it.
+pub(super) const ALLOW_CLEAR: &str = "heddle-allow-clear";
+
 /// The settings that this switch has. Others are accepted and change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Globals {
@@ -39,6 +42,8 @@ pub(super) struct Globals {
     pub(super) dpdk_init: bool,
     /// `hw-offload` or `heddle-ebpf`: flows go to a faster place.
     pub(super) offload: bool,
+    /// `heddle-allow-clear`: tunnels that ask for encryption send clear text.
+    pub(super) allow_clear: bool,
 }
 
 impl Globals {
@@ -83,6 +88,7 @@ impl Globals {
             vhost_iommu: config.bool("vhost-iommu-support", false),
             vhost_postcopy: config.bool("vhost-postcopy-support", false),
             offload: config.bool("heddle-ebpf", config.bool("hw-offload", false)),
+            allow_clear: config.bool(ALLOW_CLEAR, false),
             dpdk_init: config.bool("dpdk-init", false) || config.get("dpdk-init") == Some("try"),
         }
     }

@@ -35,6 +35,7 @@ mod writeback;
 mod zones;
 
 pub(crate) use apply::{OWN_PORT, port_text};
+pub(crate) use desired::WithoutEffect;
 pub(crate) use driver::run;
 pub(crate) use kinds::datapath_name;
 pub(crate) use mac::{mac_text, parse_mac};

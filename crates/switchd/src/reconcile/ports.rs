@@ -73,7 +73,8 @@ impl Reconciler {
                 stays
             }
             Body::Tunnel(tunnel) if kind.tunnel() == Some(tunnel.config.ty) => {
-                row.options == iface.options || self.change_tunnel(&state.row, row, tunnel).is_ok()
+                let same = row.options == iface.options && self.clear_in_spite_of(row).is_none();
+                same || self.change_tunnel(&state.row, row, tunnel).is_ok()
             }
             Body::Patch(_) | Body::Tunnel(_) => false,
         };

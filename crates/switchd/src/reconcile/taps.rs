@@ -105,7 +105,9 @@ fn random() -> u64 {
 /// Reads the text that marks devices.
 fn read_id(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    fs::File::open(path)?.take(64).read_to_string(&mut text)?;
+    heddle_sys::files::read(path)?
+        .take(64)
+        .read_to_string(&mut text)?;
     let id = text.trim();
     if id.len() != 16 || !id.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(io::Error::from(io::ErrorKind::InvalidData));
@@ -119,10 +121,14 @@ fn make_id(path: &Path) -> io::Result<String> {
         return Ok(id);
     }
     let id = format!("{:016x}", random());
+    // A file of its own, whatever is there: a symlink would lead the text elsewhere.
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
     let mut file = fs::OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .open(path)?;
     writeln!(file, "{id}")?;
@@ -148,5 +154,12 @@ mod tests {
             assert!(read_id(&path).is_err(), "{broken:?}");
         }
         assert_ne!(make_id(&path).unwrap(), id);
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, "precious").unwrap();
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        make_id(&path).unwrap();
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "precious");
+        assert!(!fs::symlink_metadata(&path).unwrap().is_symlink());
     }
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use heddle_datapath::PortNo;
 use heddle_ofproto::tunnels::Tunnel;
 use heddle_port::{PortStatus, TunnelPort};
-use heddle_tunnel::config::{Local, parse, show_datapath_port};
+use heddle_tunnel::config::{Local, asks_for_encryption, parse, show_datapath_port};
 use heddle_tunnel::routes::Query;
 use heddle_tunnel::{TunnelConfig, TunnelType};
 use parking_lot::Mutex;
 
 use super::Reconciler;
 use super::desired::{BridgeRow, InterfaceRow};
+use super::globals::ALLOW_CLEAR;
 use super::kinds;
 use super::state::{Body, Iface, Item};
 
@@ -175,6 +176,11 @@ fn say(lines: &[String]) {
 }
 
 impl Reconciler {
+    /// The option that asks for encryption of a tunnel that would send clear text against its owner's will.
+    pub(super) fn clear_in_spite_of<'r>(&self, row: &'r InterfaceRow) -> Option<&'r str> {
+        asks_for_encryption(&row.options.0).filter(|_| !self.globals.allow_clear)
+    }
+
     /// Reads a tunnel's options. What is refused is returned for `Interface.error`.
     fn tunnel_config(&self, row: &InterfaceRow, ty: TunnelType) -> Result<TunnelConfig, String> {
         let name = &row.name;
@@ -183,6 +189,13 @@ impl Reconciler {
             log::warn!(target: "netdev", "{name}: could not set configuration ({why})");
             lines.join("\n")
         };
+        if let Some(key) = self.clear_in_spite_of(row) {
+            let line = format!(
+                "{name}: option {key} asks for encryption, which Heddle does not do: nothing is sent. If the \
+                 network below encrypts, set Open_vSwitch other_config:{ALLOW_CLEAR}=true"
+            );
+            return Err(refuse(&[line], "Operation not supported"));
+        }
         let (config, lines) =
             parse(name, ty, &row.options.0).map_err(|e| refuse(&[e.text], "Invalid argument"))?;
         if self.tunnels.0.lock().disagrees(name, &config) {

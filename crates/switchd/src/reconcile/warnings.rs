@@ -22,7 +22,7 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("tx-flush-interval", 1_000_000, "what holds without it"),
 ];
 /// Switches, and what they are where they are neither.
-const SWITCHES: [(&str, bool); 12] = [
+const SWITCHES: [(&str, bool); 13] = [
     ("pmd-auto-lb", false),
     ("pmd-rxq-isolate", true),
     ("pmd-perf-metrics", false),
@@ -35,10 +35,12 @@ const SWITCHES: [(&str, bool); 12] = [
     ("heddle-realtime", false),
     ("heddle-ebpf", false),
     ("hw-offload", false),
+    (globals::ALLOW_CLEAR, false),
 ];
 
 /// All that begin so: others are misspelt.
-const OWN: [&str; 5] = [
+const OWN: [&str; 6] = [
+    globals::ALLOW_CLEAR,
     "heddle-ebpf",
     "heddle-gro",
     "heddle-light-sleep",

@@ -2,18 +2,15 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Mode, fchmod};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use heddle_stream::{Slots, bind_unix};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 
 use super::{Registry, connection};
 
@@ -21,6 +18,13 @@ use super::{Registry, connection};
 const STOP_LIMIT: Duration = Duration::from_secs(1);
 /// How long a client may take that is served with the spare descriptor.
 const SPARE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Clients are at most this part of the process's descriptors.
+const PART: u64 = 6;
+/// Clients beside these that are served for [`SPARE_LIMIT`], so that the operator can always ask.
+const BRIEF_CLIENTS: u64 = 4;
+/// From an error of accept(2) to the next attempt.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// A control socket that is being served.
 #[derive(Debug)]
@@ -41,9 +45,7 @@ impl Server {
         if fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket()) {
             fs::remove_file(path)?;
         }
-        let listener = StdListener::from(bind_socket(path)?);
-        listener.set_nonblocking(true)?;
-        let listener = UnixListener::from_std(listener)?;
+        let listener = UnixListener::from_std(bind_unix(path)?)?;
         let (stop, stopped) = watch::channel(false);
         let accepting = tokio::spawn(accept(listener, registry, stopped));
         Ok(Server {
@@ -69,40 +71,16 @@ impl Server {
     }
 }
 
-/// Makes the listening socket. A path that is too long for a socket address is reached through its
-/// directory's descriptor.
-fn bind_socket(path: &Path) -> io::Result<OwnedFd> {
-    let fd = socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // On Linux the descriptor's mode becomes the file's mode, less the umask.
-    fchmod(&fd, Mode::from_raw_mode(0o770))?;
-    match SocketAddrUnix::new(path) {
-        Ok(address) => bind(&fd, &address)?,
-        Err(Errno::NAMETOOLONG) => {
-            let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-            let dir = fs::File::open(path.parent().unwrap_or(Path::new(".")))?;
-            let short = Path::new("/proc/self/fd")
-                .join(dir.as_raw_fd().to_string())
-                .join(name);
-            bind(&fd, &SocketAddrUnix::new(&short)?)?;
-        }
-        Err(error) => return Err(error.into()),
-    }
-    listen(&fd, 64)?;
-    Ok(fd)
-}
-
 /// A descriptor that is kept so that, when the process has no others left, somebody can still ask why.
 fn spare() -> Option<fs::File> {
     fs::File::open("/dev/null").ok()
 }
 
 async fn accept(listener: UnixListener, registry: Registry, mut stop: watch::Receiver<bool>) {
+    // Clients that stay must not take the descriptors that ports need.
+    let (slots, brief) = (Slots::part(PART), Slots::new(BRIEF_CLIENTS));
     let mut clients = JoinSet::new();
+    let mut rest_until = None;
     let mut number = 0u64;
     let mut kept = spare();
     // Whether the next client takes the place of the spare one.
@@ -112,30 +90,42 @@ async fn accept(listener: UnixListener, registry: Registry, mut stop: watch::Rec
             kept = spare();
         }
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = async {
+                if let Some(until) = rest_until {
+                    sleep_until(until).await;
+                }
+                let (slot, limit) = tokio::select! {
+                    biased;
+                    slot = slots.take() => (slot, Duration::MAX),
+                    slot = brief.take() => (slot, SPARE_LIMIT),
+                };
+                listener.accept().await.map(|(stream, _)| (stream, slot, limit))
+            } => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
             Some(_) = clients.join_next() => continue,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, slot, limit)) => {
                 let name = format!("unix#{number}");
                 number += 1;
-                let limit = if last { SPARE_LIMIT } else { Duration::MAX };
-                last = false;
+                let limit = if last { SPARE_LIMIT } else { limit };
+                (last, rest_until) = (false, None);
                 let serve = connection::serve(name, stream, registry.clone(), stop.clone());
                 clients.spawn(async move {
+                    let _slot = slot;
                     let _ = tokio::time::timeout(limit, serve).await; // its place is needed for the next
                 });
             }
             Err(error) => {
                 last = kept.take().is_some();
                 if last {
+                    rest_until = None;
                     continue;
                 }
                 let why = crate::vlog::errno_text(&error);
                 log::warn!(target: "unixctl", per_min = 5, burst = 5; "accept failed: {why}");
                 // Out of descriptors, most likely: the connection stays pending, do not spin on it.
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                rest_until = Some(Instant::now() + ACCEPT_REST);
             }
         }
     }

@@ -266,6 +266,7 @@ impl Vlog {
         if dests == 0 {
             return;
         }
+        let text = shortened(text);
         let (thread, sequence) = thread::stamp();
         self.writer.put(Event {
             when: SystemTime::now(),
@@ -278,6 +279,21 @@ impl Vlog {
             dests,
         });
     }
+}
+
+/// Longest message, bytes. Messages quote values of the database and of controllers.
+const MAX_MESSAGE_BYTES: usize = 16 << 10;
+
+/// A message as it is written: the beginning of one that is too long, and how much is left out.
+fn shortened(mut text: String) -> String {
+    if text.len() > MAX_MESSAGE_BYTES {
+        let end = text.floor_char_boundary(MAX_MESSAGE_BYTES);
+        let rest = text.len() - end;
+        text.truncate(end);
+        text.shrink_to_fit();
+        text += &format!("... ({rest} bytes more)");
+    }
+    text
 }
 
 impl log::Log for Vlog {

@@ -5,9 +5,9 @@
 //! a pattern or swap the file. Nothing in here logs. Write errors are ignored: there is no place to report
 //! them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -175,9 +175,5 @@ impl Sinks {
 
 /// Opens a log file for appending, creating it for its owner and group only.
 pub(super) fn open_log_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o660)
-        .open(path)
+    heddle_sys::files::append(path, 0o660)
 }

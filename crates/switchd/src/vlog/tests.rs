@@ -205,3 +205,15 @@ fn the_log_into_a_file() {
             .contains("\nbridge             OFF       INFO        DBG    (rate limiting disabled)\n")
     );
 }
+
+#[test]
+fn long_messages_are_shortened() {
+    let long = "é".repeat(1 << 20);
+    let text = shortened(long.clone());
+    assert!(
+        text.len() < MAX_MESSAGE_BYTES + 40 && text.ends_with("bytes more)"),
+        "{}",
+        text.len()
+    );
+    assert_eq!(shortened("short".to_owned()), "short");
+}

@@ -25,6 +25,8 @@ pub(super) struct Entry {
     pub(super) number: u64,
     /// Packets that were dropped.
     pub(super) seen: u64,
+    /// Packets of them that were dropped before the last reset.
+    forgotten: u64,
     at: SystemTime,
     last: DropExample,
 }
@@ -37,13 +39,18 @@ pub(crate) struct Drops(Mutex<Kept>);
 pub(super) struct Kept {
     pub(super) entries: BTreeMap<(&'static str, u32), Entry>,
     number: u64,
+    /// The number of the last example before the last reset, and the totals then.
+    reset_number: u64,
+    reset_totals: BTreeMap<&'static str, u64>,
 }
 
 impl Kept {
     pub(super) fn note(&mut self, e: DropExample, at: SystemTime) {
         self.number += 1;
         let key = (e.kind.name(), e.in_port.0);
-        let seen = self.entries.get(&key).map_or(0, |old| old.seen) + e.seen;
+        let old = self.entries.get(&key);
+        let (seen, forgotten) = old.map_or((0, 0), |old| (old.seen, old.forgotten));
+        let seen = seen + e.seen;
         if self.entries.len() >= MOST_PAIRS && !self.entries.contains_key(&key) {
             // The one that nobody has added to for longest gives way.
             let oldest = self
@@ -56,10 +63,24 @@ impl Kept {
         let entry = Entry {
             number: self.number,
             seen,
+            forgotten,
             at,
             last: e,
         };
         self.entries.insert(key, entry);
+    }
+
+    /// From now on what came before is not told any more. Metrics go on counting.
+    fn reset(&mut self, totals: BTreeMap<&'static str, u64>) {
+        self.entries.values_mut().for_each(|e| e.forgotten = e.seen);
+        self.reset_number = self.number;
+        self.reset_totals = totals;
+    }
+
+    /// Forgets ports that are gone: another port may get the number.
+    fn retain_ports(&mut self, is_there: impl Fn(u32) -> bool) {
+        self.entries
+            .retain(|(_, port), _| *port == PortNo::NONE.0 || is_there(*port));
     }
 }
 
@@ -69,6 +90,13 @@ impl Drops {
         let now = SystemTime::now();
         let mut kept = self.0.lock();
         switch.datapath.take_drop_examples(&mut |e| kept.note(e, now));
+        kept.retain_ports(|no| switch.datapath.port(PortNo(no)).is_some());
+    }
+
+    /// Begins to count anew, for who asks what is dropped from now on.
+    pub(crate) fn reset(&self, switch: &Switch) {
+        self.gather(switch);
+        self.0.lock().reset(totals(switch));
     }
 
     /// Packets by the port that they came in by and the reason.
@@ -97,9 +125,10 @@ impl Drops {
         let mut examples: Vec<_> = kept
             .entries
             .iter()
-            .filter(|((_, no), e)| e.number > since && wanted.is_none_or(|w| w == *no))
-            .map(|((reason, _), e)| (*reason, e.number, e.seen, e.at, e.last.clone()))
+            .filter(|((_, no), e)| e.number > since.max(kept.reset_number) && wanted.is_none_or(|w| w == *no))
+            .map(|((reason, _), e)| (*reason, e.number, e.seen - e.forgotten, e.at, e.last.clone()))
             .collect();
+        let before = kept.reset_totals.clone();
         drop(kept);
         examples.sort_by_key(|(_, number, ..)| std::cmp::Reverse(*number));
         let now = SystemTime::now();
@@ -117,6 +146,7 @@ impl Drops {
                     "number": number,
                     "port": name(e.in_port),
                     "to": e.out_port.map(name),
+                    "to_bridge": e.out_port.is_some_and(|no| is_of_bridge(switch, &name(no))),
                     "packets": seen,
                     "at": at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
                     "age": now.duration_since(at).unwrap_or_default().as_secs_f64(),
@@ -131,28 +161,37 @@ impl Drops {
                 })
             })
             .collect();
-        let all: BTreeMap<&str, u64> = switch
-            .datapath
-            .coverage()
-            .into_iter()
-            .filter(|(_, n)| *n > 0)
-            .collect();
-        let mut totals: BTreeMap<&str, u64> = DropKind::ALL
-            .iter()
-            .filter_map(|kind| Some((kind.name(), *all.get(kind.name())?)))
-            .collect();
+        let mut totals = totals(switch);
+        for (reason, n) in &mut totals {
+            *n = n.saturating_sub(before.get(reason).copied().unwrap_or(0));
+        }
+        totals.retain(|_, n| *n > 0);
         if let Some(port) = wanted {
             // Of one port: as far as its examples count, which is all but those since the last one.
             totals.clear();
             let kept = self.0.lock();
             let of_it = kept.entries.iter().filter(|((_, no), _)| *no == port);
-            totals.extend(of_it.map(|((reason, _), e)| (*reason, e.seen)));
+            let since = of_it.map(|((reason, _), e)| (*reason, e.seen - e.forgotten));
+            totals.extend(since.filter(|(_, n)| *n > 0));
         }
         Ok(format!(
             "{}\n",
             json!({"number": number, "totals": totals, "examples": told})
         ))
     }
+}
+
+/// Packets by reason, since the daemon started.
+fn totals(switch: &Switch) -> BTreeMap<&'static str, u64> {
+    let all: BTreeMap<&str, u64> = switch.datapath.coverage().into_iter().collect();
+    let of = |kind: &DropKind| Some((kind.name(), *all.get(kind.name()).filter(|n| **n > 0)?));
+    DropKind::ALL.iter().filter_map(of).collect()
+}
+
+/// Whether an interface is a bridge's own.
+fn is_of_bridge(switch: &Switch, name: &str) -> bool {
+    let inventory = switch.inventory.read();
+    inventory.interfaces.get(name).is_some_and(|i| *i.bridge == *name)
 }
 
 /// What a trace says of an example.

@@ -18,6 +18,29 @@ pub struct Refused {
     pub text: String,
 }
 
+/// The options by which tunnels ask another program to encrypt them (`ovs-monitor-ipsec`).
+const ENCRYPTION: [&str; 10] = [
+    "ca_cert",
+    "certificate",
+    "local_cert",
+    "local_key",
+    "peer_cert",
+    "private_key",
+    "psk",
+    "remote_cert",
+    "remote_name",
+    "use_ssl_cert",
+];
+
+fn is_encryption(key: &str) -> bool {
+    ENCRYPTION.contains(&key) || key.starts_with("ipsec_")
+}
+
+/// An option that asks for an encrypted tunnel, which no tunnel of this switch is.
+pub fn asks_for_encryption(options: &BTreeMap<String, String>) -> Option<&str> {
+    options.keys().map(String::as_str).find(|key| is_encryption(key))
+}
+
 /// Where parsing ends at once.
 struct Stop;
 
@@ -110,14 +133,15 @@ impl Parser<'_> {
             }
             "seq" if ty.has_seq() => self.config.seq = value == "true",
             "df_default" => self.config.df = value != "false",
-            // Keys and types of packets are read at the end; IPsec's are another program's.
+            // Keys and types of packets are read at the end.
             "key" | "in_key" | "out_key" => {
                 if value != "flow" {
                     self.expect(key, value, 0, ty.most_key());
                 }
             }
             "packet_type" => {}
-            "remote_cert" | "remote_name" | "psk" => {}
+            // The caller decides whether such a tunnel may be.
+            _ if is_encryption(key) => {}
             "exts" if ty == TunnelType::Vxlan => {
                 for ext in value.split(',').filter(|e| !e.is_empty()) {
                     match ext {

@@ -276,3 +276,20 @@ fn tunnels_of_one_type_and_port_share_a_datapath_port() {
         ["dst_port8472", "packet_typeptap"]
     );
 }
+
+#[test]
+fn options_that_ask_for_encryption() {
+    for key in ["psk", "remote_name", "local_cert", "ipsec_encapsulation"] {
+        let options = [
+            ("remote_ip".to_owned(), "1.1.1.1".to_owned()),
+            (key.to_owned(), "x".to_owned()),
+        ];
+        let options = options.into_iter().collect();
+        assert_eq!(super::asks_for_encryption(&options), Some(key));
+        assert_eq!(parse("p1", TunnelType::Geneve, &options).unwrap().1, [""; 0]);
+    }
+    assert_eq!(
+        super::asks_for_encryption(&[("key".to_owned(), "7".to_owned())].into()),
+        None
+    );
+}

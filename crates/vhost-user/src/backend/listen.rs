@@ -115,6 +115,7 @@ impl Listener {
         socket.set_nonblocking(true)?;
         listen(&socket, BACKLOG)?;
         let meta = std::fs::symlink_metadata(path)?;
+        heddle_sys::left_sockets::made(path);
         Ok(Self {
             socket: Foreign::new(socket.into()),
             path: path.to_owned(),

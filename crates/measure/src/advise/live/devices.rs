@@ -22,6 +22,8 @@ struct Found {
     /// The peer's namespace, as this one numbers it.
     peer_ns: Option<i64>,
     mtu: u64,
+    /// Made by a switch: a tap device, or one of Open vSwitch's kernel datapath.
+    of_switch: bool,
 }
 
 /// What a person writes to get into a namespace: the name it is mounted with, or a process in it.
@@ -68,6 +70,7 @@ fn links(netns: &str) -> Vec<Found> {
             peer: l["link_index"].as_u64().unwrap_or(0),
             peer_ns: l["link_netnsid"].as_i64(),
             mtu: l["mtu"].as_u64()?,
+            of_switch: matches!(l["linkinfo"]["info_kind"].as_str(), Some("tun" | "openvswitch")),
         })
     };
     links.as_array().into_iter().flatten().filter_map(one).collect()
@@ -131,7 +134,7 @@ pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<De
     let mut devices = Vec::new();
     let mut rfs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut seen = Vec::new();
-    let mut add = |port: &String, bridge: &String, f: &Found| {
+    let mut add = |port: &String, bridge: &String, f: &Found, doubles: Vec<String>| {
         let key = (f.netns.clone(), f.index);
         if seen.contains(&key) {
             return;
@@ -146,18 +149,26 @@ pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<De
             mtu: f.mtu,
             off: off(&f.netns, &f.name),
             rfs: have_rfs.contains(&f.name),
+            doubles,
         });
     };
     for (port, bridge) in ports {
         let mut candidates: Vec<&Found> = all.iter().filter(|f| f.name == *port).collect();
         // The switch's own namespace has it, unless it was moved into a pod.
+        let mut doubles = Vec::new();
+        if let Some(own) = candidates.iter().find(|f| f.netns == switch)
+            && own.of_switch
+        {
+            let others = candidates.iter().filter(|f| f.netns != switch && f.of_switch);
+            doubles = others.map(|f| f.netns.clone()).collect();
+        }
         if let Some(own) = candidates.iter().position(|f| f.netns == switch) {
             candidates = vec![candidates[own]];
         }
         // Two of one name in pods: nobody knows which.
         let [own] = candidates.as_slice() else { continue };
         if port != bridge {
-            add(port, bridge, own);
+            add(port, bridge, own, doubles);
         }
         // Namespaces number their devices alike, so that the pair of numbers is met in many of them.
         let where_ = own.peer_ns.and_then(|n| numbered(&own.netns, n));
@@ -167,7 +178,7 @@ pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<De
             .filter(|f| where_.as_ref().is_none_or(|w| *w == f.netns))
             .collect();
         if let [peer] = peers.as_slice() {
-            add(port, bridge, peer);
+            add(port, bridge, peer, Vec::new());
         }
     }
     devices

@@ -74,6 +74,9 @@ pub struct Device {
     pub off: Vec<String>,
     /// Whether RFS has entries for one of its queues.
     pub rfs: bool,
+    /// Devices of the same name in other namespaces, which no packet reaches: an internal port's of an
+    /// earlier switch.
+    pub doubles: Vec<String>,
 }
 
 /// All that is looked at.
@@ -109,6 +112,10 @@ pub struct Seen {
     pub rfs_entries: u64,
     /// Busy processes with sockets: number, name, processor.
     pub readers: Vec<(u32, String, usize)>,
+    /// Settings of the database that change nothing: place, setting, what follows.
+    pub without_effect: Vec<(String, String, String)>,
+    /// All packets are dropped until `flow-restore-wait` is taken away.
+    pub restoring: bool,
     /// Names of drops that went up, and by how much.
     pub drops: Vec<(String, u64)>,
 }

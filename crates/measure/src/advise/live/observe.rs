@@ -294,6 +294,14 @@ pub fn observe(dir: &Path, time: Duration) -> Result<Seen> {
             }
         }
     }
+    // A daemon of an earlier version has no such command.
+    if let Ok(said) = switch.appctl(&["heddle/without-effect"]) {
+        let said: Value = serde_json::from_str(&said).context("heddle/without-effect")?;
+        seen.restoring = said["restoring"] == true;
+        let word = |s: &Value, key: &str| text(Some(&s[key]));
+        let setting = |s: &Value| (word(s, "place"), word(s, "setting"), word(s, "effect"));
+        seen.without_effect = list(&said["settings"]).map(setting).collect();
+    }
     database(&switch, &mut seen)?;
     // Where packets of the switch's ports end.
     let own = "/proc/self/ns/net".to_owned();

@@ -48,8 +48,11 @@ const NEAR: f64 = 0.95;
 
 /// All rules.
 #[rustfmt::skip]
-pub const RULES: [Rule; 15] = [
+pub const RULES: [Rule; 18] = [
     Rule { name: "interface error",        source: "ovs-vswitchd.conf.db(5), Interface:error",          test: interface_error },
+    Rule { name: "setting without effect", source: "README, what does not work yet",                    test: without_effect },
+    Rule { name: "flows are restored",     source: "ovs-vswitchd.conf.db(5), other_config:flow-restore-wait", test: restoring },
+    Rule { name: "device of an earlier switch", source: "docs/internal-ports.md, from Open vSwitch",    test: double },
     Rule { name: "controller unreachable", source: "ovs-vswitchd.conf.db(5), Controller:is_connected",  test: controller },
     Rule { name: "MTU mismatch",           source: "manual: devices of one segment have one MTU",       test: mtu },
     Rule { name: "offload off",            source: "measured: docs/measuring.md, streams without TSO",  test: offload },
@@ -106,6 +109,57 @@ fn interface_error(seen: &Seen) -> Vec<(String, String)> {
             )
         })
         .collect()
+}
+
+fn without_effect(seen: &Seen) -> Vec<(String, String)> {
+    let one = |(place, setting, effect): &(String, String, String)| {
+        let (column, key) = setting.split_once(':').unwrap_or((setting, ""));
+        let (table, row) = place.split_once(' ').unwrap_or((place, "."));
+        let mend = match table {
+            "bridge" | "port" | "interface" | "Open_vSwitch" if key.is_empty() => {
+                format!("ovs-vsctl clear {table} {row} {column}")
+            }
+            "bridge" | "port" | "interface" | "Open_vSwitch" => {
+                format!("ovs-vsctl remove {table} {row} {column} {key}")
+            }
+            _ => format!("take {setting} of {place} away"),
+        };
+        let mend = match setting.as_str() {
+            "stp_enable" | "rstp_enable" | "mcast_snooping_enable" | "bond_fake_iface" => {
+                format!("ovs-vsctl set {table} {row} {column}=false")
+            }
+            "interfaces" => format!("ovs-vsctl del-port {row}, and add one of its interfaces"),
+            _ => mend,
+        };
+        (format!("{place}: {setting} changes nothing: {effect}"), mend)
+    };
+    seen.without_effect.iter().map(one).collect()
+}
+
+fn restoring(seen: &Seen) -> Vec<(String, String)> {
+    let wait = seen.restoring.then(|| {
+        let evidence =
+            "other_config:flow-restore-wait is true: every packet is dropped, and no controller is called";
+        let mend = "ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait";
+        (evidence.to_owned(), mend.to_owned())
+    });
+    wait.into_iter().collect()
+}
+
+fn double(seen: &Seen) -> Vec<(String, String)> {
+    let of = |d: &super::Device| {
+        let port = d.port.clone();
+        let one = move |netns: &String| {
+            let evidence = format!(
+                "port {port} has its device in the switch's namespace; another device {port} in {netns} is no \
+                 port's: an earlier switch left it"
+            );
+            let mend = format!("nsenter --net={netns} ip link del {port}; ip link set {port} netns {netns}");
+            (evidence, mend)
+        };
+        d.doubles.iter().map(one).collect::<Vec<_>>()
+    };
+    seen.devices.iter().flat_map(of).collect()
 }
 
 fn controller(seen: &Seen) -> Vec<(String, String)> {

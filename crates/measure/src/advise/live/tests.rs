@@ -57,9 +57,17 @@ type Fault = (&'static str, fn(&mut Seen));
 
 #[test]
 fn each_fault_is_found_by_its_rule_alone() {
-    let faults: [Fault; 15] = [
+    let faults: [Fault; 18] = [
         ("interface error", |s| {
             s.interfaces[0].error = "no such device".into()
+        }),
+        ("setting without effect", |s| {
+            let words = ["bridge br0", "stp_enable", "no spanning tree runs"].map(str::to_owned);
+            s.without_effect = vec![words.into()];
+        }),
+        ("flows are restored", |s| s.restoring = true),
+        ("device of an earlier switch", |s| {
+            s.devices[0].doubles = vec!["/run/netns/pod".into()]
         }),
         ("controller unreachable", |s| s.controllers[0].2 = false),
         ("MTU mismatch", |s| s.devices[1].mtu = 9000),

@@ -34,7 +34,6 @@ pub(in crate::reconcile) struct BridgeRow {
 impl BridgeRow {
     pub(super) fn read(db: &Db, row: &Row) -> BridgeRow {
         let name = text(row, "name");
-        super::unsupported::warn(db, row);
         let mut ports = BTreeMap::new();
         for port in db.referenced(row, "ports", "Port") {
             let port = PortRow::read(db, port);

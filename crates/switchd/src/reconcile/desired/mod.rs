@@ -12,13 +12,15 @@ mod mirror;
 mod port;
 mod smap;
 mod ssl;
-mod unsupported;
+mod without_effect;
 
 pub(super) use bridge::BridgeRow;
 pub(super) use controller::{ControllerRow, Remote};
 pub(super) use datapath::{DatapathRow, ZoneRow};
 pub(super) use port::{InterfaceRow, PortRow};
 pub(super) use smap::Smap;
+pub(crate) use without_effect::WithoutEffect;
+pub(super) use without_effect::tell;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -37,6 +39,8 @@ pub(super) struct Desired {
     pub(super) ssl: Option<Settings>,
     /// Datapaths by type.
     pub(super) datapaths: BTreeMap<String, DatapathRow>,
+    /// Settings that nothing carries out.
+    pub(super) without_effect: Vec<WithoutEffect>,
     /// Bridges by name.
     pub(super) bridges: BTreeMap<String, BridgeRow>,
 }
@@ -52,6 +56,7 @@ impl Desired {
             other_config: Smap(value(top.map_str("other_config"))),
             ssl: ssl::read(db, top),
             datapaths: DatapathRow::read_all(db, top),
+            without_effect: without_effect::list(db, top),
             bridges: BTreeMap::new(),
         };
         for row in db.referenced(top, "bridges", "Bridge") {

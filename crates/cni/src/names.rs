@@ -1,0 +1,137 @@
+//! The names of a configuration that become a path, a device or a program, checked in one place before
+//! anything is done. Tenants write configurations where NetworkAttachmentDefinitions are theirs.
+//!
+//! Files are confined to directories: those of Heddle and Open vSwitch, and the directories that the
+//! administrator adds with `HEDDLE_CNI_DIRS` in the environment of the container runtime.
+
+use crate::conf::{Conf, kind_of};
+use crate::error::{Code, Failure, fail};
+use heddle_sys::names::{dir_of, is_device, is_plain};
+use serde_json::Value;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Variable with further directories, separated by `:`.
+const DIRS_VARIABLE: &str = "HEDDLE_CNI_DIRS";
+const SOCKET_DIRS: [&str; 4] = [
+    "/run/heddle",
+    "/var/run/heddle",
+    "/run/openvswitch",
+    "/var/run/openvswitch",
+];
+const LOG_DIRS: [&str; 2] = ["/var/log/heddle", "/var/log/openvswitch"];
+
+/// The directories of the administrator and `own`.
+fn with_given(own: &[&str]) -> Vec<PathBuf> {
+    let given = std::env::var_os(DIRS_VARIABLE).unwrap_or_default();
+    let given = std::env::split_paths(&given).filter(|dir| dir.is_absolute());
+    own.iter().map(PathBuf::from).chain(given).collect()
+}
+
+/// The directory that a log file is confined to.
+pub(crate) fn log_dir(path: &str) -> Option<PathBuf> {
+    let dirs = with_given(&LOG_DIRS);
+    Some(dir_of(path, &dirs)?.to_owned()).filter(|dir| *dir != PathBuf::from(path))
+}
+
+fn is_socket_path(path: &str) -> bool {
+    dir_of(path, &with_given(&SOCKET_DIRS)).is_some()
+}
+
+/// Whether a database is one of this machine, in a place that tenants do not write.
+fn is_own_database(text: &str) -> bool {
+    match text.split_once(':') {
+        Some(("unix", path)) => is_socket_path(path),
+        // The switch is in the plug-in's network namespace, and so is its database.
+        Some(("tcp", place)) => place.rsplit_once(':').is_some_and(|(host, _)| {
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+        }),
+        _ => false,
+    }
+}
+
+fn outside<T>(key: &str, value: &str, own: &[&str]) -> Result<T, Failure> {
+    fail(
+        Code::Conf,
+        format!(
+            "{key} {value:?} is not below {} or a directory of {DIRS_VARIABLE}",
+            own.join(", ")
+        ),
+    )
+}
+
+/// Refuses a configuration with a name that leads elsewhere.
+pub(crate) fn check(conf: &Conf) -> Result<(), Failure> {
+    let own = &conf.own;
+    if let Some(bridge) = own.bridge.as_deref().filter(|b| !is_device(b)) {
+        return fail(Code::Conf, format!("bridge {bridge:?} is not a name of a bridge"));
+    }
+    conf.ipam()?;
+    match conf.raw.get("delegate") {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(inner)) => match kind_of(inner) {
+            Some(kind) => program("delegate.type", kind)?,
+            None => return fail(Code::Conf, "delegate.type is missing"),
+        },
+        Some(_) => return fail(Code::Conf, "delegate is not an object"),
+    }
+    if let Some(path) = own.log_file.as_deref().filter(|p| log_dir(p).is_none()) {
+        return outside("logFile", path, &LOG_DIRS);
+    }
+    if !is_socket_path(conf.socket_dir()) {
+        return outside("socketDir", conf.socket_dir(), &SOCKET_DIRS);
+    }
+    let database = conf.database();
+    match database.split_once(':') {
+        Some(("unix", path)) if !is_own_database(database) => outside("database", path, &SOCKET_DIRS),
+        Some(("unix", _)) => Ok(()),
+        _ if is_own_database(database) => Ok(()),
+        _ => fail(
+            Code::Conf,
+            format!("database {database:?} is not unix:PATH or tcp:HOST:PORT with an address of loopback"),
+        ),
+    }
+}
+
+/// Refuses a name of a plug-in that is not the name of a file in `CNI_PATH`.
+pub(crate) fn program(key: &str, kind: &str) -> Result<(), Failure> {
+    if is_plain(kind) {
+        return Ok(());
+    }
+    fail(Code::Conf, format!("{key} {kind:?} is not a name of a plug-in"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_of_this_machine() {
+        for good in [
+            "unix:/run/openvswitch/db.sock",
+            "unix:/var/run/openvswitch/x/db.sock",
+            "tcp:127.0.0.1:6640",
+            "tcp:[::1]:6640",
+            "tcp:localhost:6640",
+        ] {
+            assert!(is_own_database(good), "{good}");
+        }
+        for bad in [
+            "",
+            "unix:db.sock",
+            "unix:/run/openvswitch/../x",
+            "unix:/tmp/db.sock",
+            "tcp:10.0.0.1:6640",
+            "tcp:evil:6640",
+            "tcp:6640",
+            "ssl:127.0.0.1:6640",
+            "/run/openvswitch/db.sock",
+        ] {
+            assert!(!is_own_database(bad), "{bad}");
+        }
+        assert_eq!(log_dir("/var/log/heddle/cni.log"), Some("/var/log/heddle".into()));
+        assert_eq!(log_dir("/var/log/heddle"), None);
+        assert_eq!(log_dir("/etc/passwd"), None);
+    }
+}

@@ -1,0 +1,179 @@
+//! Settings that the database takes and that nothing here carries out: one table. Each that is set is one
+//! line of the log, and `heddle advise --live` finds it (command `heddle/without-effect`), so that nobody
+//! relies on it in silence. A bridge that is believed to run a spanning tree, and does not, is a loop.
+
+use heddle_ovsdb::{Db, Row};
+use log::Level;
+
+use super::{opt_text, text, value};
+
+/// A setting without effect, where it is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WithoutEffect {
+    /// Such as `bridge br0`.
+    pub(crate) place: String,
+    /// Column, or column and key.
+    pub(crate) setting: String,
+    /// What follows.
+    pub(crate) effect: &'static str,
+    level: Level,
+}
+
+/// When a column or key asks for something.
+#[derive(Clone, Copy)]
+enum Asks {
+    /// A true boolean.
+    Column,
+    /// A column that is not empty.
+    Any,
+    /// A column with this text.
+    Text(&'static str),
+    /// A column with another text than this one.
+    NotText(&'static str),
+    /// A false boolean.
+    ColumnFalse,
+    /// The key is there, in the map of the column.
+    Key(&'static str),
+    /// The key has this value.
+    KeyIs(&'static str, &'static str),
+    /// The key has another value.
+    KeyNot(&'static str, &'static str),
+}
+
+/// Table, column, when it asks, what follows. `Warn`: packets take another way than the setting says.
+type Setting = (&'static str, &'static str, Asks, Level, &'static str);
+
+const LOOP: &str = "no spanning tree runs: a loop stays a loop";
+const DPDK: &str = "there is no DPDK here";
+const OTHER: &str = "other_config";
+
+#[rustfmt::skip]
+const SETTINGS: &[Setting] = &[
+    ("Open_vSwitch", OTHER, Asks::Key("dpdk-alloc-mem"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Asks::Key("dpdk-extra"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Asks::Key("dpdk-hugepage-dir"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Asks::Key("dpdk-lcore-mask"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Asks::Key("dpdk-socket-limit"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Asks::Key("dpdk-socket-mem"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Asks::Key("max-revalidator"), Level::Info, "revalidation has its own pace"),
+    ("Open_vSwitch", OTHER, Asks::Key("min-revalidate-pps"), Level::Info, "revalidation has its own pace"),
+    ("Open_vSwitch", OTHER, Asks::Key("n-offload-threads"), Level::Info, "one thread offloads flows"),
+    ("Open_vSwitch", OTHER, Asks::KeyIs("offload-rebalance", "true"), Level::Info, "offloaded flows are not rebalanced"),
+    ("Open_vSwitch", OTHER, Asks::KeyIs("per-port-memory", "true"), Level::Info, "packets need no memory pools"),
+    ("Open_vSwitch", OTHER, Asks::Key("shared-mempool-config"), Level::Info, "packets need no memory pools"),
+    ("Open_vSwitch", OTHER, Asks::KeyIs("smc-enable", "true"), Level::Info, "there is no signature match cache"),
+    ("Open_vSwitch", OTHER, Asks::KeyNot("tc-policy", "none"), Level::Info, "flows go to no network card"),
+    ("Open_vSwitch", OTHER, Asks::KeyNot("tx-flush-interval", "0"), Level::Info, "each burst is sent at once"),
+    ("Bridge", "stp_enable", Asks::Column, Level::Warn, LOOP),
+    ("Bridge", "rstp_enable", Asks::Column, Level::Warn, LOOP),
+    ("Bridge", "mcast_snooping_enable", Asks::Column, Level::Warn, "multicast is flooded"),
+    ("Bridge", "netflow", Asks::Any, Level::Warn, "no NetFlow records are sent; use ipfix"),
+    ("Bridge", "sflow", Asks::Any, Level::Warn, "no sFlow samples are sent; use ipfix"),
+    ("Bridge", "auto_attach", Asks::Any, Level::Warn, "no mappings are asked for"),
+    ("Bridge", OTHER, Asks::Key("in-band-queue"), Level::Info, "there is no in-band control"),
+    ("Port", "lacp", Asks::NotText("off"), Level::Warn, "no LACP is spoken: the partner may leave the link down"),
+    ("Port", "bond_fake_iface", Asks::Column, Level::Info, "no device stands for the bond"),
+    ("Interface", "cfm_mpid", Asks::Any, Level::Warn, "no continuity checks are sent"),
+    ("Interface", "lldp", Asks::KeyIs("enable", "true"), Level::Warn, "no LLDP is sent"),
+    ("Interface", "options", Asks::Key("n_rxq_desc"), Level::Info, "rings have the device's own size"),
+    ("Interface", "options", Asks::Key("n_txq_desc"), Level::Info, "rings have the device's own size"),
+    ("Interface", "options", Asks::Key("rx-flow-ctrl"), Level::Info, DPDK),
+    ("Interface", "options", Asks::Key("tx-flow-ctrl"), Level::Info, DPDK),
+    ("Interface", "options", Asks::Key("flow-ctrl-autoneg"), Level::Info, DPDK),
+    ("Interface", "options", Asks::Key("xdp-mode"), Level::Info, "AF_XDP is not used"),
+    ("Interface", "options", Asks::Key("use-need-wakeup"), Level::Info, "AF_XDP is not used"),
+    ("Mirror", "filter", Asks::Any, Level::Warn, "every packet of its ports is mirrored"),
+    ("Controller", "connection_mode", Asks::Text("in-band"), Level::Warn, "no hidden rules let the controller through"),
+    ("Controller", "local_netmask", Asks::Any, Level::Info, "there is no in-band control"),
+    ("Controller", "local_gateway", Asks::Any, Level::Info, "there is no in-band control"),
+    ("Controller", "controller_rate_limit", Asks::Any, Level::Info, "packets for the controller are not limited; use meters"),
+    ("Controller", "controller_burst_limit", Asks::Any, Level::Info, "packets for the controller are not limited; use meters"),
+    ("Controller", "controller_queue_size", Asks::Any, Level::Info, "the queue has its own size"),
+    ("Controller", "enable_async_messages", Asks::ColumnFalse, Level::Info, "the controller gets them"),
+];
+
+/// Tables that rows of `Bridge` refer to, and by which column.
+const REFERRED: [(&str, &str); 3] = [
+    ("Port", "ports"),
+    ("Mirror", "mirrors"),
+    ("Controller", "controller"),
+];
+
+/// Everything that is set without effect.
+pub(in crate::reconcile) fn list(db: &Db, top: &Row) -> Vec<WithoutEffect> {
+    let mut all = Vec::new();
+    of_row("Open_vSwitch", top, &mut all);
+    for bridge in db.referenced(top, "bridges", "Bridge") {
+        of_row("Bridge", bridge, &mut all);
+        for (table, column) in REFERRED {
+            for row in db.referenced(bridge, column, table) {
+                of_row(table, row, &mut all);
+                let interfaces = match table {
+                    "Port" => db.referenced(row, "interfaces", "Interface"),
+                    _ => Vec::new(),
+                };
+                if interfaces.len() > 1 {
+                    all.push(WithoutEffect {
+                        place: place("Port", row),
+                        setting: "interfaces".to_owned(),
+                        effect: "there are no bonds: all its packets leave by one interface",
+                        level: Level::Warn,
+                    });
+                }
+                interfaces.iter().for_each(|i| of_row("Interface", i, &mut all));
+            }
+        }
+    }
+    all
+}
+
+fn place(table: &str, row: &Row) -> String {
+    match table {
+        "Open_vSwitch" => table.to_owned(),
+        "Controller" => format!("controller {}", text(row, "target")),
+        _ => format!("{} {}", table.to_ascii_lowercase(), text(row, "name")),
+    }
+}
+
+fn of_row(table: &str, row: &Row, all: &mut Vec<WithoutEffect>) {
+    for (_, column, asks, level, effect) in SETTINGS.iter().filter(|(t, ..)| *t == table) {
+        if let Some(setting) = asked(row, column, *asks) {
+            all.push(WithoutEffect {
+                place: place(table, row),
+                setting,
+                effect,
+                level: *level,
+            });
+        }
+    }
+}
+
+/// How the setting is called, if the row asks for it.
+fn asked(row: &Row, column: &str, asks: Asks) -> Option<String> {
+    let of_key = |key: &str, wants: &dyn Fn(&str) -> bool| {
+        let map = row.map_str(column).ok()?;
+        wants(map.get(key)?).then(|| match column {
+            "lldp" => column.to_owned(),
+            _ => format!("{column}:{key}"),
+        })
+    };
+    let yes = |yes: bool| yes.then(|| column.to_owned());
+    match asks {
+        Asks::Column => yes(value(row.bool(column))),
+        Asks::Any => yes(row.datum(column).is_ok_and(|d| !d.is_empty())),
+        Asks::ColumnFalse => yes(matches!(row.opt_bool(column), Ok(Some(false)))),
+        Asks::Text(wanted) => yes(opt_text(row, column).is_some_and(|t| t == wanted)),
+        Asks::NotText(default) => yes(opt_text(row, column).is_some_and(|t| t != default)),
+        Asks::Key(key) => of_key(key, &|_| true),
+        Asks::KeyIs(key, wanted) => of_key(key, &|v| v.eq_ignore_ascii_case(wanted)),
+        Asks::KeyNot(key, default) => of_key(key, &|v| v != default),
+    }
+}
+
+/// Logs those that are not among `before`, each once.
+pub(in crate::reconcile) fn tell(before: &[WithoutEffect], now: &[WithoutEffect]) {
+    for new in now.iter().filter(|s| !before.contains(s)) {
+        log::log!(target: "bridge", new.level, "{}: {} is not supported yet and changes nothing: {}",
+            new.place, new.setting, new.effect);
+    }
+}
