@@ -12,6 +12,7 @@ mod apply;
 mod desired;
 mod driver;
 mod globals;
+mod host_stack;
 mod kinds;
 mod links;
 mod mac;
@@ -62,6 +63,7 @@ pub(crate) struct Reconciler {
     vhost: vhost::Vhost,
     taps: taps::Taps,
     receivers: Arc<heddle_port::Receivers>,
+    host_stack: host_stack::HostStack,
     offloading: offload::Offloading,
     tunnels: tunnels::Tunnels,
     zones: zones::Zones,
@@ -92,6 +94,9 @@ impl Reconciler {
 
     fn work(&mut self, db: &Db, due: Due) -> Found {
         let mut found = Found::default();
+        if due.links {
+            self.read_vlans();
+        }
         if due.refresh {
             found = self.refresh();
         }
