@@ -21,7 +21,7 @@ mod virtio;
 
 pub use dummy::DummyPort;
 pub use qos::{QosConfig, QueueCounts};
-pub use system::{Receivers, SystemPort};
+pub use system::{IngressFilters, Receivers, SystemPort};
 pub use tap::{Birthplace, KeptTaps, TapPort};
 pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
 pub use tunnel::TunnelPort;

@@ -4,7 +4,7 @@
 //! several share the device by flow hash (fanout). Transmission uses sockets of its own that receive nothing,
 //! one for each worker that sends.
 //! The device's offloads stay as they are: its segment trains and unfinished checksums are handed on as
-//! metadata. The device's own IP stack sees the packets too. What is sent goes through the device's queueing
+//! metadata. The device's own IP stack gets nothing ([`ingress`]). What is sent goes through the device's queueing
 //! discipline: `tcpdump` on the device shows it, and what `tc` has set up there holds.
 //!
 //! Queues that are opened while others are open (another number of them is wanted) take over from these: they
@@ -19,6 +19,7 @@
 //! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets
 //! again; members of a fanout group cannot be, so with several queues the port says that it is stale.
 
+mod ingress;
 mod qos;
 mod ready;
 mod rx;
@@ -31,6 +32,8 @@ mod tx;
 use crate::types::Divert;
 use crate::{Port, PortError, PortStatus, QosConfig, QueueCounts, RxQueue, TxQueue};
 use heddle_sys::{LinkCtl, PacketSocket, RxRing};
+pub use ingress::IngressFilters;
+use ingress::VlanSet;
 use parking_lot::Mutex;
 pub use ready::Receivers;
 use rx::SystemRx;
@@ -46,12 +49,17 @@ const RCVBUF: usize = 16 << 20;
 const RING: usize = 512;
 /// Send buffer of a queue: what a device may hold back.
 const SNDBUF: usize = 4 << 20;
+/// `Interface.status`: why the host's stack gets a copy of what comes in.
+const HOST_STACK_KEY: &str = "heddle_host_stack";
 
 /// A port on an existing network device.
 pub struct SystemPort {
     name: String,
     link: LinkCtl,
     divert: Option<Arc<dyn Divert>>,
+    filters: Option<Arc<IngressFilters>>,
+    /// VLANs that have a device of their own.
+    vlans: Arc<VlanSet>,
     /// Sockets that were made before.
     ready: Option<Arc<Receivers>>,
     senders: Arc<Senders>,
@@ -76,6 +84,8 @@ struct State {
     steering: Steering,
     /// Index of the device, while it is diverted.
     diverted: Option<u32>,
+    /// Why the host's stack gets a copy, if it does.
+    not_held: Option<String>,
 }
 
 impl SystemPort {
@@ -94,6 +104,8 @@ impl SystemPort {
             name: name.to_owned(),
             link,
             divert: None,
+            filters: None,
+            vlans: Arc::default(),
             ready: None,
             senders: Arc::new(senders),
             state: Mutex::default(),
@@ -108,6 +120,27 @@ impl SystemPort {
     #[must_use]
     pub fn diverted_by(self, divert: Option<Arc<dyn Divert>>) -> Self {
         Self { divert, ..self }
+    }
+
+    /// Has what the device receives kept from the host's stack.
+    #[must_use]
+    pub fn kept_by(self, filters: Option<Arc<IngressFilters>>) -> Self {
+        Self { filters, ..self }
+    }
+
+    /// Keeps what the device receives from the host's stack, or says why it cannot.
+    fn hold(&self, state: &mut State, index: u32) {
+        let Some(filters) = &self.filters else { return };
+        let failed = filters.hold(&self.name, index).err();
+        if let Some(why) = failed.as_ref().filter(|why| state.not_held.as_ref() != Some(why)) {
+            log::warn!(
+                target: "netdev_linux",
+                "{}: THE HOST'S OWN STACK ALSO GETS WHAT COMES IN BY THIS PORT, whatever the rules say ({why})",
+                self.name
+            );
+        }
+        state.not_held = failed;
+        filters.look(&self.name, &self.vlans, state.diverted.is_some());
     }
 
     /// Uses receiving sockets that were made before, as long as there are some.
@@ -216,10 +249,15 @@ impl Port for SystemPort {
         let index = self.link.ifindex(&self.name).map_err(fail)?;
         let mut state = self.state.lock();
         state.diverted = None;
+        // Before the first packet can come.
+        self.hold(&mut state, index);
         if let Some(queue) = self.divert(index).map_err(fail)? {
             state.diverted = Some(index);
             state.receivers.clear();
             state.stale = false;
+            if let Some(filters) = &self.filters {
+                filters.look(&self.name, &self.vlans, true);
+            }
             return Ok(vec![queue]);
         }
         let group = (n > 1).then(next_group);
@@ -237,7 +275,9 @@ impl Port for SystemPort {
         state.last.rx_dropped += lost.sum::<u64>();
         state.receivers = made.iter().map(|(s, _)| Arc::downgrade(s)).collect();
         state.stale = false;
-        let queues = made.into_iter().map(|(socket, ring)| SystemRx::new(socket, ring));
+        let queues = made
+            .into_iter()
+            .map(|(socket, ring)| SystemRx::new(socket, ring, Arc::clone(&self.vlans)));
         Ok(queues.map(|q| Box::new(q) as Box<dyn RxQueue>).collect())
     }
     fn takes_over(&self) -> bool {
@@ -271,9 +311,23 @@ impl Port for SystemPort {
         let mut state = self.state.lock();
         let mut now = self.read(&state.last);
         if now.ifindex != 0 && now.ifindex != state.last.ifindex {
+            self.hold(&mut state, now.ifindex);
             self.rebind(&mut state, now.ifindex);
             state.steering.again();
             state.stale |= state.diverted.is_some();
+        } else if state.not_held.is_some() && now.ifindex != 0 {
+            // The other program may have gone.
+            self.hold(&mut state, now.ifindex);
+        }
+        if let Some(filters) = &self.filters {
+            filters.look(&self.name, &self.vlans, state.diverted.is_some());
+        }
+        now.extra.retain(|(key, _)| key != HOST_STACK_KEY);
+        if let Some(why) = &state.not_held {
+            now.extra.push((
+                HOST_STACK_KEY.into(),
+                format!("gets a copy of what comes in: {why}"),
+            ));
         }
         now.n_rxq = state.diverted.map(|_| 1);
         if now.link_up != state.last.link_up {
@@ -304,6 +358,9 @@ impl Port for SystemPort {
         self.qos.lock().end();
         if let (Some(divert), Some(index)) = (&self.divert, self.state.lock().diverted.take()) {
             divert.release(&self.name, index);
+        }
+        if let Some(filters) = &self.filters {
+            filters.release(&self.name);
         }
     }
     fn steer(&self, cpus: &[usize]) {

@@ -9,8 +9,8 @@ pub(crate) use vduse::is_vduse;
 pub use vduse::{VduseContext, VdusePort};
 
 use crate::{
-    Birthplace, DummyPort, KeptTaps, Port, PortError, Receivers, SystemPort, VhostContext, VhostPort, dummy,
-    tap,
+    Birthplace, DummyPort, IngressFilters, KeptTaps, Port, PortError, Receivers, SystemPort, VhostContext,
+    VhostPort, dummy, tap,
 };
 use heddle_sys::TapQueue;
 use heddle_tunnel::TunnelType;
@@ -100,8 +100,12 @@ pub trait Host {
     fn birthplace(&self) -> Option<Birthplace<'_>> {
         None
     }
-    /// Who takes what its `system` ports receive; without it, packet sockets do, beside the host's stack.
+    /// Who takes what its `system` ports receive; without it, packet sockets do.
     fn divert(&self) -> Option<Arc<dyn Divert>> {
+        None
+    }
+    /// What keeps what its `system` ports receive from the host's stack; without it, that gets a copy.
+    fn ingress_filters(&self) -> Option<Arc<IngressFilters>> {
         None
     }
     /// Receiving sockets for its `system` ports that were made before.
@@ -127,6 +131,7 @@ pub trait Host {
 fn system(request: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
     let port = SystemPort::open(request.name)?;
     let port = port.diverted_by(request.host.divert());
+    let port = port.kept_by(request.host.ingress_filters());
     Ok(Arc::new(port.with_receivers(request.host.receivers())))
 }
 

@@ -64,6 +64,8 @@ pub struct Switch {
     pub datapath: Arc<Datapath>,
     /// What of the flow cache is forwarded elsewhere, if that is on.
     pub(crate) offload: RwLock<Option<heddle_offload::Offload>>,
+    /// What keeps packets of `system` ports from the host's stack, once there was such a port.
+    pub(crate) ingress: std::sync::OnceLock<Arc<heddle_port::IngressFilters>>,
     /// Keys of connections to the database and to controllers.
     pub tls: Arc<Tls>,
     /// What the database has made of interfaces, for commands that name them.
@@ -134,6 +136,7 @@ impl Switch {
             ofproto,
             datapath,
             offload: RwLock::default(),
+            ingress: std::sync::OnceLock::default(),
             tls,
             inventory: RwLock::default(),
             carriers: RwLock::default(),
@@ -316,6 +319,9 @@ impl Switch {
         let offload = self.offload.write().take();
         if let Some(offload) = offload.filter(|_| cleanup) {
             offload.shutdown();
+        }
+        if let Some(filters) = self.ingress.get().filter(|_| cleanup) {
+            filters.keep_only(|_| false, true);
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Buffers wait in a stack: message 0 goes to its top, so that at low rates the same warm buffer is used
 //! again, and how many are offered follows how many came last time.
 
+use super::ingress::VlanSet;
 use super::rx::finish;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_sys::batch::Received;
@@ -23,10 +24,11 @@ pub(super) struct Socket {
     /// Empty buffers, room for the header made.
     ready: Vec<Packet>,
     offer: usize,
+    vlans: Arc<VlanSet>,
 }
 
 impl Socket {
-    pub(super) fn new(socket: Arc<PacketSocket>) -> Self {
+    pub(super) fn new(socket: Arc<PacketSocket>, vlans: Arc<VlanSet>) -> Self {
         let hdr_len = if socket.has_vnet_hdr() { VNET_HDR_LEN } else { 0 };
         let batch = RecvBatch::new(BURST);
         Self {
@@ -35,6 +37,7 @@ impl Socket {
             batch,
             ready: Vec::with_capacity(BURST),
             offer: MIN_OFFER,
+            vlans,
         }
     }
 
@@ -97,7 +100,7 @@ impl Socket {
         let got = got.unwrap_or(0);
         for i in 0..got {
             let Some(mut p) = self.ready.pop() else { break };
-            match take(&mut p, self.batch.received(i), self.hdr_len) {
+            match take(&mut p, self.batch.received(i), self.hdr_len, &self.vlans) {
                 Ok(()) => burst.push(p),
                 Err(reason) => {
                     drop(reason);
@@ -116,7 +119,7 @@ impl AsRawFd for Socket {
 }
 
 /// Makes a packet of what was received, or says why not.
-fn take(p: &mut Packet, got: Received, hdr_len: usize) -> Result<(), &'static str> {
+fn take(p: &mut Packet, got: Received, hdr_len: usize, devices: &VlanSet) -> Result<(), &'static str> {
     if got.truncated {
         return Err("truncated");
     }
@@ -129,5 +132,5 @@ fn take(p: &mut Packet, got: Received, hdr_len: usize) -> Result<(), &'static st
     if !p.pull_front(hdr_len) {
         return Err("runt");
     }
-    finish(p, hdr, got.vlan)
+    finish(p, hdr, got.vlan, devices)
 }

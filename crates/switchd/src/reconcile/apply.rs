@@ -62,12 +62,14 @@ impl Reconciler {
         }
         self.own_port();
         self.find_taps();
+        self.prepare_filters();
         self.prepare_receivers();
         for name in self.names() {
             self.add_ports(&name);
         }
         self.receivers.clear();
         self.taps.settle();
+        self.release_devices();
         self.apply_zones(&desired.datapaths);
         for name in self.names() {
             self.finish(&name);

@@ -108,6 +108,7 @@ impl<'a> Driver<'a> {
             refused: Default::default(),
             taps: Taps::default(),
             receivers: <_>::default(),
+            host_stack: <_>::default(),
             offloading: <_>::default(),
             said: crate::vlog::Rounds::default(),
             applied: None,

@@ -221,6 +221,9 @@ impl Host for Opening<'_> {
     fn divert(&self) -> Option<Arc<dyn heddle_port::types::Divert>> {
         self.of.offloading.divert()
     }
+    fn ingress_filters(&self) -> Option<Arc<heddle_port::IngressFilters>> {
+        self.of.ingress_filters()
+    }
     fn receivers(&self) -> Option<Arc<heddle_port::Receivers>> {
         Some(self.of.receivers.clone())
     }

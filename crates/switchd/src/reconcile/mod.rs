@@ -12,6 +12,7 @@ mod apply;
 mod desired;
 mod driver;
 mod globals;
+mod host_stack;
 mod kinds;
 mod links;
 mod mac;
@@ -63,6 +64,7 @@ pub(crate) struct Reconciler {
     vhost: vhost::Vhost,
     taps: taps::Taps,
     receivers: Arc<heddle_port::Receivers>,
+    host_stack: host_stack::HostStack,
     offloading: offload::Offloading,
     tunnels: tunnels::Tunnels,
     zones: zones::Zones,
@@ -93,6 +95,9 @@ impl Reconciler {
 
     fn work(&mut self, db: &Db, due: Due) -> Found {
         let mut found = Found::default();
+        if due.links {
+            self.read_vlans();
+        }
         if due.refresh {
             found = self.refresh();
         }

@@ -1,0 +1,240 @@
+//! What a port receives is kept from the host's own stack, as the kernel's datapath keeps it: from the moment
+//! that the port is added until it is removed, also while no switch runs.
+//!
+//! * A classifier at the device's ingress ([`heddle_sys::ingress`]) takes it, after the packet sockets.
+//! * Where the kernel has no such classifiers, or another program has the place, a rule of nftables does.
+//! * Where neither can be had, the log says so once and `Interface.status` as long as it is true.
+//!
+//! A VLAN that has a device on top of the port's (`eth0.10`) is that device's, as in the kernel: the host's
+//! stack gets its frames and the port does not ([`VlanSet`]). A VLAN device that was moved to another network
+//! namespace is not seen: the port gets a copy of its frames.
+//!
+//! The filter outlives the process. The next one with the same owner finds those of ports that are no more
+//! ([`IngressFilters::keep_only`]); filters of its ports stay in place, so no moment is without one.
+
+mod nft;
+
+use heddle_sys::batch::StrippedVlan;
+use heddle_sys::ingress::Vlan;
+use heddle_sys::{Ingress, LinkCtl, errno_text};
+use nft::Nft;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// VLAN ids.
+const VIDS: usize = 4096;
+/// A device's filter is looked at once in so many calls of [`IngressFilters::look`] for it.
+const LOOK_EVERY: u32 = 8;
+
+/// The VLANs that are not the port's, for its receive queues.
+#[derive(Debug)]
+pub(super) struct VlanSet {
+    /// A bit for each VLAN id: those of tags 0x8100, then those of 0x88a8.
+    bits: [[AtomicU64; VIDS / 64]; 2],
+}
+
+impl Default for VlanSet {
+    fn default() -> Self {
+        Self {
+            bits: [const { [const { AtomicU64::new(0) }; VIDS / 64] }; 2],
+        }
+    }
+}
+
+impl VlanSet {
+    fn kind(tpid: u16) -> usize {
+        usize::from(tpid == 0x88a8)
+    }
+    /// Makes it these.
+    fn set(&self, vlans: &[Vlan]) {
+        let mut new = [[0_u64; VIDS / 64]; 2];
+        for vlan in vlans {
+            let vid = usize::from(vlan.vid) % VIDS;
+            new[Self::kind(vlan.tpid)][vid / 64] |= 1 << (vid % 64);
+        }
+        for (words, new) in self.bits.iter().zip(&new) {
+            for (word, new) in words.iter().zip(new) {
+                // Relaxed: a queue that sees it a packet later is a queue that was faster.
+                word.store(*new, Ordering::Relaxed);
+            }
+        }
+    }
+    /// Whether a frame with this outer tag is not the port's.
+    pub(super) fn has(&self, tag: StrippedVlan) -> bool {
+        let vid = usize::from(tag.tci) % VIDS;
+        let word = &self.bits[Self::kind(tag.tpid)][vid / 64];
+        // Relaxed: see `set`.
+        word.load(Ordering::Relaxed) & (1 << (vid % 64)) != 0
+    }
+}
+
+/// One device that is held.
+#[derive(Debug)]
+struct Held {
+    ifindex: u32,
+    /// By nftables.
+    by_nft: bool,
+    /// The VLANs that its filter lets through.
+    passed: Vec<Vlan>,
+    looks: u32,
+}
+
+/// The filters of one switch, in the network namespace of the thread that made them.
+#[derive(Debug)]
+pub struct IngressFilters {
+    ingress: io::Result<Ingress>,
+    nft: Nft,
+    /// By name of the port.
+    held: Mutex<HashMap<String, Held>>,
+    /// By index of the device below.
+    vlans: Mutex<BTreeMap<u32, Vec<Vlan>>>,
+}
+
+impl IngressFilters {
+    /// `owner` is a number by which the next process knows what this one left; `rundir` is where a note is
+    /// kept of whether nftables was needed.
+    pub fn new(owner: u64, rundir: &Path) -> Self {
+        let folded = (owner ^ (owner >> 32)) & 0xffff_ffff;
+        Self {
+            ingress: Ingress::new(u32::try_from(folded).unwrap_or(0)),
+            nft: Nft::new(owner, rundir),
+            held: Mutex::default(),
+            vlans: Mutex::default(),
+        }
+    }
+
+    fn ingress(&self) -> io::Result<&Ingress> {
+        let again = |e: &io::Error| io::Error::new(e.kind(), e.to_string());
+        self.ingress.as_ref().map_err(again)
+    }
+
+    /// Takes device `ifindex` of port `name`.
+    ///
+    /// # Errors
+    /// One line that says why the host's stack gets a copy.
+    pub(super) fn hold(&self, name: &str, ifindex: u32) -> Result<(), String> {
+        let by_tc = self.ingress().and_then(|i| i.hold(ifindex));
+        let by_nft = by_tc.is_err();
+        if let Err(tc) = by_tc {
+            let nft = self.nft.hold(name, ifindex);
+            nft.map_err(|nft| format!("tc: {}; nft: {nft}", errno_text(&tc)))?;
+        }
+        let held = Held {
+            ifindex,
+            by_nft,
+            passed: Vec::new(),
+            looks: 0,
+        };
+        self.held.lock().insert(name.to_owned(), held);
+        Ok(())
+    }
+
+    /// Puts the filter back where somebody took it off, and makes `set` and the filter what VLAN devices there
+    /// are. `diverted`: another program of the switch takes the device's frames.
+    pub(super) fn look(&self, name: &str, set: &VlanSet, diverted: bool) {
+        let mut all = self.held.lock();
+        let Some(held) = all.get_mut(name) else { return };
+        let vlans = self.vlans.lock().get(&held.ifindex).cloned().unwrap_or_default();
+        set.set(&vlans);
+        let Ok(ingress) = self.ingress() else { return };
+        let passed = if diverted { vlans } else { Vec::new() };
+        if passed != held.passed {
+            match ingress.pass(held.ifindex, &passed) {
+                Ok(()) => held.passed = passed,
+                Err(e) => log::warn!(
+                    target: "netdev_linux",
+                    "{name}: frames of VLAN devices do not get past the switch ({})", errno_text(&e)
+                ),
+            }
+        }
+        held.looks = held.looks.wrapping_add(1);
+        if held.looks.is_multiple_of(LOOK_EVERY)
+            && !held.by_nft
+            && ingress.hold_again(held.ifindex).is_ok_and(|again| again)
+        {
+            log::warn!(
+                target: "netdev_linux",
+                "{name}: somebody took the filter off that keeps what comes in from the host's stack; it is there again"
+            );
+        }
+    }
+
+    /// Gives the device of port `name` back to the host's stack.
+    pub(super) fn release(&self, name: &str) {
+        let Some(held) = self.held.lock().remove(name) else {
+            return;
+        };
+        if held.by_nft {
+            self.nft.release(held.ifindex);
+        }
+        if let Ok(ingress) = self.ingress()
+            && let Err(e) = ingress.release(held.ifindex)
+        {
+            log::warn!(target: "netdev_linux", "{name}: the filter at its ingress stays ({})", errno_text(&e));
+        }
+    }
+
+    /// Reads which VLAN devices there are.
+    pub fn read_vlans(&self) {
+        let Ok(devices) = self.ingress().and_then(Ingress::vlan_devices) else {
+            return;
+        };
+        let mut new: BTreeMap<u32, Vec<Vlan>> = BTreeMap::new();
+        for device in devices {
+            new.entry(device.lower).or_default().push(device.vlan);
+        }
+        new.values_mut().for_each(|vlans| vlans.sort_unstable());
+        *self.vlans.lock() = new;
+    }
+
+    /// Gives back the devices that this process holds, and with `left` also those that an earlier one has held,
+    /// if their names are not `wanted`. Returns how many.
+    pub fn keep_only(&self, wanted: impl Fn(&str) -> bool, left: bool) -> usize {
+        let ours: Vec<String> = self.held.lock().keys().cloned().collect();
+        let unwanted = ours.iter().filter(|name| !wanted(name));
+        let mut n = unwanted.map(|name| self.release(name)).count();
+        let Some(links) = LinkCtl::new().ok().filter(|_| left) else {
+            return n;
+        };
+        let other = |ifindex: &u32| !links.name(*ifindex).is_ok_and(|name| wanted(&name));
+        if let Ok(ingress) = self.ingress() {
+            for ifindex in ingress.held().unwrap_or_default().into_iter().filter(other) {
+                n += usize::from(ingress.release(ifindex).is_ok());
+            }
+        }
+        for ifindex in self.nft.held().into_iter().filter(other) {
+            self.nft.release(ifindex);
+            n += 1;
+        }
+        n
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_what_it_was_given() {
+        let set = VlanSet::default();
+        let tag = |tpid, tci| StrippedVlan { tpid, tci };
+        let vlan = |tpid, vid| Vlan { tpid, vid };
+        set.set(&[vlan(0x8100, 10), vlan(0x88a8, 4095)]);
+        // Priority and DEI are no part of it.
+        for (tpid, tci, has) in [
+            (0x8100, 10, true),
+            (0x8100, 0xe00a, true),
+            (0x8100, 11, false),
+            (0x88a8, 10, false),
+            (0x88a8, 0x0fff, true),
+            (0x8100, 0x0fff, false),
+        ] {
+            assert_eq!(set.has(tag(tpid, tci)), has, "{tpid:x} {tci:x}");
+        }
+        set.set(&[]);
+        assert!(!set.has(tag(0x8100, 10)));
+    }
+}

@@ -1,0 +1,106 @@
+//! The same by nftables, where a classifier cannot be had: a table of the family `netdev` for the switch, with
+//! a chain per device at its ingress hook, which is right behind the classifiers.
+//!
+//! The program `nft` is run, for as few devices as need it; so a note in the run directory says whether there
+//! is anything to look for after a restart.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const NOTE: &str = "heddled.nft";
+
+#[derive(Debug)]
+pub(super) struct Nft {
+    table: String,
+    note: PathBuf,
+}
+
+fn run(arguments: &[&str], script: &str) -> Result<String, String> {
+    let failed = |e: io::Error| format!("the program nft cannot be run: {}", heddle_sys::errno_text(&e));
+    let mut child = Command::new("nft")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // What it does not read, it complains about below.
+        let _ = stdin.write_all(script.as_bytes());
+    }
+    let out = child.wait_with_output().map_err(failed)?;
+    if out.status.success() {
+        return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
+    }
+    let text = String::from_utf8_lossy(&out.stderr);
+    Err(text.lines().next().unwrap_or("nft failed").trim().to_owned())
+}
+
+impl Nft {
+    pub(super) fn new(owner: u64, rundir: &Path) -> Self {
+        Self {
+            table: format!("heddle_{owner:016x}"),
+            note: rundir.join(NOTE),
+        }
+    }
+
+    /// Adds the chain of a device, or makes it what it is to be.
+    pub(super) fn hold(&self, device: &str, ifindex: u32) -> Result<(), String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
+        if device.is_empty() || !device.chars().all(plain) {
+            return Err(format!("{device} is no name that nft could be given"));
+        }
+        let chain = format!("netdev {} port_{ifindex}", self.table);
+        let script = format!(
+            "add table netdev {}\n\
+             add chain {chain} {{ type filter hook ingress device \"{device}\" priority -500; policy accept; }}\n\
+             flush chain {chain}\n\
+             add rule {chain} ether type 8021ad accept\n\
+             add rule {chain} vlan id != 0 accept\n\
+             add rule {chain} drop\n",
+            self.table
+        );
+        run(&["-f", "-"], &script)?;
+        let noted = OpenOptions::new().write(true).create_new(true).open(&self.note);
+        match noted {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                let why = heddle_sys::errno_text(&e);
+                log::warn!(target: "netdev_linux", "chains of nft will not be found again after a restart: {NOTE} cannot be made ({why})");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the chain of a device away, and the table with the last one.
+    pub(super) fn release(&self, ifindex: u32) {
+        let chain = format!("netdev {} port_{ifindex}", self.table);
+        if let Err(why) = run(
+            &["-f", "-"],
+            &format!("flush chain {chain}\ndelete chain {chain}\n"),
+        ) {
+            log::warn!(target: "netdev_linux", "a chain of nft stays: {why}");
+        }
+        if self.held().is_empty()
+            && run(&["-f", "-"], &format!("delete table netdev {}\n", self.table)).is_ok()
+        {
+            let _ = std::fs::remove_file(&self.note);
+        }
+    }
+
+    /// The devices that have chains.
+    pub(super) fn held(&self) -> Vec<u32> {
+        if !self.note.exists() {
+            return Vec::new();
+        }
+        let listed = run(&["list", "table", "netdev", &self.table], "").unwrap_or_default();
+        let chains = listed
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("chain port_"));
+        chains
+            .filter_map(|rest| rest.split(' ').next()?.parse().ok())
+            .collect()
+    }
+}

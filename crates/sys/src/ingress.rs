@@ -1,0 +1,474 @@
+//! Classifiers at the ingress of network devices (tc-bpf(8), clsact): what a device receives is kept from the
+//! host's own stack, after packet sockets have had their copy.
+//!
+//! **Two filters.** [`Ingress::hold`] puts one after all others that this switch has: it takes every frame
+//! but those of a VLAN, which the kernel gives to a VLAN device or to nobody. [`Ingress::pass`] puts one before
+//! them, which lets the frames of some VLANs through to their devices.
+//!
+//! **Classic BPF.** Neither needs a map, so both are classic programs, which the kernel takes with
+//! `CAP_NET_ADMIN` alone: also where bpf(2) is forbidden.
+//!
+//! **Whose it is.** The first instruction loads the owner's number, which a dump shows. The filter has one
+//! place at a device: an owner that comes later replaces it.
+
+use crate::netlink::Requests;
+use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Nla};
+use netlink_packet_route::RouteNetlinkMessage::{
+    self, DelTrafficFilter, GetLink, GetQueueDiscipline, GetTrafficFilter, NewLink, NewQueueDiscipline,
+    NewTrafficFilter,
+};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVlan, LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::tc::{
+    TcAttribute, TcBpfFlags, TcFilterBpfOption, TcHandle, TcMessage, TcOption, TcU32OptionFlags,
+};
+use std::io;
+
+/// Place of the filter that lets VLANs through.
+const PASS_PRIORITY: u16 = 0x4843;
+/// Place of the filter that takes the rest. The programs of `hw-offload` are between the two (0x4844).
+const HOLD_PRIORITY: u16 = 0x4845;
+const HANDLE: u32 = 1;
+const ETH_P_ALL: u16 = 3;
+/// The qdisc, and its class of what comes in.
+const CLSACT: TcHandle = TcHandle {
+    major: 0xffff,
+    minor: 0xfff1,
+};
+const CLSACT_INGRESS: TcHandle = TcHandle {
+    major: 0xffff,
+    minor: 0xfff2,
+};
+const TCA_BPF_OPS_LEN: u16 = 4;
+const TCA_BPF_OPS: u16 = 5;
+/// Most VLANs that a filter can let through: a jump in a classic program goes over 255 instructions, so each
+/// VLAN has a jump and a return, and the kernel takes 4,096 instructions.
+const MAX_VLANS: usize = 2_000;
+
+/// Verdicts of a classifier (linux/pkt_cls.h).
+const TC_ACT_OK: u32 = 0;
+const TC_ACT_STOLEN: u32 = 4;
+const TC_ACT_UNSPEC: u32 = u32::MAX;
+
+/// Codes of classic BPF (linux/filter.h), and where it finds a frame's outer tag.
+const LD_IMM: u16 = 0x00;
+const LD_W_ABS: u16 = 0x20;
+const AND: u16 = 0x54;
+const OR_X: u16 = 0x4c;
+const LSH: u16 = 0x64;
+const TAX: u16 = 0x07;
+const JEQ: u16 = 0x15;
+const RET: u16 = 0x06;
+const VLAN_TAG: u32 = 0xffff_f000 + 44;
+const VLAN_TAG_PRESENT: u32 = 0xffff_f000 + 48;
+const VLAN_TPID: u32 = 0xffff_f000 + 60;
+const VID_MASK: u32 = 0xfff;
+
+/// A VLAN as a tag names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Vlan {
+    /// EtherType of the tag (0x8100, 0x88a8).
+    pub tpid: u16,
+    /// VLAN id.
+    pub vid: u16,
+}
+
+/// A VLAN device of this network namespace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VlanDevice {
+    /// Index of the device that it is on top of.
+    pub lower: u32,
+    /// Its VLAN.
+    pub vlan: Vlan,
+}
+
+/// Requests about the devices of the caller's network namespace.
+#[derive(Debug)]
+pub struct Ingress {
+    requests: Requests,
+    owner: u32,
+}
+
+/// An instruction: code, jumps if true and if not, value.
+type Op = (u16, u8, u8, u32);
+
+/// Takes all but what has a VLAN id.
+fn hold_program(owner: u32) -> Vec<Op> {
+    vec![
+        (LD_IMM, 0, 0, owner),
+        (LD_W_ABS, 0, 0, VLAN_TAG_PRESENT),
+        (JEQ, 4, 0, 0),
+        (LD_W_ABS, 0, 0, VLAN_TAG),
+        (AND, 0, 0, VID_MASK),
+        (JEQ, 1, 0, 0),
+        (RET, 0, 0, TC_ACT_UNSPEC),
+        (RET, 0, 0, TC_ACT_STOLEN),
+    ]
+}
+
+/// Lets the frames of some VLANs through.
+fn pass_program(owner: u32, vlans: &[Vlan]) -> Vec<Op> {
+    let mut ops = vec![
+        (LD_IMM, 0, 0, owner),
+        (LD_W_ABS, 0, 0, VLAN_TAG_PRESENT),
+        (JEQ, 0, 1, 0),
+        (RET, 0, 0, TC_ACT_UNSPEC),
+        (LD_W_ABS, 0, 0, VLAN_TPID),
+        (LSH, 0, 0, 16),
+        (TAX, 0, 0, 0),
+        (LD_W_ABS, 0, 0, VLAN_TAG),
+        (AND, 0, 0, VID_MASK),
+        (OR_X, 0, 0, 0),
+    ];
+    for vlan in vlans.iter().take(MAX_VLANS) {
+        ops.push((JEQ, 0, 1, u32::from(vlan.tpid) << 16 | u32::from(vlan.vid)));
+        ops.push((RET, 0, 0, TC_ACT_OK));
+    }
+    ops.push((RET, 0, 0, TC_ACT_UNSPEC));
+    ops
+}
+
+fn bytes(ops: &[Op]) -> Vec<u8> {
+    let one = |(code, yes, no, k): &Op| {
+        let mut bytes = code.to_ne_bytes().to_vec();
+        bytes.extend([*yes, *no]);
+        bytes.extend(k.to_ne_bytes());
+        bytes
+    };
+    ops.iter().flat_map(one).collect()
+}
+
+/// The number that a filter's first instruction loads.
+fn owner_of(message: &TcMessage) -> Option<u32> {
+    let options = message.attributes.iter().find_map(|a| match a {
+        TcAttribute::Options(options) => Some(options),
+        _ => None,
+    })?;
+    let ops = options.iter().find_map(|o| match o {
+        TcOption::Bpf(TcFilterBpfOption::Other(nla)) if nla.kind() == TCA_BPF_OPS => Some(nla),
+        _ => None,
+    })?;
+    let mut value = vec![0; ops.value_len()];
+    ops.emit_value(&mut value);
+    let (code, rest) = value.split_first_chunk::<2>()?;
+    let k = rest.get(2..6)?.first_chunk::<4>()?;
+    (u16::from_ne_bytes(*code) == LD_IMM).then_some(u32::from_ne_bytes(*k))
+}
+
+fn message(ifindex: u32, handle: TcHandle, parent: TcHandle) -> TcMessage {
+    let mut m = TcMessage::with_index(i32::try_from(ifindex).unwrap_or(-1));
+    m.header.handle = handle;
+    m.header.parent = parent;
+    m
+}
+
+/// A message about the filter at one place.
+fn filter(ifindex: u32, priority: u16) -> TcMessage {
+    let mut m = message(ifindex, HANDLE.into(), CLSACT_INGRESS);
+    m.header.info = u32::from(priority) << 16 | u32::from(ETH_P_ALL.to_be());
+    m.attributes.push(TcAttribute::Kind("bpf".into()));
+    m
+}
+
+fn is(error: &io::Error, code: rustix::io::Errno) -> bool {
+    error.raw_os_error() == Some(code.raw_os_error())
+}
+
+impl Ingress {
+    /// For the caller's network namespace, in the name of `owner`.
+    ///
+    /// # Errors
+    /// No descriptors left.
+    pub fn new(owner: u32) -> io::Result<Self> {
+        let requests = Requests::new(None)?;
+        Ok(Self { requests, owner })
+    }
+
+    fn send(&self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.requests.ask(request, NLM_F_ACK | flags, |_| {})
+    }
+
+    /// Adds a filter, or replaces it (`flags` without `NLM_F_EXCL`), with the qdisc that it needs.
+    fn put(&self, ifindex: u32, priority: u16, ops: &[Op], flags: u16) -> io::Result<()> {
+        let n = u16::try_from(ops.len()).unwrap_or(u16::MAX);
+        let bpf = |option| TcOption::Bpf(option);
+        let other = |kind, value| bpf(TcFilterBpfOption::Other(DefaultNla::new(kind, value)));
+        let mut m = filter(ifindex, priority);
+        m.attributes.push(TcAttribute::Options(vec![
+            bpf(TcFilterBpfOption::Flags(TcBpfFlags::DirectAction)),
+            bpf(TcFilterBpfOption::FlagsGeneric(TcU32OptionFlags::SkipHw)),
+            other(TCA_BPF_OPS_LEN, n.to_ne_bytes().to_vec()),
+            other(TCA_BPF_OPS, bytes(ops)),
+        ]));
+        let put = || self.send(NewTrafficFilter(m.clone()), NLM_F_CREATE | flags);
+        match put() {
+            Err(e) if !is(&e, rustix::io::Errno::EXIST) => {}
+            done => return done,
+        }
+        let mut qdisc = message(
+            ifindex,
+            TcHandle {
+                major: CLSACT.major,
+                minor: 0,
+            },
+            CLSACT,
+        );
+        qdisc.attributes.push(TcAttribute::Kind("clsact".into()));
+        match self.send(NewQueueDiscipline(qdisc), NLM_F_CREATE | NLM_F_EXCL) {
+            Err(e) if !is(&e, rustix::io::Errno::EXIST) => return Err(e),
+            _ => {}
+        }
+        put()
+    }
+
+    fn remove(&self, ifindex: u32, priority: u16) -> io::Result<()> {
+        match self.send(DelTrafficFilter(filter(ifindex, priority)), 0) {
+            // There is no filter, no qdisc or no device.
+            Err(e)
+                if is(&e, rustix::io::Errno::NOENT)
+                    || is(&e, rustix::io::Errno::INVAL)
+                    || is(&e, rustix::io::Errno::NODEV) =>
+            {
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Whose filter a device has, if it has one.
+    fn holder(&self, ifindex: u32) -> Option<u32> {
+        let mut holder = None;
+        let request = GetTrafficFilter(filter(ifindex, HOLD_PRIORITY));
+        let asked = self.requests.ask(request, NLM_F_ACK, |answer| {
+            if let NewTrafficFilter(m) = answer {
+                holder = owner_of(&m);
+            }
+        });
+        asked.ok().and(holder)
+    }
+
+    /// From now on, what the device receives comes to packet sockets and not to the host's stack, also when
+    /// this process has ended. A filter that is there stays there, and is this owner's afterwards.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without `CAP_NET_ADMIN`, `NotFound` of a kernel without such classifiers, `EINVAL`
+    /// where another filter has the place, `ENODEV`.
+    pub fn hold(&self, ifindex: u32) -> io::Result<()> {
+        let ops = hold_program(self.owner);
+        match self.put(ifindex, HOLD_PRIORITY, &ops, NLM_F_EXCL) {
+            Err(e) if is(&e, rustix::io::Errno::EXIST) => match self.holder(ifindex) {
+                Some(owner) if owner == self.owner => Ok(()),
+                _ => self.put(ifindex, HOLD_PRIORITY, &ops, 0),
+            },
+            done => done,
+        }
+    }
+
+    /// Puts the filter back to a device that has none any more. `true`: it had none.
+    ///
+    /// # Errors
+    /// As for [`Ingress::hold`].
+    pub fn hold_again(&self, ifindex: u32) -> io::Result<bool> {
+        match self.put(ifindex, HOLD_PRIORITY, &hold_program(self.owner), NLM_F_EXCL) {
+            Err(e) if is(&e, rustix::io::Errno::EXIST) => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// Lets the frames of `vlans` through to the host's stack before any other filter of this switch.
+    ///
+    /// # Errors
+    /// As for [`Ingress::hold`].
+    pub fn pass(&self, ifindex: u32, vlans: &[Vlan]) -> io::Result<()> {
+        if vlans.is_empty() {
+            return self.remove(ifindex, PASS_PRIORITY);
+        }
+        self.put(ifindex, PASS_PRIORITY, &pass_program(self.owner, vlans), 0)
+    }
+
+    /// Takes both filters off, unless they are another owner's.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without `CAP_NET_ADMIN`.
+    pub fn release(&self, ifindex: u32) -> io::Result<()> {
+        if self.holder(ifindex).is_some_and(|owner| owner != self.owner) {
+            return Ok(());
+        }
+        self.remove(ifindex, HOLD_PRIORITY)?;
+        self.remove(ifindex, PASS_PRIORITY)
+    }
+
+    /// The devices that the owner holds.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn held(&self) -> io::Result<Vec<u32>> {
+        let mut devices: Vec<u32> = Vec::new();
+        let all = message(0, TcHandle::UNSPEC, TcHandle::UNSPEC);
+        self.requests.ask(GetQueueDiscipline(all), NLM_F_DUMP, |answer| {
+            let NewQueueDiscipline(m) = answer else { return };
+            let ingress =
+                |a: &TcAttribute| matches!(a, TcAttribute::Kind(kind) if kind == "clsact" || kind == "ingress");
+            if m.attributes.iter().any(ingress) {
+                devices.extend(u32::try_from(m.header.index));
+            }
+        })?;
+        devices.retain(|ifindex| self.holder(*ifindex) == Some(self.owner));
+        Ok(devices)
+    }
+
+    /// The VLAN devices of the network namespace that are on top of devices there.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn vlan_devices(&self) -> io::Result<Vec<VlanDevice>> {
+        let mut found = Vec::new();
+        let mut request = LinkMessage::default();
+        // The kernel leaves out devices of other kinds.
+        request
+            .attributes
+            .push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Vlan)]));
+        self.requests.ask(GetLink(request), NLM_F_DUMP, |answer| {
+            if let NewLink(message) = answer {
+                found.extend(vlan_device(&message));
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+fn vlan_device(message: &LinkMessage) -> Option<VlanDevice> {
+    let (mut lower, mut elsewhere, mut vid, mut tpid) = (None, false, None, 0x8100);
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Link(index) => lower = Some(*index),
+            LinkAttribute::LinkNetNsId(_) => elsewhere = true,
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    let LinkInfo::Data(InfoData::Vlan(parts)) = info else {
+                        continue;
+                    };
+                    for part in parts {
+                        match part {
+                            InfoVlan::Id(id) => vid = Some(*id),
+                            InfoVlan::Protocol(protocol) => tpid = u16::from(*protocol),
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(VlanDevice {
+        lower: lower.filter(|_| !elsewhere)?,
+        vlan: Vlan { tpid, vid: vid? },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn run(command: &str) -> String {
+        let out = Command::new("sh").args(["-c", command]).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    #[test]
+    fn filters_are_what_tc_says() {
+        // In a namespace of this thread's own: other tests are not touched.
+        let done = std::thread::spawn(|| {
+            #[expect(
+                deprecated,
+                reason = "its successor is unsafe; nothing that processes share is unshared here"
+            )]
+            if rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).is_err() {
+                return None;
+            }
+            run("ip link add h0 type veth peer name h1");
+            let index = crate::LinkCtl::new().ok()?.ifindex("h0").ok()?;
+            let ours = Ingress::new(7).unwrap();
+            if ours.hold(index).is_err() {
+                return None;
+            }
+            let shown = || run("tc filter show dev h0 ingress | grep -o 'pref.*handle.*'");
+            let held = shown();
+            ours.hold(index).unwrap();
+            assert!(!ours.hold_again(index).unwrap());
+            assert_eq!((shown(), ours.held().unwrap()), (held.clone(), vec![index]));
+            let vlan = |tpid, vid| Vlan { tpid, vid };
+            ours.pass(index, &[vlan(0x8100, 10), vlan(0x88a8, 4000)]).unwrap();
+            ours.pass(index, &[vlan(0x8100, 11)]).unwrap();
+            let passing = shown();
+            // Another owner takes it over; the first one's release takes nothing from it.
+            let theirs = Ingress::new(8).unwrap();
+            theirs.hold(index).unwrap();
+            ours.release(index).unwrap();
+            assert_eq!(
+                (ours.held().unwrap(), theirs.held().unwrap()),
+                (vec![], vec![index])
+            );
+            ours.hold(index).unwrap();
+            ours.release(index).unwrap();
+            ours.release(index).unwrap();
+            let after = shown();
+            // Somebody takes the qdisc away, or put filters of another protocol at the place.
+            ours.hold(index).unwrap();
+            run("tc qdisc del dev h0 clsact");
+            assert!(ours.hold_again(index).unwrap());
+            ours.release(index).unwrap();
+            run("tc filter add dev h0 ingress protocol ip prio 18501 bpf da bytecode '1,6 0 0 4,'");
+            let taken = ours.hold(index).is_err();
+            Some((held, passing, after, taken))
+        });
+        let Some((held, passing, after, taken)) = done.join().unwrap() else {
+            return; // without the right, or without classifiers
+        };
+        assert!(
+            held.contains("pref 18501 bpf") && held.contains("handle 0x1 direct-action"),
+            "{held}"
+        );
+        assert!(passing.contains("pref 18499 bpf"), "{passing}");
+        assert!(
+            passing.contains(&format!("21 0 1 {}", 0x8100_000b_u32)),
+            "{passing}"
+        );
+        assert!(
+            !passing.contains(&format!("21 0 1 {}", 0x8100_000a_u32)),
+            "{passing}"
+        );
+        assert_eq!(after, "");
+        assert!(taken);
+    }
+
+    #[test]
+    fn vlan_devices_are_found() {
+        let done = std::thread::spawn(|| {
+            #[expect(
+                deprecated,
+                reason = "its successor is unsafe; nothing that processes share is unshared here"
+            )]
+            if rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).is_err() {
+                return None;
+            }
+            run("ip link add h0 type veth peer name h1");
+            if !run("ip link add link h0 name h0.10 type vlan id 10 2>&1").is_empty() {
+                return None; // a kernel without them
+            }
+            run("ip link add link h0 name h0.a type vlan proto 802.1ad id 4094");
+            let index = crate::LinkCtl::new().ok()?.ifindex("h0").ok()?;
+            let mut found = Ingress::new(7).unwrap().vlan_devices().unwrap();
+            found.sort_by_key(|d| d.vlan);
+            Some((index, found))
+        });
+        let Some((lower, found)) = done.join().unwrap() else {
+            return;
+        };
+        let device = |tpid, vid| VlanDevice {
+            lower,
+            vlan: Vlan { tpid, vid },
+        };
+        assert_eq!(found, [device(0x8100, 10), device(0x88a8, 4094)]);
+    }
+}
