@@ -49,11 +49,13 @@ pub enum Event {
     FragmentOverlap,
     /// A fragment for which there is no room.
     FragmentsFull,
+    /// A datagram whose fragments, released together, are more than a burst of packets holds.
+    BurstGrown,
 }
 
 impl Event {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Full,
         Self::ZoneLimit,
         Self::NatExhausted,
@@ -74,6 +76,7 @@ impl Event {
         Self::FragmentTooSmall,
         Self::FragmentOverlap,
         Self::FragmentsFull,
+        Self::BurstGrown,
     ];
     /// Its name in `coverage/show`: Open vSwitch's, where it has one.
     pub const fn name(self) -> &'static str {
@@ -98,6 +101,7 @@ impl Event {
             Self::FragmentTooSmall => "ipf_too_small",
             Self::FragmentOverlap => "ipf_overlap",
             Self::FragmentsFull => "ipf_full",
+            Self::BurstGrown => "dp_packet_batch_grow",
         }
     }
 }

@@ -14,9 +14,10 @@ use crate::drops::DropKind;
 use crate::exec::program::MAX_NESTING;
 use arrayvec::ArrayVec;
 use heddle_conntrack::ipf::{Datagram, Frame, Offered, Place};
-use heddle_conntrack::{CtAction, Events, Invalid, Known, ReadGuard, Verdict};
+use heddle_conntrack::{CtAction, Event, Events, Invalid, Known, ReadGuard, Verdict};
 use heddle_flow::FlowKey;
 use heddle_flow::key::frag;
+use heddle_packet::BURST;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// What the datapath knows of a fragment that waits.
@@ -162,7 +163,11 @@ impl Exec<'_> {
                 saved: Some(Box::new(saved)),
             });
         }
-        for f in datagram.into_fragments().into_iter().rev() {
+        let fragments = datagram.into_fragments();
+        if fragments.len() > BURST {
+            self.ct.counts.add(Event::BurstGrown.into());
+        }
+        for f in fragments.into_iter().rev() {
             let Some(id) = self.new_packet(f.bytes(), f.context.in_port) else {
                 self.drops.add(DropKind::Copies, 1);
                 continue;

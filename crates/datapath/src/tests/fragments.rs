@@ -14,16 +14,22 @@ const PAYLOAD: usize = 2000;
 
 /// A datagram of UDP with right checksums in frames that hold `PAYLOAD` in three parts; `id` is its number.
 fn fragments(id: u16) -> [Vec<u8>; 3] {
+    let cut = [(0, 800), (800, 1600), (1600, PAYLOAD + 8)];
+    cut_at(id, PAYLOAD, &cut).try_into().unwrap()
+}
+
+/// As [`fragments`], of this payload, cut at these bytes of the datagram.
+fn cut_at(id: u16, payload: usize, cut: &[(usize, usize)]) -> Vec<Vec<u8>> {
     let model = udp(0x0a00_0001, 0x0a00_0002, 1000, 2000);
     let mut l4 = model[34..42].to_vec();
-    l4.extend((0..PAYLOAD).map(|i| u8::try_from(i % 251).unwrap()));
+    l4.extend((0..payload).map(|i| u8::try_from(i % 251).unwrap()));
     let len = u16::try_from(l4.len()).unwrap();
     l4[4..6].copy_from_slice(&len.to_be_bytes());
     let sum = Sum::ZERO
         .pseudo_v4(0x0a00_0001, 0x0a00_0002, 17, len.into())
         .bytes(&l4);
     l4[6..8].copy_from_slice(&sum.checksum_nonzero().to_be_bytes());
-    [(0, 800), (800, 1600), (1600, l4.len())].map(|(from, to)| {
+    let frame = |&(from, to): &(usize, usize)| {
         let mut f = model[..34].to_vec();
         let more = if to == l4.len() { 0 } else { 0x2000 };
         f[16..18].copy_from_slice(&u16::try_from(20 + to - from).unwrap().to_be_bytes());
@@ -34,7 +40,8 @@ fn fragments(id: u16) -> [Vec<u8>; 3] {
         f[24..26].copy_from_slice(&sum);
         f.extend(&l4[from..to]);
         f
-    })
+    };
+    cut.iter().map(frame).collect()
 }
 
 /// Tracks, commits and gives sources another address.
@@ -175,4 +182,29 @@ fn what_is_missing_and_what_is_bad() {
         ),
         (0, 1)
     );
+}
+
+/// Fragments that are more than a burst has places go on together, in order, and are counted under the name
+/// that Open vSwitch's tests read at every stop.
+#[test]
+fn more_fragments_than_a_burst_holds() {
+    const STEP: usize = 400;
+    let s = setup(rules(vec![snat(), Action::Recirc(1)]));
+    assert!(s.dp.fragments().set_min(false, 400));
+    let count = || {
+        let all = s.dp.coverage();
+        all.iter().find(|(n, _)| *n == "dp_packet_batch_grow").map(|c| c.1)
+    };
+    assert_eq!(count(), Some(0), "named from the start");
+    for (n, id) in [(32, 1), (33, 2)] {
+        let cut: Vec<_> = (0..n).map(|i| (i * STEP, (i + 1) * STEP)).collect();
+        let parts = cut_at(id, n * STEP - 8, &cut);
+        s.a.send(parts.clone());
+        let got = s.b.wait(n);
+        let sent: Vec<u8> = parts.iter().flat_map(|f| f[34..].to_vec()).skip(8).collect();
+        assert_eq!(received(&got).2, sent);
+        assert_eq!(count(), Some(u64::from(n > 32)));
+        s.dp.conntrack()
+            .flush_all(0, &heddle_conntrack::dump::Filter::default());
+    }
 }
