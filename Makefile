@@ -9,8 +9,10 @@
 #   make cri [ARGS="rolled"]
 #   make k8s [ARGS="--only rolled"]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk] [PODS=1]
+#   make pristine [PARTS="lint cargo"] [ARGS="--suite trixie"]
 SHELL := /bin/bash
-export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+# As rustup's own settings do: its cargo comes before a distribution's, unless PATH says otherwise.
+export PATH := $(if $(findstring $(HOME)/.cargo/bin,$(PATH)),,$(HOME)/.cargo/bin:)$(PATH):/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEDDLED ?= $(abspath $(TARGET)/release/heddled)
 HEDDLE ?= $(dir $(HEDDLED))heddle
@@ -22,12 +24,12 @@ RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments fragments headers
 export KEEP QUICK GUEST
 
-.PHONY: install uninstall deb help setup build demo test props soak doors bench conformance controllers ovn cri k8s lab fuzz models fmt lint clean
+.PHONY: install uninstall deb help setup build demo test props soak doors bench conformance controllers ovn cri k8s pristine lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install Debian packages that are missing, check Rust
+setup: ## Install what is missing: Debian packages, and Rust (HEDDLE_NO_RUSTUP=1: not Rust)
 	@scripts/setup
 
 build: setup ## Build the daemon, the tool heddle and the CNI plug-in (release)
@@ -38,7 +40,8 @@ demo: ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 leaves it
 	@scripts/quietly $(TARGET)/demo-build.log "Building heddled and heddle (2 to 6 minutes the first time)" $(MAKE) build
 	@HEDDLED="$(HEDDLED)" demo/demo.sh
 
-test: setup ## Unit, property, system and differential tests, formatting and lints
+test: ## Unit, property, system and differential tests, formatting and lints
+	@scripts/setup test
 	@scripts/test $(PARTS)
 
 props: setup ## Property tests again and again, each time from another seed (ROUNDS=10)
@@ -115,7 +118,11 @@ k8s: build ## A Kubernetes node, its kubelet and API server, on Heddle with hedd
 	@scripts/setup cri
 	@HEDDLED="$(HEDDLED)" tests/k8s/run $(ARGS)
 
+pristine: ## `make test` on an empty Debian 12 in a directory, where only git, make and this machine's Rust are (ARGS="--suite trixie"; PARTS="lint")
+	@scripts/pristine $(ARGS) -- $(PARTS)
+
 lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer; PODS=1: pods on VDUSE instead)
+	@scripts/setup lab
 	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) $(if $(PODS),vduse ebpf) --switch $(or $(SWITCH),heddle)
 
 fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller, connection tracking and fragments against hostile ends, headers of tunnels (SECONDS=180; KEEP=1 renews the corpora)

@@ -27,6 +27,13 @@ sw=$stem-switch red=$stem-red blue=$stem-blue world=$stem-world vm=$stem-vm sw2=
 export OVS_RUNDIR=$run OVS_LOGDIR=$run OVS_DBDIR=$run OVS_SYSCONFDIR=$run
 steps=11 step=0
 
+# With these the commands work as they are shown, by hand too (KEEP=1).
+{
+    echo "export RUN=$run OVS_RUNDIR=$run OVS_LOGDIR=$run OVS_DBDIR=$run OVS_SYSCONFDIR=$run"
+    echo "export PATH=\"\$PATH:$(dirname "$HEDDLED"):/usr/sbin:/sbin\""
+    for name in red blue world vm green; do echo "$name() { ip netns exec $stem-$name \"\$@\"; }"; done
+} >"$run/env"
+
 # Teardown lives in a script of its own, so that KEEP=1 can leave it behind as the way to stop.
 cat >"$run/stop" <<STOP
 #!/bin/sh
@@ -50,21 +57,23 @@ chmod +x "$run/stop"
 if [ -t 1 ]; then bold=$'\e[1m' dim=$'\e[2m' off=$'\e[0m'; else bold='' dim='' off=''; fi
 title() { step=$((step + 1)); printf '\n%s[%d/%d] %s%s\n' "$bold" $step $steps "$1" "$off"; }
 say() { printf '      %s\n' "$@"; }
-fit() { sed 's/[[:space:]]*$//' | fold -s -w 94 | sed 's/^/      /'; } # within 100 columns
-prompt() { # TEXT: a command, on as many lines as it takes, fit to be copied
-    printf '%s' "${1//$run/\$RUN}" | fold -s -w 90 | sed -e '1!s/^/      /' -e '$!s/ *$/ \\/' -e "1s/^/    $dim/"
-    printf '%s\n' "$off"
+# Within 100 columns and 24 lines; a line that ends in a command to copy stays whole.
+fit() {
+    sed 's/[[:space:]]*$//' | sed "/ovs-appctl ofproto\/trace *'/!s/.\{94\}/&\n/g" | awk -v most=24 '
+        NR <= most { print "      " $0 }
+        END { if (NR > most) printf "      ... (%d more lines)\n", NR - most }'
 }
-show() { # runs a command and shows it; what runs in a namespace is shown with the pod's name
+prompt() { printf '    %s$ %s%s\n' "$dim" "${1//$run/\$RUN}" "$off"; } # TEXT: a command, on one line, to be copied
+show() { # runs a command and shows it
     local words="$*"
     case $1 in vsctl | appctl) words="ovs-$words" ;; "$HEDDLE") words="heddle${words#"$HEDDLE"}" ;; esac
-    prompt "$ $words"
+    prompt "$words"
     COLUMNS=94 "$@" 2>&1 | fit
 }
 pod() { # NAME COMMAND...
     local name=$1
     shift
-    prompt "$name\$ $*"
+    prompt "$name $*"
     ip netns exec "$stem-$name" "$@" 2>&1
 }
 
@@ -116,15 +125,27 @@ iperf() { # SERVER-POD CLIENT-POD ADDRESS ARGS...
         ip netns exec "$stem-$server" ss -Hltn | grep -q ':5201' && break
         sleep 0.1
     done
-    prompt "$client\$ iperf3 -c $address $*"
+    prompt "$client iperf3 -c $address $*"
+    local full=(0 0) before=()
+    [[ " $* " != *" -u "* ]] || before=($(losses "$server" "$client"))
     ip netns exec "$stem-$client" timeout 30 iperf3 -J -c "$address" "$@" >"$run/iperf.json"
     wait $waiting || true
     summary <"$run/iperf.json"
+    [ ${#before[@]} != 0 ] || return 0
+    full=($(losses "$server" "$client"))
+    say "   Lost ones, by the counters: $((full[0] - before[0])) in the sender's tap (the switch got no processor in time)," \
+        "   $((full[1] - before[1])) in the switch, $((full[2] - before[2])) in the receiver's socket buffer (iperf3 got none): all share this machine's processors."
+}
+losses() { # SERVER-POD CLIENT-POD: packets lost in the sender's device, in the switch, in the receiver's sockets
+    ip -n "$stem-$2" -j -s link show "${2}0" | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["stats64"]["tx"]["dropped"])'
+    appctl coverage/read-counter datapath_drop_tx_full 2>/dev/null || echo 0
+    ip netns exec "$stem-$1" awk '/^Udp:/ { if (!n++) for (i = 1; i <= NF; i++) at[$i] = i; else print $at["RcvbufErrors"] }' /proc/net/snmp
 }
 
 say "What comes: two pods and an outside host on two bridges; a packet that a rule drops, found by" \
     "name; a virtual machine; a second node over Geneve; and what the switch tells of itself." \
-    "Lines with \$ are commands, what is below them is what they print; \$RUN is the run directory."
+    "Lines with \$ are commands, what is below them is what they print. \`red COMMAND\` runs it in the pod" \
+    "red. After make demo KEEP=1, \`. \$RUN/env\` in your shell makes each of them work as it is shown."
 title "Start the database and the switch"
 say "The configuration lives in the unmodified ovsdb-server; the switch reads it from there." \
     "Run directory (RUN below): $run"
@@ -136,7 +157,7 @@ ovsdb-server "$run/conf.db" --remote="punix:$run/db.sock" --pidfile="$run/ovsdb-
 export OVS_DB=unix:$run/db.sock
 vsctl() { ovs-vsctl --timeout=20 --db="$OVS_DB" "$@"; }
 vsctl --no-wait init
-prompt "$ $(basename "$HEDDLED") unix:$run/db.sock --pidfile --detach --log-file --disable-system"
+prompt "$(basename "$HEDDLED") unix:$run/db.sock --pidfile --detach --log-file --disable-system"
 ip netns exec "$sw" "$HEDDLED" "unix:$run/db.sock" --pidfile="$run/ovs-vswitchd.pid" --detach --no-chdir \
     -vconsole:off --log-file="$run/ovs-vswitchd.log" --disable-system
 daemon=$(cat "$run/ovs-vswitchd.pid")
@@ -163,8 +184,8 @@ show vsctl add-br br-ex -- set bridge br-ex datapath_type=netdev
 show vsctl add-port br-int red0 -- set interface red0 type=internal
 show vsctl add-port br-int blue0 -- set interface blue0 type=internal
 show vsctl add-port br-ex uplink
-show vsctl add-port br-int patch-ex -- set interface patch-ex type=patch options:peer=patch-int \
-    -- add-port br-ex patch-int -- set interface patch-int type=patch options:peer=patch-ex
+show vsctl add-port br-int patch-ex -- set interface patch-ex type=patch options:peer=patch-int
+show vsctl add-port br-ex patch-int -- set interface patch-int type=patch options:peer=patch-ex
 ip -n "$sw" link set red0 netns "$red"
 ip -n "$sw" link set blue0 netns "$blue"
 ip -n "$red" addr add 10.0.0.1/24 dev red0
@@ -179,9 +200,9 @@ say "Table 0 holds the policy, table 1 forwards like a learning switch. br-int i
     "'secure': without rules it forwards nothing. Telnet from red to blue is forbidden, by a rule" \
     "with the cookie 0x7e1."
 red_port=$(vsctl get interface red0 ofport)
-show ovs-ofctl -O OpenFlow13 add-flow br-int "cookie=0x7e1,table=0,priority=200,in_port=$red_port,tcp,nw_dst=10.0.0.2,tp_dst=23,actions=drop"
-show ovs-ofctl -O OpenFlow13 add-flow br-int "table=0,priority=100,ip,actions=goto_table:1"
-show ovs-ofctl -O OpenFlow13 add-flow br-int "table=0,priority=100,arp,actions=goto_table:1"
+show ovs-ofctl add-flow br-int "cookie=0x7e1,priority=200,in_port=$red_port,tcp,nw_dst=10.0.0.2,tp_dst=23,actions=drop"
+show ovs-ofctl -O OpenFlow13 add-flow br-int "priority=100,ip,actions=goto_table:1"
+show ovs-ofctl -O OpenFlow13 add-flow br-int "priority=100,arp,actions=goto_table:1"
 show ovs-ofctl -O OpenFlow13 add-flow br-int "table=1,priority=0,actions=NORMAL"
 
 title "Ping: pod to pod, and through both bridges to the outside"
@@ -189,7 +210,7 @@ pod red ping -n -c 3 -i 0.2 -W 2 10.0.0.2 | sed -E '/^    /b; s/^/      /' | gre
 pod blue ping -n -c 3 -i 0.2 -W 2 10.0.0.100 | sed -E '/^    /b; s/^/      /' | grep -v '^ *$'
 
 title "The policy: telnet from red to blue is dropped, other ports answer"
-printf '    %sred$ connect 10.0.0.2:23, then 10.0.0.2:24%s\n' "$dim" "$off"
+say "red connects to 10.0.0.2:23, then to 10.0.0.2:24:"
 ip netns exec "$red" python3 - <<'PY'
 import signal
 import socket
@@ -229,7 +250,8 @@ title "A virtual machine: vhost-user ports"
 if [[ $(basename "$HEDDLED") == ovs-vswitchd* ]] || [ ! -x "$HEDDLE" ]; then
     say "Not shown: this needs heddled and the command heddle beside it (make build)."
 else
-    show vsctl add-port br-int vm0 -- set interface vm0 type=dpdkvhostuserclient options:vhost-server-path="$run/vm0.sock"
+    show vsctl add-port br-int vm0
+    show vsctl set interface vm0 type=dpdkvhostuserclient options:vhost-server-path="$run/vm0.sock"
     ip netns add "$vm"
     if [ -n "$GUEST" ]; then
         say "Booting a Linux guest in QEMU (emulated, so slow) ..."
@@ -247,12 +269,13 @@ else
     guest ping -n -c 3 -i 0.2 -W 2 10.0.0.1 | sed -E '/^    /b; s/^/      /' | grep -v '^ *$'
     [ -n "$GUEST" ] || iperf red vm 10.0.0.1 -t 3
     show vsctl get interface vm0 status
-    say "Two load generators (drivers of virtio rings, without an IP stack), 64-byte packets:"
+    say "Two load generators (drivers of virtio rings, without an IP stack), 64-byte packets. They send as" \
+        "fast as they can, more than one worker forwards: the loss is what is too much for it."
     vsctl add-br br-gen -- set bridge br-gen datapath_type=netdev
     for i in 0 1; do
         vsctl add-port br-gen gen$i -- set interface gen$i type=dpdkvhostuserclient options:vhost-server-path="$run/gen$i.sock"
     done
-    prompt "$ heddle bench vhost --port listen:$run/gen0.sock --port listen:$run/gen1.sock --size 64 --seconds 2"
+    prompt "heddle bench vhost --port listen:$run/gen0.sock --port listen:$run/gen1.sock --size 64 --seconds 2"
     "$HEDDLE" bench vhost --port "listen:$run/gen0.sock" --port "listen:$run/gen1.sock" --size 64 --seconds 2 2>&1 | fit
 fi
 
@@ -299,9 +322,8 @@ done
 pod red ping -n -c 3 -i 0.2 -W 2 10.0.0.4 | sed -E '/^    /b; s/^/      /' | grep -v '^ *$'
 iperf green red 10.0.0.4 -t 3
 say "What happens to such a packet, rule by rule:"
-printf '    %s$ ovs-appctl ofproto/trace br-int in_port=%s,icmp,nw_dst=10.0.0.4,...%s\n' "$dim" "$red_port" "$off"
-appctl ofproto/trace br-int "in_port=$red_port,icmp,nw_src=10.0.0.1,nw_dst=10.0.0.4,nw_ttl=64,dl_dst=$(ip -n "$green" -o link show green0 | sed 's/.*ether \([0-9a-f:]*\).*/\1/')" |
-    fit
+green_mac=$(ip -n "$green" -o link show green0 | sed 's/.*ether \([0-9a-f:]*\).*/\1/')
+show appctl ofproto/trace br-int "in_port=$red_port,icmp,nw_dst=10.0.0.4,nw_ttl=64,dl_dst=$green_mac"
 
 title "What the OpenFlow rules counted"
 show ovs-ofctl -O OpenFlow13 dump-flows br-int
@@ -311,7 +333,10 @@ say "Each line is one cached decision: a wildcarded match, its counters, the por
     "A packet that hits one of them never meets the OpenFlow tables."
 pod red ping -n -q -c 2 -i 0.2 10.0.0.100 >/dev/null
 show appctl dpif/show
-show appctl dpctl/dump-flows
+red_number=$(appctl dpif/show | sed -n 's|^ *red0 [0-9]*/\([0-9]*\):.*|\1|p')
+say "Those of IPv4 packets from red, port $red_number of the datapath:"
+prompt "ovs-appctl dpctl/dump-flows | grep 'in_port($red_number).*0x0800'"
+appctl dpctl/dump-flows | grep "in_port($red_number).*0x0800" | fit
 say "MAC addresses that br-int learned:"
 show appctl fdb/show br-int
 
@@ -332,12 +357,15 @@ say "$(awk '/^VmRSS/ {printf "%.0f MiB of memory", $2 / 1024}' "/proc/$daemon/st
 if [ -n "$KEEP" ]; then
     cat <<TEXT
 
-${bold}It keeps running.${off} Talk to it with the tools of Open vSwitch:
-    export OVS_RUNDIR=$run
-    ovs-vsctl --db=unix:$run/db.sock show
-    ovs-ofctl -O OpenFlow13 dump-flows br-int
+${bold}It keeps running.${off} In a shell of root, for the commands above and below:
+    . $run/env
+What to try next:
+    ovs-vsctl show
+    heddle top                                            # q ends it, ? explains the columns
+    red ping -c 3 10.0.0.2
+    red nc -z -w 1 10.0.0.2 23; heddle drops --port red0  # the rule that drops telnet, by name
+    heddle capture --port red0 --seconds 5 --write /tmp/red.pcapng   # for Wireshark or tcpdump -r
     ovs-appctl ofproto/trace br-int in_port=$red_port,tcp,nw_dst=10.0.0.2,tp_dst=23
-    ip netns exec $red ping 10.0.0.2
     tail -f $run/ovs-vswitchd.log
 Stop and remove it:
     $run/stop

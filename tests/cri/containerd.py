@@ -150,7 +150,7 @@ def scenario_second_network(lab):
 
     def several(node, own):
         several_networks(node)
-        second = {**attached, "database": node.switch.db, "ipam": {**attached["ipam"], "dataDir": f"{node.dir}/ipam"}}
+        second = {**attached, "database": node.switch.db, "ipam": {"type": "host-local", "subnet": "10.42.0.0/24", "dataDir": f"{node.dir}/ipam"}}
         return [{"type": "several", "delegates": [own, second]}]
     sw, runtime = start(lab, plugin=several)
     lab.bridge(sw, "br-storage")

@@ -3,6 +3,8 @@
 A check fails by an exception, and returns a remark or nothing.
 """
 
+import json
+import os
 import re
 import signal
 import time
@@ -28,10 +30,18 @@ def node_ready(cluster):
 
 
 def manifests(cluster):
-    """The API server takes the DaemonSet and the ConfigMap of deploy/kubernetes."""
-    # Its Secrets and accounts are those of any cluster; only the form is looked at.
-    for name in ("configmap", "daemonset"):
-        cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", f"{DEPLOY}/{name}.yaml")
+    """The API server takes the files of deploy/kubernetes, word for word, and gives them back."""
+    attachments(cluster)
+    for name in sorted(os.listdir(DEPLOY)):
+        cluster.kubectl("apply", "--validate=strict", "-f", f"{DEPLOY}/{name}")
+    for name, containers in (("heddle", ["ovsdb-server", "heddled"]), ("heddle-cni", ["node"])):
+        spec = cluster.get("daemonset", name, "-n", "kube-system")["spec"]["template"]["spec"]
+        assert [one["name"] for one in spec["containers"]] == containers, spec
+        mounts = {mount["name"] for one in spec["containers"] for mount in one["volumeMounts"]}
+        assert mounts == {volume["name"] for volume in spec["volumes"]}, (mounts, spec["volumes"])
+    assert "[[bridge]]" in cluster.get("configmap", "heddle", "-n", "kube-system")["data"]["node.toml"]
+    assert json.loads(cluster.get("network-attachment-definition", "storage")["spec"]["config"])["type"] == "heddle-cni"
+    cluster.kubectl("delete", "-f", f"{DEPLOY}/network-attachment.yaml")
 
 
 def pods_running(cluster):
@@ -146,8 +156,8 @@ def ovsdb_server_restarted(cluster):
     return restarted(cluster, restart)
 
 
-def second_network(cluster):
-    """net1 on another bridge, by a pod's annotation and the network attachment of deploy/kubernetes."""
+def attachments(cluster):
+    """The API server knows NetworkAttachmentDefinitions, as Multus brings them."""
     name = "network-attachment-definition"
     names = {"plural": f"{name}s", "singular": name, "kind": "NetworkAttachmentDefinition"}
     spec = {"type": "object", "properties": {"config": {"type": "string"}}}
@@ -158,7 +168,18 @@ def second_network(cluster):
         "metadata": {"name": f"{name}s.k8s.cni.cncf.io"},
         "spec": {"group": "k8s.cni.cncf.io", "scope": "Namespaced", "names": names, "versions": [version]}})
     cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}s.k8s.cni.cncf.io", "--timeout=60s")
-    cluster.kubectl("apply", "-f", f"{DEPLOY}/network-attachment.yaml")
+
+
+def second_network(cluster):
+    """net1 on another bridge, by a pod's annotation and the network attachment of deploy/kubernetes.
+
+    On one node a range of the node's own serves, whose leases later checks look at."""
+    attachments(cluster)
+    with open(f"{DEPLOY}/network-attachment.yaml") as file:
+        text = file.read()
+    static = '"ipam": {"type": "static"}'
+    assert static in text
+    cluster.kubectl("apply", "-f", "-", stdin=text.replace(static, '"ipam": {"type": "host-local", "subnet": "10.42.0.0/24"}'))
     several_networks(cluster.node)
     first = cluster.network["plugins"][0]
     meta = {"type": "several", "state": "/var/lib/cni/several", "api": {"server": "127.0.0.1:6443", "token": TOKEN},

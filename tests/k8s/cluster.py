@@ -3,7 +3,7 @@
 Pods name their node, so that no scheduler is needed, and there is one object for each, so that no controller is.
 
 All of it is in the network namespace of the switch, as on a node: what the kubelet probes is reached over the
-bridge. The network is that of deploy/kubernetes/configmap.yaml, word for word.
+bridge. The first network is network.json's, one node's; the second one is that of deploy/kubernetes.
 """
 
 import json
@@ -68,9 +68,8 @@ class Cluster:
             "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "admin"}}]})
         write("kubelet.json", {**KUBELET, "containerRuntimeEndpoint": f"unix://{self.runtime.socket}"})
         self.trace.run("openssl", "genrsa", "-out", f"{self.dir}/key", "2048")
-        with open(f"{DEPLOY}/configmap.yaml") as file:
-            text = file.read().partition("10-heddle.conflist: |")[2].lstrip()
-        self.network, _ = json.JSONDecoder().raw_decode(text)
+        with open(f"{os.path.dirname(__file__)}/network.json") as file:
+            self.network = json.load(file)
         with open(f"{self.node.dir}/net.d/10-heddle.conflist", "w") as file:
             json.dump(self.network, file)
 

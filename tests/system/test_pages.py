@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """The pages of the documentation, done: their commands run from top to bottom, and print what the pages show."""
 
+import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import textwrap
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import REFERENCE, ROOT, daemon_path
@@ -167,6 +170,55 @@ def scenario_cni(lab):
     follow(made, "docs/cni.md", {"cnitool add": lambda out: check(json.loads(out)["ips"][0]["address"].startswith("10.1.0."), out)})
     assert made.run("ovs-vsctl list-ports br0") == ""
     done(made)
+
+
+def scenario_kubernetes(lab):
+    """What the containers of deploy/kubernetes do to a node, and two pods on its second network, whose addresses are given."""
+    def text(name):
+        with open(f"{ROOT}/deploy/kubernetes/{name}.yaml") as file:
+            return file.read()
+
+    def script(name, container):
+        """A container's commands, without those that never end."""
+        lines = text(name).split(f"- name: {container}\n")[1].split("            - |\n")[1].splitlines()
+        own = [line.strip() for line in itertools.takewhile(lambda line: line.startswith(" " * 14), lines)]
+        assert own, (name, container)
+        return "\n".join(line for line in own if not line.startswith("exec "))
+
+    made = machine(lab, "ip netns add switch-of-wire && ip link add eth1 type veth peer name far netns switch-of-wire",
+                   "ip addr add 10.42.0.100/24 dev eth1 && ip link set eth1 up",
+                   "ip -n switch-of-wire addr add 10.42.0.1/24 dev far && ip -n switch-of-wire link set far mtu 9000 up",
+                   f"mkdir -p /opt/cni/bin /etc/cni/net.d /run/config && cp {cni.reference()}/* /opt/cni/bin/; cp target/release/heddle-cni /usr/bin/")
+    # As the DaemonSet says it, but for what runs on: the database, and the switch.
+    made.run(script("switch", "database"))
+    words = re.search(r'"ovsdb-server", .*?\]', text("switch"), re.DOTALL)[0].rstrip("]")
+    server = " ".join(json.loads(f"[{words}]"))
+    assert "manager_options" in server
+    made.run(f"{server.replace('-vconsole:info', '-vconsole:off')} --detach")
+    made.run(script("switch", "heddled"))
+    heddled = re.search(r"exec (heddled .*)", text("switch"))[1]
+    made.run(f"{heddled.replace('-vconsole:info', '-vconsole:off')} --detach")
+    assert "heddled" in made.run("ovs-appctl version")
+    with open(f"{made.dir}/node.toml", "w") as file:
+        file.write(textwrap.dedent(text("second-networks").split("  node.toml: |\n")[1].split("---")[0]))
+    made.run("cp node.toml /run/config/")
+    made.run(f"(set -e; {script('second-networks', 'node').replace('/config/', '/run/config/')})")
+    assert made.run("ovs-vsctl list-ports br-storage").split() == ["eth1"] and made.run("ls /etc/cni/net.d") == ""
+    # Multus hands the definition and the annotation's words to the plug-in.
+    conf = json.loads(text("network-attachment").split("  config: |\n")[1])
+    with open(f"{made.dir}/storage.conflist", "w") as file:
+        json.dump({"cniVersion": conf["cniVersion"], "name": conf["name"], "plugins": [conf]}, file)
+    made.run("mkdir conf && cp storage.conflist conf/; export NETCONFPATH=$PWD/conf CNI_PATH=/opt/cni/bin CNI_IFNAME=net1")
+    for pod, given in (("red", "10.42.0.5"), ("blue", "10.42.0.6")):
+        made.run(f"ip netns add {pod}")
+        out = made.run(f"""CAP_ARGS='{{"ips": ["{given}/24"]}}' {cni.REFERENCE}/cnitool add storage /run/netns/{pod}""")
+        assert f"{given}/24" in out, out
+    made.wait(PING.format("red", "10.42.0.6"))
+    assert "mtu 9000" in made.run("ip -n red link show net1")
+    assert made.run("ovs-vsctl --bare --columns=tag list port | grep -c 42").strip() == "2"
+    for pod in ("red", "blue"):
+        made.run(f"{cni.REFERENCE}/cnitool del storage /run/netns/{pod}")
+    assert made.run("ovs-vsctl list-ports br-storage").split() == ["eth1"]
 
 
 def scenario_qos(lab):
