@@ -11,9 +11,9 @@ import os
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab import frames
+from lab import REFERENCE, frames
 from lab.net import receive
-from lab.runner import main
+from lab.runner import Skip, limit, main
 from lab.shell import PATIENCE, wait_for
 from lab.switch import end_process, listens, read_pid
 
@@ -232,6 +232,179 @@ def scenario_idle_timeout_counts_traffic(lab):
     wait_for("a time without long pauses", kept_alive, 150)
     monitor.wait(r"reason=idle[^\n]*pkts30 ")
     assert not sw.flows("br0")
+
+
+# A version, a command of ovs-ofctl without the bridge. Later ones build on earlier ones.
+JUDGED = """
+15 add-flow table=1,actions=controller(meter_id=7)
+15 add-flow table=1,actions=meter:7,1
+13 add-flow table=1,actions=group:7
+13 add-flow table=2,actions=clone(group:7)
+13 add-flow table=2,actions=write_actions(group:7)
+13 add-group group_id=1,type=all,bucket=actions=group:9
+13 add-group group_id=1,type=all,bucket=actions=controller(meter_id=9)
+13 add-group group_id=2,type=all,bucket=watch_group:99,actions=1
+13 add-group group_id=3,type=ff,bucket=watch_port:99,actions=1
+13 add-group group_id=4,type=all,bucket=actions=output:99
+13 add-flow table=2,actions=output:99
+13 add-flow table=2,actions=enqueue:99:1
+13 add-flow table=2,actions=bundle(eth_src,50,hrw,ofport,members:5,8)
+13 add-flow table=3,actions=goto_table:5
+13 add-flow table=10,actions=1
+13 mod-flows actions=goto_table:5
+13 --strict mod-flows table=10,priority=32768,actions=goto_table:12
+13 mod-flows table=10,actions=goto_table:5
+13 add-flow table=253,actions=goto_table:254
+13 add-flow table=254,actions=1
+13 mod-flows table=254,actions=1
+13 del-flows table=254
+13 add-flow table=2,actions=resubmit(,254)
+13 add-flow table=2,actions=resubmit(99,)
+13 add-flow table=2,actions=resubmit(,3,ct)
+13 add-flow table=2,ct_state=+trk,ip,actions=resubmit(,3,ct)
+13 add-flow table=2,actions=learn(table=254)
+13 add-flow table=2,ip,actions=ct(table=254)
+13 add-flow table=2,ip,ct_state=+inv+trk,actions=ct(commit)
+13 add-flow table=2,ip,actions=ct(table=0,zone=NXM_NX_REG0[0..15])
+13 add-flow table=2,ip,actions=ct(commit,nat(src=10.0.0.1))
+13 add-flow table=2,ipv6,actions=ct(commit,nat(src=10.0.0.1))
+13 add-flow table=2,tcp,actions=ct(commit,alg=tftp)
+13 add-flow table=2,actions=set_field:1->ct_mark,1
+13 add-flow table=2,actions=sample(probability=5,collector_set_id=9)
+13 add-flow table=2,actions=check_pkt_larger(100)->NXM_NX_REG0[0]
+13 add-flow table=2,actions=set_field:1->tun_metadata3
+13 add-flow table=2,tun_metadata3=1,actions=1
+13 add-flow table=2,actions=delete_field:tun_metadata3
+13 add-flow table=2,actions=push_vlan:0x8100,push_vlan:0x8100,push_vlan:0x8100,1
+13 add-flow table=2,actions=push_mpls:0x8847,push_mpls:0x8847,push_mpls:0x8847,push_mpls:0x8847,1
+13 add-flow table=2,actions=encap(nsh(md_type=1)),encap(ethernet),1
+13 add-flow table=2,actions=decap(packet_type(ns=0,type=0)),1
+13 add-flow table=2,actions=output(port=in_port,max_len=100)
+13 add-flow table=2,actions=output(port=flood,max_len=100)
+13 add-flow table=2,actions=output(port=1,max_len=10)
+13 add-flow table=2,actions=conjunction(1,1/2)
+13 add-flow table=2,actions=conjunction(1,1/2),1
+13 add-flow table=2,check_overlap,actions=1
+13 add-flow table=2,actions=set_queue:5,pop_queue,1
+13 add-flow table=2,icmp6,icmp_type=135,actions=set_field:5->nd_reserved,1
+13 add-flow table=2,tcp,actions=fin_timeout(idle_timeout=5),1
+13 add-flow table=2,actions=multipath(eth_src,50,modulo_n,1,0,NXM_NX_REG0[])
+13 add-flow table=2,actions=note:00.11,1
+13 add-flow table=2,actions=write_actions(learn(table=3))
+13 add-flow table=2,actions=write_actions(controller,clone(1))
+13 add-flow table=2,actions=write_actions(ct(commit))
+13 add-flow table=2,ip,actions=write_actions(ct(commit))
+13 add-flow table=2,actions=write_actions(meter:1)
+10 add-flow table=2,actions=mod_nw_src:1.2.3.4,1
+13 add-flow table=2,actions=mod_nw_src:1.2.3.4,1
+13 add-flow table=2,actions=set_field:5->vlan_vid,1
+13 add-flow table=2,actions=strip_vlan,1
+13 add-flow table=2,actions=pop_mpls:0x800,1
+13 add-flow table=2,actions=move:NXM_NX_REG0[0..15]->NXM_OF_ETH_TYPE[]
+13 add-flow table=2,tcp,actions=load:1->NXM_OF_UDP_SRC[]
+13 add-flow table=2,nw_frag=later,tcp,actions=set_field:1->tcp_src
+13 add-flow table=2,actions=set_field:1->in_port,1
+13 add-flow table=2,actions=controller(id=5,reason=invalid_ttl,userdata=01.02,pause)
+14 add-flow table=2,importance=5,actions=1
+13 add-flow table=2,actions=output:local,output:all,output:normal,output:in_port
+13 add-flow table=2,actions=output:none
+15 add-meter meter=1,kbps,band=type=drop,rate=0
+15 add-meter meter=1,kbps,band=type=drop,rate=100
+15 add-flow table=1,actions=meter:1,clone(controller(meter_id=1)),1
+15 del-meter meter=1
+"""
+
+
+def scenario_flow_mods_are_judged_as_by_open_vswitch(lab):
+    """What Open vSwitch accepts is accepted, and what it refuses is refused with the same error."""
+    if not os.access(REFERENCE, os.X_OK):
+        raise Skip("no ovs-vswitchd on this machine")
+    both = [lab.switch("--enable-dummy", binary=binary) for binary in (None, REFERENCE)]
+    for sw in both:
+        sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure", "--", "add-port", "br0",
+                 "p1", "--", "set", "interface", "p1", "type=dummy", "ofport_request=1")
+    wrong = []
+    for line in JUDGED.strip().splitlines():
+        version, command, argument = re.match(r"(\d\d) (\S+(?: mod-flows)?) (.*)", line).groups()
+
+        def answer(sw):
+            out = sw.ofctl("-O", f"OpenFlow{version}", *command.split(), "br0", argument, check=False)
+            # Errors carry the request's number, warnings the time.
+            return re.sub(r"xid=0x[0-9a-f]+|^\d{4}-[^|]*\|\d+\|", "", out, flags=re.M)
+        got, right = map(answer, both)
+        if got != right:
+            wrong.append(f"{line}:\n  {got!r}\n  {right!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def scenario_a_meter_of_packet_ins_that_is_not_there(lab):
+    """A rule may name a meter for packets to controllers before it exists; a bundle is not lost for it."""
+    sw = lab.switch("--enable-dummy=override", "--disable-system-route", netns=False)
+    sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure", "--", "add-port", "br0", "p1",
+             "--", "set", "interface", "p1", "type=dummy", "ofport_request=1")
+    of15 = ("-O", "OpenFlow15")
+    sw.ofctl(*of15, "--bundle", "replace-flows", "br0", "-", stdin="""
+        priority=1 actions=drop
+        priority=2,in_port=1 actions=controller(meter_id=7)
+        """)
+    assert len(sw.flows("br0")) == 2
+    packet = "50540000000a5054000000091234" + "00" * 50
+    actions = lambda: sw.appctl("ofproto/trace", "br0", "in_port=1", packet).strip().splitlines()[-1]
+    assert "userspace(" in actions() and "meter" not in actions(), actions()
+    sw.ofctl(*of15, "add-meter", "br0", "meter=7,pktps,band=type=drop,rate=1")
+    assert re.search(r"sample\(sample=100.0%,actions\(meter\(\d+\),userspace\(", actions()), actions()
+    sw.ofctl(*of15, "del-meter", "br0", "meter=7")
+    assert "meter" not in actions() and len(sw.flows("br0")) == 2, actions()
+    # A meter that limits the packet itself must be there.
+    assert "OFPMMFC_INVALID_METER" in sw.ofctl(*of15, "add-flow", "br0", "actions=meter:7,1", check=False)
+    # Beside none of its own, the one for all packets to controllers counts.
+    sw.ofctl(*of15, "add-meter", "br0", "meter=controller,pktps,band=type=drop,rate=1")
+    assert "meter(" in actions(), actions()
+
+
+def scenario_packet_ins_are_whole(lab):
+    """Nothing is buffered, so no length cuts a packet on its way to a controller."""
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    lab.veth_pod(sw, "a")
+    into = lab.net.raw(f"{lab.net.stem}-a", "eth0")
+    frame = frames.ethernet(B, A, 0x9000, b"x" * 386)
+    for version in VERSIONS:
+        for actions in ("controller:96", "controller(max_len=96)", "controller(reason=no_match,max_len=96)"):
+            sw.ofctl("-O", version, "del-flows", "br0")
+            sw.ofctl("-O", version, "add-flow", "br0", f"in_port=va,dl_type=0x9000,actions={actions}")
+            monitor = Monitor(lab, sw, "-O", version, ["128"])
+            into.send(frame)
+            monitor.wait(r"PACKET_IN.*total_len=400")
+            assert re.search(r"total_len=400 .*data_len=400 \(unbuffered\)", monitor.text()), monitor.text()
+            monitor.close()
+            for name in ("monitor.pid", "monitor.ctl"):
+                if os.path.exists(f"{sw.dir}/{name}"):
+                    os.unlink(f"{sw.dir}/{name}")
+
+
+@limit(120)
+def scenario_packet_ins_of_two_workers_in_order(lab):
+    """A reply that another worker receives does not come to a controller before its request."""
+    sw = lab.switch()
+    sw.vsctl("set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=0x3")
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    a, b = (lab.veth_pod(sw, name, f"10.7.0.{n}/24") for n, name in ((1, "a"), (2, "b")))
+    for core, name in enumerate(("va", "vb")):
+        sw.vsctl("set", "interface", name, f"other_config:pmd-rxq-affinity=0:{core}")
+    sw.ofctl("add-flow", "br0", "priority=1,actions=NORMAL")
+    for here, there in (("va", "vb"), ("vb", "va")):
+        sw.ofctl("add-flow", "br0", f"priority=2,icmp,in_port={here},actions=controller(max_len=100),{there}")
+    lab.net.ping(a, "10.7.0.2")
+    for _ in range(5):
+        monitor = Monitor(lab, sw, "-P", "nxt_packet_in", ["100"])
+        lab.net.run(a, "ping", "-q", "-c", "100", "-i", "0.005", "10.7.0.2")
+        seen = wait_for("all packets", lambda: (found := re.findall(r"icmp_type=(\d)", monitor.text())) and len(found) >= 200 and found)
+        assert seen == ["8", "0"] * 100, seen
+        monitor.close()
+        for name in ("monitor.pid", "monitor.ctl"):
+            if os.path.exists(f"{sw.dir}/{name}"):
+                os.unlink(f"{sw.dir}/{name}")
 
 
 def scenario_packet_in_and_out(lab):

@@ -177,7 +177,8 @@ impl Bridge {
         })
     }
 
-    /// Groups and meters that actions name must be there.
+    /// Groups and meters that actions name must be there. The meter of packets for controllers need not be:
+    /// a refusal would cost a controller its whole bundle for a limit on its own log.
     pub(super) fn check_references(&self, actions: &[Action]) -> Result<(), ErrorKind> {
         let mut result = Ok(());
         for_each_action(actions, &mut |a| {
@@ -186,7 +187,10 @@ impl Bridge {
                     Err(ErrorKind::BadActionBadOutGroup)
                 }
                 Action::Meter(id) => self.check_meter(*id),
-                Action::Controller(c) => c.meter_id.map_or(Ok(()), |id| self.check_meter(id)),
+                Action::Controller(c) => {
+                    self.note_unknown_meter(c.meter_id);
+                    Ok(())
+                }
                 _ => Ok(()),
             };
             result = result.and(one);
@@ -202,6 +206,17 @@ impl Bridge {
     fn check_context(&self, version: Version, table_id: u8) -> CheckContext {
         let n_tables = u8::try_from(self.tables.len()).unwrap_or(u8::MAX);
         CheckContext {
+    /// Logs that `controller(meter_id=...)` names a meter that is not there.
+    fn note_unknown_meter(&self, id: Option<u32>) {
+        if let Some(id) = id.filter(|id| self.check_meter(*id).is_err()) {
+            log::info!(
+                target: "ofproto",
+                "{}: controller action names meter {id}, which limits nothing until it is added",
+                self.name
+            );
+        }
+    }
+
             version,
             max_port: OfPort::MAX,
             table_id,

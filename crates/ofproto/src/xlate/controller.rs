@@ -96,7 +96,11 @@ impl Ctx<'_> {
 
     /// The meter of an action, or that of all packets for controllers.
     fn packet_in_meter(&mut self, id: Option<u32>) -> Option<Arc<Meter>> {
-        let id = id.unwrap_or(METER_CONTROLLER);
+        let own = id.and_then(|id| self.existing_meter(id));
+        own.or_else(|| self.existing_meter(METER_CONTROLLER))
+    }
+
+    fn existing_meter(&mut self, id: u32) -> Option<Arc<Meter>> {
         self.depend(meters::slot(self.bridge.id, id));
         Some(self.bridge.meters.get(id, LATEST)?.data.dp.clone())
     }
