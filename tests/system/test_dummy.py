@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import frames
@@ -135,6 +136,182 @@ def scenario_time_stops(lab):
     assert len(sw.flows("br0")) == 1
     sw.appctl("time/warp", "40000", "1000", timeout=120)
     wait_for("the timeout", lambda: not sw.flows("br0"))
+
+
+def ports(sw, bridge, *numbers):
+    """Dummy ports that capture what they send; returns a function that takes what a port has sent since its last call."""
+    for number in numbers:
+        add(sw, f"p{number}", number, f"options:tx_pcap={sw.dir}/p{number}.pcap", bridge=bridge)
+    taken = dict.fromkeys(numbers, 0)
+
+    def take(number):
+        sent = frames.read_pcap(f"{sw.dir}/p{number}.pcap")[taken[number]:]
+        taken[number] += len(sent)
+        return sent
+    return take
+
+
+def patch(sw, ours, theirs):
+    for (bridge, name), (_, peer) in ((ours, theirs), (theirs, ours)):
+        sw.vsctl("add-port", bridge, name, "--", "set", "interface", name, "type=patch", f"options:peer={peer}")
+
+
+def scenario_clones_keep_to_themselves(lab):
+    """What a resubmit within a clone, a bucket or the bridge behind a patch port does to a packet stays there."""
+    sw = dummy_switch(lab)
+    take = ports(sw, "br0", 1, 2, 3)
+    sw.appctl("time/stop")
+    sw.ofctl("-O", "OpenFlow13", "add-meter", "br0", "meter=1,pktps,burst,band=type=drop,rate=1,burst_size=1")
+    sw.ofctl("-O", "OpenFlow13", "add-flows", "br0", "-", stdin="""
+        in_port=1,udp,actions=clone(resubmit(,1)),output:3
+        table=1,udp,actions=meter:1,output:2
+        """)
+
+    def send(n=20):
+        for _ in range(n):
+            sw.appctl("netdev-dummy/receive", "p1", FRAME.hex())
+        wait_for(f"{n} packets", lambda: len(frames.read_pcap(f"{sw.dir}/p3.pcap")) >= n)
+        return len(take(2)), len(take(3))
+    assert send() == (1, 20)
+
+    sw.vsctl("add-br", "br1", "--", "set", "bridge", "br1", "datapath_type=dummy", "fail_mode=secure")
+    patch(sw, ("br0", "to1"), ("br1", "to0"))
+    add(sw, "q1", 7, f"options:tx_pcap={sw.dir}/q1.pcap", bridge="br1")
+    sw.ofctl("add-flow", "br0", "in_port=1,udp,actions=output:to1,output:3")
+    sw.ofctl("add-flow", "br1", "udp,actions=resubmit(,1)")
+    sw.ofctl("add-flow", "br1", "table=1,udp,actions=ct(commit,nat(src=10.9.9.9)),output:7")
+    last = sw.appctl("ofproto/trace", "br0", "in_port=1,udp").strip().splitlines()[-1]
+    assert re.fullmatch(r"Datapath actions: clone\(ct\(commit,nat\(src=10.9.9.9\)\),\d+\),\d+", last), last
+    before = len(frames.read_pcap(f"{sw.dir}/p3.pcap"))
+    sw.appctl("netdev-dummy/receive", "p1", FRAME.hex())
+    wait_for("both", lambda: frames.read_pcap(f"{sw.dir}/q1.pcap") and
+             len(frames.read_pcap(f"{sw.dir}/p3.pcap")) > before)
+    assert frames.read_pcap(f"{sw.dir}/q1.pcap")[0][26:30] == socket.inet_aton("10.9.9.9")
+    assert take(3)[-1] == FRAME, "translated for the other bridge only"
+
+    # A pause ends the translation, wherever it is.
+    sw.ofctl("add-flow", "br0", "in_port=1,udp,actions=clone(resubmit(,5)),output:2")
+    sw.ofctl("add-flow", "br0", "table=5,actions=controller(pause)")
+    last = sw.appctl("ofproto/trace", "br0", "in_port=1", FRAME.hex()).strip().splitlines()[-1]
+    assert "userspace(" in last and not last.endswith(",2"), last
+
+
+def scenario_an_output_to_a_tunnel_is_cut(lab):
+    """`output(port=TUNNEL,max_len=N)` cuts what goes into the tunnel, and nothing else."""
+    # Without `override`, which would make the tunnel's port a dummy.
+    sw = lab.switch("--enable-dummy", "--disable-system-route", netns=False)
+    for bridge in ("br0", "br1"):
+        sw.vsctl("add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=dummy", "fail_mode=secure")
+    take = ports(sw, "br1", 1, 3)
+    add(sw, "u1", 1, f"options:tx_pcap={sw.dir}/u1.pcap")
+    sw.vsctl("add-port", "br1", "vx", "--", "set", "interface", "vx", "type=vxlan", "options:remote_ip=1.1.2.92",
+             "options:key=5", "ofport_request=20")
+    sw.ofctl("add-flow", "br0", "actions=normal")
+    sw.appctl("netdev-dummy/ip4addr", "br0", "1.1.2.88/24")
+    sw.appctl("ovs/route/add", "1.1.2.92/24", "br0")
+    sw.appctl("tnl/arp/set", "br0", "1.1.2.92", "f8:bc:12:44:34:b6")
+    long = FRAME + bytes(400 - len(FRAME))
+    outer = 14 + 20 + 8 + 8
+    for n, actions in enumerate(("output(port=20,max_len=100),3", "clone(output(port=20,max_len=100)),3",
+                                 "3,output(port=20,max_len=100)", "output(port=20,max_len=1000),3")):
+        sw.ofctl("add-flow", "br1", f"in_port=1,actions={actions}")
+        sw.appctl("netdev-dummy/receive", "p1", long.hex())
+        sent = wait_for("the outer packet", lambda: frames.read_pcap(f"{sw.dir}/u1.pcap")[n:])[-1]
+        cut = 400 if "1000" in actions else 100
+        assert len(sent) == outer + cut and sent[outer:] == long[:cut], (actions, sent.hex())
+        assert wait_for("the other", lambda: take(3)) == [long], actions
+
+
+def scenario_packet_outs(lab):
+    """A packet-out goes through patch ports and connection tracking; one whose translation fails gets an error."""
+    sw = dummy_switch(lab)
+    take = ports(sw, "br0", 1)
+    sw.vsctl("add-br", "br1", "--", "set", "bridge", "br1", "datapath_type=dummy", "fail_mode=secure")
+    patch(sw, ("br1", "to0"), ("br0", "to1"))
+    sw.ofctl("add-flow", "br1", "udp,actions=output:to0")
+    sw.ofctl("add-flows", "br0", "-", stdin="""
+        udp,actions=ct(table=1,zone=1)
+        table=1,ct_state=+trk,udp,actions=1
+        """)
+    for in_port in ("controller", "none"):
+        sw.ofctl("packet-out", "br1", f"in_port={in_port},packet={FRAME.hex()},actions=table")
+        assert wait_for("the packet", lambda: take(1)) == [FRAME]
+    sw.ofctl("add-flow", "br0", "table=3,actions=resubmit(,3)")
+    out = sw.ofctl("packet-out", "br0", f"in_port=controller,packet={FRAME.hex()},actions=resubmit(,3)", check=False)
+    # The client does not wait for an answer to a packet-out; in a bundle it does.
+    out = sw.ofctl("-O", "OpenFlow14", "bundle", "br0", "-", check=False,
+                   stdin=f"packet-out in_port=controller,packet={FRAME.hex()},actions=resubmit(,3)\n")
+    assert "OFPFMFC_UNKNOWN" in out, out
+
+
+def scenario_neighbour_discovery_is_answered(lab):
+    """Flags, option type and address of neighbour discovery are written."""
+    sw = dummy_switch(lab)
+    take = ports(sw, "br0", 1)
+    sw.ofctl("add-flow", "br0", "icmp6,icmp_type=135,actions=set_field:136->icmpv6_type,set_field:0xe0000000->nd_reserved,"
+             "set_field:2->nd_options_type,resubmit(,1)")
+    sw.ofctl("add-flow", "br0", "table=1,icmp6,icmp_type=136,actions=set_field:02:00:00:00:00:fe->nd_tll,in_port")
+    ends = "fe80::1", "ff02::1:ff00:2"
+
+    def message(kind, flags, option, lladdr):
+        body = frames.neighbour("fe80::2", option, lladdr)
+        body = flags.to_bytes(4, "big") + body[4:]
+        return frames.ethernet("33:33:ff:00:00:02", A, 0x86dd, frames.ipv6(*ends, 58, frames.icmp6(*ends, kind, 0, body), hlim=255))
+    sw.appctl("netdev-dummy/receive", "p1", message(135, 0, 1, A).hex())
+    answer = wait_for("the answer", lambda: take(1))
+    assert answer == [message(136, 0xe0000000, 2, "02:00:00:00:00:fe")], answer[0].hex()
+    shown = sw.appctl("dpctl/dump-flows")
+    assert "set(nd_ext(nd_reserved=0xe0000000" in shown and "nd_options_type=2" in shown, shown
+    # What a flow looks at is shown.
+    sw.ofctl("add-flow", "br0", "priority=40000,icmp6,icmp_type=135,nd_target=fe80::2,actions=drop")
+    sw.appctl("netdev-dummy/receive", "p1", message(135, 0, 1, A).hex())
+    wait_for("the target", lambda: "nd(target=fe80::2)" in sw.appctl("dpctl/dump-flows"))
+
+
+def scenario_what_was_learned_last_counts(lab):
+    """Cached packets are credited later and in any order; the last packet of an address says where it is."""
+    sw = dummy_switch(lab)
+    take = ports(sw, "br0", 1, 2, 3)
+    table = "learn(table=10,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],load:NXM_OF_IN_PORT[]->NXM_NX_REG0[0..15])"
+    sw.ofctl("add-flow", "br0", f"actions={table},NORMAL")
+    sw.vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=3600000")
+
+    def send(order):
+        for number in order:
+            sw.appctl("netdev-dummy/receive", f"p{number}", FRAME.hex())
+            # Their times differ.
+            time.sleep(0.01)
+
+    def known():
+        flow = sw.ofctl("dump-flows", "br0", "table=10")
+        return re.search(r"load:0x(\d)", flow).group(1), sw.appctl("fdb/show", "br0").splitlines()[1].split()[0]
+    for order in ((3, 2, 1), (1, 2, 3), (2, 1, 3), (1, 3, 2)):
+        sw.appctl("revalidator/wait")
+        sw.appctl("revalidator/pause")
+        send(order)
+        sw.appctl("revalidator/resume")
+        sw.appctl("revalidator/wait")
+        wait_for(f"the last of {order}", lambda: known() == (str(order[-1]),) * 2, interval=0.1)
+    take(1)
+
+
+def scenario_learned_flows_go_with_their_rule(lab):
+    """A bundle that replaces a rule by one of equal cookie: what the old one has learned goes."""
+    sw = dummy_switch(lab)
+    ports(sw, "br0", 1, 2)
+
+    def rule(address):
+        return ("cookie=3,udp,in_port=1,nw_dst=10.0.0.2,actions=learn(table=103,delete_learned,cookie=0x3,eth_type=0x800,"
+                f"NXM_OF_IP_SRC[],ip_dst={address}),output:2")
+    sw.ofctl("add-flow", "br0", rule("8.8.8.88"))
+    sw.appctl("netdev-dummy/receive", "p1", FRAME.hex())
+    learned = lambda: [flow for flow in sw.flows("br0") if " table=103," in flow]
+    wait_for("the flow", learned)
+    sw.ofctl("-O", "OpenFlow14", "bundle", "br0", "-", stdin=f"""
+        flow delete_strict udp,in_port=1,nw_dst=10.0.0.2
+        flow add {rule("8.8.8.85")}
+        """)
+    assert not learned(), learned()
 
 
 if __name__ == "__main__":

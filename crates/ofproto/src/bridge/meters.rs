@@ -29,6 +29,23 @@ pub(crate) struct OfMeter {
     config: Mutex<MeterConfig>,
 }
 
+#[cfg(test)]
+impl OfMeter {
+    /// A meter without bands, with the same number in the datapath.
+    pub(crate) fn of_id(id: u32) -> Self {
+        let config = MeterConfig {
+            meter_id: id,
+            flags: MeterFlags::PKTPS,
+            bands: Vec::new(),
+        };
+        Self {
+            dp: Meter::new(id, &for_datapath(&config), 0),
+            created_ms: 0,
+            config: Mutex::new(config),
+        }
+    }
+}
+
 /// The generation slot of meter `id` of a bridge.
 pub(crate) fn slot(bridge: u64, id: u32) -> u16 {
     Generations::slot_of(bridge << 32 | u64::from(id) | 1 << 62)

@@ -33,15 +33,32 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// After actions whose changes of the flow were undone. Headers that they had emitted are not undone by
-    /// setting fields back: unless nothing follows (`last`), what was emitted is done to a copy.
+    /// After actions whose changes of the flow were undone. What they emitted may leave the packet changed in
+    /// ways that setting fields back does not undo: unless nothing follows (`last`), it is done to a copy.
+    /// Steps are no guide to that: a resubmit, a group or a patch port may lead to any action.
     pub(super) fn settle(&mut self, mark: Mark<'w>, last: bool) {
         let restacked = self.restacked != mark.restacked;
         self.pending = mark.pending.filter(|_| !restacked || !last);
-        if restacked && !last {
+        let emitted = self.out.actions.get(mark.at..).unwrap_or_default();
+        if !last && (restacked || leaves_traces(emitted)) {
             self.base = mark.base;
-            let inner: Vec<_> = self.out.actions.drain(mark.at..).collect();
+            self.wrap(mark.at);
+        }
+    }
+
+    /// Has all that was emitted from place `at` on done to a copy of the packet.
+    pub(super) fn wrap(&mut self, at: usize) {
+        let inner: Vec<_> = self.out.actions.drain(at..).collect();
+        if inner.is_empty() {
+        } else if self.has_clone() {
             self.emit(DpAction::Clone(inner));
+        } else if self.may_sample() {
+            self.emit(DpAction::Sample {
+                probability: u32::MAX,
+                actions: inner,
+            });
+        } else {
+            self.report_error(|| "Failed to compose clone action".to_owned());
         }
     }
 
@@ -260,4 +277,19 @@ fn options(properties: &[EncapProperty]) -> Vec<u8> {
 /// Whether `ty` is that of a packet that begins with a label stack.
 pub(super) fn is_label_stack(ty: u32) -> bool {
     ty >> 16 == packet_type::NS_ETHERTYPE && is_mpls((ty & 0xffff) as u16)
+}
+
+/// Whether a list leaves something on the packet that is no field of a header: its connection, a meter's
+/// verdict, outer headers, a cut that waits for an output.
+fn leaves_traces(list: &[DpAction]) -> bool {
+    let mut cut = false;
+    for action in list {
+        match action {
+            DpAction::Ct(_) | DpAction::CtClear | DpAction::Meter(_) | DpAction::TunnelPush(_) => return true,
+            DpAction::Trunc(_) => cut = true,
+            DpAction::Output(_) | DpAction::Userspace(_) => cut = false,
+            _ => {}
+        }
+    }
+    cut
 }

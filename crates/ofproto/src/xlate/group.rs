@@ -68,7 +68,7 @@ impl Ctx<'_> {
         let id = b.bucket.id;
         let line = self.report(Kind::Bucket, || format!("bucket {id}"));
         let parent = self.report_under(line);
-        let (flow, was_mpls) = (self.flow, self.was_mpls);
+        let (flow, was_mpls, conntracked) = (self.flow, self.was_mpls, self.conntracked);
         let in_bucket = std::mem::replace(&mut self.in_bucket, true);
         let steps: SmallVec<[Step<'_>; 8]> = b.list.iter().map(Step::Action).collect();
         let mark = self.mark();
@@ -81,7 +81,7 @@ impl Ctx<'_> {
         self.settle(mark, last);
         self.in_bucket = in_bucket;
         self.flow = flow;
-        self.was_mpls = was_mpls;
+        (self.was_mpls, self.conntracked) = (was_mpls, conntracked);
         // What ended the bucket does not end what comes after the group; but what is out of bounds stays so.
         self.exit = false;
         if matches!(

@@ -141,6 +141,8 @@ impl Ctx<'_> {
                 self.warn("Trying to send non-Ethernet packet through legacy L2 port. Dropping packet.");
             }
             Binding::Tunnel(tunnel) => {
+        // Mirrors get the packet as it leaves, after its output.
+        let last = last && self.bridge.mirrors.is_empty();
                 let tos = self.flow.nw_tos;
                 self.mark_for_queue(port);
                 self.tunnel_output(port, tunnel, last);

@@ -7,7 +7,6 @@ use super::mask::{eth, is_ip_any};
 use super::table::{Found, OnMiss};
 use crate::features::Feature;
 use crate::model::Rule;
-use heddle_datapath::Action as DpAction;
 use heddle_flow::FlowKey;
 use heddle_openflow::Action;
 use heddle_openflow::action::ControllerAction;
@@ -112,7 +111,8 @@ impl<'w> Ctx<'w> {
     }
 
     /// Runs actions, then the action set, on a copy of the packet. Nothing of it stays but what was emitted.
-    /// Steps that cannot be undone run on a copy that the datapath makes, unless nothing comes after them.
+    /// Steps that cannot be undone run on a copy that the datapath makes, unless nothing comes after them;
+    /// what other tables and groups do in their stead is looked at when it has run ([`Ctx::settle`]).
     pub(super) fn run_on_copy(&mut self, steps: &[Step<'_>], last: bool) {
         let in_clone = !last && !steps.iter().all(Step::is_reversible);
         if in_clone {
@@ -132,41 +132,32 @@ impl<'w> Ctx<'w> {
             self.run_action_set();
         }
         if self.freezing {
+            // A copy that comes back is no business of what follows. A pause ends it all: the controller
+            // decides what becomes of the packet.
+            self.exit = self.pause.is_some();
             self.finish_freezing();
-            // The copy comes back; what follows is not its business.
-            self.exit = false;
         }
         self.was_mpls = was_mpls;
         self.stack = stack;
         self.action_set = set;
         self.flow = flow;
+        // The copy's tracking is not the packet's.
+        self.conntracked = conntracked;
         if in_clone {
             self.base = base;
-            // The copy's tracking is not the packet's.
-            self.conntracked = conntracked;
-            let inner: Vec<_> = self.out.actions.drain(at..).collect();
-            if !inner.is_empty() {
-                self.emit(if self.has_clone() {
-                    DpAction::Clone(inner)
-                } else {
-                    DpAction::Sample {
-                        probability: u32::MAX,
-                        actions: inner,
-                    }
-                });
-            }
+            self.wrap(at);
             self.pending = None;
         } else {
             self.settle(mark, last);
         }
     }
 
-    fn has_clone(&self) -> bool {
+    pub(super) fn has_clone(&self) -> bool {
         self.bridge.features.has(Feature::Clone)
     }
 
     /// Whether a sample of all packets can stand for a clone: it may be within others.
-    fn may_sample(&self) -> bool {
+    pub(super) fn may_sample(&self) -> bool {
         self.bridge.features.number(Feature::SampleNesting) > 3
     }
 

@@ -176,6 +176,13 @@ impl Lab {
         self.pipeline.publish(snapshot);
     }
 
+    /// Adds a meter.
+    pub(crate) fn meter(&self, bridge: usize, id: u32) {
+        self.bridges[bridge].meters.insert(id, 1, Arc::new(OfMeter::of_id(id)));
+        self.generations
+            .bump(crate::bridge::meters::slot(bridge as u64, id));
+    }
+
     /// Joins two bridges.
     pub(crate) fn patch(&mut self, a: (usize, u32), b: (usize, u32)) {
         self.bridges[a.0]

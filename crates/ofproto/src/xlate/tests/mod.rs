@@ -3,6 +3,8 @@
 mod bounds;
 mod ct;
 mod encap;
+mod fields;
+mod isolation;
 pub(crate) mod lab;
 mod lesser;
 mod normal;
