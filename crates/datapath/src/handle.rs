@@ -18,7 +18,7 @@ use crate::control::{AutoLb, Control, UpcallRings};
 use crate::exec::fragments::Waiting;
 use crate::exec::meter::{Meter, MeterConfig};
 use crate::exec::program::Program;
-use crate::exec::upcalls::{Bell, Lanes};
+use crate::exec::upcalls::{Bell, Inbox, Lanes};
 use crate::exec::watch::{CaptureWish, Captured, DropExample};
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
@@ -31,7 +31,6 @@ use heddle_flow::FlowKey;
 use heddle_flow_cache::HashKey;
 use heddle_packet::Packet;
 use heddle_port::Port;
-use heddle_sync::ring::Consumer;
 use heddle_sys::Tsc;
 use heddle_sys::awake::Awake;
 use parking_lot::Mutex;
@@ -459,31 +458,8 @@ impl Posted {
 }
 
 /// Takes up to `max` packets out of rings.
-fn take(
-    bell: &Bell,
-    rings: &Mutex<Vec<Consumer<UpcallPacket>>>,
-    max: usize,
-    f: &mut dyn FnMut(UpcallPacket),
-) -> usize {
-    bell.silence();
-    let mut got = Vec::new();
-    let mut rings = rings.lock();
-    // Round robin, so that one worker's flood leaves room for the others.
-    loop {
-        let before = got.len();
-        for ring in rings.iter_mut() {
-            if got.len() < max {
-                got.extend(ring.pop());
-            }
-        }
-        if got.len() == before {
-            break;
-        }
-    }
-    if rings.iter_mut().any(|r| !r.is_empty()) {
-        bell.ring();
-    }
-    drop(rings);
+fn take(bell: &Bell, inbox: &Mutex<Inbox>, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
+    let got = inbox.lock().take(bell, max);
     let n = got.len();
     got.into_iter().for_each(f);
     n

@@ -23,16 +23,15 @@ use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
 use crate::exec::ct::Tally;
 use crate::exec::meter::Meter;
 use crate::exec::tx::TxPort;
-use crate::exec::upcalls::Lanes;
+use crate::exec::upcalls::{Inbox, Lanes};
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
-use crate::view::{POLICED, PortStats, UpcallPacket};
+use crate::view::{POLICED, PortStats};
 use crate::worker::{Command, CommandTx, Reply, RxShared, RxSlot, WORKER_TIMEOUT};
 pub use auto::AutoLb;
 use auto::AutoState;
 use cpus::Place;
 use heddle_port::{Port, RxQueue};
-use heddle_sync::ring::Consumer;
 use parking_lot::Mutex;
 use place::Dirty;
 use std::collections::BTreeMap;
@@ -111,8 +110,8 @@ impl WorkerHandle {
     }
 }
 
-/// Upcall rings, one of a kind per worker; those of ended workers until they are empty.
-pub(crate) type UpcallRings = Lanes<Mutex<Vec<Consumer<UpcallPacket>>>>;
+/// Upcall rings, one of a kind per worker.
+pub(crate) type UpcallRings = Lanes<Mutex<Inbox>>;
 
 /// Ports and workers.
 pub(crate) struct Control {

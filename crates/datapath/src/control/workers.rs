@@ -6,7 +6,7 @@
 //! their queues meanwhile. Which processors: [`super::cpus`].
 
 use super::cpus::{Place, default_places, pinned_places, pretended};
-use super::{Control, WorkerHandle, add};
+use super::{Control, UpcallRings, WorkerHandle, add};
 use crate::config::DatapathError;
 use crate::control::perf::PerfNumbers;
 use crate::counters::{WorkerCounters, WorkerNumbers};
@@ -204,9 +204,9 @@ impl Control {
             records,
             Arc::clone(&commands),
         ));
-        self.upcalls.packets.lock().push(upcall_rx.packets);
-        self.upcalls.control.lock().push(upcall_rx.control);
-        self.upcalls.samples.lock().push(upcall_rx.samples);
+        self.upcalls.packets.lock().add(upcall_rx.packets);
+        self.upcalls.control.lock().add(upcall_rx.control);
+        self.upcalls.samples.lock().add(upcall_rx.samples);
         log::info!(target: "dpif_netdev", "PMD thread on numa_id: {}, core id: {:2} created.", place.numa, place.core);
         let now_ms = self.shared.clock.now_ms();
         Ok(WorkerHandle {
@@ -254,9 +254,13 @@ impl Control {
                 *id != w.id
             });
         }
-        for rings in [&self.upcalls.packets, &self.upcalls.control] {
-            // Those of ended workers, once all was taken from them.
-            rings.lock().retain_mut(|r| !r.is_empty() || !r.is_abandoned());
+        let UpcallRings {
+            packets,
+            control,
+            samples,
+        } = &*self.upcalls;
+        for inbox in [packets, control, samples] {
+            inbox.lock().tidy();
         }
     }
 
