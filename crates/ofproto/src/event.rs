@@ -3,18 +3,18 @@
 use crate::xlate::{PacketInMeta, continuation_of};
 use heddle_datapath::{PortNo, UpcallPacket};
 use heddle_flow::{FieldId, FlowKey, Match};
-use heddle_openflow::message::{Continuation, PacketIn, PacketInFormat, PacketInReason};
+use heddle_openflow::message::{Continuation, PacketIn, PacketInFormat};
 use heddle_wire::eth::ethertype;
 
-/// One packet for controllers, before the connection's own wishes (format, length) are applied.
+/// One packet for controllers, before the connection's own format is applied. It is whole, whatever length
+/// the action or the connection asks for: lengths are for buffered packets (OpenFlow 1.5 §7.4.1), and this
+/// switch has no buffers.
 #[derive(Clone, Debug)]
 pub struct PacketInEvent {
-    /// The message; its data is cut to the length that the action asked for.
+    /// The message.
     pub message: PacketIn,
     /// Which controllers: 0 is all primary ones.
     pub controller_id: u16,
-    /// Length that the action asked for; `None`: the connection's `miss_send_len`.
-    pub max_len: Option<u16>,
     /// What lets the pipeline go on, if it waits for that.
     pub continuation: Option<Continuation>,
 }
@@ -22,10 +22,6 @@ pub struct PacketInEvent {
 /// Turns an upcall into the event and the bridge that it is for. `None` for one that nobody here issued.
 pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
     let meta = upcall.upcall.cookie.0.as_any().downcast_ref::<PacketInMeta>()?;
-    let is_miss = matches!(
-        meta.reason,
-        PacketInReason::NoMatch | PacketInReason::ImplicitMiss
-    );
     let continuation = meta.continuation.then(|| Continuation {
         odp_port: if upcall.in_port == PortNo::NONE {
             0
@@ -56,7 +52,6 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
             continuation: Vec::new(),
         },
         controller_id: meta.controller_id,
-        max_len: (!is_miss).then_some(upcall.upcall.max_len),
         continuation,
     };
     Some((meta.bridge(), event))

@@ -57,7 +57,7 @@ impl Bridge {
     }
 
     /// Translates a packet-out at a version of the rules (`None`: the current one). `None` if nothing
-    /// forwards.
+    /// forwards. A translation that fails is answered as Open vSwitch answers it.
     pub(super) fn prepare_packet_out(
         &self,
         po: &PacketOut,
@@ -82,7 +82,10 @@ impl Bridge {
             now_ms: prepared.now_ms,
             version,
         };
-        of.pipeline().packet_out(&request, &mut prepared.translation);
+        let outcome = of.pipeline().packet_out(&request, &mut prepared.translation);
+        if outcome.is_some_and(|o| o.error.is_some()) {
+            return Err(ErrorKind::FlowModFailedUnknown);
+        }
         Ok(Some(prepared))
     }
 
@@ -203,9 +206,6 @@ impl Bridge {
         found.map(|_| ()).ok_or(ErrorKind::MeterModFailedInvalidMeter)
     }
 
-    fn check_context(&self, version: Version, table_id: u8) -> CheckContext {
-        let n_tables = u8::try_from(self.tables.len()).unwrap_or(u8::MAX);
-        CheckContext {
     /// Logs that `controller(meter_id=...)` names a meter that is not there.
     fn note_unknown_meter(&self, id: Option<u32>) {
         if let Some(id) = id.filter(|id| self.check_meter(*id).is_err()) {
@@ -217,6 +217,9 @@ impl Bridge {
         }
     }
 
+    fn check_context(&self, version: Version, table_id: u8) -> CheckContext {
+        let n_tables = u8::try_from(self.tables.len()).unwrap_or(u8::MAX);
+        CheckContext {
             version,
             max_port: OfPort::MAX,
             table_id,

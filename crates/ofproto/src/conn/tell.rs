@@ -10,9 +10,6 @@ use heddle_openflow::Version;
 use heddle_openflow::message::{AsyncType, FlowUpdate, Message, MpReply, PacketInFormat, PortStatus};
 use std::sync::atomic::Ordering;
 
-/// The whole packet, whatever its length.
-const NO_LIMIT: u16 = 0xffff;
-
 impl Peer {
     /// Sends those events that the peer wants.
     pub(super) fn events(&self, events: &[Event]) {
@@ -100,19 +97,14 @@ impl Peer {
     }
 
     fn packet_in(&self, p: &PacketInEvent) {
-        let (version, format, max_len) = {
+        let (version, format) = {
             let w = self.wishes.lock();
             let Some(version) = w.version else { return };
             let wanted = w.wants(self.kind, AsyncType::PacketIn, p.message.reason as u8);
             if !wanted || p.controller_id != w.controller_id {
                 return;
             }
-            let max_len = p.max_len.unwrap_or(if w.miss_send_len == 0 {
-                NO_LIMIT
-            } else {
-                w.miss_send_len
-            });
-            (version, w.format, max_len)
+            (version, w.format)
         };
         if self.packet_ins.load(Ordering::Relaxed) >= MAX_PACKET_INS {
             return;
@@ -128,9 +120,6 @@ impl Peer {
                 }
                 Err(e) => log::warn!(target: "ofproto", "a paused packet cannot be resumed: {e}"),
             }
-        }
-        if max_len != NO_LIMIT {
-            message.data.truncate(max_len.into());
         }
         self.send_as(version, 0, &Message::PacketIn(Box::new(message)), Sort::PacketIn);
     }

@@ -89,12 +89,14 @@ impl Ctx<'_> {
         };
         Action::Userspace(Arc::new(Upcall {
             kind: UpcallKind::Controller,
-            max_len: action.max_len,
+            // Packets are not buffered: what is cut off would be lost to the controller.
+            max_len: u16::MAX,
             cookie: UpcallCookie(Arc::new(meta)),
         }))
     }
 
-    /// The meter of an action, or that of all packets for controllers.
+    /// The meter of an action, or the one of all packets for controllers where the action names none or one
+    /// that does not exist.
     fn packet_in_meter(&mut self, id: Option<u32>) -> Option<Arc<Meter>> {
         let own = id.and_then(|id| self.existing_meter(id));
         own.or_else(|| self.existing_meter(METER_CONTROLLER))

@@ -223,8 +223,11 @@ impl Pipeline {
         let known = known.or_else(|| {
             let frozen = &held.as_ref()?.frozen;
             let sent = [Port::CONTROLLER, Port::NONE].map(run::key_port);
-            let in_port = Some(frozen.metadata.in_port).filter(|p| sent.contains(p))?;
-            Some((snapshot.bridges.get(&frozen.bridge)?, in_port, None))
+            let in_port = frozen.metadata.in_port;
+            // Behind a patch, it is in another bridge by now, where it came in by that patch.
+            let by_no_port = port == heddle_datapath::PortNo::NONE || sent.contains(&in_port);
+            let bridge = snapshot.bridges.get(&frozen.bridge).filter(|_| by_no_port)?;
+            Some((bridge, in_port, None))
         });
         let Some((bridge, in_port, from)) = known else {
             // Logged for packets only: the revalidator also asks, about entries of tunnels that have gone.

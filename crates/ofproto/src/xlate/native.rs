@@ -102,7 +102,12 @@ impl<'w> Ctx<'w> {
             true => Port::IN_PORT,
             false => from.no,
         };
-        let output = Action::Output { port, max_len: 0 };
+        let emitted = self.out.actions.iter().rev().take_while(|a| a.only_rewrites());
+        let cut = |a: &DpAction| if let DpAction::Trunc(n) = a { Some(*n) } else { None };
+        let output = match emitted.filter_map(cut).next() {
+            Some(max_len) => Action::OutputTrunc { port, max_len },
+            None => Action::Output { port, max_len: 0 },
+        };
         let frozen = Frozen {
             bridge: self.bridge.id,
             table: 0,

@@ -67,17 +67,26 @@ impl Ctx<'_> {
             }
             port => port,
         };
-        if !self
-            .port(to)
-            .is_some_and(|p| matches!(p.binding, Binding::Datapath(_)))
-        {
+        let binding = self.port(to).map(|p| &p.binding);
+        if !matches!(binding, Some(Binding::Datapath(_) | Binding::Tunnel(_))) {
             self.report(Kind::Warn, || {
                 format!("output_trunc does not support patch port {to}")
             });
             return;
         }
+        let into_tunnel = matches!(binding, Some(Binding::Tunnel(_)));
+        let mark = self.mark();
+        let at = self.out.actions.len();
         self.emit(DpAction::Trunc(max_len));
-        self.output_to(to, last);
+        // A tunnel's output is done to a copy together with its cut, which would else hold for the next one.
+        self.output_to(to, last || into_tunnel);
+        if into_tunnel && self.out.actions.len() == at + 1 {
+            // The tunnel leads nowhere: nothing is left to cut.
+            self.out.actions.pop();
+        }
+        if into_tunnel {
+            self.settle(mark, last);
+        }
         self.slow_without_trunc();
     }
 
@@ -132,6 +141,8 @@ impl Ctx<'_> {
             return;
         }
         let mode = tunnel_of(port).map(|t| t.config.mode);
+        // Mirrors get the packet as it leaves, after its output.
+        let last = last && self.bridge.mirrors.is_empty();
         match &port.binding {
             // Devices take frames only; other bridges take anything.
             Binding::Datapath(_) | Binding::Tunnel(_)
@@ -141,8 +152,6 @@ impl Ctx<'_> {
                 self.warn("Trying to send non-Ethernet packet through legacy L2 port. Dropping packet.");
             }
             Binding::Tunnel(tunnel) => {
-        // Mirrors get the packet as it leaves, after its output.
-        let last = last && self.bridge.mirrors.is_empty();
                 let tos = self.flow.nw_tos;
                 self.mark_for_queue(port);
                 self.tunnel_output(port, tunnel, last);
