@@ -88,6 +88,7 @@ impl Bridge {
                     Bundled::Message(m) => c.bundled(version, flags, &m),
                 });
                 later.extend(done.map_err(|kind| BundleFailed { index, kind })?);
+                c.state.refs.end_message();
             }
             Ok(later)
         })?;

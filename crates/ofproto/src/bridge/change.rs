@@ -139,6 +139,7 @@ impl Bridge {
         searches: bool,
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
     ) -> (Result<R, E>, Vec<Event>, Going) {
+        let n_dead = state.refs.n_dead();
         let mut change = Change {
             bridge: self,
             version: self.current_version() + 1,
@@ -153,6 +154,7 @@ impl Bridge {
         let result = f(&mut change);
         if result.is_err() {
             change.roll_back();
+            change.state.refs.revive(n_dead);
             return (result, Vec::new(), Vec::new());
         }
         if searches {

@@ -95,11 +95,30 @@ impl Bridge {
         })
     }
 
+    /// As [`Bridge::learn`], for packets that a cached translation has forwarded, the last of them at
+    /// `used_ms`. Such packets are credited in any order and may be older than what is known by now: a flow
+    /// that a later packet has changed stays as it is.
+    pub(crate) fn learn_again(&self, flow: &Arc<FlowMod>, limit: u32, used_ms: u64) {
+        if let Some(rule) = self.learned(flow) {
+            if is_as_wanted(&rule, flow) {
+                rule.modified_ms.fetch_max(used_ms, Relaxed);
+                return;
+            }
+            if rule.modified_ms.load(Relaxed) > used_ms {
+                return;
+            }
+        }
+        if self.learn(flow, limit) == Learned::Yes(true)
+            && let Some(rule) = self.learned(flow).filter(|r| is_as_wanted(r, flow))
+        {
+            // Not now: the next packets that are credited may be later than these.
+            rule.modified_ms.fetch_min(used_ms, Relaxed);
+        }
+    }
+
     /// Makes a flow that is there as it is wanted young again; `false`: it is not. Takes no lock.
     fn renew(&self, flow: &FlowMod) -> bool {
-        let same = self.learned(flow).filter(|rule| {
-            *rule.instructions == flow.instructions && (rule.cookie == flow.new_cookie || !flow.modify_cookie)
-        });
+        let same = self.learned(flow).filter(|rule| is_as_wanted(rule, flow));
         if let Some(rule) = &same {
             rule.modified_ms.store(self.now_ms(), Relaxed);
         }
@@ -222,6 +241,11 @@ impl Bridge {
         // The end of a change does, also of one without steps.
         self.change_in(state, None, true, |_| Ok::<_, ErrorKind>(())).1
     }
+}
+
+/// Whether a rule is what learning `flow` would make of it.
+fn is_as_wanted(rule: &Rule, flow: &FlowMod) -> bool {
+    *rule.instructions == flow.instructions && (rule.cookie == flow.new_cookie || !flow.modify_cookie)
 }
 
 impl Change<'_> {

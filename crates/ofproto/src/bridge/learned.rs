@@ -1,9 +1,11 @@
 //! Tests of flows that packets add: they keep nobody, and make room.
 
 use super::tests::{flow_mod, flows, lab, nw_dst, secure};
+use super::bundle::Bundled;
 use super::{Bridge, Event, EventSink, Learned, TableConfig};
-use heddle_openflow::Version;
-use heddle_openflow::message::FlowModCommand;
+use heddle_openflow::action::Learn;
+use heddle_openflow::message::{FlowMod, FlowModCommand, Message};
+use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet, Version};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -122,6 +124,93 @@ fn a_full_queue_is_counted() {
     assert_eq!(full() - before, 6);
     l.bridge.tick();
     assert_eq!(flows(&l.bridge).len(), 1024);
+}
+
+/// Cached packets are credited in any order: the last packet's word counts, whichever is credited first.
+#[test]
+fn what_was_learned_last_stays() {
+    for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1]] {
+        let l = lab(secure());
+        let flow = |port| Arc::new(flow_mod(FlowModCommand::ModifyStrict, nw_dst(1, 32), 7, port));
+        let start = l.bridge.now_ms();
+        let at = |port: u32| start + u64::from(port);
+        assert_eq!(l.bridge.learn(&flow(9), 0), Learned::Yes(true));
+        l.of.clock().warp(5000);
+        for port in order {
+            l.bridge.learn_again(&flow(port), 0, at(port));
+        }
+        assert_eq!(flows(&l.bridge)[0].instructions, flow(3).instructions, "{order:?}");
+        // A packet that is translated now is later than all of them.
+        assert_eq!(l.bridge.learn(&flow(1), 0), Learned::Yes(true));
+        l.bridge.learn_again(&flow(3), 0, at(3));
+        assert_eq!(flows(&l.bridge)[0].instructions, flow(1).instructions);
+    }
+}
+
+/// A bundle that deletes the one rule which learns under a cookie, and adds another that learns under it: what
+/// the first one has learned goes. Where the other comes first, there is always one that learns it.
+#[test]
+fn learned_flows_go_between_two_rules_of_a_bundle() {
+    let learner = |command, priority| {
+        let learn = Action::Learn(Box::new(Learn {
+            table: 103,
+            cookie: 3,
+            delete_learned: true,
+            ..Learn::default()
+        }));
+        FlowMod {
+            instructions: InstructionSet(vec![Instruction::Apply(vec![learn])]),
+            ..flow_mod(command, nw_dst(7, 32), priority, 1)
+        }
+    };
+    let (add, delete) = (FlowModCommand::Add, FlowModCommand::DeleteStrict);
+    let bundles = [
+        (vec![learner(delete, 1), learner(add, 2)], 0),
+        (vec![learner(add, 2), learner(delete, 1)], 1),
+        // A replacement learns on.
+        (vec![learner(add, 1)], 1),
+    ];
+    for (bundle, left) in bundles {
+        let l = lab(secure());
+        l.add(&learner(add, 1)).unwrap();
+        let mut learned = flow_mod(FlowModCommand::ModifyStrict, nw_dst(1, 32), 7, 1);
+        (learned.table_id, learned.new_cookie) = (103, 3);
+        assert_eq!(l.bridge.learn(&Arc::new(learned.clone()), 0), Learned::Yes(true));
+        let entries = (0..).zip(bundle).map(|(xid, fm)| {
+            let message = Message::FlowMod(Box::new(fm));
+            (xid, Ok(Bundled::Message(Box::new(message))))
+        });
+        l.bridge.commit_bundle(Version::V13, 1, 3, entries).unwrap();
+        let there = flows(&l.bridge).iter().filter(|f| f.table_id == 103).count();
+        assert_eq!(there, left);
+    }
+}
+
+/// A bundle that fails takes nothing away.
+#[test]
+fn a_failed_bundle_deletes_no_learned_flows() {
+    let l = lab(secure());
+    let learn = Action::Learn(Box::new(Learn {
+        table: 103,
+        cookie: 3,
+        delete_learned: true,
+        ..Learn::default()
+    }));
+    let mut fm = flow_mod(FlowModCommand::Add, nw_dst(7, 32), 1, 1);
+    fm.instructions = InstructionSet(vec![Instruction::Apply(vec![learn])]);
+    l.add(&fm).unwrap();
+    let mut learned = flow_mod(FlowModCommand::ModifyStrict, nw_dst(1, 32), 7, 1);
+    (learned.table_id, learned.new_cookie) = (103, 3);
+    assert_eq!(l.bridge.learn(&Arc::new(learned), 0), Learned::Yes(true));
+    fm.command = FlowModCommand::DeleteStrict;
+    let delete = Message::FlowMod(Box::new(fm));
+    let entries = [
+        (1, Ok(Bundled::Message(Box::new(delete)))),
+        (2, Err(ErrorKind::BadRequestBadType)),
+    ];
+    assert!(l.bridge.commit_bundle(Version::V13, 1, 3, entries).is_err());
+    l.bridge.tick();
+    assert_eq!(flows(&l.bridge).len(), 2);
 }
 
 proptest! {

@@ -18,8 +18,10 @@ pub(crate) struct Refs {
     options: HashMap<u8, usize>,
     /// How many rules learn flows of this table and cookie that are to go with them.
     learned: HashMap<(u8, u64), usize>,
-    /// Those that no rule learns any more.
+    /// Tables and cookies that some rule has stopped learning; another one may learn them.
     orphans: Vec<(u8, u64)>,
+    /// Tables and cookies that no rule learned at the end of a message: their flows go, whatever comes after.
+    dead: Vec<(u8, u64)>,
 }
 
 fn place(e: &Linked) -> usize {
@@ -42,11 +44,26 @@ impl Refs {
             self.meters.entry(m).or_default().insert(place(e), e.clone());
         }
     }
-    /// Tables and cookies of learned flows that no rule learns any more, since the last call.
+    /// A message has been carried out, perhaps one of several in a bundle.
+    pub(crate) fn end_message(&mut self) {
+        for key in std::mem::take(&mut self.orphans) {
+            if !self.learned.contains_key(&key) {
+                self.dead.push(key);
+            }
+        }
+    }
+    /// How many were dead before a change, for [`Refs::revive`].
+    pub(crate) fn n_dead(&self) -> usize {
+        self.dead.len()
+    }
+    /// A change was taken back: those that have died since there were `n` may be learned again.
+    pub(crate) fn revive(&mut self, n: usize) {
+        self.orphans.extend(self.dead.drain(n.min(self.dead.len())..));
+    }
+    /// Tables and cookies of learned flows that have to go, since the last call.
     pub(crate) fn take_orphans(&mut self) -> Vec<(u8, u64)> {
-        let mut all = std::mem::take(&mut self.orphans);
-        all.retain(|k| !self.learned.contains_key(k));
-        all
+        self.end_message();
+        std::mem::take(&mut self.dead)
     }
     /// A rule is not linked any more.
     pub(crate) fn remove(&mut self, e: &Linked) {
@@ -73,7 +90,7 @@ impl Refs {
     }
     /// Whether there may be any.
     pub(crate) fn has_orphans(&self) -> bool {
-        !self.orphans.is_empty()
+        !self.orphans.is_empty() || !self.dead.is_empty()
     }
     /// How many rules use a group.
     pub(crate) fn count_group(&self, id: u32) -> usize {

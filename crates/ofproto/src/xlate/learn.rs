@@ -28,9 +28,11 @@ struct Refresh {
 }
 
 impl Credit for Refresh {
-    fn credit(&self, _packets: u64, _bytes: u64, _used_ms: u64, _tcp_flags: u16) {
-        if let Some(bridge) = self.bridge.upgrade() {
-            bridge.learn(&self.flow, self.limit);
+    fn credit(&self, packets: u64, _bytes: u64, used_ms: u64, _tcp_flags: u16) {
+        if packets > 0
+            && let Some(bridge) = self.bridge.upgrade()
+        {
+            bridge.learn_again(&self.flow, self.limit, used_ms);
         }
     }
 }
