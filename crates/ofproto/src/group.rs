@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// Fewest and most hash values that a select group tells apart.
 const MIN_HASHES: u64 = 16;
 const MAX_HASHES: u64 = 256;
+/// Hash values for each bucket, where weights ask for fewer. With one or two each, twelve equal buckets would
+/// get shares that differ by half.
+const HASHES_PER_BUCKET: u64 = 4;
 
 /// One bucket.
 #[derive(Debug)]
@@ -155,7 +158,8 @@ fn dp_hash(desc: &GroupDesc, alg: HashAlg, basis: u32) -> Method {
             (None, _) => say(|| "  Total weight is zero. No active buckets.".to_owned()),
             (Some(least), _) => {
                 say(|| format!("  Minimum weight: {least}, total weight: {total}"));
-                say(|| format!("  Too many hash values required: {}", n_hashes(total, least)));
+                let n = n_hashes(weights.len(), total, least);
+                say(|| format!("  Too many hash values required: {n}"));
             }
         }
         say(|| "Falling back to default hash method.".to_owned());
@@ -187,9 +191,12 @@ fn say_shares(desc: &GroupDesc, map: &[u16]) {
     }
 }
 
-/// So many hash values give the bucket with the least weight its share.
-fn n_hashes(total: u64, least: u16) -> u64 {
-    total.div_ceil(least.into()).next_power_of_two().max(MIN_HASHES)
+/// The number of hash values that give the bucket with the least weight its share, and all buckets nearly
+/// theirs, as Open vSwitch 3.5 counts them.
+fn n_hashes(n_buckets: usize, total: u64, least: u16) -> u64 {
+    let for_buckets = (n_buckets as u64 * HASHES_PER_BUCKET).min(MAX_HASHES);
+    let n = total.div_ceil(least.into()).max(for_buckets);
+    n.next_power_of_two().max(MIN_HASHES)
 }
 
 /// Hash values for each of which the bucket is named; a power of two of them. `None`: no bucket has any
@@ -197,7 +204,7 @@ fn n_hashes(total: u64, least: u16) -> u64 {
 fn spread(weights: &[u16]) -> Option<Box<[u16]>> {
     let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
     let least = weights.iter().copied().filter(|w| *w > 0).min()?;
-    let n = n_hashes(total, least);
+    let n = n_hashes(weights.len(), total, least);
     if n > MAX_HASHES {
         return None;
     }
@@ -238,6 +245,26 @@ mod tests {
         assert_eq!(hits(&[0, 0]), None);
         // One in a thousand would take 1024 values.
         assert_eq!(hits(&[1, 999]), None);
+    }
+
+    /// As Open vSwitch 3.5 has them.
+    #[test]
+    fn equal_buckets_get_nearly_equal_shares() {
+        for (n, values, most, least) in [
+            (3, 16, 6, 5),
+            (5, 32, 7, 6),
+            (6, 32, 6, 5),
+            (10, 64, 7, 6),
+            (12, 64, 6, 5),
+            (64, 256, 4, 4),
+            (100, 256, 3, 2),
+        ] {
+            let hits = hits(&vec![100; n]).unwrap();
+            assert_eq!(hits.iter().sum::<usize>(), values, "{n} buckets");
+            let (high, low) = (hits.iter().max(), hits.iter().min());
+            assert_eq!((high, low), (Some(&most), Some(&least)), "{n} buckets");
+        }
+        assert_eq!(hits(&[1; 300]), None, "more buckets than values");
     }
 
     proptest! {
