@@ -104,6 +104,13 @@ pub enum Action {
         /// Target link-layer address.
         tll: Masked<[u8; 6]>,
     },
+    /// Rewrite what neighbour discovery has besides (the ICMPv6 checksum follows).
+    SetNdExt {
+        /// The four bytes before the target: flags of advertisements.
+        reserved: Masked<u32>,
+        /// Type of the first option.
+        option: Masked<u8>,
+    },
     /// Priority (queue) carried with the packet.
     SetPriority(Masked<u32>),
     /// Mark carried with the packet.
@@ -213,6 +220,7 @@ impl Action {
                 | Self::SetIcmp { .. }
                 | Self::SetArp { .. }
                 | Self::SetNd { .. }
+                | Self::SetNdExt { .. }
                 | Self::SetPriority(_)
                 | Self::SetMark(_)
                 | Self::PushVlan { .. }

@@ -305,6 +305,17 @@ fn action(s: &mut String, a: &Action, names: PortNames<'_>) {
             f.mac("tll", tll);
             f.put(s, "nd");
         }
+        Action::SetNdExt { reserved, option } => {
+            f.add(
+                "nd_reserved",
+                reserved.mask == 0,
+                reserved.mask == u32::MAX,
+                &format!("{:#x}", reserved.value),
+                &format!("{:#x}", reserved.mask),
+            );
+            f.dec8("nd_options_type", option);
+            f.put(s, "nd_ext");
+        }
         Action::SetPriority(m) => metadata(s, "skb_priority", m),
         Action::SetMark(m) => metadata(s, "skb_mark", m),
         Action::PushVlan { tpid, tci } => {

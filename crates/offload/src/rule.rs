@@ -626,6 +626,7 @@ fn name_of(action: &Action) -> &'static str {
         Action::SetIcmp { .. } => "set(icmp)",
         Action::SetArp { .. } => "set(arp)",
         Action::SetNd { .. } => "set(nd)",
+        Action::SetNdExt { .. } => "set(nd_ext)",
         Action::SetL4 { .. } => "set(sctp)",
         Action::SetPriority(_) => "set(skb_priority)",
         Action::SetMark(_) => "set(skb_mark)",

@@ -77,7 +77,7 @@ features! {
     CtStateNat, "ct_state_nat", "CT state NAT", flag, 1;
     CtOrigTuple, "ct_orig_tuple", "CT orig tuple", flag, 1;
     CtOrigTuple6, "ct_orig_tuple6", "CT orig tuple for IPv6", flag, 1;
-    NdExt, "nd_ext", "IPv6 ND Extension", flag, 0;
+    NdExt, "nd_ext", "IPv6 ND Extension", flag, 1;
 }
 
 /// What of the datapath's features a bridge makes use of.

@@ -434,6 +434,7 @@ impl Compiler {
                 | Action::SetIcmp { .. }
                 | Action::SetArp { .. }
                 | Action::SetNd { .. }
+                | Action::SetNdExt { .. }
                 | Action::PushVlan { .. }
                 | Action::PopVlan
                 | Action::PushMpls { .. }

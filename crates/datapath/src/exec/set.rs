@@ -126,7 +126,7 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
                 }
             }
         }
-        Action::SetL4 { .. } | Action::SetIcmp { .. } | Action::SetNd { .. }
+        Action::SetL4 { .. } | Action::SetIcmp { .. } | Action::SetNd { .. } | Action::SetNdExt { .. }
             if !is_whole(p.head(), l4?, meta, action) => {}
         Action::SetL4 {
             proto: proto::SCTP,
@@ -173,6 +173,15 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
             set_nd_options(p, l4, meta.l4_end, sll, tll);
         }
+        Action::SetNdExt { reserved, option } => {
+            let l4 = l4?;
+            let r: &mut [u8; 4] = at(p.head_mut(), l4 + 4)?;
+            let from = *r;
+            *r = m32(u32::from_be_bytes(from), reserved).to_be_bytes();
+            let to = *r;
+            changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
+            set_nd_option_type(p, l4, meta.l4_end, option);
+        }
         _ => return None,
     }
     Some(())
@@ -194,7 +203,7 @@ fn is_whole(head: &[u8], l4: usize, meta: &Meta, action: &Action) -> bool {
         Action::SetL4 {
             proto: proto::SCTP, ..
         } => SCTP_LEN,
-        Action::SetNd { .. } => ND_LEN,
+        Action::SetNd { .. } | Action::SetNdExt { .. } => ND_LEN,
         _ => Udp::LEN, // ICMP's as well
     };
     l4 + least <= meta.l4_end
@@ -265,6 +274,18 @@ fn set_sctp(p: &mut Packet, l4: usize, end: usize, src: &Masked<u16>, dst: &Mask
     let field: &mut [u8; 4] = at(covered, 8)?;
     *field = std::array::from_fn(|i| was[i] ^ right_before[i] ^ right_after[i]);
     Some(())
+}
+
+/// Rewrites the type of the first option (RFC 4861, 4.6), if there is one.
+fn set_nd_option_type(p: &mut Packet, l4: usize, end: usize, ty: &Masked<u8>) {
+    let offload = p.offload;
+    let Some(opt) = at::<2>(p.head_mut(), l4 + ND_LEN).filter(|_| l4 + ND_LEN + 8 <= end) else {
+        return;
+    };
+    let from = *opt;
+    opt[0] = m8(from[0], ty);
+    let to = *opt;
+    changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
 }
 
 /// Rewrites the source and target link-layer address options (RFC 4861, 4.6.1). Options that are not there

@@ -203,9 +203,15 @@ fn action(s: &Shape) -> BoxedStrategy<Action> {
             .prop_map(move |(src, dst)| Action::SetL4 { proto, src, dst })
             .boxed(),
         // The ND code must stay 0 and the type a solicitation's for the options to be read.
-        58 => (addr6(), mac(), mac())
-            .prop_map(|(target, sll, tll)| Action::SetNd { target, sll, tll })
-            .boxed(),
+        58 => prop_oneof![
+            (addr6(), mac(), mac()).prop_map(|(target, sll, tll)| Action::SetNd { target, sll, tll }),
+            // The option stays the source's address, or its address would be another field.
+            masked!(u32).prop_map(|reserved| Action::SetNdExt {
+                reserved,
+                option: m(0, 0),
+            }),
+        ]
+        .boxed(),
         _ => (masked!(u8), masked!(u8))
             .prop_map(|(ty, code)| Action::SetIcmp { v6: false, ty, code })
             .boxed(),
@@ -258,6 +264,7 @@ fn apply_to_key(k: &mut FlowKey, a: &Action) {
             bytes(&mut k.nd_target, target);
             bytes(&mut k.arp_sha, sll);
         }
+        Action::SetNdExt { reserved, .. } => set!(k.igmp_group, reserved),
         _ => unreachable!("not made by the strategy"),
     }
 }
@@ -400,6 +407,7 @@ proptest! {
             Action::SetIcmp { v6: s.v6, ty: masked, code: masked },
             Action::SetArp { sip: m(1, 1), tip: m(1, 1), op: m(1, 1), sha: m([1; 6], [1; 6]), tha: m([1; 6], [1; 6]) },
             Action::SetNd { target: m([1; 16], [1; 16]), sll: m([1; 6], [1; 6]), tll: m([1; 6], [1; 6]) },
+            Action::SetNdExt { reserved: m(1, 1), option: masked },
             Action::PushVlan { tpid: 0x8100, tci: 0x1001 },
             Action::PushMpls { lse: 1, ethertype: 0x8847 },
             Action::PopMpls { ethertype: 0x0800 },
@@ -441,4 +449,46 @@ fn segments_in_tunnels_have_all_headers() {
         ..Meta::default()
     };
     assert_eq!(wire_len(&p, &meta), OUTER + 54 + 1000);
+}
+
+/// An asker's message becomes an answer: flags, the option's type, then the address in it; the checksum
+/// follows. Without an option there is no type to write.
+#[test]
+fn neighbour_discovery_beside_its_addresses() {
+    let whole = |v| Masked { value: v, mask: u8::MAX };
+    let ext = Action::SetNdExt {
+        reserved: m(0xe000_0000, u32::MAX),
+        option: whole(2),
+    };
+    let nd = Action::SetNd {
+        target: Masked::default(),
+        sll: Masked::default(),
+        tll: m([2, 0, 0, 0, 0, 0xfe], [0xff; 6]),
+    };
+    for options in [8, 0] {
+        let mut icmp = vec![136, 0, 0, 0, 0, 0, 0, 0];
+        icmp.extend([0xaa; 16]);
+        icmp.extend(&[1, 1, 9, 9, 9, 9, 9, 9][..options]);
+        let mut b = vec![0; 12];
+        b.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, u8::try_from(icmp.len()).unwrap(), 58, 255]);
+        b.extend([0; 32]);
+        let sum = heddle_wire::checksum::Sum::ZERO
+            .pseudo_v6(&[0; 16], &[0; 16], 58, u32::try_from(icmp.len()).unwrap())
+            .bytes(&icmp)
+            .checksum();
+        icmp[2..4].copy_from_slice(&sum.to_be_bytes());
+        b.extend(icmp);
+        let mut p = Packet::from_bytes(&b);
+        let (_, mut meta) = parsed(&mut p, packet_type::ETHERNET, 2);
+        assert_eq!(apply(&mut p, &mut meta, &ext, 0), Ok(()));
+        assert_eq!(apply(&mut p, &mut meta, &nd, 0), Ok(()));
+        let (key, again) = parsed(&mut p, packet_type::ETHERNET, 2);
+        verify(&p, &again, &key).unwrap();
+        assert_eq!(key.igmp_group, 0xe000_0000);
+        let want = if options == 0 { ([0; 6], 0) } else { ([2, 0, 0, 0, 0, 0xfe], 2) };
+        assert_eq!((key.arp_tha, key.tcp_flags), want);
+        assert_eq!(key.nd_target, [0xaa; 16]);
+    }
+    let text = crate::format_actions(&[ext], None);
+    assert_eq!(text, "set(nd_ext(nd_reserved=0xe0000000,nd_options_type=2))");
 }

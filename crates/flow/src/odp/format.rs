@@ -480,19 +480,27 @@ fn l4(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
             if !is_nd(k) {
                 return Ok(());
             }
-            // What neighbour discovery says counts only together with all of type and code.
+            // What neighbour discovery says counts only together with all of the type.
             let none = FlowKey::default();
-            let m = if low(m.tp_src) & low(m.tp_dst) == 0xff {
-                m
-            } else {
-                &none
-            };
+            let m = if low(m.tp_src) == 0xff { m } else { &none };
             let counts = m.nd_target != [0; 16] || m.arp_sha != [0; 6] || m.arp_tha != [0; 6];
             w.attr("nd", counts, |w| {
                 w.ip6("target", k.nd_target, m.nd_target)?;
                 w.mac("sll", k.arp_sha, m.arp_sha)?;
                 w.mac("tll", k.arp_tha, m.arp_tha)
-            })
+            })?;
+            // Most messages have neither, so that a whole key shows them only where there is something.
+            let is_there = k.igmp_group != 0 || k.tcp_flags != 0;
+            let counts = m.igmp_group != 0 || m.tcp_flags != 0;
+            if counts && (is_there || !w.verbose) {
+                w.attr("nd_ext", true, |w| {
+                    let hex = |x: u32| format!("{x:#x}");
+                    let (k32, m32) = (k.igmp_group, m.igmp_group);
+                    w.field("nd_reserved", m32 == 0, m32 == u32::MAX, hex(k32), hex(m32))?;
+                    w.dec8("nd_options_type", low(k.tcp_flags), low(m.tcp_flags))
+                })?;
+            }
+            Ok(())
         }
         _ => Ok(()),
     }

@@ -22,6 +22,7 @@ fn size(action: &Action) -> usize {
         Action::SetIcmp { .. } => attr(attr(2 * 2)),
         Action::SetArp { .. } => attr(attr(2 * 24)),
         Action::SetNd { .. } => attr(attr(2 * 28)),
+        Action::SetNdExt { .. } => attr(attr(2 * 8)),
         Action::SetPriority(_) | Action::SetMark(_) => attr(attr(2 * 4)),
         Action::SetMpls(_) => attr(attr(4)),
         Action::PushVlan { .. } => attr(4),

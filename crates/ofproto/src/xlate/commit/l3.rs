@@ -35,7 +35,8 @@ impl Ctx<'_> {
         let l3 = |k: &FlowKey| {
             let ip = (k.nw_src, k.nw_dst, k.nw_tos, k.nw_ttl, k.nw_proto);
             let ipv6 = (k.ipv6_src, k.ipv6_dst, k.ipv6_label);
-            (ip, ipv6, (k.nd_target, k.arp_sha, k.arp_tha))
+            let nd = (k.nd_target, k.arp_sha, k.arp_tha, k.igmp_group, k.tcp_flags);
+            (ip, ipv6, nd)
         };
         l3(&self.flow) != l3(&self.base)
     }
@@ -71,7 +72,19 @@ impl Ctx<'_> {
         }
     }
 
+    /// The type of the option first: which address is written depends on it.
     fn commit_nd(&mut self) {
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.out.mask.0);
+        let reserved = diff(f.igmp_group, &mut b.igmp_group, &mut m.igmp_group);
+        let option = diff(f.tcp_flags, &mut b.tcp_flags, &mut m.tcp_flags);
+        if !(same(&reserved) && same(&option)) {
+            let low = |v: u16| v.to_be_bytes()[1];
+            let option = Masked {
+                value: low(option.value),
+                mask: low(option.mask),
+            };
+            self.emit(Action::SetNdExt { reserved, option });
+        }
         let (f, b, m) = (&self.flow, &mut self.base, &mut self.out.mask.0);
         let target = diff(f.nd_target, &mut b.nd_target, &mut m.nd_target);
         let sll = diff(f.arp_sha, &mut b.arp_sha, &mut m.arp_sha);
