@@ -37,6 +37,53 @@ fn settles(version: Version, m: &Message) -> Message {
     once
 }
 
+/// The instructions of a flow mod after its trip.
+fn instructions_over(version: Version, m: Match, applied: Vec<Action>) -> Vec<Instruction> {
+    let set = InstructionSet(vec![Instruction::Apply(applied)]);
+    let fm = FlowMod::new(FlowModCommand::Add, m, 1, set);
+    match over(version, &Message::FlowMod(Box::new(fm))) {
+        Message::FlowMod(back) => back.instructions.0,
+        other => panic!("a flow mod, not {other:?}"),
+    }
+}
+
+/// What is an action of 1.5 is an instruction of 1.3 and 1.4; earlier versions have no meters.
+#[test]
+fn a_meter_among_actions_is_said_in_each_version_that_has_meters() {
+    let output = Action::Output {
+        port: Port(1),
+        max_len: 0,
+    };
+    let trip = |version, applied: &[Action]| instructions_over(version, Match::any(), applied.to_vec());
+    let both = [Action::Meter(7), output.clone()];
+    let apply = |actions: &[Action]| Instruction::Apply(actions.to_vec());
+    for version in [Version::V13, Version::V14] {
+        let split = [Instruction::Meter(7), apply(&[output.clone()])];
+        assert_eq!(trip(version, &both), split, "{version:?}");
+        assert_eq!(trip(version, &both[..1]), [Instruction::Meter(7)], "{version:?}");
+    }
+    assert_eq!(trip(Version::V15, &both), [apply(&both)]);
+    assert_eq!(trip(Version::V12, &both), [apply(&[output])]);
+}
+
+/// Fields of which some bits mean nothing are loaded whole where all that mean something are.
+#[test]
+fn whole_fields_are_loaded_whole() {
+    use heddle_flow::{FieldId, FieldValue, Subfield};
+    let arp = Match::parse_text("arp", None).unwrap();
+    let set = Action::SetField {
+        field: FieldId::ArpOp,
+        value: FieldValue::from_u64(2),
+        mask: FieldId::ArpOp.full_mask(),
+    };
+    let loaded = instructions_over(Version::V10, arp, vec![set]);
+    let whole = Action::Load {
+        dst: Subfield::all(FieldId::ArpOp),
+        value: 2,
+    };
+    assert_eq!(loaded, [Instruction::Apply(vec![whole])]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 

@@ -114,6 +114,11 @@ impl Encoder {
             return Ok(());
         }
         let width = field.info().n_bits;
+        if width <= 64 && field.is_exact(mask) {
+            // Also where some bits of the field mean nothing (the upper byte of an ARP opcode).
+            let dst = Subfield::all(field);
+            return self.load(dst, dst.extract(value).as_u64(), out);
+        }
         let mask = mask.as_u128();
         let bit = |n: u16| mask >> n & 1 != 0;
         let mut ofs = 0;

@@ -136,6 +136,15 @@ pub(crate) fn encode_instructions(
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let mut encoder = Encoder::new(version, m);
+    // What is an action in 1.5 is an instruction in 1.3 and 1.4, and there is one.
+    if matches!(version, Version::V13 | Version::V14)
+        && !set.0.iter().any(|i| matches!(i, Instruction::Meter(_)))
+        && let Some(id) = first_meter(set)
+    {
+        out.u16(METER);
+        out.u16(8);
+        out.u32(id);
+    }
     for i in &set.0 {
         if version == Version::V10 {
             encode_10(&mut encoder, i, out)?;
@@ -169,8 +178,14 @@ pub(crate) fn encode_instructions(
                 begin(METER, out);
                 out.u32(*id);
             }
-            // No action at all needs no instruction.
-            Instruction::Apply(actions) if actions.is_empty() => continue,
+            // No action at all needs no instruction; before 1.5 a meter is none.
+            Instruction::Apply(actions)
+                if actions
+                    .iter()
+                    .all(|a| version < Version::V15 && matches!(a, Action::Meter(_))) =>
+            {
+                continue;
+            }
             Instruction::Apply(actions) => {
                 begin(APPLY_ACTIONS, out);
                 out.zeros(4);
@@ -200,6 +215,18 @@ pub(crate) fn encode_instructions(
         out.patch_len(start, 2);
     }
     Ok(())
+}
+
+/// The first meter among the actions that are applied.
+fn first_meter(set: &InstructionSet) -> Option<u32> {
+    let applied = set.0.iter().filter_map(|i| match i {
+        Instruction::Apply(actions) => Some(actions),
+        _ => None,
+    });
+    applied.flatten().find_map(|a| match a {
+        Action::Meter(id) => Some(*id),
+        _ => None,
+    })
 }
 
 /// 1.0 has no instructions: goto is a resubmit, metadata an action of Nicira's; the action set, clearing it
