@@ -58,7 +58,7 @@ fn a_meter_among_actions_is_said_in_each_version_that_has_meters() {
     let both = [Action::Meter(7), output.clone()];
     let apply = |actions: &[Action]| Instruction::Apply(actions.to_vec());
     for version in [Version::V13, Version::V14] {
-        let split = [Instruction::Meter(7), apply(&[output.clone()])];
+        let split = [Instruction::Meter(7), apply(std::slice::from_ref(&output))];
         assert_eq!(trip(version, &both), split, "{version:?}");
         assert_eq!(trip(version, &both[..1]), [Instruction::Meter(7)], "{version:?}");
     }

@@ -455,7 +455,10 @@ fn segments_in_tunnels_have_all_headers() {
 /// follows. Without an option there is no type to write.
 #[test]
 fn neighbour_discovery_beside_its_addresses() {
-    let whole = |v| Masked { value: v, mask: u8::MAX };
+    let whole = |v| Masked {
+        value: v,
+        mask: u8::MAX,
+    };
     let ext = Action::SetNdExt {
         reserved: m(0xe000_0000, u32::MAX),
         option: whole(2),
@@ -470,7 +473,18 @@ fn neighbour_discovery_beside_its_addresses() {
         icmp.extend([0xaa; 16]);
         icmp.extend(&[1, 1, 9, 9, 9, 9, 9, 9][..options]);
         let mut b = vec![0; 12];
-        b.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, u8::try_from(icmp.len()).unwrap(), 58, 255]);
+        b.extend([
+            0x86,
+            0xdd,
+            0x60,
+            0,
+            0,
+            0,
+            0,
+            u8::try_from(icmp.len()).unwrap(),
+            58,
+            255,
+        ]);
         b.extend([0; 32]);
         let sum = heddle_wire::checksum::Sum::ZERO
             .pseudo_v6(&[0; 16], &[0; 16], 58, u32::try_from(icmp.len()).unwrap())
@@ -485,7 +499,11 @@ fn neighbour_discovery_beside_its_addresses() {
         let (key, again) = parsed(&mut p, packet_type::ETHERNET, 2);
         verify(&p, &again, &key).unwrap();
         assert_eq!(key.igmp_group, 0xe000_0000);
-        let want = if options == 0 { ([0; 6], 0) } else { ([2, 0, 0, 0, 0, 0xfe], 2) };
+        let want = if options == 0 {
+            ([0; 6], 0)
+        } else {
+            ([2, 0, 0, 0, 0, 0xfe], 2)
+        };
         assert_eq!((key.arp_tha, key.tcp_flags), want);
         assert_eq!(key.nd_target, [0xaa; 16]);
     }

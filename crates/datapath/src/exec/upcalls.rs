@@ -175,7 +175,8 @@ impl Inbox {
     }
     /// Forgets the rings of ended workers from which all was taken.
     pub(crate) fn tidy(&mut self) {
-        self.rings.retain_mut(|r| r.head().is_some() || !r.ring.is_abandoned());
+        self.rings
+            .retain_mut(|r| r.head().is_some() || !r.ring.is_abandoned());
     }
     /// Takes up to `max` packets in the order of their numbers. `bell` is rung again if more wait.
     pub(crate) fn take(&mut self, bell: &Bell, max: usize) -> Vec<UpcallPacket> {
@@ -253,7 +254,11 @@ mod tests {
         let (mut first, mut second, mut inbox, bell) = workers();
         for n in 0..6 {
             // The ring that is read first has the newer ones.
-            let to = if matches!(n, 1 | 3 | 4) { &mut first } else { &mut second };
+            let to = if matches!(n, 1 | 3 | 4) {
+                &mut first
+            } else {
+                &mut second
+            };
             to.push(packet(n));
         }
         let lens = |got: Vec<UpcallPacket>| got.iter().map(|p| p.total_len).collect::<Vec<_>>();
@@ -306,7 +311,10 @@ mod tests {
                 let mut left = 2 * PAIRS;
                 while left > 0 {
                     for p in inbox.take(&bell, 64) {
-                        assert!(p.total_len % 2 == 0 || seen[p.total_len - 1], "a reply comes first");
+                        assert!(
+                            p.total_len % 2 == 0 || seen[p.total_len - 1],
+                            "a reply comes first"
+                        );
                         seen[p.total_len] = true;
                         left -= 1;
                         read.fetch_add(1, AcqRel);

@@ -193,7 +193,9 @@ fn more_fragments_than_a_burst_holds() {
     assert!(s.dp.fragments().set_min(false, 400));
     let count = || {
         let all = s.dp.coverage();
-        all.iter().find(|(n, _)| *n == "dp_packet_batch_grow").map(|c| c.1)
+        all.iter()
+            .find(|(n, _)| *n == "dp_packet_batch_grow")
+            .map(|c| c.1)
     };
     assert_eq!(count(), Some(0), "named from the start");
     for (n, id) in [(32, 1), (33, 2)] {

@@ -1,7 +1,7 @@
 //! Tests of flows that packets add: they keep nobody, and make room.
 
-use super::tests::{flow_mod, flows, lab, nw_dst, secure};
 use super::bundle::Bundled;
+use super::tests::{flow_mod, flows, lab, nw_dst, secure};
 use super::{Bridge, Event, EventSink, Learned, TableConfig};
 use heddle_openflow::action::Learn;
 use heddle_openflow::message::{FlowMod, FlowModCommand, Message};
@@ -139,7 +139,11 @@ fn what_was_learned_last_stays() {
         for port in order {
             l.bridge.learn_again(&flow(port), 0, at(port));
         }
-        assert_eq!(flows(&l.bridge)[0].instructions, flow(3).instructions, "{order:?}");
+        assert_eq!(
+            flows(&l.bridge)[0].instructions,
+            flow(3).instructions,
+            "{order:?}"
+        );
         // A packet that is translated now is later than all of them.
         assert_eq!(l.bridge.learn(&flow(1), 0), Learned::Yes(true));
         l.bridge.learn_again(&flow(3), 0, at(3));
@@ -147,8 +151,8 @@ fn what_was_learned_last_stays() {
     }
 }
 
-/// A bundle that deletes the one rule which learns under a cookie, and adds another that learns under it: what
-/// the first one has learned goes. Where the other comes first, there is always one that learns it.
+/// A bundle that deletes the one rule which learns under a cookie, and adds another that learns under it:
+/// what the first one has learned goes. Where the other comes first, there is always one that learns it.
 #[test]
 fn learned_flows_go_between_two_rules_of_a_bundle() {
     let learner = |command, priority| {

@@ -285,7 +285,9 @@ fn leaves_traces(list: &[DpAction]) -> bool {
     let mut cut = false;
     for action in list {
         match action {
-            DpAction::Ct(_) | DpAction::CtClear | DpAction::Meter(_) | DpAction::TunnelPush(_) => return true,
+            DpAction::Ct(_) | DpAction::CtClear | DpAction::Meter(_) | DpAction::TunnelPush(_) => {
+                return true;
+            }
             DpAction::Trunc(_) => cut = true,
             DpAction::Output(_) | DpAction::Userspace(_) => cut = false,
             _ => {}

@@ -103,7 +103,13 @@ impl<'w> Ctx<'w> {
             false => from.no,
         };
         let emitted = self.out.actions.iter().rev().take_while(|a| a.only_rewrites());
-        let cut = |a: &DpAction| if let DpAction::Trunc(n) = a { Some(*n) } else { None };
+        let cut = |a: &DpAction| {
+            if let DpAction::Trunc(n) = a {
+                Some(*n)
+            } else {
+                None
+            }
+        };
         let output = match emitted.filter_map(cut).next() {
             Some(max_len) => Action::OutputTrunc { port, max_len },
             None => Action::Output { port, max_len: 0 },

@@ -92,5 +92,8 @@ fn an_answer_of_neighbour_discovery() {
     );
     // An answer to another asker writes the same, whatever was there.
     let other = asker.replace("nd_options_type=1", "nd_options_type=0,nd_reserved=7");
-    assert!(lab.actions(&other).starts_with("set(nd_ext(nd_reserved=0xe0000000,"));
+    assert!(
+        lab.actions(&other)
+            .starts_with("set(nd_ext(nd_reserved=0xe0000000,")
+    );
 }

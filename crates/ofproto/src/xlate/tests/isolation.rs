@@ -312,7 +312,11 @@ fn what_a_resubmit_does_within_a_clone_stays_there() {
     lab.meter(0, 1);
     lab.rule((0, 0), "", acts("clone(resubmit(,1)),output:3"));
     lab.rule((0, 1), "tcp_src=1,tcp", vec![Action::Meter(1), out(2)]);
-    lab.rule((0, 1), "tcp_src=2,tcp", acts("ct(commit,nat(src=10.9.9.9)),output:2"));
+    lab.rule(
+        (0, 1),
+        "tcp_src=2,tcp",
+        acts("ct(commit,nat(src=10.9.9.9)),output:2"),
+    );
     lab.rule((0, 1), "tcp_src=3,tcp", acts("output:2"));
     let said: HashMap<_, _> = [1, 2, 3]
         .map(|n| (n, lab.actions(&TCP.replace("tcp_src=1", &format!("tcp_src={n}")))))
@@ -329,7 +333,11 @@ fn what_another_bridge_does_stays_there() {
     lab.meter(1, 1);
     lab.rule((0, 0), "", acts("output:4,output:3"));
     lab.rule((1, 0), "", acts("resubmit(,1)"));
-    lab.rule((1, 1), "tcp_src=1,tcp", acts("ct(commit,nat(src=10.9.9.9)),output:2"));
+    lab.rule(
+        (1, 1),
+        "tcp_src=1,tcp",
+        acts("ct(commit,nat(src=10.9.9.9)),output:2"),
+    );
     lab.rule((1, 1), "tcp_src=2,tcp", vec![Action::Meter(1), out(2)]);
     assert_eq!(lab.actions(TCP), "clone(ct(commit,nat(src=10.9.9.9)),102),3");
     let metered = TCP.replace("tcp_src=1", "tcp_src=2");

@@ -178,7 +178,9 @@ impl Lab {
 
     /// Adds a meter.
     pub(crate) fn meter(&self, bridge: usize, id: u32) {
-        self.bridges[bridge].meters.insert(id, 1, Arc::new(OfMeter::of_id(id)));
+        self.bridges[bridge]
+            .meters
+            .insert(id, 1, Arc::new(OfMeter::of_id(id)));
         self.generations
             .bump(crate::bridge::meters::slot(bridge as u64, id));
     }
