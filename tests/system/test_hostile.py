@@ -222,7 +222,9 @@ def scenario_a_moment_without_descriptors(lab):
     # Open ones stay open, and no number is free for another one.
     subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=3:96"], check=True)
     lab.net.no_ping(a, "10.1.0.2")
-    wait_for("the missing socket", lambda: "no socket to send by" in sw.log())
+    # Not sw.log(), which asks the daemon first.
+    with open(sw.logfile) as log:
+        wait_for("the missing socket", lambda: "no socket to send by" in log.read())
     subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=96:96"], check=True)
     time.sleep(0.2)
     lab.net.ping(a, "10.1.0.2", count=1)
