@@ -202,6 +202,11 @@ def scenario_settings_without_effect(lab):
     v("add-port", "br0", "old", "--", "set", "interface", "old", "type=internal")
     planted(lab, sw, "device of an earlier switch", ("old", f"/run/netns/{b}"), lambda: lab.net.run(b, "ip", "tuntap", "add", "old", "mode", "tap"),
             lambda: lab.net.ip(b, "link", "del", "old"))
+    # The log of a switch that is started beside such a device says so.
+    lab.net.run(b, "ip", "tuntap", "add", "old", "mode", "tap")
+    sw.stop_daemon()
+    sw.start_daemon()
+    wait_for("a line of the log", lambda: "interface old: an earlier switch left a device of this name" in sw.log())
     # A switch that waits for its flows, and drops everything meanwhile.
     v("set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true")
     sw.stop_daemon(9)

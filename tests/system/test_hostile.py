@@ -222,10 +222,18 @@ def scenario_a_moment_without_descriptors(lab):
     # Open ones stay open, and no number is free for another one.
     subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=3:96"], check=True)
     lab.net.no_ping(a, "10.1.0.2")
-    wait_for("the missing socket", lambda: "no socket to send by" in sw.log())
+    # Not sw.log(), which asks the daemon first.
+    with open(sw.logfile) as log:
+        wait_for("the missing socket", lambda: "no socket to send by" in log.read())
     subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=96:96"], check=True)
     time.sleep(0.2)
     lab.net.ping(a, "10.1.0.2", count=1)
+    # A port that is added in such a moment comes when there are descriptors again.
+    subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=3:96"], check=True)
+    sw.vsctl("--no-wait", "add-port", "br0", "late", "--", "set", "interface", "late", "type=internal")
+    sw.wait_column("interface", "late", "error", lambda text: "Too many open files" in text)
+    subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=96:96"], check=True)
+    sw.wait_column("interface", "late", "error", lambda text: text.strip() == "[]", 10)
 
 
 def scenario_texts_that_nest(lab):

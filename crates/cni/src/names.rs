@@ -31,7 +31,7 @@ fn with_given(own: &[&str]) -> Vec<PathBuf> {
 /// The directory that a log file is confined to.
 pub(crate) fn log_dir(path: &str) -> Option<PathBuf> {
     let dirs = with_given(&LOG_DIRS);
-    Some(dir_of(path, &dirs)?.to_owned()).filter(|dir| *dir != PathBuf::from(path))
+    Some(dir_of(path, &dirs)?.to_owned()).filter(|dir| dir.as_os_str() != path)
 }
 
 fn is_socket_path(path: &str) -> bool {

@@ -75,6 +75,7 @@ impl Reconciler {
             self.finish(&name);
         }
         self.assign_queues();
+        self.find_left_devices();
         self.vduse.settled();
         self.confirm_offload();
         if !self.bridges.is_empty() {

@@ -101,7 +101,7 @@ impl Reconciler {
         if due.refresh {
             found = self.refresh();
         }
-        let waited_for = due.links && self.is_waiting();
+        let waited_for = due.links && self.is_waiting() || due.refresh && self.lacks_descriptors();
         if due.reconfigure || found.reconfigure || waited_for {
             let mut said = std::mem::take(&mut self.said);
             said.round(|| self.reconfigure(db));

@@ -12,6 +12,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use heddle_port::KeptTaps;
+use heddle_sys::NetConfig;
+use heddle_sys::net_config::Device;
 
 use super::Reconciler;
 use crate::cli::dirs;
@@ -24,6 +26,8 @@ pub(super) struct Taps {
     kept: OnceLock<KeptTaps>,
     /// Devices of an earlier daemon have been looked for.
     looked: bool,
+    /// Devices of another program's ports have been looked for.
+    searched: bool,
 }
 
 impl Taps {
@@ -93,6 +97,52 @@ impl Reconciler {
             }
         }
         self.taps.look(&wanted);
+    }
+
+    /// After the first configuration: tells of devices that another program's ports had in namespaces of pods,
+    /// where this switch has made new ones in its own.
+    pub(super) fn find_left_devices(&mut self) {
+        if self.bridges.is_empty() || std::mem::replace(&mut self.taps.searched, true) {
+            return;
+        }
+        let mut names = BTreeSet::new();
+        for (bridge, state) in &self.bridges {
+            for iface in state.ifaces.values().filter(|i| i.name != *bridge) {
+                if let Some((device, _)) = iface.device()
+                    && device.kind() == "internal"
+                    && device.is_here()
+                {
+                    names.insert(iface.name.clone());
+                }
+            }
+        }
+        if !names.is_empty() {
+            // A thread that cannot be had tells nothing, no more.
+            let _ = std::thread::Builder::new()
+                .name("left-devices".to_owned())
+                .spawn(move || tell_left(&names));
+        }
+    }
+}
+
+/// Whether a device is what another switch left of a port: one of Open vSwitch's kernel datapath, or a tap
+/// device that no process reads.
+fn is_left(device: &Device) -> bool {
+    device.kind == "openvswitch" || device.kind == "tun" && !device.carrier
+}
+
+/// Logs devices of these names in other namespaces that are no port's any more: pods that an earlier switch
+/// had given them are cut off. Takes long where there are many namespaces.
+fn tell_left(names: &BTreeSet<String>) {
+    for ns in heddle_sys::netns::all().iter().skip(1) {
+        let devices = NetConfig::new(Some(ns)).and_then(|net| net.devices());
+        for device in devices.unwrap_or_default() {
+            if names.contains(&device.name) && is_left(&device) {
+                log::warn!(target: "bridge", per_min = 60, burst = 60;
+                    "interface {}: an earlier switch left a device of this name in another network namespace, where \
+                     no packet reaches it: heddle advise --live names it", device.name);
+            }
+        }
     }
 }
 

@@ -287,7 +287,9 @@ const MAX_MESSAGE_BYTES: usize = 16 << 10;
 /// A message as it is written: the beginning of one that is too long, and how much is left out.
 fn shortened(mut text: String) -> String {
     if text.len() > MAX_MESSAGE_BYTES {
-        let end = text.floor_char_boundary(MAX_MESSAGE_BYTES);
+        let end = (0..=MAX_MESSAGE_BYTES)
+            .rfind(|i| text.is_char_boundary(*i))
+            .unwrap_or(0);
         let rest = text.len() - end;
         text.truncate(end);
         text.shrink_to_fit();

@@ -39,6 +39,8 @@ pub struct Device {
     pub mtu_bytes: u32,
     /// Administratively up.
     pub up: bool,
+    /// It has a carrier, which a device that is down has not.
+    pub carrier: bool,
     /// Index of the device that it belongs to (a bridge, a bond).
     pub master: Option<u32>,
     /// For a veth: the index of the other end, in the other end's namespace.
@@ -177,6 +179,7 @@ fn device(message: LinkMessage) -> Device {
     let mut device = Device {
         ifindex: message.header.index,
         up: message.header.flags.contains(LinkFlags::Up),
+        carrier: message.header.flags.contains(LinkFlags::LowerUp),
         ..Device::default()
     };
     for attribute in message.attributes {

@@ -24,6 +24,8 @@ struct Found {
     mtu: u64,
     /// Made by a switch: a tap device, or one of Open vSwitch's kernel datapath.
     of_switch: bool,
+    /// No process reads it: a tap device without a carrier, or one of a kernel datapath, which Heddle has not.
+    left: bool,
 }
 
 /// What a person writes to get into a namespace: the name it is mounted with, or a process in it.
@@ -63,6 +65,10 @@ fn links(netns: &str) -> Vec<Found> {
     let text = inside(netns, "ip -j -d link").unwrap_or_default();
     let links: Value = serde_json::from_str(&text).unwrap_or_default();
     let one = |l: &Value| {
+        let kind = l["linkinfo"]["info_kind"].as_str();
+        let has_carrier = l["flags"]
+            .as_array()
+            .is_some_and(|f| f.iter().any(|f| f == "LOWER_UP"));
         Some(Found {
             netns: netns.to_owned(),
             name: l["ifname"].as_str()?.to_owned(),
@@ -70,7 +76,8 @@ fn links(netns: &str) -> Vec<Found> {
             peer: l["link_index"].as_u64().unwrap_or(0),
             peer_ns: l["link_netnsid"].as_i64(),
             mtu: l["mtu"].as_u64()?,
-            of_switch: matches!(l["linkinfo"]["info_kind"].as_str(), Some("tun" | "openvswitch")),
+            of_switch: matches!(kind, Some("tun" | "openvswitch")),
+            left: kind == Some("openvswitch") || kind == Some("tun") && !has_carrier,
         })
     };
     links.as_array().into_iter().flatten().filter_map(one).collect()
@@ -159,7 +166,7 @@ pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<De
         if let Some(own) = candidates.iter().find(|f| f.netns == switch)
             && own.of_switch
         {
-            let others = candidates.iter().filter(|f| f.netns != switch && f.of_switch);
+            let others = candidates.iter().filter(|f| f.netns != switch && f.left);
             doubles = others.map(|f| f.netns.clone()).collect();
         }
         if let Some(own) = candidates.iter().position(|f| f.netns == switch) {
