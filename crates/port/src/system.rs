@@ -31,7 +31,7 @@ mod tx;
 
 use crate::types::Divert;
 use crate::{Port, PortError, PortStatus, QosConfig, QueueCounts, RxQueue, TxQueue};
-use heddle_sys::{LinkCtl, PacketSocket, RxRing};
+use heddle_sys::{LinkCtl, LinkStats, PacketSocket, RxRing};
 pub use ingress::IngressFilters;
 use ingress::VlanSet;
 use parking_lot::Mutex;
@@ -339,6 +339,10 @@ impl Port for SystemPort {
         state.last = now.clone();
         now
     }
+    fn statistics(&self) -> Vec<(String, u64)> {
+        let index = self.state.lock().last.ifindex;
+        LinkStats::of(index).map_or_else(|_| Vec::new(), device_statistics)
+    }
     fn set_mtu(&self, mtu: u32) -> Result<(), PortError> {
         let done = self.link.set_mtu(&self.name, mtu);
         done.map_err(|e| PortError::sys(format!("could not set MTU of {} to {mtu}", self.name), e))
@@ -381,6 +385,21 @@ impl Port for SystemPort {
     fn as_any(&self) -> &dyn std::any::Any {
         self
     }
+}
+
+/// The kernel's counters of a device by the names that Open vSwitch gives them. Those that workers keep are not
+/// among them.
+pub(crate) fn device_statistics(s: LinkStats) -> Vec<(String, u64)> {
+    [
+        ("collisions", s.collisions),
+        ("rx_crc_err", s.crc_errors),
+        ("rx_frame_err", s.frame_errors),
+        ("rx_missed_errors", s.missed_errors),
+        ("rx_multicast_packets", s.multicast),
+        ("rx_over_err", s.over_errors),
+    ]
+    .map(|(name, n)| (name.to_owned(), n))
+    .into()
 }
 
 /// Refuses devices that would take in what is sent to them and give nothing sensible back. The words begin as

@@ -19,7 +19,7 @@ mod tests;
 use crate::types::Request;
 use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
 use ctl::TapCtl;
-use heddle_sys::{TapLinks, TapOpen, TapQueue};
+use heddle_sys::{LinkStats, TapLinks, TapOpen, TapQueue};
 use parking_lot::Mutex;
 pub use persistent::{Birthplace, KeptTaps};
 use queue::{TapRx, TapTx};
@@ -191,6 +191,10 @@ impl Port for TapPort {
             n_rxq: (!self.multi_queue).then_some(1),
             ..self.ctl.lock().status()
         }
+    }
+    /// A tap counts none of them: what it receives has no wire behind it.
+    fn statistics(&self) -> Vec<(String, u64)> {
+        crate::system::device_statistics(LinkStats::default())
     }
     fn is_here(&self) -> bool {
         self.ctl.lock().elsewhere().is_none()
