@@ -212,9 +212,14 @@ mod tests {
         let r = range(NatEnd::Src, ["1.1.1.1", "1.1.1.1"], Some((1, 1)));
         let mut taken = BTreeSet::new();
         for n in 0..300_u32 {
-            let t = reply(&echo, &r, [n.wrapping_mul(0x9e37_79b1), 0], &mut 1, |t| !taken.contains(&t.dst.l4));
+            let t = reply(&echo, &r, [n.wrapping_mul(0x9e37_79b1), 0], &mut 1, |t| {
+                !taken.contains(&t.dst.l4)
+            });
             let t = t.expect("one is left");
-            assert_eq!((t.src.l4 >> 16, t.src.l4 & 0xffff, t.dst.l4 & 0xffff), (t.dst.l4 >> 16, 0, 8 << 8));
+            assert_eq!(
+                (t.src.l4 >> 16, t.src.l4 & 0xffff, t.dst.l4 & 0xffff),
+                (t.dst.l4 >> 16, 0, 8 << 8)
+            );
             assert!(taken.insert(t.dst.l4));
         }
         assert!(taken.contains(&echo.src.l4), "its own comes first");

@@ -420,7 +420,9 @@ mod tests {
     /// Routers quote first fragments, whose transport header is there; behind a later one there is none.
     #[test]
     fn quoted_first_fragments_are_read() {
-        let mut four = vec![0x45, 0, 5, 0xdc, 0, 0, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let mut four = vec![
+            0x45, 0, 5, 0xdc, 0, 0, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ];
         four.extend([0, 1, 0, 2, 5, 0xc8, 0, 0]);
         let mut six = vec![0x60, 0, 0, 0, 0, 16, 44, 64];
         six.extend([[0xfd; 16], [0xfc; 16]].concat());

@@ -262,7 +262,12 @@ fn identifiers_of_echo_requests_are_translated_and_back() {
             related: true,
             ..echo(B, 0x0a00_00c9, id, 0)
         };
-        let inner = run(&ct, 1000, &error, &nat).verdict.rewrite.unwrap().inner.unwrap();
+        let inner = run(&ct, 1000, &error, &nat)
+            .verdict
+            .rewrite
+            .unwrap()
+            .inner
+            .unwrap();
         assert_eq!((inner.src, inner.id), (Some(client.into()), Some(500)));
     }
     assert!(ids.contains(&500));

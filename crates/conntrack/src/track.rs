@@ -785,7 +785,11 @@ impl Conntrack {
 
 /// Whether a connection that begins is to be translated; `expected`: another one has announced it.
 fn translates(action: &CtAction, expected: bool) -> bool {
-    (action.commit || action.force) && action.nat.as_ref().is_some_and(|nat| nat.new.is_some() || expected)
+    (action.commit || action.force)
+        && action
+            .nat
+            .as_ref()
+            .is_some_and(|nat| nat.new.is_some() || expected)
 }
 
 /// See [`Conntrack::begin`].

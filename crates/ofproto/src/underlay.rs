@@ -12,8 +12,8 @@ use heddle_tunnel::neigh::{Asked, Question};
 use heddle_tunnel::outer::SOURCE_PORTS;
 use heddle_tunnel::{Neighbours, Routes};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// See the module's text.
 #[derive(Debug)]
