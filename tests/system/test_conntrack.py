@@ -12,6 +12,7 @@ import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import frames
+from lab.net import receive
 from lab.openflow import Connection, V15
 from lab.runner import Skip, limit, main
 from lab.shell import wait_for
@@ -74,6 +75,41 @@ def scenario_stateful_firewall(lab):
     assert "dport=5202" not in shown and "icmp" in shown, shown
     sw.appctl("dpctl/flush-conntrack")
     assert sw.appctl("dpctl/dump-conntrack").strip() == ""
+
+
+def scenario_equal_identifiers_of_echo_requests(lab):
+    """Clients that ping with one identifier are all translated to one address, each with its own; what cannot be is dropped."""
+    sw, a, b = pods(lab, [
+        "in_port=1,ip,actions=ct(commit,zone=3,nat(src=10.1.0.201)),2",
+        "in_port=2,ip,actions=ct(zone=3,nat,table=1)",
+        "table=1,in_port=2,ip,ct_state=+trk+est,actions=1",
+    ])
+    here, there = lab.net.raw(a, "eth0"), lab.net.raw(b, "eth0")
+    macs = "02:00:00:00:00:02", "02:00:00:00:00:01"
+
+    def send(sock, src, dst, proto, payload):
+        sock.send(frames.ethernet(*macs, 0x0800, frames.ipv4(src, dst, proto, payload)))
+
+    def arrived(sock, dst, proto):
+        frame = receive(sock, lambda got: got[12:14] == b"\x08\0" and got[23] == proto and got[30:34] == socket.inet_aton(dst), 5)
+        assert frame, f"nothing for {dst}"
+        assert frames.checksum(frame[34:14 + int.from_bytes(frame[16:18], "big")]) == 0 or proto != 1
+        return socket.inet_ntoa(frame[26:30]), frame[38:40]
+    ids = set()
+    for client in (1, 3, 4):
+        send(here, f"10.1.0.{client}", "10.1.0.2", 1, frames.icmp(8, 0, b"\x01\xf4\0\1abcdefgh"))
+        source, ident = arrived(there, "10.1.0.2", 1)
+        assert source == "10.1.0.201" and ident not in ids, (source, ident, ids)
+        ids.add(ident)
+        send(there, "10.1.0.2", "10.1.0.201", 1, frames.icmp(0, 0, ident + b"\0\1abcdefgh"))
+        assert arrived(here, f"10.1.0.{client}", 1) == ("10.1.0.2", b"\x01\xf4")
+    # A protocol without ports has room for one client: the second one's packet must not leave as it came.
+    send(here, "10.1.0.1", "10.1.0.2", 99, b"x" * 20)
+    assert arrived(there, "10.1.0.2", 99)[0] == "10.1.0.201"
+    send(here, "10.1.0.3", "10.1.0.2", 99, b"x" * 20)
+    assert receive(there, lambda got: got[23] == 99, 1) is None
+    for name in ("datapath_drop_nat_untranslated", "conntrack_nat_exhausted"):
+        assert sw.appctl("coverage/read-counter", name).strip() == "1", name
 
 
 @limit(200)

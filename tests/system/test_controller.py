@@ -92,6 +92,32 @@ def scenario_controller_programs_the_switch(lab):
                                         for entry in controller.messages(openflow.PACKET_IN)))
 
 
+def scenario_another_datapath_id(lab):
+    """Whoever is connected when the datapath's id changes is called again, or has to call again, and hears the new one."""
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "protocols=OpenFlow13")
+    controller = listen(lab, sw)
+    sw.vsctl("set-controller", "br0", f"tcp:127.0.0.1:{controller.port}")
+    wait_for("a connection", controller.connected.is_set)
+    with socket.socket(socket.AF_UNIX) as plain:
+        plain.connect(f"{sw.dir}/br0.mgmt")
+        plain.settimeout(20)
+        plain.send(bytes([4, openflow.HELLO, 0, 8, 0, 0, 0, 1]))
+        assert plain.recv(8)[1] == openflow.HELLO
+        first = controller.connection
+        sw.vsctl("set", "bridge", "br0", "other_config:datapath-id=00000000000000ab")
+        wait_for("another connection", lambda: controller.connection is not first and controller.connected.is_set(), 30)
+        while plain.recv(4096):
+            pass
+    shown = sw.ofctl("-O", "OpenFlow13", "show", "br0")
+    assert "dpid:00000000000000ab" in shown, shown
+    # The same id again closes nothing.
+    second = controller.connection
+    sw.vsctl("set", "bridge", "br0", "other_config:datapath-id=0x00000000000000ab")
+    sw.ofctl("-O", "OpenFlow13", "show", "br0")
+    assert controller.connection is second
+
+
 def scenario_standalone_without_its_controller(lab):
     """Fail mode standalone becomes a learning switch when no controller answers."""
     sw = lab.switch()

@@ -52,6 +52,28 @@ def scenario_receive_and_captures(lab):
     wait_for("the port's counters", both)
 
 
+def scenario_captures_begin_anew_when_something_is_configured(lab):
+    """Tests take capture files away between two steps: whatever is configured next, the files are there again."""
+    sw = dummy_switch(lab)
+    path = f"{sw.dir}/tx.pcap"
+    add(sw, "p1", 1)
+    add(sw, "p2", 2, f"options:tx_pcap={path}")
+    sw.ofctl("add-flow", "br0", "in_port=1,actions=2")
+
+    def send(n):
+        sw.appctl("netdev-dummy/receive", "p1", FRAME.hex())
+        wait_for(f"{n} frames", lambda: frames.read_pcap(path) == [FRAME] * n)
+    send(1)
+    sw.vsctl("set", "interface", "p2", "options:n_rxq=1")
+    send(2)
+    os.unlink(path)
+    sw.vsctl("set", "bridge", "br0", "other_config:anything=1")
+    send(1)
+    os.unlink(path)
+    sw.vsctl("set", "interface", "p2", f"options:tx_pcap={path}", "options:n_rxq=2")
+    send(1)
+
+
 def scenario_flows_by_filter(lab):
     """`dpctl/dump-flows filter=`: entries that such packets may meet, also those that do not look at what is asked for."""
     sw = dummy_switch(lab)

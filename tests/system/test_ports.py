@@ -64,6 +64,12 @@ def scenario_statistics_follow_the_traffic(lab):
     wait_for("50 received in the database", lambda: counted("va", "rx_packets") >= 50)
     wait_for("50 sent in the database", lambda: counted("vb", "tx_packets") >= 50)
     assert counted("va", "rx_bytes") >= 50 * 100
+    # What only the device counts.
+    sw.vsctl("add-port", "br0", "i0", "--", "set", "interface", "i0", "type=internal")
+    for port in ("va", "i0"):
+        text = sw.wait_column("interface", port, "statistics", lambda value: "collisions=" in value)
+        for name in ("rx_crc_err", "rx_frame_err", "rx_missed_errors", "rx_multicast_packets", "rx_over_err"):
+            assert f"{name}=" in text, text
     dump = sw.ofctl("dump-ports", "br0", "va")
     assert "frame=0, over=0, crc=0" in dump and "coll=0" in dump, dump
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Starting, stopping and the command line of the daemon, as scripts of ovs-vswitchd use it."""
 
+import datetime
 import os
 import signal
 import socket
@@ -10,7 +11,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab.runner import main
+from lab.runner import Skip, main
 from lab.shell import wait_for
 from lab.switch import process_alive, read_pid
 
@@ -50,6 +51,36 @@ def scenario_symlink_named_ovs_vswitchd(lab):
     wait_for("end after ovs-appctl exit", lambda: not process_alive(pid))
     sw.pid = None
     wait_for("removed pid file", lambda: not os.path.exists(sw.pidfile))
+
+
+def scenario_ovs_ctl_locks_what_is_used(lab):
+    """`ovs-ctl` starts the daemon with --mlockall: it is ready at once, and what is locked is what is used."""
+    script = "/usr/share/openvswitch/scripts/ovs-ctl"
+    if not os.access(script, os.X_OK):
+        raise Skip("no ovs-ctl on this machine")
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+    sw.vsctl("--no-wait", "add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev")
+    path = f"{sw.dir}/bin"
+    os.mkdir(path)
+    os.symlink(os.path.realpath(sw.binary), f"{path}/ovs-vswitchd")
+    os.symlink("/usr/bin/true", f"{path}/modprobe")
+    # Where the script looks for the database server.
+    os.symlink("ovsdb-server.ctl", f"{sw.dir}/ovsdb-server.{read_pid(f'{sw.dir}/ovsdb-server.pid')}.ctl")
+    sw.run("ip", "netns", "exec", sw.netns, script, "--no-ovsdb-server", "--no-monitor", "--no-record-hostname",
+           "--system-id=random", "start", env={"PATH": f"{path}:{os.environ['PATH']}"})
+    sw.pid = wait_for("pid file", lambda: read_pid(sw.pidfile))
+    with open(f"/proc/{sw.pid}/cmdline") as file:
+        assert "--mlockall" in file.read()
+    log = sw.log()
+    assert "mlockall failed" not in log, log
+    stamps = [datetime.datetime.fromisoformat(line.split("|")[0][:-1]) for line in log.splitlines() if "|" in line]
+    ready = [when for when, line in zip(stamps, log.splitlines()) if "(Open vSwitch)" in line]
+    assert ready and (ready[0] - stamps[0]).total_seconds() < 0.5, log
+    time.sleep(2)
+    with open(f"/proc/{sw.pid}/smaps") as file:
+        locked = sum(int(line.split()[1]) for line in file if line.startswith("Locked:"))
+    assert 1000 < locked < 100_000, f"{locked} kB are locked"
 
 
 def scenario_version_and_help(lab):

@@ -37,8 +37,6 @@ def address(number, v6):
 
 def attach(lab, sw, number, v6):
     sw.vsctl("--may-exist", "add-port", "br-ex", "up0")
-    # The kernel sees what comes in by the cable, too, and would answer for br-ex with the address of that. (An internal port has been moved elsewhere.)
-    lab.net.run(sw.netns, "sysctl", "-qw", "net.ipv4.conf.up0.arp_ignore=8", check=False)
     args = ("addr", "add", address(number, v6) + ("/64" if v6 else "/24"), "dev", "br-ex", *(("nodad",) if v6 else ()))
     lab.net.ip(sw.netns, *args)
     lab.net.ip(sw.netns, "link", "set", "br-ex", "up")
@@ -386,11 +384,33 @@ def layer_3(lab, kind, v6, **options):
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
     lab.net.ping(a, "10.5.0.2", size=1000)
     transfer(lab, b, a, "10.5.0.2")
+    return switches, pods
 
 
 @limit(240)
 def scenario_segment_routing(lab):
-    layer_3(lab, "srv6", True)
+    """The tables of the underlay's bridge see what is behind the routing header, both ways: IPv4 (4) or IPv6 (41)."""
+    switches, _ = layer_3(lab, "srv6", True)
+    for sw in switches:
+        sw.ofctl("add-flow", "br-ex", "priority=9,ipv6,nw_proto=4,actions=NORMAL")
+        sw.ofctl("add-flow", "br-ex", "priority=9,ipv6,nw_proto=41,actions=NORMAL")
+        sw.ofctl("add-flow", "br-ex", "priority=9,ipv6,nw_proto=43,actions=drop")
+    a = f"{lab.net.stem}-pod1"
+    lab.net.ping(a, "10.5.0.2", count=5)
+    for sw in switches:
+        def counted(proto):
+            return int(re.search(r"n_packets=(\d+)", [f for f in sw.flows("br-ex") if f"nw_proto={proto} " in f][0])[1])
+        assert counted(4) >= 10 and counted(43) == 0, sw.flows("br-ex")
+    for number, (sw, pod) in enumerate(zip(switches, (a, f"{lab.net.stem}-pod2")), 1):
+        lab.net.run(pod, "sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6")
+        lab.net.ip(pod, "addr", "add", f"fd55::{number}/64", "dev", "eth0", "nodad")
+        lab.net.ip(pod, "neigh", "add", f"fd55::{3 - number}", "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
+        sw.ofctl("add-flow", "br-int", f"in_port=vpod{number},ipv6,ipv6_dst=fd55::/64,actions=tun0")
+    wait_for("an answer", lambda: lab.net.ping(a, "fd55::2", count=1, lossless=False))
+    lab.net.ping(a, "fd55::2", count=5)
+    for sw in switches:
+        shown = {proto: [f for f in sw.flows("br-ex") if f"nw_proto={proto} " in f][0] for proto in (41, 43)}
+        assert int(re.search(r"n_packets=(\d+)", shown[41])[1]) >= 10 and "n_packets=0," in shown[43], shown
 
 
 @limit(240)

@@ -3,10 +3,14 @@
 
 import os
 import re
+import socket
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import frames
+from lab.net import receive
 from lab.runner import Skip, main
 from lab.shell import wait_for
 
@@ -274,6 +278,71 @@ def scenario_neighbours_are_asked_for(lab):
     # What the port told goes with it.
     sw.vsctl("del-port", "br0", "vpeer")
     assert "10.1.0.2 " not in sw.appctl("tnl/neigh/show")
+
+
+def scenario_several_neighbours_are_asked_for_at_once(lab):
+    """One packet to three tunnels whose other ends nobody knows: three requests at once, each time."""
+    sw, peer = host(lab)
+    lab.net.run(peer, "sh", "-c", "echo 8 > /proc/sys/net/ipv4/conf/eth0/arp_ignore")
+    lab.bridge(sw, "br-int", "fail_mode=secure")
+    ports = ("t0", "t1", "t2")
+
+    def lead_to(ends):
+        sw.vsctl(*[word for port, end in zip(ports, ends) for word in (
+            "--", "--may-exist", "add-port", "br-int", port, "--", "set", "interface", port, "type=vxlan", f"options:remote_ip={end}", "options:key=7")][1:])
+    lead_to(("10.1.0.7", "10.1.0.8", "10.1.0.9"))
+    lab.veth_pod(sw, "pod", bridge="br-int")
+    sw.ofctl("add-flow", "br-int", f"in_port=vpod,actions={','.join(ports)}")
+    pod, wire = lab.net.raw(f"{lab.net.stem}-pod", "eth0"), lab.net.raw(peer, "eth0")
+    frame = frames.ethernet("02:00:00:00:00:01", "02:00:00:00:00:07", 0x9000, b"x" * 60)
+
+    late = []
+    for turn in range(20):
+        ends = [f"10.1.0.{20 + 3 * turn + number}" for number in range(3)]
+        lead_to(ends)
+
+        def is_request(got):
+            return got[12:14] == b"\x08\x06" and got[20:22] == b"\0\1" and socket.inet_ntoa(got[38:42]) in ends
+        pod.send(frame)
+        began, asked = time.monotonic(), set()
+        while asked != set(ends) and time.monotonic() < began + 5:
+            if got := receive(wire, is_request, 0.5):
+                asked.add(socket.inet_ntoa(got[38:42]))
+        took = time.monotonic() - began
+        if asked != set(ends) or took > 0.6:
+            late.append((turn, took, asked))
+    assert not late, late
+
+
+def scenario_an_announcement_to_all_nodes_moves_a_neighbour(lab):
+    """An unsolicited neighbour advertisement with override moves who is known; it makes nobody known, and needs the flag."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    lab.net.run(sw.netns, "sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/br0/disable_ipv6")
+    lab.net.ip(sw.netns, "addr", "add", "fd10::1/64", "dev", "br0", "nodad")
+    lab.net.ip(sw.netns, "link", "set", "br0", "up")
+    lab.veth_pod(sw, "peer")
+    wire = lab.net.raw(f"{lab.net.stem}-peer", "eth0")
+    sw.appctl("tnl/neigh/set", "br0", "fd10::2", "02:00:00:00:00:02")
+
+    def announce(target, mac, flags):
+        message = frames.neighbour(target, 2, mac)
+        body = frames.icmp6(target, "ff02::1", 136, 0, flags.to_bytes(4, "big") + message[4:])
+        wire.send(frames.ethernet("33:33:00:00:00:01", mac, 0x86dd, frames.ipv6(target, "ff02::1", 58, body, hlim=255)))
+
+    def known(address):
+        match = re.search(rf"^{address} +(\S+)", sw.appctl("tnl/neigh/show"), re.M)
+        return match and match[1]
+    for flags in (0, 0x40000000):
+        announce("fd10::2", "02:00:00:00:00:0c", flags)
+    announce("fd10::3", "02:00:00:00:00:0d", 0x20000000)
+    time.sleep(0.5)
+    assert (known("fd10::2"), known("fd10::3")) == ("02:00:00:00:00:02", None), sw.appctl("tnl/neigh/show")
+    announce("fd10::2", "02:00:00:00:00:0c", 0x20000000)
+    wait_for("the neighbour to move", lambda: known("fd10::2") == "02:00:00:00:00:0c")
+    # From a router, and back.
+    announce("fd10::2", "02:00:00:00:00:02", 0xa0000000)
+    wait_for("the neighbour to move back", lambda: known("fd10::2") == "02:00:00:00:00:02")
 
 
 if __name__ == "__main__":

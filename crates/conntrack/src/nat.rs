@@ -6,6 +6,9 @@
 //! other's. A range of ports is tried up to 128 times in order, then from random places, half as often each
 //! time; so a nearly full range of 64 thousand costs a bounded number of lookups. Destination ports that are
 //! all taken leave the source port to be changed.
+//!
+//! Identifiers of ICMP are searched like ports, all 65,536 of them, as in the kernel (in Open vSwitch's
+//! userspace a second client with the same one is not translated).
 
 use crate::action::{NatEnd, NatHow, NatRange};
 use crate::hash;
@@ -18,6 +21,7 @@ const NEAR: u32 = 8;
 const ATTEMPTS: u32 = 128;
 /// In the last round.
 const LAST_ATTEMPTS: u32 = 16;
+const MAX_ICMP_ID: u32 = 0xffff;
 
 /// Finds the tuple of answers. `hashes`: of the connection, and of its client alone; `free`: whether nobody
 /// has that tuple. `None`: all are taken.
@@ -46,6 +50,14 @@ pub(crate) fn reply(
         // Offsets of 32 bits.
         let last = bits(max).saturating_sub(bits(min)).min(0xffff_fffe);
         end.addr = bits(min) + u128::from(by_addr) % (last + 1);
+    }
+    if orig.is_icmp() {
+        let own = orig.src.l4 >> 16;
+        let somewhere = by_conn % (MAX_ICMP_ID + 1);
+        return search((own, Some(somewhere)), 0, MAX_ICMP_ID, &mut dice, |id| {
+            let candidate = reply.with_icmp_id(id);
+            free(&candidate).then_some(candidate)
+        });
     }
     if !matches!(orig.proto, proto::TCP | proto::UDP | proto::SCTP) {
         return free(&reply).then_some(reply);
@@ -192,6 +204,26 @@ mod tests {
         let r = range(NatEnd::Dst, ["2.2.2.2", "2.2.2.2"], Some((80, 81)));
         let t = reply(&orig(5000), &r, [0, 0], &mut 1, |t| t.dst.l4 != 5000).unwrap();
         assert_eq!((t.src.l4, t.dst.l4, t.src.addr), (80, 5001, 0x0202_0202));
+    }
+
+    #[test]
+    fn identifiers_of_icmp_are_searched_like_ports() {
+        let echo = Tuple { proto: 1, ..orig(0) }.with_icmp(500, 8, 0).unwrap();
+        let r = range(NatEnd::Src, ["1.1.1.1", "1.1.1.1"], Some((1, 1)));
+        let mut taken = BTreeSet::new();
+        for n in 0..300_u32 {
+            let t = reply(&echo, &r, [n.wrapping_mul(0x9e37_79b1), 0], &mut 1, |t| {
+                !taken.contains(&t.dst.l4)
+            });
+            let t = t.expect("one is left");
+            assert_eq!(
+                (t.src.l4 >> 16, t.src.l4 & 0xffff, t.dst.l4 & 0xffff),
+                (t.dst.l4 >> 16, 0, 8 << 8)
+            );
+            assert!(taken.insert(t.dst.l4));
+        }
+        assert!(taken.contains(&echo.src.l4), "its own comes first");
+        assert_eq!(reply(&echo, &r, [0, 0], &mut 1, |_| false), None);
     }
 
     #[test]

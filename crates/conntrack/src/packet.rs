@@ -263,7 +263,8 @@ pub(crate) fn is_error(kind: u8, ipv6: bool) -> bool {
     }
 }
 
-/// A quoted packet: where its transport header begins, and its tuple.
+/// A quoted packet: where its transport header begins, and its tuple. A first fragment has that header, and
+/// routers quote such ones (RFC 1191); later ones do not.
 pub(crate) fn quoted(ipv6: bool, bytes: &[u8]) -> Option<(usize, Tuple)> {
     let (at, tuple) = if ipv6 {
         let (ip, _) = split::<Ipv6>(bytes)?;
@@ -271,7 +272,7 @@ pub(crate) fn quoted(ipv6: bool, bytes: &[u8]) -> Option<(usize, Tuple)> {
         (at, tuple6(ip, proto))
     } else {
         let (ip, _) = split::<Ipv4>(bytes)?;
-        if ip.header_len() < Ipv4::LEN || ip.is_fragment() {
+        if ip.header_len() < Ipv4::LEN || ip.is_later_fragment() {
             return None;
         }
         (ip.header_len(), tuple4(ip))
@@ -311,7 +312,8 @@ fn is_extension(proto: u8) -> bool {
 /// Extension headers that a packet may have at most.
 const MAX_EXTENSIONS: usize = 8;
 
-/// Where the transport header begins behind an IPv6 header, and its protocol. `None`: cut off, or a fragment.
+/// Where the transport header begins behind an IPv6 header, and its protocol. `None`: cut off, or a later
+/// fragment.
 pub(crate) fn behind_extensions(bytes: &[u8], mut next: u8) -> Option<(usize, u8)> {
     let mut at = Ipv6::LEN;
     for _ in 0..MAX_EXTENSIONS {
@@ -329,7 +331,7 @@ pub(crate) fn behind_extensions(bytes: &[u8], mut next: u8) -> Option<(usize, u8
             }
             proto::FRAGMENT => {
                 let (frag, _) = split::<Ipv6Frag>(rest)?;
-                if frag.offset.get() & (Ipv6Frag::OFFSET | 1) != 0 {
+                if frag.offset.get() & Ipv6Frag::OFFSET != 0 {
                     return None;
                 }
                 at += Ipv6Frag::LEN;
@@ -412,6 +414,24 @@ mod tests {
         for proto in [0, 43, 44, 51, 60, 255] {
             four[9] = proto;
             assert_eq!(read(&four, false, proto), Ok(proto));
+        }
+    }
+
+    /// Routers quote first fragments, whose transport header is there; behind a later one there is none.
+    #[test]
+    fn quoted_first_fragments_are_read() {
+        let mut four = vec![
+            0x45, 0, 5, 0xdc, 0, 0, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ];
+        four.extend([0, 1, 0, 2, 5, 0xc8, 0, 0]);
+        let mut six = vec![0x60, 0, 0, 0, 0, 16, 44, 64];
+        six.extend([[0xfd; 16], [0xfc; 16]].concat());
+        six.extend([17, 0, 0, 1, 0, 0, 0, 9, 0, 1, 0, 2, 5, 0xc8, 0, 0]);
+        for (v6, at, mut bytes, flag) in [(false, 20, four, (6, 0x21)), (true, 48, six, (42, 8))] {
+            let (found, tuple) = quoted(v6, &bytes).expect("a first fragment");
+            assert_eq!((found, tuple.src.l4, tuple.dst.l4), (at, 1, 2));
+            bytes[flag.0] |= flag.1;
+            assert_eq!(quoted(v6, &bytes), None, "a later fragment");
         }
     }
 

@@ -21,6 +21,8 @@ pub struct Ends {
     pub dst: Option<u128>,
     /// Source and destination port.
     pub ports: Option<(u16, u16)>,
+    /// Identifier of ICMP.
+    pub id: Option<u16>,
 }
 
 /// What a connection's translation makes of a packet.
@@ -162,6 +164,9 @@ impl Ends {
             }
             put(head, at.l4, &src.to_be_bytes(), &mut [&mut l4_sum, all]);
             put(head, at.l4 + 2, &dst.to_be_bytes(), &mut [&mut l4_sum, all]);
+        }
+        if let Some(id) = self.id {
+            put(head, at.l4 + 4, &id.to_be_bytes(), &mut [&mut l4_sum, all]);
         }
         if at.proto == proto::SCTP && ports_change != [0; 4] {
             return sctp(head, at, ports_change, all);

@@ -230,7 +230,72 @@ fn sources_are_translated_and_back() {
     assert_ne!(v.verdict.rewrite.unwrap().outer.ports.unwrap().0, port);
     let v = run(&ct, 1000, &udp((A, 8), (B, 2)), &action);
     assert!(v.verdict.events.has(Event::NatExhausted) && v.verdict.rewrite.is_none() && v.state == NEW | TRK);
+    assert!(v.verdict.untranslated, "it must not leave as it came");
     assert_eq!(ct.n_conns(), 2);
+}
+
+/// Clients that all ping with the same identifier get one each, and their answers come back to them.
+#[test]
+fn identifiers_of_echo_requests_are_translated_and_back() {
+    let ct = tracker();
+    let action = snat("10.0.0.201", "10.0.0.201", None);
+    let echo = |src: u32, dst: u32, id, kind| Subject {
+        tuple: tuple(1, (src, 0), (dst, 0)).with_icmp(id, kind, 0).unwrap(),
+        ..Subject::default()
+    };
+    let nat = CtAction {
+        nat: Some(CtNat { new: None }),
+        ..CtAction::default()
+    };
+    let mut ids = std::collections::BTreeSet::new();
+    for client in [A, A + 2, A + 3] {
+        let v = run(&ct, 1000, &echo(client, B, 500, 8), &action);
+        let ends = v.verdict.rewrite.expect("it is translated").outer;
+        assert_eq!((ends.src, v.verdict.untranslated), (Some(0x0a00_00c9), false));
+        let id = ends.id.unwrap();
+        assert!(ids.insert(id), "{id} is another client's");
+        let back = run(&ct, 1000, &echo(B, 0x0a00_00c9, id, 0), &nat);
+        let ends = back.verdict.rewrite.unwrap().outer;
+        assert_eq!((ends.dst, ends.id), (Some(client.into()), Some(500)));
+        // An error about the request finds the client, too.
+        let error = Subject {
+            related: true,
+            ..echo(B, 0x0a00_00c9, id, 0)
+        };
+        let inner = run(&ct, 1000, &error, &nat)
+            .verdict
+            .rewrite
+            .unwrap()
+            .inner
+            .unwrap();
+        assert_eq!((inner.src, inner.id), (Some(client.into()), Some(500)));
+    }
+    assert!(ids.contains(&500));
+}
+
+/// Whatever refuses the connection: a packet that was to be translated does not go on as it came.
+#[test]
+fn what_was_to_be_translated_is_never_passed_on_as_it_came() {
+    let ct = tracker();
+    let action = snat("1.1.1.1", "1.1.1.1", None);
+    ct.set_max_conns(1);
+    assert!(!run(&ct, 1, &udp((A, 1), (B, 1)), &action).verdict.untranslated);
+    let v = run(&ct, 1, &udp((A, 2), (B, 1)), &action);
+    assert!(v.verdict.events.has(Event::Full) && v.verdict.untranslated);
+    // A connection without translation is refused and its packet goes on.
+    let v = run(&ct, 1, &udp((A, 3), (B, 1)), &commit(2));
+    assert!(v.verdict.events.has(Event::Full) && !v.verdict.untranslated);
+    // An invalid packet is the pipeline's to judge.
+    let v = run(&ct, 1, &tcp((A, 4), (B, 1), SYN | FIN, 1, 0, 0), &action);
+    assert!(v.state == INV | TRK && !v.verdict.untranslated);
+    // A protocol without ports has its address alone.
+    ct.set_max_conns(100);
+    let gre = |src| Subject {
+        tuple: tuple(47, (src, 0), (B, 0)),
+        ..Subject::default()
+    };
+    assert!(!run(&ct, 1, &gre(A), &action).verdict.untranslated);
+    assert!(run(&ct, 1, &gre(A + 1), &action).verdict.untranslated);
 }
 
 #[test]

@@ -99,8 +99,10 @@ pub struct Verdict {
     /// Its connection may announce others: [`Conntrack::control`] is to be asked.
     pub control: Option<Control>,
     /// What is worth counting. [`Event::NatExhausted`] and the other refusals of new connections: the
-    /// connection was not kept, and the packet goes on as `+new`, not translated.
+    /// connection was not kept, and the packet goes on as `+new`, unless it is [`Verdict::untranslated`].
     pub events: Events,
+    /// The packet was to begin a translated connection, which was not kept: it is to be dropped.
+    pub untranslated: bool,
 }
 
 /// A connection for which a packet was found to be its own.
@@ -301,6 +303,7 @@ impl Conntrack {
             v.events.add(Event::Clash);
         }
         self.finish(now_ms, known, v, hit, reply, &subject, action);
+        v.untranslated = hit.is_none() && known.state & INV == 0 && translates(action, expected.is_some());
         if let Some(e) = expected.filter(|_| hit.is_none() && known.state & INV == 0) {
             (known.mark, known.label, known.orig) = (e.mark, e.label, Some(e.orig));
         }
@@ -780,6 +783,15 @@ impl Conntrack {
     }
 }
 
+/// Whether a connection that begins is to be translated; `expected`: another one has announced it.
+fn translates(action: &CtAction, expected: bool) -> bool {
+    (action.commit || action.force)
+        && action
+            .nat
+            .as_ref()
+            .is_some_and(|nat| nat.new.is_some() || expected)
+}
+
 /// See [`Conntrack::begin`].
 enum Begun<'a> {
     Not,
@@ -833,10 +845,12 @@ fn translate(r: &Record, reply: bool, related: bool, state: &mut u8) -> Rewrite 
     let mut outer = Ends {
         src: source.then_some(back.dst.addr),
         dst: (!source).then_some(back.src.addr),
-        ports: None,
+        ..Ends::default()
     };
+    let id = back.is_icmp().then_some((back.src.l4 >> 16) as u16);
     if !related {
         outer.ports = has_ports.then_some((back.dst.l4 as u16, back.src.l4 as u16));
+        outer.id = id;
         return Rewrite { outer, inner: None };
     }
     // What is quoted went the other way.
@@ -844,6 +858,7 @@ fn translate(r: &Record, reply: bool, related: bool, state: &mut u8) -> Rewrite 
         src: (!source).then_some(back.src.addr),
         dst: source.then_some(back.dst.addr),
         ports: has_ports.then_some((back.src.l4 as u16, back.dst.l4 as u16)),
+        id,
     };
     Rewrite {
         outer,

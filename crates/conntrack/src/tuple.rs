@@ -57,6 +57,13 @@ impl Tuple {
         self.dst.l4 = end(answer(kind, self.ipv6)?);
         Some(self)
     }
+    /// An ICMP tuple with another identifier at both ends.
+    #[must_use]
+    pub(crate) const fn with_icmp_id(mut self, id: u32) -> Self {
+        self.src.l4 = self.src.l4 & 0xffff | id << 16;
+        self.dst.l4 = self.dst.l4 & 0xffff | id << 16;
+        self
+    }
     /// What `ct_tp_src` and `ct_tp_dst` show of it: ports, or ICMP type and code.
     #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
     pub fn tp(&self) -> (u16, u16) {

@@ -87,7 +87,7 @@ impl Datapath {
             joins: true.into(),
             perf_metrics: false.into(),
             suspects: SuspectSetting::default(),
-            revalidator_thread: std::sync::OnceLock::new(),
+            revalidator_wakeup: heddle_sync::Wakeup::default(),
             light_sleep: false.into(),
             paused: false.into(),
             hurried: false.into(),

@@ -9,11 +9,10 @@ use crate::translate::{Request, Translate, Translation};
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::ipf::Ipf;
 use heddle_flow_cache::{HashKey, Moment};
-use heddle_sync::Clock;
+use heddle_sync::{Clock, Wakeup};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::thread::Thread;
 
 /// Knobs and shared counts; relaxed, each is independent of the others.
 pub(crate) struct Shared {
@@ -48,7 +47,7 @@ pub(crate) struct Shared {
     /// Which of them are told in the log.
     pub(crate) suspects: SuspectSetting,
     /// The revalidator's thread, to be woken when a worker's handover ring fills up.
-    pub(crate) revalidator_thread: std::sync::OnceLock<Thread>,
+    pub(crate) revalidator_wakeup: Wakeup,
     /// No passes over entries, until this is false again.
     pub(crate) paused: AtomicBool,
     /// Entries are to be looked at before the revalidator's interval is over.
@@ -96,8 +95,6 @@ impl Shared {
         out.credits.settle();
     }
     pub(crate) fn wake_revalidator(&self) {
-        if let Some(t) = self.revalidator_thread.get() {
-            t.unpark();
-        }
+        self.revalidator_wakeup.ring();
     }
 }

@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::Thread;
 
 /// Most meters of all bridges together.
 pub(crate) const MAX_METERS: u32 = 1 << 18;
@@ -44,7 +43,6 @@ pub struct Ofproto {
     next_id: AtomicU64,
     meter_numbers: Mutex<MeterNumbers>,
     expired_ms: AtomicU64,
-    settler: OnceLock<Thread>,
     monitor: Monitor,
     sampling: Sampling,
 }
@@ -81,7 +79,6 @@ impl Ofproto {
             next_id: AtomicU64::new(1),
             meter_numbers: Mutex::default(),
             expired_ms: AtomicU64::new(0),
-            settler: OnceLock::new(),
             monitor: Monitor::default(),
             sampling: Sampling::default(),
         })
@@ -230,8 +227,7 @@ impl Ofproto {
     /// Does what workers have left to control threads, on all bridges. The thread that calls it first is
     /// unparked when there is more.
     pub fn settle(&self) {
-        self.settler.get_or_init(std::thread::current);
-        self.pipeline.underlay().set_asker();
+        self.pipeline.underlay().settler.register();
         self.bridges().iter().for_each(|b| b.settle());
         self.ask_neighbours();
         self.tell_links();
@@ -258,9 +254,17 @@ impl Ofproto {
 
     /// Has the settler look. Waits for nobody.
     pub(crate) fn wake_settler(&self) {
-        if let Some(thread) = self.settler.get() {
-            thread.unpark();
-        }
+        self.pipeline.underlay().settler.ring();
+    }
+
+    /// Sleeps until there is something to settle, or [`Ofproto::end_wait`] is called.
+    pub fn wait_to_settle(&self) {
+        self.pipeline.underlay().settler.wait();
+    }
+
+    /// Wakes the thread in [`Ofproto::wait_to_settle`], so that it sees that it is to end.
+    pub fn end_wait(&self) {
+        self.wake_settler();
     }
 
     /// Hands waiting packets of the datapath to the bridges' controllers, up to `max`; returns how many.

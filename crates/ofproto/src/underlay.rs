@@ -7,13 +7,13 @@
 use crate::model::BridgeView;
 use heddle_datapath::Generations;
 use heddle_openflow::Port as OfPort;
+use heddle_sync::Wakeup;
 use heddle_tunnel::neigh::{Asked, Question};
 use heddle_tunnel::outer::SOURCE_PORTS;
 use heddle_tunnel::{Neighbours, Routes};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-use std::thread::Thread;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub struct Underlay {
     pub routes: Routes,
     /// Ethernet addresses of those to whom they go.
     pub neighbours: Neighbours,
-    /// Who sends what is asked.
-    asker: OnceLock<Thread>,
+    /// The control thread that sends requests, and does what else workers leave to one.
+    pub(crate) settler: Wakeup,
     /// UDP source ports of outer packets: the least in the upper half, the greatest in the lower.
     source_ports: AtomicU32,
 }
@@ -38,7 +38,7 @@ impl Underlay {
         Self {
             routes: Routes::new(hook()),
             neighbours: Neighbours::new(hook()),
-            asker: OnceLock::new(),
+            settler: Wakeup::default(),
             source_ports: both(SOURCE_PORTS).into(),
         }
     }
@@ -62,17 +62,10 @@ impl Underlay {
             target,
         };
         let asked = self.neighbours.ask(&bridge.name, &question, now_ms);
-        if asked == Asked::New
-            && let Some(asker) = self.asker.get()
-        {
-            asker.unpark();
+        if asked == Asked::New {
+            self.settler.ring();
         }
         asked != Asked::Busy
-    }
-
-    /// The calling thread is the one to be woken when there is something to ask, unless there is one.
-    pub(crate) fn set_asker(&self) {
-        self.asker.get_or_init(std::thread::current);
     }
 
     /// UDP source ports that outer packets have, both ends included.

@@ -110,8 +110,10 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
     vlog::start_writer()
         .map_err(|error| format!("cannot start the log writer ({})", vlog::errno_text(&error)))?;
     log_panics();
+    // Pages as they are used: tables for millions of connections are address space until then.
+    let pages = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if options.mlockall
-        && let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
+        && let Err(error) = mlockall(pages)
     {
         log::error!(target: "vswitchd", "mlockall failed: {}", vlog::errno_text(&error.into()));
     }

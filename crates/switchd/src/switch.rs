@@ -206,7 +206,7 @@ impl Switch {
     fn settle_on(&self) {
         while !self.stop.load(Relaxed) {
             self.ofproto.settle();
-            std::thread::park();
+            self.ofproto.wait_to_settle();
         }
     }
 
@@ -298,6 +298,7 @@ impl Switch {
         if let Some(metrics) = self.metrics.get() {
             metrics.close();
         }
+        self.ofproto.end_wait();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             thread.thread().unpark();
             if thread.join().is_err() {

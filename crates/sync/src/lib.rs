@@ -13,6 +13,7 @@
 //! * [`ring`]: a bounded queue between exactly two threads.
 //! * [`Counter`]: a number that one thread writes and any thread reads.
 //! * [`TokenBucket`]: a rate that threads keep together.
+//! * [`Wakeup`]: a thread that waits for work, and those that wake it.
 //! * [`Clock`]: milliseconds, which tests can stop and warp.
 //! * [`barrier`]: the full barrier of notification suppression.
 
@@ -28,6 +29,7 @@ mod rcu_cell;
 mod rcu_slots;
 mod read_guard;
 pub mod ring;
+mod wakeup;
 
 pub use bucket::TokenBucket;
 pub use chain::{Chain, Link};
@@ -39,3 +41,4 @@ pub use published::Published;
 pub use rcu_cell::RcuCell;
 pub use rcu_slots::RcuSlots;
 pub use read_guard::ReadGuard;
+pub use wakeup::Wakeup;

@@ -31,8 +31,10 @@ pub enum TunnelType {
 
 /// IP protocol numbers of outer headers.
 pub mod proto {
-    /// IPv4 within IPv6.
+    /// IPv4 within IP.
     pub const IPIP: u8 = 4;
+    /// IPv6 within IP.
+    pub const IPV6: u8 = 41;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
@@ -140,7 +142,7 @@ impl TunnelType {
         match self {
             Self::Geneve | Self::Vxlan | Self::Gtpu => &[proto::UDP],
             Self::Gre | Self::Erspan | Self::Ip6erspan | Self::Ip6gre => &[proto::GRE],
-            Self::Srv6 => &[proto::IPIP, proto::ROUTING],
+            Self::Srv6 => &[proto::IPIP, proto::IPV6],
             Self::Stt => &[proto::TCP],
             Self::Bareudp | Self::Lisp => &[],
         }

@@ -170,6 +170,14 @@ impl Encap {
 }
 
 impl Outer {
+    /// The protocol that a reader of these headers finds behind IP: behind a routing header, as
+    /// [`heddle_flow::extract`] does.
+    pub fn ip_proto(&self) -> u8 {
+        match self.encap {
+            Encap::Srv6 { next, .. } => next,
+            _ => self.encap.kind().ip_proto(),
+        }
+    }
     /// The action that writes these headers.
     ///
     /// # Errors

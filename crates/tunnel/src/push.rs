@@ -238,6 +238,15 @@ impl TunnelPush {
         (self.plan.l3, self.plan.l4)
     }
 
+    /// Where the header behind IP and a routing header begins, and its protocol.
+    pub fn transport(&self) -> (u16, u8) {
+        let at = usize::from(self.plan.l4);
+        match (self.kind, self.header.get(at..)) {
+            (TunnelKind::Srv6, Some([next, len, ..])) => (self.plan.l4 + 8 + 8 * u16::from(*len), *next),
+            _ => (self.plan.l4, self.kind.ip_proto()),
+        }
+    }
+
     /// The first UDP source port, and how many there are less one: [`flow_hash`] times that, over 2^32, is
     /// added.
     pub fn source_ports(&self) -> (u16, u16) {

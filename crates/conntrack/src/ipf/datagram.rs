@@ -210,6 +210,7 @@ impl<T> Datagram<T> {
         let addresses = Rewrite {
             outer: Ends {
                 ports: None,
+                id: None,
                 ..rewrite.outer
             },
             inner: None,

@@ -258,7 +258,7 @@ proptest! {
             return Err(TestCaseError::fail("not whole"));
         };
         let [src, dst] = addresses.map(|a| a.map(u128::from));
-        let rewrite = Rewrite { outer: Ends { src, dst, ports }, inner: None };
+        let rewrite = Rewrite { outer: Ends { src, dst, ports, id: None }, inner: None };
         d.rewrite(&rewrite);
         prop_assert!(d.sum_is_right());
         let want = d.bytes().to_vec();

@@ -61,6 +61,7 @@ fn ends() -> impl Strategy<Value = Ends> {
         src,
         dst,
         ports,
+        id: None,
     })
 }
 
@@ -116,7 +117,7 @@ proptest! {
     /// No bytes and no offsets are a fault.
     #[test]
     fn anything_is_survived(mut p: Vec<u8>, l3 in 0usize..60, l4 in 0usize..90, ipv6: bool, proto: u8) {
-        let ends = Ends { src: Some(1), dst: Some(2), ports: Some((3, 4)) };
+        let ends = Ends { src: Some(1), dst: Some(2), ports: Some((3, 4)), id: Some(5) };
         let at = At { l3, l4, ipv6, proto, partial: false, l4_len: 9 * l4 };
         Rewrite { outer: ends, inner: Some(ends) }.apply(&mut p, at);
     }

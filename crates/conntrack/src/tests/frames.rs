@@ -214,6 +214,9 @@ impl Frame {
         if matches!(self.inner, Inner::Tcp { .. } | Inner::Udp | Inner::Sctp) {
             to.ports = (t.src.l4.try_into().unwrap(), t.dst.l4.try_into().unwrap());
         }
+        if matches!(self.inner, Inner::Echo) {
+            to.ports.0 = (t.src.l4 >> 16).try_into().unwrap();
+        }
         to
     }
 }

@@ -342,7 +342,7 @@ impl Twin {
         };
         let all_taken = |addr: u128| !candidates(addr).any(|t| free(&t));
         // Where the source's port may be any, one is always free here.
-        let any_port = has_ports && (range.end == NatEnd::Dst || range.ports.is_none());
+        let any_port = has_ports && (range.end == NatEnd::Dst || range.ports.is_none()) || tuple.is_icmp();
         let ports = |b: &[u8]| {
             if has_ports {
                 b[f.ip_len()..][..4].to_vec()
@@ -365,6 +365,10 @@ impl Twin {
             t.src.l4 = u16::from_be_bytes([p[0], p[1]]).into();
             t.dst.l4 = u16::from_be_bytes([p[2], p[3]]).into();
         }
+        if tuple.is_icmp() {
+            let at = f.ip_len() + 4;
+            t = t.with_icmp_id(u32::from(got[at]) << 8 | u32::from(got[at + 1]));
+        }
         assert!(free(&t), "{t:?} is taken");
         let addr = match range.end {
             NatEnd::Src => t.src.addr,
@@ -373,9 +377,12 @@ impl Twin {
         assert!(addrs.contains(&addr), "{t:?} is no address of {range:?}");
         let allowed = candidates(addr).any(|c| c == t);
         let by_source = any_port && all_taken(addr) && t.src.l4 != 0 && {
-            let port = t.src.l4;
             candidates(addr).any(|mut c| {
-                c.src.l4 = port;
+                if tuple.is_icmp() {
+                    c = c.with_icmp_id(t.src.l4 >> 16);
+                } else {
+                    c.src.l4 = t.src.l4;
+                }
                 c == t
             })
         };

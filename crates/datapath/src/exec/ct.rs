@@ -6,6 +6,7 @@
 //! read first, then all their connections are fetched, then these move: cache misses overlap.
 
 use super::{Exec, Live, LiveId, Meta, helper};
+use crate::drops::DropKind;
 use heddle_conntrack::{
     At, Checked, Conntrack, CtAction, Endpoint, Event, Events, Guess, Hash, Invalid, Known, Packet as View,
     ReadGuard, SHORT, Shape, Short, Subject, Tuple, Verdict,
@@ -137,6 +138,14 @@ struct Read {
     guess: Guess,
 }
 
+/// What became of a packet's headers.
+#[derive(Clone, Copy)]
+struct Done {
+    translated: bool,
+    /// They should have been, and the packet is to be dropped.
+    untranslated: bool,
+}
+
 /// The tracker, as programs use it.
 #[derive(Clone, Copy)]
 pub(crate) struct Ct<'a> {
@@ -175,8 +184,7 @@ impl Ct<'_> {
         }
         self.tracker.prefetch(read.hash);
     }
-    /// Tracks a packet that was read. `known` is what was known before, and then what is. Returns whether its
-    /// headers were translated.
+    /// Tracks a packet that was read. `known` is what was known before, and then what is.
     #[inline]
     fn track(
         &self,
@@ -185,7 +193,7 @@ impl Ct<'_> {
         (read, subject): (&Read, &Subject),
         known: &mut Known,
         (live, id, meta): (&mut Live<'_>, LiveId, impl Fn() -> Meta),
-    ) -> bool {
+    ) -> Done {
         let mut verdict = Verdict::default();
         let short;
         let subject = match read.what {
@@ -225,28 +233,37 @@ impl Ct<'_> {
         if let Some(control) = verdict.control {
             helper::follow(self, control, live.get_mut(id), &meta(), known);
         }
-        translated
+        Done {
+            translated,
+            untranslated: verdict.untranslated,
+        }
     }
 }
 
 impl Exec<'_> {
-    /// Tracks packets of a run; a bit in `failed` leaves one out.
+    /// Tracks packets of a run; a bit in `failed` leaves one out. Returns those that fail now: they were to be
+    /// translated.
     pub(crate) fn track_all(
         &mut self,
         action: &CtAction,
         ids: std::ops::Range<LiveId>,
         failed: u64,
         meta: &Meta,
-    ) {
+    ) -> u64 {
         let ids = || ids.clone().enumerate().filter(|(i, _)| failed >> i & 1 == 0);
         for (i, id) in ids() {
             self.read_ahead(action.zone, i, id, meta);
         }
         self.guess_all(ids().map(|(i, _)| i), |_| {});
         let reading = ReadGuard::begin();
+        let mut now = 0;
         for (i, id) in ids() {
-            self.track_read(&reading, action, i, id, || *meta);
+            if !self.track_read(&reading, action, i, id, || *meta) {
+                now |= 1 << i;
+                self.lost(DropKind::Untranslated, id..id + 1);
+            }
         }
+        now
     }
     /// Reads packet `i`, before [`Exec::guess_all`].
     #[inline]
@@ -295,8 +312,9 @@ impl Exec<'_> {
             }
         }
     }
-    /// Tracks packet `i`, which was read.
+    /// Tracks packet `i`, which was read. `false`: it was to be translated and is not; the caller drops it.
     #[inline]
+    #[must_use]
     pub(crate) fn track_read(
         &mut self,
         reading: &ReadGuard,
@@ -304,7 +322,7 @@ impl Exec<'_> {
         i: usize,
         id: LiveId,
         meta: impl Fn() -> Meta,
-    ) {
+    ) -> bool {
         let Tracked {
             known,
             read,
@@ -315,7 +333,7 @@ impl Exec<'_> {
         } = &mut *self.tracked;
         let (Some(known), Some(read), Some(subject)) = (known.get_mut(i), read.get(i), subjects.get(i))
         else {
-            return;
+            return true;
         };
         if *changed >> i & 1 == 0 {
             match self.carried {
@@ -331,16 +349,20 @@ impl Exec<'_> {
             known,
             (&mut self.live, id, meta),
         );
-        *translated |= u64::from(done) << i;
+        *translated |= u64::from(done.translated) << i;
+        !done.untranslated
     }
     /// Tracks one packet. `before` is what an earlier action of the same program said.
+    ///
+    /// # Errors
+    /// It was to be translated and is not.
     pub(crate) fn track_one(
         &mut self,
         action: &CtAction,
         id: LiveId,
         meta: &Meta,
         before: Option<Known>,
-    ) -> Known {
+    ) -> Result<Known, DropKind> {
         let mut known = before.unwrap_or_else(|| known_of(self.carried));
         let (mut read, mut subject) = (Read::default(), Subject::default());
         self.ct.read(
@@ -351,9 +373,13 @@ impl Exec<'_> {
             self.carried,
         );
         let live = (&mut self.live, id, || *meta);
-        self.ct
+        let done = self
+            .ct
             .track(&ReadGuard::begin(), action, (&read, &subject), &mut known, live);
-        known
+        if done.untranslated {
+            return Err(DropKind::Untranslated);
+        }
+        Ok(known)
     }
 }
 

@@ -168,6 +168,10 @@ impl Exec<'_> {
             self.ct.counts.add(Event::BurstGrown.into());
         }
         for f in fragments.into_iter().rev() {
+            if verdict.untranslated {
+                self.drops.add(DropKind::Untranslated, 1);
+                continue;
+            }
             let Some(id) = self.new_packet(f.bytes(), f.context.in_port) else {
                 self.drops.add(DropKind::Copies, 1);
                 continue;

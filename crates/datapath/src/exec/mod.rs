@@ -221,7 +221,7 @@ impl Exec<'_> {
     }
 
     /// Packets, which are all of the burst or all copies, end here.
-    fn lost(&mut self, kind: DropKind, ids: Range<LiveId>) {
+    pub(crate) fn lost(&mut self, kind: DropKind, ids: Range<LiveId>) {
         let n = ids.len() as u64;
         self.drops.add(kind, n);
         if n > 0 {
@@ -331,7 +331,7 @@ impl Exec<'_> {
                     }
                 }
                 Op::Ct(action) => {
-                    self.track_all(action, ids.clone(), failed, &meta);
+                    failed |= self.track_all(action, ids.clone(), failed, &meta);
                 }
                 Op::CtClear => (0..ids.len()).for_each(|i| self.tracked.clear(i)),
                 Op::Recirc { .. } | Op::Pop { .. } => break,
@@ -445,10 +445,9 @@ impl Exec<'_> {
                     },
                     Gathered::Whole => return false,
                 },
-                Op::Ct(action) => {
-                    *ct = Some(self.track_one(action, *id, meta, *ct));
-                    Ok(())
-                }
+                Op::Ct(action) => self
+                    .track_one(action, *id, meta, *ct)
+                    .map(|known| *ct = Some(known)),
                 Op::CtClear => {
                     *ct = Some(Known::default());
                     Ok(())

@@ -36,15 +36,16 @@ pub(super) fn inner(meta: &Meta) -> Inner {
 
 /// What is known of it then.
 pub(super) fn outside(meta: &Meta, push: &TunnelPush) -> Meta {
-    let (l3, l4) = push.offsets();
+    let (l3, behind_ip) = push.offsets();
+    let (l4, proto) = push.transport();
     Meta {
         l2_5: u16::MAX,
         l3,
         l4,
         l4_end: usize::MAX,
-        proto: push.kind.ip_proto(),
+        proto,
         later_fragment: false,
-        routing_header: false,
+        routing_header: l4 != behind_ip,
         packet_type: packet_type::ETHERNET,
         ..*meta
     }

@@ -55,7 +55,7 @@ pub(super) fn start(
                     true => earliest.min(next),
                     false => next,
                 };
-                std::thread::park_timeout(due(next).saturating_duration_since(Instant::now()));
+                shared2.revalidator_wakeup.wait_until(due(next));
                 let started = Instant::now();
                 if started < due(next) {
                     // Woken because a worker's ring fills up.
@@ -78,8 +78,6 @@ pub(super) fn start(
                 soonest = earliest.max(started + SOONEST);
             }
         })?;
-    // Set once, here.
-    let _ = shared.revalidator_thread.set(thread.thread().clone());
     Ok(thread)
 }
 

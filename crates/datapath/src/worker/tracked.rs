@@ -10,6 +10,7 @@
 
 use super::recirc::{Carried, Stage, live};
 use super::{Choice, Group, Worker};
+use crate::drops::DropKind;
 use crate::exec::LiveId;
 use crate::exec::program::{Merges, Program, Tail};
 use crate::worker::parse::How;
@@ -265,7 +266,9 @@ impl Worker {
             return;
         };
         let mut exec = super::exec!(self, s, (None, parsed.outside_of(r)), of.now_ms);
-        exec.track_read(of.reading, action, i, id, || parsed.meta(r));
+        if !exec.track_read(of.reading, action, i, id, || parsed.meta(r)) {
+            return exec.lost(DropKind::Untranslated, id..id + 1);
+        }
         let key = &parsed.compact[r];
         let origin = self.origin(of.st, to, key.context());
         let tracked = &self.scratch.tracked;

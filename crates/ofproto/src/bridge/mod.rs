@@ -161,7 +161,7 @@ pub trait EventSink: Send + Sync {
     /// Time passes.
     fn tick(&self, _now_ms: u64) {}
 
-    /// Controllers that are connected are to be called anew.
+    /// All connections are to end; those that this switch makes are made anew.
     fn reconnect(&self) {}
 }
 
@@ -306,7 +306,7 @@ impl Bridge {
         }
     }
 
-    /// Ends the connections to configured controllers, which are then called again.
+    /// Ends all OpenFlow connections. Configured controllers are called again, others may call.
     pub fn reconnect_controllers(&self) {
         self.sinks().iter().for_each(|s| s.reconnect());
     }

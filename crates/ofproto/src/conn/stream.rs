@@ -73,6 +73,8 @@ where
         end = write(&peer, &mut writer) => return end,
         () = peer.cut_off() => return End::Unread,
         () = unwanted(&peer, crowd) => return End::Silent,
+        // Of controllers that are called, the caller sees to that.
+        () = peer.manager.reconnect.notified(), if matches!(kind, Kind::Service) => return End::Closed,
     };
     // The last words, such as why there is no version in common.
     peer.outbox.close();

@@ -475,7 +475,7 @@ fn of_outer(inner: &FlowKey, outer: &Outer) -> FlowKey {
         ethertype::IPV6
     };
     (key.nw_tos, key.nw_ttl) = (outer.tos, outer.ttl);
-    key.nw_proto = outer.encap.kind().ip_proto();
+    key.nw_proto = outer.ip_proto();
     key.tp_dst = match outer.encap {
         Encap::Geneve { port, .. }
         | Encap::Vxlan { port, .. }

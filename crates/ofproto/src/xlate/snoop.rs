@@ -19,6 +19,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The protocol of ICMPv6 messages.
 const ICMPV6: u8 = 58;
+/// ICMPv6: a neighbour advertisement, and its flags.
+const NEIGHBOUR_ADVERTISEMENT: u16 = 136;
+const NA_SOLICITED: u32 = 0x4000_0000;
+const NA_OVERRIDE: u32 = 0x2000_0000;
+/// The group of all nodes on a link.
+const ALL_NODES: Ipv6Addr = Ipv6Addr::from_bits(0xff02 << 112 | 1);
 
 impl Ctx<'_> {
     /// Learns from a packet that is output to `port`.
@@ -39,6 +45,9 @@ impl Ctx<'_> {
             (m.nw_src, m.nw_dst) = (u32::MAX, u32::MAX);
             self.flow.nw_src == self.flow.nw_dst
         };
+        if !is_arp && self.announces() {
+            return self.meet_announced();
+        }
         if !speaks_of_itself && !self.is_for_us() {
             return;
         }
@@ -65,6 +74,39 @@ impl Ctx<'_> {
         if mac != [0; 6] && self.underlay.neighbours.wants(&self.bridge.name, ip, now_ms) {
             self.learn_neighbour((ip, mac));
         }
+    }
+
+    /// Whether the packet is an unsolicited neighbour advertisement to all nodes that overrides what was known
+    /// (RFC 4861, 7.2.6).
+    fn announces(&mut self) -> bool {
+        let f = &self.flow;
+        let m = &mut self.out.mask.0;
+        m.ipv6_dst = [u8::MAX; 16];
+        if Ipv6Addr::from(f.ipv6_dst) != ALL_NODES {
+            return false;
+        }
+        m.nw_frag = frag::MASK;
+        (m.tp_src, m.tp_dst) = (u16::MAX, u16::MAX);
+        if f.nw_frag & frag::LATER != 0 || (f.tp_src, f.tp_dst) != (NEIGHBOUR_ADVERTISEMENT, 0) {
+            return false;
+        }
+        // The word behind type and code, as IGMP has its group there.
+        m.igmp_group |= NA_SOLICITED | NA_OVERRIDE;
+        f.igmp_group & (NA_SOLICITED | NA_OVERRIDE) == NA_OVERRIDE
+    }
+
+    /// Learns from an announcement, if it is about a neighbour that is known or asked for: others are not made
+    /// by it (RFC 4861, 7.2.5).
+    fn meet_announced(&mut self) {
+        let Some((ip, mac)) = told_by(&self.flow, &mut self.out.mask) else {
+            return;
+        };
+        let neighbours = &self.underlay.neighbours;
+        if neighbours.wants(&self.bridge.name, ip, self.now_ms) {
+            return self.learn_neighbour((ip, mac));
+        }
+        let slot = Underlay::slot(neighbours.thing(&self.bridge.name, ip));
+        self.depend(slot);
     }
 
     /// Whether a port's device has an address of this host. What is done depends on that.

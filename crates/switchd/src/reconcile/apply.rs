@@ -238,6 +238,7 @@ impl Reconciler {
         self.follow_mtu(&mut state);
         self.limit_rates(&mut state);
         let id = mac::datapath_id(&state.row, state.mac);
+        let another = state.datapath_id.is_some_and(|old| old != id);
         if state.datapath_id != Some(id) {
             log::info!(target: "bridge", "bridge {name}: using datapath ID {id:016x}");
             state.datapath_id = Some(id);
@@ -247,6 +248,10 @@ impl Reconciler {
             .config(id, state.mac, self.globals.vlan_limit, self.globals.bundle_idle_s);
         config.has_controllers &= !self.globals.restore_wait;
         state.configure(config);
+        if another {
+            // OpenFlow has no message for it: each controller has to ask anew.
+            state.bridge.reconnect_controllers();
+        }
         state.push_ports(&self.switch.ofproto);
         self.set_remotes(&mut state);
         self.bridges.insert(name.to_owned(), state);

@@ -1,0 +1,97 @@
+//! A thread that waits for work, and those that wake it.
+//!
+//! `std::thread::unpark` leaves one token, which any wait of that thread takes: a channel's `recv`, the end of a
+//! scope. A thread that parks until it is woken, and on its way there waits for an answer, loses what woke it
+//! meanwhile. So the work is announced by a flag of its own, and the token only ends the sleep.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// One waiting thread, which any thread wakes.
+#[derive(Debug, Default)]
+pub struct Wakeup {
+    rung: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Wakeup {
+    /// The calling thread is the one that is woken, unless there is one already.
+    pub fn register(&self) {
+        self.thread.get_or_init(std::thread::current);
+    }
+
+    /// Wakes the thread, or has its next wait return at once. Waits for nobody.
+    pub fn ring(&self) {
+        // Release, with the swap in `is_rung`: what was done before is seen by the thread that is woken.
+        self.rung.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Whether it was rung since the last wait or look.
+    pub fn is_rung(&self) -> bool {
+        self.rung.swap(false, Ordering::Acquire)
+    }
+
+    /// Sleeps until it is rung, also if that was before.
+    pub fn wait(&self) {
+        self.register();
+        while !self.is_rung() {
+            std::thread::park();
+        }
+    }
+
+    /// As [`Wakeup::wait`], but no longer than until `end`. Returns whether it was rung.
+    pub fn wait_until(&self, end: Instant) -> bool {
+        self.register();
+        loop {
+            if self.is_rung() {
+                return true;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left == Duration::ZERO {
+                return false;
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// The thread is woken while it waits for something else, which takes the token.
+    #[test]
+    fn what_wakes_a_thread_in_another_wait_is_not_lost() {
+        let (wakeup, (tx, rx)) = (Wakeup::default(), mpsc::channel());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                wakeup.register();
+                rx.recv().unwrap();
+                wakeup.wait_until(Instant::now() + Duration::from_secs(60))
+            });
+            while wakeup.thread.get().is_none() {
+                std::thread::yield_now();
+            }
+            // Long enough that it is in the other wait.
+            std::thread::sleep(Duration::from_millis(50));
+            wakeup.ring();
+            std::thread::sleep(Duration::from_millis(50));
+            tx.send(()).unwrap();
+            assert!(waiter.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn one_ring_ends_one_wait() {
+        let wakeup = Wakeup::default();
+        wakeup.ring();
+        wakeup.wait();
+        assert!(!wakeup.wait_until(Instant::now() + Duration::from_millis(5)));
+    }
+}
