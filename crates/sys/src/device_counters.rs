@@ -43,9 +43,7 @@ static LAST: Mutex<Option<Dump>> = Mutex::new(None);
 
 /// The counters of the device with this index, at most a second old. `None`: no such device, or no answer.
 pub fn device_counters(ifindex: u32) -> Option<DeviceCounters> {
-    let mut last = LAST
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut last = LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // A device that the dump lacks may have been made since.
     let is_of_use = |dump: &Dump| dump.at.elapsed() < MAX_AGE && dump.devices.contains_key(&ifindex);
     if !last.as_ref().is_some_and(is_of_use) {

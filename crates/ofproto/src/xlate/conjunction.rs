@@ -36,12 +36,14 @@ fn clauses(rule: &Rule) -> impl Iterator<Item = &Conjunction> {
 }
 
 /// The rule of highest priority that matches, conjunctions included. Adds to `wc` what the answer depends on.
+/// `used` is given the rules that are the clauses of the conjunction found.
 pub(super) fn lookup<'r>(
     table: &'r Table,
     reading: &'r ReadGuard,
     version: u64,
     key: &FlowKey,
     wc: &mut FlowMask,
+    used: Option<&mut Vec<&'r Rule>>,
 ) -> Option<&'r Arc<Rule>> {
     let mut soft: Vec<(i32, &Rule)> = Vec::new();
     let hard = table.rules.lookup_where(reading, version, key, wc, |e| {
@@ -65,6 +67,10 @@ pub(super) fn lookup<'r>(
                 clauses(&e.data).next().is_none()
             });
             if let Some(hit) = found {
+                if let Some(used) = used {
+                    let level = level.iter().map(|(_, rule)| *rule);
+                    used.extend(level.filter(|rule| clauses(rule).any(|c| c.id == id)));
+                }
                 return Some(&hit.data);
             }
         }

@@ -241,6 +241,7 @@ fn once<'w, R>(
         sources: SmallVec::new(),
         now_ms: input.now_ms,
         report,
+        clauses: Vec::new(),
     };
     see_as_tables_do(&mut c.flow, input.in_port);
     if is_tunnelled(input.key) {

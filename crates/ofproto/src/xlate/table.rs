@@ -132,8 +132,16 @@ impl<'w> Ctx<'w> {
             if bridge.version.load(Ordering::Acquire) != self.version {
                 self.out.uncacheable = true;
             }
-            let found =
-                conjunction::lookup(table, self.reading, self.version, &self.flow, &mut self.out.mask);
+            self.clauses.clear();
+            let used = self.report.is_some().then_some(&mut self.clauses);
+            let found = conjunction::lookup(
+                table,
+                self.reading,
+                self.version,
+                &self.flow,
+                &mut self.out.mask,
+                used,
+            );
             self.credit(if found.is_some() {
                 &table.matched
             } else {
@@ -255,23 +263,23 @@ impl<'w> Ctx<'w> {
         yes
     }
 
-    /// A line for the trace that says what a lookup in `table` found.
+    /// A line for the trace that says what the last lookup, in `table`, found; under it the clauses of a
+    /// conjunction.
     pub(super) fn report_table(&mut self, found: &Found<'_>, table: u8) -> Option<usize> {
+        self.report.as_ref()?;
         let bridge = self.bridge;
-        let _scope = self.report.is_some().then(|| bridge.tlv_scope());
+        let _scope = bridge.tlv_scope();
         let name = move |port: u32| bridge.ports.get(&of_port(port)).map(|p| p.name.clone());
-        let names = self.wants_names();
-        self.report(Kind::Table, || match found {
+        let name: Option<&dyn Fn(u32) -> Option<String>> =
+            if self.wants_names() { Some(&name) } else { None };
+        let line = self.report(Kind::Table, || match found {
             Found::ToController => format!("{table:2}. No match, and a \"packet-in\" is called for."),
             Found::Nothing => format!("{table:2}. No match."),
             Found::Fragment => {
                 format!("{table:2}. Packets are IP fragments and the fragment handling mode is \"drop\".")
             }
             Found::Rule(rule) => {
-                let matches = rule.wide_match();
-                let matches = matches
-                    .text(if names { Some(&name) } else { None }, DEFAULT_PRIORITY)
-                    .to_string();
+                let matches = rule.wide_match().text(name, DEFAULT_PRIORITY).to_string();
                 let comma = if matches.is_empty() { "" } else { ", " };
                 let mut text = format!("{table:2}. {matches}{comma}priority {}", rule.priority);
                 if rule.cookie != 0 {
@@ -279,6 +287,15 @@ impl<'w> Ctx<'w> {
                 }
                 text
             }
-        })
+        });
+        let parent = self.report_under(line);
+        for rule in std::mem::take(&mut self.clauses) {
+            let matches = rule.wide_match().text(name, rule.priority.into()).to_string();
+            self.detail(&format!("conj. {matches}"));
+        }
+        if let Some(parent) = parent {
+            self.report_under(Some(parent));
+        }
+        line
     }
 }
