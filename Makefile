@@ -73,7 +73,7 @@ install: $(if $(BUILT),,build) ## Put the programs, man pages, completions and t
 	   install -D -m 644 "$(MANUAL)/fish/$$name.fish" "$$to/share/fish/vendor_completions.d/$$name.fish"; done; \
 	 mkdir -p "$$to/lib/systemd/system" && sed 's|@SBINDIR@|$(PREFIX)/sbin|' deploy/systemd/heddled.service >"$$to/lib/systemd/system/heddled.service"; \
 	 install -D -m 644 deploy/systemd/heddle-tmpfiles.conf "$$to/lib/tmpfiles.d/heddle.conf"; \
-	 for unit in heddle-node heddle-cni-sweep; do sed -e 's|/usr/bin/heddle |$(PREFIX)/bin/heddle |' deploy/node/$$unit.service >"$$to/lib/systemd/system/$$unit.service"; done; \
+	 for unit in heddle-node heddle-cni-sweep; do sed -e 's|/usr/bin/heddle |$(PREFIX)/bin/heddle |; s|/opt/cni/bin/heddle-cni|$(PREFIX)/lib/cni/heddle-cni|' deploy/node/$$unit.service >"$$to/lib/systemd/system/$$unit.service"; done; \
 	 for page in README.md CHANGELOG.md SECURITY.md docs/*.md docs/*.svg deploy/kubernetes/* deploy/metrics/* deploy/node/* deploy/Containerfile; do \
 	   install -D -m 644 "$$page" "$$to/share/doc/heddle/$$page"; done; \
 	 $(if $(filter /usr,$(PREFIX)),install -D -m 644 deploy/systemd/heddled.default "$(DESTDIR)/etc/default/heddled",true); \
