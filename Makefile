@@ -37,8 +37,12 @@ build: setup ## Build the daemon, the tool heddle and the CNI plug-in (release)
 
 demo: ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 leaves it running)
 	@[ "$$(id -u)" = 0 ] || { echo "make demo: network namespaces need root (sudo make demo)" >&2; exit 1; }
-	@scripts/quietly $(TARGET)/demo-build.log "Building heddled and heddle (2 to 6 minutes the first time)" $(MAKE) build
-	@HEDDLED="$(HEDDLED)" demo/demo.sh
+	@if [ ! -x "$(HEDDLED)" ] && [ -x /usr/sbin/heddled ] && [ -x /usr/bin/heddle ]; then \
+	   echo "make demo: nothing is built here, so it shows the installed package (make build: this checkout)"; \
+	   scripts/setup demo && HEDDLED=/usr/sbin/heddled HEDDLE=/usr/bin/heddle demo/demo.sh; \
+	 else \
+	   echo "Building heddled and heddle (2 to 6 minutes the first time; a line for each crate)"; \
+	   $(MAKE) --no-print-directory build && HEDDLED="$(HEDDLED)" demo/demo.sh; fi
 
 test: ## Unit, property, system and differential tests, formatting and lints
 	@scripts/setup test
@@ -60,6 +64,7 @@ install: $(if $(BUILT),,build) ## Put the programs, man pages, completions and t
 	@to="$(DESTDIR)$(PREFIX)"; set -e; \
 	 install -D -m 755 "$(HEDDLED)" "$$to/sbin/heddled"; install -D -m 755 "$(HEDDLE)" "$$to/bin/heddle"; \
 	 install -D -m 755 "$(dir $(HEDDLED))heddle-cni" "$$to/lib/cni/heddle-cni"; \
+	 for program in sbin/heddled bin/heddle lib/cni/heddle-cni; do strip --strip-unneeded "$$to/$$program" 2>/dev/null || true; done; \
 	 mkdir -p "$$to/lib/heddle" && ln -sfn ../../sbin/heddled "$$to/lib/heddle/ovs-vswitchd"; \
 	 for page in "$(MANUAL)"/man?/*; do install -D -m 644 "$$page" "$$to/share/man/$$(basename "$$(dirname "$$page")")/$$(basename "$$page")"; done; \
 	 for name in heddle heddled; do \
@@ -68,7 +73,9 @@ install: $(if $(BUILT),,build) ## Put the programs, man pages, completions and t
 	   install -D -m 644 "$(MANUAL)/fish/$$name.fish" "$$to/share/fish/vendor_completions.d/$$name.fish"; done; \
 	 mkdir -p "$$to/lib/systemd/system" && sed 's|@SBINDIR@|$(PREFIX)/sbin|' deploy/systemd/heddled.service >"$$to/lib/systemd/system/heddled.service"; \
 	 install -D -m 644 deploy/systemd/heddle-tmpfiles.conf "$$to/lib/tmpfiles.d/heddle.conf"; \
-	 for page in README.md CHANGELOG.md SECURITY.md docs/*.md; do install -D -m 644 "$$page" "$$to/share/doc/heddle/$$(basename "$$page")"; done; \
+	 for unit in heddle-node heddle-cni-sweep; do sed -e 's|/usr/bin/heddle |$(PREFIX)/bin/heddle |; s|/opt/cni/bin/heddle-cni|$(PREFIX)/lib/cni/heddle-cni|' deploy/node/$$unit.service >"$$to/lib/systemd/system/$$unit.service"; done; \
+	 for page in README.md CHANGELOG.md SECURITY.md docs/*.md docs/*.svg deploy/kubernetes/* deploy/metrics/* deploy/node/* deploy/Containerfile; do \
+	   install -D -m 644 "$$page" "$$to/share/doc/heddle/$$page"; done; \
 	 $(if $(filter /usr,$(PREFIX)),install -D -m 644 deploy/systemd/heddled.default "$(DESTDIR)/etc/default/heddled",true); \
 	 echo "$$to: sbin/heddled, bin/heddle, lib/cni/heddle-cni, manual pages, completions, share/doc/heddle, and heddled.service (make uninstall takes them away)"
 
@@ -77,8 +84,8 @@ uninstall: ## Take away what `make install` put there (the same PREFIX and DESTD
 	@to="$(DESTDIR)$(PREFIX)"; \
 	 rm -rf "$$to/lib/heddle" "$$to/share/doc/heddle"; \
 	 rm -f "$$to/sbin/heddled" "$$to/bin/heddle" "$$to/lib/cni/heddle-cni" \
-	   "$$to/lib/systemd/system/heddled.service" "$$to/lib/tmpfiles.d/heddle.conf" "$$to"/share/man/man1/heddle.1 \
-	   "$$to"/share/man/man1/heddle-*.1 "$$to/share/man/man8/heddled.8" "$$to/share/man/man8/heddle-cni.8" "$$to"/share/bash-completion/completions/heddle{,d} \
+	   "$$to"/lib/systemd/system/{heddled,heddle-node,heddle-cni-sweep}.service "$$to/lib/tmpfiles.d/heddle.conf" "$$to"/share/man/man1/heddle.1 \
+	   "$$to"/share/man/man1/heddle-*.1 "$$to"/share/man/man8/{heddled,heddle-cni}.8 "$$to"/share/bash-completion/completions/heddle{,d} \
 	   "$$to"/share/zsh/vendor-completions/_heddle{,d} "$$to"/share/fish/vendor_completions.d/heddle{,d}.fish
 
 deb: $(if $(BUILT),,build) ## Debian packages heddle-switch and heddle-tools, in target/debs

@@ -107,10 +107,13 @@ trap 'exit 141' PIPE
 summary() {
     python3 -c '
 import json, sys
-end = json.load(sys.stdin)["end"]
+report = json.load(sys.stdin)
+end = report["end"]
 if "sum_received" in end and "retransmits" in end["sum_sent"]:
     print("      -> TCP: %.2f Gbit/s received, %d segments sent again" %
           (end["sum_received"]["bits_per_second"] / 1e9, end["sum_sent"]["retransmits"]))
+elif "error" in report or "sum" not in end:
+    print("      -> iperf3 gave up:", report.get("error", "no result"))
 else:
     total = end["sum"]
     print("      -> UDP: %.0f Mbit/s, %d datagrams, %.2f %% lost, %.0f us jitter" %
@@ -133,8 +136,8 @@ iperf() { # SERVER-POD CLIENT-POD ADDRESS ARGS...
     summary <"$run/iperf.json"
     [ ${#before[@]} != 0 ] || return 0
     full=($(losses "$server" "$client"))
-    say "   Lost ones, by the counters: $((full[0] - before[0])) in the sender's tap (the switch got no processor in time)," \
-        "   $((full[1] - before[1])) in the switch, $((full[2] - before[2])) in the receiver's socket buffer (iperf3 got none): all share this machine's processors."
+    say "   Lost where a buffer was full because its reader got no processor in time:" \
+        "   $((full[0] - before[0])) before the switch, $((full[1] - before[1])) in front of the receiver's device, $((full[2] - before[2])) in the receiver's socket."
 }
 losses() { # SERVER-POD CLIENT-POD: packets lost in the sender's device, in the switch, in the receiver's sockets
     ip -n "$stem-$2" -j -s link show "${2}0" | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["stats64"]["tx"]["dropped"])'
@@ -144,11 +147,11 @@ losses() { # SERVER-POD CLIENT-POD: packets lost in the sender's device, in the 
 
 say "What comes: two pods and an outside host on two bridges; a packet that a rule drops, found by" \
     "name; a virtual machine; a second node over Geneve; and what the switch tells of itself." \
-    "Lines with \$ are commands, what is below them is what they print. \`red COMMAND\` runs it in the pod" \
-    "red. After make demo KEEP=1, \`. \$RUN/env\` in your shell makes each of them work as it is shown."
+    "Lines with \$ are commands, with their output below; 'red COMMAND' runs one in the pod red. After" \
+    "make demo KEEP=1 they work as they are shown in a shell that has read the file env, named below."
 title "Start the database and the switch"
 say "The configuration lives in the unmodified ovsdb-server; the switch reads it from there." \
-    "Run directory (RUN below): $run"
+    "Run directory (\$RUN below): $run    for another shell: . $run/env"
 ip netns add "$sw"
 ip -n "$sw" link set lo up
 ovsdb-tool create "$run/conf.db" /usr/share/openvswitch/vswitch.ovsschema
@@ -200,7 +203,7 @@ say "Table 0 holds the policy, table 1 forwards like a learning switch. br-int i
     "'secure': without rules it forwards nothing. Telnet from red to blue is forbidden, by a rule" \
     "with the cookie 0x7e1."
 red_port=$(vsctl get interface red0 ofport)
-show ovs-ofctl add-flow br-int "cookie=0x7e1,priority=200,in_port=$red_port,tcp,nw_dst=10.0.0.2,tp_dst=23,actions=drop"
+show ovs-ofctl add-flow br-int "cookie=0x7e1,priority=200,tcp,in_port=$red_port,ip_dst=10.0.0.2,tcp_dst=23,actions=drop"
 show ovs-ofctl -O OpenFlow13 add-flow br-int "priority=100,ip,actions=goto_table:1"
 show ovs-ofctl -O OpenFlow13 add-flow br-int "priority=100,arp,actions=goto_table:1"
 show ovs-ofctl -O OpenFlow13 add-flow br-int "table=1,priority=0,actions=NORMAL"

@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 
+from . import ROOT, daemon_path
 from .qmp import Qmp
 from .shell import CommandError
 from .switch import process_alive, remove
@@ -69,7 +70,8 @@ class Guest:
         # host: commands run with this machine's programs (its root, read-only), and what they write goes to memory.
         self.host = host
         if host:
-            self.kernel = f"{kernel} lab.host".strip()
+            needed = {ROOT, CACHE, os.path.dirname(os.path.realpath(daemon_path()))}
+            self.kernel = f"{kernel} lab.host={','.join(sorted(map(os.path.realpath, needed)))}".strip()
         self.dir = os.path.abspath(directory) if directory else tempfile.mkdtemp(prefix=f"heddle-guest-{name}-")
         self.process = None
         self.pid = 0

@@ -3,6 +3,7 @@
 
 import glob
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import ROOT, daemon_path
-from lab.runner import Skip, main
+from lab.runner import Skip, limit, main
 from lab.shell import wait_for
 from lab.switch import end_process
 from lab.terminal import Terminal
@@ -19,7 +20,7 @@ from lab.vhost import heddle_path
 
 
 def run(*argv, **env):
-    return subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT,
+    return subprocess.run(argv, capture_output=True, text=True, timeout=450, check=False, cwd=ROOT,
                           stdin=subprocess.DEVNULL, env={**os.environ, **env})
 
 
@@ -65,15 +66,51 @@ def namespaces():
     return set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()
 
 
+@limit(500)
 def scenario_the_demo_fits(lab):
-    """All of it: the steps come to their end within 100 columns, the dropped packet is found by its name."""
+    """All of it: no step is long, lines fit into 100 columns, commands can be copied whole, the dropped packet is found by its name."""
     done = run("demo/demo.sh", HEDDLED=os.path.abspath(daemon_path()), HEDDLE=heddle_path())
     lab.trace.note(done.stdout + done.stderr)
     assert done.returncode == 0, done.stdout[-2000:]
-    wide = [line for line in done.stdout.splitlines() if len(line) > 100]
+    lines = done.stdout.splitlines()
+    # A command stays on its line, also one that a command prints.
+    wide = [line for line in lines if len(line) > 100 and not re.fullmatch(r" +trace +ovs-appctl ofproto/trace '[^']+'", line)]
     assert not wide, wide
+    shown = [line[6:] for line in lines if line.startswith("    $ ")]
+    assert len(shown) > 25 and not [command for command in shown if command.endswith("\\") or subprocess.run(
+        ["bash", "-n", "-c", command], check=False, capture_output=True).returncode], shown
+    steps = re.split(r"^\[\d+/\d+\] ", done.stdout, flags=re.MULTILINE)[1:]
+    assert max(step.count("\n") for step in steps) <= 50, [(step.count("\n"), step.splitlines()[0]) for step in steps]
+    assert re.search(r"UDP: .* lost|iperf3 gave up", done.stdout) and "before the switch" in done.stdout
     for words in ("drop_action_of_pipeline at red0", "cookie 0x7e1", "heddle top: ", "[11/11]", "Everything of the demo has been removed."):
         assert words in done.stdout, words
+
+
+@limit(600)
+def scenario_the_demo_kept(lab):
+    """KEEP=1: what it says to try next works in another shell as it is printed, and its way to stop leaves nothing."""
+    done = run("demo/demo.sh", HEDDLED=os.path.abspath(daemon_path()), HEDDLE=heddle_path(), KEEP="1")
+    rundir = re.search(r"^    \. (/tmp/heddle-demo-\w+)/env$", done.stdout, re.MULTILINE)
+    lab.trace.note(done.stdout[-3000:] + done.stderr)
+    assert rundir, done.stdout[-2000:]
+    rundir = rundir[1]
+    lab.cleanups.append(lambda: os.path.exists(rundir) and run(f"{rundir}/stop"))
+    with open(f"{rundir}/stop") as file:
+        stem = re.search(r"heddle-\d+-", file.read())[0]
+    tries = done.stdout.split("What to try next:\n")[1].split("Stop and remove it:")[0].splitlines()
+    tries = [line.strip() for line in tries if "tail -f" not in line]
+    assert [any(word in line for line in tries) for word in ("heddle top", "heddle drops", "heddle capture", "ofproto/trace")] == [True] * 4
+    shown = [line[6:] for line in done.stdout.splitlines() if re.match(r"    \$ (red ping|ovs-appctl|ovs-ofctl .*dump)", line)]
+    for line in (*tries, *shown):
+        line = line.replace("heddle top ", "heddle top --once ")
+        again = subprocess.run(["bash", "-ec", f". {rundir}/env\n{line}"], capture_output=True, text=True, timeout=60, check=False,
+                               stdin=subprocess.DEVNULL, env={key: os.environ[key] for key in ("PATH", "HOME")})
+        lab.trace.note(f"$ {line}   [{again.returncode}]\n{again.stdout[:500]}{again.stderr}")
+        assert again.returncode == 0, (line, again.stdout, again.stderr)
+        if "heddle drops" in line:
+            assert "cookie 0x7e1" in again.stdout, again.stdout
+    run(f"{rundir}/stop")
+    assert not os.path.exists(rundir) and not [name for name in namespaces() if name.startswith(stem)]
 
 
 def scenario_the_demo_leaves_nothing_behind(lab):

@@ -51,6 +51,15 @@ def scenario_installed_by_make(lab):
         # Another unit's name is taken, not its end asked for: openvswitch-switch.service ends with ovs-vswitchd.service, and the database with that.
         assert "Alias=ovs-vswitchd.service" in unit and "Conflicts=" not in unit, unit
         assert "ExecStart=/opt/heddle/sbin/heddled " in unit and "@" not in unit.replace("@system-service", "").replace("@mount", ""), unit
+        for name in ("heddle-node", "heddle-cni-sweep"):
+            unit = open(at(f"lib/systemd/system/{name}.service")).read()
+            assert "ExecStart=" in unit and "/usr/bin/heddle " not in unit and "/opt/cni" not in unit, unit
+        # Programs without debugging symbols: what they weigh is what they need.
+        sections = run("readelf", "-S", "--wide", at("sbin/heddled"))
+        assert ".text" in sections and ".debug_info" not in sections and ".symtab" not in sections, sections
+        # The pages' links lead to pictures and examples.
+        for path in ("README.md", "docs/picture.svg", "docs/metrics.md", "deploy/metrics/dashboard.json", "deploy/kubernetes/switch.yaml", "deploy/node/node.toml"):
+            assert os.path.getsize(at(f"share/doc/heddle/{path}")) > 0, path
         # Completions are read by their shells without a word, and complete.
         bash = at("share/bash-completion/completions/heddle")
         out = run("bash", "-c", f"set -e; . {bash}; COMP_WORDS=(heddle dr); COMP_CWORD=1; _heddle heddle dr heddle; echo ${{COMPREPLY[@]}}")

@@ -99,6 +99,8 @@ def scenario_readme(lab):
     follow(made, "README.md", {"ovs-vsctl show": lambda out: made.run("ip netns list")})
     made.run("unset OVS_RUNDIR OVS_LOGDIR OVS_DBDIR OVS_SYSCONFDIR")
     assert "eth1" in made.run("ovs-vsctl list-ports br0")
+    made.run("ovs-vsctl set-manager ptcp:6640:127.0.0.1")
+    made.wait("ovs-vsctl --timeout=5 --db=tcp:127.0.0.1:6640 list-ports br0")
     done(made)
 
 
@@ -302,9 +304,11 @@ def scenario_connections(lab):
         made.wait(PING.format("red", "10.0.0.2"))
         made.run(f"! {PING.format('blue', '10.0.0.1')}")
 
-    def both_ways(_):
-        # Nobody answers for the new addresses here: what is tracked tells.
-        made.run(f"{PING.format('red', '10.0.0.2')}; ip netns exec red timeout 2 bash -c 'echo >/dev/tcp/10.0.0.2/80'; true")
+    def both_ways(out):
+        assert " 2 received" in out, out
+        made.run("ip netns exec blue timeout 60 python3 -m http.server --bind 10.0.0.3 8080 >/dev/null 2>&1 &")
+        made.wait("ip netns exec blue ss -Hltn | grep -q 10.0.0.3:8080")
+        assert "Directory listing" in made.run("ip netns exec red curl -sf --max-time 10 http://10.0.0.2/")
         made.wait("ovs-appctl dpctl/dump-conntrack | grep 'icmp.*reply=(src=10.0.0.2,dst=10.0.0.2[45][0-9]'")
         made.wait("ovs-appctl dpctl/dump-conntrack | grep 'tcp.*reply=(src=10.0.0.3,dst=10.0.0.1,sport=8080'")
 
