@@ -254,7 +254,10 @@ mod tests {
         // SAFETY: inside the mapping; nobody else uses it.
         unsafe { map.as_ptr().add(2 * 4096).write_volatile(1) };
         assert_eq!(map.data_from(2 * 4096).unwrap(), 4096);
-        assert_eq!((map.data_from(0).unwrap(), map.data_from(3 * 4096).unwrap()), (0, 0));
+        assert_eq!(
+            (map.data_from(0).unwrap(), map.data_from(3 * 4096).unwrap()),
+            (0, 0)
+        );
         assert!(!Mapping::of_fd(fd.as_fd(), 0, 4096).unwrap().is_sparse());
     }
 

@@ -80,7 +80,10 @@ impl Backed {
                 continue;
             }
             // What cannot be asked is taken for there.
-            let there = self.map.data_from(page * PAGE).map_or(1, |bytes| bytes.div_ceil(PAGE));
+            let there = self
+                .map
+                .data_from(page * PAGE)
+                .map_or(1, |bytes| bytes.div_ceil(PAGE));
             if there == 0 {
                 if known {
                     self.bits.iter().for_each(|w| w.store(0, Relaxed));

@@ -243,7 +243,10 @@ impl GuestMemory {
     /// so far. `again`: it is looked at anew.
     #[inline]
     pub(crate) fn may_read(&self, piece: &Piece, again: bool) -> bool {
-        let backed = self.regions.get(usize::from(piece.region)).and_then(|r| r.backed.as_ref());
+        let backed = self
+            .regions
+            .get(usize::from(piece.region))
+            .and_then(|r| r.backed.as_ref());
         let (at, len) = (piece.ptr().addr().get(), piece.len());
         backed.is_none_or(|b| !again && b.is_known(at, len) || b.may_read(at, len, again))
     }
