@@ -43,11 +43,11 @@ class Front:
         self.tell(2, struct.pack("<Q", features))
         return self
 
-    def memory(self):
+    def memory(self, size=SIZE):
         self.fd = os.memfd_create("front", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, SIZE)
-        self.mem = mmap.mmap(self.fd, SIZE)
-        self.tell(5, struct.pack("<IIQQQQ", 1, 0, GUEST, SIZE, USER, 0), [self.fd])
+        os.ftruncate(self.fd, size)
+        self.mem = mmap.mmap(self.fd, size)
+        self.tell(5, struct.pack("<IIQQQQ", 1, 0, GUEST, size, USER, 0), [self.fd])
         return self
 
     def ring(self, index, call=None):

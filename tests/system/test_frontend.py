@@ -113,6 +113,63 @@ def scenario_what_is_not_possible_is_refused(lab):
     unharmed(pings, 1000)
 
 
+def transmit_pages(front, kick, first, pages, done=0):
+    """Transmits a packet out of each page; returns how many the switch took."""
+    base, used = 0x10000, done
+    for at in range(first, first + pages, 256):
+        for i in range(256):
+            front.mem[base + 16 * i:base + 16 * i + 16] = struct.pack("<QIHH", GUEST + (at + i) * 4096, 76, 0, 0)
+        front.mem[base + 0x1004:base + 0x1004 + 512] = struct.pack("<256H", *range(256))
+        done += 256
+        front.available(1, done & 0xffff)
+        os.eventfd_write(kick, 1)
+        end = time.monotonic() + 1
+        while front.used(1) != done & 0xffff:
+            if time.monotonic() > end:
+                return used
+            time.sleep(0.0005)
+        used = done
+    return used
+
+
+def resident(sw):
+    with open(f"/proc/{sw.pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssShmem:"))
+
+
+@limit(200)
+def scenario_memory_that_nobody_wrote_to(lab):
+    """A peer shares an empty file and transmits all of it: its queue stops by name, the switch is charged little, others go on."""
+    sw = switch(lab)
+    pings = neighbours(lab, sw)
+    size, limit_kb = 1 << 30, 64 << 10
+    for name, written in (("holes", False), ("gone", True)):
+        front = raw_port(lab, sw, name)
+        front.connect().negotiate().memory(size)
+        kick = front.rings()
+        sw.wait_column("interface", name, "link_state", "up")
+        first, pages, took = 256, 40_000, 0
+        before = resident(sw)
+        if written:
+            # Written to and transmitted; then the file is cut there and made longer again, in one moment.
+            front.mem[first * 4096:(first + pages) * 4096] = b"\1" * (pages * 4096)
+            took = transmit_pages(front, kick, first, 1024)
+            assert took == 1024, took
+            used = front.mem[0x10000:0x20000]
+            os.ftruncate(front.fd, 0x20000)
+            os.ftruncate(front.fd, size)
+            front.mem[0x10000:0x20000] = used
+        took = transmit_pages(front, kick, first, pages, took)
+        assert took < 24_000, took
+        grown = resident(sw) - before
+        assert grown < limit_kb, f"{grown} kB"
+        wait_status(sw, name, "vring_1_error", "the guest transmits memory that it never wrote to")
+        front.close()
+        front.mem.close()
+        os.close(front.fd)
+    unharmed(pings, 1000)
+
+
 def scenario_a_call_descriptor_that_blocks_holds_nobody(lab):
     """The guest's notification is made to block, which ends the session: a full counter, a full pipe. Other kinds are refused."""
     sw = switch(lab)

@@ -2,7 +2,7 @@
 //!
 //! The allocator keeps what a million rules or flows took until somebody asks it not to
 //! ([`heddle_sys::memory::trim`]), which costs a walk through all that is free. So it is asked when most of
-//! many cached flows, or of what waited in bundles, is gone, or when a quarter as many rules were freed as
+//! many cached flows, connections, or of what waited in bundles, is gone, or when a quarter as many rules were freed as
 //! there are; and [`LATER_TICKS`] after that was first seen, because workers and revalidator let go of things
 //! later and more of them may be going.
 //!
@@ -22,6 +22,8 @@ const LATER_TICKS: u32 = 50;
 pub(crate) struct Sizes {
     /// Cached flows.
     pub(crate) flows: u64,
+    /// Connections.
+    pub(crate) connections: u64,
     /// Bytes that wait in bundles.
     pub(crate) bundled: u64,
     /// Rules.
@@ -33,9 +35,9 @@ pub(crate) struct Sizes {
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct GiveBack {
-    /// Most cached flows, and most that waited in bundles, since memory was last given back; rules freed by
-    /// then.
-    most: [u64; 2],
+    /// Most cached flows, most that waited in bundles and most connections since memory was last given back;
+    /// rules freed by then.
+    most: [u64; 3],
     freed: u64,
     /// Ticks since it has been worth it.
     due_ticks: u32,
@@ -44,7 +46,7 @@ pub(crate) struct GiveBack {
 impl GiveBack {
     /// Whether to give memory back now. To be called at each tick.
     pub(crate) fn tick(&mut self, now: Sizes) -> bool {
-        let held = [now.flows, now.bundled / MESSAGE_BYTES];
+        let held = [now.flows, now.bundled / MESSAGE_BYTES, now.connections];
         let mut due = now.freed - self.freed >= MANY.max(now.rules / 4);
         for (most, held) in self.most.iter_mut().zip(held) {
             *most = (*most).max(held);
@@ -93,6 +95,17 @@ mod tests {
             all.first().is_some_and(|n| *n < 100) && all.last().is_some_and(|n| (100..160).contains(n)),
             "{all:?}"
         );
+    }
+
+    #[test]
+    fn connections_that_went_count() {
+        let mut g = GiveBack::default();
+        let many = |connections: u64| Sizes {
+            connections,
+            ..Sizes::default()
+        };
+        assert_eq!(given(&mut g, |_| many(1_000_000)), [0; 0]);
+        assert_eq!(given(&mut g, |_| many(1000)), [50]);
     }
 
     #[test]

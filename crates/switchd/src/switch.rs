@@ -217,6 +217,7 @@ impl Switch {
         };
         let sizes = Sizes {
             flows: self.datapath.totals().flows,
+            connections: self.datapath.conntrack().n_conns().into(),
             bundled: heddle_ofproto::bundled_bytes(),
             rules,
             freed: heddle_ofproto::freed_rules(),

@@ -13,7 +13,7 @@
 #![allow(unsafe_code)] // mmap and the memory behind it
 
 use crate::sigbus::Guard;
-use rustix::fs::{FileType, MemfdFlags, fstat, fstatfs, ftruncate, memfd_create};
+use rustix::fs::{FileType, MemfdFlags, SeekFrom, fstat, fstatfs, ftruncate, memfd_create, seek};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -54,6 +54,8 @@ pub struct Mapping {
     len: usize,
     /// Against SIGBUS.
     guard: Option<Guard>,
+    /// The file, where it may have holes, and where in it the mapping begins.
+    sparse: Option<(OwnedFd, u64)>,
 }
 
 // SAFETY: an address range that stays valid until drop; it grants no access by itself.
@@ -105,6 +107,7 @@ impl Mapping {
             ptr,
             len: len as usize,
             guard: None,
+            sparse: None,
         })
     }
 
@@ -122,7 +125,35 @@ impl Mapping {
         // Unguarded, it would let its owner end this process.
         let guard = Guard::new(base, map.base_len, page)?;
         map.guard = Some(guard.ok_or(io::ErrorKind::QuotaExceeded)?);
+        // Files of small pages in memory: the kernel makes a page, in the name of this process, where a hole is
+        // read.
+        if page == 4096 && crate::foreign::kind(fd) == crate::foreign::Kind::Memory {
+            map.sparse = Some((fd.try_clone_to_owned()?, offset & !4095));
+        }
         Ok(map)
+    }
+    /// Whether the file may have holes, so that [`Mapping::data_from`] is worth asking.
+    pub fn is_sparse(&self) -> bool {
+        self.sparse.is_some()
+    }
+    /// Bytes of the mapping before its first one, to the beginning of a page.
+    pub fn misalignment(&self) -> usize {
+        self.ptr.addr().get() - self.base.addr().get()
+    }
+    /// How many bytes from byte `at` on (counted from the beginning of the first page) its owner has written
+    /// to or this process has: 0 in a hole.
+    ///
+    /// # Errors
+    /// What lseek(2) says; `Unsupported` for a file that has no holes.
+    pub fn data_from(&self, at: u64) -> io::Result<u64> {
+        let (fd, from) = self.sparse.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let at = from + at;
+        match seek(fd, SeekFrom::Data(at)) {
+            Ok(data) if data == at => Ok(seek(fd, SeekFrom::Hole(at))? - at),
+            // The next bytes are behind a hole, or there are none.
+            Ok(_) | Err(rustix::io::Errno::NXIO) => Ok(0),
+            Err(e) => Err(e.into()),
+        }
     }
     /// Whether a guarded file was found to be shorter than it was. What is read from it means nothing any
     /// more.
@@ -148,6 +179,7 @@ impl Mapping {
             ptr: base,
             len,
             guard: None,
+            sparse: None,
         })
     }
 
@@ -210,6 +242,23 @@ mod tests {
             b.as_ptr().add(3).read()
         };
         assert_eq!(seen, 7);
+    }
+
+    /// Holes are told from data without making pages of them.
+    #[test]
+    fn holes_of_a_file_are_found() {
+        let fd = memfd("test", 16 * 4096, Pages::Normal).unwrap();
+        let map = Mapping::guarded(fd.as_fd(), 4096, 8 * 4096).unwrap();
+        assert!(map.is_sparse());
+        assert_eq!(map.data_from(2 * 4096).unwrap(), 0);
+        // SAFETY: inside the mapping; nobody else uses it.
+        unsafe { map.as_ptr().add(2 * 4096).write_volatile(1) };
+        assert_eq!(map.data_from(2 * 4096).unwrap(), 4096);
+        assert_eq!(
+            (map.data_from(0).unwrap(), map.data_from(3 * 4096).unwrap()),
+            (0, 0)
+        );
+        assert!(!Mapping::of_fd(fd.as_fd(), 0, 4096).unwrap().is_sparse());
     }
 
     /// Its owner cuts the file under a guarded mapping: no signal, empty pages, and a word about it.

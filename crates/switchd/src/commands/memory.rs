@@ -15,6 +15,23 @@ pub(super) fn register(reporters: &Reporters, switch: &Arc<Switch>) {
         if flows > 0 {
             add(usage, "udpif keys", flows);
         }
+        let connections = switch.datapath.conntrack().n_conns();
+        if connections > 0 {
+            add(usage, "connections", connections.into());
+        }
+        if let Ok(kinds) = heddle_sys::memory::kinds() {
+            for (name, kb) in [
+                ("resident-kB", kinds.resident),
+                ("program-kB", kinds.program),
+                ("socket-rings-kB", kinds.rings),
+                ("shared-kB", kinds.shared),
+                ("private-kB", kinds.private),
+                ("heap-used-kB", kinds.heap_used),
+                ("heap-free-kB", kinds.heap_free),
+            ] {
+                add(usage, name, kb);
+            }
+        }
         for bridge in switch.ofproto.bridges() {
             add(usage, "ports", count(bridge.n_ports()));
             add(

@@ -17,6 +17,7 @@
 
 #![deny(clippy::indexing_slicing)] // whatever a guest names
 
+mod backed;
 mod claim;
 mod copy;
 mod dirty;

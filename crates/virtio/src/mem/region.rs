@@ -1,5 +1,6 @@
 //! One region of a guest's memory.
 
+use super::backed::Backed;
 use heddle_sys::Mapping;
 use std::sync::Arc;
 
@@ -83,6 +84,8 @@ pub struct Region {
     pub(super) map: Arc<Mapping>,
     pub(super) offset: usize,
     pub(super) access: Access,
+    /// Of a file that may have holes.
+    pub(super) backed: Option<Arc<Backed>>,
 }
 
 impl Region {
@@ -112,6 +115,7 @@ impl Region {
             len,
             user,
             log: base,
+            backed: Backed::of(&map),
             map,
             offset,
             access: Access::all(),

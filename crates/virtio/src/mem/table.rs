@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)] // addresses of the regions that it checks against
 
+use super::backed::Backed;
 use super::{Access, DirtyLog, HostRange, MemError, Piece, Region};
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ struct Fast {
     len: u64,
     log: u64,
     host: NonNull<u8>,
+    /// Valid as long as the table.
+    backed: Option<NonNull<Backed>>,
 }
 
 /// A copy of what translation needs of one region. Its pieces are valid as those of the table that it is of.
@@ -35,6 +38,7 @@ impl Near {
             len: 0,
             log: 0,
             host: NonNull::dangling(),
+            backed: None,
         },
         number: 0,
     };
@@ -50,6 +54,16 @@ impl Near {
         let ptr = unsafe { r.host.add(off as usize) };
         Some(Piece::new(ptr, len, self.number))
     }
+    /// As [`Near::piece`], for reading: if the bytes are known to be there.
+    #[inline]
+    pub(crate) fn readable(&self, addr: u64, len: u32) -> Option<Piece> {
+        let piece = self.piece(addr, len)?;
+        let known = self.region.backed.is_none_or(|backed| {
+            // SAFETY: the table that this is of keeps it alive.
+            unsafe { backed.as_ref() }.is_known(piece.ptr().addr().get(), piece.len())
+        });
+        known.then_some(piece)
+    }
 }
 
 /// An immutable table of a guest's memory. Sorted by address; see the module header for its invariants.
@@ -60,6 +74,7 @@ pub struct GuestMemory {
     log: Option<Arc<DirtyLog>>,
     /// Whether the device may not do everything everywhere.
     restricted: bool,
+    holes: bool,
 }
 
 // SAFETY: the raw pointers are addresses inside mappings that `regions` keeps alive; they grant raw copies
@@ -91,10 +106,12 @@ impl GuestMemory {
                 log: r.log,
                 // SAFETY: `Region::part` checked that the offset is inside the mapping.
                 host: unsafe { r.map.as_ptr().add(r.offset) },
+                backed: r.backed.as_deref().map(NonNull::from),
             })
             .collect();
         Ok(Self {
             restricted: regions.iter().any(|r| r.access != Access::all()),
+            holes: regions.iter().any(|r| r.backed.is_some()),
             regions,
             fast,
             log: None,
@@ -108,6 +125,7 @@ impl GuestMemory {
             fast: self.fast.clone(),
             log,
             restricted: self.restricted,
+            holes: self.holes,
         }
     }
     /// The same table with one more region.
@@ -214,6 +232,23 @@ impl GuestMemory {
             let first = (r.map.as_ptr().addr().get() + r.offset) as u64;
             piece.len() == 0 || (first <= at && at + piece.len() as u64 <= first + r.len)
         })
+    }
+
+    /// Whether some region is of a file that may have holes.
+    #[inline]
+    pub(crate) fn may_have_holes(&self) -> bool {
+        self.holes
+    }
+    /// Whether `piece`, which this table made, may be read: the guest has written to it, or little else was read
+    /// so far. `again`: it is looked at anew.
+    #[inline]
+    pub(crate) fn may_read(&self, piece: &Piece, again: bool) -> bool {
+        let backed = self
+            .regions
+            .get(usize::from(piece.region))
+            .and_then(|r| r.backed.as_ref());
+        let (at, len) = (piece.ptr().addr().get(), piece.len());
+        backed.is_none_or(|b| !again && b.is_known(at, len) || b.may_read(at, len, again))
     }
 
     /// Tells the dirty log that the first `n` bytes of `piece`, which this table made, were written.

@@ -10,7 +10,7 @@ use super::desc::{
 };
 use super::limits::MISSES;
 use super::queue::Miss;
-use super::walk::{Direction, Rules, Scratch};
+use super::walk::{Direction, Rules, Scratch, near_piece};
 use super::window::{Used, Window};
 use super::{Features, Position, Record, RingError, packed_event_passed};
 use crate::mem::{DirtyLog, GuestMemory, HostRange, Near, Table, TableView};
@@ -187,7 +187,8 @@ impl Packed {
         let mut left = max.min(window.room());
         loop {
             let near = mem.near(scratch.hint, self.rules.direction.access());
-            let (done, odd) = self.plain::<NEAR, WRITE>(&near, left, window);
+            let long_way = !WRITE && scratch.samples(mem);
+            let (done, odd) = self.plain::<NEAR, WRITE>(&near, left, long_way, window);
             left -= done;
             let Some(d) = odd else { break };
             if window.is_fragmented() || scratch.is_spent() {
@@ -203,12 +204,13 @@ impl Packed {
     }
 
     /// Takes up to `n` chains of one plain descriptor in the region `near`. Returns how many, and the first
-    /// descriptor of the one behind them, where that is another kind of chain.
+    /// descriptor of the one behind them, where that is another kind of chain, or `long_way`.
     #[inline(always)]
     fn plain<const NEAR: usize, const WRITE: bool>(
         &mut self,
         near: &Near,
         n: usize,
+        long_way: bool,
         window: &mut Window,
     ) -> (usize, Option<RawDesc>) {
         let plain = if WRITE { F_WRITE } else { 0 };
@@ -217,8 +219,8 @@ impl Packed {
         let mut odd = None;
         let done = window.push_singles(n.min(usize::from(self.size - self.held)), |_| {
             let d = ready(ring, at)?;
-            match near.piece(d.addr, d.len) {
-                Some(piece) if d.packed_flags() & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
+            match near_piece::<WRITE>(near, &d) {
+                Some(piece) if !long_way && d.packed_flags() & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
                     piece.prefetch(NEAR, WRITE);
                     at = at.next(size);
                     Some((piece, d.packed_id()))

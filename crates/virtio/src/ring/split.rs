@@ -9,7 +9,7 @@ use super::desc::{F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
 use super::limits::{AHEAD, MISSES};
 use super::queue::Miss;
 use super::resubmit::Resubmit;
-use super::walk::{Direction, Rules, Scratch};
+use super::walk::{Direction, Rules, Scratch, near_piece};
 use super::window::{Used, Window};
 use super::{Features, RingError, split_event_passed};
 use crate::mem::{Claim, DirtyLog, Fields, GuestMemory, HostRange, Near};
@@ -129,7 +129,8 @@ impl Split {
         }
         loop {
             let near = mem.near(scratch.hint, self.rules.direction.access());
-            let (done, odd) = self.plain::<NEAR, WRITE>(&near, left, window)?;
+            let long_way = !WRITE && scratch.samples(mem);
+            let (done, odd) = self.plain::<NEAR, WRITE>(&near, left, long_way, window)?;
             left -= done;
             let Some((head, d)) = odd else { break };
             if d.split_flags() & F_INDIRECT != 0 {
@@ -148,12 +149,13 @@ impl Split {
     }
 
     /// Takes up to `n` chains of one plain descriptor in the region `near`. Returns how many, and the head
-    /// and first descriptor of the one behind them, where that is another kind of chain.
+    /// and first descriptor of the one behind them, where that is another kind of chain, or `long_way`.
     #[inline(always)]
     fn plain<const NEAR: usize, const WRITE: bool>(
         &mut self,
         near: &Near,
         n: usize,
+        long_way: bool,
         window: &mut Window,
     ) -> Result<(usize, Option<(u16, RawDesc)>), RingError> {
         let (heads, desc, size, from) = (self.heads.view(), self.desc.view(), self.size, self.fetch);
@@ -170,8 +172,8 @@ impl Split {
                 }
             };
             let d = RawDesc::from_words(desc.load(head));
-            match near.piece(d.addr, d.len) {
-                Some(piece) if d.split_flags() & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
+            match near_piece::<WRITE>(near, &d) {
+                Some(piece) if !long_way && d.split_flags() & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
                     piece.prefetch(NEAR, WRITE);
                     Some((piece, head))
                 }

@@ -7,7 +7,7 @@ use super::RingError;
 use super::desc::{self, F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
 use super::limits::{DESCS, MAX_INDIRECT};
 use super::window::Window;
-use crate::mem::{Access, GuestMemory, Piece};
+use crate::mem::{Access, GuestMemory, Near, Piece};
 
 /// Which way data goes in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,17 @@ impl Direction {
             Self::FromGuest => Access::READ,
             Self::ToGuest => Access::WRITE,
         }
+    }
+}
+
+/// The piece that a plain descriptor's buffer is, if it lies in the region `near` and, where it is to be read, is
+/// known to be there.
+#[inline(always)]
+pub(super) fn near_piece<const WRITE: bool>(near: &Near, d: &RawDesc) -> Option<Piece> {
+    if WRITE {
+        near.piece(d.addr, d.len)
+    } else {
+        near.readable(d.addr, d.len)
     }
 }
 
@@ -59,13 +70,31 @@ pub(super) struct Scratch {
     pub(super) hint: usize,
     /// Descriptors of chains with several that were read in this call of the queue.
     read: u32,
+    /// Calls of the queue that were counted for [`Scratch::samples`].
+    calls: u32,
+    /// The next buffer is asked about again ([`GuestMemory::may_read`]).
+    again: bool,
 }
+
+/// Once in so many looks at a ring, a buffer is asked about that was there before.
+const SAMPLE_EVERY: u32 = 16;
 
 impl Scratch {
     /// A call of the queue begins.
     #[inline]
     pub(super) fn begin_call(&mut self) {
         self.read = 0;
+    }
+    /// Whether the next chain is to go the long way, and to be looked at anew there, because `mem` may lose pages.
+    #[inline]
+    pub(super) fn samples(&mut self, mem: &GuestMemory) -> bool {
+        if !mem.may_have_holes() {
+            return false;
+        }
+        self.calls = self.calls.wrapping_add(1);
+        let now = self.calls.is_multiple_of(SAMPLE_EVERY);
+        self.again |= now;
+        now
     }
     /// Whether this call has read what it may of such chains: the others wait for the next.
     #[inline]
@@ -110,8 +139,10 @@ impl Walk<'_> {
         if self.len > u64::from(u32::MAX) {
             return Err(RingError::ChainTooLarge);
         }
+        let reads = self.rules.direction == Direction::FromGuest;
+        let again = reads && core::mem::take(&mut self.scratch.again);
         let pieces = &mut self.scratch.pieces;
-        let mut fits = true;
+        let (mut fits, mut there, mem) = (true, true, self.mem);
         self.mem
             .pieces(
                 &mut self.scratch.hint,
@@ -120,13 +151,16 @@ impl Walk<'_> {
                 self.rules.direction.access(),
                 |p| {
                     fits = pieces.len() < MAX_INDIRECT as usize;
+                    there &= !reads || mem.may_read(&p, again);
                     if fits {
                         pieces.push(p);
                     }
                 },
             )
             .map_err(RingError::Buffer)?;
-        if fits {
+        if !there {
+            Err(RingError::Hole)
+        } else if fits {
             Ok(())
         } else {
             Err(RingError::ChainTooLong)
@@ -164,10 +198,11 @@ impl Walk<'_> {
         self.scratch.read += d.len / desc::SIZE as u32;
         // Descriptors may lie across a border of regions, so bytes are gathered first.
         let mut raw = [0; desc::SIZE];
-        let mut have = 0;
+        let (mut have, mut there, mem) = (0, true, self.mem);
         self.mem
             .pieces(&mut self.scratch.hint, d.addr, d.len, Access::READ, |p| {
-                let mut at = 0;
+                there &= mem.may_read(&p, false);
+                let mut at = if there { 0 } else { p.len() };
                 while at < p.len() {
                     let n = p.read(at, &mut raw[have..]);
                     at += n;
@@ -178,7 +213,8 @@ impl Walk<'_> {
                     }
                 }
             })
-            .map_err(RingError::Table)
+            .map_err(RingError::Table)?;
+        if there { Ok(()) } else { Err(RingError::Hole) }
     }
 
     /// A split ring's table: linked from entry 0 by `next` (virtio 1.2 §2.7.5.3).
