@@ -149,6 +149,36 @@ def scenario_trace_layout(lab):
     assert all("n_packets=0," in flow for flow in sw.flows("br0"))
 
 
+def scenario_traces_with_packets_learn(lab):
+    """A trace with a packet, given or generated, learns addresses and flows, also behind `ct`; others change nothing."""
+    sw = dummy_switch(lab)
+    for number in (1, 2):
+        add(sw, f"p{number}", number)
+    learn = "learn(table={},NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])"
+    sw.ofctl("add-flows", "br0", "-", stdin=f"""
+        in_port=1,actions=NORMAL
+        in_port=2,udp,actions={learn.format(5)},1
+        in_port=2,tcp,actions=ct(table=1)
+        table=1,actions={learn.format(6)},NORMAL
+        """)
+    source = lambda n: f"dl_src=50:00:00:00:00:{n:02x},dl_dst=50:00:00:00:00:99"
+    trace = lambda *args: sw.appctl("ofproto/trace", *args)
+    trace("br0", f"in_port=1,{source(1)}", "-generate")
+    trace("ovs-dummy", "in_port(1),eth(src=50:00:00:00:00:02,dst=50:00:00:00:00:99),eth_type(0x1234)", "--generate")
+    trace("br0", f"in_port=1,{source(3)}")
+    trace("br0", "in_port=1", FRAME.hex())
+    assert "suppressing side effects, so learn action ignored" in trace("br0", f"in_port=2,udp,{source(4)}")
+    assert not sw.ofctl("dump-flows", "br0", "table=5").count("dl_dst")
+    trace("br0", f"in_port=2,udp,{source(5)}", "-generate")
+    trace("br0", f"in_port=2,tcp,{source(6)}", "-generate", "--ct-next", "trk,new")
+    sw.appctl("ofproto/trace-packet-out", "br0", f"in_port=1,{source(7)}", "-generate", "normal")
+    known = {tuple(line.split()[::2][:2]) for line in sw.appctl("fdb/show", "br0").splitlines()[1:]}
+    assert known == {("1", "50:00:00:00:00:01"), ("1", "50:00:00:00:00:02"), ("1", A), ("2", "50:00:00:00:00:06"),
+                     ("1", "50:00:00:00:00:07")}, known
+    for table, address in ((5, "50:00:00:00:00:05"), (6, "50:00:00:00:00:06")):
+        wait_for("the flow", lambda: f"dl_dst={address} actions=output:2" in sw.ofctl("dump-flows", "br0", f"table={table}"))
+
+
 def scenario_time_stops(lab):
     """time/stop and time/warp drive timeouts without waiting."""
     sw = dummy_switch(lab)
