@@ -48,11 +48,9 @@ fn what_rules_may_write_is_written() {
         let text = packet(field.info().prereq);
         let key = Lab::key(text);
         let valid = field.full_mask().as_u128();
-        // The second bit from below: an ARP opcode of zero is no ARP, and written by nothing.
-        let upper = valid & (valid - 1);
-        let upper = if upper == 0 { valid } else { upper };
-        let bit = upper & upper.wrapping_neg();
-        let value = FieldValue::from_u128(field.get(&key).as_u128() ^ bit);
+        // To zero, too: an ARP opcode is 1 here.
+        let lowest = valid & valid.wrapping_neg();
+        let value = FieldValue::from_u128(field.get(&key).as_u128() ^ lowest);
         let set = Action::SetField {
             field: *field,
             value,
