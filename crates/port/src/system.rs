@@ -4,8 +4,8 @@
 //! several share the device by flow hash (fanout). Transmission uses sockets of its own that receive nothing,
 //! one for each worker that sends.
 //! The device's offloads stay as they are: its segment trains and unfinished checksums are handed on as
-//! metadata. The device's own IP stack gets nothing ([`ingress`]). What is sent goes through the device's queueing
-//! discipline: `tcpdump` on the device shows it, and what `tc` has set up there holds.
+//! metadata. The device's own IP stack gets nothing ([`ingress`]). What is sent goes through the device's
+//! queueing discipline: `tcpdump` on the device shows it, and what `tc` has set up there holds.
 //!
 //! Queues that are opened while others are open (another number of them is wanted) take over from these: they
 //! are made ready behind a filter that takes nothing in, and then the old ones get such a filter and theirs

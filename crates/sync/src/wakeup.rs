@@ -1,8 +1,8 @@
 //! A thread that waits for work, and those that wake it.
 //!
-//! `std::thread::unpark` leaves one token, which any wait of that thread takes: a channel's `recv`, the end of a
-//! scope. A thread that parks until it is woken, and on its way there waits for an answer, loses what woke it
-//! meanwhile. So the work is announced by a flag of its own, and the token only ends the sleep.
+//! `std::thread::unpark` leaves one token, which any wait of that thread takes: a channel's `recv`, the end
+//! of a scope. A thread that parks until it is woken, and on its way there waits for an answer, loses what
+//! woke it meanwhile. So the work is announced by a flag of its own, and the token only ends the sleep.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,7 +70,8 @@ mod tests {
     fn what_wakes_a_thread_in_another_wait_is_not_lost() {
         let (wakeup, (tx, rx)) = (Wakeup::default(), mpsc::channel());
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| {
+            let wakeup = &wakeup;
+            let waiter = scope.spawn(move || {
                 wakeup.register();
                 rx.recv().unwrap();
                 wakeup.wait_until(Instant::now() + Duration::from_secs(60))

@@ -2,8 +2,8 @@
 //! host's own stack, after packet sockets have had their copy.
 //!
 //! **Two filters.** [`Ingress::hold`] puts one after all others that this switch has: it takes every frame
-//! but those of a VLAN, which the kernel gives to a VLAN device or to nobody. [`Ingress::pass`] puts one before
-//! them, which lets the frames of some VLANs through to their devices.
+//! but those of a VLAN, which the kernel gives to a VLAN device or to nobody. [`Ingress::pass`] puts one
+//! before them, which lets the frames of some VLANs through to their devices.
 //!
 //! **Classic BPF.** Neither needs a map, so both are classic programs, which the kernel takes with
 //! `CAP_NET_ADMIN` alone: also where bpf(2) is forbidden.

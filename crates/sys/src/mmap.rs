@@ -125,8 +125,8 @@ impl Mapping {
         // Unguarded, it would let its owner end this process.
         let guard = Guard::new(base, map.base_len, page)?;
         map.guard = Some(guard.ok_or(io::ErrorKind::QuotaExceeded)?);
-        // Files of small pages in memory: the kernel makes a page, in the name of this process, where a hole is
-        // read.
+        // Files of small pages in memory: the kernel makes a page, in the name of this process, where a hole
+        // is read.
         if page == 4096 && crate::foreign::kind(fd) == crate::foreign::Kind::Memory {
             map.sparse = Some((fd.try_clone_to_owned()?, offset & !4095));
         }

@@ -241,8 +241,8 @@ impl Ct<'_> {
 }
 
 impl Exec<'_> {
-    /// Tracks packets of a run; a bit in `failed` leaves one out. Returns those that fail now: they were to be
-    /// translated.
+    /// Tracks packets of a run; a bit in `failed` leaves one out. Returns those that fail now: they were to
+    /// be translated.
     pub(crate) fn track_all(
         &mut self,
         action: &CtAction,

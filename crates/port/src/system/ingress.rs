@@ -132,8 +132,8 @@ impl IngressFilters {
         Ok(())
     }
 
-    /// Puts the filter back where somebody took it off, and makes `set` and the filter what VLAN devices there
-    /// are. `diverted`: another program of the switch takes the device's frames.
+    /// Puts the filter back where somebody took it off, and makes `set` and the filter what VLAN devices
+    /// there are. `diverted`: another program of the switch takes the device's frames.
     pub(super) fn look(&self, name: &str, set: &VlanSet, diverted: bool) {
         let mut all = self.held.lock();
         let Some(held) = all.get_mut(name) else { return };
@@ -190,8 +190,8 @@ impl IngressFilters {
         *self.vlans.lock() = new;
     }
 
-    /// Gives back the devices that this process holds, and with `left` also those that an earlier one has held,
-    /// if their names are not `wanted`. Returns how many.
+    /// Gives back the devices that this process holds, and with `left` also those that an earlier one has
+    /// held, if their names are not `wanted`. Returns how many.
     pub fn keep_only(&self, wanted: impl Fn(&str) -> bool, left: bool) -> usize {
         let ours: Vec<String> = self.held.lock().keys().cloned().collect();
         let unwanted = ours.iter().filter(|name| !wanted(name));

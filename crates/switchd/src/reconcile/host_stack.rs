@@ -70,7 +70,8 @@ impl Reconciler {
         }
     }
 
-    /// Gives devices back to the host's stack that are no ports any more, those of an earlier daemon among them.
+    /// Gives devices back to the host's stack that are no ports any more, those of an earlier daemon among
+    /// them.
     pub(super) fn release_devices(&mut self) {
         let Some(filters) = self.ingress_filters() else {
             return;

@@ -4,13 +4,13 @@
 //! that shares a large empty file and transmits all of it has the switch run into its own memory limit.
 //!
 //! **How.** A bit per page says that the file was found to have it ([`heddle_sys::Mapping::data_from`]). A
-//! buffer that is to be read is asked about once, and with it all pages around it that are there; from then on a
-//! look is one load. A guest that is in its senses transmits what it has written: [`SPARE_PAGES`] are let pass
-//! all the same, and one page more stops the queue.
+//! buffer that is to be read is asked about once, and with it all pages around it that are there; from then
+//! on a look is one load. A guest that is in its senses transmits what it has written: [`SPARE_PAGES`] are
+//! let pass all the same, and one page more stops the queue.
 //!
-//! **Pages that are taken away later** (a file that is cut and made longer again, holes that are punched) have
-//! their bit still. So now and then a buffer is asked about although its bits are set; where there is a hole,
-//! all bits go, and [`CAUGHT_PAGES`] are taken for lost.
+//! **Pages that are taken away later** (a file that is cut and made longer again, holes that are punched)
+//! have their bit still. So now and then a buffer is asked about although its bits are set; where there is a
+//! hole, all bits go, and [`CAUGHT_PAGES`] are taken for lost.
 //!
 //! Costs: a load of a line that holds the bits of 512 pages for each buffer that is read.
 

@@ -239,8 +239,8 @@ impl GuestMemory {
     pub(crate) fn may_have_holes(&self) -> bool {
         self.holes
     }
-    /// Whether `piece`, which this table made, may be read: the guest has written to it, or little else was read
-    /// so far. `again`: it is looked at anew.
+    /// Whether `piece`, which this table made, may be read: the guest has written to it, or little else was
+    /// read so far. `again`: it is looked at anew.
     #[inline]
     pub(crate) fn may_read(&self, piece: &Piece, again: bool) -> bool {
         let backed = self

@@ -1,5 +1,5 @@
-//! The same by nftables, where a classifier cannot be had: a table of the family `netdev` for the switch, with
-//! a chain per device at its ingress hook, which is right behind the classifiers.
+//! The same by nftables, where a classifier cannot be had: a table of the family `netdev` for the switch,
+//! with a chain per device at its ingress hook, which is right behind the classifiers.
 //!
 //! The program `nft` is run, for as few devices as need it; so a note in the run directory says whether there
 //! is anything to look for after a restart.
