@@ -186,6 +186,22 @@ def scenario_timeouts_and_flow_removed(lab):
     assert "cookie:0x54" not in monitor.text()
 
 
+def scenario_a_trace_with_a_packet_sends_packet_ins(lab):
+    """As in Open vSwitch: the actions run but for outputs. Without a packet nothing is sent."""
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    lab.veth_pod(sw, "a")
+    lab.veth_pod(sw, "b")
+    sw.ofctl("add-flow", "br0", "in_port=va,udp,actions=controller(userdata=0a.0b),clone(controller(userdata=0c.0d)),output:vb")
+    monitor = Monitor(lab, sw, "-P", "nxt_packet_in", ["65534"])
+    flow = "in_port=va,udp,dl_src=50:00:00:00:00:01,dl_dst=50:00:00:00:00:02,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64"
+    sw.appctl("ofproto/trace", "br0", flow)
+    sw.appctl("ofproto/trace", "br0", flow + ",tp_dst=7", "-generate")
+    monitor.wait(r"userdata=0a\.0b.*userdata=0c\.0d")
+    assert monitor.text().count("userdata=") == 2, monitor.text()
+    assert re.search(r"tx pkts=0,", sw.ofctl("dump-ports", "br0", "vb")), sw.ofctl("dump-ports", "br0", "vb")
+
+
 def scenario_a_removed_flow_has_counted_all(lab):
     """Also what only caches know of when it is removed."""
     sw = lab.switch()

@@ -227,7 +227,7 @@ impl Bridge {
         }
     }
 
-    fn dp_port(&self, port: OfPort) -> Option<PortNo> {
+    pub(crate) fn dp_port(&self, port: OfPort) -> Option<PortNo> {
         match self.state.lock().ports.get(&port)?.config.target {
             PortTarget::Datapath(no) => Some(no),
             _ => None,

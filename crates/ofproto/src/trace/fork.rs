@@ -3,7 +3,7 @@
 //! A trace tracks nothing. The user says in which states packets come back (`--ct-next`), else they are new;
 //! addresses are translated to the first ones of their ranges.
 
-use super::TraceEnv;
+use super::{TraceEnv, Traced};
 use super::args::Request;
 use crate::model::Snapshot;
 use crate::xlate::Pipeline;
@@ -28,13 +28,13 @@ pub(super) fn trace_all(
     request: &Request<'_>,
     forks: Vec<Fork>,
     env: &TraceEnv<'_>,
-    text: &mut String,
+    traced: &mut Traced,
 ) {
     let mut states = request.ct_next.clone();
     let mut queue = VecDeque::from(forks);
     for _ in 0..MAX_FORKS {
         let Some(mut fork) = queue.pop_front() else { return };
-        text.push_str(&head(&mut fork, &mut states));
+        traced.text.push_str(&head(&mut fork, &mut states));
         let again = Request {
             bridge: request.bridge,
             key: fork.key,
@@ -47,11 +47,13 @@ pub(super) fn trace_all(
             frozen: &fork.held.frozen,
             resumed: false,
         };
-        let (more, _, forks) = super::one(pipeline, snapshot, &again, start, env);
-        text.push_str(&more);
+        let (more, run, forks) = super::one(pipeline, snapshot, &again, start, env);
+        traced.text.push_str(&more);
+        traced.runs.extend(run);
         queue.extend(forks);
     }
     if !queue.is_empty() {
+        let text = &mut traced.text;
         text.push_str(&format!("\n\nTrace ends here: over {MAX_FORKS} recirculations\n"));
     }
 }

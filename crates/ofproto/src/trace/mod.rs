@@ -2,10 +2,11 @@
 //!
 //! The layout is Open vSwitch's, since people and scripts read it: the key, each bridge with its rules,
 //! actions and what came of them, the key at the end, the mask, the datapath actions. A trace has side
-//! effects only with a packet (given, or made with `-generate`): it learns, and the caller may send its
+//! effects only with a packet (given, or made with `-generate`): it learns, and [`Traced::carry_out`] sends its
 //! packet-ins.
 
 mod args;
+mod effects;
 mod fork;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use crate::model::{BridgeView, Snapshot};
 use crate::xlate::report::{Fork, Report};
 use crate::xlate::run::{Input, Start, run};
 use crate::xlate::{Outcome, Pipeline};
+use heddle_datapath::action::Action as DpAction;
 use heddle_datapath::{PortNo, Translation, format_actions};
 use heddle_flow::text::{DEFAULT_PRIORITY, PortNumbers};
 use heddle_flow::{FlowKey, Match};
@@ -38,14 +40,13 @@ pub struct TraceEnv<'a> {
 pub struct Traced {
     /// What to print; without a newline at its end unless the translation failed.
     pub text: String,
-    /// The translation itself.
-    pub translation: Translation,
-    /// The packet that was given or made: its packet-ins are to be sent.
-    pub packet: Option<Vec<u8>>,
+    /// The packet that was given or made.
+    packet: Option<Vec<u8>>,
     /// Bridge that the packet entered.
-    pub bridge: u64,
-    /// The key, with the OpenFlow port (reserved ones in 16 bits).
-    pub key: FlowKey,
+    bridge: u64,
+    /// Each translation without an error: its key, with the OpenFlow port (reserved ones in 16 bits), and the
+    /// datapath's actions.
+    runs: Vec<(FlowKey, Vec<DpAction>)>,
 }
 
 /// Runs `ofproto/trace` with these arguments (without the command's name).
@@ -107,25 +108,27 @@ fn trace_request(
         },
         (None, None) => Start::Tables,
     };
-    let (mut text, translation, forks) = one(pipeline, snapshot, &request, start, env);
-    fork::trace_all(pipeline, snapshot, &request, forks, env, &mut text);
-    Traced {
+    let (text, run, forks) = one(pipeline, snapshot, &request, start, env);
+    let mut traced = Traced {
         text,
-        translation,
-        packet: request.packet,
+        packet: None,
         bridge: bridge.id,
-        key: request.key,
-    }
+        runs: run.into_iter().collect(),
+    };
+    fork::trace_all(pipeline, snapshot, &request, forks, env, &mut traced);
+    traced.packet = request.packet;
+    traced
 }
 
-/// Traces one translation: what to print, the answer, and copies that come back from the tracker.
+/// Traces one translation: what to print, what it does to the packet, and copies that come back from the
+/// tracker.
 fn one(
     pipeline: &Pipeline,
     snapshot: &Snapshot,
     request: &args::Request<'_>,
     start: Start<'_>,
     env: &TraceEnv<'_>,
-) -> (String, Translation, Vec<Fork>) {
+) -> (String, Option<(FlowKey, Vec<DpAction>)>, Vec<Fork>) {
     let bridge = request.bridge;
     let mut report = Report::default();
     report.names = request.names;
@@ -164,7 +167,11 @@ fn one(
         m.text(names, DEFAULT_PRIORITY).to_string()
     };
     let text = text(request, &outcome, &report, &translation, env, &show);
-    (text, translation, report.forks)
+    let run = outcome
+        .error
+        .is_none()
+        .then_some((request.key, translation.actions));
+    (text, run, report.forks)
 }
 
 /// The trace of a translation that has failed just now: it is run again, without its effects.

@@ -40,5 +40,7 @@ fn run(switch: &Switch, args: &[&str], tracer: Tracer) -> Reply {
         port_names: &|no: PortNo| ports.get(&no.0).cloned(),
         now_ms: switch.clock.now_ms(),
     };
-    tracer(switch.ofproto.pipeline(), args, &env).map(|t| t.text)
+    let traced = tracer(switch.ofproto.pipeline(), args, &env)?;
+    traced.carry_out(&switch.ofproto);
+    Ok(traced.text)
 }
