@@ -196,7 +196,7 @@ def scenario_a_trace_with_a_packet_sends_packet_ins(lab):
     monitor = Monitor(lab, sw, "-P", "nxt_packet_in", ["65534"])
     flow = "in_port=va,udp,dl_src=50:00:00:00:00:01,dl_dst=50:00:00:00:00:02,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64"
     sw.appctl("ofproto/trace", "br0", flow)
-    sw.appctl("ofproto/trace", "br0", flow + ",tp_dst=7", "-generate")
+    sw.appctl("ofproto/trace", "br0", flow + ",udp_dst=7", "-generate")
     monitor.wait(r"userdata=0a\.0b.*userdata=0c\.0d")
     assert monitor.text().count("userdata=") == 2, monitor.text()
     assert re.search(r"tx pkts=0,", sw.ofctl("dump-ports", "br0", "vb")), sw.ofctl("dump-ports", "br0", "vb")
