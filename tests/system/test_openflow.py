@@ -192,13 +192,13 @@ def scenario_a_trace_with_a_packet_sends_packet_ins(lab):
     lab.bridge(sw, "br0", "fail_mode=secure")
     lab.veth_pod(sw, "a")
     lab.veth_pod(sw, "b")
-    sw.ofctl("add-flow", "br0", "in_port=va,udp,actions=controller(userdata=0a.0b),clone(controller(userdata=0c.0d)),output:vb")
+    sw.ofctl("add-flow", "br0", "in_port=va,udp,actions=controller,clone(mod_nw_src:10.0.0.9,controller),output:vb")
     monitor = Monitor(lab, sw, "-P", "nxt_packet_in", ["65534"])
     flow = "in_port=va,udp,dl_src=50:00:00:00:00:01,dl_dst=50:00:00:00:00:02,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64"
     sw.appctl("ofproto/trace", "br0", flow)
     sw.appctl("ofproto/trace", "br0", flow + ",udp_dst=7", "-generate")
-    monitor.wait(r"userdata=0a\.0b.*userdata=0c\.0d")
-    assert monitor.text().count("userdata=") == 2, monitor.text()
+    monitor.wait(r"nw_src=10\.0\.0\.1,.*nw_src=10\.0\.0\.9,")
+    assert monitor.text().count("NXT_PACKET_IN") == 2, monitor.text()
     assert re.search(r"tx pkts=0,", sw.ofctl("dump-ports", "br0", "vb")), sw.ofctl("dump-ports", "br0", "vb")
 
 
