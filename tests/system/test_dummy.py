@@ -314,7 +314,7 @@ def scenario_neighbour_discovery_is_answered(lab):
     assert answer == [message(136, 0xe0000000, 2, "02:00:00:00:00:fe")], answer[0].hex()
     shown = sw.appctl("dpctl/dump-flows")
     assert "set(nd_ext(nd_reserved=0xe0000000" in shown and "nd_options_type=2" in shown, shown
-    # What a flow looks at is shown.
+    # Dumps show the field that a flow looks at.
     sw.ofctl("add-flow", "br0", "priority=40000,icmp6,icmp_type=135,nd_target=fe80::2,actions=drop")
     sw.appctl("netdev-dummy/receive", "p1", message(135, 0, 1, A).hex())
     wait_for("the target", lambda: "nd(target=fe80::2)" in sw.appctl("dpctl/dump-flows"))

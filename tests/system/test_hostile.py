@@ -203,7 +203,7 @@ def scenario_a_flood_of_connections(lab):
         held.append(sock)
     sw.vsctl("add-port", "br0", "late", "--", "set", "interface", "late", "type=internal")
     assert sw.get("interface", "late", "error") == "[]" and sw.appctl("version"), sw.get("interface", "late", "error")
-    # Those that say no HELLO make room.
+    # Connections without a HELLO make room.
     wait_for("a place", lambda: "capabilities" in sw.ofctl("show", "br0", check=False), 30)
     for sock in held:
         sock.close()

@@ -65,7 +65,7 @@ def scenario_ovs_ctl_locks_what_is_used(lab):
     os.mkdir(path)
     os.symlink(os.path.realpath(sw.binary), f"{path}/ovs-vswitchd")
     os.symlink("/usr/bin/true", f"{path}/modprobe")
-    # Where the script looks for the database server.
+    # The script looks for the database server here.
     os.symlink("ovsdb-server.ctl", f"{sw.dir}/ovsdb-server.{read_pid(f'{sw.dir}/ovsdb-server.pid')}.ctl")
     sw.run("ip", "netns", "exec", sw.netns, script, "--no-ovsdb-server", "--no-monitor", "--no-record-hostname",
            "--system-id=random", "start", env={"PATH": f"{path}:{os.environ['PATH']}"})

@@ -38,7 +38,7 @@ fn is_socket_path(path: &str) -> bool {
     dir_of(path, &with_given(&SOCKET_DIRS)).is_some()
 }
 
-/// Whether a database is one of this machine, in a place that tenants do not write.
+/// Whether a database is on this machine, behind a socket that tenants cannot make.
 fn is_own_database(text: &str) -> bool {
     match text.split_once(':') {
         Some(("unix", path)) => is_socket_path(path),
@@ -61,7 +61,7 @@ fn outside<T>(key: &str, value: &str, own: &[&str]) -> Result<T, Failure> {
     )
 }
 
-/// Refuses a configuration with a name that leads elsewhere.
+/// Refuses a configuration with a name that leads out of the allowed directories.
 pub(crate) fn check(conf: &Conf) -> Result<(), Failure> {
     let own = &conf.own;
     if let Some(bridge) = own.bridge.as_deref().filter(|b| !is_device(b)) {

@@ -273,7 +273,7 @@ fn identifiers_of_echo_requests_are_translated_and_back() {
     assert!(ids.contains(&500));
 }
 
-/// Whatever refuses the connection: a packet that was to be translated does not go on as it came.
+/// A packet that was to be translated is never forwarded untranslated, whatever refuses its connection.
 #[test]
 fn what_was_to_be_translated_is_never_passed_on_as_it_came() {
     let ct = tracker();

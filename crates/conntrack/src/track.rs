@@ -783,7 +783,7 @@ impl Conntrack {
     }
 }
 
-/// Whether a connection that begins is to be translated; `expected`: another one has announced it.
+/// Whether a new connection is to be translated; `expected`: another connection has announced it.
 fn translates(action: &CtAction, expected: bool) -> bool {
     (action.commit || action.force)
         && action

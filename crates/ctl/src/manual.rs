@@ -110,7 +110,7 @@ fn examples(page: &str) -> String {
     text
 }
 
-/// The plug-in's command line. It is told by variables what to do.
+/// The plug-in's command line. Environment variables say what it does.
 fn cni() -> Command {
     Command::new("heddle-cni")
         .version(env!("CARGO_PKG_VERSION"))

@@ -95,9 +95,9 @@ impl Bridge {
         })
     }
 
-    /// As [`Bridge::learn`], for packets that a cached translation has forwarded, the last of them at
-    /// `used_ms`. Such packets are credited in any order and may be older than what is known by now: a flow
-    /// that a later packet has changed stays as it is.
+    /// [`Bridge::learn`] for packets that a cached translation has forwarded, the last of them at `used_ms`.
+    /// These packets are credited in any order and may be older than the flow: a flow that a later packet has
+    /// changed stays unchanged.
     pub(crate) fn learn_again(&self, flow: &Arc<FlowMod>, limit: u32, used_ms: u64) {
         if let Some(rule) = self.learned(flow) {
             if is_as_wanted(&rule, flow) {

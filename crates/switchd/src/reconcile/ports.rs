@@ -118,8 +118,8 @@ impl Reconciler {
         options: &Smap,
         row: &InterfaceRow,
     ) -> bool {
-        // A pretended device opens its capture files anew whenever something is configured: tests take them away
-        // in between.
+        // A pretended device opens its capture files anew whenever something is configured: tests take them
+        // away in between.
         if (row.options != *options || device.port_type().pretended)
             && let Err(error) = device.set_options(&row.options.0)
         {

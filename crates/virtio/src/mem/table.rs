@@ -54,7 +54,7 @@ impl Near {
         let ptr = unsafe { r.host.add(off as usize) };
         Some(Piece::new(ptr, len, self.number))
     }
-    /// As [`Near::piece`], for reading: if the bytes are known to be there.
+    /// [`Near::piece`] for reading: only if the bytes are known to be there.
     #[inline]
     pub(crate) fn readable(&self, addr: u64, len: u32) -> Option<Piece> {
         let piece = self.piece(addr, len)?;
@@ -239,8 +239,8 @@ impl GuestMemory {
     pub(crate) fn may_have_holes(&self) -> bool {
         self.holes
     }
-    /// Whether `piece`, which this table made, may be read: the guest has written to it, or little else was read
-    /// so far. `again`: it is looked at anew.
+    /// Whether `piece`, which this table made, may be read: the guest has written to it, or little else was
+    /// read so far. `again`: it is looked at anew.
     #[inline]
     pub(crate) fn may_read(&self, piece: &Piece, again: bool) -> bool {
         let backed = self

@@ -29,8 +29,8 @@ impl Direction {
     }
 }
 
-/// The piece that a plain descriptor's buffer is, if it lies in the region `near` and, where it is to be read, is
-/// known to be there.
+/// The piece that a plain descriptor's buffer is, if it lies in the region `near` and, where it is to be
+/// read, is known to be there.
 #[inline(always)]
 pub(super) fn near_piece<const WRITE: bool>(near: &Near, d: &RawDesc) -> Option<Piece> {
     if WRITE {
@@ -76,7 +76,7 @@ pub(super) struct Scratch {
     again: bool,
 }
 
-/// Once in so many looks at a ring, a buffer is asked about that was there before.
+/// Looks at a ring from one repeated question about a known buffer to the next.
 const SAMPLE_EVERY: u32 = 16;
 
 impl Scratch {
@@ -85,7 +85,8 @@ impl Scratch {
     pub(super) fn begin_call(&mut self) {
         self.read = 0;
     }
-    /// Whether the next chain is to go the long way, and to be looked at anew there, because `mem` may lose pages.
+    /// Whether the next chain is to go the long way, and to be looked at anew there, because `mem` may lose
+    /// pages.
     #[inline]
     pub(super) fn samples(&mut self, mem: &GuestMemory) -> bool {
         if !mem.may_have_holes() {

@@ -1,5 +1,5 @@
-//! What runs on a copy leaves the packet as it was: clones, buckets and the bridges behind patch ports,
-//! nested at random, beside a plain interpreter of OpenFlow.
+//! Actions that run on a copy leave the packet unchanged: clones, buckets and the bridges behind patch ports,
+//! nested at random, compared with a plain interpreter of OpenFlow.
 //!
 //! The interpreter runs OpenFlow's actions on a packet of four properties; a second one runs what the
 //! translation emitted, as the datapath would. Both list the copies that leave, in order.
