@@ -166,7 +166,7 @@ def scenario_faults_under_load(lab):
 
 @limit(300)
 def scenario_settings_without_effect(lab):
-    """What the database takes and nothing carries out: a line in the log each, once, and a finding with exit status 1."""
+    """Each setting without effect is one line in the log, once, and a finding with exit status 1."""
     sw, _, b = setup(lab)
     v = sw.vsctl
     v("set-controller", "br0", "ptcp:16653:127.0.0.1", "--", "set", "controller", "br0", "connection_mode=in-band")

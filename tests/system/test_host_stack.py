@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a `system` port brings in is the switch's alone: the host's own stack gets nothing of it, whatever runs."""
+"""Only the switch gets packets that a `system` port receives: the host's own stack gets none, whatever runs."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def forbid(sw):
 
 
 def hears(lab, sw, ns):
-    """What of the host answers the pod."""
+    """The services of the host that answer the pod."""
     heard = []
     out = lab.net.run(ns, "ping", "-n", "-c", "3", "-i", "0.1", "-W", "1", HOST, check=False)
     if " 0 received" not in out:
@@ -77,14 +77,14 @@ def filters(lab, sw, dev="q0"):
 
 
 def scenario_rules_alone_decide(lab):
-    """With a rule that drops, neither ARP nor ping nor TCP is answered; without it all are, by way of the bridge."""
+    """With a rule that drops, ARP, ping and TCP get no answer; without it the bridge's port answers all."""
     sw, ns, _ = port_of_a_pod(lab)
     sw.ofctl("add-flow", "brq", "actions=NORMAL")
     assert sorted(hears(lab, sw, ns)) == ["arp", "ping", "tcp"]
     forbid(sw)
     assert hears(lab, sw, ns) == []
     assert "heddle_host_stack" not in sw.get("interface", "q0", "status")
-    # Somebody takes the filter away: it comes back, with a line in the log.
+    # Another program removes the filter: the switch installs it again, with a line in the log.
     lab.net.run(sw.netns, "tc", "qdisc", "del", "dev", "q0", "clsact")
     wait_for("the filter to be there again", lambda: filters(lab, sw) == 1, 20)
     assert "the filter that keeps packets from the host's stack was gone" in sw.log()
@@ -194,7 +194,7 @@ def scenario_vlan_device_on_top_with_offload(lab):
 
 
 def scenario_nftables_where_the_classifier_has_no_place(lab):
-    """Somebody's filter has the place: nftables does the same, through a restart, and goes with the port."""
+    """Another program's filter has the place: a chain of nftables serves, through a restart, and goes with the port."""
     sw, ns, _ = port_of_a_pod(lab)
     sw.vsctl("del-port", "q0")
     if "refused" in lab.net.run(sw.netns, "sh", "-c", "nft list tables || echo refused", check=False):

@@ -316,7 +316,7 @@ JUDGED = """
 
 
 def scenario_flow_mods_are_judged_as_by_open_vswitch(lab):
-    """What Open vSwitch accepts is accepted, and what it refuses is refused with the same error."""
+    """Heddle accepts the commands that Open vSwitch accepts, and refuses the others with the same error."""
     if not os.access(REFERENCE, os.X_OK):
         raise Skip("no ovs-vswitchd on this machine")
     both = [lab.switch("--enable-dummy", binary=binary) for binary in (None, REFERENCE)]
