@@ -280,7 +280,7 @@ def scenario_garbage(lab):
 
 
 def scenario_an_older_address_plug_in(lab):
-    """A plug-in without 1.1.0 and GC, such as Debian 12's host-local: addresses come and go, and GC succeeds."""
+    """A plug-in without 1.1.0 and GC, such as Debian 12's host-local: addresses come and go, GC succeeds."""
     sw, node = start(lab)
     with open(f"{node.dir}/bin/older", "w") as file:
         file.write(f"""#!/bin/sh

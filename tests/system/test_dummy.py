@@ -150,7 +150,7 @@ def scenario_trace_layout(lab):
 
 
 def scenario_traces_with_packets_learn(lab):
-    """A trace with a packet, given or generated, learns addresses and flows, also behind `ct`; no other does."""
+    """Only a trace with a packet, given or generated, learns addresses and flows, also behind `ct`."""
     sw = dummy_switch(lab)
     for number in (1, 2):
         add(sw, f"p{number}", number)
@@ -191,7 +191,7 @@ def scenario_time_stops(lab):
 
 
 def ports(sw, bridge, *numbers):
-    """Dummy ports that capture sent packets; returns a function: the packets of a port since its last call."""
+    """Dummy ports that capture sent packets. Returns a function: a port's packets since its last call."""
     for number in numbers:
         add(sw, f"p{number}", number, f"options:tx_pcap={sw.dir}/p{number}.pcap", bridge=bridge)
     taken = dict.fromkeys(numbers, 0)
@@ -209,7 +209,7 @@ def patch(sw, ours, theirs):
 
 
 def scenario_clones_keep_to_themselves(lab):
-    """A resubmit within a clone, a bucket or a bridge behind a patch port leaves the packet unchanged outside."""
+    """A resubmit within a clone, a bucket or a bridge behind a patch port leaves the packet as it was."""
     sw = dummy_switch(lab)
     take = ports(sw, "br0", 1, 2, 3)
     sw.appctl("time/stop")
@@ -275,7 +275,7 @@ def scenario_an_output_to_a_tunnel_is_cut(lab):
 
 
 def scenario_packet_outs(lab):
-    """A packet-out goes through patch ports and connection tracking; if its translation fails it gets an error."""
+    """A packet-out goes through patch ports and `ct`; if its translation fails it gets an error."""
     sw = dummy_switch(lab)
     take = ports(sw, "br0", 1)
     sw.vsctl("add-br", "br1", "--", "set", "bridge", "br1", "datapath_type=dummy", "fail_mode=secure")

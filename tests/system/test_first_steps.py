@@ -68,7 +68,7 @@ def namespaces():
 
 @limit(500)
 def scenario_the_demo_fits(lab):
-    """The whole demo: short steps, lines of 100 columns, commands to copy whole, the dropped packet by its name."""
+    """The whole demo: short steps, lines of 100 columns, whole commands, the drop by its name."""
     done = run("demo/demo.sh", HEDDLED=os.path.abspath(daemon_path()), HEDDLE=heddle_path())
     lab.trace.note(done.stdout + done.stderr)
     assert done.returncode == 0, done.stdout[-2000:]

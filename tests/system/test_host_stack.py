@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Only the switch gets packets that a `system` port receives: the host's own stack gets none, whatever runs."""
+"""Only the switch gets packets that a `system` port receives, and never the host's own stack."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ PRIORITY = "18501"
 
 
 def port_of_a_pod(lab, *config, **kw):
-    """q0 is a port of brq with the bridge's address; its other end is q1 of a pod, which knows the host by heart."""
+    """q0 is a port of brq with the bridge's address; its peer q1 is in a pod with a fixed neighbour entry."""
     sw = lab.switch(**kw)
     if config:
         sw.vsctl("set", "open_vswitch", ".", *config)
@@ -194,7 +194,7 @@ def scenario_vlan_device_on_top_with_offload(lab):
 
 
 def scenario_nftables_where_the_classifier_has_no_place(lab):
-    """Another program's filter has the place: a chain of nftables serves, through a restart, and goes with the port."""
+    """Another program's filter has the place: nftables serves, through a restart, until the port goes."""
     sw, ns, _ = port_of_a_pod(lab)
     sw.vsctl("del-port", "q0")
     if "refused" in lab.net.run(sw.netns, "sh", "-c", "nft list tables || echo refused", check=False):

@@ -175,7 +175,7 @@ def knock(path, words, end):
 
 @limit(180)
 def scenario_a_flood_of_connections(lab):
-    """Callers that come and go at each kind of socket: others are served right after, no descriptor is lost."""
+    """Callers that come and go at each kind of socket: others are served, no descriptor is lost."""
     sw = few_descriptors(lab, 600)
     sw.vsctl("set-controller", "br0", "punix:br0.passive", "--", "set", "open_vswitch", ".", "other_config:heddle-metrics=unix:metrics.sock")
     wait_for("the sockets", lambda: all(os.path.exists(f"{sw.dir}/{name}") for name in ("br0.mgmt", "br0.passive", "metrics.sock")))

@@ -175,7 +175,7 @@ def scenario_cni(lab):
 
 
 def scenario_kubernetes(lab):
-    """The containers' commands of deploy/kubernetes, and two pods on the second network with given addresses."""
+    """The commands of deploy/kubernetes, and two pods on the second network with given addresses."""
     def text(name):
         with open(f"{ROOT}/deploy/kubernetes/{name}.yaml") as file:
             return file.read()

@@ -469,7 +469,7 @@ def scenario_no_route(lab):
 
 @limit(240)
 def scenario_encryption_that_is_not_there(lab):
-    """A tunnel that asks for encryption is refused, and sends nothing until the operator allows clear text."""
+    """A tunnel that asks for encryption is refused until the operator allows clear text."""
     (one, two), (a, b) = nodes(lab, "geneve")
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
     error = lambda: one.vsctl("get", "interface", "tun0", "error")

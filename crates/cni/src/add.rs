@@ -196,7 +196,7 @@ fn can_limit(host: &NetConfig, name: &str) -> Result<(), Failure> {
         Err(e) => fail(
             Code::NoKind,
             format!(
-                "bandwidth: the kernel cannot limit what a veth's pod receives ({}); kinds internal and vduse can",
+                "bandwidth: the kernel cannot limit kind veth ({}): use kind internal or vduse",
                 heddle_sys::errno_text(&e)
             ),
         ),

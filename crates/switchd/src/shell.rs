@@ -222,7 +222,7 @@ fn remove_left_sockets() {
     match heddle_sys::left_sockets::start(&dirs::rundir().join(SOCKETS_FILE)) {
         Ok(gone) => {
             for path in gone {
-                log::info!(target: "vswitchd", "{}: removed this socket of an earlier daemon", path.display());
+                log::info!(target: "vswitchd", "{}: removed an earlier daemon's socket", path.display());
             }
         }
         Err(error) => {

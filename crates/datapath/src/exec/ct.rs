@@ -184,7 +184,7 @@ impl Ct<'_> {
         }
         self.tracker.prefetch(read.hash);
     }
-    /// Tracks a packet that was read. `known` is what was known before, and then what is.
+    /// Tracks a packet that was read, and updates `known`, the state of its connection.
     #[inline]
     fn track(
         &self,

@@ -184,7 +184,7 @@ fn what_is_missing_and_what_is_bad() {
     );
 }
 
-/// Fragments that are more than a burst has places go on together, in order, and are counted under the name
+/// Fragments that are more than a burst holds are forwarded together, in order, and are counted under the name
 /// that Open vSwitch's tests read at every stop.
 #[test]
 fn more_fragments_than_a_burst_holds() {

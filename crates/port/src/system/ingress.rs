@@ -173,7 +173,7 @@ impl IngressFilters {
         if let Ok(ingress) = self.ingress()
             && let Err(e) = ingress.release(held.ifindex)
         {
-            log::warn!(target: "netdev_linux", "{name}: cannot remove the filter at its ingress ({})", errno_text(&e));
+            log::warn!(target: "netdev_linux", "{name}: cannot remove its ingress filter ({})", errno_text(&e));
         }
     }
 

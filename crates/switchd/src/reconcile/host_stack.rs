@@ -51,7 +51,7 @@ impl Reconciler {
                 let why = crate::vlog::errno_text(&error);
                 log::warn!(
                     target: "bridge",
-                    "the run directory has no mark: after a restart the filters of system ports will not be found ({why})"
+                    "the run directory has no mark: filters of system ports will not be found again ({why})"
                 );
                 u64::from(std::process::id())
             }),

@@ -139,8 +139,8 @@ fn tell_left(names: &BTreeSet<String>) {
         for device in devices.unwrap_or_default() {
             if names.contains(&device.name) && is_left(&device) {
                 log::warn!(target: "bridge", per_min = 60, burst = 60;
-                    "interface {}: an earlier switch left a device of this name in another network namespace, where \
-                     no packet reaches it: heddle advise --live names it", device.name);
+                    "interface {}: an earlier switch left a device of this name in another network namespace; \
+                     no packet reaches it; find it with: heddle advise --live", device.name);
             }
         }
     }

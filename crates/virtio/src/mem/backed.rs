@@ -62,7 +62,7 @@ impl Backed {
         word.is_some_and(|w| w.load(Relaxed) >> (page % 64) & 1 != 0)
     }
 
-    /// Whether `len` bytes at an address of this process are known to be there. They lie in the mapping.
+    /// Whether `len` bytes at an address of this process are known to be there. They are in the mapping.
     #[inline]
     pub(super) fn is_known(&self, address: usize, len: usize) -> bool {
         self.pages(address, len).all(|page| self.bit(page))
