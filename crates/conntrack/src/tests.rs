@@ -282,10 +282,10 @@ fn what_was_to_be_translated_is_never_passed_on_as_it_came() {
     assert!(!run(&ct, 1, &udp((A, 1), (B, 1)), &action).verdict.untranslated);
     let v = run(&ct, 1, &udp((A, 2), (B, 1)), &action);
     assert!(v.verdict.events.has(Event::Full) && v.verdict.untranslated);
-    // A connection without translation is refused and its packet goes on.
+    // A connection without translation is refused and its packet continues.
     let v = run(&ct, 1, &udp((A, 3), (B, 1)), &commit(2));
     assert!(v.verdict.events.has(Event::Full) && !v.verdict.untranslated);
-    // An invalid packet is the pipeline's to judge.
+    // The pipeline decides about an invalid packet.
     let v = run(&ct, 1, &tcp((A, 4), (B, 1), SYN | FIN, 1, 0, 0), &action);
     assert!(v.state == INV | TRK && !v.verdict.untranslated);
     // A protocol without ports has its address alone.

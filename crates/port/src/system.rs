@@ -49,7 +49,7 @@ const RCVBUF: usize = 16 << 20;
 const RING: usize = 512;
 /// Send buffer of a queue: what a device may hold back.
 const SNDBUF: usize = 4 << 20;
-/// `Interface.status`: why the host's stack gets a copy of what comes in.
+/// `Interface.status`: why the host's stack gets a copy of received packets.
 const HOST_STACK_KEY: &str = "heddle_host_stack";
 
 /// A port on an existing network device.

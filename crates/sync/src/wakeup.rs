@@ -24,7 +24,7 @@ impl Wakeup {
 
     /// Wakes the thread, or makes its next wait return at once. Never blocks.
     pub fn ring(&self) {
-        // Release, with the swap in `is_rung`: what was done before is seen by the thread that is woken.
+        // Release, with the swap in `is_rung`: the woken thread sees all writes that came before.
         self.rung.store(true, Ordering::Release);
         if let Some(thread) = self.thread.get() {
             thread.unpark();

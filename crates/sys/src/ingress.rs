@@ -29,7 +29,7 @@ const PASS_PRIORITY: u16 = 0x4843;
 const HOLD_PRIORITY: u16 = 0x4845;
 const HANDLE: u32 = 1;
 const ETH_P_ALL: u16 = 3;
-/// The qdisc, and its class of what comes in.
+/// The qdisc, and its class of received packets.
 const CLSACT: TcHandle = TcHandle {
     major: 0xffff,
     minor: 0xfff1,
@@ -91,7 +91,7 @@ pub struct Ingress {
 /// An instruction: code, jumps if true and if not, value.
 type Op = (u16, u8, u8, u32);
 
-/// Takes all but what has a VLAN id.
+/// Takes all frames without a VLAN id.
 fn hold_program(owner: u32) -> Vec<Op> {
     vec![
         (LD_IMM, 0, 0, owner),

@@ -184,8 +184,8 @@ fn what_is_missing_and_what_is_bad() {
     );
 }
 
-/// Fragments that are more than a burst holds are forwarded together, in order, and are counted under the name
-/// that Open vSwitch's tests read at every stop.
+/// Fragments that are more than a burst holds are forwarded together, in order, and are counted under the
+/// name that Open vSwitch's tests read at every stop.
 #[test]
 fn more_fragments_than_a_burst_holds() {
     const STEP: usize = 400;

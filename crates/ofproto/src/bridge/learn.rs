@@ -243,7 +243,7 @@ impl Bridge {
     }
 }
 
-/// Whether a rule is what learning `flow` would make of it.
+/// Whether a rule equals the one that learning `flow` would add.
 fn is_as_wanted(rule: &Rule, flow: &FlowMod) -> bool {
     *rule.instructions == flow.instructions && (rule.cookie == flow.new_cookie || !flow.modify_cookie)
 }

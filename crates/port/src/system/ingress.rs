@@ -94,8 +94,8 @@ pub struct IngressFilters {
 }
 
 impl IngressFilters {
-    /// `owner` is a number by which the next process knows what this one left; `rundir` is where a note is
-    /// kept of whether nftables was needed.
+    /// `owner` is the number by which the next process finds the filters of this one. A note in `rundir` says
+    /// whether nftables was needed.
     pub fn new(owner: u64, rundir: &Path) -> Self {
         let folded = (owner ^ (owner >> 32)) & 0xffff_ffff;
         Self {

@@ -72,7 +72,7 @@ pub(super) struct Scratch {
     read: u32,
     /// Calls of the queue that were counted for [`Scratch::samples`].
     calls: u32,
-    /// The next buffer is asked about again ([`GuestMemory::may_read`]).
+    /// Whether the next buffer is asked about again ([`GuestMemory::may_read`]).
     again: bool,
 }
 

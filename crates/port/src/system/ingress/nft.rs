@@ -46,7 +46,7 @@ impl Nft {
         }
     }
 
-    /// Adds the chain of a device, or makes it what it is to be.
+    /// Adds the chain of a device, or replaces its rules.
     pub(super) fn hold(&self, device: &str, ifindex: u32) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
         if device.is_empty() || !device.chars().all(plain) {
