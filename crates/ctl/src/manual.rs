@@ -117,8 +117,8 @@ fn cni() -> Command {
         .about("gives pods a port of a bridge, as a plug-in of the Container Network Interface")
         .long_about(
             "A container runtime runs heddle-cni for each pod that comes or goes, with the variables \
-             CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_ARGS and CNI_PATH, and a network's configuration at \
-             standard input. It is a client of the Open_vSwitch database alone.",
+             CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_ARGS and CNI_PATH, and a network's \
+             configuration at standard input. It is a client of the Open_vSwitch database alone.",
         )
         .after_long_help(
             "HEDDLE_CNI_DIRS names further directories, separated by colons. Sockets, log files and the database's \

@@ -67,7 +67,7 @@ impl Nft {
         match noted {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
                 let why = heddle_sys::errno_text(&e);
-                log::warn!(target: "netdev_linux", 
+                log::warn!(target: "netdev_linux",
                     "cannot write {NOTE}: after a restart the chains of nft will not be found ({why})");
             }
             _ => {}
