@@ -363,7 +363,7 @@ def scenario_a_meter_of_packet_ins_that_is_not_there(lab):
 
 
 def scenario_packet_ins_are_whole(lab):
-    """Nothing is buffered, so no length cuts a packet on its way to a controller."""
+    """The switch buffers no packets, so no length cuts a packet for a controller."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "fail_mode=secure")
     lab.veth_pod(sw, "a")

@@ -266,7 +266,7 @@ impl Ingress {
     /// Puts the filter back to a device that has none any more. `true`: it had none.
     ///
     /// # Errors
-    /// Those of [`Ingress::hold`].
+    /// The errors of [`Ingress::hold`].
     pub fn hold_again(&self, ifindex: u32) -> io::Result<bool> {
         match self.put(ifindex, HOLD_PRIORITY, &hold_program(self.owner), NLM_F_EXCL) {
             Err(e) if is(&e, rustix::io::Errno::EXIST) => Ok(false),
@@ -277,7 +277,7 @@ impl Ingress {
     /// Lets the frames of `vlans` through to the host's stack before any other filter of this switch.
     ///
     /// # Errors
-    /// Those of [`Ingress::hold`].
+    /// The errors of [`Ingress::hold`].
     pub fn pass(&self, ifindex: u32, vlans: &[Vlan]) -> io::Result<()> {
         if vlans.is_empty() {
             return self.remove(ifindex, PASS_PRIORITY);
