@@ -11,7 +11,7 @@
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk] [PODS=1]
 #   make pristine [PARTS="lint cargo"] [ARGS="--suite trixie"]
 SHELL := /bin/bash
-# As rustup's own settings do: its cargo comes before a distribution's, unless PATH says otherwise.
+# Rustup's cargo comes before a distribution's, as rustup sets it up, unless PATH names it already.
 export PATH := $(if $(findstring $(HOME)/.cargo/bin,$(PATH)),,$(HOME)/.cargo/bin:)$(PATH):/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEDDLED ?= $(abspath $(TARGET)/release/heddled)

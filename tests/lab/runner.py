@@ -159,7 +159,7 @@ def limit(seconds):
 
 
 def alone(function):
-    """Decorator: `make test` runs it while no other test runs, for what measures the processor or changes the machine."""
+    """Decorator: `make test` runs it alone, because it measures the processor or changes the machine."""
     function.alone = True
     return function
 

@@ -166,7 +166,7 @@ def scenario_faults_under_load(lab):
 
 @limit(300)
 def scenario_settings_without_effect(lab):
-    """What the database takes and nothing carries out: a line in the log each, once, and a finding with exit status 1."""
+    """Each setting without effect is one line in the log, once, and a finding with exit status 1."""
     sw, _, b = setup(lab)
     v = sw.vsctl
     v("set-controller", "br0", "ptcp:16653:127.0.0.1", "--", "set", "controller", "br0", "connection_mode=in-band")
@@ -194,7 +194,7 @@ def scenario_settings_without_effect(lab):
     for words in [*settings, "controller ptcp:16653:127.0.0.1: controller_rate_limit"]:
         assert any(f["rule"] == "setting without effect" and words in f["evidence"] for f in found), (words, found)
     assert run.returncode == 1, run
-    # What is not asked for is not told.
+    # Settings that ask for nothing are not reported.
     v("set", "port", "vb", "lacp=off", "--", "set", "bridge", "br0", "stp_enable=false", "--", "set", "Open_vSwitch", ".", "other_config:smc-enable=false")
     text = sw.appctl("heddle/without-effect")
     assert not any(word in text for word in ('"lacp"', '"stp_enable"', "smc-enable")), text

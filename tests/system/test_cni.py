@@ -280,7 +280,7 @@ def scenario_garbage(lab):
 
 
 def scenario_an_older_address_plug_in(lab):
-    """One that knows neither 1.1.0 nor GC, as Debian 12's host-local: addresses come and go, and GC succeeds."""
+    """A plug-in without 1.1.0 and GC, such as Debian 12's host-local: addresses come and go, GC succeeds."""
     sw, node = start(lab)
     with open(f"{node.dir}/bin/older", "w") as file:
         file.write(f"""#!/bin/sh
@@ -303,7 +303,7 @@ printf '%s' "$conf" | sed 's/"type":"older"/"type":"host-local"/' | exec {node.d
 
 
 def scenario_rates_and_mtu_on_each_kind(lab):
-    """What a pod receives keeps to `bandwidth` on each kind; a veth pair has the bridge's MTU."""
+    """`bandwidth` limits the packets that a pod receives on each kind; a veth pair has the bridge's MTU."""
     sw, node = start(lab)
     # A device of the machine decides the bridge's MTU.
     lab.net.ip(sw.netns, "link", "add", "up0", "mtu", "1400", "type", "veth", "peer", "name", "up1", "mtu", "1400")

@@ -78,7 +78,7 @@ def scenario_stateful_firewall(lab):
 
 
 def scenario_equal_identifiers_of_echo_requests(lab):
-    """Clients that ping with one identifier are all translated to one address, each with its own; what cannot be is dropped."""
+    """Clients that ping with one identifier share one address, with identifiers of their own, or are dropped."""
     sw, a, b = pods(lab, [
         "in_port=1,ip,actions=ct(commit,zone=3,nat(src=10.1.0.201)),2",
         "in_port=2,ip,actions=ct(zone=3,nat,table=1)",

@@ -93,7 +93,7 @@ def scenario_controller_programs_the_switch(lab):
 
 
 def scenario_another_datapath_id(lab):
-    """Whoever is connected when the datapath's id changes is called again, or has to call again, and hears the new one."""
+    """Connections close when the datapath's id changes, and report the new one when they are made again."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "protocols=OpenFlow13")
     controller = listen(lab, sw)

@@ -53,7 +53,7 @@ def scenario_receive_and_captures(lab):
 
 
 def scenario_captures_begin_anew_when_something_is_configured(lab):
-    """Tests take capture files away between two steps: whatever is configured next, the files are there again."""
+    """Tests remove capture files between two steps: the next change of the configuration makes them again."""
     sw = dummy_switch(lab)
     path = f"{sw.dir}/tx.pcap"
     add(sw, "p1", 1)
@@ -150,7 +150,7 @@ def scenario_trace_layout(lab):
 
 
 def scenario_traces_with_packets_learn(lab):
-    """A trace with a packet, given or generated, learns addresses and flows, also behind `ct`; others change nothing."""
+    """Only a trace with a packet, given or generated, learns addresses and flows, also behind `ct`."""
     sw = dummy_switch(lab)
     for number in (1, 2):
         add(sw, f"p{number}", number)
@@ -191,7 +191,7 @@ def scenario_time_stops(lab):
 
 
 def ports(sw, bridge, *numbers):
-    """Dummy ports that capture what they send; returns a function that takes what a port has sent since its last call."""
+    """Dummy ports that capture sent packets. Returns a function: a port's packets since its last call."""
     for number in numbers:
         add(sw, f"p{number}", number, f"options:tx_pcap={sw.dir}/p{number}.pcap", bridge=bridge)
     taken = dict.fromkeys(numbers, 0)
@@ -209,7 +209,7 @@ def patch(sw, ours, theirs):
 
 
 def scenario_clones_keep_to_themselves(lab):
-    """What a resubmit within a clone, a bucket or the bridge behind a patch port does to a packet stays there."""
+    """A resubmit within a clone, a bucket or a bridge behind a patch port leaves the packet as it was."""
     sw = dummy_switch(lab)
     take = ports(sw, "br0", 1, 2, 3)
     sw.appctl("time/stop")
@@ -249,7 +249,7 @@ def scenario_clones_keep_to_themselves(lab):
 
 
 def scenario_an_output_to_a_tunnel_is_cut(lab):
-    """`output(port=TUNNEL,max_len=N)` cuts what goes into the tunnel, and nothing else."""
+    """`output(port=TUNNEL,max_len=N)` cuts the packet in the tunnel, and no other copy."""
     # Without `override`, which would make the tunnel's port a dummy.
     sw = lab.switch("--enable-dummy", "--disable-system-route", netns=False)
     for bridge in ("br0", "br1"):
@@ -275,7 +275,7 @@ def scenario_an_output_to_a_tunnel_is_cut(lab):
 
 
 def scenario_packet_outs(lab):
-    """A packet-out goes through patch ports and connection tracking; one whose translation fails gets an error."""
+    """A packet-out goes through patch ports and `ct`; if its translation fails it gets an error."""
     sw = dummy_switch(lab)
     take = ports(sw, "br0", 1)
     sw.vsctl("add-br", "br1", "--", "set", "bridge", "br1", "datapath_type=dummy", "fail_mode=secure")
@@ -314,7 +314,7 @@ def scenario_neighbour_discovery_is_answered(lab):
     assert answer == [message(136, 0xe0000000, 2, "02:00:00:00:00:fe")], answer[0].hex()
     shown = sw.appctl("dpctl/dump-flows")
     assert "set(nd_ext(nd_reserved=0xe0000000" in shown and "nd_options_type=2" in shown, shown
-    # What a flow looks at is shown.
+    # Dumps show the field that a flow looks at.
     sw.ofctl("add-flow", "br0", "priority=40000,icmp6,icmp_type=135,nd_target=fe80::2,actions=drop")
     sw.appctl("netdev-dummy/receive", "p1", message(135, 0, 1, A).hex())
     wait_for("the target", lambda: "nd(target=fe80::2)" in sw.appctl("dpctl/dump-flows"))
@@ -348,7 +348,7 @@ def scenario_what_was_learned_last_counts(lab):
 
 
 def scenario_learned_flows_go_with_their_rule(lab):
-    """A bundle that replaces a rule by one of equal cookie: what the old one has learned goes."""
+    """A bundle that replaces a rule by one of equal cookie deletes the flows that the old one has learned."""
     sw = dummy_switch(lab)
     ports(sw, "br0", 1, 2)
 

@@ -68,7 +68,7 @@ def namespaces():
 
 @limit(500)
 def scenario_the_demo_fits(lab):
-    """All of it: no step is long, lines fit into 100 columns, commands can be copied whole, the dropped packet is found by its name."""
+    """The whole demo: short steps, lines of 100 columns, whole commands, the drop by its name."""
     done = run("demo/demo.sh", HEDDLED=os.path.abspath(daemon_path()), HEDDLE=heddle_path())
     lab.trace.note(done.stdout + done.stderr)
     assert done.returncode == 0, done.stdout[-2000:]
@@ -88,7 +88,7 @@ def scenario_the_demo_fits(lab):
 
 @limit(600)
 def scenario_the_demo_kept(lab):
-    """KEEP=1: what it says to try next works in another shell as it is printed, and its way to stop leaves nothing."""
+    """KEEP=1: the printed commands work in another shell, and the printed way to stop leaves nothing."""
     done = run("demo/demo.sh", HEDDLED=os.path.abspath(daemon_path()), HEDDLE=heddle_path(), KEEP="1")
     rundir = re.search(r"^    \. (/tmp/heddle-demo-\w+)/env$", done.stdout, re.MULTILINE)
     lab.trace.note(done.stdout[-3000:] + done.stderr)

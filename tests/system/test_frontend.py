@@ -139,7 +139,7 @@ def resident(sw):
 
 @limit(200)
 def scenario_memory_that_nobody_wrote_to(lab):
-    """A peer shares an empty file and transmits all of it: its queue stops by name, the switch is charged little, others go on."""
+    """A peer transmits all of an empty file: its queue stops, others continue, the switch is charged little."""
     sw = switch(lab)
     pings = neighbours(lab, sw)
     size, limit_kb = 1 << 30, 64 << 10

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a `system` port brings in is the switch's alone: the host's own stack gets nothing of it, whatever runs."""
+"""Only the switch gets packets that a `system` port receives, and never the host's own stack."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ PRIORITY = "18501"
 
 
 def port_of_a_pod(lab, *config, **kw):
-    """q0 is a port of brq with the bridge's address; its other end is q1 of a pod, which knows the host by heart."""
+    """q0 is a port of brq with the bridge's address; its peer q1 is in a pod with a fixed neighbour entry."""
     sw = lab.switch(**kw)
     if config:
         sw.vsctl("set", "open_vswitch", ".", *config)
@@ -45,7 +45,7 @@ def forbid(sw):
 
 
 def hears(lab, sw, ns):
-    """What of the host answers the pod."""
+    """The services of the host that answer the pod."""
     heard = []
     out = lab.net.run(ns, "ping", "-n", "-c", "3", "-i", "0.1", "-W", "1", HOST, check=False)
     if " 0 received" not in out:
@@ -77,17 +77,17 @@ def filters(lab, sw, dev="q0"):
 
 
 def scenario_rules_alone_decide(lab):
-    """With a rule that drops, neither ARP nor ping nor TCP is answered; without it all are, by way of the bridge."""
+    """With a rule that drops, ARP, ping and TCP get no answer; without it the bridge's port answers all."""
     sw, ns, _ = port_of_a_pod(lab)
     sw.ofctl("add-flow", "brq", "actions=NORMAL")
     assert sorted(hears(lab, sw, ns)) == ["arp", "ping", "tcp"]
     forbid(sw)
     assert hears(lab, sw, ns) == []
     assert "heddle_host_stack" not in sw.get("interface", "q0", "status")
-    # Somebody takes the filter away: it comes back, with a line in the log.
+    # Another program removes the filter: the switch installs it again, with a line in the log.
     lab.net.run(sw.netns, "tc", "qdisc", "del", "dev", "q0", "clsact")
     wait_for("the filter to be there again", lambda: filters(lab, sw) == 1, 20)
-    assert "somebody took the filter off" in sw.log()
+    assert "the filter that keeps packets from the host's stack was gone" in sw.log()
     assert hears(lab, sw, ns) == []
     sw.vsctl("del-port", "q0")
     assert filters(lab, sw) == 0
@@ -194,7 +194,7 @@ def scenario_vlan_device_on_top_with_offload(lab):
 
 
 def scenario_nftables_where_the_classifier_has_no_place(lab):
-    """Somebody's filter has the place: nftables does the same, through a restart, and goes with the port."""
+    """Another program's filter has the place: nftables serves, through a restart, until the port goes."""
     sw, ns, _ = port_of_a_pod(lab)
     sw.vsctl("del-port", "q0")
     if "refused" in lab.net.run(sw.netns, "sh", "-c", "nft list tables || echo refused", check=False):
@@ -238,7 +238,7 @@ def scenario_one_loud_line_where_neither_can_be_had(lab):
     lab.net.ping(ns, HOST)
     status = sw.wait_column("interface", "q0", "status", lambda text: "heddle_host_stack" in text)
     assert "gets a copy of what comes in: tc: " in status, status
-    assert sw.log().count("ALSO GETS WHAT COMES IN") == 1
+    assert sw.log().count("gets a copy of every packet that this port receives") == 1
     # The other filter goes: ours takes its place.
     lab.net.run(sw.netns, "tc", "filter", "del", "dev", "q0", "ingress", "prio", PRIORITY)
     sw.wait_column("interface", "q0", "status", lambda text: "heddle_host_stack" not in text)

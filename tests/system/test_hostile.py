@@ -175,7 +175,7 @@ def knock(path, words, end):
 
 @limit(180)
 def scenario_a_flood_of_connections(lab):
-    """Callers that come and go at each kind of socket: others are served right after, and descriptors are back."""
+    """Callers that come and go at each kind of socket: others are served, no descriptor is lost."""
     sw = few_descriptors(lab, 600)
     sw.vsctl("set-controller", "br0", "punix:br0.passive", "--", "set", "open_vswitch", ".", "other_config:heddle-metrics=unix:metrics.sock")
     wait_for("the sockets", lambda: all(os.path.exists(f"{sw.dir}/{name}") for name in ("br0.mgmt", "br0.passive", "metrics.sock")))
@@ -203,7 +203,7 @@ def scenario_a_flood_of_connections(lab):
         held.append(sock)
     sw.vsctl("add-port", "br0", "late", "--", "set", "interface", "late", "type=internal")
     assert sw.get("interface", "late", "error") == "[]" and sw.appctl("version"), sw.get("interface", "late", "error")
-    # Those that say no HELLO make room.
+    # Connections without a HELLO make room.
     wait_for("a place", lambda: "capabilities" in sw.ofctl("show", "br0", check=False), 30)
     for sock in held:
         sock.close()

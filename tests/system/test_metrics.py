@@ -63,7 +63,7 @@ def parse(text):
             assert kind in ("HELP", "TYPE", "UNIT"), line
             assert not family["lines"], f"{name} comes twice"
             if kind == "TYPE":
-                # Of the types that OpenMetrics and the older text format both know, which promtool reads.
+                # Types that OpenMetrics and the older text format, which promtool reads, both know.
                 assert rest in ("counter", "gauge", "histogram", "summary"), line
                 family["type"] = rest
             continue

@@ -332,7 +332,7 @@ JUDGED = """
 
 
 def scenario_flow_mods_are_judged_as_by_open_vswitch(lab):
-    """What Open vSwitch accepts is accepted, and what it refuses is refused with the same error."""
+    """Heddle accepts the commands that Open vSwitch accepts, and refuses the others with the same error."""
     if not os.access(REFERENCE, os.X_OK):
         raise Skip("no ovs-vswitchd on this machine")
     both = [lab.switch("--enable-dummy", binary=binary) for binary in (None, REFERENCE)]
@@ -379,7 +379,7 @@ def scenario_a_meter_of_packet_ins_that_is_not_there(lab):
 
 
 def scenario_packet_ins_are_whole(lab):
-    """Nothing is buffered, so no length cuts a packet on its way to a controller."""
+    """The switch buffers no packets, so no length cuts a packet for a controller."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "fail_mode=secure")
     lab.veth_pod(sw, "a")

@@ -175,7 +175,7 @@ def scenario_cni(lab):
 
 
 def scenario_kubernetes(lab):
-    """What the containers of deploy/kubernetes do to a node, and two pods on its second network, whose addresses are given."""
+    """The commands of deploy/kubernetes, and two pods on the second network with given addresses."""
     def text(name):
         with open(f"{ROOT}/deploy/kubernetes/{name}.yaml") as file:
             return file.read()
@@ -191,7 +191,7 @@ def scenario_kubernetes(lab):
                    "ip addr add 10.42.0.100/24 dev eth1 && ip link set eth1 up",
                    "ip -n switch-of-wire addr add 10.42.0.1/24 dev far && ip -n switch-of-wire link set far mtu 9000 up",
                    f"mkdir -p /opt/cni/bin /etc/cni/net.d /run/config && cp {cni.reference()}/* /opt/cni/bin/; cp target/release/heddle-cni /usr/bin/")
-    # As the DaemonSet says it, but for what runs on: the database, and the switch.
+    # The DaemonSet's commands, except the two that keep running: the database and the switch.
     made.run(script("switch", "database"))
     words = re.search(r'"ovsdb-server", .*?\]', text("switch"), re.DOTALL)[0].rstrip("]")
     server = " ".join(json.loads(f"[{words}]"))

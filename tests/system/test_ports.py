@@ -64,7 +64,7 @@ def scenario_statistics_follow_the_traffic(lab):
     wait_for("50 received in the database", lambda: counted("va", "rx_packets") >= 50)
     wait_for("50 sent in the database", lambda: counted("vb", "tx_packets") >= 50)
     assert counted("va", "rx_bytes") >= 50 * 100
-    # What only the device counts.
+    # Counters that only the device has.
     sw.vsctl("add-port", "br0", "i0", "--", "set", "interface", "i0", "type=internal")
     for port in ("va", "i0"):
         text = sw.wait_column("interface", port, "statistics", lambda value: "collisions=" in value)

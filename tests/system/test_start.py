@@ -54,7 +54,7 @@ def scenario_symlink_named_ovs_vswitchd(lab):
 
 
 def scenario_ovs_ctl_locks_what_is_used(lab):
-    """`ovs-ctl` starts the daemon with --mlockall: it is ready at once, and what is locked is what is used."""
+    """`ovs-ctl` starts the daemon with --mlockall: it is ready at once, and only used pages are locked."""
     script = "/usr/share/openvswitch/scripts/ovs-ctl"
     if not os.access(script, os.X_OK):
         raise Skip("no ovs-ctl on this machine")
@@ -65,7 +65,7 @@ def scenario_ovs_ctl_locks_what_is_used(lab):
     os.mkdir(path)
     os.symlink(os.path.realpath(sw.binary), f"{path}/ovs-vswitchd")
     os.symlink("/usr/bin/true", f"{path}/modprobe")
-    # Where the script looks for the database server.
+    # The script looks for the database server here.
     os.symlink("ovsdb-server.ctl", f"{sw.dir}/ovsdb-server.{read_pid(f'{sw.dir}/ovsdb-server.pid')}.ctl")
     sw.run("ip", "netns", "exec", sw.netns, script, "--no-ovsdb-server", "--no-monitor", "--no-record-hostname",
            "--system-id=random", "start", env={"PATH": f"{path}:{os.environ['PATH']}"})
@@ -217,7 +217,7 @@ def scenario_what_a_killed_daemon_left_is_removed(lab):
 
 
 def scenario_sockets_of_ports_that_went_meanwhile(lab):
-    """What a killed daemon left of bridges and ports that the next one has no more; other programs' sockets stay."""
+    """A killed daemon's sockets of removed bridges and ports are deleted; other programs' sockets stay."""
     sw = lab.switch()
     lab.bridge(sw)
     lab.bridge(sw, "br1")

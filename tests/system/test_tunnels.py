@@ -389,7 +389,7 @@ def layer_3(lab, kind, v6, **options):
 
 @limit(240)
 def scenario_segment_routing(lab):
-    """The tables of the underlay's bridge see what is behind the routing header, both ways: IPv4 (4) or IPv6 (41)."""
+    """The tables of the underlay's bridge see the protocol behind the routing header, both ways: 4 or 41."""
     switches, _ = layer_3(lab, "srv6", True)
     for sw in switches:
         sw.ofctl("add-flow", "br-ex", "priority=9,ipv6,nw_proto=4,actions=NORMAL")
@@ -469,7 +469,7 @@ def scenario_no_route(lab):
 
 @limit(240)
 def scenario_encryption_that_is_not_there(lab):
-    """A tunnel that asks for encryption is refused with a reason, and sends nothing until the operator allows clear text."""
+    """A tunnel that asks for encryption is refused until the operator allows clear text."""
     (one, two), (a, b) = nodes(lab, "geneve")
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
     error = lambda: one.vsctl("get", "interface", "tun0", "error")

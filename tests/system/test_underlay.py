@@ -281,7 +281,7 @@ def scenario_neighbours_are_asked_for(lab):
 
 
 def scenario_several_neighbours_are_asked_for_at_once(lab):
-    """One packet to three tunnels whose other ends nobody knows: three requests at once, each time."""
+    """One packet to three tunnels with unknown neighbours: three requests at once, each time."""
     sw, peer = host(lab)
     lab.net.run(peer, "sh", "-c", "echo 8 > /proc/sys/net/ipv4/conf/eth0/arp_ignore")
     lab.bridge(sw, "br-int", "fail_mode=secure")
@@ -315,7 +315,7 @@ def scenario_several_neighbours_are_asked_for_at_once(lab):
 
 
 def scenario_an_announcement_to_all_nodes_moves_a_neighbour(lab):
-    """An unsolicited neighbour advertisement with override moves who is known; it makes nobody known, and needs the flag."""
+    """An unsolicited neighbour advertisement with override updates a known neighbour, and adds no new one."""
     sw = lab.switch()
     lab.bridge(sw)
     lab.net.run(sw.netns, "sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/br0/disable_ipv6")

@@ -175,7 +175,7 @@ class Trains(Front):
 
 
 def scenario_longest_packets(lab):
-    """Trains longer than any honest one: a stand-in for a guest drops what it cannot take, and goes on."""
+    """GSO packets longer than any valid one: the stand-in for a guest drops them and continues."""
     sw = switch(lab)
     a, b = client_port(lab, sw, "a", "10.1.0.1/24"), client_port(lab, sw, "b", "10.1.0.2/24")
     plain = client_port(lab, sw, "c", "10.1.0.3/24", args=("--mergeable", "off"))

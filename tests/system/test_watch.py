@@ -94,7 +94,7 @@ def scenario_on_its_way_to(lab):
     assert (one["to"], one["bridge"]) == ("br0", "br0") and one["rule"], one
     plain = heddle(sw, "drops", "--port", "red0").stdout.decode()
     assert "  to      br0, whose device is down" in plain and "DROPPED OF WHAT CAME IN BY red0" in plain, plain
-    # Of all ports, such ordinary copies are a line, unless they are asked for.
+    # Without --port, these ordinary copies are one line, unless --all asks for them.
     plain = heddle(sw, "drops").stdout.decode()
     assert "copies for bridges' own devices that are down" in plain and "whose device is down" not in plain, plain
     assert "whose device is down" in heddle(sw, "drops", "--all").stdout.decode()

@@ -185,7 +185,7 @@ impl Undo<'_> {
     }
 }
 
-/// Fails where the kernel has no discipline by which the switch limits what a veth's pod receives. The
+/// Fails if the kernel lacks the discipline with which the switch limits the packets to a veth's pod. The
 /// switch makes its own in place of the one that is tried here.
 fn can_limit(host: &NetConfig, name: &str) -> Result<(), Failure> {
     let Some(device) = host.device(name).map_err(|e| kernel(name, &e))? else {
@@ -196,7 +196,7 @@ fn can_limit(host: &NetConfig, name: &str) -> Result<(), Failure> {
         Err(e) => fail(
             Code::NoKind,
             format!(
-                "bandwidth: the kernel cannot limit what a veth's pod receives ({}); kinds internal and vduse can",
+                "bandwidth: the kernel cannot limit kind veth ({}): use kind internal or vduse",
                 heddle_sys::errno_text(&e)
             ),
         ),

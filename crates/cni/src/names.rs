@@ -38,7 +38,7 @@ fn is_socket_path(path: &str) -> bool {
     dir_of(path, &with_given(&SOCKET_DIRS)).is_some()
 }
 
-/// Whether a database is one of this machine, in a place that tenants do not write.
+/// Whether a database is on this machine, behind a socket that tenants cannot make.
 fn is_own_database(text: &str) -> bool {
     match text.split_once(':') {
         Some(("unix", path)) => is_socket_path(path),
@@ -61,11 +61,16 @@ fn outside<T>(key: &str, value: &str, own: &[&str]) -> Result<T, Failure> {
     )
 }
 
-/// Refuses a configuration with a name that leads elsewhere.
+/// Refuses a configuration with a name that leads out of the allowed directories.
 pub(crate) fn check(conf: &Conf) -> Result<(), Failure> {
     let own = &conf.own;
     if let Some(bridge) = own.bridge.as_deref().filter(|b| !is_device(b)) {
-        return fail(Code::Conf, format!("bridge {bridge:?} is not a name of a bridge"));
+        return fail(
+            Code::Conf,
+            format!(
+                "bridge {bridge:?} is not a name of a bridge (15 characters at most, no blank, /, : or %)"
+            ),
+        );
     }
     conf.ipam()?;
     match conf.raw.get("delegate") {
@@ -89,7 +94,7 @@ pub(crate) fn check(conf: &Conf) -> Result<(), Failure> {
         _ if is_own_database(database) => Ok(()),
         _ => fail(
             Code::Conf,
-            format!("database {database:?} is not unix:PATH or tcp:HOST:PORT with an address of loopback"),
+            format!("database {database:?}: expected unix:PATH, or tcp:HOST:PORT with a loopback address"),
         ),
     }
 }
@@ -99,7 +104,10 @@ pub(crate) fn program(key: &str, kind: &str) -> Result<(), Failure> {
     if is_plain(kind) {
         return Ok(());
     }
-    fail(Code::Conf, format!("{key} {kind:?} is not a name of a plug-in"))
+    fail(
+        Code::Conf,
+        format!("{key} {kind:?} is not a name of a plug-in: use the name of a file in CNI_PATH"),
+    )
 }
 
 #[cfg(test)]

@@ -263,8 +263,8 @@ pub(crate) fn is_error(kind: u8, ipv6: bool) -> bool {
     }
 }
 
-/// A quoted packet: where its transport header begins, and its tuple. A first fragment has that header, and
-/// routers quote such ones (RFC 1191); later ones do not.
+/// Offset of a quoted packet's transport header, and its tuple. Routers also quote first fragments (RFC
+/// 1191), which have that header; later fragments have none.
 pub(crate) fn quoted(ipv6: bool, bytes: &[u8]) -> Option<(usize, Tuple)> {
     let (at, tuple) = if ipv6 {
         let (ip, _) = split::<Ipv6>(bytes)?;
@@ -312,8 +312,8 @@ fn is_extension(proto: u8) -> bool {
 /// Extension headers that a packet may have at most.
 const MAX_EXTENSIONS: usize = 8;
 
-/// Where the transport header begins behind an IPv6 header, and its protocol. `None`: cut off, or a later
-/// fragment.
+/// Offset of the transport header behind an IPv6 header, and its protocol. `None`: the packet is cut off, or
+/// a later fragment.
 pub(crate) fn behind_extensions(bytes: &[u8], mut next: u8) -> Option<(usize, u8)> {
     let mut at = Ipv6::LEN;
     for _ in 0..MAX_EXTENSIONS {

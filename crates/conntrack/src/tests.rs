@@ -273,7 +273,7 @@ fn identifiers_of_echo_requests_are_translated_and_back() {
     assert!(ids.contains(&500));
 }
 
-/// Whatever refuses the connection: a packet that was to be translated does not go on as it came.
+/// A packet that was to be translated is never forwarded untranslated, whatever refuses its connection.
 #[test]
 fn what_was_to_be_translated_is_never_passed_on_as_it_came() {
     let ct = tracker();
@@ -282,10 +282,10 @@ fn what_was_to_be_translated_is_never_passed_on_as_it_came() {
     assert!(!run(&ct, 1, &udp((A, 1), (B, 1)), &action).verdict.untranslated);
     let v = run(&ct, 1, &udp((A, 2), (B, 1)), &action);
     assert!(v.verdict.events.has(Event::Full) && v.verdict.untranslated);
-    // A connection without translation is refused and its packet goes on.
+    // A connection without translation is refused and its packet continues.
     let v = run(&ct, 1, &udp((A, 3), (B, 1)), &commit(2));
     assert!(v.verdict.events.has(Event::Full) && !v.verdict.untranslated);
-    // An invalid packet is the pipeline's to judge.
+    // The pipeline decides about an invalid packet.
     let v = run(&ct, 1, &tcp((A, 4), (B, 1), SYN | FIN, 1, 0, 0), &action);
     assert!(v.state == INV | TRK && !v.verdict.untranslated);
     // A protocol without ports has its address alone.

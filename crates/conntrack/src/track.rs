@@ -99,7 +99,7 @@ pub struct Verdict {
     /// Its connection may announce others: [`Conntrack::control`] is to be asked.
     pub control: Option<Control>,
     /// What is worth counting. [`Event::NatExhausted`] and the other refusals of new connections: the
-    /// connection was not kept, and the packet goes on as `+new`, unless it is [`Verdict::untranslated`].
+    /// connection was not kept, and the packet continues as `+new`, unless it is [`Verdict::untranslated`].
     pub events: Events,
     /// The packet was to begin a translated connection, which was not kept: it is to be dropped.
     pub untranslated: bool,
@@ -783,7 +783,7 @@ impl Conntrack {
     }
 }
 
-/// Whether a connection that begins is to be translated; `expected`: another one has announced it.
+/// Whether a new connection is to be translated; `expected`: another connection has announced it.
 fn translates(action: &CtAction, expected: bool) -> bool {
     (action.commit || action.force)
         && action

@@ -109,7 +109,7 @@ impl Args {
         })
     }
 
-    /// What is said, and whether something is wrong.
+    /// The report, and whether it names a fault.
     fn look(&self) -> Result<(String, bool)> {
         let named = self
             .rundir

@@ -52,7 +52,7 @@ struct Example {
     port: String,
     /// The port that it was to leave by.
     to: Option<String>,
-    /// That is a bridge's own.
+    /// Whether the output is a bridge's own port.
     #[serde(default)]
     to_bridge: bool,
     packets: u64,
@@ -73,7 +73,7 @@ impl Example {
         self.reason.ends_with("_tx_down")
     }
 
-    /// A copy of what is flooded, for the device of a bridge that has no address: ordinary.
+    /// A copy of a flooded packet for a bridge's own device that has no address: an ordinary drop.
     fn is_ordinary(&self) -> bool {
         self.to_bridge && self.is_for_a_device_that_is_down()
     }
@@ -114,7 +114,7 @@ impl Args {
         }
     }
 
-    /// With a port named, all that is known of it is wanted.
+    /// An operator who names a port wants all that is known of it.
     fn shows_all(&self) -> bool {
         self.all || self.port.is_some()
     }

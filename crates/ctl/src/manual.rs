@@ -110,19 +110,19 @@ fn examples(page: &str) -> String {
     text
 }
 
-/// The plug-in's command line. It is told by variables what to do.
+/// The plug-in's command line. Environment variables say what it does.
 fn cni() -> Command {
     Command::new("heddle-cni")
         .version(env!("CARGO_PKG_VERSION"))
         .about("gives pods a port of a bridge, as a plug-in of the Container Network Interface")
         .long_about(
-            "A container runtime runs heddle-cni for each pod that comes or goes, with the variables CNI_COMMAND, \
-             CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_ARGS and CNI_PATH, and a network's configuration at \
-             standard input. It is a client of the Open_vSwitch database alone.",
+            "A container runtime runs heddle-cni for each pod that comes or goes, with the variables \
+             CNI_COMMAND, CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_ARGS and CNI_PATH, and a network's \
+             configuration at standard input. It is a client of the Open_vSwitch database alone.",
         )
         .after_long_help(
-            "HEDDLE_CNI_DIRS names further directories, separated by colons, below which sockets, log files and the \
-             database's socket of a configuration may lie.",
+            "HEDDLE_CNI_DIRS names further directories, separated by colons. Sockets, log files and the database's \
+             socket of a configuration may be below them.",
         )
         .disable_help_subcommand(true)
         .subcommand(

@@ -16,7 +16,7 @@ impl fmt::Display for Enough {
 
 impl std::error::Error for Enough {}
 
-/// Something is wrong, and has been said on standard output. The program ends with status 1.
+/// Faults that standard output has named. The program ends with status 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults;
 

@@ -104,7 +104,7 @@ pub enum Action {
         /// Target link-layer address.
         tll: Masked<[u8; 6]>,
     },
-    /// Rewrite what neighbour discovery has besides (the ICMPv6 checksum follows).
+    /// Rewrite the other fields of neighbour discovery (the ICMPv6 checksum is updated).
     SetNdExt {
         /// The four bytes before the target: flags of advertisements.
         reserved: Masked<u32>,

@@ -92,7 +92,7 @@ kinds! {
     FragmentTimeout = "datapath_drop_fragment_timeout",
     /// A fragment that waited to be tracked and made room for others.
     FragmentEvicted = "datapath_drop_fragment_evicted",
-    /// Was to begin a translated connection, which the tracker did not keep.
+    /// The packet was to begin a translated connection, which the tracker refused.
     Untranslated = "datapath_drop_nat_untranslated",
     /// Recirculated too often.
     Recirc = "datapath_drop_recirc_error",

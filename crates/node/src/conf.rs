@@ -102,10 +102,16 @@ impl Conf {
             .flat_map(|b| [&b.name, &b.nic])
             .chain(conf.nic.iter().map(|n| &n.name));
         for name in devices {
-            ensure!(is_device(name), "{name:?} is not a name of a device");
+            ensure!(
+                is_device(name),
+                "{name:?} is not a name of a device (15 characters at most, no blank, /, : or %)"
+            );
         }
         for module in &conf.modules {
-            ensure!(is_plain(module), "{module:?} is not a name of a module");
+            ensure!(
+                is_plain(module),
+                "{module:?} is not a name of a module (letters, digits, _ . -)"
+            );
         }
         if let Some(path) = conf.database.strip_prefix("unix:") {
             ensure!(is_absolute(path), "database {path:?} is not an absolute path");

@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(hits(&[1, 999]), None);
     }
 
-    /// As Open vSwitch 3.5 has them.
+    /// The shares are those of Open vSwitch 3.5.
     #[test]
     fn equal_buckets_get_nearly_equal_shares() {
         for (n, values, most, least) in [

@@ -22,7 +22,7 @@ pub struct Underlay {
     pub routes: Routes,
     /// Ethernet addresses of those to whom they go.
     pub neighbours: Neighbours,
-    /// The control thread that sends requests, and does what else workers leave to one.
+    /// The control thread that sends requests and does other work for the workers.
     pub(crate) settler: Wakeup,
     /// UDP source ports of outer packets: the least in the upper half, the greatest in the lower.
     source_ports: AtomicU32,

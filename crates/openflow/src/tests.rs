@@ -47,7 +47,7 @@ fn instructions_over(version: Version, m: Match, applied: Vec<Action>) -> Vec<In
     }
 }
 
-/// What is an action of 1.5 is an instruction of 1.3 and 1.4; earlier versions have no meters.
+/// A meter is an action in 1.5 and an instruction in 1.3 and 1.4; earlier versions have no meters.
 #[test]
 fn a_meter_among_actions_is_said_in_each_version_that_has_meters() {
     let output = Action::Output {

@@ -1,5 +1,5 @@
-//! What a port may send, where no queueing discipline of the kernel stands between the switch and the
-//! receiver: taps and virtio devices. The switch itself drops what is above the rate of `Port.qos`.
+//! Rate limits of ports without a queueing discipline of the kernel between the switch and the receiver: taps
+//! and virtio devices. The switch itself drops packets above the rate of `Port.qos`.
 //!
 //! Costs: one relaxed load a burst for ports without a limit; one reading of the clock a burst for others.
 
@@ -11,11 +11,11 @@ use heddle_sync::{Published, TokenBucket};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The type whose `max-rate` is obeyed.
+/// The type of QoS whose `max-rate` applies.
 const HTB: &str = "linux-htb";
-/// What may come at once where the configuration names nothing, bits: as of `ingress_policing_burst`.
+/// Burst of a configuration that names none, bits: the default of `ingress_policing_burst`.
 const DEFAULT_BURST_BITS: u64 = 8_000_000;
-/// A bucket holds a train of segments at least, or none would ever pass, bits.
+/// Smallest bucket, bits. A smaller one would never let the largest GSO packet pass.
 const MIN_BURST_BITS: u64 = 525_000;
 
 /// Rate in bits per second and burst in bits.
@@ -43,7 +43,7 @@ impl Default for TxLimit {
     }
 }
 
-/// The rate that a configuration asks for; `None`: what it asks for is not there.
+/// The rate that a configuration asks for; `None` if it asks for something else.
 fn rate(qos: &QosConfig) -> Option<Option<Rate>> {
     if qos.kind != HTB || qos.queues.keys().any(|id| *id != 0) {
         return None;
@@ -69,10 +69,10 @@ fn rate(qos: &QosConfig) -> Option<Option<Rate>> {
 }
 
 impl TxLimit {
-    /// Obeys a row of `QoS`.
+    /// Applies a row of `QoS`.
     ///
     /// # Errors
-    /// The row asks for more than one rate.
+    /// The row asks for more than a maximum rate.
     pub(crate) fn set_qos(&self, name: &str, qos: Option<&QosConfig>) -> Result<(), PortError> {
         let qos = qos.filter(|q| !q.kind.is_empty() && q.kind != NOOP);
         let wanted = qos.map_or(Some(None), rate);
@@ -91,7 +91,7 @@ impl TxLimit {
         match wanted {
             Some(_) => Ok(()),
             None => Err(PortError::sys(
-                format!("could not set QoS of {name} (it has max-rate alone, of {HTB} or of its queue 0)"),
+                format!("could not set QoS of {name} (it obeys only max-rate of {HTB}, or of its queue 0)"),
                 std::io::ErrorKind::Unsupported.into(),
             )),
         }

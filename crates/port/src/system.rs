@@ -4,8 +4,8 @@
 //! several share the device by flow hash (fanout). Transmission uses sockets of its own that receive nothing,
 //! one for each worker that sends.
 //! The device's offloads stay as they are: its segment trains and unfinished checksums are handed on as
-//! metadata. The device's own IP stack gets nothing ([`ingress`]). What is sent goes through the device's
-//! queueing discipline: `tcpdump` on the device shows it, and what `tc` has set up there holds.
+//! metadata. The device's own IP stack gets nothing ([`ingress`]). Sent packets go through the device's
+//! queueing discipline: `tcpdump` on the device shows them, and settings made with `tc` apply.
 //!
 //! Queues that are opened while others are open (another number of them is wanted) take over from these: they
 //! are made ready behind a filter that takes nothing in, and then the old ones get such a filter and theirs
@@ -49,7 +49,7 @@ const RCVBUF: usize = 16 << 20;
 const RING: usize = 512;
 /// Send buffer of a queue: what a device may hold back.
 const SNDBUF: usize = 4 << 20;
-/// `Interface.status`: why the host's stack gets a copy of what comes in.
+/// `Interface.status`: why the host's stack gets a copy of received packets.
 const HOST_STACK_KEY: &str = "heddle_host_stack";
 
 /// A port on an existing network device.
@@ -122,20 +122,20 @@ impl SystemPort {
         Self { divert, ..self }
     }
 
-    /// Has what the device receives kept from the host's stack.
+    /// Keeps packets that the device receives from the host's stack.
     #[must_use]
     pub fn kept_by(self, filters: Option<Arc<IngressFilters>>) -> Self {
         Self { filters, ..self }
     }
 
-    /// Keeps what the device receives from the host's stack, or says why it cannot.
+    /// Keeps packets that the device receives from the host's stack, or returns why it cannot.
     fn hold(&self, state: &mut State, index: u32) {
         let Some(filters) = &self.filters else { return };
         let failed = filters.hold(&self.name, index).err();
         if let Some(why) = failed.as_ref().filter(|why| state.not_held.as_ref() != Some(why)) {
             log::warn!(
                 target: "netdev_linux",
-                "{}: THE HOST'S OWN STACK ALSO GETS WHAT COMES IN BY THIS PORT, whatever the rules say ({why})",
+                "{}: the host's own stack gets a copy of every packet that this port receives ({why})",
                 self.name
             );
         }
@@ -316,7 +316,7 @@ impl Port for SystemPort {
             state.steering.again();
             state.stale |= state.diverted.is_some();
         } else if state.not_held.is_some() && now.ifindex != 0 {
-            // The other program may have gone.
+            // The program that had the place may have gone.
             self.hold(&mut state, now.ifindex);
         }
         if let Some(filters) = &self.filters {

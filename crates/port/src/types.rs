@@ -100,11 +100,11 @@ pub trait Host {
     fn birthplace(&self) -> Option<Birthplace<'_>> {
         None
     }
-    /// Who takes what its `system` ports receive; without it, packet sockets do.
+    /// The program that takes packets of its `system` ports; without one, packet sockets take them.
     fn divert(&self) -> Option<Arc<dyn Divert>> {
         None
     }
-    /// What keeps what its `system` ports receive from the host's stack; without it, that gets a copy.
+    /// The filters that keep packets of its `system` ports from the host's stack, which else gets a copy.
     fn ingress_filters(&self) -> Option<Arc<IngressFilters>> {
         None
     }

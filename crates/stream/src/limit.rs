@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
-/// From an error of accept(2) to the next attempt.
+/// Time from an error of accept(2) to the next attempt.
 const REST: Duration = Duration::from_millis(50);
 /// Bounds of the number of slots of one kind.
 const MIN_SLOTS: u64 = 8;
@@ -31,7 +31,7 @@ pub struct Slot {
 }
 
 impl Slots {
-    /// As many slots as one of `parts` equal parts of the process's descriptors.
+    /// Slots for one of `parts` equal parts of the process's descriptors.
     pub fn part(parts: u64) -> Self {
         let limit = heddle_sys::process::descriptor_limit() / parts.max(1);
         Self::new(limit.clamp(MIN_SLOTS, MAX_SLOTS))

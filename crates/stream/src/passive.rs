@@ -89,7 +89,7 @@ const BACKLOG: i32 = 256;
 /// that is too long for a socket's address is reached through its directory's descriptor.
 ///
 /// # Errors
-/// What the system says, such as that there is a file already.
+/// The system's error, such as `AddrInUse` where there is a file already.
 pub fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

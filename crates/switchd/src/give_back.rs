@@ -1,10 +1,10 @@
 //! When memory that was freed goes back to the system.
 //!
-//! The allocator keeps what a million rules or flows took until somebody asks it not to
-//! ([`heddle_sys::memory::trim`]), which costs a walk through all that is free. So it is asked when most of
-//! many cached flows, connections, or of what waited in bundles, is gone, or when a quarter as many rules
-//! were freed as there are; and [`LATER_TICKS`] after that was first seen, because workers and revalidator
-//! let go of things later and more of them may be going.
+//! The allocator keeps the memory of a million freed rules or flows until it is trimmed
+//! ([`heddle_sys::memory::trim`]), which costs a walk through all free memory. So it is trimmed when most of
+//! many cached flows, connections or messages in bundles are gone, or when the number of freed rules is a
+//! quarter of the rules that are left. That happens [`LATER_TICKS`] after it was first seen, because workers
+//! and the revalidator free their references later.
 //!
 //! Allocators with a decay of their own decay when they are asked for something. Resident 10 s after 300,000
 //! rules were added, replaced and deleted: 73 MB with jemalloc 5.3 (without its thread, which does not
@@ -35,8 +35,8 @@ pub(crate) struct Sizes {
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct GiveBack {
-    /// Most cached flows, most that waited in bundles and most connections since memory was last given back;
-    /// rules freed by then.
+    /// Maximum numbers of cached flows, of messages in bundles and of connections since memory was last given
+    /// back; rules freed by then.
     most: [u64; 3],
     freed: u64,
     /// Ticks since it has been worth it.

@@ -110,7 +110,7 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
     vlog::start_writer()
         .map_err(|error| format!("cannot start the log writer ({})", vlog::errno_text(&error)))?;
     log_panics();
-    // Pages as they are used: tables for millions of connections are address space until then.
+    // Pages are locked when they are used: until then, tables for millions of connections are address space.
     let pages = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if options.mlockall
         && let Err(error) = mlockall(pages)
@@ -216,13 +216,13 @@ fn make_pidfile(path: &Path, options: &Options) -> Result<Pidfile, String> {
 /// The file of the run directory that lists the sockets that the daemon made.
 const SOCKETS_FILE: &str = "heddled.sockets";
 
-/// Removes sockets of ports and bridges that a daemon before this one made. Those that are needed are made
-/// anew.
+/// Removes sockets of ports and bridges that an earlier daemon made. Ports and bridges that still exist make
+/// theirs anew.
 fn remove_left_sockets() {
     match heddle_sys::left_sockets::start(&dirs::rundir().join(SOCKETS_FILE)) {
         Ok(gone) => {
             for path in gone {
-                log::info!(target: "vswitchd", "{}: removed, an earlier daemon left it", path.display());
+                log::info!(target: "vswitchd", "{}: removed an earlier daemon's socket", path.display());
             }
         }
         Err(error) => {

@@ -64,7 +64,7 @@ pub struct Switch {
     pub datapath: Arc<Datapath>,
     /// What of the flow cache is forwarded elsewhere, if that is on.
     pub(crate) offload: RwLock<Option<heddle_offload::Offload>>,
-    /// What keeps packets of `system` ports from the host's stack, once there was such a port.
+    /// Filters that keep packets of `system` ports from the host's stack, once there was a `system` port.
     pub(crate) ingress: std::sync::OnceLock<Arc<heddle_port::IngressFilters>>,
     /// Keys of connections to the database and to controllers.
     pub tls: Arc<Tls>,

@@ -1,8 +1,8 @@
 //! A thread that waits for work, and those that wake it.
 //!
 //! `std::thread::unpark` leaves one token, which any wait of that thread takes: a channel's `recv`, the end
-//! of a scope. A thread that parks until it is woken, and on its way there waits for an answer, loses what
-//! woke it meanwhile. So the work is announced by a flag of its own, and the token only ends the sleep.
+//! of a scope. A thread that waits for an answer before it parks loses a token that came meanwhile. So a flag
+//! announces the work, and the token only ends the sleep.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +22,9 @@ impl Wakeup {
         self.thread.get_or_init(std::thread::current);
     }
 
-    /// Wakes the thread, or has its next wait return at once. Waits for nobody.
+    /// Wakes the thread, or makes its next wait return at once. Never blocks.
     pub fn ring(&self) {
-        // Release, with the swap in `is_rung`: what was done before is seen by the thread that is woken.
+        // Release, with the swap in `is_rung`: the woken thread sees all writes that came before.
         self.rung.store(true, Ordering::Release);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
@@ -44,7 +44,7 @@ impl Wakeup {
         }
     }
 
-    /// As [`Wakeup::wait`], but no longer than until `end`. Returns whether it was rung.
+    /// [`Wakeup::wait`] until `end` at most. Returns whether it was rung.
     pub fn wait_until(&self, end: Instant) -> bool {
         self.register();
         loop {

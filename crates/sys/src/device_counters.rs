@@ -1,8 +1,8 @@
 //! Counters that drivers keep of the network devices in the process's own namespace: collisions, framing
 //! errors and the like, which no worker sees.
 //!
-//! One dump of all devices over rtnetlink(7) serves every port for [`MAX_AGE`]: a node has thousands of ports, and
-//! the database asks for all of them at once. Any thread may call; only one dumps at a time.
+//! One dump of all devices over rtnetlink(7) serves every port for [`MAX_AGE`]: a node has thousands of
+//! ports, and the database asks for all of them at once. Any thread may call; only one dumps at a time.
 
 use crate::netlink::Requests;
 use netlink_packet_core::NLM_F_DUMP;

@@ -9,7 +9,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Symlinks that are followed one after the other.
+/// Maximum number of symlinks that are followed one after the other.
 const MAX_LINKS: usize = 8;
 
 /// Opens `path` for appending, and makes it with `mode` where it is missing. A symlink at its end is followed
@@ -53,18 +53,18 @@ pub fn append(path: &Path, mode: u32) -> Result<File> {
 /// Opens the regular file `path` for reading. A symlink at its end is not followed.
 ///
 /// # Errors
-/// `ELOOP` for a symlink, `InvalidInput` for what is no regular file; else what open(2) says.
+/// `ELOOP` for a symlink, `InvalidInput` if it is not a regular file; else the error of open(2).
 pub fn read(path: &Path) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(open(path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
-        return Err(Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
     Ok(file)
 }
 
-/// Takes away from others the right to write to files and sockets that this process makes from now on,
-/// whatever mask it was started with.
+/// Denies other users to write to files and sockets that this process makes from now on, whatever mask it was
+/// started with.
 pub fn keep_others_out() {
     let others = Mode::WOTH;
     let given = rustix::process::umask(others);

@@ -1,14 +1,14 @@
-//! Classifiers at the ingress of network devices (tc-bpf(8), clsact): what a device receives is kept from the
-//! host's own stack, after packet sockets have had their copy.
+//! Classifiers at the ingress of network devices (tc-bpf(8), clsact). They keep the packets that a device
+//! receives from the host's own stack, after packet sockets have had their copy.
 //!
 //! **Two filters.** [`Ingress::hold`] puts one after all others that this switch has: it takes every frame
-//! but those of a VLAN, which the kernel gives to a VLAN device or to nobody. [`Ingress::pass`] puts one
-//! before them, which lets the frames of some VLANs through to their devices.
+//! but those of a VLAN, which the kernel gives to a VLAN device or drops. [`Ingress::pass`] puts one before
+//! them, which lets the frames of some VLANs through to their devices.
 //!
 //! **Classic BPF.** Neither needs a map, so both are classic programs, which the kernel takes with
 //! `CAP_NET_ADMIN` alone: also where bpf(2) is forbidden.
 //!
-//! **Whose it is.** The first instruction loads the owner's number, which a dump shows. The filter has one
+//! **Owner.** The first instruction loads the owner's number, which a dump shows. The filter has one
 //! place at a device: an owner that comes later replaces it.
 
 use crate::netlink::Requests;
@@ -29,7 +29,7 @@ const PASS_PRIORITY: u16 = 0x4843;
 const HOLD_PRIORITY: u16 = 0x4845;
 const HANDLE: u32 = 1;
 const ETH_P_ALL: u16 = 3;
-/// The qdisc, and its class of what comes in.
+/// The qdisc, and its class of received packets.
 const CLSACT: TcHandle = TcHandle {
     major: 0xffff,
     minor: 0xfff1,
@@ -40,8 +40,8 @@ const CLSACT_INGRESS: TcHandle = TcHandle {
 };
 const TCA_BPF_OPS_LEN: u16 = 4;
 const TCA_BPF_OPS: u16 = 5;
-/// Most VLANs that a filter can let through: a jump in a classic program goes over 255 instructions, so each
-/// VLAN has a jump and a return, and the kernel takes 4,096 instructions.
+/// Maximum number of VLANs that a filter can let through: a jump in a classic program goes over 255
+/// instructions, so each VLAN has a jump and a return, and the kernel takes 4,096 instructions.
 const MAX_VLANS: usize = 2_000;
 
 /// Verdicts of a classifier (linux/pkt_cls.h).
@@ -77,7 +77,7 @@ pub struct Vlan {
 pub struct VlanDevice {
     /// Index of the device that it is on top of.
     pub lower: u32,
-    /// Its VLAN.
+    /// The VLAN whose frames the device gets.
     pub vlan: Vlan,
 }
 
@@ -91,7 +91,7 @@ pub struct Ingress {
 /// An instruction: code, jumps if true and if not, value.
 type Op = (u16, u8, u8, u32);
 
-/// Takes all but what has a VLAN id.
+/// Takes all frames without a VLAN id.
 fn hold_program(owner: u32) -> Vec<Op> {
     vec![
         (LD_IMM, 0, 0, owner),
@@ -234,7 +234,7 @@ impl Ingress {
         }
     }
 
-    /// Whose filter a device has, if it has one.
+    /// The owner of the device's filter, if it has one.
     fn holder(&self, ifindex: u32) -> Option<u32> {
         let mut holder = None;
         let request = GetTrafficFilter(filter(ifindex, HOLD_PRIORITY));
@@ -246,8 +246,8 @@ impl Ingress {
         asked.ok().and(holder)
     }
 
-    /// From now on, what the device receives comes to packet sockets and not to the host's stack, also when
-    /// this process has ended. A filter that is there stays there, and is this owner's afterwards.
+    /// Keeps packets that the device receives from the host's stack, also when this process has ended; packet
+    /// sockets get them. This owner's filter is kept if it is there; another owner's is replaced.
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_ADMIN`, `NotFound` of a kernel without such classifiers, `EINVAL`
@@ -266,7 +266,7 @@ impl Ingress {
     /// Puts the filter back to a device that has none any more. `true`: it had none.
     ///
     /// # Errors
-    /// As for [`Ingress::hold`].
+    /// The errors of [`Ingress::hold`].
     pub fn hold_again(&self, ifindex: u32) -> io::Result<bool> {
         match self.put(ifindex, HOLD_PRIORITY, &hold_program(self.owner), NLM_F_EXCL) {
             Err(e) if is(&e, rustix::io::Errno::EXIST) => Ok(false),
@@ -277,7 +277,7 @@ impl Ingress {
     /// Lets the frames of `vlans` through to the host's stack before any other filter of this switch.
     ///
     /// # Errors
-    /// As for [`Ingress::hold`].
+    /// The errors of [`Ingress::hold`].
     pub fn pass(&self, ifindex: u32, vlans: &[Vlan]) -> io::Result<()> {
         if vlans.is_empty() {
             return self.remove(ifindex, PASS_PRIORITY);
@@ -300,7 +300,7 @@ impl Ingress {
     /// The devices that the owner holds.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn held(&self) -> io::Result<Vec<u32>> {
         let mut devices: Vec<u32> = Vec::new();
         let all = message(0, TcHandle::UNSPEC, TcHandle::UNSPEC);
@@ -319,7 +319,7 @@ impl Ingress {
     /// The VLAN devices of the network namespace that are on top of devices there.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn vlan_devices(&self) -> io::Result<Vec<VlanDevice>> {
         let mut found = Vec::new();
         let mut request = LinkMessage::default();
@@ -413,7 +413,7 @@ mod tests {
             ours.release(index).unwrap();
             ours.release(index).unwrap();
             let after = shown();
-            // Somebody takes the qdisc away, or put filters of another protocol at the place.
+            // Another program removes the qdisc, or puts a filter of another protocol at the place.
             ours.hold(index).unwrap();
             run("tc qdisc del dev h0 clsact");
             assert!(ours.hold_again(index).unwrap());

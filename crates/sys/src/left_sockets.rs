@@ -1,7 +1,7 @@
 //! Sockets in the file system that an earlier process made and left behind.
 //!
-//! **Problem.** A process that is killed leaves the files of its sockets. The next one replaces those that it
-//! needs again; the others, of ports and bridges that went meanwhile, would stay for ever.
+//! **Problem.** A process that is killed leaves the files of its sockets. The next one replaces the files
+//! that it needs. Files of ports and bridges that were removed meanwhile would stay for ever.
 //!
 //! **How.** A process notes each socket that it makes in a file of its run directory: device, inode, path.
 //! The next one removes those that are still the same file and that no process listens at.
@@ -13,18 +13,18 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Size of the notes from which on those of files that are gone are left out, bytes.
+/// Size of the notes, bytes, above which notes of removed files are dropped.
 const TIDY_BYTES: u64 = 64 << 10;
-/// Notes of an earlier process that are read, bytes.
+/// Maximum size of an earlier process's notes, bytes; the rest is not read.
 const MAX_BYTES: u64 = 16 << 20;
 
 static NOTES: OnceLock<Mutex<PathBuf>> = OnceLock::new();
 
-/// Removes what the process before this one noted in the file `notes`, and notes there what this one makes.
-/// Returns the sockets that were removed.
+/// Removes the sockets that the earlier process listed in the file `notes`, and lists there those that this
+/// process makes. Returns the removed sockets.
 ///
 /// # Errors
-/// What the system says of the file.
+/// The system's error about the file.
 pub fn start(notes: &Path) -> Result<Vec<PathBuf>> {
     let mut text = String::new();
     if let Ok(file) = crate::files::read(notes) {
@@ -45,7 +45,7 @@ pub fn start(notes: &Path) -> Result<Vec<PathBuf>> {
 /// Notes that this process has made the socket `path`.
 pub fn made(path: &Path) {
     if let Some(notes) = NOTES.get() {
-        // A socket that is not noted is one that may stay behind, no more.
+        // A socket that is not listed may stay behind; nothing else follows.
         let _ = add(&notes.lock().unwrap_or_else(PoisonError::into_inner), path);
     }
 }
@@ -124,7 +124,7 @@ mod tests {
         for left in ["left", "replaced", "plain"] {
             drop(noted(left));
         }
-        // Another process's socket, though it is as dead.
+        // Another process's socket is kept, though no process listens there either.
         drop(UnixListener::bind(at("foreign")).unwrap());
         for name in ["replaced", "plain"] {
             fs::rename(at(name), at(&format!("{name}.old"))).unwrap();

@@ -77,7 +77,7 @@ pub fn usage() -> io::Result<Memory> {
     })
 }
 
-/// What the resident memory of this process is, by kind, kB.
+/// Resident memory of this process by kind, kB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
     /// All of it.
@@ -90,13 +90,13 @@ pub struct Kinds {
     pub shared: u64,
     /// All other memory: the allocator's and tables of pages of their own.
     pub private: u64,
-    /// Of the allocator's: in use,
+    /// Memory that the allocator has given out.
     pub heap_used: u64,
-    /// and freed, to be used again. Some of that may not be resident.
+    /// Memory that was freed to the allocator. Some of it may not be resident.
     pub heap_free: u64,
 }
 
-/// Reads them. The kernel goes through all pages for it: for commands, not for loops.
+/// Reads the numbers. The kernel goes through all pages for it: call it from commands, not in a loop.
 ///
 /// # Errors
 /// When `/proc` is not mounted.

@@ -125,8 +125,8 @@ impl Mapping {
         // Unguarded, it would let its owner end this process.
         let guard = Guard::new(base, map.base_len, page)?;
         map.guard = Some(guard.ok_or(io::ErrorKind::QuotaExceeded)?);
-        // Files of small pages in memory: the kernel makes a page, in the name of this process, where a hole
-        // is read.
+        // In files in memory with small pages, the kernel makes a page and charges this process for it when a
+        // hole is read.
         if page == 4096 && crate::foreign::kind(fd) == crate::foreign::Kind::Memory {
             map.sparse = Some((fd.try_clone_to_owned()?, offset & !4095));
         }
@@ -140,11 +140,11 @@ impl Mapping {
     pub fn misalignment(&self) -> usize {
         self.ptr.addr().get() - self.base.addr().get()
     }
-    /// How many bytes from byte `at` on (counted from the beginning of the first page) its owner has written
-    /// to or this process has: 0 in a hole.
+    /// The number of bytes from byte `at` on (counted from the beginning of the first page) that the file has
+    /// pages for: 0 in a hole.
     ///
     /// # Errors
-    /// What lseek(2) says; `Unsupported` for a file that has no holes.
+    /// The error of lseek(2); `Unsupported` for a file that has no holes.
     pub fn data_from(&self, at: u64) -> io::Result<u64> {
         let (fd, from) = self.sparse.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let at = from + at;

@@ -4,7 +4,7 @@
 //! them. A name such as `../../bin/sh` leads out of the directory that it is joined to; one that begins
 //! with `-` is an option to the program that it is given to.
 //!
-//! **What a check voids.** These functions look at the text alone. A symlink inside an allowed directory
+//! **Limits.** These functions look at the text alone. A symlink inside an allowed directory
 //! still leads out of it: [`append_below`] refuses those when it opens the file.
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -60,7 +60,7 @@ pub fn dir_of<'a>(text: &str, dirs: &'a [PathBuf]) -> Option<&'a Path> {
 /// Opens the regular file `path` below `dir` for appending, and makes it, and directories above it, where
 /// they are missing. Symlinks below `dir` are refused, and so is anything but a regular file.
 pub fn append_below(dir: &Path, path: &Path) -> Result<File> {
-    let outside = || Error::new(ErrorKind::InvalidInput, "the path is outside of its directory");
+    let outside = || Error::new(ErrorKind::InvalidInput, "the path is not below its directory");
     let below = path.strip_prefix(dir).map_err(|_| outside())?;
     if !below.components().all(|c| matches!(c, Component::Normal(_))) {
         return Err(outside());
@@ -88,7 +88,7 @@ pub fn append_below(dir: &Path, path: &Path) -> Result<File> {
     let file = rustix::fs::openat2(&at, name, flags, Mode::from_raw_mode(0o640), within)?;
     let file = File::from(file);
     if !file.metadata()?.is_file() {
-        return Err(Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
     Ok(file)
 }

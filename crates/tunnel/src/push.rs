@@ -238,7 +238,7 @@ impl TunnelPush {
         (self.plan.l3, self.plan.l4)
     }
 
-    /// Where the header behind IP and a routing header begins, and its protocol.
+    /// Offset and protocol of the header behind IP and a routing header.
     pub fn transport(&self) -> (u16, u8) {
         let at = usize::from(self.plan.l4);
         match (self.kind, self.header.get(at..)) {

@@ -206,7 +206,7 @@ impl Nic {
     }
 
     /// Takes a packet out of receive ring `i`, all of its buffers. Its length is 0 if it is longer than any
-    /// that a device takes: a guest of another kind may send such trains, and a card drops them.
+    /// that a device takes: a guest of another kind may send such GSO packets, and a card drops them.
     fn take(&mut self, i: usize) -> Result<Option<usize>> {
         let r = &mut self.rx[i];
         let (mut at, mut left) = (0, 1);

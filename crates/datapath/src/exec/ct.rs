@@ -138,11 +138,11 @@ struct Read {
     guess: Guess,
 }
 
-/// What became of a packet's headers.
+/// The result of translating a packet's headers.
 #[derive(Clone, Copy)]
 struct Done {
     translated: bool,
-    /// They should have been, and the packet is to be dropped.
+    /// The translation was due and failed: the packet is to be dropped.
     untranslated: bool,
 }
 
@@ -184,7 +184,7 @@ impl Ct<'_> {
         }
         self.tracker.prefetch(read.hash);
     }
-    /// Tracks a packet that was read. `known` is what was known before, and then what is.
+    /// Tracks a packet that was read, and updates `known`, the state of its connection.
     #[inline]
     fn track(
         &self,
@@ -241,8 +241,8 @@ impl Ct<'_> {
 }
 
 impl Exec<'_> {
-    /// Tracks packets of a run; a bit in `failed` leaves one out. Returns those that fail now: they were to
-    /// be translated.
+    /// Tracks packets of a run; a bit in `failed` leaves one out. Returns a bit for each packet that fails
+    /// now: it was to be translated and is not.
     pub(crate) fn track_all(
         &mut self,
         action: &CtAction,
@@ -355,7 +355,7 @@ impl Exec<'_> {
     /// Tracks one packet. `before` is what an earlier action of the same program said.
     ///
     /// # Errors
-    /// It was to be translated and is not.
+    /// The packet was to be translated and is not.
     pub(crate) fn track_one(
         &mut self,
         action: &CtAction,

@@ -148,7 +148,7 @@ impl UpcallTx {
 /// One worker's ring as the control side reads it.
 struct Reader {
     ring: Consumer<Numbered>,
-    /// Its oldest packet, once somebody has looked.
+    /// The oldest packet, once the control side has looked.
     head: Option<Numbered>,
 }
 
@@ -173,7 +173,7 @@ impl Inbox {
     pub(crate) fn add(&mut self, ring: Consumer<Numbered>) {
         self.rings.push(Reader { ring, head: None });
     }
-    /// Forgets the rings of ended workers from which all was taken.
+    /// Forgets the empty rings of ended workers.
     pub(crate) fn tidy(&mut self) {
         self.rings
             .retain_mut(|r| r.head().is_some() || !r.ring.is_abandoned());
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// Two workers and what reads their rings.
+    /// Two workers and the reader of their rings.
     fn workers() -> (UpcallTx, UpcallTx, Inbox, Arc<Bell>) {
         let bell = || Arc::new(Bell::new().unwrap());
         let bells = Lanes {

@@ -18,7 +18,7 @@ fn fragments(id: u16) -> [Vec<u8>; 3] {
     cut_at(id, PAYLOAD, &cut).try_into().unwrap()
 }
 
-/// As [`fragments`], of this payload, cut at these bytes of the datagram.
+/// Fragments like those of [`fragments`], with `payload` bytes, cut at these bytes of the datagram.
 fn cut_at(id: u16, payload: usize, cut: &[(usize, usize)]) -> Vec<Vec<u8>> {
     let model = udp(0x0a00_0001, 0x0a00_0002, 1000, 2000);
     let mut l4 = model[34..42].to_vec();
@@ -184,8 +184,8 @@ fn what_is_missing_and_what_is_bad() {
     );
 }
 
-/// Fragments that are more than a burst has places go on together, in order, and are counted under the name
-/// that Open vSwitch's tests read at every stop.
+/// Fragments that are more than a burst holds are forwarded together, in order, and are counted under the
+/// name that Open vSwitch's tests read at every stop.
 #[test]
 fn more_fragments_than_a_burst_holds() {
     const STEP: usize = 400;

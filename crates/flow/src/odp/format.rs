@@ -480,7 +480,7 @@ fn l4(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
             if !is_nd(k) {
                 return Ok(());
             }
-            // What neighbour discovery says counts only together with all of the type.
+            // Fields of neighbour discovery count only where the mask has the whole type.
             let none = FlowKey::default();
             let m = if low(m.tp_src) == 0xff { m } else { &none };
             let counts = m.nd_target != [0; 16] || m.arp_sha != [0; 6] || m.arp_tha != [0; 6];
@@ -489,7 +489,7 @@ fn l4(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
                 w.mac("sll", k.arp_sha, m.arp_sha)?;
                 w.mac("tll", k.arp_tha, m.arp_tha)
             })?;
-            // Most messages have neither, so that a whole key shows them only where there is something.
+            // Most messages have neither: a whole key shows them only where they are not zero.
             let is_there = k.igmp_group != 0 || k.tcp_flags != 0;
             let counts = m.igmp_group != 0 || m.tcp_flags != 0;
             if counts && (is_there || !w.verbose) {

@@ -121,7 +121,7 @@ pub(super) fn notes(results: &Results, confidence: f64) -> Vec<String> {
     notes
 }
 
-/// How sure a ratio is, as text. The ends of an interval of two noisy series say nothing.
+/// The confidence interval of a ratio, as text. An interval of two noisy series is too wide to say anything.
 pub(crate) fn bounds(r: &crate::stats::Ratio) -> String {
     if r.high / r.low > MAX_INTERVAL {
         "too few or too noisy series to say how sure".to_owned()

@@ -95,9 +95,9 @@ impl Bridge {
         })
     }
 
-    /// As [`Bridge::learn`], for packets that a cached translation has forwarded, the last of them at
-    /// `used_ms`. Such packets are credited in any order and may be older than what is known by now: a flow
-    /// that a later packet has changed stays as it is.
+    /// [`Bridge::learn`] for packets that a cached translation has forwarded, the last of them at `used_ms`.
+    /// These packets are credited in any order and may be older than the flow: a flow that a later packet has
+    /// changed stays unchanged.
     pub(crate) fn learn_again(&self, flow: &Arc<FlowMod>, limit: u32, used_ms: u64) {
         if let Some(rule) = self.learned(flow) {
             if is_as_wanted(&rule, flow) {
@@ -243,7 +243,7 @@ impl Bridge {
     }
 }
 
-/// Whether a rule is what learning `flow` would make of it.
+/// Whether a rule equals the one that learning `flow` would add.
 fn is_as_wanted(rule: &Rule, flow: &FlowMod) -> bool {
     *rule.instructions == flow.instructions && (rule.cookie == flow.new_cookie || !flow.modify_cookie)
 }

@@ -126,7 +126,7 @@ fn a_full_queue_is_counted() {
     assert_eq!(flows(&l.bridge).len(), 1024);
 }
 
-/// Cached packets are credited in any order: the last packet's word counts, whichever is credited first.
+/// Cached packets are credited in any order: the last packet decides, whichever is credited first.
 #[test]
 fn what_was_learned_last_stays() {
     for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1]] {
@@ -152,7 +152,8 @@ fn what_was_learned_last_stays() {
 }
 
 /// A bundle that deletes the one rule which learns under a cookie, and adds another that learns under it:
-/// what the first one has learned goes. Where the other comes first, there is always one that learns it.
+/// the flows that the first one has learned are deleted. If the bundle adds before it deletes, one rule
+/// always learns under the cookie, and the flows stay.
 #[test]
 fn learned_flows_go_between_two_rules_of_a_bundle() {
     let learner = |command, priority| {
@@ -171,7 +172,7 @@ fn learned_flows_go_between_two_rules_of_a_bundle() {
     let bundles = [
         (vec![learner(delete, 1), learner(add, 2)], 0),
         (vec![learner(add, 2), learner(delete, 1)], 1),
-        // A replacement learns on.
+        // The replacement continues to learn.
         (vec![learner(add, 1)], 1),
     ];
     for (bundle, left) in bundles {

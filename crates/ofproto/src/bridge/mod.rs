@@ -161,7 +161,7 @@ pub trait EventSink: Send + Sync {
     /// Time passes.
     fn tick(&self, _now_ms: u64) {}
 
-    /// All connections are to end; those that this switch makes are made anew.
+    /// Notified when all connections are to end. The switch makes its own connections anew.
     fn reconnect(&self) {}
 }
 
@@ -306,7 +306,8 @@ impl Bridge {
         }
     }
 
-    /// Ends all OpenFlow connections. Configured controllers are called again, others may call.
+    /// Ends all OpenFlow connections. The switch connects to configured controllers again; others may
+    /// connect.
     pub fn reconnect_controllers(&self) {
         self.sinks().iter().for_each(|s| s.reconnect());
     }

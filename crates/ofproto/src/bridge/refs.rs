@@ -44,7 +44,7 @@ impl Refs {
             self.meters.entry(m).or_default().insert(place(e), e.clone());
         }
     }
-    /// A message has been carried out, perhaps one of several in a bundle.
+    /// Called after each message, also of a bundle.
     pub(crate) fn end_message(&mut self) {
         for key in std::mem::take(&mut self.orphans) {
             if !self.learned.contains_key(&key) {
@@ -52,11 +52,11 @@ impl Refs {
             }
         }
     }
-    /// How many were dead before a change, for [`Refs::revive`].
+    /// The number of dead entries before a change, for [`Refs::revive`].
     pub(crate) fn n_dead(&self) -> usize {
         self.dead.len()
     }
-    /// A change was taken back: those that have died since there were `n` may be learned again.
+    /// Undoes a change: entries that died after the first `n` may be learned again.
     pub(crate) fn revive(&mut self, n: usize) {
         self.orphans.extend(self.dead.drain(n.min(self.dead.len())..));
     }

@@ -102,8 +102,8 @@ async fn accept(manager: Arc<Manager>, acceptor: Acceptor, probe: Option<Duratio
     }
 }
 
-/// Callers whose handshake is not done. There are never many: the oldest gives way, so that callers that
-/// say nothing keep no new one out.
+/// Callers whose handshake is not done. Their number is bounded: a new caller evicts the oldest, so that
+/// silent callers keep no new one out.
 #[derive(Default)]
 struct Opening {
     /// Oldest first, with whether the handshake is done.
@@ -112,7 +112,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// What the next task sets when its handshake is done.
+    /// The flag that the next task sets when its handshake is done.
     fn ticket(&mut self) -> Arc<AtomicBool> {
         self.next = Arc::default();
         self.next.clone()

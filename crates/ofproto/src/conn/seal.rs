@@ -1,4 +1,4 @@
-//! Signatures of continuations, so that a controller resumes only what it was sent.
+//! Signatures of continuations, so that a controller resumes only packets that it was sent.
 //!
 //! **Problem.** A continuation says which bridge a packet continues in and which actions run there. It is
 //! kept by a controller, and a controller of one bridge has no business in another one.
@@ -49,7 +49,7 @@ impl Parties {
             return false;
         };
         let given = continuation.get(SIGNATURE).unwrap_or_default();
-        // All bytes are compared, whichever differs first: the time says nothing.
+        // All bytes are compared, so that the time does not reveal the first one that differs.
         given.len() == signature.len() && given.iter().zip(signature).fold(0, |d, (a, b)| d | (a ^ b)) == 0
     }
 }

@@ -73,7 +73,7 @@ where
         end = write(&peer, &mut writer) => return end,
         () = peer.cut_off() => return End::Unread,
         () = unwanted(&peer, crowd) => return End::Silent,
-        // Of controllers that are called, the caller sees to that.
+        // Connections that this switch makes are ended by the task that makes them.
         () = peer.manager.reconnect.notified(), if matches!(kind, Kind::Service) => return End::Closed,
     };
     // The last words, such as why there is no version in common.

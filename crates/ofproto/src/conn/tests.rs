@@ -246,7 +246,7 @@ async fn packet_ins_go_to_those_who_want_them() {
     service.quiet(v).await;
     m.bridge().emit(&[packet_in(0, PacketInReason::Action)]);
     match controller.receive().await {
-        // Whole, whatever length a controller wants of buffered packets: there are none.
+        // The packet is whole, whatever length a controller wants of buffered packets: there are none.
         Some(Message::PacketIn(p)) => assert_eq!((p.data.len(), p.total_len), (200, 200)),
         other => panic!("a packet-in, not {other:?}"),
     }

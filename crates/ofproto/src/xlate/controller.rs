@@ -89,7 +89,7 @@ impl Ctx<'_> {
         };
         Action::Userspace(Arc::new(Upcall {
             kind: UpcallKind::Controller,
-            // Packets are not buffered: what is cut off would be lost to the controller.
+            // Packets are not buffered: the controller would lose the part that is cut off.
             max_len: u16::MAX,
             cookie: UpcallCookie(Arc::new(meta)),
         }))

@@ -158,7 +158,7 @@ pub(crate) struct Ctx<'w> {
     pub(super) sources: SmallVec<[Source<'w>; 2]>,
     pub(super) now_ms: u64,
     pub(super) report: Option<&'w mut Report>,
-    /// Where there is a trace: the clauses of the conjunction that the last lookup found.
+    /// For a trace: the clauses of the conjunction that the last lookup found.
     pub(super) clauses: Vec<&'w Rule>,
 }
 

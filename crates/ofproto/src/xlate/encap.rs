@@ -33,9 +33,10 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// After actions whose changes of the flow were undone. What they emitted may leave the packet changed in
-    /// ways that setting fields back does not undo: unless nothing follows (`last`), it is done to a copy.
-    /// Steps are no guide to that: a resubmit, a group or a patch port may lead to any action.
+    /// Called after actions whose changes of the flow were undone. The emitted actions may leave the packet
+    /// changed in ways that setting fields back does not undo: unless nothing follows (`last`), they run on a
+    /// copy. The list of actions does not show that: a resubmit, a group or a patch port may lead to any
+    /// action.
     pub(super) fn settle(&mut self, mark: Mark<'w>, last: bool) {
         let restacked = self.restacked != mark.restacked;
         self.pending = mark.pending.filter(|_| !restacked || !last);
@@ -46,7 +47,7 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// Has all that was emitted from place `at` on done to a copy of the packet.
+    /// Makes the actions emitted from index `at` on run on a copy of the packet.
     pub(super) fn wrap(&mut self, at: usize) {
         let inner: Vec<_> = self.out.actions.drain(at..).collect();
         if inner.is_empty() {

@@ -78,7 +78,7 @@ impl Ctx<'_> {
         let mark = self.mark();
         let at = self.out.actions.len();
         self.emit(DpAction::Trunc(max_len));
-        // A tunnel's output is done to a copy together with its cut, which would else hold for the next one.
+        // The cut and the tunnel's output run on a copy: the cut would else hold for the next output.
         self.output_to(to, last || into_tunnel);
         if into_tunnel && self.out.actions.len() == at + 1 {
             // The tunnel leads nowhere: nothing is left to cut.

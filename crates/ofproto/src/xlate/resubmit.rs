@@ -110,9 +110,9 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// Runs actions, then the action set, on a copy of the packet. Nothing of it stays but what was emitted.
-    /// Steps that cannot be undone run on a copy that the datapath makes, unless nothing comes after them;
-    /// what other tables and groups do in their stead is looked at when it has run ([`Ctx::settle`]).
+    /// Runs actions, then the action set, on a copy of the packet. Only the emitted actions stay.
+    /// Steps that cannot be undone run on a copy that the datapath makes, unless nothing comes after them.
+    /// Actions of other tables and groups are looked at after they have run ([`Ctx::settle`]).
     pub(super) fn run_on_copy(&mut self, steps: &[Step<'_>], last: bool) {
         let in_clone = !last && !steps.iter().all(Step::is_reversible);
         if in_clone {
@@ -132,8 +132,8 @@ impl<'w> Ctx<'w> {
             self.run_action_set();
         }
         if self.freezing {
-            // A copy that comes back is no business of what follows. A pause ends it all: the controller
-            // decides what becomes of the packet.
+            // Later actions do not wait for a copy that is recirculated. A pause ends the translation: the
+            // controller decides about the packet.
             self.exit = self.pause.is_some();
             self.finish_freezing();
         }

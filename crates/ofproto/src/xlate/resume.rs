@@ -51,7 +51,7 @@ pub(crate) fn continuation_of(frozen: &Frozen) -> Continuation {
     }
 }
 
-/// The pipeline that a continuation stands for; `key` has the pipeline's fields.
+/// The pipeline of a continuation; `key` has the pipeline's fields.
 pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
     let (_, id) = c.bridge.split_at(8);
     let mut left = Vec::new();

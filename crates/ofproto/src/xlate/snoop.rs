@@ -76,8 +76,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// Whether the packet is an unsolicited neighbour advertisement to all nodes that overrides what was
-    /// known (RFC 4861, 7.2.6).
+    /// Whether the packet is an unsolicited neighbour advertisement to all nodes with the override flag (RFC
+    /// 4861, 7.2.6).
     fn announces(&mut self) -> bool {
         let f = &self.flow;
         let m = &mut self.out.mask.0;
@@ -95,8 +95,8 @@ impl Ctx<'_> {
         f.igmp_group & (NA_SOLICITED | NA_OVERRIDE) == NA_OVERRIDE
     }
 
-    /// Learns from an announcement, if it is about a neighbour that is known or asked for: others are not
-    /// made by it (RFC 4861, 7.2.5).
+    /// Learns from an announcement of a neighbour that is known or asked for. An announcement makes no new
+    /// entry (RFC 4861, 7.2.5).
     fn meet_announced(&mut self) {
         let Some((ip, mac)) = told_by(&self.flow, &mut self.out.mask) else {
             return;

@@ -15,8 +15,8 @@ use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::version::Version;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// How deep actions may nest (clone in clone), in messages and in text. A 64 KiB message could nest 4,000
-/// deep, which no controller means.
+/// Maximum nesting of actions (clone in clone), in messages and in text. A 64 KiB message could nest 4,000
+/// levels, which no controller needs.
 pub(crate) const MAX_DEPTH: u8 = 64;
 
 static DEBUG_ACTIONS: AtomicBool = AtomicBool::new(false);

@@ -136,7 +136,7 @@ pub(crate) fn encode_instructions(
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let mut encoder = Encoder::new(version, m);
-    // What is an action in 1.5 is an instruction in 1.3 and 1.4, and there is one.
+    // A meter is an action in 1.5 and an instruction in 1.3 and 1.4, which have one per rule.
     if matches!(version, Version::V13 | Version::V14)
         && !set.0.iter().any(|i| matches!(i, Instruction::Meter(_)))
         && let Some(id) = first_meter(set)

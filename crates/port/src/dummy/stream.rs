@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 
 /// Frames that wait at most, per peer and between worker and thread.
 const QUEUE_LIMIT: usize = 100;
-/// Peers of one listener.
+/// Maximum number of peers of one listener.
 const MAX_PEERS: usize = 256;
-/// From an error of accept(2) to the next attempt.
+/// Time from an error of accept(2) to the next attempt.
 const ACCEPT_REST: Duration = Duration::from_millis(20);
 const MIN_FRAME: usize = 14;
 const MIN_PAUSE: Duration = Duration::from_millis(100);

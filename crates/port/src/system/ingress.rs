@@ -1,7 +1,7 @@
-//! What a port receives is kept from the host's own stack, as the kernel's datapath keeps it: from the moment
-//! that the port is added until it is removed, also while no switch runs.
+//! Keeps the packets that a port receives from the host's own stack, as the kernel's datapath does: from the
+//! moment that the port is added until it is removed, also while no switch runs.
 //!
-//! * A classifier at the device's ingress ([`heddle_sys::ingress`]) takes it, after the packet sockets.
+//! * A classifier at the device's ingress ([`heddle_sys::ingress`]) takes them, after the packet sockets.
 //! * Where the kernel has no such classifiers, or another program has the place, a rule of nftables does.
 //! * Where neither can be had, the log says so once and `Interface.status` as long as it is true.
 //!
@@ -9,8 +9,8 @@
 //! stack gets its frames and the port does not ([`VlanSet`]). A VLAN device that was moved to another network
 //! namespace is not seen: the port gets a copy of its frames.
 //!
-//! The filter outlives the process. The next one with the same owner finds those of ports that are no more
-//! ([`IngressFilters::keep_only`]); filters of its ports stay in place, so no moment is without one.
+//! The filter outlives the process. The next process with the same owner finds the filters of removed ports
+//! ([`IngressFilters::keep_only`]). Filters of its own ports stay in place, so there is no gap.
 
 mod nft;
 
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// VLAN ids.
 const VIDS: usize = 4096;
-/// A device's filter is looked at once in so many calls of [`IngressFilters::look`] for it.
+/// Calls of [`IngressFilters::look`] for a device from one check of its filter to the next.
 const LOOK_EVERY: u32 = 8;
 
 /// The VLANs that are not the port's, for its receive queues.
@@ -48,7 +48,7 @@ impl VlanSet {
     fn kind(tpid: u16) -> usize {
         usize::from(tpid == 0x88a8)
     }
-    /// Makes it these.
+    /// Replaces the set by `vlans`.
     fn set(&self, vlans: &[Vlan]) {
         let mut new = [[0_u64; VIDS / 64]; 2];
         for vlan in vlans {
@@ -57,7 +57,7 @@ impl VlanSet {
         }
         for (words, new) in self.bits.iter().zip(&new) {
             for (word, new) in words.iter().zip(new) {
-                // Relaxed: a queue that sees it a packet later is a queue that was faster.
+                // Relaxed: a queue may see the change a packet later.
                 word.store(*new, Ordering::Relaxed);
             }
         }
@@ -75,7 +75,7 @@ impl VlanSet {
 #[derive(Debug)]
 struct Held {
     ifindex: u32,
-    /// By nftables.
+    /// The filter is one of nftables.
     by_nft: bool,
     /// The VLANs that its filter lets through.
     passed: Vec<Vlan>,
@@ -87,15 +87,15 @@ struct Held {
 pub struct IngressFilters {
     ingress: io::Result<Ingress>,
     nft: Nft,
-    /// By name of the port.
+    /// The devices that are held, by name of the port.
     held: Mutex<HashMap<String, Held>>,
-    /// By index of the device below.
+    /// VLANs that have a device, by index of the device below.
     vlans: Mutex<BTreeMap<u32, Vec<Vlan>>>,
 }
 
 impl IngressFilters {
-    /// `owner` is a number by which the next process knows what this one left; `rundir` is where a note is
-    /// kept of whether nftables was needed.
+    /// `owner` is the number by which the next process finds the filters of this one. A note in `rundir` says
+    /// whether nftables was needed.
     pub fn new(owner: u64, rundir: &Path) -> Self {
         let folded = (owner ^ (owner >> 32)) & 0xffff_ffff;
         Self {
@@ -132,7 +132,7 @@ impl IngressFilters {
         Ok(())
     }
 
-    /// Puts the filter back where somebody took it off, and makes `set` and the filter what VLAN devices
+    /// Puts the filter back if it was removed, and updates `set` and the filter to the VLAN devices that
     /// there are. `diverted`: another program of the switch takes the device's frames.
     pub(super) fn look(&self, name: &str, set: &VlanSet, diverted: bool) {
         let mut all = self.held.lock();
@@ -146,7 +146,7 @@ impl IngressFilters {
                 Ok(()) => held.passed = passed,
                 Err(e) => log::warn!(
                     target: "netdev_linux",
-                    "{name}: frames of VLAN devices do not get past the switch ({})", errno_text(&e)
+                    "{name}: cannot let frames through to the VLAN devices on top of it ({})", errno_text(&e)
                 ),
             }
         }
@@ -157,7 +157,7 @@ impl IngressFilters {
         {
             log::warn!(
                 target: "netdev_linux",
-                "{name}: somebody took the filter off that keeps what comes in from the host's stack; it is there again"
+                "{name}: the filter that keeps packets from the host's stack was gone; it is installed again"
             );
         }
     }
@@ -173,11 +173,11 @@ impl IngressFilters {
         if let Ok(ingress) = self.ingress()
             && let Err(e) = ingress.release(held.ifindex)
         {
-            log::warn!(target: "netdev_linux", "{name}: the filter at its ingress stays ({})", errno_text(&e));
+            log::warn!(target: "netdev_linux", "{name}: cannot remove its ingress filter ({})", errno_text(&e));
         }
     }
 
-    /// Reads which VLAN devices there are.
+    /// Reads the list of VLAN devices.
     pub fn read_vlans(&self) {
         let Ok(devices) = self.ingress().and_then(Ingress::vlan_devices) else {
             return;

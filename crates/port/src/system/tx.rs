@@ -31,8 +31,8 @@ const EMSGSIZE: i32 = 90;
 const ENETDOWN: i32 = 100;
 const ENOBUFS: i32 = 105;
 
-/// From a socket that could not be opened to the next try. A time, not a number of bursts: a port that
-/// sends a packet a second must not wait for minutes.
+/// Time from a socket that could not be opened to the next attempt. A number of bursts would make a port that
+/// sends a packet a second wait for minutes.
 const RETRY_US: u64 = 100_000;
 /// Most sockets for queues of one device.
 const MAX_LANES: usize = 64;

@@ -115,7 +115,7 @@ fn suspect_log(mut log: SuspectLog, args: &[&str]) -> Option<SuspectLog> {
 }
 
 /// What workers have counted, in JSON, for `heddle top` and monitoring.
-/// Settings that change nothing, and whether all packets wait for flows to be restored, as JSON.
+/// Settings that change nothing, and whether `flow-restore-wait` holds all packets, as JSON.
 fn without_effect(switch: &Switch) -> String {
     let known = switch.without_effect.lock();
     let setting = |s: &crate::reconcile::WithoutEffect| json!({"place": s.place, "setting": s.setting, "effect": s.effect});

@@ -1,4 +1,4 @@
-//! What `system` ports bring in is kept from the host's own stack ([`IngressFilters`]).
+//! Keeps packets that `system` ports receive from the host's own stack ([`IngressFilters`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::Reconciler;
 use super::taps::Taps;
 use crate::cli::dirs;
 
-/// What has been done about it.
+/// The state of these filters.
 #[derive(Default)]
 pub(super) struct HostStack {
     /// The filters of an earlier daemon have been looked for.
@@ -51,7 +51,7 @@ impl Reconciler {
                 let why = crate::vlog::errno_text(&error);
                 log::warn!(
                     target: "bridge",
-                    "filters at system ports will not be found again after a restart: the run directory has no mark ({why})"
+                    "the run directory has no mark: filters of system ports will not be found again ({why})"
                 );
                 u64::from(std::process::id())
             }),
@@ -83,7 +83,7 @@ impl Reconciler {
         let left = !std::mem::replace(&mut self.host_stack.looked, true);
         let n = filters.keep_only(|name| wanted.contains(name), left);
         if n > 0 && left {
-            log::info!(target: "bridge", "{n} devices that an earlier daemon had as ports are the host's again");
+            log::info!(target: "bridge", "gave {n} devices of removed ports back to the host's stack");
         }
         self.host_stack.wanted = wanted;
     }

@@ -112,8 +112,7 @@ impl Reconciler {
         self.bridges.values().any(|b| !b.failures.is_empty())
     }
 
-    /// Whether some interface could not be made for want of descriptors. No event tells that there are some
-    /// again.
+    /// Whether some interface could not be made for want of descriptors. No event reports free ones.
     pub(super) fn lacks_descriptors(&self) -> bool {
         let lacks = |why: &Option<String>| why.as_ref().is_some_and(|w| w.contains("Too many open files"));
         let mut failures = self.bridges.values().flat_map(|b| b.failures.values());

@@ -99,8 +99,8 @@ impl Reconciler {
         self.taps.look(&wanted);
     }
 
-    /// After the first configuration: tells of devices that another program's ports had in namespaces of pods,
-    /// where this switch has made new ones in its own.
+    /// After the first configuration: logs devices that another program's ports had in namespaces of pods, if
+    /// this switch has made new ones in its own namespace.
     pub(super) fn find_left_devices(&mut self) {
         if self.bridges.is_empty() || std::mem::replace(&mut self.taps.searched, true) {
             return;
@@ -117,7 +117,7 @@ impl Reconciler {
             }
         }
         if !names.is_empty() {
-            // A thread that cannot be had tells nothing, no more.
+            // If the thread cannot be made, only the log lines are missing.
             let _ = std::thread::Builder::new()
                 .name("left-devices".to_owned())
                 .spawn(move || tell_left(&names));
@@ -125,22 +125,22 @@ impl Reconciler {
     }
 }
 
-/// Whether a device is what another switch left of a port: one of Open vSwitch's kernel datapath, or a tap
+/// Whether a device is the rest of another switch's port: one of Open vSwitch's kernel datapath, or a tap
 /// device that no process reads.
 fn is_left(device: &Device) -> bool {
     device.kind == "openvswitch" || device.kind == "tun" && !device.carrier
 }
 
-/// Logs devices of these names in other namespaces that are no port's any more: pods that an earlier switch
-/// had given them are cut off. Takes long where there are many namespaces.
+/// Logs devices of these names in other namespaces that belong to no port: the pods that have them are cut
+/// off. Takes long if there are many namespaces.
 fn tell_left(names: &BTreeSet<String>) {
     for ns in heddle_sys::netns::all().iter().skip(1) {
         let devices = NetConfig::new(Some(ns)).and_then(|net| net.devices());
         for device in devices.unwrap_or_default() {
             if names.contains(&device.name) && is_left(&device) {
                 log::warn!(target: "bridge", per_min = 60, burst = 60;
-                    "interface {}: an earlier switch left a device of this name in another network namespace, where \
-                     no packet reaches it: heddle advise --live names it", device.name);
+                    "interface {}: an earlier switch left a device of this name in another network namespace; \
+                     no packet reaches it; find it with: heddle advise --live", device.name);
             }
         }
     }

@@ -176,7 +176,7 @@ fn say(lines: &[String]) {
 }
 
 impl Reconciler {
-    /// The option that asks for encryption of a tunnel that would send clear text against its owner's will.
+    /// The option of a tunnel that asks for encryption, unless the owner allows clear text.
     pub(super) fn clear_in_spite_of<'r>(&self, row: &'r InterfaceRow) -> Option<&'r str> {
         asks_for_encryption(&row.options.0).filter(|_| !self.globals.allow_clear)
     }

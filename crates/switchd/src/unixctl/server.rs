@@ -19,11 +19,11 @@ const STOP_LIMIT: Duration = Duration::from_secs(1);
 /// How long a client may take that is served with the spare descriptor.
 const SPARE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Clients are at most this part of the process's descriptors.
+/// Clients may have at most one of this number of equal parts of the process's descriptors.
 const PART: u64 = 6;
-/// Clients beside these that are served for [`SPARE_LIMIT`], so that the operator can always ask.
+/// Further clients, each served for [`SPARE_LIMIT`] at most, so that the operator can always connect.
 const BRIEF_CLIENTS: u64 = 4;
-/// From an error of accept(2) to the next attempt.
+/// Time from an error of accept(2) to the next attempt.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// A control socket that is being served.

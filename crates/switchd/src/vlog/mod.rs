@@ -281,10 +281,10 @@ impl Vlog {
     }
 }
 
-/// Longest message, bytes. Messages quote values of the database and of controllers.
+/// Maximum length of a message, bytes. Messages quote values of the database and of controllers.
 const MAX_MESSAGE_BYTES: usize = 16 << 10;
 
-/// A message as it is written: the beginning of one that is too long, and how much is left out.
+/// The text to write for a message: if it is too long, its beginning and the number of bytes left out.
 fn shortened(mut text: String) -> String {
     if text.len() > MAX_MESSAGE_BYTES {
         let end = (0..=MAX_MESSAGE_BYTES)

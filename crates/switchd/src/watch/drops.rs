@@ -70,7 +70,7 @@ impl Kept {
         self.entries.insert(key, entry);
     }
 
-    /// From now on what came before is not told any more. Metrics go on counting.
+    /// Reports leave out earlier drops from now on. Metrics continue to count.
     fn reset(&mut self, totals: BTreeMap<&'static str, u64>) {
         self.entries.values_mut().for_each(|e| e.forgotten = e.seen);
         self.reset_number = self.number;
@@ -93,7 +93,7 @@ impl Drops {
         kept.retain_ports(|no| switch.datapath.port(PortNo(no)).is_some());
     }
 
-    /// Begins to count anew, for who asks what is dropped from now on.
+    /// Begins to count anew, for an operator who wants to see what is dropped from now on.
     pub(crate) fn reset(&self, switch: &Switch) {
         self.gather(switch);
         self.0.lock().reset(totals(switch));

@@ -39,7 +39,7 @@ pub struct Device {
     pub mtu_bytes: u32,
     /// Administratively up.
     pub up: bool,
-    /// It has a carrier, which a device that is down has not.
+    /// Whether there is a carrier. A device that is down has none.
     pub carrier: bool,
     /// Index of the device that it belongs to (a bridge, a bond).
     pub master: Option<u32>,

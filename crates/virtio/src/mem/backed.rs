@@ -1,12 +1,12 @@
-//! Which pages of a guest's memory its owner has written to.
+//! Pages of a guest's memory that its owner has written to.
 //!
-//! **Problem.** Reading a page that nobody has written to makes one, and the reader is charged for it: a peer
-//! that shares a large empty file and transmits all of it has the switch run into its own memory limit.
+//! **Problem.** Reading a page without data makes one, and the kernel charges the reader for it: a peer that
+//! shares a large empty file and transmits all of it makes the switch run into its own memory limit.
 //!
 //! **How.** A bit per page says that the file was found to have it ([`heddle_sys::Mapping::data_from`]). A
 //! buffer that is to be read is asked about once, and with it all pages around it that are there; from then
-//! on a look is one load. A guest that is in its senses transmits what it has written: [`SPARE_PAGES`] are
-//! let pass all the same, and one page more stops the queue.
+//! on a look is one load. A sound guest transmits only what it has written. [`SPARE_PAGES`] are tolerated,
+//! and one page more stops the queue.
 //!
 //! **Pages that are taken away later** (a file that is cut and made longer again, holes that are punched)
 //! have their bit still. So now and then a buffer is asked about although its bits are set; where there is a
@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Pages that nobody has written to and that are read all the same, of one mapping: 16 MiB.
+/// Pages of one mapping that may be read although they were never written: 16 MiB.
 const SPARE_PAGES: u32 = 4096;
 /// Pages that were probably read when one is found to be gone.
 const CAUGHT_PAGES: u32 = 1024;
-/// Most pages that one question marks: 1 GiB.
+/// Maximum number of pages that one question marks: 1 GiB.
 const MAX_MARKED: u64 = 1 << 18;
 
 /// The pages of one mapping.
@@ -62,7 +62,7 @@ impl Backed {
         word.is_some_and(|w| w.load(Relaxed) >> (page % 64) & 1 != 0)
     }
 
-    /// Whether `len` bytes at an address of this process are known to be there. They lie in the mapping.
+    /// Whether `len` bytes at an address of this process are known to be there. They are in the mapping.
     #[inline]
     pub(super) fn is_known(&self, address: usize, len: usize) -> bool {
         self.pages(address, len).all(|page| self.bit(page))
@@ -79,7 +79,7 @@ impl Backed {
                 page += 1;
                 continue;
             }
-            // What cannot be asked is taken for there.
+            // A file that cannot be asked counts as written.
             let there = self
                 .map
                 .data_from(page * PAGE)
@@ -144,7 +144,7 @@ mod tests {
         assert!(backed.may_read(base + 4096, 8192, true), "that was written");
     }
 
-    /// Pages that are taken away after they were found are found to be gone, and cost their owner dearly.
+    /// Pages that are taken away after they were found are noticed, and count against their owner.
     #[test]
     fn pages_that_are_taken_away_are_missed() {
         let (fd, map, backed) = file();

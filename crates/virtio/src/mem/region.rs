@@ -84,7 +84,7 @@ pub struct Region {
     pub(super) map: Arc<Mapping>,
     pub(super) offset: usize,
     pub(super) access: Access,
-    /// Of a file that may have holes.
+    /// For a mapping of a file that may have holes.
     pub(super) backed: Option<Arc<Backed>>,
 }
 

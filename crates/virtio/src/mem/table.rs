@@ -54,7 +54,7 @@ impl Near {
         let ptr = unsafe { r.host.add(off as usize) };
         Some(Piece::new(ptr, len, self.number))
     }
-    /// As [`Near::piece`], for reading: if the bytes are known to be there.
+    /// [`Near::piece`] for reading: only if the bytes are known to be there.
     #[inline]
     pub(crate) fn readable(&self, addr: u64, len: u32) -> Option<Piece> {
         let piece = self.piece(addr, len)?;

@@ -53,8 +53,8 @@ pub enum RingError {
     /// A receive buffer shorter than the header (§5.1.6.3.1).
     #[error("receive buffer of {0} bytes is shorter than the header")]
     RuntBuffer(u32),
-    /// The guest has the switch read memory that it never wrote to, more than a mistake explains: each such
-    /// page would be the switch's.
+    /// The guest makes the switch read more memory that it never wrote to than a mistake explains: the switch
+    /// would be charged for each of these pages.
     #[error("the guest transmits memory that it never wrote to")]
     Hole,
     /// The file of the guest's memory was cut: what is read there means nothing.

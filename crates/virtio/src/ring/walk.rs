@@ -72,11 +72,11 @@ pub(super) struct Scratch {
     read: u32,
     /// Calls of the queue that were counted for [`Scratch::samples`].
     calls: u32,
-    /// The next buffer is asked about again ([`GuestMemory::may_read`]).
+    /// Whether the next buffer is asked about again ([`GuestMemory::may_read`]).
     again: bool,
 }
 
-/// Once in so many looks at a ring, a buffer is asked about that was there before.
+/// Looks at a ring from one repeated question about a known buffer to the next.
 const SAMPLE_EVERY: u32 = 16;
 
 impl Scratch {

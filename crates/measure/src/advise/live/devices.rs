@@ -22,9 +22,9 @@ struct Found {
     /// The peer's namespace, as this one numbers it.
     peer_ns: Option<i64>,
     mtu: u64,
-    /// Made by a switch: a tap device, or one of Open vSwitch's kernel datapath.
+    /// Whether a switch made it: a tap device, or one of Open vSwitch's kernel datapath.
     of_switch: bool,
-    /// No process reads it: a tap device without a carrier, or one of a kernel datapath, which Heddle has not.
+    /// Whether no process reads it: a tap device without a carrier, or one of a kernel datapath.
     left: bool,
 }
 

@@ -112,7 +112,7 @@ pub struct Seen {
     pub rfs_entries: u64,
     /// Busy processes with sockets: number, name, processor.
     pub readers: Vec<(u32, String, usize)>,
-    /// Settings of the database that change nothing: place, setting, what follows.
+    /// Settings of the database that change nothing: row, setting, consequence.
     pub without_effect: Vec<(String, String, String)>,
     /// All packets are dropped until `flow-restore-wait` is taken away.
     pub restoring: bool,

@@ -151,8 +151,8 @@ fn double(seen: &Seen) -> Vec<(String, String)> {
         let port = d.port.clone();
         let one = move |netns: &String| {
             let evidence = format!(
-                "port {port} has its device in the switch's namespace; another device {port} in {netns} is no \
-                 port's: an earlier switch left it"
+                "port {port} has its device in the switch's namespace; another device {port} in {netns} \
+                 belongs to no port: an earlier switch left it"
             );
             let mend = format!("nsenter --net={netns} ip link del {port}; ip link set {port} netns {netns}");
             (evidence, mend)

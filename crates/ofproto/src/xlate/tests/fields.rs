@@ -64,7 +64,7 @@ fn what_rules_may_write_is_written() {
     assert!(n > 40, "{n} fields");
 }
 
-/// What an asker of neighbour discovery is answered: the type of the option is written before its address.
+/// An answer to a neighbour solicitation: the type of the option is written before its address.
 #[test]
 fn an_answer_of_neighbour_discovery() {
     let lab = Lab::new(&[2]);

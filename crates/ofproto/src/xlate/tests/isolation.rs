@@ -1,5 +1,5 @@
-//! What runs on a copy leaves the packet as it was: clones, buckets and the bridges behind patch ports,
-//! nested at random, beside a plain interpreter of OpenFlow.
+//! Actions that run on a copy leave the packet unchanged: clones, buckets and the bridges behind patch ports,
+//! nested at random, compared with a plain interpreter of OpenFlow.
 //!
 //! The interpreter runs OpenFlow's actions on a packet of four properties; a second one runs what the
 //! translation emitted, as the datapath would. Both list the copies that leave, in order.
@@ -235,7 +235,7 @@ fn program() -> impl Strategy<Value = Program> {
             set
         })
     };
-    // No rule is in the last table: what goes there ends. Groups may be used in all tables, so their buckets
+    // No rule is in the last table: a packet ends there. Groups may be used in all tables, so their buckets
     // lead to none.
     let buckets = prop::collection::vec(prop::collection::vec(final_action(TABLES), 1..3), 1..3);
     (
@@ -344,7 +344,7 @@ fn what_another_bridge_does_stays_there() {
     assert_eq!(lab.actions(&metered), "clone(meter(1),102),3");
 }
 
-/// A bucket's connection is not the packet's; what is not undone is cloned once, however deep it is.
+/// A bucket's connection is not the packet's; actions that cannot be undone are cloned once, at any depth.
 #[test]
 fn clones_are_not_doubled() {
     let lab = Lab::new(&[4]);

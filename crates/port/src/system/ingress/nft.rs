@@ -1,5 +1,5 @@
-//! The same by nftables, where a classifier cannot be had: a table of the family `netdev` for the switch,
-//! with a chain per device at its ingress hook, which is right behind the classifiers.
+//! Filters by nftables, where a classifier cannot be had: a table of the family `netdev` for the switch, with
+//! a chain per device at its ingress hook, which is right behind the classifiers.
 //!
 //! The program `nft` is run, for as few devices as need it; so a note in the run directory says whether there
 //! is anything to look for after a restart.
@@ -27,7 +27,7 @@ fn run(arguments: &[&str], script: &str) -> Result<String, String> {
         .spawn()
         .map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // What it does not read, it complains about below.
+        // If `nft` does not read the script, its status and output below say so.
         let _ = stdin.write_all(script.as_bytes());
     }
     let out = child.wait_with_output().map_err(failed)?;
@@ -46,11 +46,11 @@ impl Nft {
         }
     }
 
-    /// Adds the chain of a device, or makes it what it is to be.
+    /// Adds the chain of a device, or replaces its rules.
     pub(super) fn hold(&self, device: &str, ifindex: u32) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
         if device.is_empty() || !device.chars().all(plain) {
-            return Err(format!("{device} is no name that nft could be given"));
+            return Err(format!("nft cannot name a device {device:?}"));
         }
         let chain = format!("netdev {} port_{ifindex}", self.table);
         let script = format!(
@@ -67,7 +67,8 @@ impl Nft {
         match noted {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
                 let why = heddle_sys::errno_text(&e);
-                log::warn!(target: "netdev_linux", "chains of nft will not be found again after a restart: {NOTE} cannot be made ({why})");
+                log::warn!(target: "netdev_linux",
+                    "cannot write {NOTE}: after a restart the chains of nft will not be found ({why})");
             }
             _ => {}
         }
@@ -81,7 +82,7 @@ impl Nft {
             &["-f", "-"],
             &format!("flush chain {chain}\ndelete chain {chain}\n"),
         ) {
-            log::warn!(target: "netdev_linux", "a chain of nft stays: {why}");
+            log::warn!(target: "netdev_linux", "cannot remove chain {chain} of nft: {why}");
         }
         if self.held().is_empty()
             && run(&["-f", "-"], &format!("delete table netdev {}\n", self.table)).is_ok()

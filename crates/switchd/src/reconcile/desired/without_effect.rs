@@ -1,6 +1,6 @@
 //! Settings that the database takes and that nothing here carries out: one table. Each that is set is one
-//! line of the log, and `heddle advise --live` finds it (command `heddle/without-effect`), so that nobody
-//! relies on it in silence. A bridge that is believed to run a spanning tree, and does not, is a loop.
+//! line of the log, and `heddle advise --live` finds it (command `heddle/without-effect`), so that no
+//! operator relies on it unwarned. A spanning tree that does not run, for example, leaves a loop.
 
 use heddle_ovsdb::{Db, Row};
 use log::Level;
@@ -10,11 +10,11 @@ use super::{opt_text, text, value};
 /// A setting without effect, where it is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WithoutEffect {
-    /// Such as `bridge br0`.
+    /// The row, such as `bridge br0`.
     pub(crate) place: String,
     /// Column, or column and key.
     pub(crate) setting: String,
-    /// What follows.
+    /// The consequence, for the log.
     pub(crate) effect: &'static str,
     level: Level,
 }
@@ -40,10 +40,10 @@ enum Asks {
     KeyNot(&'static str, &'static str),
 }
 
-/// Table, column, when it asks, what follows. `Warn`: packets take another way than the setting says.
+/// Table, column, condition, consequence. `Warn`: packets are forwarded differently than the setting says.
 type Setting = (&'static str, &'static str, Asks, Level, &'static str);
 
-const LOOP: &str = "no spanning tree runs: a loop stays a loop";
+const LOOP: &str = "no spanning tree runs: a loop of links floods for ever";
 const DPDK: &str = "there is no DPDK here";
 const OTHER: &str = "other_config";
 
@@ -148,7 +148,7 @@ fn of_row(table: &str, row: &Row, all: &mut Vec<WithoutEffect>) {
     }
 }
 
-/// How the setting is called, if the row asks for it.
+/// Name of the setting, if the row asks for it.
 fn asked(row: &Row, column: &str, asks: Asks) -> Option<String> {
     let of_key = |key: &str, wants: &dyn Fn(&str) -> bool| {
         let map = row.map_str(column).ok()?;
@@ -170,7 +170,7 @@ fn asked(row: &Row, column: &str, asks: Asks) -> Option<String> {
     }
 }
 
-/// Logs those that are not among `before`, each once.
+/// Logs each setting that is not among `before`, once.
 pub(in crate::reconcile) fn tell(before: &[WithoutEffect], now: &[WithoutEffect]) {
     for new in now.iter().filter(|s| !before.contains(s)) {
         log::log!(target: "bridge", new.level, "{}: {} is not supported yet and changes nothing: {}",
