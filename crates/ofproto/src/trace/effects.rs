@@ -12,7 +12,8 @@ use heddle_packet::Packet;
 impl Traced {
     /// Sends the packet-ins of a trace that was given a packet. Waits for a worker.
     pub fn carry_out(&self, of: &Ofproto) {
-        let (Some(bytes), Some(bridge), Some(dp)) = (&self.packet, of.bridge_by_id(self.bridge), of.datapath())
+        let (Some(bytes), Some(bridge), Some(dp)) =
+            (&self.packet, of.bridge_by_id(self.bridge), of.datapath())
         else {
             return;
         };
@@ -21,7 +22,9 @@ impl Traced {
             if !has_upcall(&actions) {
                 continue;
             }
-            let from = bridge.dp_port(crate::xlate::of_port(key.in_port)).unwrap_or(PortNo::NONE);
+            let from = bridge
+                .dp_port(crate::xlate::of_port(key.in_port))
+                .unwrap_or(PortNo::NONE);
             if let Err(e) = dp.inject(Packet::from_bytes(bytes), key, from, actions) {
                 log::warn!(target: "ofproto", "{}: a trace's packet-ins were not sent: {e}", bridge.name);
             }

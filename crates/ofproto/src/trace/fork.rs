@@ -3,8 +3,8 @@
 //! A trace tracks nothing. The user says in which states packets come back (`--ct-next`), else they are new;
 //! addresses are translated to the first ones of their ranges.
 
-use super::{TraceEnv, Traced};
 use super::args::Request;
+use super::{TraceEnv, Traced};
 use crate::model::Snapshot;
 use crate::xlate::Pipeline;
 use crate::xlate::report::Fork;
