@@ -19,12 +19,14 @@ HEDDLE ?= $(dir $(HEDDLED))heddle
 PREFIX ?= /usr/local
 DEBS ?= $(abspath $(TARGET)/debs)
 MANUAL = $(abspath $(TARGET))/manual
+# The installed package, where this checkout has no programs: `make demo` shows that.
+PACKAGED := $(if $(wildcard $(HEDDLED)),,$(and $(wildcard /usr/bin/heddle),$(wildcard /usr/sbin/heddled)))
 BENCH ?= pods vhost switch rules
 RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments fragments headers
 export KEEP QUICK GUEST
 
-.PHONY: install uninstall deb help setup build demo test props soak doors bench conformance controllers ovn cri k8s pristine lab fuzz models fmt lint clean
+.PHONY: install uninstall deb help setup build demo demo-begins test props soak doors bench conformance controllers ovn cri k8s pristine lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,14 +37,13 @@ setup: ## Install what is missing: Debian packages, and Rust (HEDDLE_NO_RUSTUP=1
 build: setup ## Build the daemon, the tool heddle and the CNI plug-in (release)
 	@cargo build --release --package heddle-switchd --bin heddled --package heddle-ctl --bin heddle --package heddle-cni --bin heddle-cni
 
-demo: ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 leaves it running)
+demo: demo-begins $(if $(PACKAGED),,build) ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 leaves it running)
+	@$(if $(PACKAGED),scripts/setup demo && HEDDLED=$(PACKAGED) HEDDLE=/usr/bin/heddle,HEDDLED="$(HEDDLED)") demo/demo.sh
+
+demo-begins:
 	@[ "$$(id -u)" = 0 ] || { echo "make demo: network namespaces need root (sudo make demo)" >&2; exit 1; }
-	@if [ ! -x "$(HEDDLED)" ] && [ -x /usr/sbin/heddled ] && [ -x /usr/bin/heddle ]; then \
-	   echo "make demo: nothing is built here, so it shows the installed package (make build: this checkout)"; \
-	   scripts/setup demo && HEDDLED=/usr/sbin/heddled HEDDLE=/usr/bin/heddle demo/demo.sh; \
-	 else \
-	   echo "Building heddled and heddle (2 to 6 minutes the first time; a line for each crate)"; \
-	   $(MAKE) --no-print-directory build && HEDDLED="$(HEDDLED)" demo/demo.sh; fi
+	@if [ -n "$(PACKAGED)" ]; then echo "make demo: nothing is built here, so it shows the installed package (make build: this checkout)"; \
+	 else echo "Building heddled and heddle (2 to 6 minutes the first time; a line for each crate)"; fi
 
 test: ## Unit, property, system and differential tests, formatting and lints
 	@scripts/setup test
