@@ -147,11 +147,11 @@ losses() { # SERVER-POD CLIENT-POD: packets lost in the sender's device, in the 
 
 say "What comes: two pods and an outside host on two bridges; a packet that a rule drops, found by" \
     "name; a virtual machine; a second node over Geneve; and what the switch tells of itself." \
-    "Lines with \$ are commands, with their output below; 'red COMMAND' runs one in the pod red. After" \
-    "make demo KEEP=1 they work as they are shown in a shell that has read the file env, named below."
+    "Lines with \$ are commands, with their output below; 'red COMMAND' runs one in the pod red." \
+    "After make demo KEEP=1 they work as shown in a shell that has read the file env, named below."
 title "Start the database and the switch"
 say "The configuration lives in the unmodified ovsdb-server; the switch reads it from there." \
-    "Run directory (\$RUN below): $run    for another shell: . $run/env"
+    "Run directory (\$RUN below): $run" "For another shell: . $run/env"
 ip netns add "$sw"
 ip -n "$sw" link set lo up
 ovsdb-tool create "$run/conf.db" /usr/share/openvswitch/vswitch.ovsschema
@@ -272,8 +272,8 @@ else
     guest ping -n -c 3 -i 0.2 -W 2 10.0.0.1 | sed -E '/^    /b; s/^/      /' | grep -v '^ *$'
     [ -n "$GUEST" ] || iperf red vm 10.0.0.1 -t 3
     show vsctl get interface vm0 status
-    say "Two load generators (drivers of virtio rings, without an IP stack), 64-byte packets. They send as" \
-        "fast as they can, more than one worker forwards: the loss is what is too much for it."
+    say "Two load generators (drivers of virtio rings, without an IP stack), 64-byte packets. They send" \
+        "as fast as they can, more than one worker forwards: the loss is what is too much for it."
     vsctl add-br br-gen -- set bridge br-gen datapath_type=netdev
     for i in 0 1; do
         vsctl add-port br-gen gen$i -- set interface gen$i type=dpdkvhostuserclient options:vhost-server-path="$run/gen$i.sock"

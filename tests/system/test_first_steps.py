@@ -73,8 +73,8 @@ def scenario_the_demo_fits(lab):
     lab.trace.note(done.stdout + done.stderr)
     assert done.returncode == 0, done.stdout[-2000:]
     lines = done.stdout.splitlines()
-    # A command stays on its line, also one that a command prints.
-    wide = [line for line in lines if len(line) > 100 and not re.fullmatch(r" +trace +ovs-appctl ofproto/trace '[^']+'", line)]
+    # A command stays on its line, to be copied whole, also one that a command prints.
+    wide = [line for line in lines if len(line) > 100 and not re.match(r" +(\$|trace +ovs-appctl ofproto/trace) ", line)]
     assert not wide, wide
     shown = [line[6:] for line in lines if line.startswith("    $ ")]
     assert len(shown) > 25 and not [command for command in shown if command.endswith("\\") or subprocess.run(
@@ -103,7 +103,7 @@ def scenario_the_demo_kept(lab):
     shown = [line[6:] for line in done.stdout.splitlines() if re.match(r"    \$ (red ping|ovs-appctl|ovs-ofctl .*dump)", line)]
     for line in (*tries, *shown):
         line = line.replace("heddle top ", "heddle top --once ")
-        again = subprocess.run(["bash", "-ec", f". {rundir}/env\n{line}"], capture_output=True, text=True, timeout=60, check=False,
+        again = subprocess.run(["bash", "-c", f". {rundir}/env || exit 9\n{line}"], capture_output=True, text=True, timeout=60, check=False,
                                stdin=subprocess.DEVNULL, env={key: os.environ[key] for key in ("PATH", "HOME")})
         lab.trace.note(f"$ {line}   [{again.returncode}]\n{again.stdout[:500]}{again.stderr}")
         assert again.returncode == 0, (line, again.stdout, again.stderr)
