@@ -78,7 +78,9 @@ def scenario_report(lab):
     measure(lab, "--between", f"there={a},{b}", "--between", f"back={b},{a}", "--pattern", "rr,write", "--connections", "1,3",
             "--sizes", "1x1", "--out", out, *SHORT)
     text = lab.trace.run(heddle_path(), "report", out, "--html", f"{where}/r.html", "--svg", f"{where}/plots")
-    assert "rr 1x1 c3 tcp4" in text and " in " in text and "of 4 cases by >= 10 %" in text, text
+    assert "rr 1x1 c3 tcp4" in text and " in " in text, text
+    # Whether the two differ depends on the machine.
+    assert re.search(r"(of 4 cases by|none of 1 pairs differs surely by) >= 10 %", text), text
     with open(f"{where}/r.html") as file:
         page = file.read()
     assert page.count("<svg") >= 6 and "http" not in page.replace("http://www.w3.org/2000/svg", ""), page[:400]

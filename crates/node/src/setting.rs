@@ -198,6 +198,15 @@ impl Machine {
         })
     }
 
+    /// Whether a device whose addresses are yet to move to a bridge is a port already, as after a boot: the
+    /// switch takes all that the device receives, so the host hears no answer by it.
+    pub(crate) fn is_deaf<'a>(&mut self, mut targets: impl Iterator<Item = &'a Target>) -> Result<bool> {
+        targets.try_fold(false, |deaf, target| match target {
+            Target::Bridge { name, nic, .. } if !deaf => self.db()?.is_port(name, nic),
+            _ => Ok(deaf),
+        })
+    }
+
     /// Sets a target.
     pub(crate) fn set(&mut self, target: &Target, value: Option<&str>) -> Result<()> {
         let number = || value.and_then(|v| v.parse().ok());
