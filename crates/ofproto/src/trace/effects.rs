@@ -3,7 +3,7 @@
 //! As in Open vSwitch, the actions of each translation run on the packet, but for those that would send or
 //! recirculate it. Tracking is left out, too: a trace changes no connection.
 
-use super::Traced;
+use super::{Traced, TracedActions};
 use crate::Ofproto;
 use heddle_datapath::PortNo;
 use heddle_datapath::action::Action;
@@ -17,7 +17,7 @@ impl Traced {
         else {
             return;
         };
-        for (key, actions) in &self.runs {
+        for TracedActions { key, actions } in &self.runs {
             let actions = without_outputs(actions);
             if !has_upcall(&actions) {
                 continue;

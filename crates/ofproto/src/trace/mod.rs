@@ -2,8 +2,8 @@
 //!
 //! The layout is Open vSwitch's, since people and scripts read it: the key, each bridge with its rules,
 //! actions and what came of them, the key at the end, the mask, the datapath actions. A trace has side
-//! effects only with a packet (given, or made with `-generate`): it learns, and [`Traced::carry_out`] sends its
-//! packet-ins.
+//! effects only with a packet (given, or made with `-generate`): it learns, and [`Traced::carry_out`] sends
+//! its packet-ins.
 
 mod args;
 mod effects;
@@ -44,9 +44,16 @@ pub struct Traced {
     packet: Option<Vec<u8>>,
     /// Bridge that the packet entered.
     bridge: u64,
-    /// Each translation without an error: its key, with the OpenFlow port (reserved ones in 16 bits), and the
-    /// datapath's actions.
-    runs: Vec<(FlowKey, Vec<DpAction>)>,
+    /// Each translation without an error.
+    runs: Vec<TracedActions>,
+}
+
+/// The outcome of one translation of a trace.
+struct TracedActions {
+    /// The packet's key, with the OpenFlow port (reserved ones in 16 bits).
+    key: FlowKey,
+    /// The datapath's actions.
+    actions: Vec<DpAction>,
 }
 
 /// Runs `ofproto/trace` with these arguments (without the command's name).
@@ -128,7 +135,7 @@ fn one(
     request: &args::Request<'_>,
     start: Start<'_>,
     env: &TraceEnv<'_>,
-) -> (String, Option<(FlowKey, Vec<DpAction>)>, Vec<Fork>) {
+) -> (String, Option<TracedActions>, Vec<Fork>) {
     let bridge = request.bridge;
     let mut report = Report::default();
     report.names = request.names;
@@ -167,10 +174,10 @@ fn one(
         m.text(names, DEFAULT_PRIORITY).to_string()
     };
     let text = text(request, &outcome, &report, &translation, env, &show);
-    let run = outcome
-        .error
-        .is_none()
-        .then_some((request.key, translation.actions));
+    let run = outcome.error.is_none().then_some(TracedActions {
+        key: request.key,
+        actions: translation.actions,
+    });
     (text, run, report.forks)
 }
 
