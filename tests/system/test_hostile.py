@@ -207,6 +207,42 @@ def scenario_a_flood_of_connections(lab):
     wait_for("a place", lambda: "capabilities" in sw.ofctl("show", "br0", check=False), 30)
     for sock in held:
         sock.close()
+    idle_callers(lab, sw)
+
+
+def idle_callers(lab, sw):
+    """Callers that say HELLO and stay, or never read: new ones are answered, one that is in use is kept, others' bridges too."""
+    lab.bridge(sw, "br1")
+    active, other = Connection.to_bridge(sw, "br0", V13), Connection.to_bridge(sw, "br1", V13)
+    hello, echo = bytes.fromhex("0400000800000000"), bytes.fromhex("0402000c00000001aaaaaaaa")
+    for words in (hello, hello + echo * 3000):
+        held = []
+        for _ in range(130):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.setblocking(False)
+            try:
+                sock.connect(f"{sw.dir}/br0.mgmt")
+                sock.send(words)
+            except OSError:
+                pass
+            held.append(sock)
+            active.echo()
+        # The callers in the kernel's queue come first.
+        for bridge, pause in (("br1", 2), ("br0", 2), ("br0", 1)):
+            began = time.monotonic()
+            while time.monotonic() < began + pause:
+                active.echo()
+                time.sleep(0.2)
+            began = time.monotonic()
+            assert "capabilities" in sw.ofctl("show", bridge)
+            took = time.monotonic() - began
+            lab.trace.note(f"{bridge} answers in {took:.2f} s beside {len(held)} idle callers")
+            assert took < 3, (bridge, took)
+        active.echo()
+        other.echo()
+        for sock in held:
+            sock.close()
+    assert len(re.findall(r"br0.mgmt has \d+ connections, and its limit is", sw.log())) in range(1, 6), "no warning, or a flood of them"
 
 
 @limit(120)

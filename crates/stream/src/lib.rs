@@ -23,7 +23,7 @@ mod tls;
 mod tests;
 
 pub use active::Active;
-pub use limit::{Pace, Slot, Slots};
+pub use limit::{Pace, Slot, Slots, descriptor_part};
 pub use passive::{Acceptor, Incoming, Passive, bind_unix};
 pub use tls::{Settings, Tls};
 

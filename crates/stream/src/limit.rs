@@ -20,6 +20,12 @@ const REST: Duration = Duration::from_millis(50);
 const MIN_SLOTS: u64 = 8;
 const MAX_SLOTS: u64 = 8192;
 
+/// Number of callers that may have one of `parts` equal parts of the process's descriptors.
+pub fn descriptor_part(parts: u64) -> u64 {
+    let limit = heddle_sys::process::descriptor_limit() / parts.max(1);
+    limit.clamp(MIN_SLOTS, MAX_SLOTS)
+}
+
 /// The callers of one kind that may be connected at the same time.
 #[derive(Clone, Debug)]
 pub struct Slots(Arc<Semaphore>);
@@ -33,8 +39,7 @@ pub struct Slot {
 impl Slots {
     /// Slots for one of `parts` equal parts of the process's descriptors.
     pub fn part(parts: u64) -> Self {
-        let limit = heddle_sys::process::descriptor_limit() / parts.max(1);
-        Self::new(limit.clamp(MIN_SLOTS, MAX_SLOTS))
+        Self::new(descriptor_part(parts))
     }
 
     /// `n` slots.
@@ -52,7 +57,8 @@ impl Slots {
     }
 
     /// Whether no slot is free.
-    pub fn is_full(&self) -> bool {
+    #[cfg(test)]
+    fn is_full(&self) -> bool {
         self.0.available_permits() == 0
     }
 }

@@ -4,17 +4,15 @@
 use super::Manager;
 use super::session::Kind;
 use super::stream::serve;
-use heddle_stream::{Acceptor, Pace, Passive, Slots};
-use std::collections::VecDeque;
+use heddle_stream::{Acceptor, Pace, Passive, descriptor_part};
+use parking_lot::Mutex;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
-
-/// Most callers whose handshake is under way.
-const MAX_OPENING: usize = 64;
+use tokio::time::{Instant, timeout};
 
 /// A listening socket. Dropping it closes it, ends its connections and removes the file.
 pub struct Listener {
@@ -33,7 +31,7 @@ impl Listener {
         Ok(Self {
             address: acceptor.address(),
             probe,
-            task: tokio::spawn(accept(manager, acceptor, probe)),
+            task: tokio::spawn(accept(manager, acceptor, at.to_string(), probe)),
         })
     }
 
@@ -55,81 +53,188 @@ impl Drop for Listener {
 }
 
 /// Connections of callers by Unix sockets, and by the network, are each at most this part of the process's
-/// descriptors. So neither keeps the other out, nor ports from being opened.
+/// descriptors. Listeners of one kind have equal shares of it, and one caller more that waits for a place.
 const PART: u64 = 6;
-/// A caller that says no HELLO for this long gives its place to another one, if all are taken.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Minimum share of a listener.
+const MIN_SHARE: usize = 4;
+/// A connection that was idle for less than this is not closed for a new caller.
+const MIN_IDLE: Duration = Duration::from_secs(1);
+/// Time between two searches for an idle connection.
+const RETRY: Duration = Duration::from_millis(100);
 
-/// The places of callers by Unix sockets, or of those by the network, of all bridges together.
-fn slots(by_network: bool) -> &'static Slots {
-    static SLOTS: [OnceLock<Slots>; 2] = [OnceLock::new(), OnceLock::new()];
-    let [unix, network] = &SLOTS;
-    let slots = if by_network { network } else { unix };
-    slots.get_or_init(|| Slots::part(PART))
+/// One listener's share of the connections of its kind. The share shrinks when listeners are added.
+struct Share(&'static AtomicUsize);
+
+impl Share {
+    fn new(by_network: bool) -> Self {
+        static LISTENERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+        let [unix, network] = &LISTENERS;
+        let listeners = if by_network { network } else { unix };
+        listeners.fetch_add(1, Relaxed);
+        Self(listeners)
+    }
+
+    /// Maximum number of connections of the listener.
+    fn limit(&self) -> usize {
+        let all = usize::try_from(descriptor_part(PART)).unwrap_or(usize::MAX);
+        (all / self.0.load(Relaxed).max(1)).max(MIN_SHARE)
+    }
 }
 
-async fn accept(manager: Arc<Manager>, acceptor: Acceptor, probe: Option<Duration>) {
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+async fn accept(manager: Arc<Manager>, acceptor: Acceptor, at: String, probe: Option<Duration>) {
     /// Callers since the start, by whose number the log tells them apart.
     static CALLERS: AtomicU64 = AtomicU64::new(0);
     let by_network = acceptor.address().is_some();
     let method = if by_network { "tcp" } else { "unix" };
-    let slots = slots(by_network);
+    let share = Share::new(by_network);
     let mut pace = Pace::default();
-    let mut opening = Opening::default();
+    let mut callers = Callers::default();
     let mut connections = JoinSet::new();
     let acceptor = &acceptor;
-    let next = move || async move { Ok((slots.take().await, acceptor.accept().await?)) };
+    let next = move || acceptor.accept();
     loop {
         tokio::select! {
             biased;
             Some(_) = connections.join_next() => {}
-            (slot, incoming) = pace.accept("ofproto", next) => {
+            incoming = pace.accept("ofproto", next) => {
+                make_room(&mut connections, &mut callers, &share, &manager.bridge().name, &at).await;
                 let manager = manager.clone();
-                let handshake = opening.ticket();
+                let activity = Arc::new(Activity::default());
+                let seen = activity.clone();
                 let task = connections.spawn(async move {
-                    // The last to be dropped, after the socket.
-                    let _slot = slot;
                     // A handshake that failed has been logged.
                     let Ok(socket) = incoming.open().await else { return };
-                    handshake.store(true, Relaxed);
                     let name = format!("{method}#{}", CALLERS.fetch_add(1, Relaxed));
-                    let crowd = Some((slots, HELLO_TIMEOUT));
-                    serve(manager, Kind::Service, name, socket, probe, None, crowd).await;
+                    serve(manager, Kind::Service, name, socket, probe, None, Some(&*seen)).await;
                 });
-                opening.add(task);
+                callers.add(task, activity);
             }
         }
     }
 }
 
-/// Callers whose handshake is not done. Their number is bounded: a new caller evicts the oldest, so that
-/// silent callers keep no new one out.
-#[derive(Default)]
-struct Opening {
-    /// Oldest first, with whether the handshake is done.
-    order: VecDeque<(AbortHandle, Arc<AtomicBool>)>,
-    next: Arc<AtomicBool>,
+/// Waits until the listener has a place for one more caller, and closes idle connections for it.
+async fn make_room(
+    connections: &mut JoinSet<()>,
+    callers: &mut Callers,
+    share: &Share,
+    bridge: &str,
+    at: &str,
+) {
+    loop {
+        while connections.try_join_next().is_some() {}
+        let limit = share.limit();
+        if connections.len() < limit {
+            return;
+        }
+        log::warn!(target: "ofproto", per_min = 2, burst = 1;
+            "{bridge}: {at} has {} connections, and its limit is {limit}: new callers take the places of those \
+             that are idle longest; end unused callers, or raise the limit of open files", connections.len());
+        if let Some(task) = callers.take_idle(Instant::now()) {
+            task.abort();
+        }
+        // The end of a connection is seen above.
+        let _ = timeout(RETRY, connections.join_next()).await;
+    }
 }
 
-impl Opening {
-    /// The flag that the next task sets when its handshake is done.
-    fn ticket(&mut self) -> Arc<AtomicBool> {
-        self.next = Arc::default();
-        self.next.clone()
+/// When a connection was last in use.
+pub(super) struct Activity(Mutex<Use>);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Use {
+    /// Whether a message has come, such as HELLO.
+    greeted: bool,
+    last: Instant,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self(Mutex::new(Use {
+            greeted: false,
+            last: Instant::now(),
+        }))
+    }
+}
+
+impl Activity {
+    /// Whole messages have come.
+    pub(super) fn received(&self) {
+        *self.0.lock() = Use {
+            greeted: true,
+            last: Instant::now(),
+        };
     }
 
-    /// The task that has the last ticket.
-    fn add(&mut self, task: AbortHandle) {
-        self.order.push_back((task, self.next.clone()));
-        if self.order.len() > MAX_OPENING {
-            self.order
-                .retain(|(task, done)| !done.load(Relaxed) && !task.is_finished());
+    /// The caller reads its answers.
+    pub(super) fn reads(&self) {
+        self.0.lock().last = Instant::now();
+    }
+}
+
+/// One listener's connections, with those whose handshake is under way.
+#[derive(Default)]
+struct Callers(Vec<(AbortHandle, Arc<Activity>)>);
+
+impl Callers {
+    fn add(&mut self, task: AbortHandle, activity: Arc<Activity>) {
+        if self.0.len() == self.0.capacity() {
+            self.0.retain(|(task, _)| !task.is_finished());
         }
-        if self.order.len() > MAX_OPENING
-            && let Some((oldest, done)) = self.order.pop_front()
-            && !done.load(Relaxed)
-        {
-            oldest.abort();
+        self.0.push((task, activity));
+    }
+
+    /// Takes the connection out that is to give its place to a new caller: one without HELLO first, then the
+    /// one that is idle longest. `None` if all are in use.
+    fn take_idle(&mut self, now: Instant) -> Option<AbortHandle> {
+        self.0.retain(|(task, _)| !task.is_finished());
+        let uses = self.0.iter().map(|(_, activity)| *activity.0.lock());
+        let idle = uses
+            .enumerate()
+            .filter(|(_, u)| now.saturating_duration_since(u.last) >= MIN_IDLE);
+        let (i, _) = idle.min_by_key(|(_, u)| *u)?;
+        Some(self.0.swap_remove(i).0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn callers_without_hello_and_idle_ones_give_way_and_active_ones_do_not() {
+        let start = Instant::now();
+        let mut callers = Callers::default();
+        let mut connections = JoinSet::new();
+        let mut ids = Vec::new();
+        for (greeted, idle_ms) in [(true, 0), (true, 9000), (false, 2000), (true, 5000), (false, 999)] {
+            let task = connections.spawn(std::future::pending::<()>());
+            ids.push(task.id());
+            let last = start + MIN_IDLE * 9 - Duration::from_millis(idle_ms);
+            callers.add(task, Arc::new(Activity(Mutex::new(Use { greeted, last }))));
         }
+        let now = start + MIN_IDLE * 9;
+        let mut taken = || callers.take_idle(now).map(|task| task.id());
+        assert_eq!(
+            [taken(), taken(), taken(), taken()],
+            [Some(ids[2]), Some(ids[1]), Some(ids[3]), None]
+        );
+    }
+
+    #[test]
+    fn listeners_have_equal_shares() {
+        // Other tests make no listeners by the network.
+        let one = Share::new(true);
+        let all = one.limit();
+        let two = Share::new(true);
+        assert_eq!([one.limit(), two.limit()], [(all / 2).max(MIN_SHARE); 2]);
+        drop(two);
+        assert_eq!(one.limit(), all);
     }
 }

@@ -1,9 +1,10 @@
 //! Moves bytes between a session and a socket, and probes a silent peer.
 
 use super::Manager;
+use super::listen::Activity;
+use super::outbox::Sort;
 use super::session::{Kind, Next, Peer};
 use heddle_openflow::{Message, frame_len};
-use heddle_stream::Slots;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -48,8 +49,7 @@ pub(super) enum End {
 }
 
 /// Serves one connection, which the log calls `name`, until it ends. `up` becomes true when the version is
-/// negotiated. `crowd`: where all slots are taken, the connection ends unless it has said HELLO within that
-/// time.
+/// negotiated. `activity` is told when the connection is in use.
 pub(super) async fn serve<S>(
     manager: Arc<Manager>,
     kind: Kind,
@@ -57,7 +57,7 @@ pub(super) async fn serve<S>(
     socket: S,
     probe: Option<Duration>,
     up: Option<&watch::Sender<Option<Arc<Peer>>>>,
-    crowd: Option<(&Slots, Duration)>,
+    activity: Option<&Activity>,
 ) -> End
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
@@ -69,36 +69,19 @@ where
     // In this order: what `read` has to say, `write` finds.
     let end = tokio::select! {
         biased;
-        end = read(&peer, reader, probe, up) => end,
-        end = write(&peer, &mut writer) => return end,
+        end = read(&peer, reader, probe, up, activity) => end,
+        end = write(&peer, &mut writer, activity) => return end,
         () = peer.cut_off() => return End::Unread,
-        () = unwanted(&peer, crowd) => return End::Silent,
         // Connections that this switch makes are ended by the task that makes them.
         () = peer.manager.reconnect.notified(), if matches!(kind, Kind::Service) => return End::Closed,
     };
     // The last words, such as why there is no version in common.
     peer.outbox.close();
-    let last_words = write(&peer, &mut writer);
+    let last_words = write(&peer, &mut writer, activity);
     if timeout(LAST_WORDS_TIMEOUT, last_words).await.is_err() {
         log::debug!(target: "ofproto", "the peer did not take the last messages");
     }
     end
-}
-
-/// Ends when the connection has said no HELLO for some time and others wait for its slot.
-async fn unwanted(peer: &Peer, crowd: Option<(&Slots, Duration)>) {
-    if let Some((slots, patience)) = crowd {
-        tokio::time::sleep(patience).await;
-        while peer.version().is_none() {
-            if slots.is_full() {
-                log::warn!(target: "ofproto", per_min = 5, burst = 5;
-                    "a connection that said no HELLO was closed: all places were taken");
-                return;
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-    }
-    std::future::pending().await
 }
 
 /// Waits for the peer as long as that is by the switch's clock, which tests move.
@@ -131,6 +114,7 @@ async fn read<R: AsyncRead + Unpin>(
     mut reader: R,
     probe: Option<Duration>,
     up: Option<&watch::Sender<Option<Arc<Peer>>>>,
+    activity: Option<&Activity>,
 ) -> End {
     let mut buffer: Vec<u8> = Vec::with_capacity(CHUNK);
     let mut probed: Option<Instant> = None;
@@ -201,6 +185,9 @@ async fn read<R: AsyncRead + Unpin>(
                 peer.outbox.attend();
             }
         }
+        if let (1.., Some(activity)) = (at, activity) {
+            activity.received();
+        }
         buffer.drain(..at);
     }
 }
@@ -221,7 +208,7 @@ async fn soon<F: Future>(mut f: Pin<&mut F>, end: Instant) -> Option<F::Output> 
     }
 }
 
-async fn write<W: AsyncWrite + Unpin>(peer: &Arc<Peer>, writer: &mut W) -> End {
+async fn write<W: AsyncWrite + Unpin>(peer: &Arc<Peer>, writer: &mut W, activity: Option<&Activity>) -> End {
     loop {
         let list = poll_fn(|cx| peer.outbox.poll_take(CHUNK, cx)).await;
         let joined: Vec<u8>;
@@ -234,7 +221,13 @@ async fn write<W: AsyncWrite + Unpin>(peer: &Arc<Peer>, writer: &mut W) -> End {
             }
         };
         match timeout(WRITE_TIMEOUT, writer.write_all(bytes)).await {
-            Ok(Ok(())) => list.iter().for_each(|out| peer.written(out)),
+            Ok(Ok(())) => {
+                list.iter().for_each(|out| peer.written(out));
+                // A socket takes events of a caller that does not read them.
+                if let Some(activity) = activity.filter(|_| list.iter().any(|out| out.sort == Sort::Answer)) {
+                    activity.reads();
+                }
+            }
             Ok(Err(e)) => return End::Io(e),
             Err(_) => return End::Silent,
         }
