@@ -5,6 +5,7 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -179,6 +180,26 @@ def scenario_bad_input(lab):
             (4, "CNI_ARGS", conf(), {"args": "nonsense"}), (7, "mac", conf(), {"args": "MAC=x"})]:
         refused(code, words, node.add, given, pod, **keys)
         assert (node.rows(), node.leases(), devices(lab, sw.netns), devices(lab, pod)) == (before, leases, at_home, set()), words
+    # The plug-in does not run itself: by its name, by a symlink, by a copy.
+    os.symlink(f"{node.dir}/bin/heddle-cni", f"{node.dir}/bin/again")
+    shutil.copy(f"{node.dir}/bin/heddle-cni", f"{node.dir}/bin/copy")
+    for name in ("heddle-cni", "again", "copy"):
+        own = conf(version="1.1.0", ipam={"type": name}, **{"cni.dev/valid-attachments": [{"containerID": f"id-{other}", "ifname": "eth0"}]})
+        for command in ("ADD", "DEL", "GC", "STATUS"):
+            refused(7, "is this plug-in itself", node.call, command, own, pod)
+    for name in ("heddle-cni", "again"):
+        refused(7, "is this plug-in itself", node.add, conf(ipam=None, delegate={"type": name}), pod)
+    # Two copies that wrap each other end after a few levels, a plug-in that hangs after its time.
+    shutil.copy(f"{node.dir}/bin/heddle-cni", f"{node.dir}/bin/copy2")
+    deep = {"type": "host-local"}
+    for name in ("copy", "copy2", "copy", "copy2"):
+        deep = {"type": name, "bridge": "br0", "kind": "internal", "database": sw.db, "delegate": deep}
+    refused(7, "levels deep", node.add, conf(ipam=None, delegate=deep), pod)
+    with open(f"{node.dir}/bin/hangs", "w") as file:
+        file.write("#!/bin/sh\nexec sleep 60\n")
+    os.chmod(f"{node.dir}/bin/hangs", 0o755)
+    refused(106, "did not end within 2 s", node.add, conf(ipam={"type": "hangs"}, timeoutSeconds=2), pod)
+    assert (node.rows(), node.leases(), devices(lab, pod)) == (before, leases, set())
     if not os.path.exists("/dev/vduse/control"):
         refused(102, "no VDUSE", node.add, conf(kind="vduse"), pod)
         refused(50, "no VDUSE", node.call, "STATUS", conf(version="1.1.0", kind="vduse"), pod)

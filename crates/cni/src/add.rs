@@ -118,7 +118,7 @@ impl Undo<'_> {
             Some(ipam) => {
                 self.addresses = true;
                 let raw = Value::Object(conf.raw.clone());
-                let addresses = Addresses::read(&delegate::run(args, ipam, "ADD", &raw)?)?;
+                let addresses = Addresses::read(&delegate::run(args, conf, ipam, "ADD", &raw)?)?;
                 if addresses.ips.is_empty() {
                     return fail(Code::Delegate, format!("plug-in {ipam} handed out no address"));
                 }
@@ -180,7 +180,13 @@ impl Undo<'_> {
             remove_host_device(name);
         }
         if let (true, Ok(Some(ipam))) = (self.addresses, self.conf.ipam()) {
-            let _ = delegate::run(self.args, ipam, "DEL", &Value::Object(self.conf.raw.clone()));
+            let _ = delegate::run(
+                self.args,
+                self.conf,
+                ipam,
+                "DEL",
+                &Value::Object(self.conf.raw.clone()),
+            );
         }
     }
 }

@@ -35,13 +35,13 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
         return fail(Code::Conf, "delegate.type is missing");
     };
     let passed_on = with_previous(inner, conf.raw.get("prevResult").cloned());
-    let done = match delegate::run(args, &first, "ADD", &passed_on)? {
+    let done = match delegate::run(args, conf, &first, "ADD", &passed_on)? {
         Value::Object(result) => after(args, conf, kind, result),
         _ => fail(Code::Delegate, format!("plug-in {first} has no result")),
     };
     if done.is_err() {
         // What it made is not left behind. Its own failure is not of interest now.
-        let _ = delegate::run(args, &first, "DEL", &passed_on);
+        let _ = delegate::run(args, conf, &first, "DEL", &passed_on);
     }
     done
 }

@@ -37,7 +37,7 @@ pub(crate) fn check(args: &Args, conf: &Conf) -> Result<(), Failure> {
         device(args, conf, &pod, &Value::Object(result))?;
     }
     if let Some(ipam) = conf.ipam()? {
-        delegate::run(args, ipam, "CHECK", &Value::Object(conf.raw.clone()))?;
+        delegate::run(args, conf, ipam, "CHECK", &Value::Object(conf.raw.clone()))?;
     }
     // A wrapped plug-in would look for the device that has been exchanged.
     Ok(())

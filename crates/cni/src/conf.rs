@@ -365,6 +365,8 @@ mod tests {
         for keys in [
             r#""ipam":{"type":"../x"}"#,
             r#""ipam":{"type":""}"#,
+            r#""ipam":{"type":"heddle-cni"}"#,
+            r#""delegate":{"type":"heddle-cni"}"#,
             r#""ipam":{"type":7}"#,
             r#""delegate":{"type":"../../../bin/sh"}"#,
             r#""delegate":{"type":"/bin/sh"}"#,

@@ -19,6 +19,7 @@ pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
         let kind = kind_of(&inner).unwrap_or_default().to_owned();
         delegate::run(
             args,
+            conf,
             &kind,
             "DEL",
             &with_previous(inner, conf.raw.get("prevResult").cloned()),
@@ -41,7 +42,7 @@ pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) 
     }
     // The address plug-in is asked in any case: a failed ADD may have left something there only.
     if let Some(ipam) = conf.ipam()? {
-        delegate::run(args, ipam, "DEL", &Value::Object(conf.raw.clone()))?;
+        delegate::run(args, conf, ipam, "DEL", &Value::Object(conf.raw.clone()))?;
     }
     // What has lost its row, or never got one.
     if found.is_empty() {

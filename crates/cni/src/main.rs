@@ -116,6 +116,7 @@ fn answer(version: &mut String) -> Result<Option<Value>, Failure> {
     let raw = conf::parse(&input()?)?;
     version.clone_from(&conf::version(&raw)?);
     let conf = Conf::new(raw, version)?;
+    delegate::refuse_itself(&args, &conf)?;
     let done = run(&args, &conf);
     log::write(&args, &conf, &done);
     done.map(|(value, _)| value)

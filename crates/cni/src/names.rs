@@ -72,11 +72,16 @@ pub(crate) fn check(conf: &Conf) -> Result<(), Failure> {
             ),
         );
     }
-    conf.ipam()?;
+    if let Some(kind) = conf.ipam()? {
+        not_itself(conf, "ipam.type", kind)?;
+    }
     match conf.raw.get("delegate") {
         None | Some(Value::Null) => {}
         Some(Value::Object(inner)) => match kind_of(inner) {
-            Some(kind) => program("delegate.type", kind)?,
+            Some(kind) => {
+                program("delegate.type", kind)?;
+                not_itself(conf, "delegate.type", kind)?;
+            }
             None => return fail(Code::Conf, "delegate.type is missing"),
         },
         Some(_) => return fail(Code::Conf, "delegate is not an object"),
@@ -97,6 +102,21 @@ pub(crate) fn check(conf: &Conf) -> Result<(), Failure> {
             format!("database {database:?}: expected unix:PATH, or tcp:HOST:PORT with a loopback address"),
         ),
     }
+}
+
+fn not_itself(conf: &Conf, key: &str, kind: &str) -> Result<(), Failure> {
+    if kind_of(&conf.raw) == Some(kind) {
+        return itself(key, kind);
+    }
+    Ok(())
+}
+
+/// The failure of a configuration with which this plug-in would run itself.
+pub(crate) fn itself<T>(key: &str, kind: &str) -> Result<T, Failure> {
+    fail(
+        Code::Conf,
+        format!("{key} {kind:?} is this plug-in itself: name another plug-in"),
+    )
 }
 
 /// Refuses a name of a plug-in that is not the name of a file in `CNI_PATH`.

@@ -27,7 +27,7 @@ pub(crate) fn status(args: &Args, conf: &Conf) -> Result<(), Failure> {
         );
     }
     for kind in others(conf)? {
-        delegate::run(args, &kind.0, "STATUS", &kind.1)?;
+        delegate::run(args, conf, &kind.0, "STATUS", &kind.1)?;
     }
     Ok(())
 }
@@ -59,11 +59,17 @@ pub(crate) fn gc(args: &Args, conf: &Conf) -> Result<String, Failure> {
                 ifname: interface.id(IFNAME).to_owned(),
                 ..args.clone()
             };
-            delegate::run(&of, ipam, "DEL", &with(conf.raw.clone(), "prevResult", None))?;
+            delegate::run(
+                &of,
+                conf,
+                ipam,
+                "DEL",
+                &with(conf.raw.clone(), "prevResult", None),
+            )?;
         }
     }
     for kind in others(conf)? {
-        delegate::run(args, &kind.0, "GC", &kind.1)?;
+        delegate::run(args, conf, &kind.0, "GC", &kind.1)?;
     }
     Ok(format!("removed {} ports {}", names.len(), names.join(" ")))
 }
