@@ -51,7 +51,7 @@ class Node:
     def conf(self, version="1.0.0", **keys):
         """A configuration of the plug-in, with addresses of 10.1.0.0/24; a key that is None is left out."""
         conf = {"cniVersion": version, "name": "net", "type": "heddle-cni", "bridge": "br0", "kind": "internal",
-                "database": self.switch.db, "timeoutSeconds": 20, "logFile": f"{self.dir}/log", "ipam": self.ipam()}
+                "database": self.switch.db, "timeoutSeconds": 20, "logFile": f"{self.dir}/cni.log", "ipam": self.ipam()}
         conf.update(keys)
         return {key: value for key, value in conf.items() if value is not None}
 
@@ -72,7 +72,7 @@ class Node:
     def env(self, command, pod, ifname="eth0", container=None, args="", netns=None):
         return {"CNI_COMMAND": command, "CNI_CONTAINERID": container or f"id-{pod}", "CNI_IFNAME": ifname,
                 "CNI_NETNS": netns if netns is not None else f"/run/netns/{pod}", "CNI_ARGS": args,
-                "CNI_PATH": f"{self.dir}/bin", "HEDDLE_CNI_DIRS": self.switch.dir}
+                "CNI_PATH": f"{self.dir}/bin", "HEDDLE_CNI_DIRS": self.switch.dir, "HEDDLE_CNI_LOG_DIRS": self.dir}
 
     def call(self, command, conf, pod, plugin="heddle-cni", without_rights=False, **keys):
         """Runs a plug-in once; its result. conf: an object, or any text."""
@@ -100,7 +100,7 @@ class Node:
     def tool(self, command, network, pod=None, check=True, ifname=None, capabilities=None):
         """Runs cnitool; what it prints."""
         env = {"NETCONFPATH": f"{self.dir}/net.d", "CNI_PATH": f"{self.dir}/bin", "CNI_IFNAME": ifname,
-               "CAP_ARGS": json.dumps(capabilities) if capabilities else None, "HEDDLE_CNI_DIRS": self.switch.dir}
+               "CAP_ARGS": json.dumps(capabilities) if capabilities else None, "HEDDLE_CNI_DIRS": self.switch.dir, "HEDDLE_CNI_LOG_DIRS": self.dir}
         where = f"/run/netns/{pod}" if pod else "/run/netns/none"
         return self.lab.trace.run(*self.command("cnitool", env), command, network, where, check=check)
 
@@ -119,7 +119,7 @@ class Node:
         return sorted(found)
 
     def log(self):
-        with open(f"{self.dir}/log") as file:
+        with open(f"{self.dir}/cni.log") as file:
             return file.read()
 
 

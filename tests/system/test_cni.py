@@ -170,6 +170,8 @@ def scenario_bad_input(lab):
             (7, "ipam", conf(ipam={"type": "../x"}), {}), (7, "delegate.type", conf(delegate={"type": "../../../bin/sh"}), {}),
             (7, "delegate.type", conf(delegate={"type": "/bin/sh"}), {}), (7, "logFile", conf(logFile="/etc/heddle-log"), {}),
             (7, "logFile", conf(logFile=f"{node.dir}/../../x"), {}), (7, "logFile", conf(logFile="log"), {}),
+            (7, "logFile", conf(logFile=f"{sw.dir}/conf.db"), {}), (7, "logFile", conf(logFile=f"{node.dir}/x.pid"), {}),
+            (7, "logFile", conf(logFile=f"{sw.dir}/cni.log"), {}), (7, "logFile", conf(logFile=f"{node.dir}/cni.log/"), {}),
             (7, "socketDir", conf(kind="vhost-user", socketDir="/etc"), {}),
             (7, "socketDir", conf(kind="vhost-user", socketDir="sockets"), {}),
             (7, "database", conf(database="tcp:192.0.2.1:6640"), {}), (7, "database", conf(database="unix:/tmp/x/db.sock"), {}), (7, "database", conf(database="file:/x"), {}),
@@ -415,7 +417,7 @@ def scenario_chained_after_a_controllers_plugin(lab):
     """The veth is exchanged; pod and controller see what they saw before: addresses, routes, neighbours, identity, port number."""
     sw, node = start(lab)
     before = node.rows()
-    own = {"type": "heddle-cni", "kind": "internal", "database": sw.db, "logFile": f"{node.dir}/log"}
+    own = {"type": "heddle-cni", "kind": "internal", "database": sw.db, "logFile": f"{node.dir}/cni.log"}
     plain, pods = [], [node.pod(), node.pod(), node.pod()]
     for number, pod in enumerate(pods):
         node.write(f"veth{number}", controllers_plugin(node, number))

@@ -378,6 +378,7 @@ mod tests {
             r#""logFile":"/var/log/heddle/../auth.log""#,
             r#""logFile":"x.log""#,
             r#""logFile":"/var/log/heddle""#,
+            r#""logFile":"/var/log/openvswitch/conf.db""#,
             r#""socketDir":"/etc""#,
             r#""socketDir":"run/heddle""#,
             r#""socketDir":"/run/heddle/../../etc""#,

@@ -2,7 +2,7 @@
 //! anything is done. Tenants write configurations where NetworkAttachmentDefinitions are theirs.
 //!
 //! Files are confined to directories: those of Heddle and Open vSwitch, and the directories that the
-//! administrator adds with `HEDDLE_CNI_DIRS` in the environment of the container runtime.
+//! administrator adds with `HEDDLE_CNI_DIRS` and `HEDDLE_CNI_LOG_DIRS` in the environment of the container runtime.
 
 use crate::conf::{Conf, kind_of};
 use crate::error::{Code, Failure, fail};
@@ -11,8 +11,11 @@ use serde_json::Value;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Variable with further directories, separated by `:`.
+/// Variable with further directories of sockets, separated by `:`.
 const DIRS_VARIABLE: &str = "HEDDLE_CNI_DIRS";
+/// Variable with further directories of log files. Directories of sockets hold databases and pid files too,
+/// and the plug-in would append to those.
+const LOG_DIRS_VARIABLE: &str = "HEDDLE_CNI_LOG_DIRS";
 const SOCKET_DIRS: [&str; 4] = [
     "/run/heddle",
     "/var/run/heddle",
@@ -21,21 +24,22 @@ const SOCKET_DIRS: [&str; 4] = [
 ];
 const LOG_DIRS: [&str; 2] = ["/var/log/heddle", "/var/log/openvswitch"];
 
-/// The directories of the administrator and `own`.
-fn with_given(own: &[&str]) -> Vec<PathBuf> {
-    let given = std::env::var_os(DIRS_VARIABLE).unwrap_or_default();
+/// The directories of the administrator, from `variable`, and `own`.
+fn with_given(own: &[&str], variable: &str) -> Vec<PathBuf> {
+    let given = std::env::var_os(variable).unwrap_or_default();
     let given = std::env::split_paths(&given).filter(|dir| dir.is_absolute());
     own.iter().map(PathBuf::from).chain(given).collect()
 }
 
-/// The directory that a log file is confined to.
+/// The directory that a log file is confined to; `None` also for a name that does not end in `.log`.
 pub(crate) fn log_dir(path: &str) -> Option<PathBuf> {
-    let dirs = with_given(&LOG_DIRS);
-    Some(dir_of(path, &dirs)?.to_owned()).filter(|dir| dir.as_os_str() != path)
+    let dirs = with_given(&LOG_DIRS, LOG_DIRS_VARIABLE);
+    let dir = dir_of(path, &dirs).filter(|dir| dir.as_os_str() != path)?;
+    path.ends_with(".log").then(|| dir.to_owned())
 }
 
 fn is_socket_path(path: &str) -> bool {
-    dir_of(path, &with_given(&SOCKET_DIRS)).is_some()
+    dir_of(path, &with_given(&SOCKET_DIRS, DIRS_VARIABLE)).is_some()
 }
 
 /// Whether a database is on this machine, behind a socket that tenants cannot make.
@@ -87,7 +91,13 @@ pub(crate) fn check(conf: &Conf) -> Result<(), Failure> {
         Some(_) => return fail(Code::Conf, "delegate is not an object"),
     }
     if let Some(path) = own.log_file.as_deref().filter(|p| log_dir(p).is_none()) {
-        return outside("logFile", path, &LOG_DIRS);
+        return fail(
+            Code::Conf,
+            format!(
+                "logFile {path:?} is not a name that ends in .log, below {} or a directory of {LOG_DIRS_VARIABLE}",
+                LOG_DIRS.join(", ")
+            ),
+        );
     }
     if !is_socket_path(conf.socket_dir()) {
         return outside("socketDir", conf.socket_dir(), &SOCKET_DIRS);
@@ -161,5 +171,9 @@ mod tests {
         assert_eq!(log_dir("/var/log/heddle/cni.log"), Some("/var/log/heddle".into()));
         assert_eq!(log_dir("/var/log/heddle"), None);
         assert_eq!(log_dir("/etc/passwd"), None);
+        for bad in ["cni.log/", "conf.db", "ovs-vswitchd.pid", "x.log/y", "log"] {
+            assert_eq!(log_dir(&format!("/var/log/openvswitch/{bad}")), None, "{bad}");
+        }
+        assert_eq!(log_dir("/run/openvswitch/cni.log"), None);
     }
 }

@@ -121,8 +121,8 @@ fn cni() -> Command {
              configuration at standard input. It is a client of the Open_vSwitch database alone.",
         )
         .after_long_help(
-            "HEDDLE_CNI_DIRS names further directories, separated by colons. Sockets, log files and the database's \
-             socket of a configuration may be below them.",
+            "HEDDLE_CNI_DIRS names further directories, separated by colons. Sockets and the database's socket \
+             of a configuration may be below them. HEDDLE_CNI_LOG_DIRS names further directories of log files.",
         )
         .disable_help_subcommand(true)
         .subcommand(
