@@ -182,6 +182,18 @@ def scenario_bad_input(lab):
             (4, "CNI_ARGS", conf(), {"args": "nonsense"}), (7, "mac", conf(), {"args": "MAC=x"})]:
         refused(code, words, node.add, given, pod, **keys)
         assert (node.rows(), node.leases(), devices(lab, sw.netns), devices(lab, pod)) == (before, leases, at_home, set()), words
+    # A symlink below an allowed directory leads neither ADD nor DEL out of it.
+    os.makedirs(f"{node.dir}/outside")
+    os.symlink(f"{node.dir}/outside", f"{node.dir}/planted")
+    planted = conf(version="1.1.0", kind="vhost-user", socketDir=f"{node.dir}/planted", ipam=None)
+    refused(5, "socketDir", node.add, planted, pod)
+    assert not os.listdir(f"{node.dir}/outside")
+    straight = {**planted, "socketDir": f"{node.dir}/outside"}
+    path = node.add(straight, pod)["interfaces"][1]["socketPath"]
+    node.delete(planted, pod)
+    assert os.path.isdir(os.path.dirname(path))
+    node.delete(straight, pod)
+    assert not os.listdir(f"{node.dir}/outside") and node.rows() == before
     # The plug-in does not run itself: by its name, by a symlink, by a copy.
     os.symlink(f"{node.dir}/bin/heddle-cni", f"{node.dir}/bin/again")
     shutil.copy(f"{node.dir}/bin/heddle-cni", f"{node.dir}/bin/copy")

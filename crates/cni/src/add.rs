@@ -12,7 +12,7 @@ use crate::error::{Code, Failure, fail, kernel};
 use crate::kind::Kind;
 use crate::pod::Pod;
 use crate::result::{Addresses, Made};
-use crate::{del, delegate};
+use crate::{del, delegate, names};
 use heddle_sys::NetConfig;
 use heddle_sys::htb::Htb;
 use heddle_sys::net_config::{Change, Device};
@@ -44,7 +44,7 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
         db,
         addresses: false,
         veth: None,
-        dir: None,
+        dir: false,
     };
     match undo.add(kind, &pod) {
         Ok(result) => Ok((Some(result), format!("kind {}", kind.name()))),
@@ -64,8 +64,8 @@ struct Undo<'a> {
     addresses: bool,
     /// A veth's end on the host.
     veth: Option<String>,
-    /// The directory of a vhost-user socket.
-    dir: Option<PathBuf>,
+    /// The directory of a vhost-user socket was made.
+    dir: bool,
 }
 
 impl Undo<'_> {
@@ -158,9 +158,8 @@ impl Undo<'_> {
 
     /// Makes the directory of a vhost-user socket; the socket's path.
     fn socket_dir(&mut self) -> Result<String, Failure> {
-        let dir = Path::new(self.conf.socket_dir()).join(port_name(self.args));
-        std::fs::create_dir_all(&dir).map_err(|e| kernel(&dir.display().to_string(), &e))?;
-        self.dir = Some(dir.clone());
+        let dir = names::make_socket_dir(self.conf.socket_dir(), &port_name(self.args))?;
+        self.dir = true;
         Ok(dir.join("vhost.sock").display().to_string())
     }
 
@@ -173,8 +172,8 @@ impl Undo<'_> {
             // A connection that failed once is of no use.
             let _ = db.of(self.args).and_then(|found| db.remove(&found));
         }
-        if let Some(dir) = &self.dir {
-            let _ = std::fs::remove_dir_all(dir);
+        if self.dir {
+            names::remove_socket_dir(self.conf.socket_dir(), &port_name(self.args));
         }
         if let Some(name) = &self.veth {
             remove_host_device(name);

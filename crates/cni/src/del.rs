@@ -6,9 +6,9 @@ use crate::conf::{Conf, kind_of};
 use crate::db::{Db, Found, KIND};
 use crate::delegate;
 use crate::error::Failure;
+use crate::names;
 use heddle_sys::names::is_device;
 use serde_json::Value;
-use std::path::Path;
 
 /// Removes the pod's port and gives its addresses back; what was done, for the log.
 pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
@@ -47,7 +47,7 @@ pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) 
     // What has lost its row, or never got one.
     if found.is_empty() {
         remove_host_device(&port_name(args));
-        let _ = std::fs::remove_dir_all(Path::new(conf.socket_dir()).join(port_name(args)));
+        names::remove_socket_dir(conf.socket_dir(), &port_name(args));
     }
     Ok(())
 }
@@ -59,9 +59,7 @@ pub(crate) fn remains(interface: &Found, socket_dir: &str) {
     }
     match interface.id(KIND) {
         "veth" => remove_host_device(&interface.name),
-        "vhost-user" => drop(std::fs::remove_dir_all(
-            Path::new(socket_dir).join(&interface.name),
-        )),
+        "vhost-user" => names::remove_socket_dir(socket_dir, &interface.name),
         _ => {}
     }
 }

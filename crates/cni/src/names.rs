@@ -5,11 +5,11 @@
 //! administrator adds with `HEDDLE_CNI_DIRS` and `HEDDLE_CNI_LOG_DIRS` in the environment of the container runtime.
 
 use crate::conf::{Conf, kind_of};
-use crate::error::{Code, Failure, fail};
-use heddle_sys::names::{dir_of, is_device, is_plain};
+use crate::error::{Code, Failure, fail, kernel};
+use heddle_sys::names::{dir_of, is_device, is_plain, make_dir_below, remove_dir_below};
 use serde_json::Value;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Variable with further directories of sockets, separated by `:`.
 const DIRS_VARIABLE: &str = "HEDDLE_CNI_DIRS";
@@ -38,8 +38,30 @@ pub(crate) fn log_dir(path: &str) -> Option<PathBuf> {
     path.ends_with(".log").then(|| dir.to_owned())
 }
 
+/// The directory that a socket is confined to.
+fn allowed_dir(path: &str) -> Option<PathBuf> {
+    dir_of(path, &with_given(&SOCKET_DIRS, DIRS_VARIABLE)).map(Path::to_owned)
+}
+
 fn is_socket_path(path: &str) -> bool {
-    dir_of(path, &with_given(&SOCKET_DIRS, DIRS_VARIABLE)).is_some()
+    allowed_dir(path).is_some()
+}
+
+/// Makes the directory of a port's vhost-user socket; its path.
+pub(crate) fn make_socket_dir(socket_dir: &str, port: &str) -> Result<PathBuf, Failure> {
+    let dir = Path::new(socket_dir).join(port);
+    let Some(allowed) = allowed_dir(socket_dir) else {
+        return outside("socketDir", socket_dir, &SOCKET_DIRS);
+    };
+    make_dir_below(&allowed, &dir).map_err(|e| kernel(&format!("socketDir {}", dir.display()), &e))?;
+    Ok(dir)
+}
+
+/// Removes the directory of a port's vhost-user socket, if it is there.
+pub(crate) fn remove_socket_dir(socket_dir: &str, port: &str) {
+    if let Some(allowed) = allowed_dir(socket_dir) {
+        let _ = remove_dir_below(&allowed, &Path::new(socket_dir).join(port));
+    }
 }
 
 /// Whether a database is on this machine, behind a socket that tenants cannot make.

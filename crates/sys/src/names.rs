@@ -5,11 +5,12 @@
 //! with `-` is an option to the program that it is given to.
 //!
 //! **Limits.** These functions look at the text alone. A symlink inside an allowed directory
-//! still leads out of it: [`append_below`] refuses those when it opens the file.
+//! still leads out of it: [`append_below`], [`make_dir_below`] and [`remove_dir_below`] refuse those.
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 /// Longest name of a network device, bytes.
@@ -57,35 +58,68 @@ pub fn dir_of<'a>(text: &str, dirs: &'a [PathBuf]) -> Option<&'a Path> {
     is_absolute(text).then_some(found.as_path())
 }
 
-/// Opens the regular file `path` below `dir` for appending, and makes it, and directories above it, where
-/// they are missing. Symlinks below `dir` are refused, and so is anything but a regular file.
-pub fn append_below(dir: &Path, path: &Path) -> Result<File> {
-    let outside = || Error::new(ErrorKind::InvalidInput, "the path is not below its directory");
-    let below = path.strip_prefix(dir).map_err(|_| outside())?;
-    if !below.components().all(|c| matches!(c, Component::Normal(_))) {
-        return Err(outside());
+/// Resolution that does not leave a directory.
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS);
+
+/// The rest of `path` below `dir`: plain names only.
+fn rest_below<'a>(dir: &Path, path: &'a Path) -> Result<&'a Path> {
+    match path.strip_prefix(dir) {
+        Ok(rest) if rest.components().all(|c| matches!(c, Component::Normal(_))) => Ok(rest),
+        _ => Err(outside()),
     }
-    std::fs::create_dir_all(dir)?;
-    let mut at = rustix::fs::open(
-        dir,
-        OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    if let Some(parent) = below.parent() {
-        for part in parent.components() {
+}
+
+fn outside() -> Error {
+    Error::new(ErrorKind::InvalidInput, "the path is not below its directory")
+}
+
+/// Opens the directory `rest` below `dir`. With `make`, makes the directories that are missing. Symlinks
+/// below `dir` are refused.
+fn open_dir(dir: &Path, rest: &Path, make: bool) -> Result<OwnedFd> {
+    if make {
+        std::fs::create_dir_all(dir)?;
+    }
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    let mut at = rustix::fs::open(dir, flags, Mode::empty())?;
+    for part in rest.components() {
+        if make {
             match rustix::fs::mkdirat(&at, part.as_os_str(), Mode::from_raw_mode(0o755)) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                 Err(e) => return Err(e.into()),
             }
-            let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-            at = rustix::fs::openat2(&at, part.as_os_str(), flags, Mode::empty(), within)?;
         }
+        at = rustix::fs::openat2(&at, part.as_os_str(), flags, Mode::empty(), WITHIN)?;
     }
+    Ok(at)
+}
+
+/// Makes the directory `path` below `dir`, and directories above it, where they are missing. Symlinks below
+/// `dir` are refused.
+pub fn make_dir_below(dir: &Path, path: &Path) -> Result<()> {
+    open_dir(dir, rest_below(dir, path)?, true).map(drop)
+}
+
+/// Removes the directory `path` below `dir` with everything in it. Symlinks below `dir` are not followed.
+pub fn remove_dir_below(dir: &Path, path: &Path) -> Result<()> {
+    let rest = rest_below(dir, path)?;
+    let name = rest.file_name().ok_or_else(outside)?;
+    let parent = open_dir(dir, rest.parent().unwrap_or(Path::new("")), false)?;
+    // The standard library does not follow symlinks at this name or below it.
+    let found = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
+    std::fs::remove_dir_all(found)
+}
+
+/// Opens the regular file `path` below `dir` for appending, and makes it, and directories above it, where
+/// they are missing. Symlinks below `dir` are refused, and so is anything but a regular file.
+pub fn append_below(dir: &Path, path: &Path) -> Result<File> {
+    let below = rest_below(dir, path)?;
+    let at = open_dir(dir, below.parent().unwrap_or(Path::new("")), true)?;
     let name = below.file_name().ok_or_else(outside)?;
     // A FIFO without a reader would keep a plain open waiting.
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat2(&at, name, flags, Mode::from_raw_mode(0o640), within)?;
+    let file = rustix::fs::openat2(&at, name, flags, Mode::from_raw_mode(0o640), WITHIN)?;
     let file = File::from(file);
     if !file.metadata()?.is_file() {
         return Err(Error::new(ErrorKind::InvalidInput, "not a regular file"));
@@ -152,6 +186,29 @@ mod tests {
         ] {
             assert_eq!(dir_of(path, &dirs), dir.map(Path::new), "{path}");
         }
+    }
+
+    #[test]
+    fn directories_stay_in_their_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, other) = (dir.path().join("run"), dir.path().join("other"));
+        let make = |path: &str| make_dir_below(&root, &root.join(path));
+        let remove = |path: &str| remove_dir_below(&root, &root.join(path));
+        make("vhost/port").unwrap();
+        make("vhost/port").unwrap();
+        std::fs::write(root.join("vhost/port/vhost.sock"), "").unwrap();
+        std::fs::create_dir_all(other.join("port")).unwrap();
+        std::os::unix::fs::symlink(&other, root.join("way")).unwrap();
+        std::os::unix::fs::symlink(&other, root.join("vhost/port/way")).unwrap();
+        for bad in ["way", "way/port", "way/new", "../new"] {
+            assert!(make(bad).is_err(), "{bad}");
+        }
+        for bad in ["way/port", "../other", "", "none"] {
+            assert!(remove(bad).is_err(), "{bad}");
+        }
+        remove("vhost/port").unwrap();
+        assert!(root.join("vhost").is_dir() && !root.join("vhost/port").exists());
+        assert!(other.join("port").is_dir() && !other.join("new").exists());
     }
 
     #[test]
