@@ -2,7 +2,8 @@
 //! anything is done. Tenants write configurations where NetworkAttachmentDefinitions are theirs.
 //!
 //! Files are confined to directories: those of Heddle and Open vSwitch, and the directories that the
-//! administrator adds with `HEDDLE_CNI_DIRS` and `HEDDLE_CNI_LOG_DIRS` in the environment of the container runtime.
+//! administrator adds with `HEDDLE_CNI_DIRS` and `HEDDLE_CNI_LOG_DIRS` in the environment of the container
+//! runtime.
 
 use crate::conf::{Conf, kind_of};
 use crate::error::{Code, Failure, fail, kernel};
