@@ -219,8 +219,11 @@ const SOCKETS_FILE: &str = "heddled.sockets";
 /// Removes sockets of ports and bridges that an earlier daemon made. Ports and bridges that still exist make
 /// theirs anew.
 fn remove_left_sockets() {
-    match heddle_sys::left_sockets::start(&dirs::rundir().join(SOCKETS_FILE)) {
+    let notes = dirs::rundir().join(SOCKETS_FILE);
+    match heddle_sys::left_sockets::start(&notes) {
         Ok(gone) => {
+            // A daemon that ends in order leaves no socket.
+            exit::remove_at_exit(&notes);
             for path in gone {
                 log::info!(target: "vswitchd", "{}: removed an earlier daemon's socket", path.display());
             }
