@@ -337,9 +337,10 @@ say "Each line is one cached decision: a wildcarded match, its counters, the por
 pod red ping -n -q -c 2 -i 0.2 10.0.0.100 >/dev/null
 show appctl dpif/show
 red_number=$(appctl dpif/show | sed -n 's|^ *red0 [0-9]*/\([0-9]*\):.*|\1|p')
-say "Those of IPv4 packets from red, port $red_number of the datapath:"
-prompt "ovs-appctl dpctl/dump-flows | grep 'in_port($red_number).*0x0800'"
-appctl dpctl/dump-flows | grep "in_port($red_number).*0x0800" | fit
+say "Some of IPv4 packets from red, port $red_number of the datapath:"
+prompt "ovs-appctl dpctl/dump-flows | grep -m 3 'in_port($red_number).*0x0800'"
+appctl dpctl/dump-flows >"$run/flows.txt"
+grep -m 3 "in_port($red_number).*0x0800" "$run/flows.txt" | fit
 say "MAC addresses that br-int learned:"
 show appctl fdb/show br-int
 
