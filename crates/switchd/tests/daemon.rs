@@ -153,6 +153,8 @@ fn detach_talk_exit() {
     let names = [
         format!("heddled.{pid}.ctl"),
         "heddled.pid".into(),
+        // The sockets that it made, for the next one.
+        "heddled.sockets".into(),
         format!("ovs-vswitchd.{pid}.ctl"),
         "ovs-vswitchd.log".into(),
         "ovs-vswitchd.pid".into(),
