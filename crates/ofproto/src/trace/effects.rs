@@ -1,7 +1,7 @@
 //! Effects of a trace that the datapath has: packet-ins and samples of the traced packet.
 //!
-//! As in Open vSwitch, the actions of each translation run on the packet, but for those that would send or
-//! recirculate it. Tracking is left out, too: a trace changes no connection.
+//! The actions of each translation run on the packet, without those that would send or recirculate it. Open
+//! vSwitch does the same. Tracking is left out, too: a trace changes no connection.
 
 use super::{Traced, TracedActions};
 use crate::Ofproto;
