@@ -158,12 +158,6 @@ def limit(seconds):
     return mark
 
 
-def alone(function):
-    """Decorator: `make test` runs it alone, because it measures the processor or changes the machine."""
-    function.alone = True
-    return function
-
-
 def main():
     """Runs the calling script's scenarios; exits non-zero if any failed."""
     import __main__
@@ -176,8 +170,7 @@ def main():
         return
     if "--list" in sys.argv[1:]:
         for name, function in scenarios:
-            print(name, *([limit_of(function), "alone" if getattr(function, "alone", False) else "shared"]
-                          if "--limits" in sys.argv[1:] else []))
+            print(name, *([limit_of(function)] if "--limits" in sys.argv[1:] else []))
         return
     if os.geteuid() != 0:
         sys.exit("system tests make network namespaces and need root")
