@@ -193,6 +193,11 @@ mod tests {
     #[test]
     fn only_the_process_that_was_meant_is_ended() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        // The kernel gives a process its new name shortly after its program was started.
+        let comm = format!("/proc/{}/comm", child.id());
+        while std::fs::read_to_string(&comm).unwrap() != "sleep\n" {
+            std::thread::yield_now();
+        }
         let end = |name: &str| {
             Undo::End {
                 pid: child.id(),
