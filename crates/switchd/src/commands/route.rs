@@ -138,15 +138,26 @@ fn lookup(routes: &Routes, args: &[&str]) -> Reply {
 
 const STANDARD: [u32; 3] = [LOCAL, MAIN, DEFAULT];
 
+/// The numbers of tables that a lookup may come to, or that have routes by hand. A table of the kernel's that no
+/// rule names is none of the switch's.
+fn known_tables(routes: &Routes) -> Vec<u32> {
+    let rules = routes.rules();
+    let named = |table: &u32| rules.iter().any(|r| !r.elsewhere && r.table() == Some(*table));
+    let by_hand = |table: &u32| routes.entries(*table).iter().any(|e| e.user);
+    let mut tables = routes.tables();
+    tables.retain(|t| STANDARD.contains(t) || named(t) || by_hand(t));
+    tables
+}
+
 /// The tables that `ovs/route/show` is about.
 fn shown_tables(routes: &Routes, args: &[&str]) -> Result<Vec<u32>, String> {
     match args.first() {
         None => Ok(STANDARD.to_vec()),
-        Some(&"table=all") => Ok(routes.tables()),
+        Some(&"table=all") => Ok(known_tables(routes)),
         Some(arg) => {
             let table = value(arg, "table").and_then(|t| t.parse().ok());
             let table = table.ok_or("Invalid table format")?;
-            match routes.tables().contains(&table) {
+            match known_tables(routes).contains(&table) {
                 true => Ok(vec![table]),
                 false => Err(format!("Table '{arg}' not found")),
             }
@@ -222,5 +233,48 @@ fn list(routes: &Routes, table: u32, with_table: bool, out: &mut String) {
             }
             out.push('\n');
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_tunnel::routes::{Rule, System, SystemHop, SystemRoute};
+
+    #[test]
+    fn a_table_that_no_rule_names_is_not_shown() {
+        let routes = Routes::new(Box::new(|_| {}));
+        let in_table = |table| SystemRoute {
+            table,
+            prefix: Prefix::new([10, 0, 0, 0].into(), 24).expect("a prefix"),
+            kind: Kind::Unicast,
+            metric: 0,
+            prefsrc: Some([10, 0, 0, 1].into()),
+            scope: 0,
+            mtu_bytes: None,
+            hops: vec![SystemHop {
+                device: "p1".into(),
+                device_mtu_bytes: None,
+                gateway: None,
+                weight: 1,
+            }],
+        };
+        routes.set_system(&System {
+            addresses: Vec::new(),
+            rules: Rule::standard().into_iter().chain([Rule::any(false, 100, 42)]).collect(),
+            routes: [MAIN, 42, 43].map(in_table).to_vec(),
+        });
+        assert_eq!(shown_tables(&routes, &["table=all"]), Ok(vec![42, MAIN]));
+        assert_eq!(
+            show(&routes, &["table=42"]),
+            Ok("Route Table #42:\nCached: 10.0.0.0/24 dev p1 SRC 10.0.0.1\n".into())
+        );
+        assert_eq!(show(&routes, &["table=43"]), Err("Table 'table=43' not found".into()));
+        let json = show_json(&routes, &["table=42"]).expect("an array");
+        assert_eq!(
+            json,
+            json!([{"table": 42, "user": false, "local": false, "dst": "10.0.0.0", "prefix": 24,
+                    "prefsrc": "10.0.0.1", "nexthops": [{"dev": "p1"}]}])
+        );
     }
 }
