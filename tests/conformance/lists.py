@@ -1,22 +1,29 @@
-"""The two lists that are kept here: what passes, and what cannot be asked of this daemon.
+"""The lists that are kept here: what passes, what cannot be asked of this daemon, and why system tests fail.
 
-Both name a test by its file and title, because numbers move with every version of the suite.
+They name a test by its file and title, or its title, because numbers move with every version of the suite.
 """
 
 import os
 
 PASSING = "passing{}.txt"
 NOT_APPLICABLE = "not-applicable.txt"
+SYSTEM_REASONS = "system-reasons.txt"
+
+
+def fits(rule, title):
+    """Whether a rule names this title. One that ends in `*` is a prefix."""
+    return rule == title or (rule.endswith("*") and title.startswith(rule[:-1]))
 
 
 class Lists:
-    """`passing`: set of keys. `rules`: (file, start of a title or `*`, reason)."""
+    """`passing`: set of keys. `rules`: (file, start of a title or `*`, reason). `system`: (title, reason)."""
 
     def __init__(self, directory, later=None):
         self.directory = directory
         self.name = PASSING.format(f"-{later}" if later else "")
         self.passing = {tuple(line.split("\t", 1)) for line in self._lines(self.name)}
         self.rules = [tuple(part.strip() for part in line.split("\t", 2)) for line in self._lines(NOT_APPLICABLE)]
+        self.system = [tuple(part.strip() for part in line.split("\t", 1)) for line in self._lines(SYSTEM_REASONS)]
 
     def _lines(self, name):
         path = os.path.join(self.directory, name)
@@ -26,13 +33,17 @@ class Lists:
             return [line for line in file.read().splitlines() if line and not line.startswith("#")]
 
     def reason(self, test):
-        """Why `test` says nothing about this daemon; None if it does. A title that ends in `*` is a prefix."""
+        """Why `test` says nothing about this daemon; None if it does."""
         for file, title, reason in self.rules:
             if file not in ("*", test.file):
                 continue
-            if title == test.key[1] or (title.endswith("*") and test.key[1].startswith(title[:-1])):
+            if fits(title, test.key[1]):
                 return reason
         return None
+
+    def system_reason(self, title):
+        """Why a system test fails that passes with Open vSwitch."""
+        return next((reason for rule, reason in self.system if fits(rule, title)), "not looked into yet")
 
     def add(self, keys):
         """Adds what passes now, and writes the list."""

@@ -2,29 +2,33 @@
 
 import collections
 import os
+import re
 
-HEAD = """# Conformance
+# The page's first part, above those of the runs.
+INTRO = """# Conformance
 
-Open vSwitch's own test suite, run with `heddled` in the place of `ovs-vswitchd`. Written by `make conformance`
-(`tests/conformance/run`); do not edit. The suite is that of Debian's package `openvswitch-source`
-(Open vSwitch {version}); the database server and the command-line clients are Debian's, unchanged. A test counts when it
-starts the switch daemon; the others test helper programs, the database or the clients alone, and would pass or
+Open vSwitch's own tests, run with `heddled` in the place of `ovs-vswitchd`: two suites, each of two versions. `make conformance`
+(`tests/conformance/run`) writes this page, a part in each whole run; do not edit.
+
+| part | command |
+| --- | --- |
+"""
+
+HEAD = """{heading}
+
+The suite of Open vSwitch {version}, {whose}. Written by `{command}`. A test
+counts when it starts the switch daemon; the others test helper programs, the database or the clients alone, and would pass or
 fail the same without `heddled`.
 
-`tests/conformance/passing.txt` holds the tests that pass. One of them that fails makes `make conformance` fail.
-Only a whole run writes this page; `make conformance ARGS="--files learn.at"` prints what it found. Most of what fails
-needs what the [README](../README.md#what-does-not-work-yet) lists as missing: the names of the tests tell.
+`tests/conformance/{passing}` holds the tests that pass. One of them that fails makes the command fail. Most of what fails
+needs what the [README](../README.md#what-does-not-work-yet) lists as missing, or words of another version: the names of
+the tests tell.
 """
-
-LATER_HEAD = """{heading}
-
-The suite of Open vSwitch {version}, with the database server and the clients of that version. Written by `{command}`;
-`tests/conformance/{passing}` holds the tests that pass.
-"""
+OWN_TOOLS = "with the database server and the clients of that version"
+DEBIANS_TOOLS = "that of Debian's package `openvswitch-source`; the database server and the clients are Debian's, unchanged"
 
 SECTION = "Suite"
-# The first part has no heading of its own; these begin the others.
-FIRST, OTHERS = "", ("## System tests", "## Suite of ")
+WRITTEN_BY = re.compile(r"Written by `(.*?)`")
 
 
 def short(version):
@@ -32,14 +36,14 @@ def short(version):
     return version.rpartition(".")[0]
 
 
-def heading(section, version=None):
-    """The page has one section for each run that writes it; `version` is that of a later suite."""
-    return f"## {section} of Open vSwitch {short(version)}" if version else f"## {section}"
+def heading(section, version):
+    """The page has one part for each run that writes it."""
+    return f"## {section} of Open vSwitch {short(version)}"
 
 
-def command(version, *words):
-    """The command that makes a section."""
-    parts = [f"SUITE={short(version)}"] * bool(version) + [f"ARGS={word}" for word in words]
+def command(later, *words):
+    """The command that makes a part; `later`: the version, unless it is Debian's."""
+    parts = [f"SUITE={short(later)}"] * bool(later) + [f"ARGS={word}" for word in words]
     return " ".join(["make conformance", *parts])
 
 
@@ -80,31 +84,30 @@ def table(suite, lists, results, selected=None):
 
 def write(path, suite, lists, results, later=False):
     """Writes the report of a whole run into its part of the page; `later`: the suite is a later one."""
-    part = heading(SECTION, suite.version) if later else FIRST
-    head = LATER_HEAD.format(heading=part, version=suite.version, command=command(suite.version), passing=lists.name)
-    lines = [head if later else HEAD.format(version=suite.version), *table(suite, lists, results), ""]
-    level = "###" if later else "##"
+    part = heading(SECTION, suite.version)
+    lines = [HEAD.format(heading=part, version=suite.version, command=command(later and suite.version), passing=lists.name,
+                         whose=OWN_TOOLS if later else DEBIANS_TOOLS), *table(suite, lists, results), ""]
     rules = [(rule, sum(rule[2] == lists.reason(t) and t.starts_daemon for t in suite.tests)) for rule in lists.rules]
     reasons = collections.Counter()
     for test in suite.tests:
         if test.starts_daemon and (reason := lists.reason(test)):
             reasons[reason] += 1
     if rules and reasons:
-        lines += [f"{level} Not applicable", "", "| tests | why |", "| ---: | --- |"]
+        lines += ["### Not applicable", "", "| tests | why |", "| ---: | --- |"]
         lines += [f"| {n} | {reason} |" for reason, n in reasons.most_common()]
         lines.append("")
     skipped = collections.Counter(r.test.file for r in results if r.verdict == "skipped")
     if skipped:
-        lines += [f"{level} Skipped by the suite itself", "",
+        lines += ["### Skipped by the suite itself", "",
                   "They ask for something that this machine or Debian's build of the clients does not have: "
                   + ", ".join(f"{file} {n}" for file, n in sorted(skipped.items())) + ".", ""]
     failed = sorted((r.test.file, r.test.title) for r in results if r.verdict in ("failed", "limit"))
     if failed:
-        lines += [f"{level} Failing", ""]
+        lines += ["### Failing", ""]
         last = None
         for file, title in failed:
             if file != last:
-                lines += ["", f"#{level} {file}", ""]
+                lines += ["", f"#### {file}", ""]
                 last = file
             lines.append(f"* {title}")
     put(path, part, lines)
@@ -114,16 +117,29 @@ def put(path, part, lines):
     """Writes one part of the page, which `part`, its heading, names. The others stay."""
     parts = {}
     if os.path.exists(path):
+        name = None
         with open(path) as file:
-            name = FIRST
             for line in file.read().splitlines():
-                if line.startswith(OTHERS):
+                if line.startswith("## "):
                     name = line
-                parts.setdefault(name, []).append(line)
-    parts[part] = "\n".join(lines).splitlines()
-    order = sorted(parts, key=lambda name: (name != FIRST, " of " in name, name))
-    text = "\n\n".join("\n".join(parts[name]).strip() for name in order)
+                if name:
+                    parts.setdefault(name, []).append(line)
+    parts[part] = lines
+    # By version, the suite before the system tests. What has no version in its heading is of an older form.
+    known = sorted((name.rpartition(" ")[2], name) for name in parts if " of Open vSwitch " in name)
+    rows = [f"| [{name[3:]}](#{anchor(name)}) | `{_command_in(parts[name])}` |" for _, name in known]
+    text = INTRO + "\n".join(rows) + "\n\n" + "\n\n".join("\n".join(parts[name]).strip() for _, name in known)
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
     with open(path, "w") as file:
         file.write(text + "\n")
+
+
+def anchor(name):
+    """What a link to a heading says."""
+    return "".join(c for c in name[3:].lower().replace(" ", "-") if c.isalnum() or c == "-")
+
+
+def _command_in(lines):
+    """The command that a part names."""
+    return next((m.group(1) for line in lines if (m := WRITTEN_BY.search(line))), "")

@@ -19,6 +19,8 @@ BUILD_LIMIT_S = 3600
 # The daemon's clients and the database, never of this project.
 TOOLS = ("ovsdb-server", "ovsdb-tool", "ovsdb-client", "ovs-vsctl", "ovs-ofctl", "ovs-appctl", "ovs-dpctl", "ovs-pcap",
          "ovs-tcpundump", "ovs-parse-backtrace", "ovs-pki", "ovs-testcontroller", "vtep-ctl")
+# Completions of the shell, from the suite's own tree: Debian has them in a place where its tests do not look.
+COMPLETIONS = ("ovs-appctl-bashcomp.bash", "ovs-vsctl-bashcomp.bash")
 # What starts the switch daemon in a test's script.
 STARTS_DAEMON = re.compile(r"\bovs-vswitchd --|start_daemon ovs-vswitchd|\bsim_add\b")
 # Programs that exist only in a built source tree.
@@ -124,19 +126,21 @@ def prepare(root, name="testsuite"):
     return Suite(directory, name)
 
 
-def tool_path(directory, daemon, suite=None):
+def tool_path(directory, daemon, suite, built):
     """Fills `directory` with links to the tools and, as ovs-vswitchd, to the daemon under test.
 
-    The tools are those that were built with `suite`, or Debian's.
+    The tools are those that were `built` with the suite, or Debian's.
     """
     os.makedirs(directory)
     os.symlink(os.path.abspath(daemon), os.path.join(directory, "ovs-vswitchd"))
     where = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    if suite:
+    if built:
         where = ":".join(os.path.join(suite.directory, part) for part in ("utilities", "ovsdb", "vtep"))
     for tool in TOOLS:
         if found := shutil.which(tool, path=where):
             os.symlink(found, os.path.join(directory, tool))
+    for script in COMPLETIONS:
+        os.symlink(os.path.join(suite.directory, "utilities", script), os.path.join(directory, script))
     for needed in ("ovsdb-server", "ovs-vsctl", "ovs-ofctl", "ovs-appctl"):
         if not os.path.exists(os.path.join(directory, needed)):
             raise Unavailable(f"{needed} is missing: run scripts/setup")

@@ -130,14 +130,16 @@ def rows(tests, reference, results):
             yield f"| {name} | {n['tests']} | {n['theirs']} | {n['both']} | {share} | {n['ours']} |"
 
 
-def write(path, suite, tests, reference, results):
+def write(path, suite, tests, reference, results, lists):
     """Writes the report of a whole run into its part of the page."""
-    version = suite.version if reference.built else None
-    lines = [HEAD.format(heading=report.heading(SECTION, version), kernel=os.uname().release, version=suite.version,
-                         whose="its own" if version else "Debian's own",
-                         command=report.command(version, "--system")), *rows(tests, reference, results), ""]
-    lost = [r.test.title for r in results
-            if r.verdict != "passed" and reference.verdicts.get(r.test.key) == "passed"]
+    later = suite.version if reference.built else None
+    part = report.heading(SECTION, suite.version)
+    lines = [HEAD.format(heading=part, kernel=os.uname().release, version=suite.version,
+                         whose="its own" if later else "Debian's own",
+                         command=report.command(later, "--system")), *rows(tests, reference, results), ""]
+    lost = sorted(r.test.title for r in results
+                  if r.verdict != "passed" and reference.verdicts.get(r.test.key) == "passed")
     if lost:
-        lines += ["Open vSwitch passes these, and `heddled` does not:", "", *(f"* {t}" for t in sorted(lost)), ""]
-    report.put(path, report.heading(SECTION, version), lines)
+        lines += ["Open vSwitch passes these, and `heddled` does not:", "", "| test | why |", "| --- | --- |",
+                  *(f"| {title} | {lists.system_reason(title)} |" for title in lost), ""]
+    report.put(path, part, lines)

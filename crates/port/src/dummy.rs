@@ -1,8 +1,8 @@
 //! `dummy` ports: packets come from a command, a stream or nowhere, and go to a file, a stream or nowhere.
 //!
 //! They exist for tests: everything that Open vSwitch's test-suite asks of its own dummy devices (`receive`,
-//! admin state, `pcap`, `rxq_pcap`, `tx_pcap`, `stream`, `pstream`, `ifindex`, addresses with an ARP
-//! responder). A lock per call is fine here.
+//! admin state, `pcap`, `rxq_pcap`, `tx_pcap`, `stream`, `pstream`, `ifindex`, `ol_tso_segsz`, addresses with
+//! an ARP responder). A lock per call is fine here.
 //!
 //! [`DummyPort::wait_processed`] lets a command that injected packets wait until the worker is done with
 //! them, so that a test sees their effects when the command returns.
@@ -15,6 +15,7 @@ mod state;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tso;
 
 use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
 pub use address::{parse_ip4, parse_ip6};

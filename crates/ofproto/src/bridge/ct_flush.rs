@@ -64,8 +64,29 @@ impl fmt::Display for Told<'_> {
             (true, None) => return f.write_str("<all>"),
             (false, _) => (tuple_text(self.0, orig), tuple_text(self.0, reply)),
         };
-        let zone = zone.unwrap_or(0);
-        write!(f, "zone={zone} '{orig},ct_nw_proto={ip_proto}' '{reply}'")
+        write!(f, "zone={}", zone.unwrap_or(0))?;
+        if let Some((mark, mask)) = mark {
+            write!(f, " mark={}", masked((*mark).into(), (*mask).into(), u32::MAX.into()))?;
+        }
+        if let Some((label, mask)) = label {
+            write!(f, " labels={}", masked(*label, *mask, u128::MAX))?;
+        }
+        if is_nothing(&self.0.orig) && is_nothing(&self.0.reply) && *ip_proto == 0 {
+            return Ok(());
+        }
+        write!(f, " '{orig},ct_nw_proto={ip_proto}' '{reply}'")
+    }
+}
+
+/// A value with its mask, unless that has all bits.
+fn masked(value: u128, mask: u128, all: u128) -> String {
+    let number = |n: u128| match n {
+        0 => "0".to_owned(),
+        n => format!("{n:#x}"),
+    };
+    match mask == all {
+        true => number(value),
+        false => format!("{}/{}", number(value), number(mask)),
     }
 }
 
@@ -203,6 +224,20 @@ fn parts(t: &CtTuple, proto: u8) -> PartialTuple {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_names_marks_and_labels() {
+        let mut wanted = CtFlush {
+            mark: Some((0, 5)),
+            ..CtFlush::default()
+        };
+        assert_eq!(Told(&wanted).to_string(), "zone=0 mark=0/0x5");
+        (wanted.zone, wanted.mark) = (Some(5), Some((25, u32::MAX)));
+        wanted.label = Some((0x1e, 0x19));
+        assert_eq!(Told(&wanted).to_string(), "zone=5 mark=0x19 labels=0x1e/0x19");
+        wanted.ip_proto = 17;
+        assert!(Told(&wanted).to_string().starts_with("zone=5 mark=0x19 labels=0x1e/0x19 'ct_nw_src=::,"));
+    }
 
     #[test]
     fn what_is_not_given_does_not_matter() {

@@ -7,6 +7,7 @@ use heddle_flow::Match;
 use heddle_openflow::action::Action;
 use heddle_openflow::message::{FlowMod, FlowStatsRequest, GROUP_ANY};
 use heddle_openflow::{Instruction, Port as OfPort};
+use std::cmp::Reverse;
 
 /// All criteria of a selection.
 pub(super) struct Select {
@@ -45,7 +46,8 @@ impl Select {
         }
     }
 
-    /// The rules at `version`, table by table, higher priorities first, hidden ones left out.
+    /// The rules at `version`, table by table, higher priorities first, then older ones, hidden ones left out.
+    /// Rules of one bundle have an order, too, so that two dumps do not differ.
     pub(super) fn run(&self, bridge: &Bridge, version: u64) -> Vec<Linked> {
         let mut found = Vec::new();
         for table in bridge
@@ -65,8 +67,11 @@ impl Select {
                         found.push(e.clone());
                     }
                 });
-                found[from..]
-                    .sort_by(|a, b| (b.priority, a.data.created_ms).cmp(&(a.priority, b.data.created_ms)));
+                let age = |e: &Linked| (Reverse(e.priority), e.data.created_ms, e.data.born);
+                found[from..].sort_by(|a, b| {
+                    let (of_a, of_b) = (&a.data.matches.values, &b.data.matches.values);
+                    age(a).cmp(&age(b)).then_with(|| of_a.cmp(of_b))
+                });
             }
         }
         found

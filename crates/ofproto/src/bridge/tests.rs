@@ -212,6 +212,24 @@ fn modification_that_finds_nothing_adds_before_1_2_only() {
     assert_eq!(flows(&l.bridge).len(), 1);
 }
 
+/// Flows of one moment, each in a subtable of its own.
+#[test]
+fn flows_are_dumped_in_the_order_in_which_they_came() {
+    let l = lab(secure());
+    let networks = [24, 9, 31, 16, 12, 28, 8, 20, 30, 11];
+    for len in networks {
+        let add = flow_mod(FlowModCommand::Add, nw_dst(0x0a00_0000, len), 7, len);
+        l.bridge.flow_mod(Version::V10, &add).expect("added");
+    }
+    let dumped = |l: &Lab| flows(&l.bridge).into_iter().map(|f| f.match_).collect::<Vec<_>>();
+    let wanted: Vec<Match> = networks.into_iter().map(|len| nw_dst(0x0a00_0000, len)).collect();
+    assert_eq!(dumped(&l), wanted);
+    // A flow that does another thing from now on stays where it was.
+    let change = flow_mod(FlowModCommand::ModifyStrict, nw_dst(0x0a00_0000, 31), 7, 1);
+    l.bridge.flow_mod(Version::V10, &change).expect("modified");
+    assert_eq!(dumped(&l), wanted);
+}
+
 #[test]
 fn goto_must_go_on() {
     let l = lab(secure());

@@ -46,6 +46,8 @@ impl Ctx<'_> {
                 self.credit(&b.stats);
                 self.credit(&group.stats);
             }
+            // Chosen when the packet comes back with its hash.
+            None if self.freezing => {}
             None => self.detail("no live bucket"),
         }
         true
@@ -215,6 +217,7 @@ impl Ctx<'_> {
                 0 => HashAlg::L4,
                 _ => alg,
             };
+            self.detail("selection method in use: dp_hash, recirculating");
             self.freeze_for_hash(alg, basis);
             return None;
         }

@@ -46,8 +46,9 @@ pub fn decode_ct_flush(ip_proto: u8, properties: &[u8]) -> Result<CtFlush, Error
             _ => {}
         }
     }
-    flush.mark = mark.with_default(0, u32::MAX);
-    flush.label = label.with_default(0, u128::MAX);
+    // A mask of no bits asks for nothing.
+    flush.mark = mark.with_default(0, u32::MAX).filter(|(_, mask)| *mask != 0);
+    flush.label = label.with_default(0, u128::MAX).filter(|(_, mask)| *mask != 0);
     let addresses = [flush.orig.src, flush.orig.dst, flush.reply.src, flush.reply.dst];
     let mut known = addresses.into_iter().flatten();
     let first = known.next();
@@ -145,6 +146,16 @@ mod tests {
         put(&mut bytes, LABELS_MASK, &[[0; 8], [0xff; 8]].concat());
         let f = decode_ct_flush(0, &bytes).unwrap();
         assert_eq!((f.mark, f.label), (None, Some((0, u128::from(u64::MAX)))));
+    }
+
+    #[test]
+    fn a_mask_of_no_bits_asks_for_nothing() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, MARK, &[0, 0, 0, 30]);
+        put(&mut bytes, MARK_MASK, &[0; 4]);
+        put(&mut bytes, LABELS, &[1; 16]);
+        put(&mut bytes, LABELS_MASK, &[0; 16]);
+        assert_eq!(decode_ct_flush(0, &bytes), Ok(CtFlush::default()));
     }
 
     #[test]

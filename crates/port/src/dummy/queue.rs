@@ -1,11 +1,12 @@
 //! Queues of a dummy port.
 
 use super::state::{QueueId, Shared};
+use super::tso;
 use crate::drops::Drops;
 use crate::segment;
 use crate::virtio::spread;
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
-use heddle_packet::{Burst, Packet, Pool};
+use heddle_packet::{Burst, Offload, Packet, Pool};
 use heddle_wire::eth::is_vlan;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -45,15 +46,20 @@ impl RxQueue for DummyRx {
         };
         let before = burst.len();
         while !burst.is_full()
-            && let Some(frame) = queue.frames.pop_front()
+            && let Some(mut frame) = queue.frames.pop_front()
         {
             self.at_worker += 1;
             if frame.len() < ETH_HEADER {
                 self.drops.count("runt");
                 continue;
             }
+            let offload = match state.tso_bytes {
+                0 => Offload::default(),
+                size => tso::mark(&mut frame, size),
+            };
             let mut p = pool.get_for(frame.len());
             p.set_bytes(&frame);
+            p.offload = offload;
             burst.push(p);
             state.received.add(self.id.index, frame.len());
         }
@@ -119,15 +125,23 @@ impl TxQueue for DummyTx {
                 counts.too_long += 1;
                 continue;
             }
-            let done = segment::finish(pool, packet, &mut |p| {
-                if p.segs().is_empty() {
-                    state.transmit(p.head())
-                } else {
-                    state.transmit(&p.to_vec())
-                }
-            });
+            let whole = match state.tso_bytes {
+                0 => None,
+                _ => tso::whole(pool, packet),
+            };
+            let done = match whole {
+                Some(frame) => frame.map(|frame| state.transmit(&frame)),
+                None => segment::finish(pool, packet, &mut |p| {
+                    if p.segs().is_empty() {
+                        state.transmit(p.head())
+                    } else {
+                        state.transmit(&p.to_vec())
+                    }
+                })
+                .map(|_| ()),
+            };
             match done {
-                Ok(_) => {
+                Ok(()) => {
                     let by = match state.by_flow {
                         true => spread::hash(packet.head()) as usize,
                         false => self.worker,

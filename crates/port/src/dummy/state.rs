@@ -32,6 +32,8 @@ pub(super) struct State {
     pub(super) up: bool,
     pub(super) ifindex: u32,
     pub(super) numa_id: u32,
+    /// Bytes of payload of each segment; 0: the device does not segment.
+    pub(super) tso_bytes: u16,
     pub(super) ip4: Option<(Ipv4Addr, Ipv4Addr)>,
     pub(super) ip6: Option<(Ipv6Addr, u8)>,
     pub(super) queues: Vec<Queue>,
@@ -81,6 +83,7 @@ impl Shared {
                 up: true,
                 ifindex: 0,
                 numa_id: 0,
+                tso_bytes: 0,
                 ip4: None,
                 ip6: None,
                 queues: Vec::new(),
@@ -180,6 +183,7 @@ impl Shared {
             let mut state = this.state.lock();
             state.ifindex = number("ifindex");
             state.numa_id = number("numa_id");
+            state.tso_bytes = u16::try_from(number("ol_tso_segsz")).unwrap_or(0);
             let n_rxq = state.queues.len();
             state.received.resize(n_rxq);
             state.sent.resize((number("n_txq") as usize).min(MAX_QUEUES));

@@ -358,3 +358,50 @@ fn each_queue_counts_what_it_carries() {
         "{first} {second}"
     );
 }
+
+/// An Ethernet frame with TCP over IPv4 and this number of bytes of payload; its checksums are wrong.
+fn tcp_frame(payload: usize) -> Vec<u8> {
+    let mut f = vec![0; 54 + payload];
+    f[12..14].copy_from_slice(&[8, 0]);
+    f[14] = 0x45;
+    f[16..18].copy_from_slice(&u16::try_from(40 + payload).unwrap().to_be_bytes());
+    (f[22], f[23]) = (64, 6);
+    f[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    f[46] = 0x50;
+    f
+}
+
+fn tcp_sum_is_right(frame: &[u8]) -> bool {
+    let len = u32::try_from(frame.len() - 34).unwrap();
+    let sum = heddle_wire::ip::pseudo(&frame[14..], false, 6, len).unwrap();
+    sum.bytes(&frame[34..]).checksum() == 0
+}
+
+#[test]
+fn a_port_that_segments_hands_in_gso_packets_and_takes_them_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tx.pcap");
+    let settings = options(&[("ol_tso_segsz", "500"), ("tx_pcap", path.to_str().unwrap())]);
+    let port = DummyPort::open("dummy", "p", &settings).unwrap();
+    let mut rx = port.open_rx(1).unwrap();
+    port.receive(0, &tcp_frame(1100));
+    port.receive(0, &tcp_frame(500));
+    let (mut pool, mut burst) = (Pool::new(8), Burst::new());
+    rx[0].rx(&mut pool, &mut burst);
+    let [long, short] = [&burst[0], &burst[1]];
+    let gso = long.offload.gso.expect("more than a segment");
+    assert_eq!((gso.size, gso.hdr_len, gso.kind), (500, 54, heddle_packet::GsoKind::Tcp4));
+    assert_eq!(short.offload, Offload::default(), "one segment is a packet like others");
+    assert_eq!(send(&port, long).sent, 1);
+    let sent = records(&path);
+    assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [54 + 1100]);
+    assert!(tcp_sum_is_right(&sent[0]));
+
+    // One that does not: segments, each right.
+    let other = dir.path().join("other.pcap");
+    let port = DummyPort::open("dummy", "q", &options(&[("tx_pcap", other.to_str().unwrap())])).unwrap();
+    assert_eq!(send(&port, long).sent, 1);
+    let sent = records(&other);
+    assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [554, 554, 154]);
+    assert!(sent.iter().all(|f| tcp_sum_is_right(f)));
+}

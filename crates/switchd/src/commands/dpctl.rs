@@ -173,6 +173,20 @@ pub(super) fn settings(item: &Item) -> String {
     }
 }
 
+/// The settings by the names that Open vSwitch has for them since 3.3: the number of queues is said once.
+pub(super) fn config(item: &Item) -> BTreeMap<String, String> {
+    let mut all = item.settings.clone();
+    for (key, name) in [("configured_rx_queues", "n_rxq"), ("configured_tx_queues", "n_txq")] {
+        if let Some(n) = all.remove(key) {
+            all.insert(name.to_owned(), n);
+            let numa = item.device.as_ref().and_then(|d| d.status().numa);
+            all.extend(numa.map(|n| ("numa_id".to_owned(), n.to_string())));
+        }
+    }
+    all.retain(|key, _| !key.starts_with("requested_"));
+    all
+}
+
 fn statistics(switch: &Switch, item: &Item) -> String {
     let stats = item
         .dp_no

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use super::flows::{Lines, Style};
 use super::{Commands, bridge_named, dpctl};
-use crate::reconcile::{datapath_name, port_text};
+use crate::reconcile::{Item, datapath_name, port_text};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 use heddle_datapath::FlowDump;
+use serde_json::{Value, json};
 
 pub(super) fn register(c: &Commands<'_>) {
     c.add("dpif/dump-dps", "", (0, 0), |s, _| {
@@ -19,6 +20,7 @@ pub(super) fn register(c: &Commands<'_>) {
             .collect())
     });
     c.add("dpif/show", "", (0, 0), |s, _| Ok(show(s)));
+    c.add_json("dpif/show", |s, _| Ok(show_json(s)));
     c.add("dpif/show-dp-features", "bridge", (1, 1), features);
     c.add("dpif/set-dp-features", "bridge", (1, 3), set_features);
     c.add(
@@ -60,6 +62,40 @@ fn show(switch: &Switch) -> String {
         }
     }
     out
+}
+
+/// The same as [`show`], as an object: numbers as text, as in Open vSwitch.
+fn show_json(switch: &Switch) -> Value {
+    let totals = switch.datapath.totals();
+    let hits = totals.packets.saturating_sub(totals.misses);
+    let types = dpctl::types(switch);
+    let inventory = switch.inventory.read();
+    let bridges_of = |t: &str| {
+        let of_type = inventory.bridges.iter().filter(|(_, of)| **of == t);
+        let bridge = |name: &String| {
+            let ports = inventory.interfaces.iter().filter(|(_, i)| i.bridge == *name);
+            let ports = ports.map(|(name, item)| (name.clone(), port_json(item)));
+            (name.clone(), Value::Object(ports.collect()))
+        };
+        Value::Object(of_type.map(|(name, _)| bridge(name)).collect())
+    };
+    let datapath = |t: String| {
+        let stats = json!({"hit": hits.to_string(), "missed": totals.misses.to_string()});
+        let shown = json!({"bridges": bridges_of(&t), "stats": stats});
+        (datapath_name(&t), shown)
+    };
+    Value::Object(types.into_iter().map(datapath).collect())
+}
+
+fn port_json(item: &Item) -> Value {
+    let number = item.dp_no.map_or_else(|| "none".to_owned(), |no| no.0.to_string());
+    let ofport = port_text(item.no).to_string();
+    let mut shown = json!({"ofport": ofport, "port_no": number, "type": item.shown});
+    let config = dpctl::config(item);
+    if !config.is_empty() {
+        shown["config"] = config.into_iter().map(|(k, v)| (k, Value::from(v))).collect();
+    }
+    shown
 }
 
 /// What this datapath can do, in the words of Open vSwitch.

@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use heddle_flow::text::reserved_port_name;
 use heddle_ofproto::bridge::Bridge;
-use heddle_ofproto::mac::MacKey;
+use heddle_ofproto::mac::{MacEntry, MacKey};
 use heddle_openflow::Port as OfPort;
+use serde_json::{Value, json};
 
 use super::{Commands, bridge_named};
 use crate::reconcile::{mac_text, parse_mac, port_text};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use crate::unixctl::{JsonReply, Reply};
 
 const NO_BRIDGE: &str = "no such bridge";
 
 pub(super) fn register(c: &Commands<'_>) {
-    c.add("fdb/show", "bridge", (1, 1), show);
+    c.add("fdb/show", "[bridge...]", (0, usize::MAX), show);
+    c.add_json("fdb/show", show_json);
     c.add("fdb/flush", "[bridge]", (0, 1), |s, args| {
         some_bridges(s, args)?.iter().for_each(|b| b.mac.flush());
         Ok("table successfully flushed".into())
@@ -42,23 +44,78 @@ fn port_name(no: OfPort) -> String {
     reserved_port_name(port_text(no)).map_or_else(|| no.0.to_string(), str::to_owned)
 }
 
+/// The bridges that `fdb/show` is about: those that are named, or all.
+fn shown_bridges(switch: &Switch, args: &[&str]) -> Result<Vec<Arc<Bridge>>, String> {
+    match args {
+        [] => Ok(switch.ofproto.bridges()),
+        [name] => Ok(vec![bridge_named(switch, name, NO_BRIDGE)?]),
+        names => {
+            let named = |name: &&str| bridge_named(switch, name, &format!("{NO_BRIDGE} {name}"));
+            names.iter().map(named).collect()
+        }
+    }
+}
+
 fn show(switch: &Switch, args: &[&str]) -> Reply {
-    let bridge = bridge_named(switch, args.first().copied().unwrap_or_default(), NO_BRIDGE)?;
-    let mut out = String::from(" port  VLAN  MAC                Age\n");
-    for entry in bridge.mac.entries(switch.clock.now_ms()) {
-        let age = entry
-            .age_s
-            .map_or_else(|| "static".to_owned(), |s| format!("{s:3}"));
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            out,
-            "{:>5}  {:4}  {}  {age}",
-            port_name(entry.port),
-            entry.key.vlan,
-            mac_text(entry.key.mac)
-        );
+    let bridges = shown_bridges(switch, args)?;
+    if let [bridge] = bridges.as_slice() {
+        let mut out = String::from(" port  VLAN  MAC                Age\n");
+        out.extend(lines(switch, bridge));
+        return Ok(out);
+    }
+    const BRIDGE: &str = "Bridge";
+    let names = bridges.iter().map(|b| b.name.len());
+    let width = names.chain([BRIDGE.len()]).max().unwrap_or_default();
+    let mut out = format!(" {BRIDGE:width$}  Port  VLAN  MAC                Age\n");
+    for bridge in &bridges {
+        let lines = lines(switch, bridge);
+        // A bridge is named once, also if nothing was learned on it. Writing to a string cannot fail.
+        let mut name = bridge.name.as_str();
+        for line in &lines {
+            let _ = write!(out, " {name:width$} {line}");
+            name = "";
+        }
+        if lines.is_empty() {
+            let _ = writeln!(out, " {name}");
+        }
     }
     Ok(out)
+}
+
+/// A line for each address of a bridge.
+fn lines(switch: &Switch, bridge: &Bridge) -> Vec<String> {
+    let line = |e: MacEntry| {
+        let age = e.age_s.map_or_else(|| "static".to_owned(), |s| format!("{s:3}"));
+        format!(
+            "{:>5}  {:4}  {}  {age}\n",
+            port_name(e.port),
+            e.key.vlan,
+            mac_text(e.key.mac)
+        )
+    };
+    bridge
+        .mac
+        .entries(switch.clock.now_ms())
+        .into_iter()
+        .map(line)
+        .collect()
+}
+
+fn show_json(switch: &Switch, args: &[&str]) -> JsonReply {
+    let entry = |e: MacEntry| {
+        let mut shown = json!({"port": port_text(e.port), "vlan": e.key.vlan, "mac": mac_text(e.key.mac)});
+        match e.age_s {
+            Some(age) => shown["age"] = age.into(),
+            None => shown["static"] = true.into(),
+        }
+        shown
+    };
+    let of_bridge = |b: Arc<Bridge>| {
+        let entries = b.mac.entries(switch.clock.now_ms()).into_iter().map(entry);
+        (b.name.clone(), entries.collect())
+    };
+    let bridges = shown_bridges(switch, args)?.into_iter().map(of_bridge);
+    Ok(Value::Object(bridges.collect()))
 }
 
 /// What C's `atoi` makes of a VLAN id.

@@ -19,6 +19,7 @@ mod pmd;
 mod protocols;
 mod qos;
 mod route;
+mod route_rule;
 mod time;
 mod trace;
 mod tunnels;
@@ -33,7 +34,7 @@ use heddle_ofproto::bridge::Bridge;
 use crate::coverage;
 use crate::run::Context;
 use crate::switch::Switch;
-use crate::unixctl::{Registry, Reply};
+use crate::unixctl::{JsonReply, Registry, Reply};
 
 pub(crate) use flows::port_names;
 pub(crate) use trace::traced;
@@ -58,6 +59,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     protocols::register(&commands);
     qos::register(&commands);
     route::register(&commands);
+    route_rule::register(&commands);
     trace::register(&commands);
     tunnels::register(&commands);
     upcall::register(&commands);
@@ -97,6 +99,15 @@ impl Commands<'_> {
                 let args: Vec<&str> = args.iter().map(String::as_str).collect();
                 handler(&switch, &args)
             });
+    }
+
+    /// Gives a command that was added a form for clients that ask for JSON.
+    fn add_json(&self, name: &str, handler: impl Fn(&Switch, &[&str]) -> JsonReply + Send + Sync + 'static) {
+        let switch = self.switch.clone();
+        self.registry.register_json(name, move |args| {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            handler(&switch, &args)
+        });
     }
 }
 

@@ -1,14 +1,16 @@
 //! `ovs/route/*`: routes of the host and by hand.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 
 use heddle_tunnel::Routes;
-use heddle_tunnel::routes::{DEFAULT, Kind, LOCAL, MAIN, Prefix, Query, UserRoute};
+use heddle_tunnel::routes::{DEFAULT, Entry, Hop, Kind, LOCAL, MAIN, Prefix, Query, UserRoute};
+use serde_json::{Value, json};
 
 use super::Commands;
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use crate::unixctl::{JsonReply, Reply};
 
 pub(super) fn register(c: &Commands<'_>) {
     let usage = "ip/plen dev [gw] [pkt_mark=mark] [src=src_ip] [table=id]";
@@ -16,6 +18,7 @@ pub(super) fn register(c: &Commands<'_>) {
     c.add("ovs/route/show", "[table=all|id]", (0, 1), |s, args| {
         show(routes(s), args)
     });
+    c.add_json("ovs/route/show", |s, args| show_json(routes(s), args));
     c.add(
         "ovs/route/del",
         "ip/plen [pkt_mark=mark] [table=id]",
@@ -28,12 +31,12 @@ pub(super) fn register(c: &Commands<'_>) {
     });
 }
 
-fn routes(switch: &Switch) -> &Routes {
+pub(super) fn routes(switch: &Switch) -> &Routes {
     &switch.ofproto.pipeline().underlay().routes
 }
 
 /// `address/length`, or an address alone.
-fn network(text: &str) -> Option<(IpAddr, u8)> {
+pub(super) fn network(text: &str) -> Option<(IpAddr, u8)> {
     let (addr, len) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
     let addr: IpAddr = addr.parse().ok()?;
     let all = Prefix::host(addr).len();
@@ -42,7 +45,7 @@ fn network(text: &str) -> Option<(IpAddr, u8)> {
 }
 
 /// The value of `key=value`.
-fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+pub(super) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.strip_prefix(key)?.strip_prefix('=')
 }
 
@@ -133,35 +136,79 @@ fn lookup(routes: &Routes, args: &[&str]) -> Reply {
     ))
 }
 
-fn show(routes: &Routes, args: &[&str]) -> Reply {
-    let standard = [LOCAL, MAIN, DEFAULT];
-    let mut out = String::new();
+const STANDARD: [u32; 3] = [LOCAL, MAIN, DEFAULT];
+
+/// The numbers of tables that a lookup may come to, or that have routes by hand. A table of the kernel's that no
+/// rule names is none of the switch's.
+fn known_tables(routes: &Routes) -> Vec<u32> {
+    let rules = routes.rules();
+    let named = |table: &u32| rules.iter().any(|r| !r.elsewhere && r.table() == Some(*table));
+    let by_hand = |table: &u32| routes.entries(*table).iter().any(|e| e.user);
+    let mut tables = routes.tables();
+    tables.retain(|t| STANDARD.contains(t) || named(t) || by_hand(t));
+    tables
+}
+
+/// The tables that `ovs/route/show` is about.
+fn shown_tables(routes: &Routes, args: &[&str]) -> Result<Vec<u32>, String> {
     match args.first() {
-        None => {
-            out.push_str("Route Table:\n");
-            standard.iter().for_each(|t| list(routes, *t, false, &mut out));
-        }
-        Some(&"table=all") => {
-            routes
-                .tables()
-                .iter()
-                .for_each(|t| list(routes, *t, !standard.contains(t), &mut out));
-        }
+        None => Ok(STANDARD.to_vec()),
+        Some(&"table=all") => Ok(known_tables(routes)),
         Some(arg) => {
             let table = value(arg, "table").and_then(|t| t.parse().ok());
             let table = table.ok_or("Invalid table format")?;
-            if !routes.tables().contains(&table) {
-                return Err(format!("Table '{arg}' not found"));
+            match known_tables(routes).contains(&table) {
+                true => Ok(vec![table]),
+                false => Err(format!("Table '{arg}' not found")),
             }
-            // Writing to a string cannot fail.
-            let _ = match standard.contains(&table) {
-                true => writeln!(out, "Route Table:"),
-                false => writeln!(out, "Route Table #{table}:"),
-            };
-            list(routes, table, false, &mut out);
         }
     }
+}
+
+fn show(routes: &Routes, args: &[&str]) -> Reply {
+    let tables = shown_tables(routes, args)?;
+    let all = args == ["table=all"];
+    let mut out = match tables.as_slice() {
+        _ if all => String::new(),
+        [table] if !STANDARD.contains(table) => format!("Route Table #{table}:\n"),
+        _ => "Route Table:\n".to_owned(),
+    };
+    for table in tables {
+        list(routes, table, all && !STANDARD.contains(&table), &mut out);
+    }
     Ok(out)
+}
+
+fn show_json(routes: &Routes, args: &[&str]) -> JsonReply {
+    let mut all = Vec::new();
+    for table in shown_tables(routes, args)? {
+        let mut entries = routes.entries(table);
+        entries.sort_by_key(|e| (Reverse(e.prefix.mapped_len()), e.user));
+        all.extend(entries.iter().map(|entry| route_json(table, entry)));
+    }
+    Ok(all.into())
+}
+
+fn route_json(table: u32, entry: &Entry) -> Value {
+    let hop = |hop: &Hop| match hop.gateway {
+        Some(gateway) => json!({"dev": &*hop.device, "gateway": gateway.to_string()}),
+        None => json!({"dev": &*hop.device}),
+    };
+    let mut shown = json!({
+        "table": table,
+        "user": entry.user,
+        "local": entry.kind == Kind::Local,
+        "dst": entry.prefix.addr().to_string(),
+        "prefix": entry.prefix.len(),
+        "nexthops": entry.hops.iter().map(hop).collect::<Value>(),
+    });
+    if let Some(first) = entry.hops.first() {
+        shown["prefsrc"] = first.source.to_string().into();
+    }
+    if entry.mark != 0 {
+        shown["mark"] = entry.mark.into();
+    }
+    shown
 }
 
 /// A line for each way of each route.
@@ -186,5 +233,48 @@ fn list(routes: &Routes, table: u32, with_table: bool, out: &mut String) {
             }
             out.push('\n');
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_tunnel::routes::{Rule, System, SystemHop, SystemRoute};
+
+    #[test]
+    fn a_table_that_no_rule_names_is_not_shown() {
+        let routes = Routes::new(Box::new(|_| {}));
+        let in_table = |table| SystemRoute {
+            table,
+            prefix: Prefix::new([10, 0, 0, 0].into(), 24).expect("a prefix"),
+            kind: Kind::Unicast,
+            metric: 0,
+            prefsrc: Some([10, 0, 0, 1].into()),
+            scope: 0,
+            mtu_bytes: None,
+            hops: vec![SystemHop {
+                device: "p1".into(),
+                device_mtu_bytes: None,
+                gateway: None,
+                weight: 1,
+            }],
+        };
+        routes.set_system(&System {
+            addresses: Vec::new(),
+            rules: Rule::standard().into_iter().chain([Rule::any(false, 100, 42)]).collect(),
+            routes: [MAIN, 42, 43].map(in_table).to_vec(),
+        });
+        assert_eq!(shown_tables(&routes, &["table=all"]), Ok(vec![42, MAIN]));
+        assert_eq!(
+            show(&routes, &["table=42"]),
+            Ok("Route Table #42:\nCached: 10.0.0.0/24 dev p1 SRC 10.0.0.1\n".into())
+        );
+        assert_eq!(show(&routes, &["table=43"]), Err("Table 'table=43' not found".into()));
+        let json = show_json(&routes, &["table=42"]).expect("an array");
+        assert_eq!(
+            json,
+            json!([{"table": 42, "user": false, "local": false, "dst": "10.0.0.0", "prefix": 24,
+                    "prefsrc": "10.0.0.1", "nexthops": [{"dev": "p1"}]}])
+        );
     }
 }

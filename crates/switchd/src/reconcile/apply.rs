@@ -263,7 +263,6 @@ impl Reconciler {
             zone_limits: self.zones.has_limits(),
             ..Inventory::default()
         };
-        let n_txq = self.switch.datapath.n_workers();
         for (name, state) in &self.bridges {
             inventory
                 .bridges
@@ -271,7 +270,7 @@ impl Reconciler {
             let items = state
                 .ifaces
                 .values()
-                .map(|i| (i.name.clone(), i.item(name, n_txq)));
+                .map(|i| (i.name.clone(), i.item(name)));
             inventory.interfaces.extend(items);
         }
         *self.switch.inventory.write() = inventory;

@@ -21,6 +21,14 @@ use super::{Reconciler, mac};
 /// Names that the datapaths themselves have.
 const RESERVED: [&str; 3] = ["ovs-netdev", "ovs-dummy", "ovs-system"];
 
+/// Longest name of a device of the kernel, bytes (`IFNAMSIZ` without the byte that ends it).
+const MAX_DEVICE_NAME_BYTES: usize = 15;
+
+/// Whether a name is too long for a device of this type.
+fn is_too_long(name: &str, kind: &PortType) -> bool {
+    matches!(kind.name, "internal" | "system" | "tap") && name.len() > MAX_DEVICE_NAME_BYTES
+}
+
 /// A device that is in the datapath.
 struct Opened {
     device: Arc<dyn Port>,
@@ -63,6 +71,9 @@ impl Reconciler {
             log::warn!(target: "netdev", "could not create netdev {name} of unknown type {}", row.kind);
             return Err(cannot_open(&kinds::unknown_interface(&row.kind)));
         };
+        if is_too_long(name, kind.open) {
+            return Err(cannot_open("File name too long"));
+        }
         let (body, status, mtu_refused) = if let Some(ty) = kind.tunnel() {
             (
                 Body::Tunnel(self.add_tunnel(bridge, row, ty)?),
@@ -296,4 +307,21 @@ fn affinity(row: &InterfaceRow) -> Vec<(usize, usize)> {
         }
     }
     pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_kernel_devices_have_a_length() {
+        let too_long = |name: &str, kind: &str| is_too_long(name, PortType::named(kind).expect("a type"));
+        for kind in ["internal", "system", "tap"] {
+            assert!(!too_long("a23456789012345", kind), "{kind}");
+            assert!(too_long("a234567890123456", kind), "{kind}");
+        }
+        for kind in ["dpdkvhostuserclient", "dummy", "patch"] {
+            assert!(!too_long("a234567890123456", kind), "{kind}");
+        }
+    }
 }

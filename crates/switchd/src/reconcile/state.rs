@@ -276,8 +276,8 @@ impl Item {
 }
 
 impl Iface {
-    /// `n_txq`: transmit queues that each device has.
-    pub(super) fn item(&self, bridge: &str, n_txq: usize) -> Item {
+    /// What commands show of it.
+    pub(super) fn item(&self, bridge: &str) -> Item {
         let device = self.device();
         let made_as = device.map_or(self.kind, |(d, _)| d.port_type());
         let (mut settings, shared_no) = match &self.body {
@@ -292,6 +292,8 @@ impl Iface {
         let dummy = device.and_then(|(d, _)| d.as_any().downcast_ref::<DummyPort>());
         if let Some(dummy) = dummy.filter(|d| d.is_pmd()) {
             let wanted = self.options.number("n_rxq", 1).max(1);
+            // Dummy devices have as many as they are told to have, however many workers there are.
+            let n_txq = self.options.number("n_txq", 1).max(1);
             let queues = [
                 ("configured_rx_queues", dummy.n_rxq().to_string()),
                 ("configured_tx_queues", n_txq.to_string()),

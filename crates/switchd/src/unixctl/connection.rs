@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-use super::{Registry, Reply};
+use super::{Format, JsonReply, Registry};
 use crate::coverage::coverage;
 
 /// The longest message taken. The largest real ones are `dpctl/add-flow` with a long flow: some kilobytes.
@@ -36,6 +36,7 @@ pub(super) async fn serve(
 ) {
     let mut framer = Framer::new(MAX_MESSAGE_BYTES);
     let mut chunk = [0u8; 4096];
+    let mut format = Format::default();
     loop {
         match framer.next() {
             Err(error) => return warn_bad(&name, &error.to_string()),
@@ -43,7 +44,7 @@ pub(super) async fn serve(
                 Err(error) => return warn_bad(&name, &error),
                 Ok(request) => {
                     let id = request.id.clone();
-                    let reply = run(&registry, request).await;
+                    let reply = run(&registry, request, &mut format).await;
                     if let Err(error) = send(&mut stream, reply, id).await {
                         log::debug!(target: "unixctl", "{name}: send failed: {error}");
                         return;
@@ -101,7 +102,8 @@ pub(super) fn parse(message: Value) -> Result<Request, String> {
     }
 }
 
-async fn run(registry: &Registry, request: Request) -> Reply {
+/// Runs a request. A text comes back as a JSON string.
+async fn run(registry: &Registry, request: Request, format: &mut Format) -> JsonReply {
     coverage!("unixctl_received");
     let Request { method, params, id } = request;
     log::debug!(target: "unixctl", "received request {method}{}, id={id}", Value::from(params.clone()));
@@ -109,14 +111,24 @@ async fn run(registry: &Registry, request: Request) -> Reply {
         Err(error) => Err(error),
         Ok(_) => match strings(params) {
             None => Err(format!("\"{method}\" command has non-string argument")),
-            Some(args) => registry.run(&method, args).await,
+            Some(args) => {
+                if let ("set-options", Ok(wanted)) = (method.as_str(), Format::from_options(&args)) {
+                    *format = wanted;
+                }
+                match format {
+                    Format::Text => registry.run(&method, args).await.map(Value::from),
+                    Format::Json => registry.run_json(&method, args).await,
+                }
+            }
         },
     };
-    let (word, body) = match &reply {
-        Ok(body) => ("success", body),
-        Err(body) => ("error", body),
-    };
-    log::debug!(target: "unixctl", "replying with {word}, id={id}: \"{body}\"");
+    match &reply {
+        Ok(Value::String(text)) => {
+            log::debug!(target: "unixctl", "replying with success, id={id}: \"{text}\"");
+        }
+        Ok(body) => log::debug!(target: "unixctl", "replying with success, id={id}: {body}"),
+        Err(body) => log::debug!(target: "unixctl", "replying with error, id={id}: \"{body}\""),
+    }
     coverage!("unixctl_replied");
     // A script that reads the log after the reply must find what the command logged.
     let _ = tokio::task::spawn_blocking(crate::vlog::flush).await;
@@ -128,9 +140,9 @@ async fn run(registry: &Registry, request: Request) -> Reply {
 const PIECE: usize = 1 << 16;
 
 /// Sends a reply.
-pub(super) async fn send(to: &mut (impl AsyncWrite + Unpin), reply: Reply, id: Value) -> io::Result<()> {
+pub(super) async fn send(to: &mut (impl AsyncWrite + Unpin), reply: JsonReply, id: Value) -> io::Result<()> {
     let text = match reply {
-        Ok(text) if text.len() > PIECE => text,
+        Ok(Value::String(text)) if text.len() > PIECE => text,
         short => return to.write_all(encode(short, id).to_string().as_bytes()).await,
     };
     let start = format!("{{\"error\":null,\"id\":{id},\"result\":\"");
@@ -163,7 +175,7 @@ fn strings(params: Vec<Value>) -> Option<Vec<String>> {
 }
 
 /// The reply's JSON; a text that does not end its last line gets an end.
-pub(super) fn encode(reply: Reply, id: Value) -> Value {
+pub(super) fn encode(reply: JsonReply, id: Value) -> Value {
     let terminated = |mut text: String| {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
@@ -171,7 +183,8 @@ pub(super) fn encode(reply: Reply, id: Value) -> Value {
         Value::String(text)
     };
     let (result, error) = match reply {
-        Ok(text) => (terminated(text), Value::Null),
+        Ok(Value::String(text)) => (terminated(text), Value::Null),
+        Ok(json) => (json, Value::Null),
         Err(text) => (Value::Null, terminated(text)),
     };
     let mut object = Map::new();

@@ -16,6 +16,9 @@
 //! on its standard error with exit status 2. Handlers run concurrently when several clients call; each
 //! connection has one command in progress at a time. A plain handler may block (it runs on a thread for
 //! that), an asynchronous one must not. A handler that panics costs its client an error reply, nothing else.
+//!
+//! A client that sends `set-options --format json` gets JSON from then on: what [`Registry::register_json`] was
+//! given for the command, otherwise an object with the text (`{"reply-format":"plain","reply":"..."}`).
 
 mod connection;
 mod server;
@@ -30,12 +33,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use serde_json::{Value, json};
 
 pub use server::Server;
 
 /// What a command answers: text for the client's standard output, or for its standard error.
 pub type Reply = Result<String, String>;
 
+/// What a command answers a client that asked for JSON.
+pub type JsonReply = Result<Value, String>;
+
+type JsonFn = dyn Fn(&[String]) -> JsonReply + Send + Sync;
 type PlainFn = dyn Fn(&[String]) -> Reply + Send + Sync;
 type AsyncFn = dyn Fn(Vec<String>) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync;
 
@@ -51,6 +59,8 @@ struct Command {
     min_args: usize,
     max_args: usize,
     handler: Handler,
+    /// `None`: the text, in an object.
+    json: Option<Arc<JsonFn>>,
 }
 
 /// The commands that the daemon knows. Cloning gives another handle to the same set.
@@ -66,7 +76,7 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// A registry that knows `list-commands` only.
+    /// A registry that knows `list-commands` and `set-options` only.
     #[must_use]
     pub fn new() -> Registry {
         let registry = Registry::default();
@@ -77,7 +87,27 @@ impl Registry {
                 .map(|commands| list(&commands.read()))
                 .unwrap_or_default())
         });
+        let weak = Arc::downgrade(&registry.commands);
+        registry.register_json("list-commands", move |_| {
+            let commands = weak.upgrade();
+            Ok(commands.map(|c| usages(&c.read())).unwrap_or_default())
+        });
+        // The connection remembers what it says.
+        registry.register("set-options", "[--format text|json]", 1, 2, |args| {
+            Format::from_options(args).map(|_| String::new())
+        });
         registry
+    }
+
+    /// Gives a known command a form for clients that ask for JSON. Returns false if there is no such command.
+    pub fn register_json(
+        &self,
+        name: &str,
+        handler: impl Fn(&[String]) -> JsonReply + Send + Sync + 'static,
+    ) -> bool {
+        let mut commands = self.commands.write();
+        let command = commands.get_mut(name);
+        command.map(|c| c.json = Some(Arc::new(handler))).is_some()
     }
 
     /// Adds a command with a handler that may block. `usage` describes the arguments in `list-commands`;
@@ -140,6 +170,7 @@ impl Registry {
                 min_args,
                 max_args,
                 handler,
+                json: None,
             };
             commands.insert(name.to_owned(), command);
         }
@@ -151,12 +182,25 @@ impl Registry {
     /// # Errors
     /// The command is unknown, has too few or too many arguments, or its handler says so.
     pub async fn run(&self, name: &str, args: Vec<String>) -> Reply {
-        let handler = self.find(name, args.len())?;
+        let (handler, _) = self.find(name, args.len())?;
         let done = match handler {
             Handler::Plain(handler) => tokio::task::spawn_blocking(move || handler(&args)).await,
             Handler::Async(handler) => tokio::spawn(async move { handler(args).await }).await,
         };
-        done.unwrap_or_else(|_| Err(format!("\"{name}\" command failed: see the log")))
+        done.unwrap_or_else(|_| Err(failed(name)))
+    }
+
+    /// Like [`Registry::run`], for a client that asked for JSON.
+    ///
+    /// # Errors
+    /// As [`Registry::run`].
+    pub async fn run_json(&self, name: &str, args: Vec<String>) -> JsonReply {
+        let Some(handler) = self.find(name, args.len())?.1 else {
+            let text = self.run(name, args).await?;
+            return Ok(json!({"reply-format": "plain", "reply": text}));
+        };
+        let done = tokio::task::spawn_blocking(move || handler(&args)).await;
+        done.unwrap_or_else(|_| Err(failed(name)))
     }
 
     /// What `list-commands` prints.
@@ -164,7 +208,7 @@ impl Registry {
         list(&self.commands.read())
     }
 
-    fn find(&self, name: &str, n_args: usize) -> Result<Handler, String> {
+    fn find(&self, name: &str, n_args: usize) -> Result<(Handler, Option<Arc<JsonFn>>), String> {
         let commands = self.commands.read();
         let command = commands.get(name).ok_or_else(|| {
             format!(
@@ -183,8 +227,47 @@ impl Registry {
                 command.max_args
             ));
         }
-        Ok(command.handler.clone())
+        Ok((command.handler.clone(), command.json.clone()))
     }
+}
+
+/// The form of replies that a client asked for.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+enum Format {
+    #[default]
+    Text,
+    Json,
+}
+
+impl Format {
+    /// The format that the arguments of `set-options` name: the last one counts.
+    fn from_options(args: &[String]) -> Result<Format, String> {
+        let mut format = Format::Text;
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let value = match arg.strip_prefix("--format=") {
+                Some(value) => value,
+                None if arg == "--format" => args.next().ok_or("option '--format' requires an argument")?,
+                None => return Err(format!("unrecognized option '{arg}'")),
+            };
+            format = match value.to_ascii_lowercase().as_str() {
+                "text" => Format::Text,
+                "json" => Format::Json,
+                _ => return Err(format!("option format has invalid value {value}")),
+            };
+        }
+        Ok(format)
+    }
+}
+
+fn failed(name: &str) -> String {
+    format!("\"{name}\" command failed: see the log")
+}
+
+/// The same as [`list`], as an object.
+fn usages(commands: &BTreeMap<String, Command>) -> Value {
+    let shown = commands.iter().filter_map(|(name, c)| Some((name.clone(), c.usage.clone()?.into())));
+    Value::Object(shown.collect())
 }
 
 fn list(commands: &BTreeMap<String, Command>) -> String {

@@ -64,7 +64,7 @@ fn messages() {
         json!({"id": 3, "result": null, "error": "a\n"})
     );
     assert_eq!(
-        encode(Ok(String::new()), json!(3)),
+        encode(Ok("".into()), json!(3)),
         json!({"id": 3, "result": "", "error": null})
     );
 }
@@ -107,7 +107,8 @@ async fn commands() {
         Err("\"panic\" command failed: see the log".into())
     );
     let list = "The available commands are:\n  echo                    WORD...\n  list-commands           \n  \
-                panic                   \n  wait                    MS\n";
+                panic                   \n  set-options             [--format text|json]\n  \
+                wait                    MS\n";
     assert_eq!(run("list-commands", &[]).await, Ok(list.into()));
 }
 
@@ -118,11 +119,11 @@ async fn long_replies_are_sent_in_pieces_that_say_the_same() {
             let text = unit.repeat(length / unit.len() + 1) + end;
             let mut sent = Vec::new();
             let id = json!(["result", "\"result\":\"\""]);
-            connection::send(&mut sent, Ok(text.clone()), id.clone())
+            connection::send(&mut sent, Ok(text.clone().into()), id.clone())
                 .await
                 .unwrap();
             let got: Value = serde_json::from_slice(&sent).unwrap();
-            assert_eq!(got, encode(Ok(text), id));
+            assert_eq!(got, encode(Ok(text.into()), id));
         }
     }
 }
@@ -143,6 +144,41 @@ async fn call(stream: &mut UnixStream, message: &Value) -> Option<Value> {
 
 async fn connect(path: &Path) -> UnixStream {
     UnixStream::connect(path).await.expect("a server")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_asks_for_json_gets_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("x.ctl");
+    let registry = registry();
+    assert!(registry.register_json("hidden", |_| Ok(json!([1]))));
+    assert!(!registry.register_json("unknown", |_| Ok(json!([1]))));
+    let server = Server::start(&path, registry).expect("started");
+    let (mut client, mut other) = (connect(&path).await, connect(&path).await);
+    let mut run = async |name: &str, args: &[&str]| {
+        let reply = call(&mut client, &json!({"id": 1, "method": name, "params": args})).await;
+        let reply = reply.expect("a reply");
+        (reply["result"].clone(), reply["error"].clone())
+    };
+    let plain = |text: &str| (json!({"reply-format": "plain", "reply": text}), Value::Null);
+    assert_eq!(run("echo", &["x"]).await, (json!("x\n"), Value::Null));
+    for wrong in [&["--format"][..], &["--format", "xml"], &["--shape=json"], &["json"]] {
+        assert!(run("set-options", wrong).await.1.is_string(), "{wrong:?}");
+    }
+    assert_eq!(run("echo", &["x"]).await, (json!("x\n"), Value::Null));
+    assert_eq!(run("set-options", &["--format", "json"]).await, plain(""));
+    assert_eq!(run("echo", &["x"]).await, plain("x"));
+    assert_eq!(run("wait", &["1"]).await, plain("waited 1"));
+    assert_eq!(run("hidden", &[]).await, (json!([1]), Value::Null));
+    let (list, _) = run("list-commands", &[]).await;
+    assert_eq!((&list["wait"], &list["hidden"]), (&json!("MS"), &Value::Null));
+    let unknown = "\"foo\" is not a valid command (use \"list-commands\" to see a list of valid commands)\n";
+    assert_eq!(run("foo", &[]).await, (Value::Null, json!(unknown)));
+    assert_eq!(run("set-options", &["--format=TEXT"]).await, (json!(""), Value::Null));
+    assert_eq!(run("echo", &["x"]).await, (json!("x\n"), Value::Null));
+    let reply = call(&mut other, &json!({"id": 2, "method": "echo", "params": ["x"]})).await;
+    assert_eq!(reply, Some(json!({"id": 2, "result": "x\n", "error": null})), "its own format");
+    server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
