@@ -171,15 +171,16 @@ def attachments(cluster):
 
 
 def second_network(cluster):
-    """net1 on another bridge, by a pod's annotation and the network attachment of deploy/kubernetes.
+    """net1 on another bridge, by a pod's annotation and the network attachment of deploy/kubernetes, word for word.
 
-    On one node a range of the node's own serves, whose leases later checks look at."""
+    On one node a range of addresses serves, too: another pod has one of these, and later checks look at its lease."""
     attachments(cluster)
-    with open(f"{DEPLOY}/network-attachment.yaml") as file:
-        text = file.read()
-    static = '"ipam": {"type": "static"}'
-    assert static in text
-    cluster.kubectl("apply", "-f", "-", stdin=text.replace(static, '"ipam": {"type": "host-local", "subnet": "10.42.0.0/24"}'))
+    cluster.kubectl("apply", "--validate=strict", "-f", f"{DEPLOY}/network-attachment.yaml")
+    conf = json.loads(cluster.get("network-attachment-definition", "storage")["spec"]["config"])
+    assert conf["ipam"] == {"type": "static"}, conf
+    leased = {**conf, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.42.0.0/24", "rangeStart": "10.42.0.100"}]]}}
+    cluster.apply({"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition", "metadata": {"name": "leased"},
+                   "spec": {"config": json.dumps(leased)}})
     several_networks(cluster.node)
     first = cluster.network["plugins"][0]
     meta = {"type": "several", "state": "/var/lib/cni/several", "api": {"server": "127.0.0.1:6443", "token": TOKEN},
@@ -188,18 +189,21 @@ def second_network(cluster):
     runtime = cluster.runtime
     wait_for("the runtime to know it", lambda: "05-several" in str(runtime.call("Status", verbose=True)), PATIENCE, 1)
     key = "k8s.v1.cni.cncf.io/networks"
-    one = cluster.run("two-a", annotations={key: '[{"name": "storage", "mac": "02:00:00:00:00:05"}]'})[0]
-    two = cluster.run("two-b", annotations={key: "storage"})[0]
+    asked = {"name": "storage", "ips": ["10.42.0.5/24"], "mac": "02:00:00:00:00:05"}
+    one = cluster.run("two-a", annotations={key: json.dumps([asked])})[0]
+    two = cluster.run("two-b", annotations={key: "leased"})[0]
     plain = cluster.run("plain")[0]
     shown = cluster.inside(one, "ip", "addr", "show", "net1")
-    assert "02:00:00:00:00:05" in shown and "mtu 9000" in shown, shown
+    assert "02:00:00:00:00:05" in shown and "mtu 9000" in shown and "inet 10.42.0.5/24 " in shown, shown
     assert "net1" not in cluster.inside(plain, "ip", "link")
     assert f"default via {GATEWAY} dev eth0" in cluster.inside(one, "ip", "route")
     port = cluster.port(one, "net1")
     assert cluster.sw.vsctl("port-to-br", port["name"]) == "br-storage"
     assert cluster.sw.get("port", port["name"], "tag") == "42"
     second = storage(cluster, two)
+    assert cluster.leases(STORAGE_LEASES) == [second], second
     cluster.reach(one, second, address(two), address(plain))
+    cluster.reach(two, "10.42.0.5")
     cluster.delete("plain")
     return f"net1 of two pods, {second} on br-storage; a third without"
 
@@ -252,9 +256,9 @@ def rebooted(cluster):
 
     def ports_are_right():
         ports = cluster.ports()
-        second = len(cluster.leases(STORAGE_LEASES))
-        return (len(ports) == len(old) == len(pods) + second and not {p["name"] for p in ports} & old and
-                cluster.leases() == sorted(map(address, pods)))
+        given, leased = len(cluster.pods("two-a")), len(cluster.pods("two-b"))
+        return (len(ports) == len(old) == len(pods) + given + leased and not {p["name"] for p in ports} & old and
+                len(cluster.leases(STORAGE_LEASES)) == leased and cluster.leases() == sorted(map(address, pods)))
     wait_for("ports and leases to be the pods'", ports_are_right, PATIENCE, 1)
     return f"{len(pods)} pods back {took:.0f} s after; {len(old)} old ports swept"
 

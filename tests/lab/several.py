@@ -27,7 +27,9 @@ def ask(api, path):
 
 
 def attached(api):
-    """The configurations that the pod's annotation asks for: names, or objects with `name` and `mac`."""
+    """The configurations that the pod's annotation asks for: names, or objects with `name`, `mac` and `ips`.
+
+    A plug-in is told only what it declares that it can do, as with Multus."""
     extra = dict(pair.split("=", 1) for pair in os.environ.get("CNI_ARGS", "").split(";") if "=" in pair)
     space, pod = extra["K8S_POD_NAMESPACE"], extra["K8S_POD_NAME"]
     annotations = ask(api, f"/api/v1/namespaces/{space}/pods/{pod}")["metadata"].get("annotations", {})
@@ -37,8 +39,8 @@ def attached(api):
     for one in wanted:
         place = f"/apis/k8s.cni.cncf.io/v1/namespaces/{one.get('namespace', space)}/network-attachment-definitions"
         conf = json.loads(ask(api, f"{place}/{one['name']}")["spec"]["config"])
-        if "mac" in one:
-            conf["runtimeConfig"] = {"mac": one["mac"]}
+        can = conf.get("capabilities", {})
+        conf["runtimeConfig"] = {key: one[key] for key in ("mac", "ips") if key in one and can.get(key)}
         yield conf
 
 

@@ -4,6 +4,7 @@
 import glob
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import ROOT, daemon_path
 from lab.runner import Skip, limit, main
+from lab.shell import wait_for
 from lab.vhost import heddle_path
 
 ALTERNATIVE = "/usr/lib/heddle/ovs-vswitchd"
@@ -108,6 +110,10 @@ echo 'HEDDLED_OPTIONS="--metrics=tcp:9310"' > /mnt/root/etc/default/heddled
 inside dpkg -i {newer}/heddle-switch.deb {newer}/heddle-tools.deb
 inside readlink -f /usr/sbin/ovs-vswitchd | grep heddled
 grep 9310 /mnt/root/etc/default/heddled
+# Operators find the units, the dashboard and the recipe of the image.
+for name in heddled heddle-node heddle-cni-sweep; do inside test -s /lib/systemd/system/$name.service; done
+for path in metrics/dashboard.json metrics/alerts.yml kubernetes/switch.yaml node/node.toml Containerfile; do
+    inside test -s /usr/share/doc/heddle-switch/deploy/$path; done
 inside systemd-analyze verify --man=no heddled.service
 inside dpkg -r heddle-switch heddle-tools
 inside test ! -e {ALTERNATIVE}
@@ -118,9 +124,40 @@ inside dpkg -P heddle-switch heddle-tools
 inside test ! -e /etc/default/heddled
 echo ALL WELL
 """
-        out = run("unshare", "-m", "bash", "-c", script, check=False)
+        # Without the host's network: a removal looks for filters at devices.
+        out = run("unshare", "-m", "-n", "bash", "-c", script, check=False)
         lab.trace.note(out)
         assert out.rstrip().endswith("ALL WELL"), out[-3000:]
+
+
+def scenario_removal_gives_devices_back(lab):
+    """A killed switch leaves a filter that keeps packets from the kernel's datapath: a removed package does not."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    red = lab.veth_pod(sw, "red", "10.90.0.2/24")
+    inside = lambda *words, **kw: lab.net.run(sw.netns, *words, **kw)
+    shown = lambda: inside("tc", "filter", "show", "dev", "vred", "ingress")
+    wait_for("the port's filter", lambda: "pref 18501" in shown())
+    # Another program's filter, and a table of nftables as the switch makes it where the kernel has no classifiers.
+    inside("tc", "filter", "add", "dev", "vred", "ingress", "pref", "7", "protocol", "all", "bpf", "bytecode", "1,6 0 0 0")
+    by_nft = shutil.which("nft") and not inside("nft", "add", "table", "netdev", "heddle_00000000000000ab", check=False)
+    if by_nft:
+        inside("nft", "add", "table", "netdev", "mine")
+    inside("ip", "addr", "add", "10.90.0.1/24", "dev", "vred")
+    sw.stop_daemon(signal.SIGKILL)
+    ping = ("ping", "-n", "-c", "3", "-i", "0.2", "-W", "1", "10.90.0.1")
+    assert " 0 received" in lab.net.run(red, *ping, check=False)
+    with tempfile.TemporaryDirectory() as programs:
+        # The machine's own choice of ovs-vswitchd stays as it is.
+        os.symlink("/bin/true", f"{programs}/update-alternatives")
+        script = ("env", f"PATH={programs}:{os.environ['PATH']}:/usr/sbin:/sbin", "sh", f"{ROOT}/debian/heddle-switch.prerm")
+        inside(*script, "upgrade", "9:1")
+        assert "pref 18501" in shown()
+        inside(*script, "remove")
+    assert "pref 18501" not in shown() and "pref 7 " in shown(), shown()
+    assert not by_nft or inside("nft", "list", "tables").split() == ["table", "netdev", "mine"]
+    # The pod has noted before that there is no neighbour.
+    wait_for("the host to answer", lambda: " 0% packet loss" in lab.net.run(red, *ping, check=False))
 
 
 def scenario_what_the_unit_leaves_is_enough(lab):

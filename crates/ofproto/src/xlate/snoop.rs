@@ -11,7 +11,7 @@ use super::ctx::Ctx;
 use crate::model::{BridgeView, PortView};
 use crate::underlay::Underlay;
 use heddle_flow::FlowKey;
-use heddle_flow::key::frag;
+use heddle_flow::key::{Vlan, frag};
 use heddle_tunnel::neigh::{Learned, Mac, Origin, solicited_node, told_by};
 use heddle_tunnel::routes::Address;
 use heddle_wire::eth::ethertype;
@@ -37,7 +37,7 @@ impl Ctx<'_> {
             }
             return;
         }
-        if !self.is_native() || !self.has_address(port) {
+        if !self.is_native() || !self.has_address(port) || self.is_in_a_vlan() {
             return;
         }
         let speaks_of_itself = is_arp && {
@@ -107,6 +107,14 @@ impl Ctx<'_> {
         }
         let slot = Underlay::slot(neighbours.thing(&self.bridge.name, ip));
         self.depend(slot);
+    }
+
+    /// Whether the packet has a VLAN's tag. The host gives it to the VLAN's device, whose addresses are of
+    /// another network: the same address may be another neighbour's there.
+    fn is_in_a_vlan(&mut self) -> bool {
+        self.out.mask.0.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
+        let tag = self.flow.vlans[0];
+        tag.present() && tag.tci & Vlan::VID_MASK != 0
     }
 
     /// Whether a port's device has an address of this host. What is done depends on that.

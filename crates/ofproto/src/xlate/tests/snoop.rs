@@ -67,6 +67,28 @@ fn others_do_not() {
     assert_eq!(lab.known("10.0.0.2"), None);
 }
 
+/// The same address is another neighbour's in each VLAN, and the tunnels' neighbours are in none.
+#[test]
+fn a_vlan_has_neighbours_of_its_own() {
+    let lab = lab();
+    assert!(lab.send(&format!("{REPLY}02:00:00:00:00:02")));
+    assert!(lab.send(&format!("{ADVERT}02:00:00:00:00:03")));
+    let gratuitous = "in_port=1,arp,arp_op=1,arp_spa=10.0.0.2,arp_tpa=10.0.0.2,arp_sha=02:00:00:00:00:0e";
+    let said = [
+        format!("{REPLY}02:00:00:00:00:0e"),
+        format!("{ADVERT}02:00:00:00:00:0e"),
+        gratuitous.to_owned(),
+    ];
+    for packet in &said {
+        assert!(lab.send(&packet.replace("in_port=1,", "in_port=1,dl_vlan=3000,")));
+        assert_eq!(lab.known("10.0.0.2"), Some([2, 0, 0, 0, 0, 2]), "{packet}");
+        assert_eq!(lab.known("fd00::2"), Some([2, 0, 0, 0, 0, 3]), "{packet}");
+    }
+    // VLAN 0 is a priority alone.
+    assert!(lab.send(&gratuitous.replace("in_port=1,", "in_port=1,dl_vlan=0,dl_vlan_pcp=5,")));
+    assert_eq!(lab.known("10.0.0.2"), Some([2, 0, 0, 0, 0, 0xe]));
+}
+
 #[test]
 fn only_packets_teach() {
     let lab = lab();
@@ -106,6 +128,7 @@ fn masks_tell_teaching_packets_apart() {
         for other in [
             packet.replace(":02", ":03"),
             packet.replace("arp_op=2", "arp_op=1"),
+            packet.replace("in_port=1,", "in_port=1,dl_vlan=7,"),
             packet.replace("arp_tpa=10.0.0.1", "arp_tpa=10.0.0.9"),
             packet.replace("ipv6_dst=fd00::1", "ipv6_dst=fd00::9"),
             packet
