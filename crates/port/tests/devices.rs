@@ -231,7 +231,9 @@ fn wait_closed(owner: &str) {
         link.alias.starts_with(&mark) && link.tap.is_some_and(|tap| tap.queues > 0)
     };
     wait_for("queues to be closed", || {
-        let all = netns::all().into_iter().filter_map(|ns| TapLinks::new(Some(&ns)).ok()?.all().ok());
+        let all = netns::all()
+            .into_iter()
+            .filter_map(|ns| TapLinks::new(Some(&ns)).ok()?.all().ok());
         !all.flatten().any(|link| is_open(&link))
     });
 }
