@@ -3,6 +3,7 @@
 
 import os
 import random
+import re
 import signal
 import socket
 import struct
@@ -118,6 +119,49 @@ def scenario_half_open(lab):
     refused = [line for line in sw.log().splitlines() if "were not kept" in line]
     assert len(refused) < 60, refused
     talk.close()
+
+
+def memory_kb(sw, name):
+    return int(re.search(rf"\b{name}:(\d+)", sw.appctl("memory/show"))[1])
+
+
+@limit(200)
+def scenario_memory_after_a_flood(lab):
+    """What connections of a flood took goes back to the system; one that was there before, and a few of it, go on."""
+    sw, talk, sock = victims(lab, ["priority=20,in_port=3,udp,actions=ct(commit,zone=6)"])
+    talk.goes_on()
+    many = 60_000
+    packet = bytearray(frame("10.7.7.7", "10.9.9.9", 17, frames.udp("10.7.7.7", "10.9.9.9", 1, 1, b"x" * 18)))
+    packet[40:42] = b"\0\0"  # no checksum
+
+    def flood(first):
+        for n in range(first, many):
+            struct.pack_into("!HH", packet, 34, n % 25_000 + 1, n // 25_000 + 256)
+            yield bytes(packet)
+            if n % 256 == 0:
+                time.sleep(0.002)  # the switch's turn
+    for _ in range(20):
+        # What did not fit into the socket is sent again.
+        send(sock, flood(0))
+        if int(sw.appctl("dpctl/ct-get-nconns")) >= many:
+            break
+    assert int(sw.appctl("dpctl/ct-get-nconns")) >= many
+    full = memory_kb(sw, "shared-kB")
+    assert full > many * 192 // 1024
+    sw.appctl("dpctl/flush-conntrack", "zone=6", "ct_nw_proto=17,ct_tp_dst=256")
+    sw.appctl("dpctl/flush-conntrack", "zone=6", "ct_nw_proto=17,ct_tp_dst=257")
+    left = int(sw.appctl("dpctl/ct-get-nconns"))
+    assert 9_000 < left < 11_000, left
+    gone = (many - left) * 192 // 1024
+    wait_for("its memory to be given back", lambda: memory_kb(sw, "shared-kB") < full - gone * 3 // 4)
+    talk.goes_on()
+    # A dump reads no free record, which would make a page of memory for it.
+    given = memory_kb(sw, "shared-kB")
+    assert sw.appctl("dpctl/dump-conntrack", "zone=6").count("udp") > left - 100
+    assert memory_kb(sw, "shared-kB") < given + 2000
+    send(sock, flood(0))
+    wait_for("connections to be made again", lambda: int(sw.appctl("dpctl/ct-get-nconns")) > many // 2)
+    talk.goes_on()
 
 
 @limit(200)

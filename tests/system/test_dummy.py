@@ -52,6 +52,53 @@ def scenario_receive_and_captures(lab):
     wait_for("the port's counters", both)
 
 
+def scenario_the_first_packet_of_a_connection_in_dumps(lab):
+    """A cached flow counts packets after the one that made it, and a rule counts that one: as Open vSwitch's dumps."""
+    sw = dummy_switch(lab)
+    add(sw, "p1", 1)
+    add(sw, "p2", 2)
+    for flow in ("udp,ct_state=-trk,actions=ct(table=1,zone=1)",
+                 "table=1,in_port=1,udp,ct_state=+trk+new,actions=ct(commit,zone=1),2",
+                 "table=1,in_port=1,udp,ct_state=+trk+est,actions=2",
+                 "table=1,in_port=2,udp,ct_state=+trk+est,actions=1"):
+        sw.ofctl("add-flow", "br0", flow)
+    sw.appctl("time/stop")
+
+    def packet(port, sport, dport):
+        a, b = (1, 2) if port == 1 else (2, 1)
+        sw.appctl("netdev-dummy/receive", f"p{port}", f"in_port({port}),eth(src=02:00:00:00:00:0{a},dst=02:00:00:00:00:0{b}),"
+                  f"eth_type(0x0800),ipv4(src=10.0.0.{a},dst=10.0.0.{b},proto=17,tos=0,ttl=64,frag=no),"
+                  f"udp(src={sport},dst={dport})")
+        sw.appctl("time/warp", "10")
+
+    def cached():
+        found = re.findall(r"ct_state\(([^)]*)\).*in_port\((\w+)\).* packets:(\d+), bytes:(\d+), used:(\S+),",
+                           sw.appctl("dpctl/dump-flows", "--names"))
+        return sorted((port, state, int(n), int(size), used) for state, port, n, size, used in found)
+
+    def rules():
+        return [int(re.search(r"n_packets=(\d+)", flow)[1]) for flow in sw.flows("br0")]
+    never = (0, 0, "never")
+    packet(1, 1000, 80)
+    assert cached() == [("p1", "+new+trk", *never), ("p1", "-trk", *never)], cached()
+    assert rules() == [1, 1, 0, 0]
+    packet(1, 1000, 80)
+    once = (1, 106, "0.010s")
+    assert cached() == [("p1", "+new+trk", *once), ("p1", "-trk", *once)], cached()
+    assert rules() == [2, 2, 0, 0]
+    packet(2, 80, 1000)
+    packet(1, 1000, 80)
+    answered = [("p2", "-new+est+trk", *never), ("p2", "-trk", *never)]
+    assert cached() == [("p1", "+new+trk", 1, 106, "0.030s"), ("p1", "-new+est+trk", *never),
+                        ("p1", "-trk", 2, 212, "0.010s"), *answered], cached()
+    assert rules() == [4, 2, 1, 1]
+    # The first packet of another connection is the second of its flow.
+    packet(1, 1001, 80)
+    assert cached() == [("p1", "+new+trk", 2, 212, "0.010s"), ("p1", "-new+est+trk", *never),
+                        ("p1", "-trk", 3, 318, "0.010s"), *answered], cached()
+    assert rules() == [5, 3, 1, 1]
+
+
 def scenario_captures_begin_anew_when_something_is_configured(lab):
     """Tests remove capture files between two steps: the next change of the configuration makes them again."""
     sw = dummy_switch(lab)

@@ -4,6 +4,7 @@
 import os
 import signal
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import frames
@@ -84,11 +85,15 @@ def scenario_rules_alone_decide(lab):
     forbid(sw)
     assert hears(lab, sw, ns) == []
     assert "heddle_host_stack" not in sw.get("interface", "q0", "status")
-    # Another program removes the filter: the switch installs it again, with a line in the log.
-    lab.net.run(sw.netns, "tc", "qdisc", "del", "dev", "q0", "clsact")
-    wait_for("the filter to be there again", lambda: filters(lab, sw) == 1, 20)
-    assert "the filter that keeps packets from the host's stack was gone" in sw.log()
-    assert hears(lab, sw, ns) == []
+    # Another program removes the filter: the switch installs it again at once, with a line in the log.
+    again = "the filter that keeps packets from the host's stack was gone"
+    for n, what in enumerate((("filter", "del", "dev", "q0", "ingress", "pref", PRIORITY),
+                              ("qdisc", "del", "dev", "q0", "clsact")), 1):
+        lab.net.run(sw.netns, "tc", *what)
+        wait_for("the filter to be there again", lambda: filters(lab, sw) == 1, 0.5)
+        wait_for("a line in the log", lambda: sw.log().count(again) == n)
+        assert hears(lab, sw, ns) == []
+        time.sleep(1)  # a program that removes it each time is not answered each time
     sw.vsctl("del-port", "q0")
     assert filters(lab, sw) == 0
     lab.net.ip(sw.netns, "addr", "add", "10.90.0.3/24", "dev", "q0")
@@ -130,6 +135,40 @@ def scenario_while_the_switch_is_down(lab, *config):
     wait_for("the switch to end", lambda: not os.path.exists(f"/proc/{pid}"))
     assert filters(lab, sw) == 0
     lab.net.ip(ns, "neigh", "replace", HOST, "lladdr", mac, "dev", "q1")
+    lab.net.ping(ns, HOST)
+
+
+def scenario_a_filter_of_a_lost_run_directory(lab):
+    """The log names the device and the command that gives it back; a device that is a port again is taken over."""
+    sw, ns, _ = port_of_a_pod(lab)
+    forbid(sw)
+    lab.net.ip(sw.netns, "addr", "del", f"{HOST}/24", "dev", "brq")
+    lab.net.ip(sw.netns, "addr", "add", f"{HOST}/24", "dev", "q0")
+
+    def lose(remove_port):
+        sw.stop_daemon(signal.SIGKILL)
+        os.unlink(f"{sw.dir}/heddled.id")
+        if remove_port:
+            sw.vsctl("--no-wait", "del-port", "q0")
+        before = len(sw.log())
+        sw.start_daemon()
+        return lambda: sw.log()[before:]
+    log = lose(remove_port=True)
+    command = f"tc filter del dev q0 ingress pref {PRIORITY}"
+    wait_for("a line about q0", lambda: "q0: the host's stack receives nothing from this device" in log())
+    assert log().count(command) == 1, log()
+    assert hears(lab, sw, ns) == []
+    lab.net.run(sw.netns, *command.split())
+    lab.net.ping(ns, HOST)
+    # A port: taken over, without a word, and given back with the port.
+    sw.vsctl("add-port", "brq", "q0")
+    forbid(sw)
+    log = lose(remove_port=False)
+    sw.wait_column("interface", "q0", "ofport", lambda text: text.isdigit())
+    forbid(sw)
+    assert hears(lab, sw, ns) == []
+    sw.vsctl("del-port", "q0")
+    assert filters(lab, sw) == 0 and command not in log(), log()
     lab.net.ping(ns, HOST)
 
 

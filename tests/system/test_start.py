@@ -3,6 +3,7 @@
 
 import datetime
 import os
+import resource
 import signal
 import socket
 import stat
@@ -81,6 +82,49 @@ def scenario_ovs_ctl_locks_what_is_used(lab):
     with open(f"/proc/{sw.pid}/smaps") as file:
         locked = sum(int(line.split()[1]) for line in file if line.startswith("Locked:"))
     assert 1000 < locked < 100_000, f"{locked} kB are locked"
+    assert 1000 < status_kb(sw.pid, "VmLck") < 100_000, f"{status_kb(sw.pid, 'VmLck')} kB of address space are locked"
+    # What comes into use is locked soon: the records of a connection are in a table of gigabytes.
+    sw.vsctl("add-port", "br0", "q0", "--", "set", "interface", "q0", "type=internal")
+    sw.ofctl("add-flow", "br0", "ip,actions=ct(commit)")
+    lab.net.ip(sw.netns, "link", "set", "q0", "up")
+    lab.net.ip(sw.netns, "addr", "add", "10.9.0.1/24", "dev", "q0")
+    lab.net.ip(sw.netns, "neigh", "add", "10.9.0.2", "lladdr", "02:00:00:00:00:02", "dev", "q0")
+    lab.net.run(sw.netns, "ping", "-c", "1", "-W", "0.2", "10.9.0.2", check=False)
+    wait_for("a connection", lambda: sw.run("ovs-appctl", "dpctl/ct-get-nconns").strip() == "1")
+    wait_for("its record to be locked", lambda: connections_kb(sw.pid, "Locked") >= connections_kb(sw.pid, "Rss") > 0)
+
+
+def status_kb(pid, key):
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(f"{key}:"))
+
+
+def connections_kb(pid, key):
+    """A value of smaps, of the mapping that has the records of connections."""
+    total, within = 0, False
+    with open(f"/proc/{pid}/smaps") as file:
+        for line in file:
+            if not line.split()[0].endswith(":"):
+                within = "memfd:connections" in line
+            elif within and line.startswith(f"{key}:"):
+                total += int(line.split()[1])
+    return total
+
+
+def scenario_a_limit_of_locked_memory(lab):
+    """Where locking would make the switch fail later, it does not lock, says so, and works."""
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+    sw.vsctl("--no-wait", "add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev")
+    # Without the right to raise it, a lower limit serves as well.
+    hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    limit = 64 << 20 if hard == resource.RLIM_INFINITY else min(hard, 64 << 20)
+    sw.before = ["prlimit", f"--memlock={limit}", "setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock"]
+    sw.start_daemon("--mlockall")
+    log = sw.log()
+    assert "|ERR|mlockall failed: " in log and "RLIMIT_MEMLOCK" in log, log
+    sw.ofctl("add-flow", "br0", "ip,actions=ct(commit)")
+    assert status_kb(sw.pid, "VmLck") == 0
 
 
 def scenario_version_and_help(lab):

@@ -36,13 +36,15 @@ impl FreeList {
         self.fresh.load(Relaxed).min(most)
     }
     /// A free place.
-    #[allow(clippy::cast_possible_truncation)] // halves
     pub(crate) fn take(&self) -> Option<u32> {
+        self.take_used().or_else(|| self.take_fresh())
+    }
+    /// A free place that was in use before.
+    #[allow(clippy::cast_possible_truncation)] // halves
+    pub(crate) fn take_used(&self) -> Option<u32> {
         let mut head = self.head.load(Acquire);
         loop {
-            let Some(top) = (head as u32).checked_sub(1) else {
-                return self.take_fresh();
-            };
+            let top = (head as u32).checked_sub(1)?;
             // It may have been taken meanwhile, and this be anything: then the count has changed.
             let under = self.next.get(top as usize)?.load(Relaxed);
             match self

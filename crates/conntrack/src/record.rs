@@ -275,10 +275,16 @@ impl Record {
         let _ = self.w[0].compare_exchange(word, word, Relaxed, Relaxed);
     }
 
-    /// Fills a free record, which nobody sees before [`Record::publish`]. Gives its new generation.
+    /// All of it.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        &self.w
+    }
+
+    /// Fills a free record, which nobody sees before [`Record::publish`]. Gives its new generation, which is
+    /// above `past`.
     #[allow(clippy::cast_possible_truncation)] // the low half
-    pub(crate) fn fill(&self, n: &New) -> u32 {
-        let generation = (self.get(0) as u32).wrapping_add(1);
+    pub(crate) fn fill(&self, n: &New, past: u32) -> u32 {
+        let generation = (self.get(0) as u32).max(past).wrapping_add(1);
         let key = Key::new(&n.orig, n.zone);
         self.put(0, key.word | (n.flags & FLAGS) << 32 | u64::from(generation));
         self.put(1, key.ports);

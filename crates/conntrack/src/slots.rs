@@ -13,14 +13,21 @@
 //! One that lives longer is not written: the sweeper looks, and moves it on. So it may be too early, not too
 //! late.
 //!
+//! **Give back.** When many connections have gone, whole pages of free records go back to the system
+//! ([`Slots::give_back`]). A record without memory has lost its generation, so from then on all new
+//! connections have a higher one than any before ([`Slots::fill`]).
+//!
 //! **Memory.** Records are in a file without a name, which another process can map ([`Slots::file`]). They
 //! have no pointers, and what is beside them can be made anew from all of them: the index, the column, the
 //! numbers that are free.
 
+mod giving;
+
 use crate::events::Event;
 use crate::free_list::FreeList;
 use crate::index::MAX_RECORDS;
-use crate::record::Record;
+use crate::record::{New, Record};
+use giving::{Giving, Numbers};
 use heddle_sync::{CachePadded, ReadGuard};
 use heddle_sys::Zeroed;
 use std::collections::VecDeque;
@@ -39,6 +46,12 @@ const BATCH: u32 = 64;
 const TOGETHER: usize = 16;
 /// In the column: at once. Times are behind.
 const NOW: u32 = 1;
+/// Free records that are left to workers while others are given back, where there are no unused ones.
+const KEPT: u32 = 1 << 16;
+/// Numbers that a piece of giving back takes or frees; of pages, numbers that it looks at, and system calls.
+const STEP: u32 = 4096;
+const LOOKED_AT: u32 = 1 << 16;
+const RUNS: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Slots {
@@ -51,6 +64,11 @@ pub(crate) struct Slots {
     taken: CachePadded<AtomicU32>,
     rights: [CachePadded<AtomicU32>; SHARDS as usize],
     aside: Mutex<VecDeque<(u64, Vec<u32>)>>,
+    /// The highest generation that a record was given.
+    newest: CachePadded<AtomicU32>,
+    /// New connections have higher generations than this.
+    past: AtomicU32,
+    giving: Mutex<Giving>,
 }
 
 /// What the column says of a record that expires then.
@@ -79,6 +97,9 @@ impl Slots {
             taken: CachePadded::new(AtomicU32::new(0)),
             rights: [(); SHARDS as usize].map(|()| CachePadded::new(AtomicU32::new(0))),
             aside: Mutex::default(),
+            newest: CachePadded::new(AtomicU32::new(0)),
+            past: AtomicU32::new(0),
+            giving: Mutex::default(),
         })
     }
     pub(crate) fn capacity(&self) -> usize {
@@ -160,6 +181,21 @@ impl Slots {
         }
         None
     }
+    /// Whether a connection may have this record: else there is nothing to read.
+    pub(crate) fn may_be_used(&self, number: u32) -> bool {
+        self.due
+            .get(number as usize)
+            .is_some_and(|d| d.load(Acquire) != 0)
+    }
+    /// Fills a free record; gives its new generation.
+    pub(crate) fn fill(&self, record: &Record, new: &New) -> u32 {
+        // Acquire pairs with the Release in `give_back`: who has a record without memory sees this.
+        let generation = record.fill(new, self.past.load(Acquire));
+        if generation > self.newest.load(Relaxed) {
+            self.newest.fetch_max(generation, Relaxed);
+        }
+        generation
+    }
     pub(crate) fn limit(&self) -> u32 {
         self.limit.load(Relaxed)
     }
@@ -192,6 +228,63 @@ impl Slots {
     pub(crate) fn give(&self, number: u32) {
         self.free.give(number);
         self.uncount(1);
+    }
+    /// Has memory of free records given back, if that is not under way.
+    pub(crate) fn begin_giving_back(&self) {
+        let mut giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*giving, Giving::Idle) {
+            *giving = Giving::Taking(Numbers::default());
+        }
+    }
+    /// Does the next piece of that. `true`: there is more to do.
+    pub(crate) fn give_back(&self) -> bool {
+        let mut giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
+        *giving = match std::mem::take(&mut *giving) {
+            Giving::Idle => return false,
+            Giving::Taking(mut free) => {
+                let unused = u32::try_from(self.capacity()).unwrap_or(u32::MAX) - self.used();
+                let keep = if unused < KEPT { KEPT } else { 0 };
+                let left = self.used().saturating_sub(self.count() + free.len + keep);
+                let before = free.len;
+                let some = (0..left.min(STEP)).map_while(|_| self.free.take_used());
+                some.for_each(|n| free.add(n));
+                if free.len - before < STEP {
+                    // Release pairs with the Acquire in `fill`. Their makers' generations are in `newest`:
+                    // whoever freed a record had seen it.
+                    self.past.store(self.newest.load(Relaxed), Release);
+                    Giving::Pages(free, 0)
+                } else {
+                    Giving::Taking(free)
+                }
+            }
+            Giving::Pages(free, mut at) => {
+                let to = at.saturating_add(LOOKED_AT);
+                for _ in 0..RUNS {
+                    let run = free.run(at, to);
+                    at = run.end;
+                    let run = run.start as usize..run.end as usize;
+                    // What the kernel refuses to take stays.
+                    let _ = self.records.give_back(run.clone(), Record::words);
+                    let _ = self.due.give_back(run, std::slice::from_ref);
+                }
+                if at < free.end() {
+                    Giving::Pages(free, at)
+                } else {
+                    Giving::Freeing(free)
+                }
+            }
+            Giving::Freeing(mut free) => {
+                // The lowest are used again first, so that the others stay without memory.
+                for _ in 0..STEP {
+                    match free.pop() {
+                        Some(n) => self.free.give(n),
+                        None => return false,
+                    }
+                }
+                Giving::Freeing(free)
+            }
+        };
+        true
     }
     fn admit(&self) -> bool {
         let one_less = |r: u32| r.checked_sub(1);

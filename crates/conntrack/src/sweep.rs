@@ -108,6 +108,14 @@ impl Conntrack {
             }
         }
     }
+    /// Has memory of connections that are over given back to the system, by [`Conntrack::give_back`].
+    pub fn begin_giving_back(&self) {
+        self.slots.begin_giving_back();
+    }
+    /// Does a piece of that, some tens of microseconds of work and of system calls. `true`: there is more.
+    pub fn give_back(&self) -> bool {
+        self.slots.give_back()
+    }
     /// Takes a dead record out of the index and frees it. `false`: a lock could not be had; later.
     fn unlink(&self, number: u32, r: &Record) -> bool {
         let entry = Entry {

@@ -537,6 +537,64 @@ fn records_are_in_a_file() {
     assert_eq!(words.load(5), 0, "no longer in use");
 }
 
+/// After a flood whole pages of records go back to the system; connections in between stay what they were, and
+/// nothing that was kept of an old connection is taken for a new one.
+#[test]
+fn memory_of_records_is_given_back() {
+    const MANY: u32 = 200_000;
+    let ct = Conntrack::new(Config::default()).unwrap();
+    let made = |n: u32, now| {
+        let udp = udp((A + 0x100 + n / 50_000, (n % 50_000 + 1) as u16), (B, 2));
+        run(&ct, now, &udp, &commit(0))
+    };
+    for n in 0..MANY {
+        made(n, 0);
+    }
+    // One in 5,000 lives on.
+    for n in (0..MANY).step_by(5000) {
+        made(n, 50_000);
+    }
+    let words =
+        heddle_sys::shared_words::SharedWords::of_fd(ct.records_file().unwrap(), MANY as usize * 24).unwrap();
+    let generations = |numbers: std::ops::Range<u32>| -> Vec<u64> {
+        numbers
+            .map(|n| words.load(n as usize * 24) & 0xffff_ffff)
+            .collect()
+    };
+    assert!(generations(1..5000).iter().all(|g| *g == 1));
+    while !ct.sweep(61_000, 100_000) {}
+    ct.sweep(61_000, 0);
+    assert_eq!(ct.n_conns(), MANY / 5000);
+    let resident = || heddle_sys::memory::kinds().unwrap().shared;
+    let before = resident();
+    ct.begin_giving_back();
+    let mut pieces = 0;
+    while ct.give_back() {
+        pieces += 1;
+    }
+    assert!(pieces > 2 * MANY / 4096, "it is no long piece of work");
+    let given = before - resident();
+    // Tests of other threads may use memory of this kind, little of it.
+    assert!(given > MANY * 192 / 1024 * 3 / 4, "{given} of {before} kB");
+    for n in (0..MANY).step_by(5000) {
+        let back = udp((B, 2), (A + 0x100 + n / 50_000, (n % 50_000 + 1) as u16));
+        assert_eq!(
+            run(&ct, 61_000, &back, &CtAction::default()).state,
+            EST | RPL | TRK
+        );
+    }
+    // New ones have what was free, the lowest first, and none has the number and generation of an old one.
+    for n in 1..5000 {
+        assert_eq!(made(n, 61_000).state, NEW | TRK);
+    }
+    assert!(
+        generations(1..5000).iter().all(|g| *g == 2),
+        "{:?}",
+        generations(1..50)
+    );
+    assert_eq!(ct.n_conns(), MANY / 5000 + 4999);
+}
+
 /// Memory is made ready ahead of connections, of which none is lost by that.
 #[test]
 fn memory_is_made_ready_ahead() {

@@ -664,7 +664,7 @@ impl Conntrack {
         record: &Record,
         hashes: [Hash; 2],
     ) -> Result<(), Refused> {
-        let generation = record.fill(new);
+        let generation = self.slots.fill(record, new);
         let keys = [Key::new(&new.orig, new.zone), Key::new(&new.reply, new.zone)];
         let both = hashes[0] == hashes[1];
         let is_same = |r: &Record, first: bool| {

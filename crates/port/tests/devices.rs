@@ -9,7 +9,7 @@ mod common;
 use common::{Netns, ip, unique, wait_for};
 use heddle_packet::{Burst, Csum, Gso, GsoKind, Packet, Pool, Wraps};
 use heddle_port::{Birthplace, KeptTaps, Port, RxQueue, SystemPort, TapPort};
-use heddle_sys::{netns, steering};
+use heddle_sys::{TapLinks, netns, steering};
 use std::net::UdpSocket;
 use std::path::Path;
 use std::time::Duration;
@@ -223,6 +223,21 @@ fn tap_goes_with_its_namespace() {
     );
 }
 
+/// Waits until no queue of the owner's devices is open. A program that another test of this process starts has
+/// copies of all descriptors for the moment between fork and exec.
+fn wait_closed(owner: &str) {
+    let mark = format!("heddle:{owner}:");
+    let is_open = |link: &heddle_sys::tap_links::Link| {
+        link.alias.starts_with(&mark) && link.tap.is_some_and(|tap| tap.queues > 0)
+    };
+    wait_for("queues to be closed", || {
+        let all = netns::all()
+            .into_iter()
+            .filter_map(|ns| TapLinks::new(Some(&ns)).ok()?.all().ok());
+        !all.flatten().any(|link| is_open(&link))
+    });
+}
+
 #[test]
 fn kept_taps_are_found_taken_over_and_removed() {
     let Some(ns) = Netns::new("kept_taps_are_found_taken_over_and_removed") else {
@@ -238,15 +253,18 @@ fn kept_taps_are_found_taken_over_and_removed() {
     for n_rxq in [1, 2] {
         let index = kept().open(&name, n_rxq).unwrap().status().ifindex;
         ip(&format!("link set {name} netns {}", ns.0));
+        wait_closed(&owner);
         ns.ip(&format!("link set {name} name pod0 up"));
         // Another owner makes one of its own; this one's stays.
-        let other = KeptTaps::new("0");
+        let stranger = unique();
+        let other = KeptTaps::new(&stranger);
         other.look();
         other.remove_others(|_| false);
         let second = other.open(&name, 1).unwrap();
         assert!(second.status().ifindex != index);
         second.forget();
         drop(second);
+        wait_closed(&stranger);
         let found = kept();
         found.remove_others(|port| port == name);
         let port = found.open(&name, 1).unwrap();
@@ -262,13 +280,16 @@ fn kept_taps_are_found_taken_over_and_removed() {
         assert_eq!(port.status().ifindex, index);
         if n_rxq == 1 {
             drop(port);
+            wait_closed(&owner);
             kept().remove_others(|_| false);
         } else {
             port.forget();
             drop(port);
         }
+        wait_closed(&owner);
         ip(&format!("tuntap add {name} mode tap"));
         let index = kept().open(&name, 1).unwrap().status().ifindex;
+        wait_closed(&owner);
         let port = kept().open(&name, 2).unwrap();
         assert_eq!(
             (port.status().ifindex, port.status().n_rxq),
@@ -277,9 +298,12 @@ fn kept_taps_are_found_taken_over_and_removed() {
         );
         port.forget();
         drop(port);
+        wait_closed(&owner);
         let port = KeptTaps::new(&owner).open(&name, 1).unwrap();
         assert!(port.status().ifindex != index, "it went with its port");
         port.forget();
+        drop(port);
+        wait_closed(&owner);
     }
 }
 
@@ -309,6 +333,7 @@ fn a_tap_is_made_in_another_namespace() {
     assert!(here());
     port.forget();
     drop(port);
+    wait_closed(&owner);
     let port = kept().open_at(&name, 1, at(id)).unwrap();
     assert!(!here());
     let links = || {
@@ -340,10 +365,12 @@ fn a_tap_is_made_in_another_namespace() {
     drop(second);
     // It outlives its port, and is found where it is.
     drop(port);
+    wait_closed(&owner);
     let port = kept().open_at(&name, 2, None).unwrap();
     assert_eq!(port.status().ifindex, status.ifindex);
     port.forget();
     drop(port);
+    wait_closed(&owner);
     assert!(!links().contains("pod0"));
 }
 

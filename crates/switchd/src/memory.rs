@@ -97,6 +97,14 @@ pub async fn watch(reporters: Reporters) {
     }
 }
 
+/// Locks memory as it comes into use, for ever; run it as a task of its own where memory is locked.
+pub async fn keep_locked() {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        heddle_sys::locked::follow();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,8 +14,6 @@ use std::process::{ExitCode, id};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rustix::mm::{MlockAllFlags, mlockall};
-
 use crate::cli::{self, ControlSocket, Options, Parsed, dirs};
 use crate::exit::{self, Exit};
 use crate::pidfile::Pidfile;
@@ -110,12 +108,15 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
     vlog::start_writer()
         .map_err(|error| format!("cannot start the log writer ({})", vlog::errno_text(&error)))?;
     log_panics();
-    // Pages are locked when they are used: until then, tables for millions of connections are address space.
-    let pages = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if options.mlockall
-        && let Err(error) = mlockall(pages)
+        && let Err(error) = heddle_sys::locked::lock()
     {
-        log::error!(target: "vswitchd", "mlockall failed: {}", vlog::errno_text(&error.into()));
+        log::error!(
+            target: "vswitchd",
+            "mlockall failed: {} (the limit of locked memory, RLIMIT_MEMLOCK, must be unlimited, or the capability \
+             CAP_IPC_LOCK given)",
+            vlog::errno_text(&error)
+        );
     }
 
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -158,6 +159,9 @@ async fn serve(options: Arc<Options>, exit: Exit, daemon: daemonize::Daemon) -> 
     exit.register_commands(&commands);
     tokio::spawn(coverage::sampler());
     tokio::spawn(memory::watch(memory.clone()));
+    if options.mlockall {
+        tokio::spawn(memory::keep_locked());
+    }
 
     remove_left_sockets();
     let server = match control_socket(&options) {

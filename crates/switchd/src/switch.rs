@@ -224,6 +224,7 @@ impl Switch {
         };
         if self.give_back.lock().tick(sizes) {
             heddle_sys::memory::trim();
+            self.datapath.conntrack().begin_giving_back();
         }
     }
 

@@ -14,8 +14,8 @@
 use crate::netlink::Requests;
 use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Nla};
 use netlink_packet_route::RouteNetlinkMessage::{
-    self, DelTrafficFilter, GetLink, GetQueueDiscipline, GetTrafficFilter, NewLink, NewQueueDiscipline,
-    NewTrafficFilter,
+    self, DelQueueDiscipline, DelTrafficFilter, GetLink, GetQueueDiscipline, GetTrafficFilter, NewLink,
+    NewQueueDiscipline, NewTrafficFilter,
 };
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVlan, LinkAttribute, LinkInfo, LinkMessage};
 use netlink_packet_route::tc::{
@@ -79,6 +79,31 @@ pub struct VlanDevice {
     pub lower: u32,
     /// The VLAN whose frames the device gets.
     pub vlan: Vlan,
+}
+
+/// A device that a switch holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldDevice {
+    /// Interface index.
+    pub ifindex: u32,
+    /// The filter is this owner's.
+    pub ours: bool,
+}
+
+/// Index of the device that a notice is about, if it says that the filter of [`Ingress::hold`] is removed.
+pub(crate) fn released(notice: &RouteNetlinkMessage) -> Option<u32> {
+    let (m, ours) = match notice {
+        DelTrafficFilter(m) => {
+            let priority = u16::try_from(m.header.info >> 16).ok();
+            (
+                m,
+                m.header.parent == CLSACT_INGRESS && priority == Some(HOLD_PRIORITY),
+            )
+        }
+        DelQueueDiscipline(m) => (m, m.header.parent == CLSACT),
+        _ => return None,
+    };
+    u32::try_from(m.header.index).ok().filter(|_| ours)
 }
 
 /// Requests about the devices of the caller's network namespace.
@@ -274,6 +299,11 @@ impl Ingress {
         }
     }
 
+    /// The command by which an operator removes the filter of device `name`.
+    pub fn removal(name: &str) -> String {
+        format!("tc filter del dev {name} ingress pref {HOLD_PRIORITY}")
+    }
+
     /// Lets the frames of `vlans` through to the host's stack before any other filter of this switch.
     ///
     /// # Errors
@@ -297,11 +327,11 @@ impl Ingress {
         self.remove(ifindex, PASS_PRIORITY)
     }
 
-    /// The devices that the owner holds.
+    /// The devices that are held, by any owner.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn held(&self) -> io::Result<Vec<u32>> {
+    pub fn held(&self) -> io::Result<Vec<HeldDevice>> {
         let mut devices: Vec<u32> = Vec::new();
         let all = message(0, TcHandle::UNSPEC, TcHandle::UNSPEC);
         self.requests.ask(GetQueueDiscipline(all), NLM_F_DUMP, |answer| {
@@ -312,8 +342,11 @@ impl Ingress {
                 devices.extend(u32::try_from(m.header.index));
             }
         })?;
-        devices.retain(|ifindex| self.holder(*ifindex) == Some(self.owner));
-        Ok(devices)
+        let held = devices.into_iter().filter_map(|ifindex| {
+            let ours = self.holder(ifindex)? == self.owner;
+            Some(HeldDevice { ifindex, ours })
+        });
+        Ok(held.collect())
     }
 
     /// The VLAN devices of the network namespace that are on top of devices there.
@@ -396,7 +429,8 @@ mod tests {
             let held = shown();
             ours.hold(index).unwrap();
             assert!(!ours.hold_again(index).unwrap());
-            assert_eq!((shown(), ours.held().unwrap()), (held.clone(), vec![index]));
+            let ours_is = |ours| vec![HeldDevice { ifindex: index, ours }];
+            assert_eq!((shown(), ours.held().unwrap()), (held.clone(), ours_is(true)));
             let vlan = |tpid, vid| Vlan { tpid, vid };
             ours.pass(index, &[vlan(0x8100, 10), vlan(0x88a8, 4000)]).unwrap();
             ours.pass(index, &[vlan(0x8100, 11)]).unwrap();
@@ -407,7 +441,7 @@ mod tests {
             ours.release(index).unwrap();
             assert_eq!(
                 (ours.held().unwrap(), theirs.held().unwrap()),
-                (vec![], vec![index])
+                (ours_is(false), ours_is(true))
             );
             ours.hold(index).unwrap();
             ours.release(index).unwrap();

@@ -29,6 +29,7 @@ pub mod iov;
 pub mod left_sockets;
 pub mod link;
 pub mod link_events;
+pub mod locked;
 pub mod memory;
 pub mod mmap;
 pub mod names;

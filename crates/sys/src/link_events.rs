@@ -1,4 +1,5 @@
-//! Notices of changed network devices, from an rtnetlink socket (rtnetlink(7), group `RTNLGRP_LINK`).
+//! Notices of changed network devices, from an rtnetlink socket (rtnetlink(7), groups `RTNLGRP_LINK` and
+//! `RTNLGRP_TC`).
 //!
 //! The kernel drops notices when the reader is late. [`LinkEvents::read`] then says [`LinkEvent::Lost`], and
 //! the reader looks at all its devices. So it does for a notice that is not understood.
@@ -10,6 +11,9 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
+/// Group of notices of queueing disciplines and filters (linux/rtnetlink.h).
+const RTMGRP_TC: u32 = 8;
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
@@ -17,6 +21,11 @@ pub enum LinkEvent {
     Changed(LinkInfo),
     /// A device is gone from this namespace.
     Gone(LinkInfo),
+    /// The filter at a device's ingress ([`crate::Ingress::hold`]) is removed.
+    Released {
+        /// Interface index.
+        ifindex: u32,
+    },
     /// Some notices were lost: look at every device.
     Lost,
 }
@@ -46,7 +55,7 @@ impl LinkEvents {
     /// # Errors
     /// What socket(2) and bind(2) say.
     pub fn new() -> io::Result<Self> {
-        netlink::Notices::new(libc::RTMGRP_LINK as u32).map(Self)
+        netlink::Notices::new(libc::RTMGRP_LINK as u32 | RTMGRP_TC).map(Self)
     }
 
     /// Takes the notices that wait now (at most one datagram's worth); empty when none does.
@@ -81,6 +90,9 @@ fn event(message: Result<Message, ()>) -> Option<LinkEvent> {
     match message.payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(m)) => Some(LinkEvent::Changed(info(m))),
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(m)) => Some(LinkEvent::Gone(info(m))),
+        NetlinkPayload::InnerMessage(other) => {
+            crate::ingress::released(&other).map(|ifindex| LinkEvent::Released { ifindex })
+        }
         _ => None,
     }
 }

@@ -11,6 +11,7 @@ use rustix::net::{
 };
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// A message of either direction.
@@ -71,7 +72,8 @@ impl Notices {
 /// A socket for requests in one network namespace.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    fd: OwnedFd,
+    /// Locked for a request with its answer: threads share the socket.
+    fd: Mutex<OwnedFd>,
 }
 
 impl Requests {
@@ -83,10 +85,10 @@ impl Requests {
             Some(ns) => netns::inside(ns, make)?,
         };
         set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_LIMIT))?;
-        Ok(Self { fd })
+        Ok(Self { fd: Mutex::new(fd) })
     }
     /// Sends a request with `flags` (`NLM_F_*`) and gives each message of the answer to `each`. A dump or an
-    /// acknowledgement has to be among the flags: they end the answer.
+    /// acknowledgement has to be among the flags: they end the answer. `each` makes no request.
     pub(crate) fn ask(
         &self,
         request: RouteNetlinkMessage,
@@ -102,9 +104,10 @@ impl Requests {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         message.serialize(&mut buf[..len]);
-        send(&self.fd, &buf[..len], SendFlags::empty())?;
+        let fd = self.fd.lock().unwrap_or_else(PoisonError::into_inner);
+        send(&*fd, &buf[..len], SendFlags::empty())?;
         loop {
-            let len = match recv(&self.fd, &mut buf[..], RecvFlags::TRUNC) {
+            let len = match recv(&*fd, &mut buf[..], RecvFlags::TRUNC) {
                 Err(rustix::io::Errno::INTR) => continue,
                 got => got?.1,
             };

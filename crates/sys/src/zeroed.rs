@@ -14,15 +14,27 @@
 
 use crate::cvt;
 use crate::mmap::{Pages, memfd};
-use rustix::fs::{SealFlags, fcntl_add_seals};
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals};
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use zerocopy::FromZeros;
 
 const HUGE: usize = 2 << 20;
+const PAGE: usize = 4096;
+
+/// A number that threads share. Every bit pattern is a value, and it may change at any time.
+pub trait Atomic: sealed::Sealed {}
+impl Atomic for AtomicU32 {}
+impl Atomic for AtomicU64 {}
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::AtomicU32 {}
+    impl Sealed for super::AtomicU64 {}
+}
 
 /// `len` values of `T`, zeros at first.
 #[derive(Debug)]
@@ -128,6 +140,7 @@ impl<T: FromZeros> Zeroed<T> {
             // SAFETY: the range is within the mapping. Advice: an answer other than "yes" changes nothing.
             let _ = cvt(unsafe { libc::madvise(ptr.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) });
         }
+        crate::locked::add(base.addr().get(), base_len);
         Ok(table)
     }
 }
@@ -161,6 +174,48 @@ impl<T> Zeroed<T> {
     }
 }
 
+impl<T> Zeroed<T> {
+    /// Makes `values` zero and gives their memory back to the system, as far as it is whole pages. Returns the
+    /// number of bytes given back. Other threads may read and write meanwhile; what they write to these
+    /// values may be lost. `numbers` shows that a value is made of shared numbers only.
+    ///
+    /// # Errors
+    /// What fallocate(2) and madvise(2) say.
+    pub fn give_back<A: Atomic>(
+        &self,
+        values: Range<usize>,
+        numbers: impl FnOnce(&T) -> &[A],
+    ) -> io::Result<usize> {
+        let Some(first) = self.get(values.start..values.end).and_then(<[T]>::first) else {
+            return Ok(0);
+        };
+        let shown = numbers(first);
+        let all = std::ptr::from_ref(first).addr() == shown.as_ptr().addr()
+            && size_of_val(first) == size_of_val(shown);
+        let start = (values.start * size_of::<T>()).next_multiple_of(PAGE);
+        let end = values.end * size_of::<T>() / PAGE * PAGE;
+        if !all || start >= end || cfg!(miri) {
+            return Ok(0);
+        }
+        if let Some(file) = &self.file {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(file, hole, start as u64, (end - start) as u64)?;
+            return Ok(end - start);
+        }
+        // Linux 5.18; a locked range refuses the older advice.
+        const MADV_DONTNEED_LOCKED: libc::c_int = 24;
+        // SAFETY: `start` is below the table's bytes.
+        let at = unsafe { self.ptr.cast::<u8>().add(start) };
+        let advise = |advice| {
+            // SAFETY: the range is whole pages of the table, and a private mapping. Its bytes are shared
+            // numbers (`Atomic`), which may become zero while others hold references to them.
+            cvt(unsafe { libc::madvise(at.as_ptr().cast(), end - start, advice) })
+        };
+        advise(MADV_DONTNEED_LOCKED).or_else(|_| advise(libc::MADV_DONTNEED))?;
+        Ok(end - start)
+    }
+}
+
 impl<T> Deref for Zeroed<T> {
     type Target = [T];
     #[inline]
@@ -181,6 +236,7 @@ impl<T> DerefMut for Zeroed<T> {
 
 impl<T> Drop for Zeroed<T> {
     fn drop(&mut self) {
+        crate::locked::remove(self.base.addr().get(), self.base_len);
         // SAFETY: exactly the range that `new` mapped; nobody borrows it any more. `T` needs no drop.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.base_len) };
     }
@@ -300,6 +356,36 @@ mod tests {
             assert_eq!([3, 5, len - 1].map(|at| other.load(at)), [9, 4, 7]);
         }
         assert!(Zeroed::<u64>::new(10, true).unwrap().file().is_none());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "pages")]
+    fn whole_pages_are_given_back() {
+        let one = std::slice::from_ref;
+        for t in [
+            Zeroed::<AtomicU64>::new(1 << 20, false).unwrap(),
+            Zeroed::<AtomicU64>::in_file("test", 1 << 20).unwrap(),
+        ] {
+            t.iter().for_each(|v| v.store(7, Relaxed));
+            let before = crate::memory::usage().unwrap().resident;
+            // The first and the last page have values that stay.
+            assert_eq!(t.give_back(1..(1 << 20) - 1, one).unwrap(), (8 << 20) - 2 * PAGE);
+            assert!(crate::memory::usage().unwrap().resident + (7 << 20) < before);
+            let values = [0, 511, 512, (1 << 20) - 513, (1 << 20) - 512].map(|at| t[at].load(Relaxed));
+            assert_eq!(values, [7, 7, 0, 0, 7]);
+            t[1000].store(3, Relaxed);
+            assert_eq!(t[1000].load(Relaxed), 3);
+            assert_eq!(t.give_back(5..5, one).unwrap(), 0);
+            assert_eq!(t.give_back(0..usize::MAX, one).unwrap(), 0);
+        }
+        // A value of which only a part is shared numbers stays.
+        #[derive(zerocopy::FromZeros)]
+        #[repr(C)]
+        struct Mixed(AtomicU64, u64);
+        let t = Zeroed::<Mixed>::new(1 << 12, false).unwrap();
+        t[300].0.store(1, Relaxed);
+        assert_eq!(t.give_back(0..1 << 12, |v| one(&v.0)).unwrap(), 0);
+        assert_eq!((t[300].0.load(Relaxed), t[300].1), (1, 0));
     }
 
     #[test]

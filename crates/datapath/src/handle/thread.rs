@@ -110,6 +110,10 @@ pub(super) fn start_sweeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>, Data
                     let more = !shared.conntrack.sweep(shared.clock.now_ms(), SWEEP_STEP);
                     (more, Duration::ZERO)
                 });
+                in_slices(&shared, || {
+                    shared.conntrack.prepare();
+                    (shared.conntrack.give_back(), Duration::ZERO)
+                });
             }
         })?;
     Ok(thread)

@@ -23,9 +23,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// VLAN ids.
 const VIDS: usize = 4096;
+/// Shortest time between two notices upon which a device's filter is put back.
+const PUT_BACK_PAUSE: Duration = Duration::from_secs(1);
 /// Calls of [`IngressFilters::look`] for a device from one check of its filter to the next.
 const LOOK_EVERY: u32 = 8;
 
@@ -77,9 +80,24 @@ struct Held {
     ifindex: u32,
     /// The filter is one of nftables.
     by_nft: bool,
-    /// The VLANs that its filter lets through.
-    passed: Vec<Vlan>,
+    /// The VLANs that its filter lets through. `None`: an earlier process may have let some through.
+    passed: Option<Vec<Vlan>>,
     looks: u32,
+    /// When the filter was last put back.
+    put_back: Option<Instant>,
+}
+
+impl Held {
+    fn put_back(&mut self, name: &str, ingress: &Ingress) {
+        if self.by_nft || !ingress.hold_again(self.ifindex).is_ok_and(|again| again) {
+            return;
+        }
+        self.put_back = Some(Instant::now());
+        log::warn!(
+            target: "netdev_linux",
+            "{name}: the filter that keeps packets from the host's stack was gone; it is installed again"
+        );
+    }
 }
 
 /// The filters of one switch, in the network namespace of the thread that made them.
@@ -125,8 +143,9 @@ impl IngressFilters {
         let held = Held {
             ifindex,
             by_nft,
-            passed: Vec::new(),
+            passed: None,
             looks: 0,
+            put_back: None,
         };
         self.held.lock().insert(name.to_owned(), held);
         Ok(())
@@ -140,9 +159,9 @@ impl IngressFilters {
         let vlans = self.vlans.lock().get(&held.ifindex).cloned().unwrap_or_default();
         set.set(&vlans);
         let Ok(ingress) = self.ingress() else { return };
-        let passed = if diverted { vlans } else { Vec::new() };
+        let passed = Some(if diverted { vlans } else { Vec::new() });
         if passed != held.passed {
-            match ingress.pass(held.ifindex, &passed) {
+            match ingress.pass(held.ifindex, passed.as_deref().unwrap_or_default()) {
                 Ok(()) => held.passed = passed,
                 Err(e) => log::warn!(
                     target: "netdev_linux",
@@ -151,14 +170,22 @@ impl IngressFilters {
             }
         }
         held.looks = held.looks.wrapping_add(1);
-        if held.looks.is_multiple_of(LOOK_EVERY)
-            && !held.by_nft
-            && ingress.hold_again(held.ifindex).is_ok_and(|again| again)
-        {
-            log::warn!(
-                target: "netdev_linux",
-                "{name}: the filter that keeps packets from the host's stack was gone; it is installed again"
-            );
+        if held.looks.is_multiple_of(LOOK_EVERY) {
+            held.put_back(name, ingress);
+        }
+    }
+
+    /// Puts the filter of device `ifindex` back, if it is held and its filter was removed. One that was put
+    /// back within [`PUT_BACK_PAUSE`] has to wait for [`IngressFilters::look`]: another program may remove it
+    /// each time.
+    pub fn put_back(&self, ifindex: u32) {
+        let mut all = self.held.lock();
+        let Some((name, held)) = all.iter_mut().find(|(_, held)| held.ifindex == ifindex) else {
+            return;
+        };
+        let recent = |at: Instant| at.elapsed() < PUT_BACK_PAUSE;
+        if let (false, Ok(ingress)) = (held.put_back.is_some_and(recent), self.ingress()) {
+            held.put_back(name, ingress);
         }
     }
 
@@ -190,6 +217,30 @@ impl IngressFilters {
         *self.vlans.lock() = new;
     }
 
+    /// Logs the devices that are held in the name of another owner: if no such switch runs, only a command
+    /// gives them back. A device that becomes a port is taken over ([`Ingress::hold`]).
+    pub fn warn_of_others(&self) {
+        let (Ok(ingress), Ok(links)) = (self.ingress(), LinkCtl::new()) else {
+            return;
+        };
+        for device in ingress
+            .held()
+            .unwrap_or_default()
+            .iter()
+            .filter(|device| !device.ours)
+        {
+            let Ok(name) = links.name(device.ifindex) else {
+                continue;
+            };
+            log::warn!(
+                target: "netdev_linux", per_min = 60, burst = 60;
+                "{name}: the host's stack receives nothing from this device, by a filter of a switch with \
+                 another run directory, or one that was lost; if no such switch runs, remove it with: \
+                 {}", Ingress::removal(&name)
+            );
+        }
+    }
+
     /// Gives back the devices that this process holds, and with `left` also those that an earlier one has
     /// held, if their names are not `wanted`. Returns how many.
     pub fn keep_only(&self, wanted: impl Fn(&str) -> bool, left: bool) -> usize {
@@ -201,8 +252,9 @@ impl IngressFilters {
         };
         let other = |ifindex: &u32| !links.name(*ifindex).is_ok_and(|name| wanted(&name));
         if let Ok(ingress) = self.ingress() {
-            for ifindex in ingress.held().unwrap_or_default().into_iter().filter(other) {
-                n += usize::from(ingress.release(ifindex).is_ok());
+            let held = ingress.held().unwrap_or_default().into_iter();
+            for device in held.filter(|device| device.ours && other(&device.ifindex)) {
+                n += usize::from(ingress.release(device.ifindex).is_ok());
             }
         }
         for ifindex in self.nft.held().into_iter().filter(other) {

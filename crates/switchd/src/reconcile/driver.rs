@@ -129,8 +129,13 @@ impl<'a> Driver<'a> {
     }
 
     async fn follow(&mut self) -> anyhow::Result<()> {
-        let mut links = links::watch_links();
         let switch = self.switch.clone();
+        let filters = switch.clone();
+        let mut links = links::watch_links(move |ifindex| {
+            if let Some(filters) = filters.ingress.get() {
+                filters.put_back(ifindex);
+            }
+        });
         let mut wishes = self.switch.take_wishes().context("two reconcilers")?;
         let mut answer: Vec<Wish> = Vec::new();
         let mut refresh = tokio::time::interval(REFRESH);

@@ -14,6 +14,8 @@ use crate::cli::dirs;
 pub(super) struct HostStack {
     /// The filters of an earlier daemon have been looked for.
     looked: bool,
+    /// Filters of other owners have been looked for.
+    searched: bool,
     /// The last names that were kept.
     wanted: BTreeSet<String>,
 }
@@ -73,9 +75,17 @@ impl Reconciler {
     /// Gives devices back to the host's stack that are no ports any more, those of an earlier daemon among
     /// them.
     pub(super) fn release_devices(&mut self) {
-        let Some(filters) = self.ingress_filters() else {
-            return;
-        };
+        let filters = self.ingress_filters();
+        if !std::mem::replace(&mut self.host_stack.searched, true) {
+            match &filters {
+                Some(filters) => filters.warn_of_others(),
+                None => {
+                    let owner = Taps::earlier_owner().unwrap_or(0);
+                    IngressFilters::new(owner, &dirs::rundir()).warn_of_others();
+                }
+            }
+        }
+        let Some(filters) = filters else { return };
         let wanted = self.system_ports();
         if self.host_stack.looked && wanted == self.host_stack.wanted {
             return;

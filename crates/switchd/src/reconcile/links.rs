@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsRawFd as _;
 
+use heddle_sys::link_events::LinkEvent;
 use heddle_sys::{Epoll, LinkEvents};
 use tokio::sync::watch;
 
@@ -13,10 +14,12 @@ const WAIT_MS: i32 = 500;
 
 /// Starts listening. The receiver changes whenever a device came, went or changed. Without the kernel's
 /// notices it never does, and devices are only looked at now and then.
-pub(super) fn watch_links() -> watch::Receiver<()> {
+///
+/// `released` is called with the index of each device whose filter was removed ([`LinkEvent::Released`]).
+pub(super) fn watch_links(released: impl Fn(u32) + Send + 'static) -> watch::Receiver<()> {
     let (sender, receiver) = watch::channel(());
     let thread = std::thread::Builder::new().name("links".into()).spawn(move || {
-        if let Err(error) = listen(&sender) {
+        if let Err(error) = listen(&sender, released) {
             log::warn!(target: "bridge", "no notices of network devices ({})", errno_text(&error));
         }
     });
@@ -26,13 +29,20 @@ pub(super) fn watch_links() -> watch::Receiver<()> {
     receiver
 }
 
-fn listen(sender: &watch::Sender<()>) -> io::Result<()> {
+fn listen(sender: &watch::Sender<()>, released: impl Fn(u32)) -> io::Result<()> {
     let mut events = LinkEvents::new()?;
     let mut epoll = Epoll::new(1)?;
     epoll.add(events.as_raw_fd(), 0)?;
     while !sender.is_closed() {
         let ready = epoll.wait(WAIT_MS)?.next().is_some();
-        if ready && !events.read()?.is_empty() {
+        let mut changed = false;
+        for event in if ready { events.read()? } else { Vec::new() } {
+            match event {
+                LinkEvent::Released { ifindex } => released(ifindex),
+                LinkEvent::Changed(_) | LinkEvent::Gone(_) | LinkEvent::Lost => changed = true,
+            }
+        }
+        if changed {
             // It fails when nobody listens, which ends the loop.
             let _ = sender.send(());
         }

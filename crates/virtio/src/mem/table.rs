@@ -21,6 +21,8 @@ struct Fast {
     host: NonNull<u8>,
     /// Valid as long as the table.
     backed: Option<NonNull<Backed>>,
+    /// The same, where pages that the device makes are counted.
+    counted: Option<NonNull<Backed>>,
 }
 
 /// A copy of what translation needs of one region. Its pieces are valid as those of the table that it is of.
@@ -39,6 +41,7 @@ impl Near {
             log: 0,
             host: NonNull::dangling(),
             backed: None,
+            counted: None,
         },
         number: 0,
     };
@@ -57,8 +60,16 @@ impl Near {
     /// [`Near::piece`] for reading: only if the bytes are known to be there.
     #[inline]
     pub(crate) fn readable(&self, addr: u64, len: u32) -> Option<Piece> {
-        let piece = self.piece(addr, len)?;
-        let known = self.region.backed.is_none_or(|backed| {
+        Self::known(self.piece(addr, len)?, self.region.backed)
+    }
+    /// [`Near::piece`] for writing: where pages are counted, only if they are known to be there.
+    #[inline]
+    pub(crate) fn writable(&self, addr: u64, len: u32) -> Option<Piece> {
+        Self::known(self.piece(addr, len)?, self.region.counted)
+    }
+    #[inline]
+    fn known(piece: Piece, backed: Option<NonNull<Backed>>) -> Option<Piece> {
+        let known = backed.is_none_or(|backed| {
             // SAFETY: the table that this is of keeps it alive.
             unsafe { backed.as_ref() }.is_known(piece.ptr().addr().get(), piece.len())
         });
@@ -75,6 +86,7 @@ pub struct GuestMemory {
     /// Whether the device may not do everything everywhere.
     restricted: bool,
     holes: bool,
+    counted: bool,
 }
 
 // SAFETY: the raw pointers are addresses inside mappings that `regions` keeps alive; they grant raw copies
@@ -98,7 +110,7 @@ impl GuestMemory {
                 return Err(MemError::Overlap { base: b.base });
             }
         }
-        let fast = regions
+        let fast: Vec<Fast> = regions
             .iter()
             .map(|r| Fast {
                 base: r.base,
@@ -107,11 +119,17 @@ impl GuestMemory {
                 // SAFETY: `Region::part` checked that the offset is inside the mapping.
                 host: unsafe { r.map.as_ptr().add(r.offset) },
                 backed: r.backed.as_deref().map(NonNull::from),
+                counted: r
+                    .backed
+                    .as_deref()
+                    .filter(|b| b.counts_received())
+                    .map(NonNull::from),
             })
             .collect();
         Ok(Self {
             restricted: regions.iter().any(|r| r.access != Access::all()),
             holes: regions.iter().any(|r| r.backed.is_some()),
+            counted: fast.iter().any(|r| r.counted.is_some()),
             regions,
             fast,
             log: None,
@@ -126,6 +144,7 @@ impl GuestMemory {
             log,
             restricted: self.restricted,
             holes: self.holes,
+            counted: self.counted,
         }
     }
     /// The same table with one more region.
@@ -234,21 +253,30 @@ impl GuestMemory {
         })
     }
 
-    /// Whether some region is of a file that may have holes.
+    /// Whether some region is of a file that may have holes, and pages that are made by reading (`write`: by
+    /// writing) are counted.
     #[inline]
-    pub(crate) fn may_have_holes(&self) -> bool {
-        self.holes
+    pub(crate) fn counts_holes(&self, write: bool) -> bool {
+        if write { self.counted } else { self.holes }
     }
     /// Whether `piece`, which this table made, may be read: the guest has written to it, or little else was
     /// read so far. `again`: it is looked at anew.
     #[inline]
     pub(crate) fn may_read(&self, piece: &Piece, again: bool) -> bool {
-        let backed = self
-            .regions
-            .get(usize::from(piece.region))
-            .and_then(|r| r.backed.as_ref());
         let (at, len) = (piece.ptr().addr().get(), piece.len());
-        backed.is_none_or(|b| !again && b.is_known(at, len) || b.may_read(at, len, again))
+        self.backed(piece)
+            .is_none_or(|b| !again && b.is_known(at, len) || b.may_read(at, len, again))
+    }
+    /// Whether `piece`, which this table made, may be written to: see [`GuestMemory::may_read`].
+    #[inline]
+    pub(crate) fn may_write(&self, piece: &Piece, again: bool) -> bool {
+        let (at, len) = (piece.ptr().addr().get(), piece.len());
+        let counted = self.backed(piece).filter(|b| b.counts_received());
+        counted.is_none_or(|b| !again && b.is_known(at, len) || b.may_write(at, len, again))
+    }
+    #[inline]
+    fn backed(&self, piece: &Piece) -> Option<&Arc<Backed>> {
+        self.regions.get(usize::from(piece.region))?.backed.as_ref()
     }
 
     /// Tells the dirty log that the first `n` bytes of `piece`, which this table made, were written.

@@ -57,6 +57,12 @@ pub enum RingError {
     /// would be charged for each of these pages.
     #[error("the guest transmits memory that it never wrote to")]
     Hole,
+    /// The guest receives into more memory that it never wrote to than the switch's memory limit has room for:
+    /// each of these pages is charged to the switch.
+    #[error(
+        "the guest receives into memory that it never wrote to, beyond an eighth of the switch's memory limit"
+    )]
+    Untouched,
     /// The file of the guest's memory was cut: what is read there means nothing.
     #[error("the file of the guest's memory was cut")]
     Cut,
@@ -81,6 +87,7 @@ impl RingError {
             Self::IndirectNested => "ring-indirect-nested",
             Self::RuntBuffer(_) => "ring-runt-buffer",
             Self::Hole => "ring-memory-hole",
+            Self::Untouched => "ring-memory-untouched",
             Self::Cut => "ring-memory-cut",
         }
     }

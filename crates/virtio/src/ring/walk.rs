@@ -29,12 +29,12 @@ impl Direction {
     }
 }
 
-/// The piece that a plain descriptor's buffer is, if it lies in the region `near` and, where it is to be
-/// read, is known to be there.
+/// The piece that a plain descriptor's buffer is, if it lies in the region `near` and, where missing pages are
+/// counted, is known to be there.
 #[inline(always)]
 pub(super) fn near_piece<const WRITE: bool>(near: &Near, d: &RawDesc) -> Option<Piece> {
     if WRITE {
-        near.piece(d.addr, d.len)
+        near.writable(d.addr, d.len)
     } else {
         near.readable(d.addr, d.len)
     }
@@ -88,8 +88,8 @@ impl Scratch {
     /// Whether the next chain is to go the long way, and to be looked at anew there, because `mem` may lose
     /// pages.
     #[inline]
-    pub(super) fn samples(&mut self, mem: &GuestMemory) -> bool {
-        if !mem.may_have_holes() {
+    pub(super) fn samples(&mut self, mem: &GuestMemory, write: bool) -> bool {
+        if !mem.counts_holes(write) {
             return false;
         }
         self.calls = self.calls.wrapping_add(1);
@@ -141,7 +141,7 @@ impl Walk<'_> {
             return Err(RingError::ChainTooLarge);
         }
         let reads = self.rules.direction == Direction::FromGuest;
-        let again = reads && core::mem::take(&mut self.scratch.again);
+        let again = core::mem::take(&mut self.scratch.again);
         let pieces = &mut self.scratch.pieces;
         let (mut fits, mut there, mem) = (true, true, self.mem);
         self.mem
@@ -152,7 +152,11 @@ impl Walk<'_> {
                 self.rules.direction.access(),
                 |p| {
                     fits = pieces.len() < MAX_INDIRECT as usize;
-                    there &= !reads || mem.may_read(&p, again);
+                    there &= if reads {
+                        mem.may_read(&p, again)
+                    } else {
+                        mem.may_write(&p, again)
+                    };
                     if fits {
                         pieces.push(p);
                     }
@@ -160,7 +164,11 @@ impl Walk<'_> {
             )
             .map_err(RingError::Buffer)?;
         if !there {
-            Err(RingError::Hole)
+            Err(if reads {
+                RingError::Hole
+            } else {
+                RingError::Untouched
+            })
         } else if fits {
             Ok(())
         } else {
