@@ -1,7 +1,7 @@
-"""OVN's test program `ovstest`: tests of its main suite make packets by it, so it is built from the same source.
+"""OVN's test program `ovstest`: tests of its main suite make packets by it.
 
-It wants a built Open vSwitch: that of Debian's package openvswitch-source. Both are built below target/, the first time
-in 5 minutes or more.
+It is built from the source of the suite, and wants a built Open vSwitch: that of Debian's package
+openvswitch-source. Both are built below target/, the first time in 5 minutes or more.
 """
 
 import os
@@ -19,23 +19,24 @@ WANTED = "include Makefile\nwanted: $(BUILT_SOURCES)\n\t$(MAKE) $(FILES)\n"
 
 
 def make(directory, *files):
-    """Makes these files of a configured tree, after the sources that are generated: nothing else of it is needed."""
+    """Makes these files of a configured tree, after the sources that are generated."""
     with open(os.path.join(directory, "wanted.mk"), "w") as file:
         file.write(WANTED)
-    call(["make", f"-j{os.cpu_count() or 1}", "-f", "wanted.mk", "wanted", f"FILES={' '.join(files)}", "CFLAGS=-O0"],
-         directory, f"building in {directory}", BUILD_LIMIT_S)
+    words = ["make", f"-j{os.cpu_count() or 1}", "-f", "wanted.mk", "wanted", f"FILES={' '.join(files)}"]
+    call([*words, "CFLAGS=-O0"], directory, f"building in {directory}", BUILD_LIMIT_S)
 
 
 def build(source, home):
     """The path of `ovstest` of OVN's source, built below `home` if it is not there yet."""
     program = os.path.join(home, PROGRAM)
     if not os.access(program, os.X_OK):
-        print("building ovstest, a program of OVN's tests, and the Open vSwitch that it wants (5 minutes or more) ...", flush=True)
+        print("building ovstest and the Open vSwitch that it wants (5 minutes or more) ...", flush=True)
         os.makedirs(home, exist_ok=True)
         ovs = prepare(ROOT).directory
         make(ovs, *LIBRARIES)
         if not os.path.exists(os.path.join(source, "configure")):
-            call(["autoreconf", "--install", "--force"], source, "autoreconf (autoconf, automake and libtool are needed)")
-        call([os.path.join(source, "configure"), "--disable-ssl", f"--with-ovs-source={ovs}"], home, "configuring OVN")
+            call(["autoreconf", "--install", "--force"], source, "autoreconf (autoconf, automake, libtool)")
+        configure = os.path.join(source, "configure")
+        call([configure, "--disable-ssl", f"--with-ovs-source={ovs}"], home, "configuring OVN", BUILD_LIMIT_S)
         make(home, PROGRAM)
     return program

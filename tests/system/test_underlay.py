@@ -345,5 +345,27 @@ def scenario_an_announcement_to_all_nodes_moves_a_neighbour(lab):
     wait_for("the neighbour to move back", lambda: known("fd10::2") == "02:00:00:00:00:02")
 
 
+def scenario_a_vlan_moves_no_neighbour(lab):
+    """ARP packets of a VLAN say nothing about neighbours outside of it; one without a tag does."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    lab.net.address(sw.netns, "br0", "10.9.0.1/24")
+    lab.veth_pod(sw, "peer")
+    wire = lab.net.raw(f"{lab.net.stem}-peer", "eth0")
+    sw.appctl("tnl/neigh/set", "br0", "10.9.0.2", "02:00:00:00:00:02")
+
+    def say(mac, *vlans):
+        own = frames.arp(1, mac, "10.9.0.2", "00:00:00:00:00:00", "10.9.0.2")
+        wire.send(frames.ethernet("ff:ff:ff:ff:ff:ff", mac, 0x0806, own, vlans))
+
+    def known():
+        return re.search(r"^10.9.0.2 +(\S+)", sw.appctl("tnl/neigh/show"), re.M)[1]
+    say("02:00:00:00:00:0e", (0x8100, 3000))
+    wait_for("the bridge to learn the sender", lambda: "02:00:00:00:00:0e" in sw.appctl("fdb/show", "br0"))
+    assert known() == "02:00:00:00:00:02"
+    say("02:00:00:00:00:0f")
+    wait_for("the neighbour to move", lambda: known() == "02:00:00:00:00:0f")
+
+
 if __name__ == "__main__":
     main()
