@@ -43,8 +43,8 @@ def heading(section, version):
 
 def command(later, *words):
     """The command that makes a part; `later`: the version, unless it is Debian's."""
-    parts = [f"SUITE={short(later)}"] * bool(later) + [f"ARGS={word}" for word in words]
-    return " ".join(["make conformance", *parts])
+    suite = [f"SUITE={short(later)}"] if later else []
+    return " ".join(["make conformance", *suite, *(f"ARGS={word}" for word in words)])
 
 
 def counts(results):

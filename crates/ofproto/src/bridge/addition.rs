@@ -15,6 +15,11 @@ use heddle_openflow::message::{FlowEvent, FlowMod, FlowModCommand, FlowModFlags}
 use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet, Version};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Number of the next rule that is added ([`Rule::serial`]). Rules of a bridge are added under its lock, which
+/// orders them; hence `Relaxed`.
+static NEXT_SERIAL: AtomicU32 = AtomicU32::new(1);
 
 /// Masks that are remembered.
 const MASKS: usize = 1024;
@@ -165,6 +170,7 @@ impl Change<'_> {
             created_ms: now,
             modified_ms: now.into(),
             born: self.version,
+            serial: NEXT_SERIAL.fetch_add(1, Relaxed),
             hidden: false,
             stats: old
                 .as_ref()

@@ -150,6 +150,7 @@ fn default_rule(now: u64, hidden: bool) -> Rule {
         created_ms: now,
         modified_ms: now.into(),
         born: 0,
+        serial: 0,
         hidden,
         stats: LazyStats::default(),
     }
@@ -199,6 +200,7 @@ impl Change<'_> {
                 created_ms: old.created_ms,
                 modified_ms: now.into(),
                 born: old.born,
+                serial: old.serial,
                 hidden: false,
                 stats: old.heir(reset),
             };

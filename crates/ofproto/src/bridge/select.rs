@@ -46,8 +46,8 @@ impl Select {
         }
     }
 
-    /// The rules at `version`, table by table, higher priorities first, then older ones, hidden ones left out.
-    /// Rules of one bundle have an order, too, so that two dumps do not differ.
+    /// The rules at `version`, table by table, higher priorities first, then in the order in which they came,
+    /// hidden ones left out.
     pub(super) fn run(&self, bridge: &Bridge, version: u64) -> Vec<Linked> {
         let mut found = Vec::new();
         for table in bridge
@@ -67,11 +67,7 @@ impl Select {
                         found.push(e.clone());
                     }
                 });
-                let age = |e: &Linked| (Reverse(e.priority), e.data.created_ms, e.data.born);
-                found[from..].sort_by(|a, b| {
-                    let (of_a, of_b) = (&a.data.matches.values, &b.data.matches.values);
-                    age(a).cmp(&age(b)).then_with(|| of_a.cmp(of_b))
-                });
+                found[from..].sort_by_key(|e| (Reverse(e.priority), e.data.created_ms, e.data.serial));
             }
         }
         found

@@ -228,6 +228,11 @@ fn flows_are_dumped_in_the_order_in_which_they_came() {
     let change = flow_mod(FlowModCommand::ModifyStrict, nw_dst(0x0a00_0000, 31), 7, 1);
     l.bridge.flow_mod(Version::V10, &change).expect("modified");
     assert_eq!(dumped(&l), wanted);
+    // So do flows of one bundle, whose version is the same.
+    let l = lab(secure());
+    let adds = networks.map(|len| flow_mod(FlowModCommand::Add, nw_dst(0x0a00_0000, len), 7, len));
+    commit(&l, &adds, true).expect("committed");
+    assert_eq!(dumped(&l), wanted);
 }
 
 #[test]

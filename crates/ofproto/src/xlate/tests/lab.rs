@@ -220,6 +220,7 @@ impl Lab {
             created_ms: 0,
             modified_ms: 0.into(),
             born: 0,
+            serial: 0,
             hidden: false,
             stats: Default::default(),
         };
