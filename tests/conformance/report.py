@@ -7,8 +7,8 @@ import re
 # The page's first part, above those of the runs.
 INTRO = """# Conformance
 
-Open vSwitch's own tests, run with `heddled` in the place of `ovs-vswitchd`: two suites, each of two versions. `make conformance`
-(`tests/conformance/run`) writes this page, a part in each whole run; do not edit.
+Open vSwitch's own tests, run with `heddled` in the place of `ovs-vswitchd`: two suites, each of two versions.
+`make conformance` (`tests/conformance/run`) writes this page, a part in each whole run; do not edit.
 
 | part | command |
 | --- | --- |
@@ -16,16 +16,16 @@ Open vSwitch's own tests, run with `heddled` in the place of `ovs-vswitchd`: two
 
 HEAD = """{heading}
 
-The suite of Open vSwitch {version}, {whose}. Written by `{command}`. A test
-counts when it starts the switch daemon; the others test helper programs, the database or the clients alone, and would pass or
-fail the same without `heddled`.
+The suite of Open vSwitch {version}, {whose}.
+Written by `{command}`. A test counts when it starts the switch daemon; the others test helper programs, the
+database or the clients alone, and would pass or fail the same without `heddled`.
 
-`tests/conformance/{passing}` holds the tests that pass. One of them that fails makes the command fail. Most of what fails
-needs what the [README](../README.md#what-does-not-work-yet) lists as missing, or words of another version: the names of
-the tests tell.
+`tests/conformance/{passing}` holds the tests that pass. One of them that fails makes the command fail. Most of
+what fails needs what the [README](../README.md#what-does-not-work-yet) lists as missing, or words of another
+version: the names of the tests tell.
 """
 OWN_TOOLS = "with the database server and the clients of that version"
-DEBIANS_TOOLS = "that of Debian's package `openvswitch-source`; the database server and the clients are Debian's, unchanged"
+DEBIANS_TOOLS = "of Debian's package `openvswitch-source`, with Debian's database server and clients"
 
 SECTION = "Suite"
 WRITTEN_BY = re.compile(r"Written by `(.*?)`")

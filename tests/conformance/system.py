@@ -35,9 +35,10 @@ OTHER = "other"
 
 HEAD = """{heading}
 
-Open vSwitch's `system-userspace-testsuite` (version {version}) on kernel {kernel}: real devices, stacks and programs, in
-network namespaces. Written by `{command}`. The tests are judged beside {whose} `ovs-vswitchd` on the
-same machine: what it does not pass there (most of that needs devices that this kernel does not have) says nothing about `heddled`.
+Open vSwitch's `system-userspace-testsuite` (version {version}) on kernel {kernel}: real devices, stacks and
+programs, in network namespaces. Written by `{command}`. The tests are judged beside {whose}
+`ovs-vswitchd` on the same machine: what it does not pass there (most of that needs devices that this kernel does
+not have) says nothing about `heddled`.
 """
 
 

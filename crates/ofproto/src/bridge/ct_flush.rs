@@ -66,7 +66,11 @@ impl fmt::Display for Told<'_> {
         };
         write!(f, "zone={}", zone.unwrap_or(0))?;
         if let Some((mark, mask)) = mark {
-            write!(f, " mark={}", masked((*mark).into(), (*mask).into(), u32::MAX.into()))?;
+            write!(
+                f,
+                " mark={}",
+                masked((*mark).into(), (*mask).into(), u32::MAX.into())
+            )?;
         }
         if let Some((label, mask)) = label {
             write!(f, " labels={}", masked(*label, *mask, u128::MAX))?;
@@ -236,7 +240,11 @@ mod tests {
         wanted.label = Some((0x1e, 0x19));
         assert_eq!(Told(&wanted).to_string(), "zone=5 mark=0x19 labels=0x1e/0x19");
         wanted.ip_proto = 17;
-        assert!(Told(&wanted).to_string().starts_with("zone=5 mark=0x19 labels=0x1e/0x19 'ct_nw_src=::,"));
+        assert!(
+            Told(&wanted)
+                .to_string()
+                .starts_with("zone=5 mark=0x19 labels=0x1e/0x19 'ct_nw_src=::,")
+        );
     }
 
     #[test]

@@ -390,8 +390,15 @@ fn a_port_that_segments_hands_in_gso_packets_and_takes_them_whole() {
     rx[0].rx(&mut pool, &mut burst);
     let [long, short] = [&burst[0], &burst[1]];
     let gso = long.offload.gso.expect("more than a segment");
-    assert_eq!((gso.size, gso.hdr_len, gso.kind), (500, 54, heddle_packet::GsoKind::Tcp4));
-    assert_eq!(short.offload, Offload::default(), "one segment is a packet like others");
+    assert_eq!(
+        (gso.size, gso.hdr_len, gso.kind),
+        (500, 54, heddle_packet::GsoKind::Tcp4)
+    );
+    assert_eq!(
+        short.offload,
+        Offload::default(),
+        "one segment is a packet like others"
+    );
     assert_eq!(send(&port, long).sent, 1);
     let sent = records(&path);
     assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [54 + 1100]);

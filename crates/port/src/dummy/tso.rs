@@ -24,7 +24,8 @@ fn gso(frame: &mut [u8], size: u16) -> Option<Offload> {
     let (v6, l4) = match eth.ethertype.get() {
         ethertype::IP => {
             let (ip, _) = split::<Ipv4>(ip_header)?;
-            (ip.proto == proto::TCP && !ip.is_fragment()).then_some((false, Ethernet::LEN + ip.header_len()))?
+            (ip.proto == proto::TCP && !ip.is_fragment())
+                .then_some((false, Ethernet::LEN + ip.header_len()))?
         }
         ethertype::IPV6 => {
             let (ip, _) = split::<Ipv6>(ip_header)?;

@@ -176,7 +176,10 @@ pub(super) fn settings(item: &Item) -> String {
 /// The settings by the names that Open vSwitch has for them since 3.3: the number of queues is said once.
 pub(super) fn config(item: &Item) -> BTreeMap<String, String> {
     let mut all = item.settings.clone();
-    for (key, name) in [("configured_rx_queues", "n_rxq"), ("configured_tx_queues", "n_txq")] {
+    for (key, name) in [
+        ("configured_rx_queues", "n_rxq"),
+        ("configured_tx_queues", "n_txq"),
+    ] {
         if let Some(n) = all.remove(key) {
             all.insert(name.to_owned(), n);
             let numa = item.device.as_ref().and_then(|d| d.status().numa);

@@ -88,7 +88,9 @@ fn show_json(switch: &Switch) -> Value {
 }
 
 fn port_json(item: &Item) -> Value {
-    let number = item.dp_no.map_or_else(|| "none".to_owned(), |no| no.0.to_string());
+    let number = item
+        .dp_no
+        .map_or_else(|| "none".to_owned(), |no| no.0.to_string());
     let ofport = port_text(item.no).to_string();
     let mut shown = json!({"ofport": ofport, "port_no": number, "type": item.shown});
     let config = dpctl::config(item);

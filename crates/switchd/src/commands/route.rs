@@ -138,8 +138,8 @@ fn lookup(routes: &Routes, args: &[&str]) -> Reply {
 
 const STANDARD: [u32; 3] = [LOCAL, MAIN, DEFAULT];
 
-/// The numbers of tables that a lookup may come to, or that have routes by hand. A table of the kernel's that no
-/// rule names is none of the switch's.
+/// The numbers of tables that a lookup may come to, or that have routes by hand. A table of the kernel's that
+/// no rule names is none of the switch's.
 fn known_tables(routes: &Routes) -> Vec<u32> {
     let rules = routes.rules();
     let named = |table: &u32| rules.iter().any(|r| !r.elsewhere && r.table() == Some(*table));
@@ -261,7 +261,10 @@ mod tests {
         };
         routes.set_system(&System {
             addresses: Vec::new(),
-            rules: Rule::standard().into_iter().chain([Rule::any(false, 100, 42)]).collect(),
+            rules: Rule::standard()
+                .into_iter()
+                .chain([Rule::any(false, 100, 42)])
+                .collect(),
             routes: [MAIN, 42, 43].map(in_table).to_vec(),
         });
         assert_eq!(shown_tables(&routes, &["table=all"]), Ok(vec![42, MAIN]));
@@ -269,7 +272,10 @@ mod tests {
             show(&routes, &["table=42"]),
             Ok("Route Table #42:\nCached: 10.0.0.0/24 dev p1 SRC 10.0.0.1\n".into())
         );
-        assert_eq!(show(&routes, &["table=43"]), Err("Table 'table=43' not found".into()));
+        assert_eq!(
+            show(&routes, &["table=43"]),
+            Err("Table 'table=43' not found".into())
+        );
         let json = show_json(&routes, &["table=42"]).expect("an array");
         assert_eq!(
             json,

@@ -18,8 +18,12 @@ const NAMES: [(u32, &str); 3] = [(LOCAL, "local"), (MAIN, "main"), (DEFAULT, "de
 
 pub(super) fn register(c: &Commands<'_>) {
     let usage = "[-6] [not] from=all|ip/plen [prio=num] table=local|main|default|num";
-    c.add("ovs/route/rule/add", usage, (2, 5), |s, args| add(routes(s), args));
-    c.add("ovs/route/rule/del", usage, (2, 5), |s, args| del(routes(s), args));
+    c.add("ovs/route/rule/add", usage, (2, 5), |s, args| {
+        add(routes(s), args)
+    });
+    c.add("ovs/route/rule/del", usage, (2, 5), |s, args| {
+        del(routes(s), args)
+    });
     c.add("ovs/route/rule/show", "[-6]", (0, 1), |s, args| {
         Ok(of_family(routes(s), args).iter().map(line).collect())
     });
@@ -46,7 +50,9 @@ impl Wanted {
                 Some((addr, Prefix::new(addr, len).ok_or("Invalid from=ip/plen")?))
             }
         };
-        let prio = args.next_if(|arg| arg.starts_with("prio=")).and_then(|arg| value(arg, "prio"));
+        let prio = args
+            .next_if(|arg| arg.starts_with("prio="))
+            .and_then(|arg| value(arg, "prio"));
         let prio = match prio {
             None => None,
             // 0 is as good as none, as in Open vSwitch.
@@ -77,7 +83,9 @@ fn table_number(text: &str) -> Option<u32> {
 fn add(routes: &Routes, args: &[&str]) -> Reply {
     let Wanted(rule, priority) = Wanted::parse(args)?;
     if routes.rules().iter().filter(|r| r.user).count() >= MAX_RULES {
-        return Err(format!("{MAX_RULES} rules are the maximum: remove some (ovs/route/rule/del)"));
+        return Err(format!(
+            "{MAX_RULES} rules are the maximum: remove some (ovs/route/rule/del)"
+        ));
     }
     routes.add_rule(rule, priority);
     Ok("OK".into())
@@ -143,7 +151,9 @@ fn line(rule: &Rule) -> String {
 }
 
 fn rule_json(rule: &Rule) -> Value {
-    let from = rule.from.map_or_else(|| "all".to_owned(), |p| p.addr().to_string());
+    let from = rule
+        .from
+        .map_or_else(|| "all".to_owned(), |p| p.addr().to_string());
     let mut shown = json!({
         "priority": rule.priority,
         "user": rule.user,
@@ -199,7 +209,10 @@ mod tests {
             assert_eq!(run(add, wrong), Err(why.into()), "{wrong}");
         }
         assert!(run(del, "from=all table=main").is_err(), "a rule of the system");
-        assert!(run(del, "from=192.0.2.10 prio=1 table=11").is_err(), "another priority");
+        assert!(
+            run(del, "from=192.0.2.10 prio=1 table=11").is_err(),
+            "another priority"
+        );
         assert_eq!(run(del, "from=192.0.2.10 table=11"), Ok("OK".into()));
         assert!(!shown(&[]).contains("192.0.2.10"));
         let six = of_family(&routes, &["-6"]);

@@ -267,10 +267,7 @@ impl Reconciler {
             inventory
                 .bridges
                 .insert(name.clone(), state.row.datapath_type.clone());
-            let items = state
-                .ifaces
-                .values()
-                .map(|i| (i.name.clone(), i.item(name)));
+            let items = state.ifaces.values().map(|i| (i.name.clone(), i.item(name)));
             inventory.interfaces.extend(items);
         }
         *self.switch.inventory.write() = inventory;

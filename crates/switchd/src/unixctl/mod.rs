@@ -17,8 +17,8 @@
 //! connection has one command in progress at a time. A plain handler may block (it runs on a thread for
 //! that), an asynchronous one must not. A handler that panics costs its client an error reply, nothing else.
 //!
-//! A client that sends `set-options --format json` gets JSON from then on: what [`Registry::register_json`] was
-//! given for the command, otherwise an object with the text (`{"reply-format":"plain","reply":"..."}`).
+//! A client that sends `set-options --format json` gets JSON from then on: what [`Registry::register_json`]
+//! was given for the command, otherwise an object with the text (`{"reply-format":"plain","reply":"..."}`).
 
 mod connection;
 mod server;
@@ -266,7 +266,9 @@ fn failed(name: &str) -> String {
 
 /// The same as [`list`], as an object.
 fn usages(commands: &BTreeMap<String, Command>) -> Value {
-    let shown = commands.iter().filter_map(|(name, c)| Some((name.clone(), c.usage.clone()?.into())));
+    let shown = commands
+        .iter()
+        .filter_map(|(name, c)| Some((name.clone(), c.usage.clone()?.into())));
     Value::Object(shown.collect())
 }
 

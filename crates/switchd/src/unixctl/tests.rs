@@ -162,7 +162,12 @@ async fn a_client_that_asks_for_json_gets_it() {
     };
     let plain = |text: &str| (json!({"reply-format": "plain", "reply": text}), Value::Null);
     assert_eq!(run("echo", &["x"]).await, (json!("x\n"), Value::Null));
-    for wrong in [&["--format"][..], &["--format", "xml"], &["--shape=json"], &["json"]] {
+    for wrong in [
+        &["--format"][..],
+        &["--format", "xml"],
+        &["--shape=json"],
+        &["json"],
+    ] {
         assert!(run("set-options", wrong).await.1.is_string(), "{wrong:?}");
     }
     assert_eq!(run("echo", &["x"]).await, (json!("x\n"), Value::Null));
@@ -174,10 +179,17 @@ async fn a_client_that_asks_for_json_gets_it() {
     assert_eq!((&list["wait"], &list["hidden"]), (&json!("MS"), &Value::Null));
     let unknown = "\"foo\" is not a valid command (use \"list-commands\" to see a list of valid commands)\n";
     assert_eq!(run("foo", &[]).await, (Value::Null, json!(unknown)));
-    assert_eq!(run("set-options", &["--format=TEXT"]).await, (json!(""), Value::Null));
+    assert_eq!(
+        run("set-options", &["--format=TEXT"]).await,
+        (json!(""), Value::Null)
+    );
     assert_eq!(run("echo", &["x"]).await, (json!("x\n"), Value::Null));
     let reply = call(&mut other, &json!({"id": 2, "method": "echo", "params": ["x"]})).await;
-    assert_eq!(reply, Some(json!({"id": 2, "result": "x\n", "error": null})), "its own format");
+    assert_eq!(
+        reply,
+        Some(json!({"id": 2, "result": "x\n", "error": null})),
+        "its own format"
+    );
     server.stop().await;
 }
 
