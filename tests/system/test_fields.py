@@ -218,6 +218,7 @@ def scenario_the_fields_that_tables_know(lab):
             lists.append([l for l in told if l.startswith(("supported on Set-Field", "arbitrary mask", "exact match"))])
         assert len(lists[0]) >= 3 and lists[0] == lists[1], "\n".join(sorted(set(lists[0]) ^ set(lists[1])))
 
+
 TCP = "in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64,tcp_src=1,tcp_dst=80"
 TAGGED = "in_port=1,dl_vlan=5,dl_vlan_pcp=2,tcp,nw_src=10.0.0.1,nw_ttl=64"
 MPLS = "in_port=1,mpls,mpls_label=7,mpls_tc=1,mpls_bos=1,mpls_ttl=64"
