@@ -219,5 +219,78 @@ def scenario_the_fields_that_tables_know(lab):
         assert len(lists[0]) >= 3 and lists[0] == lists[1], "\n".join(sorted(set(lists[0]) ^ set(lists[1])))
 
 
+TCP = "in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64,tcp_src=1,tcp_dst=80"
+TAGGED = "in_port=1,dl_vlan=5,dl_vlan_pcp=2,tcp,nw_src=10.0.0.1,nw_ttl=64"
+MPLS = "in_port=1,mpls,mpls_label=7,mpls_tc=1,mpls_bos=1,mpls_ttl=64"
+NSH = "in_port=1,dl_type=0x894f,nsh_mdtype=1,nsh_np=3,nsh_ttl=63,nsh_spi=1,nsh_si=2"
+# Packet, actions of the rule that it meets, and the datapath's.
+ACTIONS = [
+    (TCP, "output:2", "2"),
+    (TCP, "output(port=2,max_len=64)", "trunc(64),2"),
+    (TCP, "load:2->NXM_NX_REG0[],output:NXM_NX_REG0[]", "2"),
+    (TCP, "enqueue:2:7", "set(skb_priority(0x7)),2"),
+    (TCP, "set_queue:7,output:2", "set(skb_priority(0x7)),2"),
+    (TCP, "set_queue:7,pop_queue,output:2", "2"),
+    (TCP, "mod_vlan_vid:7,output:2", "push_vlan(vid=7,pcp=0),2"),
+    (TCP, "mod_vlan_pcp:3,output:2", "push_vlan(vid=0,pcp=3),2"),
+    (TAGGED, "pop_vlan,output:2", "pop_vlan,2"),
+    (TAGGED, "strip_vlan,output:2", "pop_vlan,2"),
+    (TCP, "push_vlan:0x88a8,output:2", "push_vlan(tpid=0x88a8,vid=0,pcp=0),2"),
+    (TCP, "mod_dl_src:02:00:00:00:00:09,output:2", "set(eth(src=02:00:00:00:00:09)),2"),
+    (TCP, "mod_dl_dst:02:00:00:00:00:09,output:2", "set(eth(dst=02:00:00:00:00:09)),2"),
+    (TCP, "mod_nw_src:10.0.0.9,output:2", "set(ipv4(src=10.0.0.9)),2"),
+    (TCP, "mod_nw_dst:10.0.0.9,output:2", "set(ipv4(dst=10.0.0.9)),2"),
+    (TCP, "mod_nw_tos:32,output:2", "set(ipv4(tos=0x20/0xfc)),2"),
+    (TCP, "mod_nw_ecn:2,output:2", "set(ipv4(tos=0x2/0x3)),2"),
+    (TCP, "mod_nw_ttl:9,output:2", "set(ipv4(ttl=9)),2"),
+    (TCP, "mod_tp_src:9,output:2", "set(tcp(src=9)),2"),
+    (TCP, "mod_tp_dst:9,output:2", "set(tcp(dst=9)),2"),
+    (TCP, "set_field:10.0.0.9->ip_src,output:2", "set(ipv4(src=10.0.0.9)),2"),
+    (TCP, "load:0x0a000009->NXM_OF_IP_SRC[],output:2", "set(ipv4(src=10.0.0.9)),2"),
+    (TCP, "move:NXM_OF_IP_SRC[]->NXM_OF_IP_DST[],output:2", "set(ipv4(dst=10.0.0.1)),2"),
+    (TCP, "push:NXM_OF_IP_SRC[],pop:NXM_OF_IP_DST[],output:2", "set(ipv4(dst=10.0.0.1)),2"),
+    (TCP, "dec_ttl,output:2", "set(ipv4(ttl=63)),2"),
+    (MPLS, "set_mpls_label:9,output:2", "set(mpls(label=9,tc=1,ttl=64,bos=1)),2"),
+    (MPLS, "set_mpls_tc:3,output:2", "set(mpls(label=7,tc=3,ttl=64,bos=1)),2"),
+    (MPLS, "set_mpls_ttl:9,output:2", "set(mpls(label=7,tc=1,ttl=9,bos=1)),2"),
+    (MPLS, "dec_mpls_ttl,output:2", "set(mpls(label=7,tc=1,ttl=63,bos=1)),2"),
+    (TCP, "push_mpls:0x8847,output:2", "push_mpls(label=0,tc=0,ttl=64,bos=1,eth_type=0x8847),2"),
+    (MPLS, "pop_mpls:0x0800,output:2", "pop_mpls(eth_type=0x800),2"),
+    (TCP, "set_tunnel:5,resubmit(,1)", "2"),
+    (TCP, "resubmit(,2)", "3"),
+    (TCP, "group:1", "3"),
+    (TCP, "meter:1,output:2", "meter(0),2"),
+    (TCP, "clone(mod_nw_ttl:9,output:3),output:2", "set(ipv4(ttl=9)),3,set(ipv4(ttl=64)),2"),
+    (TCP, "drop", "drop"),
+    (TCP, "exit,output:2", "drop"),
+    (TCP, "multipath(symmetric_l4,1024,modulo_n,1,0,NXM_NX_REG0[]),load:2->NXM_NX_REG0[],output:NXM_NX_REG0[]", "2"),
+    (TCP, "bundle(symmetric_l4,60,hrw,ofport,members:3)", "3"),
+    (TCP, "check_pkt_larger(100)->NXM_NX_REG0[0],output:2", "check_pkt_len(size=100,gt(2),le(2))"),
+    (NSH, "dec_nsh_ttl,output:2", "set(nsh(ttl=62)),2"),
+    (TCP, "ct(commit,zone=5,nat(src=10.0.0.9)),output:2", "ct(commit,zone=5,nat(src=10.0.0.9)),2"),
+]
+
+
+def scenario_every_action_has_an_effect(lab):
+    """Each action that needs no other switch or packet to show is in the datapath's actions, and counts."""
+    sw = lab.switch("--enable-dummy=override", "--disable-system-route", netns=False)
+    sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure")
+    for n in (1, 2, 3):
+        sw.vsctl("add-port", "br0", f"p{n}", "--", "set", "interface", f"p{n}", "type=dummy", f"ofport_request={n}")
+    sw.ofctl("-OOpenFlow15", "add-meter", "br0", "meter=1,pktps,band=type=drop,rate=100")
+    sw.ofctl("-OOpenFlow15", "add-group", "br0", "group_id=1,type=all,bucket=actions=output:3")
+    sw.ofctl("add-flow", "br0", "table=1,tun_id=5,actions=output:2")
+    sw.ofctl("add-flow", "br0", "table=2,actions=output:3")
+    prefix = {TCP: "tcp", TAGGED: "dl_vlan=5,tcp", MPLS: "mpls", NSH: "dl_type=0x894f"}
+    wrong = []
+    for packet, actions, wanted in ACTIONS:
+        sw.ofctl("del-flows", "br0", "table=0")
+        sw.ofctl("-OOpenFlow15", "add-flow", "br0", f"table=0,{prefix[packet]},actions={actions}")
+        trace = sw.appctl("ofproto/trace", "br0", packet)
+        if f"Datapath actions: {wanted}" not in trace.splitlines():
+            wrong.append((actions, wanted, trace.splitlines()[-1]))
+    assert not wrong, wrong
+
+
 if __name__ == "__main__":
     main()

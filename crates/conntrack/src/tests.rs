@@ -537,8 +537,8 @@ fn records_are_in_a_file() {
     assert_eq!(words.load(5), 0, "no longer in use");
 }
 
-/// After a flood whole pages of records go back to the system; connections in between stay what they were, and
-/// nothing that was kept of an old connection is taken for a new one.
+/// After a flood whole pages of records go back to the system; connections in between stay what they were,
+/// and nothing that was kept of an old connection is taken for a new one.
 #[test]
 fn memory_of_records_is_given_back() {
     const MANY: u32 = 200_000;

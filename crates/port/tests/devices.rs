@@ -223,8 +223,8 @@ fn tap_goes_with_its_namespace() {
     );
 }
 
-/// Waits until no queue of the owner's devices is open. A program that another test of this process starts has
-/// copies of all descriptors for the moment between fork and exec.
+/// Waits until no queue of the owner's devices is open. A program that another test of this process starts
+/// has copies of all descriptors for the moment between fork and exec.
 fn wait_closed(owner: &str) {
     let mark = format!("heddle:{owner}:");
     let is_open = |link: &heddle_sys::tap_links::Link| {

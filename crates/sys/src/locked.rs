@@ -1,8 +1,9 @@
 //! Memory that stays in RAM (`--mlockall`): every page that is used, and no more address space than needed.
 //!
-//! **Problem.** `mlockall(2)` locks mappings. Tables for millions of connections and the heaps of the allocator's
-//! threads are gigabytes of address space of which megabytes are used. With `MCL_ONFAULT` only used pages are
-//! held, but the kernel counts all of it (`VmLck`), for operators and against `RLIMIT_MEMLOCK`.
+//! **Problem.** `mlockall(2)` locks mappings. Tables for millions of connections and the heaps of the
+//! allocator's threads are gigabytes of address space of which megabytes are used. With `MCL_ONFAULT` only
+//! used pages are held, but the kernel counts all of it (`VmLck`), for operators and against
+//! `RLIMIT_MEMLOCK`.
 //!
 //! **How.** Everything is locked on fault, now and in future ([`lock`]). Big tables ([`crate::Zeroed`]) and
 //! parts that no one may touch yet are unlocked. [`follow`], called about once a second, locks what came into
@@ -136,8 +137,8 @@ pub fn follow() {
     }
 }
 
-/// A line of `/proc/self/maps` of a mapping without a file: first address, end, whether it is writable, whether
-/// it is for nothing.
+/// A line of `/proc/self/maps` of a mapping without a file: first address, end, whether it is writable,
+/// whether nothing may touch it.
 fn mapping(line: &str) -> Option<(usize, usize, bool, bool)> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;

@@ -175,8 +175,8 @@ impl<T> Zeroed<T> {
 }
 
 impl<T> Zeroed<T> {
-    /// Makes `values` zero and gives their memory back to the system, as far as it is whole pages. Returns the
-    /// number of bytes given back. Other threads may read and write meanwhile; what they write to these
+    /// Makes `values` zero and gives their memory back to the system, as far as it is whole pages. Returns
+    /// the number of bytes given back. Other threads may read and write meanwhile; what they write to these
     /// values may be lost. `numbers` shows that a value is made of shared numbers only.
     ///
     /// # Errors

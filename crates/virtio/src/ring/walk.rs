@@ -29,8 +29,8 @@ impl Direction {
     }
 }
 
-/// The piece that a plain descriptor's buffer is, if it lies in the region `near` and, where missing pages are
-/// counted, is known to be there.
+/// The piece that a plain descriptor's buffer is, if it lies in the region `near` and, where missing pages
+/// are counted, is known to be there.
 #[inline(always)]
 pub(super) fn near_piece<const WRITE: bool>(near: &Near, d: &RawDesc) -> Option<Piece> {
     if WRITE {
