@@ -575,7 +575,7 @@ fn memory_of_records_is_given_back() {
     assert!(pieces > 2 * MANY / 4096, "it is no long piece of work");
     let given = before - resident();
     // Tests of other threads may use memory of this kind, little of it.
-    assert!(given > MANY * 192 / 1024 * 3 / 4, "{given} of {before} kB");
+    assert!(given > u64::from(MANY) * 192 / 1024 * 3 / 4, "{given} of {before} kB");
     for n in (0..MANY).step_by(5000) {
         let back = udp((B, 2), (A + 0x100 + n / 50_000, (n % 50_000 + 1) as u16));
         assert_eq!(
