@@ -544,7 +544,10 @@ fn memory_of_records_is_given_back() {
     const MANY: u32 = 200_000;
     let ct = Conntrack::new(Config::default()).unwrap();
     let made = |n: u32, now| {
-        let udp = udp((A + 0x100 + n / 50_000, (n % 50_000 + 1) as u16), (B, 2));
+        let udp = udp(
+            (A + 0x100 + n / 50_000, u16::try_from(n % 50_000 + 1).unwrap()),
+            (B, 2),
+        );
         run(&ct, now, &udp, &commit(0))
     };
     for n in 0..MANY {
@@ -575,9 +578,15 @@ fn memory_of_records_is_given_back() {
     assert!(pieces > 2 * MANY / 4096, "it is no long piece of work");
     let given = before - resident();
     // Tests of other threads may use memory of this kind, little of it.
-    assert!(given > MANY * 192 / 1024 * 3 / 4, "{given} of {before} kB");
+    assert!(
+        given > u64::from(MANY) * 192 / 1024 * 3 / 4,
+        "{given} of {before} kB"
+    );
     for n in (0..MANY).step_by(5000) {
-        let back = udp((B, 2), (A + 0x100 + n / 50_000, (n % 50_000 + 1) as u16));
+        let back = udp(
+            (B, 2),
+            (A + 0x100 + n / 50_000, u16::try_from(n % 50_000 + 1).unwrap()),
+        );
         assert_eq!(
             run(&ct, 61_000, &back, &CtAction::default()).state,
             EST | RPL | TRK
