@@ -86,7 +86,8 @@ no/such-command
 
 
 # Commands that take what newer versions of Open vSwitch do.
-NEWER = {"dpctl/ct-del-limits", "dpctl/flush-conntrack", "ovs/route/add", "ovs/route/del", "ovs/route/lookup", "ovs/route/show"}
+NEWER = {"dpctl/ct-del-limits", "dpctl/flush-conntrack", "fdb/show", "ovs/route/add", "ovs/route/del", "ovs/route/lookup",
+         "ovs/route/show"}
 
 
 def switch(lab, binary=None):
