@@ -86,7 +86,7 @@ pub(crate) fn remove(address: usize, len: usize) {
 }
 
 fn lock_range(address: usize, len: usize) -> bool {
-    // SAFETY: locking does not change the contents of a range, whoever uses it. For a range that is no longer
+    // SAFETY: locking changes neither the contents nor the validity of a range. For a range that is no longer
     // mapped, the kernel returns an error.
     cvt(unsafe { libc::mlock2(std::ptr::without_provenance(address), len, libc::MLOCK_ONFAULT) }).is_ok()
 }
