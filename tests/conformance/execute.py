@@ -66,7 +66,8 @@ class Executor:
         self.configure(directory)
         began = time.monotonic()
         env = dict(os.environ, LC_ALL="C", OVS_CTL_TIMEOUT="30")
-        # The script tries names with its process number where it starts, and in a namespace that number is 1.
+        # A script uses file names with its process id in the current directory. In a PID namespace each
+        # script has the id 1.
         process = subprocess.Popen(self.command(directory, test), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True, errors="replace", env=env,
                                    start_new_session=True, cwd=directory)

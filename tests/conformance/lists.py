@@ -1,6 +1,6 @@
-"""The lists that are kept here: what passes, what cannot be asked of this daemon, and why system tests fail.
+"""The lists of this directory: tests that pass, tests that are not applicable, and why system tests fail.
 
-They name a test by its file and title, or its title, because numbers move with every version of the suite.
+They name a test by file and title, or by title, because numbers change with every version of the suite.
 """
 
 import os
@@ -11,7 +11,7 @@ SYSTEM_REASONS = "system-reasons.txt"
 
 
 def fits(rule, title):
-    """Whether a rule names this title. One that ends in `*` is a prefix."""
+    """Whether a rule names this title. A rule that ends in `*` names a prefix."""
     return rule == title or (rule.endswith("*") and title.startswith(rule[:-1]))
 
 
@@ -33,7 +33,7 @@ class Lists:
             return [line for line in file.read().splitlines() if line and not line.startswith("#")]
 
     def reason(self, test):
-        """Why `test` says nothing about this daemon; None if it does."""
+        """The reason why `test` is not applicable; None if it is."""
         for file, title, reason in self.rules:
             if file not in ("*", test.file):
                 continue
@@ -42,7 +42,7 @@ class Lists:
         return None
 
     def system_reason(self, title):
-        """Why a system test fails that passes with Open vSwitch."""
+        """The reason why a system test fails that passes with Open vSwitch."""
         return next((reason for rule, reason in self.system if fits(rule, title)), "not looked into yet")
 
     def add(self, keys):

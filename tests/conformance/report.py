@@ -20,9 +20,9 @@ The suite of Open vSwitch {version}, {whose}.
 Written by `{command}`. A test counts when it starts the switch daemon; the others test helper programs, the
 database or the clients alone, and would pass or fail the same without `heddled`.
 
-`tests/conformance/{passing}` holds the tests that pass. One of them that fails makes the command fail. Most of
-what fails needs what the [README](../README.md#what-does-not-work-yet) lists as missing, or words of another
-version: the names of the tests tell.
+`tests/conformance/{passing}` holds the tests that pass. If one of them fails, the command fails.
+Most of the other tests need a feature that the [README](../README.md#what-does-not-work-yet) lists as
+missing, or compare texts that changed between versions.
 """
 OWN_TOOLS = "with the database server and the clients of that version"
 DEBIANS_TOOLS = "of Debian's package `openvswitch-source`, with Debian's database server and clients"
@@ -125,7 +125,7 @@ def put(path, part, lines):
                 if name:
                     parts.setdefault(name, []).append(line)
     parts[part] = lines
-    # By version, the suite before the system tests. What has no version in its heading is of an older form.
+    # Sorted by version, the suite before the system tests. Parts of an older form have no version: dropped.
     known = sorted((name.rpartition(" ")[2], name) for name in parts if " of Open vSwitch " in name)
     rows = [f"| [{name[3:]}](#{anchor(name)}) | `{_command_in(parts[name])}` |" for _, name in known]
     text = INTRO + "\n".join(rows) + "\n\n" + "\n\n".join("\n".join(parts[name]).strip() for _, name in known)
@@ -136,7 +136,7 @@ def put(path, part, lines):
 
 
 def anchor(name):
-    """What a link to a heading says."""
+    """The anchor of a heading, for links."""
     return "".join(c for c in name[3:].lower().replace(" ", "-") if c.isalnum() or c == "-")
 
 

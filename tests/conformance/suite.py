@@ -19,7 +19,7 @@ BUILD_LIMIT_S = 3600
 # The daemon's clients and the database, never of this project.
 TOOLS = ("ovsdb-server", "ovsdb-tool", "ovsdb-client", "ovs-vsctl", "ovs-ofctl", "ovs-appctl", "ovs-dpctl", "ovs-pcap",
          "ovs-tcpundump", "ovs-parse-backtrace", "ovs-pki", "ovs-testcontroller", "vtep-ctl")
-# Completions of the shell, from the suite's own tree: Debian has them in a place where its tests do not look.
+# Shell completions, from the suite's own tree: the tests do not look where Debian installs them.
 COMPLETIONS = ("ovs-appctl-bashcomp.bash", "ovs-vsctl-bashcomp.bash")
 # What starts the switch daemon in a test's script.
 STARTS_DAEMON = re.compile(r"\bovs-vswitchd --|start_daemon ovs-vswitchd|\bsim_add\b")

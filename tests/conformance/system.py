@@ -36,9 +36,9 @@ OTHER = "other"
 HEAD = """{heading}
 
 Open vSwitch's `system-userspace-testsuite` (version {version}) on kernel {kernel}: real devices, stacks and
-programs, in network namespaces. Written by `{command}`. The tests are judged beside {whose}
-`ovs-vswitchd` on the same machine: what it does not pass there (most of that needs devices that this kernel does
-not have) says nothing about `heddled`.
+programs, in network namespaces. Written by `{command}`.
+The same tests run with {whose} `ovs-vswitchd` on the same machine. A test that it
+does not pass says nothing about `heddled`: most of these need devices that this kernel does not have.
 """
 
 

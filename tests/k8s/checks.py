@@ -171,9 +171,9 @@ def attachments(cluster):
 
 
 def second_network(cluster):
-    """net1 on another bridge, by a pod's annotation and the network attachment of deploy/kubernetes, word for word.
+    """net1 on another bridge, by a pod's annotation and deploy/kubernetes' unchanged network attachment.
 
-    On one node a range of addresses serves, too: another pod has one of these, and later checks look at its lease."""
+    A second attachment gives another pod an address of a range: later checks look at its lease."""
     attachments(cluster)
     cluster.kubectl("apply", "--validate=strict", "-f", f"{DEPLOY}/network-attachment.yaml")
     conf = json.loads(cluster.get("network-attachment-definition", "storage")["spec"]["config"])

@@ -29,7 +29,7 @@ def ask(api, path):
 def attached(api):
     """The configurations that the pod's annotation asks for: names, or objects with `name`, `mac` and `ips`.
 
-    A plug-in is told only what it declares that it can do, as with Multus."""
+    A plug-in gets only the settings that its `capabilities` declare, as with Multus."""
     extra = dict(pair.split("=", 1) for pair in os.environ.get("CNI_ARGS", "").split(";") if "=" in pair)
     space, pod = extra["K8S_POD_NAMESPACE"], extra["K8S_POD_NAME"]
     annotations = ask(api, f"/api/v1/namespaces/{space}/pods/{pod}")["metadata"].get("annotations", {})

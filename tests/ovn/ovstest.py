@@ -1,7 +1,7 @@
-"""OVN's test program `ovstest`: tests of its main suite make packets by it.
+"""OVN's test program `ovstest`, with which tests of the main suite make packets.
 
-It is built from the source of the suite, and wants a built Open vSwitch: that of Debian's package
-openvswitch-source. Both are built below target/, the first time in 5 minutes or more.
+It is built from the source of the suite, and needs a built Open vSwitch: that of Debian's package
+openvswitch-source. Both are built once, below target/. This takes 5 minutes or more.
 """
 
 import os
@@ -19,7 +19,7 @@ WANTED = "include Makefile\nwanted: $(BUILT_SOURCES)\n\t$(MAKE) $(FILES)\n"
 
 
 def make(directory, *files):
-    """Makes these files of a configured tree, after the sources that are generated."""
+    """Builds these files of a configured tree, after its generated sources."""
     with open(os.path.join(directory, "wanted.mk"), "w") as file:
         file.write(WANTED)
     words = ["make", f"-j{os.cpu_count() or 1}", "-f", "wanted.mk", "wanted", f"FILES={' '.join(files)}"]
@@ -30,7 +30,7 @@ def build(source, home):
     """The path of `ovstest` of OVN's source, built below `home` if it is not there yet."""
     program = os.path.join(home, PROGRAM)
     if not os.access(program, os.X_OK):
-        print("building ovstest and the Open vSwitch that it wants (5 minutes or more) ...", flush=True)
+        print("building ovstest and the Open vSwitch that it needs (5 minutes or more) ...", flush=True)
         os.makedirs(home, exist_ok=True)
         ovs = prepare(ROOT).directory
         make(ovs, *LIBRARIES)

@@ -127,7 +127,7 @@ def memory_kb(sw, name):
 
 @limit(200)
 def scenario_memory_after_a_flood(lab):
-    """What connections of a flood took goes back to the system; one that was there before, and a few of it, go on."""
+    """Memory of a flood's connections goes back to the system; older and remaining ones continue."""
     sw, talk, sock = victims(lab, ["priority=20,in_port=3,udp,actions=ct(commit,zone=6)"])
     talk.goes_on()
     many = 60_000
@@ -139,9 +139,9 @@ def scenario_memory_after_a_flood(lab):
             struct.pack_into("!HH", packet, 34, n % 25_000 + 1, n // 25_000 + 256)
             yield bytes(packet)
             if n % 256 == 0:
-                time.sleep(0.002)  # the switch's turn
+                time.sleep(0.002)  # lets the switch run
     for _ in range(20):
-        # What did not fit into the socket is sent again.
+        # Packets that did not fit into the socket are sent again.
         send(sock, flood(0))
         if int(sw.appctl("dpctl/ct-get-nconns")) >= many:
             break
@@ -155,7 +155,7 @@ def scenario_memory_after_a_flood(lab):
     gone = (many - left) * 192 // 1024
     wait_for("its memory to be given back", lambda: memory_kb(sw, "shared-kB") < full - gone * 3 // 4)
     talk.goes_on()
-    # A dump reads no free record, which would make a page of memory for it.
+    # A dump reads no free record: that would allocate a page for it.
     given = memory_kb(sw, "shared-kB")
     assert sw.appctl("dpctl/dump-conntrack", "zone=6").count("udp") > left - 100
     assert memory_kb(sw, "shared-kB") < given + 2000

@@ -53,7 +53,7 @@ def scenario_receive_and_captures(lab):
 
 
 def scenario_the_first_packet_of_a_connection_in_dumps(lab):
-    """A cached flow counts packets after the one that made it, and a rule counts that one: as Open vSwitch's dumps."""
+    """A cached flow does not count the packet that made it, a rule does, as in Open vSwitch."""
     sw = dummy_switch(lab)
     add(sw, "p1", 1)
     add(sw, "p2", 2)

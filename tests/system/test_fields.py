@@ -223,7 +223,7 @@ TCP = "in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64,tcp_src=1,tcp_dst
 TAGGED = "in_port=1,dl_vlan=5,dl_vlan_pcp=2,tcp,nw_src=10.0.0.1,nw_ttl=64"
 MPLS = "in_port=1,mpls,mpls_label=7,mpls_tc=1,mpls_bos=1,mpls_ttl=64"
 NSH = "in_port=1,dl_type=0x894f,nsh_mdtype=1,nsh_np=3,nsh_ttl=63,nsh_spi=1,nsh_si=2"
-# Packet, actions of the rule that it meets, and the datapath's.
+# Packet, actions of the rule that it matches, and the datapath's actions.
 ACTIONS = [
     (TCP, "output:2", "2"),
     (TCP, "output(port=2,max_len=64)", "trunc(64),2"),
@@ -272,7 +272,7 @@ ACTIONS = [
 
 
 def scenario_every_action_has_an_effect(lab):
-    """Each action that needs no other switch or packet to show is in the datapath's actions, and counts."""
+    """Each action that one traced packet can show has its effect in the datapath's actions."""
     sw = lab.switch("--enable-dummy=override", "--disable-system-route", netns=False)
     sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure")
     for n in (1, 2, 3):

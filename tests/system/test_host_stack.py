@@ -93,7 +93,7 @@ def scenario_rules_alone_decide(lab):
         wait_for("the filter to be there again", lambda: filters(lab, sw) == 1, 0.5)
         wait_for("a line in the log", lambda: sw.log().count(again) == n)
         assert hears(lab, sw, ns) == []
-        time.sleep(1)  # a program that removes it each time is not answered each time
+        time.sleep(1)  # upon a notice the switch puts a filter back at most once a second
     sw.vsctl("del-port", "q0")
     assert filters(lab, sw) == 0
     lab.net.ip(sw.netns, "addr", "add", "10.90.0.3/24", "dev", "q0")
@@ -139,7 +139,7 @@ def scenario_while_the_switch_is_down(lab, *config):
 
 
 def scenario_a_filter_of_a_lost_run_directory(lab):
-    """The log names the device and the command that gives it back; a device that is a port again is taken over."""
+    """The log names the device and the command that gives it back; a port's device is taken over."""
     sw, ns, _ = port_of_a_pod(lab)
     forbid(sw)
     lab.net.ip(sw.netns, "addr", "del", f"{HOST}/24", "dev", "brq")
@@ -160,7 +160,7 @@ def scenario_a_filter_of_a_lost_run_directory(lab):
     assert hears(lab, sw, ns) == []
     lab.net.run(sw.netns, *command.split())
     lab.net.ping(ns, HOST)
-    # A port: taken over, without a word, and given back with the port.
+    # A port's device is taken over without a log line, and given back when the port is removed.
     sw.vsctl("add-port", "brq", "q0")
     forbid(sw)
     log = lose(remove_port=False)

@@ -73,7 +73,7 @@ def scenario_controllers_that_flap(lab):
             message(V15, 33, 1, struct.pack("!IHH", 1, 0, 3)) + message(V15, 34, 2, struct.pack("!IxxH", 1, 3) + flow_mod) + message(V15, 34, 2, b"\0" * 8)[:12]]
     for n in range(500):
         sock = socket.socket(socket.AF_UNIX)
-        # Waits for a place in the queue of the listener: a socket with a time limit is refused where it is full.
+        # Connects without a time limit: with one, a connection is refused while the listener's queue is full.
         sock.connect(f"{sw.dir}/br0.mgmt")
         sock.settimeout(60)
         sock.sendall(message(V15, 0, 0) + ends[n % len(ends)])

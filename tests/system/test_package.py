@@ -124,21 +124,21 @@ inside dpkg -P heddle-switch heddle-tools
 inside test ! -e /etc/default/heddled
 echo ALL WELL
 """
-        # Without the host's network: a removal looks for filters at devices.
+        # In a network namespace of its own: a removal looks for filters at all devices.
         out = run("unshare", "-m", "-n", "bash", "-c", script, check=False)
         lab.trace.note(out)
         assert out.rstrip().endswith("ALL WELL"), out[-3000:]
 
 
 def scenario_removal_gives_devices_back(lab):
-    """A killed switch leaves a filter that keeps packets from the kernel's datapath: a removed package does not."""
+    """Removal of the package removes filters that a killed switch has left."""
     sw = lab.switch()
     lab.bridge(sw)
     red = lab.veth_pod(sw, "red", "10.90.0.2/24")
     inside = lambda *words, **kw: lab.net.run(sw.netns, *words, **kw)
     shown = lambda: inside("tc", "filter", "show", "dev", "vred", "ingress")
     wait_for("the port's filter", lambda: "pref 18501" in shown())
-    # Another program's filter, and a table of nftables as the switch makes it where the kernel has no classifiers.
+    # Another program's filter, and an nftables table as the switch makes it if the kernel has no classifiers.
     inside("tc", "filter", "add", "dev", "vred", "ingress", "pref", "7", "protocol", "all", "bpf", "bytecode", "1,6 0 0 0")
     by_nft = shutil.which("nft") and not inside("nft", "add", "table", "netdev", "heddle_00000000000000ab", check=False)
     if by_nft:
@@ -156,7 +156,7 @@ def scenario_removal_gives_devices_back(lab):
         inside(*script, "remove")
     assert "pref 18501" not in shown() and "pref 7 " in shown(), shown()
     assert not by_nft or inside("nft", "list", "tables").split() == ["table", "netdev", "mine"]
-    # The pod has noted before that there is no neighbour.
+    # The pod still has the neighbour entry that failed before.
     wait_for("the host to answer", lambda: " 0% packet loss" in lab.net.run(red, *ping, check=False))
 
 

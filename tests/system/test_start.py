@@ -83,7 +83,7 @@ def scenario_ovs_ctl_locks_what_is_used(lab):
         locked = sum(int(line.split()[1]) for line in file if line.startswith("Locked:"))
     assert 1000 < locked < 100_000, f"{locked} kB are locked"
     assert 1000 < status_kb(sw.pid, "VmLck") < 100_000, f"{status_kb(sw.pid, 'VmLck')} kB of address space are locked"
-    # What comes into use is locked soon: the records of a connection are in a table of gigabytes.
+    # Memory that comes into use is locked soon: records of connections are in a table of gigabytes.
     sw.vsctl("add-port", "br0", "q0", "--", "set", "interface", "q0", "type=internal")
     sw.ofctl("add-flow", "br0", "ip,actions=ct(commit)")
     lab.net.ip(sw.netns, "link", "set", "q0", "up")
@@ -112,11 +112,11 @@ def connections_kb(pid, key):
 
 
 def scenario_a_limit_of_locked_memory(lab):
-    """Where locking would make the switch fail later, it does not lock, says so, and works."""
+    """If the limit would make the switch fail later, it locks nothing, logs an error and works."""
     sw = lab.switch(start=False)
     sw.start_ovsdb()
     sw.vsctl("--no-wait", "add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev")
-    # Without the right to raise it, a lower limit serves as well.
+    # If the test may not raise the limit, a lower one serves as well.
     hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
     limit = 64 << 20 if hard == resource.RLIM_INFINITY else min(hard, 64 << 20)
     sw.before = ["prlimit", f"--memlock={limit}", "setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock"]

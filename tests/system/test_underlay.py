@@ -346,7 +346,7 @@ def scenario_an_announcement_to_all_nodes_moves_a_neighbour(lab):
 
 
 def scenario_a_vlan_moves_no_neighbour(lab):
-    """ARP packets of a VLAN say nothing about neighbours outside of it; one without a tag does."""
+    """ARP packets of a VLAN move no neighbour outside of it; an ARP packet without a tag does."""
     sw = lab.switch()
     lab.bridge(sw)
     lab.net.address(sw.netns, "br0", "10.9.0.1/24")

@@ -169,7 +169,7 @@ impl Conntrack {
         let used = self.slots.used();
         let to = at.saturating_add(budget).min(used);
         for number in at..to {
-            // Reading a free record could make a page of memory for it.
+            // Reading a free record could allocate a page for it.
             if self.slots.may_be_used(number)
                 && let Some(r) = self.slots.get(number)
                 && r.is_alive(now_ms)

@@ -35,17 +35,17 @@ impl FreeList {
         let most = u32::try_from(self.next.len()).unwrap_or(u32::MAX);
         self.fresh.load(Relaxed).min(most)
     }
-    /// A free place.
+    /// Takes a free place.
     pub(crate) fn take(&self) -> Option<u32> {
         self.take_used().or_else(|| self.take_fresh())
     }
-    /// A free place that was in use before.
+    /// Takes a free place that was in use before.
     #[allow(clippy::cast_possible_truncation)] // halves
     pub(crate) fn take_used(&self) -> Option<u32> {
         let mut head = self.head.load(Acquire);
         loop {
             let top = (head as u32).checked_sub(1)?;
-            // It may have been taken meanwhile, and this be anything: then the count has changed.
+            // Another thread may have taken `top`: then `under` is stale, and the count has changed.
             let under = self.next.get(top as usize)?.load(Relaxed);
             match self
                 .head

@@ -275,13 +275,13 @@ impl Record {
         let _ = self.w[0].compare_exchange(word, word, Relaxed, Relaxed);
     }
 
-    /// All of it.
+    /// All words of the record, as shared numbers.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         &self.w
     }
 
-    /// Fills a free record, which nobody sees before [`Record::publish`]. Gives its new generation, which is
-    /// above `past`.
+    /// Fills a free record; no other thread sees it before [`Record::publish`]. Returns its new generation,
+    /// which is above `past`.
     #[allow(clippy::cast_possible_truncation)] // the low half
     pub(crate) fn fill(&self, n: &New, past: u32) -> u32 {
         let generation = (self.get(0) as u32).max(past).wrapping_add(1);

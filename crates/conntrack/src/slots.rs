@@ -13,21 +13,21 @@
 //! One that lives longer is not written: the sweeper looks, and moves it on. So it may be too early, not too
 //! late.
 //!
-//! **Give back.** When many connections have gone, whole pages of free records go back to the system
-//! ([`Slots::give_back`]). A record without memory has lost its generation, so from then on all new
-//! connections have a higher one than any before ([`Slots::fill`]).
+//! **Give back.** After many connections have ended, [`Slots::give_back`] returns whole pages of free records
+//! to the system. These records lose their generations. So every later connection gets a generation above all
+//! earlier ones ([`Slots::fill`]).
 //!
 //! **Memory.** Records are in a file without a name, which another process can map ([`Slots::file`]). They
 //! have no pointers, and what is beside them can be made anew from all of them: the index, the column, the
 //! numbers that are free.
 
-mod giving;
+mod give_back;
 
 use crate::events::Event;
 use crate::free_list::FreeList;
 use crate::index::MAX_RECORDS;
 use crate::record::{New, Record};
-use giving::{Giving, Numbers};
+use give_back::{GiveBack, Numbers};
 use heddle_sync::{CachePadded, ReadGuard};
 use heddle_sys::Zeroed;
 use std::collections::VecDeque;
@@ -46,12 +46,14 @@ const BATCH: u32 = 64;
 const TOGETHER: usize = 16;
 /// In the column: at once. Times are behind.
 const NOW: u32 = 1;
-/// Free records that are left to workers while others are given back, where there are no unused ones.
-const KEPT: u32 = 1 << 16;
-/// Numbers that a piece of giving back takes or frees; of pages, numbers that it looks at, and system calls.
-const STEP: u32 = 4096;
-const LOOKED_AT: u32 = 1 << 16;
-const RUNS: usize = 64;
+/// Free records that a give-back leaves to workers, if fewer records than this were never used.
+const MIN_FREE_RECORDS: u32 = 1 << 16;
+/// Numbers that one call of [`Slots::give_back`] takes from the free list, or puts back into it.
+const MAX_STEP_RECORDS: u32 = 4096;
+/// Numbers that one call searches for pages to give back.
+const MAX_STEP_SEARCHED: u32 = 1 << 16;
+/// Runs of consecutive numbers whose pages one call gives back, with two system calls each.
+const MAX_STEP_RUNS: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Slots {
@@ -68,7 +70,8 @@ pub(crate) struct Slots {
     newest: CachePadded<AtomicU32>,
     /// New connections have higher generations than this.
     past: AtomicU32,
-    giving: Mutex<Giving>,
+    /// Progress of the give-back.
+    stage: Mutex<GiveBack>,
 }
 
 /// What the column says of a record that expires then.
@@ -99,7 +102,7 @@ impl Slots {
             aside: Mutex::default(),
             newest: CachePadded::new(AtomicU32::new(0)),
             past: AtomicU32::new(0),
-            giving: Mutex::default(),
+            stage: Mutex::default(),
         })
     }
     pub(crate) fn capacity(&self) -> usize {
@@ -181,15 +184,16 @@ impl Slots {
         }
         None
     }
-    /// Whether a connection may have this record: else there is nothing to read.
+    /// Whether a connection may have this record. Others are not read: that could allocate a page.
     pub(crate) fn may_be_used(&self, number: u32) -> bool {
         self.due
             .get(number as usize)
             .is_some_and(|d| d.load(Acquire) != 0)
     }
-    /// Fills a free record; gives its new generation.
+    /// Fills a free record; returns its new generation.
     pub(crate) fn fill(&self, record: &Record, new: &New) -> u32 {
-        // Acquire pairs with the Release in `give_back`: who has a record without memory sees this.
+        // Acquire pairs with the Release in `give_back`: a thread that fills a record which lost its memory
+        // sees the new value.
         let generation = record.fill(new, self.past.load(Acquire));
         if generation > self.newest.load(Relaxed) {
             self.newest.fetch_max(generation, Relaxed);
@@ -229,59 +233,63 @@ impl Slots {
         self.free.give(number);
         self.uncount(1);
     }
-    /// Has memory of free records given back, if that is not under way.
+    /// Starts a give-back of free records' memory, unless one is in progress.
     pub(crate) fn begin_giving_back(&self) {
-        let mut giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*giving, Giving::Idle) {
-            *giving = Giving::Taking(Numbers::default());
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*stage, GiveBack::Idle) {
+            *stage = GiveBack::Taking(Numbers::default());
         }
     }
-    /// Does the next piece of that. `true`: there is more to do.
+    /// Does the next step of the give-back. `true`: there is more to do.
     pub(crate) fn give_back(&self) -> bool {
-        let mut giving = self.giving.lock().unwrap_or_else(PoisonError::into_inner);
-        *giving = match std::mem::take(&mut *giving) {
-            Giving::Idle => return false,
-            Giving::Taking(mut free) => {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        *stage = match std::mem::take(&mut *stage) {
+            GiveBack::Idle => return false,
+            GiveBack::Taking(mut free) => {
                 let unused = u32::try_from(self.capacity()).unwrap_or(u32::MAX) - self.used();
-                let keep = if unused < KEPT { KEPT } else { 0 };
+                let keep = match unused < MIN_FREE_RECORDS {
+                    true => MIN_FREE_RECORDS,
+                    false => 0,
+                };
                 let left = self.used().saturating_sub(self.count() + free.len + keep);
                 let before = free.len;
-                let some = (0..left.min(STEP)).map_while(|_| self.free.take_used());
+                let some = (0..left.min(MAX_STEP_RECORDS)).map_while(|_| self.free.take_used());
                 some.for_each(|n| free.add(n));
-                if free.len - before < STEP {
-                    // Release pairs with the Acquire in `fill`. Their makers' generations are in `newest`:
-                    // whoever freed a record had seen it.
+                if free.len - before < MAX_STEP_RECORDS {
+                    // Release pairs with the Acquire in `fill`. `newest` covers the generations of these
+                    // records: a thread that freed one had seen its generation.
                     self.past.store(self.newest.load(Relaxed), Release);
-                    Giving::Pages(free, 0)
+                    GiveBack::Pages(free, 0)
                 } else {
-                    Giving::Taking(free)
+                    GiveBack::Taking(free)
                 }
             }
-            Giving::Pages(free, mut at) => {
-                let to = at.saturating_add(LOOKED_AT);
-                for _ in 0..RUNS {
+            GiveBack::Pages(free, mut at) => {
+                let to = at.saturating_add(MAX_STEP_SEARCHED);
+                for _ in 0..MAX_STEP_RUNS {
                     let run = free.run(at, to);
                     at = run.end;
                     let run = run.start as usize..run.end as usize;
-                    // What the kernel refuses to take stays.
+                    // If the kernel refuses, the pages stay allocated.
                     let _ = self.records.give_back(run.clone(), Record::words);
                     let _ = self.due.give_back(run, std::slice::from_ref);
                 }
                 if at < free.end() {
-                    Giving::Pages(free, at)
+                    GiveBack::Pages(free, at)
                 } else {
-                    Giving::Freeing(free)
+                    GiveBack::Freeing(free)
                 }
             }
-            Giving::Freeing(mut free) => {
-                // The lowest are used again first, so that the others stay without memory.
-                for _ in 0..STEP {
+            GiveBack::Freeing(mut free) => {
+                // The highest first: the free list is a stack, so the lowest are used again first, and the
+                // others stay without memory.
+                for _ in 0..MAX_STEP_RECORDS {
                     match free.pop() {
                         Some(n) => self.free.give(n),
                         None => return false,
                     }
                 }
-                Giving::Freeing(free)
+                GiveBack::Freeing(free)
             }
         };
         true

@@ -108,11 +108,12 @@ impl Conntrack {
             }
         }
     }
-    /// Has memory of connections that are over given back to the system, by [`Conntrack::give_back`].
+    /// Starts to give memory of ended connections back to the system, step by step:
+    /// [`Conntrack::give_back`].
     pub fn begin_giving_back(&self) {
         self.slots.begin_giving_back();
     }
-    /// Does a piece of that, some tens of microseconds of work and of system calls. `true`: there is more.
+    /// Does one step, some tens of microseconds of work and system calls. `true`: there is more to do.
     pub fn give_back(&self) -> bool {
         self.slots.give_back()
     }

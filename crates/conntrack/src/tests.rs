@@ -537,8 +537,8 @@ fn records_are_in_a_file() {
     assert_eq!(words.load(5), 0, "no longer in use");
 }
 
-/// After a flood whole pages of records go back to the system; connections in between stay what they were,
-/// and nothing that was kept of an old connection is taken for a new one.
+/// After a flood, whole pages of records go back to the system. Connections between them are unchanged, and a
+/// new connection is never taken for an old one.
 #[test]
 fn memory_of_records_is_given_back() {
     const MANY: u32 = 200_000;
@@ -553,7 +553,7 @@ fn memory_of_records_is_given_back() {
     for n in 0..MANY {
         made(n, 0);
     }
-    // One in 5,000 lives on.
+    // Every 5,000th connection is refreshed.
     for n in (0..MANY).step_by(5000) {
         made(n, 50_000);
     }
@@ -577,7 +577,7 @@ fn memory_of_records_is_given_back() {
     }
     assert!(pieces > 2 * MANY / 4096, "it is no long piece of work");
     let given = before - resident();
-    // Tests of other threads may use memory of this kind, little of it.
+    // Tests in other threads may use a little memory of this kind.
     assert!(
         given > u64::from(MANY) * 192 / 1024 * 3 / 4,
         "{given} of {before} kB"
@@ -592,7 +592,7 @@ fn memory_of_records_is_given_back() {
             EST | RPL | TRK
         );
     }
-    // New ones have what was free, the lowest first, and none has the number and generation of an old one.
+    // New connections use free records, the lowest first. Their generations differ from those before.
     for n in 1..5000 {
         assert_eq!(made(n, 61_000).state, NEW | TRK);
     }

@@ -121,8 +121,8 @@ pub struct Rule {
     pub modified_ms: AtomicU64,
     /// Version of the tables that first had it, whatever was modified since.
     pub born: u64,
-    /// Number of the rule in the order in which rules were added, whatever was modified since. Wraps: only
-    /// rules of one millisecond are told apart by it.
+    /// Orders rules that were added within the same millisecond; a modification keeps it. It may wrap, as it
+    /// orders no others.
     pub serial: u32,
     /// The switch's own rule: not shown to controllers, not theirs to change.
     pub hidden: bool,

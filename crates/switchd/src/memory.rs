@@ -97,7 +97,7 @@ pub async fn watch(reporters: Reporters) {
     }
 }
 
-/// Locks memory as it comes into use, for ever; run it as a task of its own where memory is locked.
+/// Locks memory that came into use, once a second. Never returns: a task of its own under `--mlockall`.
 pub async fn keep_locked() {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;

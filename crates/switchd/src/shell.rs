@@ -113,8 +113,8 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
     {
         log::error!(
             target: "vswitchd",
-            "mlockall failed: {} (the limit of locked memory, RLIMIT_MEMLOCK, must be unlimited, or the capability \
-             CAP_IPC_LOCK given)",
+            "mlockall failed: {}; no memory is locked: grant CAP_IPC_LOCK, or set the limit of locked memory \
+             (RLIMIT_MEMLOCK) to unlimited",
             vlog::errno_text(&error)
         );
     }

@@ -81,16 +81,16 @@ pub struct VlanDevice {
     pub vlan: Vlan,
 }
 
-/// A device that a switch holds.
+/// A device that has a filter of [`Ingress::hold`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldDevice {
     /// Interface index.
     pub ifindex: u32,
-    /// The filter is this owner's.
+    /// Whether the filter belongs to the owner that asked.
     pub ours: bool,
 }
 
-/// Index of the device that a notice is about, if it says that the filter of [`Ingress::hold`] is removed.
+/// Index of the device whose filter ([`Ingress::hold`]) was removed, if `notice` reports that.
 pub(crate) fn released(notice: &RouteNetlinkMessage) -> Option<u32> {
     let (m, ours) = match notice {
         DelTrafficFilter(m) => {
@@ -327,7 +327,7 @@ impl Ingress {
         self.remove(ifindex, PASS_PRIORITY)
     }
 
-    /// The devices that are held, by any owner.
+    /// The devices that have a filter of [`Ingress::hold`], of any owner.
     ///
     /// # Errors
     /// The kernel's error.

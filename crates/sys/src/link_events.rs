@@ -21,7 +21,7 @@ pub enum LinkEvent {
     Changed(LinkInfo),
     /// A device is gone from this namespace.
     Gone(LinkInfo),
-    /// The filter at a device's ingress ([`crate::Ingress::hold`]) is removed.
+    /// The filter at a device's ingress ([`crate::Ingress::hold`]) was removed.
     Released {
         /// Interface index.
         ifindex: u32,

@@ -1,17 +1,18 @@
 //! Memory that stays in RAM (`--mlockall`): every page that is used, and no more address space than needed.
 //!
 //! **Problem.** `mlockall(2)` locks mappings. Tables for millions of connections and the heaps of the
-//! allocator's threads are gigabytes of address space of which megabytes are used. With `MCL_ONFAULT` only
-//! used pages are held, but the kernel counts all of it (`VmLck`), for operators and against
-//! `RLIMIT_MEMLOCK`.
+//! allocator's threads are gigabytes of address space, of which megabytes are used. With `MCL_ONFAULT` only
+//! used pages stay in RAM. But the kernel counts the whole address space: in `VmLck`, which operators read,
+//! and against `RLIMIT_MEMLOCK`.
 //!
-//! **How.** Everything is locked on fault, now and in future ([`lock`]). Big tables ([`crate::Zeroed`]) and
-//! parts that no one may touch yet are unlocked. [`follow`], called about once a second, locks what came into
-//! use since: of a table the next [`WINDOW`] when a page of it is there, since tables fill from their
-//! beginning; of other mappings what is writable. So a page is locked a second after its first use at the
-//! latest.
+//! **How.** [`lock`] locks everything on fault, now and in future. Big tables ([`crate::Zeroed`]) and large
+//! mappings without access rights are unlocked. [`follow`], called about once a second, locks memory that
+//! came into use since. Tables fill from their beginning: if a page of a table's next [`WINDOW_BYTES`] is
+//! used, these are locked. Of other mappings the writable ones are locked. So a page is locked about a second
+//! after its first use.
 //!
-//! **A limit** that would make later mappings fail is found by a trial, and nothing is locked then.
+//! **Limit.** [`lock`] finds out by a trial whether a limit would make later mappings fail. If so, it locks
+//! nothing.
 
 #![allow(unsafe_code)] // mlock2, munlock and mincore, of ranges of this process
 
@@ -22,21 +23,24 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tables that are as large or larger are locked as they fill, bytes.
-pub(crate) const BIG: usize = 8 << 20;
-/// Piece of a table that is locked at a time, bytes.
-const WINDOW: usize = 4 << 20;
+/// Tables of at least this size are locked as they fill.
+pub(crate) const MIN_TABLE_BYTES: usize = 8 << 20;
+/// Size of the piece of a table that is locked at a time.
+const WINDOW_BYTES: usize = 4 << 20;
 const PAGE: usize = 4096;
-/// Address space that the trial asks for: more than any single mapping of a switch at work, bytes.
-const TRIAL: usize = 4 << 30;
+/// Size of the trial's mapping: more than any single mapping of a running switch.
+const TRIAL_BYTES: usize = 4 << 30;
 
+/// Whether [`lock`] has locked memory.
 static LOCKS: AtomicBool = AtomicBool::new(false);
-/// Big tables: by their first byte, how long they are and how much of them is locked, bytes.
+/// Big tables, by the address of their first byte.
 static TABLES: Mutex<BTreeMap<usize, Table>> = Mutex::new(BTreeMap::new());
 
 #[derive(Clone, Copy)]
 struct Table {
+    /// Bytes.
     len: usize,
+    /// Bytes from the beginning that are locked.
     locked: usize,
 }
 
@@ -44,19 +48,19 @@ fn tables() -> MutexGuard<'static, BTreeMap<usize, Table>> {
     TABLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks all memory of this process, as it is used. To be called before there are big tables.
+/// Locks all memory of this process, as it is used. Call this before there are big tables.
 ///
 /// # Errors
-/// What mlockall(2) says; `OutOfMemory` where the limit of locked memory (`RLIMIT_MEMLOCK`) would make later
-/// mappings fail. Nothing is locked then.
+/// The error of mlockall(2); `OutOfMemory` if the limit of locked memory (`RLIMIT_MEMLOCK`) would make later
+/// mappings fail. Then nothing is locked.
 pub fn lock() -> io::Result<()> {
     let on_fault = MlockAllFlags::ONFAULT;
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | on_fault)?;
     // SAFETY: a fresh mapping at an address of the kernel's choice, which is removed untouched.
     let trial = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let at = libc::mmap(std::ptr::null_mut(), TRIAL, libc::PROT_NONE, flags, -1, 0);
-        at != libc::MAP_FAILED && libc::munmap(at, TRIAL) == 0
+        let at = libc::mmap(std::ptr::null_mut(), TRIAL_BYTES, libc::PROT_NONE, flags, -1, 0);
+        at != libc::MAP_FAILED && libc::munmap(at, TRIAL_BYTES) == 0
     };
     if !trial {
         munlockall()?;
@@ -66,24 +70,24 @@ pub fn lock() -> io::Result<()> {
     Ok(())
 }
 
-/// A big table was mapped, of which no page is used yet.
+/// Registers a big table that was just mapped, none of whose pages is used yet.
 pub(crate) fn add(address: usize, len: usize) {
-    if len >= BIG && LOCKS.load(Relaxed) {
+    if len >= MIN_TABLE_BYTES && LOCKS.load(Relaxed) {
         tables().insert(address, Table { len, locked: 0 });
         unlock(address, len);
     }
 }
 
-/// A table is about to be unmapped.
+/// Forgets a table that is about to be unmapped.
 pub(crate) fn remove(address: usize, len: usize) {
-    if len >= BIG && LOCKS.load(Relaxed) {
+    if len >= MIN_TABLE_BYTES && LOCKS.load(Relaxed) {
         tables().remove(&address);
     }
 }
 
 fn lock_range(address: usize, len: usize) -> bool {
-    // Neither changes what is in the range, whoever uses it; a range that is gone is an error.
-    // SAFETY: as above.
+    // SAFETY: locking changes neither the contents nor the validity of a range. For a range that is no longer
+    // mapped, the kernel returns an error.
     cvt(unsafe { libc::mlock2(std::ptr::without_provenance(address), len, libc::MLOCK_ONFAULT) }).is_ok()
 }
 
@@ -101,7 +105,8 @@ fn is_used(address: usize, len: usize) -> bool {
     done.is_ok() && pages.iter().any(|page| page & 1 != 0)
 }
 
-/// Locks what came into use, if [`lock`] was called. It reads `/proc/self/maps`: for a thread that may wait.
+/// Locks memory that came into use, if [`lock`] has locked memory. Reads `/proc/self/maps`: the calling
+/// thread may wait.
 pub fn follow() {
     if !LOCKS.load(Relaxed) {
         return;
@@ -109,11 +114,11 @@ pub fn follow() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
         return;
     };
-    // Locked, so that no table is unmapped meanwhile: its place could be another mapping's.
+    // The lock is held so that no table is unmapped meanwhile: another mapping could take its addresses.
     let mut tables = tables();
     for (address, table) in tables.iter_mut() {
         while table.locked < table.len {
-            let piece = WINDOW.min(table.len - table.locked);
+            let piece = WINDOW_BYTES.min(table.len - table.locked);
             let at = address + table.locked;
             if !is_used(at, piece) || !lock_range(at, piece) {
                 break;
@@ -129,7 +134,7 @@ pub fn follow() {
         if of_a_table {
             continue;
         }
-        if none && end - start >= BIG {
+        if none && end - start >= MIN_TABLE_BYTES {
             unlock(start, end - start);
         } else if writable {
             lock_range(start, end - start);
@@ -138,7 +143,7 @@ pub fn follow() {
 }
 
 /// A line of `/proc/self/maps` of a mapping without a file: first address, end, whether it is writable,
-/// whether nothing may touch it.
+/// whether it has no access rights.
 fn mapping(line: &str) -> Option<(usize, usize, bool, bool)> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;

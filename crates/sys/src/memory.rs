@@ -78,16 +78,16 @@ pub fn usage() -> io::Result<Memory> {
     })
 }
 
-/// The limit of this process's control group, or of one above, in bytes (cgroups(7), both versions). `None`:
-/// there is none, or it cannot be read.
+/// The memory limit of this process, bytes: the lowest of its control group and those above (cgroups(7), both
+/// versions). `None`: there is no limit, or it cannot be read.
 pub fn limit() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     limit_of(&groups, Path::new("/sys/fs/cgroup"))
 }
 
-/// As [`limit`], for the text of `/proc/PID/cgroup` and a root of the mounts.
+/// [`limit`] for the text of `/proc/PID/cgroup` and the directory where control groups are mounted.
 fn limit_of(groups: &str, root: &Path) -> Option<u64> {
-    /// Version 1 says "no limit" by a number near 2⁶³.
+    /// Without a limit, version 1 shows a number near 2⁶³.
     const NO_LIMIT: u64 = 1 << 60;
     let mut least = u64::MAX;
     for line in groups.lines() {
@@ -103,7 +103,7 @@ fn limit_of(groups: &str, root: &Path) -> Option<u64> {
             }
             _ => continue,
         };
-        // In a container the mount may begin at its own group, so the root is looked at, too.
+        // In a container the mount may begin at the container's group, so the root is read, too.
         let below = Path::new(path.trim_start_matches('/'));
         for group in below.ancestors() {
             let text = std::fs::read_to_string(root.join(group).join(file)).unwrap_or_default();

@@ -72,7 +72,7 @@ impl Notices {
 /// A socket for requests in one network namespace.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    /// Locked for a request with its answer: threads share the socket.
+    /// Locked during a request and its reply, because threads share the socket.
     fd: Mutex<OwnedFd>,
 }
 
@@ -88,7 +88,8 @@ impl Requests {
         Ok(Self { fd: Mutex::new(fd) })
     }
     /// Sends a request with `flags` (`NLM_F_*`) and gives each message of the answer to `each`. A dump or an
-    /// acknowledgement has to be among the flags: they end the answer. `each` makes no request.
+    /// acknowledgement has to be among the flags: they end the answer. `each` must not
+    /// make a request: it would wait for itself.
     pub(crate) fn ask(
         &self,
         request: RouteNetlinkMessage,

@@ -176,11 +176,12 @@ impl<T> Zeroed<T> {
 
 impl<T> Zeroed<T> {
     /// Makes `values` zero and gives their memory back to the system, as far as it is whole pages. Returns
-    /// the number of bytes given back. Other threads may read and write meanwhile; what they write to these
-    /// values may be lost. `numbers` shows that a value is made of shared numbers only.
+    /// the number of bytes given back. Other threads may read and write meanwhile, but writes to these values
+    /// may be lost. `numbers` returns a value's shared numbers: if a value has other parts, nothing is given
+    /// back.
     ///
     /// # Errors
-    /// What fallocate(2) and madvise(2) say.
+    /// The error of fallocate(2) or madvise(2).
     pub fn give_back<A: Atomic>(
         &self,
         values: Range<usize>,
@@ -202,7 +203,7 @@ impl<T> Zeroed<T> {
             fallocate(file, hole, start as u64, (end - start) as u64)?;
             return Ok(end - start);
         }
-        // Linux 5.18; a locked range refuses the older advice.
+        // Since Linux 5.18. The older MADV_DONTNEED fails for a locked range.
         const MADV_DONTNEED_LOCKED: libc::c_int = 24;
         // SAFETY: `start` is below the table's bytes.
         let at = unsafe { self.ptr.cast::<u8>().add(start) };

@@ -125,7 +125,8 @@ fn no_omission_is_coordinated() {
     let latency = client.stop().latency.unwrap();
     server.join().unwrap();
     let slow = latency.len() - latency.count_between(0, 50_000_000);
-    // Of 200 that were due, those of the first 150 ms wait 50 ms and more. On a busy machine others do, too.
+    // 200 requests were due in the pause. Those of its first 150 ms wait 50 ms or more. On a busy machine
+    // others do, too.
     assert!(slow >= 100, "{slow} of {}", latency.len());
 }
 

@@ -17,8 +17,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Number of the next rule that is added ([`Rule::serial`]). Rules of a bridge are added under its lock,
-/// which orders them; hence `Relaxed`.
+/// Serial number of the next rule that is added ([`Rule::serial`]). Relaxed: rules of a bridge are added
+/// under its lock, which orders them.
 static NEXT_SERIAL: AtomicU32 = AtomicU32::new(1);
 
 /// Masks that are remembered.

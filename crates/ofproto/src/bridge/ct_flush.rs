@@ -29,7 +29,7 @@ pub(super) fn of_zone(zone: u16) -> CtFlush {
 /// Ends the connections that are meant. `false`: that is the one of a whole tuple, and there is none; which
 /// is logged, as in Open vSwitch.
 pub fn flush(tracker: &Conntrack, now_ms: u64, wanted: &CtFlush) -> bool {
-    log::debug!(target: "ct_dpif", "netdev@ovs-netdev: ct_flush: {}", Told(wanted));
+    log::debug!(target: "ct_dpif", "netdev@ovs-netdev: ct_flush: {}", FlushText(wanted));
     let Some(tuple) = whole(wanted) else {
         tracker.flush_all(now_ms, &filter_of(wanted));
         return true;
@@ -44,10 +44,10 @@ pub fn flush(tracker: &Conntrack, now_ms: u64, wanted: &CtFlush) -> bool {
     found
 }
 
-/// What is to be forgotten, in the words of Open vSwitch's log.
-struct Told<'a>(&'a CtFlush);
+/// The connections that a flush selects, in the words of Open vSwitch's log.
+struct FlushText<'a>(&'a CtFlush);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for FlushText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let CtFlush {
             ip_proto,
@@ -82,7 +82,7 @@ impl fmt::Display for Told<'_> {
     }
 }
 
-/// A value with its mask, unless that has all bits.
+/// A value, followed by its mask unless that has all bits of `all`.
 fn masked(value: u128, mask: u128, all: u128) -> String {
     let number = |n: u128| match n {
         0 => "0".to_owned(),
@@ -235,13 +235,16 @@ mod tests {
             mark: Some((0, 5)),
             ..CtFlush::default()
         };
-        assert_eq!(Told(&wanted).to_string(), "zone=0 mark=0/0x5");
+        assert_eq!(FlushText(&wanted).to_string(), "zone=0 mark=0/0x5");
         (wanted.zone, wanted.mark) = (Some(5), Some((25, u32::MAX)));
         wanted.label = Some((0x1e, 0x19));
-        assert_eq!(Told(&wanted).to_string(), "zone=5 mark=0x19 labels=0x1e/0x19");
+        assert_eq!(
+            FlushText(&wanted).to_string(),
+            "zone=5 mark=0x19 labels=0x1e/0x19"
+        );
         wanted.ip_proto = 17;
         assert!(
-            Told(&wanted)
+            FlushText(&wanted)
                 .to_string()
                 .starts_with("zone=5 mark=0x19 labels=0x1e/0x19 'ct_nw_src=::,")
         );

@@ -46,7 +46,7 @@ impl Select {
         }
     }
 
-    /// The rules at `version`, table by table, higher priorities first, then in the order in which they came,
+    /// The rules at `version`, table by table, higher priorities first, then in the order of their addition,
     /// hidden ones left out.
     pub(super) fn run(&self, bridge: &Bridge, version: u64) -> Vec<Linked> {
         let mut found = Vec::new();

@@ -212,7 +212,7 @@ fn modification_that_finds_nothing_adds_before_1_2_only() {
     assert_eq!(flows(&l.bridge).len(), 1);
 }
 
-/// Flows of one moment, each in a subtable of its own.
+/// Flows that were added within one millisecond, each in a subtable of its own.
 #[test]
 fn flows_are_dumped_in_the_order_in_which_they_came() {
     let l = lab(secure());
@@ -224,11 +224,11 @@ fn flows_are_dumped_in_the_order_in_which_they_came() {
     let dumped = |l: &Lab| flows(&l.bridge).into_iter().map(|f| f.match_).collect::<Vec<_>>();
     let wanted: Vec<Match> = networks.into_iter().map(|len| nw_dst(0x0a00_0000, len)).collect();
     assert_eq!(dumped(&l), wanted);
-    // A flow that does another thing from now on stays where it was.
+    // A modified flow keeps its position.
     let change = flow_mod(FlowModCommand::ModifyStrict, nw_dst(0x0a00_0000, 31), 7, 1);
     l.bridge.flow_mod(Version::V10, &change).expect("modified");
     assert_eq!(dumped(&l), wanted);
-    // So do flows of one bundle, whose version is the same.
+    // Flows of one bundle, which have the same version, are in that order, too.
     let l = lab(secure());
     let adds = networks.map(|len| flow_mod(FlowModCommand::Add, nw_dst(0x0a00_0000, len), 7, len));
     commit(&l, &adds, true).expect("committed");

@@ -46,7 +46,7 @@ impl Ctx<'_> {
                 self.credit(&b.stats);
                 self.credit(&group.stats);
             }
-            // Chosen when the packet comes back with its hash.
+            // The bucket is chosen when the packet comes back with its hash.
             None if self.freezing => {}
             None => self.detail("no live bucket"),
         }

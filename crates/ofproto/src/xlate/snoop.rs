@@ -109,8 +109,8 @@ impl Ctx<'_> {
         self.depend(slot);
     }
 
-    /// Whether the packet has a VLAN's tag. The host gives it to the VLAN's device, whose addresses are of
-    /// another network: the same address may be another neighbour's there.
+    /// Whether the packet belongs to a VLAN (a tag with VLAN 0 carries only a priority). The host gives it to
+    /// the VLAN's device: in that network the same address may belong to another neighbour.
     fn is_in_a_vlan(&mut self) -> bool {
         self.out.mask.0.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
         let tag = self.flow.vlans[0];

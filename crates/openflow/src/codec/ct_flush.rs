@@ -46,7 +46,7 @@ pub fn decode_ct_flush(ip_proto: u8, properties: &[u8]) -> Result<CtFlush, Error
             _ => {}
         }
     }
-    // A mask of no bits asks for nothing.
+    // A mask without bits restricts nothing.
     flush.mark = mark.with_default(0, u32::MAX).filter(|(_, mask)| *mask != 0);
     flush.label = label.with_default(0, u128::MAX).filter(|(_, mask)| *mask != 0);
     let addresses = [flush.orig.src, flush.orig.dst, flush.reply.src, flush.reply.dst];

@@ -32,7 +32,7 @@ pub(super) struct State {
     pub(super) up: bool,
     pub(super) ifindex: u32,
     pub(super) numa_id: u32,
-    /// Bytes of payload of each segment; 0: the device does not segment.
+    /// Payload bytes of a segment (`ol_tso_segsz`); 0: the device does not segment.
     pub(super) tso_bytes: u16,
     pub(super) ip4: Option<(Ipv4Addr, Ipv4Addr)>,
     pub(super) ip6: Option<(Ipv6Addr, u8)>,

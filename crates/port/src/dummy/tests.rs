@@ -404,7 +404,7 @@ fn a_port_that_segments_hands_in_gso_packets_and_takes_them_whole() {
     assert_eq!(sent.iter().map(Vec::len).collect::<Vec<_>>(), [54 + 1100]);
     assert!(tcp_sum_is_right(&sent[0]));
 
-    // One that does not: segments, each right.
+    // A port without the option sends segments, each with a correct checksum.
     let other = dir.path().join("other.pcap");
     let port = DummyPort::open("dummy", "q", &options(&[("tx_pcap", other.to_str().unwrap())])).unwrap();
     assert_eq!(send(&port, long).sent, 1);

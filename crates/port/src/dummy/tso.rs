@@ -1,7 +1,7 @@
-//! A device that segments TCP: with `options:ol_tso_segsz=N` a dummy port hands in what it receives as GSO
-//! packets of segments with N bytes of payload, and takes such packets whole.
+//! TCP segmentation of dummy ports (`options:ol_tso_segsz=N`): the port receives long TCP packets as GSO
+//! packets with N bytes of payload for each segment, and transmits GSO packets in one piece.
 
-#![deny(clippy::indexing_slicing)] // whatever a packet holds
+#![deny(clippy::indexing_slicing)] // packets may be malformed
 
 use crate::segment::{self, SegmentError};
 use heddle_packet::{Csum, Gso, GsoKind, Offload, Packet, Pool, Wraps};
@@ -10,11 +10,11 @@ use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::l4::Tcp;
 use heddle_wire::{split, split_mut};
 
-/// TCP's checksum is so many bytes behind the start of its header.
+/// Offset of the checksum in the TCP header, bytes.
 const TCP_CSUM_AT: u16 = 16;
 
-/// Makes a GSO packet of a frame whose payload is longer than `size` bytes, as far as it is plain TCP without
-/// VLAN tags. Writes the sum of the pseudo header into the frame then; other frames stay as they are.
+/// The offload of a received frame: GSO if the frame is TCP without VLAN tags, with more than `size` bytes of
+/// payload. Then the pseudo header's sum is written into the frame. Other frames are unchanged.
 pub(super) fn mark(frame: &mut [u8], size: u16) -> Offload {
     gso(frame, size).unwrap_or_default()
 }
@@ -56,8 +56,8 @@ fn gso(frame: &mut [u8], size: u16) -> Option<Offload> {
     })
 }
 
-/// The frame of a GSO packet as a device sends it that segments behind the place where tests look: in one
-/// piece, with one checksum. `None`: tunnels are around it, and such a device does not know them.
+/// The frame of a GSO packet in one piece, with one checksum: tests look at frames before the device would
+/// segment them. `None`: the packet is no GSO packet, or is in a tunnel, which such a device cannot segment.
 pub(super) fn whole(pool: &mut Pool, packet: &Packet) -> Option<Result<Vec<u8>, SegmentError>> {
     packet.offload.gso.filter(|gso| gso.wraps.is_empty())?;
     let frame = packet.to_vec();

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// VLAN ids.
 const VIDS: usize = 4096;
-/// Shortest time between two notices upon which a device's filter is put back.
+/// A device's filter is not put back again upon a notice of the kernel before this time has passed.
 const PUT_BACK_PAUSE: Duration = Duration::from_secs(1);
 /// Calls of [`IngressFilters::look`] for a device from one check of its filter to the next.
 const LOOK_EVERY: u32 = 8;
@@ -175,9 +175,9 @@ impl IngressFilters {
         }
     }
 
-    /// Puts the filter of device `ifindex` back, if it is held and its filter was removed. One that was put
-    /// back within [`PUT_BACK_PAUSE`] has to wait for [`IngressFilters::look`]: another program may remove it
-    /// each time.
+    /// Puts the filter of device `ifindex` back, if this switch holds the device and the filter was removed.
+    /// If the filter was put back less than [`PUT_BACK_PAUSE`] ago, [`IngressFilters::look`] does it later:
+    /// another program may remove the filter each time.
     pub fn put_back(&self, ifindex: u32) {
         let mut all = self.held.lock();
         let Some((name, held)) = all.iter_mut().find(|(_, held)| held.ifindex == ifindex) else {
@@ -217,8 +217,8 @@ impl IngressFilters {
         *self.vlans.lock() = new;
     }
 
-    /// Logs the devices that are held in the name of another owner: if no such switch runs, only a command
-    /// gives them back. A device that becomes a port is taken over ([`Ingress::hold`]).
+    /// Logs the devices whose filter has another owner. If that owner no longer runs, an operator has to
+    /// remove the filter. If the device becomes a port, the filter is taken over ([`Ingress::hold`]).
     pub fn warn_of_others(&self) {
         let (Ok(ingress), Ok(links)) = (self.ingress(), LinkCtl::new()) else {
             return;
@@ -234,9 +234,9 @@ impl IngressFilters {
             };
             log::warn!(
                 target: "netdev_linux", per_min = 60, burst = 60;
-                "{name}: the host's stack receives nothing from this device, by a filter of a switch with \
-                 another run directory, or one that was lost; if no such switch runs, remove it with: \
-                 {}", Ingress::removal(&name)
+                "{name}: the host's stack receives nothing from this device, because of a filter of a switch \
+                 whose run directory is another one or was lost; if no such switch runs, remove the filter \
+                 with: {}", Ingress::removal(&name)
             );
         }
     }

@@ -173,7 +173,7 @@ pub(super) fn settings(item: &Item) -> String {
     }
 }
 
-/// The settings by the names that Open vSwitch has for them since 3.3: the number of queues is said once.
+/// The settings under their names in Open vSwitch 3.3 and later, with each number of queues only once.
 pub(super) fn config(item: &Item) -> BTreeMap<String, String> {
     let mut all = item.settings.clone();
     for (key, name) in [

@@ -64,7 +64,7 @@ fn show(switch: &Switch) -> String {
     out
 }
 
-/// The same as [`show`], as an object: numbers as text, as in Open vSwitch.
+/// [`show`] as a JSON object. Numbers are strings, as in Open vSwitch.
 fn show_json(switch: &Switch) -> Value {
     let totals = switch.datapath.totals();
     let hits = totals.packets.saturating_sub(totals.misses);

@@ -44,7 +44,7 @@ fn port_name(no: OfPort) -> String {
     reserved_port_name(port_text(no)).map_or_else(|| no.0.to_string(), str::to_owned)
 }
 
-/// The bridges that `fdb/show` is about: those that are named, or all.
+/// The bridges that `fdb/show` lists: the named ones, or all.
 fn shown_bridges(switch: &Switch, args: &[&str]) -> Result<Vec<Arc<Bridge>>, String> {
     match args {
         [] => Ok(switch.ofproto.bridges()),

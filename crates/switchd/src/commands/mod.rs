@@ -101,7 +101,7 @@ impl Commands<'_> {
             });
     }
 
-    /// Gives a command that was added a form for clients that ask for JSON.
+    /// Adds the JSON handler of a command that was added before.
     fn add_json(&self, name: &str, handler: impl Fn(&Switch, &[&str]) -> JsonReply + Send + Sync + 'static) {
         let switch = self.switch.clone();
         self.registry.register_json(name, move |args| {

@@ -138,8 +138,8 @@ fn lookup(routes: &Routes, args: &[&str]) -> Reply {
 
 const STANDARD: [u32; 3] = [LOCAL, MAIN, DEFAULT];
 
-/// The numbers of tables that a lookup may come to, or that have routes by hand. A table of the kernel's that
-/// no rule names is none of the switch's.
+/// Numbers of the tables that a lookup may reach, and of those with routes by hand. The switch never uses a
+/// kernel's table that no rule names.
 fn known_tables(routes: &Routes) -> Vec<u32> {
     let rules = routes.rules();
     let named = |table: &u32| rules.iter().any(|r| !r.elsewhere && r.table() == Some(*table));
@@ -149,7 +149,7 @@ fn known_tables(routes: &Routes) -> Vec<u32> {
     tables
 }
 
-/// The tables that `ovs/route/show` is about.
+/// Numbers of the tables that `ovs/route/show` lists.
 fn shown_tables(routes: &Routes, args: &[&str]) -> Result<Vec<u32>, String> {
     match args.first() {
         None => Ok(STANDARD.to_vec()),
@@ -211,7 +211,7 @@ fn route_json(table: u32, entry: &Entry) -> Value {
     shown
 }
 
-/// A line for each way of each route.
+/// A line for each next hop of each route.
 fn list(routes: &Routes, table: u32, with_table: bool, out: &mut String) {
     for entry in routes.entries(table) {
         for hop in &entry.hops {

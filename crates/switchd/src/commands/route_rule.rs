@@ -1,4 +1,4 @@
-//! `ovs/route/rule/*`: which tables of routes are asked for packets from which addresses.
+//! `ovs/route/rule/*`: rules that choose the routing table by the source address.
 //!
 //! Rules of the system are shown and cannot be changed here.
 
@@ -32,7 +32,7 @@ pub(super) fn register(c: &Commands<'_>) {
     });
 }
 
-/// A rule, and the priority that was asked for.
+/// The rule that a command names, and its `prio`.
 #[derive(PartialEq, Debug)]
 struct Wanted(Rule, Option<u32>);
 
@@ -55,7 +55,7 @@ impl Wanted {
             .and_then(|arg| value(arg, "prio"));
         let prio = match prio {
             None => None,
-            // 0 is as good as none, as in Open vSwitch.
+            // 0 means no priority, as in Open vSwitch.
             Some(text) => Some(text.parse().map_err(|_| "Invalid 'prio' format")?).filter(|n| *n != 0),
         };
         let table = value(args.next().ok_or(TOO_FEW)?, "table").and_then(table_number);
@@ -67,7 +67,7 @@ impl Wanted {
         let rule = Rule {
             invert,
             user: true,
-            // A prefix of no bits is that of all addresses.
+            // A prefix of length 0 means all addresses.
             from: from.map(|(_, prefix)| prefix).filter(|p| p.len() > 0),
             ..Rule::any(v6, 0, table)
         };
@@ -91,7 +91,7 @@ fn add(routes: &Routes, args: &[&str]) -> Reply {
     Ok("OK".into())
 }
 
-/// Rules given by hand. Each change copies and sorts all of them.
+/// Maximum number of rules by hand: each change copies and sorts all rules.
 const MAX_RULES: usize = 32_768;
 
 fn del(routes: &Routes, args: &[&str]) -> Reply {

@@ -43,7 +43,7 @@ fn listen(sender: &watch::Sender<()>, released: impl Fn(u32)) -> io::Result<()> 
             }
         }
         if changed {
-            // It fails when nobody listens, which ends the loop.
+            // Sending fails when there is no receiver; then the loop ends.
             let _ = sender.send(());
         }
     }

@@ -21,7 +21,7 @@ use super::{Reconciler, mac};
 /// Names that the datapaths themselves have.
 const RESERVED: [&str; 3] = ["ovs-netdev", "ovs-dummy", "ovs-system"];
 
-/// Longest name of a device of the kernel, bytes (`IFNAMSIZ` without the byte that ends it).
+/// Maximum length of a kernel device's name, bytes (`IFNAMSIZ` without the final zero byte).
 const MAX_DEVICE_NAME_BYTES: usize = 15;
 
 /// Whether a name is too long for a device of this type.

@@ -276,7 +276,7 @@ impl Item {
 }
 
 impl Iface {
-    /// What commands show of it.
+    /// The interface as commands show it.
     pub(super) fn item(&self, bridge: &str) -> Item {
         let device = self.device();
         let made_as = device.map_or(self.kind, |(d, _)| d.port_type());
@@ -292,7 +292,7 @@ impl Iface {
         let dummy = device.and_then(|(d, _)| d.as_any().downcast_ref::<DummyPort>());
         if let Some(dummy) = dummy.filter(|d| d.is_pmd()) {
             let wanted = self.options.number("n_rxq", 1).max(1);
-            // Dummy devices have as many as they are told to have, however many workers there are.
+            // A dummy device has `n_txq` transmit queues, whatever the number of workers is.
             let n_txq = self.options.number("n_txq", 1).max(1);
             let queues = [
                 ("configured_rx_queues", dummy.n_rxq().to_string()),

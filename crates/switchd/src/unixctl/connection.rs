@@ -102,7 +102,7 @@ pub(super) fn parse(message: Value) -> Result<Request, String> {
     }
 }
 
-/// Runs a request. A text comes back as a JSON string.
+/// Runs a request; a text reply is a JSON string.
 async fn run(registry: &Registry, request: Request, format: &mut Format) -> JsonReply {
     coverage!("unixctl_received");
     let Request { method, params, id } = request;

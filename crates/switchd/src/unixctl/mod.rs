@@ -17,8 +17,9 @@
 //! connection has one command in progress at a time. A plain handler may block (it runs on a thread for
 //! that), an asynchronous one must not. A handler that panics costs its client an error reply, nothing else.
 //!
-//! A client that sends `set-options --format json` gets JSON from then on: what [`Registry::register_json`]
-//! was given for the command, otherwise an object with the text (`{"reply-format":"plain","reply":"..."}`).
+//! A client that sends `set-options --format json` gets JSON from then on. The reply comes from the command's
+//! JSON handler ([`Registry::register_json`]). Without one it is an object with the text:
+//! `{"reply-format":"plain","reply":"..."}`.
 
 mod connection;
 mod server;
@@ -37,10 +38,10 @@ use serde_json::{Value, json};
 
 pub use server::Server;
 
-/// What a command answers: text for the client's standard output, or for its standard error.
+/// Reply of a command: text for the client's standard output, or for its standard error.
 pub type Reply = Result<String, String>;
 
-/// What a command answers a client that asked for JSON.
+/// Reply of a command to a client that asked for JSON: a value, or text for its standard error.
 pub type JsonReply = Result<Value, String>;
 
 type JsonFn = dyn Fn(&[String]) -> JsonReply + Send + Sync;
@@ -59,7 +60,7 @@ struct Command {
     min_args: usize,
     max_args: usize,
     handler: Handler,
-    /// `None`: the text, in an object.
+    /// `None`: the JSON reply is an object with the text.
     json: Option<Arc<JsonFn>>,
 }
 
@@ -92,14 +93,14 @@ impl Registry {
             let commands = weak.upgrade();
             Ok(commands.map(|c| usages(&c.read())).unwrap_or_default())
         });
-        // The connection remembers what it says.
+        // The handler only checks the arguments: the connection applies them to itself.
         registry.register("set-options", "[--format text|json]", 1, 2, |args| {
             Format::from_options(args).map(|_| String::new())
         });
         registry
     }
 
-    /// Gives a known command a form for clients that ask for JSON. Returns false if there is no such command.
+    /// Adds the JSON handler of a registered command. Returns false if there is no such command.
     pub fn register_json(
         &self,
         name: &str,
@@ -193,7 +194,7 @@ impl Registry {
     /// Like [`Registry::run`], for a client that asked for JSON.
     ///
     /// # Errors
-    /// As [`Registry::run`].
+    /// The same as those of [`Registry::run`].
     pub async fn run_json(&self, name: &str, args: Vec<String>) -> JsonReply {
         let Some(handler) = self.find(name, args.len())?.1 else {
             let text = self.run(name, args).await?;
@@ -231,7 +232,7 @@ impl Registry {
     }
 }
 
-/// The form of replies that a client asked for.
+/// Format of the replies of a connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 enum Format {
     #[default]
@@ -240,7 +241,7 @@ enum Format {
 }
 
 impl Format {
-    /// The format that the arguments of `set-options` name: the last one counts.
+    /// The format that the arguments of `set-options` name. If they name several, the last one counts.
     fn from_options(args: &[String]) -> Result<Format, String> {
         let mut format = Format::Text;
         let mut args = args.iter();
@@ -264,7 +265,7 @@ fn failed(name: &str) -> String {
     format!("\"{name}\" command failed: see the log")
 }
 
-/// The same as [`list`], as an object.
+/// [`list`] as a JSON object.
 fn usages(commands: &BTreeMap<String, Command>) -> Value {
     let shown = commands
         .iter()

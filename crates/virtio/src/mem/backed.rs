@@ -12,10 +12,10 @@
 //! have their bit still. So now and then a buffer is asked about although its bits are set; where there is a
 //! hole, all bits go, and [`CAUGHT_PAGES`] are taken for lost.
 //!
-//! **Receive buffers** in such pages are sound: a guest that has just begun posts pages that it never wrote
-//! to, and each packet makes some. They are the guest's memory, charged to the switch. That matters where the
-//! switch has a memory limit of its own ([`heddle_sys::memory::limit`]): an eighth of it may become such
-//! pages of one mapping, and then the queue stops. Without a limit no page is counted.
+//! **Receive buffers** in pages without data are normal: a guest that has just started posts pages that it
+//! never wrote to. A packet allocates them, and the kernel charges them to the switch. Under a memory limit
+//! ([`heddle_sys::memory::limit`]) the pages of one mapping may take an eighth of it; then the queue stops.
+//! Without a limit these pages are not counted.
 //!
 //! Costs: a load of a line that holds the bits of 512 pages for each buffer that is read.
 
@@ -40,11 +40,11 @@ pub(super) struct Backed {
     // Relaxed throughout: a bit that is seen late is asked for again.
     bits: Box<[AtomicU64]>,
     spare: AtomicU32,
-    /// Pages that packets to the guest may still make; `None`: any number.
+    /// Pages that packets to the guest may still allocate; `None`: there is no limit.
     receive: Option<AtomicU32>,
 }
 
-/// Pages of one mapping that packets may make where the switch has a memory limit.
+/// Maximum number of pages of one mapping that packets may allocate; `None`: there is no memory limit.
 fn receive_pages() -> Option<u32> {
     static PAGES: OnceLock<Option<u32>> = OnceLock::new();
     *PAGES.get_or_init(|| {
@@ -88,16 +88,16 @@ impl Backed {
         self.pages(address, len).all(|page| self.bit(page))
     }
 
-    /// Whether pages that packets to the guest make are counted.
+    /// Whether pages that packets to the guest allocate are counted.
     pub(super) fn counts_received(&self) -> bool {
         self.receive.is_some()
     }
-    /// Whether they may be read. `again`: asked about in any case.
+    /// Whether the bytes may be read. `again`: the kernel is asked even about pages whose bit is set.
     #[cold]
     pub(super) fn may_read(&self, address: usize, len: usize, again: bool) -> bool {
         self.may_use(address, len, again, &self.spare)
     }
-    /// Whether they may be written to. `again`: asked about in any case.
+    /// Whether the bytes may be written to; `again` as in [`Backed::may_read`].
     #[cold]
     pub(super) fn may_write(&self, address: usize, len: usize, again: bool) -> bool {
         let receive = self.receive.as_ref();
@@ -177,7 +177,7 @@ mod tests {
         assert!(backed.may_read(base + 4096, 8192, true), "that was written");
     }
 
-    /// Pages that packets make count where there is a limit, and what the guest wrote does not.
+    /// Under a limit, pages that packets allocate are counted, and pages that the guest wrote to are not.
     #[test]
     fn received_pages_count_under_a_limit() {
         let (fd, map, unlimited) = file();
@@ -190,7 +190,7 @@ mod tests {
         let written = (0..).take_while(|n| limited.may_write(page(*n), 4096, false));
         assert_eq!(written.count(), 150);
         assert!(limited.may_write(page(149), 64, false) && !limited.may_write(page(149), 4097, false));
-        // The guest wrote to it, and takes it away before it is received into.
+        // The guest wrote to a page, and removes it before a packet is received into it.
         let limited = Backed::limited(&map, Some(CAUGHT_PAGES + 1)).unwrap();
         assert!(limited.may_write(page(1), 64, false));
         rustix::fs::ftruncate(&fd, 0).unwrap();

@@ -21,7 +21,7 @@ struct Fast {
     host: NonNull<u8>,
     /// Valid as long as the table.
     backed: Option<NonNull<Backed>>,
-    /// The same, where pages that the device makes are counted.
+    /// The same, if pages that the device allocates by writing are counted.
     counted: Option<NonNull<Backed>>,
 }
 
@@ -62,7 +62,7 @@ impl Near {
     pub(crate) fn readable(&self, addr: u64, len: u32) -> Option<Piece> {
         Self::known(self.piece(addr, len)?, self.region.backed)
     }
-    /// [`Near::piece`] for writing: where pages are counted, only if they are known to be there.
+    /// [`Near::piece`] for writing: if pages are counted, only if they are known to be there.
     #[inline]
     pub(crate) fn writable(&self, addr: u64, len: u32) -> Option<Piece> {
         Self::known(self.piece(addr, len)?, self.region.counted)
@@ -253,8 +253,8 @@ impl GuestMemory {
         })
     }
 
-    /// Whether some region is of a file that may have holes, and pages that are made by reading (`write`: by
-    /// writing) are counted.
+    /// Whether some region is of a file that may have holes, and pages that reading (`write`: writing)
+    /// allocates are counted.
     #[inline]
     pub(crate) fn counts_holes(&self, write: bool) -> bool {
         if write { self.counted } else { self.holes }

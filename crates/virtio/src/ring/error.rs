@@ -57,8 +57,8 @@ pub enum RingError {
     /// would be charged for each of these pages.
     #[error("the guest transmits memory that it never wrote to")]
     Hole,
-    /// The guest receives into more memory that it never wrote to than the switch's memory limit has room
-    /// for: each of these pages is charged to the switch.
+    /// The guest receives into memory that it never wrote to, more than an eighth of the switch's memory
+    /// limit: each of these pages is charged to the switch.
     #[error(
         "the guest receives into memory that it never wrote to, beyond an eighth of the switch's memory limit"
     )]

@@ -29,8 +29,8 @@ impl Direction {
     }
 }
 
-/// The piece that a plain descriptor's buffer is, if it lies in the region `near` and, where missing pages
-/// are counted, is known to be there.
+/// The buffer of a plain descriptor, if it is in the region `near`. If missing pages are counted, its pages
+/// must be known to be there, too.
 #[inline(always)]
 pub(super) fn near_piece<const WRITE: bool>(near: &Near, d: &RawDesc) -> Option<Piece> {
     if WRITE {
@@ -85,8 +85,7 @@ impl Scratch {
     pub(super) fn begin_call(&mut self) {
         self.read = 0;
     }
-    /// Whether the next chain is to go the long way, and to be looked at anew there, because `mem` may lose
-    /// pages.
+    /// Whether the next chain takes the slow path, which checks its pages again: `mem` may lose pages.
     #[inline]
     pub(super) fn samples(&mut self, mem: &GuestMemory, write: bool) -> bool {
         if !mem.counts_holes(write) {

@@ -67,7 +67,7 @@ fn others_do_not() {
     assert_eq!(lab.known("10.0.0.2"), None);
 }
 
-/// The same address is another neighbour's in each VLAN, and the tunnels' neighbours are in none.
+/// Each VLAN has neighbours of its own; tunnels have only neighbours outside of VLANs.
 #[test]
 fn a_vlan_has_neighbours_of_its_own() {
     let lab = lab();
@@ -84,7 +84,7 @@ fn a_vlan_has_neighbours_of_its_own() {
         assert_eq!(lab.known("10.0.0.2"), Some([2, 0, 0, 0, 0, 2]), "{packet}");
         assert_eq!(lab.known("fd00::2"), Some([2, 0, 0, 0, 0, 3]), "{packet}");
     }
-    // VLAN 0 is a priority alone.
+    // A tag with VLAN 0 carries only a priority.
     assert!(lab.send(&gratuitous.replace("in_port=1,", "in_port=1,dl_vlan=0,dl_vlan_pcp=5,")));
     assert_eq!(lab.known("10.0.0.2"), Some([2, 0, 0, 0, 0, 0xe]));
 }

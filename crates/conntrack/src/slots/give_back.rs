@@ -1,22 +1,22 @@
-//! Free records on their way back to the system.
+//! State of a give-back: free records whose memory goes back to the system.
 
 use std::ops::Range;
 
-/// How far it is.
+/// The stage of a give-back.
 #[derive(Debug, Default)]
-pub(super) enum Giving {
-    /// There is nothing to do.
+pub(super) enum GiveBack {
+    /// No give-back is in progress.
     #[default]
     Idle,
-    /// Numbers are taken from the free ones.
+    /// Numbers of records are being taken from the free list.
     Taking(Numbers),
-    /// Pages of the numbers from here on are given back.
+    /// Pages of these records are being given back, from this number on.
     Pages(Numbers, u32),
-    /// Numbers are to be free again.
+    /// The numbers are being put back into the free list.
     Freeing(Numbers),
 }
 
-/// A set of numbers: a bit for each.
+/// A set of records' numbers, as a bitmap.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     words: Vec<u64>,
@@ -38,7 +38,7 @@ impl Numbers {
         let word = self.words.get(n as usize / 64);
         word.is_some_and(|w| w >> (n % 64) & 1 != 0)
     }
-    /// All numbers are below.
+    /// An upper bound: all numbers of the set are below.
     pub(super) fn end(&self) -> u32 {
         u32::try_from(self.words.len() * 64).unwrap_or(u32::MAX)
     }
@@ -48,7 +48,7 @@ impl Numbers {
         let start = (from..to).find(|n| self.has(*n)).unwrap_or(to);
         start..(start..to).find(|n| !self.has(*n)).unwrap_or(to)
     }
-    /// Removes the highest.
+    /// Removes the highest number and returns it.
     pub(super) fn pop(&mut self) -> Option<u32> {
         loop {
             let word = self.words.last_mut()?;
