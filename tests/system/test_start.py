@@ -363,7 +363,7 @@ def scenario_unixctl_commands_answer(lab):
         sw.appctl(*command)
     assert "is not a valid command" in sw.appctl("no/such-command", check=2)
     assert sw.appctl("fdb/show", "no-such-bridge", check=2).strip()
-    assert sw.appctl("fdb/show", check=2).strip(), "a missing argument is an error"
+    assert sw.appctl("fdb/add", check=2).strip(), "a missing argument is an error"
     assert "Datapath actions:" in sw.appctl("ofproto/trace", "br0", "in_port=LOCAL")
 
 
