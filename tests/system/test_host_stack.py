@@ -101,6 +101,28 @@ def scenario_rules_alone_decide(lab):
     lab.net.ping(ns, "10.90.0.3")
 
 
+def scenario_other_programs_in_the_place_of_the_filter(lab):
+    """The switch takes the place back, or uses nftables, or Interface.status says that the host's stack gets a copy."""
+    sw, ns, _ = port_of_a_pod(lab)
+    forbid(sw)
+
+    def batch(*lines):
+        lab.net.run(sw.netns, "tc", "-b", "-", stdin="".join(f"{line}\n" for line in lines))
+
+    def is_silent_or_said():
+        return "heddle_host_stack" in sw.get("interface", "q0", "status") or hears(lab, sw, ns) == []
+    bpf = 'bpf skip_hw da bytecode "1,6 0 0 4294967295,"'
+    batch(f"filter replace dev q0 ingress protocol all pref {PRIORITY} handle 0x1 {bpf}")
+    wait_for("the place to be taken back", lambda: hears(lab, sw, ns) == [], 30)
+    # The second removal comes before the pause after the first one is over.
+    for _ in range(2):
+        batch(f"filter del dev q0 ingress pref {PRIORITY}")
+        time.sleep(0.3)
+    wait_for("the filter to be there again", lambda: filters(lab, sw) == 1, 4)
+    batch(f"filter del dev q0 ingress pref {PRIORITY}", f"filter add dev q0 ingress protocol ipv6 prio {PRIORITY} {bpf}")
+    wait_for("another way", is_silent_or_said, 30)
+
+
 def scenario_while_the_switch_is_down(lab, *config):
     """The port stays taken when the switch ends or is killed, and at each moment of the next start."""
     sw, ns, mac = port_of_a_pod(lab, *config)

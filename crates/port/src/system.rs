@@ -319,8 +319,12 @@ impl Port for SystemPort {
             // The program that had the place may have gone.
             self.hold(&mut state, now.ifindex);
         }
-        if let Some(filters) = &self.filters {
-            filters.look(&self.name, &self.vlans, state.diverted.is_some());
+        if let Some(filters) = &self.filters
+            && !filters.look(&self.name, &self.vlans, state.diverted.is_some())
+            && now.ifindex != 0
+            && state.not_held.is_none()
+        {
+            self.hold(&mut state, now.ifindex);
         }
         now.extra.retain(|(key, _)| key != HOST_STACK_KEY);
         if let Some(why) = &state.not_held {

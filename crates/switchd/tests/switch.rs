@@ -301,6 +301,7 @@ fn bad_numbers_are_told_of_once() {
     };
     lab.vsctl("add-br br0 -- add-port br0 p1 -- set int p1 type=dummy-pmd options:n_rxq=foo");
     lab.vsctl("set open . other_config:n-handler-threads=x");
+    lab.wait_log("n-handler-threads=x");
     let log = lab.log();
     let about = |what: &str| {
         log.lines()

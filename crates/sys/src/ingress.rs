@@ -259,8 +259,8 @@ impl Ingress {
         }
     }
 
-    /// The owner of the device's filter, if it has one.
-    fn holder(&self, ifindex: u32) -> Option<u32> {
+    /// The owner of the device's filter: `None` if there is none, or if it is no filter of [`Ingress::hold`].
+    pub fn holder(&self, ifindex: u32) -> Option<u32> {
         let mut holder = None;
         let request = GetTrafficFilter(filter(ifindex, HOLD_PRIORITY));
         let asked = self.requests.ask(request, NLM_F_ACK, |answer| {

@@ -111,11 +111,11 @@ pub fn follow() {
     if !LOCKS.load(Relaxed) {
         return;
     }
+    // The lock is held so that no table is unmapped meanwhile: another mapping could take its addresses.
+    let mut tables = tables();
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
         return;
     };
-    // The lock is held so that no table is unmapped meanwhile: another mapping could take its addresses.
-    let mut tables = tables();
     for (address, table) in tables.iter_mut() {
         while table.locked < table.len {
             let piece = WINDOW_BYTES.min(table.len - table.locked);

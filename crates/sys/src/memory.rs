@@ -3,7 +3,6 @@
 #![allow(unsafe_code)] // malloc_trim, get_mempolicy
 
 use std::io;
-use std::path::Path;
 use std::ptr::NonNull;
 
 /// Gives memory that was freed back to the system. The allocator keeps what a flood of flows took, piece by
@@ -76,41 +75,6 @@ pub fn usage() -> io::Result<Memory> {
         resident: kib("VmRSS:")? * 1024,
         peak: kib("VmHWM:")? * 1024,
     })
-}
-
-/// The memory limit of this process, bytes: the lowest of its control group and those above (cgroups(7), both
-/// versions). `None`: there is no limit, or it cannot be read.
-pub fn limit() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    limit_of(&groups, Path::new("/sys/fs/cgroup"))
-}
-
-/// [`limit`] for the text of `/proc/PID/cgroup` and the directory where control groups are mounted.
-fn limit_of(groups: &str, root: &Path) -> Option<u64> {
-    /// Without a limit, version 1 shows a number near 2⁶³.
-    const NO_LIMIT: u64 = 1 << 60;
-    let mut least = u64::MAX;
-    for line in groups.lines() {
-        let mut words = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (words.next(), words.next()) else {
-            continue;
-        };
-        let (root, file) = match controllers {
-            "" if root.join("unified").is_dir() => (root.join("unified"), "memory.max"),
-            "" => (root.to_owned(), "memory.max"),
-            names if names.split(',').any(|name| name == "memory") => {
-                (root.join("memory"), "memory.limit_in_bytes")
-            }
-            _ => continue,
-        };
-        // In a container the mount may begin at the container's group, so the root is read, too.
-        let below = Path::new(path.trim_start_matches('/'));
-        for group in below.ancestors() {
-            let text = std::fs::read_to_string(root.join(group).join(file)).unwrap_or_default();
-            least = text.trim().parse().unwrap_or(u64::MAX).min(least);
-        }
-    }
-    Some(least).filter(|n| *n < NO_LIMIT)
 }
 
 /// Resident memory of this process by kind, kB.
@@ -205,28 +169,6 @@ mod tests {
             "{now:?}"
         );
         assert_eq!(now.resident, now.program + now.rings + now.shared + now.private);
-    }
-
-    #[test]
-    fn the_limit_of_the_nearest_group_holds() {
-        let dir = tempfile::tempdir().unwrap();
-        let put = |file: &str, text: &str| {
-            let path = dir.path().join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        let limit = |groups| super::limit_of(groups, dir.path());
-        // Version 2.
-        put("a/memory.max", "500000000\n");
-        put("a/b/memory.max", "max\n");
-        assert_eq!(limit("0::/a/b\n"), Some(500_000_000));
-        assert_eq!((limit("0::/\n"), limit("")), (None, None));
-        // Version 1, beside a version 2 without controllers.
-        put("unified/a/cgroup.procs", "");
-        put("memory/memory.limit_in_bytes", "9223372036854771712\n");
-        put("memory/pod/x/memory.limit_in_bytes", "1000000\n");
-        assert_eq!(limit("4:cpu,memory:/pod/x\n0::/a\n"), Some(1_000_000));
-        assert_eq!(limit("4:memory:/\n0::/a\n"), None);
     }
 
     #[test]

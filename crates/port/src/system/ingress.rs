@@ -85,18 +85,32 @@ struct Held {
     looks: u32,
     /// When the filter was last put back.
     put_back: Option<Instant>,
+    /// The filter is gone, and could not be put back.
+    lost: bool,
 }
 
 impl Held {
-    fn put_back(&mut self, name: &str, ingress: &Ingress) {
-        if self.by_nft || !ingress.hold_again(self.ifindex).is_ok_and(|again| again) {
+    /// Puts the filter back if it was removed. If that fails, or if another program's filter has its place,
+    /// the filter is `lost`.
+    fn check(&mut self, name: &str, ingress: Option<&Ingress>, nft: &Nft) {
+        if self.by_nft {
+            self.lost = !nft.held().contains(&self.ifindex);
             return;
         }
-        self.put_back = Some(Instant::now());
-        log::warn!(
-            target: "netdev_linux",
-            "{name}: the filter that keeps packets from the host's stack was gone; it is installed again"
-        );
+        let Some(ingress) = ingress else { return };
+        match ingress.hold_again(self.ifindex) {
+            Ok(true) => {
+                self.put_back = Some(Instant::now());
+                // The filter of the VLANs may have gone with it.
+                self.passed = None;
+                log::warn!(
+                    target: "netdev_linux",
+                    "{name}: the filter that keeps packets from the host's stack was gone; it is installed again"
+                );
+            }
+            Ok(false) if ingress.holder(self.ifindex).is_some() => {}
+            Ok(false) | Err(_) => self.lost = true,
+        }
     }
 }
 
@@ -146,21 +160,30 @@ impl IngressFilters {
             passed: None,
             looks: 0,
             put_back: None,
+            lost: false,
         };
-        self.held.lock().insert(name.to_owned(), held);
+        let before = self.held.lock().insert(name.to_owned(), held);
+        if before.is_some_and(|before| before.by_nft && !by_nft && before.ifindex == ifindex) {
+            self.nft.release(ifindex);
+        }
         Ok(())
     }
 
     /// Puts the filter back if it was removed, and updates `set` and the filter to the VLAN devices that
-    /// there are. `diverted`: another program of the switch takes the device's frames.
-    pub(super) fn look(&self, name: &str, set: &VlanSet, diverted: bool) {
+    /// there are. `diverted`: another program of the switch takes the device's frames. Returns whether the
+    /// filter is in place; if not, [`IngressFilters::hold`] may find another way.
+    pub(super) fn look(&self, name: &str, set: &VlanSet, diverted: bool) -> bool {
         let mut all = self.held.lock();
-        let Some(held) = all.get_mut(name) else { return };
+        let Some(held) = all.get_mut(name) else {
+            return true;
+        };
         let vlans = self.vlans.lock().get(&held.ifindex).cloned().unwrap_or_default();
         set.set(&vlans);
-        let Ok(ingress) = self.ingress() else { return };
+        let ingress = self.ingress().ok();
         let passed = Some(if diverted { vlans } else { Vec::new() });
-        if passed != held.passed {
+        if let Some(ingress) = ingress
+            && passed != held.passed
+        {
             match ingress.pass(held.ifindex, passed.as_deref().unwrap_or_default()) {
                 Ok(()) => held.passed = passed,
                 Err(e) => log::warn!(
@@ -170,9 +193,10 @@ impl IngressFilters {
             }
         }
         held.looks = held.looks.wrapping_add(1);
-        if held.looks.is_multiple_of(LOOK_EVERY) {
-            held.put_back(name, ingress);
+        if held.looks.is_multiple_of(LOOK_EVERY) && !held.lost {
+            held.check(name, ingress, &self.nft);
         }
+        !held.lost
     }
 
     /// Puts the filter of device `ifindex` back, if this switch holds the device and the filter was removed.
@@ -184,9 +208,12 @@ impl IngressFilters {
             return;
         };
         let recent = |at: Instant| at.elapsed() < PUT_BACK_PAUSE;
-        if let (false, Ok(ingress)) = (held.put_back.is_some_and(recent), self.ingress()) {
-            held.put_back(name, ingress);
+        if held.put_back.is_some_and(recent) {
+            // The next look checks it.
+            held.looks = LOOK_EVERY - 1;
+            return;
         }
+        held.check(name, self.ingress().ok(), &self.nft);
     }
 
     /// Gives the device of port `name` back to the host's stack.

@@ -50,8 +50,15 @@ fn shown_bridges(switch: &Switch, args: &[&str]) -> Result<Vec<Arc<Bridge>>, Str
         [] => Ok(switch.ofproto.bridges()),
         [name] => Ok(vec![bridge_named(switch, name, NO_BRIDGE)?]),
         names => {
-            let named = |name: &&str| bridge_named(switch, name, &format!("{NO_BRIDGE} {name}"));
-            names.iter().map(named).collect()
+            let mut bridges: Vec<Arc<Bridge>> = Vec::new();
+            for name in names {
+                let bridge = bridge_named(switch, name, &format!("{NO_BRIDGE} {name}"))?;
+                // Each is listed once: otherwise a request of some kilobytes could ask for gigabytes.
+                if !bridges.iter().any(|b| Arc::ptr_eq(b, &bridge)) {
+                    bridges.push(bridge);
+                }
+            }
+            Ok(bridges)
         }
     }
 }

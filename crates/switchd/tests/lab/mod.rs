@@ -103,6 +103,11 @@ impl Lab {
         std::fs::read_to_string(self.dir.path().join("log")).expect("the log")
     }
 
+    /// Waits until the daemon has logged this: its log is written by a thread of its own.
+    pub(crate) fn wait_log(&self, text: &str) {
+        wait_until(&format!("{text:?} in the log"), || self.log().contains(text));
+    }
+
     pub(crate) fn wait(&self, table: &str, record: &str, column: &str, value: &str) {
         wait_until(&format!("{record} {column}={value}"), || {
             self.get(table, record, column) == value

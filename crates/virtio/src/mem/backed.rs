@@ -12,16 +12,11 @@
 //! have their bit still. So now and then a buffer is asked about although its bits are set; where there is a
 //! hole, all bits go, and [`CAUGHT_PAGES`] are taken for lost.
 //!
-//! **Receive buffers** in pages without data are normal: a guest that has just started posts pages that it
-//! never wrote to. A packet allocates them, and the kernel charges them to the switch. Under a memory limit
-//! ([`heddle_sys::memory::limit`]) the pages of one mapping may take an eighth of it; then the queue stops.
-//! Without a limit these pages are not counted.
-//!
 //! Costs: a load of a line that holds the bits of 512 pages for each buffer that is read.
 
 use heddle_sys::Mapping;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -40,25 +35,11 @@ pub(super) struct Backed {
     // Relaxed throughout: a bit that is seen late is asked for again.
     bits: Box<[AtomicU64]>,
     spare: AtomicU32,
-    /// Pages that packets to the guest may still allocate; `None`: there is no limit.
-    receive: Option<AtomicU32>,
-}
-
-/// Maximum number of pages of one mapping that packets may allocate; `None`: there is no memory limit.
-fn receive_pages() -> Option<u32> {
-    static PAGES: OnceLock<Option<u32>> = OnceLock::new();
-    *PAGES.get_or_init(|| {
-        let pages = heddle_sys::memory::limit()? / 8 / PAGE;
-        Some(u32::try_from(pages).unwrap_or(u32::MAX).max(SPARE_PAGES))
-    })
 }
 
 impl Backed {
     /// For a mapping of a file that may have holes.
     pub(super) fn of(map: &Arc<Mapping>) -> Option<Arc<Self>> {
-        Self::limited(map, receive_pages())
-    }
-    fn limited(map: &Arc<Mapping>, receive: Option<u32>) -> Option<Arc<Self>> {
         if !map.is_sparse() {
             return None;
         }
@@ -68,7 +49,6 @@ impl Backed {
             bits: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             map: Arc::clone(map),
             spare: SPARE_PAGES.into(),
-            receive: receive.map(AtomicU32::new),
         }))
     }
 
@@ -88,22 +68,9 @@ impl Backed {
         self.pages(address, len).all(|page| self.bit(page))
     }
 
-    /// Whether pages that packets to the guest allocate are counted.
-    pub(super) fn counts_received(&self) -> bool {
-        self.receive.is_some()
-    }
-    /// Whether the bytes may be read. `again`: the kernel is asked even about pages whose bit is set.
+    /// Whether they may be read. `again`: asked about in any case.
     #[cold]
     pub(super) fn may_read(&self, address: usize, len: usize, again: bool) -> bool {
-        self.may_use(address, len, again, &self.spare)
-    }
-    /// Whether the bytes may be written to; `again` as in [`Backed::may_read`].
-    #[cold]
-    pub(super) fn may_write(&self, address: usize, len: usize, again: bool) -> bool {
-        let receive = self.receive.as_ref();
-        receive.is_none_or(|left| self.may_use(address, len, again, left))
-    }
-    fn may_use(&self, address: usize, len: usize, again: bool, left: &AtomicU32) -> bool {
         let pages = self.pages(address, len);
         let mut page = *pages.start();
         while page <= *pages.end() {
@@ -122,7 +89,7 @@ impl Backed {
                     self.bits.iter().for_each(|w| w.store(0, Relaxed));
                 }
                 let cost = if known { CAUGHT_PAGES } else { 1 };
-                let left = left.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(cost));
+                let left = self.spare.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(cost));
                 if left.is_err() {
                     return false;
                 }
@@ -175,28 +142,6 @@ mod tests {
         let read = (100..).take_while(|page| backed.may_read(hole(*page), 64, false));
         assert_eq!(read.count() as u32, SPARE_PAGES);
         assert!(backed.may_read(base + 4096, 8192, true), "that was written");
-    }
-
-    /// Under a limit, pages that packets allocate are counted, and pages that the guest wrote to are not.
-    #[test]
-    fn received_pages_count_under_a_limit() {
-        let (fd, map, unlimited) = file();
-        let base = map.as_ptr().addr().get();
-        let page = |page: u64| base + (page * PAGE) as usize;
-        assert!(!unlimited.counts_received());
-        assert!((0..LEN / PAGE).all(|n| unlimited.may_write(page(n), 64, false)));
-        let limited = Backed::limited(&map, Some(100)).unwrap();
-        rustix::io::pwrite(&fd, &[1; 50 * 4096], 0).unwrap();
-        let written = (0..).take_while(|n| limited.may_write(page(*n), 4096, false));
-        assert_eq!(written.count(), 150);
-        assert!(limited.may_write(page(149), 64, false) && !limited.may_write(page(149), 4097, false));
-        // The guest wrote to a page, and removes it before a packet is received into it.
-        let limited = Backed::limited(&map, Some(CAUGHT_PAGES + 1)).unwrap();
-        assert!(limited.may_write(page(1), 64, false));
-        rustix::fs::ftruncate(&fd, 0).unwrap();
-        rustix::fs::ftruncate(&fd, LEN).unwrap();
-        assert!(limited.may_write(page(1), 64, true), "it is found out");
-        assert!(limited.may_write(page(2), 64, false) && !limited.may_write(page(3), 64, false));
     }
 
     /// Pages that are taken away after they were found are noticed, and count against their owner.

@@ -21,8 +21,6 @@ struct Fast {
     host: NonNull<u8>,
     /// Valid as long as the table.
     backed: Option<NonNull<Backed>>,
-    /// The same, if pages that the device allocates by writing are counted.
-    counted: Option<NonNull<Backed>>,
 }
 
 /// A copy of what translation needs of one region. Its pieces are valid as those of the table that it is of.
@@ -41,7 +39,6 @@ impl Near {
             log: 0,
             host: NonNull::dangling(),
             backed: None,
-            counted: None,
         },
         number: 0,
     };
@@ -60,16 +57,8 @@ impl Near {
     /// [`Near::piece`] for reading: only if the bytes are known to be there.
     #[inline]
     pub(crate) fn readable(&self, addr: u64, len: u32) -> Option<Piece> {
-        Self::known(self.piece(addr, len)?, self.region.backed)
-    }
-    /// [`Near::piece`] for writing: if pages are counted, only if they are known to be there.
-    #[inline]
-    pub(crate) fn writable(&self, addr: u64, len: u32) -> Option<Piece> {
-        Self::known(self.piece(addr, len)?, self.region.counted)
-    }
-    #[inline]
-    fn known(piece: Piece, backed: Option<NonNull<Backed>>) -> Option<Piece> {
-        let known = backed.is_none_or(|backed| {
+        let piece = self.piece(addr, len)?;
+        let known = self.region.backed.is_none_or(|backed| {
             // SAFETY: the table that this is of keeps it alive.
             unsafe { backed.as_ref() }.is_known(piece.ptr().addr().get(), piece.len())
         });
@@ -86,7 +75,6 @@ pub struct GuestMemory {
     /// Whether the device may not do everything everywhere.
     restricted: bool,
     holes: bool,
-    counted: bool,
 }
 
 // SAFETY: the raw pointers are addresses inside mappings that `regions` keeps alive; they grant raw copies
@@ -110,7 +98,7 @@ impl GuestMemory {
                 return Err(MemError::Overlap { base: b.base });
             }
         }
-        let fast: Vec<Fast> = regions
+        let fast = regions
             .iter()
             .map(|r| Fast {
                 base: r.base,
@@ -119,17 +107,11 @@ impl GuestMemory {
                 // SAFETY: `Region::part` checked that the offset is inside the mapping.
                 host: unsafe { r.map.as_ptr().add(r.offset) },
                 backed: r.backed.as_deref().map(NonNull::from),
-                counted: r
-                    .backed
-                    .as_deref()
-                    .filter(|b| b.counts_received())
-                    .map(NonNull::from),
             })
             .collect();
         Ok(Self {
             restricted: regions.iter().any(|r| r.access != Access::all()),
             holes: regions.iter().any(|r| r.backed.is_some()),
-            counted: fast.iter().any(|r| r.counted.is_some()),
             regions,
             fast,
             log: None,
@@ -144,7 +126,6 @@ impl GuestMemory {
             log,
             restricted: self.restricted,
             holes: self.holes,
-            counted: self.counted,
         }
     }
     /// The same table with one more region.
@@ -253,30 +234,21 @@ impl GuestMemory {
         })
     }
 
-    /// Whether some region is of a file that may have holes, and pages that reading (`write`: writing)
-    /// allocates are counted.
+    /// Whether some region is of a file that may have holes.
     #[inline]
-    pub(crate) fn counts_holes(&self, write: bool) -> bool {
-        if write { self.counted } else { self.holes }
+    pub(crate) fn may_have_holes(&self) -> bool {
+        self.holes
     }
     /// Whether `piece`, which this table made, may be read: the guest has written to it, or little else was
     /// read so far. `again`: it is looked at anew.
     #[inline]
     pub(crate) fn may_read(&self, piece: &Piece, again: bool) -> bool {
+        let backed = self
+            .regions
+            .get(usize::from(piece.region))
+            .and_then(|r| r.backed.as_ref());
         let (at, len) = (piece.ptr().addr().get(), piece.len());
-        self.backed(piece)
-            .is_none_or(|b| !again && b.is_known(at, len) || b.may_read(at, len, again))
-    }
-    /// Whether `piece`, which this table made, may be written to: see [`GuestMemory::may_read`].
-    #[inline]
-    pub(crate) fn may_write(&self, piece: &Piece, again: bool) -> bool {
-        let (at, len) = (piece.ptr().addr().get(), piece.len());
-        let counted = self.backed(piece).filter(|b| b.counts_received());
-        counted.is_none_or(|b| !again && b.is_known(at, len) || b.may_write(at, len, again))
-    }
-    #[inline]
-    fn backed(&self, piece: &Piece) -> Option<&Arc<Backed>> {
-        self.regions.get(usize::from(piece.region))?.backed.as_ref()
+        backed.is_none_or(|b| !again && b.is_known(at, len) || b.may_read(at, len, again))
     }
 
     /// Tells the dirty log that the first `n` bytes of `piece`, which this table made, were written.

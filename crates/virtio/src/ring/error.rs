@@ -57,12 +57,6 @@ pub enum RingError {
     /// would be charged for each of these pages.
     #[error("the guest transmits memory that it never wrote to")]
     Hole,
-    /// The guest receives into memory that it never wrote to, more than an eighth of the switch's memory
-    /// limit: each of these pages is charged to the switch.
-    #[error(
-        "the guest receives into memory that it never wrote to, beyond an eighth of the switch's memory limit"
-    )]
-    Untouched,
     /// The file of the guest's memory was cut: what is read there means nothing.
     #[error("the file of the guest's memory was cut")]
     Cut,
@@ -87,7 +81,6 @@ impl RingError {
             Self::IndirectNested => "ring-indirect-nested",
             Self::RuntBuffer(_) => "ring-runt-buffer",
             Self::Hole => "ring-memory-hole",
-            Self::Untouched => "ring-memory-untouched",
             Self::Cut => "ring-memory-cut",
         }
     }

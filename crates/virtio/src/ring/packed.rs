@@ -187,7 +187,7 @@ impl Packed {
         let mut left = max.min(window.room());
         loop {
             let near = mem.near(scratch.hint, self.rules.direction.access());
-            let long_way = scratch.samples(mem, WRITE);
+            let long_way = !WRITE && scratch.samples(mem);
             let (done, odd) = self.plain::<NEAR, WRITE>(&near, left, long_way, window);
             left -= done;
             let Some(d) = odd else { break };

@@ -29,12 +29,12 @@ impl Direction {
     }
 }
 
-/// The buffer of a plain descriptor, if it is in the region `near`. If missing pages are counted, its pages
-/// must be known to be there, too.
+/// The piece that a plain descriptor's buffer is, if it lies in the region `near` and, where it is to be
+/// read, is known to be there.
 #[inline(always)]
 pub(super) fn near_piece<const WRITE: bool>(near: &Near, d: &RawDesc) -> Option<Piece> {
     if WRITE {
-        near.writable(d.addr, d.len)
+        near.piece(d.addr, d.len)
     } else {
         near.readable(d.addr, d.len)
     }
@@ -85,10 +85,11 @@ impl Scratch {
     pub(super) fn begin_call(&mut self) {
         self.read = 0;
     }
-    /// Whether the next chain takes the slow path, which checks its pages again: `mem` may lose pages.
+    /// Whether the next chain is to go the long way, and to be looked at anew there, because `mem` may lose
+    /// pages.
     #[inline]
-    pub(super) fn samples(&mut self, mem: &GuestMemory, write: bool) -> bool {
-        if !mem.counts_holes(write) {
+    pub(super) fn samples(&mut self, mem: &GuestMemory) -> bool {
+        if !mem.may_have_holes() {
             return false;
         }
         self.calls = self.calls.wrapping_add(1);
@@ -140,7 +141,7 @@ impl Walk<'_> {
             return Err(RingError::ChainTooLarge);
         }
         let reads = self.rules.direction == Direction::FromGuest;
-        let again = core::mem::take(&mut self.scratch.again);
+        let again = reads && core::mem::take(&mut self.scratch.again);
         let pieces = &mut self.scratch.pieces;
         let (mut fits, mut there, mem) = (true, true, self.mem);
         self.mem
@@ -151,11 +152,7 @@ impl Walk<'_> {
                 self.rules.direction.access(),
                 |p| {
                     fits = pieces.len() < MAX_INDIRECT as usize;
-                    there &= if reads {
-                        mem.may_read(&p, again)
-                    } else {
-                        mem.may_write(&p, again)
-                    };
+                    there &= !reads || mem.may_read(&p, again);
                     if fits {
                         pieces.push(p);
                     }
@@ -163,11 +160,7 @@ impl Walk<'_> {
             )
             .map_err(RingError::Buffer)?;
         if !there {
-            Err(if reads {
-                RingError::Hole
-            } else {
-                RingError::Untouched
-            })
+            Err(RingError::Hole)
         } else if fits {
             Ok(())
         } else {
