@@ -96,10 +96,9 @@ fn a_rate_is_kept() {
     }
 }
 
-/// A server that stands still for 200 ms: at a fixed rate all requests that were due meanwhile are slow, not
-/// just the one that met it.
-#[test]
-fn no_omission_is_coordinated() {
+/// Requests that took 50 ms or longer, and all: 1,000 a second for half a second, to a server that stands
+/// still for 200 ms.
+fn slow_requests() -> (u64, u64) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -124,10 +123,23 @@ fn no_omission_is_coordinated() {
     std::thread::sleep(Duration::from_millis(500));
     let latency = client.stop().latency.unwrap();
     server.join().unwrap();
-    let slow = latency.len() - latency.count_between(0, 50_000_000);
-    // 200 requests were due in the pause. Those of its first 150 ms wait 50 ms or more. On a busy machine
-    // others do, too.
-    assert!(slow >= 100, "{slow} of {}", latency.len());
+    (
+        latency.len() - latency.count_between(0, 50_000_000),
+        latency.len(),
+    )
+}
+
+/// At a fixed rate all requests that were due while the server stood still are slow, not just the one that
+/// met it.
+#[test]
+fn no_omission_is_coordinated() {
+    // Of 200 that were due, those of the first 150 ms wait 50 ms and more. A busy machine makes others slow,
+    // but not each time.
+    let mut tries = Vec::new();
+    while !tries.last().is_some_and(|(slow, _)| (100..250).contains(slow)) {
+        assert!(tries.len() < 5, "{tries:?}");
+        tries.push(slow_requests());
+    }
 }
 
 #[test]
