@@ -27,7 +27,7 @@ use crate::events::Event;
 use crate::free_list::FreeList;
 use crate::index::MAX_RECORDS;
 use crate::record::{New, Record};
-use give_back::{GiveBack, Numbers};
+use give_back::GiveBack;
 use heddle_sync::{CachePadded, ReadGuard};
 use heddle_sys::Zeroed;
 use std::collections::VecDeque;
@@ -46,14 +46,6 @@ const BATCH: u32 = 64;
 const TOGETHER: usize = 16;
 /// In the column: at once. Times are behind.
 const NOW: u32 = 1;
-/// Free records that a give-back leaves to workers, if fewer records than this were never used.
-const MIN_FREE_RECORDS: u32 = 1 << 16;
-/// Numbers that one call of [`Slots::give_back`] takes from the free list, or puts back into it.
-const MAX_STEP_RECORDS: u32 = 4096;
-/// Numbers that one call searches for pages to give back.
-const MAX_STEP_SEARCHED: u32 = 1 << 16;
-/// Runs of consecutive numbers whose pages one call gives back, with two system calls each.
-const MAX_STEP_RUNS: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Slots {
@@ -232,67 +224,6 @@ impl Slots {
     pub(crate) fn give(&self, number: u32) {
         self.free.give(number);
         self.uncount(1);
-    }
-    /// Starts a give-back of free records' memory, unless one is in progress.
-    pub(crate) fn begin_giving_back(&self) {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*stage, GiveBack::Idle) {
-            *stage = GiveBack::Taking(Numbers::default());
-        }
-    }
-    /// Does the next step of the give-back. `true`: there is more to do.
-    pub(crate) fn give_back(&self) -> bool {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
-        *stage = match std::mem::take(&mut *stage) {
-            GiveBack::Idle => return false,
-            GiveBack::Taking(mut free) => {
-                let unused = u32::try_from(self.capacity()).unwrap_or(u32::MAX) - self.used();
-                let keep = match unused < MIN_FREE_RECORDS {
-                    true => MIN_FREE_RECORDS,
-                    false => 0,
-                };
-                let left = self.used().saturating_sub(self.count() + free.len + keep);
-                let before = free.len;
-                let some = (0..left.min(MAX_STEP_RECORDS)).map_while(|_| self.free.take_used());
-                some.for_each(|n| free.add(n));
-                if free.len - before < MAX_STEP_RECORDS {
-                    // Release pairs with the Acquire in `fill`. `newest` covers the generations of these
-                    // records: a thread that freed one had seen its generation.
-                    self.past.store(self.newest.load(Relaxed), Release);
-                    GiveBack::Pages(free, 0)
-                } else {
-                    GiveBack::Taking(free)
-                }
-            }
-            GiveBack::Pages(free, mut at) => {
-                let to = at.saturating_add(MAX_STEP_SEARCHED);
-                for _ in 0..MAX_STEP_RUNS {
-                    let run = free.run(at, to);
-                    at = run.end;
-                    let run = run.start as usize..run.end as usize;
-                    // If the kernel refuses, the pages stay allocated.
-                    let _ = self.records.give_back(run.clone(), Record::words);
-                    let _ = self.due.give_back(run, std::slice::from_ref);
-                }
-                if at < free.end() {
-                    GiveBack::Pages(free, at)
-                } else {
-                    GiveBack::Freeing(free)
-                }
-            }
-            GiveBack::Freeing(mut free) => {
-                // The highest first: the free list is a stack, so the lowest are used again first, and the
-                // others stay without memory.
-                for _ in 0..MAX_STEP_RECORDS {
-                    match free.pop() {
-                        Some(n) => self.free.give(n),
-                        None => return false,
-                    }
-                }
-                GiveBack::Freeing(free)
-            }
-        };
-        true
     }
     fn admit(&self) -> bool {
         let one_less = |r: u32| r.checked_sub(1);

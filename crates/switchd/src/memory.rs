@@ -101,7 +101,8 @@ pub async fn watch(reporters: Reporters) {
 pub async fn keep_locked() {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        heddle_sys::locked::follow();
+        // It only fails if it panics, which has been logged.
+        let _ = tokio::task::spawn_blocking(heddle_sys::locked::follow).await;
     }
 }
 

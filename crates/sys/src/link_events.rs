@@ -11,9 +11,6 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-/// Group of notices of queueing disciplines and filters (linux/rtnetlink.h).
-const RTMGRP_TC: u32 = 8;
-
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
@@ -55,7 +52,7 @@ impl LinkEvents {
     /// # Errors
     /// What socket(2) and bind(2) say.
     pub fn new() -> io::Result<Self> {
-        netlink::Notices::new(libc::RTMGRP_LINK as u32 | RTMGRP_TC).map(Self)
+        netlink::Notices::new((libc::RTMGRP_LINK | libc::RTMGRP_TC) as u32).map(Self)
     }
 
     /// Takes the notices that wait now (at most one datagram's worth); empty when none does.

@@ -17,6 +17,7 @@
 #![allow(unsafe_code)] // mlock2, munlock and mincore, of ranges of this process
 
 use crate::cvt;
+use crate::zeroed::PAGE;
 use rustix::mm::{MlockAllFlags, mlockall, munlockall};
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +28,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(crate) const MIN_TABLE_BYTES: usize = 8 << 20;
 /// Size of the piece of a table that is locked at a time.
 const WINDOW_BYTES: usize = 4 << 20;
-const PAGE: usize = 4096;
 /// Size of the trial's mapping: more than any single mapping of a running switch.
 const TRIAL_BYTES: usize = 4 << 30;
 

@@ -24,7 +24,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use zerocopy::FromZeros;
 
 const HUGE: usize = 2 << 20;
-const PAGE: usize = 4096;
+/// Size of a page, bytes.
+pub(crate) const PAGE: usize = 4096;
 
 /// A number that threads share. Every bit pattern is a value, and it may change at any time.
 pub trait Atomic: sealed::Sealed {}

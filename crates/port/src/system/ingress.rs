@@ -180,12 +180,12 @@ impl IngressFilters {
         let vlans = self.vlans.lock().get(&held.ifindex).cloned().unwrap_or_default();
         set.set(&vlans);
         let ingress = self.ingress().ok();
-        let passed = Some(if diverted { vlans } else { Vec::new() });
+        let passed = if diverted { vlans } else { Vec::new() };
         if let Some(ingress) = ingress
-            && passed != held.passed
+            && held.passed.as_ref() != Some(&passed)
         {
-            match ingress.pass(held.ifindex, passed.as_deref().unwrap_or_default()) {
-                Ok(()) => held.passed = passed,
+            match ingress.pass(held.ifindex, &passed) {
+                Ok(()) => held.passed = Some(passed),
                 Err(e) => log::warn!(
                     target: "netdev_linux",
                     "{name}: cannot let frames through to the VLAN devices on top of it ({})", errno_text(&e)
