@@ -15,8 +15,9 @@ impl Ctx<'_> {
             self.extra().0.nw_proto = u8::MAX;
         }
         // Without a protocol there is no L3 header to write: a malformed packet, or one behind a new label.
-        // An opcode of ARP that an action has made zero is written.
-        let opcode_goes = self.base.dl_type == eth::ARP && self.base.nw_proto != 0;
+        // An opcode of ARP that an action has made zero is written, but not one that a new label hides.
+        let is_arp = self.base.dl_type == eth::ARP && self.flow.dl_type == eth::ARP;
+        let opcode_goes = is_arp && self.base.nw_proto != 0;
         if self.flow.nw_proto == 0 && !opcode_goes {
             return;
         }

@@ -198,6 +198,13 @@ fn labels() {
         lab.actions(TCP),
         "set(ipv4(ttl=63)),push_mpls(label=9,tc=0,ttl=63,bos=1,eth_type=0x8847),2"
     );
+    // What is behind the label stays as it is, the opcode of ARP too.
+    lab.rule((0, 0), "arp", vec![Action::PushMpls(0x8847), out(2)]);
+    let labelled = lab.actions("in_port=1,arp,arp_op=1,arp_spa=10.0.0.1,arp_tpa=10.0.0.2");
+    assert!(
+        labelled.starts_with("push_mpls(") && labelled.ends_with("),2"),
+        "{labelled}"
+    );
     assert_eq!(
         lab.actions("in_port=1,mpls,mpls_label=7,mpls_bos=1"),
         "set(eth(dst=02:02:02:02:02:02)),pop_mpls(eth_type=0x800),2"
