@@ -1,6 +1,6 @@
 //! The table "Who may import whom" of `docs/architecture.md` against the manifests.
 //!
-//! The table says exactly what the manifests say: an import that it lacks is a fault, and so is one that no
+//! The table lists exactly the imports of the manifests: one that it lacks is a fault, and so is one that no
 //! manifest has. Imports point to rows above. A manifest names only crates that its sources name. Imports of
 //! tests are free. A crate with a star may hold `unsafe`, and allows it module by module: not for all of
 //! itself.
@@ -40,7 +40,7 @@ fn table(page: &str) -> Vec<Row> {
     section.lines().filter_map(row).collect()
 }
 
-/// What the table and the manifests, which tell each crate's imports, say differently.
+/// Differences between the table and the manifests, which map each crate to its imports.
 fn differences(table: &[Row], manifests: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let mut faults = Vec::new();
     let rows: BTreeMap<_, _> = table
@@ -82,7 +82,7 @@ fn allows_unsafe(text: &str) -> bool {
     })
 }
 
-/// What is wrong, or what is said when nothing is.
+/// The faults, and the text to print if there are none.
 pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
     let out = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
         .args(["metadata", "--no-deps", "--format-version", "1"])

@@ -1,10 +1,10 @@
 //! Chores of the workspace.
 //!
-//! * `cargo xtask deps`: who imports whom, and where `unsafe` may stand.
-//! * `cargo xtask comments`: how wide comments are.
+//! * `cargo xtask deps`: which crate imports which, and which may contain `unsafe`.
+//! * `cargo xtask words`: how comments, names, messages and pages are written, and how wide they are.
 
-mod comments;
 mod deps;
+mod words;
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -13,11 +13,12 @@ use std::process::ExitCode;
 fn main() -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .context("xtask lies in the workspace")?;
-    let (faults, fine) = match std::env::args().nth(1).as_deref() {
+        .context("xtask has no workspace")?;
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let (faults, fine) = match args.first().map(String::as_str) {
         Some("deps") => deps::check(root)?,
-        Some("comments") => comments::check(root)?,
-        _ => bail!("usage: cargo xtask deps | comments"),
+        Some("words") => words::check(root, &args[1..])?,
+        _ => bail!("usage: cargo xtask deps | words [--lower | --list GROUP [KIND]]"),
     };
     if faults.is_empty() {
         println!("{fine}");
@@ -29,13 +30,18 @@ fn main() -> Result<ExitCode> {
 
 /// The Rust files below a directory, without those that were built.
 fn sources(dir: &Path) -> Result<Vec<PathBuf>> {
+    files(dir, &|name| name.ends_with(".rs"))
+}
+
+/// The files below a directory whose names are `wanted`, without those that were built.
+fn files(dir: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() && name != "target" && !name.starts_with('.') {
-            found.extend(sources(&path)?);
-        } else if name.ends_with(".rs") {
+            found.extend(files(&path, wanted)?);
+        } else if path.is_file() && wanted(&name) {
             found.push(path);
         }
     }

@@ -1129,9 +1129,10 @@ __noinline int hd_push(struct __sk_buff *skb)
 }
 
 // Writes the outer UDP checksum of a packet that has all of its headers, by what the inner one says of the
-// rest (see is_outer_sound). A train's outer headers are written before each of its segments as they are here:
-// the checksum that is right for one is right for all of the same length, since what a longer one adds inside
-// is what its pseudo header says. A train that ends in a shorter segment has none (zero), where that is allowed.
+// rest (see is_outer_sound). A train's outer headers are written before each of its segments as they are
+// here: the checksum that is right for one is right for all of the same length, since what a longer one
+// adds inside is what its pseudo header says. A train that ends in a shorter segment has none (zero), where
+// that is allowed.
 __noinline int hd_sum(struct __sk_buff *skb)
 {
     __u32 zero = 0, base, l4, len, at, udp, whole, gso = skb->gso_size;
