@@ -59,10 +59,10 @@ fn differences(table: &[Row], manifests: &BTreeMap<String, BTreeSet<String>>) ->
             continue;
         };
         for import in imports.difference(&row.imports) {
-            faults.push(format!("{krate} imports {import}, which {PAGE} does not say"));
+            faults.push(format!("{krate} imports {import}, which {PAGE} does not list"));
         }
         for import in row.imports.difference(imports) {
-            faults.push(format!("{krate} does not import {import}, as {PAGE} says it may"));
+            faults.push(format!("{krate} does not import {import}, which {PAGE} lists"));
         }
         for import in imports {
             if rows.get(import.as_str()).is_some_and(|(n, _)| n >= at) {
@@ -133,7 +133,7 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
     faults.extend(differences(&table, &manifests));
     Ok((
         faults,
-        format!("{} crates import as {PAGE} says", manifests.len()),
+        format!("{} crates import what {PAGE} lists", manifests.len()),
     ))
 }
 

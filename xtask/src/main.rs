@@ -7,6 +7,7 @@ mod deps;
 mod words;
 
 use anyhow::{Context, Result, bail};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -21,7 +22,8 @@ fn main() -> Result<ExitCode> {
         _ => bail!("usage: cargo xtask deps | words [--lower | --list GROUP [KIND]]"),
     };
     if faults.is_empty() {
-        println!("{fine}");
+        // A reader like `head` may close the pipe.
+        let _ = writeln!(std::io::stdout(), "{fine}");
         return Ok(ExitCode::SUCCESS);
     }
     eprintln!("{}", faults.join("\n"));

@@ -196,13 +196,13 @@ pub(crate) fn check(root: &Path, args: &[String]) -> Result<(Vec<String>, String
             fs::write(&path, now.to_string()).with_context(|| format!("cannot write {PATH}"))?;
         } else {
             faults.push(format!(
-                "fewer faults than {PATH} says: write the smaller numbers with `cargo xtask words --lower`"
+                "fewer faults than {PATH} allows: write the smaller numbers with `cargo xtask words --lower`"
             ));
         }
     }
     Ok((
         faults,
-        format!("{} known faults of wording, as {PATH} says", now.sum()),
+        format!("{} known faults of wording, the number in {PATH}", now.sum()),
     ))
 }
 

@@ -5,7 +5,7 @@ use super::lex::{Piece, tokens};
 use super::prose::Line;
 use super::read::{Findings, WIDTH};
 
-/// Macros, methods and attributes whose strings are read by people.
+/// Macros, methods and attributes whose strings are messages however short they are.
 const MESSAGES: &[&str] = &[
     "error",
     "warn",
@@ -26,13 +26,31 @@ const MESSAGES: &[&str] = &[
     "ok_or_else",
 ];
 
+/// Macros and methods whose strings are for developers alone.
+const INVARIANTS: &[&str] = &[
+    "expect",
+    "panic",
+    "unreachable",
+    "assert",
+    "assert_eq",
+    "assert_ne",
+    "debug_assert",
+    "debug_assert_eq",
+    "debug_assert_ne",
+];
+
+/// The shortest string that is a message wherever it is, in words.
+const MIN_MESSAGE_WORDS: usize = 3;
+
 /// Comments, names and messages of Rust; of C the comments alone.
-pub(super) fn judge(all: &mut Findings<'_>, text: &str, names: bool) {
+pub(super) fn judge(all: &mut Findings<'_>, text: &str, names: bool, texts: bool) {
     let tokens = tokens(text);
     comments(all, &tokens);
     widths(all, text, &tokens);
     if names {
         definitions(all, &tokens);
+    }
+    if texts {
         messages(all, &tokens);
     }
 }
@@ -140,19 +158,38 @@ fn definitions(all: &mut Findings<'_>, tokens: &[(usize, Piece<'_>)]) {
     }
 }
 
-/// Strings within brackets of [`MESSAGES`].
+/// Strings within brackets of [`MESSAGES`], and longer ones anywhere but in [`INVARIANTS`] and tests.
 fn messages(all: &mut Findings<'_>, tokens: &[(usize, Piece<'_>)]) {
-    // Whether each open bracket is within one of a message.
-    let mut open = vec![false];
-    let mut before = "";
-    for &(line, piece) in tokens {
+    let code: Vec<_> = tokens
+        .iter()
+        .filter(|t| !matches!(t.1, Piece::Comment { .. }))
+        .collect();
+    let at = |n: usize| code.get(n).map(|t| t.1);
+    // The least number of words of a message within each open bracket.
+    let mut open = vec![MIN_MESSAGE_WORDS];
+    // The name before a bracket, and whether the name is an attribute's.
+    let (mut before, mut attribute) = ("", false);
+    for (n, &&(line, piece)) in code.iter().enumerate() {
+        let outer = open.last().copied().unwrap_or(MIN_MESSAGE_WORDS);
         match piece {
-            Piece::Word(word) => before = word,
+            Piece::Word("tests") if before == "mod" && at(n + 1) == Some(Piece::Sign(b'{')) => return,
+            Piece::Word(word) => {
+                attribute =
+                    n > 1 && at(n - 1) == Some(Piece::Sign(b'[')) && at(n - 2) == Some(Piece::Sign(b'#'));
+                before = word;
+            }
             Piece::Sign(b'!') => {}
             Piece::Sign(s @ (b'(' | b'[' | b'{')) => {
-                // A block of statements in a closure is no part of the text's bracket, but `format!` is.
-                let inside = open.last().is_some_and(|o| *o) && s != b'{';
-                open.push(inside || s != b'{' && MESSAGES.contains(&before));
+                // A block of statements is no part of the text's bracket, but the brackets of `format!` are.
+                open.push(if s == b'{' {
+                    MIN_MESSAGE_WORDS
+                } else if INVARIANTS.contains(&before) || attribute && before != "error" {
+                    usize::MAX
+                } else if MESSAGES.contains(&before) {
+                    1
+                } else {
+                    outer
+                });
                 before = "";
             }
             Piece::Sign(b')' | b']' | b'}') => {
@@ -161,8 +198,9 @@ fn messages(all: &mut Findings<'_>, tokens: &[(usize, Piece<'_>)]) {
                 }
                 before = "";
             }
-            Piece::Text(text) if open.last().is_some_and(|o| *o) => all.message(line, text),
-            Piece::Comment { .. } => {}
+            Piece::Text(text) if !text.starts_with('<') && text.split_whitespace().count() >= outer => {
+                all.message(line, text);
+            }
             _ => before = "",
         }
     }

@@ -12,9 +12,10 @@ const MAX_TEXT: usize = 160;
 /// The language of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Rust or C: `names` of code are judged in Rust alone.
+    /// Rust or C. `names` of code are judged in Rust alone, `texts` outside of tests.
     Code {
         names: bool,
+        texts: bool,
     },
     Page,
     Script {
@@ -25,9 +26,16 @@ pub(super) enum Form {
 impl Form {
     /// The form that the end of a file's name stands for.
     pub(super) fn of_name(name: &str) -> Option<Self> {
+        let is_test = ["tests", "examples", "bench/"].iter().any(|t| name.contains(t));
         match name.rsplit_once('.')?.1 {
-            "rs" => Some(Self::Code { names: true }),
-            "c" | "h" => Some(Self::Code { names: false }),
+            "rs" => Some(Self::Code {
+                names: true,
+                texts: !is_test,
+            }),
+            "c" | "h" => Some(Self::Code {
+                names: false,
+                texts: false,
+            }),
             "md" => Some(Self::Page),
             "py" => Some(Self::Script { python: true }),
             "sh" => Some(Self::Script { python: false }),
@@ -50,7 +58,7 @@ pub(super) fn findings(form: Form, group: &str, text: &str) -> Vec<Finding> {
         list: Vec::new(),
     };
     match form {
-        Form::Code { names } => code::judge(&mut all, text, names),
+        Form::Code { names, texts } => code::judge(&mut all, text, names, texts),
         Form::Page => page(&mut all, text),
         Form::Script { python } => script::judge(&mut all, text, python),
     }

@@ -28,33 +28,33 @@ const NO_COMMENT: &[&str] = &[
 
 /// Words and phrases, with what to write.
 const PHRASES: &[(&str, &str)] = &[
-    ("dear dearer dearest", "expensive"),
+    ("dear/dearer/dearest", "expensive"),
     ("barren", "empty poll"),
-    ("lively livelier", "busy"),
+    ("lively/livelier", "busy"),
     ("vain", "wasted"),
     ("courtesy", "yield"),
     ("doomed", "evicted, expired"),
     ("young+again", "refreshed"),
-    ("nobody somebody whoever", "name the thread, peer or caller"),
-    ("so+many as+many", "the number of, the maximum number of"),
-    ("stand stands stood standing", "is stored in, is at"),
-    ("lie lies lay lain lying", "is stored in, is at"),
+    ("nobody/somebody/whoever", "name the thread, peer or caller"),
+    ("so+many/as+many", "the number of, the maximum number of"),
+    ("stand/stands/stood/standing", "is stored in, is at"),
+    ("lie/lies/lay/lain/lying", "is stored in, is at"),
     (
-        "go+on goes+on went+on gone+on going+on",
+        "go+on/goes+on/went+on/gone+on/going+on",
         "continue, be forwarded, recirculate",
     ),
-    ("tell tells told telling say says said saying", "notify, report"),
-    ("ask asks asked asking", "request, query"),
-    ("answer answers answered answering", "reply"),
-    ("circle circles", "import cycle"),
-    ("door doors", "target"),
-    ("train trains", "GSO packet"),
-    ("way+out ways+out", "egress, output port"),
-    ("way+in ways+in", "ingress, input port"),
+    ("tell/tells/told/telling/say/says/said/saying", "notify, report"),
+    ("ask/asks/asked/asking", "request, query"),
+    ("answer/answers/answered/answering", "reply"),
+    ("circle/circles", "import cycle"),
+    ("door/doors", "target"),
+    ("train/trains", "GSO packet"),
+    ("way+out/ways+out", "egress, output port"),
+    ("way+in/ways+in", "ingress, input port"),
     ("unsteady", "flaky"),
     ("patience", "timeout"),
-    ("sweeper sweepers", "connection expiry thread"),
-    ("verdict verdicts", "cached translation"),
+    ("sweeper/sweepers", "connection expiry thread"),
+    ("verdict/verdicts", "cached translation"),
     ("doubts", "config warnings"),
 ];
 
@@ -90,12 +90,12 @@ const PLACES: &[&str] = &[
 /// Neighbours that make a phrase right: phrases, words before, words after.
 const RIGHT: &[(&str, &[&str], &[&str])] = &[
     // "The bit stands for a port": common English, and no place.
-    ("stand stands stood standing", &[], &["for", "alone", "still"]),
-    ("tell tells told telling", &[], &["from"]),
+    ("stand/stands/stood/standing", &[], &["for", "alone", "still"]),
+    ("tell/tells/told/telling", &[], &["from"]),
     // A document says something; programs do not.
-    ("say says said", DOCUMENTS, &[]),
-    ("say says said", &["is to"], &[]),
-    ("way+in ways+in", &[], &["which", "that"]),
+    ("say/says/said", DOCUMENTS, &[]),
+    ("say/says/said", &["is to"], &[]),
+    ("way+in/ways+in", &[], &["which", "that"]),
 ];
 
 const DOCUMENTS: &[&str] = &[
@@ -122,36 +122,36 @@ const DOCUMENTS: &[&str] = &[
 
 /// Words that are the field's in a group or file: word, group, reason.
 const FIELD: &[(&str, &str, &str)] = &[
-    ("verdict", "conntrack", "the verdict of `ct`"),
-    ("verdict", "offload", "the verdict of an eBPF program"),
-    ("verdict", "measure", "the verdict of a comparison"),
-    ("verdict", "tests", "the verdict of a test"),
+    ("verdict", "conntrack", "word of `ct`"),
+    ("verdict", "offload", "word of eBPF"),
+    ("verdict", "measure", "word of statistics"),
+    ("verdict", "tests", "word of tests"),
 ];
 
 /// Parts of names of code, with what to write.
 const PARTS: &[(&str, &str)] = &[
-    ("dear dearer dearest", "expensive"),
+    ("dear/dearer/dearest", "expensive"),
     ("barren", "empty"),
     ("lively", "busy"),
     ("vain", "wasted"),
     ("courtesy", "yield"),
     ("young", "refreshed"),
     ("doomed", "evicted, expired"),
-    ("nobody somebody whoever", "name the thread, peer or caller"),
-    ("so+many as+many", "count, max"),
-    ("stand stands", "at, index"),
-    ("go+on goes+on going+on", "continue, recirculate"),
-    ("tell tells told say says said", "notify, report"),
-    ("ask asks asked", "request, query"),
-    ("answer answers answered", "reply"),
-    ("door doors", "target"),
-    ("train trains", "gso"),
+    ("nobody/somebody/whoever", "name the thread, peer or caller"),
+    ("so+many/as+many", "count, max"),
+    ("stand/stands", "at, index"),
+    ("go+on/goes+on/going+on", "continue, recirculate"),
+    ("tell/tells/told/say/says/said", "notify, report"),
+    ("ask/asks/asked", "request, query"),
+    ("answer/answers/answered", "reply"),
+    ("door/doors", "target"),
+    ("train/trains", "gso"),
     ("way+out", "egress"),
     ("way+in", "ingress"),
     ("unsteady", "flaky"),
     ("patience", "timeout"),
     ("sweeper", "expiry"),
-    ("verdict verdicts", "cached translation"),
+    ("verdict/verdicts", "cached translation"),
     ("doubts", "warnings"),
     ("owed", "pending"),
     ("world", "snapshot"),
@@ -232,7 +232,7 @@ static PARTS_BY_WORD: LazyLock<Phrases> = LazyLock::new(|| by_word(PARTS));
 fn by_word(table: &[(&'static str, &'static str)]) -> Phrases {
     let mut all = Phrases::new();
     for &(list, right) in table {
-        for phrase in list.split(' ') {
+        for phrase in list.split('/') {
             let word = phrase.split('+').next().unwrap_or_default();
             all.entry(word).or_default().push((list, phrase, right));
         }
@@ -249,7 +249,7 @@ pub(super) fn banned(group: &str, words: &[String]) -> Vec<String> {
             && !is_right(list, phrase, words, at)
             && !is_field(group, phrase)
         {
-            out.push(format!("'{}', say: {right}", phrase.replace('+', " ")));
+            out.push(format!("'{}', use: {right}", phrase.replace('+', " ")));
         }
     }
     out
@@ -260,7 +260,7 @@ fn is_right(list: &str, phrase: &str, words: &[String], at: usize) -> bool {
     let (before, after) = (&words[..at], &words[at + phrase.split('+').count()..]);
     let next = after.first().map_or("", String::as_str);
     let soon = |word: &str| after.iter().take(8).any(|w| w == word);
-    match list.split(' ').next() {
+    match list.split('/').next() {
         Some("so+many") if soon("as") => return true,
         Some("tell") if soon("apart") || phrase.starts_with("tell") && soon("from") => return true,
         Some("lie") => {
@@ -278,7 +278,7 @@ fn is_right(list: &str, phrase: &str, words: &[String], at: usize) -> bool {
         .map_or("", String::as_str);
     let pair = before[before.len().saturating_sub(2)..].join(" ");
     RIGHT.iter().any(|(of, prior, following)| {
-        let same = of.split(' ').any(|p| p == phrase);
+        let same = of.split('/').any(|p| p == phrase);
         same && (prior.contains(&noun) || prior.contains(&pair.as_str()) || following.contains(&next))
     })
 }
@@ -329,11 +329,11 @@ pub(super) fn name(group: &str, name: &str) -> Option<String> {
             && !is_field(group, phrase)
             && !is_apart(&parts, at)
         {
-            return Some(format!("'{}' in a name, say: {right}", phrase.replace('+', "_")));
+            return Some(format!("'{}' in a name, use: {right}", phrase.replace('+', "_")));
         }
     }
     let limit = name == "most" || name.ends_with("_most") && name != "at_most";
-    limit.then(|| "'most' in a name, say: max".to_owned())
+    limit.then(|| "'most' in a name, use: max".to_owned())
 }
 
 /// "Told apart" in a name: to distinguish.
@@ -359,7 +359,7 @@ pub(super) fn type_name(group: &str, name: &str) -> Option<String> {
     let found = TYPES
         .iter()
         .find(|t| t.0 == name && (t.1.is_empty() || t.1.contains(&group)));
-    found.map(|t| format!("a type named {name}, say: {}", t.2))
+    found.map(|t| format!("a type named {name}, use: {}", t.2))
 }
 
 /// The fault of a constant's name.

@@ -11,7 +11,13 @@ fn found(form: Form, text: &str) -> Vec<(usize, Kind)> {
 }
 
 fn rust(text: &str) -> Vec<(usize, Kind)> {
-    found(Form::Code { names: true }, text)
+    found(
+        Form::Code {
+            names: true,
+            texts: true,
+        },
+        text,
+    )
 }
 
 /// Lines of comments that are too wide, where `~` stands for many words.
@@ -79,11 +85,25 @@ fn planted_faults_are_found() {
 }
 
 #[test]
+fn messages_are_found_anywhere_but_in_tests() {
+    assert_eq!(rust("call(\"the worker tells it\");\n"), [(1, Kind::Messages)]);
+    assert_eq!(rust("#[expect(a, reason = \"the worker tells it\")]\n"), []);
+    assert_eq!(rust("mod tests {\n    call(\"the worker tells it\");\n}\n"), []);
+    assert_eq!(
+        found(
+            Form::of_name("crates/a/src/tests.rs").expect("Rust"),
+            "call(\"the worker tells it\");\n"
+        ),
+        []
+    );
+}
+
+#[test]
 fn what_is_right_is_not() {
     let good = "/// A session that is late by less than one interval is not reported as down.\n\
         /// # Errors\n/// One megaflow as a worker caches it: RFC 7047 says so.\n\
         struct Megaflow { a: u8 }\nconst MAX_QUEUE_CHARGE_CYCLES: u64 = 1;\n\
-        fn f() { let told = Megaflow { a: 1 }; call(\"nobody\"); log::info!(\"bridge br0: no target\"); log::info!(\"{told} of {}\"); }\n\
+        fn f() { let told = Megaflow { a: 1 }; call(\"nobody\"); x.expect(\"nobody waits for it\"); log::info!(\"bridge br0: no target\"); log::info!(\"{told} of {}\"); }\n\
         // If two workers allocate an id for the same state, the second uses the first one's id.\n\
         // Packets flooded to other ports are unaffected.\n\
         // A worker queues a neighbour request; the control thread sends it.\n\
@@ -95,7 +115,13 @@ fn what_is_right_is_not() {
     let python = "X = \"\"\"\nWho waits.\n\"\"\"\nfor a in b:\n    told = \"  # who\"\n";
     assert_eq!(found(Form::Script { python: true }, python), []);
     assert_eq!(
-        found(Form::Code { names: false }, "int told; /* A port. */\n"),
+        found(
+            Form::Code {
+                names: false,
+                texts: false
+            },
+            "int told; /* A port. */\n"
+        ),
         []
     );
 }
