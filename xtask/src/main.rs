@@ -1,10 +1,13 @@
 //! Chores of the workspace.
 //!
-//! * `cargo xtask deps`: who imports whom, and where `unsafe` may stand.
+//! * `cargo xtask deps`: imports between crates, import cycles between modules, and where `unsafe` may stand.
 //! * `cargo xtask comments`: how wide comments are.
 
 mod comments;
+mod cycles;
 mod deps;
+mod modules;
+mod rust;
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
