@@ -2,12 +2,14 @@
 //!
 //! * `cargo xtask deps`: imports between crates, import cycles between modules, and where `unsafe` may stand.
 //! * `cargo xtask comments`: how wide comments are.
+//! * `cargo xtask unused`: names that only their definition and tests mention.
 
 mod comments;
 mod cycles;
 mod deps;
 mod modules;
 mod rust;
+mod unused;
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -20,7 +22,8 @@ fn main() -> Result<ExitCode> {
     let (faults, fine) = match std::env::args().nth(1).as_deref() {
         Some("deps") => deps::check(root)?,
         Some("comments") => comments::check(root)?,
-        _ => bail!("usage: cargo xtask deps | comments"),
+        Some("unused") => unused::check(root)?,
+        _ => bail!("usage: cargo xtask deps | comments | unused"),
     };
     if faults.is_empty() {
         println!("{fine}");
