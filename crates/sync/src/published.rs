@@ -28,10 +28,6 @@ impl<T> Published<T> {
     pub fn store(&self, value: T) {
         self.0.store(Arc::new(value));
     }
-    /// Replaces the snapshot by one that the caller keeps a handle of.
-    pub fn store_arc(&self, value: Arc<T>) {
-        self.0.store(value);
-    }
 }
 
 #[cfg(test)]

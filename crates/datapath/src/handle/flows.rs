@@ -4,7 +4,6 @@ use super::Datapath;
 use crate::control::perf::SuspectLog;
 use crate::observer::FlowObserver;
 use crate::view::FlowDump;
-use heddle_sys::Tsc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -110,9 +109,5 @@ impl Datapath {
     /// Sets whether workers keep histograms of their iterations (`pmd-perf-metrics`).
     pub fn set_perf_metrics(&self, on: bool) {
         self.shared.perf_metrics.store(on, Relaxed);
-    }
-    /// Sets for how long a worker polls on without packets, at most.
-    pub fn set_spin_us(&self, us: u64) {
-        self.shared.spin_cycles.store(Tsc::from_us(us), Relaxed);
     }
 }

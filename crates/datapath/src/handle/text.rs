@@ -6,29 +6,11 @@ use crate::control::perf::PerfWanted;
 use crate::control::show;
 use crate::drops::DropKind;
 use crate::exec::ct::add_all;
-use crate::format;
-use crate::view::{FlowDump, Merged, Snapshot, Totals};
+use crate::view::{Snapshot, Totals};
 use heddle_conntrack::Event;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Datapath {
-    /// `dpctl/dump-flows`, without a header: one line per flow that `filter` takes; flows that several
-    /// workers cache are added up.
-    pub fn dump_flows_text(
-        &self,
-        filter: &dyn Fn(&FlowDump) -> bool,
-        names: format::PortNames<'_>,
-    ) -> String {
-        let now_ms = self.shared.clock.now_ms();
-        let mut merged = Merged::default();
-        self.each_flow(|flow| {
-            if filter(&flow) {
-                merged.add(flow);
-            }
-        });
-        let flows = merged.flows().iter();
-        flows.map(|f| f.text(now_ms, names) + "\n").collect()
-    }
     /// `dpif-netdev/pmd-stats-show`, of the worker of processor `core` or of all.
     pub fn pmd_stats_show(&self, core: Option<usize>) -> String {
         show::pmd_stats(&self.control.lock(), core)

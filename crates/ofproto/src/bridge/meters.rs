@@ -83,11 +83,6 @@ fn check(c: &MeterConfig) -> Result<(), ErrorKind> {
 }
 
 impl Bridge {
-    /// Carries out one meter mod.
-    pub fn meter_mod(&self, mm: &MeterMod) -> Result<(), ErrorKind> {
-        self.meter_mod_by(mm, None)
-    }
-
     /// Carries out one meter mod for a connection.
     pub(super) fn meter_mod_by(&self, mm: &MeterMod, origin: Option<Origin>) -> Result<(), ErrorKind> {
         let id = mm.config.meter_id;

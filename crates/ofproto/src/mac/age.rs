@@ -69,16 +69,6 @@ impl MacTable {
         self.flush_if(|key, _| keys.contains(&key));
     }
 
-    /// Drops every entry of a port, static ones too (the port has gone for good).
-    pub fn forget_port(&self, port: Port) {
-        let mut inner = self.inner.lock();
-        for (e, _) in inner.in_order() {
-            if e.port() == port {
-                self.drop_entry(&mut inner, e.key);
-            }
-        }
-    }
-
     /// All entries, least recently used first.
     pub fn entries(&self, now_ms: u64) -> Vec<MacEntry> {
         let all = self.inner.lock().in_order();

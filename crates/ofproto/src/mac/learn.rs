@@ -125,14 +125,6 @@ impl MacTable {
         }
     }
 
-    /// Whether a gratuitous ARP has locked the address (bonding asks).
-    pub fn is_grat_arp_locked(&self, key: MacKey, now_ms: u64) -> bool {
-        self.inner
-            .lock()
-            .get(key)
-            .is_some_and(|n| now_ms < n.grat_arp_lock_ms)
-    }
-
     pub(super) fn add_entry(&self, inner: &mut Inner, key: MacKey, port: Port, is_static: bool, now_ms: u64) {
         let entry = Arc::new(Entry::new(key, port, now_ms));
         inner.insert(entry.clone(), is_static);
