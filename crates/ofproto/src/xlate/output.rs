@@ -81,7 +81,7 @@ impl Ctx<'_> {
         // The cut and the tunnel's output run on a copy: the cut would else hold for the next output.
         self.output_to(to, last || into_tunnel);
         if into_tunnel && self.out.actions.len() == at + 1 {
-            // The tunnel leads nowhere: nothing is left to cut.
+            // The tunnel has no route: there is nothing to truncate.
             self.out.actions.pop();
         }
         if into_tunnel {

@@ -82,7 +82,7 @@ fn what_came_before_is_committed_and_marks_are_not_in_the_mask() {
     assert_eq!((t.mask.0.ct_mark, t.mask.0.ct_state), (0, 0));
 }
 
-/// What a nested action copies out of the mark depends on the packet.
+/// The translation depends on the bits that a nested action copies out of the mark.
 #[test]
 fn what_is_read_of_a_mark_is_in_the_mask() {
     let lab = Lab::new(&[2]);
@@ -240,7 +240,7 @@ fn what_controllers_send_is_looked_up_again() {
         ..back(id, 0x21)
     };
     assert_eq!(text(&lab, &again), "2");
-    // What came in by a port that has gone since is dropped, as before.
+    // Packets from a port that was removed meanwhile are dropped.
     let key = back(0, 0);
     let first = lab.translate(&key, Purpose::Miss);
     let Some(Odp::Recirc(id)) = first.actions.last() else {
