@@ -89,7 +89,7 @@ fn pipeline_fields(key: &FlowKey) -> Match {
         key: *key,
         ..Match::default()
     };
-    // Whole fields, so that none is sent with a partial mask: these are 32-bit halves or full words.
+    // Masks of whole fields: no field is sent with a partial mask.
     let k = &mut m.mask.0;
     let full = |v: u32| whole(v, u32::MAX);
     k.in_port = u32::MAX;

@@ -125,8 +125,8 @@ impl Features {
     fn at_first(&self, feature: Feature) -> usize {
         self.boot[feature as usize]
     }
-    /// One feature, or all of them, as `dpif/set-dp-features` shows them: in force, and what the datapath
-    /// has.
+    /// One feature, or all of them, as `dpif/set-dp-features` shows them: the value in force, and the
+    /// datapath's.
     pub fn shown(&self, name: Option<&str>) -> Result<String, String> {
         let mut named = Feature::ALL
             .into_iter()

@@ -2,7 +2,7 @@
 //!
 //! Two halves meet here. The **control half** (`bridge`, `ofproto`, `conn`, `event`) changes rules and
 //! configuration. The **translation half** (`xlate`, `mac`, `trace`) translates packets that miss the
-//! datapath's caches, on any worker thread. They share only what [`model`] defines: an immutable
+//! datapath's caches, on any worker thread. They share only the types of [`model`]: an immutable
 //! [`model::Snapshot`], which configuration changes replace as a whole, and concurrent tables of rules with
 //! versions.
 

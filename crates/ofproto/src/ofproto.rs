@@ -1,4 +1,4 @@
-//! All bridges of the switch, and what they share: the pipeline, the datapath, the clock.
+//! All bridges of the switch, and the parts that they share: the pipeline, the datapath, the clock.
 //!
 //! **Order of locks.** `publishing`, then one bridge's state. `bridges` is held for moments only, and no
 //! other lock is taken meanwhile. A bridge holds no lock when it calls [`Ofproto::publish`].

@@ -49,7 +49,7 @@ pub(crate) enum Part {
     TunnelEnds,
 }
 
-/// A hash of an address. IPv4 addresses have different ones.
+/// A hash of an address, without collisions between IPv4 addresses.
 fn short(ip: IpAddr) -> u64 {
     let all = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),

@@ -114,7 +114,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// Whether the packet is tracked. If that is as it came in, the bit matters; Open vSwitch leaves it out.
+    /// Whether the packet is tracked. For [`Tracked::AsItCame`] the mask gets the packet's bit, which Open
+    /// vSwitch leaves out.
     pub(super) fn is_tracked(&mut self) -> bool {
         match self.conntracked {
             Tracked::Yes => true,

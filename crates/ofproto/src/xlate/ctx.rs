@@ -289,7 +289,7 @@ impl<'w> Ctx<'w> {
         self.steps >= MAX_STEPS
     }
 
-    /// Adds a line to the trace, if there is one. Returns it, to put others under it.
+    /// Adds a line to the trace, if there is one. Returns its number, to put other lines under it.
     pub(super) fn report(&mut self, kind: Kind, text: impl FnOnce() -> String) -> Option<usize> {
         self.report.as_mut().map(|r| r.add(kind, text()))
     }

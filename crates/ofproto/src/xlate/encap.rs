@@ -280,8 +280,8 @@ pub(super) fn is_label_stack(ty: u32) -> bool {
     ty >> 16 == packet_type::NS_ETHERTYPE && is_mpls((ty & 0xffff) as u16)
 }
 
-/// Whether a list leaves state on the packet that is no field of a header. Such state is a connection, a
-/// meter's mark, outer headers, or a truncation that waits for an output.
+/// Whether a list leaves state on the packet that is no field of a header. Such state is a connection, a drop
+/// by a meter, outer headers, or a truncation that waits for an output.
 fn leaves_traces(list: &[DpAction]) -> bool {
     let mut cut = false;
     for action in list {

@@ -75,7 +75,7 @@ impl Ctx<'_> {
         let bridge = self.bridge.control.upgrade();
         let learned = match (&bridge, self.learn) {
             (Some(b), true) => b.learn(&flow, learn.limit),
-            // A translation that does not learn looks for the flow as it is.
+            // Without learning, the result is whether the flow is there.
             (Some(b), false) if learn.limit != 0 => Learned::Yes(b.has_learned(&flow)),
             _ => Learned::Yes(true),
         };
@@ -149,7 +149,7 @@ impl Ctx<'_> {
                         .for_each(|(s, d)| d.set_match(m, s.get(&self.flow))),
                     LearnSrc::Value(v) => dst.set_match(m, v),
                 }
-                // A match on a header field needs the packet type, too.
+                // A match on a header field needs the packet type Ethernet.
                 if dst.field.info().prereq != heddle_flow::field::Prereq::None {
                     m.mask.0.packet_type = u32::MAX;
                 }

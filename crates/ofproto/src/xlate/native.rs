@@ -1,4 +1,4 @@
-//! Tunnels whose headers this switch writes and takes off itself.
+//! Tunnels whose headers this switch writes and removes itself.
 //!
 //! **Output.** The route to the tunnel's remote address leads to a device, which is usually the internal port
 //! of some bridge. From there the packet, with its outer headers, goes through that bridge's pipeline in the

@@ -429,8 +429,7 @@ mod tests {
         assert_eq!(ids, [4, 5, 6, 1, 1, 1]);
     }
 
-    /// Pipelines that packets make up neither make others expensive to find nor use up the ids of other
-    /// ports.
+    /// Pipelines that packets make up neither slow down lookups nor use up the ids of other ports.
     #[test]
     fn who_makes_pipelines_up_runs_out_of_its_own() {
         let r = Recircs::default();

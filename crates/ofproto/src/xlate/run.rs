@@ -169,7 +169,7 @@ fn translate<R>(
     told
 }
 
-/// Turns the packet's key into what tables see first.
+/// Sets the fields that tables see differently from the datapath: the input port and `actset_output`.
 fn see_as_tables_do(key: &mut FlowKey, in_port: u32) {
     key.in_port = in_port;
     key.actset_output = key_port(Port::UNSET);

@@ -61,8 +61,8 @@ impl Ctx<'_> {
         self.learn_neighbour(told);
     }
 
-    /// Learns the sender of a packet that comes out of a tunnel, as a neighbour behind that tunnel. Only
-    /// neighbours that are known or requested are learned: most senders are behind routers.
+    /// Learns the sender of an outer packet that is decapsulated here. Only neighbours that are known or
+    /// requested are learned: most senders are behind routers.
     pub(super) fn meet_sender(&mut self) {
         let (f, now_ms) = (&self.flow, self.now_ms);
         let ip = match f.dl_type {

@@ -19,7 +19,7 @@ impl Ctx<'_> {
             return false;
         }
         self.is_bfd = true;
-        // A trace shows what is left to the datapath.
+        // A trace does not show the upcall.
         if self.report.is_none() {
             self.commit();
             self.emit(Action::Userspace(Arc::new(Upcall {

@@ -1,4 +1,4 @@
-//! Label stacks: what both stacks have in common at the bottom stays; the rest is set, popped or pushed.
+//! Label stacks: labels at the bottom that both stacks have stay; the others are set, popped or pushed.
 
 use super::super::ctx::Ctx;
 use super::super::mask::{eth, is_mpls};

@@ -1,4 +1,4 @@
-//! Connection tracking: what is emitted, who sees the state, and which bits that takes.
+//! Connection tracking: the emitted actions, the packets that see the state, and the bits of the mask.
 
 use super::lab::{Lab, out, resubmit};
 use crate::xlate::PacketOut;
@@ -15,7 +15,7 @@ fn acts(text: &str) -> Vec<Action> {
     parse_actions(text, None).unwrap()
 }
 
-/// The packet as the datapath has it back under an id, with a connection's state.
+/// The packet as it comes back from the datapath under an id, with a connection's state.
 fn back(id: u32, state: u32) -> FlowKey {
     FlowKey {
         recirc_id: id,
@@ -67,7 +67,8 @@ fn actions_of_all_forms() {
     }
 }
 
-/// Before the tracker sees the packet, it is what it should be; what it writes is no bit that matters.
+/// Changes are committed before the tracker sees the packet; bits that the tracker writes are not in the
+/// mask.
 #[test]
 fn what_came_before_is_committed_and_marks_are_not_in_the_mask() {
     let lab = Lab::new(&[2]);

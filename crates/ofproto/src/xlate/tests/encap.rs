@@ -92,7 +92,7 @@ fn packets_without_ethernet_stay_inside() {
     );
 }
 
-/// Setting fields back does not undo a header: what follows gets the packet as it was.
+/// Setting fields back does not undo a header: later actions get the packet as it was.
 #[test]
 fn headers_pushed_on_a_copy_are_on_the_copy_alone() {
     let lab = Lab::new(&[3]);
