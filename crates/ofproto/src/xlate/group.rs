@@ -84,8 +84,8 @@ impl Ctx<'_> {
         self.in_bucket = in_bucket;
         self.flow = flow;
         (self.was_mpls, self.conntracked) = (was_mpls, conntracked);
-        // An exit or an error of the bucket does not end the list behind the group. Errors of exceeded limits
-        // stay.
+        // An exit of the bucket does not end the list behind the group, nor does an error about the packet's
+        // headers. Other errors stay.
         self.exit = false;
         if matches!(
             self.error,
