@@ -1,4 +1,4 @@
-//! Queues of ports, as controllers ask for them.
+//! Queues of ports, as controllers see them.
 //!
 //! Devices have those that QoS gives them (`Port.qos`); without it a port has none, but for devices that have
 //! a queue of their own accord.
