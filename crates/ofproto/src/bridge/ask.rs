@@ -1,4 +1,4 @@
-//! Requests for neighbours on the way of tunnels' packets.
+//! Requests for neighbours on the routes of tunnels' packets.
 
 use super::Bridge;
 use crate::xlate::key_port;

@@ -40,20 +40,20 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// A port is another now, or is gone.
+    /// Marks a port as stale: it has changed or is gone.
     pub(super) fn touch_port(&mut self, no: OfPort) {
         self.stale_ports.insert(no);
     }
-    /// A bundle is another now, or is gone.
+    /// Marks a bundle as stale: it has changed or is gone.
     pub(super) fn touch_bundle(&mut self, name: &str) {
         self.stale_bundles.insert(name.to_owned());
     }
-    /// A port is in this bundle from now on.
+    /// Adds a port to a bundle.
     pub(super) fn join(&mut self, no: OfPort, bundle: &str) {
         self.members.entry(bundle.to_owned()).or_default().insert(no);
         self.touch_bundle(bundle);
     }
-    /// A port is in this bundle no more.
+    /// Takes a port out of a bundle.
     pub(super) fn leave(&mut self, no: OfPort, bundle: &str) {
         if let Some(members) = self.members.get_mut(bundle) {
             members.remove(&no);
@@ -116,14 +116,14 @@ impl Built {
     }
 }
 
-/// The bundle of that name, of some that are in the order of their names.
+/// The bundle of that name. `bundles` is sorted by name.
 fn by_name<'a>(bundles: &'a [BundleConfig], name: &str) -> Option<&'a BundleConfig> {
     let at = bundles.binary_search_by(|b| b.name.as_str().cmp(name)).ok()?;
     bundles.get(at)
 }
 
 impl State {
-    /// Makes anew what has changed. `ends`: where patches lead to.
+    /// Makes stale bundles and ports anew. `ends`: the patch ports of all bridges.
     pub(super) fn build(&mut self, ends: &PatchEnds) {
         let built = &mut self.built;
         for name in std::mem::take(&mut built.stale_bundles) {

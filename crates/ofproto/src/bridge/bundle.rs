@@ -1,6 +1,6 @@
 //! Bundles: many messages that take effect together (OpenFlow 1.4 §6.9).
 //!
-//! All flow mods and group mods of a bundle are steps of one [`Change`]: workers see all of them at once, or
+//! All flow mods and group mods of a bundle are steps of one [`Change`]: workers see them all at once, or
 //! none after a failure. A packet-out sees the tables as the messages before it leave them; its packet leaves
 //! when all has gone well. Ports cannot be changed in a way that workers see at the same moment, so an atomic
 //! bundle with a port mod is refused.

@@ -252,7 +252,7 @@ impl Change<'_> {
         self.touch(slot);
     }
 
-    /// Removes a group; what uses it is the caller's business.
+    /// Removes a group, but no rule that uses it.
     pub(super) fn unlink_group(&mut self, group: &Arc<Held<Group>>) {
         group.remove(self.version);
         self.state.garbage += 1;

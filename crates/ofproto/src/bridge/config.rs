@@ -128,7 +128,7 @@ pub struct BundleConfig {
     pub queue_dscp: Vec<(u32, u8)>,
 }
 
-/// The receiver of an interface's packets.
+/// The port, peer or tunnel behind an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PortTarget {
     /// A port of the datapath.
@@ -150,7 +150,7 @@ pub struct PortConfig {
     pub name: String,
     /// Name of its `Port` row.
     pub bundle: String,
-    /// The receiver of its packets.
+    /// The port, peer or tunnel behind it.
     pub target: PortTarget,
     /// Hardware address.
     pub mac: [u8; 6],

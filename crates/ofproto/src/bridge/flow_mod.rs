@@ -205,7 +205,7 @@ impl Change<'_> {
             };
             self.unlink(e);
             let new = self.link(rule, e.priority).data.clone();
-            // Flow monitors get only what is different now.
+            // Flow monitors get only flows that are different now.
             if new.cookie != old.cookie || new.instructions != old.instructions {
                 self.report(FlowEvent::Modified, new, Some(old.clone()));
             }

@@ -101,7 +101,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A rule where it is linked.
+/// A rule that is linked in a table's classifier.
 pub(crate) type Linked = Arc<Entry<Arc<Rule>>>;
 
 /// One event of a bridge that controllers may subscribe to.

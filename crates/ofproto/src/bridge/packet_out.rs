@@ -26,7 +26,7 @@ pub(super) struct Injected {
 /// A packet-out that has been translated.
 pub(super) struct Prepared {
     injected: Injected,
-    /// The datapath port that it came from, if the key has another input port.
+    /// The datapath port that it came from; `None`: the one of the key's input port.
     from: Option<PortNo>,
     pub(super) translation: Translation,
     now_ms: u64,
@@ -120,7 +120,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// To be called before a change is confirmed: it is in force wherever else packets are forwarded, too.
+    /// To be called before a change is confirmed: the change is then in force for offloaded flows, too.
     pub(crate) fn confirm(&self) {
         if let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) {
             crate::aside::aside(|| dp.observe_now());

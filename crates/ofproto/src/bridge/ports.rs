@@ -10,7 +10,7 @@ use heddle_openflow::{ErrorKind, Port as OfPort};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// One port, with what survives a reconfiguration.
+/// One port, with the data that survives a reconfiguration.
 pub(crate) struct PortState {
     pub(crate) config: PortConfig,
     /// [`port_config`] bits that controllers set (admin state aside, which is the device's).

@@ -29,7 +29,7 @@ fn place(e: &Linked) -> usize {
 }
 
 impl Refs {
-    /// A rule is linked.
+    /// Adds a rule that was linked.
     pub(crate) fn add(&mut self, e: &Linked) {
         for i in options_used(e) {
             *self.options.entry(i).or_default() += 1;
@@ -65,7 +65,7 @@ impl Refs {
         self.end_message();
         std::mem::take(&mut self.dead)
     }
-    /// A rule is not linked any more.
+    /// Removes a rule that was unlinked.
     pub(crate) fn remove(&mut self, e: &Linked) {
         for i in options_used(e) {
             if let Some(n) = self.options.get_mut(&i) {
@@ -129,7 +129,7 @@ fn forget(of: &mut HashMap<u32, Rules>, id: u32, e: &Linked) {
     }
 }
 
-/// In an order that does not depend on memory.
+/// The rules in an order that does not depend on their addresses.
 fn sorted(rules: Option<&Rules>) -> Vec<Linked> {
     let mut all: Vec<Linked> = rules.iter().flat_map(|r| r.values()).cloned().collect();
     all.sort_by_key(|e| (e.data.table, std::cmp::Reverse(e.priority), e.data.created_ms));

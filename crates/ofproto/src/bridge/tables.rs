@@ -48,7 +48,7 @@ pub(crate) struct TableState {
 const MAX_COOKIES: usize = 1024;
 
 impl TableState {
-    /// A rule came.
+    /// Adds a rule that was linked.
     pub(super) fn linked(&mut self, e: &Linked) {
         self.n_flows += usize::from(!e.data.hidden);
         if let Some(n) = self.with_cookie.get_mut(&e.data.cookie) {
@@ -59,7 +59,7 @@ impl TableState {
         }
     }
 
-    /// A rule went.
+    /// Removes a rule that was unlinked.
     pub(super) fn unlinked(&mut self, e: &Linked) {
         self.n_flows -= usize::from(!e.data.hidden);
         if let Some(n) = self.with_cookie.get_mut(&e.data.cookie) {

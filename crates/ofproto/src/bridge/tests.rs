@@ -305,7 +305,7 @@ fn a_limit_counts_the_flows_of_its_cookie() {
     delete(4).expect("well formed");
     l.add(&other).expect("by a controller");
     assert!(!learn(5));
-    // One that fails at its end leaves the count as it was.
+    // A bundle that fails at its end leaves the count as it was.
     let failing = vec![
         flow_mod(FlowModCommand::DeleteStrict, nw_dst(9, 32), 5, 1),
         FlowMod {

@@ -52,7 +52,7 @@ fn is_hasty(rule: &Rule) -> bool {
 }
 
 impl Timed {
-    /// A rule is linked.
+    /// Adds a rule that was linked, if it may time out.
     pub(super) fn add(&mut self, e: &Linked) {
         let list = if is_hasty(&e.data) {
             &mut self.hasty
@@ -65,7 +65,7 @@ impl Timed {
         self.len += 1;
     }
 
-    /// A rule is linked no more.
+    /// Counts a rule that was unlinked; its entry stays.
     pub(super) fn removed(&mut self, e: &Linked) {
         self.removed += usize::from(times_out(&e.data) || is_hasty(&e.data));
     }

@@ -24,8 +24,8 @@ const MAX_BUNDLES: usize = 4096;
 /// Bytes that are kept together.
 const CHUNK: usize = 1 << 20;
 
-/// The bytes of many messages, in few pieces of memory: these are given back as a whole, between rules that
-/// stay.
+/// The bytes of many messages, in few pieces of memory. Each piece is given back as a whole, although rules
+/// that stay are allocated between them.
 #[derive(Default)]
 struct Chunks(Vec<Vec<u8>>);
 
@@ -48,7 +48,7 @@ struct Entry {
 impl Chunks {
     fn push(&mut self, bytes: &[u8]) -> Place {
         if self.0.last().is_none_or(|c| c.len() + bytes.len() > CHUNK) {
-            // The first one is as small as its message: most bundles are.
+            // The first chunk is as small as its message: most bundles are small.
             let room = if self.0.is_empty() { 0 } else { CHUNK };
             self.0.push(Vec::with_capacity(room));
         }
@@ -127,7 +127,7 @@ pub(super) struct Bundles {
     done: Tally,
 }
 
-/// An error and the message that it is about, where that is another than the one at hand.
+/// An error about the message at hand, perhaps after one about an earlier message.
 pub(super) struct Failure {
     pub(super) kind: ErrorKind,
     /// An error to send first.
@@ -253,7 +253,7 @@ impl Bundles {
             .collect()
     }
 
-    /// The open bundle, if there is one; one that is closed or has other flags is an error, and its end.
+    /// The open bundle, if there is one. A bundle that is closed or has other flags is removed, and an error.
     fn usable(&mut self, id: u32, flags: u16) -> Result<Option<&mut Bundle>, ErrorKind> {
         let Some(bundle) = self.open.get(&id) else {
             return Ok(None);

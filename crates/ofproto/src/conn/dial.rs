@@ -59,7 +59,7 @@ pub struct Dialer {
 struct State {
     name: &'static str,
     last_error: Option<String>,
-    /// Times by the switch's clock, which tests move, ms.
+    /// Times of the switch's clock, which tests move, ms.
     connected_at: Option<u64>,
     disconnected_at: Option<u64>,
 }

@@ -248,7 +248,7 @@ impl Peer {
     }
 }
 
-/// Whether a message may be about many flows.
+/// Whether a message may take long.
 fn takes_long(m: &Message) -> bool {
     match m {
         Message::FlowMod(fm) => matches!(fm.command, FlowModCommand::Modify | FlowModCommand::Delete),

@@ -3,7 +3,7 @@
 //! A [`Peer`] is shared: its own task feeds it messages (`handle`), any control thread hands it events
 //! (`tell`). Messages for the peer go into a queue that the task drains. Packet-ins are dropped when more
 //! than [`MAX_PACKET_INS`] wait. While more than [`MAX_UNREAD`] bytes of replies wait, the peer's next
-//! request waits too. So replies cost no more memory than that and one reply. A peer for which more than
+//! request waits too, so that at most one more reply is added to them. A peer for which more than
 //! [`MAX_EVENTS`] bytes of events wait is cut off.
 
 use super::Manager;
@@ -126,14 +126,14 @@ impl Peer {
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
-    /// The connection has ended.
+    /// Ends the peer's monitors and reports its flow mods, since the connection has ended.
     pub(super) fn close(&self) {
         self.open.store(false, Ordering::Relaxed);
         self.report_flow_mods(self.manager.bridge.now_ms(), true);
         self.forget_monitors();
         self.manager.update_miss();
     }
-    /// The task has written these bytes.
+    /// Counts a message that the task has written. Resumes monitors if no update waits any more.
     pub(super) fn written(&self, out: &Outgoing) {
         let n = out.bytes.len();
         if out.sort == Sort::Answer {

@@ -48,7 +48,7 @@ pub(super) enum End {
     Io(std::io::Error),
 }
 
-/// Serves one connection, which the log calls `name`, until it ends. `up` becomes true when the version is
+/// Serves one connection, which the log calls `name`, until it ends. `up` gets the peer when the version is
 /// negotiated. `activity` is notified when the connection is in use.
 pub(super) async fn serve<S>(
     manager: Arc<Manager>,

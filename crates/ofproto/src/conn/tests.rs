@@ -459,7 +459,7 @@ async fn who_does_not_read_events_is_cut_off() {
         .expect("the end comes by itself");
 }
 
-/// Peers wait while a thread changes very many rules, but not those that need nothing of these.
+/// A peer that waits for a bridge does not delay a peer that needs nothing of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_the_bridge_keeps_nobody_else_waiting() {
     let (_of, m) = manager(&Version::ALL);

@@ -1,4 +1,4 @@
-//! Ageing, flushing, listing: what the control side does.
+//! Ageing, flushing and listing, by control threads.
 
 use super::{MacKey, MacTable};
 use crate::coverage::MAC_EXPIRED;

@@ -63,8 +63,9 @@ impl MacTable {
     /// the source's slot, when the translation was made. Never waits.
     ///
     /// Such packets may be older than the table's contents. So they do not bring back an entry that was
-    /// dropped meanwhile, unless it was evicted. Its sender's next packet finds no valid translation, and
-    /// learns it again. And they move an address only if no later packet from it has been seen.
+    /// dropped meanwhile, unless it was evicted. The sender of a dropped entry learns it again by its next
+    /// packet, which finds no valid translation. And they move an address only if no later packet from it has
+    /// been seen.
     pub fn learn_again(&self, l: Learn, generation: u64) {
         let known = self.index.find(l.key);
         if let Some(e) = known.as_ref().filter(|e| e.port() == l.port) {
@@ -150,9 +151,9 @@ impl MacTable {
 
     /// Evicts the entry that is next to go; `false`: no entry may go.
     ///
-    /// Cached translations of its packets stay valid, and bring the address back when they are credited. If
-    /// each of its packets learned it again, more senders than the table has room for would evict each other.
-    /// All their packets would be translated.
+    /// Cached translations of its packets stay valid, and bring the address back when they are credited.
+    /// Otherwise each of its packets would learn it again. Then more senders than the table has room for
+    /// would evict each other, and all their packets would be translated.
     fn make_room(&self, inner: &mut Inner) -> bool {
         let Some(victim) = inner.victim() else {
             return false;

@@ -103,7 +103,7 @@ fn no_rule_sees_a_message() {
         lab.translate(&other, Purpose::Miss).actions,
         [Action::Output(dp(0, 2))]
     );
-    // On a port without a session it is a packet like any.
+    // On a port without a session, the packet is an ordinary one.
     let elsewhere = FlowKey {
         in_port: dp(0, 3).0,
         ..message()

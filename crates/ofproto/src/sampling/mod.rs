@@ -57,7 +57,7 @@ pub struct ExporterConfig {
 pub struct BridgeSampling {
     /// Collectors, and settings of the cache.
     pub exporter: ExporterConfig,
-    /// One packet of this number is sampled.
+    /// Sampling rate: one packet out of this number.
     pub sampling: u32,
     /// `obs_domain_id`.
     pub domain: u32,
