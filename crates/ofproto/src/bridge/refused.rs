@@ -1,5 +1,5 @@
-//! Tests of requests that are odd: what Open vSwitch's daemon refuses is refused, what it does not see is not
-//! seen.
+//! Tests of odd requests: the bridge refuses those that Open vSwitch's daemon refuses, and accepts those that
+//! it overlooks.
 
 use super::tests::{flow_mod, flows, lab, nw_dst, port, secure};
 use heddle_openflow::message::{
