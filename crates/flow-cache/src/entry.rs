@@ -3,17 +3,17 @@
 //! The entry's mask selects the bits of the key that count. The other bits are kept for display: Open vSwitch
 //! shows them too.
 //!
-//! **Access.** The worker that owns the entry writes all fields but `dead`. Only the revalidator writes
-//! `dead`, and it reads all fields at any time. All accesses are atomic, so no reader sees a torn word. The
-//! `id` shows which words belong together:
+//! **Access.** The worker that owns the entry writes all fields. The revalidator reads all fields at any
+//! time, and writes `dead`. All accesses are atomic, so no reader sees a torn word. The `id` shows which
+//! words belong together:
 //!
 //! * An entry is in use while its `id` is not zero. Ids are never used twice.
 //! * The owner writes all other fields, then `id` (Release). To free or change the entry of an id, the owner
 //!   writes zero to `id`, then a Release fence, and only then other fields.
 //! * A reader ([`Entry::read`]) loads `id` (Acquire), then fields, then after an Acquire fence `id` again.
 //!   Equal ids mean that the fields are those of that id. Counters may be of any moment in between.
-//! * `dead` holds the id that the revalidator has condemned. Since ids are not reused, a late store condemns
-//!   no other entry.
+//! * `dead` holds the id of a condemned entry; owner and revalidator condemn. Since ids are not reused, a
+//!   late store condemns no other entry.
 //!
 //! The key holds the entry's context in the place of the origin. The context selects the packet's bits
 //! outside of the compact key that count.
