@@ -1,11 +1,12 @@
 //! Universal hashes of eight words under many masks, in a few instructions for each mask. The filters of
 //! masks use them.
 //!
-//! NH (Black and others, "UMAC", 1999): add a random number to each half word, multiply the two halves of a
-//! word, and add up the products. Two different inputs have equal sums with a probability of at most 2^-32
-//! over the random numbers. So a sender that does not know these numbers cannot choose inputs that collide.
-//! The code is chosen at run time: AVX2, else the architecture's base instructions (SSE2, NEON), else plain
-//! code. One call serves a list of masks. [`sum_plain`] is the twin that tests compare the others with.
+//! NH (Black and others, "UMAC", 1999) adds a random number to each half word, multiplies the halves of
+//! each word, and adds up the products. Two different inputs have equal sums with a probability of at most
+//! 2^-32 over the random numbers. So a sender that does not know these numbers cannot choose inputs that
+//! collide. The code is chosen at run time: AVX2, else the architecture's base instructions (SSE2, NEON),
+//! else plain code. One call serves a list of masks. [`sum_plain`] is the twin that tests compare the others
+//! with.
 
 #![allow(unsafe_code)] // vector instructions
 

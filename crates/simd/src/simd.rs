@@ -1,9 +1,9 @@
 //! Processor instructions that the forwarding path uses explicitly: prefetches, and the comparison of one tag
 //! with eight at once.
 //!
-//! The comparison is chosen at compile time: AVX2 if the build targets it, else SSE2 (every x86-64 has it) or
-//! NEON (every AArch64 has it), else plain code. A choice at run time would cost a call per bucket, which is
-//! more than the whole comparison. [`match8_plain`] is the twin that tests compare the others with.
+//! The comparison is chosen at compile time. That is AVX2 if the build targets it, else SSE2 (in every
+//! x86-64) or NEON (in every AArch64), else plain code. A choice at run time would cost a call per bucket,
+//! which is more than the whole comparison. [`match8_plain`] is the twin that tests compare the others with.
 
 #![allow(unsafe_code)] // vector instructions and prefetches
 
