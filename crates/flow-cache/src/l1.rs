@@ -19,8 +19,8 @@ use heddle_sys::Zeroed;
 /// Default `inv_prob`: of this number of insertions into a full bucket, one succeeds.
 pub(crate) const INV_PROB: u32 = 4;
 
-/// Maximum growth in one step. L1 grows in few large steps, since each one empties it, and filling it again
-/// from L2 is expensive.
+/// Maximum factor of growth in one step. L1 grows in few large steps: each one empties it, and filling it
+/// again from L2 is expensive.
 const MOST_TIMES: usize = 64;
 
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 //! | where is an entry stored, and what does it count | `entry`, `store`, `spares` |
 //! | which entry matches a packet | `cache` by way of `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
 //! | what is to be done with the packet | `translation`, `cached_translation`, `program_table` |
-//! | which entry did the next packet of a connection use before | `links` |
+//! | which entry did the last packets of a connection match | `links` |
 //! | is the entry still valid | `generations`, `changes`, `watch` |
 //! | what does the revalidator know of an entry | `records`, filled from the entries and from the notes in `note` |
 //!

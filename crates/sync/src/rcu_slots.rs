@@ -306,7 +306,7 @@ mod loom_tests {
 
     impl Drop for Value {
         fn drop(&mut self) {
-            // SAFETY: what is checked.
+            // SAFETY: the claim that the model checks.
             self.0.with_mut(|v| unsafe { *v = 0 });
         }
     }
@@ -321,7 +321,7 @@ mod loom_tests {
             let reader = thread::spawn(move || {
                 let reading = ReadGuard::begin();
                 if let Some(value) = theirs.load(0, &reading) {
-                    // SAFETY: what is checked.
+                    // SAFETY: the claim that the model checks.
                     let seen = value.0.with(|v| unsafe { *v });
                     assert!(seen == 1 || seen == 2);
                 }

@@ -211,7 +211,7 @@ mod loom_tests {
                 for _ in 0..2 {
                     readers.begin(&mark);
                     let n = now.load(Acquire);
-                    // SAFETY: what is checked.
+                    // SAFETY: the claim that the model checks.
                     assert_eq!(values.0[n].with(|v| unsafe { *v }), 0);
                     assert!(n >= last);
                     last = n;
@@ -226,7 +226,7 @@ mod loom_tests {
                 old.retain(|(since, n)| {
                     let read = *since > over;
                     if !read {
-                        // SAFETY: what is checked.
+                        // SAFETY: the claim that the model checks.
                         values.0[*n].with_mut(|v| unsafe { *v = 1 });
                     }
                     read
