@@ -121,9 +121,9 @@ impl<P: Program> Cache<P> {
         self.next_id - 1
     }
 
-    /// Gives an entry the cached translation of `t`, which was made after `any` was read and has the same
-    /// actions as before, but other dependencies or creditors. Returns the number of the program, or `None`
-    /// if the ring of notes has no room.
+    /// Gives an entry the cached translation of `t`, which was made after `any` was read. The actions are the
+    /// same as before, but dependencies or creditors have changed. Returns the number of the program, or
+    /// `None` if the ring of notes has no room.
     pub fn renew(&mut self, slot: u32, t: &mut Translation<P::Action>, any: u64) -> Option<u32> {
         if !self.notes.has_room(ROOM) {
             return None;
