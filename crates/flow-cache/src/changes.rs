@@ -1,27 +1,27 @@
-//! What has changed in a table lately, so that a cached answer is not translated again because of rules
-//! that have nothing to do with it.
+//! A log of recent changes in a table. It saves the translation of entries that the changed rules do not
+//! concern.
 //!
-//! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of
-//! the rules that came, went or were changed with it.
+//! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of the
+//! rules that came, went or were changed with it.
 //!
-//! **When a change does not matter** to a cached answer: at the lookup in that table, all packets that the
-//! answer is for have one bit that differs from what the changed rule asks for. This is known of such
-//! packets ([`Known`]):
+//! **When a change does not matter.** A cached translation stays valid if all its packets, at the lookup in
+//! that table, have one bit that differs from the changed rule's match. This is known of such packets
+//! ([`Known`]):
 //!
-//! * Fields that start as constants ([`constants`]: registers, metadata, the OpenFlow input port): the
-//!   translation says what they were at each lookup ([`Override`]).
-//! * What comes from the packet: the bits of the entry's mask. If an action has changed a word before the
-//!   lookup, nothing of that word.
-//! * Of fields that lookups themselves set (conjunctions), nothing.
+//! * Fields that start as constants ([`constants`]), such as registers, metadata and the OpenFlow input port.
+//!   The translation records their values at each lookup ([`Override`]).
+//! * Fields of the packet: the bits of the entry's mask. If an action has changed a word before the lookup,
+//!   nothing is known of that word.
+//! * Fields that lookups themselves set (conjunctions) are never known.
 //!
-//! The safe error is to think that a change matters: that costs a translation. [`outlasts`] says all of
-//! this in a few lines. Workers do the same for many entries at once ([`crate::watch`]).
+//! The safe error is to take a change as relevant: that costs a translation. [`outlasts`] is the plain form
+//! of this rule. Workers apply it to many entries at once ([`crate::watch`]).
 //!
 //! **Threads.** Any number of writers and readers, without locks: a worker that learns a flow is a writer.
 //! Each writer draws a generation of its own, stores its record, and then lifts the generation that readers
-//! see to its own at least. So writers may overtake each other: whoever sees a generation sees the changes of
-//! all that were drawn before, and finds either their records or no record. If a reader does not find the
-//! record of a generation (not there yet, overwritten, or not given), anything may have changed.
+//! see to its own at least. So writers may overtake each other. A reader that sees a generation sees the
+//! changes of all generations drawn before, and finds either their records or no record. If a reader does not
+//! find the record of a generation (not there yet, overwritten, or never written), anything may have changed.
 
 use crate::atomic::AtomicU64;
 use crate::generations::{Dep, FIRST, Generations};
@@ -32,27 +32,27 @@ use heddle_flow::{FlowKey, FlowMask, Match};
 use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, LazyLock};
 
-/// Generations that are remembered.
+/// The number of generations that a log remembers.
 const KEPT: u64 = 1024;
-/// Matches that one generation lists; of more, some are replaced by what they have in common.
+/// Maximum number of matches in one record. More are merged into the bits that they have in common.
 const MAX_LISTED: usize = 64;
 
-/// A word of the key that a lookup saw otherwise than the entry's key has it. Holds from the dependency
-/// `from` on, until another one about the same word.
+/// A word of the key that a lookup saw other than the entry's key has it. It holds from the dependency `from`
+/// on, until another override of the same word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Override {
     /// Index in [`crate::Translation::deps`].
     pub from: u16,
-    /// Which word of the key.
+    /// Index of the word in the key.
     pub word: u8,
-    /// Actions have changed what the packet brought, so that the entry's mask says nothing of it.
+    /// Whether an action has changed the word. Then the entry's mask does not apply to it.
     pub changed: bool,
-    /// The word; only [`constants`] count.
+    /// The word's value; only its bits in [`constants`] are used.
     pub value: u64,
 }
 
-/// The bits of a key that are the same constants for all packets when a translation begins, whatever the
-/// packet: zero, but for the input port, of which a translation must say what it is.
+/// The bits of a key that are constant for all packets when a translation begins. All are zero but the input
+/// port, whose value each translation records.
 pub fn constants() -> &'static FlowMask {
     static CONSTANTS: LazyLock<FlowMask> = LazyLock::new(|| {
         FlowMask(FlowKey {
@@ -70,8 +70,8 @@ pub fn clear_constants(key: &mut FlowKey) {
     (key.metadata, key.regs, key.in_port) = (0, [0; 16], 0);
 }
 
-/// Bits that lookups themselves set, or that a translation begins with other values than an entry's key
-/// has: never known.
+/// Bits that are never known: lookups themselves set them, or the translation begins with other values than
+/// the entry's key has.
 pub(crate) fn unknown() -> &'static FlowMask {
     static UNKNOWN: LazyLock<FlowMask> = LazyLock::new(|| {
         FlowMask(FlowKey {
@@ -83,7 +83,7 @@ pub(crate) fn unknown() -> &'static FlowMask {
     &UNKNOWN
 }
 
-/// What all packets of a cached answer have in common at a lookup.
+/// The bits that are equal for all packets of a cached translation at a lookup, and their values.
 #[derive(Clone, Copy)]
 pub struct Known {
     key: FlowKey,
@@ -91,13 +91,13 @@ pub struct Known {
 }
 
 impl Known {
-    /// At the beginning: all packets agree with `key` in the bits of `mask`.
+    /// At the beginning of a translation: all packets agree with `key` in the bits of `mask`.
     pub fn new(key: &FlowKey, mask: &FlowMask) -> Self {
         let mut known = Self {
             key: *key,
             mask: *mask,
         };
-        // Neither is about options of tunnels.
+        // Tunnel options have no bits in either mask.
         let (constants, unknown) = (
             &constants().words()[FIRST_WORD..],
             &unknown().words()[FIRST_WORD..],
@@ -108,11 +108,11 @@ impl Known {
             *k &= !c;
             *m = (*m | c) & !u;
         }
-        // Nothing is known of it until it is said: a datapath port is no OpenFlow port.
+        // The input port is unknown until an override sets it: a datapath port is no OpenFlow port.
         known.mask.0.in_port = 0;
         known
     }
-    /// As a later lookup saw them.
+    /// Applies an override, to describe the packets at a later lookup.
     pub(crate) fn apply(&mut self, o: &Override) {
         let at = usize::from(o.word);
         let (Some(c), Some(u)) = (constants().words().get(at), unknown().words().get(at)) else {
@@ -125,7 +125,7 @@ impl Known {
             *m = if o.changed { *c } else { *m | c } & !u;
         }
     }
-    /// Whether a rule with this match has nothing to do with any of the packets.
+    /// Whether a rule with this match can match none of the packets.
     pub(crate) fn excludes(&self, m: &MiniMatch) -> bool {
         let (key, mask) = (self.key.words(), self.mask.words());
         let mut words = m.mask.words().iter().zip(m.values.iter());
@@ -136,8 +136,9 @@ impl Known {
     }
 }
 
-/// Whether an answer with these dependencies still holds for packets of which `known` was known at the
-/// beginning, as far as the logs of what has changed since can tell with so many comparisons.
+/// Whether a translation with these dependencies is still valid for the packets that `known` describes at its
+/// beginning. `false` also if the logs are incomplete, or if it would take more than `comparisons`
+/// comparisons.
 pub(crate) fn outlasts(
     deps: &[Dep],
     overrides: &[Override],
@@ -167,20 +168,20 @@ pub(crate) fn outlasts(
 pub struct Changes(Vec<MiniMatch>);
 
 impl Changes {
-    /// A rule with this match comes, goes, or does something else.
+    /// A rule with this match comes, goes, or changes its actions.
     pub fn add(&mut self, m: &MiniMatch) {
         self.0.push(m.clone());
         if self.0.len() > MAX_LISTED {
             self.0 = vec![in_common(&self.0)];
         }
     }
-    /// Anything may be different.
+    /// A change that may concern any packet.
     pub fn anything() -> Self {
         Self(vec![MiniMatch::default()])
     }
 }
 
-/// The bits that all of them ask for, with the same values.
+/// The bits that all of these matches have, with the same values.
 fn in_common(list: &[MiniMatch]) -> MiniMatch {
     let mut common = Match::default();
     if let Some((first, others)) = list.split_first() {
@@ -197,14 +198,14 @@ fn in_common(list: &[MiniMatch]) -> MiniMatch {
     MiniMatch::new(&common)
 }
 
-/// What changed with one generation.
+/// The changes of one generation.
 #[derive(Debug)]
 struct Record {
     generation: u64,
     changes: Changes,
 }
 
-/// See the module's text.
+/// The log of one table; the module's text explains it.
 pub(crate) struct Log {
     records: Box<[ArcSwapOption<Record>]>,
     /// The last generation that a writer has drawn.
@@ -221,22 +222,22 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Notes what has changed; `lift` makes the generation that readers see at least as high as it is told.
+    /// Records a change. `lift` then raises the generation that readers see to at least its argument.
     pub(crate) fn write(&self, changes: Changes, lift: impl FnOnce(u64)) {
-        // Release: who draws a later one (Acquire) has this writer's change behind it, and so has whoever
-        // sees the later generation.
+        // Release: a writer that draws a later generation (Acquire), and a reader that sees it, also see this
+        // writer's change.
         let generation = self.drawn.fetch_add(1, AcqRel) + 1;
         if let Some(at) = self.place(generation) {
             at.store(Some(Arc::new(Record { generation, changes })));
         }
-        // After the record: who sees no later generation sees it.
+        // After the record: a reader that sees this generation, and no later one, finds the record.
         lift(generation);
     }
     fn place(&self, generation: u64) -> Option<&ArcSwapOption<Record>> {
         self.records.get(usize::try_from(generation % KEPT).ok()?)
     }
-    /// Tells what changed after generation `from`, up to `to`, as long as `f` goes along. `false`: not all
-    /// was told.
+    /// Calls `f` with each match that changed after generation `from`, up to `to`, until `f` returns `false`.
+    /// Returns `false` if `f` did, or if a record is missing.
     pub(crate) fn tell(&self, from: u64, to: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
         to.saturating_sub(from) <= KEPT
             && (from + 1..=to).all(|generation| {

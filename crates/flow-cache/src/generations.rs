@@ -1,9 +1,9 @@
-//! Counters of what changes, for those who keep answers.
+//! Counters of changes, for caches of results that depend on what changes.
 //!
-//! **Invariant.** Who has read a generation and then the thing has not read an older state of the thing than
-//! that generation stands for; who has read [`Generations::any`] and then a generation has not read an older
-//! one than `any` stands for. So an answer that was found right at some `any` is right as long as `any` is
-//! that. `tests/model.rs` goes through all interleavings.
+//! **Invariant.** A reader that reads a generation and then the thing never sees the thing older than that
+//! generation. A reader that reads [`Generations::any`] and then a generation never sees a generation older
+//! than that `any`. So a result that was found valid at some `any` is valid as long as `any` stays the same.
+//! `tests/model.rs` checks all interleavings.
 
 use crate::atomic::AtomicU64;
 use crate::changes::{Changes, Log};
@@ -15,28 +15,28 @@ use std::sync::atomic::Ordering;
 
 /// Number of generation slots. Things hash onto slots; a collision costs a needless re-translation.
 pub const N_SLOTS: usize = 1 << 15;
-/// The first of them, that of [`Generations::ALL`] apart, are of what controllers make; the others of what
-/// packets make.
+/// Slots below this one are for things that controllers make, [`Generations::ALL`] apart. The slots from it
+/// on are for things that packets make.
 const N_MADE: usize = 1 << 10;
-/// The generation of all things at first.
+/// The first generation of each slot.
 pub(crate) const FIRST: u64 = 1;
-/// Number of further slots, of things that say what changes in them ([`Generations::bump_changed`]).
+/// Number of further slots, for tables that log their changes ([`Generations::bump_changed`]).
 pub const N_LOGGED: usize = 1024;
 
 /// Generation counters that cached translations depend on.
 pub struct Generations {
     any: AtomicU64,
     slots: Box<[AtomicU64]>,
-    /// Of the slots from `N_SLOTS` on.
+    /// The logs of the slots from `N_SLOTS` on.
     logs: Box<[OnceArc<Log>]>,
 }
 
-/// "I depend on slot `slot` as it was at generation `generation`."
+/// A dependency on a slot at a generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dep {
-    /// Which slot.
+    /// The slot.
     pub slot: u16,
-    /// Its generation when it was read.
+    /// The slot's generation when it was read.
     pub generation: u64,
 }
 
@@ -50,7 +50,7 @@ impl Default for Generations {
     }
 }
 
-/// Puts a hash into one of the slots from `first` up to `end`.
+/// Maps a hash to one of the slots from `first` up to `end`.
 const fn place(hash: u64, first: usize, end: usize) -> u16 {
     const { assert!(N_SLOTS + N_LOGGED <= u16::MAX as usize && N_MADE < N_SLOTS) };
     let n = (end - first) as u64;
@@ -60,22 +60,23 @@ const fn place(hash: u64, first: usize, end: usize) -> u16 {
 }
 
 impl Generations {
-    /// The slot of what all translations read. Nothing else hashes onto it.
+    /// The slot that all translations depend on. No other thing hashes onto it.
     pub const ALL: u16 = 0;
 
-    /// The slot that a thing (its stable hash or number) uses that controllers or the configuration make.
+    /// The slot of a thing that a controller or the configuration makes. `thing` is its stable hash or
+    /// number.
     pub fn slot_of(thing: u64) -> u16 {
         place(thing.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1, N_MADE)
     }
-    /// The slot that a thing uses that packets make, such as a learned address. Who sends packets makes as
-    /// many such things as they like, and must neither hit the slots of all else nor choose whose: the hash
+    /// The slot of a thing that packets make, such as a learned address. Senders of packets can make any
+    /// number of such things. They must neither hit the slots of other things nor choose a slot, so the hash
     /// is keyed.
     pub fn learned_slot_of(thing: u64) -> u16 {
         let key = HashKey::of_process();
         place(key.finish(key.mix(key.start(), thing, 0)), N_MADE, N_SLOTS)
     }
-    /// The slot that a thing (its stable hash or number) uses whose changes are said with
-    /// [`Generations::bump_changed`].
+    /// The slot of a thing whose changes are logged by [`Generations::bump_changed`]. `thing` is its stable
+    /// hash or number.
     pub fn logged_slot_of(thing: u64) -> u16 {
         const { assert!(N_LOGGED == 1 << 10) };
         let h = thing.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -89,7 +90,7 @@ impl Generations {
     fn log(&self, slot: u16) -> Option<&OnceArc<Log>> {
         self.logs.get(usize::from(slot).checked_sub(N_SLOTS)?)
     }
-    /// Reads a slot, to be called before reading the thing itself.
+    /// Reads a slot's generation. Callers read it before they read the thing itself.
     pub fn read(&self, slot: u16) -> Dep {
         // Acquire pairs with the Release in `bump`: a reader that sees the new generation sees the change.
         Dep {
@@ -97,8 +98,8 @@ impl Generations {
             generation: self.counter(slot).load(Ordering::Acquire),
         }
     }
-    /// Says that the thing has changed, to be called after changing it. Of a slot with a log: that anything
-    /// may be different.
+    /// Counts a change of a thing, after the change was made. If the slot has a log, the log records that
+    /// anything may be different.
     pub fn bump(&self, slot: u16) {
         if self.log(slot).is_some() {
             self.bump_changed(slot, Changes::anything());
@@ -106,24 +107,24 @@ impl Generations {
         }
         self.count_up(slot);
     }
-    /// Says that these rules of a table have changed, to be called after changing them. Waits for nobody.
+    /// Records changed rules of a table, after the change was made. Never waits for another thread.
     pub fn bump_changed(&self, slot: u16, changes: Changes) {
         let Some(place) = self.log(slot) else {
             return self.count_up(slot);
         };
         if place.get().is_none() {
-            // Somebody else may have been quicker.
+            // Fails if another thread has set the log first; that log is as good.
             let _ = place.set(Arc::default());
         }
         let Some(log) = place.get() else { return };
         log.write(changes, |generation| {
             self.counter(slot).fetch_max(generation, Ordering::Release);
-            // As in `count_up`.
+            // After the slot, as in `count_up`.
             self.any.fetch_add(1, Ordering::Release);
         });
     }
-    /// Tells what changed in `slot` after generation `from`, up to `now`, as long as `f` goes along. `false`:
-    /// not all was told.
+    /// Calls `f` with what changed in `slot` after generation `from`, up to `now`, until `f` returns `false`.
+    /// Returns `false` if `f` did, or if the log is incomplete.
     pub(crate) fn changed(
         &self,
         slot: u16,
@@ -141,10 +142,11 @@ impl Generations {
     }
     fn count_up(&self, slot: u16) {
         self.counter(slot).fetch_add(1, Ordering::Release);
-        // After the slot, so that whoever sees `any` move (Acquire in `any`) sees the slot moved.
+        // After the slot: a reader that sees `any` move (Acquire in `any`) sees the slot moved.
         self.any.fetch_add(1, Ordering::Release);
     }
-    /// Moves whenever any slot moves: one read per burst tells whether dependencies need a look at all.
+    /// A number that moves whenever any slot moves. One read per burst shows whether dependencies need a
+    /// check at all.
     pub fn any(&self) -> u64 {
         self.any.load(Ordering::Acquire)
     }
@@ -159,8 +161,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// A guest knows the code and its own addresses, and makes up those that fall on one slot, or on that of
-    /// the configuration.
+    /// A guest knows the code and its own addresses. It makes up addresses that fall on one slot, or on the
+    /// slot of the configuration.
     #[test]
     fn who_makes_things_up_chooses_no_slot() {
         let plain = |thing: u64| thing.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;

@@ -1,9 +1,9 @@
 //! The keyed hash of keys and masked keys.
 //!
-//! Two 64-bit words are folded per 128-bit product (the mixing step of wyhash), of compact keys side by side.
-//! The key is drawn at start from the operating system, so that a sender who knows the code still cannot
-//! choose packets that collide. Not a cryptographic hash: a sender who could observe single lookups' times
-//! for long might learn something.
+//! Each 128-bit product folds two 64-bit words (the mixing step of wyhash), with independent products for the
+//! words of a compact key. The key is drawn at start from the operating system, so that a sender who knows
+//! the code cannot choose packets that collide. This is no cryptographic hash: a sender that could time
+//! single lookups for long might learn something.
 
 use heddle_simd::nh::Lanes;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,8 +14,8 @@ use std::sync::LazyLock;
 pub struct HashKey {
     seed: u64,
     mul: u64,
-    /// For keys of eight words: two words of a key are folded with two of these, all pairs side by side.
-    /// Drawn one by one: lanes that are related could be made to cancel out.
+    /// Factors for keys of eight words: each pair folds two words, independently of the other pairs. All are
+    /// drawn one by one, since related lanes could be made to cancel out.
     lanes: [[u64; 2]; 4],
 }
 
@@ -35,13 +35,13 @@ impl HashKey {
         #[allow(clippy::cast_possible_truncation)] // half of a random word
         Lanes(std::array::from_fn(|i| state.hash_one(i) as u32))
     }
-    /// The key of what is no worker's own.
+    /// One key for all data that is not private to a worker.
     pub fn of_process() -> Self {
         static KEY: LazyLock<HashKey> = LazyLock::new(HashKey::random);
         *KEY
     }
-    /// Hash of a key's eight words, of which the last two are left out unless `long`. Equal words under
-    /// different seeds have unrelated hashes.
+    /// Hash of a key's eight words; without `long` the last two are left out. Equal words under different
+    /// seeds have unrelated hashes.
     #[inline(always)]
     pub(crate) fn key(&self, w: impl Fn(usize) -> u64, long: bool, seed: u32) -> u64 {
         let l = &self.lanes;
@@ -69,8 +69,8 @@ impl HashKey {
     }
 }
 
-/// Hashes what is not made of words of keys. What it is given may come from packets: rules copy their fields
-/// into actions and registers, and who chooses thousands of these fields must not make all of them meet.
+/// A hasher for anything but keys. Its input may come from packets: rules copy packet fields into actions and
+/// registers. A sender that chooses thousands of these fields must not be able to make their hashes collide.
 pub(crate) struct Mixer {
     h: u64,
     key: HashKey,

@@ -1,5 +1,5 @@
-//! The answer to a miss: what is to be done with all packets that agree with one in some bits, and how long
-//! that is true.
+//! The result of a translation: the actions for all packets that agree with one packet in some bits, and the
+//! dependencies that limit their validity.
 
 use crate::changes::{self, Known, Override};
 use crate::generations::{Dep, Generations};
@@ -7,36 +7,37 @@ use heddle_flow::{FlowKey, FlowMask};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Someone who wants to know about packets that a cached entry forwarded: a rule, a table, a MAC entry, a
-/// patch port. Called off the fast path with what was counted since the last call.
+/// A creditor of the packets that a cached entry forwarded: a rule, a table, a MAC entry or a patch port.
+/// Called off the fast path with the counts since the last call.
 pub trait Credit: Send + Sync {
     /// Adds `packets` and `bytes`, last seen at `used_ms`, with the union of their TCP flags.
     fn credit(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16);
 }
 
-/// Who is credited with the packets of an answer. Filled again, it counts no references to those who stand
-/// where they stood before: mostly many answers in a row credit the same.
+/// The creditors of a translation. When it is filled again, it keeps the references to creditors that are in
+/// the same position as before. Often many translations in a row have the same creditors.
 #[derive(Clone, Default)]
 pub struct Credits {
     held: Vec<Arc<dyn Credit>>,
-    /// Those behind are the last answer's.
+    /// The number of this translation's creditors. Further ones in `held` are of the last translation.
     len: usize,
 }
 
 impl Credits {
-    /// One more.
+    /// Appends a creditor.
     pub fn push(&mut self, who: Arc<dyn Credit>) {
         self.put(self.len, who);
         self.len += 1;
     }
-    /// Another one in place of number `at`.
+    /// Replaces creditor number `at`.
     pub fn put(&mut self, at: usize, who: Arc<dyn Credit>) {
         match self.held.get_mut(at) {
             Some(place) => *place = who,
             None => self.held.push(who),
         }
     }
-    /// One more, whom others hold too: `counted` gives a reference to hold on to, if it is needed.
+    /// Appends a creditor that other lists may share. `counted` makes a counted reference, and is called only
+    /// if the list does not hold one already.
     pub fn push_shared<T: Credit + 'static>(&mut self, who: &T, counted: impl FnOnce() -> Arc<T>) {
         let there = self.held.get(self.len);
         if there.is_some_and(|held| std::ptr::addr_eq(Arc::as_ptr(held), who)) {
@@ -45,15 +46,15 @@ impl Credits {
             self.push(counted());
         }
     }
-    /// Leaves so many at most.
+    /// Drops all creditors from number `len` on.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
-    /// Lets go of those of the answer before: this one is complete.
+    /// Drops the references left from the last translation. Called when the list is complete.
     pub fn settle(&mut self) {
         self.held.truncate(self.len);
     }
-    /// Gives them away.
+    /// Takes all creditors out.
     pub(crate) fn take(&mut self) -> Box<[Arc<dyn Credit>]> {
         self.settle();
         self.len = 0;
@@ -71,20 +72,19 @@ impl Deref for Credits {
     }
 }
 
-/// The answer to a miss. Cleared and reused by the caller, so that a warm worker does not allocate.
-///
-/// `A`: one action.
+/// The result of a translation, with actions of type `A`. The caller clears and reuses it, so that a warm
+/// worker does not allocate.
 pub struct Translation<A> {
-    /// Which bits of the key the answer depends on.
+    /// The bits of the key that the result depends on.
     pub mask: FlowMask,
-    /// What to do.
+    /// The actions.
     pub actions: Vec<A>,
-    /// What it depends on besides the key.
+    /// The generations that the result depends on besides the key.
     pub deps: Vec<Dep>,
-    /// What lookups in tables (dependencies with a log) saw of the key, where that is not what the packet
-    /// brought; see [`Override`]. Of the input port it must be said at the first one.
+    /// The words of the key that table lookups (dependencies with a log) saw other than the packet brought
+    /// them, see [`Override`]. The first lookup must always record the input port.
     pub overrides: Vec<Override>,
-    /// Who is credited with the packets.
+    /// The creditors of the packets.
     pub credits: Credits,
     /// Must not be cached (a side effect could not be carried out, or differs per packet).
     pub uncacheable: bool,
@@ -104,7 +104,7 @@ impl<A> Default for Translation<A> {
 }
 
 impl<A> Translation<A> {
-    /// Makes it empty again, keeping the allocations.
+    /// Makes it empty again, and keeps the allocations.
     pub fn clear(&mut self) {
         self.mask = FlowMask::default();
         self.actions.clear();
@@ -113,8 +113,8 @@ impl<A> Translation<A> {
         self.credits.clear();
         self.uncacheable = false;
     }
-    /// Whether this answer, made for `key`, still holds for all packets that it was for, as far as the logs
-    /// of what has changed since can tell. The plain twin of what caches do.
+    /// Whether this result for `key` is still valid for all packets in its mask, as far as the logs of
+    /// changes show. The plain form of the cache's checks; tests use it.
     pub fn outlasts(&self, key: &FlowKey, generations: &Generations) -> bool {
         let known = Known::new(&key.masked(&self.mask), &self.mask);
         changes::outlasts(&self.deps, &self.overrides, known, generations, usize::MAX)
@@ -133,7 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against lists that are made anew: who is credited, and how many references are held.
+        /// Compares with lists that are made anew: the creditors, and the number of references held.
         #[test]
         fn credits_are_a_list(answers in prop::collection::vec((prop::collection::vec((0_usize..3, any::<bool>()), 0..5), 0_usize..6, any::<bool>()), 0..20)) {
             let all: Vec<Arc<Tally>> = (0..3).map(|_| Arc::default()).collect();

@@ -1,8 +1,8 @@
-//! All interleavings of a worker and those who read its entries, and of changes and those who keep answers:
-//! `make models`.
+//! All interleavings of a worker and the readers of its entries, and of changes and the caches that depend on
+//! them: `make models`.
 //!
 //! The files under test are compiled anew, with the model checker's atomics. Watches and cached translations
-//! are one worker's own, and not here.
+//! belong to one worker, and are not tested here.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -11,7 +11,7 @@ mod atomic {
     /// All the model checker's atomics are zero at first.
     pub(crate) use std::default::Default as FromZeros;
 }
-/// Keys of which nothing but the words is of interest here.
+/// Keys that have nothing but words.
 mod compact {
     pub(crate) struct CompactMask([u64; 8]);
     impl CompactMask {
@@ -72,8 +72,7 @@ fn number(id: u64) -> u32 {
     u32::try_from(id).unwrap()
 }
 
-/// What the revalidator reads of an entry belongs to one id, whatever the owner does with the place
-/// meanwhile.
+/// The revalidator reads fields of one id, even if the owner changes or reuses the entry meanwhile.
 #[test]
 fn an_entry_is_read_whole() {
     model(2, || {
@@ -89,7 +88,7 @@ fn an_entry_is_read_whole() {
         };
         if let Some(s) = entry.read() {
             assert_eq!(s.cached, number(s.id));
-            // What has another answer has the same mask and key.
+            // An entry with another cached translation keeps its mask and key.
             let made = if s.id == 2 { 1 } else { s.id };
             assert_eq!((s.subtable, s.used_ms), (number(made) + 1000, made));
             if let Some(key) = entry.read_key(s.id) {
@@ -98,7 +97,7 @@ fn an_entry_is_read_whole() {
             entry.condemn(s.id);
         }
         owner.join().unwrap();
-        // What was condemned under an earlier id is not dead under this one.
+        // An id that was condemned earlier does not condemn this one.
         let last = entry.read().unwrap();
         assert_eq!((last.id, last.cached), (3, 3));
         assert!(!last.dead || !entry.alive());
@@ -121,7 +120,7 @@ fn an_answer_is_not_older_than_its_generation() {
                 }
             })
         };
-        // As a worker: `any`, then what it depends on, then the thing.
+        // Like a worker: `any`, then the dependency, then the thing.
         let any = generations.any();
         let dep = generations.read(slot);
         let seen = thing.load(Relaxed);
@@ -130,7 +129,7 @@ fn an_answer_is_not_older_than_its_generation() {
             "a later answer is said to be checked at `any`"
         );
         assert!(seen >= dep.generation, "an old state under a new generation");
-        // Later: what is valid at this `any`, or has its generation still, is what a fresh look would find.
+        // Later: a result that is valid at this `any`, or whose generation is unchanged, equals a fresh one.
         let now = generations.any();
         if generations.hold(&[dep]) {
             assert!(dep.generation >= now);
@@ -140,8 +139,8 @@ fn an_answer_is_not_older_than_its_generation() {
     });
 }
 
-/// Two who change rules of one table, and one who keeps an answer: once a change is said, the answer has seen
-/// it, or its keeper is told of it, or not told all.
+/// Two writers change rules of one table while a cache keeps a result. A completed change is never missed.
+/// Either the result has seen it, or the log reports it, or the log is incomplete.
 #[test]
 fn each_change_is_seen_or_told() {
     let about = |n: u32| {

@@ -1,4 +1,4 @@
-//! What a change is about, told by the log and by comparing.
+//! The log of changes and the comparison with it.
 
 use super::*;
 use heddle_flow::Match;
@@ -50,8 +50,8 @@ fn constants_are_cleared() {
 }
 
 proptest! {
-    /// What is passed by matches none of the packets, as far as they are known; single packets that are
-    /// known in all bits are passed by exactly what does not match them.
+    /// If a log is passed, none of its matches matches a packet, whatever its unknown bits. For a packet
+    /// known in all bits the converse holds too.
     #[test]
     fn passes_by_what_matches_no_packet(
         all in prop::collection::vec(prop::collection::vec(matches(), 1..4), 1..50),
@@ -79,7 +79,7 @@ proptest! {
         let passed = passes(&log, first - 1 + from as u64, to, &known);
         let any_matches = all[from..].iter().flatten().any(|m| m.matches(&key));
         if passed {
-            // Whatever is not known of the address.
+            // For all values of the address, if it is unknown.
             for nw_dst in 0..4 {
                 let key = if nw_known && !nw_changed { key } else { FlowKey { nw_dst, ..key } };
                 prop_assert!(!all[from..].iter().flatten().any(|m| m.matches(&key)));
@@ -90,12 +90,12 @@ proptest! {
     }
 }
 
-/// Whether a log tells all of this, and none of it is about these packets.
+/// Whether the log is complete for these generations, and no match in it concerns the packets.
 fn passes(log: &Log, from: u64, to: u64, known: &Known) -> bool {
     log.tell(from, to, &mut |m| known.excludes(m))
 }
 
-/// What all packets have in common that go to this address.
+/// The common bits of all packets to this address.
 fn to(nw_dst: u32) -> Known {
     let key = |nw_dst| FlowKey {
         nw_dst,
@@ -124,8 +124,7 @@ fn what_is_too_long_ago_or_unknown_is_not_passed_by() {
     assert!(!passes(&log, n, n + 1, &other));
 }
 
-/// What rules have in common that are too many to be listed, and those that are listed, ask for nothing
-/// that one of the rules does not ask for.
+/// A merged record still stands for each of its rules: every packet that one of them matches is affected.
 #[test]
 fn many_are_told_by_what_they_have_in_common() {
     let mut changes = Changes::default();
@@ -139,8 +138,8 @@ fn many_are_told_by_what_they_have_in_common() {
     assert!((0..1000).all(|n| !passes(&log, 0, 1, &to(0x0a00_0000 | n))));
 }
 
-/// Two writers overtake each other: while the first one's record is missing, nothing is told as if it were
-/// all; and nobody goes back to a generation that was seen.
+/// Two writers overtake each other. While the first one's record is missing, the log is not reported as
+/// complete. The generation never goes backwards.
 #[test]
 fn who_overtakes_says_no_more_than_is_known() {
     let generations = Generations::default();

@@ -1,4 +1,4 @@
-//! The cache as a whole.
+//! Tests of the cache as a whole.
 
 mod guess;
 mod twins;
@@ -11,7 +11,7 @@ use crate::program_table::Program;
 use crate::records::Records;
 use heddle_flow::FlowKey;
 
-/// Actions are numbers.
+/// A program whose actions are numbers.
 #[derive(PartialEq, Debug)]
 pub(crate) struct Numbers(Vec<u32>);
 
@@ -22,13 +22,13 @@ impl Program for Numbers {
     }
 }
 
-/// A cache with so many masks, and what the revalidator has of it.
+/// A cache with at most `max_masks` masks per list, and the revalidator's half of it.
 fn small_cache(max_masks: usize) -> (Cache<Numbers>, Records<Numbers>) {
     let (parts, records) = CacheParts::new(true, max_masks, HashKey::random());
     (Cache::new(parts, 16, 64).unwrap(), records)
 }
 
-/// One packet of each key.
+/// A burst with one packet of each key.
 struct Keys {
     runs: Vec<Run>,
     compact: Vec<CompactKey>,
@@ -36,7 +36,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// As packets that come to this cache.
+    /// Makes a burst of these keys for this cache.
     fn of(cache: &mut Cache<Numbers>, keys: &[FlowKey]) -> Self {
         let compact: Vec<_> = keys
             .iter()
