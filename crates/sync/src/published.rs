@@ -28,13 +28,6 @@ impl<T> Published<T> {
     pub fn store(&self, value: T) {
         self.0.store(Arc::new(value));
     }
-<<<<<<< HEAD
-=======
-    /// Replaces the snapshot by one that the caller also keeps.
-    pub fn store_arc(&self, value: Arc<T>) {
-        self.0.store(value);
-    }
->>>>>>> wf
 }
 
 #[cfg(test)]
