@@ -1,4 +1,4 @@
-//! From `Interface.options` to a configuration.
+//! Reads `Interface.options` into a configuration.
 
 use super::number::{atoi, strtol, strtoull};
 use super::{DEFAULT_TTL, Key, Local, PacketMode, TunnelConfig};
@@ -8,17 +8,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bits of the type of service that are DSCP.
 const DSCP_MASK: i64 = 0xfc;
-/// Most segments of a route (SRv6), as in Open vSwitch.
+/// Maximum number of SRv6 segments, as in Open vSwitch.
 const MAX_SEGMENTS: usize = 6;
 
-/// A configuration that cannot be.
+/// A refused configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// For `Interface.error` and the log: everything that is wrong, a line each.
+    /// All faults, a line each, for `Interface.error` and the log.
     pub text: String,
 }
 
-/// The options by which tunnels ask another program to encrypt them (`ovs-monitor-ipsec`).
+/// Options by which a tunnel requests encryption by another program (`ovs-monitor-ipsec`).
 const ENCRYPTION: [&str; 10] = [
     "ca_cert",
     "certificate",
@@ -36,12 +36,12 @@ fn is_encryption(key: &str) -> bool {
     ENCRYPTION.contains(&key) || key.starts_with("ipsec_")
 }
 
-/// An option that asks for an encrypted tunnel, which no tunnel of this switch is.
+/// An option that requests encryption, which this switch does not provide.
 pub fn asks_for_encryption(options: &BTreeMap<String, String>) -> Option<&str> {
     options.keys().map(String::as_str).find(|key| is_encryption(key))
 }
 
-/// Where parsing ends at once.
+/// A fault that ends parsing. Its text is in [`Parser::lines`].
 struct Stop;
 
 struct Parser<'a> {
@@ -53,8 +53,7 @@ struct Parser<'a> {
     lines: Vec<String>,
 }
 
-/// Reads the options of interface `name`. What is odd but survived is returned beside the configuration, a
-/// line each, to be logged.
+/// Reads the options of interface `name`. Returns the configuration and a log line for each tolerated fault.
 ///
 /// # Errors
 /// [`Refused`], with all lines.
@@ -97,7 +96,7 @@ impl Parser<'_> {
         Err(Stop)
     }
 
-    /// Says if a number is none, or too large for its place in the headers: what is sent then is another one.
+    /// Warns of a value that is no number, or too large for its header field: the field gets another number.
     fn expect(&mut self, key: &str, value: &str, base: u32, most: u64) {
         if !strtol(value, base).1 || strtoull(value, base) > most {
             self.say(format_args!("{key}={value} is no number from 0 to {most}"));
@@ -133,14 +132,14 @@ impl Parser<'_> {
             }
             "seq" if ty.has_seq() => self.config.seq = value == "true",
             "df_default" => self.config.df = value != "false",
-            // Keys and types of packets are read at the end.
+            // Keys and packet types are read at the end.
             "key" | "in_key" | "out_key" => {
                 if value != "flow" {
                     self.expect(key, value, 0, ty.most_key());
                 }
             }
             "packet_type" => {}
-            // The caller decides whether such a tunnel may be.
+            // The caller decides whether a tunnel without encryption is allowed.
             _ if is_encryption(key) => {}
             "exts" if ty == TunnelType::Vxlan => {
                 for ext in value.split(',').filter(|e| !e.is_empty()) {
@@ -241,7 +240,7 @@ impl Parser<'_> {
                 hwid.is_some_and(|n| !fits(n, 0x3f)).then_some("hardware ID")
             }
             _ if value == "flow" => {
-                // Which of the others there are is not known before the version is.
+                // Packets of both versions may come, so all fields are the flow's.
                 (e.ver, e.idx, e.dir, e.hwid) = (None, None, None, None);
                 None
             }
@@ -274,7 +273,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What only all options together say.
+    /// Checks options that depend on each other.
     fn check(&mut self, options: &BTreeMap<String, String>) -> Result<(), Stop> {
         self.mode(options.get("packet_type").map(String::as_str))?;
         let ty = self.ty;
@@ -305,7 +304,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The remote end is the first segment.
+    /// The remote address must be the first segment.
     fn check_srv6(&mut self) -> Result<(), Stop> {
         match (self.config.segments.first(), self.config.remote) {
             (Some(first), Some(remote)) if IpAddr::V6(*first) != remote => {

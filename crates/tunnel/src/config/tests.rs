@@ -20,7 +20,7 @@ fn refused(ty: &str, options: &str) -> String {
     read(ty, options).unwrap_err().text
 }
 
-/// Who says `csum=false` allows packets over IPv6 to lack a checksum; who says nothing does not.
+/// Only an explicit `csum=false` allows packets over IPv6 to lack a checksum.
 #[test]
 fn checksums_may_be_left_out_where_that_is_said() {
     for (options, csum, optional) in [
@@ -206,7 +206,7 @@ fn oddities_are_survived_and_said() {
     assert_eq!((config.tos, config.local), (Some(0), Local::Any));
     let (_, lines) = read("vxlan", "remote_ip=1.1.1.1 exts=gbp,foo").unwrap();
     assert_eq!(lines, ["p1: unknown extension 'foo'"]);
-    // Numbers are cut off as in Open vSwitch: another tenant's key may come of it.
+    // Numbers are cut off as in Open vSwitch, so a too large key may be another tenant's.
     let odd = "remote_ip=1.1.1.1 key=16777217 in_key=x out_key=flow ttl=300 dst_port=70000 egress_pkt_mark=4294967296";
     let (config, lines) = read("geneve", odd).unwrap();
     let want = [

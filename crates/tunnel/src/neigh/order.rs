@@ -1,7 +1,7 @@
-//! The order of use, behind the lock of writers: who makes room.
+//! The order in which entries were used, and the choice of the one to evict. Under the lock of writers.
 //!
-//! Lookups note their time in the entry alone, so an entry may have been used since it was put in order.
-//! [`Order::victim`] then puts it where it belongs and looks again.
+//! Lookups store their time in the entry alone, so the order may be outdated. [`Order::victim`] then moves
+//! the entry to its new position and searches again.
 
 use super::{Entry, NeighKey, Origin};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 struct Node {
     entry: Arc<Entry>,
-    /// Its place: time of use, then a running number that tells uses at one time apart.
+    /// Position: time of use, then a serial number that distinguishes uses at one time.
     place: (u64, u64),
 }
 
@@ -49,7 +49,7 @@ impl Order {
         }
     }
 
-    /// Adds an entry, in place of that of the same key.
+    /// Adds an entry, in place of one with the same key.
     pub(super) fn put(&mut self, entry: Arc<Entry>) {
         self.remove(&entry.key);
         self.uses += 1;
@@ -65,7 +65,7 @@ impl Order {
         Some(node.entry)
     }
 
-    /// Who makes room: the least recently used entry of the origin with the most entries.
+    /// The entry to evict: the least recently used one of the origin with the most entries.
     pub(super) fn victim(&mut self) -> Option<NeighKey> {
         let origin = self.crowds.last()?.1;
         loop {

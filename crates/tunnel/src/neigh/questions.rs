@@ -1,18 +1,18 @@
-//! Neighbours that are asked for.
+//! Requests for unknown neighbours.
 //!
-//! **Problem.** For a packet whose neighbour nobody knows, somebody has to ask. The packet waits; the worker
-//! that sees it must not: a control thread sends the request.
+//! **Problem.** A packet to an unknown neighbour waits for a request and its reply. The worker must not wait:
+//! a control thread sends the request.
 //!
-//! **Shape.** A worker says what it misses ([`Neighbours::ask`]). The question is open from then on: who
-//! misses the same meanwhile says nothing new, so that one request goes out in [`OPEN_MS`]. A question that
-//! is still without an answer at its end is told as changed: what was cached is translated again by the next
-//! packet, or the first that waits, which asks again. So requests go on as long as packets do, and no longer.
+//! **Shape.** A worker calls [`Neighbours::request`]. The request is open for [`OPEN_MS`]; further calls for
+//! the same neighbour change nothing, so one request is sent in that time. If there is no reply until the
+//! end, the hook is notified, which makes the cached translation stale. The next packet, or the first that
+//! waits, is translated again and requests again. So requests end when packets do.
 //!
-//! The list of what is open has a lock, which workers only try. What is to be sent waits in a queue without
-//! one: the control thread wakes up in the middle of a translation that has more to ask.
+//! The list of open requests has a lock, which workers only try. Requests to be sent are in a lock-free
+//! queue, as the control thread wakes up in the middle of a translation, which may request more.
 //!
-//! **Limits.** [`MAX_OPEN`] questions are open at a time; then, and where somebody else holds the list, the
-//! answer is that nobody was asked, and the translation must not be cached.
+//! **Limits.** At most [`MAX_OPEN`] requests are open. Beyond that, and if another thread holds the list, the
+//! outcome is [`RequestOutcome::Busy`]: the translation must not be cached.
 
 use super::Neighbours;
 use crossbeam_queue::SegQueue;
@@ -20,49 +20,49 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// How long a question is open, ms.
+/// Time for which a request is open, ms.
 pub const OPEN_MS: u64 = 1000;
-/// Questions open at a time.
+/// Maximum number of open requests.
 pub const MAX_OPEN: usize = 1024;
 
-/// A question.
+/// A request for a neighbour.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Question {
-    /// Number of the bridge, apart from all other bridges'.
+    /// Number of the bridge, unique among all bridges.
     pub bridge: u64,
-    /// Its port that asks.
+    /// OpenFlow port number of the sender.
     pub port: u32,
-    /// The address that asks.
+    /// IP address of the sender.
     pub source: IpAddr,
-    /// The address that is asked for.
+    /// IP address of the neighbour.
     pub target: IpAddr,
 }
 
-/// When it was asked, and what to look up at its end: bridge and address.
+/// Time of the request, ms; bridge and address to look up at its end.
 type Open = (u64, Box<str>, IpAddr);
 
-/// See the module's text.
+/// All requests. See the module's text.
 #[derive(Default)]
 pub(super) struct Questions {
-    /// By [`Neighbours::thing`].
+    /// Open requests by [`Neighbours::thing`].
     open: Mutex<HashMap<u64, Open>>,
-    /// Not sent yet.
+    /// Requests to be sent.
     waiting: SegQueue<Question>,
 }
 
-/// What became of a question.
+/// The outcome of [`Neighbours::request`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// It waits for a control thread to send it.
+    /// Queued, for a control thread to send it.
     New,
-    /// It was asked a moment ago.
+    /// The same request is already open.
     Open,
-    /// Too many are open, or somebody holds the list: ask with the next packet.
+    /// Too many requests are open, or another thread holds the list: request with the next packet.
     Busy,
 }
 
 impl Neighbours {
-    /// Asks for a neighbour on the bridge of that name. Never waits.
+    /// Requests a neighbour on the bridge of that name. Never waits.
     pub fn ask(&self, bridge: &str, question: &Question, now_ms: u64) -> Asked {
         let thing = self.thing(bridge, question.target);
         let Some(mut open) = self.questions.open.try_lock() else {
@@ -79,7 +79,8 @@ impl Neighbours {
         Asked::New
     }
 
-    /// Whether a neighbour is known or asked for. Never waits; where somebody holds the questions, it is not.
+    /// Whether a neighbour is known or requested. Never waits: an open request is missed if another thread
+    /// holds the list.
     pub fn wants(&self, bridge: &str, ip: IpAddr, now_ms: u64) -> bool {
         let is_open = || {
             let open = self.questions.open.try_lock();
@@ -88,20 +89,21 @@ impl Neighbours {
         self.find(bridge, ip, now_ms).is_some() || is_open()
     }
 
-    /// The questions that are to be sent now.
+    /// Takes the requests that are to be sent.
     pub fn questions(&self) -> Vec<Question> {
         let n = self.questions.waiting.len();
         (0..n).map_while(|_| self.questions.waiting.pop()).collect()
     }
 
-    /// Forgets what was asked: who misses it asks anew, those who wait for an answer too.
+    /// Forgets open requests, and notifies the hook: waiting packets and later ones request again.
     pub(super) fn forget_questions(&self, bridge: Option<&str>) {
         for (thing, _) in self.take_questions(|(_, of, _)| bridge.is_none_or(|b| *b == **of)) {
             (self.tell)(thing);
         }
     }
 
-    /// Ends questions that were open for long enough, and tells of those that have no answer.
+    /// Ends requests that were open for long enough. Notifies the hook of neighbours that are unknown or in
+    /// doubt.
     pub(super) fn end_questions(&self, now_ms: u64) {
         let ended = self.take_questions(|(asked_ms, ..)| now_ms >= asked_ms.saturating_add(OPEN_MS));
         for (thing, (_, bridge, ip)) in ended {
@@ -112,7 +114,7 @@ impl Neighbours {
         }
     }
 
-    /// Takes open questions. Whoever is told of them is told without the list's lock.
+    /// Takes open requests. The caller notifies the hook after the lock is released.
     fn take_questions(&self, which: impl Fn(&Open) -> bool) -> Vec<(u64, Open)> {
         let mut open = self.questions.open.lock();
         open.extract_if(|_, question| which(question)).collect()

@@ -66,7 +66,7 @@ fn who_is_used_stays() {
     entry.used(16 * MINUTE_MS);
     n.expire(30 * MINUTE_MS);
     assert!(take(&told).is_empty());
-    // Over, though nobody has swept yet.
+    // Expired, though not removed yet.
     assert_eq!(n.lookup("br0", ip(1), 31 * MINUTE_MS), None);
     assert!(n.entries(31 * MINUTE_MS)[0].stale);
     n.learn("br0", (ip(1), MAC_A), port(1), 31 * MINUTE_MS);
@@ -86,7 +86,7 @@ fn who_makes_neighbours_up_evicts_their_own() {
     for i in 0..3 * MAX_ENTRIES {
         let i = u32::try_from(i).expect("few");
         n.learn("br0", (ip(100 + i), MAC_B), port(7), u64::from(i) / 1000);
-        // Used all the time, so others of the port go first.
+        // Used all the time, so other entries of the port are evicted first.
         assert_eq!(n.lookup("br0", ip(100), u64::from(i) / 1000), Some(MAC_B));
     }
     assert_eq!(n.entries(0).len(), MAX_ENTRIES);
@@ -115,7 +115,7 @@ fn the_kernel_knows_some() {
     let changed: HashSet<u64> = take(&told).into_iter().collect();
     assert_eq!(changed, HashSet::from([2, 3].map(|i| n.thing("br0", ip(i)))));
     assert_eq!(n.lookup("br0", ip(2), 0), None);
-    // One that the kernel is not sure of any more is told, if nobody else knows it.
+    // A neighbour that the kernel is no longer sure of is notified, unless there is an entry.
     n.set_system([(key(1), known(MAC_A, true)), (key(3), known(MAC_A, true))].into());
     assert_eq!(take(&told), [n.thing("br0", ip(3))]);
     assert_eq!(n.lookup("br0", ip(3), 0), Some(MAC_A));
@@ -123,7 +123,7 @@ fn the_kernel_knows_some() {
     assert!(take(&told).is_empty());
 }
 
-/// A neighbour that the kernel is not sure of is used, and asked for until somebody answers.
+/// A neighbour in doubt is used, and requested until there is a reply.
 #[test]
 fn who_is_in_doubt_is_asked_for() {
     let (n, told) = table();
@@ -198,7 +198,7 @@ fn packets_tell() {
 }
 
 proptest! {
-    /// A packet that agrees with one in the bits of its mask tells the same.
+    /// A packet with the same bits under the mask advertises the same.
     #[test]
     fn masks_say_what_was_looked_at(words in prop::collection::vec(any::<u8>(), 8), other in prop::collection::vec(any::<u8>(), 8)) {
         let key = |b: &[u8]| FlowKey {
@@ -224,7 +224,7 @@ proptest! {
         prop_assert_eq!(told_by(&twin, &mut FlowMask::default()), told);
     }
 
-    /// The table beside a plain map, as long as there is room.
+    /// The table is compared with a plain map, as long as there is room.
     #[test]
     fn beside_a_map(steps in prop::collection::vec((0_u8..6, 0_u32..4, 0_u8..3, 0_u64..200_000), 1..200)) {
         let (n, told) = table();
@@ -234,7 +234,7 @@ proptest! {
         for (what, i, mac, later_ms) in steps {
             now_ms += later_ms;
             let mac = [2, 0, 0, 0, 0, mac];
-            // What has a time to go has gone, with or without a sweep.
+            // An expired entry is not found, whether `expire` has run or not.
             plain.retain(|_, (_, used)| *used + 300_000 > now_ms);
             match what {
                 0 | 1 => {

@@ -1,10 +1,9 @@
-//! Into STT: the packet becomes a train of TCP by its outer headers, or is as long as the way takes.
+//! STT encapsulation. A frame that is too long for the path becomes a GSO packet by its outer TCP header.
 //!
-//! What is known of the frame (a checksum to be filled in, a train's segment size) is said in the STT
-//! header, and the other end knows it then. What that header cannot say is done before: a checksum is
-//! filled in, and a train stays one of its own kind ([`Wrap::Stt`](heddle_packet::Wrap::Stt)), each segment
-//! of which gets an outer packet when it is cut. These are trains of UDP, those in further tunnels, and
-//! those that the outer headers would make too long.
+//! The STT header carries the frame's metadata (partial checksum, segment size) to the peer. The rest is done
+//! before. A checksum is filled in. A GSO packet keeps its own kind
+//! ([`Wrap::Stt`](heddle_packet::Wrap::Stt)), and each of its segments gets an outer packet when it is cut.
+//! This concerns UDP, further tunnels inside, and packets that would become too long.
 
 use super::{Fill, Inner, LEAST_SIZE, PushError, fill_in, flow_hash};
 use crate::action::TunnelPush;
@@ -16,13 +15,13 @@ use heddle_wire::l4::Tcp;
 use heddle_wire::split_mut;
 use heddle_wire::tunnel::Stt;
 
-/// Longest outer IP packet where the way does not say it, bytes.
+/// Longest outer IP packet where the path's MTU is not known, bytes.
 const USUAL_MTU: u32 = 1500;
-/// Where TCP's checksum is in its header.
+/// Offset of the checksum in TCP's header.
 const TCP_CSUM_AT: u16 = 16;
 
 impl TunnelPush {
-    /// As [`TunnelPush::apply`].
+    /// Encapsulates the packet in STT, see [`TunnelPush::apply`].
     pub(super) fn apply_stt(&self, p: &mut Packet, inner: Inner) -> Result<(), PushError> {
         debug_assert_eq!(self.plan.fill, Fill::Stt);
         let src = self.plan.port(flow_hash(p.head(), inner));
@@ -42,7 +41,7 @@ impl TunnelPush {
         }
     }
 
-    /// The headers of a frame of which `said` is all that is to be known.
+    /// Writes the headers of one frame whose metadata is `meta`.
     fn write_stt(&self, p: &mut Packet, src: u16, said: Said) -> Result<(), PushError> {
         let frame = u16::try_from(p.len() + Stt::LEN).map_err(|_| PushError::TooLong)?;
         p.offload = Offload::default();
@@ -63,7 +62,7 @@ impl TunnelPush {
         Ok(())
     }
 
-    /// The headers of a train whose segments are to be frames of their own.
+    /// Writes the headers of a GSO packet whose segments are to be frames of their own.
     fn wrap_stt(&self, p: &mut Packet, src: u16) -> Result<(), PushError> {
         self.prepare(p, false)?;
         let id = self.take_numbers(p);
@@ -71,8 +70,8 @@ impl TunnelPush {
         Ok(())
     }
 
-    /// Writes the headers, without TCP's checksum. Returns the bytes from TCP's header on; zero if there are
-    /// more than can be said, which a train may have.
+    /// Writes the headers, without TCP's checksum. Returns the number of bytes from TCP's header on; zero if
+    /// a GSO packet is too long for the length field.
     fn stt_headers(
         &self,
         p: &mut Packet,
@@ -103,12 +102,12 @@ impl TunnelPush {
             .unwrap_or_default()
     }
 
-    /// The train that a packet with `len` bytes from TCP's header on is, if the way does not take it whole.
+    /// GSO metadata for a packet with `len` bytes from TCP's header on, if it is longer than the path's MTU.
     fn train_of(&self, len: u16) -> Option<Gso> {
         let mtu = if self.mtu == 0 { USUAL_MTU } else { self.mtu };
         let before = usize::from(self.plan.l4 - self.plan.l3);
         let room = usize::try_from(mtu).unwrap_or(usize::MAX).saturating_sub(before);
-        // A way that takes next to nothing: left for the port to drop.
+        // An unusably small MTU: the packet is left for the port to drop.
         let size = u16::try_from(room)
             .ok()?
             .checked_sub(TCP_LEN)

@@ -334,7 +334,7 @@ fn some_entry() -> impl Strategy<Value = (u32, Entry)> {
 }
 
 proptest! {
-    /// Lookups beside a walk through a list.
+    /// Lookups give the same as a search through a list.
     #[test]
     fn beside_a_list(
         entries in prop::collection::vec(some_entry(), 0..40),

@@ -1,10 +1,11 @@
-//! Whose answers a change of routes changes.
+//! Finds the cached lookups whose results a change of routes affects.
 //!
-//! Who keeps the answer to a question registers the question first, and gets a number: the answer holds until
-//! that number is said. After each change all questions are asked again, and the numbers of those with
-//! another answer are said. So a change of a route makes nothing stale but what goes by it.
+//! A caller that caches a result registers the query first, and gets a number. The result is valid until the
+//! hook gets that number. After each change all registered queries are looked up again. The hook gets the
+//! numbers of those with another result, so a change affects only cached results that depend on it.
 //!
-//! Registering waits for nobody. Who finds the list taken or full gets a number that is said at any change.
+//! Registering never waits. If another thread holds the list, or it is full, the caller gets the number of
+//! any change.
 
 use super::{Address, Query, Route, Table};
 use parking_lot::Mutex;
@@ -13,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// Questions kept; there are as many as tunnels have remote hosts.
+/// Maximum number of queries. There is about one per remote address of a tunnel.
 const MAX_QUESTIONS: usize = 16 * 1024;
 
 pub(super) struct Watch {
@@ -36,15 +37,15 @@ impl Default for Watch {
 }
 
 impl Watch {
-    /// The number of whatever changes at all.
+    /// The number of any change.
     pub(super) fn any(&self) -> u64 {
         self.any
     }
-    /// The number of this host's addresses.
+    /// The number of changes of this host's addresses.
     pub(super) fn addresses(&self) -> u64 {
         self.addresses
     }
-    /// The number of the addresses of a device.
+    /// The number of changes of a device's addresses.
     pub(super) fn device(&self, device: &str) -> u64 {
         self.seed.hash_one(("addresses", device))
     }
@@ -62,7 +63,7 @@ impl Watch {
         asked.insert(*q, number);
         number
     }
-    /// To be called after the change has been published.
+    /// Notifies the hook. To be called after the change has been published.
     pub(super) fn changed(&self, before: &Table, now: &Table, tell: &dyn Fn(u64)) {
         let differs = |q: &Query| before.lookup(q).map(Route::new) != now.lookup(q).map(Route::new);
         self.asked.lock().retain(|q, number| {

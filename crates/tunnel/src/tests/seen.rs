@@ -1,4 +1,4 @@
-//! Out of a tunnel by what was seen before, beside a full reading.
+//! Decapsulation by the cache of outer headers, compared with a full reading.
 
 use super::round::any_encap;
 use super::*;
@@ -10,8 +10,8 @@ use proptest::prelude::*;
 const L3: u16 = 14;
 
 proptest! {
-    /// What is taken for alike comes out as a full reading says, with the same members of the key; anything
-    /// else is left as it is. A packet of the same end that has nothing wrong is alike.
+    /// A packet that the cache accepts has the key and the bytes of a full reading. Any other is left as it
+    /// is. Packets without a fault of the same peer are accepted.
     #[test]
     fn what_is_alike_comes_out_alike(
         (encap, _) in any_encap(),
