@@ -10,7 +10,7 @@ mod show;
 use crate::TunnelType;
 use std::net::{IpAddr, Ipv6Addr};
 
-pub use parse::{Refused, asks_for_encryption, parse};
+pub use parse::{Refused, encryption_option, parse};
 pub use show::show_datapath_port;
 
 /// Time to live of outer headers, unless configured.

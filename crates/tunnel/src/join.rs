@@ -163,7 +163,7 @@ impl Layout {
     fn follows(&self, one: &[u8], last: &[u8], next: &[u8], sent: usize) -> Option<()> {
         // At least one byte of payload.
         let headers = next.get(..self.payload).filter(|_| next.len() > self.payload)?;
-        let mut want = [0; MOST_HEADERS];
+        let mut want = [0; MAX_HEADER_BYTES];
         let want = want.get_mut(..self.payload)?;
         want.copy_from_slice(one.get(..self.payload)?);
         let l3 = self.l3;
@@ -201,7 +201,7 @@ impl Layout {
 }
 
 /// Maximum length from a datagram's payload to a segment's: Geneve options, Ethernet, IPv6, TCP with options.
-const MOST_HEADERS: usize = Geneve::LEN + Geneve::MAX_OPTIONS + Ethernet::LEN + Ipv6::LEN + 60;
+const MAX_HEADER_BYTES: usize = Geneve::LEN + Geneve::MAX_OPTIONS + Ethernet::LEN + Ipv6::LEN + 60;
 
 /// Sets lengths and checksums of the joined packet; `first` is the offset of the outer datagram's payload.
 fn finish(bytes: &mut [u8], layout: &Layout, (l3, l4): (usize, usize), first: usize) -> Option<()> {

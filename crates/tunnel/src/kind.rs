@@ -109,7 +109,7 @@ impl TunnelType {
         }
     }
     /// The largest key for which the type's headers have room.
-    pub fn most_key(self) -> u64 {
+    pub fn max_key(self) -> u64 {
         match self {
             Self::Geneve | Self::Vxlan | Self::Lisp => 0xff_ffff,
             Self::Gre | Self::Ip6gre | Self::Gtpu => u32::MAX.into(),

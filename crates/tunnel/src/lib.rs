@@ -12,10 +12,10 @@ mod kind;
 pub mod neigh;
 pub mod options;
 pub mod outer;
+pub mod outer_cache;
 pub mod pop;
 pub mod push;
 pub mod routes;
-pub mod seen;
 pub mod stt;
 #[cfg(test)]
 mod tests;

@@ -58,7 +58,7 @@ pub enum PopError {
     /// An unknown option that is critical.
     Critical,
     /// A GSO packet of outer packets.
-    Train,
+    OuterGso,
     /// A segment of an STT frame, and the caller gave no buffer for segments.
     Part,
     /// A segment that extends beyond its frame.
@@ -442,7 +442,7 @@ impl TunnelPop {
         let inside = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) >= shim.at);
         if let Some(gso) = &mut p.offload.gso {
             if !inside {
-                return Err(PopError::Train);
+                return Err(PopError::OuterGso);
             }
             if let Some((_, within)) = gso.wraps.split() {
                 gso.wraps = within;

@@ -44,7 +44,7 @@ pub enum PushError {
     /// The outer packet would be too long for its length fields.
     TooLong,
     /// A GSO packet that is in too many tunnels already.
-    Train,
+    Gso,
 }
 
 /// Fields behind the IP header that are filled in. Offsets are from the template's start.
@@ -322,17 +322,17 @@ impl TunnelPush {
             true => plan.port(flow_hash(p.head(), inner)),
             false => 0,
         };
-        let train = p.offload.gso.is_some();
+        let is_gso = p.offload.gso.is_some();
         // Sums are over words, so a checksum that begins at an odd offset is filled in now.
         let odd = matches!(p.offload.csum, Csum::Partial { start, .. } if start % 2 != 0);
-        if train || odd {
+        if is_gso || odd {
             self.prepare(p, odd)?;
         }
         let len = p.len() + n - usize::from(plan.l3);
         let len = len - if plan.v6 { Ipv6::LEN } else { 0 };
         let len = match u16::try_from(len) {
             Ok(len) => len,
-            Err(_) if train => 0,
+            Err(_) if is_gso => 0,
             Err(_) => return Err(PushError::TooLong),
         };
         if !p.push_front(n) {
@@ -486,7 +486,7 @@ impl TunnelPush {
                 TunnelKind::Srv6 => Wrap::Srv6,
                 TunnelKind::Stt => Wrap::Stt,
             };
-            gso.wraps = gso.wraps.with(wrap).ok_or(PushError::Train)?;
+            gso.wraps = gso.wraps.with(wrap).ok_or(PushError::Gso)?;
             gso.size = self.size_that_fits(p, gso);
             p.offload.gso = Some(gso);
         } else if odd && let Csum::Partial { start, offset } = p.offload.csum {
@@ -511,14 +511,14 @@ impl TunnelPush {
             .saturating_sub(before);
         match u16::try_from(room) {
             // An unusably small MTU: the packet is left for the port to drop.
-            Ok(room) if room >= LEAST_SIZE => gso.size.min(room),
+            Ok(room) if room >= MIN_SEGMENT_BYTES => gso.size.min(room),
             _ => gso.size,
         }
     }
 }
 
 /// Smallest segment into which a GSO packet is cut for the path's MTU, bytes.
-const LEAST_SIZE: u16 = 256;
+const MIN_SEGMENT_BYTES: u16 = 256;
 
 /// Fills a partial checksum in.
 fn fill_in(p: &mut Packet, start: usize, offset: usize) {

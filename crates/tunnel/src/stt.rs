@@ -20,8 +20,8 @@
 
 mod frames;
 
+pub(crate) use frames::{FrameId, Segment};
 pub use frames::{Frames, Lost};
-pub(crate) use frames::{Of, Segment};
 
 use crate::pop::PopError;
 use heddle_packet::{Csum, Gso, GsoKind, Offload, Packet, Wraps};
@@ -32,7 +32,7 @@ use heddle_wire::split;
 use heddle_wire::tunnel::Stt;
 
 /// Shortest STT frame, bytes: an STT header and an Ethernet header.
-pub(crate) const LEAST: usize = Stt::LEN + Ethernet::LEN;
+pub(crate) const MIN_FRAME_BYTES: usize = Stt::LEN + Ethernet::LEN;
 /// Bytes of a frame within which its headers end: the L4 header begins within the first 255.
 pub(crate) const VIEW: usize = 255 + 60;
 /// Maximum number of segments that ports cut a GSO packet into.
@@ -44,13 +44,13 @@ const UDP_CSUM_AT: u16 = 6;
 
 /// Metadata of a frame, as the STT header has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct FrameMeta {
     flags: u8,
     l4: u8,
     mss: u16,
 }
 
-impl Said {
+impl FrameMeta {
     /// The metadata of this packet. `None`: the STT header cannot carry it.
     pub(crate) fn of(p: &Packet) -> Option<Self> {
         let gso = p.offload.gso;

@@ -1,8 +1,8 @@
 //! Packets leave a tunnel as they entered it. Their checksums are compared with those of a plain computation.
 
 mod fuzz;
+mod outer_cache;
 mod round;
-mod seen;
 mod stt;
 
 use crate::outer::SOURCE_PORTS;
@@ -193,7 +193,7 @@ fn templates_are_what_the_standards_say() {
 }
 
 #[test]
-fn what_no_header_can_say_is_refused() {
+fn values_beyond_the_headers_are_refused() {
     use crate::OuterError::*;
     let erspan = |session, index| outer(false, Encap::Erspan1 { session, index }).build().err();
     assert_eq!(erspan(1023, 0xf_ffff), None);

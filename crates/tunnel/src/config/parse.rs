@@ -37,7 +37,7 @@ fn is_encryption(key: &str) -> bool {
 }
 
 /// An option that requests encryption, which this switch does not provide.
-pub fn asks_for_encryption(options: &BTreeMap<String, String>) -> Option<&str> {
+pub fn encryption_option(options: &BTreeMap<String, String>) -> Option<&str> {
     options.keys().map(String::as_str).find(|key| is_encryption(key))
 }
 
@@ -88,18 +88,18 @@ fn or_flow<T>(value: &str, read: impl FnOnce(&str) -> T) -> Option<T> {
 }
 
 impl Parser<'_> {
-    fn say(&mut self, text: impl std::fmt::Display) {
+    fn warn(&mut self, text: impl std::fmt::Display) {
         self.lines.push(format!("{}: {text}", self.name));
     }
     fn refuse(&mut self, text: impl std::fmt::Display) -> Result<(), Stop> {
-        self.say(text);
+        self.warn(text);
         Err(Stop)
     }
 
     /// Warns of a value that is no number, or too large for its header field: the field gets another number.
     fn expect(&mut self, key: &str, value: &str, base: u32, most: u64) {
         if !strtol(value, base).1 || strtoull(value, base) > most {
-            self.say(format_args!("{key}={value} is no number from 0 to {most}"));
+            self.warn(format_args!("{key}={value} is no number from 0 to {most}"));
         }
     }
 
@@ -113,7 +113,7 @@ impl Parser<'_> {
                 let (tos, whole) = strtol(value, 0);
                 match u8::try_from(tos & DSCP_MASK) {
                     Ok(dscp) if whole && i64::from(dscp) == tos => self.config.tos = Some(dscp),
-                    _ => self.say(format_args!("invalid TOS {value}")),
+                    _ => self.warn(format_args!("invalid TOS {value}")),
                 }
             }
             "ttl" if value == "inherit" => self.config.ttl = None,
@@ -135,7 +135,7 @@ impl Parser<'_> {
             // Keys and packet types are read at the end.
             "key" | "in_key" | "out_key" => {
                 if value != "flow" {
-                    self.expect(key, value, 0, ty.most_key());
+                    self.expect(key, value, 0, ty.max_key());
                 }
             }
             "packet_type" => {}
@@ -146,7 +146,7 @@ impl Parser<'_> {
                     match ext {
                         "gbp" => self.config.gbp = true,
                         "gpe" => self.config.gpe = true,
-                        _ => self.say(format_args!("unknown extension '{ext}'")),
+                        _ => self.warn(format_args!("unknown extension '{ext}'")),
                     }
                 }
             }
@@ -173,7 +173,7 @@ impl Parser<'_> {
             "srv6_segs" if ty == TunnelType::Srv6 => self.segments(value)?,
             _ => {
                 let ty = self.ty;
-                self.say(format_args!("unknown {ty} argument '{key}'"));
+                self.warn(format_args!("unknown {ty} argument '{key}'"));
             }
         }
         Ok(())
@@ -201,7 +201,7 @@ impl Parser<'_> {
             }
             None => {
                 let ty = self.ty;
-                self.say(format_args!("bad {ty} 'remote_ip'"));
+                self.warn(format_args!("bad {ty} 'remote_ip'"));
                 Ok(())
             }
         }
@@ -214,7 +214,7 @@ impl Parser<'_> {
             Some(ip) => Local::Is(ip),
             None => {
                 let ty = self.ty;
-                self.say(format_args!("bad {ty} 'local_ip'"));
+                self.warn(format_args!("bad {ty} 'local_ip'"));
                 Local::Any
             }
         };
@@ -315,7 +315,7 @@ impl Parser<'_> {
         }
     }
 
-    fn mode(&mut self, said: Option<&str>) -> Result<(), Stop> {
+    fn mode(&mut self, configured: Option<&str>) -> Result<(), Stop> {
         let full_type = match (self.config.ty, self.config.gpe) {
             (TunnelType::Vxlan, true) => "VXLAN-GPE",
             (TunnelType::Vxlan, false) => "VXLAN (without GPE)",
@@ -327,7 +327,7 @@ impl Parser<'_> {
                 layer.to_uppercase()
             )
         };
-        self.config.mode = match said {
+        self.config.mode = match configured {
             None => self.config.default_mode(),
             Some("legacy_l2") if !self.config.carries_l2() => return self.refuse(cannot("l2")),
             Some("legacy_l2") => PacketMode::LegacyL2,

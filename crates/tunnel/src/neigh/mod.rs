@@ -15,17 +15,17 @@
 //! recently used one, so a peer that makes neighbours up evicts its own. An entry expires after
 //! [`Neighbours::aging_s`] in which it was neither learned nor used.
 
+mod frame;
 mod index;
 mod order;
-mod questions;
-mod request;
+mod requests;
 mod snoop;
 #[cfg(test)]
 mod tests;
 
-pub use questions::{Asked, MAX_OPEN, OPEN_MS, Question};
-pub use request::{request, solicited_node};
-pub use snoop::{Mac, told_by};
+pub use frame::{request_frame, solicited_node};
+pub use requests::{MAX_OPEN, NeighRequest, OPEN_MS, RequestOutcome};
+pub use snoop::{Mac, advertised};
 
 use heddle_sync::Published;
 use parking_lot::Mutex;
@@ -68,7 +68,7 @@ pub struct NeighKey {
 
 /// A neighbour that a packet or an operator has set.
 #[derive(Debug)]
-pub struct Entry {
+pub struct NeighEntry {
     /// Bridge and IP address.
     pub key: NeighKey,
     /// Ethernet address.
@@ -79,7 +79,7 @@ pub struct Entry {
     used_ms: AtomicU64,
 }
 
-impl Entry {
+impl NeighEntry {
     /// Refreshes the time of use, which keeps the entry from expiring.
     pub fn used(&self, now_ms: u64) {
         self.used_ms.fetch_max(now_ms, Relaxed);
@@ -130,10 +130,10 @@ pub struct Neighbours {
     inner: Mutex<order::Order>,
     /// The kernel's neighbours, by the name of the device.
     system: Published<SystemNeighbours>,
-    questions: questions::Questions,
+    requests: requests::Requests,
     aging_s: AtomicU32,
     seed: RandomState,
-    tell: Box<dyn Fn(u64) + Send + Sync>,
+    notify: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 impl std::fmt::Debug for Neighbours {
@@ -145,15 +145,15 @@ impl std::fmt::Debug for Neighbours {
 impl Neighbours {
     /// An empty table. `notify` gets the [`Neighbours::thing`] of each lookup whose result changes, after the
     /// change.
-    pub fn new(tell: Box<dyn Fn(u64) + Send + Sync>) -> Self {
+    pub fn new(notify: Box<dyn Fn(u64) + Send + Sync>) -> Self {
         Self {
             index: index::Index::default(),
             inner: Mutex::default(),
             system: Published::default(),
-            questions: questions::Questions::default(),
+            requests: requests::Requests::default(),
             aging_s: DEFAULT_AGING_S.into(),
             seed: RandomState::new(),
-            tell,
+            notify,
         }
     }
 
@@ -173,7 +173,7 @@ impl Neighbours {
 
     /// The entry of [`Neighbours::lookup`], for callers that use it again later ([`NeighEntry::used`]).
     /// `None` also if only the kernel knows the neighbour: the kernel expires that by itself.
-    pub fn find(&self, bridge: &str, ip: IpAddr, now_ms: u64) -> Option<Arc<Entry>> {
+    pub fn find(&self, bridge: &str, ip: IpAddr, now_ms: u64) -> Option<Arc<NeighEntry>> {
         let entry = self.index.find(self.thing(bridge, ip), bridge, ip)?;
         if self.over(&entry, now_ms) {
             return None;
@@ -195,7 +195,7 @@ impl Neighbours {
         known.get(&key).copied()
     }
 
-    fn over(&self, entry: &Entry, now_ms: u64) -> bool {
+    fn over(&self, entry: &NeighEntry, now_ms: u64) -> bool {
         entry.used_ms() + u64::from(self.aging_s()) * 1000 <= now_ms
     }
 
@@ -245,7 +245,7 @@ impl Neighbours {
         {
             self.drop_entry(inner, &victim);
         }
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(NeighEntry {
             thing: self.thing(bridge, ip),
             key,
             mac,
@@ -256,18 +256,18 @@ impl Neighbours {
         let thing = entry.thing;
         self.index.put(entry);
         if differs {
-            (self.tell)(thing);
+            (self.notify)(thing);
         }
     }
 
     fn drop_entry(&self, inner: &mut order::Order, key: &NeighKey) {
         if let Some(entry) = inner.remove(key) {
             self.index.remove(entry.thing, key);
-            (self.tell)(entry.thing);
+            (self.notify)(entry.thing);
         }
     }
 
-    fn drop_if(&self, wanted: impl Fn(&Entry) -> bool) {
+    fn drop_if(&self, wanted: impl Fn(&NeighEntry) -> bool) {
         let mut inner = self.inner.lock();
         let keys: Vec<NeighKey> = inner
             .entries()
@@ -280,7 +280,7 @@ impl Neighbours {
     /// Drops entries that were not used for long, and ends open requests. To be called once a second.
     pub fn expire(&self, now_ms: u64) {
         self.drop_if(|e| self.over(e, now_ms));
-        self.end_questions(now_ms);
+        self.end_requests(now_ms);
     }
 
     /// Drops the entries learned from packets of a port.
@@ -290,7 +290,7 @@ impl Neighbours {
 
     /// Drops all entries, or those of a bridge, and forgets open requests. The kernel's neighbours stay.
     pub fn flush(&self, bridge: Option<&str>) {
-        self.forget_questions(bridge);
+        self.forget_requests(bridge);
         self.drop_if(|e| bridge.is_none_or(|b| *e.key.bridge == *b));
     }
 
@@ -345,6 +345,6 @@ impl Neighbours {
         let doubts = doubts.map(|(thing, _)| thing).collect();
         let changed = [differs(&before, &known), differs(&known, &before), doubts].concat();
         self.system.store(known);
-        changed.into_iter().for_each(|thing| (self.tell)(thing));
+        changed.into_iter().for_each(|thing| (self.notify)(thing));
     }
 }

@@ -3,12 +3,12 @@
 //! Lookups store their time in the entry alone, so the order may be outdated. [`Order::victim`] then moves
 //! the entry to its new position and searches again.
 
-use super::{Entry, NeighKey, Origin};
+use super::{NeighEntry, NeighKey, Origin};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 struct Node {
-    entry: Arc<Entry>,
+    entry: Arc<NeighEntry>,
     /// Position: time of use, then a serial number that distinguishes uses at one time.
     place: (u64, u64),
 }
@@ -28,10 +28,10 @@ impl Order {
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
-    pub(super) fn get(&self, key: &NeighKey) -> Option<&Arc<Entry>> {
+    pub(super) fn get(&self, key: &NeighKey) -> Option<&Arc<NeighEntry>> {
         self.nodes.get(key).map(|n| &n.entry)
     }
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<NeighEntry>> {
         self.nodes.values().map(|n| &n.entry)
     }
 
@@ -50,7 +50,7 @@ impl Order {
     }
 
     /// Adds an entry, in place of one with the same key.
-    pub(super) fn put(&mut self, entry: Arc<Entry>) {
+    pub(super) fn put(&mut self, entry: Arc<NeighEntry>) {
         self.remove(&entry.key);
         self.uses += 1;
         let place = (entry.used_ms(), self.uses);
@@ -58,7 +58,7 @@ impl Order {
         self.count(entry.origin, true);
         self.nodes.insert(entry.key.clone(), Node { entry, place });
     }
-    pub(super) fn remove(&mut self, key: &NeighKey) -> Option<Arc<Entry>> {
+    pub(super) fn remove(&mut self, key: &NeighKey) -> Option<Arc<NeighEntry>> {
         let node = self.nodes.remove(key)?;
         self.by_use.remove(&(node.entry.origin, node.place));
         self.count(node.entry.origin, false);

@@ -16,7 +16,7 @@ pub type Mac = [u8; 6];
 
 /// The neighbour that a packet advertises: in an ARP reply, a gratuitous ARP request, or a neighbour
 /// advertisement with a target link-layer address. `mask` gets the bits of the key that were read.
-pub fn told_by(key: &FlowKey, mask: &mut FlowMask) -> Option<(IpAddr, Mac)> {
+pub fn advertised(key: &FlowKey, mask: &mut FlowMask) -> Option<(IpAddr, Mac)> {
     mask.0.dl_type = !0;
     let (ip, mac) = match key.dl_type {
         ethertype::ARP => arp(key, mask)?,

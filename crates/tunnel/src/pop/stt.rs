@@ -6,7 +6,7 @@
 
 use super::{Ip, PopError, Popped, Shim, extend, is_known, sum_of};
 use crate::action::TunnelPop;
-use crate::stt::{Frames, LEAST, Of, Said, Segment, VIEW};
+use crate::stt::{FrameId, FrameMeta, Frames, MIN_FRAME_BYTES, Segment, VIEW};
 use heddle_flow::key::tun_flag;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::{Csum, Offload, Packet, Pool, Wrap};
@@ -69,7 +69,7 @@ impl TunnelPop {
         // frame.
         let outer = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == ip.l4);
         if p.offload.gso.is_some() && !outer {
-            return Err(PopError::Train);
+            return Err(PopError::OuterGso);
         }
         p.offload = Offload::default();
         if s.is_whole() {
@@ -78,8 +78,8 @@ impl TunnelPop {
         let Some((frames, pool, now_ms)) = waiting else {
             return Err(PopError::Part);
         };
-        let of = Of::new(key, p.in_port, &s);
-        let Some(tos) = frames.add(p, &s, &of, key.tun_tos, pool, now_ms)? else {
+        let id = FrameId::new(key, p.in_port, &s);
+        let Some(tos) = frames.add(p, &s, &id, key.tun_tos, pool, now_ms)? else {
             return Ok(None);
         };
         key.tun_tos = tos;
@@ -105,7 +105,7 @@ impl TunnelPop {
         key.tun_id = h.key.get();
         let head = p.head();
         let head = head.get(inner..end.min(head.len())).ok_or(PopError::Truncated)?;
-        let offload = Said::read(&h).offload(head, end - inner)?;
+        let offload = FrameMeta::read(&h).offload(head, end - inner)?;
         let shim = Shim {
             at: inner,
             end,
@@ -167,7 +167,7 @@ fn segment(p: &Packet, ip: &Ip) -> Result<Segment, PopError> {
 impl Segment {
     /// Checks that the segment is within its frame.
     fn check(&self) -> Result<(), PopError> {
-        if usize::from(self.len) < LEAST {
+        if usize::from(self.len) < MIN_FRAME_BYTES {
             return Err(PopError::Length);
         }
         if self.at >= self.end {

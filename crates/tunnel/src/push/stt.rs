@@ -5,9 +5,9 @@
 //! ([`Wrap::Stt`](heddle_packet::Wrap::Stt)), and each of its segments gets an outer packet when it is cut.
 //! This concerns UDP, further tunnels inside, and packets that would become too long.
 
-use super::{Fill, Inner, LEAST_SIZE, PushError, fill_in, flow_hash};
+use super::{Fill, Inner, MIN_SEGMENT_BYTES, PushError, fill_in, flow_hash};
 use crate::action::TunnelPush;
-use crate::stt::Said;
+use crate::stt::FrameMeta;
 use heddle_packet::{Csum, Gso, GsoKind, Offload, Packet, Wraps};
 use heddle_wire::checksum::Sum;
 use heddle_wire::ip::{Ipv4, Ipv6};
@@ -28,25 +28,25 @@ impl TunnelPush {
         let room = usize::from(u16::MAX) - Tcp::LEN - if self.plan.v6 { 0 } else { Ipv4::LEN };
         let frame = p.len() + Stt::LEN;
         let fits = frame <= room;
-        match Said::of(p) {
-            Some(said) if fits => self.write_stt(p, src, said),
+        match FrameMeta::of(p) {
+            Some(meta) if fits => self.write_stt(p, src, meta),
             _ if p.offload.gso.is_some() => self.wrap_stt(p, src),
             _ if !fits => Err(PushError::TooLong),
             _ => {
                 if let Csum::Partial { start, offset } = p.offload.csum {
                     fill_in(p, start.into(), offset.into());
                 }
-                self.write_stt(p, src, Said::default())
+                self.write_stt(p, src, FrameMeta::default())
             }
         }
     }
 
     /// Writes the headers of one frame whose metadata is `meta`.
-    fn write_stt(&self, p: &mut Packet, src: u16, said: Said) -> Result<(), PushError> {
+    fn write_stt(&self, p: &mut Packet, src: u16, meta: FrameMeta) -> Result<(), PushError> {
         let frame = u16::try_from(p.len() + Stt::LEN).map_err(|_| PushError::TooLong)?;
         p.offload = Offload::default();
         let id = self.numbers.next();
-        let len = self.stt_headers(p, (src, frame, id), said)?;
+        let len = self.stt_headers(p, (src, frame, id), meta)?;
         let csum = Sum::ZERO.word(self.plan.rest_sum).word(len).folded();
         if let Some((tcp, _)) = split_mut::<Tcp>(self.behind_ip(p)) {
             tcp.csum = csum.into();
@@ -57,7 +57,7 @@ impl TunnelPush {
         };
         p.offload = Offload {
             csum,
-            gso: self.train_of(len),
+            gso: self.gso_of(len),
         };
         Ok(())
     }
@@ -66,7 +66,7 @@ impl TunnelPush {
     fn wrap_stt(&self, p: &mut Packet, src: u16) -> Result<(), PushError> {
         self.prepare(p, false)?;
         let id = self.take_numbers(p);
-        self.stt_headers(p, (src, 0, id), Said::default())?;
+        self.stt_headers(p, (src, 0, id), FrameMeta::default())?;
         Ok(())
     }
 
@@ -76,7 +76,7 @@ impl TunnelPush {
         &self,
         p: &mut Packet,
         (src, frame, id): (u16, u16, u32),
-        said: Said,
+        meta: FrameMeta,
     ) -> Result<u16, PushError> {
         let n = self.header.len();
         let before = if self.plan.v6 { Ipv6::LEN } else { 0 };
@@ -90,7 +90,7 @@ impl TunnelPush {
         if let Some((tcp, rest)) = split_mut::<Tcp>(self.behind_ip(p)) {
             (tcp.src, tcp.seq, tcp.ack) = (src.into(), (u32::from(frame) << 16).into(), id.into());
             if let Some((stt, _)) = split_mut::<Stt>(rest) {
-                said.write(stt);
+                meta.write(stt);
             }
         }
         Ok(self.l4_len(len))
@@ -103,7 +103,7 @@ impl TunnelPush {
     }
 
     /// GSO metadata for a packet with `len` bytes from TCP's header on, if it is longer than the path's MTU.
-    fn train_of(&self, len: u16) -> Option<Gso> {
+    fn gso_of(&self, len: u16) -> Option<Gso> {
         let mtu = if self.mtu == 0 { USUAL_MTU } else { self.mtu };
         let before = usize::from(self.plan.l4 - self.plan.l3);
         let room = usize::try_from(mtu).unwrap_or(usize::MAX).saturating_sub(before);
@@ -111,7 +111,7 @@ impl TunnelPush {
         let size = u16::try_from(room)
             .ok()?
             .checked_sub(TCP_LEN)
-            .filter(|n| *n >= LEAST_SIZE)?;
+            .filter(|n| *n >= MIN_SEGMENT_BYTES)?;
         (usize::from(len) > room).then(|| Gso {
             kind: if self.plan.v6 {
                 GsoKind::Tcp6

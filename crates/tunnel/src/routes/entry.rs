@@ -41,7 +41,7 @@ pub struct Hop {
 
 /// A route.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct RouteEntry {
     /// Destinations.
     pub prefix: Prefix,
     /// Set by hand (`ovs/route/add`), not by the system.
@@ -56,11 +56,11 @@ pub struct Entry {
     pub hops: Vec<Hop>,
 }
 
-impl Entry {
+impl RouteEntry {
     /// Whether this route wins over another that matches too. A route set by hand ranks like a system's route
     /// whose prefix is 32 bits longer, as in Open vSwitch.
-    pub(super) fn beats(&self, other: &Entry) -> bool {
-        let rank = |e: &Entry| {
+    pub(super) fn beats(&self, other: &RouteEntry) -> bool {
+        let rank = |e: &RouteEntry| {
             let len = u32::from(e.prefix.mapped_len()) + if e.user { 32 } else { 0 };
             (len, e.user, std::cmp::Reverse(e.metric))
         };

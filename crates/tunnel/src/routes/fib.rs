@@ -3,12 +3,12 @@
 //! One map per prefix length. A lookup queries all maps, of which there are about ten in practice. Lookups
 //! happen per translation, not per packet. Routes with the same prefix are in one list.
 
-use super::entry::Entry;
+use super::entry::RouteEntry;
 use super::prefix::Prefix;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-type OfLength = HashMap<u128, Vec<Entry>>;
+type OfLength = HashMap<u128, Vec<RouteEntry>>;
 
 /// Routes by family, prefix length and prefix.
 #[derive(Clone, Default, Debug)]
@@ -30,14 +30,14 @@ impl Fib {
     }
 
     /// Adds a route beside those of the same prefix.
-    pub(super) fn add(&mut self, entry: Entry) {
+    pub(super) fn add(&mut self, entry: RouteEntry) {
         let prefix = entry.prefix;
         let lengths = self.family_mut(prefix.addr());
         let routes = lengths.entry(prefix.len()).or_default();
         routes.entry(prefix.key()).or_default().push(entry);
     }
     /// Adds a route in place of one with the same prefix, mark and origin.
-    pub(super) fn replace(&mut self, entry: Entry) {
+    pub(super) fn replace(&mut self, entry: RouteEntry) {
         self.remove(entry.prefix, entry.mark, entry.user);
         self.add(entry);
     }
@@ -63,12 +63,12 @@ impl Fib {
     }
 
     /// The best route to `dst` among those with exactly this mark.
-    pub(super) fn best(&self, dst: IpAddr, mark: u32) -> Option<&Entry> {
+    pub(super) fn best(&self, dst: IpAddr, mark: u32) -> Option<&RouteEntry> {
         let matching = self
             .family(dst)
             .iter()
             .filter_map(|(len, routes)| routes.get(&Prefix::key_of(dst, *len)));
-        let mut best: Option<&Entry> = None;
+        let mut best: Option<&RouteEntry> = None;
         for entry in matching.flatten().filter(|e| e.mark == mark) {
             if best.is_none_or(|b| entry.beats(b)) {
                 best = Some(entry);
@@ -78,8 +78,8 @@ impl Fib {
     }
 
     /// All routes: IPv4 first, longest prefixes first, by address within a length.
-    pub(super) fn entries(&self) -> Vec<&Entry> {
-        let mut all: Vec<&Entry> = Vec::new();
+    pub(super) fn entries(&self) -> Vec<&RouteEntry> {
+        let mut all: Vec<&RouteEntry> = Vec::new();
         for lengths in [&self.v4, &self.v6] {
             for routes in lengths.values().rev() {
                 let from = all.len();

@@ -26,7 +26,7 @@ mod tests;
 mod user;
 mod watch;
 
-pub use entry::{DEFAULT, Entry, Hop, Kind, LOCAL, MAIN};
+pub use entry::{DEFAULT, Hop, Kind, LOCAL, MAIN, RouteEntry};
 pub use prefix::Prefix;
 pub use rule::{Action, Rule};
 pub use source::Address;
@@ -79,7 +79,7 @@ pub struct Route {
 }
 
 impl Route {
-    fn new((entry, hop, source): (&Entry, &Hop, IpAddr)) -> Route {
+    fn new((entry, hop, source): (&RouteEntry, &Hop, IpAddr)) -> Route {
         Route {
             device: hop.device.clone(),
             gateway: hop.gateway,
@@ -104,7 +104,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// The best route of one numbered table. Routes with the packets' mark come first.
-    fn best(&self, table: u32, dst: IpAddr, mark: u32) -> Option<&Entry> {
+    fn best(&self, table: u32, dst: IpAddr, mark: u32) -> Option<&RouteEntry> {
         let of = |mark| {
             let system = self.system.tables.get(&table).and_then(|f| f.best(dst, mark));
             let own = self.own.get(&table).and_then(|f| f.best(dst, mark));
@@ -117,7 +117,7 @@ impl Table {
         marked.or_else(|| of(0))
     }
 
-    fn lookup(&self, q: &Query) -> Option<(&Entry, &Hop, IpAddr)> {
+    fn lookup(&self, q: &Query) -> Option<(&RouteEntry, &Hop, IpAddr)> {
         if q.src.is_some_and(|src| !self.is_own(src)) {
             return None;
         }
@@ -168,7 +168,7 @@ pub struct Routes {
     now: RcuCell<Table>,
     writer: Mutex<user::Given>,
     watch: watch::Watch,
-    tell: Hook,
+    notify: Hook,
 }
 
 impl std::fmt::Debug for Routes {
@@ -179,13 +179,13 @@ impl std::fmt::Debug for Routes {
 
 impl Routes {
     /// No routes. `notify` gets the [`Routes::thing`] of each lookup whose result changes, after the change.
-    pub fn new(tell: Hook) -> Self {
+    pub fn new(notify: Hook) -> Self {
         let given = user::Given::default();
         Self {
             now: RcuCell::new(given.table(Arc::default())),
             writer: Mutex::new(given),
             watch: watch::Watch::default(),
-            tell,
+            notify,
         }
     }
 
@@ -257,7 +257,7 @@ impl Routes {
         let before = self.now.get();
         let now = Arc::new(table);
         self.now.replace(now.clone());
-        self.watch.changed(&before, &now, &self.tell);
+        self.watch.changed(&before, &now, &self.notify);
         drop(before);
         self.now.tidy();
     }

@@ -1,6 +1,6 @@
 //! Routes, rules and addresses of the host's kernel, and their conversion for lookups.
 
-use super::entry::{Entry, Hop, Kind};
+use super::entry::{Hop, Kind, RouteEntry};
 use super::fib::Fib;
 use super::prefix::Prefix;
 use super::rule::Rule;
@@ -79,7 +79,7 @@ impl Cached {
 }
 
 /// The route for lookups. `None`: it would send packets, but has no hop with a source address.
-fn entry(route: &SystemRoute, addresses: &[Address]) -> Option<Entry> {
+fn entry(route: &SystemRoute, addresses: &[Address]) -> Option<RouteEntry> {
     let to = route.prefix.addr();
     let hops: Vec<Hop> = route
         .hops
@@ -100,7 +100,7 @@ fn entry(route: &SystemRoute, addresses: &[Address]) -> Option<Entry> {
         })
         .collect();
     let sends = matches!(route.kind, Kind::Unicast | Kind::Local);
-    (!sends || !hops.is_empty()).then_some(Entry {
+    (!sends || !hops.is_empty()).then_some(RouteEntry {
         prefix: route.prefix,
         user: false,
         mark: 0,

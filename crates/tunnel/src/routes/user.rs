@@ -1,6 +1,6 @@
 //! Routes and rules set by hand (`ovs/route/add`, `ovs/route/rule/add`), and addresses of dummy devices.
 
-use super::entry::{Entry, Hop, Kind, LOCAL, MAIN};
+use super::entry::{Hop, Kind, LOCAL, MAIN, RouteEntry};
 use super::fib::Fib;
 use super::prefix::Prefix;
 use super::rule::Rule;
@@ -52,7 +52,7 @@ impl Given {
             };
             let mut give = |table: u32, prefix: Option<Prefix>, kind: Kind| {
                 if let Some(prefix) = prefix {
-                    own.entry(table).or_default().replace(Entry {
+                    own.entry(table).or_default().replace(RouteEntry {
                         prefix,
                         user: false,
                         mark: 0,
@@ -107,7 +107,7 @@ impl Routes {
             weight: 1,
         };
         self.change(|given, _| {
-            given.routes.entry(r.table).or_default().replace(Entry {
+            given.routes.entry(r.table).or_default().replace(RouteEntry {
                 prefix,
                 user: true,
                 mark: r.mark,
@@ -194,7 +194,7 @@ impl Routes {
     }
 
     /// The routes of a table: the system's, then those set by hand.
-    pub fn entries(&self, table: u32) -> Vec<Entry> {
+    pub fn entries(&self, table: u32) -> Vec<RouteEntry> {
         let now = self.now.get();
         let of = |tables: &HashMap<u32, Fib>| {
             let fib = tables.get(&table);

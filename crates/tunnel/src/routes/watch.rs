@@ -15,10 +15,10 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 /// Maximum number of queries. There is about one per remote address of a tunnel.
-const MAX_QUESTIONS: usize = 16 * 1024;
+const MAX_QUERIES: usize = 16 * 1024;
 
 pub(super) struct Watch {
-    asked: Mutex<HashMap<Query, u64>>,
+    queries: Mutex<HashMap<Query, u64>>,
     seed: RandomState,
     any: u64,
     addresses: u64,
@@ -28,7 +28,7 @@ impl Default for Watch {
     fn default() -> Self {
         let seed = RandomState::new();
         Self {
-            asked: Mutex::default(),
+            queries: Mutex::default(),
             any: seed.hash_one("any route"),
             addresses: seed.hash_one("addresses"),
             seed,
@@ -50,32 +50,32 @@ impl Watch {
         self.seed.hash_one(("addresses", device))
     }
     pub(super) fn register(&self, q: &Query) -> u64 {
-        let Some(mut asked) = self.asked.try_lock() else {
+        let Some(mut queries) = self.queries.try_lock() else {
             return self.any;
         };
-        if let Some(number) = asked.get(q) {
+        if let Some(number) = queries.get(q) {
             return *number;
         }
-        if asked.len() >= MAX_QUESTIONS {
+        if queries.len() >= MAX_QUERIES {
             return self.any;
         }
         let number = self.seed.hash_one(q);
-        asked.insert(*q, number);
+        queries.insert(*q, number);
         number
     }
     /// Notifies the hook. To be called after the change has been published.
-    pub(super) fn changed(&self, before: &Table, now: &Table, tell: &dyn Fn(u64)) {
+    pub(super) fn changed(&self, before: &Table, now: &Table, notify: &dyn Fn(u64)) {
         let differs = |q: &Query| before.lookup(q).map(Route::new) != now.lookup(q).map(Route::new);
-        self.asked.lock().retain(|q, number| {
+        self.queries.lock().retain(|q, number| {
             let same = !differs(q);
             if !same {
-                tell(*number);
+                notify(*number);
             }
             same
         });
-        tell(self.any);
+        notify(self.any);
         if before.addresses().ne(now.addresses()) {
-            tell(self.addresses);
+            notify(self.addresses);
             let devices = |table: &Table| {
                 let mut all: HashMap<Arc<str>, Vec<Address>> = HashMap::new();
                 for a in table.addresses() {
@@ -87,7 +87,7 @@ impl Watch {
             let all: HashSet<&Arc<str>> = before.keys().chain(now.keys()).collect();
             for device in all {
                 if before.get(device) != now.get(device) {
-                    tell(self.device(device));
+                    notify(self.device(device));
                 }
             }
         }

@@ -22,7 +22,7 @@ use heddle_packet::{Packet, Pool};
 /// Maximum number of waiting frames.
 const MAX_FRAMES: usize = 64;
 /// Maximum number of waiting frames of one peer.
-const MAX_OF_END: usize = 32;
+const MAX_FRAMES_PER_PEER: usize = 32;
 /// Maximum number of byte ranges of a frame.
 const MAX_RANGES: usize = 32;
 /// Longest wait of a frame for its segments.
@@ -57,7 +57,7 @@ impl Segment {
 
 /// The sender of outer packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct End {
+struct Peer {
     v4: u32,
     v6: [u8; 16],
     /// Datapath port by which its packets came in.
@@ -66,19 +66,19 @@ struct End {
 
 /// Identity of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Of {
-    end: End,
+pub(crate) struct FrameId {
+    peer: Peer,
     dst: u32,
     dst6: [u8; 16],
     ports: u32,
     frame: u32,
 }
 
-impl Of {
+impl FrameId {
     /// The frame of a segment with these outer addresses.
     pub(crate) fn new(key: &FlowKey, in_port: u32, s: &Segment) -> Self {
         Self {
-            end: End {
+            peer: Peer {
                 v4: key.tun_src,
                 v6: key.tun_ipv6_src,
                 in_port,
@@ -94,7 +94,7 @@ impl Of {
 /// An incomplete frame.
 #[derive(Debug)]
 struct Frame {
-    of: Of,
+    id: FrameId,
     packet: Packet,
     len: u16,
     /// Byte ranges that have arrived, in order, with gaps between.
@@ -162,15 +162,15 @@ impl Frames {
         &mut self,
         p: &mut Packet,
         s: &Segment,
-        of: &Of,
+        id: &FrameId,
         tos: u8,
         pool: &mut Pool,
         now_ms: u64,
     ) -> Result<Option<u8>, PopError> {
         self.expire(pool, now_ms);
-        let i = match self.waiting.iter().rposition(|f| f.of == *of) {
+        let i = match self.waiting.iter().rposition(|f| f.id == *id) {
             Some(i) => i,
-            None => self.begin(s, of, tos, pool, now_ms),
+            None => self.begin(s, id, tos, pool, now_ms),
         };
         let Some(frame) = self.waiting.get_mut(i) else {
             return Err(PopError::Part);
@@ -187,10 +187,10 @@ impl Frames {
     }
 
     /// Begins a frame. Returns its index in `waiting`.
-    fn begin(&mut self, s: &Segment, of: &Of, tos: u8, pool: &mut Pool, now_ms: u64) -> usize {
-        let is_theirs = |f: &Frame| f.of.end == of.end;
+    fn begin(&mut self, s: &Segment, id: &FrameId, tos: u8, pool: &mut Pool, now_ms: u64) -> usize {
+        let is_theirs = |f: &Frame| f.id.peer == id.peer;
         let theirs = self.waiting.iter().filter(|f| is_theirs(f)).count();
-        let goes = match theirs >= MAX_OF_END {
+        let goes = match theirs >= MAX_FRAMES_PER_PEER {
             true => self.waiting.iter().position(is_theirs),
             false => (self.waiting.len() >= MAX_FRAMES).then_some(0),
         };
@@ -203,7 +203,7 @@ impl Frames {
         let mut packet = pool.get_for(len);
         packet.set_head_len(len);
         self.waiting.push(Frame {
-            of: *of,
+            id: *id,
             packet,
             len: s.len,
             ranges: ArrayVec::new(),

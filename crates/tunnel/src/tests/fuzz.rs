@@ -120,20 +120,20 @@ fn seeds_come_out() {
 struct Claims {
     csum: Option<(u16, u16)>,
     /// Segment size of a GSO packet, bytes.
-    train: Option<u16>,
+    gso: Option<u16>,
     l3: u16,
 }
 
 /// Decapsulates a packet, which is joined before if it is a GSO packet. There is no panic, and the output is
 /// a part of the input.
-fn answer(kind: TunnelKind, bytes: &[u8], claims: Claims) {
+fn check(kind: TunnelKind, bytes: &[u8], claims: Claims) {
     let len = bytes.len();
     let mut p = Packet::new_big();
     p.set_bytes(bytes);
     if let Some((start, offset)) = claims.csum {
         let (start, offset) = (start % 256, offset % 32);
         p.offload.csum = Csum::Partial { start, offset };
-        p.offload.gso = claims.train.map(|size| Gso {
+        p.offload.gso = claims.gso.map(|size| Gso {
             kind: GsoKind::Udp,
             ecn: false,
             size,
@@ -167,7 +167,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
     /// Changed bytes, cut ends, wrong metadata.
     #[test]
-    fn mutants_are_answered(
+    fn mutants_are_handled(
         which in any::<prop::sample::Index>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in any::<prop::sample::Index>(),
@@ -176,7 +176,7 @@ proptest! {
             prop_oneof![any::<Option<(u16, u16)>>(), Just(Some((34, 6))), Just(Some((54, 6)))],
             prop_oneof![9 => Just(14_u16), 1 => any::<u16>()],
         ),
-        train in prop::option::of(prop_oneof![any::<u16>(), 60_u16..140]),
+        gso in prop::option::of(prop_oneof![any::<u16>(), 60_u16..140]),
     ) {
         let seeds = seeds();
         let (kind, mut bytes) = seeds[which.index(seeds.len())].clone();
@@ -190,7 +190,7 @@ proptest! {
         if kind != TunnelKind::Srv6 && bytes.get(12) == Some(&8) {
             mend(&mut bytes);
         }
-        answer(kind, &bytes, Claims { csum, train, l3 });
+        check(kind, &bytes, Claims { csum, gso, l3 });
     }
 }
 
@@ -209,10 +209,10 @@ fn go_on() {
         let pick = |dice: &mut Dice, of: [u16; 4]| of[dice.roll(4)];
         let claims = Claims {
             csum: (dice.roll(2) > 0).then(|| (pick(dice, [34, 54, 14, 84]), pick(dice, [6, 16, 0, 31]))),
-            train: (dice.roll(2) > 0).then(|| u16::from(dice.byte()) + pick(dice, [0, 60, 1400, 1])),
+            gso: (dice.roll(2) > 0).then(|| u16::from(dice.byte()) + pick(dice, [0, 60, 1400, 1])),
             l3: if dice.roll(10) > 0 { 14 } else { dice.byte().into() },
         };
-        answer(kind, script, claims);
+        check(kind, script, claims);
     });
     println!("{runs} packets, the slowest took {slowest:?}");
 }

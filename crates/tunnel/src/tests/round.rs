@@ -231,7 +231,7 @@ proptest! {
 
 /// A GSO packet stays one, its metadata lists its tunnels, and it may be longer than a length field can hold.
 #[test]
-fn trains_stay_trains() {
+fn gso_packets_stay_gso_packets() {
     let mut bytes = frame(&vec![1; 64_000]);
     bytes[23] = 6; // TCP
     bytes[46] = 5 << 4;
@@ -259,7 +259,7 @@ fn trains_stay_trains() {
     for i in 1..=Wraps::MOST {
         push(&template, &mut p);
         let gso = p.offload.gso.unwrap();
-        // Outer headers: 20 + 8 + 8 + 252, inner: 14 + 20 + 20.
+        // Outer headers 20 + 8 + 8 + 252, inner ones 14 + 20 + 20.
         assert_eq!(usize::from(gso.size), 1600 - i * (288 + 14) + 14 - 54, "{i}");
         assert_eq!(gso.wraps.split().unwrap().0, Wrap::Geneve);
         let len = u16::from_be_bytes([p.head()[16], p.head()[17]]);
@@ -270,7 +270,7 @@ fn trains_stay_trains() {
         if i == Wraps::MOST {
             let mut key = inner(&p, 0);
             key.l3 = 14;
-            assert_eq!(template.apply(&mut p, key, 0), Err(crate::PushError::Train));
+            assert_eq!(template.apply(&mut p, key, 0), Err(crate::PushError::Gso));
         }
     }
     let pop = TunnelPop {

@@ -118,7 +118,7 @@ fn datagram(payload: &[u8], partial: bool) -> Packet {
 }
 
 /// A TCP GSO packet with segments of `size` bytes.
-fn train(payload: &[u8], size: u16) -> Packet {
+fn gso_packet(payload: &[u8], size: u16) -> Packet {
     let mut bytes = frame(&[&[0; 12], payload].concat());
     (bytes[23], bytes[46]) = (6, 5 << 4);
     bytes[24..26].fill(0);
@@ -152,15 +152,15 @@ fn on_the_wire(encap: Encap, v6: bool, p: &mut Packet) -> Vec<u8> {
 #[test]
 fn headers_are_those_of_the_draft() {
     let t = outer(false, stt(0x0102_0304_0506_0708)).build().unwrap();
-    let mut p = train(&[7; 3000], 1000);
+    let mut p = gso_packet(&[7; 3000], 1000);
     push(&t, &mut p);
     let b = p.head();
     assert_eq!(b[34 + 2..38], [0x1d, 0x2f]);
     // STT header 18, Ethernet 14, IP 20, TCP 20, payload 3000.
     assert_eq!(b[38..42], [0x0c, 0x00, 0, 0]);
     assert_eq!(b[46..50], [0x50, 0x18, 0xff, 0xff]);
-    let said = [0, 0x02 | 0x04 | 0x08, 34, 0, 0x03, 0xe8, 0, 0];
-    assert_eq!(b[54..62], said);
+    let metadata = [0, 0x02 | 0x04 | 0x08, 34, 0, 0x03, 0xe8, 0, 0];
+    assert_eq!(b[54..62], metadata);
     assert_eq!(b[62..72], [1, 2, 3, 4, 5, 6, 7, 8, 0, 0]);
     assert_eq!(
         p.offload.csum,
@@ -191,7 +191,7 @@ proptest! {
         order in prop::collection::vec(any::<u16>(), 64),
         twice in prop::option::of(any::<prop::sample::Index>()),
     ) {
-        let before = [train(&one, 1200), datagram(&two, partial)];
+        let before = [gso_packet(&one, 1200), datagram(&two, partial)];
         let t = outer(v6, stt(key)).build().unwrap();
         let mut all = Vec::new();
         for p in &before {
@@ -235,13 +235,13 @@ proptest! {
 
     /// Headers of segments are changed at random: there is no panic, and memory is bounded.
     #[test]
-    fn mutants_are_answered(
+    fn mutants_are_handled(
         payload in 0_usize..6000,
         changes in prop::collection::vec(
             (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..200),
         size in 16_usize..2000,
     ) {
-        let mut p = train(&vec![3; payload], 700);
+        let mut p = gso_packet(&vec![3; payload], 700);
         push(&outer(false, stt(9)).build().unwrap(), &mut p);
         let segments = cut(&p.to_vec(), size);
         let mut there = There::new();
@@ -280,7 +280,7 @@ proptest! {
 fn whole_frames_do_not_wait() {
     for v6 in [false, true] {
         let mut there = There::new();
-        let before = train(&[5; 20_000], 1200);
+        let before = gso_packet(&[5; 20_000], 1200);
         let (bytes, offload) = (before.to_vec(), before.offload);
         let mut p = before;
         let wire = on_the_wire(stt(3), v6, &mut p);
@@ -300,7 +300,7 @@ fn whole_frames_do_not_wait() {
 
 /// Metadata that the header cannot carry is resolved before, or the GSO packet keeps its own kind.
 #[test]
-fn what_cannot_be_said_is_done() {
+fn metadata_beyond_the_header_is_resolved() {
     let t = outer(false, stt(3)).build().unwrap();
     // A checksum at an offset that neither TCP nor UDP has.
     let mut p = datagram(b"datagram", false);
@@ -321,11 +321,11 @@ fn what_cannot_be_said_is_done() {
     );
     assert_eq!(out.to_vec(), filled);
     // Too long with an STT header.
-    let mut long = train(&vec![1; 65_440], 1400);
+    let mut long = gso_packet(&vec![1; 65_440], 1400);
     push(&t, &mut long);
     let gso = long.offload.gso.unwrap();
     assert_eq!(gso.wraps.split().unwrap().0, heddle_packet::Wrap::Stt);
-    let before = train(&vec![1; 65_440], 1400);
+    let before = gso_packet(&vec![1; 65_440], 1400);
     let out = There::new().takes(long).unwrap().unwrap();
     assert_eq!((out.to_vec(), out.offload), (before.to_vec(), before.offload));
     let mut too_long = Packet::new_big();
@@ -355,7 +355,7 @@ fn tags_of_the_header_are_the_frames() {
 
 #[test]
 fn lies_have_names() {
-    let good = on_the_wire(stt(3), false, &mut train(&[1; 900], 300));
+    let good = on_the_wire(stt(3), false, &mut gso_packet(&[1; 900], 300));
     let with = |at: usize, v: &[u8]| {
         let mut b = good.clone();
         b[at..at + v.len()].copy_from_slice(v);
@@ -405,7 +405,7 @@ fn lies_have_names() {
 /// Each segment that does not fit is dropped by name, and its frame waits for the right one.
 #[test]
 fn segments_that_do_not_fit_have_names() {
-    let before = train(&[9; 8000], 1000);
+    let before = gso_packet(&[9; 8000], 1000);
     let mut p = Packet::from_bytes(&before.to_vec());
     p.offload = before.offload;
     push(&outer(false, stt(3)).build().unwrap(), &mut p);
@@ -441,8 +441,8 @@ fn segments_that_do_not_fit_have_names() {
 
 /// Segments of frames that are never completed: a few wait, for a while, and evict those of the same peer.
 #[test]
-fn what_never_becomes_whole_is_bounded() {
-    let mut p = train(&[9; 3000], 1000);
+fn incomplete_frames_are_bounded() {
+    let mut p = gso_packet(&[9; 3000], 1000);
     push(&outer(false, stt(3)).build().unwrap(), &mut p);
     // The first segment is missing.
     let segment = cut(&p.to_vec(), 1000).remove(1);
@@ -499,7 +499,7 @@ fn what_never_becomes_whole_is_bounded() {
 /// Congestion that one segment met is that of the frame.
 #[test]
 fn congestion_of_a_segment_is_the_frames() {
-    let mut p = train(&[9; 3000], 1000);
+    let mut p = gso_packet(&[9; 3000], 1000);
     push(&outer(false, stt(3)).build().unwrap(), &mut p);
     let mut segments = cut(&p.to_vec(), 1000);
     segments[1][15] |= 3;

@@ -31,7 +31,7 @@ pub struct View([u64; WORDS]);
 
 /// The outer headers of a packet that came out of a tunnel.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct OuterHeaderCache {
     words: [u64; WORDS],
     /// Bits that become fields of the key.
     mask: [u64; WORDS],
@@ -49,10 +49,10 @@ pub struct Seen {
 /// Mask of the bits that become fields of the key, in the words of [`View`]. Not compared: lengths; the
 /// identification and checksum of IPv4, the flow label of IPv6; of UDP all but the destination port.
 #[expect(clippy::indexing_slicing, reason = "while it is compiled")]
-const fn telling(ip: usize, silent: &[usize]) -> [u64; WORDS] {
+const fn compared(ip: usize, ignored: &[usize]) -> [u64; WORDS] {
     let (mut words, mut i) = ([u64::MAX; WORDS], 0);
-    while i < silent.len() {
-        words[silent[i] / 8] &= !(0xff << (silent[i] % 8 * 8));
+    while i < ignored.len() {
+        words[ignored[i] / 8] &= !(0xff << (ignored[i] % 8 * 8));
         i += 1;
     }
     if ip == Ipv6::LEN {
@@ -61,8 +61,8 @@ const fn telling(ip: usize, silent: &[usize]) -> [u64; WORDS] {
     words
 }
 
-const TELLING4: [u64; WORDS] = telling(20, &[2, 3, 4, 5, 10, 11, 20, 21, 24, 25, 26, 27]);
-const TELLING6: [u64; WORDS] = telling(40, &[2, 3, 4, 5, 40, 41, 44, 45, 46, 47]);
+const COMPARED_V4: [u64; WORDS] = compared(20, &[2, 3, 4, 5, 10, 11, 20, 21, 24, 25, 26, 27]);
+const COMPARED_V6: [u64; WORDS] = compared(40, &[2, 3, 4, 5, 40, 41, 44, 45, 46, 47]);
 
 impl View {
     /// The headers of the packet whose outer IP header is at `l3`. `None`: they are not in its head, or it is
@@ -78,7 +78,7 @@ impl View {
     }
 }
 
-impl Seen {
+impl OuterHeaderCache {
     /// The cache after [`TunnelPop::apply`] has removed headers that began with `view`.
     pub fn new(pop: &TunnelPop, view: View, l3: u16, popped: &Popped) -> Option<Self> {
         if !matches!(pop.kind, TunnelKind::Geneve | TunnelKind::Vxlan) {
@@ -86,13 +86,13 @@ impl Seen {
         }
         let len = popped.taken.checked_sub(l3).filter(|n| usize::from(*n) <= VIEW)?;
         let v4 = view.0.first()? & 0xf0 == 0x40;
-        let (ip, telling) = if v4 {
-            (Ipv4::LEN, &TELLING4)
+        let (ip, compared) = if v4 {
+            (Ipv4::LEN, &COMPARED_V4)
         } else {
-            (Ipv6::LEN, &TELLING6)
+            (Ipv6::LEN, &COMPARED_V6)
         };
         let mut left = u32::from(len) * 8;
-        let mask = telling.map(|bits| {
+        let mask = compared.map(|bits| {
             let here = left.min(64);
             left -= here;
             bits & u64::MAX.checked_shr(64 - here).unwrap_or(0)

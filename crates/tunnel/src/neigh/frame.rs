@@ -20,7 +20,7 @@ const VERSION_6: u32 = 6 << 28;
 
 /// The frame by which `source`, with address `mac`, requests `target`. `None`: they are of different
 /// families.
-pub fn request(mac: Mac, source: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
+pub fn request_frame(mac: Mac, source: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => Some(arp(mac, source, target)),
         (IpAddr::V6(source), IpAddr::V6(target)) => Some(solicitation(mac, source, target)),

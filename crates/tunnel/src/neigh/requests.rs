@@ -27,7 +27,7 @@ pub const MAX_OPEN: usize = 1024;
 
 /// A request for a neighbour.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Question {
+pub struct NeighRequest {
     /// Number of the bridge, unique among all bridges.
     pub bridge: u64,
     /// OpenFlow port number of the sender.
@@ -43,16 +43,16 @@ type Open = (u64, Box<str>, IpAddr);
 
 /// All requests. See the module's text.
 #[derive(Default)]
-pub(super) struct Questions {
+pub(super) struct Requests {
     /// Open requests by [`Neighbours::thing`].
     open: Mutex<HashMap<u64, Open>>,
     /// Requests to be sent.
-    waiting: SegQueue<Question>,
+    waiting: SegQueue<NeighRequest>,
 }
 
 /// The outcome of [`Neighbours::request`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum RequestOutcome {
     /// Queued, for a control thread to send it.
     New,
     /// The same request is already open.
@@ -63,60 +63,60 @@ pub enum Asked {
 
 impl Neighbours {
     /// Requests a neighbour on the bridge of that name. Never waits.
-    pub fn ask(&self, bridge: &str, question: &Question, now_ms: u64) -> Asked {
-        let thing = self.thing(bridge, question.target);
-        let Some(mut open) = self.questions.open.try_lock() else {
-            return Asked::Busy;
+    pub fn request(&self, bridge: &str, request: &NeighRequest, now_ms: u64) -> RequestOutcome {
+        let thing = self.thing(bridge, request.target);
+        let Some(mut open) = self.requests.open.try_lock() else {
+            return RequestOutcome::Busy;
         };
         if open.contains_key(&thing) {
-            return Asked::Open;
+            return RequestOutcome::Open;
         }
         if open.len() >= MAX_OPEN {
-            return Asked::Busy;
+            return RequestOutcome::Busy;
         }
-        open.insert(thing, (now_ms, bridge.into(), question.target));
-        self.questions.waiting.push(question.clone());
-        Asked::New
+        open.insert(thing, (now_ms, bridge.into(), request.target));
+        self.requests.waiting.push(request.clone());
+        RequestOutcome::New
     }
 
     /// Whether a neighbour is known or requested. Never waits: an open request is missed if another thread
     /// holds the list.
     pub fn wants(&self, bridge: &str, ip: IpAddr, now_ms: u64) -> bool {
         let is_open = || {
-            let open = self.questions.open.try_lock();
+            let open = self.requests.open.try_lock();
             open.is_some_and(|o| o.contains_key(&self.thing(bridge, ip)))
         };
         self.find(bridge, ip, now_ms).is_some() || is_open()
     }
 
     /// Takes the requests that are to be sent.
-    pub fn questions(&self) -> Vec<Question> {
-        let n = self.questions.waiting.len();
-        (0..n).map_while(|_| self.questions.waiting.pop()).collect()
+    pub fn take_requests(&self) -> Vec<NeighRequest> {
+        let n = self.requests.waiting.len();
+        (0..n).map_while(|_| self.requests.waiting.pop()).collect()
     }
 
     /// Forgets open requests, and notifies the hook: waiting packets and later ones request again.
-    pub(super) fn forget_questions(&self, bridge: Option<&str>) {
-        for (thing, _) in self.take_questions(|(_, of, _)| bridge.is_none_or(|b| *b == **of)) {
-            (self.tell)(thing);
+    pub(super) fn forget_requests(&self, bridge: Option<&str>) {
+        for (thing, _) in self.take_open(|(_, of, _)| bridge.is_none_or(|b| *b == **of)) {
+            (self.notify)(thing);
         }
     }
 
     /// Ends requests that were open for long enough. Notifies the hook of neighbours that are unknown or in
     /// doubt.
-    pub(super) fn end_questions(&self, now_ms: u64) {
-        let ended = self.take_questions(|(asked_ms, ..)| now_ms >= asked_ms.saturating_add(OPEN_MS));
+    pub(super) fn end_requests(&self, now_ms: u64) {
+        let ended = self.take_open(|(asked_ms, ..)| now_ms >= asked_ms.saturating_add(OPEN_MS));
         for (thing, (_, bridge, ip)) in ended {
             let in_doubt = |bridge| self.system(bridge, ip).is_none_or(|known| known.in_doubt);
             if self.find(&bridge, ip, now_ms).is_none() && in_doubt(&bridge) {
-                (self.tell)(thing);
+                (self.notify)(thing);
             }
         }
     }
 
     /// Takes open requests. The caller notifies the hook after the lock is released.
-    fn take_questions(&self, which: impl Fn(&Open) -> bool) -> Vec<(u64, Open)> {
-        let mut open = self.questions.open.lock();
-        open.extract_if(|_, question| which(question)).collect()
+    fn take_open(&self, which: impl Fn(&Open) -> bool) -> Vec<(u64, Open)> {
+        let mut open = self.requests.open.lock();
+        open.extract_if(|_, request| which(request)).collect()
     }
 }
