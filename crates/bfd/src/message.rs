@@ -63,7 +63,7 @@ impl Flags {
     pub const CTL: Self = Self(1 << 3);
     /// A reply to a poll.
     pub const FINAL: Self = Self(1 << 4);
-    /// A poll, which the peer answers at once.
+    /// A poll, to which the peer replies at once.
     pub const POLL: Self = Self(1 << 5);
 
     /// Mask of all flags.

@@ -247,7 +247,7 @@ fn packets_keep_it_forwarding_for_some_time() {
         lab.pass(100);
         let now = lab.now(0);
         lab.ends[0].packets_came(now);
-        // It ends a hundred times 100 ms after the last message.
+        // Forwarding ends a hundred times 100 ms after the last message.
         let due = i < 98;
         assert_eq!(
             lab.ends[0].is_forwarding(),
@@ -480,7 +480,7 @@ fn who_is_late_does_not_take_the_peer_for_silent() {
     let mut lab = Lab::new(&fast, &fast);
     lab.pass(5000);
     assert_eq!(lab.states(), [State::Up; 2]);
-    // Nothing was read for a second. Messages of that time are read a moment later.
+    // No message was read for a second. Those of that time are read a moment later.
     lab.now_ms += 1000;
     for end in [0, 1] {
         let now = lab.now(end);
