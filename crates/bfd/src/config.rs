@@ -6,14 +6,14 @@ use std::net::Ipv4Addr;
 const DEFAULT_MULT: u8 = 3;
 const DEFAULT_MIN_TX_MS: i32 = 100;
 const DEFAULT_MIN_RX_MS: i32 = 1000;
-/// Default addresses of messages: link-local ones that no host should have.
+/// Default addresses of messages: link-local ones, as in Open vSwitch.
 const DEFAULT_SRC: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const DEFAULT_DST: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 0);
 
 /// A valid configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Messages that may be missing in a row (`bfd.DetectMult`); not 0.
+    /// Number of missing messages in a row after which the path is broken (`bfd.DetectMult`); not 0.
     pub mult: u8,
     /// Shortest interval of sent messages, ms; not 0.
     pub min_tx_ms: u64,

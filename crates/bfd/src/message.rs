@@ -21,7 +21,8 @@ pub enum State {
     Up = 3,
 }
 
-/// The reason of a session's last change to down; numbers without a meaning are kept.
+/// Diagnostic: why the session's state last changed, or which part of the path is broken. Unknown numbers
+/// are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Diag(pub u8);
 

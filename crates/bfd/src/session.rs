@@ -351,7 +351,7 @@ impl Session {
         self.local.min_rx_ms.max(self.remote.min_tx_ms)
     }
 
-    /// RFC 5880 §6.8.7: up to a quarter earlier, and at least a tenth if no message may be missing.
+    /// RFC 5880 §6.8.7: up to a quarter earlier. With a multiplier of 1 at least a tenth earlier.
     fn set_next_tx(&mut self) {
         // xorshift64: it need not be hard to predict.
         self.dice ^= self.dice << 13;

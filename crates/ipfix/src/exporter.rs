@@ -31,7 +31,7 @@ const LACK_OF_RESOURCES: u8 = 5;
 pub struct CacheConfig {
     /// Time from a flow's first packet until its record is sent, seconds. 0: at once.
     pub active_timeout_s: u32,
-    /// Maximum number of flows in the cache; records of the oldest are sent before. 0: all are sent at once.
+    /// Maximum number of flows in the cache. Beyond it the oldest flow's record is sent. 0: no cache.
     pub max_flows: u32,
     /// Name of the exporter, a field of all records.
     pub virtual_obs_id: Option<String>,

@@ -12,8 +12,7 @@ const SCTP: u8 = 132;
 /// Lengths of an Ethernet header and of a VLAN tag, bytes.
 const ETH_LEN: u8 = 14;
 const TAG_LEN: u8 = 4;
-/// Maximum length of an interface's or exporter's name, bytes. More than 254 would need a longer length
-/// field.
+/// Maximum length of an interface's or exporter's name, bytes. One length byte is enough for it.
 const MAX_NAME: usize = 64;
 
 /// The side of a port at which a packet was sampled.
@@ -34,7 +33,7 @@ pub struct Interface {
     pub name: String,
 }
 
-/// The tunnel of a packet: at ingress the one it came from, at egress the one it enters.
+/// The tunnel of a packet: the one it came from, or the one it enters.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tunnel {
     /// Outer source and destination (IPv4).
@@ -128,7 +127,7 @@ pub(crate) fn put_text(text: &str, out: &mut Vec<u8>) {
 
 fn put_interface(i: &Interface, out: &mut Vec<u8>) {
     out.extend(i.index.to_be_bytes());
-    // Interface types and descriptions are those of userspace drivers, which do not exist here.
+    // Type and description exist only for devices of userspace drivers, and there are none.
     out.extend([0; 4]);
     put_text(&i.name, out);
     put_text("", out);

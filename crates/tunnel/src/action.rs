@@ -75,8 +75,8 @@ pub struct TunnelPop {
     pub options: OptionTable,
 }
 
-/// Sequence numbers of a tunnel, shared by all its templates. Not part of an action's identity: all are
-/// equal.
+/// Numbers that a tunnel gives to its packets (sequence, IP identification, STT frame), shared by all its
+/// templates. Not part of an action's identity: all values are equal.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers(Arc<AtomicU32>);
 

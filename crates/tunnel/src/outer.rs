@@ -151,7 +151,7 @@ pub struct Outer {
     pub out_port: u32,
     /// See [`TunnelPush::mtu`].
     pub mtu: u32,
-    /// Sequence numbers of the tunnel.
+    /// Numbers that the tunnel gives to its packets.
     pub numbers: Numbers,
 }
 

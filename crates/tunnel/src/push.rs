@@ -8,9 +8,9 @@
 //! covers the whole packet. Where the inner checksum is partial, the inner L4 part will sum up to the
 //! complement of its checksum field (the pseudo header's sum). So only the inner headers are summed, not the
 //! payload. Checksum fields of packets without such metadata are not trusted.
+//!
 //! **GSO packets** stay GSO packets. Their metadata lists the tunnels ([`Wraps`]), and each segment gets
 //! lengths, checksums and numbers of its own when it is cut. If a GSO packet is too long for a length field,
-//! the field is zero until then.
 //! the field is zero until then.
 
 #![deny(clippy::indexing_slicing)] // bytes of a packet

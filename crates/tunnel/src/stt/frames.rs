@@ -25,7 +25,7 @@ const MAX_FRAMES: usize = 64;
 const MAX_FRAMES_PER_PEER: usize = 32;
 /// Maximum number of byte ranges of a frame.
 const MAX_RANGES: usize = 32;
-/// Longest wait of a frame for its segments.
+/// Longest wait of a frame for its segments, ms.
 const MAX_WAIT_MS: u64 = 500;
 
 /// A segment of an STT frame.
