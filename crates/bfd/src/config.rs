@@ -1,4 +1,4 @@
-//! `Interface.bfd`: what a user wants of a session.
+//! `Interface.bfd`: the configuration of a session.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -6,57 +6,57 @@ use std::net::Ipv4Addr;
 const DEFAULT_MULT: u8 = 3;
 const DEFAULT_MIN_TX_MS: i32 = 100;
 const DEFAULT_MIN_RX_MS: i32 = 1000;
-/// What messages come from and go to where nobody says otherwise: addresses that are nobody's.
+/// Default addresses of messages: link-local ones, as in Open vSwitch.
 const DEFAULT_SRC: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const DEFAULT_DST: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 0);
 
-/// The wishes of a user, valid.
+/// A valid configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Messages that may be missing in a row, `bfd.DetectMult`; not 0.
+    /// Number of missing messages in a row after which the path is broken (`bfd.DetectMult`); not 0.
     pub mult: u8,
-    /// Not more often than this a message is sent, ms; not 0.
+    /// Shortest interval of sent messages, ms; not 0.
     pub min_tx_ms: u64,
-    /// Not more often than this a message is wanted, ms; not 0.
+    /// Shortest interval of received messages, ms; not 0.
     pub min_rx_ms: u64,
-    /// ... while the port is idle; 0: always as often.
+    /// Shortest interval of received messages while the port is idle, ms; 0: `min_rx_ms`.
     pub decay_min_rx_ms: u64,
-    /// Packets of any kind that come in say that the path is good.
+    /// Packets of any kind that come in keep the port forwarding.
     pub forwarding_if_rx: bool,
-    /// What is behind this end is broken: the peer is told so.
+    /// The path behind this end is broken, and messages report that to the peer.
     pub cpath_down: bool,
-    /// Messages go with the tunnel's OAM flag.
+    /// Messages are sent with the tunnel's OAM flag.
     pub oam: bool,
-    /// Source of messages, if not the port's own address.
+    /// Source of messages; `None`: the port's own address.
     pub src_mac: Option<[u8; 6]>,
-    /// Destination of messages, if not the usual one.
+    /// Destination of messages; `None`: Open vSwitch's default.
     pub dst_mac: Option<[u8; 6]>,
     /// Source of messages.
     pub src_ip: Ipv4Addr,
     /// Destination of messages.
     pub dst_ip: Ipv4Addr,
-    /// Which messages are for this session.
+    /// Selects the messages for this session.
     pub filter: Filter,
 }
 
-/// Which of the packets that a port receives are messages for its session. Those to UDP port
-/// [`UDP_PORT`](crate::UDP_PORT) are, if these agree, too.
+/// Selects the messages for a session among the packets that its port receives. They go to UDP port
+/// [`UDP_PORT`](crate::UDP_PORT) and match all of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
     /// Ethernet destination (`bfd_remote_dst_mac`); `None`: any.
     pub dst_mac: Option<[u8; 6]>,
-    /// IP destination: this end's address, where a user has given one; `None`: any.
+    /// IP destination: this end's address, if it is configured; `None`: any.
     pub dst_ip: Option<Ipv4Addr>,
     /// The tunnel's key has to be 0 (`check_tnl_key`).
     pub no_tunnel_key: bool,
 }
 
 impl Config {
-    /// Reads `Interface.bfd`. `None`: there is to be no session. Values that make no sense count as not
-    /// given; of addresses the log tells.
+    /// Reads `Interface.bfd`. `None`: no session is configured. Invalid values are ignored; invalid IP
+    /// addresses are logged.
     pub fn read(map: &BTreeMap<String, String>) -> Option<Self> {
         let text = |key: &str| map.get(key).map_or("", String::as_str);
-        // Whatever is not the opposite of the default is the default.
+        // Only `true` is true, as in Open vSwitch.
         let is = |key: &str| text(key).eq_ignore_ascii_case("true");
         let int = |key: &str, default: i32| text(key).trim().parse::<i32>().unwrap_or(default);
         if !is("enable") {
@@ -95,7 +95,7 @@ impl Config {
     }
 }
 
-/// An Ethernet address that is one and says something.
+/// A valid Ethernet address that is not zero.
 fn mac(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');

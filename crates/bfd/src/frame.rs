@@ -12,21 +12,21 @@ pub const UDP_PORT: u16 = 3784;
 pub const FRAME_LEN: usize = 14 + 20 + 8 + MESSAGE_LEN;
 
 const UDP: u8 = 17;
-/// RFC 5881 §5: it has crossed no router.
+/// RFC 5881 §5: the packet has crossed no router.
 pub(crate) const TTL: u8 = 255;
 /// Internetwork control.
 const TOS: u8 = 0xc0;
-/// Tags of a frame that are passed over.
+/// Maximum number of VLAN tags that are skipped.
 const MAX_TAGS: usize = 4;
 
-/// What a frame says about where its message comes from and goes to.
+/// Addresses and source port of a frame; source before destination.
 pub(crate) struct Ends {
     pub(crate) macs: ([u8; 6], [u8; 6]),
     pub(crate) ips: (Ipv4Addr, Ipv4Addr),
     pub(crate) udp_src: u16,
 }
 
-/// A frame with this message.
+/// Builds a frame with this message.
 pub(crate) fn build(ends: &Ends, message: &[u8; MESSAGE_LEN]) -> Vec<u8> {
     let eth = Ethernet {
         src: ends.macs.0,
@@ -59,17 +59,17 @@ pub(crate) fn build(ends: &Ends, message: &[u8; MESSAGE_LEN]) -> Vec<u8> {
     frame
 }
 
-/// A UDP packet's payload, and what is to be known of the IPv4 packet around it.
+/// A UDP payload, and the time to live of its IPv4 packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Udp<'a> {
     /// Time to live.
     pub ttl: u8,
-    /// Payload, as far as there is one.
+    /// Payload, possibly empty.
     pub payload: &'a [u8],
 }
 
-/// The UDP packet in a frame, or in its first bytes. `None`: there is none whose headers are true: lengths
-/// that say more than is there make it none, and fragments other than the first.
+/// The UDP packet to port [`UDP_PORT`] in a frame, which may be cut after it. `None`: there is none, its
+/// lengths exceed the bytes that are there, or it is a later fragment.
 pub fn udp_of(frame: &[u8]) -> Option<Udp<'_>> {
     let (eth, mut rest) = split::<Ethernet>(frame)?;
     let mut ty = eth.ethertype.get();

@@ -1,24 +1,24 @@
 //! Bidirectional Forwarding Detection (RFC 5880, over one hop as in RFC 5881), as Open vSwitch does it:
 //! asynchronous mode without authentication and echo.
 //!
-//! **Problem.** Two ends of a link or a tunnel want to know within fractions of a second whether packets
-//! still pass both ways. Each sends control messages at the rate that both agree on, and takes the path for
-//! broken when some were missing in a row.
+//! **Problem.** Two ends of a link or a tunnel have to know within fractions of a second whether packets
+//! still pass both ways. Each sends control messages at an agreed rate, and regards the path as broken when
+//! some in a row are missing.
 //!
-//! A [`Session`] is one end. It has no socket, no clock and no thread: whoever owns it says what time it is
-//! and what came in ([`Now`], [`Session::receive`]), asks when it wants to run next
-//! ([`Session::wake_ms`]), and sends the frames that it makes ([`Session::frame`]).
+//! A [`Session`] is one end. It has no socket, no clock and no thread. The owner passes the time and received
+//! messages to it ([`Now`], [`Session::receive`]). The owner runs it again at [`Session::wake_ms`] and sends
+//! its frames ([`Session::frame`]).
 //!
-//! **Invariants.** What a peer says is looked at in full before any of it is taken over, and no message,
-//! however made up, makes a session do more than a few comparisons. A message is never sent with both the
-//! poll and the final flag (RFC 5880 §6.5).
+//! **Invariants.** A message is checked in full before any of its values is used. No message, however
+//! malformed, makes a session do more than a few comparisons. A message is never sent with both the poll and
+//! the final flag (RFC 5880 §6.5).
 //!
-//! **Deviations from RFC 5880**, all of them Open vSwitch's: a session belongs to a port, not to a
-//! discriminator (§6.3); messages that are longer than they need be are taken with a warning; there is no
-//! demand mode (§6.6). On top of it come *decay* (asking for fewer messages while the port is idle) and
-//! *forwarding if packets come in* whatever the session says.
+//! **Deviations from RFC 5880**, all of them Open vSwitch's. A session belongs to a port, not to a
+//! discriminator (§6.3). Messages that are longer than necessary are accepted with a warning. There is no
+//! demand mode (§6.6). Additions are *decay* (requesting fewer messages while the port is idle) and
+//! *forwarding if packets come in*, whatever the session's state is.
 //!
-//! **Costs.** A message in or out costs some hundred nanoseconds and allocates nothing but the frame.
+//! **Costs.** A message in or out costs some hundred nanoseconds. Only the frame is allocated.
 
 mod config;
 mod frame;

@@ -4,42 +4,43 @@ use crate::show;
 
 /// Bytes of a message without authentication.
 pub const MESSAGE_LEN: usize = 24;
-/// Of RFC 5880.
+/// Version of RFC 5880.
 pub(crate) const VERSION: u8 = 1;
 
-/// What an end takes the session for, in the order of the protocol.
+/// State of a session, in the order of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum State {
-    /// Its user does not want it.
+    /// Disabled by the administrator.
     AdminDown = 0,
-    /// Nothing was heard.
+    /// No message was received.
     Down = 1,
-    /// The other end was heard.
+    /// The peer was heard.
     Init = 2,
-    /// Both were.
+    /// Each end has heard the other.
     Up = 3,
 }
 
-/// Why a session is not up, or was not; numbers that nobody has given a meaning are kept.
+/// Diagnostic: why the session's state last changed, or which part of the path is broken. Unknown numbers
+/// are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Diag(pub u8);
 
 impl Diag {
-    /// There is no reason.
+    /// No reason.
     pub const NONE: Self = Self(0);
     /// Too many messages were missing.
     pub const EXPIRED: Self = Self(1);
-    /// The other end says so.
+    /// The peer reported it.
     pub const REMOTE_DOWN: Self = Self(3);
     /// The path is known to be broken.
     pub const PATH_DOWN: Self = Self(5);
-    /// What is behind this end is broken.
+    /// The path behind this end is broken.
     pub const CONCATENATED_DOWN: Self = Self(6);
-    /// ... in the other direction.
+    /// The path behind this end is broken in the other direction.
     pub const REVERSE_CONCATENATED_DOWN: Self = Self(8);
 
-    /// Whether this end's packets would not arrive, whatever the session says.
+    /// Whether packets to the peer would not arrive, whatever the session's state is.
     pub(crate) fn is_broken_path(self) -> bool {
         matches!(
             self,
@@ -53,7 +54,7 @@ impl Diag {
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// For many; not in use.
+    /// Multipoint; not in use.
     pub const MULTIPOINT: Self = Self(1);
     /// Demand mode.
     pub const DEMAND: Self = Self(1 << 1);
@@ -61,12 +62,12 @@ impl Flags {
     pub const AUTH: Self = Self(1 << 2);
     /// The sender forwards even if its control plane does not run.
     pub const CTL: Self = Self(1 << 3);
-    /// An answer to a poll.
+    /// A reply to a poll.
     pub const FINAL: Self = Self(1 << 4);
-    /// To be answered at once.
+    /// A poll, to which the peer replies at once.
     pub const POLL: Self = Self(1 << 5);
 
-    /// All bits that are flags.
+    /// Mask of all flags.
     const ALL: u8 = 0x3f;
 
     /// Whether this flag is set.
@@ -78,7 +79,7 @@ impl Flags {
     }
 }
 
-/// A message, as it was read: claims.
+/// A message as it was read, not validated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message {
     /// Version of the protocol.
@@ -91,17 +92,17 @@ pub struct Message {
     pub flags: Flags,
     /// `bfd.DetectMult` of the sender.
     pub mult: u8,
-    /// Bytes of the message, as it says itself.
+    /// Length of the message in its header, bytes.
     pub length: u8,
-    /// What the sender calls this session.
+    /// The sender's number of this session.
     pub my_disc: u32,
-    /// What the sender heard it called; 0: nothing.
+    /// The receiver's number of this session, as the sender heard it; 0: not heard.
     pub your_disc: u32,
-    /// Not more often than this the sender wants to send, us.
+    /// Shortest interval of messages that the sender wants to send, us.
     pub min_tx_us: u32,
-    /// Not more often than this it wants to receive, us.
+    /// Shortest interval of messages that the sender wants to receive, us.
     pub min_rx_us: u32,
-    /// ... echo packets, us.
+    /// Shortest interval of echo packets that the sender wants to receive, us.
     pub min_rx_echo_us: u32,
 }
 
@@ -131,7 +132,7 @@ impl Message {
         })
     }
 
-    /// Its bytes.
+    /// The message's bytes.
     pub fn bytes(&self) -> [u8; MESSAGE_LEN] {
         let mut bytes = [0; MESSAGE_LEN];
         let (head, words) = bytes.split_at_mut(4);
@@ -156,7 +157,7 @@ impl Message {
 }
 
 impl std::fmt::Display for Message {
-    /// The lines that the log has of it.
+    /// The log's lines about the message.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let interval = |us: u32| format!("{us}us ({}ms)", us / 1000);
         write!(

@@ -2,27 +2,27 @@
 //!
 //! **Times** are milliseconds of the owner's clock. 0 means at once, or never so far.
 //!
-//! **Forwarding** is what others want to know: whether packets may be sent that way. It follows the state,
-//! unless a user has overridden it; where it is said so, packets of any kind that come in keep it for some
-//! time. Whenever something that it depends on has changed, [`Session::follow`] looks at it, and counts how
-//! often it changed.
+//! **Forwarding** is the result: whether packets may be sent this way. It follows the state, unless a user
+//! has overridden it. If the configuration has `forwarding_if_rx`, received packets of any kind keep it for
+//! some time. After a change of state or time [`Session::follow`] updates it, and counts how often it
+//! changed.
 
 use crate::config::Config;
 use crate::frame::{self, Ends, TTL, Udp};
 use crate::message::{Diag, Flags, MESSAGE_LEN, Message, State, VERSION};
 
-/// Where messages go unless told otherwise: an address that is nobody's.
+/// Default destination of messages, as in Open vSwitch.
 const DST_MAC: [u8; 6] = [0x00, 0x23, 0x20, 0, 0, 1];
-/// RFC 5880 §6.8.3: who is not up does not want to send more often than this.
+/// RFC 5880 §6.8.3: a session that is not up sends at most once in this time.
 const SLOW_MS: u64 = 1000;
-/// After a frame that could not be handed over.
+/// Delay after a frame that could not be sent.
 const AGAIN_MS: u64 = 5;
-/// The least time after which a port counts as idle.
+/// Shortest time after which a port counts as idle.
 const IDLE_MS: u64 = 2000;
-/// Packets that come in keep a port forwarding for so many times the interval of messages at most.
+/// Without messages, packets keep a port forwarding for at most this number of message intervals.
 const DEMAND_TIMES: u64 = 100;
 
-/// The state of the world as a session's owner sees it.
+/// Time and counters as a session's owner sees them.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
     /// Time, ms; not 0.
@@ -31,13 +31,13 @@ pub struct Now {
     pub rx_packets: u64,
 }
 
-/// This end (`bfd.…` in RFC 5880 §6.8.1).
+/// The local end (`bfd.…` in RFC 5880 §6.8.1).
 #[derive(Clone, Debug)]
 pub(crate) struct Local {
     pub(crate) disc: u32,
     pub(crate) state: State,
     pub(crate) diag: Diag,
-    /// To be sent: a poll until it is answered, a final once.
+    /// Flags to be sent: a poll until the final flag arrives, a final once.
     pub(crate) flags: Flags,
     pub(crate) mult: u8,
     pub(crate) cpath_down: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Local {
     pub(crate) last_tx_ms: u64,
 }
 
-/// The other end, as it has said.
+/// The peer, by its last message.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub(crate) disc: u32,
@@ -60,15 +60,15 @@ pub(crate) struct Remote {
     pub(crate) min_rx_ms: u64,
 }
 
-/// Asking for fewer messages while the port is idle.
+/// Decay: fewer messages are requested while the port is idle.
 #[derive(Clone, Debug, Default)]
 struct Decay {
-    /// The interval to ask for then, ms; 0: never.
+    /// Interval to request while idle, ms; 0: no decay.
     min_rx_ms: u64,
     active: bool,
-    /// Messages since the last look.
+    /// Messages since the last check.
     messages: u64,
-    /// Packets up to the last look.
+    /// Packets up to the last check.
     rx_packets: u64,
     look_ms: u64,
 }
@@ -82,22 +82,22 @@ pub struct Session {
     dice: u64,
     local: Local,
     remote: Remote,
-    /// Intervals that a poll asks for: from its answer on they hold.
+    /// Intervals of the current poll: valid from its final flag on.
     polled_ms: (u64, u64),
     decay: Decay,
     forwarding: bool,
     forced: Option<bool>,
     flaps: u64,
-    /// Until then packets that came in keep it forwarding.
+    /// Until this time received packets keep it forwarding, ms.
     by_rx_ms: u64,
-    /// ... and until then the last message does.
+    /// Until this time the last message lets packets do so, ms.
     by_message_ms: u64,
     status_changed: bool,
 }
 
 impl Session {
-    /// A session that begins. `name` is for the log; `disc` is not 0 and no other session's; `udp_src` is
-    /// from 49152 on (RFC 5881 §4); `seed` is any number.
+    /// A new session. `name` is for the log; `disc` is not 0 and no other session's; `udp_src` is from 49152
+    /// on (RFC 5881 §4); `seed` is any number.
     pub fn new(name: &str, config: &Config, (disc, udp_src): (u32, u16), seed: u64, now: Now) -> Self {
         let mut session = Self {
             name: name.to_owned(),
@@ -151,17 +151,17 @@ impl Session {
         self.flaps
     }
 
-    /// Whether packets may be sent this way, as of the last call that had the time.
+    /// Whether packets may be sent this way, at the time of the last call.
     pub fn is_forwarding(&self) -> bool {
         self.forced.unwrap_or(self.forwarding)
     }
 
-    /// Whether packets that come in may matter to it ([`Now::rx_packets`]).
+    /// Whether received packets may change the result ([`Now::rx_packets`]).
     pub fn counts_packets(&self) -> bool {
         self.config.forwarding_if_rx || self.decay.min_rx_ms != 0
     }
 
-    /// What it was configured with last.
+    /// The last configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -171,20 +171,20 @@ impl Session {
         std::mem::take(&mut self.status_changed)
     }
 
-    /// Has it forward or not, whatever it finds; `None`: what it finds.
+    /// Overrides forwarding; `None`: ends that.
     pub fn force(&mut self, forwarding: Option<bool>) {
         self.forced = forwarding;
         self.status_changed = true;
     }
 
-    /// Another configuration, in the middle of it.
+    /// Replaces the configuration of a running session.
     pub fn configure(&mut self, config: &Config, now: Now) {
         let old = std::mem::replace(&mut self.config, config.clone());
         let l = &mut self.local;
         l.mult = config.mult;
         let quiet = l.state == State::Up && l.flags.has(Flags::POLL);
         let mut changed = false;
-        // RFC 5880 §6.8.3: what makes this end slower or the other one faster waits for the end of a poll.
+        // RFC 5880 §6.8.3: a slower local or a faster remote end waits for the end of a poll.
         if old.min_tx_ms != config.min_tx_ms {
             if l.state != State::Up || (!quiet && config.min_tx_ms < l.min_tx_ms) {
                 l.min_tx_ms = config.min_tx_ms;
@@ -241,7 +241,7 @@ impl Session {
 
     // -- time
 
-    /// When it wants to run next, ms.
+    /// The time at which it has to run next, ms.
     pub fn wake_ms(&self) -> u64 {
         if self.local.flags.has(Flags::FINAL) {
             return 0;
@@ -250,14 +250,14 @@ impl Session {
         if self.local.state > State::Down {
             wake = wake.min(self.local.detect_ms);
         } else if self.forwarding && self.forced.is_none() {
-            // By packets alone, and not for long.
+            // Only packets keep it forwarding, and not for long.
             wake = wake.min(self.by_rx_ms).min(self.by_message_ms);
         }
         wake
     }
 
-    /// For `late_ms` messages may have come that nobody has looked at: the peer is taken for silent that much
-    /// later, and at most a whole detection time from now.
+    /// Extends the detection time by `late_ms`, in which messages may have arrived unread. It then ends at
+    /// most one whole detection time from now.
     pub fn forgive(&mut self, late_ms: u64, now: Now) {
         let at_most = now.ms + self.rx_interval_ms() * u64::from(self.remote.mult);
         let l = &mut self.local;
@@ -266,7 +266,7 @@ impl Session {
         }
     }
 
-    /// Does what is due, but for sending.
+    /// Does the work that is due, except sending.
     pub fn run(&mut self, now: Now) {
         let was_decayed = self.decay.active;
         if self.local.state > State::Down && now.ms >= self.local.detect_ms {
@@ -274,7 +274,8 @@ impl Session {
         }
         self.follow(now);
         if self.local.state == State::Up && self.decay.min_rx_ms != 0 && now.ms >= self.decay.look_ms {
-            // Counters of packets lag behind those of messages: twice as many are none yet.
+            // Counters of packets lag behind those of messages: up to two per message count as no other
+            // packets.
             let packets = now.rx_packets.saturating_sub(self.decay.rx_packets);
             self.decay.active = packets <= 2 * self.decay.messages.max(1);
             self.begin_decay(now);
@@ -286,7 +287,7 @@ impl Session {
         }
     }
 
-    /// Packets have come in, messages or others.
+    /// Packets were received, messages or others.
     pub fn packets_came(&mut self, now: Now) {
         if self.config.forwarding_if_rx {
             self.follow(now);
@@ -306,7 +307,7 @@ impl Session {
         self.decay.look_ms = now.ms + self.decay.min_rx_ms.max(IDLE_MS);
     }
 
-    /// Looks whether it forwards.
+    /// Updates whether it forwards.
     pub fn follow(&mut self, now: Now) {
         if self.forced.is_some() {
             return;
@@ -320,7 +321,7 @@ impl Session {
         }
     }
 
-    /// Begins to poll (RFC 5880 §6.5): the other end is to answer at once, and new intervals hold then.
+    /// Begins a poll (RFC 5880 §6.5): the peer replies at once, and new intervals are valid then.
     fn poll(&mut self) {
         let l = &mut self.local;
         if l.state <= State::Down || l.flags.has(Flags::POLL) || l.flags.has(Flags::FINAL) {
@@ -336,7 +337,7 @@ impl Session {
         log::info!(target: "bfd", per_min = 20, burst = 20; "{}: Initiating poll sequence", self.name);
     }
 
-    /// What it wants to send at most (RFC 5880 §6.8.3).
+    /// Shortest interval of messages that it wants to send, ms (RFC 5880 §6.8.3).
     pub(crate) fn min_tx_ms(&self) -> u64 {
         match self.local.state {
             State::Up => self.local.min_tx_ms,
@@ -350,9 +351,9 @@ impl Session {
         self.local.min_rx_ms.max(self.remote.min_tx_ms)
     }
 
-    /// RFC 5880 §6.8.7: up to a quarter earlier, and at least a tenth where one message may be missing.
+    /// RFC 5880 §6.8.7: up to a quarter earlier. With a multiplier of 1 at least a tenth earlier.
     fn set_next_tx(&mut self) {
-        // xorshift64: nobody has to be unable to guess it.
+        // xorshift64: it need not be hard to predict.
         self.dice ^= self.dice << 13;
         self.dice ^= self.dice >> 7;
         self.dice ^= self.dice << 17;
@@ -371,8 +372,7 @@ impl Session {
         self.local.flags.has(Flags::FINAL) || now.ms >= self.local.next_tx_ms
     }
 
-    /// The frame that is to be sent now, from a port with this address; and whether it goes with the tunnel's
-    /// OAM flag.
+    /// The frame to send now, from a port with this address. The flag: it is sent with the tunnel's OAM flag.
     pub fn frame(&mut self, port_mac: [u8; 6], now: Now) -> (Vec<u8>, bool) {
         let interval = self.tx_interval_ms();
         let delay = now.ms.saturating_sub(self.local.next_tx_ms);
@@ -413,12 +413,12 @@ impl Session {
         (frame, self.config.oam)
     }
 
-    /// The last frame could not be handed over. Another one is due soon.
+    /// The last frame could not be sent. Another one is due soon.
     pub fn unsent(&mut self, now: Now) {
         self.local.next_tx_ms = self.local.next_tx_ms.min(now.ms + AGAIN_MS);
     }
 
-    /// A message came in (RFC 5880 §6.8.6).
+    /// Handles a received message (RFC 5880 §6.8.6).
     pub fn receive(&mut self, udp: Udp<'_>, now: Now) {
         self.decay.messages += 1;
         self.follow(now);
@@ -428,7 +428,7 @@ impl Session {
         self.follow(now);
     }
 
-    /// The message, if it is one for this session that says nothing that cannot be.
+    /// Reads and validates a message. `None`: it is not for this session, or invalid.
     fn checked(&self, udp: Udp<'_>, now: Now) -> Option<Message> {
         if udp.ttl != TTL {
             return None;
@@ -503,7 +503,7 @@ impl Session {
         }
     }
 
-    /// The state machine itself (RFC 5880 §6.8.6).
+    /// The state machine (RFC 5880 §6.8.6).
     fn step(&mut self, m: &Message, now: Now) {
         let keep = self.local.diag;
         match (self.local.state, m.state) {

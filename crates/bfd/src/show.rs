@@ -1,5 +1,5 @@
-//! What people see of sessions: `bfd/show`, `Interface.bfd_status`, lines of the log. Scripts read them: the
-//! words are Open vSwitch's.
+//! Output for users and scripts in Open vSwitch's words: `bfd/show`, `Interface.bfd_status`, lines of the
+//! log.
 
 use crate::message::{Diag, Flags, State};
 use crate::session::{Now, Session};

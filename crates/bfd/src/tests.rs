@@ -47,7 +47,7 @@ impl Lab {
             rx_packets: self.rx[end],
         }
     }
-    /// Lets milliseconds pass; every one of them is looked at.
+    /// Lets milliseconds pass, and runs both ends in each.
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms {
             self.now_ms += 1;
@@ -94,7 +94,7 @@ fn two_ends_come_up_and_go_down() {
     assert_eq!(lab.states(), [State::Up; 2]);
     assert_eq!(lab.status(0, "flap_count"), "1");
     assert_eq!(lab.status(0, "remote_state"), "up");
-    // 1000 ms are asked for by both, so three of these may pass.
+    // Both ends request 1000 ms, so three of these may pass.
     lab.reach = [false, true];
     lab.pass(2000);
     assert_eq!(lab.states()[0], State::Up);
@@ -122,7 +122,7 @@ fn fast_sessions_find_out_fast_and_send_no_more_than_agreed() {
     assert_eq!(lab.states(), [State::Up; 2]);
     let before = lab.sent[0];
     lab.pass(2000);
-    // The slower of both wishes, up to a quarter sooner.
+    // The larger interval of both ends, up to a quarter sooner.
     assert!(
         (100..=140).contains(&(lab.sent[0] - before)),
         "{}",
@@ -232,7 +232,7 @@ fn idle_ports_ask_for_fewer_messages() {
 fn packets_keep_it_forwarding_for_some_time() {
     let a = [("forwarding_if_rx", "true"), ("min_rx", "100")];
     let mut lab = Lab::new(&a, &[]);
-    // Without a message none does.
+    // Without messages packets do not keep it forwarding.
     lab.reach = [false; 2];
     for _ in 0..30 {
         lab.pass(100);
@@ -247,7 +247,7 @@ fn packets_keep_it_forwarding_for_some_time() {
         lab.pass(100);
         let now = lab.now(0);
         lab.ends[0].packets_came(now);
-        // A hundred times 100 ms after the last message it ends.
+        // Forwarding ends a hundred times 100 ms after the last message.
         let due = i < 98;
         assert_eq!(
             lab.ends[0].is_forwarding(),
@@ -480,7 +480,7 @@ fn who_is_late_does_not_take_the_peer_for_silent() {
     let mut lab = Lab::new(&fast, &fast);
     lab.pass(5000);
     assert_eq!(lab.states(), [State::Up; 2]);
-    // A second in which nobody looked. What came meanwhile is looked at a moment later.
+    // No message was read for a second. Those of that time are read a moment later.
     lab.now_ms += 1000;
     for end in [0, 1] {
         let now = lab.now(end);
@@ -489,7 +489,7 @@ fn who_is_late_does_not_take_the_peer_for_silent() {
     }
     lab.pass(1000);
     assert_eq!((lab.states(), lab.ends[0].flaps()), ([State::Up; 2], 1));
-    // However late: a peer that stays silent has one detection time more.
+    // However late: a silent peer has one detection time more.
     lab.reach[0] = false;
     let now = lab.now(0);
     lab.ends[0].forgive(60_000, now);
@@ -497,7 +497,7 @@ fn who_is_late_does_not_take_the_peer_for_silent() {
     assert_eq!(lab.ends[0].local().state, State::Up);
     lab.pass(2);
     assert_eq!(lab.ends[0].local().state, State::Down);
-    // Who is down anyway waits for nothing.
+    // A session that is down waits for nothing.
     let (now, wake_ms) = (lab.now(0), lab.ends[0].wake_ms());
     lab.ends[0].forgive(60_000, now);
     assert_eq!(lab.ends[0].wake_ms(), wake_ms);
@@ -526,7 +526,7 @@ proptest! {
         prop_assert_eq!(m.bytes(), bytes);
     }
 
-    /// Whatever comes: the session goes on, does not want to run again and again without end, and two ends
+    /// After any messages the session still works, does not request to run again and again, and the two ends
     /// find each other afterwards.
     #[test]
     fn a_session_survives_anything(
@@ -552,7 +552,7 @@ proptest! {
             prop_assert!(!lab.ends[0].details(now).is_empty());
             lab.now_ms += ms;
         }
-        // A peer may have asked for a message a month. Who is heard again says what holds.
+        // The peer may have requested one message per month. Its next message is valid again.
         let now = lab.now(0);
         let again = Message { your_disc: 0x1000, min_rx_us: 1000, min_tx_us: 1000, ..good() };
         lab.ends[0].receive(Udp { ttl: 255, payload: &again.bytes() }, now);

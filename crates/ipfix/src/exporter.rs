@@ -1,64 +1,64 @@
-//! The cache of flows whose records are still to be sent, and the messages.
+//! The cache of flows whose records are still to be sent, and their messages.
 //!
 //! **Invariants.** `order` names every flow of `flows` once, oldest first by its first packet.
 //!
-//! **Costs.** A packet is one lookup by its key; sending is paid per record.
+//! **Costs.** A packet costs one lookup of its flow. Sending costs are per record.
 
 use crate::record::{Counts, Key, Sampled, Span, Totals, put_counters, put_text};
 use crate::template::{Kind, L3, L4, STATS, STATS_ID, put_field};
 use std::collections::{HashMap, VecDeque};
 
-/// Most flows that an exporter remembers, whatever `cache_max_flows` says.
+/// Maximum number of flows of an exporter, also if `cache_max_flows` is larger.
 pub const MAX_FLOWS: usize = 1 << 17;
-/// Most observation domains; when there are more, all begin anew.
+/// Maximum number of observation domains. If there are more, the state of all is dropped.
 pub const MAX_DOMAINS: usize = 4096;
-/// Templates are said again so often (RFC 7011 §8.4): datagrams get lost, and collectors restart.
+/// Templates are repeated after this time (RFC 7011 §8.4): datagrams get lost, and collectors restart.
 const TEMPLATE_INTERVAL_S: u64 = 600;
-/// A message that is this long is sent.
+/// Length from which on a message is sent, bytes.
 const FULL: usize = 1024;
 const VERSION: u16 = 10;
 const HEADER_LEN: usize = 16;
 const TEMPLATE_SET: u16 = 2;
 const OPTIONS_TEMPLATE_SET: u16 = 3;
 
-/// Why a record is sent (RFC 5102 §5.11.3).
+/// Reasons why a record is sent (RFC 5102 §5.11.3).
 const ACTIVE_TIMEOUT: u8 = 2;
 const FORCED_END: u8 = 4;
 const LACK_OF_RESOURCES: u8 = 5;
 
-/// How long flows are remembered.
+/// Limits of the flow cache.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CacheConfig {
-    /// A flow is sent so long after its first packet, seconds. 0: at once.
+    /// Time from a flow's first packet until its record is sent, seconds. 0: at once.
     pub active_timeout_s: u32,
-    /// Flows beyond these are sent at once. 0: all are.
+    /// Maximum number of flows in the cache. Beyond it the oldest flow's record is sent. 0: no cache.
     pub max_flows: u32,
-    /// A name of the exporter that stands in all records.
+    /// Name of the exporter, a field of all records.
     pub virtual_obs_id: Option<String>,
 }
 
 /// Counters of an exporter, as OpenFlow shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Flows that there ever were.
+    /// Flows since the start.
     pub total_flows: u64,
     /// Flows in the cache.
     pub current_flows: u64,
     /// Sampled packets.
     pub packets: u64,
-    /// Of IPv4 and a protocol that is known.
+    /// IPv4 packets of a known protocol.
     pub ipv4_packets: u64,
-    /// Of IPv6, likewise.
+    /// IPv6 packets of a known protocol.
     pub ipv6_packets: u64,
-    /// Of IP, but of other protocols.
+    /// IP packets of other protocols.
     pub error_packets: u64,
-    /// Those of IPv4.
+    /// IPv4 packets of other protocols.
     pub ipv4_error_packets: u64,
-    /// Those of IPv6.
+    /// IPv6 packets of other protocols.
     pub ipv6_error_packets: u64,
     /// Messages sent, counted per collector.
     pub tx_messages: u64,
-    /// Messages that could not be sent.
+    /// Messages that could not be sent, counted per collector.
     pub tx_errors: u64,
 }
 
@@ -66,21 +66,21 @@ struct Flow {
     start_us: u64,
     end_us: u64,
     counts: Counts,
-    /// The exporter's totals when the last packet came.
+    /// The exporter's totals at the last packet.
     totals: Totals,
 }
 
 #[derive(Default)]
 struct Domain {
-    /// Data records sent (RFC 7011 §3.1).
+    /// Number of data records sent (RFC 7011 §3.1).
     sequence: u32,
-    /// When its templates are due.
+    /// Time at which its templates are sent again, seconds since 1970.
     templates_due_s: u64,
 }
 
-/// One exporter: a cache of flows and what its collectors know.
+/// An exporter: its flow cache, and the state of each observation domain.
 pub struct Exporter {
-    /// Number of the exporting process.
+    /// Id of the exporting process.
     id: u32,
     config: CacheConfig,
     flows: HashMap<Key, Flow>,
@@ -90,11 +90,12 @@ pub struct Exporter {
     stats: Stats,
 }
 
-/// Sends a message to all collectors; returns to how many it went, and to how many it did not.
+/// Sends a message to all collectors. Returns the number of collectors to which it was sent, and the number
+/// of failures.
 pub(crate) type Send<'a> = &'a mut dyn FnMut(&[u8]) -> (u64, u64);
 
 impl Exporter {
-    /// One that remembers nothing. `id` tells it apart from others of the same address.
+    /// An exporter without flows. `id` distinguishes it from others of the same address.
     pub fn new(id: u32, config: CacheConfig) -> Self {
         Self {
             id,
@@ -107,16 +108,16 @@ impl Exporter {
         }
     }
 
-    /// Changes how long flows are remembered; flows stay until [`Exporter::expire`].
+    /// Changes the limits of the cache. Flows stay until [`Exporter::expire`].
     pub fn configure(&mut self, config: CacheConfig) {
         if config.virtual_obs_id != self.config.virtual_obs_id {
-            // Its templates are others.
+            // The templates change, so they are sent again.
             self.domains.clear();
         }
         self.config = config;
     }
 
-    /// Counters.
+    /// The counters, as OpenFlow shows them.
     pub fn stats(&self) -> Stats {
         Stats {
             current_flows: self.flows.len() as u64,
@@ -124,7 +125,7 @@ impl Exporter {
         }
     }
 
-    /// A packet was sampled at `now_us` (microseconds since 1970).
+    /// Adds a packet that was sampled at `now_us` (microseconds since 1970).
     pub fn sample(&mut self, sampled: &Sampled<'_>, now_us: u64, send: Send<'_>) {
         let key = Key::of(sampled);
         let counts = Counts::of(sampled, key.kind, &mut self.totals);
@@ -171,25 +172,26 @@ impl Exporter {
         }
     }
 
-    /// When [`Exporter::expire`] has something to do, microseconds since 1970; `None`: there are no flows.
+    /// The time at which [`Exporter::expire`] is to be called, microseconds since 1970; `None`: there are no
+    /// flows.
     pub fn due_us(&self) -> Option<u64> {
         let (start_us, _) = self.order.front()?;
         Some(start_us + u64::from(self.config.active_timeout_s) * 1_000_000)
     }
 
-    /// Sends the flows whose time is over, and those beyond the cache's size.
+    /// Sends the records of flows that have timed out, and of those beyond the cache's size.
     pub fn expire(&mut self, now_us: u64, send: Send<'_>) {
         self.flush(now_us, false, send);
     }
 
-    /// Sends all flows: the exporter ends.
+    /// Sends the records of all flows, as the exporter ends.
     pub fn end(&mut self, now_us: u64, send: Send<'_>) {
         self.flush(now_us, true, send);
     }
 
     fn flush(&mut self, now_us: u64, all: bool, send: Send<'_>) {
         let mut message = Message::default();
-        // So that all that is in the message was before (the header has whole seconds).
+        // Rounded up, so that no time in the message is later than its header, which has whole seconds.
         let export_s = now_us.div_ceil(1_000_000);
         while let Some((start_us, _)) = self.order.front() {
             let timeout_us = u64::from(self.config.active_timeout_s) * 1_000_000;
@@ -247,7 +249,7 @@ impl Exporter {
         self.stats.tx_errors += failed;
     }
 
-    /// Tells collectors how to read what follows, if it is time.
+    /// Sends the templates of a domain, if they are due.
     fn templates(&mut self, domain: u32, export_s: u64, send: Send<'_>) {
         if self
             .domains
@@ -288,7 +290,7 @@ impl Exporter {
             out.extend(not_sent.to_be_bytes());
         });
         self.send(&mut message, send);
-        // Records of options count as well.
+        // Options records are counted too.
         self.advance(domain, 1);
         if let Some(d) = self.domains.get_mut(&domain) {
             d.templates_due_s = export_s + TEMPLATE_INTERVAL_S;
@@ -308,9 +310,9 @@ impl Message {
         self.domain = Some(domain);
         self.bytes.clear();
         self.bytes.extend(VERSION.to_be_bytes());
-        // The length, when it is known.
+        // The length is written at the end.
         self.bytes.extend([0; 2]);
-        // Seconds since 1970 in 32 bits, as they are until 2106.
+        // Seconds since 1970 in 32 bits, which wrap in 2106.
         self.bytes
             .extend(u32::try_from(export_s & 0xffff_ffff).unwrap_or(0).to_be_bytes());
         self.bytes.extend(sequence.to_be_bytes());
@@ -329,7 +331,7 @@ impl Message {
         }
     }
 
-    /// The message, if it says anything.
+    /// Takes the message, with its length; `None`: it has no set.
     fn finish(&mut self) -> Option<Vec<u8>> {
         self.domain = None;
         let mut bytes = std::mem::take(&mut self.bytes);

@@ -1,4 +1,4 @@
-//! One sampled packet: the key of its flow as a record shows it, and what it adds to the flow's counters.
+//! A sampled packet: the key of its flow as bytes of a record, and its part of the flow's counters.
 
 use crate::template::{Kind, L2, L3, L4};
 use heddle_flow::FlowKey;
@@ -9,31 +9,31 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 const SCTP: u8 = 132;
-/// Bytes of an Ethernet header, and of a tag.
+/// Lengths of an Ethernet header and of a VLAN tag, bytes.
 const ETH_LEN: u8 = 14;
 const TAG_LEN: u8 = 4;
-/// Longest name of an interface, and of an exporter: what one byte of length can say is more.
+/// Maximum length of an interface's or exporter's name, bytes. One length byte is enough for it.
 const MAX_NAME: usize = 64;
 
-/// At which side of a port a packet was sampled.
+/// The side of a port at which a packet was sampled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
-    /// As it came in.
+    /// Sampled at the input port.
     Ingress,
-    /// As it went out.
+    /// Sampled at the output port.
     Egress,
 }
 
-/// An interface; the default is none that is known.
+/// An interface. The default is an unknown one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Interface {
-    /// The system's number of it, 0: it has none.
+    /// The system's index of the interface; 0: none.
     pub index: u32,
-    /// Name; what is beyond 64 bytes is cut off.
+    /// Name; cut off after 64 bytes.
     pub name: String,
 }
 
-/// The tunnel that a packet came by or goes by.
+/// The tunnel of a packet: the one it came from, or the one it enters.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tunnel {
     /// Outer source and destination (IPv4).
@@ -42,51 +42,51 @@ pub struct Tunnel {
     pub dst: u32,
     /// IP protocol.
     pub proto: u8,
-    /// UDP ports, 0: none.
+    /// UDP ports; 0: none.
     pub tp_src: u16,
     /// See `tp_src`.
     pub tp_dst: u16,
     /// 1 VXLAN, 2 GRE, 7 Geneve.
     pub kind: u8,
-    /// Its key.
+    /// Tunnel key.
     pub key: u64,
-    /// Bytes that keys of this kind have, at most 8.
+    /// Length of keys of this kind, at most 8 bytes.
     pub key_len: u8,
 }
 
-/// A sampled packet, or a train of them.
+/// A sampled packet, or a sampled GSO packet.
 #[derive(Clone, Debug)]
 pub struct Sampled<'a> {
-    /// Its headers.
+    /// Headers.
     pub key: &'a FlowKey,
-    /// Bytes of all its packets, headers and all.
+    /// Bytes of all segments, with headers.
     pub bytes: u64,
-    /// Packets that it stands for because it is a train: 1, if it is none.
+    /// Number of segments of a GSO packet; otherwise 1.
     pub segments: u64,
-    /// Packets that each sampled one stands for.
+    /// Number of packets that each sampled packet represents.
     pub each: u64,
     /// Observation domain.
     pub domain: u32,
     /// Observation point.
     pub point: u32,
-    /// Where it was sampled.
+    /// The side of the port at which it was sampled.
     pub direction: Direction,
-    /// Where it came in.
+    /// Input interface.
     pub input: &'a Interface,
-    /// Where it goes out; shown of [`Direction::Egress`].
+    /// Output interface; exported for [`Direction::Egress`].
     pub output: &'a Interface,
-    /// Its tunnel.
+    /// Tunnel, if there is one.
     pub tunnel: Option<&'a Tunnel>,
-    /// Nothing outputs it.
+    /// The packet is dropped.
     pub dropped: bool,
 }
 
-/// Which flow a packet is of.
+/// The key of a flow.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub(crate) domain: u32,
     pub(crate) kind: Kind,
-    /// The key fields of the record.
+    /// Values of the record's key fields.
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -117,7 +117,7 @@ fn kind(s: &Sampled<'_>) -> Kind {
     }
 }
 
-/// Appends a value that says its length.
+/// Appends a text with its length before it.
 pub(crate) fn put_text(text: &str, out: &mut Vec<u8>) {
     let text = text.as_bytes();
     let text = text.get(..MAX_NAME).unwrap_or(text);
@@ -127,7 +127,7 @@ pub(crate) fn put_text(text: &str, out: &mut Vec<u8>) {
 
 fn put_interface(i: &Interface, out: &mut Vec<u8>) {
     out.extend(i.index.to_be_bytes());
-    // Types and descriptions are those of devices that drivers in userspace hold, of which none is.
+    // Type and description exist only for devices of userspace drivers, and there are none.
     out.extend([0; 4]);
     put_text(&i.name, out);
     put_text("", out);
@@ -182,7 +182,7 @@ impl Key {
                 out.extend(k.tp_src.to_be_bytes());
                 out.extend(k.tp_dst.to_be_bytes());
             }
-            // Type and code stand in the low bytes of the ports.
+            // Type and code are in the low bytes of the ports.
             L4::Icmp => out.extend([k.tp_src.to_be_bytes()[1], k.tp_dst.to_be_bytes()[1]]),
         }
         if let Some(t) = s.tunnel {
@@ -210,7 +210,7 @@ fn header_len(kind: Kind) -> u8 {
     }
 }
 
-/// What an exporter has counted of all packets that it was told of: these elements are not of one flow.
+/// Counters over all packets of an exporter: these elements are not about one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) in_unicast: u64,
@@ -223,8 +223,8 @@ pub(crate) struct Totals {
 /// Bits of TCP's flags in the order of [`Counts::tcp`].
 const TCP_FLAGS: [u16; 6] = [0x10, 0x01, 0x08, 0x04, 0x02, 0x20];
 
-/// What a flow has counted since its record began. A flow ends with its record, so these are its deltas and
-/// its totals (RFC 7012: totals are of a flow); Open vSwitch sends totals of all flows, which collectors
+/// Counters of a flow since its record began. A flow ends with its record, so they are its deltas as well as
+/// its totals (RFC 7012: totals are of a flow). Open vSwitch sends totals of all flows, which collectors
 /// misread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -235,7 +235,7 @@ pub(crate) struct Counts {
     pub(crate) dropped_bytes: u64,
     pub(crate) bytes: u64,
     pub(crate) squares: u64,
-    /// Lengths of IP packets; 0: there was none.
+    /// Lengths of IP packets, bytes; 0: there was no IP packet.
     pub(crate) min_len: u64,
     pub(crate) max_len: u64,
     pub(crate) post_multicast_bytes: u64,
@@ -244,12 +244,12 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// One packet. It is added to `totals` too.
+    /// Counts a packet. Adds it to `totals` too.
     pub(crate) fn of(s: &Sampled<'_>, kind: Kind, totals: &mut Totals) -> Counts {
         let segments = s.segments.max(1);
         let packets = s.each.saturating_mul(segments);
         let l2_bytes = s.each.saturating_mul(s.bytes);
-        // Of a train, each one's.
+        // For a GSO packet, the length of one segment.
         let len = (s.bytes / segments).saturating_sub(header_len(kind).into());
         let is_ip = kind.l3 != L3::None;
         let bytes = if is_ip { packets.saturating_mul(len) } else { 0 };
@@ -275,7 +275,7 @@ impl Counts {
             (true, _, false) => add(&mut totals.in_broadcast, packets),
             (true, _, true) => add(&mut totals.out_broadcast, packets),
             (false, true, false) => add(&mut totals.in_multicast, packets),
-            // Counted above.
+            // Counted by `post_multicast_packets`.
             (false, true, true) => {}
             (false, false, false) => add(&mut totals.in_unicast, packets),
             (false, false, true) => add(&mut totals.out_unicast, packets),
@@ -283,7 +283,7 @@ impl Counts {
         d
     }
 
-    /// Adds those of one more packet.
+    /// Adds the counters of another packet.
     pub(crate) fn add(&mut self, more: &Counts) {
         let pairs = [
             (&mut self.dropped_packets, more.dropped_packets),
@@ -305,7 +305,7 @@ impl Counts {
     }
 }
 
-/// When a flow was seen, and why its record is sent.
+/// Times of a flow, and the reason why its record is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     /// Microseconds from the flow's first packet to the time in the message's header, and from its last one.
@@ -314,10 +314,10 @@ pub(crate) struct Span {
     pub(crate) reason: u8,
 }
 
-/// Appends all that is not the key.
+/// Appends the fields behind the key.
 pub(crate) fn put_counters(kind: Kind, span: Span, d: &Counts, t: &Totals, out: &mut Vec<u8>) {
     for us in [span.start_us, span.end_us] {
-        // More than 71 minutes cannot be said.
+        // The field holds at most 71 minutes.
         out.extend(u32::try_from(us).unwrap_or(u32::MAX).to_be_bytes());
     }
     let mut put = |list: &[u64]| list.iter().for_each(|n| out.extend(n.to_be_bytes()));

@@ -1,20 +1,20 @@
-//! What a record holds: its fields in order, for each kind of packet.
+//! Templates: the fields of a record, in order, for each kind of packet.
 
 /// The enterprise whose elements describe tunnels (as in Open vSwitch).
 const VMWARE: u32 = 6876;
-/// The length of a field whose records say their own (RFC 7011 §7).
+/// The length of a field whose length is in each record (RFC 7011 §7).
 pub const VARIABLE: u16 = 0xffff;
-/// Ids below are those of sets (RFC 7011 §3.3.2).
+/// Smaller ids are those of sets (RFC 7011 §3.3.2).
 const FIRST_ID: u16 = 256;
 
-/// A field of a record: the element, its length in bytes, and whose element it is.
+/// A field of a record: information element, length, enterprise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
     /// Number of the information element.
     pub id: u16,
-    /// Bytes, or [`VARIABLE`].
+    /// Length in bytes, or [`VARIABLE`].
     pub len: u16,
-    /// Whose it is; 0: IANA's.
+    /// Enterprise number; 0: IANA.
     pub enterprise: u32,
 }
 
@@ -33,31 +33,31 @@ const fn tunnel(id: u16, len: u16) -> Field {
     }
 }
 
-/// What is below IP.
+/// Layer 2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum L2 {
     /// Ethernet without a tag.
     Plain,
-    /// With one.
+    /// Ethernet with a VLAN tag.
     Vlan,
 }
-/// IP.
+/// Layer 3.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum L3 {
-    /// None, or not known.
+    /// No IP.
     None,
     /// IPv4.
     V4,
     /// IPv6.
     V6,
 }
-/// What is above it.
+/// Layer 4.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum L4 {
-    /// None, or not known.
+    /// No transport protocol, or an unknown one.
     None,
     /// TCP.
     Tcp,
@@ -69,23 +69,23 @@ pub enum L4 {
     Icmp,
 }
 
-/// Which template a record is written by.
+/// The kind of a packet, which determines the template of its record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Kind {
-    /// Below IP.
+    /// Layer 2.
     pub l2: L2,
-    /// IP.
+    /// Layer 3.
     pub l3: L3,
-    /// Above.
+    /// Layer 4.
     pub l4: L4,
-    /// The packet is, or was, in a tunnel.
+    /// The packet came from a tunnel or enters one.
     pub tunnel: bool,
-    /// It was sampled as it went out.
+    /// Sampled at the output port.
     pub egress: bool,
 }
 
 impl Kind {
-    /// All kinds that there are.
+    /// All valid kinds.
     pub fn all() -> impl Iterator<Item = Kind> {
         let l2s = [L2::Plain, L2::Vlan];
         let l3s = [L3::None, L3::V4, L3::V6];
@@ -108,7 +108,7 @@ impl Kind {
             })
     }
 
-    /// The id of its template.
+    /// The template id.
     pub fn id(self) -> u16 {
         let mut id = self.l2 as u16;
         id = id * 3 + self.l3 as u16;
@@ -118,12 +118,12 @@ impl Kind {
         FIRST_ID + id
     }
 
-    /// The fields of its records. `named`: exporters have a name of their own (`virtual_obs_id`).
+    /// The fields of a record. `named`: exporters have a name of their own (`virtual_obs_id`).
     pub fn fields(self, named: bool) -> Vec<Field> {
         let mut all = Vec::with_capacity(72);
         // Observation point, direction, addresses, EtherType, length of the Ethernet header.
         all.extend([f(138, 4), f(61, 1), f(56, 6), f(80, 6), f(256, 2), f(240, 1)]);
-        // Interface that it came in by: index, type, name, description.
+        // Input interface: index, type, name, description.
         all.extend([f(10, 4), f(368, 4), f(82, VARIABLE), f(83, VARIABLE)]);
         if self.egress {
             all.extend([f(14, 4), f(369, 4), f(82, VARIABLE), f(83, VARIABLE)]);
@@ -171,7 +171,7 @@ impl Kind {
     }
 }
 
-/// Times, packets, bytes below IP, why the record was sent.
+/// Times, packets, bytes of layer 2, reason of the record.
 const COMMON: [Field; 16] = [
     f(158, 4),
     f(159, 4),
@@ -190,7 +190,7 @@ const COMMON: [Field; 16] = [
     f(353, 8),
     f(136, 1),
 ];
-/// Bytes of IP.
+/// Bytes of IP packets.
 const IP: [Field; 10] = [
     f(132, 8),
     f(134, 8),
@@ -206,12 +206,12 @@ const IP: [Field; 10] = [
 /// ACK, FIN, PSH, RST, SYN, URG.
 const TCP: [Field; 6] = [f(222, 8), f(219, 8), f(221, 8), f(220, 8), f(218, 8), f(223, 8)];
 
-/// The id of the options template of an exporter's own counters: behind those of all kinds.
+/// The id of the options template of an exporter's own counters, behind those of all kinds.
 pub const STATS_ID: u16 = FIRST_ID + ((((2 * 3 + 3) * 5 + 5) * 2 + 2) * 2 + 2);
-/// Which exporter (the scope), packets that were not sent.
+/// Exporter (the scope), number of messages that were not sent.
 pub const STATS: [Field; 2] = [f(144, 4), f(167, 8)];
 
-/// Appends a field as templates describe it (RFC 7011 §3.2).
+/// Appends a field in the form of templates (RFC 7011 §3.2).
 pub(crate) fn put_field(field: Field, out: &mut Vec<u8>) {
     let of_enterprise = u16::from(field.enterprise != 0) << 15;
     out.extend((field.id | of_enterprise).to_be_bytes());

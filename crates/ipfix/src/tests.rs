@@ -1,6 +1,6 @@
-//! Messages are read back as a collector reads them: by their templates alone.
+//! Messages are read back as a collector reads them, by their templates alone.
 
-#![allow(clippy::cast_possible_truncation)] // of what was read from two or four bytes
+#![allow(clippy::cast_possible_truncation)] // values of two or four bytes
 
 use crate::template::{Kind, VARIABLE};
 use crate::{CacheConfig, Direction, Exporter, Interface, MAX_FLOWS, Sampled, Tunnel};
@@ -8,7 +8,7 @@ use heddle_flow::{FlowKey, Vlan};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// Values by element (enterprise, id), in the order in which they stand.
+/// Values by element (enterprise, id), in the order of the record.
 type Record = Vec<(Element, Vec<u8>)>;
 /// Enterprise and id.
 type Element = (u32, u16);
@@ -327,7 +327,7 @@ fn a_train_counts_as_its_packets() {
 }
 
 proptest! {
-    /// Whatever is sampled, collectors can read it, and what they are told adds up.
+    /// Whatever is sampled, collectors can read it, and the sums are right.
     #[test]
     fn records_add_up(packets in prop::collection::vec((0u32..4, 0u32..3, 0u64..70_000, 0u64..4_000_000), 0..60), max in 0u32..5, timeout in 0u32..4) {
         let input = Interface::default();

@@ -245,7 +245,7 @@ impl Ofproto {
     /// Sends requests for the neighbours that workers miss.
     fn ask_neighbours(&self) {
         let underlay = self.pipeline.underlay();
-        for question in underlay.neighbours.questions() {
+        for question in underlay.neighbours.take_requests() {
             if let Some(bridge) = self.bridge_by_id(question.bridge) {
                 bridge.ask_neighbour(&question, &underlay.routes);
             }

@@ -8,7 +8,7 @@ use crate::model::BridgeView;
 use heddle_datapath::Generations;
 use heddle_openflow::Port as OfPort;
 use heddle_sync::Wakeup;
-use heddle_tunnel::neigh::{Asked, Question};
+use heddle_tunnel::neigh::{NeighRequest, RequestOutcome};
 use heddle_tunnel::outer::SOURCE_PORTS;
 use heddle_tunnel::{Neighbours, Routes};
 use std::net::IpAddr;
@@ -56,17 +56,17 @@ impl Underlay {
         target: IpAddr,
         now_ms: u64,
     ) -> bool {
-        let question = Question {
+        let question = NeighRequest {
             bridge: bridge.id,
             port: port.0,
             source,
             target,
         };
-        let asked = self.neighbours.ask(&bridge.name, &question, now_ms);
-        if asked == Asked::New {
+        let asked = self.neighbours.request(&bridge.name, &question, now_ms);
+        if asked == RequestOutcome::New {
             self.settler.ring();
         }
-        asked != Asked::Busy
+        asked != RequestOutcome::Busy
     }
 
     /// The lowest and highest UDP source port of outer packets.

@@ -1,5 +1,4 @@
-//! What the actions that concern tunnels ask of the datapath: the form that translation, execution and texts
-//! share.
+//! Parameters of the datapath's tunnel actions, in the form that translation, execution and formatting share.
 
 use crate::options::OptionTable;
 use crate::push::Plan;
@@ -8,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Which encapsulation.
+/// An encapsulation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TunnelKind {
     /// RFC 8926.
@@ -42,57 +41,57 @@ impl TunnelKind {
 /// The action `tnl_push`: headers to be written before a packet. [`crate::Outer::build`] makes it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TunnelPush {
-    /// Which encapsulation.
+    /// Encapsulation.
     pub kind: TunnelKind,
-    /// All outer headers from Ethernet on, with zero in what depends on the packet (lengths, checksums
-    /// of UDP, TCP and GRE, source port, IP identification, sequence numbers). An IPv4 header's checksum is
-    /// that of the header as it stands here.
+    /// All outer headers from Ethernet on. Fields that depend on the packet are zero: lengths, checksums of
+    /// UDP, TCP and GRE, source port, IP identification, sequence numbers. An IPv4 header's checksum covers
+    /// the header with these zeros.
     pub header: Vec<u8>,
-    /// An outer UDP or GRE checksum is wanted.
+    /// Outer packets get a UDP or GRE checksum.
     pub csum: bool,
-    /// Who configured the tunnel wants none (`csum=false`), though IPv6 has packets get one: they may go
-    /// without where it cannot be made. [`crate::Outer::build`] leaves that to be set.
+    /// The configuration has `csum=false`, but packets over IPv6 get a checksum all the same. They may lack
+    /// it where none can be computed. [`crate::Outer::build`] clears it; the caller sets it.
     pub csum_optional: bool,
     /// The datapath port of the tunnel (all tunnels of one kind and UDP port share one).
     pub tunnel_port: u32,
     /// The datapath port by which the outer packet leaves: the internal port of its bridge, as Open vSwitch
-    /// prints it. What happens there is translated in place and follows as actions of its own.
+    /// prints it. The actions of the outer packet there are translated in place and follow this one.
     pub out_port: u32,
-    /// Longest outer IP packet that the way takes, bytes; 0: not known. Segments of TCP trains are made
-    /// smaller to fit; what is longer in other ways is left for the port to drop.
+    /// Longest outer IP packet that the path carries, bytes; 0: not known. A TCP GSO packet gets smaller
+    /// segments, to fit. Other packets that are too long are left for the port to drop.
     pub mtu: u32,
     pub(crate) numbers: Numbers,
     pub(crate) plan: Plan,
 }
 
-/// The action `tnl_pop`: headers to be taken off a packet.
+/// The action `tnl_pop`: headers to be removed from a packet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TunnelPop {
-    /// Which encapsulation.
+    /// Encapsulation.
     pub kind: TunnelKind,
-    /// The datapath port of the tunnel, by which the inner packet comes in.
+    /// The tunnel's datapath port, which becomes the input port of the inner packet.
     pub port: u32,
-    /// Which options of Geneve are fields.
+    /// Geneve options that are match fields.
     pub options: OptionTable,
 }
 
-/// Numbers that packets are given one by one: the sequence of a tunnel, shared by all templates of it. No
-/// part of what an action is.
+/// Numbers that a tunnel gives to its packets (sequence, IP identification, STT frame), shared by all its
+/// templates. Not part of an action's identity: all values are equal.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers(Arc<AtomicU32>);
 
 impl Numbers {
-    /// Beginning with this one.
+    /// Numbers from `first` on.
     pub fn beginning_with(first: u32) -> Self {
         Self(Arc::new(AtomicU32::new(first)))
     }
-    /// The next one.
+    /// Takes the next number.
     pub(crate) fn next(&self) -> u32 {
         self.take(1)
     }
-    /// The first of the next `n`.
+    /// Takes `n` numbers. Returns the first.
     pub(crate) fn take(&self, n: u32) -> u32 {
-        // Relaxed: only that no two are equal counts.
+        // Relaxed: uniqueness of the numbers is the only requirement.
         self.0.fetch_add(n, Relaxed)
     }
 }

@@ -1,7 +1,7 @@
 //! A tunnel interface's configuration: `Interface.options` of `ovs-vswitchd.conf.db(5)`, and back.
 //!
-//! What is odd is said in the words of Open vSwitch, as scripts and people know them. Some oddities are
-//! survived (an unknown option), others are refused; see [`Refused`].
+//! Faults are reported in Open vSwitch's words, which scripts and operators know. Some are tolerated (an
+//! unknown option), others are refused, see [`Refused`].
 
 mod number;
 mod parse;
@@ -10,21 +10,21 @@ mod show;
 use crate::TunnelType;
 use std::net::{IpAddr, Ipv6Addr};
 
-pub use parse::{Refused, asks_for_encryption, parse};
+pub use parse::{Refused, encryption_option, parse};
 pub use show::show_datapath_port;
 
 /// Time to live of outer headers, unless configured.
 pub const DEFAULT_TTL: u8 = 64;
 
-/// The key that a tunnel's packets have, or that tells which packets are a tunnel's.
+/// The key of a tunnel's packets: written into sent packets, or required of received ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Key {
-    /// None is configured: it is zero.
+    /// Not configured: zero.
     #[default]
     Absent,
-    /// This one.
+    /// This key.
     Is(u64),
-    /// That of the flow.
+    /// The key of the flow.
     Flow,
 }
 
@@ -33,7 +33,7 @@ impl Key {
     pub fn is_flow(self) -> bool {
         self == Self::Flow
     }
-    /// Its value where it is configured, else zero.
+    /// The configured key, or zero.
     pub fn value(self) -> u64 {
         match self {
             Self::Is(value) => value,
@@ -42,31 +42,31 @@ impl Key {
     }
 }
 
-/// A tunnel's address on this side.
+/// The local address of a tunnel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Local {
-    /// Any that this host has; what is sent has the one that routing chooses.
+    /// Any address of this host. Routing chooses the source of sent packets.
     #[default]
     Any,
-    /// This one.
+    /// This address.
     Is(IpAddr),
-    /// That of the flow.
+    /// The address of the flow.
     Flow,
 }
 
-/// What begins the packets inside, as far as a port is concerned.
+/// The type of the packets inside a tunnel, as its port is configured.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PacketMode {
     /// Ethernet frames.
     LegacyL2,
-    /// What comes behind an Ethernet header; tables see an Ethernet header of zeros.
+    /// Packets without an Ethernet header. Tables see an Ethernet header of zeros.
     LegacyL3,
-    /// Whatever the packet's type says.
+    /// Packets of any type, which the flow key has (a packet-type-aware port).
     Aware,
 }
 
 impl PacketMode {
-    /// As `options:packet_type` says it.
+    /// The value of `options:packet_type`.
     pub fn text(self) -> &'static str {
         match self {
             Self::LegacyL2 => "legacy_l2",
@@ -76,7 +76,7 @@ impl PacketMode {
     }
 }
 
-/// ERSPAN's fields; `None`: that of the flow.
+/// ERSPAN's fields; `None`: the flow's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Erspan {
     /// Version, 1 or 2; 0 where none is configured.
@@ -103,11 +103,11 @@ impl Default for Erspan {
 /// A tunnel interface's configuration.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TunnelConfig {
-    /// Its type.
+    /// Type of the tunnel.
     pub ty: TunnelType,
-    /// The other end; `None`: that of the flow.
+    /// Remote address; `None`: the flow's.
     pub remote: Option<IpAddr>,
-    /// This end.
+    /// Local address.
     pub local: Local,
     /// The key of packets that are received.
     pub in_key: Key,
@@ -115,19 +115,19 @@ pub struct TunnelConfig {
     pub out_key: Key,
     /// Outer destination port; 0 for types without.
     pub dst_port: u16,
-    /// Outer time to live; `None`: that of the packet inside.
+    /// Outer time to live; `None`: that of the inner packet.
     pub ttl: Option<u8>,
-    /// Outer DSCP bits, in their place in the type of service; `None`: those of the packet inside.
+    /// Outer DSCP bits, at their place in the type of service; `None`: those of the inner packet.
     pub tos: Option<u8>,
     /// Outer packets must not be fragmented.
     pub df: bool,
     /// Outer packets have a checksum (UDP's, GRE's).
     pub csum: bool,
-    /// `csum=false` was said, so those that have one all the same (IPv6) may lack it.
+    /// `csum=false` is configured. Packets over IPv6 get a checksum all the same, but may lack it.
     pub csum_optional: bool,
     /// Outer packets have sequence numbers (GRE).
     pub seq: bool,
-    /// What begins the packets inside.
+    /// Type of the packets inside.
     pub mode: PacketMode,
     /// VXLAN's group policy extension.
     pub gbp: bool,
@@ -137,14 +137,14 @@ pub struct TunnelConfig {
     pub egress_pkt_mark: Option<u32>,
     /// ERSPAN's fields.
     pub erspan: Erspan,
-    /// The EtherType of what is inside (bareudp); 0: none is configured.
+    /// EtherType of the inner packets (bareudp); 0: not configured.
     pub payload_ethertype: u16,
-    /// SRv6: the segments, in the order in which they are visited; empty: the remote end alone.
+    /// SRv6 segments, in the order in which they are visited; empty: only the remote address.
     pub segments: Vec<Ipv6Addr>,
 }
 
 impl TunnelConfig {
-    /// What its type is without any option, and without another end.
+    /// The default configuration of a type, without a remote address.
     fn of(ty: TunnelType) -> Self {
         Self {
             ty,
@@ -168,12 +168,12 @@ impl TunnelConfig {
             segments: Vec::new(),
         }
     }
-    /// The name of the datapath port that it shares with its like.
+    /// The name of the datapath port, which tunnels of one type and destination port share.
     pub fn port_name(&self) -> String {
         self.ty.port_name(self.dst_port)
     }
-    /// Whether there are headers for it to write: not for types that are there in name only, nor for ERSPAN
-    /// of no version.
+    /// Whether the datapath writes headers for it: not for types without an encapsulation, nor for ERSPAN
+    /// without a version.
     pub fn writes_headers(&self) -> bool {
         match self.ty {
             TunnelType::Bareudp | TunnelType::Lisp => false,
@@ -181,11 +181,11 @@ impl TunnelConfig {
             _ => true,
         }
     }
-    /// Whether frames can be inside.
+    /// Whether it can carry Ethernet frames.
     fn carries_l2(&self) -> bool {
         !self.carries_l3() || matches!(self.ty, TunnelType::Gre | TunnelType::Vxlan)
     }
-    /// Whether packets without an Ethernet header can be inside.
+    /// Whether it can carry packets without an Ethernet header.
     fn carries_l3(&self) -> bool {
         match self.ty {
             TunnelType::Lisp
@@ -201,7 +201,7 @@ impl TunnelConfig {
             | TunnelType::Stt => false,
         }
     }
-    /// What begins the packets inside, unless it is configured.
+    /// The type of the packets inside if none is configured.
     fn default_mode(&self) -> PacketMode {
         match self.carries_l2() {
             true => PacketMode::LegacyL2,

@@ -1,15 +1,15 @@
-//! A train of outer datagrams becomes a train inside of one outer datagram.
+//! Joins a GSO packet of outer datagrams into a GSO packet inside of one outer datagram.
 //!
-//! **Problem.** A device that cuts datagrams, and knows nothing of tunnels, is given a train of outer
-//! datagrams, each with a segment of an inner train in it. What arrives is that. Taken apart, a train of
-//! 64 KiB would be some 45 packets; put together again it is one.
+//! **Problem.** A device that cuts datagrams, and knows no tunnels, gets a GSO packet of outer datagrams,
+//! each with one segment of an inner GSO packet. It arrives here uncut. As single packets, 64 KiB would be
+//! some 45 packets; joined they are one.
 //!
-//! **What is required.** All that is behind the outer UDP header is the same in all datagrams but for what
-//! differs between segments of one train: lengths, IP identification, checksums, TCP's sequence numbers,
-//! flags of the first and the last one. Any other train is left as it is. Inner checksums are not looked at:
-//! the outer ones are right, or still to be made in this machine, and cover them.
+//! **Conditions.** The bytes behind the outer UDP header must be the same in all datagrams, except the fields
+//! that differ between segments. These are lengths, IP identification, checksums, TCP's sequence numbers,
+//! flags of the first and the last segment. Any other packet is left as it is. Inner checksums are not
+//! verified: the outer ones cover them, and are right or still to be filled in by this machine.
 
-#![deny(clippy::indexing_slicing)] // whatever a packet holds
+#![deny(clippy::indexing_slicing)] // bytes of a packet
 
 use crate::TunnelKind;
 use heddle_packet::{Csum, Gso, GsoKind, Packet, Wrap, Wraps};
@@ -24,10 +24,10 @@ const FIN: u16 = 0x01;
 const PSH: u16 = 0x08;
 const ACK: u16 = 0x10;
 const CWR: u16 = 0x80;
-/// All flags of TCP.
+/// Mask of TCP's flags.
 const FLAGS: u16 = 0xfff;
 
-/// Whether a packet is a train of datagrams whose L4 header is at `l4`.
+/// Whether a packet is a GSO packet of datagrams whose L4 header is at `l4`.
 #[inline]
 pub fn is_datagrams(p: &Packet, l4: u16) -> bool {
     p.offload
@@ -36,20 +36,20 @@ pub fn is_datagrams(p: &Packet, l4: u16) -> bool {
         && matches!(p.offload.csum, Csum::Partial { start, .. } if start == l4)
 }
 
-/// Where headers are, from a datagram's payload on.
+/// Offsets of the inner headers in a datagram's payload.
 struct Layout {
     v6: bool,
     l3: usize,
     l4: usize,
-    /// Where the payload of a segment begins.
+    /// Offset of a segment's payload.
     payload: usize,
     proto: u8,
-    /// Flags of TCP that the last segment has.
+    /// FIN and PSH flags of the last segment.
     ends_with: u16,
 }
 
-/// Joins such a train, of outer headers at `l3` and `l4`. `false`: it is none that can be joined, and is as
-/// it was.
+/// Joins such a GSO packet, whose outer headers are at `l3` and `l4`. `false`: it cannot be joined, and is
+/// unchanged.
 pub fn join(p: &mut Packet, kind: TunnelKind, (l3, l4): (u16, u16)) -> bool {
     p.make_private();
     let Some((layout, csum, gso)) = check(p, kind, l4) else {
@@ -74,7 +74,7 @@ pub fn join(p: &mut Packet, kind: TunnelKind, (l3, l4): (u16, u16)) -> bool {
     finish(p.head_mut(), &layout, (l3.into(), l4.into()), first).is_some()
 }
 
-/// Looks whether the train can be joined: where its headers are, and what is to be known of it then.
+/// Checks whether the packet can be joined. Returns its layout, and its metadata once it is joined.
 fn check(p: &Packet, kind: TunnelKind, l4: u16) -> Option<(Layout, Csum, Gso)> {
     let gso = p.offload.gso?;
     let first = usize::from(l4) + Udp::LEN;
@@ -96,7 +96,7 @@ fn check(p: &Packet, kind: TunnelKind, l4: u16) -> Option<(Layout, Csum, Gso)> {
         .filter(|n| *n > 0)?;
     let (mut last, mut sent) = (one, usize::from(segment));
     for next in datagrams {
-        // Only the last one may be shorter, which the device has seen to.
+        // Only the last one is shorter: the device cuts datagrams of equal length.
         layout.follows(one, last, next, sent)?;
         (last, sent) = (next, sent + usize::from(segment));
     }
@@ -121,7 +121,7 @@ fn check(p: &Packet, kind: TunnelKind, l4: u16) -> Option<(Layout, Csum, Gso)> {
 }
 
 impl Layout {
-    /// Of a datagram's payload with an inner frame at `at`: plain IP without options, TCP or UDP.
+    /// Layout of a datagram's payload with a frame at `at`: IP without options, TCP or UDP.
     fn of(one: &[u8], at: usize) -> Option<Self> {
         let (eth, rest) = split::<Ethernet>(one.get(at..)?)?;
         let l3 = at + Ethernet::LEN;
@@ -150,7 +150,7 @@ impl Layout {
         })
     }
 
-    /// Flags of TCP; none of UDP.
+    /// Flags of TCP; 0 for UDP.
     fn flags(&self, datagram: &[u8]) -> Option<u16> {
         match self.proto {
             proto::TCP => Some(split::<Tcp>(datagram.get(self.l4..)?)?.0.ctl.get() & FLAGS),
@@ -158,16 +158,16 @@ impl Layout {
         }
     }
 
-    /// Whether `next` is the segment behind `last`, of a train that begins with `one`, of which `sent` bytes
-    /// came before.
+    /// `Some` if `next` follows `last` in the segments that begin with `one`, of which `sent` bytes came
+    /// before.
     fn follows(&self, one: &[u8], last: &[u8], next: &[u8], sent: usize) -> Option<()> {
-        // Something of a payload.
+        // At least one byte of payload.
         let headers = next.get(..self.payload).filter(|_| next.len() > self.payload)?;
-        let mut want = [0; MOST_HEADERS];
+        let mut want = [0; MAX_HEADER_BYTES];
         let want = want.get_mut(..self.payload)?;
         want.copy_from_slice(one.get(..self.payload)?);
         let l3 = self.l3;
-        // What differs from segment to segment.
+        // Ignores a field that differs from segment to segment.
         let mut take = |at: usize, n: usize| {
             want.get_mut(at..at + n)?
                 .copy_from_slice(headers.get(at..at + n)?);
@@ -180,7 +180,7 @@ impl Layout {
                 .try_for_each(|(at, n)| take(l3 + at, n))?,
         }
         match self.proto {
-            // Checksum and flags; the sequence number has to be the next one.
+            // Ignores checksum and flags. The sequence number has to be the next one.
             proto::TCP => {
                 take(self.l4 + 13, 1)?;
                 take(self.l4 + 16, 2)?;
@@ -200,10 +200,10 @@ impl Layout {
     }
 }
 
-/// Most bytes from a datagram's payload to a segment's: options of Geneve, Ethernet, IPv6, TCP with options.
-const MOST_HEADERS: usize = Geneve::LEN + Geneve::MAX_OPTIONS + Ethernet::LEN + Ipv6::LEN + 60;
+/// Maximum length from a datagram's payload to a segment's: Geneve options, Ethernet, IPv6, TCP with options.
+const MAX_HEADER_BYTES: usize = Geneve::LEN + Geneve::MAX_OPTIONS + Ethernet::LEN + Ipv6::LEN + 60;
 
-/// Lengths and checksums of what is one now; `first`: where the outer datagram's payload begins.
+/// Sets lengths and checksums of the joined packet; `first` is the offset of the outer datagram's payload.
 fn finish(bytes: &mut [u8], layout: &Layout, (l3, l4): (usize, usize), first: usize) -> Option<()> {
     fix_ip(bytes, l3, l4 == l3 + Ipv4::LEN)?;
     let len = be16(bytes.len() - l4)?;
@@ -226,7 +226,7 @@ fn finish(bytes: &mut [u8], layout: &Layout, (l3, l4): (usize, usize), first: us
     Some(())
 }
 
-/// Length and checksum of an IP header.
+/// Sets length and checksum of an IP header.
 fn fix_ip(bytes: &mut [u8], at: usize, v4: bool) -> Option<()> {
     let header = bytes.get_mut(at..)?;
     let len = header.len();

@@ -1,4 +1,4 @@
-//! The types of tunnel interfaces, and what is fixed about each.
+//! The types of tunnel interfaces, and the fixed properties of each.
 
 use crate::TunnelKind;
 
@@ -46,7 +46,7 @@ pub mod proto {
 }
 
 impl TunnelType {
-    /// All, in the order of their names.
+    /// All types, in the order of their names.
     pub const ALL: [Self; 11] = [
         Self::Bareudp,
         Self::Erspan,
@@ -61,7 +61,7 @@ impl TunnelType {
         Self::Vxlan,
     ];
 
-    /// As the database names it.
+    /// The name in the database.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bareudp => "bareudp",
@@ -81,7 +81,7 @@ impl TunnelType {
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|t| t.name() == name)
     }
-    /// How its datapath port's name begins.
+    /// The prefix of its datapath port's name.
     fn port_prefix(self) -> &'static str {
         match self {
             Self::Bareudp => "udp_sys",
@@ -97,7 +97,7 @@ impl TunnelType {
             Self::Vxlan => "vxlan_sys",
         }
     }
-    /// Whether datapath ports of tunnels have such names.
+    /// Whether `name` begins like the name of a tunnel's datapath port.
     pub fn has_name(name: &str) -> bool {
         Self::ALL.into_iter().any(|t| name.starts_with(t.port_prefix()))
     }
@@ -108,24 +108,24 @@ impl TunnelType {
             false => self.port_prefix().to_owned(),
         }
     }
-    /// The largest key that its headers have room for.
-    pub fn most_key(self) -> u64 {
+    /// The largest key for which the type's headers have room.
+    pub fn max_key(self) -> u64 {
         match self {
             Self::Geneve | Self::Vxlan | Self::Lisp => 0xff_ffff,
             Self::Gre | Self::Ip6gre | Self::Gtpu => u32::MAX.into(),
             Self::Erspan | Self::Ip6erspan => 0x3ff,
-            // Those of the last two are not written.
+            // Bareudp and SRv6 have no key in their headers.
             Self::Stt | Self::Bareudp | Self::Srv6 => u64::MAX,
         }
     }
-    /// Whether there is a destination port outside.
+    /// Whether outer packets have a destination port.
     pub fn has_dst_port(self) -> bool {
         matches!(
             self,
             Self::Geneve | Self::Vxlan | Self::Lisp | Self::Stt | Self::Gtpu | Self::Bareudp
         )
     }
-    /// The destination port outside, unless one is configured; 0: there is none.
+    /// The destination port of outer packets if none is configured; 0 for types without one.
     pub fn default_dst_port(self) -> u16 {
         match self {
             Self::Geneve => 6081,
@@ -136,8 +136,8 @@ impl TunnelType {
             Self::Bareudp | Self::Erspan | Self::Gre | Self::Ip6erspan | Self::Ip6gre | Self::Srv6 => 0,
         }
     }
-    /// The protocol numbers in the outer IP header by which such packets are known; none: they do not come
-    /// out of this datapath's tunnels.
+    /// The protocols in the outer IP header that identify packets of this type. Empty: the datapath does not
+    /// decapsulate this type.
     pub fn protocols(self) -> &'static [u8] {
         match self {
             Self::Geneve | Self::Vxlan | Self::Gtpu => &[proto::UDP],
@@ -147,7 +147,7 @@ impl TunnelType {
             Self::Bareudp | Self::Lisp => &[],
         }
     }
-    /// The encapsulation; `None`: the datapath has none for it.
+    /// The encapsulation. `None`: the datapath has none for this type.
     pub fn kind(self) -> Option<TunnelKind> {
         Some(match self {
             Self::Geneve => TunnelKind::Geneve,
@@ -160,14 +160,14 @@ impl TunnelType {
             Self::Bareudp | Self::Lisp => return None,
         })
     }
-    /// Whether `options:csum` says something of it.
+    /// Whether the type has `options:csum`.
     pub(crate) fn has_csum(self) -> bool {
         matches!(
             self,
             Self::Gre | Self::Ip6gre | Self::Geneve | Self::Stt | Self::Vxlan
         )
     }
-    /// Whether `options:seq` says something of it.
+    /// Whether the type has `options:seq`.
     pub(crate) fn has_seq(self) -> bool {
         matches!(self, Self::Gre | Self::Ip6gre)
     }

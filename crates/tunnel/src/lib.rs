@@ -1,9 +1,9 @@
 //! Tunnels: encapsulation and decapsulation; routes and neighbours as data.
 //!
-//! [`Outer`] says what goes before a packet and becomes a [`TunnelPush`], whose template is written before
-//! each packet with a few fields filled in ([`push`]). [`TunnelPop`] takes the headers off and says what
-//! they told ([`pop`]; quicker after a packet of the same end: [`seen`]). STT has frames and segments of its
-//! own ([`stt`]). All work on a packet's private bytes alone.
+//! [`Outer`] describes the headers before a packet and builds a [`TunnelPush`]. Its template is copied before
+//! each packet, and a few fields are filled in ([`push`]). [`TunnelPop`] removes the headers and writes their
+//! fields into a key ([`pop`]; faster after a packet of the same peer: [`outer_cache`]). STT has frames and
+//! segments of its own ([`stt`]). All of this touches only a packet's private bytes.
 
 pub mod action;
 pub mod config;
@@ -12,10 +12,10 @@ mod kind;
 pub mod neigh;
 pub mod options;
 pub mod outer;
+pub mod outer_cache;
 pub mod pop;
 pub mod push;
 pub mod routes;
-pub mod seen;
 pub mod stt;
 #[cfg(test)]
 mod tests;

@@ -1,30 +1,30 @@
-//! Options of Geneve (RFC 8926, 3.5): which are fields, written from a key and read into one.
+//! Geneve options (RFC 8926, 3.5) that are match fields: written from a key and read into one.
 //!
-//! Costs: an option that is read is looked for in a list of what is mapped, which is short; what is mapped is
-//! packed, so that sixteen fit a cache line.
+//! Costs: each option of a packet is searched in the list of mapped options, which is short. The list is
+//! packed: sixteen names fit into a cache line.
 
-#![deny(clippy::indexing_slicing)] // whatever a packet holds
+#![deny(clippy::indexing_slicing)] // bytes of a packet
 
 use heddle_flow::FlowKey;
 use heddle_flow::tlv::{MAX_TLV_LEN, TlvField, TlvMap};
 use heddle_wire::tunnel::{Geneve, GeneveOption};
 use heddle_wire::{Be16, IntoBytes, split};
 
-/// Which options are which fields, as reading a packet wants to know it.
+/// Geneve options that are match fields, in the form that decapsulation reads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct OptionTable {
-    /// Class and type of each.
+    /// Class and type of each option.
     names: Vec<u32>,
-    /// In the same order: length in bytes, and the field.
+    /// In the order of `names`: length in bytes, and the field.
     fields: Vec<(u8, TlvField)>,
 }
 
-/// Why options are refused.
+/// The reason why options are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OptionError {
-    /// An option goes on behind the end of all, or is not as long as its field.
+    /// An option extends beyond the end of all options, or its length is not that of its field.
     Length,
-    /// One that is not a field has to be understood.
+    /// An option is critical and not mapped to a field.
     Critical,
 }
 
@@ -33,13 +33,13 @@ fn name(class: u16, ty: u8) -> u32 {
 }
 
 impl OptionTable {
-    /// The table of a bridge's map.
+    /// The options of a bridge's map.
     pub fn of(map: &TlvMap) -> Self {
         let mut table = Self::default();
         table.add(map);
         table
     }
-    /// Adds those options of another map that are not there yet.
+    /// Adds the options of another map that are not in the table yet.
     pub fn add(&mut self, map: &TlvMap) {
         for m in map.mappings() {
             if let Some(field) = map.field(m.index)
@@ -50,8 +50,7 @@ impl OptionTable {
             }
         }
     }
-    /// Class and type of the option that is the first word of a key's options and no more, as
-    /// `tun_metadata0`.
+    /// Class and type of the option of four bytes that is exactly the first word of `tun_metadata0`.
     pub fn first_word(&self) -> Option<(u16, u8)> {
         let all = self.names.iter().zip(&self.fields);
         let mut found = all.filter(|(_, (len, field))| {
@@ -67,10 +66,11 @@ impl OptionTable {
         let at = self.names.iter().position(|n| *n == name)?;
         self.fields.get(at).copied()
     }
-    /// Sets the fields of these options in a key that has none. The last one counts of those that come twice.
+    /// Sets the fields of these options in a key that has none. If an option occurs twice, the last one
+    /// counts.
     ///
     /// # Errors
-    /// [`OptionError`]; some fields may have been set then.
+    /// [`OptionError`]; some fields may have been set already.
     pub fn read(&self, mut bytes: &[u8], key: &mut FlowKey) -> Result<(), OptionError> {
         while !bytes.is_empty() {
             let (option, rest) = split::<GeneveOption>(bytes).ok_or(OptionError::Length)?;
@@ -88,8 +88,8 @@ impl OptionTable {
     }
 }
 
-/// The options that a key has, in the order of the fields' numbers, and whether one is critical. Beyond
-/// [`Geneve::MAX_OPTIONS`] bytes none fits: `None`.
+/// The options of a key, in the order of the fields' numbers, and whether one of them is critical. `None`:
+/// they are longer than [`Geneve::MAX_OPTIONS`] bytes.
 pub fn write(key: &FlowKey, map: &TlvMap) -> Option<(Vec<u8>, bool)> {
     let (mut bytes, mut critical) = (Vec::new(), false);
     let mapped = map.mappings().filter(|m| key.tun_present >> m.index & 1 != 0);

@@ -1,4 +1,5 @@
-//! Outer headers as a template of bytes: what translation knows of a tunnel, in the order of the wire.
+//! Outer headers as a template of bytes: the tunnel properties that translation knows, in the order of the
+//! wire.
 
 use crate::action::{Numbers, TunnelKind, TunnelPush};
 use crate::push::{Fill, Plan};
@@ -9,9 +10,9 @@ use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh,
 use heddle_wire::{Be16, Be32, Be64, IntoBytes, checksum::checksum};
 use std::net::IpAddr;
 
-/// Source ports that tunnels of UDP and STT choose from unless told otherwise, both ends included.
+/// Default range of source ports of UDP and STT tunnels: lowest and highest.
 pub const SOURCE_PORTS: (u16, u16) = (32768, 61000);
-/// Most segments of a segment routing header.
+/// Maximum number of segments of a segment routing header.
 pub const MAX_SEGMENTS: usize = 6;
 
 /// A VXLAN group policy.
@@ -23,7 +24,7 @@ pub struct Gbp {
     pub flags: u8,
 }
 
-/// What stands behind the outer IP header, and what of it is the same for all packets.
+/// The encapsulation behind the outer IP header, with the values that are the same for all packets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Encap {
     /// Geneve around an Ethernet frame.
@@ -47,16 +48,16 @@ pub enum Encap {
         vni: u32,
         /// Group policy, if the tunnel has them.
         gbp: Option<Gbp>,
-        /// With generic protocols: which one follows (1 IPv4, 2 IPv6, 3 Ethernet, 4 network service header).
+        /// The next protocol with the generic protocol extension: 1 IPv4, 2 IPv6, 3 Ethernet, 4 NSH.
         gpe: Option<u8>,
     },
     /// GRE.
     Gre {
-        /// EtherType of what follows ([`ethertype::TEB`] for a frame).
+        /// EtherType of the inner packet ([`ethertype::TEB`] for a frame).
         proto: u16,
         /// Key.
         key: Option<u32>,
-        /// A sequence number.
+        /// Has a sequence number.
         seq: bool,
     },
     /// ERSPAN version 1.
@@ -81,37 +82,37 @@ pub enum Encap {
         port: u16,
         /// Flags of the header.
         flags: u8,
-        /// Which message.
+        /// Message type.
         message: u8,
         /// Tunnel endpoint.
         teid: u32,
-        /// A sequence number.
+        /// Has a sequence number.
         seq: bool,
     },
     /// Segment routing.
     Srv6 {
-        /// On the way, the first one first: at least one, at most [`MAX_SEGMENTS`]. The first is the outer
-        /// destination.
+        /// The segments in the order in which they are visited: at least one, at most [`MAX_SEGMENTS`]. The
+        /// first is the outer destination.
         segments: Vec<[u8; 16]>,
-        /// What follows: 4 for IPv4, 41 for IPv6.
+        /// Protocol of the inner packet: 4 for IPv4, 41 for IPv6.
         next: u8,
     },
     /// STT around an Ethernet frame.
     Stt {
-        /// Destination port, in TCP's place.
+        /// Destination port, where TCP has it.
         port: u16,
         /// Context.
         key: u64,
     },
 }
 
-/// Why there are no such headers.
+/// The reason why headers cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OuterError {
-    /// Addresses of two families, or of one that the encapsulation cannot have.
+    /// Addresses of two families, or of a family that the encapsulation does not support.
     #[error("the outer addresses are not of one family that the tunnel can have")]
     Family,
-    /// More options or segments than the header can say, or lengths that it cannot.
+    /// Too many options or segments for the header, or options of a wrong length.
     #[error("the options or segments do not fit the header")]
     TooLong,
     /// A value with more bits than the field has.
@@ -138,24 +139,24 @@ pub struct Outer {
     pub df: bool,
     /// IPv6: flow label, 20 bits.
     pub label: u32,
-    /// A UDP or GRE checksum is wanted.
+    /// Outer packets get a UDP or GRE checksum.
     pub csum: bool,
-    /// Source ports of UDP and STT are chosen from these, both ends included.
+    /// Range of source ports of UDP and STT: lowest and highest.
     pub source_ports: (u16, u16),
-    /// What follows.
+    /// Encapsulation behind the IP header.
     pub encap: Encap,
-    /// As [`TunnelPush::tunnel_port`].
+    /// See [`TunnelPush::tunnel_port`].
     pub tunnel_port: u32,
-    /// As [`TunnelPush::out_port`].
+    /// See [`TunnelPush::out_port`].
     pub out_port: u32,
-    /// As [`TunnelPush::mtu`].
+    /// See [`TunnelPush::mtu`].
     pub mtu: u32,
-    /// Sequence numbers of the tunnel.
+    /// Numbers that the tunnel gives to its packets.
     pub numbers: Numbers,
 }
 
 impl Encap {
-    /// Which encapsulation it is.
+    /// The kind of encapsulation.
     pub fn kind(&self) -> TunnelKind {
         match self {
             Self::Geneve { .. } => TunnelKind::Geneve,
@@ -170,18 +171,18 @@ impl Encap {
 }
 
 impl Outer {
-    /// The protocol that a reader of these headers finds behind IP: behind a routing header, as
-    /// [`heddle_flow::extract`] does.
+    /// The protocol that [`heddle_flow::extract`] finds behind IP: for SRv6, the one behind the routing
+    /// header.
     pub fn ip_proto(&self) -> u8 {
         match self.encap {
             Encap::Srv6 { next, .. } => next,
             _ => self.encap.kind().ip_proto(),
         }
     }
-    /// The action that writes these headers.
+    /// Builds the action that writes these headers.
     ///
     /// # Errors
-    /// [`OuterError`]: they cannot be written.
+    /// [`OuterError`]: the headers cannot be built.
     pub fn build(&self) -> Result<TunnelPush, OuterError> {
         let mut header = Vec::with_capacity(128);
         let l3 = Ethernet::LEN;
@@ -288,7 +289,7 @@ fn erspan(to: &mut Vec<u8>, version: u16, proto: u16, session: u16) -> Result<u1
 }
 
 impl Encap {
-    /// Appends what stands behind the IP header. Returns what is to be filled in.
+    /// Appends the headers behind the IP header. Returns the fields that depend on the packet.
     fn write(&self, csum: bool, to: &mut Vec<u8>) -> Result<Fill, OuterError> {
         match self {
             Self::Geneve {
@@ -416,7 +417,7 @@ impl Encap {
                     ..Srh::default()
                 };
                 to.extend_from_slice(header.as_bytes());
-                // The last one on the way comes first (RFC 8754, 2).
+                // The last segment of the path comes first (RFC 8754, 2).
                 segments.iter().rev().for_each(|s| to.extend_from_slice(s));
                 Ok(Fill::Nothing)
             }

@@ -1,18 +1,18 @@
-//! Decapsulation: the outer headers come off, and what they told goes into a key.
+//! Decapsulation: removes the outer headers and writes their fields into a key.
 //!
-//! **What is checked.** All that the headers claim: versions, lengths against the packet's bytes, the IPv4
-//! header's checksum, an outer UDP or GRE checksum unless zero or known to be right, flags and protocols that
-//! are not understood, options that have to be understood. Fragments are refused: an outer packet is put
-//! together before it comes here, or not at all. Each refusal has a name ([`PopError`]).
+//! **Checks.** All claims of the headers are checked: versions, flags, protocols and critical options,
+//! lengths against the packet's bytes, the checksum of IPv4. An outer UDP or GRE checksum is verified unless
+//! it is zero or known to be right. Fragments are refused: the caller reassembles outer packets before. Each
+//! refusal has a name ([`PopError`]).
 //!
-//! **Padding.** Bytes behind the outer packet go where a UDP header says how long it is. GRE says nothing
-//! of that: they stay behind the inner packet, whose own header says where it ends, as they do in Open
-//! vSwitch.
+//! **Padding.** Bytes behind the end of the outer UDP datagram are removed. GRE has no length. There the
+//! padding stays behind the inner packet, whose own header has the length, as in Open vSwitch.
 //!
-//! **Trains.** A train that was put into a tunnel as one comes out as one: its metadata is about headers that
-//! lie behind the outer ones. A train of outer packets is for the caller to cut ([`PopError::Train`]).
+//! **GSO packets.** A GSO packet that was put into a tunnel as one leaves it as one: its metadata is about
+//! headers behind the outer ones. A GSO packet of outer packets is for the caller to cut
+//! ([`PopError::OuterGso`]).
 
-#![deny(clippy::indexing_slicing)] // whatever a packet holds
+#![deny(clippy::indexing_slicing)] // bytes of a packet
 
 mod stt;
 
@@ -30,14 +30,14 @@ use heddle_wire::l4::Udp;
 use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Vxlan, gre_proto};
 use heddle_wire::{Be32, split};
 
-/// Why a packet does not come out of a tunnel.
+/// The reason why a packet cannot be decapsulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum PopError {
     /// Not IP, not of the tunnel's protocol, or a wrong checksum in the IP header.
     Header,
-    /// The headers go on behind the packet's end.
+    /// The headers extend beyond the packet's end.
     Truncated,
-    /// A length in a header is not that of the packet.
+    /// A length in a header does not match the packet.
     Length,
     /// An IPv4 header with options.
     IpOptions,
@@ -47,50 +47,50 @@ pub enum PopError {
     Ttl,
     /// A wrong outer UDP, TCP or GRE checksum.
     Csum,
-    /// A version that is not known.
+    /// An unknown version.
     Version,
-    /// A flag that is not known, or must be zero.
+    /// A flag that is unknown, or must be zero.
     Flags,
-    /// Something inside that is not known.
+    /// An unknown protocol of the inner packet.
     Protocol,
-    /// Options that go on behind their end, or are not as long as their fields.
+    /// Options that extend beyond their end, or whose lengths are not those of their fields.
     Options,
-    /// An option that is not known, and critical.
+    /// An unknown option that is critical.
     Critical,
-    /// A train of outer packets.
-    Train,
-    /// A packet in several parts, which this is one of, and no place for them.
+    /// A GSO packet of outer packets.
+    OuterGso,
+    /// A segment of an STT frame, and the caller gave no buffer for segments.
     Part,
-    /// A segment that goes beyond its frame.
+    /// A segment that extends beyond its frame.
     Beyond,
-    /// A segment that says another length of its frame than the one before it.
+    /// A segment whose length of the frame differs from that of earlier segments.
     Frame,
-    /// A segment that came before.
+    /// A segment whose bytes have arrived before.
     Duplicate,
-    /// A segment of which a part came before.
+    /// A segment of which some bytes have arrived before.
     Overlap,
-    /// A segment of a frame in too many pieces.
+    /// A segment that would give its frame too many ranges.
     Scattered,
-    /// What an STT header says of a frame is not so.
+    /// The metadata in an STT header does not match the frame.
     Metadata,
 }
 
-/// What came out.
+/// A decapsulated packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Popped {
-    /// What it begins with ([`packet_type`]).
+    /// Type of the inner packet ([`packet_type`]).
     pub packet_type: u32,
-    /// Bytes before it that are gone; at most 65,535 are told.
+    /// Removed bytes before it, at most 65,535.
     pub taken: u16,
 }
 
-/// Bytes that a look at all outer headers takes at most: Ethernet with two tags, IPv6, UDP, Geneve with
-/// all its options.
+/// Maximum length of all outer headers, bytes: Ethernet with two tags, IPv6, UDP, Geneve with all its
+/// options.
 pub const VIEW: usize = 14 + 8 + Ipv6::LEN + Udp::LEN + Geneve::LEN + Geneve::MAX_OPTIONS;
 
-/// What the outer IP header said.
+/// The outer IP header.
 struct Ip {
-    /// Where its payload begins and ends.
+    /// Offset of the payload.
     l4: usize,
     end: usize,
     proto: u8,
@@ -98,21 +98,20 @@ struct Ip {
     pseudo: Sum,
 }
 
-/// What the header behind it said.
+/// The tunnel header behind the outer IP header.
 pub(crate) struct Shim {
-    /// Where the inner packet begins, and ends.
+    /// Offset of the inner packet.
     pub(crate) at: usize,
     pub(crate) end: usize,
     pub(crate) packet_type: u32,
 }
 
 impl TunnelPop {
-    /// Takes the packet, whose IP header is at `l3`, out of the tunnel: its outer headers are gone then, and
-    /// the members of the key that tell of the tunnel say what they were. They have to be empty before.
-    /// Metadata moves along.
+    /// Removes the outer headers of a packet, whose outer IP header is at `l3`. Writes their fields into the
+    /// tunnel members of `key`, which must be empty before. Offsets in the packet's metadata move along.
     ///
     /// # Errors
-    /// [`PopError`]; neither packet nor key may be as they were.
+    /// [`PopError`]; packet and key may have changed.
     #[inline]
     pub fn apply(&self, p: &mut Packet, l3: u16, key: &mut FlowKey) -> Result<Popped, PopError> {
         let ip = self.begin(p, l3, key)?;
@@ -132,7 +131,7 @@ impl TunnelPop {
         })
     }
 
-    /// Checks the IP header of a packet, whose outer headers are in its head then, and says what it said.
+    /// Brings the outer headers into the packet's head, and reads and checks its IP header.
     #[inline]
     fn begin(&self, p: &mut Packet, l3: u16, key: &mut FlowKey) -> Result<Ip, PopError> {
         if p.head_len() < VIEW && !p.segs().is_empty() && !self.in_view(p, l3) {
@@ -141,13 +140,13 @@ impl TunnelPop {
         self.ip(p, usize::from(l3), key)
     }
 
-    /// Whether the head has the outer headers: most have no options.
+    /// Whether the head has the outer headers, if these have few options.
     #[inline]
     fn in_view(&self, p: &Packet, l3: u16) -> bool {
         p.head_len() >= usize::from(l3) + 128
     }
 
-    /// Checks the IP header and says what it said.
+    /// Reads and checks the IP header. Sets the members of `key` for addresses, TOS and TTL.
     #[inline]
     fn ip(&self, p: &Packet, l3: usize, key: &mut FlowKey) -> Result<Ip, PopError> {
         let head = p.head();
@@ -382,7 +381,7 @@ impl TunnelPop {
         (key.tun_gtpu_flags, key.tun_gtpu_msgtype) = (g.flags, g.message);
         key.tun_id = g.teid.get().into();
         if g.message != Gtpu::GPDU {
-            // For who handles such messages: as it is.
+            // The packet keeps its outer headers, for a handler of such messages.
             return Ok(Shim {
                 at: 0,
                 end,
@@ -431,7 +430,7 @@ impl TunnelPop {
         })
     }
 
-    /// Removes the outer headers and what is behind the packet's end.
+    /// Removes the outer headers and the bytes behind the packet's end.
     #[inline]
     pub(crate) fn take_off(&self, p: &mut Packet, shim: &Shim) -> Result<(), PopError> {
         if shim.at > shim.end {
@@ -443,14 +442,14 @@ impl TunnelPop {
         let inside = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) >= shim.at);
         if let Some(gso) = &mut p.offload.gso {
             if !inside {
-                return Err(PopError::Train);
+                return Err(PopError::OuterGso);
             }
             if let Some((_, within)) = gso.wraps.split() {
                 gso.wraps = within;
             }
         }
         if !inside {
-            // It was about the outer headers.
+            // The metadata was about the outer headers.
             p.offload.csum = Csum::Unknown;
         }
         if shim.end < p.len() {
@@ -467,7 +466,7 @@ impl TunnelPop {
     }
 }
 
-/// Has the head hold `n` bytes, as far as there are so many.
+/// Extends the head to `n` bytes, if the packet has them.
 #[cold]
 fn extend(p: &mut Packet, n: usize) {
     if p.len() >= n {
@@ -476,11 +475,12 @@ fn extend(p: &mut Packet, n: usize) {
     }
 }
 
-/// Where an IP packet ends whose header is at `l3` and claims `len` bytes, of which `least` have to be there.
+/// The end of an IP packet whose length field is `len`, counted from `l3`. At least `least` bytes must be
+/// there.
 #[inline]
 fn ends_at(p: &Packet, l3: usize, len: usize, least: usize) -> Result<usize, PopError> {
     if len == 0 && p.offload.gso.is_some() {
-        // A train of this switch that is longer than the header can say.
+        // A GSO packet of this switch, longer than the length field can hold.
         return Ok(p.len());
     }
     if len < least || l3 + len > p.len() {
@@ -495,8 +495,8 @@ fn set_vni(vni: Be32, key: &mut FlowKey) {
     key.tun_flags |= tun_flag::KEY;
 }
 
-/// Whether the checksum of the header at `l4` needs no look: a device has verified it, or it was made in this
-/// machine and is, or what is inside of it is, still to be filled in.
+/// Whether the checksum of the header at `l4` need not be verified. Either a device has verified it, or this
+/// machine made the packet and a checksum at or behind `l4` is still to be filled in.
 #[inline]
 pub(crate) fn is_known(p: &Packet, l4: usize) -> bool {
     match p.offload.csum {
@@ -506,7 +506,7 @@ pub(crate) fn is_known(p: &Packet, l4: usize) -> bool {
     }
 }
 
-/// The sum of a packet's bytes from one place to another, beyond which there may be padding.
+/// The sum of a packet's bytes between two offsets. There may be padding behind `to`.
 #[inline]
 pub(crate) fn sum_of(p: &Packet, from: usize, to: usize) -> Sum {
     if let Some(all) = p.head().get(from..to) {
@@ -522,7 +522,7 @@ pub(crate) fn sum_of(p: &Packet, from: usize, to: usize) -> Sum {
     sum
 }
 
-/// Checks a UDP header. Where what it carries begins, and ends.
+/// Checks a UDP header. Returns begin and end of its payload.
 #[inline]
 fn udp(p: &Packet, ip: &Ip, key: &mut FlowKey) -> Result<(usize, usize), PopError> {
     let (udp, _) = p
@@ -540,7 +540,7 @@ fn udp(p: &Packet, ip: &Ip, key: &mut FlowKey) -> Result<(usize, usize), PopErro
         return Err(PopError::Length);
     }
     let end = ip.l4 + len;
-    // Zero: the sender has made none, which tunnels may do over IPv6 too (RFC 6935).
+    // Zero: no checksum, which RFC 6935 allows to tunnels over IPv6 too.
     if udp.csum.get() != 0 {
         if !is_known(p, ip.l4) {
             let n = u32::try_from(len).map_err(|_| PopError::Length)?;

@@ -1,18 +1,19 @@
-//! Encapsulation: a template of bytes is written before the packet, and what depends on the packet filled in.
+//! Encapsulation: a template is copied before the packet, and the fields that depend on the packet are filled
+//! in.
 //!
-//! **Costs.** One copy of the template into the headroom. Which field is where, and the sums over what is the
-//! same for all packets, were found out when the template was made ([`Plan`]).
+//! **Costs.** One copy of the template into the headroom. Offsets of the fields, and sums over the fixed
+//! bytes, are computed when the template is built ([`Plan`]).
 //!
-//! **Checksums.** That of IPv4 is the template's, updated by the length. An outer UDP or GRE checksum covers
-//! all of the packet. Where the inner checksum is still to be filled in, its L4 part will sum up to the
-//! complement of what its field holds now (the pseudo header's sum), whatever the payload is: only headers
-//! have to be summed. What the bytes of other packets claim of themselves is not relied upon.
+//! **Checksums.** The IPv4 checksum is the template's, updated by the length. An outer UDP or GRE checksum
+//! covers the whole packet. Where the inner checksum is partial, the inner L4 part will sum up to the
+//! complement of its checksum field (the pseudo header's sum). So only the inner headers are summed, not the
+//! payload. Checksum fields of packets without such metadata are not trusted.
 //!
-//! **Trains** stay trains: which tunnel they are in is noted in their metadata ([`Wraps`]), and each segment
-//! gets lengths, checksums and numbers of its own when it is cut. One that is longer than an IP header can
-//! say has a length of zero there until then.
+//! **GSO packets** stay GSO packets. Their metadata lists the tunnels ([`Wraps`]), and each segment gets
+//! lengths, checksums and numbers of its own when it is cut. If a GSO packet is too long for a length field,
+//! the field is zero until then.
 
-#![deny(clippy::indexing_slicing)] // whatever a packet holds
+#![deny(clippy::indexing_slicing)] // bytes of a packet
 
 mod stt;
 
@@ -24,7 +25,7 @@ use heddle_wire::ip::{Ipv4, Ipv6, proto};
 use heddle_wire::l4::{Tcp, Udp};
 use heddle_wire::{split, split_mut};
 
-/// Where the headers of the packet are that goes into the tunnel, from its start; `u16::MAX`: there is none.
+/// Offsets of the inner packet's headers; `u16::MAX`: it has no such header.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner {
     /// IP header.
@@ -35,23 +36,23 @@ pub struct Inner {
     pub proto: u8,
 }
 
-/// Why a packet cannot go into a tunnel.
+/// The reason why a packet cannot be encapsulated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum PushError {
-    /// No room in front of it.
+    /// No room in front of the packet.
     Headroom,
-    /// The outer headers would make it longer than their lengths can say.
+    /// The outer packet would be too long for its length fields.
     TooLong,
-    /// A train that is in too many tunnels already, or that this one does not take.
-    Train,
+    /// A GSO packet that is in too many tunnels already.
+    Gso,
 }
 
-/// What is to be filled in behind the IP header. Offsets are from the template's start.
+/// Fields behind the IP header that are filled in. Offsets are from the template's start.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Fill {
     /// UDP source port, length, checksum.
     Udp,
-    /// As UDP, and a length and a sequence number of two bytes behind it.
+    /// The fields of UDP; length and sequence number of GTP-U, two bytes each.
     Gtpu {
         len: u16,
         seq: Option<u16>,
@@ -60,40 +61,39 @@ pub(crate) enum Fill {
     Gre {
         seq: Option<u16>,
     },
-    /// Sequence number, time.
+    /// Sequence number, timestamp.
     Erspan {
         seq: u16,
         timestamp: Option<u16>,
     },
-    /// Source port, the frame's length and number, checksum, what is said of the frame.
+    /// Source port, the frame's length and number, checksum, the frame's metadata.
     Stt,
     Nothing,
 }
 
-/// What was found out of a template once.
+/// Offsets and sums of a template, computed once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Plan {
-    /// Where IP and what is behind it begin.
+    /// Offset of the IP header.
     l3: u16,
     l4: u16,
     v6: bool,
-    /// IPv4: gets an identification of its own.
+    /// IPv4: each packet gets an identification of its own.
     numbered: bool,
     csum: bool,
     fill: Fill,
     /// IPv4: sum of the header without length, identification and checksum.
     ip_sum: u16,
-    /// Sum of the template from `l4` on, and for UDP of the pseudo header without its length; for STT of
-    /// the pseudo header of TCP alone.
+    /// Sum of the template from `l4` on; with UDP plus the pseudo header without its length. With STT only
+    /// the pseudo header of TCP.
     rest_sum: u16,
-    /// First source port, and how many there are less one.
+    /// Lowest source port, and the distance to the highest.
     ports: (u16, u16),
-    /// Of headers in which only lengths, checksums and the UDP source port are filled in: the template, at
-    /// the end.
+    /// The template at the end of a block, if only lengths, checksums and the UDP source port are filled in.
     block: Option<Box<[u8; BLOCK]>>,
 }
 
-/// Bytes of headers that are copied at once: Geneve with some options over IPv4.
+/// Length of the block that one copy writes, bytes: Geneve with some options over IPv4 fits.
 const BLOCK: usize = 64;
 
 impl Plan {
@@ -130,7 +130,7 @@ impl Plan {
             l4: at(l4),
             v6,
             numbered,
-            // GTP-U has always had one in Open vSwitch.
+            // GTP-U always has a checksum, as in Open vSwitch.
             csum: csum || matches!(fill, Fill::Gtpu { .. }),
             fill,
             ip_sum,
@@ -142,11 +142,11 @@ impl Plan {
         }
     }
 
-    /// One of the source ports.
+    /// A source port for this hash. The highest is never chosen, as in Open vSwitch.
     #[inline]
     fn port(&self, hash: u32) -> u16 {
         let (low, span) = self.ports;
-        // Less than the span.
+        // Less than `span`.
         let chosen = (u64::from(hash) * u64::from(span)) >> 32;
         low.wrapping_add(u16::try_from(chosen).unwrap_or(0))
     }
@@ -164,10 +164,10 @@ fn block_of(header: &[u8]) -> Option<Box<[u8; BLOCK]>> {
     Some(block)
 }
 
-/// A hash of addresses, protocol and ports: that by which Open vSwitch chooses source ports.
+/// The hash of addresses, protocol and ports by which Open vSwitch chooses source ports.
 #[inline]
 pub fn flow_hash(head: &[u8], inner: Inner) -> u32 {
-    /// Stands where Open vSwitch has it.
+    /// The last word of Open vSwitch's hash.
     const LAST: u32 = 42;
     let word = |at: usize| {
         let bytes = head.get(at..).and_then(|h| h.first_chunk::<4>());
@@ -184,7 +184,7 @@ pub fn flow_hash(head: &[u8], inner: Inner) -> u32 {
     h = match inner.proto {
         proto::TCP | proto::UDP | proto::SCTP => hash::add(h, word(l4)),
         proto::ICMP | proto::ICMPV6 => {
-            // Type and code stand in the place of ports.
+            // Open vSwitch hashes type and code in the place of ports.
             let w = word(l4);
             hash::add(h, (w & 0xff) << 8 | (w & 0xff00) << 16)
         }
@@ -210,9 +210,9 @@ fn put32(header: &mut [u8], at: u16, v: u32) {
     }
 }
 
-/// The sum of all that is behind a header of `n` bytes: offsets in its metadata count those.
+/// The sum of a packet's bytes behind its first `n`.
 fn sum_behind(p: &Packet, n: usize) -> Sum {
-    // Offsets have moved along with the headers.
+    // The offsets count from the packet's start, with these `n` bytes.
     if let Csum::Partial { start, offset } = p.offload.csum {
         let head = p.head();
         let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
@@ -232,7 +232,7 @@ fn sum_behind(p: &Packet, n: usize) -> Sum {
 }
 
 impl TunnelPush {
-    /// Where the outer IP header is, and what is behind it.
+    /// Offsets of the outer IP header and of the header behind it.
     #[inline]
     pub fn offsets(&self) -> (u16, u16) {
         (self.plan.l3, self.plan.l4)
@@ -247,16 +247,16 @@ impl TunnelPush {
         }
     }
 
-    /// The first UDP source port, and how many there are less one: [`flow_hash`] times that, over 2^32, is
-    /// added.
+    /// Lowest UDP source port, and the distance to the highest. [`flow_hash`] times the distance, over 2^32,
+    /// is added.
     pub fn source_ports(&self) -> (u16, u16) {
         self.plan.ports
     }
 
-    /// Puts the packet into the tunnel; `now_ms` is any clock. Metadata moves along.
+    /// Encapsulates the packet; `now_ms` is any clock. Offsets in the packet's metadata move along.
     ///
     /// # Errors
-    /// [`PushError`]; the packet is as it was then, but perhaps for its metadata.
+    /// [`PushError`]; the packet is unchanged then, except perhaps its metadata.
     #[inline]
     pub fn apply(&self, p: &mut Packet, inner: Inner, now_ms: u64) -> Result<(), PushError> {
         if let Some(block) = &self.plan.block
@@ -267,8 +267,8 @@ impl TunnelPush {
         self.apply_any(p, inner, now_ms)
     }
 
-    /// The short way: a packet that is no train, and headers in which little is filled in. `None`: it is
-    /// something else, and as it was.
+    /// Fast path for packets without GSO and templates with a block. `None`: does not apply, the packet is
+    /// unchanged.
     #[inline]
     fn apply_block(&self, block: &[u8; BLOCK], p: &mut Packet, inner: Inner) -> Option<()> {
         let (plan, n) = (&self.plan, self.header.len());
@@ -280,7 +280,7 @@ impl TunnelPush {
         if odd || p.offload.gso.is_some() {
             return None;
         }
-        // Even with an IPv4 header it can be said.
+        // Both length fields have room, even IPv4's, which counts its header.
         let behind = u16::try_from(p.len() + n - l4)
             .ok()
             .filter(|b| *b <= u16::MAX - 20)?;
@@ -322,17 +322,17 @@ impl TunnelPush {
             true => plan.port(flow_hash(p.head(), inner)),
             false => 0,
         };
-        let train = p.offload.gso.is_some();
-        // An odd place of a checksum: rather filled in now.
+        let is_gso = p.offload.gso.is_some();
+        // Sums are over words, so a checksum that begins at an odd offset is filled in now.
         let odd = matches!(p.offload.csum, Csum::Partial { start, .. } if start % 2 != 0);
-        if train || odd {
+        if is_gso || odd {
             self.prepare(p, odd)?;
         }
         let len = p.len() + n - usize::from(plan.l3);
         let len = len - if plan.v6 { Ipv6::LEN } else { 0 };
         let len = match u16::try_from(len) {
             Ok(len) => len,
-            Err(_) if train => 0,
+            Err(_) if is_gso => 0,
             Err(_) => return Err(PushError::TooLong),
         };
         if !p.push_front(n) {
@@ -371,7 +371,7 @@ impl TunnelPush {
         }
     }
 
-    /// Bytes from the outer L4 header on, as the IP header's length has it; zero if that has zero.
+    /// Bytes from the outer L4 header on, by the IP header's length field; zero if that is zero.
     #[inline]
     fn l4_len(&self, len: u16) -> u16 {
         const V4: u16 = 20;
@@ -395,12 +395,12 @@ impl TunnelPush {
     #[inline(never)]
     fn udp_csum(&self, p: &Packet, n: usize, len: u16, src: u16) -> u16 {
         if p.offload.gso.is_some() {
-            // That it is not zero says that there shall be one.
+            // Not zero: each segment gets a checksum when it is cut.
             return 0xffff;
         }
         self.csum_over(sum_behind(p, n), len, src)
     }
-    /// The checksum of a UDP header, by the sum of all that is behind the template.
+    /// The checksum of a UDP header; `behind` is the sum of the bytes behind the template.
     #[inline]
     fn csum_over(&self, behind: Sum, len: u16, src: u16) -> u16 {
         let fixed = Sum::ZERO.word(self.plan.rest_sum).word(len).word(len).word(src);
@@ -441,14 +441,14 @@ impl TunnelPush {
                 let number = self.take_numbers(p);
                 put32(p.head_mut(), seq, number);
                 if let Some(at) = timestamp {
-                    // Units of 100 microseconds; it wraps.
+                    // Units of 100 microseconds, with wrap-around.
                     put32(p.head_mut(), at, (now_ms.wrapping_mul(10) & 0xffff_ffff) as u32);
                 }
             }
         }
     }
 
-    /// A checksum that was computed before `extra` was added to what it covers.
+    /// Updates a checksum after `extra` was added to the bytes that it covers.
     fn add_to_csum(&self, p: &mut Packet, extra: Sum) {
         if p.offload.gso.is_some() {
             return;
@@ -462,7 +462,7 @@ impl TunnelPush {
         }
     }
 
-    /// The first of as many numbers as there are segments.
+    /// Takes a number for each segment. Returns the first.
     fn take_numbers(&self, p: &Packet) -> u32 {
         match p.offload.gso {
             None => self.numbers.next(),
@@ -473,7 +473,7 @@ impl TunnelPush {
         }
     }
 
-    /// What is to be done before headers are written, where something is.
+    /// Prepares the metadata: adds the tunnel to a GSO packet, fills in a checksum at an odd offset.
     #[cold]
     fn prepare(&self, p: &mut Packet, odd: bool) -> Result<(), PushError> {
         if let Some(mut gso) = p.offload.gso {
@@ -486,7 +486,7 @@ impl TunnelPush {
                 TunnelKind::Srv6 => Wrap::Srv6,
                 TunnelKind::Stt => Wrap::Stt,
             };
-            gso.wraps = gso.wraps.with(wrap).ok_or(PushError::Train)?;
+            gso.wraps = gso.wraps.with(wrap).ok_or(PushError::Gso)?;
             gso.size = self.size_that_fits(p, gso);
             p.offload.gso = Some(gso);
         } else if odd && let Csum::Partial { start, offset } = p.offload.csum {
@@ -495,8 +495,7 @@ impl TunnelPush {
         Ok(())
     }
 
-    /// Bytes of payload with which segments are not longer than the way takes; TCP takes smaller ones,
-    /// datagrams have to stay what they are.
+    /// Segment size for the path's MTU. TCP takes smaller segments; UDP datagrams keep their length.
     fn size_that_fits(&self, p: &Packet, gso: Gso) -> u16 {
         let Csum::Partial { start, .. } = p.offload.csum else {
             return gso.size;
@@ -511,15 +510,15 @@ impl TunnelPush {
             .unwrap_or(usize::MAX)
             .saturating_sub(before);
         match u16::try_from(room) {
-            // A way that takes next to nothing: left for the port to drop.
-            Ok(room) if room >= LEAST_SIZE => gso.size.min(room),
+            // An unusably small MTU: the packet is left for the port to drop.
+            Ok(room) if room >= MIN_SEGMENT_BYTES => gso.size.min(room),
             _ => gso.size,
         }
     }
 }
 
-/// Smallest segments that trains are cut into for the sake of a way's MTU.
-const LEAST_SIZE: u16 = 256;
+/// Smallest segment into which a GSO packet is cut for the path's MTU, bytes.
+const MIN_SEGMENT_BYTES: u16 = 256;
 
 /// Fills a partial checksum in.
 fn fill_in(p: &mut Packet, start: usize, offset: usize) {

@@ -1,26 +1,27 @@
-//! What an STT header says of the frame behind it (draft-davie-stt-08).
+//! STT (draft-davie-stt-08): frames, segments, and the metadata of a frame in its STT header.
 //!
-//! **Problem.** Some devices cut TCP and know of no tunnel: network cards of old, taps without offloads for
-//! tunnels. STT gives them TCP: behind the outer IP header there is one of TCP's layout, then the STT header,
-//! then the frame. The sequence number has the length of all that is behind TCP's header, the *STT frame*, in
-//! its upper half, and the place of the segment's first byte in its lower one; the acknowledgement number is
-//! the frame's. A device that cuts such a packet as TCP counts the places up by itself, and one that joins
-//! TCP joins the segments of one frame, and no two frames.
+//! **Problem.** Some devices cut TCP but know no tunnels: old network cards, taps without tunnel offloads.
+//! STT packets look like TCP to them. Behind the outer IP header there is a header of TCP's layout, then the
+//! STT header, then the frame. The upper half of the sequence number is the length of the *STT frame*, which
+//! is everything behind TCP's header. The lower half is the offset of the segment's first byte in it. The
+//! acknowledgement number identifies the frame. A device that cuts such a packet as TCP increments the
+//! offsets by itself. A device that joins TCP segments joins segments of one frame only.
 //!
-//! **Metadata.** A train of TCP that goes in comes out as one: the header has its segment size, and what of
-//! its checksum is done ([`Said`]). Both ends check that against the frame's own headers.
+//! **Metadata.** A TCP GSO packet leaves the tunnel as a GSO packet: the STT header has its segment size and
+//! the state of its checksum ([`FrameMeta`]). Both ends check these against the frame's own headers.
 //!
-//! **Deviations.** A segment size of UDP stands for fragments in that draft, not for datagrams: trains of UDP
-//! are cut before, and such a size that arrives means nothing. A VLAN tag is left in the frame.
+//! **Deviations.** In the draft a segment size of UDP means fragments, not datagrams. So the datagrams of a
+//! UDP GSO packet become frames of their own, and a received segment size of UDP is ignored. A VLAN tag stays
+//! in the frame.
 //!
 //! Encapsulation: `push/stt.rs`; decapsulation: `pop/stt.rs`; segments wait in [`Frames`].
 
-#![deny(clippy::indexing_slicing)] // whatever a packet holds
+#![deny(clippy::indexing_slicing)] // bytes of a packet
 
 mod frames;
 
+pub(crate) use frames::{FrameId, Segment};
 pub use frames::{Frames, Lost};
-pub(crate) use frames::{Of, Segment};
 
 use crate::pop::PopError;
 use heddle_packet::{Csum, Gso, GsoKind, Offload, Packet, Wraps};
@@ -30,27 +31,27 @@ use heddle_wire::l4::{Tcp, Udp};
 use heddle_wire::split;
 use heddle_wire::tunnel::Stt;
 
-/// Shortest STT frame: a header and an Ethernet header.
-pub(crate) const LEAST: usize = Stt::LEN + Ethernet::LEN;
-/// Bytes of a frame in which its headers are looked for: the L4 header is within the first 255.
+/// Shortest STT frame, bytes: an STT header and an Ethernet header.
+pub(crate) const MIN_FRAME_BYTES: usize = Stt::LEN + Ethernet::LEN;
+/// Bytes of a frame within which its headers end: the L4 header begins within the first 255.
 pub(crate) const VIEW: usize = 255 + 60;
-/// Most segments of a train, as ports cut them.
+/// Maximum number of segments that ports cut a GSO packet into.
 const MAX_SEGMENTS: usize = 512;
-/// Tags that are stepped over.
+/// Maximum number of VLAN tags that are skipped.
 const MAX_TAGS: usize = 2;
 const TCP_CSUM_AT: u16 = 16;
 const UDP_CSUM_AT: u16 = 6;
 
-/// What is said of a frame.
+/// Metadata of a frame, as the STT header has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct FrameMeta {
     flags: u8,
     l4: u8,
     mss: u16,
 }
 
-impl Said {
-    /// What is to be said of a frame with this metadata; `None`: not all of it can be said.
+impl FrameMeta {
+    /// The metadata of this packet. `None`: the STT header cannot carry it.
     pub(crate) fn of(p: &Packet) -> Option<Self> {
         let gso = p.offload.gso;
         let (start, offset) = match p.offload.csum {
@@ -89,12 +90,12 @@ impl Said {
         })
     }
 
-    /// Writes it into a header.
+    /// Writes the metadata into a header.
     pub(crate) fn write(self, to: &mut Stt) {
         (to.flags, to.l4, to.mss) = (self.flags, self.l4, self.mss.into());
     }
 
-    /// What a header says.
+    /// Reads the metadata of a header.
     pub(crate) fn read(from: &Stt) -> Self {
         Self {
             flags: from.flags,
@@ -103,10 +104,10 @@ impl Said {
         }
     }
 
-    /// The metadata of a frame of `len` bytes that begins so.
+    /// Converts the metadata for a frame of `len` bytes that begins with `head`.
     ///
     /// # Errors
-    /// [`PopError::Metadata`]: the frame is not what is said of it.
+    /// [`PopError::Metadata`]: the metadata does not match the frame.
     pub(crate) fn offload(self, head: &[u8], len: usize) -> Result<Offload, PopError> {
         if self.flags & Stt::PARTIAL == 0 {
             let csum = match self.flags & Stt::VERIFIED {
@@ -144,7 +145,7 @@ impl Said {
     }
 }
 
-/// What a frame is said to hold.
+/// Protocols of a frame and its L4 offset, as the metadata claims them.
 #[derive(Clone, Copy)]
 struct Inside {
     v4: bool,
@@ -152,7 +153,7 @@ struct Inside {
     l4: u8,
 }
 
-/// Whether a frame holds IPv4 and not IPv6, and where.
+/// Whether a frame holds IPv4 (not IPv6), and the offset of its IP header. `None`: it holds neither.
 fn network(head: &[u8]) -> Option<(bool, usize)> {
     let be16 = |at: usize| head.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b));
     let mut at = Ethernet::LEN - 2;
@@ -170,7 +171,7 @@ fn network(head: &[u8]) -> Option<(bool, usize)> {
 }
 
 impl Inside {
-    /// Where the payload of TCP or UDP begins, if the frame that begins so holds what is said.
+    /// Offset of the payload of TCP or UDP, if the frame matches the claims.
     fn payload(&self, head: &[u8]) -> Option<usize> {
         let (v4, l3) = network(head)?;
         let (rest, l4) = (head.get(l3..)?, usize::from(self.l4));
@@ -181,7 +182,7 @@ impl Inside {
             len >= Ipv4::LEN && l3 + len == l4 && ip.proto == wanted && !ip.is_fragment()
         } else {
             let (ip, _) = split::<Ipv6>(rest)?;
-            // Extension headers may lie between; that they lead there is the sender's claim.
+            // Extension headers may be between; that they lead to L4 is an unchecked claim of the sender.
             let direct = matches!(ip.next, proto::TCP | proto::UDP);
             match l4.cmp(&(l3 + Ipv6::LEN)) {
                 std::cmp::Ordering::Less => false,

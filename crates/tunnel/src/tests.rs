@@ -1,8 +1,8 @@
-//! What goes into a tunnel comes out as it was, and its checksums are right as a plain twin says.
+//! Packets leave a tunnel as they entered it. Their checksums are compared with those of a plain computation.
 
 mod fuzz;
+mod outer_cache;
 mod round;
-mod seen;
 mod stt;
 
 use crate::outer::SOURCE_PORTS;
@@ -70,7 +70,7 @@ fn map() -> TlvMap {
     map
 }
 
-/// What is known of a packet's headers.
+/// Offsets of a packet's headers.
 fn inner(p: &Packet, packet_type: u32) -> Inner {
     let mut key = FlowKey::default();
     let hint = Hint {
@@ -112,7 +112,7 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     f
 }
 
-/// The bytes of headers are those of the standards, and what translation prints from.
+/// The headers have the bytes that the standards require.
 #[test]
 fn templates_are_what_the_standards_say() {
     let t = outer(false, geneve(vec![1, 2, 0x80, 1, 9, 9, 9, 9]))
@@ -193,7 +193,7 @@ fn templates_are_what_the_standards_say() {
 }
 
 #[test]
-fn what_no_header_can_say_is_refused() {
+fn values_beyond_the_headers_are_refused() {
     use crate::OuterError::*;
     let erspan = |session, index| outer(false, Encap::Erspan1 { session, index }).build().err();
     assert_eq!(erspan(1023, 0xf_ffff), None);

@@ -1,10 +1,10 @@
 //! The Internet checksum (RFC 1071), its incremental update (RFC 1624), pseudo headers.
 //!
-//! Sums are ones'-complement sums of 16-bit words and may be added in any order and any width (RFC 1071, 2),
-//! so the loop adds 64-bit words and folds at the end. They are kept unfolded in a [`Sum`].
+//! Sums are ones'-complement sums of 16-bit words. They may be added in any order and any width (RFC 1071,
+//! 2), so the loop adds 64-bit words and folds at the end. Sums are kept unfolded in a [`Sum`].
 //!
-//! Zero has two representations. [`Sum::checksum`] never returns 0xffff where the words sum to zero in the
-//! positive form only; UDP, in whose header 0 means "none", asks for [`Sum::checksum_nonzero`] (RFC 768).
+//! Zero has two representations. [`Sum::checksum`] returns 0xffff only if all words are zero. UDP, where 0
+//! means "no checksum", uses [`Sum::checksum_nonzero`] (RFC 768).
 
 /// A running ones'-complement sum. The order of additions does not matter; each slice but the last must
 /// have an even number of bytes.
@@ -35,7 +35,7 @@ const fn add(a: u64, b: u64) -> u64 {
 }
 
 impl Sum {
-    /// Nothing summed.
+    /// The empty sum.
     pub const ZERO: Self = Self(0);
 
     /// Adds bytes; an odd last byte is the high half of a word whose low half is zero.

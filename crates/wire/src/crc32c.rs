@@ -1,7 +1,7 @@
 //! CRC-32C (Castagnoli), SCTP's checksum (RFC 9260, appendix A): reflected polynomial 0x82f63b78.
 //!
-//! Eight table look-ups per eight bytes ("slicing by 8"). SCTP packets that the switch only forwards keep
-//! their checksum; it is computed where a port changes or a packet is made, off the usual path.
+//! Eight table look-ups per eight bytes ("slicing by 8"). The switch computes the checksum only if it changes
+//! a port or makes a packet. SCTP packets that it merely forwards keep theirs.
 
 const POLY: u32 = 0x82f6_3b78;
 
@@ -53,7 +53,7 @@ pub fn update(mut crc: u32, bytes: &[u8]) -> u32 {
     crc
 }
 
-/// What a CRC starts from.
+/// Initial value of a CRC.
 pub const START: u32 = u32::MAX;
 
 /// The CRC as the four bytes that the SCTP header carries.

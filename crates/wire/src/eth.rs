@@ -38,7 +38,7 @@ views! {
         /// EtherType, or the length of an 802.2 frame.
         ethertype: Be16,
     }
-    /// A VLAN tag as it stands between the addresses and the EtherType.
+    /// A VLAN tag, between the addresses and the EtherType.
     VlanTag {
         /// 0x8100 or 0x88a8.
         tpid: Be16,

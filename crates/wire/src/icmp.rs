@@ -20,7 +20,7 @@ views! {
         code: u8,
         /// Checksum (ICMPv6: with pseudo header).
         csum: Be16,
-        /// What the type makes of it: echo identifier and sequence; neighbour discovery flags.
+        /// Depends on the type: echo identifier and sequence; neighbour discovery flags.
         rest: Be32,
     }
     /// IGMP.

@@ -63,7 +63,7 @@ views! {
         flow: Be32,
         /// Bytes after this header.
         payload_len: Be16,
-        /// What follows.
+        /// Protocol of the next header.
         next: u8,
         /// Hop limit.
         hop_limit: u8,
@@ -72,18 +72,18 @@ views! {
         /// Destination.
         dst: [u8; 16],
     }
-    /// The start that all IPv6 extension headers share, at its least size.
+    /// The common part of all IPv6 extension headers, as long as the smallest one.
     Ipv6Ext {
-        /// What follows.
+        /// Protocol of the next header.
         next: u8,
-        /// Length: in 8-byte units beyond the first (AH: 4-byte units, less 2).
+        /// Length in 8-byte units beyond the first; of AH in 4-byte units, less 2.
         len: u8,
-        /// The rest of the least size.
+        /// The rest of the smallest header.
         data: [u8; 6],
     }
     /// The IPv6 fragment header.
     Ipv6Frag {
-        /// What follows.
+        /// Protocol of the next header.
         next: u8,
         /// Zero.
         reserved: u8,
@@ -130,8 +130,8 @@ impl Ipv6 {
     }
 }
 
-/// The pseudo header's sum of what is behind an IP header with these addresses (RFC 8200, 8.1), `len` bytes
-/// of this protocol. `None`: the header ends early.
+/// The sum of the pseudo header (RFC 8200, 8.1) for `len` bytes of this protocol behind the IP header
+/// `header`. `None`: the header is cut off.
 pub fn pseudo(header: &[u8], v6: bool, proto: u8, len: u32) -> Option<Sum> {
     Some(if v6 {
         let (ip, _) = split::<Ipv6>(header)?;

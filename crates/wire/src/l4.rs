@@ -53,11 +53,11 @@ impl Tcp {
     pub const FIN: u16 = 0x01;
     /// A connection begins.
     pub const SYN: u16 = 0x02;
-    /// A connection is refused.
+    /// The connection is reset.
     pub const RST: u16 = 0x04;
     /// Data is to be handed on now.
     pub const PSH: u16 = 0x08;
-    /// The acknowledgement number says something.
+    /// The acknowledgement number is valid.
     pub const ACK: u16 = 0x10;
     /// The sender's congestion window was reduced (RFC 3168).
     pub const CWR: u16 = 0x80;

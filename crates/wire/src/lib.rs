@@ -1,13 +1,13 @@
 //! Header views and builders, checksums.
 //!
-//! A view is a `repr(C)` struct of byte-aligned big-endian fields that zerocopy lays over a slice: reading
-//! costs what the loads cost, and no alignment is asked of the packet. A view says what the bytes are, not
-//! that they make sense: lengths within a header are checked by who parses (`heddle-flow`'s `extract`).
+//! A view is a `repr(C)` struct of byte-aligned big-endian fields that zerocopy lays over a slice. Reading
+//! costs only the loads, and the packet need not be aligned. A view does not validate: the caller checks
+//! lengths within a header (`heddle-flow`'s `extract`).
 //!
 //! [`checksum`] has the Internet checksum, full and incremental; [`crc32c`] SCTP's. All functions here are
 //! pure and none allocates.
 
-#![deny(clippy::indexing_slicing)] // whatever a packet holds
+#![deny(clippy::indexing_slicing)] // bytes of a packet
 
 pub mod arp;
 pub mod checksum;

@@ -3,13 +3,13 @@
 use crate::{Be16, Be32, views};
 
 views! {
-    /// What every header begins with (RFC 8300, 2.2 and 2.3).
+    /// The first words of every header (RFC 8300, 2.2 and 2.3).
     NshBase {
         /// Version (2 bits), flags (2), time to live (6), length in words of four bytes (6).
         first: Be16,
-        /// Which metadata follows; the upper four bits are reserved.
+        /// Metadata type; the upper four bits are reserved.
         md_type: u8,
-        /// What is behind the header, see [`next`].
+        /// Type of the packet behind the header, see [`next`].
         next: u8,
         /// Service path (24 bits) and service index (8).
         path: Be32,
@@ -27,7 +27,7 @@ views! {
     }
 }
 
-/// What may be behind the header (RFC 8300, 9.1.5).
+/// Types of packets behind the header (RFC 8300, 9.1.5).
 pub mod next {
     /// An IPv4 packet.
     pub const IPV4: u8 = 1;

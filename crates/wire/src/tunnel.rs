@@ -1,6 +1,8 @@
-//! Headers of tunnels: GRE (RFC 2784, 2890), VXLAN (RFC 7348) with group policy and generic protocols,
-//! Geneve (RFC 8926), ERSPAN (draft-foschiano-erspan), GTP-U (3GPP TS 29.281), the segment routing header
-//! (RFC 8754), STT (draft-davie-stt-08).
+//! Headers of tunnels:
+//!
+//! * GRE (RFC 2784, 2890), ERSPAN (draft-foschiano-erspan)
+//! * VXLAN (RFC 7348) with group policy and generic protocols, Geneve (RFC 8926)
+//! * GTP-U (3GPP TS 29.281), the segment routing header (RFC 8754), STT (draft-davie-stt-08)
 
 use crate::{Be16, Be32, Be64, views};
 
@@ -15,7 +17,7 @@ pub mod gre_proto {
 views! {
     /// The part of the GRE header that is always there.
     Gre {
-        /// Which optional words follow, and the version.
+        /// Flags for the optional words, and the version.
         flags: Be16,
         /// EtherType of the payload.
         proto: Be16,
@@ -40,9 +42,9 @@ views! {
     }
     /// The start of an option of Geneve.
     GeneveOption {
-        /// Who has defined it.
+        /// Class: the namespace of the type.
         class: Be16,
-        /// Type; the highest bit says that it is critical.
+        /// Type; the highest bit means that the option is critical.
         ty: u8,
         /// Reserved (3 bits), length of the value in 4-byte units (5 bits).
         len: u8,
@@ -54,27 +56,27 @@ views! {
         /// Class of service, encapsulation, truncation (6 bits), session (10 bits).
         session: Be16,
     }
-    /// What ERSPAN version 2 has behind [`Erspan`].
+    /// The part of an ERSPAN version 2 header behind [`Erspan`].
     Erspan2 {
-        /// Of the mirrored packet, in units of 100 microseconds.
+        /// Time of the mirrored packet, in units of 100 microseconds.
         timestamp: Be32,
         /// Security group.
         group: Be16,
         /// Protocol and frame type (6 bits), hardware id (6), direction (1), granularity (2), more (1).
         flags: Be16,
     }
-    /// GTP-U without what may follow.
+    /// GTP-U without its optional fields.
     Gtpu {
-        /// Version (3 bits), protocol type (1), reserved, and which optional fields there are (3).
+        /// Version (3 bits), protocol type (1), reserved (1), flags of optional fields (3).
         flags: u8,
-        /// Which message; 255 for user data.
+        /// Message type; 255 for user data.
         message: u8,
         /// Bytes after this header.
         len: Be16,
         /// Tunnel endpoint.
         teid: Be32,
     }
-    /// What GTP-U has behind its header if any of the three flags is set.
+    /// Optional fields of GTP-U, present if any of the three flags is set.
     GtpuOptional {
         /// Sequence number.
         seq: Be16,
@@ -85,7 +87,7 @@ views! {
     }
     /// The segment routing header without its segments.
     Srh {
-        /// What follows.
+        /// Protocol of the payload.
         next: u8,
         /// Length in 8-byte units beyond the first.
         len: u8,
@@ -100,23 +102,23 @@ views! {
         /// Tag.
         tag: Be16,
     }
-    /// What STT has behind a header of TCP's layout, at the beginning of a frame's first segment.
+    /// STT: behind a header of TCP's layout, at the beginning of a frame's first segment.
     Stt {
         /// Zero.
         version: u8,
-        /// What is said of the frame inside.
+        /// Flags about the frame inside.
         flags: u8,
         /// Bytes from this header's end to the L4 header inside.
         l4: u8,
         /// Zero.
         reserved: u8,
-        /// Payload bytes of each segment that the TCP packet inside is to be cut into; zero: it is no train.
+        /// Payload bytes of each segment if the frame is a TCP GSO packet; otherwise zero.
         mss: Be16,
         /// A VLAN tag of the frame inside: priority (3 bits), whether there is one (1), VLAN (12).
         tci: Be16,
         /// Context: the tunnel's key.
         key: Be64,
-        /// Has the IP header inside lie at a multiple of four.
+        /// Aligns the IP header inside to four bytes.
         padding: Be16,
     }
 }
@@ -145,9 +147,9 @@ impl Vxlan {
     pub const GBP: u32 = 0x8000_0000;
     /// Flags of the group policy: don't learn, policy applied.
     pub const GBP_FLAGS: u32 = 0x0048_0000;
-    /// The next protocol is said (draft-ietf-nvo3-vxlan-gpe).
+    /// The next protocol is present (draft-ietf-nvo3-vxlan-gpe).
     pub const GPE: u32 = 0x0400_0000;
-    /// Of generic protocols: an operations packet.
+    /// With generic protocols: an operations packet.
     pub const GPE_OAM: u32 = 0x0100_0000;
 }
 
@@ -156,7 +158,7 @@ impl Geneve {
     pub const OAM: u8 = 0x80;
     /// There are critical options.
     pub const CRITICAL: u8 = 0x40;
-    /// Most bytes of options.
+    /// Maximum length of all options, bytes.
     pub const MAX_OPTIONS: usize = 63 * 4;
 }
 
@@ -185,7 +187,7 @@ impl Stt {
     pub const PARTIAL: u8 = 0x02;
     /// The frame holds IPv4, not IPv6.
     pub const IPV4: u8 = 0x04;
-    /// It holds TCP, not UDP.
+    /// The frame holds TCP, not UDP.
     pub const TCP: u8 = 0x08;
     /// There is a VLAN tag.
     pub const TAGGED: u16 = 0x1000;

@@ -21,7 +21,7 @@ pub(super) fn push_one(p: &mut Packet, inner: Inner, push: &TunnelPush, now_ms: 
     push.apply(p, inner, now_ms).map_err(|e| match e {
         PushError::Headroom => DropKind::Headroom,
         PushError::TooLong => DropKind::TunnelTooLong,
-        PushError::Train => DropKind::TunnelPush,
+        PushError::Gso => DropKind::TunnelPush,
     })
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn pop(
         | PopError::Flags
         | PopError::Protocol
         | PopError::Part => DropKind::TunnelPop,
-        PopError::Train => DropKind::TunnelTrain,
+        PopError::OuterGso => DropKind::TunnelTrain,
         PopError::Metadata => DropKind::TunnelMetadata,
         PopError::Beyond => DropKind::SegmentBeyond,
         PopError::Frame => DropKind::SegmentLength,

@@ -31,7 +31,7 @@ use heddle_conntrack::{Brief, Known};
 use heddle_flow::{FlowKey, hash, packet_type};
 use heddle_flow_cache::{Burst, CompactKey, Kind, MAX_LISTED, NO_BODY, Run};
 use heddle_packet::{BURST, Packet};
-use heddle_tunnel::seen::{Seen, View};
+use heddle_tunnel::outer_cache::{OuterHeaderCache, View};
 use heddle_tunnel::{TunnelKind, TunnelPop};
 use std::ops::Range;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ pub(super) struct Stage {
     origin: (u32, u32),
     /// The outer headers of the last packet that came out of a tunnel, which tunnel's end took them off, and
     /// the place of what they told.
-    seen: Option<(Seen, Arc<TunnelPop>, u8)>,
+    seen: Option<(OuterHeaderCache, Arc<TunnelPop>, u8)>,
 }
 
 impl Stage {
@@ -554,7 +554,7 @@ impl Worker {
                         .push_carrying(place, p, how, origin, |key, _| key.copy_tunnel(popped));
                     let frame = out.packet_type == packet_type::ETHERNET;
                     let at = to.parsed.last_carried().filter(|_| frame);
-                    let new = view.and_then(|v| Some((Seen::new(tunnel, v, l3, &out)?, at?)));
+                    let new = view.and_then(|v| Some((OuterHeaderCache::new(tunnel, v, l3, &out)?, at?)));
                     match (&mut to.seen, new) {
                         (Some((seen, of, at)), Some(new)) if Arc::ptr_eq(of, tunnel) => (*seen, *at) = new,
                         (old, new) => *old = new.map(|(seen, at)| (seen, Arc::clone(tunnel), at)),

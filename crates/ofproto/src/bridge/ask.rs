@@ -6,12 +6,12 @@ use heddle_flow::Match;
 use heddle_openflow::message::PacketOut;
 use heddle_openflow::{Action, Port as OfPort, Version};
 use heddle_tunnel::Routes;
-use heddle_tunnel::neigh::{Origin, Question, request};
+use heddle_tunnel::neigh::{NeighRequest, Origin, request_frame};
 
 impl Bridge {
     /// Sends a request as if it had come in by the port that needs the neighbour: it goes through the
     /// bridge's tables.
-    pub(crate) fn ask_neighbour(&self, question: &Question, routes: &Routes) {
+    pub(crate) fn ask_neighbour(&self, question: &NeighRequest, routes: &Routes) {
         let port = OfPort(question.port);
         let known = {
             let state = self.state.lock();
@@ -23,7 +23,7 @@ impl Bridge {
         };
         let near = routes.source_near(&name, question.target);
         let source = near.unwrap_or(question.source);
-        let Some(data) = request(mac, source, question.target) else {
+        let Some(data) = request_frame(mac, source, question.target) else {
             return;
         };
         let mut metadata = Match::any();

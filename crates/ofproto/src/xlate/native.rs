@@ -26,7 +26,7 @@ use heddle_flow::key::{frag, tun_flag};
 use heddle_flow::{FlowKey, packet_type};
 use heddle_openflow::{Action, Port};
 use heddle_tunnel::config::Key;
-use heddle_tunnel::neigh::Entry;
+use heddle_tunnel::neigh::NeighEntry;
 use heddle_tunnel::routes::{Query, Route};
 use heddle_tunnel::{Encap, Gbp, Outer, TunnelConfig, TunnelPop, TunnelType};
 use heddle_wire::eth::ethertype;
@@ -38,7 +38,7 @@ use std::sync::Arc;
 const VNI_BITS: u64 = 0xff_ffff;
 
 /// Credit that keeps a neighbour's entry while there are packets for it.
-struct Used(Arc<Entry>);
+struct Used(Arc<NeighEntry>);
 
 impl Credit for Used {
     fn credit(&self, _packets: u64, _bytes: u64, used_ms: u64, _tcp_flags: u16) {

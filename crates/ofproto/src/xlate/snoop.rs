@@ -12,7 +12,7 @@ use crate::model::{BridgeView, PortView};
 use crate::underlay::Underlay;
 use heddle_flow::FlowKey;
 use heddle_flow::key::{Vlan, frag};
-use heddle_tunnel::neigh::{Learned, Mac, Origin, solicited_node, told_by};
+use heddle_tunnel::neigh::{Learned, Mac, Origin, advertised, solicited_node};
 use heddle_tunnel::routes::Address;
 use heddle_wire::eth::ethertype;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -51,7 +51,7 @@ impl Ctx<'_> {
         if !speaks_of_itself && !self.is_for_us() {
             return;
         }
-        let Some(told) = told_by(&self.flow, &mut self.out.mask) else {
+        let Some(told) = advertised(&self.flow, &mut self.out.mask) else {
             return;
         };
         if !is_arp {
@@ -99,7 +99,7 @@ impl Ctx<'_> {
     /// Learns from an announcement of a neighbour that is known or requested. An announcement makes no new
     /// entry (RFC 4861, 7.2.5).
     fn meet_announced(&mut self) {
-        let Some((ip, mac)) = told_by(&self.flow, &mut self.out.mask) else {
+        let Some((ip, mac)) = advertised(&self.flow, &mut self.out.mask) else {
             return;
         };
         let neighbours = &self.underlay.neighbours;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 
 use heddle_tunnel::Routes;
-use heddle_tunnel::routes::{DEFAULT, Entry, Hop, Kind, LOCAL, MAIN, Prefix, Query, UserRoute};
+use heddle_tunnel::routes::{DEFAULT, Hop, Kind, LOCAL, MAIN, Prefix, Query, RouteEntry, UserRoute};
 use serde_json::{Value, json};
 
 use super::Commands;
@@ -189,7 +189,7 @@ fn show_json(routes: &Routes, args: &[&str]) -> JsonReply {
     Ok(all.into())
 }
 
-fn route_json(table: u32, entry: &Entry) -> Value {
+fn route_json(table: u32, entry: &RouteEntry) -> Value {
     let hop = |hop: &Hop| match hop.gateway {
         Some(gateway) => json!({"dev": &*hop.device, "gateway": gateway.to_string()}),
         None => json!({"dev": &*hop.device}),

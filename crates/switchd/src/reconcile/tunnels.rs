@@ -6,7 +6,7 @@ use std::sync::Arc;
 use heddle_datapath::PortNo;
 use heddle_ofproto::tunnels::Tunnel;
 use heddle_port::{PortStatus, TunnelPort};
-use heddle_tunnel::config::{Local, asks_for_encryption, parse, show_datapath_port};
+use heddle_tunnel::config::{Local, encryption_option, parse, show_datapath_port};
 use heddle_tunnel::routes::Query;
 use heddle_tunnel::{TunnelConfig, TunnelType};
 use parking_lot::Mutex;
@@ -178,7 +178,7 @@ fn say(lines: &[String]) {
 impl Reconciler {
     /// The option of a tunnel that asks for encryption, unless the owner allows clear text.
     pub(super) fn clear_in_spite_of<'r>(&self, row: &'r InterfaceRow) -> Option<&'r str> {
-        asks_for_encryption(&row.options.0).filter(|_| !self.globals.allow_clear)
+        encryption_option(&row.options.0).filter(|_| !self.globals.allow_clear)
     }
 
     /// Reads a tunnel's options. What is refused is returned for `Interface.error`.

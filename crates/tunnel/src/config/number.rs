@@ -1,6 +1,6 @@
-//! Numbers as C's library reads them: what stands behind a number does not matter, and what is none is 0.
+//! Numbers as the C library reads them. Text behind a number is ignored, and text without a number is 0.
 
-/// The digits at the beginning, with a sign before them, in a base; `None` without any digit. Where it ends.
+/// The number at the beginning of `text`, with a sign, and the text behind it. `None`: there is no digit.
 fn prefix(text: &str, base: u32) -> (Option<i128>, &str) {
     let trimmed = text.trim_start();
     let (negative, digits) = match trimmed.strip_prefix('-') {
@@ -26,7 +26,7 @@ fn prefix(text: &str, base: u32) -> (Option<i128>, &str) {
     if number.is_empty() {
         return (None, text);
     }
-    // Beyond 100 bits, the largest: whoever asks cuts it off anyway.
+    // At most 2^100: callers clamp it further.
     let value = number
         .chars()
         .filter_map(|c| c.to_digit(base))
@@ -44,7 +44,7 @@ pub(super) fn atoi(text: &str) -> i64 {
     strtol(text, 10).0
 }
 
-/// `strtol`: the number, and whether nothing stands behind it.
+/// `strtol`: the number, and whether no text follows it.
 pub(super) fn strtol(text: &str, base: u32) -> (i64, bool) {
     let (value, rest) = prefix(text, base);
     let value = value.unwrap_or(0).clamp(i64::MIN.into(), i64::MAX.into());

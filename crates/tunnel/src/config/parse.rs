@@ -1,4 +1,4 @@
-//! From `Interface.options` to a configuration.
+//! Reads `Interface.options` into a configuration.
 
 use super::number::{atoi, strtol, strtoull};
 use super::{DEFAULT_TTL, Key, Local, PacketMode, TunnelConfig};
@@ -8,17 +8,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bits of the type of service that are DSCP.
 const DSCP_MASK: i64 = 0xfc;
-/// Most segments of a route (SRv6), as in Open vSwitch.
+/// Maximum number of SRv6 segments, as in Open vSwitch.
 const MAX_SEGMENTS: usize = 6;
 
-/// A configuration that cannot be.
+/// A refused configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
-    /// For `Interface.error` and the log: everything that is wrong, a line each.
+    /// All faults, a line each, for `Interface.error` and the log.
     pub text: String,
 }
 
-/// The options by which tunnels ask another program to encrypt them (`ovs-monitor-ipsec`).
+/// Options by which a tunnel requests encryption by another program (`ovs-monitor-ipsec`).
 const ENCRYPTION: [&str; 10] = [
     "ca_cert",
     "certificate",
@@ -36,12 +36,12 @@ fn is_encryption(key: &str) -> bool {
     ENCRYPTION.contains(&key) || key.starts_with("ipsec_")
 }
 
-/// An option that asks for an encrypted tunnel, which no tunnel of this switch is.
-pub fn asks_for_encryption(options: &BTreeMap<String, String>) -> Option<&str> {
+/// An option that requests encryption, which this switch does not provide.
+pub fn encryption_option(options: &BTreeMap<String, String>) -> Option<&str> {
     options.keys().map(String::as_str).find(|key| is_encryption(key))
 }
 
-/// Where parsing ends at once.
+/// A fault that ends parsing. Its text is in [`Parser::lines`].
 struct Stop;
 
 struct Parser<'a> {
@@ -53,8 +53,7 @@ struct Parser<'a> {
     lines: Vec<String>,
 }
 
-/// Reads the options of interface `name`. What is odd but survived is returned beside the configuration, a
-/// line each, to be logged.
+/// Reads the options of interface `name`. Returns the configuration and a log line for each tolerated fault.
 ///
 /// # Errors
 /// [`Refused`], with all lines.
@@ -89,18 +88,18 @@ fn or_flow<T>(value: &str, read: impl FnOnce(&str) -> T) -> Option<T> {
 }
 
 impl Parser<'_> {
-    fn say(&mut self, text: impl std::fmt::Display) {
+    fn warn(&mut self, text: impl std::fmt::Display) {
         self.lines.push(format!("{}: {text}", self.name));
     }
     fn refuse(&mut self, text: impl std::fmt::Display) -> Result<(), Stop> {
-        self.say(text);
+        self.warn(text);
         Err(Stop)
     }
 
-    /// Says if a number is none, or too large for its place in the headers: what is sent then is another one.
+    /// Warns of a value that is no number, or too large for its header field: the field gets another number.
     fn expect(&mut self, key: &str, value: &str, base: u32, most: u64) {
         if !strtol(value, base).1 || strtoull(value, base) > most {
-            self.say(format_args!("{key}={value} is no number from 0 to {most}"));
+            self.warn(format_args!("{key}={value} is no number from 0 to {most}"));
         }
     }
 
@@ -114,7 +113,7 @@ impl Parser<'_> {
                 let (tos, whole) = strtol(value, 0);
                 match u8::try_from(tos & DSCP_MASK) {
                     Ok(dscp) if whole && i64::from(dscp) == tos => self.config.tos = Some(dscp),
-                    _ => self.say(format_args!("invalid TOS {value}")),
+                    _ => self.warn(format_args!("invalid TOS {value}")),
                 }
             }
             "ttl" if value == "inherit" => self.config.ttl = None,
@@ -133,21 +132,21 @@ impl Parser<'_> {
             }
             "seq" if ty.has_seq() => self.config.seq = value == "true",
             "df_default" => self.config.df = value != "false",
-            // Keys and types of packets are read at the end.
+            // Keys and packet types are read at the end.
             "key" | "in_key" | "out_key" => {
                 if value != "flow" {
-                    self.expect(key, value, 0, ty.most_key());
+                    self.expect(key, value, 0, ty.max_key());
                 }
             }
             "packet_type" => {}
-            // The caller decides whether such a tunnel may be.
+            // The caller decides whether a tunnel without encryption is allowed.
             _ if is_encryption(key) => {}
             "exts" if ty == TunnelType::Vxlan => {
                 for ext in value.split(',').filter(|e| !e.is_empty()) {
                     match ext {
                         "gbp" => self.config.gbp = true,
                         "gpe" => self.config.gpe = true,
-                        _ => self.say(format_args!("unknown extension '{ext}'")),
+                        _ => self.warn(format_args!("unknown extension '{ext}'")),
                     }
                 }
             }
@@ -174,7 +173,7 @@ impl Parser<'_> {
             "srv6_segs" if ty == TunnelType::Srv6 => self.segments(value)?,
             _ => {
                 let ty = self.ty;
-                self.say(format_args!("unknown {ty} argument '{key}'"));
+                self.warn(format_args!("unknown {ty} argument '{key}'"));
             }
         }
         Ok(())
@@ -202,7 +201,7 @@ impl Parser<'_> {
             }
             None => {
                 let ty = self.ty;
-                self.say(format_args!("bad {ty} 'remote_ip'"));
+                self.warn(format_args!("bad {ty} 'remote_ip'"));
                 Ok(())
             }
         }
@@ -215,7 +214,7 @@ impl Parser<'_> {
             Some(ip) => Local::Is(ip),
             None => {
                 let ty = self.ty;
-                self.say(format_args!("bad {ty} 'local_ip'"));
+                self.warn(format_args!("bad {ty} 'local_ip'"));
                 Local::Any
             }
         };
@@ -241,7 +240,7 @@ impl Parser<'_> {
                 hwid.is_some_and(|n| !fits(n, 0x3f)).then_some("hardware ID")
             }
             _ if value == "flow" => {
-                // Which of the others there are is not known before the version is.
+                // Packets of both versions may come, so all fields are the flow's.
                 (e.ver, e.idx, e.dir, e.hwid) = (None, None, None, None);
                 None
             }
@@ -274,7 +273,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What only all options together say.
+    /// Checks options that depend on each other.
     fn check(&mut self, options: &BTreeMap<String, String>) -> Result<(), Stop> {
         self.mode(options.get("packet_type").map(String::as_str))?;
         let ty = self.ty;
@@ -305,7 +304,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// The remote end is the first segment.
+    /// The remote address must be the first segment.
     fn check_srv6(&mut self) -> Result<(), Stop> {
         match (self.config.segments.first(), self.config.remote) {
             (Some(first), Some(remote)) if IpAddr::V6(*first) != remote => {
@@ -316,7 +315,7 @@ impl Parser<'_> {
         }
     }
 
-    fn mode(&mut self, said: Option<&str>) -> Result<(), Stop> {
+    fn mode(&mut self, configured: Option<&str>) -> Result<(), Stop> {
         let full_type = match (self.config.ty, self.config.gpe) {
             (TunnelType::Vxlan, true) => "VXLAN-GPE",
             (TunnelType::Vxlan, false) => "VXLAN (without GPE)",
@@ -328,7 +327,7 @@ impl Parser<'_> {
                 layer.to_uppercase()
             )
         };
-        self.config.mode = match said {
+        self.config.mode = match configured {
             None => self.config.default_mode(),
             Some("legacy_l2") if !self.config.carries_l2() => return self.refuse(cannot("l2")),
             Some("legacy_l2") => PacketMode::LegacyL2,

@@ -1,4 +1,4 @@
-//! From a configuration back to options, as commands show them: those that are not as they are anyway.
+//! A configuration as options for commands, without defaults.
 
 use super::{DEFAULT_TTL, Key, Local, TunnelConfig};
 use crate::TunnelType;
@@ -11,7 +11,7 @@ fn put(to: &mut Options, key: &str, value: impl ToString) {
 }
 
 impl TunnelConfig {
-    /// The options that make it what it is, by their names.
+    /// The options that differ from the defaults, by name.
     pub fn shown_options(&self) -> Options {
         let mut to = Options::new();
         match self.remote {
@@ -95,7 +95,7 @@ fn show_dst_port(ty: TunnelType, dst_port: u16, to: &mut Options) {
     }
 }
 
-/// What a tunnel's datapath port shows, which takes packets of all types.
+/// Options that commands show for a tunnel's datapath port, which takes packets of all types.
 pub fn show_datapath_port(ty: TunnelType, dst_port: u16) -> Options {
     let mut to = Options::new();
     put(&mut to, "packet_type", "ptap");

@@ -20,9 +20,9 @@ fn refused(ty: &str, options: &str) -> String {
     read(ty, options).unwrap_err().text
 }
 
-/// Who says `csum=false` allows packets over IPv6 to lack a checksum; who says nothing does not.
+/// Only an explicit `csum=false` allows packets over IPv6 to lack a checksum.
 #[test]
-fn checksums_may_be_left_out_where_that_is_said() {
+fn checksums_over_ipv6_are_optional_if_configured() {
     for (options, csum, optional) in [
         ("remote_ip=fd00::1", false, false),
         ("remote_ip=fd00::1 csum=true", true, false),
@@ -190,7 +190,7 @@ fn what_cannot_be_is_refused_by_name() {
 }
 
 #[test]
-fn oddities_are_survived_and_said() {
+fn tolerated_faults_are_reported() {
     let (config, lines) = read(
         "geneve",
         "remote_ip=1.1.1.1 tos=3 tos2=1 local_ip=x seq=true psk=secret",
@@ -206,7 +206,7 @@ fn oddities_are_survived_and_said() {
     assert_eq!((config.tos, config.local), (Some(0), Local::Any));
     let (_, lines) = read("vxlan", "remote_ip=1.1.1.1 exts=gbp,foo").unwrap();
     assert_eq!(lines, ["p1: unknown extension 'foo'"]);
-    // Numbers are cut off as in Open vSwitch: another tenant's key may come of it.
+    // Numbers are cut off as in Open vSwitch, so a too large key may be another tenant's.
     let odd = "remote_ip=1.1.1.1 key=16777217 in_key=x out_key=flow ttl=300 dst_port=70000 egress_pkt_mark=4294967296";
     let (config, lines) = read("geneve", odd).unwrap();
     let want = [
@@ -224,11 +224,11 @@ fn oddities_are_survived_and_said() {
         ("erspan", "key=1023 erspan_ver=1"),
         ("vxlan", "key=0 ttl=255 dst_port=0xx"),
     ];
-    let said: usize = fine
+    let warnings: usize = fine
         .map(|(ty, o)| read(ty, &format!("remote_ip=1.1.1.1 {o}")).unwrap().1.len())
         .iter()
         .sum();
-    assert_eq!(said, 1, "of the port alone");
+    assert_eq!(warnings, 1, "of the port alone");
 }
 
 #[test]
@@ -278,18 +278,18 @@ fn tunnels_of_one_type_and_port_share_a_datapath_port() {
 }
 
 #[test]
-fn options_that_ask_for_encryption() {
+fn options_that_request_encryption() {
     for key in ["psk", "remote_name", "local_cert", "ipsec_encapsulation"] {
         let options = [
             ("remote_ip".to_owned(), "1.1.1.1".to_owned()),
             (key.to_owned(), "x".to_owned()),
         ];
         let options = options.into_iter().collect();
-        assert_eq!(super::asks_for_encryption(&options), Some(key));
+        assert_eq!(super::encryption_option(&options), Some(key));
         assert_eq!(parse("p1", TunnelType::Geneve, &options).unwrap().1, [""; 0]);
     }
     assert_eq!(
-        super::asks_for_encryption(&[("key".to_owned(), "7".to_owned())].into()),
+        super::encryption_option(&[("key".to_owned(), "7".to_owned())].into()),
         None
     );
 }

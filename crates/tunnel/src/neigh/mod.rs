@@ -1,31 +1,31 @@
-//! Neighbours: the Ethernet address of the next host on the way of a tunnel's packets.
+//! Neighbours: the Ethernet addresses of next hops of tunnels' packets.
 //!
 //! **Problem.** Workers look neighbours up within a translation and learn them from packets there. Lookups
 //! must not wait for learners, and a worker must never wait at all.
 //!
-//! **Shape.** Readers walk buckets that are replaced as a whole ([`index`]). Whoever changes the table holds
-//! one lock; a worker only *tries* to take it ([`Neighbours::learn`] says [`Learned::Busy`] otherwise: its
-//! translation is not to be cached, so that the next packet learns).
+//! **Shape.** Readers walk buckets that are replaced as a whole ([`index`]). Writers hold one lock. A worker
+//! only *tries* to take it: if another thread holds it, [`Neighbours::learn`] returns [`Learned::Busy`]. The
+//! translation must not be cached then, so that the next packet learns.
 //!
 //! **Changes.** [`Neighbours::thing`] is a number for each address on each bridge, known or not. The hook
-//! gets it when the answer changes: the neighbour appears, gets another address or goes. One that is merely
-//! seen or used again makes nothing stale.
+//! gets it when the result of a lookup changes: the neighbour appears, gets another address or is removed. A
+//! neighbour that is merely seen or used again makes no cached translation stale.
 //!
-//! **Limits.** At most [`MAX_ENTRIES`]; then the least recently used entry of the port with the most makes
-//! room, so that who makes neighbours up evicts their own. An entry goes when it was neither told of nor used
-//! for [`Neighbours::aging_s`].
+//! **Limits.** At most [`MAX_ENTRIES`] entries. Beyond that, the origin with the most entries loses its least
+//! recently used one, so a peer that makes neighbours up evicts its own. An entry expires after
+//! [`Neighbours::aging_s`] in which it was neither learned nor used.
 
+mod frame;
 mod index;
 mod order;
-mod questions;
-mod request;
+mod requests;
 mod snoop;
 #[cfg(test)]
 mod tests;
 
-pub use questions::{Asked, MAX_OPEN, OPEN_MS, Question};
-pub use request::{request, solicited_node};
-pub use snoop::{Mac, told_by};
+pub use frame::{request_frame, solicited_node};
+pub use requests::{MAX_OPEN, NeighRequest, OPEN_MS, RequestOutcome};
+pub use snoop::{Mac, advertised};
 
 use heddle_sync::Published;
 use parking_lot::Mutex;
@@ -36,28 +36,28 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Neighbours kept.
+/// Maximum number of entries.
 pub const MAX_ENTRIES: usize = 8192;
-/// How long an unused entry is kept unless something else is set, seconds.
+/// Default time for which an unused entry is kept, seconds.
 const DEFAULT_AGING_S: u32 = 15 * 60;
-/// The longest time that can be set, seconds.
+/// Maximum of that time, seconds.
 const MAX_AGING_S: u32 = 3600;
 
-/// Who has told of a neighbour: an OpenFlow port's number, or by hand.
+/// The source of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Origin {
-    /// A packet that came in by this port of the bridge's number.
+    /// A packet that came in by this port.
     Port {
-        /// A number of the bridge, apart from all other bridges'.
+        /// Number of the bridge, unique among all bridges.
         bridge: u64,
-        /// The port.
+        /// OpenFlow port number.
         port: u32,
     },
     /// An operator (`tnl/neigh/set`).
     Hand,
 }
 
-/// An address on a bridge.
+/// An IP address on a bridge.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NeighKey {
     /// The bridge's name.
@@ -66,21 +66,21 @@ pub struct NeighKey {
     pub ip: IpAddr,
 }
 
-/// A neighbour.
+/// A neighbour that a packet or an operator has set.
 #[derive(Debug)]
-pub struct Entry {
-    /// Who it is.
+pub struct NeighEntry {
+    /// Bridge and IP address.
     pub key: NeighKey,
-    /// Where to send what is for it.
+    /// Ethernet address.
     pub mac: Mac,
     origin: Origin,
-    /// Hash of the key; see [`Neighbours::thing`].
+    /// Hash of the key, see [`Neighbours::thing`].
     thing: u64,
     used_ms: AtomicU64,
 }
 
-impl Entry {
-    /// Notes that it has been used, which keeps it.
+impl NeighEntry {
+    /// Refreshes the time of use, which keeps the entry from expiring.
     pub fn used(&self, now_ms: u64) {
         self.used_ms.fetch_max(now_ms, Relaxed);
     }
@@ -89,51 +89,51 @@ impl Entry {
     }
 }
 
-/// What learning did.
+/// The result of learning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Learned {
-    /// It was known (its time of use is noted).
+    /// The entry was there; its time of use is refreshed.
     Same,
-    /// It was not known, or had another address.
+    /// The entry is new, or has got another Ethernet address.
     New,
-    /// Somebody else holds the table: try with the next packet.
+    /// Another thread holds the table: learn from the next packet.
     Busy,
 }
 
-/// A neighbour to be shown.
+/// An entry as commands show it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shown {
-    /// Who it is.
+    /// Bridge and IP address.
     pub key: NeighKey,
-    /// Where to send what is for it.
+    /// Ethernet address.
     pub mac: Mac,
-    /// It is about to go.
+    /// Expired; the next [`Neighbours::expire`] removes it.
     pub stale: bool,
 }
 
-/// A neighbour that the kernel knows.
+/// A neighbour of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SystemNeighbour {
-    /// Where to send what is for it.
+    /// Ethernet address.
     pub mac: Mac,
-    /// The kernel has not heard of it for long, and does not ask, since the host itself sends it nothing:
-    /// perhaps it has moved. Who uses it is to ask.
+    /// The kernel has no recent confirmation, and requests none, since the host itself sends the neighbour
+    /// nothing. The neighbour may have moved: a worker that uses it requests it.
     pub in_doubt: bool,
 }
 
-/// What the kernel knows: by device and address.
+/// The kernel's neighbours.
 pub type SystemNeighbours = HashMap<NeighKey, SystemNeighbour>;
 
 /// The neighbours on all bridges. See the module's text.
 pub struct Neighbours {
     index: index::Index,
     inner: Mutex<order::Order>,
-    /// What the kernel knows of the neighbours of devices, by the name of the device.
+    /// The kernel's neighbours, by the name of the device.
     system: Published<SystemNeighbours>,
-    questions: questions::Questions,
+    requests: requests::Requests,
     aging_s: AtomicU32,
     seed: RandomState,
-    tell: Box<dyn Fn(u64) + Send + Sync>,
+    notify: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 impl std::fmt::Debug for Neighbours {
@@ -143,25 +143,27 @@ impl std::fmt::Debug for Neighbours {
 }
 
 impl Neighbours {
-    /// No neighbours. `tell` gets the [`Neighbours::thing`] of each whose answer changes, after the change.
-    pub fn new(tell: Box<dyn Fn(u64) + Send + Sync>) -> Self {
+    /// An empty table. `notify` gets the [`Neighbours::thing`] of each lookup whose result changes, after the
+    /// change.
+    pub fn new(notify: Box<dyn Fn(u64) + Send + Sync>) -> Self {
         Self {
             index: index::Index::default(),
             inner: Mutex::default(),
             system: Published::default(),
-            questions: questions::Questions::default(),
+            requests: requests::Requests::default(),
             aging_s: DEFAULT_AGING_S.into(),
             seed: RandomState::new(),
-            tell,
+            notify,
         }
     }
 
-    /// What [`Neighbours::lookup`] of the same depends on: the hook gets this number when the answer changes.
+    /// The number of a lookup's dependency: the hook gets it when the result of [`Neighbours::lookup`]
+    /// changes.
     pub fn thing(&self, bridge: &str, ip: IpAddr) -> u64 {
         self.seed.hash_one((bridge, ip))
     }
 
-    /// The neighbour with address `ip` on `bridge`. Waits for nobody. To look it up is to use it.
+    /// The Ethernet address of `ip` on `bridge`. Refreshes its time of use. Never waits.
     pub fn lookup(&self, bridge: &str, ip: IpAddr, now_ms: u64) -> Option<Mac> {
         match self.find(bridge, ip, now_ms) {
             Some(entry) => Some(entry.mac),
@@ -169,9 +171,9 @@ impl Neighbours {
         }
     }
 
-    /// The entry behind [`Neighbours::lookup`], for those who use it later again ([`Entry::used`]). None if
-    /// only the kernel knows the neighbour, which then is the kernel's to keep.
-    pub fn find(&self, bridge: &str, ip: IpAddr, now_ms: u64) -> Option<Arc<Entry>> {
+    /// The entry of [`Neighbours::lookup`], for callers that use it again later ([`NeighEntry::used`]).
+    /// `None` also if only the kernel knows the neighbour: the kernel expires that by itself.
+    pub fn find(&self, bridge: &str, ip: IpAddr, now_ms: u64) -> Option<Arc<NeighEntry>> {
         let entry = self.index.find(self.thing(bridge, ip), bridge, ip)?;
         if self.over(&entry, now_ms) {
             return None;
@@ -180,7 +182,7 @@ impl Neighbours {
         Some(entry)
     }
 
-    /// What the kernel knows of it.
+    /// The kernel's neighbour.
     pub fn system(&self, bridge: &str, ip: IpAddr) -> Option<SystemNeighbour> {
         let known = self.system.load();
         if known.is_empty() {
@@ -193,11 +195,11 @@ impl Neighbours {
         known.get(&key).copied()
     }
 
-    fn over(&self, entry: &Entry, now_ms: u64) -> bool {
+    fn over(&self, entry: &NeighEntry, now_ms: u64) -> bool {
         entry.used_ms() + u64::from(self.aging_s()) * 1000 <= now_ms
     }
 
-    /// Learns from a packet, see [`told_by`]. Never waits.
+    /// Learns a neighbour from a packet, see [`advertised`]. Never waits.
     pub fn learn(&self, bridge: &str, (ip, mac): (IpAddr, Mac), origin: Origin, now_ms: u64) -> Learned {
         let thing = self.thing(bridge, ip);
         let known = self.index.find(thing, bridge, ip);
@@ -212,7 +214,7 @@ impl Neighbours {
         Learned::New
     }
 
-    /// Makes an entry by hand, in place of what was there.
+    /// Sets an entry by hand, in place of an earlier one.
     pub fn set(&self, bridge: &str, ip: IpAddr, mac: Mac, now_ms: u64) {
         self.put(&mut self.inner.lock(), bridge, (ip, mac), Origin::Hand, now_ms);
     }
@@ -230,7 +232,7 @@ impl Neighbours {
             ip,
         };
         let before = inner.get(&key);
-        // A packet that confirms what was set by hand does not make it the port's own.
+        // A packet that confirms an entry set by hand does not make it the port's.
         let same = before.filter(|e| e.mac == mac && (e.origin == origin || origin != Origin::Hand));
         if let Some(entry) = same.filter(|e| !self.over(e, now_ms)) {
             entry.used(now_ms);
@@ -243,7 +245,7 @@ impl Neighbours {
         {
             self.drop_entry(inner, &victim);
         }
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(NeighEntry {
             thing: self.thing(bridge, ip),
             key,
             mac,
@@ -254,18 +256,18 @@ impl Neighbours {
         let thing = entry.thing;
         self.index.put(entry);
         if differs {
-            (self.tell)(thing);
+            (self.notify)(thing);
         }
     }
 
     fn drop_entry(&self, inner: &mut order::Order, key: &NeighKey) {
         if let Some(entry) = inner.remove(key) {
             self.index.remove(entry.thing, key);
-            (self.tell)(entry.thing);
+            (self.notify)(entry.thing);
         }
     }
 
-    fn drop_if(&self, wanted: impl Fn(&Entry) -> bool) {
+    fn drop_if(&self, wanted: impl Fn(&NeighEntry) -> bool) {
         let mut inner = self.inner.lock();
         let keys: Vec<NeighKey> = inner
             .entries()
@@ -275,30 +277,29 @@ impl Neighbours {
         keys.iter().for_each(|key| self.drop_entry(&mut inner, key));
     }
 
-    /// Drops those that were not used for long, and ends questions. To be called once a second.
+    /// Drops entries that were not used for long, and ends open requests. To be called once a second.
     pub fn expire(&self, now_ms: u64) {
         self.drop_if(|e| self.over(e, now_ms));
-        self.end_questions(now_ms);
+        self.end_requests(now_ms);
     }
 
-    /// Drops what packets have told that came in by a port.
+    /// Drops the entries learned from packets of a port.
     pub fn forget(&self, origin: Origin) {
         self.drop_if(|e| e.origin == origin);
     }
 
-    /// Drops all entries, or those of a bridge, and forgets that others were asked for. What the kernel knows
-    /// stays known.
+    /// Drops all entries, or those of a bridge, and forgets open requests. The kernel's neighbours stay.
     pub fn flush(&self, bridge: Option<&str>) {
-        self.forget_questions(bridge);
+        self.forget_requests(bridge);
         self.drop_if(|e| bridge.is_none_or(|b| *e.key.bridge == *b));
     }
 
-    /// How long an unused entry is kept, seconds.
+    /// Time for which an unused entry is kept, seconds.
     pub fn aging_s(&self) -> u32 {
         self.aging_s.load(Relaxed)
     }
 
-    /// Sets how long an unused entry is kept. `false`: that is not a time that can be set.
+    /// Sets the time for which an unused entry is kept. `false`: the time is out of range, and not set.
     pub fn set_aging_s(&self, aging_s: u32) -> bool {
         let fine = (1..=MAX_AGING_S).contains(&aging_s);
         if fine {
@@ -307,7 +308,7 @@ impl Neighbours {
         fine
     }
 
-    /// All entries, by bridge and address.
+    /// All entries, sorted by bridge and address.
     pub fn entries(&self, now_ms: u64) -> Vec<Shown> {
         let inner = self.inner.lock();
         let mut all: Vec<Shown> = inner
@@ -323,7 +324,7 @@ impl Neighbours {
         all
     }
 
-    /// Takes over what the kernel knows.
+    /// Replaces the kernel's neighbours.
     pub fn set_system(&self, known: SystemNeighbours) {
         let _alone = self.inner.lock();
         let before = self.system.get();
@@ -333,7 +334,8 @@ impl Neighbours {
                 .map(|(key, _)| self.thing(&key.bridge, key.ip))
                 .collect()
         };
-        // Whose address is the same, but in doubt now: to be asked for, unless others have told of it.
+        // Neighbours with the same Ethernet address that are in doubt now. They are to be requested, unless
+        // there is an entry.
         let doubts = known.iter().filter(|(key, now)| {
             let was = before.get(*key);
             now.in_doubt && was.is_some_and(|was| was.mac == now.mac && !was.in_doubt)
@@ -343,6 +345,6 @@ impl Neighbours {
         let doubts = doubts.map(|(thing, _)| thing).collect();
         let changed = [differs(&before, &known), differs(&known, &before), doubts].concat();
         self.system.store(known);
-        changed.into_iter().for_each(|thing| (self.tell)(thing));
+        changed.into_iter().for_each(|thing| (self.notify)(thing));
     }
 }

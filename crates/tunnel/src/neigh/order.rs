@@ -1,15 +1,15 @@
-//! The order of use, behind the lock of writers: who makes room.
+//! The order in which entries were used, and the choice of the one to evict. Under the lock of writers.
 //!
-//! Lookups note their time in the entry alone, so an entry may have been used since it was put in order.
-//! [`Order::victim`] then puts it where it belongs and looks again.
+//! Lookups store their time in the entry alone, so the order may be outdated. [`Order::victim`] then moves
+//! the entry to its new position and searches again.
 
-use super::{Entry, NeighKey, Origin};
+use super::{NeighEntry, NeighKey, Origin};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 struct Node {
-    entry: Arc<Entry>,
-    /// Its place: time of use, then a running number that tells uses at one time apart.
+    entry: Arc<NeighEntry>,
+    /// Position: time of use, then a serial number that distinguishes uses at one time.
     place: (u64, u64),
 }
 
@@ -28,10 +28,10 @@ impl Order {
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
-    pub(super) fn get(&self, key: &NeighKey) -> Option<&Arc<Entry>> {
+    pub(super) fn get(&self, key: &NeighKey) -> Option<&Arc<NeighEntry>> {
         self.nodes.get(key).map(|n| &n.entry)
     }
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<NeighEntry>> {
         self.nodes.values().map(|n| &n.entry)
     }
 
@@ -49,8 +49,8 @@ impl Order {
         }
     }
 
-    /// Adds an entry, in place of that of the same key.
-    pub(super) fn put(&mut self, entry: Arc<Entry>) {
+    /// Adds an entry, in place of one with the same key.
+    pub(super) fn put(&mut self, entry: Arc<NeighEntry>) {
         self.remove(&entry.key);
         self.uses += 1;
         let place = (entry.used_ms(), self.uses);
@@ -58,14 +58,14 @@ impl Order {
         self.count(entry.origin, true);
         self.nodes.insert(entry.key.clone(), Node { entry, place });
     }
-    pub(super) fn remove(&mut self, key: &NeighKey) -> Option<Arc<Entry>> {
+    pub(super) fn remove(&mut self, key: &NeighKey) -> Option<Arc<NeighEntry>> {
         let node = self.nodes.remove(key)?;
         self.by_use.remove(&(node.entry.origin, node.place));
         self.count(node.entry.origin, false);
         Some(node.entry)
     }
 
-    /// Who makes room: the least recently used entry of the origin with the most entries.
+    /// The entry to evict: the least recently used one of the origin with the most entries.
     pub(super) fn victim(&mut self) -> Option<NeighKey> {
         let origin = self.crowds.last()?.1;
         loop {

@@ -1,4 +1,4 @@
-//! What packets say of neighbours.
+//! Neighbours that packets advertise.
 
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_wire::eth::ethertype;
@@ -14,9 +14,9 @@ const NEIGHBOUR_ADVERTISEMENT: u16 = 136;
 /// A neighbour's address on its link.
 pub type Mac = [u8; 6];
 
-/// The neighbour that a packet tells of: by an ARP reply, by a gratuitous ARP request, or by a neighbour
-/// advertisement with a target link-layer address. `mask` gets the bits of the key that were looked at.
-pub fn told_by(key: &FlowKey, mask: &mut FlowMask) -> Option<(IpAddr, Mac)> {
+/// The neighbour that a packet advertises: in an ARP reply, a gratuitous ARP request, or a neighbour
+/// advertisement with a target link-layer address. `mask` gets the bits of the key that were read.
+pub fn advertised(key: &FlowKey, mask: &mut FlowMask) -> Option<(IpAddr, Mac)> {
     mask.0.dl_type = !0;
     let (ip, mac) = match key.dl_type {
         ethertype::ARP => arp(key, mask)?,
@@ -43,7 +43,7 @@ fn advertisement(key: &FlowKey, mask: &mut FlowMask) -> Option<(IpAddr, Mac)> {
     if key.nw_proto != ICMPV6 {
         return None;
     }
-    // Only the first fragment of a packet has a message in it.
+    // Only the first fragment of a packet has the message's header.
     mask.0.nw_frag = heddle_flow::key::frag::MASK;
     (mask.0.tp_src, mask.0.tp_dst) = (!0, !0);
     let whole = key.nw_frag & heddle_flow::key::frag::LATER == 0;

@@ -1,11 +1,12 @@
-//! Out of STT: a whole frame comes out at once, its segments wait for each other.
+//! STT decapsulation. Only whole frames leave the tunnel; segments wait for the rest of their frame.
 //!
-//! A device below may have joined segments, or never cut the frame: what counts is which bytes of the frame a
-//! packet holds, as one or as a train of TCP. A frame whose bytes are all in one packet is not copied.
+//! A device below may have joined segments, or may never have cut the frame. Only the range of the frame's
+//! bytes in a packet counts, whether it is one segment or a GSO packet of TCP. A frame whose bytes are all in
+//! one packet is not copied.
 
 use super::{Ip, PopError, Popped, Shim, extend, is_known, sum_of};
 use crate::action::TunnelPop;
-use crate::stt::{Frames, LEAST, Of, Said, Segment, VIEW};
+use crate::stt::{FrameId, FrameMeta, Frames, MIN_FRAME_BYTES, Segment, VIEW};
 use heddle_flow::key::tun_flag;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::{Csum, Offload, Packet, Pool, Wrap};
@@ -14,16 +15,16 @@ use heddle_wire::l4::Tcp;
 use heddle_wire::split;
 use heddle_wire::tunnel::Stt;
 
-/// Where segments wait, buffers for them, and the time in milliseconds.
+/// Buffer of waiting segments, pool for its packets, and the time in milliseconds.
 pub type Waiting<'a> = (&'a mut Frames, &'a mut Pool, u64);
 
 impl TunnelPop {
-    /// As [`TunnelPop::apply`], of tunnels whose packets may come in segments, too: these wait for each
-    /// other. `None`: this one does, and the packet is of no more use. The one that makes its frame whole
-    /// becomes the frame.
+    /// Does the work of [`TunnelPop::apply`] for all tunnels, and lets STT segments wait for the rest of
+    /// their frame. `None`: the packet is a segment that waits, and `p` is no longer needed. The segment that
+    /// completes its frame becomes the frame.
     ///
     /// # Errors
-    /// As there.
+    /// [`PopError`], as of [`TunnelPop::apply`].
     #[inline]
     pub fn gather(
         &self,
@@ -41,7 +42,7 @@ impl TunnelPop {
         }
     }
 
-    /// `None`: a segment that waits. Without a place to wait it is refused.
+    /// `None`: a segment that waits. Without `waiting` a segment is refused.
     pub(super) fn stt(
         &self,
         p: &mut Packet,
@@ -53,7 +54,7 @@ impl TunnelPop {
         let s = segment(p, ip)?;
         let wrap = p.offload.gso.and_then(|g| g.wraps.split());
         if wrap.is_some_and(|(wrap, _)| wrap == Wrap::Stt) {
-            // A train of this switch whose segments are to be frames.
+            // A GSO packet of this switch: each of its segments is to be a frame.
             let shim = Shim {
                 at: s.at + Stt::LEN,
                 end: ip.end,
@@ -64,10 +65,11 @@ impl TunnelPop {
             return Ok(Some(popped(shim.at)));
         }
         s.check()?;
-        // What is to be done to outer headers is of no more interest; about anything else nothing is known.
+        // Offloads of the outer headers are done with. No others are known: the STT header has those of the
+        // frame.
         let outer = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == ip.l4);
         if p.offload.gso.is_some() && !outer {
-            return Err(PopError::Train);
+            return Err(PopError::OuterGso);
         }
         p.offload = Offload::default();
         if s.is_whole() {
@@ -76,8 +78,8 @@ impl TunnelPop {
         let Some((frames, pool, now_ms)) = waiting else {
             return Err(PopError::Part);
         };
-        let of = Of::new(key, p.in_port, &s);
-        let Some(tos) = frames.add(p, &s, &of, key.tun_tos, pool, now_ms)? else {
+        let id = FrameId::new(key, p.in_port, &s);
+        let Some(tos) = frames.add(p, &s, &id, key.tun_tos, pool, now_ms)? else {
             return Ok(None);
         };
         key.tun_tos = tos;
@@ -85,7 +87,7 @@ impl TunnelPop {
         self.stt_frame(p, (0, end), key).map(Some)
     }
 
-    /// Has the packet, which holds an STT frame from one place to another, be the frame inside.
+    /// Reduces the packet, which holds an STT frame between two offsets, to the inner frame.
     fn stt_frame(
         &self,
         p: &mut Packet,
@@ -103,7 +105,7 @@ impl TunnelPop {
         key.tun_id = h.key.get();
         let head = p.head();
         let head = head.get(inner..end.min(head.len())).ok_or(PopError::Truncated)?;
-        let offload = Said::read(&h).offload(head, end - inner)?;
+        let offload = FrameMeta::read(&h).offload(head, end - inner)?;
         let shim = Shim {
             at: inner,
             end,
@@ -131,7 +133,7 @@ fn header(p: &Packet, at: usize) -> Result<Stt, PopError> {
     head.map(|(h, _)| *h).ok_or(PopError::Truncated)
 }
 
-/// What the header of TCP's layout says, whose checksum is looked at.
+/// Reads the TCP-like header, and verifies its checksum.
 fn segment(p: &Packet, ip: &Ip) -> Result<Segment, PopError> {
     let (tcp, _) = p
         .head()
@@ -141,7 +143,7 @@ fn segment(p: &Packet, ip: &Ip) -> Result<Segment, PopError> {
     if tcp.header_len() < Tcp::LEN || ip.l4 + tcp.header_len() > ip.end {
         return Err(PopError::Length);
     }
-    // No stream is there to be begun or ended.
+    // STT has no connections to open or close.
     if tcp.flags() & (Tcp::SYN | Tcp::FIN | Tcp::RST) != 0 {
         return Err(PopError::Flags);
     }
@@ -163,9 +165,9 @@ fn segment(p: &Packet, ip: &Ip) -> Result<Segment, PopError> {
 }
 
 impl Segment {
-    /// Whether it can be what it says that it is.
+    /// Checks that the segment is within its frame.
     fn check(&self) -> Result<(), PopError> {
-        if usize::from(self.len) < LEAST {
+        if usize::from(self.len) < MIN_FRAME_BYTES {
             return Err(PopError::Length);
         }
         if self.at >= self.end {

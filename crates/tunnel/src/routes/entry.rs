@@ -1,74 +1,73 @@
-//! What a route says.
+//! Routes of a table.
 
 use super::prefix::Prefix;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The table of addresses that are this host's own.
+/// The table of this host's own addresses.
 pub const LOCAL: u32 = 255;
-/// The table that routes are in unless they say otherwise.
+/// The default table of routes.
 pub const MAIN: u32 = 254;
-/// The table that is looked at last.
+/// The table that lookups use last.
 pub const DEFAULT: u32 = 253;
 
-/// What becomes of packets.
+/// Treatment of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// They are sent.
+    /// Packets are sent.
     Unicast,
-    /// They are for this host.
+    /// Packets are for this host.
     Local,
-    /// They are not sent (unreachable, prohibited, a black hole).
+    /// Packets are not sent (unreachable, prohibited, a black hole).
     Refused,
-    /// Other tables are asked.
+    /// The lookup continues with the next rule.
     Throw,
 }
 
-/// A way that a route gives.
+/// A next hop of a route.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hop {
-    /// The device that packets leave by, for a bridge its internal port's.
+    /// Device by which packets leave; for a bridge, its internal port's.
     pub device: Arc<str>,
-    /// Who gets them there; `None`: the destination itself. Of the other family where an IPv4 route has an
-    /// IPv6 gateway.
+    /// Gateway; `None`: the destination itself. An IPv4 route may have an IPv6 gateway.
     pub gateway: Option<IpAddr>,
-    /// The address that packets come from which say nothing else.
+    /// Source address of packets that have none yet.
     pub source: IpAddr,
     /// Longest packet, with its IP header, bytes.
     pub mtu_bytes: Option<u32>,
-    /// Its share of packets, where there are other ways.
+    /// Share of destinations, if there are several hops.
     pub weight: u32,
 }
 
 /// A route.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
-    /// Where to.
+pub struct RouteEntry {
+    /// Destinations.
     pub prefix: Prefix,
-    /// Given by hand (`ovs/route/add`), not by the system.
+    /// Set by hand (`ovs/route/add`), not by the system.
     pub user: bool,
-    /// Packets that it is for have this mark; 0: any packets that no route with their mark is for.
+    /// Mark of the packets; 0: all packets for whose mark there is no route.
     pub mark: u32,
-    /// Of equal prefixes the least counts.
+    /// The lowest metric wins among equal prefixes.
     pub metric: u32,
-    /// What becomes of packets.
+    /// Treatment of packets.
     pub kind: Kind,
-    /// Where they go. None unless `kind` is one of those that have ways.
+    /// Next hops; empty if `kind` needs none.
     pub hops: Vec<Hop>,
 }
 
-impl Entry {
-    /// Whether this one counts where both match. A route by hand is as good as one of the system's whose
-    /// prefix is 32 bits longer, as in Open vSwitch.
-    pub(super) fn beats(&self, other: &Entry) -> bool {
-        let rank = |e: &Entry| {
+impl RouteEntry {
+    /// Whether this route wins over another that matches too. A route set by hand ranks like a system's route
+    /// whose prefix is 32 bits longer, as in Open vSwitch.
+    pub(super) fn beats(&self, other: &RouteEntry) -> bool {
+        let rank = |e: &RouteEntry| {
             let len = u32::from(e.prefix.mapped_len()) + if e.user { 32 } else { 0 };
             (len, e.user, std::cmp::Reverse(e.metric))
         };
         rank(self) > rank(other)
     }
 
-    /// The way to `dst`: always the same one to the same destination, by weights.
+    /// The next hop to `dst`, chosen by weight. One destination always has the same hop.
     pub fn hop(&self, dst: IpAddr) -> Option<&Hop> {
         if self.hops.len() < 2 {
             return self.hops.first();

@@ -1,16 +1,16 @@
-//! One table of routes: the longest prefix of an address.
+//! One table of routes, with longest-prefix match.
 //!
-//! A map for each length of prefixes that there is. A lookup asks all of them, some ten in practice; it is
-//! made when a packet is translated, not for each packet. Routes that share a prefix stand together.
+//! One map per prefix length. A lookup queries all maps, of which there are about ten in practice. Lookups
+//! happen per translation, not per packet. Routes with the same prefix are in one list.
 
-use super::entry::Entry;
+use super::entry::RouteEntry;
 use super::prefix::Prefix;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-type OfLength = HashMap<u128, Vec<Entry>>;
+type OfLength = HashMap<u128, Vec<RouteEntry>>;
 
-/// See the module's text.
+/// Routes by family, prefix length and prefix.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Fib {
     v4: BTreeMap<u8, OfLength>,
@@ -29,19 +29,19 @@ impl Fib {
         }
     }
 
-    /// Adds a route beside what is there.
-    pub(super) fn add(&mut self, entry: Entry) {
+    /// Adds a route beside those of the same prefix.
+    pub(super) fn add(&mut self, entry: RouteEntry) {
         let prefix = entry.prefix;
         let lengths = self.family_mut(prefix.addr());
         let routes = lengths.entry(prefix.len()).or_default();
         routes.entry(prefix.key()).or_default().push(entry);
     }
-    /// Adds a route in place of one for the same packets of the same origin.
-    pub(super) fn replace(&mut self, entry: Entry) {
+    /// Adds a route in place of one with the same prefix, mark and origin.
+    pub(super) fn replace(&mut self, entry: RouteEntry) {
         self.remove(entry.prefix, entry.mark, entry.user);
         self.add(entry);
     }
-    /// Takes routes out. Whether there were any.
+    /// Removes routes. Returns whether there were any.
     pub(super) fn remove(&mut self, prefix: Prefix, mark: u32, user: bool) -> bool {
         let lengths = self.family_mut(prefix.addr());
         let Some(of_length) = lengths.get_mut(&prefix.len()) else {
@@ -62,13 +62,13 @@ impl Fib {
         found
     }
 
-    /// The route that counts for `dst` among those with exactly this mark.
-    pub(super) fn best(&self, dst: IpAddr, mark: u32) -> Option<&Entry> {
+    /// The best route to `dst` among those with exactly this mark.
+    pub(super) fn best(&self, dst: IpAddr, mark: u32) -> Option<&RouteEntry> {
         let matching = self
             .family(dst)
             .iter()
             .filter_map(|(len, routes)| routes.get(&Prefix::key_of(dst, *len)));
-        let mut best: Option<&Entry> = None;
+        let mut best: Option<&RouteEntry> = None;
         for entry in matching.flatten().filter(|e| e.mark == mark) {
             if best.is_none_or(|b| entry.beats(b)) {
                 best = Some(entry);
@@ -77,9 +77,9 @@ impl Fib {
         best
     }
 
-    /// All routes, IPv4 first, longest prefixes first, by address within a length.
-    pub(super) fn entries(&self) -> Vec<&Entry> {
-        let mut all: Vec<&Entry> = Vec::new();
+    /// All routes: IPv4 first, longest prefixes first, by address within a length.
+    pub(super) fn entries(&self) -> Vec<&RouteEntry> {
+        let mut all: Vec<&RouteEntry> = Vec::new();
         for lengths in [&self.v4, &self.v6] {
             for routes in lengths.values().rev() {
                 let from = all.len();

@@ -1,19 +1,19 @@
-//! Routes: by which device, from which address and to whom packets to an address go.
+//! Routes: device, gateway and source address of packets to a destination.
 //!
 //! **Problem.** A tunnel's outer packets go where the host's own packets to that address would go. Workers
-//! ask within a translation; the kernel's routes change now and then, all at once where a routing daemon
-//! begins anew.
+//! look routes up during a translation. The kernel's routes change now and then, and all at once when a
+//! routing daemon restarts.
 //!
-//! **Shape.** [`Routes`] publishes a [`Table`] that never changes. Readers take no lock. Writers make a new
-//! table: what the system says ([`System`]) in one part, what was given by hand in another, so that a route
-//! by hand does not copy a million of the system's. Rules choose among numbered tables as in Linux
-//! ([`Rule`]); within one the longest prefix counts ([`Entry`]).
+//! **Shape.** [`Routes`] publishes an immutable [`Table`]. Readers take no lock. Writers build a new table.
+//! It has the system's routes ([`System`]) and those set by hand in separate parts, so a route by hand does
+//! not copy a million others. Rules choose among numbered tables as in Linux ([`Rule`]). Within a table the
+//! longest prefix wins ([`RouteEntry`]).
 //!
-//! **Changes.** Who keeps an answer asks [`Routes::thing`] before [`Routes::lookup`]; that number is told to
-//! the hook given to [`Routes::new`] when the answer changes ([`watch`]).
+//! **Changes.** A caller that caches a result calls [`Routes::thing`] before [`Routes::lookup`]. The hook
+//! given to [`Routes::new`] gets that number when the result changes ([`watch`]).
 //!
-//! **Where this is not Linux.** Rules and routes that ask for a type of service, ports or protocols are not
-//! for tunnels: a lookup has no such thing. Of several ways one is taken for all packets to a destination.
+//! **Deviations from Linux.** Rules and routes for a type of service, ports or protocols are ignored, as a
+//! lookup has none of these. A multipath route uses one hop for all packets to a destination.
 
 mod entry;
 mod fib;
@@ -26,7 +26,7 @@ mod tests;
 mod user;
 mod watch;
 
-pub use entry::{DEFAULT, Entry, Hop, Kind, LOCAL, MAIN};
+pub use entry::{DEFAULT, Hop, Kind, LOCAL, MAIN, RouteEntry};
 pub use prefix::Prefix;
 pub use rule::{Action, Rule};
 pub use source::Address;
@@ -41,19 +41,19 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use system::Cached;
 
-/// A question.
+/// A lookup's parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Query {
     /// The mark of the packets.
     pub mark: u32,
-    /// Where they go.
+    /// Destination of the packets.
     pub dst: IpAddr,
-    /// Where they come from, if that is fixed; no answer if this is not an address of this host.
+    /// Source of the packets, if it is fixed. There is no route if this is not an address of this host.
     pub src: Option<IpAddr>,
 }
 
 impl Query {
-    /// About packets to `dst` of which nothing else is known.
+    /// Packets to `dst`, without mark and fixed source.
     pub fn to(dst: IpAddr) -> Query {
         Query {
             mark: 0,
@@ -63,14 +63,14 @@ impl Query {
     }
 }
 
-/// An answer.
+/// A lookup's result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
-    /// The device that packets leave by, for a bridge its internal port's.
+    /// Device by which packets leave; for a bridge, its internal port's.
     pub device: Arc<str>,
-    /// Who gets them there; `None`: the destination itself.
+    /// Gateway; `None`: the destination itself.
     pub gateway: Option<IpAddr>,
-    /// Where they come from.
+    /// Source address of the packets.
     pub source: IpAddr,
     /// Longest packet, with its IP header, bytes.
     pub mtu_bytes: Option<u32>,
@@ -79,7 +79,7 @@ pub struct Route {
 }
 
 impl Route {
-    fn new((entry, hop, source): (&Entry, &Hop, IpAddr)) -> Route {
+    fn new((entry, hop, source): (&RouteEntry, &Hop, IpAddr)) -> Route {
         Route {
             device: hop.device.clone(),
             gateway: hop.gateway,
@@ -90,21 +90,21 @@ impl Route {
     }
 }
 
-/// All routes at one time.
+/// Snapshot of all routes.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Table {
     system: Arc<Cached>,
-    /// Addresses given to pretended devices.
+    /// Addresses of dummy devices.
     addresses: Vec<Address>,
-    /// Routes by hand, and those of pretended devices.
+    /// Routes set by hand, and those of dummy devices.
     own: HashMap<u32, Fib>,
-    /// Of both, in order; two of one priority in the order in which they came.
+    /// Rules of the system and by hand, by priority; those of one priority in order of arrival.
     rules: Vec<Rule>,
 }
 
 impl Table {
-    /// The route in one numbered table.
-    fn best(&self, table: u32, dst: IpAddr, mark: u32) -> Option<&Entry> {
+    /// The best route of one numbered table. Routes with the packets' mark come first.
+    fn best(&self, table: u32, dst: IpAddr, mark: u32) -> Option<&RouteEntry> {
         let of = |mark| {
             let system = self.system.tables.get(&table).and_then(|f| f.best(dst, mark));
             let own = self.own.get(&table).and_then(|f| f.best(dst, mark));
@@ -117,7 +117,7 @@ impl Table {
         marked.or_else(|| of(0))
     }
 
-    fn lookup(&self, q: &Query) -> Option<(&Entry, &Hop, IpAddr)> {
+    fn lookup(&self, q: &Query) -> Option<(&RouteEntry, &Hop, IpAddr)> {
         if q.src.is_some_and(|src| !self.is_own(src)) {
             return None;
         }
@@ -130,7 +130,7 @@ impl Table {
             let entry = match rule.action {
                 Action::Nop => continue,
                 Action::Refuse => return None,
-                // Forwards only, so that it ends.
+                // Only forwards, so that the loop ends.
                 Action::Goto(priority) => {
                     let there = self.rules.partition_point(|r| r.priority < priority);
                     at = at.max(there);
@@ -149,7 +149,7 @@ impl Table {
         None
     }
 
-    /// Whether it is an address of this host.
+    /// Whether `addr` is an address of this host.
     fn is_own(&self, addr: IpAddr) -> bool {
         self.addresses().any(|a| a.addr == addr)
             || self.best(LOCAL, addr, 0).is_some_and(|e| e.kind == Kind::Local)
@@ -160,15 +160,15 @@ impl Table {
     }
 }
 
-/// Tells of a thing whose answer has changed.
+/// Gets the number of a dependency after it has changed, see [`Routes::thing`].
 pub type Hook = Box<dyn Fn(u64) + Send + Sync>;
 
-/// The routes of this host, as its kernel says and as given by hand. See the module's text.
+/// The routes of this host: those of its kernel and those set by hand. See the module's text.
 pub struct Routes {
     now: RcuCell<Table>,
     writer: Mutex<user::Given>,
     watch: watch::Watch,
-    tell: Hook,
+    notify: Hook,
 }
 
 impl std::fmt::Debug for Routes {
@@ -178,30 +178,30 @@ impl std::fmt::Debug for Routes {
 }
 
 impl Routes {
-    /// No routes. `tell` gets the numbers of [`Routes::thing`] whose answers change, after the change.
-    pub fn new(tell: Hook) -> Self {
+    /// No routes. `notify` gets the [`Routes::thing`] of each lookup whose result changes, after the change.
+    pub fn new(notify: Hook) -> Self {
         let given = user::Given::default();
         Self {
             now: RcuCell::new(given.table(Arc::default())),
             writer: Mutex::new(given),
             watch: watch::Watch::default(),
-            tell,
+            notify,
         }
     }
 
-    /// The way of such packets. Waits for nobody.
+    /// The route of such packets. Never waits.
     pub fn lookup(&self, q: &Query) -> Option<Route> {
         let reading = ReadGuard::begin();
         self.now.load(&reading).lookup(q).map(Route::new)
     }
 
-    /// What the answer to `q` depends on: the hook gets this number when it changes. To be asked for before
-    /// [`Routes::lookup`]. Waits for nobody.
+    /// The number of a lookup's dependency: the hook gets it when the result changes. To be called before
+    /// [`Routes::lookup`]. Never waits.
     pub fn thing(&self, q: &Query) -> u64 {
         self.watch.register(q)
     }
 
-    /// Whether `addr` is an address of `device`. Waits for nobody.
+    /// Whether `addr` is an address of `device`. Never waits.
     pub fn is_address(&self, device: &str, addr: IpAddr) -> bool {
         let reading = ReadGuard::begin();
         self.now
@@ -210,18 +210,18 @@ impl Routes {
             .any(|a| a.addr == addr && &*a.device == device)
     }
 
-    /// Whether `device` has an address. Waits for nobody.
+    /// Whether `device` has an address. Never waits.
     pub fn has_address(&self, device: &str) -> bool {
         let reading = ReadGuard::begin();
         self.now.load(&reading).addresses().any(|a| &*a.device == device)
     }
 
-    /// The address of `device` on the smallest network that `to` is on.
+    /// The address of `device` on the smallest network that contains `to`.
     pub fn source_near(&self, device: &str, to: IpAddr) -> Option<IpAddr> {
         source::on_network_of(self.now.get().addresses(), device, to)
     }
 
-    /// Whether this host has such an address. Waits for nobody.
+    /// Whether an address of this host satisfies `is`. Never waits.
     pub fn any_address(&self, mut is: impl FnMut(&Address) -> bool) -> bool {
         let reading = ReadGuard::begin();
         self.now.load(&reading).addresses().any(&mut is)
@@ -232,23 +232,23 @@ impl Routes {
         self.now.get().addresses().cloned().collect()
     }
 
-    /// What [`Routes::addresses`] and [`Routes::is_address`] depend on.
+    /// The number of the dependency of [`Routes::addresses`] and [`Routes::is_address`].
     pub fn addresses_thing(&self) -> u64 {
         self.watch.addresses()
     }
 
-    /// What depends on the addresses of one device.
+    /// The number of the dependency on the addresses of one device.
     pub fn device_thing(&self, device: &str) -> u64 {
         self.watch.device(device)
     }
 
-    /// The name of all routes together, for what depends on any of them.
+    /// The number that the hook gets at any change of routes.
     #[cfg(test)]
     pub(crate) fn any_thing(&self) -> u64 {
         self.watch.any()
     }
 
-    /// Takes over what the kernel says.
+    /// Replaces the kernel's routes, rules and addresses.
     pub fn set_system(&self, system: &System) {
         let given = self.writer.lock();
         self.publish(given.table(Arc::new(Cached::new(system))));
@@ -258,12 +258,12 @@ impl Routes {
         let before = self.now.get();
         let now = Arc::new(table);
         self.now.replace(now.clone());
-        self.watch.changed(&before, &now, &self.tell);
+        self.watch.changed(&before, &now, &self.notify);
         drop(before);
         self.now.tidy();
     }
 
-    /// Changes what was given by hand.
+    /// Changes routes, rules and addresses set by hand.
     fn change<T>(&self, f: impl FnOnce(&mut user::Given, &Table) -> T) -> T {
         let mut given = self.writer.lock();
         let now = self.now.get();

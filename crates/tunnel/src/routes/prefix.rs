@@ -10,7 +10,7 @@ pub struct Prefix {
     len: u8,
 }
 
-/// The bits of an address, the first one on top.
+/// The bits of an address, left-aligned.
 fn bits(addr: IpAddr) -> u128 {
     match addr {
         IpAddr::V4(a) => u128::from(a.to_bits()) << 96,
@@ -18,7 +18,7 @@ fn bits(addr: IpAddr) -> u128 {
     }
 }
 
-/// How many bits an address of that family has.
+/// Length of an address of that family, bits.
 fn width(addr: IpAddr) -> u8 {
     if addr.is_ipv4() { 32 } else { 128 }
 }
@@ -28,7 +28,7 @@ impl Prefix {
     pub fn new(addr: IpAddr, len: u8) -> Option<Prefix> {
         (len <= width(addr)).then(|| Prefix { addr, len }.trimmed())
     }
-    /// The prefix that only `addr` has.
+    /// The prefix that contains only `addr`.
     pub fn host(addr: IpAddr) -> Prefix {
         Prefix {
             addr,
@@ -44,31 +44,31 @@ impl Prefix {
         };
         Prefix { addr, ..self }
     }
-    /// The first `len` bits of `bits`, zeros behind them.
+    /// The first `len` bits of `bits`, followed by zeros.
     fn cut(bits: u128, len: u8) -> u128 {
         match len {
             0 => 0,
             len => bits & u128::MAX << (128 - u32::from(len.min(128))),
         }
     }
-    /// Its first address.
+    /// The first address.
     pub fn addr(self) -> IpAddr {
         self.addr
     }
-    /// How many bits count.
-    #[allow(clippy::len_without_is_empty)] // nothing is empty here
+    /// Length, bits.
+    #[allow(clippy::len_without_is_empty)] // a prefix is never empty
     pub fn len(self) -> u8 {
         self.len
     }
-    /// How many bits count where IPv4 addresses are written as IPv6 ones (`::ffff:a.b.c.d`).
+    /// Length in bits where IPv4 addresses are written as IPv6 ones (`::ffff:a.b.c.d`).
     pub fn mapped_len(self) -> u8 {
         self.len + (128 - width(self.addr))
     }
-    /// Whether `addr` begins so.
+    /// Whether `addr` has this prefix.
     pub fn contains(self, addr: IpAddr) -> bool {
         self.addr.is_ipv4() == addr.is_ipv4() && Self::cut(bits(addr), self.len) == bits(self.addr)
     }
-    /// As a key among prefixes of one length and family.
+    /// Key among prefixes of one length and family.
     pub(super) fn key(self) -> u128 {
         bits(self.addr)
     }
@@ -84,7 +84,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// How many leading bits two addresses share; 0 for different families.
+/// Number of leading bits that two addresses share; 0 for different families.
 pub(super) fn common_len(a: IpAddr, b: IpAddr) -> u8 {
     if a.is_ipv4() != b.is_ipv4() {
         return 0;

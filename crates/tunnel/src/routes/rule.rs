@@ -1,50 +1,50 @@
-//! Which tables a lookup asks, and in which order (ip-rule(8)).
+//! Policy rules: the tables that a lookup uses, and their order (ip-rule(8)).
 
 use super::Query;
 use super::entry::{DEFAULT, LOCAL, MAIN};
 use super::prefix::Prefix;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What a rule says to do.
+/// The action of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Ask a table.
+    /// Look the destination up in a table.
     Table {
-        /// Which.
+        /// Table number.
         table: u32,
-        /// Its answer counts only if the prefix is longer than that.
+        /// Routes with a prefix of at most this length are ignored.
         suppress_len: Option<u8>,
     },
-    /// Go on with the rules from this priority on.
+    /// Continue with the rules from this priority on.
     Goto(u32),
-    /// Nothing.
+    /// Continue with the next rule.
     Nop,
-    /// No packets are sent.
+    /// No route: packets are not sent.
     Refuse,
 }
 
 /// A rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// The least is looked at first.
+    /// The rule with the lowest priority comes first.
     pub priority: u32,
-    /// For IPv6.
+    /// For IPv6, otherwise for IPv4.
     pub v6: bool,
-    /// It holds for the packets that it would not hold for without this.
+    /// The rule holds for packets that do not match, in place of those that do.
     pub invert: bool,
-    /// Given by hand, not by the system.
+    /// Set by hand, not by the system.
     pub user: bool,
-    /// The source begins so.
+    /// Prefix of the source.
     pub from: Option<Prefix>,
-    /// The destination begins so.
+    /// Prefix of the destination.
     pub to: Option<Prefix>,
-    /// The mark, in the bits of `mark_mask`, is this.
+    /// The mark, under `mark_mask`.
     pub mark: u32,
-    /// See `mark`.
+    /// Bits of the mark that count.
     pub mark_mask: u32,
-    /// It asks for something that no packet of the switch is: forwarded by the system, of some user, ...
+    /// Has a condition that no tunnel's packet meets: forwarded by the kernel, of some user, ...
     pub elsewhere: bool,
-    /// What to do.
+    /// Action for packets for which the rule holds.
     pub action: Action,
 }
 
@@ -67,7 +67,7 @@ impl Rule {
             },
         }
     }
-    /// The rules of a system that has made none of its own.
+    /// The rules of a system without rules of its own.
     pub fn standard() -> Vec<Rule> {
         vec![
             Rule::any(false, 0, LOCAL),
@@ -77,7 +77,7 @@ impl Rule {
             Rule::any(true, 32766, MAIN),
         ]
     }
-    /// Whether it holds for such packets.
+    /// Whether the rule holds for such packets.
     pub(super) fn holds(&self, q: &Query) -> bool {
         let unspecified = || match q.dst {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -1,10 +1,10 @@
-//! Which of a host's addresses packets come from that say nothing else.
+//! Choice of source addresses for packets that have none yet.
 
 use super::prefix::{Prefix, common_len};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// How far an address or a route reaches (`RT_SCOPE_*`): the larger, the less far.
+/// Scopes of addresses and routes (`RT_SCOPE_*`): the larger, the narrower.
 pub mod scope {
     /// Everywhere.
     pub const UNIVERSE: u8 = 0;
@@ -21,22 +21,22 @@ pub struct Address {
     pub device: Arc<str>,
     /// The address.
     pub addr: IpAddr,
-    /// How many bits of it are the same on all of the link.
+    /// Prefix length of the link's network, bits.
     pub prefix_len: u8,
-    /// How far it reaches, see [`scope`].
+    /// Scope, see [`scope`].
     pub scope: u8,
     /// An IPv4 address beside an older one of the same network.
     pub secondary: bool,
     /// A temporary IPv6 address.
     pub temporary: bool,
-    /// Not to be used for what is new.
+    /// Not for new connections.
     pub deprecated: bool,
-    /// It may turn out to be somebody else's.
+    /// Duplicate address detection has not finished.
     pub tentative: bool,
 }
 
 impl Address {
-    /// An address without peculiarities.
+    /// A permanent address of universal scope.
     pub fn new(device: Arc<str>, addr: IpAddr, prefix_len: u8) -> Address {
         Address {
             device,
@@ -49,7 +49,7 @@ impl Address {
             tentative: false,
         }
     }
-    /// The addresses of its link.
+    /// The network of its link.
     pub(super) fn network(&self) -> Option<Prefix> {
         Prefix::new(self.addr, self.prefix_len)
     }
@@ -58,8 +58,8 @@ impl Address {
     }
 }
 
-/// As Open vSwitch does for routes that are given by hand: the address of `device` on the smallest network
-/// that `to` is on.
+/// The source address that Open vSwitch chooses for routes set by hand: the address of `device` on the
+/// smallest network that contains `to`.
 pub fn on_network_of<'a>(
     addresses: impl IntoIterator<Item = &'a Address>,
     device: &str,
@@ -73,8 +73,8 @@ pub fn on_network_of<'a>(
         .map(|a| a.addr)
 }
 
-/// As Linux does: for packets to `to` by way of `device`. `gateway` is who gets them on the link, `reach` how
-/// far the route reaches.
+/// The source address that Linux chooses for packets to `to` through `device`. `gateway` is the next hop on
+/// the link, `reach` the scope of the route.
 pub fn as_linux(
     addresses: &[Address],
     device: &str,
@@ -88,8 +88,8 @@ pub fn as_linux(
     }
 }
 
-/// `inet_select_addr` of Linux: of the device's primary addresses that reach far enough, the first on the
-/// gateway's network or else the first; if there is none, the first that reaches so far of any device.
+/// `inet_select_addr` of Linux. Only primary addresses of a scope at most `reach` count. The first of the
+/// device that is on the gateway's network wins, else the first of the device, else the first of any device.
 fn v4(addresses: &[Address], device: &str, gateway: Option<IpAddr>, reach: u8) -> Option<IpAddr> {
     let primary = || {
         addresses
@@ -102,7 +102,7 @@ fn v4(addresses: &[Address], device: &str, gateway: Option<IpAddr>, reach: u8) -
     near.or_else(|| own().next()).or_else(elsewhere).map(|a| a.addr)
 }
 
-/// RFC 6724, section 5: how far an address reaches, as a number that grows.
+/// The scope of an address by RFC 6724, section 5: the larger, the wider.
 fn reach_of(addr: Ipv6Addr) -> u8 {
     match addr {
         a if a.is_loopback() => 1,
@@ -152,7 +152,7 @@ fn v6(addresses: &[Address], device: &str, to: Ipv6Addr) -> Option<IpAddr> {
 
 fn better(a: (&Address, Ipv6Addr), b: (&Address, Ipv6Addr), device: &str, to: Ipv6Addr) -> bool {
     let target = reach_of(to);
-    // Rule 2: of addresses that reach far enough that which reaches least far, of others the farthest.
+    // Rule 2: the smallest sufficient scope is best; among insufficient scopes the largest.
     let fitness = |addr: Ipv6Addr| {
         let reach = reach_of(addr);
         if reach >= target {

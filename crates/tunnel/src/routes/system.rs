@@ -1,6 +1,6 @@
-//! What the host's kernel says of its routes, and what becomes of it.
+//! Routes, rules and addresses of the host's kernel, and their conversion for lookups.
 
-use super::entry::{Entry, Hop, Kind};
+use super::entry::{Hop, Kind, RouteEntry};
 use super::fib::Fib;
 use super::prefix::Prefix;
 use super::rule::Rule;
@@ -9,52 +9,52 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Routes, rules and addresses of a host at one time.
+/// Routes, rules and addresses of a host, in one snapshot.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct System {
     /// In the kernel's order.
     pub addresses: Vec<Address>,
     /// In the kernel's order.
     pub rules: Vec<Rule>,
-    /// Those that packets to a single host may meet.
+    /// Routes that may apply to packets for a single host.
     pub routes: Vec<SystemRoute>,
 }
 
 /// A route of a host's kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SystemRoute {
-    /// The table that it is in.
+    /// Table number.
     pub table: u32,
-    /// Where to.
+    /// Destinations.
     pub prefix: Prefix,
-    /// What becomes of packets.
+    /// Treatment of packets.
     pub kind: Kind,
-    /// Of equal prefixes the least counts.
+    /// The lowest metric wins among equal prefixes.
     pub metric: u32,
-    /// The source that it asks for.
+    /// Configured source address.
     pub prefsrc: Option<IpAddr>,
-    /// How far it reaches, see [`super::source::scope`].
+    /// Scope, see [`super::source::scope`].
     pub scope: u8,
-    /// Longest packet, bytes, if the route says so.
+    /// Longest packet, bytes, if the route has a limit.
     pub mtu_bytes: Option<u32>,
-    /// The ways that can be gone now.
+    /// Next hops that are usable now.
     pub hops: Vec<SystemHop>,
 }
 
-/// A way of a [`SystemRoute`].
+/// A next hop of a [`SystemRoute`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SystemHop {
     /// The device's name.
     pub device: Arc<str>,
     /// The device's longest packet, bytes.
     pub device_mtu_bytes: Option<u32>,
-    /// Who gets packets there.
+    /// Gateway; `None`: the destination itself.
     pub gateway: Option<IpAddr>,
-    /// Its share.
+    /// Share of destinations.
     pub weight: u32,
 }
 
-/// The same, for lookups.
+/// The same in the form that lookups use.
 #[derive(Default, Debug)]
 pub(super) struct Cached {
     pub(super) addresses: Vec<Address>,
@@ -78,8 +78,8 @@ impl Cached {
     }
 }
 
-/// The route, unless it would send packets and has no way or no address to send them from.
-fn entry(route: &SystemRoute, addresses: &[Address]) -> Option<Entry> {
+/// The route for lookups. `None`: it would send packets, but has no hop with a source address.
+fn entry(route: &SystemRoute, addresses: &[Address]) -> Option<RouteEntry> {
     let to = route.prefix.addr();
     let hops: Vec<Hop> = route
         .hops
@@ -100,7 +100,7 @@ fn entry(route: &SystemRoute, addresses: &[Address]) -> Option<Entry> {
         })
         .collect();
     let sends = matches!(route.kind, Kind::Unicast | Kind::Local);
-    (!sends || !hops.is_empty()).then_some(Entry {
+    (!sends || !hops.is_empty()).then_some(RouteEntry {
         prefix: route.prefix,
         user: false,
         mark: 0,

@@ -34,12 +34,15 @@ fn system_route(table: u32, to: &str, device: &str, gateway: Option<&str>) -> Sy
     }
 }
 
-type Told = Arc<Mutex<Vec<u64>>>;
+type Notified = Arc<Mutex<Vec<u64>>>;
 
-fn routes() -> (Routes, Told) {
-    let told = Told::default();
-    let list = told.clone();
-    (Routes::new(Box::new(move |thing| list.lock().push(thing))), told)
+fn routes() -> (Routes, Notified) {
+    let notified = Notified::default();
+    let list = notified.clone();
+    (
+        Routes::new(Box::new(move |thing| list.lock().push(thing))),
+        notified,
+    )
 }
 
 fn user(to: &str, device: &str, gateway: Option<&str>, mark: u32) -> UserRoute {
@@ -99,8 +102,8 @@ fn pretended_devices_have_routes() {
 }
 
 #[test]
-fn only_answers_that_change_are_told() {
-    let (r, told) = routes();
+fn only_changed_results_are_notified() {
+    let (r, notified) = routes();
     let mut system = System {
         addresses: vec![address("eth0", "10.0.0.1/8"), address("eth1", "20.0.0.1/8")],
         rules: Vec::new(),
@@ -113,7 +116,7 @@ fn only_answers_that_change_are_told() {
     let near = r.thing(&Query::to(at("10.1.1.1")));
     let far = r.thing(&Query::to(at("30.1.1.1")));
     let farther = r.thing(&Query::to(at("40.1.1.1")));
-    let take = || -> HashSet<u64> { std::mem::take(&mut *told.lock()).into_iter().collect() };
+    let take = || -> HashSet<u64> { std::mem::take(&mut *notified.lock()).into_iter().collect() };
     take();
     system
         .routes
@@ -280,24 +283,24 @@ fn sources_are_those_of_linux() {
     let linux = |device: &str, to: &str, gateway: Option<&str>, reach| {
         source::as_linux(&addresses, device, at(to), gateway.map(at), reach).map(|a| a.to_string())
     };
-    let said = |text: &str| Some(text.to_owned());
-    assert_eq!(linux("eth0", "10.0.0.9", None, 253), said("10.0.0.1"));
-    assert_eq!(linux("eth0", "30.0.0.9", Some("10.9.0.9"), 0), said("10.9.0.1"));
-    assert_eq!(linux("eth0", "30.0.0.9", Some("10.8.0.9"), 0), said("10.0.0.1"));
+    let source = |text: &str| Some(text.to_owned());
+    assert_eq!(linux("eth0", "10.0.0.9", None, 253), source("10.0.0.1"));
+    assert_eq!(linux("eth0", "30.0.0.9", Some("10.9.0.9"), 0), source("10.9.0.1"));
+    assert_eq!(linux("eth0", "30.0.0.9", Some("10.8.0.9"), 0), source("10.0.0.1"));
     assert_eq!(
         linux("eth1", "30.0.0.9", None, 253),
-        said("10.0.0.1"),
+        source("10.0.0.1"),
         "of another device"
     );
     assert_eq!(
         linux("eth0", "2001:db8:2::9", None, 0),
-        said("2001:db8:1::1"),
+        source("2001:db8:1::1"),
         "the device's own"
     );
-    assert_eq!(linux("eth1", "2001:db8:1::9", None, 0), said("2001:db8:2::1"));
-    assert_eq!(linux("eth0", "fd00::9", None, 0), said("fd00::1"));
-    assert_eq!(linux("eth1", "fe80::9", None, 0), said("fe80::2"));
-    assert_eq!(linux("eth0", "3000::9", None, 0), said("2001:db8:1::1"));
+    assert_eq!(linux("eth1", "2001:db8:1::9", None, 0), source("2001:db8:2::1"));
+    assert_eq!(linux("eth0", "fd00::9", None, 0), source("fd00::1"));
+    assert_eq!(linux("eth1", "fe80::9", None, 0), source("fe80::2"));
+    assert_eq!(linux("eth0", "3000::9", None, 0), source("2001:db8:1::1"));
 }
 
 /// Routes of few bits, so that they overlap.
@@ -311,10 +314,10 @@ fn some_prefix() -> impl Strategy<Value = Prefix> {
     prop_oneof![v4, v6].prop_map(|p| p.expect("short enough"))
 }
 
-fn some_entry() -> impl Strategy<Value = (u32, Entry)> {
+fn some_entry() -> impl Strategy<Value = (u32, RouteEntry)> {
     (some_prefix(), any::<bool>(), 0_u32..3, 0_u32..3, 1_u32..4).prop_map(
         |(prefix, user, mark, metric, table)| {
-            let entry = Entry {
+            let entry = RouteEntry {
                 prefix,
                 user,
                 mark: if user { mark } else { 0 },
@@ -334,15 +337,15 @@ fn some_entry() -> impl Strategy<Value = (u32, Entry)> {
 }
 
 proptest! {
-    /// Lookups beside a walk through a list.
+    /// Lookups give the same as a search through a list.
     #[test]
     fn beside_a_list(
         entries in prop::collection::vec(some_entry(), 0..40),
         removed in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
         order in prop::collection::vec((0_u32..3, 1_u32..4), 0..4),
-        asked in prop::collection::vec((any::<u8>(), any::<bool>(), 0_u32..4), 1..20),
+        queries in prop::collection::vec((any::<u8>(), any::<bool>(), 0_u32..4), 1..20),
     ) {
-        let mut list: Vec<(u32, Entry)> = Vec::new();
+        let mut list: Vec<(u32, RouteEntry)> = Vec::new();
         let mut own: HashMap<u32, Fib> = HashMap::new();
         for (table, e) in entries {
             list.retain(|(t, o)| (*t, o.prefix, o.mark, o.user) != (table, e.prefix, e.mark, e.user));
@@ -366,7 +369,7 @@ proptest! {
             .collect();
         rules.sort_by_key(|r| r.priority);
         let table = Table { own, rules: rules.clone(), ..Table::default() };
-        for (byte, v6, mark) in asked {
+        for (byte, v6, mark) in queries {
             let mut six = [0; 16];
             six[0] = byte;
             let dst: IpAddr = if v6 { six.into() } else { [byte, 0, 0, 0].into() };

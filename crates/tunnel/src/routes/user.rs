@@ -1,7 +1,6 @@
-//! Routes and rules that are given by hand (`ovs/route/add`, `ovs/route/rule/add`), and addresses that are
-//! given to pretended devices.
+//! Routes and rules set by hand (`ovs/route/add`, `ovs/route/rule/add`), and addresses of dummy devices.
 
-use super::entry::{Entry, Hop, Kind, LOCAL, MAIN};
+use super::entry::{Hop, Kind, LOCAL, MAIN, RouteEntry};
 use super::fib::Fib;
 use super::prefix::Prefix;
 use super::rule::Rule;
@@ -12,26 +11,26 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A route to be given by hand.
+/// A route to be set by hand.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UserRoute {
-    /// The table that it is for.
+    /// Table number.
     pub table: u32,
-    /// An address of the network that it leads to, as it was written.
+    /// An address within the destination network, as the operator wrote it.
     pub addr: IpAddr,
-    /// How many bits of it count.
+    /// Prefix length, bits.
     pub len: u8,
-    /// The mark of its packets; 0: any that no other route is for.
+    /// Mark of the packets; 0: all packets for whose mark there is no route.
     pub mark: u32,
-    /// The device.
+    /// Device by which packets leave.
     pub device: Arc<str>,
-    /// Who gets packets there.
+    /// Gateway; `None`: the destination itself.
     pub gateway: Option<IpAddr>,
-    /// Where they come from; `None`: the device's address on the destination's or the gateway's network.
+    /// Source address; `None`: the device's address on the destination's or the gateway's network.
     pub source: Option<IpAddr>,
 }
 
-/// What was given by hand so far.
+/// Routes, rules and addresses set by hand.
 #[derive(Default)]
 pub(super) struct Given {
     routes: HashMap<u32, Fib>,
@@ -40,7 +39,7 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// A table of this and what the system says.
+    /// Builds the table of these and the system's.
     pub(super) fn table(&self, system: Arc<Cached>) -> Table {
         let mut own = self.routes.clone();
         for a in &self.addresses {
@@ -53,7 +52,7 @@ impl Given {
             };
             let mut give = |table: u32, prefix: Option<Prefix>, kind: Kind| {
                 if let Some(prefix) = prefix {
-                    own.entry(table).or_default().replace(Entry {
+                    own.entry(table).or_default().replace(RouteEntry {
                         prefix,
                         user: false,
                         mark: 0,
@@ -82,8 +81,8 @@ impl Given {
 }
 
 impl Routes {
-    /// Adds a route, in place of one for the same packets. `false`: the device has no address that its
-    /// packets could come from.
+    /// Adds a route, in place of one with the same prefix and mark. `false`: the device has no suitable
+    /// source address.
     pub fn add_user(&self, r: &UserRoute) -> bool {
         let Some(prefix) = Prefix::new(r.addr, r.len) else {
             return false;
@@ -108,7 +107,7 @@ impl Routes {
             weight: 1,
         };
         self.change(|given, _| {
-            given.routes.entry(r.table).or_default().replace(Entry {
+            given.routes.entry(r.table).or_default().replace(RouteEntry {
                 prefix,
                 user: true,
                 mark: r.mark,
@@ -120,7 +119,7 @@ impl Routes {
         true
     }
 
-    /// Takes a route away that was given by hand. Whether there was one.
+    /// Removes a route that was set by hand. Returns whether there was one.
     pub fn del_user(&self, table: u32, prefix: Prefix, mark: u32) -> bool {
         self.change(|given, _| {
             let Some(fib) = given.routes.get_mut(&table) else {
@@ -134,7 +133,7 @@ impl Routes {
         })
     }
 
-    /// Adds a rule. Without a priority it comes before all others, but for those of priority 0.
+    /// Adds a rule. Without a priority it comes before all others, except those of priority 0.
     pub fn add_rule(&self, mut rule: Rule, priority: Option<u32>) {
         self.change(|given, now| {
             rule.priority = priority.unwrap_or_else(|| free_priority(&now.rules));
@@ -142,7 +141,7 @@ impl Routes {
         });
     }
 
-    /// Takes a rule away that was given by hand: the first that says the same. Whether there was one.
+    /// Removes the first equal rule that was set by hand. Returns whether there was one.
     pub fn del_rule(&self, rule: &Rule, priority: Option<u32>) -> bool {
         self.change(|given, _| {
             let same = |r: &&Rule| {
@@ -163,7 +162,7 @@ impl Routes {
         })
     }
 
-    /// Gives a pretended device an address: with it come routes as the kernel would make them.
+    /// Adds an address to a dummy device, with the routes that the kernel would add.
     pub fn add_address(&self, address: Address) {
         self.change(|given, _| {
             given
@@ -173,14 +172,14 @@ impl Routes {
         });
     }
 
-    /// Takes all addresses of a pretended device away.
+    /// Removes all addresses of a dummy device.
     pub fn remove_addresses(&self, device: &str) {
         if self.writer.lock().addresses.iter().any(|a| &*a.device == device) {
             self.change(|given, _| given.addresses.retain(|a| &*a.device != device));
         }
     }
 
-    /// All rules in order.
+    /// All rules, in order.
     pub fn rules(&self) -> Vec<Rule> {
         self.now.get().rules.clone()
     }
@@ -194,8 +193,8 @@ impl Routes {
         numbers
     }
 
-    /// The routes of a table.
-    pub fn entries(&self, table: u32) -> Vec<Entry> {
+    /// The routes of a table: the system's, then those set by hand.
+    pub fn entries(&self, table: u32) -> Vec<RouteEntry> {
         let now = self.now.get();
         let of = |tables: &HashMap<u32, Fib>| {
             let fib = tables.get(&table);
@@ -206,8 +205,8 @@ impl Routes {
     }
 }
 
-/// The priority before the first rule that has room before it, but for those of priority 0: as Open vSwitch
-/// chooses it.
+/// The priority before the first rule that has room before it, except for rules of priority 0: the choice of
+/// Open vSwitch.
 fn free_priority(rules: &[Rule]) -> u32 {
     let mut found = 0;
     let mut previous = 0;
@@ -220,9 +219,8 @@ fn free_priority(rules: &[Rule]) -> u32 {
     found
 }
 
-/// Whether a rule asks a table.
 impl Rule {
-    /// The table that it asks, if it does.
+    /// The table that the rule uses; `None`: its action is another one.
     pub fn table(&self) -> Option<u32> {
         match self.action {
             Action::Table { table, .. } => Some(table),

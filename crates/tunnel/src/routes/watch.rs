@@ -1,10 +1,11 @@
-//! Whose answers a change of routes changes.
+//! Finds the cached lookups whose results a change of routes affects.
 //!
-//! Who keeps the answer to a question registers the question first, and gets a number: the answer holds until
-//! that number is said. After each change all questions are asked again, and the numbers of those with
-//! another answer are said. So a change of a route makes nothing stale but what goes by it.
+//! A caller that caches a result registers the query first, and gets a number. The result is valid until the
+//! hook gets that number. After each change all registered queries are looked up again. The hook gets the
+//! numbers of those with another result, so a change affects only cached results that depend on it.
 //!
-//! Registering waits for nobody. Who finds the list taken or full gets a number that is said at any change.
+//! Registering never waits. If another thread holds the list, or it is full, the caller gets the number of
+//! any change.
 
 use super::{Address, Query, Route, Table};
 use parking_lot::Mutex;
@@ -13,11 +14,11 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// Questions kept; there are as many as tunnels have remote hosts.
-const MAX_QUESTIONS: usize = 16 * 1024;
+/// Maximum number of queries. There is about one per remote address of a tunnel.
+const MAX_QUERIES: usize = 16 * 1024;
 
 pub(super) struct Watch {
-    asked: Mutex<HashMap<Query, u64>>,
+    queries: Mutex<HashMap<Query, u64>>,
     seed: RandomState,
     any: u64,
     addresses: u64,
@@ -27,7 +28,7 @@ impl Default for Watch {
     fn default() -> Self {
         let seed = RandomState::new();
         Self {
-            asked: Mutex::default(),
+            queries: Mutex::default(),
             any: seed.hash_one("any route"),
             addresses: seed.hash_one("addresses"),
             seed,
@@ -41,41 +42,41 @@ impl Watch {
     pub(super) fn any(&self) -> u64 {
         self.any
     }
-    /// The number of this host's addresses.
+    /// The number of changes of this host's addresses.
     pub(super) fn addresses(&self) -> u64 {
         self.addresses
     }
-    /// The number of the addresses of a device.
+    /// The number of changes of a device's addresses.
     pub(super) fn device(&self, device: &str) -> u64 {
         self.seed.hash_one(("addresses", device))
     }
     pub(super) fn register(&self, q: &Query) -> u64 {
-        let Some(mut asked) = self.asked.try_lock() else {
+        let Some(mut queries) = self.queries.try_lock() else {
             return self.any;
         };
-        if let Some(number) = asked.get(q) {
+        if let Some(number) = queries.get(q) {
             return *number;
         }
-        if asked.len() >= MAX_QUESTIONS {
+        if queries.len() >= MAX_QUERIES {
             return self.any;
         }
         let number = self.seed.hash_one(q);
-        asked.insert(*q, number);
+        queries.insert(*q, number);
         number
     }
-    /// To be called after the change has been published.
-    pub(super) fn changed(&self, before: &Table, now: &Table, tell: &dyn Fn(u64)) {
+    /// Notifies the hook. To be called after the change has been published.
+    pub(super) fn changed(&self, before: &Table, now: &Table, notify: &dyn Fn(u64)) {
         let differs = |q: &Query| before.lookup(q).map(Route::new) != now.lookup(q).map(Route::new);
-        self.asked.lock().retain(|q, number| {
+        self.queries.lock().retain(|q, number| {
             let same = !differs(q);
             if !same {
-                tell(*number);
+                notify(*number);
             }
             same
         });
-        tell(self.any);
+        notify(self.any);
         if before.addresses().ne(now.addresses()) {
-            tell(self.addresses);
+            notify(self.addresses);
             let devices = |table: &Table| {
                 let mut all: HashMap<Arc<str>, Vec<Address>> = HashMap::new();
                 for a in table.addresses() {
@@ -87,7 +88,7 @@ impl Watch {
             let all: HashSet<&Arc<str>> = before.keys().chain(now.keys()).collect();
             for device in all {
                 if before.get(device) != now.get(device) {
-                    tell(self.device(device));
+                    notify(self.device(device));
                 }
             }
         }

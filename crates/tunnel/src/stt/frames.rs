@@ -1,46 +1,46 @@
-//! Segments of STT frames wait here for the others of their frame.
+//! Reassembly buffer: segments of STT frames wait here for the rest of their frame.
 //!
-//! **Shape.** A frame's first segment to come, whichever it is, makes a buffer of the length that it says the
-//! frame has; each segment is copied to its place there, once. The one that was missing gives the packet that
-//! it came in for the buffer. Most segments come in order: a frame knows which ranges it has, mostly one.
+//! **Shape.** The first segment to arrive of a frame, whichever it is, allocates a buffer of the frame's
+//! length. Each segment is copied to its offset there, once. The segment that completes the frame exchanges
+//! its packet for the buffer. Most segments arrive in order, so a frame usually has one range of bytes.
 //!
-//! **Order of arrival** does not matter. A segment that has a byte that came before is dropped, whole, and
-//! the frame goes on without it, so nobody can make two readings of one frame.
+//! **Order.** Segments may arrive in any order. A segment with bytes that arrived before is dropped as a
+//! whole, and its frame keeps waiting. So one frame can never be read in two ways.
 //!
-//! **Bounds.** [`MAX_FRAMES`] frames wait at a worker, so at most that many buffers of
-//! [`BUF_SIZE`](heddle_packet::BUF_SIZE) bytes are held, each for [`MAX_WAIT_MS`]. Of one other end there are
-//! [`MAX_OF_END`]: whoever sends pieces of frames that never become whole drives out their own. A frame is in
-//! at most [`MAX_RANGES`] ranges. What goes is counted by segments ([`Lost`]).
+//! **Bounds.** At most [`MAX_FRAMES`] frames wait at a worker, each for at most [`MAX_WAIT_MS`] in a buffer
+//! of at most [`BUF_SIZE`](heddle_packet::BUF_SIZE) bytes. At most [`MAX_FRAMES_PER_PEER`] of them are one
+//! peer's: a peer that sends incomplete frames evicts its own. A frame has at most [`MAX_RANGES`] ranges.
+//! Lost segments are counted ([`Lost`]).
 //!
-//! **Costs.** A segment is compared with the frames that wait, the newest first.
+//! **Costs.** A segment is compared with all waiting frames, the newest first.
 
 use crate::pop::PopError;
 use arrayvec::ArrayVec;
 use heddle_flow::FlowKey;
 use heddle_packet::{Packet, Pool};
 
-/// Frames that wait.
+/// Maximum number of waiting frames.
 const MAX_FRAMES: usize = 64;
-/// Of them, those of one other end.
-const MAX_OF_END: usize = 32;
-/// Ranges of a frame that are there.
+/// Maximum number of waiting frames of one peer.
+const MAX_FRAMES_PER_PEER: usize = 32;
+/// Maximum number of byte ranges of a frame.
 const MAX_RANGES: usize = 32;
-/// How long a frame waits for its segments.
+/// Longest wait of a frame for its segments, ms.
 const MAX_WAIT_MS: u64 = 500;
 
-/// A part of an STT frame.
+/// A segment of an STT frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
-    /// Where its bytes begin in the packet, and end.
+    /// Begin of its bytes in the packet.
     pub(crate) at: usize,
     pub(crate) end: usize,
-    /// Bytes of the frame.
+    /// Length of the whole frame, bytes.
     pub(crate) len: u16,
-    /// Its place there.
+    /// Offset of its first byte in the frame.
     pub(crate) from: u16,
     /// The frame's number.
     pub(crate) frame: u32,
-    /// Source and destination.
+    /// Source port and destination port.
     pub(crate) ports: u32,
 }
 
@@ -48,37 +48,37 @@ impl Segment {
     pub(crate) fn is_whole(&self) -> bool {
         self.from == 0 && self.end - self.at == usize::from(self.len)
     }
-    /// Its place in the frame, which it does not go beyond.
+    /// The segment's range of bytes in the frame. The caller has checked that it is within the frame.
     fn range(&self) -> (u16, u16) {
         let n = u16::try_from(self.end - self.at).unwrap_or(u16::MAX);
         (self.from, self.from.saturating_add(n))
     }
 }
 
-/// Another end of tunnels.
+/// The sender of outer packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct End {
+struct Peer {
     v4: u32,
     v6: [u8; 16],
-    /// The port that its packets came in by.
+    /// Datapath port by which its packets came in.
     in_port: u32,
 }
 
-/// Which frame.
+/// Identity of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Of {
-    end: End,
+pub(crate) struct FrameId {
+    peer: Peer,
     dst: u32,
     dst6: [u8; 16],
     ports: u32,
     frame: u32,
 }
 
-impl Of {
-    /// Of a segment with these outer addresses.
+impl FrameId {
+    /// The frame of a segment with these outer addresses.
     pub(crate) fn new(key: &FlowKey, in_port: u32, s: &Segment) -> Self {
         Self {
-            end: End {
+            peer: Peer {
                 v4: key.tun_src,
                 v6: key.tun_ipv6_src,
                 in_port,
@@ -91,26 +91,26 @@ impl Of {
     }
 }
 
-/// A frame of which something is missing.
+/// An incomplete frame.
 #[derive(Debug)]
 struct Frame {
-    of: Of,
+    id: FrameId,
     packet: Packet,
     len: u16,
-    /// What is there, in order, with gaps between.
+    /// Byte ranges that have arrived, in order, with gaps between.
     ranges: ArrayVec<(u16, u16), MAX_RANGES>,
-    /// Segments that came.
+    /// Number of segments that have arrived.
     segments: u32,
     tos: u8,
     since_ms: u64,
 }
 
-/// Segments that were dropped after they had waited.
+/// Numbers of segments that were dropped after they had waited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lost {
-    /// Others of their frame did not come in time.
+    /// The rest of their frame did not arrive in time.
     pub timeout: u64,
-    /// They made room for others.
+    /// Their frame was evicted for another.
     pub evicted: u64,
 }
 
@@ -122,25 +122,25 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Whether some wait.
+    /// Whether any frame waits.
     #[inline]
     pub fn any(&self) -> bool {
         !self.waiting.is_empty()
     }
-    /// How many wait.
+    /// The number of waiting frames.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
-    /// Whether none waits.
+    /// Whether no frame waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
-    /// What was lost since this was asked last.
+    /// Takes the numbers of segments lost since the last call.
     pub fn take_lost(&mut self) -> Lost {
         std::mem::take(&mut self.lost)
     }
 
-    /// Drops frames whose time is over.
+    /// Drops frames that have waited too long.
     pub fn expire(&mut self, pool: &mut Pool, now_ms: u64) {
         let old = self
             .waiting
@@ -153,24 +153,24 @@ impl Frames {
         }
     }
 
-    /// Adds a segment, of a packet with this type of service. `Some`: its frame is whole and is `p` now, its
-    /// type of service is this.
+    /// Adds a segment of a packet with this type of service. `Some`: the frame is complete and has replaced
+    /// `p`; the value is the frame's type of service.
     ///
     /// # Errors
-    /// [`PopError`]: it is dropped; its frame still waits.
+    /// [`PopError`]: the segment is refused; its frame still waits.
     pub(crate) fn add(
         &mut self,
         p: &mut Packet,
         s: &Segment,
-        of: &Of,
+        id: &FrameId,
         tos: u8,
         pool: &mut Pool,
         now_ms: u64,
     ) -> Result<Option<u8>, PopError> {
         self.expire(pool, now_ms);
-        let i = match self.waiting.iter().rposition(|f| f.of == *of) {
+        let i = match self.waiting.iter().rposition(|f| f.id == *id) {
             Some(i) => i,
-            None => self.begin(s, of, tos, pool, now_ms),
+            None => self.begin(s, id, tos, pool, now_ms),
         };
         let Some(frame) = self.waiting.get_mut(i) else {
             return Err(PopError::Part);
@@ -186,11 +186,11 @@ impl Frames {
         Ok(Some(whole.tos))
     }
 
-    /// Begins a frame. Its place among those that wait.
-    fn begin(&mut self, s: &Segment, of: &Of, tos: u8, pool: &mut Pool, now_ms: u64) -> usize {
-        let is_theirs = |f: &Frame| f.of.end == of.end;
+    /// Begins a frame. Returns its index in `waiting`.
+    fn begin(&mut self, s: &Segment, id: &FrameId, tos: u8, pool: &mut Pool, now_ms: u64) -> usize {
+        let is_theirs = |f: &Frame| f.id.peer == id.peer;
         let theirs = self.waiting.iter().filter(|f| is_theirs(f)).count();
-        let goes = match theirs >= MAX_OF_END {
+        let goes = match theirs >= MAX_FRAMES_PER_PEER {
             true => self.waiting.iter().position(is_theirs),
             false => (self.waiting.len() >= MAX_FRAMES).then_some(0),
         };
@@ -203,7 +203,7 @@ impl Frames {
         let mut packet = pool.get_for(len);
         packet.set_head_len(len);
         self.waiting.push(Frame {
-            of: *of,
+            id: *id,
             packet,
             len: s.len,
             ranges: ArrayVec::new(),
@@ -216,7 +216,7 @@ impl Frames {
 }
 
 impl Frame {
-    /// Takes a segment in.
+    /// Copies a segment into the frame.
     fn take(&mut self, p: &Packet, s: &Segment, tos: u8) -> Result<(), PopError> {
         const CONGESTED: u8 = 3;
         if s.len != self.len {
@@ -228,7 +228,7 @@ impl Frame {
             .head_mut()
             .get_mut(usize::from(from)..usize::from(upto));
         let space = space.ok_or(PopError::Beyond)?;
-        // The first range that ends behind its beginning.
+        // The first range that ends behind the segment's first byte.
         let next = self
             .ranges
             .iter()
@@ -267,7 +267,7 @@ impl Frame {
         p.copy_from(s.at, space);
         self.segments += 1;
         if tos & CONGESTED == CONGESTED {
-            // The whole frame has met what one of its segments has (RFC 6040, 4.2 and RFC 3168, 5.3).
+            // Congestion of one segment is that of the frame (RFC 6040, 4.2 and RFC 3168, 5.3).
             self.tos |= CONGESTED;
         }
         Ok(())

@@ -1,6 +1,6 @@
-//! Almost good packets: whatever they are, decapsulation answers, and what it lets through lies within them.
+//! Mutants of good packets: decapsulation never panics, and its output is a part of the input.
 //!
-//! Packets that went into tunnels are the seeds; there is no corpus, mutants are made anew in each run.
+//! Encapsulated packets are the seeds. There is no corpus: each run makes new mutants.
 
 use super::round::complete;
 use super::stt::stt;
@@ -12,7 +12,7 @@ use heddle_fuzz::{Dice, rounds};
 use heddle_packet::{Csum, Gso, GsoKind, Pool, Wraps};
 use proptest::prelude::*;
 
-/// Packets in tunnels of all kinds that have an Ethernet frame or an IP packet inside.
+/// Packets in tunnels of all kinds, with an Ethernet frame or an IP packet inside.
 fn seeds() -> Vec<(TunnelKind, Vec<u8>)> {
     let mut key = FlowKey::default();
     let map = map();
@@ -86,7 +86,7 @@ fn seeds() -> Vec<(TunnelKind, Vec<u8>)> {
     seeds
 }
 
-/// Fixes the IPv4 header's checksum, so that what is behind it is looked at.
+/// Fixes the IPv4 header's checksum, so that the headers behind it are read.
 fn mend(bytes: &mut [u8]) {
     if let Some(ip) = bytes.get_mut(14..34) {
         ip[10..12].fill(0);
@@ -115,25 +115,25 @@ fn seeds_come_out() {
     }
 }
 
-/// What a packet claims besides its bytes.
+/// Metadata of a packet.
 #[derive(Clone, Copy, Debug)]
 struct Claims {
     csum: Option<(u16, u16)>,
-    /// A train, with segments of so many bytes.
-    train: Option<u16>,
+    /// Segment size of a GSO packet, bytes.
+    gso: Option<u16>,
     l3: u16,
 }
 
-/// Has bytes come out of a tunnel: joined before, where they claim to be a train. Whatever they are, there is
-/// an answer, and what comes out was inside.
-fn answer(kind: TunnelKind, bytes: &[u8], claims: Claims) {
+/// Decapsulates a packet, which is joined before if it is a GSO packet. There is no panic, and the output is
+/// a part of the input.
+fn check(kind: TunnelKind, bytes: &[u8], claims: Claims) {
     let len = bytes.len();
     let mut p = Packet::new_big();
     p.set_bytes(bytes);
     if let Some((start, offset)) = claims.csum {
         let (start, offset) = (start % 256, offset % 32);
         p.offload.csum = Csum::Partial { start, offset };
-        p.offload.gso = claims.train.map(|size| Gso {
+        p.offload.gso = claims.gso.map(|size| Gso {
             kind: GsoKind::Udp,
             ecn: false,
             size,
@@ -156,7 +156,7 @@ fn answer(kind: TunnelKind, bytes: &[u8], claims: Claims) {
         let mut after = p.to_vec();
         assert!(after.len() <= len);
         if kind == TunnelKind::Stt && after.get(12..14) == Some(&[0x81, 0]) {
-            // A tag that the STT header has.
+            // The VLAN tag comes from the STT header.
             after.drain(12..16);
         }
         assert!(after.is_empty() || before.windows(after.len()).any(|w| w == after));
@@ -165,9 +165,9 @@ fn answer(kind: TunnelKind, bytes: &[u8], claims: Claims) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
-    /// Changed bytes, cut ends, lying metadata.
+    /// Changed bytes, cut ends, wrong metadata.
     #[test]
-    fn mutants_are_answered(
+    fn mutants_are_handled(
         which in any::<prop::sample::Index>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in any::<prop::sample::Index>(),
@@ -176,7 +176,7 @@ proptest! {
             prop_oneof![any::<Option<(u16, u16)>>(), Just(Some((34, 6))), Just(Some((54, 6)))],
             prop_oneof![9 => Just(14_u16), 1 => any::<u16>()],
         ),
-        train in prop::option::of(prop_oneof![any::<u16>(), 60_u16..140]),
+        gso in prop::option::of(prop_oneof![any::<u16>(), 60_u16..140]),
     ) {
         let seeds = seeds();
         let (kind, mut bytes) = seeds[which.index(seeds.len())].clone();
@@ -190,11 +190,11 @@ proptest! {
         if kind != TunnelKind::Srv6 && bytes.get(12) == Some(&8) {
             mend(&mut bytes);
         }
-        answer(kind, &bytes, Claims { csum, train, l3 });
+        check(kind, &bytes, Claims { csum, gso, l3 });
     }
 }
 
-/// Mutants of packets as long as it is told to.
+/// Mutants for as long as `heddle_fuzz` runs.
 #[test]
 #[ignore = "make fuzz"]
 fn go_on() {
@@ -209,10 +209,10 @@ fn go_on() {
         let pick = |dice: &mut Dice, of: [u16; 4]| of[dice.roll(4)];
         let claims = Claims {
             csum: (dice.roll(2) > 0).then(|| (pick(dice, [34, 54, 14, 84]), pick(dice, [6, 16, 0, 31]))),
-            train: (dice.roll(2) > 0).then(|| u16::from(dice.byte()) + pick(dice, [0, 60, 1400, 1])),
+            gso: (dice.roll(2) > 0).then(|| u16::from(dice.byte()) + pick(dice, [0, 60, 1400, 1])),
             l3: if dice.roll(10) > 0 { 14 } else { dice.byte().into() },
         };
-        answer(kind, script, claims);
+        check(kind, script, claims);
     });
     println!("{runs} packets, the slowest took {slowest:?}");
 }

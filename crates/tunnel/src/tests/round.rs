@@ -1,4 +1,4 @@
-//! Into a tunnel and out again.
+//! Round trips: encapsulation and decapsulation.
 
 use super::*;
 use crate::{OptionTable, TunnelKind, TunnelPop, options};
@@ -7,7 +7,7 @@ use heddle_packet::{Csum, Gso, GsoKind, Wrap, Wraps};
 use heddle_wire::checksum::checksum;
 use proptest::prelude::*;
 
-/// Any encapsulation around a frame, and its name.
+/// Any encapsulation of a frame, and the tunnel fields of its key.
 pub(super) fn any_encap() -> impl Strategy<Value = (Encap, FlowKey)> {
     let vni = 0_u32..1 << 24;
     prop_oneof![
@@ -105,7 +105,7 @@ pub(super) fn any_encap() -> impl Strategy<Value = (Encap, FlowKey)> {
     ]
 }
 
-/// The headers of a whole outer packet, by a plain reading of the standards.
+/// Checks the headers of an outer packet by a plain reading of the standards.
 fn verify(f: &[u8], csum: bool) {
     let (l4, len, pseudo) = if f[12] == 8 {
         assert_eq!(checksum(&f[14..34]), 0);
@@ -153,8 +153,8 @@ pub(super) fn complete(f: &mut [u8], csum: Csum) {
 }
 
 proptest! {
-    /// Bytes and metadata of the packet are what they were; the key says what the headers were; checksums and
-    /// lengths hold, whether the inner checksum is there or still to be filled in.
+    /// Bytes and metadata of the packet are unchanged, and the key has the fields of the headers. Checksums
+    /// and lengths are right, whether the inner checksum is complete or partial.
     #[test]
     fn push_and_pop(
         (encap, want) in any_encap(),
@@ -183,7 +183,7 @@ proptest! {
         complete(&mut on_the_wire, p.offload.csum);
         verify(&on_the_wire, csum);
 
-        // As it is, and as the wire has it, padded.
+        // The packet itself, and its bytes on the wire with padding.
         on_the_wire.resize(on_the_wire.len() + padding, 0x5a);
         let received = Packet::from_bytes(&on_the_wire);
         let pop = TunnelPop { kind, port: 5, options: OptionTable::of(&map()) };
@@ -198,7 +198,7 @@ proptest! {
                 let mut whole = bytes.clone();
                 complete(&mut whole, offload.csum);
                 if matches!(kind, TunnelKind::Gre | TunnelKind::Erspan) {
-                    // Nothing says where it ends.
+                    // GRE has no length, so the padding stays.
                     whole.resize(whole.len() + padding, 0x5a);
                 }
                 prop_assert_eq!(p.to_vec(), whole);
@@ -217,8 +217,7 @@ proptest! {
         }
     }
 
-    /// A changed bit anywhere in an outer packet with a checksum is found; its inner packet never comes out
-    /// as another one.
+    /// A changed bit anywhere in an outer packet with a checksum is detected.
     #[test]
     fn a_changed_bit_is_found(at in 14_usize..100, bit in 0_u8..8) {
         let outer = Outer { csum: true, ..outer(false, geneve(Vec::new())) };
@@ -230,11 +229,11 @@ proptest! {
     }
 }
 
-/// A train stays one, says which tunnels it is in, and may be longer than a header can say.
+/// A GSO packet stays one, its metadata lists its tunnels, and it may be longer than a length field can hold.
 #[test]
-fn trains_stay_trains() {
+fn gso_packets_stay_gso_packets() {
     let mut bytes = frame(&vec![1; 64_000]);
-    bytes[23] = 6; // the train is TCP's
+    bytes[23] = 6; // TCP
     bytes[46] = 5 << 4;
     let mut p = Packet::new();
     p.set_bytes(&bytes);
@@ -260,7 +259,7 @@ fn trains_stay_trains() {
     for i in 1..=Wraps::MOST {
         push(&template, &mut p);
         let gso = p.offload.gso.unwrap();
-        // 20 + 8 + 8 + 252 outside, 14 + 20 + 20 inside.
+        // Outer headers 20 + 8 + 8 + 252, inner ones 14 + 20 + 20.
         assert_eq!(usize::from(gso.size), 1600 - i * (288 + 14) + 14 - 54, "{i}");
         assert_eq!(gso.wraps.split().unwrap().0, Wrap::Geneve);
         let len = u16::from_be_bytes([p.head()[16], p.head()[17]]);
@@ -271,7 +270,7 @@ fn trains_stay_trains() {
         if i == Wraps::MOST {
             let mut key = inner(&p, 0);
             key.l3 = 14;
-            assert_eq!(template.apply(&mut p, key, 0), Err(crate::PushError::Train));
+            assert_eq!(template.apply(&mut p, key, 0), Err(crate::PushError::Gso));
         }
     }
     let pop = TunnelPop {

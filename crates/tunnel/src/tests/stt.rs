@@ -1,5 +1,5 @@
-//! STT: frames and their metadata come out whatever becomes of them on the way, and whatever is made up of
-//! them holds no memory.
+//! STT: frames and their metadata arrive, whatever devices do with the segments. Made-up segments hold little
+//! memory.
 
 use super::round::complete;
 use super::*;
@@ -22,7 +22,7 @@ fn pop() -> TunnelPop {
     }
 }
 
-/// One worker's half of the other end.
+/// One worker of the peer.
 struct There {
     pop: TunnelPop,
     frames: Frames,
@@ -41,7 +41,7 @@ impl There {
             key: FlowKey::default(),
         }
     }
-    /// What comes out when this comes in, with its metadata.
+    /// Receives a packet. Returns the inner packet with its metadata.
     fn takes(&mut self, mut p: Packet) -> Result<Option<Packet>, PopError> {
         self.key = FlowKey::default();
         let waiting = (&mut self.frames, &mut self.pool, self.now_ms);
@@ -53,7 +53,7 @@ impl There {
     }
 }
 
-/// Sets lengths and checksums of an outer packet right.
+/// Corrects lengths and checksums of an outer packet.
 fn mend(bytes: &mut [u8]) {
     let v4 = bytes[12] == 8;
     let (l4, n) = if v4 {
@@ -83,7 +83,7 @@ fn mend(bytes: &mut [u8]) {
     bytes[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// What a device that cuts TCP makes of an outer packet: segments with so much payload.
+/// The segments into which a device cuts an outer packet, with `size` bytes of payload each.
 fn cut(whole: &[u8], size: usize) -> Vec<Vec<u8>> {
     let l4 = if whole[12] == 8 { 34 } else { 54 };
     let (headers, payload) = whole.split_at(l4 + 20);
@@ -102,7 +102,7 @@ fn cut(whole: &[u8], size: usize) -> Vec<Vec<u8>> {
     payload.chunks(size).enumerate().map(part).collect()
 }
 
-/// A packet that holds what `frame` makes, with its checksum left open where that is asked for.
+/// A packet with the bytes of `frame`, on request with a partial checksum.
 fn datagram(payload: &[u8], partial: bool) -> Packet {
     let mut bytes = frame(payload);
     let len = u32::try_from(bytes.len() - 34).unwrap();
@@ -117,8 +117,8 @@ fn datagram(payload: &[u8], partial: bool) -> Packet {
     p
 }
 
-/// A train of TCP with segments of so many bytes.
-fn train(payload: &[u8], size: u16) -> Packet {
+/// A TCP GSO packet with segments of `size` bytes.
+fn gso_packet(payload: &[u8], size: u16) -> Packet {
     let mut bytes = frame(&[&[0; 12], payload].concat());
     (bytes[23], bytes[46]) = (6, 5 << 4);
     bytes[24..26].fill(0);
@@ -141,7 +141,7 @@ fn train(payload: &[u8], size: u16) -> Packet {
     p
 }
 
-/// As the wire has it when no device cuts it.
+/// The bytes on the wire if no device cuts the packet.
 fn on_the_wire(encap: Encap, v6: bool, p: &mut Packet) -> Vec<u8> {
     push(&outer(v6, encap).build().unwrap(), p);
     let mut bytes = p.to_vec();
@@ -152,15 +152,15 @@ fn on_the_wire(encap: Encap, v6: bool, p: &mut Packet) -> Vec<u8> {
 #[test]
 fn headers_are_those_of_the_draft() {
     let t = outer(false, stt(0x0102_0304_0506_0708)).build().unwrap();
-    let mut p = train(&[7; 3000], 1000);
+    let mut p = gso_packet(&[7; 3000], 1000);
     push(&t, &mut p);
     let b = p.head();
     assert_eq!(b[34 + 2..38], [0x1d, 0x2f]);
-    // 18 of its own, 14, 20, 20, 3000.
+    // STT header 18, Ethernet 14, IP 20, TCP 20, payload 3000.
     assert_eq!(b[38..42], [0x0c, 0x00, 0, 0]);
     assert_eq!(b[46..50], [0x50, 0x18, 0xff, 0xff]);
-    let said = [0, 0x02 | 0x04 | 0x08, 34, 0, 0x03, 0xe8, 0, 0];
-    assert_eq!(b[54..62], said);
+    let metadata = [0, 0x02 | 0x04 | 0x08, 34, 0, 0x03, 0xe8, 0, 0];
+    assert_eq!(b[54..62], metadata);
     assert_eq!(b[62..72], [1, 2, 3, 4, 5, 6, 7, 8, 0, 0]);
     assert_eq!(
         p.offload.csum,
@@ -172,7 +172,7 @@ fn headers_are_those_of_the_draft() {
     let gso = p.offload.gso.unwrap();
     assert_eq!((gso.kind, gso.size, gso.hdr_len), (GsoKind::Tcp4, 1460, 54));
     assert!(gso.wraps.is_empty());
-    // One that the way takes is no train, and frames have numbers of their own.
+    // A packet within the path's MTU needs no GSO, and each frame has a number of its own.
     let first = b[42..46].to_vec();
     let mut small = datagram(b"hello", false);
     push(&t, &mut small);
@@ -181,8 +181,8 @@ fn headers_are_those_of_the_draft() {
 }
 
 proptest! {
-    /// Cut, shuffled, some of them twice, two frames among each other, padded: both come out, bytes and
-    /// metadata.
+    /// Two frames whose segments are cut, mixed, partly duplicated and padded. Both arrive with their bytes
+    /// and metadata.
     #[test]
     fn segments_make_the_frame(
         (one, two) in (prop::collection::vec(any::<u8>(), 1..30_000), prop::collection::vec(any::<u8>(), 1..4000)),
@@ -191,7 +191,7 @@ proptest! {
         order in prop::collection::vec(any::<u16>(), 64),
         twice in prop::option::of(any::<prop::sample::Index>()),
     ) {
-        let before = [train(&one, 1200), datagram(&two, partial)];
+        let before = [gso_packet(&one, 1200), datagram(&two, partial)];
         let t = outer(v6, stt(key)).build().unwrap();
         let mut all = Vec::new();
         for p in &before {
@@ -229,25 +229,25 @@ proptest! {
             prop_assert_eq!(out.to_vec(), before.to_vec());
             prop_assert_eq!(out.offload, before.offload);
         }
-        // A whole frame that came twice waits for nobody.
+        // A duplicate of a whole frame does not wait.
         prop_assert!(there.frames.len() <= 1);
     }
 
-    /// Whatever the headers of segments say, there is an answer, and memory is bounded.
+    /// Headers of segments are changed at random: there is no panic, and memory is bounded.
     #[test]
-    fn mutants_are_answered(
+    fn mutants_are_handled(
         payload in 0_usize..6000,
         changes in prop::collection::vec(
             (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..200),
         size in 16_usize..2000,
     ) {
-        let mut p = train(&vec![3; payload], 700);
+        let mut p = gso_packet(&vec![3; payload], 700);
         push(&outer(false, stt(9)).build().unwrap(), &mut p);
         let segments = cut(&p.to_vec(), size);
         let mut there = There::new();
         for (i, (which, at, v)) in changes.into_iter().enumerate() {
             let mut s = segments[which.index(segments.len())].clone();
-            // All that is behind the IP header, the frame's own headers too.
+            // Any byte behind the IP header, the frame's own headers too.
             let at = 34 + at.index(s.len().min(140) - 34);
             s[at] = v;
             mend(&mut s);
@@ -266,7 +266,7 @@ proptest! {
         prop_assert!(there.frames.is_empty());
     }
 
-    /// A changed bit of a segment is found.
+    /// A changed bit of a segment is detected.
     #[test]
     fn a_changed_bit_is_found(at in 34_usize..100, bit in 0_u8..8) {
         let mut bytes = on_the_wire(stt(7), false, &mut datagram(&[7; 60], false));
@@ -275,13 +275,12 @@ proptest! {
     }
 }
 
-/// What nobody cut comes out without a copy of it waiting, a train by its metadata or a packet with a
-/// checksum.
+/// An uncut frame, as a GSO packet or as one packet with a checksum, does not wait and is not copied.
 #[test]
 fn whole_frames_do_not_wait() {
     for v6 in [false, true] {
         let mut there = There::new();
-        let before = train(&[5; 20_000], 1200);
+        let before = gso_packet(&[5; 20_000], 1200);
         let (bytes, offload) = (before.to_vec(), before.offload);
         let mut p = before;
         let wire = on_the_wire(stt(3), v6, &mut p);
@@ -299,11 +298,11 @@ fn whole_frames_do_not_wait() {
     }
 }
 
-/// What the header cannot say is done before, or left to be cut by itself.
+/// Metadata that the header cannot carry is resolved before, or the GSO packet keeps its own kind.
 #[test]
-fn what_cannot_be_said_is_done() {
+fn metadata_beyond_the_header_is_resolved() {
     let t = outer(false, stt(3)).build().unwrap();
-    // A checksum at a place that no TCP or UDP has.
+    // A checksum at an offset that neither TCP nor UDP has.
     let mut p = datagram(b"datagram", false);
     p.offload.csum = Csum::Partial {
         start: 36,
@@ -322,11 +321,11 @@ fn what_cannot_be_said_is_done() {
     );
     assert_eq!(out.to_vec(), filled);
     // Too long with an STT header.
-    let mut long = train(&vec![1; 65_440], 1400);
+    let mut long = gso_packet(&vec![1; 65_440], 1400);
     push(&t, &mut long);
     let gso = long.offload.gso.unwrap();
     assert_eq!(gso.wraps.split().unwrap().0, heddle_packet::Wrap::Stt);
-    let before = train(&vec![1; 65_440], 1400);
+    let before = gso_packet(&vec![1; 65_440], 1400);
     let out = There::new().takes(long).unwrap().unwrap();
     assert_eq!((out.to_vec(), out.offload), (before.to_vec(), before.offload));
     let mut too_long = Packet::new_big();
@@ -335,7 +334,7 @@ fn what_cannot_be_said_is_done() {
     assert_eq!(t.apply(&mut too_long, inner, 0), Err(crate::PushError::TooLong));
 }
 
-/// A tag that the header carries is the frame's.
+/// A VLAN tag in the STT header becomes the frame's.
 #[test]
 fn tags_of_the_header_are_the_frames() {
     let mut bytes = on_the_wire(stt(3), false, &mut datagram(b"tagged", true));
@@ -348,7 +347,7 @@ fn tags_of_the_header_are_the_frames() {
         [&plain[..12], &[0x81, 0, 0xa0, 7], &plain[12..]].concat()
     );
     assert_eq!(out.offload.csum, Csum::Partial { start: 38, offset: 6 });
-    // Not where the bit says that there is none.
+    // Without the bit for a tag there is none.
     bytes[60..62].copy_from_slice(&0xa007_u16.to_be_bytes());
     mend(&mut bytes);
     assert_eq!(There::new().takes_bytes(&bytes).unwrap().unwrap().to_vec(), plain);
@@ -356,7 +355,7 @@ fn tags_of_the_header_are_the_frames() {
 
 #[test]
 fn lies_have_names() {
-    let good = on_the_wire(stt(3), false, &mut train(&[1; 900], 300));
+    let good = on_the_wire(stt(3), false, &mut gso_packet(&[1; 900], 300));
     let with = |at: usize, v: &[u8]| {
         let mut b = good.clone();
         b[at..at + v.len()].copy_from_slice(v);
@@ -386,7 +385,7 @@ fn lies_have_names() {
         assert_eq!(with(47, &[flags]), Some(PopError::Flags));
     }
     assert_eq!(with(54, &[1]), Some(PopError::Version));
-    // IPv6, UDP, other places of TCP's header, segments of one byte.
+    // IPv6, UDP, other offsets of TCP's header, segments of one byte.
     let lies: [(usize, &[u8]); 5] = [
         (55, &[0x0a]),
         (55, &[0x06]),
@@ -403,10 +402,10 @@ fn lies_have_names() {
     assert_eq!(There::new().takes_bytes(&cut).err(), Some(PopError::Truncated));
 }
 
-/// Each segment that does not fit is dropped by name, and the frame goes on without it.
+/// Each segment that does not fit is dropped by name, and its frame waits for the right one.
 #[test]
 fn segments_that_do_not_fit_have_names() {
-    let before = train(&[9; 8000], 1000);
+    let before = gso_packet(&[9; 8000], 1000);
     let mut p = Packet::from_bytes(&before.to_vec());
     p.offload = before.offload;
     push(&outer(false, stt(3)).build().unwrap(), &mut p);
@@ -440,10 +439,10 @@ fn segments_that_do_not_fit_have_names() {
     assert_eq!(there.frames.take_lost(), Lost::default());
 }
 
-/// Pieces of frames that never become whole: some wait, for a while, and drive out their own.
+/// Segments of frames that are never completed: a few wait, for a while, and evict those of the same peer.
 #[test]
-fn what_never_becomes_whole_is_bounded() {
-    let mut p = train(&[9; 3000], 1000);
+fn incomplete_frames_are_bounded() {
+    let mut p = gso_packet(&[9; 3000], 1000);
     push(&outer(false, stt(3)).build().unwrap(), &mut p);
     // The first segment is missing.
     let segment = cut(&p.to_vec(), 1000).remove(1);
@@ -467,7 +466,7 @@ fn what_never_becomes_whole_is_bounded() {
             evicted: 68
         }
     );
-    // Of a hundred senders the oldest go.
+    // A hundred senders: the oldest frames are evicted.
     for source in 3..103 {
         send(&mut there, source, 7);
     }
@@ -486,7 +485,7 @@ fn what_never_becomes_whole_is_bounded() {
             evicted: 0
         }
     );
-    // One byte here and there: as many ranges as are kept, and no more.
+    // Single bytes with gaps: up to the maximum number of ranges is kept.
     let mut scattered = There::new();
     let refused = (0_u16..200).filter(|i| {
         let mut s = segment[..34 + 20 + 1].to_vec();
@@ -500,7 +499,7 @@ fn what_never_becomes_whole_is_bounded() {
 /// Congestion that one segment met is that of the frame.
 #[test]
 fn congestion_of_a_segment_is_the_frames() {
-    let mut p = train(&[9; 3000], 1000);
+    let mut p = gso_packet(&[9; 3000], 1000);
     push(&outer(false, stt(3)).build().unwrap(), &mut p);
     let mut segments = cut(&p.to_vec(), 1000);
     segments[1][15] |= 3;

@@ -1,17 +1,18 @@
-//! Packets of a peer one after another: outer headers like the last packet's tell the same.
+//! Cache of the last outer headers: a shortcut for consecutive packets of one peer.
 //!
-//! **Problem.** Most of what comes out of a tunnel came from the same end as the packet before. Its outer
-//! headers differ in lengths, the IP identification, the source port and checksums, none of which tells
-//! anything of the tunnel; to read them in full again is most of the work of decapsulation.
+//! **Problem.** Most packets that leave a tunnel came from the same peer as the packet before. Their outer
+//! headers differ in lengths, the IP identification, the source port and checksums, which are no fields of
+//! the key. Parsing them in full again is most of the work of decapsulation.
 //!
-//! **Shape.** [`Seen`] keeps the outer headers of a packet that came out, and the bits of them that tell
-//! something. A packet whose headers agree in these has the same tunnel members of the key. Its own lengths
-//! and checksums are checked as [`TunnelPop::apply`] checks them; whatever is not as it should be is left to
-//! that, which has the names for it.
+//! **Shape.** [`OuterHeaderCache`] keeps the outer headers of one packet and a mask of the bits that become
+//! fields of the key. A packet whose headers agree in these bits has the same tunnel fields. The lengths and
+//! checksums of each packet are checked as [`TunnelPop::apply`] checks them. If a check fails, the packet is
+//! left to that function, which names the error.
 //!
-//! **Bounds.** Geneve and VXLAN, plain packets, headers of [`VIEW`] bytes from the IP header on.
+//! **Bounds.** Geneve and VXLAN, no GSO packets, outer headers of at most [`VIEW`] bytes from the IP header
+//! on.
 
-#![deny(clippy::indexing_slicing)] // whatever a packet holds
+#![deny(clippy::indexing_slicing)] // bytes of a packet
 
 use crate::action::{TunnelKind, TunnelPop};
 use crate::pop::{Popped, Shim, is_known, sum_of};
@@ -20,7 +21,7 @@ use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::l4::Udp;
 
-/// Bytes from the IP header on that are compared at most.
+/// Maximum number of compared bytes, from the outer IP header on.
 pub const VIEW: usize = 64;
 const WORDS: usize = VIEW / 8;
 
@@ -30,28 +31,28 @@ pub struct View([u64; WORDS]);
 
 /// The outer headers of a packet that came out of a tunnel.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct OuterHeaderCache {
     words: [u64; WORDS],
-    /// The bits of them that tell something.
+    /// Bits that become fields of the key.
     mask: [u64; WORDS],
     l3: u16,
-    /// Where the inner packet begins, from the IP header on.
+    /// Offset of the inner packet from the outer IP header.
     len: u16,
-    /// Of the IP header.
+    /// Length of the outer IP header, bytes.
     ip: usize,
-    /// There was a UDP checksum.
+    /// The packet had a UDP checksum.
     csum: bool,
-    /// Sum of its pseudo header without the length.
+    /// Sum of the pseudo header without the length.
     pseudo: Sum,
 }
 
-/// Bits of the headers that tell something; words as [`View`] has them. Silent are: lengths; the
-/// identification and checksum of IPv4, the flow label of IPv6; of UDP all but the port that it was sent to.
+/// Mask of the bits that become fields of the key, in the words of [`View`]. Not compared: lengths; the
+/// identification and checksum of IPv4, the flow label of IPv6; of UDP all but the destination port.
 #[expect(clippy::indexing_slicing, reason = "while it is compiled")]
-const fn telling(ip: usize, silent: &[usize]) -> [u64; WORDS] {
+const fn compared(ip: usize, ignored: &[usize]) -> [u64; WORDS] {
     let (mut words, mut i) = ([u64::MAX; WORDS], 0);
-    while i < silent.len() {
-        words[silent[i] / 8] &= !(0xff << (silent[i] % 8 * 8));
+    while i < ignored.len() {
+        words[ignored[i] / 8] &= !(0xff << (ignored[i] % 8 * 8));
         i += 1;
     }
     if ip == Ipv6::LEN {
@@ -60,11 +61,12 @@ const fn telling(ip: usize, silent: &[usize]) -> [u64; WORDS] {
     words
 }
 
-const TELLING4: [u64; WORDS] = telling(20, &[2, 3, 4, 5, 10, 11, 20, 21, 24, 25, 26, 27]);
-const TELLING6: [u64; WORDS] = telling(40, &[2, 3, 4, 5, 40, 41, 44, 45, 46, 47]);
+const COMPARED_V4: [u64; WORDS] = compared(20, &[2, 3, 4, 5, 10, 11, 20, 21, 24, 25, 26, 27]);
+const COMPARED_V6: [u64; WORDS] = compared(40, &[2, 3, 4, 5, 40, 41, 44, 45, 46, 47]);
 
 impl View {
-    /// Of the packet whose IP header is at `l3`, if its head has them, and it is no train.
+    /// The headers of the packet whose outer IP header is at `l3`. `None`: they are not in its head, or it is
+    /// a GSO packet.
     #[inline]
     pub fn of(p: &Packet, l3: u16) -> Option<Self> {
         let bytes: &[u8; VIEW] = p.head().get(usize::from(l3)..)?.first_chunk()?;
@@ -76,21 +78,21 @@ impl View {
     }
 }
 
-impl Seen {
-    /// After [`TunnelPop::apply`] has taken headers off that began so.
+impl OuterHeaderCache {
+    /// The cache after [`TunnelPop::apply`] has removed headers that began with `view`.
     pub fn new(pop: &TunnelPop, view: View, l3: u16, popped: &Popped) -> Option<Self> {
         if !matches!(pop.kind, TunnelKind::Geneve | TunnelKind::Vxlan) {
             return None;
         }
         let len = popped.taken.checked_sub(l3).filter(|n| usize::from(*n) <= VIEW)?;
         let v4 = view.0.first()? & 0xf0 == 0x40;
-        let (ip, telling) = if v4 {
-            (Ipv4::LEN, &TELLING4)
+        let (ip, compared) = if v4 {
+            (Ipv4::LEN, &COMPARED_V4)
         } else {
-            (Ipv6::LEN, &TELLING6)
+            (Ipv6::LEN, &COMPARED_V6)
         };
         let mut left = u32::from(len) * 8;
-        let mask = telling.map(|bits| {
+        let mask = compared.map(|bits| {
             let here = left.min(64);
             left -= here;
             bits & u64::MAX.checked_shr(64 - here).unwrap_or(0)
@@ -108,9 +110,9 @@ impl Seen {
         })
     }
 
-    /// Takes a packet out of the tunnel that has such headers, its IP header at `l3`: the key's members are
-    /// those of the packet that they were seen of. `false`: it has not, or something is wrong, and the packet
-    /// is as it was.
+    /// Removes the outer headers, which begin at `l3`, from a packet that agrees with the cached ones. The
+    /// tunnel fields of the key are those of the cached packet. `false`: the headers differ or a check
+    /// failed, and the packet is unchanged.
     #[inline]
     pub fn apply(&self, pop: &TunnelPop, p: &mut Packet, view: &View, l3: u16) -> bool {
         let words = self.words.iter().zip(&view.0).zip(&self.mask);
@@ -132,7 +134,7 @@ impl Seen {
         .is_ok()
     }
 
-    /// Where the UDP datagram ends, if its lengths and checksums are right.
+    /// The end of the UDP datagram, if its lengths and checksums are right.
     #[inline]
     fn end(&self, p: &Packet, l3: u16) -> Option<usize> {
         let (l3, ip) = (usize::from(l3), self.ip);

@@ -1,8 +1,8 @@
-//! Out of a tunnel by what was seen before, beside a full reading.
+//! Decapsulation by the cache of outer headers, compared with a full reading.
 
 use super::round::any_encap;
 use super::*;
-use crate::seen::{Seen, View};
+use crate::outer_cache::{OuterHeaderCache, View};
 use crate::{OptionTable, TunnelKind, TunnelPop};
 use heddle_packet::Csum;
 use proptest::prelude::*;
@@ -10,10 +10,10 @@ use proptest::prelude::*;
 const L3: u16 = 14;
 
 proptest! {
-    /// What is taken for alike comes out as a full reading says, with the same members of the key; anything
-    /// else is left as it is. A packet of the same end that has nothing wrong is alike.
+    /// A packet that the cache accepts has the key and the bytes of a full reading. Any other is left as it
+    /// is. Packets without a fault of the same peer are accepted.
     #[test]
-    fn what_is_alike_comes_out_alike(
+    fn cached_and_full_decapsulation_agree(
         (encap, _) in any_encap(),
         (v6, csum, known) in (any::<bool>(), any::<bool>(), any::<bool>()),
         lens in (0_usize..300, 0_usize..300),
@@ -35,10 +35,10 @@ proptest! {
         let mut key = FlowKey::default();
         let Some(view) = View::of(&first, L3) else { return Ok(()) };
         let popped = pop.apply(&mut first, L3, &mut key).unwrap();
-        let seen = Seen::new(&pop, view, L3, &popped);
+        let cache = OuterHeaderCache::new(&pop, view, L3, &popped);
         let udp = matches!(kind, TunnelKind::Geneve | TunnelKind::Vxlan);
-        prop_assert_eq!(seen.is_some(), udp && popped.taken - L3 <= 64);
-        let Some(seen) = seen else { return Ok(()) };
+        prop_assert_eq!(cache.is_some(), udp && popped.taken - L3 <= 64);
+        let Some(cache) = cache else { return Ok(()) };
 
         let mut bytes = outside(lens.1, 2);
         bytes.resize(bytes.len() + padding, 0x5a);
@@ -54,7 +54,7 @@ proptest! {
         };
         let (mut quick, mut full) = (read(), read());
         let view = View::of(&quick, L3).filter(|_| bytes[12] == if v6 { 0x86 } else { 8 });
-        let alike = view.is_some_and(|v| seen.apply(&pop, &mut quick, &v, L3));
+        let alike = view.is_some_and(|v| cache.apply(&pop, &mut quick, &v, L3));
         let mut found = FlowKey::default();
         if alike {
             prop_assert_eq!(pop.apply(&mut full, L3, &mut found), Ok(popped));

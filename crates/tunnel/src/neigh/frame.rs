@@ -1,4 +1,4 @@
-//! Packets that ask for a neighbour: ARP requests (RFC 826) and neighbour solicitations (RFC 4861, 4.3).
+//! Frames that request a neighbour's address: ARP (RFC 826), neighbour solicitations (RFC 4861, 4.3).
 
 use super::Mac;
 use heddle_wire::IntoBytes;
@@ -13,13 +13,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const ARP_REQUEST: u16 = 1;
 /// The protocol of ICMPv6 messages.
 const ICMPV6: u8 = 58;
-/// RFC 4861, 7.1.1: what a router has forwarded has less.
+/// RFC 4861, 7.1.1: a smaller hop limit means that a router has forwarded the message.
 const ND_HOP_LIMIT: u8 = 255;
 /// Version 6 in an IPv6 header's first word.
 const VERSION_6: u32 = 6 << 28;
 
-/// The frame by which `source` with address `mac` asks for `target`. `None`: they are of different families.
-pub fn request(mac: Mac, source: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
+/// The frame by which `source`, with address `mac`, requests `target`. `None`: they are of different
+/// families.
+pub fn request_frame(mac: Mac, source: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => Some(arp(mac, source, target)),
         (IpAddr::V6(source), IpAddr::V6(target)) => Some(solicitation(mac, source, target)),
@@ -58,7 +59,7 @@ fn solicitation(mac: Mac, source: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     };
     let message = |csum| [icmp(csum).as_bytes(), &target.octets(), option.as_bytes()].concat();
     let unsummed = message(0);
-    // A message of 32 bytes.
+    // The message has 32 bytes.
     let len = u16::try_from(unsummed.len()).unwrap_or(0);
     let sum = Sum::ZERO
         .pseudo_v6(&source.octets(), &group.octets(), ICMPV6, len.into())
@@ -79,7 +80,7 @@ fn solicitation(mac: Mac, source: Ipv6Addr, target: Ipv6Addr) -> Vec<u8> {
     [eth.as_bytes(), ip.as_bytes(), &message(sum.checksum())].concat()
 }
 
-/// The group that a node with this address listens to (RFC 4291, 2.7.1).
+/// The multicast group of a node with this address (RFC 4291, 2.7.1).
 pub fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
     let low = addr.to_bits() & 0xff_ffff;
     Ipv6Addr::from_bits(0xff02_0000_0000_0000_0000_0001_ff00_0000 | low)
