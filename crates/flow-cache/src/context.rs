@@ -18,9 +18,9 @@
 //!
 //! **Threads.** One worker's own. The revalidator learns records through notes.
 
-use crate::hash::{HashKey, fold};
 use hashbrown::HashTable;
 use heddle_flow::{FlowKey, N_WORDS};
+use heddle_simd::hash::{HashKey, fold};
 
 /// Words of a full key with the bits of them that count; in order.
 pub(crate) type Bits = [(u8, u64)];

@@ -6,27 +6,25 @@
 //! | what a packet's key is | `compact`, `context`; of a burst's packets: `burst` |
 //! | where an entry lies, and what it counts | `entry`, `store`, `spares` |
 //! | which entry is a packet's | `cache` by way of `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
-//! | what is to be done with the packet | `translation`, `cached_translation`, `program_table` |
+//! | what is to be done with the packet | `cached_translation`, `program_table` |
 //! | which entry a connection's packets had next | `links` |
-//! | whether that still holds | `generations`, `changes`, `watch` |
+//! | whether that still holds | `watch`, by the generations and changed rules of [`heddle_datapath_api`] |
 //! | what the revalidator knows of it | `records`, from what it reads of entries and is told by `note` |
 //!
 //! A [`Cache`] is one worker's own. The other half of it, [`Records`], is the revalidator's: it reads entries
-//! where they lie (`entry`), and is told the rest. All workers share [`Generations`]. What actions are, and
-//! what they are compiled to, only the datapath knows ([`Program`]); packets are unknown here, but for their
-//! first bytes ([`CompactKey::read`]).
+//! where they lie (`entry`), and is told the rest. All workers share the
+//! [`Generations`](heddle_datapath_api::Generations). Only the datapath knows what actions are compiled to
+//! ([`Program`]). Packets are unknown here, but for their first bytes ([`CompactKey::read`]).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod burst;
 mod cache;
 mod cached_translation;
-pub mod changes;
 mod compact;
 mod context;
 mod entry;
 mod filter;
-mod generations;
 mod hash;
 mod l1;
 mod links;
@@ -39,7 +37,6 @@ mod spares;
 mod store;
 mod subtable;
 mod table;
-mod translation;
 mod watch;
 
 #[cfg(test)]
@@ -48,16 +45,13 @@ mod tests;
 pub use burst::{Burst, Kind, Run, Sought};
 pub use cache::{Cache, CacheParts, Common, Found, Level, Moment, NO_BODY, NO_SLOT};
 pub use cached_translation::{CachedTranslation, fingerprint, same_credits};
-pub use changes::{Changes, Override};
 pub use compact::{Again, CompactKey, Family, Frame, Room, VIEW};
 pub use entry::{Entry, Snapshot};
-pub use generations::{Dep, Generations, N_LOGGED, N_SLOTS};
-pub use hash::HashKey;
+pub use heddle_simd::hash::HashKey;
 pub use note::Findings;
 pub use program_table::{Body, Program};
 pub use records::{Held, Records, Seen};
 pub use subtable::{MAX_LISTED, NOWHERE, Subtable};
-pub use translation::{Credit, Credits, Translation};
 
 /// What workers and others share, in one place: the model checker has its own (`tests/model.rs`).
 mod atomic {

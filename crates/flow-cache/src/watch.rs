@@ -7,7 +7,7 @@
 //! into the same tables in the same order and saw the same registers there. What is the same for all of
 //! them is compared once, by the watch:
 //!
-//! 1. It reads what is new in the logs of its tables ([`crate::changes`]).
+//! 1. It reads what is new in the logs of its tables ([`heddle_datapath_api::changes`]).
 //! 2. It leaves out a change that cannot be about any of its entries.
 //! 3. Of any other it keeps a [`Note`]: the bits that the changed rule asks for, as far as the mask has
 //!    them, and their values.
@@ -28,12 +28,12 @@
 //!
 //! **Threads.** One worker's own.
 
-use crate::changes::{Known, Override, constants, unknown};
 use crate::compact::{CompactKey, CompactMask};
-use crate::generations::{Dep, Generations};
 use crate::hash::Mixer;
 use hashbrown::HashTable;
 use heddle_classifier::MiniMatch;
+use heddle_datapath_api::changes::{KnownBits, constants, unknown};
+use heddle_datapath_api::{Dep, Generations, Override};
 use heddle_flow::FlowMask;
 use std::collections::VecDeque;
 use std::hash::Hasher;
@@ -361,7 +361,7 @@ impl Watches {
 #[derive(Clone)]
 struct Scope {
     /// What all of them have.
-    known: Known,
+    known: KnownBits,
     /// The bits that each entry has a value of its own for.
     own: FlowMask,
     v6: bool,
@@ -381,7 +381,7 @@ impl Scope {
             clear(&mut own, not);
         }
         Self {
-            known: Known::new(&CompactKey::of_family(under.v6).expand(&fixed), &fixed),
+            known: KnownBits::new(&CompactKey::of_family(under.v6).expand(&fixed), &fixed),
             own,
             v6: under.v6,
             outside: under.outside,

@@ -4,21 +4,15 @@ use super::Datapath;
 use crate::control::WorkerHandle;
 use crate::control::perf::PerfWanted;
 use crate::control::show;
-use crate::drops::DropKind;
 use crate::exec::ct::add_all;
-use crate::format;
-use crate::view::{FlowDump, Merged, Snapshot, Totals};
 use heddle_conntrack::Event;
+use heddle_datapath_api::{DropKind, FlowDump, Merged, PortNames, Snapshot, Totals};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Datapath {
     /// `dpctl/dump-flows`, without a header: one line per flow that `filter` takes; flows that several
     /// workers cache are added up.
-    pub fn dump_flows_text(
-        &self,
-        filter: &dyn Fn(&FlowDump) -> bool,
-        names: format::PortNames<'_>,
-    ) -> String {
+    pub fn dump_flows_text(&self, filter: &dyn Fn(&FlowDump) -> bool, names: PortNames<'_>) -> String {
         let now_ms = self.shared.clock.now_ms();
         let mut merged = Merged::default();
         self.each_flow(|flow| {

@@ -3,29 +3,21 @@
 use super::Cache;
 use crate::burst::Sought;
 use crate::cached_translation::CachedTranslation;
-use crate::changes::Override;
 use crate::compact::{Family, outside};
 use crate::context::Context;
 use crate::entry::NewEntry;
-use crate::generations::Dep;
 use crate::note::{Note, RESERVE, ROOM};
 use crate::program_table::Program;
 use crate::subtable::{MAX_LISTED, NOWHERE};
-use crate::translation::Translation;
 use crate::watch::Under;
+use heddle_datapath_api::{Dep, Override, Translation};
 use heddle_flow::FlowKey;
 use std::sync::Arc;
 
 impl<P: Program> Cache<P> {
     /// Stores what a translation said of a packet; `any` was read before. It is found from now on. Returns
     /// the program's number; `None`: no room for it.
-    pub fn insert(
-        &mut self,
-        sought: Sought<'_>,
-        t: &mut Translation<P::Action>,
-        any: u64,
-        now_ms: u64,
-    ) -> Option<u32> {
+    pub fn insert(&mut self, sought: Sought<'_>, t: &mut Translation, any: u64, now_ms: u64) -> Option<u32> {
         let (origin, family) = (sought.key.context(), sought.key.family());
         if origin == NOWHERE || !self.notes.has_room(ROOM) {
             return None;
@@ -123,7 +115,7 @@ impl<P: Program> Cache<P> {
     /// The same answer came from a fresh translation, made after `any` was read, with other dependencies or
     /// creditors: the entry goes on with the cached translation that says so. Returns the program's number.
     /// `None`: no room to say it.
-    pub fn renew(&mut self, slot: u32, t: &mut Translation<P::Action>, any: u64) -> Option<u32> {
+    pub fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<u32> {
         if !self.notes.has_room(ROOM) {
             return None;
         }

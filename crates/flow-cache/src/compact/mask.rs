@@ -5,8 +5,8 @@
 //! key has no room for, so bits of a mask there say nothing about it and are left out.
 
 use super::{CompactKey, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts};
-use crate::hash::HashKey;
 use heddle_flow::{FlowMask, Vlan};
+use heddle_simd::hash::HashKey;
 
 /// Which bits of a compact key count.
 #[repr(align(64))]

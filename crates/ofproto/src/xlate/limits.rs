@@ -1,6 +1,6 @@
 //! How far a translation goes before it gives up, and what it then says.
 
-use heddle_datapath::action::DropReason;
+use heddle_datapath_api::DropReason;
 
 /// Resubmits to the same or an earlier table, and outputs to patch ports, within each other. Resubmits to
 /// later tables end by themselves.

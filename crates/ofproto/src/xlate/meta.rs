@@ -2,14 +2,14 @@
 
 use super::recirc::{Frozen, Held};
 use super::report::hex;
-use heddle_datapath::action::UpcallData;
+use heddle_datapath_api::UpcallData;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::PacketInReason;
 use std::any::Any;
 use std::sync::Arc;
 
 /// What translation knew when it decided to send the packet to a controller: the issuer's part of an
-/// [`Upcall`](heddle_datapath::action::Upcall).
+/// [`Upcall`](heddle_datapath_api::Upcall).
 #[derive(Clone)]
 pub struct PacketInMeta {
     /// Why.

@@ -1,7 +1,8 @@
 //! The answer to a miss: what is to be done with all packets that agree with one in some bits, and how long
 //! that is true.
 
-use crate::changes::{self, Known, Override};
+use crate::action::Action;
+use crate::changes::{KnownBits, Override};
 use crate::generations::{Dep, Generations};
 use heddle_flow::{FlowKey, FlowMask};
 use std::ops::Deref;
@@ -54,7 +55,7 @@ impl Credits {
         self.held.truncate(self.len);
     }
     /// Gives them away.
-    pub(crate) fn take(&mut self) -> Box<[Arc<dyn Credit>]> {
+    pub fn take(&mut self) -> Box<[Arc<dyn Credit>]> {
         self.settle();
         self.len = 0;
         self.held.drain(..).collect()
@@ -72,13 +73,12 @@ impl Deref for Credits {
 }
 
 /// The answer to a miss. Cleared and reused by the caller, so that a warm worker does not allocate.
-///
-/// `A`: one action.
-pub struct Translation<A> {
+#[derive(Default)]
+pub struct Translation {
     /// Which bits of the key the answer depends on.
     pub mask: FlowMask,
     /// What to do.
-    pub actions: Vec<A>,
+    pub actions: Vec<Action>,
     /// What it depends on besides the key.
     pub deps: Vec<Dep>,
     /// What lookups in tables (dependencies with a log) saw of the key, where that is not what the packet
@@ -90,20 +90,7 @@ pub struct Translation<A> {
     pub uncacheable: bool,
 }
 
-impl<A> Default for Translation<A> {
-    fn default() -> Self {
-        Self {
-            mask: FlowMask::default(),
-            actions: Vec::new(),
-            deps: Vec::new(),
-            overrides: Vec::new(),
-            credits: Credits::default(),
-            uncacheable: false,
-        }
-    }
-}
-
-impl<A> Translation<A> {
+impl Translation {
     /// Makes it empty again, keeping the allocations.
     pub fn clear(&mut self) {
         self.mask = FlowMask::default();
@@ -116,8 +103,8 @@ impl<A> Translation<A> {
     /// Whether this answer, made for `key`, still holds for all packets that it was for, as far as the logs
     /// of what has changed since can tell. The plain twin of what caches do.
     pub fn outlasts(&self, key: &FlowKey, generations: &Generations) -> bool {
-        let known = Known::new(&key.masked(&self.mask), &self.mask);
-        changes::outlasts(&self.deps, &self.overrides, known, generations, usize::MAX)
+        let known = KnownBits::new(&key.masked(&self.mask), &self.mask);
+        generations.outlasts(&self.deps, &self.overrides, known, usize::MAX)
     }
 }
 

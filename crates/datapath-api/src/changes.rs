@@ -6,7 +6,7 @@
 //!
 //! **When a change does not matter** to a cached answer: at the lookup in that table, all packets that the
 //! answer is for have one bit that differs from what the changed rule asks for. This is known of such
-//! packets ([`Known`]):
+//! packets ([`KnownBits`]):
 //!
 //! * Fields that start as constants ([`constants`]: registers, metadata, the OpenFlow input port): the
 //!   translation says what they were at each lookup ([`Override`]).
@@ -14,8 +14,9 @@
 //!   lookup, nothing of that word.
 //! * Of fields that lookups themselves set (conjunctions), nothing.
 //!
-//! The safe error is to think that a change matters: that costs a translation. [`outlasts`] says all of
-//! this in a few lines. Workers do the same for many entries at once ([`crate::watch`]).
+//! The safe error is to think that a change matters: that costs a translation.
+//! [`Generations::outlasts`](crate::Generations::outlasts) says all of this in a few lines. Workers do the
+//! same for many entries at once (`flow-cache/src/watch.rs`).
 //!
 //! **Threads.** Any number of writers and readers, without locks: a worker that learns a flow is a writer.
 //! Each writer draws a generation of its own, stores its record, and then lifts the generation that readers
@@ -24,7 +25,6 @@
 //! record of a generation (not there yet, overwritten, or not given), anything may have changed.
 
 use crate::atomic::AtomicU64;
-use crate::generations::{Dep, FIRST, Generations};
 use arc_swap::ArcSwapOption;
 use heddle_classifier::MiniMatch;
 use heddle_flow::key::FIRST_WORD;
@@ -32,6 +32,8 @@ use heddle_flow::{FlowKey, FlowMask, Match};
 use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, LazyLock};
 
+/// The generation of all things at first.
+pub(crate) const FIRST: u64 = 1;
 /// Generations that are remembered.
 const KEPT: u64 = 1024;
 /// Matches that one generation lists; of more, some are replaced by what they have in common.
@@ -72,7 +74,7 @@ pub fn clear_constants(key: &mut FlowKey) {
 
 /// Bits that lookups themselves set, or that a translation begins with other values than an entry's key
 /// has: never known.
-pub(crate) fn unknown() -> &'static FlowMask {
+pub fn unknown() -> &'static FlowMask {
     static UNKNOWN: LazyLock<FlowMask> = LazyLock::new(|| {
         FlowMask(FlowKey {
             conj_id: u32::MAX,
@@ -85,12 +87,12 @@ pub(crate) fn unknown() -> &'static FlowMask {
 
 /// What all packets of a cached answer have in common at a lookup.
 #[derive(Clone, Copy)]
-pub struct Known {
+pub struct KnownBits {
     key: FlowKey,
     mask: FlowMask,
 }
 
-impl Known {
+impl KnownBits {
     /// At the beginning: all packets agree with `key` in the bits of `mask`.
     pub fn new(key: &FlowKey, mask: &FlowMask) -> Self {
         let mut known = Self {
@@ -113,7 +115,7 @@ impl Known {
         known
     }
     /// As a later lookup saw them.
-    pub(crate) fn apply(&mut self, o: &Override) {
+    pub fn apply(&mut self, o: &Override) {
         let at = usize::from(o.word);
         let (Some(c), Some(u)) = (constants().words().get(at), unknown().words().get(at)) else {
             return;
@@ -126,7 +128,7 @@ impl Known {
         }
     }
     /// Whether a rule with this match has nothing to do with any of the packets.
-    pub(crate) fn excludes(&self, m: &MiniMatch) -> bool {
+    pub fn excludes(&self, m: &MiniMatch) -> bool {
         let (key, mask) = (self.key.words(), self.mask.words());
         let mut words = m.mask.words().iter().zip(m.values.iter());
         words.any(|((i, m), v)| {
@@ -134,32 +136,6 @@ impl Known {
             known.is_some_and(|(k, n)| (k ^ v) & m & n != 0)
         })
     }
-}
-
-/// Whether an answer with these dependencies still holds for packets of which `known` was known at the
-/// beginning, as far as the logs of what has changed since can tell with so many comparisons.
-pub(crate) fn outlasts(
-    deps: &[Dep],
-    overrides: &[Override],
-    mut known: Known,
-    generations: &Generations,
-    mut comparisons: usize,
-) -> bool {
-    let mut overrides = overrides.iter().peekable();
-    (0_u16..).zip(deps).all(|(at, d)| {
-        while let Some(o) = overrides.next_if(|o| o.from <= at) {
-            known.apply(o);
-        }
-        let now = generations.read(d.slot).generation;
-        let count = usize::try_from(now.saturating_sub(d.generation)).unwrap_or(usize::MAX);
-        count == 0
-            || count <= comparisons
-                && generations.changed(d.slot, d.generation, now, &mut |m| {
-                    let goes_on = comparisons > 0;
-                    comparisons = comparisons.saturating_sub(1);
-                    goes_on && known.excludes(m)
-                })
-    })
 }
 
 /// Matches of rules that change together.
@@ -208,7 +184,7 @@ struct Record {
 pub(crate) struct Log {
     records: Box<[ArcSwapOption<Record>]>,
     /// The last generation that a writer has drawn.
-    drawn: AtomicU64,
+    pub(crate) drawn: AtomicU64,
 }
 
 impl Default for Log {
@@ -248,4 +224,5 @@ impl Log {
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "changes/tests.rs"] // the model checker includes this file from elsewhere
 mod tests;

@@ -18,7 +18,7 @@
 //! the two, and its counts go on. A flow that its mask does not fit any more, or that must not be cached, is
 //! gone. A change of rules is in force for the observer when the first pass that begins after it has ended:
 //! that takes `Config::revalidate_interval_ms` and the time of a pass, or one call of
-//! [`Datapath::observe_now`](crate::Datapath::observe_now), which is to come before the change is confirmed.
+//! [`Engine::observe_now`](crate::Engine::observe_now), which is to come before the change is confirmed.
 //!
 //! **Threads.** All methods are called under the revalidator's lock, by one thread at a time. They must not
 //! call the datapath. They should return soon: who has to wait for a device reads its counters in a thread of
@@ -28,21 +28,14 @@
 //! one that it left alone it says that nothing was counted.
 
 use crate::action::{Action, PortNo};
-use crate::translate::Credit;
+use crate::translation::Credit;
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::Arc;
 
 /// Names a flow from its being added until it is gone. Given to another flow after 2^32 others at the
 /// earliest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FlowId(pub(crate) u64);
-
-impl FlowId {
-    /// A name for tests of observers: a datapath gives its own.
-    pub fn made_up(n: u64) -> Self {
-        Self(n)
-    }
-}
+pub struct FlowId(pub u64);
 
 /// A flow.
 pub struct ObservedFlow<'a> {
@@ -65,7 +58,7 @@ pub struct FlowCounts {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// When the last one came, milliseconds of the datapath's clock ([`crate::Config::clock`]).
+    /// When the last one came, milliseconds of the datapath's clock (`Config::clock`).
     pub used_ms: u64,
     /// Union of their TCP flags.
     pub tcp_flags: u16,

@@ -1,10 +1,8 @@
 //! Every way in which the datapath loses a packet, by name.
 //!
-//! The place that decides a drop counts it here, in counters that its worker owns ([`Drops`]); the names are
-//! those of coverage counters. Names that Open vSwitch has mean the same here.
+//! The names are those of coverage counters. Names that Open vSwitch has mean the same here.
 
 use crate::action::DropReason;
-use heddle_sync::Counter;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
@@ -156,27 +154,6 @@ impl From<DropReason> for DropKind {
             DropReason::Restoring => DropKind::Restoring,
             DropReason::Fault => DropKind::Fault,
         }
-    }
-}
-
-/// One worker's drop counters.
-#[derive(Debug)]
-pub struct Drops([Counter; DropKind::ALL.len()]);
-
-impl Default for Drops {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| Counter::default()))
-    }
-}
-
-impl Drops {
-    /// Counts `n` drops. Only the owning worker calls this.
-    pub fn add(&self, kind: DropKind, n: u64) {
-        self.0[kind as usize].add(n);
-    }
-    /// How many there were.
-    pub fn get(&self, kind: DropKind) -> u64 {
-        self.0[kind as usize].get()
     }
 }
 

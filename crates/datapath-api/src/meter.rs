@@ -57,9 +57,12 @@ pub struct MeterCounts {
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// The engine forwards it.
     Pass,
+    /// The engine drops it.
     Drop,
+    /// The engine raises its drop precedence by this many steps ([`remark`]).
     Remark(u8),
 }
 
@@ -99,7 +102,7 @@ impl Band {
 }
 
 #[derive(Debug)]
-struct State {
+struct Buckets {
     packets: bool,
     bands: Vec<Band>,
     total: Counts,
@@ -111,7 +114,7 @@ struct State {
 pub struct Meter {
     /// Its number in the datapath.
     pub id: u32,
-    state: Published<State>,
+    state: Published<Buckets>,
 }
 
 impl Meter {
@@ -119,12 +122,12 @@ impl Meter {
     pub fn new(id: u32, config: &MeterConfig, now_ms: u64) -> Arc<Self> {
         Arc::new(Self {
             id,
-            state: Published::new(State::new(config, now_ms)),
+            state: Published::new(Buckets::new(config, now_ms)),
         })
     }
     /// Changes what it does; it starts counting anew, with full buckets.
     pub fn configure(&self, config: &MeterConfig, now_ms: u64) {
-        self.state.store(State::new(config, now_ms));
+        self.state.store(Buckets::new(config, now_ms));
     }
     /// What it has counted.
     pub fn counts(&self) -> MeterCounts {
@@ -135,7 +138,7 @@ impl Meter {
         }
     }
     /// Meters one packet.
-    pub(crate) fn police(&self, len: usize, now_ms: u64) -> Verdict {
+    pub fn police(&self, len: usize, now_ms: u64) -> Verdict {
         let s = self.state.load();
         let len = len as u64;
         s.total.add(len);
@@ -172,7 +175,7 @@ impl PartialEq for Meter {
     }
 }
 
-impl State {
+impl Buckets {
     fn new(config: &MeterConfig, now_ms: u64) -> Self {
         Self {
             packets: config.packets,
@@ -185,7 +188,7 @@ impl State {
 
 /// The type of service with its drop precedence raised: only classes of assured forwarding have one (RFC
 /// 2597, 6).
-pub(crate) fn remark(tos: u8, steps: u8) -> u8 {
+pub fn remark(tos: u8, steps: u8) -> u8 {
     let (class, precedence, odd) = (tos >> 5, tos >> 3 & 3, tos >> 2 & 1);
     if !(1..=4).contains(&class) || precedence == 0 || odd != 0 {
         return tos;

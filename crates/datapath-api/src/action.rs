@@ -2,7 +2,7 @@
 //!
 //! They work on headers and port numbers of the datapath only. The text form (`ovs-dpctl`'s) is in `format`.
 
-use crate::exec::meter::Meter;
+use crate::meter::Meter;
 use heddle_conntrack::CtAction;
 use heddle_flow::{FlowKey, Nsh};
 use heddle_tunnel::{TunnelPop, TunnelPush};

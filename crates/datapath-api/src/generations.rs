@@ -6,22 +6,20 @@
 //! that. `tests/model.rs` goes through all interleavings.
 
 use crate::atomic::AtomicU64;
-use crate::changes::{Changes, Log};
-use crate::hash::HashKey;
+use crate::changes::{Changes, FIRST, KnownBits, Log, Override};
 use heddle_classifier::MiniMatch;
+use heddle_simd::hash::HashKey;
 use heddle_sync::OnceArc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Number of generation slots. Things hash onto slots; a collision costs a needless re-translation.
-pub const N_SLOTS: usize = 1 << 15;
+const N_SLOTS: usize = 1 << 15;
 /// The first of them, that of [`Generations::ALL`] apart, are of what controllers make; the others of what
 /// packets make.
 const N_MADE: usize = 1 << 10;
-/// The generation of all things at first.
-pub(crate) const FIRST: u64 = 1;
 /// Number of further slots, of things that say what changes in them ([`Generations::bump_changed`]).
-pub const N_LOGGED: usize = 1024;
+const N_LOGGED: usize = 1024;
 
 /// Generation counters that cached translations depend on.
 pub struct Generations {
@@ -124,13 +122,7 @@ impl Generations {
     }
     /// Tells what changed in `slot` after generation `from`, up to `now`, as long as `f` goes along. `false`:
     /// not all was told.
-    pub(crate) fn changed(
-        &self,
-        slot: u16,
-        from: u64,
-        now: u64,
-        f: &mut dyn FnMut(&MiniMatch) -> bool,
-    ) -> bool {
+    pub fn changed(&self, slot: u16, from: u64, now: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
         self.log(slot)
             .and_then(OnceArc::get)
             .is_some_and(|log| log.tell(from, now, f))
@@ -152,29 +144,33 @@ impl Generations {
     pub fn hold(&self, deps: &[Dep]) -> bool {
         deps.iter().all(|d| self.read(d.slot) == *d)
     }
+    /// Whether an answer with these dependencies still holds for packets of which `known` was known at the
+    /// beginning, as far as the logs of what has changed since can tell with so many comparisons.
+    pub fn outlasts(
+        &self,
+        deps: &[Dep],
+        overrides: &[Override],
+        mut known: KnownBits,
+        mut comparisons: usize,
+    ) -> bool {
+        let mut overrides = overrides.iter().peekable();
+        (0_u16..).zip(deps).all(|(at, d)| {
+            while let Some(o) = overrides.next_if(|o| o.from <= at) {
+                known.apply(o);
+            }
+            let now = self.read(d.slot).generation;
+            let count = usize::try_from(now.saturating_sub(d.generation)).unwrap_or(usize::MAX);
+            count == 0
+                || count <= comparisons
+                    && self.changed(d.slot, d.generation, now, &mut |m| {
+                        let goes_on = comparisons > 0;
+                        comparisons = comparisons.saturating_sub(1);
+                        goes_on && known.excludes(m)
+                    })
+        })
+    }
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    /// A guest knows the code and its own addresses, and makes up those that fall on one slot, or on that of
-    /// the configuration.
-    #[test]
-    fn who_makes_things_up_chooses_no_slot() {
-        let plain = |thing: u64| thing.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
-        for wanted in [0, 77] {
-            let crafted = (0_u64..).filter(|thing| plain(*thing) == wanted).take(2000);
-            let slots: HashSet<u16> = crafted.map(Generations::learned_slot_of).collect();
-            assert!(slots.len() > 1800, "{} slots", slots.len());
-            assert!(slots.iter().all(|s| (N_MADE..N_SLOTS).contains(&usize::from(*s))));
-        }
-        let made: HashSet<u16> = (0..10_000).map(Generations::slot_of).collect();
-        assert!(
-            made.iter()
-                .all(|s| *s != Generations::ALL && usize::from(*s) < N_MADE)
-        );
-        assert!(made.len() > N_MADE * 9 / 10);
-    }
-}
+#[path = "generations/tests.rs"] // the model checker includes this file from elsewhere
+mod tests;
