@@ -18,19 +18,19 @@ pub trait Engine: Send + Sync {
     fn has_port(&self, no: PortNo) -> bool;
     /// A port's counters. `None`: there is no such port.
     fn port_stats(&self, no: PortNo) -> Option<PortStats>;
-    /// Counters that a port's device keeps itself. Asks the system.
+    /// Counters that a port's device keeps itself, read from the system.
     fn device_stats(&self, no: PortNo) -> Option<DeviceStats>;
     /// Sets a port administratively up or down.
     fn set_port_admin(&self, no: PortNo, up: bool) -> Option<LinkChange>;
     /// Counters of a port's transmit queues (QoS). `None`: it has queue 0, of which nothing is counted.
     fn queue_counts(&self, no: PortNo) -> Option<Vec<QueueCounts>>;
 
-    /// Runs `actions` on `packet`, on a worker; returns when they have run and the outputs were handed to the
-    /// ports. Of `key`, the packet has its type ([`heddle_flow::packet_type`]) and what it carries
+    /// Runs `actions` on `packet`, on a worker. Returns when they have run and the outputs were handed to the
+    /// ports. The packet gets the type of `key` ([`heddle_flow::packet_type`]) and its carried fields
     /// ([`FlowKey::carried`]).
     ///
     /// # Errors
-    /// [`NoReply`] when the worker does not answer within seconds.
+    /// [`NoReply`] when the worker does not reply within seconds.
     fn inject(
         &self,
         packet: Packet,
@@ -38,18 +38,17 @@ pub trait Engine: Send + Sync {
         in_port: PortNo,
         actions: Vec<Action>,
     ) -> Result<(), NoReply>;
-    /// As [`Engine::inject`] of an Ethernet frame that came from no port, but waits neither for the worker,
-    /// nor for threads that change ports or workers. `None`: it was not sent, since the worker has more than
-    /// enough to do.
+    /// Injects an Ethernet frame that came from no port. Waits neither for the worker, nor for threads that
+    /// change ports or workers. `None`: it was not sent, since the worker has more than enough to do.
     fn post(&self, packet: Packet, actions: &[Action]) -> Option<Posted>;
 
     /// Hands over up to `max` waiting packets for controllers, returns how many. The callback may call
     /// [`Engine::inject`].
     fn take_upcalls(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize;
-    /// As [`Engine::take_upcalls`], of packets that translation has sent to the control plane's own protocols
-    /// ([`crate::action::UpcallKind::SlowPath`]).
+    /// Hands over up to `max` packets for the control plane's own protocols
+    /// ([`UpcallKind::SlowPath`](crate::UpcallKind::SlowPath)), returns how many.
     fn take_control(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize;
-    /// As [`Engine::take_upcalls`], of samples ([`crate::action::UpcallKind::Sample`]).
+    /// Hands over up to `max` samples ([`UpcallKind::Sample`](crate::UpcallKind::Sample)), returns how many.
     fn take_samples(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize;
     /// Wakes the thread that waits for packets of [`Engine::take_control`].
     fn wake_control(&self);
@@ -57,15 +56,15 @@ pub trait Engine: Send + Sync {
     /// Credits everything counted so far: after it, rule statistics hold all packets that were received
     /// before the call.
     fn flush_stats(&self);
-    /// After it, every change that was said ([`crate::Generations::bump`]) before the call is in force for
-    /// the observer, if there is one: to be called before the change is confirmed. A full pass, also while
-    /// the revalidator is paused.
+    /// A full pass of the revalidator for the observer of flows, also while the revalidator is paused. After
+    /// it, every change that was counted ([`crate::Generations::bump`]) before the call is in force for the
+    /// observer. To be called before the change is confirmed.
     fn observe_now(&self);
     /// The connection tracker of all workers.
     fn conntrack(&self) -> &Arc<Conntrack>;
 }
 
-/// A worker did not answer in time, or the datapath was shut down.
+/// A worker did not reply in time, or the datapath was shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("datapath worker does not answer")]
 pub struct NoReply;
@@ -74,7 +73,7 @@ pub struct NoReply;
 pub struct Posted(Box<dyn Fn() -> bool + Send>);
 
 impl Posted {
-    /// A frame of which `is_done` tells whether the worker has sent it, or never will.
+    /// A frame; `is_done` returns whether the worker has sent it, or never will.
     pub fn new(is_done: impl Fn() -> bool + Send + 'static) -> Self {
         Self(Box::new(is_done))
     }

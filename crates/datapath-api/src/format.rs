@@ -13,7 +13,7 @@ use heddle_flow::{FlowKey, FlowMask, N_VLANS, Vlan};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Gives a port's name, where the user asked for names.
+/// Returns a port's name, where the user wants names.
 pub type PortNames<'a> = Option<&'a dyn Fn(PortNo) -> Option<String>>;
 
 /// A flow's key under its mask; `verbose` (`-m`) shows also what does not count.
@@ -81,7 +81,7 @@ pub fn format_actions(actions: &[Action], names: PortNames<'_>) -> String {
     s
 }
 
-/// As in `flags:SFPRU.ECN`.
+/// Appends flags in the form `SFPRU.ECN`.
 pub(crate) fn tcp_flags(s: &mut String, flags: u16) {
     const NAMES: [(u16, &str); 12] = [
         (0x002, "S"),

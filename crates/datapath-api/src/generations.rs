@@ -1,9 +1,9 @@
-//! Counters of what changes, for those who keep answers.
+//! Counters of changes, for caches of translations.
 //!
-//! **Invariant.** Who has read a generation and then the thing has not read an older state of the thing than
-//! that generation stands for; who has read [`Generations::any`] and then a generation has not read an older
-//! one than `any` stands for. So an answer that was found right at some `any` is right as long as `any` is
-//! that. `tests/model.rs` goes through all interleavings.
+//! **Invariant.** A thread that reads a generation and then the thing sees no older state of the thing than
+//! that of the generation. A thread that reads [`Generations::any`] and then a generation sees no older
+//! generation than that of `any`. So a translation that was found right at some `any` is right as long as
+//! `any` stays. `tests/model.rs` goes through all interleavings.
 
 use crate::atomic::AtomicU64;
 use crate::changes::{Changes, FIRST, KnownBits, Log, Override};
@@ -18,23 +18,23 @@ const N_SLOTS: usize = 1 << 15;
 /// The first of them, that of [`Generations::ALL`] apart, are of what controllers make; the others of what
 /// packets make.
 const N_MADE: usize = 1 << 10;
-/// Number of further slots, of things that say what changes in them ([`Generations::bump_changed`]).
+/// Number of further slots, for things with a log of their changes ([`Generations::bump_changed`]).
 const N_LOGGED: usize = 1024;
 
 /// Generation counters that cached translations depend on.
 pub struct Generations {
     any: AtomicU64,
     slots: Box<[AtomicU64]>,
-    /// Of the slots from `N_SLOTS` on.
+    /// The logs of the slots from `N_SLOTS` on.
     logs: Box<[OnceArc<Log>]>,
 }
 
 /// "I depend on slot `slot` as it was at generation `generation`."
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dep {
-    /// Which slot.
+    /// Index of the slot.
     pub slot: u16,
-    /// Its generation when it was read.
+    /// The slot's generation when it was read.
     pub generation: u64,
 }
 
@@ -65,14 +65,14 @@ impl Generations {
     pub fn slot_of(thing: u64) -> u16 {
         place(thing.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1, N_MADE)
     }
-    /// The slot that a thing uses that packets make, such as a learned address. Who sends packets makes as
-    /// many such things as they like, and must neither hit the slots of all else nor choose whose: the hash
-    /// is keyed.
+    /// The slot that a thing uses that packets make, such as a learned address. A sender makes up as many
+    /// such things as it likes. It must neither hit the slots of all else nor choose a slot: the hash is
+    /// keyed.
     pub fn learned_slot_of(thing: u64) -> u16 {
         let key = HashKey::of_process();
         place(key.finish(key.mix(key.start(), thing, 0)), N_MADE, N_SLOTS)
     }
-    /// The slot that a thing (its stable hash or number) uses whose changes are said with
+    /// The slot that a thing (its stable hash or number) uses whose changes are logged with
     /// [`Generations::bump_changed`].
     pub fn logged_slot_of(thing: u64) -> u16 {
         const { assert!(N_LOGGED == 1 << 10) };
@@ -95,8 +95,8 @@ impl Generations {
             generation: self.counter(slot).load(Ordering::Acquire),
         }
     }
-    /// Says that the thing has changed, to be called after changing it. Of a slot with a log: that anything
-    /// may be different.
+    /// Counts a change of the thing, to be called after changing it. In a slot with a log, anything may be
+    /// different then.
     pub fn bump(&self, slot: u16) {
         if self.log(slot).is_some() {
             self.bump_changed(slot, Changes::anything());
@@ -104,24 +104,24 @@ impl Generations {
         }
         self.count_up(slot);
     }
-    /// Says that these rules of a table have changed, to be called after changing them. Waits for nobody.
+    /// Logs a change of these rules of a table, to be called after changing them. Does not wait.
     pub fn bump_changed(&self, slot: u16, changes: Changes) {
         let Some(place) = self.log(slot) else {
             return self.count_up(slot);
         };
         if place.get().is_none() {
-            // Somebody else may have been quicker.
+            // Another thread may have been quicker.
             let _ = place.set(Arc::default());
         }
         let Some(log) = place.get() else { return };
         log.write(changes, |generation| {
             self.counter(slot).fetch_max(generation, Ordering::Release);
-            // As in `count_up`.
+            // The order of `count_up`.
             self.any.fetch_add(1, Ordering::Release);
         });
     }
-    /// Tells what changed in `slot` after generation `from`, up to `now`, as long as `f` goes along. `false`:
-    /// not all was told.
+    /// Gives `f` the matches that changed in `slot` after generation `from`, up to `now`, while it returns
+    /// `true`. `false`: `f` did not get all.
     pub fn changed(&self, slot: u16, from: u64, now: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
         self.log(slot)
             .and_then(OnceArc::get)
@@ -133,10 +133,10 @@ impl Generations {
     }
     fn count_up(&self, slot: u16) {
         self.counter(slot).fetch_add(1, Ordering::Release);
-        // After the slot, so that whoever sees `any` move (Acquire in `any`) sees the slot moved.
+        // After the slot, so that a thread that sees `any` move (Acquire in `any`) sees the slot moved.
         self.any.fetch_add(1, Ordering::Release);
     }
-    /// Moves whenever any slot moves: one read per burst tells whether dependencies need a look at all.
+    /// Moves whenever any slot moves: one read per burst shows whether dependencies need a look at all.
     pub fn any(&self) -> u64 {
         self.any.load(Ordering::Acquire)
     }
@@ -144,8 +144,8 @@ impl Generations {
     pub fn hold(&self, deps: &[Dep]) -> bool {
         deps.iter().all(|d| self.read(d.slot) == *d)
     }
-    /// Whether an answer with these dependencies still holds for packets of which `known` was known at the
-    /// beginning, as far as the logs of what has changed since can tell with so many comparisons.
+    /// Whether a translation with these dependencies still holds, as far as the logs of later changes show
+    /// with this number of comparisons. `known`: the bits of its packets that are known at the beginning.
     pub fn outlasts(
         &self,
         deps: &[Dep],

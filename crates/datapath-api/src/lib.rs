@@ -1,4 +1,4 @@
-//! What policy and engine share, so that neither knows the other's inside.
+//! The seam between policy and engine: neither knows the other's inside.
 //!
 //! *Policy* (`ofproto`) decides what is done with packets: OpenFlow tables, learning, groups, mirrors. The
 //! *engine* (`datapath`, with `flow-cache`) forwards them: ports, workers, caches. Two traits join them:
@@ -13,8 +13,8 @@
 //! | --- | --- |
 //! | `action` | datapath actions, port numbers, packets for the control plane |
 //! | `translate` | the request of a worker, the [`Translate`] trait |
-//! | `translation` | the answer: mask, actions, dependencies, and the counters to credit |
-//! | `generations` | generation counters of things that answers depend on |
+//! | `translation` | the result: mask, actions, dependencies, and the counters to credit |
+//! | `generations` | generation counters of things that translations depend on |
 //! | [`changes`] | the log of changed rules; which packets a changed rule concerns |
 //! | [`meter`] | meters: token buckets that all workers share |
 //! | `drops` | the names of all drops |
@@ -58,7 +58,7 @@ pub use view::{
     FlowDump, Merged, POLICED, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView,
 };
 
-/// What the model checker replaces (`tests/model.rs`).
+/// The model checker has atomics of its own (`tests/model.rs`).
 mod atomic {
     pub(crate) use std::sync::atomic::AtomicU64;
 }

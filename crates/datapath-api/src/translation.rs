@@ -1,5 +1,5 @@
-//! The answer to a miss: what is to be done with all packets that agree with one in some bits, and how long
-//! that is true.
+//! The result of a translation: actions for all packets that agree with one in some bits, and how long they
+//! are right.
 
 use crate::action::Action;
 use crate::changes::{KnownBits, Override};
@@ -15,12 +15,12 @@ pub trait Credit: Send + Sync {
     fn credit(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16);
 }
 
-/// Who is credited with the packets of an answer. Filled again, it counts no references to those who stand
-/// where they stood before: mostly many answers in a row credit the same.
+/// The counters that are credited with the packets of a translation. Many translations in a row mostly credit
+/// the same ones. When it is filled again, a counter that keeps its index costs no reference count.
 #[derive(Clone, Default)]
 pub struct Credits {
     held: Vec<Arc<dyn Credit>>,
-    /// Those behind are the last answer's.
+    /// Elements behind are of the last translation.
     len: usize,
 }
 
@@ -46,11 +46,11 @@ impl Credits {
             self.push(counted());
         }
     }
-    /// Leaves so many at most.
+    /// Keeps `len` at most.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
-    /// Lets go of those of the answer before: this one is complete.
+    /// Drops the rest of the translation before: this one is complete.
     pub fn settle(&mut self) {
         self.held.truncate(self.len);
     }
@@ -72,14 +72,14 @@ impl Deref for Credits {
     }
 }
 
-/// The answer to a miss. Cleared and reused by the caller, so that a warm worker does not allocate.
+/// The result of a translation. Cleared and reused by the caller, so that a warm worker does not allocate.
 #[derive(Default)]
 pub struct Translation {
-    /// Which bits of the key the answer depends on.
+    /// Bits of the key that the result depends on.
     pub mask: FlowMask,
-    /// What to do.
+    /// Actions on the packet.
     pub actions: Vec<Action>,
-    /// What it depends on besides the key.
+    /// Dependencies besides the key.
     pub deps: Vec<Dep>,
     /// What lookups in tables (dependencies with a log) saw of the key, where that is not what the packet
     /// brought; see [`Override`]. Of the input port it must be said at the first one.

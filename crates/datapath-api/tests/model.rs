@@ -1,4 +1,4 @@
-//! All interleavings of threads that change things and a thread that keeps answers: `make models`.
+//! All interleavings of threads that change things and a thread that caches translations: `make models`.
 //!
 //! The files under test are compiled anew, with the model checker's atomics.
 #![cfg(loom)]
@@ -42,7 +42,7 @@ fn an_answer_is_not_older_than_its_generation() {
                 }
             })
         };
-        // As a worker: `any`, then what it depends on, then the thing.
+        // In the order of a worker: `any`, then the generation, then the thing.
         let any = generations.any();
         let dep = generations.read(slot);
         let seen = thing.load(Relaxed);
@@ -61,8 +61,8 @@ fn an_answer_is_not_older_than_its_generation() {
     });
 }
 
-/// Two who change rules of one table, and one who keeps an answer: once a change is said, the answer has seen
-/// it, or its keeper is told of it, or not told all.
+/// Two threads change rules of one table, and a third one caches a translation. Once a change has been
+/// logged, the translation has seen it, or the log lists it, or the log does not list all changes.
 #[test]
 fn each_change_is_seen_or_told() {
     let about = |n: u32| {

@@ -30,10 +30,10 @@ pub struct DeviceCounters {
     pub rx_over_errors: u64,
 }
 
-/// What a transmit queue of a device has sent.
+/// Counters of a transmit queue of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueCounts {
-    /// Its number.
+    /// Number of the queue.
     pub queue: u32,
     /// Bytes.
     pub bytes: u64,
@@ -41,7 +41,7 @@ pub struct QueueCounts {
     pub packets: u64,
     /// Packets that it had no room for.
     pub dropped: u64,
-    /// How long it has been there, milliseconds.
+    /// Time since it was made, milliseconds.
     pub age_ms: u64,
 }
 
