@@ -1,27 +1,26 @@
-//! What has changed in a table lately, so that a cached answer is not translated again because of rules
-//! that have nothing to do with it.
+//! The log of recent changes of a table. It saves translating cached flows again that a changed rule does not
+//! concern.
 //!
 //! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of
 //! the rules that came, went or were changed with it.
 //!
-//! **When a change does not matter** to a cached answer: at the lookup in that table, all packets that the
-//! answer is for have one bit that differs from what the changed rule asks for. This is known of such
-//! packets ([`KnownBits`]):
+//! **Changes that do not matter** to a cached translation: all of its packets have one bit that differs from
+//! the changed rule's match at the lookup in that table. This is known of such packets ([`KnownBits`]):
 //!
-//! * Fields that start as constants ([`constants`]: registers, metadata, the OpenFlow input port): the
-//!   translation says what they were at each lookup ([`Override`]).
-//! * What comes from the packet: the bits of the entry's mask. If an action has changed a word before the
+//! * Fields that start as constants ([`constants`]), which are registers, metadata, the OpenFlow input port:
+//!   the translation has their values at each lookup ([`Override`]).
+//! * Fields of the packet: the bits of the entry's mask. If an action has changed a word before the
 //!   lookup, nothing of that word.
-//! * Of fields that lookups themselves set (conjunctions), nothing.
+//! * Fields that lookups themselves set (conjunctions): nothing.
 //!
 //! The safe error is to think that a change matters: that costs a translation.
-//! [`Generations::outlasts`](crate::Generations::outlasts) says all of this in a few lines. Workers do the
+//! [`Generations::outlasts`](crate::Generations::outlasts) does this in a few lines. Workers do the
 //! same for many entries at once (`flow-cache/src/watch.rs`).
 //!
 //! **Threads.** Any number of writers and readers, without locks: a worker that learns a flow is a writer.
 //! Each writer draws a generation of its own, stores its record, and then lifts the generation that readers
-//! see to its own at least. So writers may overtake each other: whoever sees a generation sees the changes of
-//! all that were drawn before, and finds either their records or no record. If a reader does not find the
+//! see to its own at least. So writers may overtake each other. A reader of a generation sees the changes of
+//! all that were drawn before. It finds either their records or no record. If a reader does not find the
 //! record of a generation (not there yet, overwritten, or not given), anything may have changed.
 
 use crate::atomic::AtomicU64;
@@ -45,16 +44,16 @@ const MAX_LISTED: usize = 64;
 pub struct Override {
     /// Index in [`crate::Translation::deps`].
     pub from: u16,
-    /// Which word of the key.
+    /// Index of the word in the key.
     pub word: u8,
-    /// Actions have changed what the packet brought, so that the entry's mask says nothing of it.
+    /// Actions have changed what the packet brought, so that the entry's mask shows nothing of it.
     pub changed: bool,
     /// The word; only [`constants`] count.
     pub value: u64,
 }
 
-/// The bits of a key that are the same constants for all packets when a translation begins, whatever the
-/// packet: zero, but for the input port, of which a translation must say what it is.
+/// The bits of a key that are the same constants for all packets when a translation begins. They are zero,
+/// except for the input port: a translation has an [`Override`] with its value.
 pub fn constants() -> &'static FlowMask {
     static CONSTANTS: LazyLock<FlowMask> = LazyLock::new(|| {
         FlowMask(FlowKey {
@@ -85,7 +84,7 @@ pub fn unknown() -> &'static FlowMask {
     &UNKNOWN
 }
 
-/// What all packets of a cached answer have in common at a lookup.
+/// The bits that all packets of a cached translation have in common at a lookup.
 #[derive(Clone, Copy)]
 pub struct KnownBits {
     key: FlowKey,
@@ -110,11 +109,11 @@ impl KnownBits {
             *k &= !c;
             *m = (*m | c) & !u;
         }
-        // Nothing is known of it until it is said: a datapath port is no OpenFlow port.
+        // The first override has its value: a datapath port is no OpenFlow port.
         known.mask.0.in_port = 0;
         known
     }
-    /// As a later lookup saw them.
+    /// Changes them to the bits that a later lookup saw.
     pub fn apply(&mut self, o: &Override) {
         let at = usize::from(o.word);
         let (Some(c), Some(u)) = (constants().words().get(at), unknown().words().get(at)) else {
@@ -156,7 +155,7 @@ impl Changes {
     }
 }
 
-/// The bits that all of them ask for, with the same values.
+/// The bits that all of them match, with the same values.
 fn in_common(list: &[MiniMatch]) -> MiniMatch {
     let mut common = Match::default();
     if let Some((first, others)) = list.split_first() {
@@ -173,7 +172,7 @@ fn in_common(list: &[MiniMatch]) -> MiniMatch {
     MiniMatch::new(&common)
 }
 
-/// What changed with one generation.
+/// The rules that changed with one generation.
 #[derive(Debug)]
 struct Record {
     generation: u64,
@@ -197,10 +196,10 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Notes what has changed; `lift` makes the generation that readers see at least as high as it is told.
+    /// Notes what has changed; `lift` makes the generation that readers see at least as high as its argument.
     pub(crate) fn write(&self, changes: Changes, lift: impl FnOnce(u64)) {
-        // Release: who draws a later one (Acquire) has this writer's change behind it, and so has whoever
-        // sees the later generation.
+        // Release: a writer that draws a later one (Acquire) has this writer's change behind it, and so has
+        // a reader that sees the later generation.
         let generation = self.drawn.fetch_add(1, AcqRel) + 1;
         if let Some(at) = self.place(generation) {
             at.store(Some(Arc::new(Record { generation, changes })));
@@ -211,9 +210,9 @@ impl Log {
     fn place(&self, generation: u64) -> Option<&ArcSwapOption<Record>> {
         self.records.get(usize::try_from(generation % KEPT).ok()?)
     }
-    /// Tells what changed after generation `from`, up to `to`, as long as `f` goes along. `false`: not all
-    /// was told.
-    pub(crate) fn tell(&self, from: u64, to: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
+    /// Gives `f` the matches that changed after generation `from`, up to `to`, while it returns `true`.
+    /// `false`: `f` did not get all.
+    pub(crate) fn visit(&self, from: u64, to: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
         to.saturating_sub(from) <= KEPT
             && (from + 1..=to).all(|generation| {
                 let record = self.place(generation).map(ArcSwapOption::load);

@@ -172,7 +172,7 @@ impl Fields {
     }
 }
 
-/// As C's `%#x`: zero has no prefix.
+/// The number as C's `%#x` prints it: zero has no prefix.
 fn hex(v: u32) -> String {
     if v == 0 { "0".into() } else { format!("{v:#x}") }
 }

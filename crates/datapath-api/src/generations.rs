@@ -125,7 +125,7 @@ impl Generations {
     pub fn changed(&self, slot: u16, from: u64, now: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
         self.log(slot)
             .and_then(OnceArc::get)
-            .is_some_and(|log| log.tell(from, now, f))
+            .is_some_and(|log| log.visit(from, now, f))
     }
     #[cfg(all(test, not(loom)))]
     pub(crate) fn log_of(&self, slot: u16) -> Option<&Log> {

@@ -214,7 +214,7 @@ mod tests {
         Meter::new(0, &config, 5_000)
     }
 
-    /// How many of `n` packets pass at once.
+    /// The number of packets that pass, of `n` at once.
     fn passed(m: &Meter, n: usize, len: usize, now_ms: u64) -> usize {
         (0..n).filter(|_| m.police(len, now_ms) == Verdict::Pass).count()
     }

@@ -1,31 +1,31 @@
-//! Where others are told of cached flows: each flow once, however many workers cache it.
+//! The observer of cached flows: the revalidator reports each flow once, however many workers cache it.
 //!
-//! An observer may carry flows out somewhere else (a program in the kernel, a network card). What it
-//! forwards there, no worker sees; it gives the counts back, and they reach rules, the ages of cached flows,
-//! and dumps.
+//! An observer may offload flows (to a program in the kernel, to a network card). No worker sees the packets
+//! that are forwarded there. The observer returns their counts, and these reach rules, the ages of cached
+//! flows, and dumps.
 //!
-//! **What a flow is.** A mask, and a key in the bits of that mask; input port and recirculation id always
+//! **Flows.** A flow is a mask, and a key in the bits of that mask; input port and recirculation id always
 //! count. A stage behind a recirculation is a flow of its own. Flows of different masks may overlap; then
-//! they say the same, so none goes before another.
+//! their actions are the same, so none goes before another.
 //!
-//! **When it is told.** The revalidator tells, in its passes: workers pay nothing. At the end of a pass the
-//! observer knows exactly the flows that the pass found in a worker's cache and found right. A flow that the
-//! pass could not look at, because its worker was rewriting it each time, is told as gone, and as added by a
-//! later pass: the safe error is a flow too few, whose packets a worker forwards.
+//! **Reports.** The revalidator reports in its passes: workers pay nothing. At the end of a pass the observer
+//! knows exactly the flows that the pass found in a worker's cache and found right. The pass cannot look at a
+//! flow that its worker is rewriting each time. It reports such a flow as gone, and a later pass reports it
+//! as added. The safe error is a flow too few: a worker forwards its packets.
 //!
-//! **When rules change.** A flow that goes on with other actions or other creditors is told as changed, at
-//! once when the revalidator finds that out. It is not gone and added: its packets need not come up between
-//! the two, and its counts go on. A flow that its mask does not fit any more, or that must not be cached, is
-//! gone. A change of rules is in force for the observer when the first pass that begins after it has ended:
-//! that takes `Config::revalidate_interval_ms` and the time of a pass, or one call of
+//! **Changes of rules.** A flow that gets other actions or other creditors is reported as changed, at once
+//! when the revalidator finds that out. It is not gone and added: its packets need not come up between the
+//! two, and its counts continue. A flow that its mask does not fit any more, or that must not be cached, is
+//! gone. A change of rules is in force for the observer when the first pass that begins after it has ended.
+//! That takes `Config::revalidate_interval_ms` and the time of a pass, or one call of
 //! [`Engine::observe_now`](crate::Engine::observe_now), which is to come before the change is confirmed.
 //!
 //! **Threads.** All methods are called under the revalidator's lock, by one thread at a time. They must not
-//! call the datapath. They should return soon: who has to wait for a device reads its counters in a thread of
-//! its own. Only `added` may leave for later what it is asked for.
+//! call the datapath. They should return soon: an observer that has to wait for a device reads its counters
+//! in a thread of its own. Only `added` may leave its work for later.
 //!
-//! **Bounds.** There are as many flows as workers cache, at most. An observer need not take all of them: of
-//! one that it left alone it says that nothing was counted.
+//! **Bounds.** There are at most as many flows as workers cache. An observer need not take all of them: it
+//! returns zero counts for a flow that it left alone.
 
 use crate::action::{Action, PortNo};
 use crate::translation::Credit;
@@ -39,15 +39,15 @@ pub struct FlowId(pub u64);
 
 /// A flow.
 pub struct ObservedFlow<'a> {
-    /// Its name.
+    /// The name of the flow.
     pub id: FlowId,
     /// The key of a packet of this flow, whole.
     pub key: &'a FlowKey,
-    /// Which bits of it count.
+    /// Bits of the key that count.
     pub mask: &'a FlowMask,
-    /// What is done to its packets.
+    /// Actions on its packets.
     pub actions: &'a Arc<[Action]>,
-    /// Who is credited with them. The revalidator does that, also with what the observer has counted.
+    /// Counters to credit with them. The revalidator does that, also with the counts of the observer.
     pub credits: &'a [Arc<dyn Credit>],
 }
 
@@ -64,7 +64,7 @@ pub struct FlowCounts {
     pub tcp_flags: u16,
 }
 
-/// What a port received and sent without a worker.
+/// Packets that a port received and sent without a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounts {
     /// Packets received.
@@ -77,9 +77,9 @@ pub struct PortCounts {
     pub tx_bytes: u64,
 }
 
-/// Someone who is told of cached flows.
+/// An observer of cached flows.
 ///
-/// Counts are of what was not told before: each packet is counted in one answer.
+/// Counts are of packets since the last report: each packet is counted in one of them.
 pub trait FlowObserver: Send {
     /// There is a new flow.
     fn added(&mut self, flow: &ObservedFlow<'_>);
@@ -92,17 +92,17 @@ pub trait FlowObserver: Send {
     /// Gives `f` what flows have counted. Called at the beginning of each pass, and before statistics and
     /// flows are shown.
     fn counters(&mut self, f: &mut dyn FnMut(FlowId, FlowCounts));
-    /// A pass has seen an entry of this flow, and its worker has counted so many packets since it was made.
+    /// A pass has seen an entry of this flow, and its worker has counted `packets` since it was made.
     fn seen(&mut self, _id: FlowId, _packets: u64) {}
     /// A pass has ended.
     fn pass_ends(&mut self) {}
     /// A change is about to be confirmed: the pass that ended last was made for it.
     fn confirm(&mut self) {}
-    /// What a port received and sent of packets that the observer forwarded, since it came.
+    /// Packets of a port that the observer forwarded, received and sent, since the port was added.
     fn port_counts(&self, _no: PortNo) -> PortCounts {
         PortCounts::default()
     }
-    /// Where else packets of a flow are forwarded, as dumps say it (`dp:NAME`).
+    /// Place outside of workers where packets of a flow are forwarded, as dumps print it (`dp:NAME`).
     fn place(&self, _id: FlowId) -> Option<&'static str> {
         None
     }

@@ -81,10 +81,10 @@ pub struct Translation {
     pub actions: Vec<Action>,
     /// Dependencies besides the key.
     pub deps: Vec<Dep>,
-    /// What lookups in tables (dependencies with a log) saw of the key, where that is not what the packet
-    /// brought; see [`Override`]. Of the input port it must be said at the first one.
+    /// Words of the key that lookups in tables (dependencies with a log) saw otherwise than the packet has
+    /// them; see [`Override`]. There must be one of the input port at the first lookup.
     pub overrides: Vec<Override>,
-    /// Who is credited with the packets.
+    /// Counters to credit with the packets.
     pub credits: Credits,
     /// Must not be cached (a side effect could not be carried out, or differs per packet).
     pub uncacheable: bool,
@@ -100,8 +100,8 @@ impl Translation {
         self.credits.clear();
         self.uncacheable = false;
     }
-    /// Whether this answer, made for `key`, still holds for all packets that it was for, as far as the logs
-    /// of what has changed since can tell. The plain twin of what caches do.
+    /// Whether this result, made for `key`, still holds for all of its packets, as far as the logs of later
+    /// changes show. The plain twin of the check that caches make.
     pub fn outlasts(&self, key: &FlowKey, generations: &Generations) -> bool {
         let known = KnownBits::new(&key.masked(&self.mask), &self.mask);
         generations.outlasts(&self.deps, &self.overrides, known, usize::MAX)

@@ -28,7 +28,7 @@ fn model(switches: usize, f: impl Fn() + Send + Sync + 'static) {
 
 /// A thing that changes twice, whose state is its generation.
 #[test]
-fn an_answer_is_not_older_than_its_generation() {
+fn a_translation_is_not_older_than_its_generation() {
     model(3, || {
         let generations = Arc::new(Generations::default());
         let thing = Arc::new(AtomicU64::new(1));
@@ -64,7 +64,7 @@ fn an_answer_is_not_older_than_its_generation() {
 /// Two threads change rules of one table, and a third one caches a translation. Once a change has been
 /// logged, the translation has seen it, or the log lists it, or the log does not list all changes.
 #[test]
-fn each_change_is_seen_or_told() {
+fn each_change_is_seen_or_logged() {
     let about = |n: u32| {
         let mut m = heddle_flow::Match::any();
         (m.key.nw_dst, m.mask.0.nw_dst) = (n, u32::MAX);

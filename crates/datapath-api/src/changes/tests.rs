@@ -1,4 +1,4 @@
-//! What a change is about, told by the log and by comparing.
+//! Packets that a change concerns, by the log and by comparing.
 
 use super::*;
 use heddle_flow::Match;
@@ -50,8 +50,8 @@ fn constants_are_cleared() {
 }
 
 proptest! {
-    /// What is passed by matches none of the packets, as far as they are known; single packets that are
-    /// known in all bits are passed by exactly what does not match them.
+    /// Changes that are passed over match none of the packets, as far as these are known. If all bits are
+    /// known, exactly the changes that match are not passed over.
     #[test]
     fn passes_by_what_matches_no_packet(
         all in prop::collection::vec(prop::collection::vec(matches(), 1..4), 1..50),
@@ -90,12 +90,12 @@ proptest! {
     }
 }
 
-/// Whether a log tells all of this, and none of it is about these packets.
+/// Whether the log is complete between the two generations, and no change in it concerns these packets.
 fn passes(log: &Log, from: u64, to: u64, known: &KnownBits) -> bool {
-    log.tell(from, to, &mut |m| known.excludes(m))
+    log.visit(from, to, &mut |m| known.excludes(m))
 }
 
-/// What all packets have in common that go to this address.
+/// The bits that all packets to this address have in common.
 fn to(nw_dst: u32) -> KnownBits {
     let key = |nw_dst| FlowKey {
         nw_dst,
@@ -124,10 +124,10 @@ fn what_is_too_long_ago_or_unknown_is_not_passed_by() {
     assert!(!passes(&log, n, n + 1, &other));
 }
 
-/// What rules have in common that are too many to be listed, and those that are listed, ask for nothing
-/// that one of the rules does not ask for.
+/// The log keeps the common bits of rules that are too many to be listed. It keeps no bit that one of the
+/// rules does not match.
 #[test]
-fn many_are_told_by_what_they_have_in_common() {
+fn many_are_logged_by_their_common_bits() {
     let mut changes = Changes::default();
     for n in 0..1000 {
         changes.add(&MiniMatch::new(&about(0x0a00_0000 | n)));

@@ -24,7 +24,7 @@ fn who_makes_things_up_chooses_no_slot() {
     assert!(made.len() > N_MADE * 9 / 10);
 }
 
-/// What all packets have in common that go to this address.
+/// The bits that all packets to this address have in common.
 fn to(nw_dst: u32) -> KnownBits {
     let key = |nw_dst| FlowKey {
         nw_dst,
@@ -39,10 +39,10 @@ fn about(nw_dst: u32) -> MiniMatch {
     MiniMatch::new(&m)
 }
 
-/// Two writers overtake each other: while the first one's record is missing, nothing is told as if it were
-/// all; and nobody goes back to a generation that was seen.
+/// Two writers overtake each other. While the first one's record is missing, readers do not take the log for
+/// complete. The generation never falls.
 #[test]
-fn who_overtakes_says_no_more_than_is_known() {
+fn writers_that_overtake_leave_the_log_incomplete() {
     let generations = Generations::default();
     let slot = Generations::logged_slot_of(1);
     generations.bump_changed(slot, Changes::anything());
