@@ -147,11 +147,12 @@ models: setup ## All interleavings of the concurrent parts (loom); undefined beh
 fmt: setup ## Format the code
 	@cargo fmt --all
 
-lint: setup ## Formatting, clippy, who imports whom, wording, licences and advisories
+lint: setup ## Formatting, clippy, who imports whom, wording, unused names, licences and advisories
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
 	@cargo xtask deps
 	@cargo xtask words
+	@cargo xtask unused
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; \
 	 else echo "cargo-deny is not installed (cargo install cargo-deny): licences and advisories not checked"; fi
 

@@ -3,13 +3,15 @@
 //! The table lists exactly the imports of the manifests: one that it lacks is a fault, and so is one that no
 //! manifest has. Imports point to rows above. A manifest names only crates that its sources name. Imports of
 //! tests are free. A crate with a star may hold `unsafe`, and allows it module by module: not for all of
-//! itself.
+//! itself. Modules of one crate import each other without cycles ([`crate::cycles`]).
 
+use crate::cycles::Census;
+use crate::modules::Modules;
 use crate::sources;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const PAGE: &str = "docs/architecture.md";
@@ -82,6 +84,16 @@ fn allows_unsafe(text: &str) -> bool {
     })
 }
 
+/// The library and the program of a crate, by name, with their first files.
+pub(crate) fn roots(krate: &str, src: &Path) -> Vec<(String, PathBuf)> {
+    let library = (krate.to_owned(), src.join("lib.rs"));
+    let program = (format!("{krate} (main.rs)"), src.join("main.rs"));
+    [library, program]
+        .into_iter()
+        .filter(|(_, file)| file.exists())
+        .collect()
+}
+
 /// The faults, and the text to print if there are none.
 pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
     let out = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
@@ -94,6 +106,7 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
     let table = table(&page);
     let mut manifests = BTreeMap::new();
     let mut faults = Vec::new();
+    let mut census = Census::default();
     for package in meta["packages"].as_array().context("no packages")? {
         let name = package["name"].as_str().unwrap_or_default();
         let Some(krate) = name.strip_prefix("heddle-") else {
@@ -129,11 +142,16 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
             imports.insert(import.to_owned());
         }
         manifests.insert(krate.to_owned(), imports);
+        for (program, entry) in roots(krate, &Path::new(manifest).with_file_name("src")) {
+            census.add(&program, &Modules::read(&entry)?, root);
+        }
     }
+    let (more, cycles) = census.check(root)?;
+    faults.extend(more);
     faults.extend(differences(&table, &manifests));
     Ok((
         faults,
-        format!("{} crates import what {PAGE} lists", manifests.len()),
+        format!("{cycles}{} crates import what {PAGE} lists", manifests.len()),
     ))
 }
 

@@ -1,9 +1,14 @@
 //! Chores of the workspace.
 //!
-//! * `cargo xtask deps`: which crate imports which, and which may contain `unsafe`.
+//! * `cargo xtask deps`: imports between crates, import cycles in crates, and holders of `unsafe`.
 //! * `cargo xtask words`: how comments, names, messages and pages are written, and how wide they are.
+//! * `cargo xtask unused`: names that only their definition and tests mention.
 
+mod cycles;
 mod deps;
+mod modules;
+mod rust;
+mod unused;
 mod words;
 
 use anyhow::{Context, Result, bail};
@@ -19,7 +24,8 @@ fn main() -> Result<ExitCode> {
     let (faults, fine) = match args.first().map(String::as_str) {
         Some("deps") => deps::check(root)?,
         Some("words") => words::check(root, &args[1..])?,
-        _ => bail!("usage: cargo xtask deps | words [--lower | --list GROUP [KIND]]"),
+        Some("unused") => unused::check(root)?,
+        _ => bail!("usage: cargo xtask deps | unused | words [--lower | --list GROUP [KIND]]"),
     };
     if faults.is_empty() {
         // A reader like `head` may close the pipe.

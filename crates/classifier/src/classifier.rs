@@ -17,51 +17,51 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// What lookups read. RcuCell when subtables have come, gone or changed their places.
+/// The data that lookups read. Writers replace it when subtables have come, gone or moved in the order.
 struct View<T> {
-    /// With the highest priority in each, falling.
+    /// (highest priority of its rules, subtable), by falling priority.
     subtables: Vec<(i32, Arc<Subtable<T>>)>,
     tracked: Arc<[Tracked]>,
 }
 
-/// A subtable as writers know it.
+/// A subtable with the writers' bookkeeping.
 struct Known<T> {
     subtable: Arc<Subtable<T>>,
-    /// Grows from one that is made to the next.
+    /// A number that grows with each subtable made.
     serial: u64,
-    /// How many linked rules have each priority.
+    /// The number of linked rules by priority.
     priorities: BTreeMap<i32, usize>,
 }
 
-/// Where a subtable comes in lookups: the highest priority in it first, and of equal ones the one that was
-/// made first. OpenFlow leaves open which of two rules of equal priority a packet meets that matches both;
-/// Open vSwitch goes by this order, and there are those who count on it.
+/// The position of a subtable in lookups: the highest priority first, and among equal ones the oldest first.
+/// If a packet matches two rules of equal priority, OpenFlow does not define which one wins. Open vSwitch
+/// goes by this order, and some users count on it.
 type Turn = (Reverse<i32>, u64);
 
-/// What only writers use; they take turns under its lock.
+/// The writers' data, under their lock.
 struct Writer<T> {
     #[expect(clippy::disallowed_types, reason = "of writers")]
     known: HashMap<Arc<MiniMask>, Known<T>>,
-    /// Those that have rules.
+    /// Subtables that have rules, in the order of lookups.
     turns: BTreeMap<Turn, Arc<Subtable<T>>>,
-    /// Subtables made so far.
+    /// The number of subtables made so far.
     made: u64,
     /// Removed entries that are still linked, with their masks.
     garbage: Vec<(Arc<MiniMask>, Arc<Entry<T>>)>,
 }
 
-/// Rules that are unlinked at a time.
+/// The number of rules that are unlinked under one lock.
 const PIECE: usize = 256;
 
-/// So many rules are put into new tries while other writers wait.
+/// Maximum number of rules that are put into new tries while other writers wait.
 const FEW: usize = 1024;
 
-/// Rules with priorities, wildcards and versions. See the crate's text.
+/// Rules with priorities, wildcards and versions. The crate's documentation explains it.
 pub struct Classifier<T> {
     view: RcuCell<View<T>>,
-    /// Writers know more than the view.
+    /// The writers' data is newer than the view.
     stale: AtomicBool,
-    /// Something that has gone was read by somebody when it was to be freed.
+    /// A removed rule or table was still being read when it was to be freed.
     untidy: AtomicBool,
     #[expect(clippy::disallowed_types, reason = "of writers")]
     writer: Mutex<Writer<T>>,
@@ -105,8 +105,8 @@ impl<T> Classifier<T> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The visible rule of highest priority that matches `key`. Adds to `wc` every bit that the answer
-    /// depends on, also when there is none.
+    /// The visible rule of highest priority that matches `key`. Adds to `wc` every bit that the result
+    /// depends on, also if there is no such rule.
     pub fn lookup<'a>(
         &'a self,
         reading: &'a ReadGuard,
@@ -117,8 +117,8 @@ impl<T> Classifier<T> {
         self.lookup_where(reading, version, key, wc, |_| true)
     }
 
-    /// As [`Classifier::lookup`], among the rules that `accept` takes. It is asked about every matching rule
-    /// whose priority is higher than that of the best one so far; what it answers must follow from the rule.
+    /// Like [`Classifier::lookup`], among the rules that `accept` takes. `accept` gets every matching rule
+    /// with a higher priority than the best one so far. Its result must depend on the rule only.
     pub fn lookup_where<'a>(
         &'a self,
         reading: &'a ReadGuard,
@@ -131,8 +131,8 @@ impl<T> Classifier<T> {
         let mut tries = Tries::new(&view.tracked);
         let mut best: Option<&Entry<T>> = None;
         for (max, subtable) in &view.subtables {
-            // A rule that was added since this view was made is not visible at `version`: whoever published
-            // that version did it after the view.
+            // A rule that was added since this view was made is not visible at `version`: the view is
+            // published before the version.
             if best.is_some_and(|b| b.priority >= *max) {
                 break;
             }
@@ -144,8 +144,7 @@ impl<T> Classifier<T> {
         best
     }
 
-    /// The same match, sharing the mask of the rules that are there already: thousands of rules have few
-    /// masks.
+    /// The same match, sharing the mask with existing rules: thousands of rules have few masks.
     #[must_use]
     pub fn share(&self, matches: MiniMatch) -> MiniMatch {
         let writer = self.writer();
@@ -158,10 +157,9 @@ impl<T> Classifier<T> {
         }
     }
 
-    /// Adds a rule, visible from `version` on; lookups are sure to find it after [`Classifier::publish`],
-    /// which is to come before anybody looks at that version. Rules that are equal in match and priority may
-    /// both be there as long as their versions do not meet; the caller removes the old one at the same
-    /// version.
+    /// Adds a rule, visible from `version` on. The caller calls [`Classifier::publish`] before it publishes
+    /// that version; then lookups are sure to find the rule. Rules with equal match and priority may coexist
+    /// if their versions do not overlap; the caller removes the old one at the same version.
     pub fn insert(&self, matches: &MiniMatch, priority: i32, version: u64, data: T) -> Arc<Entry<T>> {
         let mut writer = self.writer();
         let entry = Arc::new(Entry {
@@ -175,7 +173,7 @@ impl<T> Classifier<T> {
         let max = known.max();
         *known.priorities.entry(priority).or_default() += 1;
         let wide = known.subtable.wide(&entry.values);
-        // What lets lookups pass the rule by goes first.
+        // First the tries: they let lookups skip the rule.
         for t in self.view.load(&ReadGuard::begin()).tracked.iter() {
             let len = known.subtable.prefixes[usize::from(t.field.index)];
             if len > 0 {
@@ -189,11 +187,11 @@ impl<T> Classifier<T> {
         entry
     }
 
-    /// Lets lookups find all rules that are there. Costs as much as there are masks, but only after masks or
-    /// highest priorities of masks have come or gone.
+    /// Makes all existing rules visible to lookups. It costs time per mask, but only after masks, or highest
+    /// priorities of masks, have come or gone.
     pub fn publish(&self) {
-        // Who has changed something sees that it has. Acquire pairs with the Release in `publish_with`: if
-        // another writer has shown it, it is there to be seen.
+        // A writer sees its own change. Acquire pairs with the Release in `publish_with`: if another writer
+        // has published this change, the new view is visible here.
         if self.stale.load(Ordering::Acquire) {
             let writer = self.writer();
             let tracked = self.view.load(&ReadGuard::begin()).tracked.clone();
@@ -201,8 +199,8 @@ impl<T> Classifier<T> {
         }
     }
 
-    /// The highest priority of the rules with this mask, `before`, has become another, or there are none any
-    /// more.
+    /// Updates the order of subtables: the highest priority of the rules with this mask was `before`, and has
+    /// changed, or no rule is left.
     fn moved(&self, writer: &mut Writer<T>, mask: &Arc<MiniMask>, before: Option<i32>) {
         self.stale.store(true, Ordering::Relaxed);
         let Some(known) = writer.known.get(mask) else {
@@ -219,7 +217,7 @@ impl<T> Classifier<T> {
         }
     }
 
-    /// What writers know of the rules with this mask, of which there may be none so far.
+    /// The writers' record of this mask, made if there is none.
     fn known<'w>(&self, writer: &'w mut Writer<T>, mask: &Arc<MiniMask>) -> &'w mut Known<T> {
         let made = &mut writer.made;
         writer.known.entry(mask.clone()).or_insert_with(|| {
@@ -232,13 +230,13 @@ impl<T> Classifier<T> {
         })
     }
 
-    /// Makes room for `n` more rules with this mask. If they do not come, the room goes with the next
-    /// [`Classifier::purge`] of any rule.
+    /// Makes room for `n` more rules with this mask. If the rules do not come, the next [`Classifier::purge`]
+    /// of any rule frees the room.
     pub fn reserve(&self, mask: &Arc<MiniMask>, n: usize) {
         self.known(&mut self.writer(), mask).subtable.reserve(n);
     }
 
-    /// Makes a view of what writers know.
+    /// Makes a view of the writers' data.
     fn publish_with(&self, writer: &Writer<T>, tracked: Arc<[Tracked]>) {
         #[cfg(test)]
         crate::tests::VIEWS.set(crate::tests::VIEWS.get() + 1);
@@ -252,8 +250,8 @@ impl<T> Classifier<T> {
     }
 
     /// Hides a rule from `version` on. It stays linked until [`Classifier::purge`], so that lookups at
-    /// earlier versions still see it; one that came with the same version was never to be seen, and goes at
-    /// once. `false` if it was removed before.
+    /// earlier versions still see it. A rule that was added at the same version was never visible, and is
+    /// unlinked at once. Returns `false` if the rule was removed before.
     pub fn remove(&self, matches: &MiniMatch, entry: &Arc<Entry<T>>, version: u64) -> bool {
         let mut writer = self.writer();
         if entry.removed.load(Ordering::Relaxed) != FOREVER {
@@ -280,26 +278,26 @@ impl<T> Classifier<T> {
         }
     }
 
-    /// Takes a removal back, as long as no lookup has used the version that it was to take effect at. A rule
-    /// that came with that version stays gone.
+    /// Undoes a removal, as long as no lookup has used its version. A rule that was added at that version
+    /// stays gone.
     pub fn restore(&self, entry: &Arc<Entry<T>>) {
         let mut writer = self.writer();
         if entry.removed.load(Ordering::Relaxed) == entry.added {
             return;
         }
         entry.removed.store(FOREVER, Ordering::Relaxed);
-        // Removals are taken back newest first, so it is near the end.
+        // Removals are undone newest first, so it is near the end.
         if let Some(at) = writer.garbage.iter().rposition(|(_, e)| Arc::ptr_eq(e, entry)) {
             writer.garbage.remove(at);
         }
     }
 
-    /// Unlinks rules that are invisible from `version` on, and subtables that are empty. A lookup that still
-    /// runs at an earlier version may then miss them: the caller says before the call that it will happen,
-    /// and readers look for that after their lookups.
+    /// Unlinks rules that are invisible from `version` on, and empty subtables. A lookup that still runs at
+    /// an earlier version may then miss them. So the caller announces the purge before the call, and readers
+    /// check for an announcement after their lookups.
     ///
-    /// In pieces: other writers, who may be workers that learn, wait for [`PIECE`] of a million rules at
-    /// most. Returns how many were unlinked.
+    /// In pieces: other writers, such as workers that learn, wait for [`PIECE`] rules at most. Returns how
+    /// many rules were unlinked.
     pub fn purge(&self, version: u64) -> u64 {
         let mut waiting = std::mem::take(&mut self.writer().garbage);
         let mut unlinked = 0;
@@ -325,15 +323,15 @@ impl<T> Classifier<T> {
         unlinked
     }
 
-    /// Frees what [`Classifier::purge`] left because somebody read it. Costs nothing when there is nothing;
-    /// to be called now and then, when nobody changes rules.
+    /// Frees what [`Classifier::purge`] could not free because of readers. Costs nothing if there is nothing
+    /// to free. Called now and then, when rules do not change.
     pub fn tidy(&self) {
         if self.untidy.swap(false, Ordering::Relaxed) {
             self.free();
         }
     }
 
-    /// Gives memory back, as far as nobody reads it.
+    /// Frees memory that no reader uses any more.
     fn free(&self) {
         let (mut done, mut rules) = (true, 0);
         let mut writer = self.writer();
@@ -342,7 +340,7 @@ impl<T> Classifier<T> {
             rules += k.subtable.len();
             !k.priorities.is_empty()
         });
-        // Tries that many more rules have made so big, or given up, begin anew.
+        // Rebuilds tries that were given up, or that are much bigger than the remaining rules need.
         let tracked = self.view.load(&ReadGuard::begin()).tracked.clone();
         if rules <= FEW && tracked.iter().any(|t| t.nodes() > FEW * 8) {
             self.track(&writer, tracked.iter().map(|t| t.field));
@@ -352,8 +350,7 @@ impl<T> Classifier<T> {
         self.untidy.fetch_or(!done, Ordering::Relaxed);
     }
 
-    /// Chooses the fields whose prefixes are tracked (the first four count; a field named twice counts
-    /// once).
+    /// Chooses the fields whose prefixes are tracked (the first four count; a field named twice counts once).
     pub fn set_prefixes(&self, fields: &[PrefixField]) {
         let writer = self.writer();
         let mut wanted: Vec<PrefixField> = Vec::new();
@@ -369,7 +366,7 @@ impl<T> Classifier<T> {
         self.track(&writer, wanted.into_iter());
     }
 
-    /// Tracks these fields, in tries that are as big as the rules that are there need.
+    /// Tracks these fields, in new tries with the linked rules.
     fn track(&self, writer: &Writer<T>, fields: impl Iterator<Item = PrefixField>) {
         let tracked: Arc<[Tracked]> = fields.map(Tracked::new).collect();
         for k in writer.known.values() {
@@ -386,7 +383,7 @@ impl<T> Classifier<T> {
         self.publish_with(writer, tracked);
     }
 
-    /// The rule with exactly this match and priority that is visible at `version`, one that was published.
+    /// The rule with exactly this match and priority that is visible at `version`, which must be published.
     /// Waits for no writer.
     pub fn find_exact(&self, version: u64, matches: &MiniMatch, priority: i32) -> Option<Arc<Entry<T>>> {
         // Every subtable that has rules is in the view.
@@ -397,8 +394,8 @@ impl<T> Classifier<T> {
         subtable.find(version, &matches.values, priority)
     }
 
-    /// As [`Classifier::find_exact`], for writers: whether published or not, and however many masks there
-    /// are.
+    /// Like [`Classifier::find_exact`], for writers: it finds unpublished rules too, and its cost does not
+    /// depend on the number of masks.
     pub fn find_linked(&self, version: u64, matches: &MiniMatch, priority: i32) -> Option<Arc<Entry<T>>> {
         let known = self.writer().known.get(&matches.mask)?.subtable.clone();
         known.find(version, &matches.values, priority)
@@ -410,8 +407,8 @@ impl<T> Classifier<T> {
     }
 
     /// Calls `f` for every rule that is visible at `version` and [within](MiniMatch::within) this match, in
-    /// no order. Those of a mask are all looked at, if it asks for more than the match does; not if it asks
-    /// for the same, or for less.
+    /// no order. Under a mask with more bits than the match, it looks at all rules. Under an equal mask it
+    /// looks only at rules with equal values.
     pub fn for_each_within(&self, version: u64, loose: &MiniMatch, mut f: impl FnMut(&Arc<Entry<T>>)) {
         self.publish();
         for (_, subtable) in &self.view.load(&ReadGuard::begin()).subtables {
@@ -425,8 +422,8 @@ impl<T> Classifier<T> {
         }
     }
 
-    /// Whether some packet could match both this and a rule of this priority that is visible at `version`.
-    /// Those of a mask that asks for something that the match does not ask for are all looked at.
+    /// Whether some packet could match both this match and a rule of this priority that is visible at
+    /// `version`. Under a mask with bits outside of the match, it looks at all rules.
     pub fn overlaps(&self, version: u64, matches: &MiniMatch, priority: i32) -> bool {
         self.publish();
         let reading = ReadGuard::begin();
@@ -435,7 +432,7 @@ impl<T> Classifier<T> {
         subtables.any(|(max, s)| *max >= priority && s.overlaps(matches, &is))
     }
 
-    /// Number of linked rules (removed ones that are not purged count).
+    /// The number of linked rules (removed ones that are not purged count).
     pub fn len(&self) -> usize {
         self.view
             .load(&ReadGuard::begin())
@@ -450,7 +447,7 @@ impl<T> Classifier<T> {
         self.len() == 0
     }
 
-    /// Number of distinct masks.
+    /// The number of distinct masks.
     pub fn n_masks(&self) -> usize {
         self.view.load(&ReadGuard::begin()).subtables.len()
     }

@@ -6,13 +6,13 @@ use heddle_flow::FlowKey;
 /// A rule of the plain twin.
 #[derive(Clone, Debug)]
 pub struct Rule<T> {
-    /// What it matches.
+    /// The match.
     pub matches: MiniMatch,
-    /// Higher wins.
+    /// The rule of higher priority wins.
     pub priority: i32,
-    /// First version that sees it.
+    /// The first version that sees it.
     pub added: u64,
-    /// First version that no longer does.
+    /// The first version that does not see it any more.
     pub removed: u64,
     /// The caller's rule.
     pub data: T,

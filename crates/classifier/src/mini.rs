@@ -1,4 +1,4 @@
-//! Matches without the words that nobody asked about.
+//! Matches without the words that they do not use.
 //!
 //! A [`Match`] is two wide keys; nearly all of their words are zero in nearly all rules. The compact form
 //! keeps the indexes of the mask's non-zero words and, in the same order, their masks and values.
@@ -6,11 +6,11 @@
 use heddle_flow::{FlowKey, FlowMask, Match, N_WORDS};
 use std::sync::Arc;
 
-/// The non-zero words of a mask: which, and their bits. Equal masks are equal values.
+/// The non-zero words of a mask: their indexes and bits. Equal masks are equal values.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct MiniMask {
     words: Box<[(u8, u64)]>,
-    /// Of the words, so that finding a mask again costs little.
+    /// Hash of the words, so that finding a mask again costs little.
     hash: u64,
 }
 
@@ -67,7 +67,7 @@ impl MiniMask {
         let mut words = self.words.iter();
         words.all(|(i, m)| other.word(*i).is_some_and(|(_, o)| m & o == *m))
     }
-    /// What a match asks for in bits of this mask.
+    /// The part of a match in bits of this mask.
     pub(crate) fn in_common(&self, m: &MiniMatch) -> InCommon {
         let asked = m.each().filter_map(|(i, mask, value)| {
             let (at, own) = self.word(i)?;
@@ -83,18 +83,18 @@ impl MiniMask {
     }
 }
 
-/// What is asked for of values under some mask: places, bits and their values.
+/// The part of a match that applies to values under some mask: (index of the value, bits, their values).
 pub(crate) struct InCommon(Vec<(usize, u64, u64)>);
 
 impl InCommon {
-    /// Whether values have what is asked for.
+    /// Whether these values agree with the match.
     pub(crate) fn agrees(&self, values: &[u64]) -> bool {
         let asked = self.0.iter();
         asked.fold(true, |all, (at, mask, value)| {
             all & (values[*at] & mask == *value)
         })
     }
-    /// What is asked for, where that is something of each word.
+    /// The match's values, one for each word of the mask. Only valid if the match has bits in each word.
     pub(crate) fn values(&self) -> Vec<u64> {
         self.0.iter().map(|(_, _, value)| *value).collect()
     }
@@ -144,9 +144,9 @@ fn finish(h: u64) -> u64 {
 /// A match in the compact form; the mask is shared by all rules of a subtable.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct MiniMatch {
-    /// Which bits count.
+    /// The bits that count.
     pub mask: Arc<MiniMask>,
-    /// Their values, in the mask's order.
+    /// The values of these bits, in the mask's order.
     pub values: Arc<[u64]>,
 }
 
@@ -173,7 +173,7 @@ impl MiniMatch {
     pub fn matches(&self, key: &FlowKey) -> bool {
         self.mask.matches(key, &self.values)
     }
-    /// What it asks for in one word: which bits, and their values.
+    /// The match's part in one word: bits, and their values.
     pub fn word(&self, index: u8) -> (u64, u64) {
         let at = self.mask.word(index);
         at.map_or((0, 0), |(at, mask)| (mask, self.values[at]))

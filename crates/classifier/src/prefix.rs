@@ -1,4 +1,4 @@
-//! The fields that can be tracked by prefix, and what one lookup knows of them.
+//! The fields whose prefixes can be tracked, and the tries' results for one lookup.
 
 use crate::trie::{Found, Trie};
 use heddle_flow::{FieldId, FieldValue, FlowKey, FlowMask};
@@ -7,14 +7,14 @@ use heddle_flow::{FieldId, FieldValue, FlowKey, FlowMask};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PrefixField {
     id: FieldId,
-    /// Its place in [`FIELDS`].
+    /// Index in [`FIELDS`].
     pub(crate) index: u8,
 }
 
-/// How many there are.
+/// The number of such fields.
 pub(crate) const N_FIELDS: usize = FIELDS.len();
 
-/// All of them: those whose bits make a tree, as Open vSwitch has them.
+/// All fields whose prefixes can be tracked, as in Open vSwitch.
 const FIELDS: [FieldId; 13] = [
     FieldId::Ipv4Src,
     FieldId::Ipv4Dst,
@@ -32,11 +32,11 @@ const FIELDS: [FieldId; 13] = [
 ];
 
 impl PrefixField {
-    /// All of them.
+    /// All fields that can be tracked.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..).zip(FIELDS).map(|(index, id)| Self { id, index })
     }
-    /// What Open vSwitch tracks when nothing is configured: IPv4 destination and source.
+    /// The fields that Open vSwitch tracks by default: IPv4 destination and source.
     pub fn default_ones() -> Vec<Self> {
         [FieldId::Ipv4Dst, FieldId::Ipv4Src]
             .into_iter()
@@ -61,8 +61,8 @@ impl PrefixField {
         self.id.get(key).as_u128() << (128 - self.width())
     }
 
-    /// The number of bits that `mask` asks for, where these are a prefix; 0 where it asks for none, or for
-    /// others.
+    /// The length of the prefix that `mask` has in this field. 0 if the mask has no bits there, or bits that
+    /// are no prefix.
     pub(crate) fn length(self, mask: &FlowMask) -> u8 {
         let value = self.value(&mask.0);
         let ones = value.leading_ones();
@@ -79,7 +79,7 @@ impl PrefixField {
         m
     }
 
-    /// The word of the key where the field begins, for choosing the stage that it belongs to.
+    /// The index of the field's first word in the key, which selects its stage.
     fn first_word(self) -> u8 {
         let all = self.prefix(128);
         let first = all.words().iter().position(|w| *w != 0);
@@ -109,7 +109,7 @@ enum AnyTrie {
 #[derive(Debug)]
 pub(crate) struct Tracked {
     pub(crate) field: PrefixField,
-    /// The word of the key where it begins.
+    /// The index of the field's first word in the key.
     word: u8,
     trie: AnyTrie,
 }
@@ -138,7 +138,7 @@ impl Tracked {
             AnyTrie::W128(t) => t.lookup(&words(value)),
         }
     }
-    /// How many nodes there is memory for.
+    /// The number of nodes that memory is allocated for.
     pub(crate) fn nodes(&self) -> usize {
         match &self.trie {
             AnyTrie::W32(t) => t.nodes(),
@@ -146,7 +146,7 @@ impl Tracked {
             AnyTrie::W128(t) => t.nodes(),
         }
     }
-    /// A rule that asks for `len` bits of the field comes, with these values.
+    /// Adds a rule that matches the first `len` bits of the field, with these values.
     pub(crate) fn insert(&self, values: &FlowKey, len: u8) {
         let value = self.field.value(values);
         match &self.trie {
@@ -155,7 +155,7 @@ impl Tracked {
             AnyTrie::W128(t) => t.insert(&words(value), len.into()),
         }
     }
-    /// ... and goes.
+    /// Removes a rule that was added with these arguments.
     pub(crate) fn remove(&self, values: &FlowKey, len: u8) {
         let value = self.field.value(values);
         match &self.trie {
@@ -166,10 +166,10 @@ impl Tracked {
     }
 }
 
-/// Most fields that one table tracks, as in Open vSwitch.
+/// Maximum number of fields that one table tracks, as in Open vSwitch.
 pub const MAX_TRACKED: usize = 4;
 
-/// What one lookup has asked the tries so far.
+/// The results of the tries so far for one lookup.
 pub(crate) struct Tries<'a> {
     tracked: &'a [Tracked],
     found: [Option<Found>; MAX_TRACKED],
@@ -183,8 +183,8 @@ impl<'a> Tries<'a> {
         }
     }
 
-    /// Whether no rule that asks for `lengths` bits of the fields that begin in words below `end`, and not
-    /// below `begin`, can match. Then the bits that say so are in `wc`.
+    /// Whether the tries exclude all rules with prefixes of these lengths. Looks at fields whose first word
+    /// is in `words`. If so, `wc` has the bits that prove it.
     pub(crate) fn rule_out(
         &mut self,
         lengths: &[u8; N_FIELDS],
@@ -201,8 +201,8 @@ impl<'a> Tries<'a> {
             if found.has(asks) {
                 continue;
             }
-            // The trie knows prefixes of rules that have nothing to do with this packet, too: it must not ask
-            // for more bits than the subtable itself would.
+            // The trie has prefixes of rules of other subtables, too. It must not add more bits than the
+            // subtable itself would.
             if t.field.has_prefix(wc, found.bits) {
                 return true;
             }

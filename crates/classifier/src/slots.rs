@@ -1,16 +1,16 @@
-//! The hash table of a subtable: open addressing, filled place by place while readers look into it.
+//! The hash table of a subtable: open addressing, filled slot by slot while readers use it.
 //!
-//! **Shape.** A table of tags (32 bits of the hash) leads to a table of rules, so that a lookup reads one
-//! line of tags and one rule. Rules with one match (of different priorities or versions) lie one after the
-//! other, as those do that meet by chance.
+//! **Shape.** A table of tags (32 bits of the hash) leads to a table of rules. So a lookup reads one line of
+//! tags and one rule. Rules with the same match (of different priorities or versions) occupy neighbouring
+//! slots, as colliding rules do.
 //!
-//! **Threads.** Readers without locks; one writer (the classifier's). A place is filled once: first the rule,
-//! then its tag. A rule that goes leaves the tag `DEAD` behind, and its place stays taken until the writer
-//! makes a new table; the rule is freed when nobody reads it any more. Readers of the old table find what was
-//! there when they began.
+//! **Threads.** Readers without locks; one writer (the classifier's). A slot is filled once: first the rule,
+//! then its tag. A removed rule leaves the tag `DEAD`, and its slot stays taken until the writer makes a new
+//! table. The rule is freed when no reader uses it any more. Readers of the old table find the rules that
+//! were there when they began.
 //!
-//! **Costs.** 12 bytes a place; between three eighths and three quarters of the places are taken, once there
-//! are a few.
+//! **Costs.** 12 bytes a slot; between three eighths and three quarters of the slots are taken, except in
+//! small tables.
 
 use crate::atomic::AtomicU32;
 use crate::entry::Entry;
@@ -18,34 +18,34 @@ use heddle_sync::{RcuSlots, ReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Nothing was ever here.
+/// Tag of a slot that was never used.
 const FREE: u32 = 0;
-/// A rule was here.
+/// Tag of a slot whose rule was removed.
 const DEAD: u32 = 1;
-/// Dead places in a row that lookups may have to pass by: one rule that is replaced again and again leaves
-/// them behind.
+/// Maximum number of dead slots in a row that lookups pass. Replacing one rule again and again leaves them
+/// behind.
 const MANY_DEAD: usize = 1024;
 
 pub(crate) struct Slots<T> {
     tags: Box<[AtomicU32]>,
     rules: RcuSlots<Entry<T>>,
-    /// RcuSlots that are not free. The writer's.
+    /// The number of slots that are not free. The writer's.
     taken: AtomicU32,
 }
 
-/// Never `FREE` or `DEAD`.
+/// The tag of a hash, never `FREE` or `DEAD`.
 #[allow(clippy::cast_possible_truncation)] // the upper half
 fn tag(hash: u64) -> u32 {
     (hash >> 32) as u32 | 2
 }
 
 impl<T> Slots<T> {
-    /// A table that has room for `n` rules and as many again.
+    /// A table with room for about twice `n` rules.
     pub(crate) fn for_rules(n: usize) -> Self {
         Self::of_places((n + 1) * 2)
     }
 
-    /// A table that has room for `n` rules.
+    /// A table with room for `n` rules.
     pub(crate) fn with_room(n: usize) -> Self {
         Self::of_places(n * 4 / 3 + 1)
     }
@@ -59,11 +59,11 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The places of what has this hash, and of some that have it by chance.
+    /// The slots whose tag agrees with this hash, coincidences included.
     #[inline]
     fn places(&self, hash: u64) -> impl Iterator<Item = usize> + '_ {
         let (tag, last) = (tag(hash), self.tags.len() - 1);
-        #[allow(clippy::cast_possible_truncation)] // as many bits as there are places
+        #[allow(clippy::cast_possible_truncation)] // the table's size cuts the bits
         let start = hash as usize;
         (0..=last)
             .map(move |i| start.wrapping_add(i) & last)
@@ -90,22 +90,23 @@ impl<T> Slots<T> {
         Some(Candidate { entry, rules, at })
     }
 
-    /// Whether `n` more rules have room.
+    /// Whether there is room for `n` more rules.
     pub(crate) fn has_room(&self, n: usize) -> bool {
         (self.taken.load(Relaxed) as usize + n) * 4 <= self.tags.len() * 3
     }
 
-    /// Whether much of it is dead, of a table that has `n` rules, or never was of any use.
+    /// Whether a new table is worthwhile, if this one has `n` rules: many slots are dead, or it is much too
+    /// large.
     pub(crate) fn is_sparse(&self, n: usize) -> bool {
         let dead = (self.taken.load(Relaxed) as usize).saturating_sub(n);
         dead > 16 && dead * 2 > n || self.tags.len() > 64 + n * 8
     }
 
-    /// Adds a rule. There is room. Returns whether there are so many dead places on the way that a new table
-    /// is worth its while.
+    /// Adds a rule; there must be room. Returns whether it passed more than [`MANY_DEAD`] dead slots, so that
+    /// a new table is worthwhile.
     pub(crate) fn insert(&self, hash: u64, entry: Arc<Entry<T>>) -> bool {
         let last = self.tags.len() - 1;
-        #[allow(clippy::cast_possible_truncation)] // as above
+        #[allow(clippy::cast_possible_truncation)] // the table's size cuts the bits
         let start = hash as usize;
         let mut dead = 0;
         let free = (0..=last).map(|i| start.wrapping_add(i) & last).find(|at| {
@@ -120,12 +121,12 @@ impl<T> Slots<T> {
         let full = self.rules.set(at, entry).is_err();
         debug_assert!(!full, "a free place has no rule");
         self.taken.fetch_add(1, Relaxed);
-        // Who sees the tag sees the rule (Acquire in `places`).
+        // A reader that sees the tag sees the rule (Acquire in `places`).
         self.tags[at].store(tag(hash), Release);
         dead > MANY_DEAD
     }
 
-    /// Takes a rule out; `false`: it is not there.
+    /// Removes a rule; `false`: it is not there.
     pub(crate) fn remove(&self, hash: u64, gone: &Arc<Entry<T>>) -> bool {
         let at = {
             let reading = ReadGuard::begin();
@@ -141,7 +142,7 @@ impl<T> Slots<T> {
         true
     }
 
-    /// Frees rules that were taken out and nobody reads. `false`: somebody reads some, perhaps.
+    /// Frees removed rules that no reader uses. `false`: a reader may still use some.
     pub(crate) fn tidy(&self) -> bool {
         self.rules.tidy()
     }
@@ -158,13 +159,13 @@ impl<T> Slots<T> {
             })
     }
 
-    /// All rules, counted.
+    /// All rules, as counted references.
     pub(crate) fn iter<'a>(&'a self, reading: &'a ReadGuard) -> impl Iterator<Item = Arc<Entry<T>>> + 'a {
         self.all(reading).filter_map(|c| c.take())
     }
 }
 
-/// A rule where it lies.
+/// A rule in its slot.
 pub(crate) struct Candidate<'a, T> {
     pub(crate) entry: &'a Entry<T>,
     rules: &'a RcuSlots<Entry<T>>,
@@ -172,7 +173,7 @@ pub(crate) struct Candidate<'a, T> {
 }
 
 impl<T> Candidate<'_, T> {
-    /// The rule, counted; `None` if it has gone.
+    /// A counted reference to the rule; `None` if it is gone.
     pub(crate) fn take(&self) -> Option<Arc<Entry<T>>> {
         self.rules.arc(self.at)
     }
@@ -194,10 +195,10 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list; hashes that meet, and a new table when one is full.
+        /// Compares the table with a list: colliding hashes, and a new table when one is full.
         #[test]
         fn same_as_a_list(ops in prop::collection::vec((0u64..30, any::<bool>(), any::<bool>()), 1..200)) {
-            // Few different places, and few different tags.
+            // Few different slots, and few different tags.
             let hash = |n: u64| ((n % 3) << 32) | (n % 5);
             let mut slots = Slots::for_rules(0);
             let mut list: Vec<Arc<Entry<u64>>> = Vec::new();

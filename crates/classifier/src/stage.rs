@@ -1,15 +1,17 @@
-//! Which values of the first part of a mask some rule has: lets a lookup stop before it looks at the rest.
+//! The hashes of all rules' values in the first part of a mask: they let a lookup stop before it looks at the
+//! rest.
 //!
 //! **Problem.** A subtable whose rules match the port and an L4 port need not look at the L4 port of a packet
-//! from another port. So the mask is cut into stages (Open vSwitch's: metadata, L2, L3, L4), and each stage
-//! but the last keeps the set of hashes that its rules have up to there.
+//! from another port. So the mask is cut into stages (Open vSwitch's: metadata, L2, L3, L4). Each stage but
+//! the last keeps the set of its rules' hashes up to there.
 //!
-//! **Shape.** An open-addressed table of words: 32 bits of hash, 32 bits of how many rules. A hash that
-//! occurs by coincidence says "go on", which costs bits in the megaflow, never a wrong answer.
+//! **Shape.** An open-addressed table of words: 32 bits of hash, 32 bits for the number of rules. If a hash
+//! agrees by coincidence, the lookup continues. That costs bits in the megaflow, and never leads to a wrong
+//! result.
 //!
 //! **Threads.** Readers without locks; one writer (the classifier's). A slot's hash never changes while a
-//! table lives, so a reader finds what was there before it began. A full table is replaced by a bigger one,
-//! or by one without the dead, which is the subtable's business ([`StageIndex::rebuilt`]).
+//! table lives, so a reader finds the hashes that were there before it began. The subtable replaces a full
+//! table by a bigger one, or by one without dead hashes ([`StageIndex::rebuilt`]).
 //!
 //! **Costs.** 8 bytes a slot; a quarter to three quarters of the slots are taken.
 
@@ -20,11 +22,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 #[derive(Debug)]
 pub(crate) struct StageIndex {
     slots: Box<[AtomicU64]>,
-    /// Slots whose hash is set, whether rules have it or not. The writer's.
+    /// The number of slots whose hash is set, whether rules have it or not. The writer's.
     taken: AtomicU64,
 }
 
-/// The part of the hash that is kept: never zero, which marks a free slot.
+/// The part of the hash that is kept. Never zero, since zero marks a free slot.
 fn tag(hash: u64) -> u64 {
     hash >> 32 | 1
 }
@@ -45,7 +47,7 @@ impl StageIndex {
         }
     }
 
-    /// The slot that holds `tag`, or the free one where it would go. Tables are never full.
+    /// The slot with `tag`, or the free slot for it. Tables are never full.
     fn find(&self, tag: u64) -> Option<&AtomicU64> {
         let n = self.slots.len();
         #[allow(clippy::cast_possible_truncation)] // a tag has 32 bits
@@ -63,8 +65,8 @@ impl StageIndex {
         self.find(tag(hash)).is_some_and(|s| s.load(Acquire) & COUNT != 0)
     }
 
-    /// One more rule has this hash. Before the rule itself becomes visible. `false`: there is no room, and
-    /// nothing has changed.
+    /// Counts one more rule with this hash. Called before the rule itself becomes visible. `false`: there is
+    /// no room, and nothing has changed.
     #[must_use]
     pub(crate) fn add(&self, hash: u64) -> bool {
         let Some(slot) = self.find(tag(hash)) else {
@@ -83,18 +85,18 @@ impl StageIndex {
         true
     }
 
-    /// One rule less has it. After the rule itself is gone.
+    /// Counts one rule less. Called after the rule itself is gone.
     pub(crate) fn sub(&self, hash: u64) {
         if let Some(slot) = self.find(tag(hash)) {
             let old = slot.load(Relaxed);
-            // A count that reached its end stays there: "may have".
+            // A count that reached its maximum stays there: "may have".
             if old & COUNT != 0 && old & COUNT != COUNT {
                 slot.store(old - 1, Release);
             }
         }
     }
 
-    /// The same with room: hashes that no rule has any more are left out.
+    /// A copy with more room, without hashes that no rule has any more.
     #[must_use]
     pub(crate) fn rebuilt(&self) -> Self {
         let live = self.slots.iter().filter(|s| s.load(Relaxed) & COUNT != 0).count();
@@ -119,7 +121,7 @@ mod tests {
     use std::collections::HashMap;
 
     proptest! {
-        /// As a map of counts would; the dead are left out as the table is replaced.
+        /// Compares the index with a map of counts. New tables leave dead hashes out.
         #[test]
         fn counts(ops in prop::collection::vec((0u64..40, any::<bool>()), 1..300)) {
             let mut index = StageIndex::default();

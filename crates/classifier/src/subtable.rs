@@ -1,7 +1,7 @@
 //! Rules that share a mask: stages that can end a lookup early, and a hash table.
 //!
-//! Readers take both as they are ([`Shape`]) with one counted load. Rules come and go in place; what has
-//! grown full is replaced by a bigger one beside it, and the writer frees the old one when no reader is left.
+//! Readers get both with one load ([`Shape`]). Rules come and go in place. A part that is full is replaced by
+//! a bigger one, and the writer frees the old one when no reader is left.
 
 use crate::entry::Entry;
 use crate::mini::{Hasher, MiniMask, MiniMatch};
@@ -15,7 +15,8 @@ use heddle_sync::{RcuCell, ReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// First words of the second and later stages: L2, L3, L4; the first stage is what is known without parsing.
+/// First words of the second and later stages: L2, L3, L4. The first stage is metadata, known without
+/// parsing.
 const STAGES: [usize; 3] = [
     word(offset_of!(FlowKey, dl_dst)),
     word(offset_of!(FlowKey, nw_src)),
@@ -29,22 +30,22 @@ const fn word(offset: usize) -> usize {
     offset / 8
 }
 
-/// A part of the mask that is looked at before the next.
+/// A part of the mask that lookups check before the next part.
 struct Stage {
-    /// Its end in the mask's list of words.
+    /// The stage's end in the mask's list of words.
     end: usize,
     /// The words of the key that it covers.
     covers: core::ops::Range<u8>,
 }
 
-/// What lookups read; its parts are changed in place, and replaced when they have no room.
+/// The data that lookups read. Its parts are changed in place, and replaced when they are full.
 struct Shape<T> {
-    /// What rules have up to each stage's end; the last stage needs none.
+    /// The hashes of all rules' values up to each stage's end; the last stage needs none.
     indexes: Box<[Arc<StageIndex>]>,
     slots: Arc<Slots<T>>,
 }
 
-/// Which L4 ports rules ask for, so that a packet with others is told from them by few bits.
+/// The L4 ports of all rules. They let a lookup exclude a packet's ports by few bits.
 struct Ports {
     /// Source port in the upper half, destination in the lower.
     mask: u32,
@@ -56,7 +57,7 @@ pub(crate) struct Subtable<T> {
     pub(crate) mask: Arc<MiniMask>,
     seed: u64,
     stages: Box<[Stage]>,
-    /// By field: the length of the prefix that the mask asks for.
+    /// The length of the mask's prefix in each field of [`PrefixField::all`].
     pub(crate) prefixes: [u8; N_FIELDS],
     has_prefixes: bool,
     ports: Option<Box<Ports>>,
@@ -123,8 +124,8 @@ impl<T> Subtable<T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// The entry of highest priority that matches `key`, is visible and that `accept` takes. Adds the bits
-    /// that the answer depends on to `wc`.
+    /// The visible entry of highest priority that matches `key` and that `accept` takes. Adds the bits that
+    /// the result depends on to `wc`.
     pub(crate) fn lookup<'a>(
         &'a self,
         reading: &'a ReadGuard,
@@ -169,7 +170,7 @@ impl<T> Subtable<T> {
         best
     }
 
-    /// Nothing matches: of the ports only those bits count that tell them from all rules' ports.
+    /// No rule matches: only the port bits that exclude all rules' ports count.
     #[cold]
     fn add_but_ports(&self, p: &Ports, key: &FlowKey, wc: &mut FlowMask) {
         let bits = p.trie.lookup(&[ports(key) & p.mask]).bits;
@@ -219,7 +220,7 @@ impl<T> Subtable<T> {
     }
 
     pub(crate) fn insert(&self, entry: Arc<Entry<T>>, wide: &FlowKey) {
-        // What lets lookups pass the entry by goes first.
+        // First the indexes and the trie: they let lookups skip the entry.
         self.each_stage(&entry.values, |n, hash| {
             while self
                 .shape
@@ -245,14 +246,14 @@ impl<T> Subtable<T> {
         }
     }
 
-    /// Makes room for so many more entries.
+    /// Makes room for `n` more entries.
     pub(crate) fn reserve(&self, n: usize) {
         if !self.shape.load(&ReadGuard::begin()).slots.has_room(n) {
             self.rebuild_slots(Slots::with_room(self.len() + n));
         }
     }
 
-    /// `false` if it is not there.
+    /// Removes an entry; `false`: it is not there.
     pub(crate) fn remove(&self, gone: &Arc<Entry<T>>, wide: &FlowKey) -> bool {
         let reading = ReadGuard::begin();
         let shape = self.shape.load(&reading);
@@ -271,7 +272,7 @@ impl<T> Subtable<T> {
         true
     }
 
-    /// After many rules have gone: gives memory back. `false`: not all of it, because somebody reads.
+    /// Frees memory after many rules have gone. `false`: readers still use some of it.
     pub(crate) fn tidy(&self) -> bool {
         let sparse = self.shape.load(&ReadGuard::begin()).slots.is_sparse(self.len());
         if sparse {
@@ -336,7 +337,7 @@ impl<T> Subtable<T> {
         }
     }
 
-    /// Whether some packet could match both this and an entry that is one of those.
+    /// Whether some packet could match both this match and an entry for which `is` returns `true`.
     pub(crate) fn overlaps(&self, matches: &MiniMatch, is: &dyn Fn(&Entry<T>) -> bool) -> bool {
         let mut found = false;
         if self.mask.within(&matches.mask) {

@@ -9,9 +9,9 @@ use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 
 thread_local! {
-    /// Rules that this thread has passed by to find some.
+    /// Rules that this thread has looked at in walks over all rules of a subtable.
     pub(crate) static PASSED: Cell<usize> = const { Cell::new(0) };
-    /// Views that it has made.
+    /// Views that this thread has made.
     pub(crate) static VIEWS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -87,7 +87,7 @@ fn mixed(key: &FlowKey, other: &FlowKey, wc: &FlowMask) -> FlowKey {
 }
 
 proptest! {
-    /// As the wide forms say.
+    /// Compact matches give the same results as the wide forms.
     #[test]
     fn compact_matches_compare_as_wide_ones(a in arb_match(), b in arb_match(), key in arb_key()) {
         let (x, y) = (MiniMatch::new(&a), MiniMatch::new(&b));
@@ -103,8 +103,8 @@ proptest! {
         }
     }
 
-    /// At every version, the classifier answers what the list answers; and any key that agrees with the
-    /// looked-up key in the wildcards gets the same answer.
+    /// At every version, the classifier returns the same as the list. Any key that agrees with the looked-up
+    /// key in the wildcards gets the same result.
     #[test]
     fn equals_linear_search(
         ops in prop::collection::vec((arb_match(), 0i32..4, any::<bool>()), 1..60),
@@ -169,11 +169,10 @@ proptest! {
                 if let Some(e) = got {
                     prop_assert!(list[e.data].matches.matches(key));
                 }
-                // Exactly one may be the answer, or several of equal priority: the same set as for the
-                // mixture.
+                // Several rules of equal priority may match; the mixture must match the same set.
                 let again = cls.lookup(&reading, version, &mixed(key, other, &wc), &mut FlowMask::default());
                 prop_assert_eq!(got.map(|e| e.data), again.map(|e| e.data));
-                // Among some of the rules only.
+                // With a filter that takes only some of the rules.
                 let even = list.iter().filter(|r| r.data % 2 == 0).cloned().collect::<Vec<_>>();
                 let mut wc = FlowMask::default();
                 let got = cls.lookup_where(&reading, version, key, &mut wc, |e| e.data % 2 == 0);
@@ -209,8 +208,8 @@ proptest! {
     }
 }
 
-/// A rule that goes with the version it came with was never to be seen, and leaves no place behind that
-/// lookups pass by for long.
+/// A rule that is removed at the version that added it was never visible. It leaves no dead slots for lookups
+/// to pass for long.
 #[test]
 fn what_comes_and_goes_with_one_version_goes_at_once() {
     let cls = Classifier::new();
@@ -288,8 +287,8 @@ fn readers_go_on_while_a_writer_loads_rules() {
     }
 }
 
-/// Who names rules by all that they ask for does not pass by those of other values, nor who asks whether such
-/// a rule overlaps with others.
+/// If a match has all bits of the rules' mask, a walk does not look at rules with other values. Neither does
+/// a check for overlaps.
 #[test]
 fn rules_named_in_full_are_found_at_once() {
     let cls = Classifier::new();
@@ -309,7 +308,7 @@ fn rules_named_in_full_are_found_at_once() {
         assert!(cls.overlaps(1, &MiniMatch::new(&host), 5) && !cls.overlaps(1, &MiniMatch::new(&host), 4));
         assert!(!cls.overlaps(1, &MiniMatch::new(&ip_match(3, n, 32, Some(80))), 5));
         assert_eq!(found(host), [n]);
-        // Those of longer prefixes might be within it.
+        // Rules with longer prefixes might be within it.
         if n % 100 == 0 {
             assert_eq!(found(net), [many + n]);
         }
@@ -321,8 +320,8 @@ fn rules_named_in_full_are_found_at_once() {
     );
 }
 
-/// Many rules that come together, each with bits and a priority of its own, are one view; so are their going
-/// and their coming back.
+/// Many rules with different masks and priorities are added together: that makes one view. So does removing
+/// or restoring them together.
 #[test]
 fn what_comes_together_is_shown_at_once() {
     let cls = Classifier::new();
@@ -344,7 +343,7 @@ fn what_comes_together_is_shown_at_once() {
     cls.publish();
     cls.publish();
     assert_eq!((cls.n_masks(), VIEWS.get()), (many as usize, 1));
-    // Taken back, as if it had been the first step of a change that failed.
+    // Undone, as in a change whose later step failed.
     let (last, m) = (&all[0], matches(many));
     let e = cls.insert(&m, 7, 2, many);
     assert!(cls.remove(&matches(0), last, 2) && cls.remove(&m, &e, 2));
@@ -358,7 +357,7 @@ fn what_comes_together_is_shown_at_once() {
     assert!(VIEWS.get() <= 2);
 }
 
-/// Rules as in a controller's table, and what a lookup then depends on.
+/// The bits that a lookup depends on, in a classifier with these rules.
 fn wildcards(rules: &[Match], key: &FlowKey) -> FlowMask {
     let cls = Classifier::new();
     for (n, m) in (0..).zip(rules) {
@@ -429,7 +428,7 @@ fn few_bits_tell_a_port_from_all_ports() {
     assert_eq!((wc.0.nw_dst, wc.0.tp_dst), (0xffff_0000, 0xfff0));
 }
 
-/// Of rules of equal priority that match alike, the one counts whose mask came first.
+/// Among matching rules of equal priority, the rule with the oldest mask wins.
 #[test]
 fn of_equals_the_first_mask_counts() {
     let mut wide = Match::any();
@@ -448,7 +447,7 @@ fn of_equals_the_first_mask_counts() {
                 .map(|e| e.data)
         };
         assert_eq!(found(), Some(0));
-        // One that comes later with a higher priority in it has its turn first.
+        // A mask with a rule of higher priority comes first, even if it is younger.
         let mut other = *order[1];
         other.key.in_port = 2;
         cls.insert(&MiniMatch::new(&other), 6, 2, 2);

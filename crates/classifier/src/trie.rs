@@ -1,20 +1,20 @@
-//! Which prefixes of a field the rules ask about: a path-compressed binary trie.
+//! The prefixes of a field in all rules: a path-compressed binary trie.
 //!
-//! **Problem.** A subtable whose rules match a prefix of an address need not be searched for a packet whose
-//! address no rule's prefix covers, and to say so takes only as many bits of the address as tell it from all
-//! the prefixes there are (Open vSwitch calls this prefix tracking). Fewer bits looked at, wider megaflows.
+//! **Problem.** A subtable whose rules match a prefix of an address cannot match a packet if none of the
+//! prefixes covers its address. The lookup can prove that with the few address bits that separate it from all
+//! existing prefixes (Open vSwitch calls this prefix tracking). Fewer bits make wider megaflows.
 //!
 //! **Shape.** Nodes hold their whole prefix, left aligned in `W` words, and the number of rules that end
-//! there. They lie in chunks that never move, and are named by number.
+//! there. They are stored in chunks that never move, and identified by number.
 //!
 //! **Threads.** Any number of readers without locks, one writer (a mutex serialises). All fields are atomics.
 //! New nodes are complete before one store links them, so that a reader finds the trie before it or after it.
-//! Only a change that uses or frees a node that a reader may stand on makes the sequence number odd while it
-//! lasts, and a reader that saw it move looks again. After a few tries, or when the trie has grown past its
-//! limit, the answer is the safe one: every length may be there, all bits count.
+//! A change that frees or reuses nodes makes the sequence number odd while it lasts, and readers that see the
+//! number move retry. After some retries, or when the trie is full, a lookup returns the safe result: every
+//! length may exist, and all bits count.
 //!
-//! **Costs.** A lookup visits at most one node per distinct length on the way; an insertion makes at most two
-//! nodes of `4 W + 16` bytes.
+//! **Costs.** A lookup visits at most one node per distinct length on its path. An insertion makes at most
+//! two nodes of `4 W + 16` bytes.
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 #[expect(clippy::disallowed_types, reason = "of the writer")]
@@ -27,22 +27,22 @@ const NIL: u32 = u32::MAX;
 /// Nodes in the first chunk; each further chunk doubles.
 const FIRST: u32 = 8;
 const CHUNKS: usize = 16;
-/// Most nodes: beyond, the trie stops telling prefixes apart, and memory stays bounded.
+/// Maximum number of nodes. A trie that needs more is given up, so that memory stays bounded.
 const LIMIT: u32 = 1 << 18;
-/// How often a reader looks again when writers are at work.
+/// Maximum number of tries of a reader while writers disturb it.
 const RETRIES: u32 = 16;
 
-/// What a lookup tells.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Bit `n - 1` set: some rule asks for exactly the first `n` bits of this value.
+    /// Bit `n - 1` set: some rule matches exactly the first `n` bits of this value.
     lengths: u128,
-    /// So many leading bits of the value lead to this answer.
+    /// The number of leading bits of the value that this result depends on.
     pub(crate) bits: u32,
 }
 
 impl Found {
-    /// Whether some rule asks for exactly the first `n` bits (`n > 0`) of the value looked up.
+    /// Whether some rule matches exactly the first `n` bits (`n > 0`) of the value looked up.
     pub(crate) fn has(&self, n: u32) -> bool {
         self.lengths >> (n - 1) & 1 != 0
     }
@@ -70,7 +70,7 @@ impl<const W: usize> Node<W> {
     }
 }
 
-/// What only the writer uses.
+/// The writer's data.
 #[derive(Debug, Default)]
 struct Writer {
     used: u32,
@@ -81,9 +81,9 @@ struct Writer {
 #[derive(Debug)]
 pub(crate) struct Trie<const W: usize> {
     root: AtomicU32,
-    /// Odd while a change is under way.
+    /// Odd during a change that frees or reuses nodes.
     sequence: AtomicU64,
-    /// It grew past its limit and is no longer kept.
+    /// The trie ran out of nodes, and is no longer maintained.
     full: AtomicBool,
     chunks: [OnceLock<Box<[Node<W>]>>; CHUNKS],
     #[expect(clippy::disallowed_types, reason = "of the writer")]
@@ -103,7 +103,7 @@ impl<const W: usize> Default for Trie<W> {
     }
 }
 
-/// Leading bits that `a` and `b` have in common, at most `most`.
+/// The number of leading bits that `a` and `b` have in common, at most `most`.
 fn common<const W: usize>(a: &[u32; W], b: &[u32; W], most: u32) -> u32 {
     let mut n = 0;
     for (x, y) in a.iter().zip(b) {
@@ -122,7 +122,7 @@ fn bit<const W: usize>(value: &[u32; W], n: u32) -> usize {
     (word >> (31 - n % 32) & 1) as usize
 }
 
-/// The chunk that node `id` lies in and its place there.
+/// The chunk of node `id`, and its index there.
 fn place(id: u32) -> (usize, usize) {
     let n = id / FIRST + 1;
     let chunk = n.ilog2();
@@ -133,7 +133,7 @@ fn place(id: u32) -> (usize, usize) {
 impl<const W: usize> Trie<W> {
     #[allow(clippy::cast_possible_truncation)] // W is 1 or 4
     const WIDTH: u32 = 32 * W as u32;
-    /// The answer that is never wrong.
+    /// The safe result: any length may exist, and all bits count.
     const UNKNOWN: Found = Found {
         lengths: u128::MAX,
         bits: Self::WIDTH,
@@ -147,12 +147,12 @@ impl<const W: usize> Trie<W> {
         self.chunks.get(chunk)?.get()?.get(at)
     }
 
-    /// How many nodes there is memory for.
+    /// The number of nodes that memory is allocated for.
     pub(crate) fn nodes(&self) -> usize {
         self.chunks.iter().filter_map(|c| c.get()).map(|c| c.len()).sum()
     }
 
-    /// Which prefixes of `value` rules ask for, and how many bits tell.
+    /// Finds the prefixes of `value` that rules have, and the number of bits that this result depends on.
     pub(crate) fn lookup(&self, value: &[u32; W]) -> Found {
         for _ in 0..RETRIES {
             if self.full.load(Relaxed) {
@@ -161,7 +161,8 @@ impl<const W: usize> Trie<W> {
             let before = self.sequence.load(Acquire); // pairs with the Release that ends `change`
             if before.is_multiple_of(2) {
                 let found = self.walk(value);
-                // What was read above is read before the number below (pairs with the fence in `change`).
+                // The reads above come before the read of the number below (pairs with the fence in
+                // `change`).
                 fence(Acquire);
                 if self.sequence.load(Relaxed) == before {
                     return found;
@@ -176,10 +177,10 @@ impl<const W: usize> Trie<W> {
         let mut found = Found { lengths: 0, bits: 0 };
         let mut link = self.root.load(Acquire); // here and below: pairs with the Release stores in `insert`
         let mut before: Option<(&Node<W>, u32)> = None;
-        // Lengths rise from node to node; a reader that races with a change must end, too.
+        // Lengths rise from node to node. The bound ends a walk that races with a change.
         for _ in 0..=Self::WIDTH {
             let Some(node) = self.node(link) else {
-                // The bit that leads nowhere was looked at only where there was a choice.
+                // The bit that leads to no node counts only if there was a choice.
                 found.bits = before.map_or(0, |(node, len)| {
                     let leaf = node.child.iter().all(|c| c.load(Relaxed) == NIL);
                     len + u32::from(!leaf)
@@ -205,7 +206,7 @@ impl<const W: usize> Trie<W> {
         found
     }
 
-    /// A rule asks for the first `len` bits of `value`.
+    /// Adds a rule that matches the first `len` bits of `value`.
     pub(crate) fn insert(&self, value: &[u32; W], len: u32) {
         self.change(false, |writer| {
             let mut link = &self.root;
@@ -226,7 +227,7 @@ impl<const W: usize> Trie<W> {
                     link = &node.child[bit(value, has)];
                     continue;
                 }
-                // The node's prefix parts from the value (or is longer): something goes between.
+                // The node's prefix differs from the value, or is longer: a new node goes between.
                 let between = self.make(writer, value, same, u32::from(same == len))?;
                 let inner = self.node(between)?;
                 inner.child[bit(&prefix, same)].store(id, Relaxed);
@@ -240,7 +241,7 @@ impl<const W: usize> Trie<W> {
         });
     }
 
-    /// A rule that was inserted with these arguments is gone.
+    /// Removes a rule that was inserted with these arguments.
     pub(crate) fn remove(&self, value: &[u32; W], len: u32) {
         self.change(true, |writer| {
             let mut above: Option<(&AtomicU32, &Node<W>)> = None;
@@ -269,7 +270,7 @@ impl<const W: usize> Trie<W> {
         });
     }
 
-    /// Takes the node at `link`, where no rule ends, out if it has at most one child.
+    /// Removes the node at `link`, where no rule ends, if it has at most one child.
     fn shrink(&self, writer: &mut Writer, link: &AtomicU32) {
         let id = link.load(Relaxed);
         let Some(node) = self.node(id) else { return };
@@ -280,8 +281,8 @@ impl<const W: usize> Trie<W> {
         }
     }
 
-    /// Runs a change, under the sequence number if it takes nodes away, or uses again those that were; `None`
-    /// from it: there is no room, and the trie is given up.
+    /// Runs a change. If it frees or reuses nodes, the sequence number is odd meanwhile. If `f` returns
+    /// `None`, there is no room, and the trie is given up.
     fn change(&self, takes: bool, f: impl FnOnce(&mut Writer) -> Option<()>) {
         #[expect(clippy::disallowed_methods, reason = "lookups do not call it")]
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -332,8 +333,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The plain twin: a list of prefixes. Bits that tell: the fewest such that every value that agrees in
-    /// them with `value` has the same prefixes ending on its way.
+    /// The plain twin: the lengths of all prefixes of `value` in a list.
     fn plain(list: &[(u32, u32)], value: u32) -> u128 {
         list.iter()
             .filter(|(v, n)| common(&[*v], &[value], 32) >= *n)
@@ -367,7 +367,7 @@ mod tests {
                     let v = spread(v, high);
                     let found = trie.lookup(&[v]);
                     prop_assert_eq!(found.lengths, plain(&list, v));
-                    // Whatever the other bits are, the answer is the same.
+                    // The other bits do not change the result.
                     let others = noise & u32::MAX.checked_shr(found.bits).unwrap_or(0);
                     prop_assert_eq!(trie.lookup(&[v ^ others]), found);
                 }

@@ -1,7 +1,7 @@
 //! All interleavings of few readers and writers of a table of rules: `make models`.
 //!
-//! The files under test are compiled anew, with the model checker's atomics. What the model leaves out: the
-//! tables' growth (`heddle_sync::RcuCell`, on top of `arc-swap`), and masks, of which there is one.
+//! The files under test are compiled anew, with the model checker's atomics. The model leaves out the tables'
+//! growth (`heddle_sync::RcuCell`, on top of `arc-swap`), and uses one mask only.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -37,7 +37,7 @@ fn model(switches: usize, f: impl Fn() + Send + Sync + 'static) {
 
 const MATCH: u64 = 3 << 32 | 1;
 
-/// A table with one match: what a lookup reads, and the bridge's version.
+/// A table with one match, and the bridge's version.
 struct Table {
     slots: Slots<u64>,
     index: StageIndex,
@@ -54,7 +54,7 @@ impl Table {
             purged: AtomicU64::new(0),
         }
     }
-    /// As `Subtable::insert` does it.
+    /// Like `Subtable::insert`.
     fn insert(&self, version: u64) -> Arc<Entry<u64>> {
         let entry = Arc::new(Entry {
             values: Arc::from([0]),
@@ -67,14 +67,14 @@ impl Table {
         self.slots.insert(MATCH, entry.clone());
         entry
     }
-    /// A rule is replaced by one that does something else.
+    /// Replaces a rule by one with other actions.
     fn replace(&self, old: &Entry<u64>, version: u64) -> Arc<Entry<u64>> {
         old.removed.store(version, Relaxed);
         let new = self.insert(version);
         self.version.store(version, Release);
         new
     }
-    /// As `Bridge::unlink_garbage` and `Classifier::purge` do it.
+    /// Like `Bridge::unlink_garbage` and `Classifier::purge`.
     fn purge(&self, gone: &Arc<Entry<u64>>, version: u64) {
         self.purged.fetch_max(version, Relaxed);
         fence(Release);
@@ -82,7 +82,7 @@ impl Table {
         self.index.sub(MATCH);
         self.slots.tidy();
     }
-    /// The rule that a lookup finds: (version that it read, rule).
+    /// Looks the rule up: (version that was read, rule).
     fn look(&self) -> (u64, Option<u64>) {
         let version = self.version.load(Acquire);
         if !self.index.has(MATCH) {
@@ -99,7 +99,7 @@ impl Table {
     }
 }
 
-/// Of a rule that is replaced, a lookup finds the one of the version that it reads.
+/// While a rule is replaced, a lookup finds the rule of the version that it has read.
 #[test]
 fn a_lookup_finds_the_rule_of_its_version() {
     model(3, || {
@@ -119,7 +119,7 @@ fn a_lookup_finds_the_rule_of_its_version() {
     });
 }
 
-/// Who misses a rule because it has been unlinked knows it.
+/// A lookup that misses an unlinked rule detects the purge.
 #[test]
 fn a_lookup_knows_of_rules_that_were_unlinked() {
     model(3, || {
@@ -141,7 +141,7 @@ fn a_lookup_knows_of_rules_that_were_unlinked() {
     });
 }
 
-/// A prefix that is there all the time is found all the time, whatever comes and goes around it.
+/// A prefix that exists all the time is always found, even if others around it come and go.
 #[test]
 fn a_prefix_is_never_missed() {
     model(2, || {
@@ -150,7 +150,7 @@ fn a_prefix_is_never_missed() {
         let writer = {
             let trie = trie.clone();
             thread::spawn(move || {
-                // A node between, and away again; its place is used again for one further down.
+                // A node between comes and goes; another node further down reuses its memory.
                 trie.insert(&[0xc000_0000], 8);
                 trie.remove(&[0xc000_0000], 8);
                 trie.insert(&[0xc0a8_8000], 24);

@@ -12,7 +12,6 @@ use crate::timeouts::{Policy, PolicyError, Timeouts};
 use crate::tuple::{Endpoint, Tuple};
 use crate::zones::{ZoneLimit, Zones};
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -144,11 +143,6 @@ impl Conntrack {
         self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
     }
 
-    /// The file that all records are in, 192 bytes each, for another process that is to map it. The first
-    /// word of a record has its zone, protocol, flags and generation, the sixth says whether it is in use.
-    pub fn records_file(&self) -> Option<BorrowedFd<'_>> {
-        self.slots.file()
-    }
     /// Connections that are there, with those that have expired and are not swept yet.
     pub fn n_conns(&self) -> u32 {
         self.slots.count()

@@ -32,7 +32,6 @@ use heddle_sync::{CachePadded, ReadGuard};
 use heddle_sys::Zeroed;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -109,7 +108,8 @@ impl Slots {
         self.records.get(number as usize)
     }
     /// The file that the records are in: the first one at its beginning, all others behind.
-    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+    #[cfg(test)]
+    pub(crate) fn file(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.records.file()
     }
     /// The first record that begins behind the huge page that this one is in.

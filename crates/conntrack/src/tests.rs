@@ -526,7 +526,7 @@ fn sweeps_are_in_time() {
 fn records_are_in_a_file() {
     let ct = tracker();
     run(&ct, 1000, &udp((A, 1), (B, 2)), &commit(7));
-    let words = heddle_sys::shared_words::SharedWords::of_fd(ct.records_file().unwrap(), 2 * 24).unwrap();
+    let words = heddle_sys::shared_words::SharedWords::of_fd(ct.slots.file().unwrap(), 2 * 24).unwrap();
     let w: Vec<_> = (0..24).map(|i| words.load(i)).collect();
     assert_eq!((w[0] >> 48, w[0] >> 40 & 0xff), (7, 17), "zone and protocol");
     assert_eq!((w[1], w[3]), (1 << 32 | 2, u64::from(A) << 32 | u64::from(B)));
@@ -558,7 +558,7 @@ fn memory_of_records_is_given_back() {
         made(n, 50_000);
     }
     let words =
-        heddle_sys::shared_words::SharedWords::of_fd(ct.records_file().unwrap(), MANY as usize * 24).unwrap();
+        heddle_sys::shared_words::SharedWords::of_fd(ct.slots.file().unwrap(), MANY as usize * 24).unwrap();
     let generations = |numbers: std::ops::Range<u32>| -> Vec<u64> {
         numbers
             .map(|n| words.load(n as usize * 24) & 0xffff_ffff)

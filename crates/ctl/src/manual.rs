@@ -192,7 +192,7 @@ fn daemon(help: &str) -> Command {
              ovsdb-server(1). heddle(1) shows what it does.",
         )
         .after_long_help(
-            "OVS_RUNDIR, OVS_LOGDIR, OVS_DBDIR and OVS_SYSCONFDIR say where files are. \
+            "OVS_RUNDIR and OVS_LOGDIR are the directories of sockets, pid files and log files. \
              Settings in the database are those of ovs-vswitchd.conf.db(5).",
         )
         .disable_help_flag(true)

@@ -1,8 +1,8 @@
 //! The log of recent changes of a table. It saves translating cached flows again that a changed rule does not
 //! concern.
 //!
-//! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of
-//! the rules that came, went or were changed with it.
+//! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of the
+//! rules that came, went or were changed with it.
 //!
 //! **Changes that do not matter** to a cached translation: all of its packets have one bit that differs from
 //! the changed rule's match at the lookup in that table. This is known of such packets ([`KnownBits`]):
@@ -35,11 +35,11 @@ use std::sync::{Arc, LazyLock};
 pub(crate) const FIRST: u64 = 1;
 /// Generations that are remembered.
 const KEPT: u64 = 1024;
-/// Matches that one generation lists; of more, some are replaced by what they have in common.
+/// Maximum number of matches in one record. More are merged into the bits that they have in common.
 const MAX_LISTED: usize = 64;
 
-/// A word of the key that a lookup saw otherwise than the entry's key has it. Holds from the dependency
-/// `from` on, until another one about the same word.
+/// A word of the key that a lookup saw other than the entry's key has it. It holds from the dependency `from`
+/// on, until another override of the same word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Override {
     /// Index in [`crate::Translation::deps`].
@@ -48,7 +48,7 @@ pub struct Override {
     pub word: u8,
     /// Actions have changed what the packet brought, so that the entry's mask shows nothing of it.
     pub changed: bool,
-    /// The word; only [`constants`] count.
+    /// The word's value; only its bits in [`constants`] are used.
     pub value: u64,
 }
 
@@ -98,7 +98,7 @@ impl KnownBits {
             key: *key,
             mask: *mask,
         };
-        // Neither is about options of tunnels.
+        // Tunnel options have no bits in either mask.
         let (constants, unknown) = (
             &constants().words()[FIRST_WORD..],
             &unknown().words()[FIRST_WORD..],
@@ -142,14 +142,14 @@ impl KnownBits {
 pub struct Changes(Vec<MiniMatch>);
 
 impl Changes {
-    /// A rule with this match comes, goes, or does something else.
+    /// A rule with this match comes, goes, or changes its actions.
     pub fn add(&mut self, m: &MiniMatch) {
         self.0.push(m.clone());
         if self.0.len() > MAX_LISTED {
             self.0 = vec![in_common(&self.0)];
         }
     }
-    /// Anything may be different.
+    /// A change that may concern any packet.
     pub fn anything() -> Self {
         Self(vec![MiniMatch::default()])
     }
@@ -179,7 +179,7 @@ struct Record {
     changes: Changes,
 }
 
-/// See the module's text.
+/// The log of one table; the module's text explains it.
 pub(crate) struct Log {
     records: Box<[ArcSwapOption<Record>]>,
     /// The last generation that a writer has drawn.
@@ -204,7 +204,7 @@ impl Log {
         if let Some(at) = self.place(generation) {
             at.store(Some(Arc::new(Record { generation, changes })));
         }
-        // After the record: who sees no later generation sees it.
+        // After the record: a reader that sees this generation, and no later one, finds the record.
         lift(generation);
     }
     fn place(&self, generation: u64) -> Option<&ArcSwapOption<Record>> {

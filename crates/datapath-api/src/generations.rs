@@ -29,7 +29,7 @@ pub struct Generations {
     logs: Box<[OnceArc<Log>]>,
 }
 
-/// "I depend on slot `slot` as it was at generation `generation`."
+/// A dependency on a slot at a generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dep {
     /// Index of the slot.
@@ -48,7 +48,7 @@ impl Default for Generations {
     }
 }
 
-/// Puts a hash into one of the slots from `first` up to `end`.
+/// Maps a hash to one of the slots from `first` up to `end`.
 const fn place(hash: u64, first: usize, end: usize) -> u16 {
     const { assert!(N_SLOTS + N_LOGGED <= u16::MAX as usize && N_MADE < N_SLOTS) };
     let n = (end - first) as u64;
@@ -58,10 +58,11 @@ const fn place(hash: u64, first: usize, end: usize) -> u16 {
 }
 
 impl Generations {
-    /// The slot of what all translations read. Nothing else hashes onto it.
+    /// The slot that all translations depend on. No other thing hashes onto it.
     pub const ALL: u16 = 0;
 
-    /// The slot that a thing (its stable hash or number) uses that controllers or the configuration make.
+    /// The slot of a thing that a controller or the configuration makes. `thing` is its stable hash or
+    /// number.
     pub fn slot_of(thing: u64) -> u16 {
         place(thing.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1, N_MADE)
     }
@@ -87,7 +88,7 @@ impl Generations {
     fn log(&self, slot: u16) -> Option<&OnceArc<Log>> {
         self.logs.get(usize::from(slot).checked_sub(N_SLOTS)?)
     }
-    /// Reads a slot, to be called before reading the thing itself.
+    /// Reads a slot's generation. Callers read it before they read the thing itself.
     pub fn read(&self, slot: u16) -> Dep {
         // Acquire pairs with the Release in `bump`: a reader that sees the new generation sees the change.
         Dep {

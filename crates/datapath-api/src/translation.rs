@@ -8,8 +8,8 @@ use heddle_flow::{FlowKey, FlowMask};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Someone who wants to know about packets that a cached entry forwarded: a rule, a table, a MAC entry, a
-/// patch port. Called off the fast path with what was counted since the last call.
+/// A creditor of the packets that a cached entry forwarded: a rule, a table, a MAC entry or a patch port.
+/// Called off the fast path with the counts since the last call.
 pub trait Credit: Send + Sync {
     /// Adds `packets` and `bytes`, last seen at `used_ms`, with the union of their TCP flags.
     fn credit(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16);
@@ -25,19 +25,20 @@ pub struct Credits {
 }
 
 impl Credits {
-    /// One more.
+    /// Appends a creditor.
     pub fn push(&mut self, who: Arc<dyn Credit>) {
         self.put(self.len, who);
         self.len += 1;
     }
-    /// Another one in place of number `at`.
+    /// Replaces creditor number `at`.
     pub fn put(&mut self, at: usize, who: Arc<dyn Credit>) {
         match self.held.get_mut(at) {
             Some(place) => *place = who,
             None => self.held.push(who),
         }
     }
-    /// One more, whom others hold too: `counted` gives a reference to hold on to, if it is needed.
+    /// Appends a creditor that other lists may share. `counted` makes a counted reference, and is called only
+    /// if the list does not hold one already.
     pub fn push_shared<T: Credit + 'static>(&mut self, who: &T, counted: impl FnOnce() -> Arc<T>) {
         let there = self.held.get(self.len);
         if there.is_some_and(|held| std::ptr::addr_eq(Arc::as_ptr(held), who)) {
@@ -120,7 +121,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against lists that are made anew: who is credited, and how many references are held.
+        /// Compares with lists that are made anew: the creditors, and the number of references held.
         #[test]
         fn credits_are_a_list(answers in prop::collection::vec((prop::collection::vec((0_usize..3, any::<bool>()), 0..5), 0_usize..6, any::<bool>()), 0..20)) {
             let all: Vec<Arc<Tally>> = (0..3).map(|_| Arc::default()).collect();

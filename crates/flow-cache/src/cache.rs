@@ -1,19 +1,19 @@
-//! The cache hierarchy of one worker: entries, and the ways to find them.
+//! The cache hierarchy of one worker: entries, and the lookups that find them.
 //!
-//! L0: the key of the packets before ([`crate::parse::Parsed`]'s runs, and the last run of the
-//! burst before). L1: by hash of the whole key. L2: by hash of the masked key, mask by mask. While one entry
-//! has all the packets of an origin, it is looked at before anything is hashed. All lead to slots of the same
-//! entries, and any entry that matches is right, so a candidate is only ever compared, never trusted. Where
-//! an origin's packets have one mask, L2 is as quick as L1 and L1 is left out.
+//! L0: the key of the packet before ([`crate::burst::Burst`]'s runs, and the last run of the burst before).
+//! L1: by hash of the whole key. L2: by hash of the masked key, mask by mask. While one entry matches all
+//! packets of an origin, the lookup compares that entry before it hashes anything. All levels lead to slots
+//! of the same entries, and any entry that matches is right. So a candidate is always compared, never
+//! trusted. If all packets of an origin have one mask, L2 is as fast as L1, and L1 is left out.
 //!
-//! There is one kind of entry: what a packet carries besides its usual headers is a part of what is looked up
-//! ([`Sought`], [`crate::context`]), and packets that were recirculated are looked up as all
-//! others are.
+//! There is one kind of entry. Metadata of a packet outside of its usual headers is a part of the lookup key
+//! ([`Sought`](crate::burst::Sought), [`crate::context`]). Recirculated packets are looked up in the same way
+//! as all others.
 //!
-//! A burst's lookups are made side by side (`find`), stage by stage, so that their cache misses overlap.
+//! The lookups of a burst are made side by side (`find`), stage by stage, so that their cache misses overlap.
 //!
-//! Removal is deferred: an entry that was found useless keeps its slot until [`Cache::reap`] has told the
-//! revalidator what it had counted.
+//! Removal is deferred: a forgotten entry keeps its slot until [`Cache::reap`] has reported its last counts
+//! to the revalidator.
 
 use crate::cached_translation::{CachedTranslation, CachedTranslations};
 use crate::context::Contexts;
@@ -53,7 +53,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// None yet, with where it is made before it is needed; see [`crate::spares`] about `near`.
+    /// An empty cache's memory, and the makers that prepare its growth. [`crate::spares`] explains `near`.
     fn new(near: bool) -> (Self, Makers) {
         let (store, entries) = Store::with_spares(near);
         let (table, buckets) = Table::with_spares(near);
@@ -66,7 +66,7 @@ impl Memory {
     }
 }
 
-/// See [`Memory`].
+/// The makers of the two growing parts of [`Memory`]. The revalidator runs them.
 pub(crate) struct Makers {
     entries: Maker<Entry>,
     buckets: Maker<Bucket>,
@@ -74,15 +74,15 @@ pub(crate) struct Makers {
 }
 
 impl Makers {
-    /// Makes what is missing, as far as it is time to.
+    /// Makes missing pieces, as far as the pace allows.
     pub(crate) fn fill(&mut self) {
-        // Of these fewer are needed.
+        // Buckets first: fewer of them are needed.
         self.buckets.fill(&mut self.pace);
         self.entries.fill(&mut self.pace);
     }
 }
 
-/// What a cache is made of; see [`CacheParts::new`].
+/// The parts of a cache that are made before its worker starts; see [`CacheParts::new`].
 pub struct CacheParts<P: Program> {
     memory: Memory,
     max_masks: usize,
@@ -92,8 +92,8 @@ pub struct CacheParts<P: Program> {
 }
 
 impl<P: Program> CacheParts<P> {
-    /// For a worker's cache with at most so many masks, and the revalidator's half of it. `near`: memory is
-    /// near to whoever makes it.
+    /// Makes the parts of a cache with at most `max_masks` masks per list, and the revalidator's half of it.
+    /// `near`: all threads are equally near to the memory that any of them has touched first.
     pub fn new(near: bool, max_masks: usize, key: HashKey) -> (Self, Records<P>) {
         let (notes, told) = ring(RING);
         let (memory, makers) = Memory::new(near);
@@ -109,7 +109,7 @@ impl<P: Program> CacheParts<P> {
     }
 }
 
-/// See the module.
+/// The flow cache of one worker.
 pub struct Cache<P: Program> {
     store: Store,
     translations: CachedTranslations<P>,
@@ -122,12 +122,12 @@ pub struct Cache<P: Program> {
     horizon: Arc<Horizon>,
     next_id: u64,
     key: HashKey,
-    /// Out of L2, not told of yet.
+    /// Slots whose entries L2 has lost, and whose end is not reported to the revalidator yet.
     doomed: Vec<u32>,
-    /// Masks gone through by lookups that found something in L2.
+    /// Masks that lookups have tried until they hit in L2.
     probes: u64,
     new_mask: bool,
-    /// A chunk was taken that the revalidator does not know of yet.
+    /// The store has a new chunk that the revalidator does not know of yet.
     new_chunk: bool,
     /// Slots that were filled in this burst.
     fresh: Vec<u32>,
@@ -137,7 +137,7 @@ pub struct Cache<P: Program> {
     scratch: find::Scratch,
 }
 
-/// Whether an entry is known to be right by now.
+/// Whether an entry is known to be valid at `moment`.
 #[inline(always)]
 fn is_current<P: Program>(
     e: &Entry,
@@ -155,14 +155,14 @@ fn is_current<P: Program>(
     watches.holds(watch, stamp, moment.any) || look(e, watches, asked, moment)
 }
 
-/// Where it stands what entries ask for outside of their compact keys.
+/// The sources of the words outside of compact keys that entries match on.
 struct Asked<'a> {
     subtables: &'a Subtables,
     contexts: &'a Contexts,
 }
 
-/// Whether nothing that changed since an entry was stamped has to do with packets with its key, as its watch
-/// knows.
+/// Compares an entry with the changes since its stamp, by way of its watch. Returns whether none of them
+/// concerns its packets; then the entry gets the latest stamp.
 #[inline(never)]
 fn look(e: &Entry, watches: &mut Watches, asked: &Asked<'_>, moment: &Moment<'_>) -> bool {
     let (watch, stamp) = e.watch();
@@ -179,8 +179,8 @@ fn look(e: &Entry, watches: &mut Watches, asked: &Asked<'_>, moment: &Moment<'_>
 }
 
 impl<P: Program> Cache<P> {
-    /// With exact matches for so many packets at first and at most. To be made by the worker itself, whose
-    /// memory is to be near.
+    /// Makes a cache whose L1 has `l1_entries` ways at first and at most `l1_most`. The worker calls this
+    /// itself, so that the memory is near to its core.
     ///
     /// # Errors
     /// There is no memory.
@@ -226,8 +226,7 @@ impl<P: Program> Cache<P> {
     pub fn subtable(&self, e: &Entry) -> Option<&Arc<Subtable>> {
         self.subtables.get(e.subtable())
     }
-    /// Whether so many notes wait that the revalidator should take them soon, or it should make another
-    /// chunk.
+    /// Whether to wake the revalidator soon: the ring of notes is filling up, or another chunk is to be made.
     pub fn wants_revalidator(&mut self) -> bool {
         std::mem::take(&mut self.new_chunk) || !self.notes.has_room(RING - RESERVE / 2)
     }
@@ -237,7 +236,7 @@ impl<P: Program> Cache<P> {
         debug_assert!(!full, "the caller has looked whether there is room");
     }
 
-    /// The program of the entry in `slot`, if the entry is known to be right by now.
+    /// The program of the entry in `slot`, if the entry is known to be valid at `moment`.
     #[inline]
     pub fn current(&mut self, slot: u32, moment: &Moment<'_>) -> Option<u32> {
         let e = self.store.get(slot)?;
@@ -247,11 +246,11 @@ impl<P: Program> Cache<P> {
         };
         is_current(e, &mut self.watches, &self.translations, &asked, moment).then(|| e.body())
     }
-    /// Whether the entry in `slot` has a watch, which is all that can tell whether it is right.
+    /// Whether the entry in `slot` has a watch. Only the watch can decide whether such an entry is valid.
     pub fn is_watched(&self, slot: u32) -> bool {
         self.store.get(slot).is_some_and(|e| e.watch().0 != watch::NONE)
     }
-    /// Whether there are entries to be reaped.
+    /// Whether forgotten entries wait for [`Cache::reap`].
     pub fn has_doomed(&self) -> bool {
         !self.doomed.is_empty()
     }
@@ -261,7 +260,7 @@ impl<P: Program> Cache<P> {
             self.push(Note::Spent(list));
         }
     }
-    /// The origin of packets that came in by this port and were recirculated under this id.
+    /// The origin of packets that came in by this port and carry this recirculation id.
     pub fn origin_of(&mut self, in_port: u32, recirc_id: u32) -> u32 {
         self.subtables.origin_of(in_port, recirc_id)
     }
@@ -269,8 +268,8 @@ impl<P: Program> Cache<P> {
     pub fn source(&self, origin: u32) -> (u32, u32) {
         self.subtables.source(origin)
     }
-    /// Once a second, between bursts: orders masks by hits, frees origins, looks whether L1 has the right
-    /// size.
+    /// Housekeeping, once a second between bursts: orders masks by hits, frees unused origins, resizes L1 and
+    /// the links.
     pub fn tidy(&mut self) {
         let mut at = 0;
         while let Some(origin) = self.subtables.hit_origin(at) {
@@ -284,21 +283,21 @@ impl<P: Program> Cache<P> {
         self.l1.tidy(self.store.len());
         self.links.tidy();
     }
-    /// `emc-insert-inv-prob`, where it was given: how many insertions into a full part of L1 one succeeds of;
-    /// 0: L1 is not used.
+    /// Sets `emc-insert-inv-prob`: one in `n` insertions into a full bucket of L1 succeeds. 0 turns L1 off,
+    /// `None` means the default.
     pub fn set_inv_prob(&mut self, n: Option<u32>) {
         self.l1.set_inv_prob(n.unwrap_or(crate::l1::INV_PROB));
         self.always_l1 = n.is_some_and(|n| n > 0);
     }
-    /// How many entries a port has.
+    /// The number of entries of a port.
     pub fn entries_of(&self, port: u32) -> usize {
         self.subtables.entries_of(port)
     }
-    /// How many masks there are.
+    /// The number of masks.
     pub fn n_masks(&self) -> usize {
         self.subtables.len()
     }
-    /// Entries held, doomed ones included.
+    /// The number of entries that have a slot. Forgotten ones that are not reaped yet are included.
     pub fn n_entries(&self) -> usize {
         self.store.len()
     }

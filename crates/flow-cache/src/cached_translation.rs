@@ -1,15 +1,15 @@
-//! What a translation said, shared by all entries for which it said the same.
+//! Cached translations: the result of a translation, shared by all entries with equal results.
 //!
 //! A hundred thousand flows of one rule have one list of actions, one program, one list of dependencies and
-//! of creditors. So an entry is a key, counters and the number of a [`CachedTranslation`], and a new flow
-//! whose cached translation is there already compiles nothing.
+//! one of creditors. So an entry is a key, counters and the number of a [`CachedTranslation`]. A new flow
+//! whose cached translation exists already compiles nothing.
 //!
 //! **Validity.** `validated` is a value of [`Generations::any`] that was read before the dependencies were
 //! found to hold. Worker and revalidator both store it; a late store of an old value only causes another
-//! check. Where a dependency has moved, it says nothing of its entries any more: each has to be looked at by
-//! itself ([`crate::watch`]).
+//! check. When a dependency has moved, the cached translation alone cannot prove its entries valid. Then each
+//! entry is compared with the changes ([`crate::watch`]).
 //!
-//! Numbers of cached translations are the worker's; the revalidator learns them through notes, in order.
+//! The worker numbers cached translations. The revalidator learns the numbers through notes, in order.
 
 use crate::hash::Mixer;
 use crate::program_table::{Body, Program, ProgramTable};
@@ -20,16 +20,16 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Comparisons with changed rules after which the revalidator rather translates.
+/// Maximum number of comparisons with changed rules. Beyond it a new translation is cheaper.
 const COMPARISONS: usize = 64;
 
-/// A translation's answer without its mask.
+/// The result of a translation without its mask.
 pub struct CachedTranslation<P: Program> {
-    /// What to do.
+    /// Actions and their program.
     pub body: Arc<Body<P>>,
     deps: Box<[Dep]>,
     overrides: Box<[Override]>,
-    /// Who is credited.
+    /// The rules, tables and others that are credited with the packets.
     pub credits: Box<[Arc<dyn Credit>]>,
     validated: AtomicU64,
 }
@@ -43,13 +43,13 @@ impl<P: Program> std::fmt::Debug for CachedTranslation<P> {
     }
 }
 
-/// Whether the same are credited.
+/// Whether both lists have the same creditors in the same order.
 pub fn same_credits(a: &[Arc<dyn Credit>], b: &[Arc<dyn Credit>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
 }
 
 impl<P: Program> CachedTranslation<P> {
-    /// Takes a translation's answer, made after `any` was read; `body` is its actions compiled.
+    /// Takes the result of a translation, made after `any` was read; `body` is its compiled actions.
     fn new(t: &mut Translation, body: Arc<Body<P>>, any: u64) -> Self {
         Self {
             body,
@@ -59,16 +59,16 @@ impl<P: Program> CachedTranslation<P> {
             validated: AtomicU64::new(any),
         }
     }
-    /// As [`CachedTranslation::new`], of a translation whose actions are those of `body`.
+    /// Like [`CachedTranslation::new`], for a translation with the same actions as `body`.
     pub fn renewed(t: &mut Translation, body: Arc<Body<P>>, any: u64) -> Arc<Self> {
         Arc::new(Self::new(t, body, any))
     }
-    /// Whether it may be used as far as generation `any` is known.
+    /// Whether it is known to be valid at generation `any`.
     #[inline]
     pub fn valid_at(&self, any: u64) -> bool {
         self.validated.load(Relaxed) == any
     }
-    /// Looks at the dependencies; if all hold, remembers that they did at `any` (read before this call).
+    /// Checks the dependencies. If all hold, remembers that they did at `any` (read before this call).
     pub fn recheck(&self, any: u64, generations: &Generations) -> bool {
         let hold = generations.hold(&self.deps);
         if hold {
@@ -76,24 +76,24 @@ impl<P: Program> CachedTranslation<P> {
         }
         hold
     }
-    /// Whether what has changed since has nothing to do with packets of which this is `known`, as far as few
-    /// comparisons tell.
+    /// Whether no change since the translation concerns the packets that `known` describes. `false` also if
+    /// finding out would take too many comparisons.
     pub fn outlasts(&self, known: KnownBits, generations: &Generations) -> bool {
         generations.outlasts(&self.deps, &self.overrides, known, COMPARISONS)
     }
-    /// What it depends on.
+    /// The generations that the result depends on.
     pub fn deps(&self) -> &[Dep] {
         &self.deps
     }
-    /// What lookups saw that is not what the packet brought.
+    /// The words that lookups saw other than the packet brought them.
     pub(crate) fn overrides(&self) -> &[Override] {
         &self.overrides
     }
-    /// The same was said again, by a translation made after `any` was read.
+    /// A translation made after `any` was read had the same result.
     pub fn confirm(&self, any: u64) {
         self.validated.store(any, Relaxed);
     }
-    /// Whether `t` says the same, dependencies and creditors included.
+    /// Whether `t` has the same result, dependencies and creditors included.
     pub fn says(&self, t: &Translation) -> bool {
         *self.deps == *t.deps
             && *self.overrides == *t.overrides
@@ -108,7 +108,7 @@ impl<P: Program> CachedTranslation<P> {
     }
 }
 
-/// A short hash of what a translation says.
+/// A short hash of a translation's actions, dependencies and creditors.
 pub fn fingerprint(actions: &[impl Hash], deps: &[Dep], credits: &[Arc<dyn Credit>]) -> u64 {
     let mut h = Mixer::new(actions.len() as u64);
     actions.hash(&mut h);
@@ -125,7 +125,7 @@ pub fn fingerprint(actions: &[impl Hash], deps: &[Dep], credits: &[Arc<dyn Credi
 #[derive(Debug)]
 struct Held<P: Program> {
     cached: Arc<CachedTranslation<P>>,
-    /// Its program.
+    /// The number of its program.
     body: u32,
     /// Entries that refer to it.
     users: u32,
@@ -139,9 +139,9 @@ pub(crate) struct CachedTranslations<P: Program> {
     programs: ProgramTable<P>,
     free: Vec<u32>,
     index: HashTable<u32>,
-    /// The last one that was said.
+    /// The number that [`CachedTranslations::intern`] returned last.
     last: u32,
-    /// Without users, perhaps still to be run in this burst; the last ones go first.
+    /// Numbers without users, which this burst may still run. They are freed from the end.
     unused: Vec<u32>,
 }
 
@@ -163,10 +163,10 @@ impl<P: Program> CachedTranslations<P> {
     pub(crate) fn get(&self, n: u32) -> Option<&Arc<CachedTranslation<P>>> {
         Some(&self.held.get(n as usize)?.as_ref()?.cached)
     }
-    /// The number of what `t` says; the flag says that it is new. Takes out of `t` what it keeps. `any` was
-    /// read before the translation.
+    /// The number of the result of `t`, and whether the number is new. Takes the contents out of `t` if it is
+    /// new. `any` was read before the translation.
     pub(crate) fn intern(&mut self, t: &mut Translation, any: u64) -> (u32, bool) {
-        // New flows come by thousands, and mostly one answer is for all of them.
+        // New flows often come by thousands with one result.
         if let Some(v) = self.get(self.last).filter(|v| v.says(t)) {
             v.confirm(any);
             return (self.last, false);
@@ -202,7 +202,7 @@ impl<P: Program> CachedTranslations<P> {
     pub(crate) fn body_of(&self, n: u32) -> Option<u32> {
         Some(self.held.get(n as usize)?.as_ref()?.body)
     }
-    /// The number of a cached translation that somebody else made.
+    /// The number of a cached translation that the revalidator made, and whether the number is new.
     pub(crate) fn adopt(&mut self, cached: &Arc<CachedTranslation<P>>) -> (u32, bool) {
         let print = fingerprint(&cached.body.actions, &cached.deps, &cached.credits);
         let held = &self.held;
@@ -243,17 +243,17 @@ impl<P: Program> CachedTranslations<P> {
         self.index.insert_unique(fingerprint, n, |n| {
             all[*n as usize].as_ref().map_or(0, |h| h.fingerprint)
         });
-        // Until somebody uses it.
+        // Unused until the caller retains it.
         self.unused.push(n);
         n
     }
-    /// An entry refers to it from now on.
+    /// Counts one more entry that refers to it.
     pub(crate) fn retain(&mut self, n: u32) {
         if let Some(Some(h)) = self.held.get_mut(n as usize) {
             h.users += 1;
         }
     }
-    /// An entry refers to it no more. It may still be run until the next [`CachedTranslations::reap`].
+    /// Counts one entry less. The program may still run until the next [`CachedTranslations::reap`].
     pub(crate) fn release(&mut self, n: u32) {
         if let Some(Some(h)) = self.held.get_mut(n as usize) {
             h.users -= 1;
@@ -262,8 +262,8 @@ impl<P: Program> CachedTranslations<P> {
             }
         }
     }
-    /// Between bursts: drops those without users, at most so many, telling of each first; `false` from
-    /// `told`: no more for now.
+    /// Drops up to `most` unused cached translations between bursts. `told` reports each to the revalidator
+    /// first; if it returns `false`, the rest waits.
     pub(crate) fn reap(&mut self, most: usize, mut told: impl FnMut(u32) -> bool) {
         for _ in 0..most {
             let Some(n) = self.unused.pop() else { break };

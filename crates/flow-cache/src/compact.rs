@@ -1,19 +1,18 @@
-//! The compact key: 64 bytes that say all about a packet's usual headers, and the number of all else.
+//! The compact key: 64 bytes that hold a packet's usual headers, and a number for everything else.
 //!
-//! **What it holds.** Ethernet addresses, one VLAN tag, addresses, protocol, ports and what goes with them of
-//! IPv4, IPv6 (and ARP, whose addresses and operation stand where IPv4's do). What a key may hold besides
-//! stands outside ([`outside`]): what the packet carries (recirculation, tunnel, connection state, mark), and
-//! headers that most packets do not have (fragments, a second tag, labels, neighbour discovery, ...). A
-//! packet with such headers is *odd*, and its kind says so. In the place of the input port stands a number
-//! for port and recirculation id together, the packet's *origin* ([`super::subtable`]); in an entry's key
-//! also for what of the outside the entry's mask looks at, its *context* ([`crate::context`]).
+//! **Contents.** Ethernet addresses, one VLAN tag, and the addresses, protocol, ports and related fields of
+//! IPv4 and IPv6. An ARP packet has its addresses and operation in the place of IPv4's. The other bits of a
+//! full key are *outside* ([`outside`]). They are metadata (recirculation, tunnel, connection state, mark),
+//! and rare headers (fragments, a second tag, labels, neighbour discovery, ...). A packet with such headers
+//! is *odd*, which is a bit of its kind. A number replaces the input port and the recirculation id: the
+//! packet's *origin* ([`super::subtable`]). In an entry's key the number may also stand for the outside bits
+//! that the entry's mask covers: a *context* ([`crate::context`]).
 //!
-//! **Invariant.** Two full keys are equal exactly when their compact keys and what is outside of both are
-//! equal.
+//! **Invariant.** Two full keys are equal exactly when their compact keys and their outside bits are equal.
 //!
-//! Fields stand as they do on the wire wherever that saves work: [`CompactKey::read`] makes a key of a
-//! packet's first bytes with a handful of loads at fixed places, for TCP, UDP and ICMP without anything odd.
-//! Layout, by byte (numbers of more than a byte in the machine's order but where "wire" is said):
+//! Fields are stored as on the wire wherever that saves work. [`CompactKey::read`] makes a key of a packet's
+//! first bytes with a few loads at fixed offsets, for ordinary TCP, UDP and ICMP packets. Layout, by byte
+//! (numbers of more than a byte are in the machine's order unless marked "wire"):
 //!
 //! | word | bytes |
 //! | --- | --- |
@@ -33,14 +32,14 @@ pub(crate) use full::outside;
 use heddle_simd::hash::HashKey;
 pub(crate) use mask::CompactMask;
 
-/// See the module's text.
+/// The compact key of a packet or of an entry.
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CompactKey([u64; 8]);
 
 impl PartialEq for CompactKey {
     /// Word by word: the keys compared are often still in registers, and a wide load behind narrow stores
-    /// waits for them. What differs between flows comes first.
+    /// waits for them. The words that differ most between flows come first.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&self.0, &other.0);
@@ -54,15 +53,16 @@ impl Eq for CompactKey {}
 const KIND_V6: u8 = 1;
 const KIND_VLAN: u8 = 2;
 const KIND_QINQ: u8 = 4;
-/// It has headers that stand outside.
+/// The packet has headers outside of the compact key.
 const KIND_ODD: u8 = 8;
 
-/// Packets that share no masks with others: by the shape of their compact keys, and whether they are odd.
+/// A class of packets that shares no masks with other classes: by the shape of the compact key, and by
+/// whether the packet is odd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Family(u8);
 
 impl Family {
-    /// How many there are.
+    /// The number of families.
     pub const ALL: usize = 4;
     pub(crate) fn is_v6(self) -> bool {
         self.0 & KIND_V6 != 0
@@ -71,7 +71,7 @@ impl Family {
     pub fn is_odd(self) -> bool {
         self.0 & KIND_ODD != 0
     }
-    /// Its number.
+    /// The family's number, less than [`Family::ALL`].
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0 & KIND_V6 | (self.0 & KIND_ODD) >> 2)
@@ -115,7 +115,7 @@ impl Parts {
     }
 }
 
-/// Two Ethernet addresses, as the key has them.
+/// Two Ethernet addresses as the words of a key.
 fn mac_words(d: &[u8; 6], s: &[u8; 6]) -> [u64; 2] {
     [
         u64::from_ne_bytes([d[0], d[1], d[2], d[3], d[4], d[5], s[0], s[1]]),
@@ -149,7 +149,7 @@ fn v6_words(src: &[u8; 16], dst: &[u8; 16]) -> [u64; 4] {
 
 impl CompactKey {
     #[inline]
-    /// Its words.
+    /// The eight words of the key.
     pub fn words(&self) -> &[u64; 8] {
         &self.0
     }
@@ -167,7 +167,7 @@ impl CompactKey {
         self.0[1] >> 32 << 8 | u64::from(self.family().0)
     }
     #[inline]
-    /// Which headers it has room for.
+    /// The family of the packet.
     pub fn family(&self) -> Family {
         Family(self.kind() & (KIND_V6 | KIND_ODD))
     }
@@ -183,7 +183,8 @@ impl CompactKey {
         self.0[1] = self.0[1] & u64::from(u32::MAX) | u64::from(context) << 32;
         self
     }
-    /// The same key of a packet of IPv4 with other addresses (high halves) and ports.
+    /// The same key of an IPv4 packet with other addresses (upper halves of the arguments) and ports (lower
+    /// halves).
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // halves
     pub fn with_ends4(mut self, src: u64, dst: u64) -> Self {
@@ -207,21 +208,21 @@ impl CompactKey {
     }
     /// The TCP flags.
     #[inline]
-    #[allow(clippy::cast_possible_truncation)] // as above
+    #[allow(clippy::cast_possible_truncation)] // a half of the word
     pub fn tcp_flags(&self) -> u16 {
         u16::from_be((self.0[2] >> 16) as u16)
     }
-    /// Whether the headers are at the same places, and of one protocol.
+    /// Whether the headers of both packets are at the same offsets, and of one protocol.
     #[inline]
     pub fn laid_out_as(&self, other: &Self) -> bool {
         (self.proto(), self.kind()) == (other.proto(), other.kind())
     }
-    /// Where the IP header is in a packet that [`CompactKey::read`] has read.
+    /// The offset of the IP header in a packet that [`CompactKey::read`] has read.
     #[inline]
     pub fn l3(&self) -> u16 {
         if self.kind() & KIND_VLAN != 0 { 18 } else { 14 }
     }
-    /// Where the L4 header is, as above.
+    /// The offset of the L4 header in a packet that [`CompactKey::read`] has read.
     #[inline]
     pub fn l4(&self) -> u16 {
         self.l3() + if self.kind() & KIND_V6 != 0 { 40 } else { 20 }
@@ -230,23 +231,23 @@ impl CompactKey {
 
 // -- from bytes
 
-/// How many bytes of a packet [`CompactKey::read`] looks at: Ethernet, a tag, IPv6, TCP.
+/// The number of bytes of a packet that [`CompactKey::read`] reads: Ethernet, a tag, IPv6, TCP.
 pub const VIEW: usize = 80;
 
-/// What is known of a packet besides its first bytes.
+/// Length and origin of a packet, besides its first bytes.
 #[derive(Clone, Copy)]
 pub struct Frame {
-    /// How many of the bytes shown are the packet's; what lies behind them means nothing.
+    /// The number of valid bytes in the view. The bytes behind them are undefined.
     pub head: usize,
-    /// Length of the packet.
+    /// Length of the packet, in bytes.
     pub total: usize,
-    /// Its origin: the input port of one that was not recirculated.
+    /// The packet's origin. Without recirculation this is its input port.
     pub origin: u32,
-    /// Whether tags are looked behind.
+    /// Whether VLAN tags are parsed.
     pub vlan: bool,
 }
 
-/// `N` bytes at a fixed place. Inlined with constants: no check is left.
+/// `N` bytes at offset `i`. Inlined with constants, so no bounds check is left.
 #[inline(always)]
 fn at<const N: usize>(b: &[u8; VIEW], i: usize) -> [u8; N] {
     let mut out = [0; N];
@@ -267,10 +268,10 @@ fn be64(b: &[u8; VIEW], i: usize) -> u64 {
 }
 
 impl CompactKey {
-    /// The compact key of an ordinary packet with its headers in the usual places; `None`: parse it the long
-    /// way. That is the answer for all odd packets, for other protocols, and for those with IPv4 options.
+    /// The compact key of an ordinary packet with its headers at the usual offsets. `None`: the packet needs
+    /// the full parser. That is so for all odd packets, for other protocols, and for IPv4 with options.
     ///
-    /// Equal to [`CompactKey::of`] the packet's full key (a test holds it to that).
+    /// The result equals [`CompactKey::of`] of the packet's full key; a test compares them.
     #[inline(always)]
     pub fn read(b: &[u8; VIEW], f: Frame) -> Option<Self> {
         match be16(b, 12) {
@@ -302,8 +303,8 @@ fn tagged(b: &[u8; VIEW], f: Frame, tpid: u16) -> Option<CompactKey> {
 
 #[inline(always)]
 fn ipv4<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option<CompactKey> {
-    // From the EtherType to the identification, and from the flags to the first half of the source: few loads
-    // for many fields.
+    // One load from the EtherType to the identification, one from the flags to the first half of the source:
+    // few loads for many fields.
     let (first, second) = (be64(b, L3 - 2), be64(b, L3 + 6));
     #[allow(clippy::cast_possible_truncation)] // fields are taken out of words
     let (len, tos, ttl, proto) = (
@@ -312,13 +313,14 @@ fn ipv4<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option
         (second >> 40) as u8,
         (second >> 32) as u8,
     );
-    // Version 4 without options; not a fragment; no longer than the packet, which has no more padding than
-    // can be told.
+    // Version 4 without options; not a fragment; not longer than the packet; the packet's length fits 16
+    // bits.
     let sound = (first >> 40 == u64::from(IPV4) << 8 | 0x45)
         & (second & 0x3fff << 48 == 0)
         & (len + L3 <= f.total)
         & (f.total <= usize::from(u16::MAX));
-    // Shorter than its own header is no less odd: the least length of L4 says so too.
+    // An IP length below 20 also makes a packet odd. Without this check the subtraction below would
+    // underflow.
     if !sound || len < 20 || proto == 58 {
         return None;
     }
@@ -348,7 +350,7 @@ fn ipv6<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option
         return None;
     }
     let proto = b[L3 + 6];
-    // ICMP in IPv6 is no usual thing; neighbour discovery says more than a compact key can.
+    // ICMPv4 in IPv6 is odd. Neighbour discovery has fields that a compact key has no room for.
     if proto == 1 || proto == 58 && matches!(b[L3 + 40], 135 | 136) && b[L3 + 41] == 0 {
         return None;
     }
@@ -380,7 +382,7 @@ fn macs(b: &[u8; VIEW]) -> [u64; 2] {
     ]
 }
 
-/// Ports and TCP flags. `left`: bytes that the IP header says are its payload.
+/// Ports and TCP flags. `left`: payload bytes by the IP header.
 #[inline(always)]
 fn l4(b: &[u8; VIEW], l4: usize, head: usize, left: usize, proto: u8) -> Option<(u32, u16)> {
     let (tcp, udp) = (proto == 6, proto == 17);
@@ -389,7 +391,7 @@ fn l4(b: &[u8; VIEW], l4: usize, head: usize, left: usize, proto: u8) -> Option<
         let icmp = matches!(proto, 1 | 58) && left >= 8 && head >= l4 + 8;
         return icmp.then(|| (u32::from_ne_bytes([0, b[l4], 0, b[l4 + 1]]), 0));
     }
-    // Chosen without a branch: both protocols in one burst are no rarity.
+    // Chosen without a branch: bursts often mix both protocols.
     let ctl: [u8; 2] = at(b, l4 + 12);
     let need = if tcp { 20 } else { 8 };
     let header = if tcp { usize::from(ctl[0] >> 4) * 4 } else { 8 };

@@ -1,39 +1,37 @@
-//! Contexts: what entries ask of packets that stands outside of compact keys.
+//! Contexts: the values outside of compact keys that entries match on.
 //!
-//! **Problem.** A packet may carry much besides its usual headers: the tunnel that it came in with its
-//! options, the state of its connection, a hash. Most entries look at few bits of that, or none. Keys with
-//! room for all of it are ten times as long, and whoever sends packets can fill it with values that nobody
-//! asked for.
+//! **Problem.** A packet may have much metadata besides its usual headers: its tunnel with options, the state
+//! of its connection, a hash. Most entries match on few bits of it, or none. Keys with room for all of it are
+//! ten times as long. And senders of packets could fill them with values that no rule matches on.
 //!
-//! **Shape.** An entry's mask has a sparse part, the bits outside that count ([`Bits`]). The values that they
-//! must have are a [`Context`], a record with a number, which stands in the entry's compact key in the place
-//! of the origin. Entries under one mask that ask for the same values share it. Where all of them are zero,
-//! or none count, there is no record, and the origin itself stands there: so packets that carry nothing are
-//! compared as 64 bytes, whatever the masks ask for. A packet that does carry something is compared word by
-//! word where, and only where, an entry's mask asks for it.
+//! **Shape.** An entry's mask has a sparse part, the outside bits that count ([`Bits`]). The values that they
+//! must have are a [`Context`], a record with a number. This number replaces the origin in the entry's
+//! compact key. Entries under one mask with the same values share a record. If all values are zero, or no bit
+//! counts, there is no record, and the key keeps its origin. So packets without metadata are compared as 64
+//! bytes, whatever the masks are. A packet with metadata is compared word by word, in the words that the
+//! entry's mask has.
 //!
-//! **Bounds.** A record lives as long as an entry refers to it, so there are no more of them than entries. A
-//! bit that is asked for the first time is another mask's: it changes no entry that is there. Masks do not
-//! share records.
+//! **Bounds.** A record lives as long as an entry refers to it, so there are no more records than entries. A
+//! new outside bit makes a new mask and changes no entry that exists. Masks do not share records.
 //!
-//! **Threads.** One worker's own. The revalidator learns records through notes.
+//! **Threads.** Contexts belong to one worker. The revalidator learns records through notes.
 
 use hashbrown::HashTable;
 use heddle_flow::{FlowKey, N_WORDS};
 use heddle_simd::hash::{HashKey, fold};
 
-/// Words of a full key with the bits of them that count; in order.
+/// Words of a full key with their bits that count; in order.
 pub(crate) type Bits = [(u8, u64)];
 
-/// Numbers of origins are smaller, numbers of contexts are not.
+/// The first number of a context; numbers of origins are smaller.
 const FIRST: u32 = 1 << 31;
 
-/// A record, as it is shown to the revalidator; also of an origin that is no mere port.
+/// A record as the revalidator gets it, also of an origin with a recirculation id.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) in_port: u32,
     pub(crate) recirc_id: u32,
-    /// What the packet that it was made for had outside of its compact key: (word, value) of each that is not
+    /// The words outside of the compact key that the example packet had: (word, value) of each that is not
     /// zero.
     pub(crate) whole: Box<Bits>,
 }
@@ -42,15 +40,15 @@ pub(crate) struct Context {
 struct Held {
     subtable: u32,
     origin: u32,
-    /// The masked words, as many as the mask has.
+    /// The masked words, one for each word of the mask.
     values: Box<[u64]>,
-    /// Of these words.
+    /// Hash of these words.
     hash: u64,
     /// Entries that refer to it.
     users: u32,
 }
 
-/// Hashes words outside of compact keys. Words that are zero add nothing.
+/// The hash of words outside of compact keys. Words that are zero add nothing.
 #[derive(Debug)]
 pub(crate) struct Outside {
     factors: [u64; N_WORDS],
@@ -68,7 +66,7 @@ impl Outside {
             h.wrapping_add(fold(w, self.factors[usize::from(i) % N_WORDS]))
         })
     }
-    /// Of these bits of a full key.
+    /// Hash of these bits of a full key.
     #[inline]
     pub(crate) fn hash(&self, key: &FlowKey, bits: &Bits) -> u64 {
         self.of(bits.iter().map(|(i, m)| (*i, word(key, *i) & m)))
@@ -80,7 +78,7 @@ fn word(key: &FlowKey, i: u8) -> u64 {
     key.words().get(usize::from(i)).copied().unwrap_or(0)
 }
 
-/// Whether a number that stands in an entry's key is a context's.
+/// Whether a number from an entry's key is the number of a context.
 #[inline]
 pub(crate) fn is_context(number: u32) -> bool {
     number >= FIRST
@@ -108,12 +106,12 @@ impl Contexts {
     fn get(&self, number: u32) -> Option<&Held> {
         self.held.get((number ^ FIRST) as usize)?.as_ref()
     }
-    /// Hash of these bits of a full key; zero where all are zero.
+    /// Hash of these bits of a full key; zero if all are zero.
     #[inline]
     pub(crate) fn hash(&self, key: &FlowKey, bits: &Bits) -> u64 {
         self.outside.hash(key, bits)
     }
-    /// The origin that the number in an entry's key stands for, and the hash of what it says of the outside.
+    /// The origin behind a number in an entry's key, and the hash of the context's words.
     #[inline]
     pub(crate) fn origin(&self, number: u32) -> (u32, u64) {
         if !is_context(number) {
@@ -121,8 +119,8 @@ impl Contexts {
         }
         self.get(number).map_or((number, 0), |h| (h.origin, h.hash))
     }
-    /// What an entry with this number in its key asks of word `i` of a full key; `bits` are those of its
-    /// mask.
+    /// The value that an entry with this number in its key requires of word `i` of a full key. `bits` are the
+    /// outside bits of its mask.
     pub(crate) fn word(&self, number: u32, bits: &Bits, i: usize) -> u64 {
         let values = self
             .get(number)
@@ -133,8 +131,8 @@ impl Contexts {
             .find(|((at, _), _)| usize::from(*at) == i)
             .map_or(0, |(_, v)| *v)
     }
-    /// Whether a packet of this origin, with this outside its compact key, has what the number in an entry's
-    /// key asks for; `bits` are those of the entry's mask.
+    /// Whether a packet of this origin matches the context or origin in an entry's key. `bits` are the
+    /// outside bits of the entry's mask, and `key` has the packet's outside bits.
     #[inline]
     pub(crate) fn agrees(&self, number: u32, bits: &Bits, origin: u32, key: &FlowKey) -> bool {
         if !is_context(number) {
@@ -145,9 +143,9 @@ impl Contexts {
             h.origin == origin && odd.fold(0, |odd, ((i, m), v)| odd | (word(key, *i) & m ^ v)) == 0
         })
     }
-    /// The number for entries under a mask (of this number, with these bits), and what this packet of that
-    /// origin has there, which has one user more; the flag says that it is new. With `whole` there is a
-    /// record also where nothing counts: it shows what odd packets look like. `None`: there are too many.
+    /// The number for an entry under mask `subtable`, whose outside bits are `bits`, for this packet of
+    /// `origin`. Counts one more user. Also returns whether the number is new. With `whole` there is a record
+    /// even if no bit counts: it describes odd packets. `None`: there are too many records.
     pub(crate) fn retain(
         &mut self,
         (subtable, bits, whole): (u32, &Bits, bool),
@@ -194,8 +192,7 @@ impl Contexts {
         self.index.insert_unique(print, n, |n| print_of(all, *n));
         Some((n ^ FIRST, true))
     }
-    /// An entry refers to it no more. Returns whether that was the last one: then the number may be given to
-    /// another.
+    /// Counts one entry less. Returns whether that was the last one, so that the number is free now.
     pub(crate) fn release(&mut self, number: u32) -> bool {
         if !is_context(number) {
             return false;

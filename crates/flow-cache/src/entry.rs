@@ -1,22 +1,22 @@
-//! A cached flow's two cache lines: the key of the packet that it was made for, and what it counts.
+//! A cached flow's two cache lines: the key of the packet that it was made for, and its counters.
 //!
-//! What of the key counts, its mask says. The rest is kept for those who look at flows: it is shown as Open
-//! vSwitch shows it.
+//! The entry's mask selects the bits of the key that count. The other bits are kept for display: Open vSwitch
+//! shows them too.
 //!
-//! **Who writes what.** The worker that owns the entry writes everything but `dead`, which only the
-//! revalidator writes. The revalidator reads everything at any time. All accesses are atomic, so nobody reads
-//! a torn word; which words belong together is said by `id`:
+//! **Access.** The worker that owns the entry writes all fields. The revalidator reads all fields at any
+//! time, and writes `dead`. All accesses are atomic, so no reader sees a torn word. The `id` shows which
+//! words belong together:
 //!
 //! * An entry is in use while its `id` is not zero. Ids are never used twice.
-//! * The owner writes all other fields, then `id` (Release). To free or change what an id stands for it
+//! * The owner writes all other fields, then `id` (Release). To free or change the entry of an id, the owner
 //!   writes zero to `id`, then a Release fence, and only then other fields.
-//! * A reader loads `id` (Acquire), then fields, then after an Acquire fence `id` again ([`Entry::read`]):
-//!   equal ids mean that the fields are those of that id. Counters may be of any moment in between.
-//! * `dead` holds the id that the revalidator has condemned. Since ids are not reused, a late store condemns
-//!   nobody else.
+//! * A reader ([`Entry::read`]) loads `id` (Acquire), then fields, then after an Acquire fence `id` again.
+//!   Equal ids mean that the fields are those of that id. Counters may be of any moment in between.
+//! * `dead` holds the id of a condemned entry; owner and revalidator condemn. Since ids are not reused, a
+//!   late store condemns no other entry.
 //!
-//! In the place of its key's origin stands its context, which says what of the packet outside of its compact
-//! key counts.
+//! The key holds the entry's context in the place of the origin. The context selects the packet's bits
+//! outside of the compact key that count.
 
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, FromZeros, fence};
 use crate::compact::CompactKey;
@@ -37,15 +37,16 @@ pub struct Entry {
     /// Milliseconds of the datapath's clock: last use, or creation while there were no packets.
     used_ms: AtomicU64,
     tcp_flags: AtomicU16,
-    /// Its watch, and up to which of its changes the entry is known to be right. The owner's alone.
+    /// The entry's watch, and the last change there that the entry is known to survive. Only the owner uses
+    /// it.
     watch: AtomicU16,
     stamp: AtomicU32,
-    /// Its cached translation's program. The owner's alone.
+    /// The number of the cached translation's program. Only the owner uses it.
     body: AtomicU32,
     _rest: u32,
 }
 
-/// What an entry is made of.
+/// The fields of an entry to be published.
 #[derive(Clone, Copy)]
 pub(crate) struct NewEntry {
     pub(crate) id: u64,
@@ -58,34 +59,34 @@ pub(crate) struct NewEntry {
     pub(crate) stamp: u32,
 }
 
-/// What a reader sees of an entry in use.
+/// A consistent copy of an entry in use.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot {
-    /// Which entry.
+    /// The entry's id.
     pub id: u64,
-    /// It is found no more.
+    /// The entry is condemned: lookups do not find it.
     pub dead: bool,
     /// The number of its cached translation.
     pub cached: u32,
     /// The number of its mask.
     pub subtable: u32,
-    /// Counted so far.
+    /// Packets counted so far.
     pub packets: u64,
-    /// As `packets`.
+    /// Bytes counted so far.
     pub bytes: u64,
-    /// When it was used last, by the datapath's clock.
+    /// Time of the last use, in milliseconds of the datapath's clock.
     pub used_ms: u64,
-    /// All that its packets had.
+    /// The union of its packets' TCP flags.
     pub tcp_flags: u16,
 }
 
 impl Entry {
-    // -- by the owner
+    // -- for the owner
 
     /// Fills a free entry.
     pub(crate) fn publish(&self, n: &NewEntry) {
-        // Pairs with the reader's fence: who sees one of the stores below sees the zero that `retire` (or the
-        // start) left.
+        // Pairs with the reader's fence: a reader that sees one of these stores also sees the zero that
+        // `retire` (or the start) left in `id`.
         fence(Release);
         for (to, word) in self.key.iter().zip(n.key.words()) {
             to.store(*word, Relaxed);
@@ -100,11 +101,11 @@ impl Entry {
         self.set_watch(n.watch, n.stamp);
         self.id.store(n.id, Release);
     }
-    /// Frees it: from now on the fields mean nothing.
+    /// Frees the entry: from now on the other fields mean nothing.
     pub(crate) fn retire(&self) {
         self.id.store(0, Relaxed);
     }
-    /// Gives it another cached translation under another id; the counters go on.
+    /// Gives the entry another cached translation under another id. The counters continue.
     pub(crate) fn rename(&self, id: u64, cached: u32, body: u32) {
         self.id.store(0, Relaxed);
         fence(Release);
@@ -124,7 +125,7 @@ impl Entry {
                 .store(self.tcp_flags.load(Relaxed) | tcp_flags, Relaxed);
         }
     }
-    /// Its id; zero: free.
+    /// The entry's id; zero: free.
     #[inline]
     pub fn id(&self) -> u64 {
         self.id.load(Relaxed)
@@ -145,7 +146,7 @@ impl Entry {
     pub fn subtable(&self) -> u32 {
         self.subtable.load(Relaxed)
     }
-    /// Its watch and its stamp there.
+    /// The number of the entry's watch, and the entry's stamp there.
     #[inline]
     pub(crate) fn watch(&self) -> (u16, u32) {
         (self.watch.load(Relaxed), self.stamp.load(Relaxed))
@@ -163,12 +164,12 @@ impl Entry {
     pub fn body(&self) -> u32 {
         self.body.load(Relaxed)
     }
-    /// A word of its key.
+    /// Word `i` of the key.
     #[inline]
     pub fn word(&self, i: usize) -> u64 {
         self.key[i].load(Relaxed)
     }
-    /// Its second line, to be fetched ahead.
+    /// A word of the second cache line, to be prefetched.
     #[inline]
     pub(crate) fn hot(&self) -> &AtomicU64 {
         &self.id
@@ -178,13 +179,13 @@ impl Entry {
         CompactKey::from_words(std::array::from_fn(|i| self.key[i].load(Relaxed)))
     }
 
-    // -- by the revalidator
+    // -- for the revalidator
 
-    /// Condemns what `id` stands for.
+    /// Marks the entry of this id as dead: lookups do not find it any more.
     pub fn condemn(&self, id: u64) {
         self.dead.store(id, Relaxed);
     }
-    /// What it is now, if it is in use and does not change meanwhile.
+    /// Copies the entry. `None` if it is free or the owner changes it meanwhile.
     pub(crate) fn read(&self) -> Option<Snapshot> {
         let id = self.id.load(Acquire); // pairs with the Release in `publish` and `rename`
         if id == 0 {
@@ -204,7 +205,7 @@ impl Entry {
         fence(Acquire);
         (self.id.load(Relaxed) == id).then_some(s)
     }
-    /// Reads the key, if it is (still) that of `id`.
+    /// Reads the key, if the entry still has this id.
     pub(crate) fn read_key(&self, id: u64) -> Option<CompactKey> {
         if self.id.load(Acquire) != id {
             return None;

@@ -1,25 +1,25 @@
-//! A filter per mask: whether an entry under it may be a packet's, for a few cycles.
+//! A filter per mask: it finds out in a few cycles whether an entry under the mask may match a packet.
 //!
-//! A packet that no exact match answers is looked up under its port's masks, and most of them have nothing
-//! for it. To learn that from the table takes a hash of the masked key and a line of memory for each. A
-//! filter takes a cheaper hash ([`nh`]), of all masks in one call, and one byte. It counts entries by that
-//! hash, so that it forgets them too.
+//! A packet without an exact match is looked up under its origin's masks, and most of them have no entry for
+//! it. Without a filter, each mask would take a hash of the masked key and a line of memory. A filter takes a
+//! cheaper hash ([`nh`]), of all masks in one call, and one byte. It counts entries by that hash, so that it
+//! forgets them too.
 //!
-//! **Invariant:** an entry of an ordinary packet that is in the table under mask `n` is counted in filter
-//! `n`. So "no" is certain, and "maybe" costs a look at the table. A count that has reached the most it can
-//! hold stays there. Masks beyond [`MOST`] have no filter, and are always "maybe": memory is bounded.
+//! **Invariant:** an entry in the table under mask `n` is counted in filter `n`. So "no" is certain, and
+//! "maybe" costs a lookup in the table. A count that has reached its maximum stays there. Masks beyond
+//! [`MOST`] have no filter, and are always "maybe": memory is bounded.
 //!
-//! What it is worth falls with the entries under a mask: 6 % of the others are "maybe" at 256 entries, 22 %
-//! at 1024, 63 % at 4096.
+//! A filter becomes less useful with more entries under its mask. The share of wrong "maybe" is 6 % at 256
+//! entries, 22 % at 1024 and 63 % at 4096.
 
 use crate::compact::{CompactKey, CompactMask};
 use heddle_simd::nh::{self, Lanes};
 
-/// Counts of a filter.
+/// The number of counts of a filter.
 const SIZE: usize = 4096;
-/// Filters, of all ports together: 16 MiB.
+/// Maximum number of filters, of all ports together: 16 MiB.
 const MOST: usize = 4096;
-/// Masks that are asked about at once.
+/// Maximum number of masks in one call.
 pub(crate) const CHUNK: usize = 32;
 
 type Counts = [u8; SIZE];
@@ -29,16 +29,16 @@ type Counts = [u8; SIZE];
 pub(crate) struct Filters {
     lanes: Lanes,
     counts: Vec<Option<Box<Counts>>>,
-    /// How many there are.
+    /// The number of filters.
     held: usize,
 }
 
-/// Where a sum is counted.
+/// The index of the count for a hash.
 #[inline]
 #[allow(clippy::cast_possible_truncation)] // few bits are left
 fn place(sum: u64) -> usize {
     const { assert!(SIZE.is_power_of_two()) }
-    // The best bits of a product are its first ones.
+    // The upper bits of a product are the best ones.
     (sum.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SIZE.trailing_zeros())) as usize
 }
 
@@ -50,7 +50,7 @@ impl Filters {
             held: 0,
         }
     }
-    /// Mask `n` is held from now on, without entries.
+    /// Makes an empty filter for mask `n`, if there is room for one more.
     pub(crate) fn open(&mut self, n: u32) {
         let at = n as usize;
         if self.counts.len() <= at {
@@ -58,11 +58,11 @@ impl Filters {
         }
         if self.held < MOST {
             self.held += 1;
-            // Pages that nothing is counted on take no memory.
+            // The kernel gives no memory to pages without counts.
             self.counts[at] = vec![0; SIZE].into_boxed_slice().try_into().ok();
         }
     }
-    /// Mask `n` is no longer held.
+    /// Frees the filter of mask `n`.
     pub(crate) fn close(&mut self, n: u32) {
         if self.counts.get_mut(n as usize).and_then(Option::take).is_some() {
             self.held -= 1;
@@ -74,13 +74,13 @@ impl Filters {
         nh::sums(key.words(), &self.lanes, std::iter::once(mask.words()), &mut sum);
         counts.get_mut(place(sum[0]))
     }
-    /// There is an entry for `key` under mask `n`, which is `mask`.
+    /// Counts an entry for `key` under mask `n`, which is `mask`.
     pub(crate) fn add(&mut self, n: u32, mask: &CompactMask, key: &CompactKey) {
         if let Some(c) = self.count(n, mask, key) {
             *c = c.saturating_add(1);
         }
     }
-    /// It is gone.
+    /// Takes one entry for `key` out of the counts again.
     pub(crate) fn remove(&mut self, n: u32, mask: &CompactMask, key: &CompactKey) {
         if let Some(c) = self.count(n, mask, key)
             && *c != u8::MAX
@@ -89,7 +89,7 @@ impl Filters {
             *c = c.saturating_sub(1);
         }
     }
-    /// Which of these masks, at most [`CHUNK`], may have an entry for `key`: a bit each.
+    /// Filters at most [`CHUNK`] masks. Returns a bit for each mask that may have an entry for `key`.
     #[inline]
     pub(crate) fn maybe<'a>(
         &self,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside the plain twin: a list of what is there.
+        /// Compares the filters with a list of the entries.
         #[test]
         fn what_is_there_is_never_denied(lanes in any::<[u32; 16]>(), masks in proptest::collection::vec(words(), 40), steps in steps(), asked in proptest::collection::vec(words(), 20)) {
             let masks: Vec<_> = masks.into_iter().map(|w| CompactMask::from_key(&CompactKey::from_words(w))).collect();
@@ -178,7 +178,7 @@ mod tests {
                     }
                 }
             }
-            // And all that is removed is forgotten.
+            // All counts are zero after all entries are removed.
             for (n, key) in there {
                 filters.remove(n, &masks[n as usize], &key);
             }
@@ -220,7 +220,7 @@ mod tests {
             n
         });
         assert!(wrong.get(&true).is_none_or(|n| *n < others / 10), "{wrong:?}");
-        // Beyond the bound there is no filter, and no certainty.
+        // Masks beyond the bound have no filter, and are "maybe".
         (1..=MOST as u32).for_each(|n| f.open(n));
         assert_eq!(f.held, MOST);
         assert_eq!(f.maybe(&key(5000), [(MOST as u32, &mask)].into_iter()), 1);

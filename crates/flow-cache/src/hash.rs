@@ -3,8 +3,8 @@
 use heddle_simd::hash::HashKey;
 use std::hash::Hasher;
 
-/// Hashes what is not made of words of keys. What it is given may come from packets: rules copy their fields
-/// into actions and registers, and who chooses thousands of these fields must not make all of them meet.
+/// A hasher for anything but keys. Its input may come from packets: rules copy packet fields into actions and
+/// registers. A sender that chooses thousands of these fields must not be able to make their hashes collide.
 pub(crate) struct Mixer {
     h: u64,
     key: HashKey,

@@ -1,26 +1,26 @@
 //! L1: the exact-match cache of one worker, by hash of the whole key.
 //!
-//! It answers with candidates: slots of entries that a packet with this hash was an example of. One line of
-//! memory per bucket, eight ways; no keys of its own (the entry is compared under its mask, which is right
-//! for any packet that agrees with it), no ownership: a slot that has another entry by now, or none, does not
-//! match.
+//! A lookup returns candidates: slots of entries that a packet with this hash has matched. A bucket is one
+//! line of memory with eight ways. L1 has no keys of its own: the caller compares the entry under its mask,
+//! which is right for any packet. L1 does not own slots: a slot that is free or has another entry by now does
+//! not match.
 //!
-//! Admission: a free way is taken at once; a full bucket gives up a way for one insertion in four
-//! (`inv_prob`), so that a scan over many flows does not sweep out the ones that repeat. The cache grows when
-//! a second has seen more insertions into full buckets than an eighth of its size, the more the faster, up to
-//! a bound; the new one starts empty and fills from the wildcarded cache. How many flows there are says
-//! nothing about how many entries there are: many flows may share few entries under many masks. So the cache
-//! goes back to its first size only when there is next to no entry left.
+//! Admission: a free way is taken at once. A full bucket gives up a way for one insertion in four
+//! (`inv_prob`), so that a scan over many flows does not evict repeating flows. L1 grows when insertions into
+//! full buckets within a second exceed the number of buckets. More such insertions make it grow more, up to a
+//! bound. The new L1 starts empty and fills from L2. The number of entries is no measure of the number of
+//! flows: many flows may share few entries under many masks. So L1 returns to its first size only when there
+//! are almost no entries left.
 
 use crate::sig::{Bucket, WAYS, tag_of};
 use heddle_simd::simd;
 use heddle_sys::Zeroed;
 
-/// Insertions into a full bucket of which one succeeds, if nothing else was said.
+/// Default `inv_prob`: of this number of insertions into a full bucket, one succeeds.
 pub(crate) const INV_PROB: u32 = 4;
 
-/// How many times its size it grows to at once, at most: what it knew is to be learned anew, mask by mask,
-/// and twice would be dear.
+/// Maximum factor of growth in one step. L1 grows in few large steps: each one empties it, and filling it
+/// again from L2 is expensive.
 const MOST_TIMES: usize = 64;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl L1 {
     /// `most`.
     ///
     /// # Errors
-    /// What the system says when it gives no memory.
+    /// The system's error if it has no memory.
     pub(crate) fn new(entries: usize, most: usize) -> std::io::Result<Self> {
         let buckets = |n: usize| n.div_ceil(WAYS).max(1).next_power_of_two();
         let first = buckets(entries);
@@ -52,8 +52,8 @@ impl L1 {
             inv_prob: INV_PROB,
         })
     }
-    /// One insertion in `n` into a full bucket succeeds; 0: nothing is inserted at all, and what was is
-    /// forgotten.
+    /// One insertion in `n` into a full bucket succeeds. 0 turns L1 off: it forgets its contents and inserts
+    /// nothing.
     pub(crate) fn set_inv_prob(&mut self, n: u32) {
         if n == 0 && self.inv_prob != 0 {
             match Zeroed::new(self.first, false) {
@@ -63,7 +63,7 @@ impl L1 {
         }
         self.inv_prob = n;
     }
-    /// The number of the bucket that a lookup of this hash reads, as long as the size stays.
+    /// The number of the bucket for this hash, as long as the size stays.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
     pub(crate) fn place(&self, hash: u64) -> u32 {
@@ -74,14 +74,14 @@ impl L1 {
     pub(crate) fn at(&self, place: u32) -> Option<&Bucket> {
         self.buckets.get(place as usize)
     }
-    /// Fetches the bucket of this number.
+    /// Prefetches the bucket of this number.
     #[inline]
     pub(crate) fn prefetch_at(&self, place: u32) {
         if let Some(b) = self.at(place) {
             simd::prefetch(b);
         }
     }
-    /// Remembers `slot` for a hash. A way with the same tag is taken first: what it named did not match.
+    /// Remembers `slot` for a hash. A way with the same tag is taken first: its slot did not match.
     pub(crate) fn insert(&mut self, hash: u64, slot: u32) {
         if self.inv_prob == 0 {
             return;
@@ -102,8 +102,8 @@ impl L1 {
         };
         b.set(way, tag, slot);
     }
-    /// Once a second, between bursts: changes the size if it is wrong; `entries`: how many there are to
-    /// remember slots of.
+    /// Once a second, between bursts: resizes L1 if needed. `entries`: the number of entries of the whole
+    /// cache.
     pub(crate) fn tidy(&mut self, entries: usize) {
         let full = self.turn.wrapping_sub(self.turn_seen) as usize;
         self.turn_seen = self.turn;
@@ -128,8 +128,8 @@ impl L1 {
 mod tests {
     use super::*;
 
-    /// Many flows of few entries make it grow to hold them, and keep it so; without entries it is small
-    /// again.
+    /// L1 grows until it holds many flows of few entries, and keeps that size. Without entries it becomes
+    /// small again.
     #[test]
     fn it_grows_with_flows_and_not_with_entries() {
         let (flows, entries) = (100_000_u64, 64);

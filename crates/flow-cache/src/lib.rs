@@ -1,20 +1,20 @@
-//! What a worker remembers of flows: how it finds the answer of an earlier translation for a packet, and
-//! whether that answer still holds.
+//! The flow cache of a worker: it finds the result of an earlier translation for a packet, and checks that
+//! this result is still valid.
 //!
 //! | question | file |
 //! | --- | --- |
-//! | what a packet's key is | `compact`, `context`; of a burst's packets: `burst` |
-//! | where an entry lies, and what it counts | `entry`, `store`, `spares` |
-//! | which entry is a packet's | `cache` by way of `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
+//! | what is the key of a packet | `compact`, `context`; of the packets of a burst: `burst` |
+//! | where is an entry stored, and what does it count | `entry`, `store`, `spares` |
+//! | which entry matches a packet | `cache` by way of `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
 //! | what is to be done with the packet | `cached_translation`, `program_table` |
-//! | which entry a connection's packets had next | `links` |
-//! | whether that still holds | `watch`, by the generations and changed rules of [`heddle_datapath_api`] |
-//! | what the revalidator knows of it | `records`, from what it reads of entries and is told by `note` |
+//! | which entry did the last packets of a connection match | `links` |
+//! | is the entry still valid | `watch`, by the generations and changes of [`heddle_datapath_api`] |
+//! | what does the revalidator know of an entry | `records`, filled from the entries and from the notes in `note` |
 //!
-//! A [`Cache`] is one worker's own. The other half of it, [`Records`], is the revalidator's: it reads entries
-//! where they lie (`entry`), and is told the rest. All workers share the
-//! [`Generations`](heddle_datapath_api::Generations). Only the datapath knows what actions are compiled to
-//! ([`Program`]). Packets are unknown here, but for their first bytes ([`CompactKey::read`]).
+//! One worker owns one [`Cache`]. The revalidator owns the other half, [`Records`]: it reads the entries in
+//! place (`entry`) and learns the rest from notes. All workers share the
+//! [`Generations`](heddle_datapath_api::Generations). Only the datapath compiles actions ([`Program`]). This crate reads no more of a packet than its first bytes
+//! ([`CompactKey::read`]).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -53,7 +53,8 @@ pub use program_table::{Body, Program};
 pub use records::{Held, Records, Seen};
 pub use subtable::{MAX_LISTED, NOWHERE, Subtable};
 
-/// What workers and others share, in one place: the model checker has its own (`tests/model.rs`).
+/// Atomics that workers share with other threads. The model checker replaces them with its own
+/// (`tests/model.rs`).
 mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
     pub(crate) use zerocopy::FromZeros;

@@ -1,36 +1,36 @@
-//! Which entries the packets of connections were found to belong to after they had been tracked.
+//! Links from connections to the entries that their packets matched after tracking.
 //!
-//! **Problem.** A tracked packet is looked up again under a recirculation id, with what is known of its
-//! connection: ten words outside of its compact key, which differ with each connection. To write, hash and
-//! compare them costs more than to find the connection.
+//! **Problem.** A tracked packet is looked up again under a recirculation id, with the state of its
+//! connection. That state is ten words outside of the compact key, which differ with each connection. To
+//! write, hash and compare them costs more than to find the connection.
 //!
-//! **Shape.** A line for each connection with a link for each of its directions. A link holds what of the
-//! connection may be another with the next packet ([`Brief`]), the origin of the lookup, and the entry that
-//! was found. Where all of that is the same, the packet has what the entry's context asks for, since it had
-//! that when the link was made. What is left to be compared is the compact key, under the entry's mask.
+//! **Shape.** Each connection has a line with a link for each direction. A link holds the properties of the
+//! connection that may change between packets ([`Brief`]), the origin of the lookup, and the entry. If a
+//! packet has the same properties and origin, it matches the entry's context, as it did when the link was
+//! made. Only the compact key is left to compare, under the entry's mask.
 //!
-//! **Invariants.** A link is made only of a packet that carried nothing before it was tracked. An entry is
-//! named by its slot and its id, which no other entry ever has. Whoever follows a link asks whether the entry
-//! is right by now, as after any other way to find it.
+//! **Invariants.** A link is made only of a packet that had no metadata before it was tracked. A link names
+//! an entry by slot and id, and no other entry ever has this id. The caller that follows a link still checks
+//! whether the entry is valid, as after any lookup.
 //!
-//! **Bounds.** Lines are found by the connection's number, and a newer one takes the older one's place. There
-//! are twice as many where many did so within a second, up to [`MOST`]: 16 MiB.
+//! **Bounds.** The connection's number selects the line, and a newer connection takes the older one's place.
+//! If many lines were taken over within a second, the number of lines doubles, up to [`MOST`]: 16 MiB.
 
 use heddle_conntrack::Brief;
 use heddle_simd::simd;
 use zerocopy::FromZeros;
 
-/// Lines at first.
+/// The number of lines at first.
 const FIRST: usize = 1 << 10;
-/// Most lines.
+/// Maximum number of lines.
 const MOST: usize = 1 << 18;
-/// Of so many lines one was taken from another connection within a second: then there are to be more.
+/// If more than one in this number of lines was taken over within a second, the number of lines doubles.
 const CROWDED: usize = 8;
 
 #[derive(Clone, Copy, Debug, FromZeros)]
 #[repr(C)]
 struct Link {
-    /// 0: there is none.
+    /// Id of the entry; zero: no link.
     id: u64,
     slot: u32,
     origin: u32,
@@ -73,14 +73,14 @@ impl Links {
     fn line(&self, number: u32) -> Option<&Line> {
         self.lines.get(number as usize & self.lines.len().wrapping_sub(1))
     }
-    /// Fetches the links of a connection that will probably be asked for.
+    /// Prefetches the links of a connection.
     #[inline]
     pub(crate) fn prefetch(&self, number: u32) {
         if let Some(line) = self.line(number) {
             simd::prefetch(line);
         }
     }
-    /// The entry that a packet of this origin may be meant by, of which this is known.
+    /// The entry that a packet of this origin matched, for a connection with exactly these properties.
     #[inline]
     pub(crate) fn find(&self, b: &Brief, origin: u32) -> Option<Target> {
         let line = self.line(b.number)?;
@@ -97,14 +97,14 @@ impl Links {
             id: link.id,
         })
     }
-    /// The slots that packets of a connection may be led to, so that they can be fetched.
+    /// The slots of a connection's links, for prefetching.
     #[inline]
     pub(crate) fn guess(&self, number: u32) -> impl Iterator<Item = u32> {
         let line = self.line(number).filter(|line| line.number == number);
         let links = line.map_or(&[][..], |line| &line.links);
         links.iter().filter(|link| link.id != 0).map(|link| link.slot)
     }
-    /// A packet of this origin, of which this is known, has this entry.
+    /// Links a connection with these properties to the entry of its packet from this origin.
     pub(crate) fn learn(&mut self, b: &Brief, origin: u32, to: Target) {
         let at = b.number as usize & (self.lines.len() - 1);
         let Some(line) = self.lines.get_mut(at) else {
@@ -125,7 +125,7 @@ impl Links {
             label: b.label,
         };
     }
-    /// Once a second: makes more lines, if there are too few. Then all links are made anew.
+    /// Once a second: doubles the number of lines if there are too few, and forgets all links then.
     pub(crate) fn tidy(&mut self) {
         let crowded = std::mem::take(&mut self.taken) > self.lines.len() / CROWDED;
         if crowded && self.lines.len() < MOST {
@@ -134,7 +134,7 @@ impl Links {
     }
 }
 
-/// So many lines, or none where there is no memory for them.
+/// An array of `n` empty lines, or of one line if there is no memory.
 fn zeroed(n: usize) -> Vec<Line> {
     Line::new_vec_zeroed(n).unwrap_or_else(|_| vec![Line::new_zeroed()])
 }
@@ -148,7 +148,7 @@ mod tests {
 
     fn brief() -> impl Strategy<Value = Brief> {
         let few = || prop_oneof![Just(1_u32), Just(2), Just(3)];
-        // Numbers that share a line, and such as do not.
+        // Some of these numbers share a line, others do not.
         let number = prop_oneof![Just(5_u32), Just(6), Just(5 + FIRST as u32)];
         (number, few(), any::<bool>(), few(), few(), few()).prop_map(
             |(number, generation, reply, state, mark, label)| Brief {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is found was learned for a packet of which the same is known.
+        /// A link that is found was learned for a packet with the same properties.
         #[test]
         fn what_is_found_was_learned(
             steps in prop::collection::vec((brief(), 0_u32..2, any::<bool>()), 1..200),
@@ -199,7 +199,7 @@ mod tests {
         }
         links.tidy();
         assert_eq!(links.lines.len(), 2 * FIRST);
-        // Nothing happened since.
+        // No line was taken over since then.
         links.tidy();
         assert_eq!(links.lines.len(), 2 * FIRST);
     }

@@ -1,9 +1,9 @@
-//! What a worker tells the revalidator, in order.
+//! Notes from a worker to the revalidator, in order.
 //!
-//! The revalidator reads entries where they lie; what the numbers in them stand for, and what became of
-//! entries that are gone, it learns from notes. A worker publishes an entry only after the notes about its
-//! numbers, and says up to which id that holds ([`Horizon`]); the revalidator reads that first, then all
-//! notes, then entries with ids below. So a number means the same to both, although numbers are given anew.
+//! The revalidator reads entries in place. It learns from notes what the numbers in an entry mean, and what a
+//! removed entry has counted. A worker publishes an entry only after the notes about its numbers, and then
+//! raises the [`Horizon`] above the entry's id. The revalidator reads the horizon first, then all notes, then
+//! entries with smaller ids. So a number means the same to both, although numbers are reused.
 
 use crate::cached_translation::CachedTranslation;
 use crate::context::Context;
@@ -13,16 +13,16 @@ use crate::subtable::Subtable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
-/// Notes that may wait.
+/// Maximum number of waiting notes.
 pub(crate) const RING: usize = 8192;
-/// Room that an installation needs at most.
+/// Maximum number of notes of one insertion.
 pub(crate) const ROOM: usize = 5;
 
-/// Room that is left for installations by all else: a thousand rules that go at once must not keep new flows
-/// from being cached.
+/// Room that all other notes leave for insertions: when a thousand rules go at once, new flows can still be
+/// cached.
 pub(crate) const RESERVE: usize = RING / 2;
 
-/// What an entry had counted at some moment.
+/// The counters of an entry at some moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) packets: u64,
@@ -31,15 +31,14 @@ pub(crate) struct Counted {
     pub(crate) tcp_flags: u16,
 }
 
-/// What the revalidator found about entries (slot, id): of no use any more, or (with a cached translation)
-/// right again.
+/// Results of the revalidator about entries (slot, id): useless, or valid again with this cached translation.
 pub type Findings<P> = Vec<(u32, u64, Option<Arc<CachedTranslation<P>>>)>;
 
 #[derive(Debug)]
 pub(crate) enum Note<P: Program> {
-    /// Entries from `n * CHUNK` on lie here.
+    /// A new chunk has the entries from `n * CHUNK` on.
     Chunk(u32, Arc<ChunkMem>),
-    /// ... and no longer.
+    /// The chunk of this number is freed.
     ChunkGone(u32),
     /// A cached translation has this number.
     CachedTranslation(u32, Arc<CachedTranslation<P>>),
@@ -47,28 +46,28 @@ pub(crate) enum Note<P: Program> {
     /// A mask has this number.
     Subtable(u32, Arc<Subtable>),
     SubtableGone(u32),
-    /// This number stands for that in entries' keys.
+    /// A context has this number in entries' keys.
     Context(u32, Arc<Context>),
     ContextGone(u32),
-    /// The entry `id` in this slot, of this cached translation, is gone, and had counted this.
+    /// The entry `id` of this slot and this cached translation is gone; these were its last counts.
     Gone(u32, u64, u32, Counted),
-    /// As `Gone`, but it goes on counting under another id (the second) with another cached translation.
+    /// Like `Gone`, but the entry continues under a new id (the last field) with another cached translation.
     Renamed(u32, u64, u32, Counted, u64),
-    /// An emptied list, back to where its memory is from: to free it may take the allocator a thousand times
-    /// as long as to fill it, and system calls.
+    /// An emptied list, returned to the thread that allocated it. Freeing it elsewhere may take the allocator
+    /// a thousand times as long as filling it, and system calls.
     Spent(Findings<P>),
 }
 
-/// The id from which on entries may refer to what notes have not told yet.
+/// The first id whose numbers the notes do not explain yet.
 #[derive(Debug, Default)]
 pub(crate) struct Horizon(AtomicU64);
 
 impl Horizon {
-    /// All entries with smaller ids are told of. Owner only.
+    /// Entries with smaller ids are explained by notes. Only the owner calls this.
     pub(crate) fn set(&self, id: u64) {
         self.0.store(id, Release); // pairs with `get`: the notes pushed before are seen
     }
-    /// Read before the notes.
+    /// The horizon, to be read before the notes.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Acquire)
     }

@@ -1,7 +1,7 @@
-//! Programs by number: what a worker's entries do, each list of actions once.
+//! Programs by number: each list of actions of a worker's entries is compiled and stored once.
 //!
-//! A hundred thousand flows that each have a rule of their own have as many cached translations (they are
-//! credited differently), and mostly one list of actions. A packet that is forwarded reads its entry and the
+//! Flows with a rule each have a cached translation each, since different rules are credited. But most of
+//! these cached translations have the same actions. A packet that is forwarded reads its entry and the
 //! program, and the programs of all entries are few lines of memory.
 
 use crate::hash::Mixer;
@@ -10,7 +10,7 @@ use heddle_datapath_api::Action;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// A list of actions as it is run.
+/// A compiled list of actions.
 pub trait Program: PartialEq + std::fmt::Debug + Send + Sync {
     /// Compiles a list.
     fn compile(actions: &[Action]) -> Self;
@@ -19,9 +19,9 @@ pub trait Program: PartialEq + std::fmt::Debug + Send + Sync {
 /// Actions with their program.
 #[derive(Debug, PartialEq)]
 pub struct Body<P: Program> {
-    /// As they were given.
+    /// The list of actions.
     pub actions: Arc<[Action]>,
-    /// Compiled.
+    /// The compiled list.
     pub program: P,
 }
 
@@ -38,7 +38,7 @@ impl<P: Program> Body<P> {
 #[derive(Debug)]
 struct Held<P: Program> {
     body: Arc<Body<P>>,
-    /// CachedTranslations that have it.
+    /// Cached translations that refer to it.
     users: u32,
     fingerprint: u64,
 }
@@ -72,8 +72,8 @@ impl<P: Program> ProgramTable<P> {
     pub(crate) fn get(&self, n: u32) -> Option<&Arc<Body<P>>> {
         Some(&self.held.get(n as usize)?.as_ref()?.body)
     }
-    /// The number of these actions' program, which has one user more; `made` gives it where it is not there
-    /// yet.
+    /// The number of the program of these actions, which gets one more user. `made` makes the program if it
+    /// does not exist yet.
     pub(crate) fn retain(&mut self, actions: &[Action], made: impl FnOnce() -> Arc<Body<P>>) -> u32 {
         let print = fingerprint(actions);
         let all = &self.held;
@@ -109,7 +109,7 @@ impl<P: Program> ProgramTable<P> {
         });
         n
     }
-    /// A cached translation that has it is gone.
+    /// Counts one cached translation less.
     pub(crate) fn release(&mut self, n: u32) {
         let Some(slot) = self.held.get_mut(n as usize) else {
             return;
@@ -138,8 +138,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a list: equal actions have one number, other actions another one, as long as somebody has
-        /// them.
+        /// Compares the table with a list: equal actions have one number, and other actions have another,
+        /// while they are in use.
         #[test]
         fn equal_actions_are_one(ops in prop::collection::vec((0_u32..5, 0_usize..3, any::<bool>()), 0..100)) {
             let (mut programs, mut list) = (ProgramTable::<Actions>::default(), Vec::<(u32, Vec<Action>)>::new());

@@ -1,9 +1,9 @@
-//! What the revalidator knows of one worker's entries: where they lie, what the numbers in them mean, how far
-//! they are credited.
+//! The revalidator's records of one worker: its entries, the meaning of the numbers in them, and how far they
+//! are credited.
 //!
-//! **Exactness.** What an entry has counted is credited once. A record remembers, per slot, up to which
-//! counts; the note about an entry that is gone (or goes on under another id) brings its last counts, and the
-//! rest is credited then.
+//! **Exactness.** Each packet that an entry counts is credited once. A record remembers, per slot, up to
+//! which counts the entry is credited. When an entry is removed or gets another id, a note brings its last
+//! counts, and the rest is credited then.
 //!
 //! Credit is collected per cached translation and given once per pass: ten thousand entries of one rule are
 //! one call.
@@ -22,45 +22,45 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 
-/// A chunk of entries, with the counts up to which they are credited; by arrays, whose pages are touched as
-/// far as the chunk is used.
+/// A chunk of entries, with the counts up to which they are credited. Each kind of count is an array of its
+/// own, so that only pages in use take memory.
 struct Chunk {
     mem: Arc<ChunkMem>,
     ids: Vec<u64>,
     packets: Vec<u64>,
     bytes: Vec<u64>,
-    /// The flow that an entry (its id) is to an observer. Empty without one.
+    /// (entry id, flow): the flow that each entry is to an observer. Empty without observer.
     flows: Vec<(u64, u64)>,
 }
 
-/// A cached translation with what is still to be credited to it.
+/// A cached translation with pending credits.
 pub struct Held<P: Program> {
-    /// It.
+    /// The cached translation.
     pub cached: Arc<CachedTranslation<P>>,
     pending: Counted,
 }
 
-/// One entry in use, at the time of a scan.
+/// An entry in use, as a scan found it.
 pub struct Seen<'a> {
-    /// Where.
+    /// The entry's slot.
     pub slot: u32,
-    /// It, which goes on counting.
+    /// The entry itself, which its owner may change at any time.
     pub entry: &'a Entry,
-    /// What it was then.
+    /// A consistent copy of the entry.
     pub now: Snapshot,
 }
 
-/// See the module.
+/// The revalidator's view of one worker's cache.
 pub struct Records<P: Program> {
     notes: Consumer<Note<P>>,
     makers: Makers,
     horizon: Arc<Horizon>,
     chunks: Vec<Option<Chunk>>,
     translations: Vec<Option<Held<P>>>,
-    /// CachedTranslations with something pending.
+    /// Cached translations with pending credits.
     touched: Vec<u32>,
     subtables: Vec<Option<Arc<Subtable>>>,
-    /// Of what is no mere port.
+    /// Contexts, and origins with a recirculation id.
     contexts: HashMap<u32, Arc<Context>>,
 }
 
@@ -88,14 +88,14 @@ impl<P: Program> Records<P> {
             contexts: HashMap::new(),
         }
     }
-    /// Takes the notes that wait. Returns the id below which entries may be read now.
+    /// Takes the waiting notes. Returns the horizon: entries with smaller ids may be read now.
     pub fn drain(&mut self) -> u64 {
         let horizon = self.horizon.get();
-        // Bounded: a worker that goes on writing does not hold the revalidator here.
+        // Bounded: a worker that keeps writing does not hold the revalidator here.
         self.drain_some(2 * crate::note::RING);
         horizon
     }
-    /// Takes so many notes; `false`: no more wait.
+    /// Takes up to `most` notes; `false`: no more are waiting.
     pub fn drain_some(&mut self, most: usize) -> bool {
         for _ in 0..most {
             let Some(note) = self.notes.pop() else {
@@ -117,7 +117,7 @@ impl<P: Program> Records<P> {
                     flows: Vec::new(),
                 };
                 put(&mut self.chunks, n, Some(chunk));
-                // Flows that fill one chunk may stay within it.
+                // The first chunk alone needs no spare: all flows may fit into it.
                 if n > 0 {
                     self.makers.fill();
                 }
@@ -154,7 +154,7 @@ impl<P: Program> Records<P> {
     fn split(slot: u32) -> (usize, usize) {
         (slot as usize / CHUNK, slot as usize % CHUNK)
     }
-    /// Notes what entry `id` has counted since it was last looked at, for its cached translation.
+    /// Adds the counts of entry `id` since the last call to the pending credits of its cached translation.
     pub(crate) fn account(&mut self, slot: u32, id: u64, cached: u32, counted: &Counted) {
         let (c, i) = Self::split(slot);
         let Some(Some(chunk)) = self.chunks.get_mut(c) else {
@@ -179,18 +179,19 @@ impl<P: Program> Records<P> {
             h.pending.tcp_flags |= counted.tcp_flags;
         }
     }
-    /// Remembers how far it is credited.
+    /// Remembers how far the entry is credited.
     fn record(&mut self, slot: u32, id: u64, counted: &Counted) {
         let (c, i) = Self::split(slot);
-        // Of an entry that is not the recorded one nothing is credited yet: that need not be written, into
-        // memory that would have to be found.
+        // Without a record an entry is credited up to zero. So zero counts need no record, which would touch
+        // more memory.
         if (counted.packets, counted.bytes) != (0, 0)
             && let Some(Some(chunk)) = self.chunks.get_mut(c)
         {
             (chunk.ids[i], chunk.packets[i], chunk.bytes[i]) = (id, counted.packets, counted.bytes);
         }
     }
-    /// Notes what an entry has counted since it was last looked at, and remembers how far it is credited.
+    /// Adds the entry's counts since the last call to the pending credits, and remembers how far it is
+    /// credited.
     pub fn credit(&mut self, slot: u32, s: &Snapshot) {
         let counted = Counted {
             packets: s.packets,
@@ -201,7 +202,7 @@ impl<P: Program> Records<P> {
         self.account(slot, s.id, s.cached, &counted);
         self.record(slot, s.id, &counted);
     }
-    /// Gives the creditors what is pending.
+    /// Gives all pending credits to the creditors.
     pub fn give(&mut self) {
         for n in self.touched.drain(..) {
             if let Some(Some(h)) = self.translations.get_mut(n as usize) {
@@ -209,20 +210,20 @@ impl<P: Program> Records<P> {
             }
         }
     }
-    /// Chunks of entries that there may be.
+    /// The number of chunks, empty numbers included.
     pub fn n_chunks(&self) -> usize {
         self.chunks.len()
     }
-    /// Looks at all entries of one chunk, as [`Records::scan`] does.
+    /// Looks at all entries of one chunk, like [`Records::scan`].
     pub fn scan_all(&mut self, chunk: usize, horizon: u64, mut f: impl FnMut(&mut Self, &Seen<'_>)) {
         self.scan(chunk, 0, horizon, |r, seen| {
             f(r, seen);
             true
         });
     }
-    /// Looks at the entries of one chunk whose ids are below `horizon` (from [`Records::drain`], with nothing
-    /// taken since), beginning with the one at place `from`, as long as `f` goes along. Returns the place to
-    /// go on at; `None`: that was the last one.
+    /// Calls `f` with each entry of a chunk, from index `from` on, until `f` returns `false`. Skips ids from
+    /// `horizon` on. [`Records::drain`] has returned `horizon`, and no note was taken since. Returns the
+    /// index at which to resume, or `None` at the chunk's end.
     pub fn scan(
         &mut self,
         chunk: usize,
@@ -247,7 +248,7 @@ impl<P: Program> Records<P> {
         }
         None
     }
-    /// Looks at the entry in one slot, if there is one, as [`Records::scan`] does.
+    /// Calls `f` with the entry in one slot, if there is one, like [`Records::scan`].
     pub fn look<T>(
         &mut self,
         slot: u32,
@@ -260,13 +261,13 @@ impl<P: Program> Records<P> {
         let now = entry.read().filter(|s| s.id < horizon)?;
         Some(f(self, &Seen { slot, entry, now }))
     }
-    /// What an entry was said to be with [`Records::set_flow`].
+    /// The flow that [`Records::set_flow`] has set for the entry.
     pub fn flow_of(&self, seen: &Seen<'_>) -> Option<u64> {
         let (c, i) = Self::split(seen.slot);
         let (id, flow) = self.chunks.get(c)?.as_ref()?.flows.get(i)?;
         (*id == seen.now.id).then_some(*flow)
     }
-    /// Says which flow an entry is to an observer.
+    /// Sets the flow that an entry is to an observer.
     pub fn set_flow(&mut self, seen: &Seen<'_>, flow: u64) {
         let (c, i) = Self::split(seen.slot);
         if let Some(Some(chunk)) = self.chunks.get_mut(c) {
@@ -276,7 +277,7 @@ impl<P: Program> Records<P> {
             chunk.flows[i] = (seen.now.id, flow);
         }
     }
-    /// No entry is any flow to an observer.
+    /// Forgets the flows of all entries.
     pub fn forget_flows(&mut self) {
         self.chunks
             .iter_mut()
@@ -287,7 +288,7 @@ impl<P: Program> Records<P> {
     pub fn held(&mut self, cached: u32) -> Option<&mut Held<P>> {
         self.translations.get_mut(cached as usize)?.as_mut()
     }
-    /// The key of the packet that an entry was made for, and the entry's mask.
+    /// The full key of the packet that an entry was made for, and the entry's mask.
     pub fn whole_key(&self, seen: &Seen<'_>) -> Option<(FlowKey, Arc<Subtable>)> {
         let subtable = self.subtables.get(seen.now.subtable as usize)?.as_ref()?;
         let compact = seen.entry.read_key(seen.now.id)?;

@@ -1,8 +1,8 @@
-//! Buckets of signatures: 32 bits of a hash, and the slot of the entry that may be meant.
+//! Buckets of signatures: 32 bits of a hash, and the slot of the entry that may match.
 //!
-//! Eight to a cache line, compared at once. A signature that agrees is a candidate, no more: the entry in the
-//! slot is compared with the packet's key. So a stale or coincidental signature costs a comparison, never a
-//! wrong answer.
+//! A cache line has eight of them, which are compared at once. A signature that agrees makes its slot a
+//! candidate, no more: the caller compares the entry in the slot with the packet's key. So a stale or
+//! coincidental signature costs a comparison, and never leads to a wrong match.
 
 use heddle_simd::simd;
 use zerocopy::FromZeros;
@@ -40,7 +40,7 @@ impl Bucket {
     pub(crate) fn set(&mut self, way: usize, tag: u32, slot: u32) {
         (self.tags[way], self.slots[way]) = (tag, slot);
     }
-    /// The slots of those with this tag.
+    /// The slots of the ways with this tag.
     #[inline]
     pub(crate) fn candidates(&self, tag: u32) -> Candidates<'_> {
         Candidates {
@@ -48,7 +48,7 @@ impl Bucket {
             ways: self.find(tag),
         }
     }
-    /// Those that [`Candidates::left`] told.
+    /// The candidates that were left, as [`Candidates::left`] returned them.
     #[inline]
     pub(crate) fn rest(&self, ways: u8) -> Candidates<'_> {
         Candidates {
@@ -58,14 +58,14 @@ impl Bucket {
     }
 }
 
-/// Slots to be looked at.
+/// Slots of candidates.
 pub(crate) struct Candidates<'a> {
     bucket: &'a Bucket,
     ways: u32,
 }
 
 impl Candidates<'_> {
-    /// Ways that were not given yet, a bit each.
+    /// The ways that the iterator has not returned yet, a bit each.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // there are eight
     pub(crate) fn left(&self) -> u8 {

@@ -1,37 +1,38 @@
-//! Memory that is made ready before a worker needs it.
+//! Memory that the revalidator prepares before a worker needs it.
 //!
-//! **Problem.** Who writes first into a page waits until the kernel has found and zeroed it: a tenth of a
-//! millisecond for a huge one, several milliseconds where the machine is a virtual one whose host has to find
-//! the memory first. While flows come by hundred thousands, that was a seventh of a worker's time.
+//! **Problem.** The first write into a page waits until the kernel has found and zeroed it. A huge page takes
+//! a tenth of a millisecond, or several milliseconds in a virtual machine whose host has to find the memory
+//! first. While flows came by hundred thousands, a worker spent a seventh of its time on that.
 //!
-//! **Shape.** Pieces of one size wait in a ring that the revalidator fills, [`PER_CALL`] at a time. Who finds
-//! none there takes a piece with small pages: these cost more when all of them are counted, but no packet
-//! waits long for one.
+//! **Shape.** Pieces of one size wait in a ring that the revalidator fills, [`PER_CALL`] at a time. If the
+//! ring is empty, the worker takes a piece with small pages. These cost more in total, but no packet waits
+//! long for one page.
 //!
-//! **Cost.** The revalidator may have the processor of a worker, or of one that sends to it, and no huge page
-//! is zeroed by halves: while one is, rings run over. So [`Pace`] holds it to a small part of the time. Where
-//! memory is at hand that is enough for millions of flows a second; where the host has to find it, the worker
-//! makes most of it, page by page, at the expense of those packets that need it.
+//! **Cost.** The revalidator may share a processor with a worker, or with a sender of its packets. The kernel
+//! zeroes a huge page in one go, and rings overflow meanwhile. So [`Pace`] limits it to a small part of the
+//! time. With memory at hand, that part is enough for millions of flows a second. If the host has to find the
+//! memory, the worker makes most of it, page by page, and the packets that need it wait.
 
 use heddle_sync::ring::{Consumer, Producer, ring};
 use heddle_sys::Zeroed;
 use std::time::{Duration, Instant};
 use zerocopy::FromZeros;
 
-/// Pieces that are made in one go: one in place of what was taken, and one more until enough wait.
+/// Pieces that are made in one call: one for the piece that was taken, and one more until the ring is full.
 const PER_CALL: usize = 2;
-/// Every so many bytes there is a page that has to be found.
+/// The size of a small page: each one is touched to make the kernel find it.
 const PAGE: usize = 4096;
 
-/// It may take one part in this many of the time ...
+/// The maker may take one part in this number of the time ...
 const PART: u32 = 32;
-/// ... and what was not used of that is kept, up to here.
+/// ... and time that it did not use is saved, up to this much.
 const KEPT: Duration = Duration::from_millis(4);
 
-/// How much is made.
+/// The time budget of a maker.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// From then on time is gained. A piece moves it on, by as much as pays for it.
+    /// The maker may work after this time. Each piece moves it into the future, by as much as pays for the
+    /// piece.
     from: Instant,
 }
 
@@ -45,27 +46,27 @@ impl Pace {
     fn allows(&self, now: Instant) -> bool {
         now > self.from
     }
-    /// A piece was made meanwhile.
+    /// Charges the time for a piece that was made from `began` to `now`.
     fn spent(&mut self, began: Instant, now: Instant) {
         self.from = self.from.max(now - KEPT * PART) + (now - began) * PART;
     }
 }
 
-/// Where pieces of memory are made.
+/// The producer's end: it prepares pieces of memory.
 pub(crate) struct Maker<T> {
-    /// None: nothing is made ahead.
+    /// The ring of prepared pieces; without one, no piece is prepared.
     ring: Option<Producer<Zeroed<T>>>,
     len: usize,
 }
 
-/// Where they are taken.
+/// The consumer's end: it takes prepared pieces.
 pub(crate) struct Spares<T> {
     ring: Option<Consumer<Zeroed<T>>>,
     len: usize,
 }
 
-/// Both ends for pieces of `len` values, of which up to `most` wait. `near`: memory that another thread has
-/// touched first is as near as any; otherwise nothing is made ahead.
+/// Both ends for pieces of `len` values, of which up to `most` wait. `near`: all threads are equally near to
+/// the memory that any of them has touched first. Otherwise no piece is prepared.
 pub(crate) fn spares<T: FromZeros + Send>(len: usize, most: usize, near: bool) -> (Spares<T>, Maker<T>) {
     let (tx, rx) = ring(most);
     let rx = near.then_some(rx);
@@ -74,7 +75,7 @@ pub(crate) fn spares<T: FromZeros + Send>(len: usize, most: usize, near: bool) -
 }
 
 impl<T: FromZeros + Send> Maker<T> {
-    /// Makes what is missing, with its pages, as far as the pace allows.
+    /// Makes missing pieces and touches their pages, as far as the pace allows.
     #[expect(clippy::disallowed_methods, reason = "on the revalidator's thread")]
     pub(crate) fn fill(&mut self, pace: &mut Pace) {
         let Some(ring) = &mut self.ring else { return };
@@ -101,14 +102,15 @@ impl<T: FromZeros + Send> Maker<T> {
 }
 
 impl<T: FromZeros + Send> Spares<T> {
-    /// Only what is made here, when it is asked for.
+    /// Without a ring: each piece is made when it is taken.
     pub(crate) fn none(len: usize) -> Self {
         Self { ring: None, len }
     }
-    /// A piece. `first`: of its owner, which is to stay small as long as this one is enough for it.
+    /// Takes a piece. `first`: the piece is the owner's first one, and gets small pages, so that the owner
+    /// stays small while it suffices.
     ///
     /// # Errors
-    /// What the system says when it gives no memory.
+    /// The system's error if it has no memory.
     pub(crate) fn take(&mut self, first: bool) -> std::io::Result<Zeroed<T>> {
         match &mut self.ring {
             _ if first => Zeroed::new(self.len, false),
@@ -116,7 +118,7 @@ impl<T: FromZeros + Send> Spares<T> {
             None => Zeroed::new(self.len, true),
         }
     }
-    /// Gives back what waits.
+    /// Frees the waiting pieces.
     pub(crate) fn give_back(&mut self) {
         if let Some(ring) = &mut self.ring {
             while ring.pop().is_some() {}
@@ -129,7 +131,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// However long pieces take, they take a small part of the time, and the first one is made at once.
+    /// Making pieces takes a small part of the time, however long a piece takes, and the first one is made at
+    /// once.
     #[test]
     fn pieces_take_a_small_part_of_the_time() {
         for each in [1, 300, 6000].map(Duration::from_micros) {
@@ -148,7 +151,7 @@ mod tests {
                 worked >= each && worked <= part + KEPT + each,
                 "{each:?}: {worked:?}"
             );
-            // Where there is enough to do all the time, it is not much less either.
+            // If there is always work, it uses not much less than its part.
             assert!(
                 worked >= part || each < Duration::from_micros(20),
                 "{each:?}: {worked:?}"

@@ -1,12 +1,12 @@
 //! A worker's entries by slot number, in chunks of memory that come and go.
 //!
-//! The lowest free slot is used next, so that the upper chunks empty themselves after a flood and can be
-//! given back. A slot number may outlive its entry (in the exact-match cache): [`Store::get`] answers for any
-//! number, and whoever uses the answer looks whether the entry there matches.
+//! The lowest free slot is used next, so that the upper chunks become empty after a flood and can be freed.
+//! L1 may keep a slot number longer than the entry lives: [`Store::get`] accepts any number. The caller
+//! checks whether the entry there matches.
 //!
-//! Costs: taking and freeing a slot are a few steps (a scan over full chunks at worst). A new chunk is one
-//! mmap(2), and its pages have to be found and zeroed; while flows come by ten thousands, the revalidator has
-//! done that before ([`crate::spares`]).
+//! Costs: taking and freeing a slot are a few steps (a scan over full chunks at worst). A new chunk takes an
+//! mmap(2), and its pages have to be found and zeroed. While flows come by ten thousands, the revalidator
+//! does that in advance ([`crate::spares`]).
 
 use crate::entry::Entry;
 use crate::spares::{Maker, Spares, spares};
@@ -15,11 +15,11 @@ use heddle_sys::SharedZeroed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 
-/// Entries of a chunk, 2 MiB.
+/// The number of entries of a chunk, 2 MiB.
 pub(crate) const CHUNK: usize = 1 << SHIFT;
 const SHIFT: u32 = 14;
 const WORDS: usize = CHUNK / 64;
-/// Most chunks: more entries than any limit allows.
+/// Maximum number of chunks: more entries than any limit allows.
 const MAX_CHUNKS: usize = 1 << 12;
 
 /// The memory of a chunk, shared with the revalidator.
@@ -40,12 +40,12 @@ struct Chunk {
     low: usize,
 }
 
-/// Chunks that wait for their use, at most.
+/// Maximum number of spare chunks that wait for their use.
 const SPARES: usize = 4;
 
 pub(crate) struct Store {
     spares: Spares<Entry>,
-    /// Where each chunk's entries are, for [`Store::get`]; none where there is no chunk.
+    /// The entries of each chunk, for [`Store::get`]; empty if there is no chunk.
     entries: Vec<SharedZeroed<Entry>>,
     chunks: Vec<Option<Chunk>>,
     /// No chunk before this one has a free slot.
@@ -53,10 +53,10 @@ pub(crate) struct Store {
     len: usize,
 }
 
-/// What [`Store::take`] did.
+/// The result of [`Store::take`].
 pub(crate) struct Taken {
     pub(crate) slot: u32,
-    /// The chunk is new.
+    /// The slot's chunk, if it is new.
     pub(crate) chunk: Option<(u32, Arc<ChunkMem>)>,
 }
 
@@ -66,8 +66,8 @@ fn split(slot: u32) -> (usize, usize) {
 }
 
 impl Store {
-    /// An empty one, with the other end of its spare chunks. `near`: memory that another thread has touched
-    /// first is as near as any; otherwise there are no spare chunks.
+    /// An empty store, with the maker of its spare chunks. `near`: all threads are equally near to the memory
+    /// that any of them has touched first. Otherwise there are no spare chunks.
     pub(crate) fn with_spares(near: bool) -> (Self, Maker<Entry>) {
         let (spares, maker) = spares(CHUNK, SPARES, near);
         let store = Self {
@@ -79,19 +79,19 @@ impl Store {
         };
         (store, maker)
     }
-    /// Gives spare chunks back that will not be needed soon. Called now and then.
+    /// Frees spare chunks that will not be needed soon. Called once a second.
     pub(crate) fn tidy(&mut self) {
         if self.len < CHUNK {
             self.spares.give_back();
         }
     }
-    /// The entry in a slot, whatever it holds now.
+    /// The entry in a slot, in use or not.
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&Entry> {
         let (c, i) = split(slot);
         self.entries.get(c)?.get(i)
     }
-    /// A free slot; `None`: the system gives no memory.
+    /// Takes the lowest free slot; `None`: the system gives no memory.
     pub(crate) fn take(&mut self) -> Option<Taken> {
         while self
             .chunks
@@ -106,7 +106,7 @@ impl Store {
             if c >= MAX_CHUNKS {
                 return None;
             }
-            // Only a switch with many flows gains by huge pages; one with few shall stay small.
+            // Only a switch with many flows gains by huge pages. A switch with few flows is to stay small.
             let entries = SharedZeroed::new(self.spares.take(c == 0).ok()?);
             let mem = Arc::new(ChunkMem {
                 entries: entries.clone(),
@@ -139,12 +139,12 @@ impl Store {
         self.len += 1;
         let at = u32::try_from(i).ok()?;
         if at >= chunk.mem.top.load(Relaxed) {
-            // The entry's id is stored later (Release): who sees the id through this bound sees a whole
-            // entry.
+            // The entry's id is stored later (Release). A reader that sees the id through this bound sees a
+            // whole entry.
             chunk.mem.top.store(at + 1, Release);
         }
-        // The next one that is asked for, mostly: to write two lines that are far away takes as long as much
-        // of a translation.
+        // The next call mostly takes this slot. Writing two lines that are not in the processor's cache takes
+        // as long as a large part of a translation.
         if let Some(next) = self.entries.get(c).and_then(|entries| entries.get(i + 1)) {
             simd::prefetch_write(next);
             simd::prefetch_write(next.hot());
@@ -152,8 +152,8 @@ impl Store {
         let slot = u32::try_from(c).ok()? << SHIFT | at;
         Some(Taken { slot, chunk: new })
     }
-    /// Frees a slot, whose entry is retired. Returns the number of its chunk if that is empty now and was let
-    /// go of.
+    /// Frees a slot, whose entry is retired. Returns the number of its chunk if the chunk is empty now and
+    /// was freed.
     pub(crate) fn free(&mut self, slot: u32) -> Option<u32> {
         let (c, i) = split(slot);
         let chunk = self.chunks.get_mut(c)?.as_mut()?;
@@ -175,7 +175,7 @@ impl Store {
         }
         None
     }
-    /// Slots in use.
+    /// The number of slots in use.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -188,8 +188,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// Chunks that were made before are used first, after the first one, and given back when there are few
-    /// entries.
+    /// The store uses spare chunks after the first chunk, and frees them when there are few entries.
     #[test]
     fn spare_chunks_are_used() {
         let (mut s, mut spares) = Store::with_spares(true);
@@ -217,7 +216,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
-        /// Against a set of numbers: the lowest free slot is taken, chunks are let go of when they are empty.
+        /// Compares the store with a set of numbers: the lowest free slot is taken, and empty chunks are
+        /// freed.
         #[test]
         fn slots_are_a_set(ops in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..60), at_first in prop::sample::select(vec![0, CHUNK - 3, CHUNK, 2 * CHUNK + 5])) {
             let (mut s, mut used) = (Store::with_spares(false).0, BTreeSet::new());

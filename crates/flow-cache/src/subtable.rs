@@ -1,14 +1,15 @@
-//! Masks: which of them a worker's entries have, and in which order the packets of each origin try them.
+//! The masks of a worker's entries, and the order in which packets of each origin try them.
 //!
-//! A [`Subtable`] is one mask, for packets of one [`Family`]. Its number is the worker's, and is part of the
-//! hash of the entries under it. An *origin* is an input port and a recirculation id: one number, which
-//! packets' keys have. Each has a list of masks per family, ordered by recent hits, so that one origin's
-//! masks cost another one nothing. Ports are their own origins; others are made when a packet comes from
-//! there, and go when they have no entries.
+//! A [`Subtable`] is one mask, for packets of one [`Family`]. The worker numbers masks, and the number is
+//! part of the hash of the entries under the mask. An *origin* is an input port and a recirculation id. It
+//! has a number, which is part of packets' keys. Each origin has a list of masks per family, ordered by
+//! recent hits, so that one origin's masks cost another one nothing. The origin of packets without
+//! recirculation is the number of their port. Other origins are made when a packet comes from there, and
+//! freed when they have no entries.
 //!
-//! **Bound** (CVE-2019-25076 is what happens without one). A list holds at most `max_masks` masks, the full
-//! one besides: an answer whose mask would be one too many is stored under a mask that is there and contains
-//! it, or else under the full mask, which is right, just narrower.
+//! **Bound** (CVE-2019-25076 shows the attack without one). A list holds at most `max_masks` masks, and the
+//! full one. If a translation would add one mask too many, its entry is stored under a mask of the list that
+//! has all its bits. If there is none, it is stored under the full mask, which is right, just narrower.
 
 use crate::cache::Recent;
 use crate::compact::{CompactKey, CompactMask, Family};
@@ -21,14 +22,14 @@ use heddle_simd::hash::HashKey;
 use std::hash::Hasher;
 use std::sync::Arc;
 
-/// A mask.
+/// A mask for packets of one family.
 #[derive(Debug)]
 pub struct Subtable {
-    /// Whole.
+    /// The mask, over all fields of a key.
     pub mask: FlowMask,
-    /// Whose packets.
+    /// The family of the packets.
     pub family: Family,
-    /// What it asks for outside of compact keys.
+    /// The mask's bits outside of compact keys.
     pub(crate) outside: Box<Bits>,
 }
 
@@ -36,7 +37,7 @@ pub struct Subtable {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Use {
     pub(crate) subtable: u32,
-    /// Of the mask.
+    /// Hash of the mask.
     hash: u64,
     /// The origin's entries under it.
     entries: u32,
@@ -47,21 +48,21 @@ pub(crate) struct Use {
 #[derive(Debug, Default)]
 struct List {
     uses: Vec<Use>,
-    /// What any of them asks for outside of compact keys.
+    /// The union of the masks' bits outside of compact keys.
     asked: Box<Bits>,
 }
 
-/// An input port and a recirculation id.
+/// An input port and a recirculation id, with the masks for their packets.
 #[derive(Debug, Default)]
 pub(crate) struct Origin {
     pub(crate) in_port: u32,
     pub(crate) recirc_id: u32,
     lists: [List; Family::ALL],
     entries: usize,
-    /// Packets came from there since it was looked at last; it waits to be looked at.
+    /// Whether packets came from there since the last check, and whether the origin is in `empty`.
     used: bool,
     waits: bool,
-    /// Its lists have hits that they are not ordered by yet.
+    /// Whether the origin is in `hit`: its lists have hits that they are not ordered by yet.
     hit: bool,
     pub(crate) recent: Recent,
 }
@@ -78,25 +79,27 @@ struct Held {
 pub(crate) struct Subtables {
     held: Vec<Option<Held>>,
     index: HashTable<u32>,
-    /// The compact form of each, one line each, for comparisons.
+    /// The compact form of each mask, one line each, for comparisons.
     compact: Vec<CompactMask>,
     filters: Filters,
     free: Vec<u32>,
-    /// Of packets fresh from a port, by its number.
+    /// Origins without recirculation, by port number.
     ports: Vec<Option<Box<Origin>>>,
-    /// Others, by number less [`FIRST`].
+    /// Origins with recirculation, by number less [`FIRST`].
     others: Vec<Option<Box<Origin>>>,
     free_others: Vec<u32>,
     by_source: HashTable<u32>,
-    /// Others without entries, which may be freed; and origins with hits.
+    /// Origins with recirculation that had no entries: candidates to be freed.
     empty: Vec<u32>,
-    /// The place that was looked at last.
+    /// The last index in `empty` that was checked.
     looked: usize,
+    /// Origins with hits.
     hit: Vec<u32>,
-    /// Entries by port, and origins that are no mere ports.
+    /// Entries by port.
     entries: Vec<u32>,
+    /// Origins with recirculation, by port.
     of_port: Vec<usize>,
-    /// The last mask that was asked for and was there.
+    /// The last mask that was wanted and existed.
     last: u32,
     max_masks: usize,
     full: FlowMask,
@@ -105,13 +108,13 @@ pub(crate) struct Subtables {
 
 /// Largest port number that has lists; packets of ports beyond are not cached.
 pub const MAX_LISTED: u32 = 65_535;
-/// The first origin that is no mere port.
+/// The first origin with recirculation.
 const FIRST: u32 = MAX_LISTED + 1;
-/// Most of those; one port has a quarter at most.
+/// Maximum number of origins with recirculation; one port has a quarter at most.
 const MOST_ORIGINS: usize = 1 << 18;
 /// The origin of packets that are not cached: it has no list.
 pub const NOWHERE: u32 = u32::MAX >> 1;
-/// Origins without entries that are looked at at once.
+/// Candidates to be freed that one call checks, at least.
 const LOOKS: usize = 1024;
 
 fn hash_of_source(in_port: u32, recirc_id: u32) -> u64 {
@@ -172,7 +175,7 @@ impl Subtables {
             None => (n, 0),
         }
     }
-    /// The origin of packets of this port under this recirculation id.
+    /// The origin of packets of this port with this recirculation id; [`NOWHERE`] if there are too many.
     pub(crate) fn origin_of(&mut self, in_port: u32, recirc_id: u32) -> u32 {
         if in_port > MAX_LISTED {
             return NOWHERE;
@@ -223,10 +226,10 @@ impl Subtables {
         });
         n + FIRST
     }
-    /// Frees origins that have no entries and no packets lately, a bounded number; `told` is asked about each
-    /// first.
+    /// Frees a bounded number of origins without entries and recent packets. `told` reports each to the
+    /// revalidator first.
     fn free_origins(&mut self, mut told: impl FnMut(u32) -> bool) {
-        // Each is looked at some three times before it goes: the more wait, the more are looked at.
+        // Each is checked some three times before it is freed, so more candidates mean more checks.
         for _ in 0..LOOKS.max(self.empty.len() / 4).min(self.empty.len()) {
             let at = self.looked.min(self.empty.len()).checked_sub(1);
             let at = at.unwrap_or(self.empty.len() - 1);
@@ -256,7 +259,7 @@ impl Subtables {
 
     // -- masks
 
-    /// The compact form of a mask, as long as it is held.
+    /// The compact form of a mask, valid while the mask is in use.
     #[inline]
     pub(crate) fn compact(&self, subtable: u32) -> Option<&CompactMask> {
         self.compact.get(subtable as usize)
@@ -265,7 +268,7 @@ impl Subtables {
     pub(crate) fn get(&self, subtable: u32) -> Option<&Arc<Subtable>> {
         Some(&self.held.get(subtable as usize)?.as_ref()?.subtable)
     }
-    /// What a mask asks for outside of compact keys.
+    /// A mask's bits outside of compact keys.
     #[inline]
     pub(crate) fn outside(&self, subtable: u32) -> &Bits {
         self.get(subtable).map_or(&[], |t| &t.outside)
@@ -275,13 +278,14 @@ impl Subtables {
     pub(crate) fn list(&self, origin: u32, family: Family) -> &[Use] {
         self.origin(origin).map_or(&[], |o| &o.lists[family.index()].uses)
     }
-    /// What any of these masks asks for outside of compact keys.
+    /// The union of these masks' bits outside of compact keys.
     #[inline]
     pub(crate) fn asked(&self, origin: u32, family: Family) -> &Bits {
         self.origin(origin)
             .map_or(&[], |o| &o.lists[family.index()].asked)
     }
-    /// Which of these masks, at most [`CHUNK`] of a list, may have an entry for a packet: a bit each.
+    /// Filters at most [`CHUNK`] masks of a list. Returns a bit for each mask that may have an entry for a
+    /// packet.
     #[inline]
     pub(crate) fn maybe(&self, key: &CompactKey, list: &[Use]) -> u32 {
         debug_assert!(list.len() <= CHUNK);
@@ -290,19 +294,19 @@ impl Subtables {
             .filter_map(|u| Some((u.subtable, self.compact(u.subtable)?)));
         self.filters.maybe(key, masks)
     }
-    /// The table has an entry under this mask; `key` has its origin, not its context.
+    /// Counts a new entry of the table in its mask's filter. `key` has the origin, not the context.
     pub(crate) fn entered(&mut self, subtable: u32, key: &CompactKey) {
         if let Some(mask) = self.compact.get(subtable as usize) {
             self.filters.add(subtable, mask, key);
         }
     }
-    /// The table has it no longer.
+    /// Takes an entry that left the table out of its mask's filter.
     pub(crate) fn left(&mut self, subtable: u32, key: &CompactKey) {
         if let Some(mask) = self.compact.get(subtable as usize) {
             self.filters.remove(subtable, mask, key);
         }
     }
-    /// Counts a hit of the mask at this place of a list.
+    /// Counts `n` hits of the mask at index `at` of a list.
     #[inline]
     pub(crate) fn hit(&mut self, origin: u32, family: Family, at: usize, n: u32) {
         let Some(o) = self.origin_mut(origin) else { return };
@@ -311,7 +315,7 @@ impl Subtables {
             self.list_hit(origin);
         }
     }
-    /// An origin's lists have hits, or will have.
+    /// Marks an origin whose lists have hits, or will have.
     #[inline]
     pub(crate) fn list_hit(&mut self, origin: u32) {
         if let Some(o) = self.origin_mut(origin)
@@ -320,22 +324,23 @@ impl Subtables {
             self.hit.push(origin);
         }
     }
-    /// Number `at` of the origins that have.
+    /// Number `at` of the origins with hits.
     pub(crate) fn hit_origin(&self, at: usize) -> Option<u32> {
         self.hit.get(at).copied()
     }
-    /// As [`Subtables::hit`], wherever in the list the mask is.
+    /// Like [`Subtables::hit`], for a mask anywhere in the list.
     pub(crate) fn hit_mask(&mut self, origin: u32, family: Family, subtable: u32, n: u32) {
         let list = self.list(origin, family);
         if let Some(at) = list.iter().position(|u| u.subtable == subtable) {
             self.hit(origin, family, at, n);
         }
     }
-    /// The mask to store an answer of mask `want` under, for a packet of this origin. It is new if the flag
-    /// says so; it must then be made known, and used by [`Subtables::add`] before the next call.
+    /// The mask under which to store a translation with mask `want`, for a packet of this origin. Also
+    /// returns whether the mask is new. Then the caller must report it, and use it with [`Subtables::add`]
+    /// before the next call.
     pub(crate) fn mask_for(&mut self, want: &FlowMask, origin: u32, family: Family) -> (u32, bool) {
         let list = self.list(origin, family);
-        // New flows come by thousands, and mostly one mask is for all of them.
+        // New flows often come by thousands under one mask.
         let again = self.get(self.last).is_some_and(|t| t.mask == *want);
         if again && list.iter().any(|u| u.subtable == self.last) {
             return (self.last, false);
@@ -346,7 +351,7 @@ impl Subtables {
             self.last = subtable;
             return (subtable, false);
         }
-        // The full mask is over and above the bound.
+        // The bound does not count the full mask.
         let n = list.iter().filter(|u| u.hash != self.full_hash).count();
         if n < self.max_masks {
             return self.intern(want, hash, family);
@@ -396,8 +401,8 @@ impl Subtables {
         self.filters.open(n);
         (n, true)
     }
-    /// An origin has one more entry under a mask. Returns whether the mask is new in its list, and whether
-    /// the origin is no mere port, and this is its first entry.
+    /// Counts one more entry of an origin under a mask. Returns whether the mask is new in its list, and
+    /// whether this is the first entry of an origin with recirculation.
     pub(crate) fn add(&mut self, subtable: u32, origin: u32) -> (bool, bool) {
         if origin < FIRST {
             let at = origin as usize;
@@ -440,8 +445,8 @@ impl Subtables {
         }
         (true, first)
     }
-    /// An origin has one entry less under a mask. Returns whether the mask is now held by nobody and
-    /// forgotten: its number may be given to another one.
+    /// Counts one entry less of an origin under a mask. Returns whether the mask has no entry in any list and
+    /// is freed now. Its number may then be reused.
     pub(crate) fn remove(&mut self, subtable: u32, origin: u32) -> bool {
         let boxed = match origin.checked_sub(FIRST) {
             None => self.ports.get_mut(origin as usize),
@@ -495,8 +500,8 @@ impl Subtables {
         self.free.push(subtable);
         true
     }
-    /// Now and then, between bursts: puts often hit masks first and halves the counts, in the lists that had
-    /// hits; frees origins of which `told` may be told.
+    /// Housekeeping between bursts: in lists with hits, sorts the masks by hits and halves the counts. Frees
+    /// unused origins; `told` reports each to the revalidator first.
     pub(crate) fn tidy(&mut self, told: impl FnMut(u32) -> bool) {
         for n in std::mem::take(&mut self.hit) {
             let Some(o) = self.origin_mut(n) else { continue };
@@ -508,17 +513,17 @@ impl Subtables {
         }
         self.free_origins(told);
     }
-    /// How many entries a port has.
+    /// The number of entries of a port.
     pub(crate) fn entries_of(&self, port: u32) -> usize {
         self.entries.get(port as usize).map_or(0, |n| *n as usize)
     }
-    /// How many masks there are.
+    /// The number of masks.
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }
 }
 
-/// The bits of either of two.
+/// The union of both lists of bits.
 fn union(a: &Bits, b: &Bits) -> Box<Bits> {
     let mut all: Vec<(u8, u64)> = a.to_vec();
     for (i, bits) in b {
@@ -530,7 +535,7 @@ fn union(a: &Bits, b: &Bits) -> Box<Bits> {
     all.into()
 }
 
-/// A hash of a mask, in four lanes. Not keyed: nobody outside chooses masks at will.
+/// A hash of a mask, in four lanes. It has no key, since packets and peers cannot choose masks freely.
 fn fold(mask: &FlowMask) -> u64 {
     let mut lanes = [0_u64; 4];
     for words in mask.0.used().chunks(4) {
@@ -547,8 +552,8 @@ fn fold(mask: &FlowMask) -> u64 {
 mod tests {
     use super::*;
 
-    /// Recirculation ids that packets make up, some thousands a second, each with an entry for ten seconds,
-    /// do not use up the numbers.
+    /// Packets may make up thousands of recirculation ids a second, each with an entry for ten seconds. The
+    /// origins' numbers do not run out.
     #[test]
     fn origins_that_come_and_go_do_not_run_out() {
         let mut s = Subtables::new(128);
@@ -573,7 +578,7 @@ mod tests {
         }
     }
 
-    /// Origins that are used all the time and never have an entry do not keep others from being freed.
+    /// Origins with packets but without entries do not keep other origins from being freed.
     #[test]
     fn origins_without_entries_do_not_hold_others_up() {
         let mut s = Subtables::new(128);

@@ -1,30 +1,30 @@
-//! The hash table of the wildcarded cache: all masks' entries of one worker, by hash of the masked key.
+//! The hash table of L2: all masks' entries of one worker, by hash of the masked key.
 //!
 //! Extendible hashing (Fagin and others, 1979): a directory, indexed by the first bits of the tag, leads to
-//! segments of 32 buckets; a segment with a full bucket is split in two by one more bit, which its tags
-//! already hold. So the table grows by half a microsecond's work at a time, there is no moment at which all
-//! of it is copied, and a lookup reads one bucket. Half-empty neighbours are joined again; a table that has
-//! become small is made anew, so that a flood leaves no memory behind.
+//! segments of 32 buckets. A segment with a full bucket is split in two by one more bit of its tags. So the
+//! table grows by half a microsecond's work at a time, without a copy of the whole, and a lookup reads one
+//! bucket. Half-empty neighbours are joined again. A table that has become small is rebuilt, so that a flood
+//! leaves no memory behind.
 //!
-//! **Bounds.** Hashes are keyed, so nobody fills one segment on purpose; a bucket that is full at the largest
-//! depth refuses ([`Table::insert`] gives `false`).
+//! **Bounds.** Hashes are keyed, so a sender cannot fill one segment on purpose. A bucket that is full at the
+//! largest depth refuses ([`Table::insert`] returns `false`).
 
 use crate::sig::{Bucket, Candidates, WAYS, tag_of};
 use crate::spares::{Maker, Spares, spares};
 use heddle_simd::simd;
 use heddle_sys::Zeroed;
 
-/// Buckets of a segment, 2 KiB.
+/// The number of buckets of a segment, 2 KiB.
 const SEGMENT: usize = 32;
-/// Segments of a slab of memory, 2 MiB.
+/// The number of segments of a slab of memory, 2 MiB.
 const SLAB: usize = 1024;
-/// Bits of a tag that the directory uses at most.
+/// Maximum number of a tag's bits that the directory uses.
 const MAX_DEPTH: u32 = 24;
-/// Slabs that wait for their use, at most.
+/// Maximum number of spare slabs that wait for their use.
 const SPARES: usize = 2;
-/// Places of a directory that takes most of a processor's first cache.
+/// The size of a directory that fills most of a processor's L1 cache.
 const FAR: usize = 1 << 12;
-/// Entries up to which a table is made anew at once.
+/// Maximum number of entries of a table that is rebuilt in one go.
 const SMALL: usize = 4096;
 
 pub(crate) struct Table {
@@ -41,13 +41,13 @@ pub(crate) struct Table {
 
 #[derive(Clone, Copy, Debug)]
 struct Seg {
-    /// Bits of the tag that all of it share.
+    /// The number of first bits that all tags in the segment share.
     depth: u8,
     len: u16,
 }
 
 impl Table {
-    /// An empty one, with where memory for it is made.
+    /// An empty table, with the maker of its spare slabs.
     pub(crate) fn with_spares(near: bool) -> (Self, Maker<Bucket>) {
         let (spares, maker) = spares(SLAB * SEGMENT, SPARES, near);
         (Self::new(spares), maker)
@@ -69,14 +69,14 @@ impl Table {
     }
     #[inline]
     fn place_of(&self, tag: u32) -> Option<&u32> {
-        // In two steps: a shift by all 32 bits is none.
+        // Two shifts: a shift by all 32 bits would be none.
         self.dir.get(((tag >> 1) >> (31 - self.depth)) as usize)
     }
     #[inline]
     fn seg_of(&self, tag: u32) -> Option<usize> {
         self.place_of(tag).map(|s| *s as usize)
     }
-    /// The number of the bucket that a lookup of this hash reads, until something is inserted or removed.
+    /// The number of the bucket for this hash, until an insertion or a removal.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
     pub(crate) fn place(&self, hash: u64) -> u32 {
@@ -92,7 +92,7 @@ impl Table {
             .get(place / (SLAB * SEGMENT))?
             .get(place % (SLAB * SEGMENT))
     }
-    /// What a lookup of this hash reads.
+    /// The bucket for this hash.
     #[inline]
     fn bucket(&self, hash: u64) -> Option<&Bucket> {
         self.at(self.place(hash))
@@ -100,37 +100,37 @@ impl Table {
     fn bucket_mut(&mut self, seg: usize, i: usize) -> Option<&mut Bucket> {
         self.slabs.get_mut(seg / SLAB)?.get_mut(seg % SLAB * SEGMENT + i)
     }
-    /// Whether the directory is so large that it is mostly not at hand: then [`Table::prefetch_place`] is
-    /// worth its while.
+    /// Whether the directory is too large for the processor's L1 cache. Then [`Table::prefetch_place`] pays
+    /// off.
     #[inline]
     pub(crate) fn is_far(&self) -> bool {
         self.dir.len() >= FAR
     }
-    /// Fetches what [`Table::prefetch`] reads.
+    /// Prefetches the directory's place, which [`Table::prefetch`] reads.
     #[inline]
     pub(crate) fn prefetch_place(&self, hash: u64) {
         if let Some(seg) = self.place_of(tag_of(hash)) {
             simd::prefetch(seg);
         }
     }
-    /// Fetches what a lookup of this hash reads.
+    /// Prefetches the bucket for this hash.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         self.prefetch_at(self.place(hash));
     }
-    /// Fetches the bucket of this number.
+    /// Prefetches the bucket of this number.
     #[inline]
     pub(crate) fn prefetch_at(&self, place: u32) {
         if let Some(b) = self.at(place) {
             simd::prefetch(b);
         }
     }
-    /// Slots that may be meant.
+    /// The slots that may match.
     #[inline]
     pub(crate) fn candidates(&self, hash: u64) -> Option<Candidates<'_>> {
         Some(self.bucket(hash)?.candidates(tag_of(hash)))
     }
-    /// Puts a slot in; `false`: no room.
+    /// Inserts a slot; `false`: no room.
     #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
     pub(crate) fn insert(&mut self, hash: u64, slot: u32) -> bool {
         let (tag, i) = (tag_of(hash), hash as usize % SEGMENT);
@@ -154,8 +154,8 @@ impl Table {
             }
         }
     }
-    /// Takes a slot out; `false`: it was not there.
-    #[allow(clippy::cast_possible_truncation)] // as above
+    /// Removes a slot; `false`: it was not there.
+    #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
     pub(crate) fn remove(&mut self, hash: u64, slot: u32) -> bool {
         let (tag, i) = (tag_of(hash), hash as usize % SEGMENT);
         let Some(seg) = self.seg_of(tag) else { return false };
@@ -173,7 +173,7 @@ impl Table {
         }
         true
     }
-    /// Between bursts: makes a table anew that has become small. At most a tenth of a millisecond's work.
+    /// Between bursts: rebuilds a table that has become small. At most a tenth of a millisecond's work.
     pub(crate) fn tidy(&mut self) {
         if self.len > SMALL || self.segs.len() <= SMALL / 16 {
             return;
@@ -188,7 +188,7 @@ impl Table {
                     return;
                 };
                 for (tag, slot) in b.tags.iter().zip(b.slots).filter(|(t, _)| **t != 0) {
-                    // The tag and the bucket's number are all of the hash that is used.
+                    // The table uses no more of a hash than the tag and the bucket's index.
                     if !new.insert(u64::from(*tag) << 32 | i as u64, slot) {
                         return;
                     }
@@ -212,7 +212,7 @@ impl Table {
         self.segs.push(seg);
         u32::try_from(n).ok()
     }
-    /// The range of the directory that leads to the segment of `tag` if it has this depth.
+    /// The range of the directory that leads to the segment of `tag` if that has this depth.
     fn range(&self, tag: u32, depth: u32) -> std::ops::Range<usize> {
         let first = ((tag >> 1) >> (31 - depth)) as usize;
         let n = 1 << (self.depth - depth);
@@ -252,7 +252,7 @@ impl Table {
         }
         self.segs[seg].len -= moved;
         self.segs[other].len = moved;
-        // The upper half of those that led to the old one.
+        // The upper half of the places that led to the old segment.
         let both = self.range(tag, depth);
         let upper = both.start + both.len() / 2..both.end;
         self.dir[upper].fill(new);
@@ -264,7 +264,7 @@ impl Table {
         if depth == 0 {
             return;
         }
-        // Its neighbour differs in its last bit.
+        // The neighbour's tags differ in the last bit that the segment's tags share.
         let buddy_tag = tag ^ 1 << (32 - depth);
         let Some(buddy) = self.seg_of(buddy_tag) else {
             return;
@@ -296,7 +296,7 @@ impl Table {
         self.segs[seg].depth -= 1;
         self.segs[buddy].len = 0;
         let both = self.range(tag, depth - 1);
-        // Numbers of segments came from u32.
+        // The number was a u32 in the directory.
         let n = u32::try_from(seg).unwrap_or(0);
         self.dir[both].fill(n);
         self.free.push(u32::try_from(buddy).unwrap_or(0));
@@ -317,14 +317,14 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
-        /// Against a set: what was put in is among the candidates of its hash until it is taken out, through
-        /// growth, joining and making anew.
+        /// Compares the table with a set. A slot is among the candidates of its hash until it is removed,
+        /// through growth, joining and rebuilding.
         #[test]
         fn same_as_a_set(
             phases in prop::collection::vec((any::<bool>(), 0_u32..20_000, 0_u32..20_000), 1..8),
             narrow in any::<bool>(),
         ) {
-            // With `narrow`, many share their tags' first bits.
+            // With `narrow`, many hashes share the first bits of their tags.
             let h = |n: u32| if narrow { hash(n) >> 6 | hash(n) & 0x1f } else { hash(n) };
             let (mut t, mut twin) = (Table::with_spares(false).0, BTreeSet::new());
             for (put, from, to) in phases {
@@ -367,7 +367,7 @@ mod tests {
         }
         let bytes = t.segs.len() * SEGMENT * size_of::<Bucket>() + t.dir.len() * 4;
         assert!(bytes / 300_000 < 25, "{} bytes per entry", bytes / 300_000);
-        // The directory is some times the number of segments: hashes are even.
+        // The directory has at most a few times more places than segments, since hashes are even.
         assert!(t.dir.len() <= t.segs.len() * 8);
     }
 }

@@ -1,32 +1,31 @@
-//! Whether a cached entry is still right although rules have changed.
+//! Whether a cached entry is still valid although rules have changed.
 //!
-//! **Problem.** A thousand rules change in a second beside fifty thousand flows, and none of the changes is
-//! about any of the flows. To see that takes fifty million comparisons a second.
+//! **Problem.** A thousand rules change in a second beside fifty thousand flows, and none of the changes
+//! concerns any of the flows. To find that out for each flow takes fifty million comparisons a second.
 //!
-//! **Shape.** Entries are under one [`Watch`] if they have the same mask, and their translations looked
-//! into the same tables in the same order and saw the same registers there. What is the same for all of
-//! them is compared once, by the watch:
+//! **Shape.** Entries share a [`Watch`] if they have the same mask, and their translations looked into the
+//! same tables and saw the same registers there. The watch does the part of the comparison that is the same
+//! for all its entries:
 //!
-//! 1. It reads what is new in the logs of its tables ([`heddle_datapath_api::changes`]).
-//! 2. It leaves out a change that cannot be about any of its entries.
-//! 3. Of any other it keeps a [`Note`]: the bits that the changed rule asks for, as far as the mask has
-//!    them, and their values.
+//! 1. It reads the new records in the logs of its tables ([`heddle_datapath_api::changes`]).
+//! 2. It leaves out a change that cannot concern any of its entries.
+//! 3. It keeps a [`Note`] of any other change: the bits of the changed rule that are in the mask, and their
+//!    values.
 //!
 //! An entry has a stamp, the number of the last note that it was compared with. At its next use it is
-//! compared with the notes since then. If one of them is about its key, it is translated again. Mostly one
-//! word of the key is enough to tell.
+//! compared with the later notes. If a note agrees with its key, the entry is translated again. Mostly one
+//! word of the key is enough to exclude a note.
 //!
-//! **In doubt** an entry is translated again. A note without bits is about all keys. It stands for a change
-//! that asks for no bit of the mask, for changes that a log does not tell any more, and for a change of
-//! something that has no log (an address, a port).
+//! **In doubt** an entry is translated again. A note without bits concerns all keys. It stands for a change
+//! with no bit in the mask, or a change that a log has forgotten. It also stands for a change without a log
+//! (of an address, a port).
 //!
 //! **Bounds.** A watch keeps [`KEPT_NOTES`] notes. An entry that has missed more is translated again, which
-//! by then costs no more. All watches together keep [`MOST_NOTES`] notes, and take [`TAKEN_IN_CHANGES`]
-//! changes in per burst, so that a worker that comes back to old flows does not stand still. There are
-//! [`MOST_WATCHES`] watches. An entry beyond has none, and is translated again when anything changes that it
-//! depends on.
+//! by then costs no more. All watches together keep [`MOST_NOTES`] notes. They take in [`TAKEN_IN_CHANGES`]
+//! changes per burst, so that a worker that returns to old flows does not stall. There are [`MOST_WATCHES`]
+//! watches. An entry beyond has none, and is translated again when any of its dependencies changes.
 //!
-//! **Threads.** One worker's own.
+//! **Threads.** Watches belong to one worker.
 
 use crate::compact::{CompactKey, CompactMask};
 use crate::hash::Mixer;
@@ -38,35 +37,35 @@ use heddle_flow::FlowMask;
 use std::collections::VecDeque;
 use std::hash::Hasher;
 
-/// The number that stands for no watch.
+/// The number of an entry without a watch.
 pub(crate) const NONE: u16 = 0;
-/// Watches of a worker, at most.
+/// Maximum number of watches of a worker.
 const MOST_WATCHES: usize = 2048;
-/// One port's entries may begin so large a part of them: who sends packets makes up registers, and so
-/// watches.
+/// The entries of one port may begin one part in this number of all watches. Otherwise one sender that makes
+/// up registers could use up all of them.
 const PORTS: usize = 4;
-/// Notes that a watch keeps, and with how many an entry is compared at most.
+/// Maximum number of notes of a watch, and of comparisons of an entry.
 const KEPT_NOTES: usize = 256;
-/// Notes in all watches, at most: some 8 MiB.
+/// Maximum number of notes in all watches: some 8 MiB.
 const MOST_NOTES: usize = 1 << 16;
-/// Changes that are taken in for all watches together, per burst.
+/// Maximum number of changes that all watches together take in per burst.
 const TAKEN_IN_CHANGES: usize = 2048;
-/// The stamp of an entry that is not known to be right.
+/// The stamp of an entry that is not known to be valid.
 const NEVER: u32 = 0;
-/// Numbers of notes end here: the watch is given up then.
+/// The end of the numbers of notes: a watch that reaches it is given up.
 const WORN: u32 = u32::MAX;
 
-/// The words of a key have numbers: first those of the compact key, and from this one on those of the full
-/// key. Only what the compact key has no room for is asked of the full one.
+/// The words of a compact key have numbers from 0 on, the words of the full key from this one on. The full
+/// key serves only for fields that the compact key has no room for.
 pub(crate) const OUTSIDE: u8 = 8;
 
-/// A word of a key, some of its bits, and their values.
+/// (index of a word of a key, bits, values of these bits).
 type Word = (u8, u64, u64);
 
-/// What a key has to have for a change to be about it.
+/// The bits and values of keys that a change concerns.
 struct Note {
     number: u32,
-    /// The word with the most bits, which mostly tells. If it has none, the note is about all keys.
+    /// The word with the most bits, which mostly decides. If it has no bits, the note concerns all keys.
     first: Word,
     rest: Box<[Word]>,
 }
@@ -82,15 +81,14 @@ impl Note {
 /// A watch's last notes.
 struct Notes {
     kept: VecDeque<Note>,
-    /// The number of the last one.
+    /// The number of the last note.
     last: u32,
-    /// The number of the last one that is not kept any more: entries with smaller stamps cannot be
-    /// compared.
+    /// The number of the last note that was dropped. Entries with smaller stamps cannot be compared.
     forgotten: u32,
 }
 
 impl Notes {
-    /// One more; `in_all`: how many all watches have.
+    /// Adds a note; `in_all` counts the notes of all watches.
     fn add(&mut self, (first, rest): (Word, Box<[Word]>), in_all: &mut usize) {
         self.last = self.last.saturating_add(1);
         if self.last == WORN {
@@ -107,22 +105,22 @@ impl Notes {
     }
 }
 
-/// What entries need in common to be under one watch.
+/// The properties that entries of one watch share, and the port of the entry at hand.
 #[derive(Clone, Copy)]
 pub(crate) struct Under<'a> {
-    /// Their mask, with its number.
+    /// The number of their mask.
     pub(crate) subtable: u32,
     pub(crate) mask: &'a FlowMask,
-    /// Where packets of the entry at hand come in.
+    /// The input port of the entry at hand.
     pub(crate) in_port: u32,
-    /// Whether their compact keys are IPv6's.
+    /// Whether their compact keys have the shape of IPv6.
     pub(crate) v6: bool,
-    /// The bits outside of their compact keys that each entry has values of its own for. Of other bits that
-    /// compact keys have no room for, all packets have the same.
+    /// The bits outside of compact keys that differ between entries. Any other bit that compact keys have no
+    /// room for is equal in all packets.
     pub(crate) outside: &'static FlowMask,
 }
 
-/// See the module's text.
+/// A group of entries that are checked together; the module's text explains it.
 struct Watch {
     /// The value of [`Generations::any`] up to which changes are known.
     any: u64,
@@ -136,7 +134,7 @@ struct Watch {
     overrides: Box<[Override]>,
     fingerprint: u64,
     users: u32,
-    /// What the first lookup sees.
+    /// The packets at the first lookup.
     scope: Box<Scope>,
 }
 
@@ -159,7 +157,7 @@ impl Watch {
             scope: Box::new(Scope::new(under)),
         }
     }
-    /// Takes in what has changed, `takes_in` changes at most.
+    /// Takes in at most `takes_in` changes of the logs.
     fn catch_up(&mut self, generations: &Generations, takes_in: &mut usize, in_all: &mut usize) {
         let now = |slot: u16| generations.read(slot).generation;
         if self
@@ -190,7 +188,7 @@ impl Watch {
                 goes_on
             });
             if !told {
-                // It is about all keys.
+                // A note without bits: the entry may miss a change.
                 notes.add(Default::default(), in_all);
             }
         }
@@ -202,12 +200,12 @@ pub(crate) struct Watches {
     all: Vec<Watch>,
     free: Vec<u16>,
     index: HashTable<u16>,
-    /// The last one that was entered; listed.
+    /// The watch that `enter` returned last, while it is in the index.
     last: u16,
     n_notes: usize,
     /// Watches by port of their first entries.
     of_port: Vec<usize>,
-    /// Changes that may still be taken in.
+    /// The number of changes that this burst may still take in.
     takes_in: usize,
 }
 
@@ -222,7 +220,7 @@ impl Watches {
             of_port: Vec::new(),
             takes_in: TAKEN_IN_CHANGES,
         };
-        // Nothing is watched by number 0.
+        // Number 0 is `NONE`: no entry has this watch.
         let nothing = Under {
             subtable: 0,
             in_port: 0,
@@ -233,15 +231,15 @@ impl Watches {
         watches.all.push(Watch::new(&[], &[], nothing, 0));
         watches
     }
-    /// Another burst begins.
+    /// Begins another burst.
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.takes_in = TAKEN_IN_CHANGES;
     }
 
-    /// An entry has an answer that depends on these things, seen like this. Returns the number of its watch
-    /// ([`NONE`]: there can be none), and its stamp. `None`: the answer is older than what is known of
-    /// changes, so it is worth nothing.
+    /// Puts an entry under the watch for these dependencies and overrides. Returns the number of the watch,
+    /// or [`NONE`] if there are too many watches, and the entry's stamp. `None`: the translation is older
+    /// than the changes that the watch knows, so it must not be used.
     pub(crate) fn enter(
         &mut self,
         deps: &[Dep],
@@ -255,7 +253,7 @@ impl Watches {
         };
         let (all, index) = (&self.all, &self.index);
         let at = |n: u16| &all[usize::from(n)];
-        // Many entries in a row mostly have one.
+        // Many entries in a row mostly have the same watch.
         let last = (self.last != NONE && is(at(self.last))).then_some(self.last);
         let print = last.map_or_else(|| fingerprint(deps, overrides, under.subtable), |_| 0);
         let same = |n: &u16| at(*n).fingerprint == print && is(at(*n));
@@ -294,7 +292,7 @@ impl Watches {
             .insert_unique(print, n, |n| all[usize::from(*n)].fingerprint);
         Some((n, stamp))
     }
-    /// An entry is gone, or has another watch.
+    /// Takes an entry out of its watch.
     pub(crate) fn leave(&mut self, n: u16) {
         if n == NONE {
             return;
@@ -318,14 +316,15 @@ impl Watches {
         }
     }
 
-    /// Whether an entry with this stamp is known to be right at `any`. If not, it has to be looked at.
+    /// Whether an entry with this stamp is known to be valid at `any`. `false`: the caller has to call
+    /// [`Watches::look`].
     #[inline]
     pub(crate) fn holds(&self, n: u16, stamp: u32, any: u64) -> bool {
         let w = self.all.get(usize::from(n));
         w.is_some_and(|w| w.any == any && w.notes.last == stamp)
     }
-    /// Whether an entry that was right at `stamp` is right now, with its new stamp. `key` gives the words
-    /// of its key. `any` was read before.
+    /// Checks an entry that was valid at `stamp`. `key` returns the words of its key, and `any` was read
+    /// before. Returns its new stamp, or `None` if the entry may be stale.
     #[inline]
     pub(crate) fn look(
         &mut self,
@@ -343,7 +342,7 @@ impl Watches {
         (stamp >= notes.forgotten && !later.any(|note| note.is_about(&key))).then_some(notes.last)
     }
 
-    /// Takes in what has changed.
+    /// Takes in the changes since the last call.
     #[cold]
     #[inline(never)]
     fn catch_up(&mut self, n: u16, any: u64, generations: &Generations) {
@@ -351,16 +350,16 @@ impl Watches {
         w.catch_up(generations, &mut self.takes_in, &mut self.n_notes);
         w.any = any;
         if w.notes.last == WORN {
-            // Its entries, translated again, get another one.
+            // The entries are translated again, and get another watch.
             self.unlist(n);
         }
     }
 }
 
-/// What a lookup sees of the packets of a watch's entries.
+/// The packets of a watch's entries, as a lookup sees them.
 #[derive(Clone)]
 struct Scope {
-    /// What all of them have.
+    /// The bits that are equal in all of them, and their values.
     known: KnownBits,
     /// The bits that each entry has a value of its own for.
     own: FlowMask,
@@ -371,11 +370,11 @@ struct Scope {
 impl Scope {
     /// At the beginning of a translation.
     fn new(under: Under<'_>) -> Self {
-        // All packets have there what the expansion of any key shows.
+        // All packets have the values there that the expansion of any key has.
         let mut fixed = CompactMask::beyond(under.mask);
         clear(&mut fixed, under.outside);
         let mut own = *under.mask;
-        // Of where packets come from nothing is known: entries of several origins may be under one watch.
+        // The origin is unknown: entries of several origins may share a watch.
         (fixed.0.recirc_id, own.0.recirc_id) = (0, 0);
         for not in [&fixed, constants(), unknown()] {
             clear(&mut own, not);
@@ -387,7 +386,7 @@ impl Scope {
             outside: under.outside,
         }
     }
-    /// As a later lookup saw them.
+    /// Applies an override, to describe the packets at a later lookup.
     fn apply(&mut self, o: &Override) {
         self.known.apply(o);
         if o.changed
@@ -396,7 +395,7 @@ impl Scope {
             *w = 0;
         }
     }
-    /// What keys have that a change is about, the word with the most bits first.
+    /// The words of keys that a change concerns, the word with the most bits first.
     fn words(&self, m: &MiniMatch) -> (Word, Box<[Word]>) {
         let (mut words, mut mask, mut value) = (Vec::new(), FlowMask::default(), FlowMask::default());
         for ((i, bits), v) in m.mask.words().iter().zip(m.values.iter()) {

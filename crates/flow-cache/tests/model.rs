@@ -1,7 +1,7 @@
 //! All interleavings of a worker and of threads that read its entries: `make models`.
 //!
 //! The files under test are compiled anew, with the model checker's atomics. Watches and cached translations
-//! are one worker's own, and not here.
+//! belong to one worker, and are not tested here.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -10,7 +10,7 @@ mod atomic {
     /// All the model checker's atomics are zero at first.
     pub(crate) use std::default::Default as FromZeros;
 }
-/// Keys of which nothing but the words is of interest here.
+/// Keys that have nothing but words.
 mod compact {
     pub(crate) struct CompactMask([u64; 8]);
     impl CompactMask {
@@ -62,8 +62,7 @@ fn number(id: u64) -> u32 {
     u32::try_from(id).unwrap()
 }
 
-/// What the revalidator reads of an entry belongs to one id, whatever the owner does with the place
-/// meanwhile.
+/// The revalidator reads fields of one id, even if the owner changes or reuses the entry meanwhile.
 #[test]
 fn an_entry_is_read_whole() {
     model(2, || {
@@ -79,7 +78,7 @@ fn an_entry_is_read_whole() {
         };
         if let Some(s) = entry.read() {
             assert_eq!(s.cached, number(s.id));
-            // What has another answer has the same mask and key.
+            // An entry with another cached translation keeps its mask and key.
             let made = if s.id == 2 { 1 } else { s.id };
             assert_eq!((s.subtable, s.used_ms), (number(made) + 1000, made));
             if let Some(key) = entry.read_key(s.id) {
@@ -88,7 +87,7 @@ fn an_entry_is_read_whole() {
             entry.condemn(s.id);
         }
         owner.join().unwrap();
-        // What was condemned under an earlier id is not dead under this one.
+        // An id that was condemned earlier does not condemn this one.
         let last = entry.read().unwrap();
         assert_eq!((last.id, last.cached), (3, 3));
         assert!(!last.dead || !entry.alive());

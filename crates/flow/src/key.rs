@@ -403,16 +403,6 @@ impl FlowMask {
             *w |= o;
         }
     }
-    /// Becomes the bits of either of two.
-    pub fn set_to_union(&mut self, a: &FlowMask, b: &FlowMask) {
-        let first = a.0.first_used().min(b.0.first_used());
-        let (unused, used) = self.words_mut().split_at_mut(first);
-        unused.fill(0);
-        let words = a.words()[first..].iter().zip(&b.words()[first..]);
-        for (w, (a, b)) in used.iter_mut().zip(words) {
-            *w = a | b;
-        }
-    }
     /// Whether every bit of `other` is in `self`.
     pub fn contains(&self, other: &FlowMask) -> bool {
         let words = self.words()[other.0.first_used()..].iter();

@@ -1,7 +1,6 @@
 //! Which of a key's members the packet has: masks made from keys, and matches freed of what cannot match.
 
-use crate::field::{ND_ADVERT, ND_SOLICIT, dl_type, is_nd};
-use crate::key::packet_type::NS_ETHERTYPE;
+use crate::field::{dl_type, is_nd};
 use crate::key::{FlowKey, FlowMask, Match, Nsh, Vlan, frag};
 use heddle_wire::eth::{self, ethertype, is_mpls};
 use heddle_wire::ip::proto;
@@ -132,65 +131,4 @@ fn has_l4(p: u8) -> bool {
     )
 }
 
-impl Match {
-    /// Drops what the match asks of fields whose prerequisites it does not ask for, as OpenFlow 1.0 wants
-    /// such fields ignored (1.0.1, 3.4). Returns whether anything was dropped.
-    pub fn drop_inconsistent(&mut self) -> bool {
-        let before = self.mask;
-        let (k, m) = (&self.key, &mut self.mask.0);
-        let ethernet = m.packet_type == 0 || (m.packet_type == u32::MAX && k.packet_type == 0);
-        let ty = if ethernet {
-            k.dl_type
-        } else if m.packet_type == u32::MAX && k.packet_type >> 16 == NS_ETHERTYPE {
-            dl_type(k)
-        } else {
-            0
-        };
-        let ip = matches!(ty, ethertype::IP | ethertype::IPV6);
-        let arp = matches!(ty, ethertype::ARP | ethertype::RARP);
-        let port_proto = matches!(k.nw_proto, proto::TCP | proto::UDP | proto::SCTP);
-        let icmp = (ty == ethertype::IP && k.nw_proto == proto::ICMP)
-            || (ty == ethertype::IPV6 && k.nw_proto == proto::ICMPV6);
-        let nd = |t| ty == ethertype::IPV6 && k.nw_proto == proto::ICMPV6 && k.tp_src == t;
-        let (solicit, advert) = (nd(ND_SOLICIT), nd(ND_ADVERT));
-        if !ethernet {
-            m.dl_src = [0; 6];
-            m.dl_dst = [0; 6];
-        }
-        if !(ty == ethertype::IP || arp) {
-            m.nw_src = 0;
-            m.nw_dst = 0;
-        }
-        if !(ip && (port_proto || icmp)) {
-            m.tp_src = 0;
-            m.tp_dst = 0;
-        }
-        if !(ip || arp) {
-            m.nw_proto = 0;
-        }
-        if !ip {
-            m.nw_tos = 0;
-            m.nw_ttl = 0;
-        }
-        if !(arp || solicit) {
-            m.arp_sha = [0; 6];
-        }
-        if !(arp || advert) {
-            m.arp_tha = [0; 6];
-        }
-        if ty != ethertype::IPV6 {
-            m.ipv6_src = [0; 16];
-            m.ipv6_dst = [0; 16];
-            m.ipv6_label = 0;
-        }
-        if !(solicit || advert) {
-            m.nd_target = [0; 16];
-        }
-        if !is_mpls(ty) {
-            m.mpls_lse = [0; 3];
-        }
-        let changed = self.mask != before;
-        self.normalize();
-        changed
-    }
-}
+impl Match {}

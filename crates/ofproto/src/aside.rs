@@ -1,14 +1,14 @@
-//! What takes long, on threads that many tasks share.
+//! Work that blocks, on threads that many tasks share.
 //!
 //! **Problem.** Connections share a few threads with each other, the database and the control socket. A
-//! bundle of a million rules is committed under the bridge's lock, and a task that waited for that lock as
-//! one waits for a lock would keep its thread, and whatever else the thread has to do.
+//! bundle of a million rules is committed under the bridge's lock. A task that simply blocks on that lock
+//! keeps its thread, and all other tasks of the thread wait.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Does something that takes long, without keeping the tasks that share this thread waiting.
+/// Runs `f`, which may block, without blocking the other tasks of this thread.
 pub(crate) fn aside<R>(f: impl FnOnce() -> R) -> R {
     match Handle::try_current().map(|h| h.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(f),
@@ -16,7 +16,7 @@ pub(crate) fn aside<R>(f: impl FnOnce() -> R) -> R {
     }
 }
 
-/// A mutex that may be held for long: who waits does so aside.
+/// A mutex that may be held for long: a task that waits for it does not block the other tasks of its thread.
 #[derive(Default)]
 pub(crate) struct SlowMutex<T>(Mutex<T>);
 
@@ -27,7 +27,7 @@ impl<T> SlowMutex<T> {
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.try_lock().unwrap_or_else(|| aside(|| self.0.lock()))
     }
-    /// Whether nobody holds it for longer than that.
+    /// Whether the mutex becomes free within this time.
     pub(crate) fn is_free_within(&self, patience: Duration) -> bool {
         self.0.try_lock_for(patience).is_some()
     }

@@ -1,4 +1,4 @@
-//! Counters of things that happen seldom, under the names that Open vSwitch's `coverage/show` has for them.
+//! Counters of rare events, under the names that Open vSwitch's `coverage/show` has for them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -25,16 +25,16 @@ impl Counter {
 pub(crate) static MAC_LEARNED: Counter = Counter::new("mac_learning_learned");
 /// Addresses that have aged.
 pub(crate) static MAC_EXPIRED: Counter = Counter::new("mac_learning_expired");
-/// Addresses that made room.
+/// Addresses that were evicted to make room.
 pub(crate) static MAC_EVICTED: Counter = Counter::new("mac_learning_evicted");
 /// Addresses that moved to another port.
 pub(crate) static MAC_MOVED: Counter = Counter::new("mac_learning_moved");
-/// Packets from an address that is tied to another port than theirs, when they were translated for.
+/// Translated packets whose source address is static at another port.
 pub(crate) static MAC_STATIC_NONE_MOVE: Counter = Counter::new("mac_learning_static_none_move");
-/// New configurations, with which everything cached is checked.
+/// New configurations, after each of which cached entries are checked.
 pub(crate) static REV_RECONFIGURE: Counter = Counter::new("rev_reconfigure");
 
-/// Flows that packets would have added, and that no control thread could take in time.
+/// Flows that packets could not learn, because the queue to control threads was full.
 pub(crate) static LEARN_QUEUE_FULL: Counter = Counter::new("learn_queue_full");
 
 /// All counters by name.

@@ -1,4 +1,4 @@
-//! Packets for controllers, as the datapath's upcalls become them.
+//! Packet-ins, which upcalls of the datapath become.
 
 use crate::xlate::{PacketInMeta, continuation_of};
 use heddle_datapath_api::{PortNo, UpcallPacket};
@@ -6,20 +6,20 @@ use heddle_flow::{FieldId, FlowKey, Match};
 use heddle_openflow::message::{Continuation, PacketIn, PacketInFormat};
 use heddle_wire::eth::ethertype;
 
-/// One packet for controllers, before the connection's own format is applied. It is whole, whatever length
-/// the action or the connection asks for: lengths are for buffered packets (OpenFlow 1.5 §7.4.1), and this
-/// switch has no buffers.
+/// One packet-in, before the connection's own format is applied. The packet is whole, whatever length the
+/// action or the connection requests. Lengths are for buffered packets (OpenFlow 1.5 §7.4.1), and this switch
+/// has no buffers.
 #[derive(Clone, Debug)]
 pub struct PacketInEvent {
     /// The message.
     pub message: PacketIn,
-    /// Which controllers: 0 is all primary ones.
+    /// Id of the controllers that get it; 0 is all primary ones.
     pub controller_id: u16,
-    /// What lets the pipeline go on, if it waits for that.
+    /// Continuation with which the controller resumes the pipeline, if it waits for that.
     pub continuation: Option<Continuation>,
 }
 
-/// Turns an upcall into the event and the bridge that it is for. `None` for one that nobody here issued.
+/// Turns an upcall into a packet-in, with the id of its bridge. `None`: no translation issued it.
 pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
     let meta = upcall.upcall.cookie.0.as_any().downcast_ref::<PacketInMeta>()?;
     let continuation = meta.continuation.then(|| Continuation {
@@ -57,7 +57,7 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
     Some((meta.bridge(), event))
 }
 
-/// Copies what is known of the packet's connection, with the EtherType that says what its addresses are.
+/// Copies the packet's connection state, with the EtherType, which gives the type of its addresses.
 fn copy_connection(from: &FlowKey, to: &mut FlowKey) {
     to.ct_state = from.ct_state;
     to.ct_zone = from.ct_zone;
@@ -78,18 +78,18 @@ fn copy_connection(from: &FlowKey, to: &mut FlowKey) {
     }
 }
 
-/// The mask of a field that counts as a whole, if it is not zero.
+/// The mask of a field that is matched as a whole, or not at all if it is zero.
 fn whole<T: Default + PartialEq>(value: T, ones: T) -> T {
     if value == T::default() { value } else { ones }
 }
 
-/// A match on the pipeline fields that say something: the input port, and what is not zero.
+/// A match on the pipeline fields to send: the input port, and all that are not zero.
 fn pipeline_fields(key: &FlowKey) -> Match {
     let mut m = Match {
         key: *key,
         ..Match::default()
     };
-    // Whole fields, so that none is sent with a partial mask: these are 32-bit halves or full words.
+    // Masks of whole fields: no field is sent with a partial mask.
     let k = &mut m.mask.0;
     let full = |v: u32| whole(v, u32::MAX);
     k.in_port = u32::MAX;

@@ -1,15 +1,14 @@
-//! What the datapath can do, and what of it translation makes use of: `dpif/show-dp-features` and
+//! Features of the datapath, and which of them translations use: `dpif/show-dp-features` and
 //! `dpif/set-dp-features`.
 //!
-//! There is one datapath, which can do what [`Feature`]'s table says. A bridge may be told to do without some
-//! of it, as a test of what translation does on a lesser datapath: then packets take the way that they would
-//! take there.
+//! There is one datapath, with the features of [`Feature`]'s table. A bridge may be set to do without some of
+//! them, so that tests see how it translates for a lesser datapath.
 
-/// The table of features: name of the constant, name and title in Open vSwitch, what the datapath has (1 and
-/// 0 where `flag`).
+/// The table of features: name of the constant, name and title in Open vSwitch, kind, and the datapath's
+/// value (1 or 0 of a `flag`).
 macro_rules! features {
     ($($id:ident, $name:literal, $title:literal, $kind:ident, $boot:expr;)*) => {
-        /// Something that a datapath has, or of which it has so many.
+        /// One feature of a datapath: it is there or not, or has a number.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[allow(missing_docs)] // named by their titles
         pub enum Feature {
@@ -20,11 +19,11 @@ macro_rules! features {
             /// All, in the order in which they are shown.
             pub const ALL: [Feature; [$($name),*].len()] = [$(Feature::$id),*];
 
-            /// Its name, by which it is set.
+            /// The name by which it is set.
             pub fn name(self) -> &'static str {
                 match self { $(Feature::$id => $name,)* }
             }
-            /// Its name for people.
+            /// The title that users see.
             pub fn title(self) -> &'static str {
                 match self { $(Feature::$id => $title,)* }
             }
@@ -33,7 +32,7 @@ macro_rules! features {
             }
             /// Whether its value is `true` or `false` in the database.
             fn in_database(self) -> bool {
-                // There the depth to which samples nest is said to be there, or not.
+                // The database shows the nesting depth of samples as `true` or `false`.
                 self.is_flag() || self == Feature::SampleNesting
             }
             const fn boot(self) -> usize {
@@ -80,17 +79,17 @@ features! {
     NdExt, "nd_ext", "IPv6 ND Extension", flag, 1;
 }
 
-/// What of the datapath's features a bridge makes use of.
+/// The features of the datapath that a bridge uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Features {
-    /// In force.
+    /// Values in force.
     now: [usize; Feature::ALL.len()],
-    /// What the datapath had when it was first looked at.
+    /// Values of the datapath when it was first probed.
     boot: [usize; Feature::ALL.len()],
 }
 
 impl Default for Features {
-    /// Everything that the datapath has.
+    /// All features of the datapath.
     fn default() -> Self {
         let all = Feature::ALL.map(Feature::boot);
         Self { now: all, boot: all }
@@ -98,7 +97,7 @@ impl Default for Features {
 }
 
 impl Features {
-    /// Everything that a datapath has which looks at so many VLAN tags (0: as many as it can).
+    /// All features of a datapath that parses at most `vlan_limit` VLAN tags (0: the maximum).
     pub fn probed(vlan_limit: usize) -> Self {
         let mut all = Self::default();
         if vlan_limit != 0 {
@@ -108,27 +107,26 @@ impl Features {
         }
         all
     }
-    /// What a bridge begins with that comes to others of the same datapath: what that had when it was first
-    /// looked at.
+    /// The features of a new bridge on the same datapath: the values when it was first probed.
     pub fn at_boot(&self) -> Self {
         Self {
             now: self.boot,
             boot: self.boot,
         }
     }
-    /// Whether there is any of it.
+    /// Whether the feature's value is not zero.
     pub fn has(&self, feature: Feature) -> bool {
         self.number(feature) > 0
     }
-    /// How many there are.
+    /// The feature's value.
     pub fn number(&self, feature: Feature) -> usize {
         self.now[feature as usize]
     }
     fn at_first(&self, feature: Feature) -> usize {
         self.boot[feature as usize]
     }
-    /// One feature, or all of them, as `dpif/set-dp-features` shows them: in force, and what the datapath
-    /// has.
+    /// One feature, or all of them, as `dpif/set-dp-features` shows them: the value in force, and the
+    /// datapath's.
     pub fn shown(&self, name: Option<&str>) -> Result<String, String> {
         let mut named = Feature::ALL
             .into_iter()
@@ -152,11 +150,11 @@ impl Features {
         };
         Ok(named.map(line).collect())
     }
-    /// Sets one of them.
+    /// Sets a feature.
     ///
     /// # Errors
-    /// There is no such feature, the text is no value of it, or the datapath does not have that much: the
-    /// words of Open vSwitch.
+    /// The text of Open vSwitch, if there is no such feature, or if the value is invalid or more than the
+    /// datapath has.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let feature = Feature::ALL.into_iter().find(|f| f.name() == name);
         let feature = feature.ok_or("Unexpected support field")?;
@@ -180,7 +178,7 @@ impl Features {
         self.now[feature as usize] = value;
         Ok(())
     }
-    /// What the datapath has, as `dpif/show-dp-features` lists it.
+    /// The features of the datapath, as `dpif/show-dp-features` lists them.
     pub fn of_datapath(&self) -> String {
         let line = |f: Feature| {
             let n = self.at_first(f);
@@ -193,8 +191,8 @@ impl Features {
         };
         Feature::ALL.into_iter().map(line).collect()
     }
-    /// What the datapath has, as `Datapath.capabilities` tells it to clients of the database. Connections can
-    /// be flushed by their tuples (`ct_flush`) in every datapath.
+    /// The features of the datapath for `Datapath.capabilities` of the database. Every datapath can flush
+    /// connections by their tuples (`ct_flush`).
     pub fn capabilities(&self) -> Vec<(&'static str, String)> {
         let value = |f: Feature| match (f.in_database(), self.at_first(f)) {
             (true, 0) => "false".to_owned(),
@@ -204,8 +202,8 @@ impl Features {
         let all = Feature::ALL.into_iter().map(|f| (f.name(), value(f)));
         all.chain([("ct_flush", "true".to_owned())]).collect()
     }
-    /// What the datapath has, as the log tells it when a datapath is first looked at: programs and tests look
-    /// for these lines.
+    /// The features of the datapath as log lines, for when it is first probed. Programs and tests look for
+    /// these lines.
     pub fn log_lines(&self) -> Vec<String> {
         LOGGED
             .iter()
@@ -214,13 +212,13 @@ impl Features {
     }
 }
 
-/// How the log tells of a feature.
+/// The form of a feature's log line.
 enum Words {
     /// `Datapath supports X`, `Datapath does not support X`.
     Support(&'static str),
-    /// Nothing where it is there, else these words.
+    /// No line if the feature is there, else these words.
     Lack(&'static str),
-    /// These words, and a number.
+    /// These words, and the value.
     Number(&'static str),
 }
 
@@ -235,7 +233,8 @@ impl Words {
     }
 }
 
-/// The lines of the log, in Open vSwitch's order. The features that are missing here have none there.
+/// The log lines, in Open vSwitch's order. Open vSwitch logs nothing about the features that are missing
+/// here.
 const LOGGED: [(Feature, Words); 23] = [
     (Feature::Recirc, Words::Support("recirculation")),
     (

@@ -1,9 +1,9 @@
 //! Groups, as translation runs them.
 //!
 //! A [`Group`] is immutable but for its counters: a modification makes a new one. A select group that lets
-//! the datapath hash has a table that says for each hash value which bucket it means; hash values are spread
-//! over buckets in proportion to their weights by Webster's method (the seats of a parliament: each next one
-//! goes to the bucket with the highest quotient).
+//! the datapath hash has a table with the bucket of each hash value. Webster's method spreads hash values
+//! over buckets in proportion to their weights. As with the seats of a parliament, each next value goes to
+//! the bucket with the highest quotient.
 
 use crate::model::Stats;
 use heddle_datapath_api::{Generations, HashAlg};
@@ -11,33 +11,32 @@ use heddle_openflow::Action;
 use heddle_openflow::message::{Bucket, GroupDesc, GroupType, Selection, SelectionMethod};
 use std::sync::Arc;
 
-/// Fewest and most hash values that a select group tells apart.
+/// Minimum and maximum number of hash values of a select group.
 const MIN_HASHES: u64 = 16;
 const MAX_HASHES: u64 = 256;
-/// Hash values for each bucket, where weights ask for fewer. With one or two each, twelve equal buckets would
-/// get shares that differ by half.
+/// Hash values for each bucket, if weights need fewer. With one or two each, twelve equal buckets would get
+/// shares that differ by half.
 const HASHES_PER_BUCKET: u64 = 4;
 
 /// One bucket.
 #[derive(Debug)]
 pub struct GroupBucket {
-    /// As the controller gave it.
+    /// The bucket as the controller sent it.
     pub bucket: Bucket,
-    /// Its action set in the order of execution.
+    /// The bucket's action set in the order of execution.
     pub list: Vec<Action>,
-    /// What it has passed on.
+    /// Packets that used the bucket.
     pub stats: Arc<Stats>,
 }
 
-/// How a select group chooses.
+/// Method by which a select group chooses a bucket.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Method {
-    /// By a hash of addresses and ports, made by the pipeline.
+    /// A hash of addresses and ports, which the pipeline computes.
     Default,
-    /// By a hash of the fields that the controller named.
+    /// A hash of the fields that the controller named.
     Fields,
-    /// By a hash that the datapath makes: bits of it are an index of `map`, which names buckets by their
-    /// position.
+    /// A hash that the datapath computes. Its low bits are an index of `map`, which has positions of buckets.
     DpHash {
         alg: HashAlg,
         basis: u32,
@@ -54,17 +53,17 @@ pub struct Group {
     pub ty: GroupType,
     /// Buckets, in order.
     pub buckets: Vec<GroupBucket>,
-    /// How the controller wants it to choose.
+    /// Selection method that the controller sent.
     pub selection: Option<Selection>,
     pub(crate) method: Method,
     /// Coarse clock when it was added, ms.
     pub created_ms: u64,
-    /// What it has passed on.
+    /// Packets that used the group.
     pub stats: Arc<Stats>,
 }
 
 impl Group {
-    /// A group as the controller describes it, in the state `created_ms`.
+    /// A group as the controller describes it, added at `created_ms`.
     pub(crate) fn new(desc: GroupDesc, created_ms: u64) -> Self {
         let method = match desc.ty {
             GroupType::Select => method(&desc),
@@ -85,7 +84,7 @@ impl Group {
             stats: Arc::default(),
         }
     }
-    /// As a controller sees it.
+    /// The group as a controller sees it.
     pub(crate) fn desc(&self) -> GroupDesc {
         GroupDesc {
             group_id: self.id,
@@ -103,7 +102,7 @@ impl Group {
 fn method(desc: &GroupDesc) -> Method {
     say(|| format!("Constructing select group {}", desc.group_id));
     match &desc.selection {
-        // Without a word from the controller the datapath hashes, both directions alike.
+        // If the controller names no method, the datapath hashes, both directions alike.
         None => {
             say(|| "No selection method specified. Trying dp_hash.".to_owned());
             dp_hash(desc, HashAlg::SymL4, 0)
@@ -134,20 +133,20 @@ fn method(desc: &GroupDesc) -> Method {
     }
 }
 
-/// A line for who wants to know how groups come to choose.
+/// Logs a line about the choice of the method.
 fn say(text: impl FnOnce() -> String) {
     if log::log_enabled!(target: "ofproto_dpif", log::Level::Debug) {
         log::debug!(target: "ofproto_dpif", "{}", text());
     }
 }
 
-/// As `fields(...)` of a group names them.
+/// The fields as `fields(...)` of a group names them.
 fn fields_text(s: &Selection) -> String {
     let names: Vec<&str> = s.fields.iter().map(|(f, _)| f.name()).collect();
     names.join(",")
 }
 
-/// Hashing in the datapath, unless the weights would take too large a table.
+/// Hashing in the datapath, unless the weights need too large a table.
 fn dp_hash(desc: &GroupDesc, alg: HashAlg, basis: u32) -> Method {
     let weights: Vec<u16> = desc.buckets.iter().map(|b| b.weight).collect();
     let Some(map) = spread(&weights) else {
@@ -170,7 +169,7 @@ fn dp_hash(desc: &GroupDesc, alg: HashAlg, basis: u32) -> Method {
     Method::DpHash { alg, basis, map }
 }
 
-/// What each bucket has of the hash values.
+/// Logs the number of hash values of each bucket.
 fn say_shares(desc: &GroupDesc, map: &[u16]) {
     let weights = || desc.buckets.iter().map(|b| b.weight);
     let total: u64 = weights().map(u64::from).sum();
@@ -190,16 +189,16 @@ fn say_shares(desc: &GroupDesc, map: &[u16]) {
     }
 }
 
-/// The number of hash values that give the bucket with the least weight its share, and all buckets nearly
-/// theirs, as Open vSwitch 3.5 counts them.
+/// The number of hash values, as Open vSwitch 3.5 computes it. The bucket with the least weight gets its
+/// share, and all buckets nearly theirs.
 fn n_hashes(n_buckets: usize, total: u64, least: u16) -> u64 {
     let for_buckets = (n_buckets as u64 * HASHES_PER_BUCKET).min(MAX_HASHES);
     let n = total.div_ceil(least.into()).max(for_buckets);
     n.next_power_of_two().max(MIN_HASHES)
 }
 
-/// Hash values for each of which the bucket is named; a power of two of them. `None`: no bucket has any
-/// weight, or some has so little that the table would be too large.
+/// The bucket of each hash value; their number is a power of two. `None`: no bucket has a weight, or one has
+/// so little weight that the table would be too large.
 fn spread(weights: &[u16]) -> Option<Box<[u16]>> {
     let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
     let least = weights.iter().copied().filter(|w| *w > 0).min()?;

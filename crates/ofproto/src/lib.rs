@@ -1,9 +1,10 @@
 //! Tables, learning, translation, controller connections.
 //!
 //! Two halves meet here. The **control half** (`bridge`, `ofproto`, `conn`, `event`) changes rules and
-//! configuration; the **translation half** (`xlate`, `mac`, `trace`) answers the datapath's misses from any
-//! worker thread. They share only what [`model`] defines: an immutable [`model::Snapshot`] that is replaced
-//! as a whole when configuration changes, and concurrent tables of rules with versions.
+//! configuration. The **translation half** (`xlate`, `mac`, `trace`) translates packets that miss the
+//! datapath's caches, on any worker thread. They share only the types of [`model`]: an immutable
+//! [`model::Snapshot`], which configuration changes replace as a whole, and concurrent tables of rules with
+//! versions.
 
 mod aside;
 pub mod bridge;
@@ -29,5 +30,5 @@ pub use bridge::freed_rules;
 pub use conn::bundled_bytes;
 pub use ofproto::Ofproto;
 
-/// The version of Open vSwitch whose interfaces are spoken; scripts and controllers parse it.
+/// The version of Open vSwitch whose interfaces the switch has; scripts and controllers parse it.
 pub const COMPATIBLE_VERSION: &str = "3.1.0";

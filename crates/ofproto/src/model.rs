@@ -1,13 +1,13 @@
-//! What the control half publishes and the translation half reads.
+//! Bridges, ports, rules and settings, as control threads publish them and translations read them.
 //!
-//! **Invariants.** A [`Snapshot`] and all [`BridgeView`]s and [`PortView`]s in it are immutable; a change
-//! publishes a new `Snapshot`, which shares with the one before what is the same, and then bumps
-//! [`Snapshot::CONFIG_SLOT`] and the slots of what differs. Rules are not part of the snapshot: a [`Table`]
-//! is concurrent, every rule is visible in a range of versions, and [`BridgeView::version`] says which
-//! version a translation reads. A change of rules adds and removes them at `version + 1`, then stores the new
+//! **Invariants.** A [`Snapshot`] and all [`BridgeView`]s and [`PortView`]s in it are immutable. A change
+//! publishes a new `Snapshot`, which shares the unchanged parts with the one before. Then it bumps
+//! [`Snapshot::CONFIG_SLOT`] and the slots of the parts that differ. Rules are not part of the snapshot. A
+//! [`Table`] is concurrent, every rule is visible in a range of versions, and a translation reads at
+//! [`BridgeView::version`]. A change of rules adds and removes rules at `version + 1`, then stores the new
 //! version, then bumps the generation slots of the tables it touched.
 //!
-//! **Threads.** Everything is read by workers without locks.
+//! **Threads.** Workers read everything without locks.
 
 use crate::features::Features;
 use crate::monitor::Watch;
@@ -28,10 +28,10 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
 /// Number of OpenFlow tables of a bridge; 254 is the last that controllers use, as in Open vSwitch.
 pub const N_TABLES: usize = 255;
 
-/// Most mirrors of a bridge, as in Open vSwitch.
+/// Maximum number of mirrors of a bridge, as in Open vSwitch.
 pub const MAX_MIRRORS: usize = 32;
 
-/// Counters of one rule (or table, or port): added to by whoever credits cached packets.
+/// Counters of one rule, table or port: the packets that were credited to it.
 #[derive(Debug, Default)]
 pub struct Stats {
     /// Packets.
@@ -49,7 +49,7 @@ impl Stats {
     pub fn add(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16) {
         self.packets.fetch_add(packets, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
-        // Mostly there is nothing to change, and a look costs less.
+        // Usually the value stays the same, and a load costs less than a read-modify-write.
         if self.used_ms.load(Relaxed) < used_ms {
             self.used_ms.fetch_max(used_ms, Relaxed);
         }
@@ -59,29 +59,29 @@ impl Stats {
     }
 }
 
-/// Counters that are made when somebody is to count: of a million rules most never see a packet.
+/// Counters that are allocated at the first use: of a million rules, most never match a packet.
 #[derive(Debug, Default)]
 pub struct LazyStats(OnceArc<Stats>);
 
 impl LazyStats {
-    /// Counters that exist already.
+    /// Wraps counters that exist already.
     pub fn of(stats: Arc<Stats>) -> Self {
         let place = OnceArc::empty();
         let filled = place.set(stats).is_ok();
         debug_assert!(filled, "it was empty");
         Self(place)
     }
-    /// The counters, to count with or to share; from now on there are some.
+    /// The counters, to add to or to share. Allocates them if there are none yet.
     pub fn counted(&self) -> Arc<Stats> {
         loop {
             if let Some(stats) = self.0.arc() {
                 return stats;
             }
-            // Who comes second takes those of who came first.
+            // If two threads allocate counters, the second one uses the first one's.
             let _ = self.0.set(Arc::default());
         }
     }
-    /// What was counted so far.
+    /// The values counted so far, zeros before the counters are allocated.
     pub fn seen(&self) -> &Stats {
         static NOTHING: Stats = Stats {
             packets: AtomicU64::new(0),
@@ -93,45 +93,45 @@ impl LazyStats {
     }
 }
 
-/// One OpenFlow rule. A modification makes a new rule that shares `stats`; only what packets change is
-/// atomic: `fin_timeout` shortens timeouts, a rule that is learned again counts as modified.
+/// One OpenFlow rule. A modification makes a new rule that shares `stats`. Packets change only the atomic
+/// fields: `fin_timeout` shortens timeouts, and a rule that is learned again counts as modified.
 #[derive(Debug)]
 pub struct Rule {
-    /// Table that it is in.
+    /// Number of the rule's table.
     pub table: u8,
     /// Priority.
     pub priority: u16,
-    /// What it matches.
+    /// The match in its compact form.
     pub matches: heddle_classifier::MiniMatch,
     /// Cookie.
     pub cookie: u64,
-    /// Seconds without a packet before it goes, 0: none.
+    /// Seconds without a packet before the rule expires, 0: no idle timeout.
     pub idle_timeout: AtomicU16,
-    /// Seconds before it goes, 0: none.
+    /// Seconds before the rule expires, 0: no hard timeout.
     pub hard_timeout: AtomicU16,
     /// Eviction importance (1.4).
     pub importance: u16,
     /// OFPFF_* flags as OpenFlow 1.5 numbers them.
     pub flags: u16,
-    /// What it does; rules that do the same mostly share it.
+    /// Instructions; rules with equal instructions mostly share them.
     pub instructions: Arc<InstructionSet>,
     /// Coarse clock at creation, ms.
     pub created_ms: u64,
     /// Coarse clock at the last modification, ms.
     pub modified_ms: AtomicU64,
-    /// Version of the tables that first had it, whatever was modified since.
+    /// First version of the tables that had the rule; modifications keep it.
     pub born: u64,
-    /// Orders rules that were added within the same millisecond; a modification keeps it. It may wrap, as it
-    /// orders no others.
+    /// Orders rules that were added within the same millisecond; a modification keeps it. It may wrap: it
+    /// orders no other rules.
     pub serial: u32,
-    /// The switch's own rule: not shown to controllers, not theirs to change.
+    /// A rule of the switch itself: controllers neither see nor change it.
     pub hidden: bool,
     /// Packets, bytes, last use.
     pub stats: LazyStats,
 }
 
 impl Rule {
-    /// Makes timeouts shorter; 0: leaves the one as it is.
+    /// Shortens timeouts, in seconds; 0 leaves a timeout as it is.
     pub(crate) fn reduce_timeouts(&self, idle: u16, hard: u16) {
         for (now, max) in [(&self.idle_timeout, idle), (&self.hard_timeout, hard)] {
             let old = now.load(Relaxed);
@@ -140,16 +140,16 @@ impl Rule {
             }
         }
     }
-    /// When it last had a packet, or else came to be. A rule that took another's place goes on from when that
-    /// was used.
+    /// Time of the last packet, or else of the rule's creation, ms. A rule that replaces another one inherits
+    /// its time.
     pub(crate) fn used_ms(&self) -> u64 {
         match self.stats.seen().used_ms.load(Relaxed) {
             0 => self.created_ms,
             used => used,
         }
     }
-    /// Counters for a rule that takes its place: its own, or with `reset` new ones, which know no more than
-    /// when it was used.
+    /// Counters for a rule that replaces this one: the same ones, or with `reset` new ones that have only the
+    /// time of the last use.
     pub(crate) fn heir(&self, reset: bool) -> LazyStats {
         let stats = if reset {
             Arc::default()
@@ -159,7 +159,7 @@ impl Rule {
         stats.used_ms.fetch_max(self.used_ms(), Relaxed);
         LazyStats::of(stats)
     }
-    /// Its match in the wide form.
+    /// The match in the wide form.
     pub fn wide_match(&self) -> Match {
         self.matches.expand()
     }
@@ -171,15 +171,15 @@ impl Credit for Stats {
     }
 }
 
-/// What a table does with a packet that matches nothing.
+/// Handling of packets that match no rule of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum TableMiss {
-    /// As the version of OpenFlow in use says: to the controller in 1.0 to 1.2, drop from 1.3 on.
+    /// Default of the OpenFlow version in use: to the controller in 1.0 to 1.2, drop from 1.3 on.
     Default = 0,
-    /// To the controller.
+    /// Send to the controller.
     Controller = 1,
-    /// Go on in the next table.
+    /// Continue in the next table.
     Continue = 2,
     /// Drop.
     Drop = 3,
@@ -189,28 +189,28 @@ pub enum TableMiss {
 pub struct Table {
     /// Number.
     pub id: u8,
-    /// Its rules.
+    /// Rules of the table, by match and priority.
     pub rules: Classifier<Arc<Rule>>,
     /// Packets looked up and matched.
     pub matched: Arc<Stats>,
     /// Packets looked up that matched nothing.
     pub missed: Arc<Stats>,
-    /// Packets that no rule was found for when they were looked up last in this table, by [`Unmatched`].
+    /// Packets whose last lookup was in this table and found no rule, by [`Unmatched`].
     pub unmatched: [LazyStats; 3],
     miss: AtomicU8,
-    /// Generation slot of its rules.
+    /// Generation slot of the table's rules.
     pub slot: u16,
 }
 
-/// What becomes of a packet that no rule is found for. Open vSwitch has a hidden rule for each.
+/// Handling of a packet for which no rule is found. Open vSwitch has a hidden rule for each case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Unmatched {
-    /// Controllers are told.
+    /// A packet-in goes to the controllers.
     ToController = 0,
-    /// Nobody is told.
+    /// No packet-in is sent.
     Nothing = 1,
-    /// It is a fragment, and fragments are not looked up.
+    /// The packet is a fragment that the bridge drops without a lookup.
     Fragment = 2,
 }
 
@@ -227,7 +227,7 @@ impl Table {
             slot: Generations::logged_slot_of(bridge << 8 | u64::from(id) | 1 << 40),
         }
     }
-    /// What happens on a miss.
+    /// The table's handling of misses.
     pub fn miss(&self) -> TableMiss {
         match self.miss.load(Relaxed) {
             1 => TableMiss::Controller,
@@ -236,13 +236,13 @@ impl Table {
             _ => TableMiss::Default,
         }
     }
-    /// Changes what happens on a miss; the caller bumps the slot.
+    /// Changes the handling of misses; the caller bumps the slot.
     pub fn set_miss(&self, miss: TableMiss) {
         self.miss.store(miss as u8, Relaxed);
     }
 }
 
-/// How a Port (bundle) treats VLAN tags, see `Port.vlan_mode`.
+/// VLAN mode of a Port (bundle), see `Port.vlan_mode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum VlanMode {
     /// Untagged packets only, all in VLAN `tag`.
@@ -258,13 +258,13 @@ pub enum VlanMode {
     Dot1qTunnel,
 }
 
-/// When a priority-only tag is put on packets that leave untagged (`Port.other_config:priority-tags`).
+/// Whether packets that leave untagged get a priority-only tag (`Port.other_config:priority-tags`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PriorityTags {
     /// Never.
     #[default]
     Never,
-    /// Where the priority is not zero.
+    /// Only if the priority is not zero.
     IfNonzero,
     /// Always.
     Always,
@@ -287,18 +287,18 @@ pub struct Bundle {
     pub qinq_ethtype: u16,
     /// Priority tags.
     pub priority_tags: PriorityTags,
-    /// Protected ports do not talk to each other.
+    /// Protected ports do not forward to each other.
     pub protected: bool,
-    /// By queue: DSCP (six bits) of IP packets that leave by it.
+    /// DSCP (six bits) for IP packets that leave by the bundle, by queue.
     pub queue_dscp: Vec<(u32, u8)>,
     /// Members, as OpenFlow ports.
     pub ports: Vec<OfPort>,
 }
 
-/// Where copies go.
+/// Destination of mirrored packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MirrorOutput {
-    /// A bundle, which has no other use then.
+    /// A bundle, which is reserved for them.
     Bundle(usize),
     /// All bundles of a VLAN.
     Vlan(u16),
@@ -307,19 +307,19 @@ pub enum MirrorOutput {
 /// One row of the Mirror table.
 #[derive(Clone, Debug)]
 pub struct Mirror {
-    /// RcuSlots of the bundles whose incoming packets are copied.
+    /// Indices of the bundles whose incoming packets are copied.
     pub sources: Vec<usize>,
-    /// RcuSlots of the bundles whose outgoing packets are copied.
+    /// Indices of the bundles whose outgoing packets are copied.
     pub destinations: Vec<usize>,
-    /// Only packets in these VLANs are; `None`: all.
+    /// Only packets in these VLANs are copied; `None`: all.
     pub vlans: Option<Arc<VlanSet>>,
-    /// Where copies go.
+    /// Destination of the copies.
     pub output: MirrorOutput,
-    /// Bytes of a packet that are sent; 0 and 65535: all.
+    /// Maximum number of bytes of a copy; 0 and 65535: no limit.
     pub snaplen: u16,
-    /// Mirrors of this bridge that send to the same place, itself among them, a bit each.
+    /// Mirrors of this bridge with the same output, this one included, one bit each.
     pub same_output: u32,
-    /// What was copied.
+    /// Packets that were copied.
     pub stats: Arc<Stats>,
 }
 
@@ -328,7 +328,7 @@ pub struct Mirror {
 pub struct VlanSet(pub Box<[u64; 64]>);
 
 impl VlanSet {
-    /// The set of these ids (others than 0..=4095 are left out).
+    /// The set of these ids; ids above 4095 are left out.
     pub fn from_ids(ids: impl IntoIterator<Item = u16>) -> Self {
         let mut bits = Box::new([0u64; 64]);
         for id in ids.into_iter().filter(|i| *i < 4096) {
@@ -342,16 +342,16 @@ impl VlanSet {
     }
 }
 
-/// Where packets for an OpenFlow port go.
+/// The port or link behind an OpenFlow port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Binding {
     /// A port of the datapath.
     Datapath(PortNo),
-    /// The other end of a patch: bridge id and OpenFlow port there. `None`: the peer is not there.
+    /// A patch port, with bridge id and OpenFlow port of its peer. `None`: there is no peer.
     Patch(Option<(u64, OfPort)>),
-    /// The other end of a tunnel.
+    /// A tunnel port.
     Tunnel(Arc<Tunnel>),
-    /// Nowhere (the device could not be opened).
+    /// No device: it could not be opened.
     Unbound,
 }
 
@@ -359,13 +359,13 @@ pub enum Binding {
 pub mod port_config {
     /// Administratively down.
     pub const PORT_DOWN: u32 = 1;
-    /// Drop what is received.
+    /// Drop received packets.
     pub const NO_RECV: u32 = 1 << 2;
     /// Drop received STP packets.
     pub const NO_RECV_STP: u32 = 1 << 3;
-    /// Not in floods.
+    /// Exclude from floods.
     pub const NO_FLOOD: u32 = 1 << 4;
-    /// Drop what is sent.
+    /// Drop packets to be sent.
     pub const NO_FWD: u32 = 1 << 5;
     /// No packet-ins for packets received.
     pub const NO_PACKET_IN: u32 = 1 << 6;
@@ -374,11 +374,11 @@ pub mod port_config {
 /// One OpenFlow port of a bridge, as translation sees it.
 #[derive(Clone, Debug)]
 pub struct PortView {
-    /// Number.
+    /// OpenFlow port number.
     pub no: OfPort,
     /// Interface name.
     pub name: String,
-    /// Where its packets go.
+    /// The port or link that its packets are sent to.
     pub binding: Binding,
     /// Hardware address.
     pub mac: [u8; 6],
@@ -386,40 +386,40 @@ pub struct PortView {
     pub mtu: u32,
     /// [`port_config`] bits.
     pub config: u32,
-    /// Carrier and admin state together: may it forward?
+    /// Whether carrier and admin state both allow forwarding.
     pub up: bool,
-    /// The session that watches it.
+    /// BFD session that monitors the port.
     pub watch: Option<Watch>,
-    /// Its place in [`BridgeView::bundles`].
+    /// Index in [`BridgeView::bundles`].
     pub bundle: usize,
-    /// Packets through a patch or tunnel port: received, sent (unused for datapath ports: the datapath counts
-    /// those).
+    /// Packets received through a patch or tunnel port. Unused for datapath ports, which the datapath counts.
     pub patch_rx: Arc<Stats>,
-    /// See `patch_rx`.
+    /// Packets sent, see `patch_rx`.
     pub patch_tx: Arc<Stats>,
 }
 
 impl PortView {
-    /// Whether it may forward, by its device and by the session that watches it.
+    /// Whether the port may forward: its device is up, and the BFD session that monitors it, if any, allows
+    /// it.
     pub fn is_live(&self) -> bool {
         self.up && self.watch.as_ref().is_none_or(Watch::is_forwarding)
     }
 }
 
-/// What becomes of IP fragments (`OFPT_SET_CONFIG`).
+/// Handling of IP fragments (`OFPT_SET_CONFIG`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fragments {
-    /// Tables see them without ports.
+    /// Tables see fragments without transport ports.
     #[default]
     Normal,
-    /// They are dropped.
+    /// Fragments are dropped.
     Drop,
-    /// Tables see first fragments with their ports.
+    /// Tables see first fragments with their transport ports.
     Match,
 }
 
 impl Fragments {
-    /// As flags of the message say it; reassembly, which there is not, is as normal.
+    /// The mode for flags of `OFPT_SET_CONFIG`. Reassembly is not supported and counts as normal.
     pub fn from_flags(flags: u16) -> Self {
         match flags & 3 {
             1 => Self::Drop,
@@ -430,7 +430,7 @@ impl Fragments {
 }
 
 impl BridgeView {
-    /// Makes the bridge's tunnel options those of the thread.
+    /// Sets the bridge's map of tunnel options for this thread, until the scope is dropped.
     pub(crate) fn tlv_scope(&self) -> Scope {
         Scope::enter(self.tlv.clone())
     }
@@ -444,13 +444,13 @@ pub struct BridgeView {
     pub name: String,
     /// Ports by number, in order.
     pub ports: SharedMap<OfPort, Arc<PortView>>,
-    /// Bundles by their places, in order.
+    /// Bundles by index, in order.
     pub bundles: SharedMap<usize, Arc<Bundle>>,
     /// Mirrors, at most [`MAX_MIRRORS`].
     pub mirrors: Vec<Mirror>,
-    /// Which tunnel options are fields; `None`: none is.
+    /// Tunnel options that are match fields; `None`: no option is.
     pub tlv: Option<Arc<TlvMap>>,
-    /// MAC address of the local port (reserved addresses aside, what the bridge itself answers to).
+    /// MAC address of the local port.
     pub local_mac: [u8; 6],
     /// VLANs that flood instead of learning.
     pub flood_vlans: Option<Arc<VlanSet>>,
@@ -464,28 +464,29 @@ pub struct BridgeView {
     pub(crate) groups: Arc<crate::versioned::Versioned<crate::group::Group>>,
     /// Meters, the same in every version.
     pub(crate) meters: Arc<crate::versioned::Versioned<Arc<crate::bridge::meters::OfMeter>>>,
-    /// Which version of the rules is current; shared by all views of this bridge.
+    /// Current version of the rules; shared by all views of this bridge.
     pub version: Arc<AtomicU64>,
-    /// Rules and groups that are not seen at this version may not be there any more: who reads an earlier one
-    /// has to look after what it read, and to begin anew.
+    /// Rules and groups that are not visible at this version may have been unlinked. A translation that reads
+    /// an earlier version must check this after its lookups, and then begin anew.
     pub(crate) purged: Arc<AtomicU64>,
-    /// At most this many tags are looked at (`other_config:vlan-limit`).
+    /// Maximum number of VLAN tags to parse (`other_config:vlan-limit`).
     pub vlan_limit: usize,
-    /// A controller is configured or connected that misses go to (1.0 to 1.2 semantics of a table miss).
+    /// Table misses go to a controller, which is configured or connected (semantics of a miss in 1.0 to 1.2).
     pub miss_to_controller: bool,
-    /// What becomes of fragments.
+    /// Handling of IP fragments.
     pub frags: Fragments,
-    /// What of the datapath's features translation makes use of.
+    /// Datapath features that translations use.
     pub features: Features,
-    /// Controllers are configured: buckets that watch them are live.
+    /// Controllers are configured, so buckets that watch the controller port are live.
     pub has_controllers: bool,
-    /// Whose packets are sampled for whom; `None`: nobody's.
+    /// IPFIX sampling: the packets to sample, and their exporters; `None`: no packets.
     pub ipfix: Option<Arc<IpfixConfig>>,
-    /// The bridge itself, which learns.
+    /// The bridge itself, for `learn` actions.
     pub(crate) control: std::sync::Weak<crate::bridge::Bridge>,
 }
 
-/// Hashes one number that the switch gave out itself, so that nobody makes many meet.
+/// Hashes one number that the switch allocated itself. Peers do not choose such numbers, so they cannot force
+/// collisions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NumberHasher(u64);
 
@@ -512,11 +513,11 @@ pub type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 pub struct Snapshot {
     /// Bridges by id.
     pub bridges: ByNumber<u64, Arc<BridgeView>>,
-    /// Which bridge and OpenFlow port a datapath port belongs to.
+    /// Bridge and OpenFlow port of each datapath port.
     pub by_dp_port: SharedMap<PortNo, (u64, OfPort)>,
     /// Names of timeout policies by connection tracking zone.
     pub ct_timeouts: CtTimeouts,
-    /// Which tunnel port a packet from a tunnel belongs to.
+    /// Tunnel ports by the packets that belong to them.
     pub tunnels: Arc<TunnelMap>,
 }
 
@@ -524,14 +525,14 @@ pub struct Snapshot {
 pub type CtTimeouts = Arc<BTreeMap<u16, Arc<str>>>;
 
 impl Snapshot {
-    /// Makes the tunnel options of the bridge that a packet from a tunnel belongs to those of the thread: its
-    /// key is printed by them.
+    /// Sets the map of tunnel options for this thread, to print the key of a packet from a tunnel. It is the
+    /// map of the bridge that the packet belongs to.
     pub fn tlv_scope_of(&self, key: &heddle_flow::FlowKey) -> Option<Scope> {
         let (bridge, _) = self.tunnels.receive(key)?;
         Some(self.bridges.get(&bridge)?.tlv_scope())
     }
 
-    /// Generation slot of the snapshot itself, which moves with each. Answers do not depend on it but on
-    /// parts of the snapshot (`parts`).
+    /// Generation slot of the snapshot itself, which moves with each snapshot. Most translations depend only
+    /// on parts of the snapshot (`parts`).
     pub const CONFIG_SLOT: u16 = Generations::ALL;
 }

@@ -1,7 +1,7 @@
-//! All bridges of the switch, and what they share: the pipeline, the datapath, the clock.
+//! All bridges of the switch, and the parts that they share: the pipeline, the datapath, the clock.
 //!
-//! **Order of locks.** `publishing`, then one bridge's state. `bridges` is held for moments only, with
-//! nothing locked after it. A bridge calls [`Ofproto::publish`] with none held.
+//! **Order of locks.** `publishing`, then one bridge's state. `bridges` is held for moments only, and no
+//! other lock is taken meanwhile. A bridge holds no lock when it calls [`Ofproto::publish`].
 
 use crate::aside::SlowMutex;
 use crate::bridge::{Bridge, BridgeConfig, Event};
@@ -18,17 +18,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Most meters of all bridges together.
+/// Maximum number of meters of all bridges together.
 pub(crate) const MAX_METERS: u32 = 1 << 18;
 
-/// Frozen pipelines that nobody holds are looked at so often, by the switch's clock: while that stands still,
-/// they stay.
+/// Interval at which frozen pipelines without holders are removed, by the switch's clock. They stay while the
+/// clock is stopped.
 const EXPIRE_MS: u64 = 1000;
 
 /// Numbers of meters in the datapath: the lowest free one is given out.
 #[derive(Default)]
 struct MeterNumbers {
-    /// All below it are taken or in `free`.
+    /// All numbers below it are taken or in `free`.
     next: u32,
     free: BTreeSet<u32>,
 }
@@ -47,7 +47,7 @@ pub struct Ofproto {
     sampling: Sampling,
 }
 
-/// Which patch ports exist, and where.
+/// Patch ports by interface name.
 #[derive(Default)]
 pub(crate) struct PatchEnds {
     /// Interface name → (bridge, OpenFlow port, peer's name).
@@ -55,12 +55,12 @@ pub(crate) struct PatchEnds {
 }
 
 impl PatchEnds {
-    /// One more: a patch of a bridge, and its peer's name.
+    /// Adds a patch port of a bridge, and its peer's name.
     pub(crate) fn add(&mut self, name: &str, at: (u64, OfPort), peer: &str) {
         self.ends.insert(name.to_owned(), (at.0, at.1, peer.to_owned()));
     }
 
-    /// The other end of patch `name`, if `peer` exists and names `name` as its own peer.
+    /// The peer of patch port `name`, if `peer` exists and names `name` as its own peer.
     pub(crate) fn peer_of(&self, name: &str, peer: &str) -> Option<(u64, OfPort)> {
         let (bridge, port, back) = self.ends.get(peer)?;
         (back == name).then_some((*bridge, *port))
@@ -68,7 +68,7 @@ impl PatchEnds {
 }
 
 impl Ofproto {
-    /// No bridges yet. Make the datapath with [`Ofproto::pipeline`], then [`Ofproto::attach`] it.
+    /// A switch without bridges. Make the datapath with [`Ofproto::pipeline`], then [`Ofproto::attach`] it.
     pub fn new(clock: Arc<Clock>) -> Arc<Self> {
         Arc::new(Self {
             pipeline: Arc::new(Pipeline::new(Arc::default())),
@@ -89,7 +89,7 @@ impl Ofproto {
         &self.pipeline
     }
 
-    /// Sessions that watch ports.
+    /// BFD sessions that monitor ports.
     pub fn monitor(&self) -> &Monitor {
         &self.monitor
     }
@@ -109,7 +109,7 @@ impl Ofproto {
         self.engine.get().cloned()
     }
 
-    /// The clock that all times are taken from.
+    /// The clock for all times.
     pub fn clock(&self) -> &Arc<Clock> {
         &self.clock
     }
@@ -176,16 +176,16 @@ impl Ofproto {
         self.bridges.lock().values().cloned().collect()
     }
 
-    /// How many rules all bridges have; `None` while somebody changes some.
+    /// Number of rules of all bridges; `None` while a thread changes rules.
     pub fn n_rules(&self) -> Option<u64> {
         self.bridges().iter().map(|b| b.n_rules()).sum()
     }
 
-    /// Makes a new snapshot, which shares with the one before what is the same, and hands it to the
+    /// Makes a new snapshot, which shares the unchanged parts with the one before, and hands it to the
     /// translation half.
     pub fn publish(&self) {
-        // The lock is held until the snapshot is out, so that an older one never follows a newer one. It is
-        // not that of the bridges: one of them may keep this waiting for long.
+        // The lock is held until the snapshot is published, so that an older one never follows a newer one.
+        // It is not the lock of `bridges`: a single bridge may keep this thread waiting for long.
         let _publishing = self.publishing.lock();
         let bridges = self.bridges.lock().clone();
         let mut ends = PatchEnds::default();
@@ -224,8 +224,8 @@ impl Ofproto {
         }
     }
 
-    /// Does what workers have left to control threads, on all bridges. The thread that calls it first is
-    /// unparked when there is more.
+    /// Does the work that workers have left to control threads, on all bridges. The thread that calls it
+    /// first is unparked when there is more.
     pub fn settle(&self) {
         self.pipeline.underlay().settler.register();
         self.bridges().iter().for_each(|b| b.settle());
@@ -233,7 +233,7 @@ impl Ofproto {
         self.tell_links();
     }
 
-    /// Tells controllers which ports forward, or do not, since their sessions say so.
+    /// Notifies controllers of ports that began or ceased to forward because of their BFD sessions.
     pub fn tell_links(&self) {
         for (bridge, port) in self.monitor.take_moved() {
             if let Some(bridge) = self.bridge_by_id(bridge) {
@@ -252,7 +252,7 @@ impl Ofproto {
         }
     }
 
-    /// Has the settler look. Waits for nobody.
+    /// Wakes the thread that settles. Never waits.
     pub(crate) fn wake_settler(&self) {
         self.pipeline.underlay().settler.ring();
     }

@@ -1,21 +1,20 @@
-//! From one configuration to the next: which parts of it are another now, for cached answers that depend on
-//! them.
+//! The parts of the configuration that cached translations depend on, and the parts that a new configuration
+//! changes.
 //!
-//! **Problem.** If each answer depended on the configuration as a whole, a port that comes would have all
-//! flows of all others translated again. So a translation depends on those [`Part`]s that it looks at, and
-//! [`Snapshot::differences`] says which parts a new configuration changes. Whoever gives a translation
-//! something new to look at in a [`BridgeView`] says there which part it is of; members that nobody has
-//! thought of do not build.
+//! **Problem.** If each translation depended on the configuration as a whole, a new port would make all flows
+//! of all other ports stale. So a translation depends on those [`Part`]s that it looks at, and
+//! [`Snapshot::differences`] returns the parts that a new configuration changes. A change that lets
+//! translations read a new member of [`BridgeView`] must assign the member to a part there. The build fails
+//! if a member has no part.
 //!
-//! Places of bundles are no one's property: they are compared by what is there.
+//! Bundles are compared by their contents: a bundle that only gets another index is the same.
 //!
-//! **State that moves by itself** has parts of its own, apart from the configuration of what it is the state
-//! of: whether a port may forward is [`Part::Link`], so that a link that flaps is nothing to those who only
-//! send there. What a session says of that is not even part of the configuration: see [`crate::monitor`].
-//! Such parts have slots among those of what packets make, which are many: they do not meet with parts of
-//! the configuration.
+//! **State that moves by itself** has parts of its own. Whether a port may forward is [`Part::Link`]: flows
+//! that only send to a port stay valid while its link flaps. The state of a BFD session is not even part of
+//! the configuration: see [`crate::monitor`]. Such parts have slots of learned state
+//! ([`Generations::learned_slot_of`]), which are many and apart from the slots of the configuration.
 //!
-//! **Costs.** Parts that two configurations share are not looked at.
+//! **Costs.** Parts that two configurations share are not compared.
 
 use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, Snapshot};
 use crate::monitor::Watch;
@@ -27,12 +26,12 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
-/// What an answer may depend on.
+/// One part of the configuration that a translation may depend on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Part {
-    /// Where packets from a datapath port come in: the bridge and its port, and both as parts.
+    /// The bridge and port that packets from a datapath port come into, and the parts of both.
     Input(PortNo),
-    /// A bridge as a whole: that it is there, and all but its ports and bundles.
+    /// A bridge as a whole: its existence, and all but its ports and bundles.
     Bridge(u64),
     /// A port of a bridge, with the bundle that it is in.
     Port(u64, OfPort),
@@ -42,15 +41,15 @@ pub(crate) enum Part {
     Link(u64, OfPort),
     /// Settings of connection tracking zones.
     CtZones,
-    /// The tunnel ports of a datapath port that have no fixed other end.
+    /// The tunnel ports of a datapath port that have no fixed remote address.
     Tunnels(PortNo),
-    /// Those with this other end.
+    /// The tunnel ports of a datapath port that have this remote address.
     Peer(PortNo, IpAddr),
-    /// What packets to this host have that come out of tunnels.
+    /// The packets to this host that come out of tunnels.
     TunnelEnds,
 }
 
-/// An address in 60 bits.
+/// A hash of an address, without collisions between IPv4 addresses.
 fn short(ip: IpAddr) -> u64 {
     let all = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
@@ -84,7 +83,7 @@ impl Part {
 }
 
 impl Snapshot {
-    /// The configuration that follows this one, of these bridges.
+    /// The next configuration, with these bridges.
     pub(crate) fn followed_by(&self, bridges: ByNumber<u64, Arc<BridgeView>>) -> Snapshot {
         let mut by_dp_port = self.by_dp_port.clone();
         let (mut left, mut came) = (Vec::new(), Vec::new());
@@ -97,7 +96,8 @@ impl Snapshot {
             let old = self.bridges.get(&id).map_or(&none, |b| &b.ports);
             let new = bridges.get(&id).map_or(&none, |b| &b.ports);
             for no in new.differences(old) {
-                // All of it: a tunnel of another type may ask for the same, by the same datapath port.
+                // The whole tunnel is compared: a tunnel of another type may have the same match on the same
+                // datapath port.
                 let tunnel_moved =
                     old.get(&no).and_then(|p| tunnel_of(p)) != new.get(&no).and_then(|p| tunnel_of(p));
                 tunnels_moved |= tunnel_moved;
@@ -109,7 +109,7 @@ impl Snapshot {
                 }
             }
         }
-        // First all that leave: others may come to where they were.
+        // Removals come first: other ports may take over the same datapath ports.
         for (dp, at) in left {
             if by_dp_port.get(&dp) == Some(&at) {
                 by_dp_port.remove(&dp);
@@ -130,7 +130,7 @@ impl Snapshot {
         }
     }
 
-    /// The parts in which this one differs from `before`.
+    /// The parts in which this configuration differs from `before`.
     pub(crate) fn differences(&self, before: &Snapshot) -> BTreeSet<Part> {
         let mut parts = BTreeSet::new();
         let ids: BTreeSet<_> = before.bridges.keys().chain(self.bridges.keys()).collect();
@@ -138,7 +138,7 @@ impl Snapshot {
             let (old, new) = (before.bridges.get(id), self.bridges.get(id));
             let (old, new) = match (old, new) {
                 (Some(old), Some(new)) => (&**old, &**new),
-                // All of it came or went.
+                // The whole bridge was added or removed.
                 (one, other) => {
                     parts.insert(Part::Bridge(*id));
                     let ports = one.or(other).into_iter().flat_map(|b| b.ports.iter());
@@ -170,7 +170,8 @@ impl Snapshot {
                 if asks(was) != asks(is) {
                     parts.extend(was.into_iter().chain(is).filter_map(|p| of_tunnel(p)));
                 }
-                // What a session says is counted when it changes: here it is whose word counts.
+                // A session that changes its state bumps the slot itself. Here only the device's state and
+                // the session's identity are compared.
                 let up = |b: &BridgeView| {
                     let port = b.ports.get(&no)?;
                     Some((port.up, port.watch.as_ref().map(Watch::id)))
@@ -186,7 +187,8 @@ impl Snapshot {
             .filter(|no| before.by_dp_port.get(no) != self.by_dp_port.get(no));
         let mut inputs: BTreeSet<PortNo> = moved.collect();
         for part in &parts {
-            // Who comes in there depends on the one part for all.
+            // Packets that come in by a datapath port depend only on its `Input`, so it changes along with
+            // the bridge and port.
             let bridge = |id: &u64| self.bridges.get(id).into_iter();
             match part {
                 Part::Bridge(id) => {
@@ -213,7 +215,7 @@ impl Snapshot {
     }
 }
 
-/// Where packets come into a port.
+/// The datapath port from which packets come into a port.
 fn in_of(port: &PortView) -> Option<PortNo> {
     match port.binding {
         Binding::Datapath(no) => Some(no),
@@ -221,7 +223,7 @@ fn in_of(port: &PortView) -> Option<PortNo> {
     }
 }
 
-/// The parts that packets of a tunnel port depend on, to be told that they are this port's.
+/// The part that packets of a tunnel port depend on.
 fn of_tunnel(port: &PortView) -> Option<Part> {
     let t = tunnel_of(port)?;
     Some(match t.config.remote {
@@ -230,7 +232,7 @@ fn of_tunnel(port: &PortView) -> Option<Part> {
     })
 }
 
-/// Two bridges, without their ports and bundles.
+/// Whether two views of a bridge are equal, apart from their ports and bundles.
 fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
     let BridgeView {
         id,
@@ -256,7 +258,7 @@ fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
         ipfix,
         control,
     } = old;
-    // Mirrors name bundles by their places.
+    // Mirrors refer to bundles by index.
     let renamed = |place: &usize| {
         let (was, is) = (bundles.get(place), new.bundles.get(place));
         was.zip(is).is_some_and(|(was, is)| was.name != is.name)
@@ -306,7 +308,8 @@ fn same_mirror(old: &Mirror, new: &Mirror) -> bool {
         && Arc::ptr_eq(stats, &new.stats)
 }
 
-/// A port and its bundle, in both or in neither; whether it may forward is another part.
+/// Whether a port and its bundle are equal in both views, or in neither. Whether the port may forward is
+/// another part.
 fn same_port(old: &BridgeView, new: &BridgeView, no: OfPort) -> bool {
     fn of(b: &BridgeView, no: OfPort) -> Option<(&PortView, Option<&Arc<Bundle>>)> {
         let port = b.ports.get(&no)?;

@@ -1,17 +1,17 @@
 //! A sorted map that is cheap to copy and to compare with an earlier copy of itself.
 //!
-//! **Problem.** Each configuration is a snapshot. One that has 4,000 ports, and differs from the one before
-//! in one of them, is to cost little more than that one.
+//! **Problem.** Each configuration is a snapshot. If a snapshot with 4,000 ports differs from the one before
+//! in one port, it should cost little more than that port.
 //!
-//! **Shape.** Entries lie in chunks of at most [`MOST`], in order; copies share the chunks that neither of
-//! them has changed.
+//! **Shape.** Entries are stored in chunks of at most [`MOST`], in order; copies share the chunks that
+//! neither of them has changed.
 //!
 //! **Costs.** A copy counts a reference to each chunk. A lookup is two binary searches. A change copies one
-//! chunk. [`SharedMap::differences`] looks at the entries of chunks that are not shared.
+//! chunk. [`SharedMap::differences`] compares only the entries of chunks that are not shared.
 
 use std::sync::Arc;
 
-/// Entries of a chunk; one more, and it becomes two.
+/// Maximum number of entries of a chunk; one more, and it becomes two.
 const MOST: usize = 64;
 
 type Chunk<K, V> = Arc<Vec<(K, V)>>;
@@ -19,7 +19,7 @@ type Chunk<K, V> = Arc<Vec<(K, V)>>;
 /// See the module's text.
 #[derive(Clone, Debug)]
 pub struct SharedMap<K, V> {
-    /// None is empty.
+    /// No chunk is empty.
     chunks: Vec<Chunk<K, V>>,
 }
 
@@ -30,7 +30,7 @@ impl<K, V> Default for SharedMap<K, V> {
 }
 
 impl<K: Ord + Copy, V: Clone> SharedMap<K, V> {
-    /// The chunk that a key is in, if it is there.
+    /// Index of the chunk that has the key, if the key is there.
     fn chunk_of(&self, key: &K) -> usize {
         let behind = |c: &Chunk<K, V>| c.first().is_some_and(|(first, _)| first <= key);
         self.chunks.partition_point(behind).saturating_sub(1)
@@ -43,7 +43,7 @@ impl<K: Ord + Copy, V: Clone> SharedMap<K, V> {
         chunk.get(at).map(|(_, v)| v)
     }
 
-    /// Gives a key a value; returns the one that it had.
+    /// Sets the value of a key; returns its old one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let at = self.chunk_of(&key);
         let Some(chunk) = self.chunks.get_mut(at).map(Arc::make_mut) else {
@@ -61,7 +61,7 @@ impl<K: Ord + Copy, V: Clone> SharedMap<K, V> {
         None
     }
 
-    /// Takes a key out; returns the value that it had.
+    /// Removes a key; returns its value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         self.get(key)?;
         let at = self.chunk_of(key);
@@ -84,8 +84,8 @@ impl<K: Ord + Copy, V: Clone> SharedMap<K, V> {
         self.iter().map(|(_, v)| v)
     }
 
-    /// Keys of entries that are not shared with another map, in order: all that are in one of them only or
-    /// have different values are among them.
+    /// Keys of entries that are not shared with another map, in order. Among them are all keys that only one
+    /// map has, or whose values differ.
     pub fn differences(&self, other: &Self) -> Vec<K> {
         let mut keys = Vec::new();
         let (mut a, mut b) = (Cursor(&self.chunks, 0), Cursor(&other.chunks, 0));
@@ -110,7 +110,7 @@ impl<K: Ord + Copy, V: Clone> SharedMap<K, V> {
     }
 }
 
-/// Chunks that are left, and how many entries of the first were passed.
+/// Chunks that are left, and the number of entries of the first one that were passed.
 struct Cursor<'a, K, V>(&'a [Chunk<K, V>], usize);
 
 impl<K: Ord, V> Cursor<'_, K, V> {
@@ -144,7 +144,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Against the standard library's map, and against an earlier copy.
+        /// Compares with the standard library's map, and with an earlier copy.
         #[test]
         fn same_as_a_map(ops in prop::collection::vec((0_u32..400, any::<Option<u8>>()), 0..2000), copied in 0_usize..2000) {
             let (mut map, mut twin) = (SharedMap::default(), BTreeMap::new());

@@ -1,20 +1,20 @@
 //! Tunnel ports, and which of them a packet from a tunnel belongs to.
 //!
-//! **Problem.** All tunnels of one type share a datapath port. What tells them apart are the outer addresses
-//! and the key, and each port says which of these it asks for: both ends and the key, or leaves some of them
-//! to flows. As in Open vSwitch there are twelve ways to ask, and they are tried in a fixed order: ports that
-//! name a key before those that leave it to flows, then those that name the other end, then those that name
-//! this end before those that take any, and those last that leave it to flows.
+//! **Problem.** All tunnels of one type share a datapath port. Their outer addresses and key tell them apart:
+//! a port matches both addresses and the key, or leaves some of them to flows. As in Open vSwitch there are
+//! twelve kinds of such matches, which are tried in a fixed order. Ports with a key come before those that
+//! leave it to flows. Next, ports with a remote address come first. Then come ports with a local address,
+//! ports that accept any local address, and ports that leave it to flows.
 //!
-//! **Invariants.** No two ports of the map ask for the same; the second to come is left out until the first
-//! one goes. Ports that are left out neither send nor receive.
+//! **Invariants.** No two ports of the map have the same match: a later port is left out until the first one
+//! goes. Ports that are left out neither send nor receive.
 //!
-//! Where tunnels end ([`TunnelMap::ends`]): what packets to this host have that come out of one. All tunnels
-//! of a datapath port have one table of options there, which is that of their bridges; of two bridges that
-//! read one option in two ways, the one that was there first is right.
+//! [`TunnelMap::ends`] describes the packets to this host that come out of tunnels. All tunnels of a datapath
+//! port have one table of options there, which is made from those of their bridges. If two bridges read one
+//! option in two ways, the first one counts.
 //!
-//! **Costs.** A lookup is a hash and a comparison for each way that some port asks in. A change of any
-//! tunnel port makes the map anew.
+//! **Costs.** A lookup is a hash and a comparison for each kind of match that some port has, and for each
+//! packet mode. A change of any tunnel port makes the map anew.
 
 use crate::model::{Binding, BridgeView, ByNumber, PortView};
 use heddle_datapath_api::PortNo;
@@ -30,41 +30,41 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A tunnel port: what is configured, and the datapath port that it shares with its like.
+/// One tunnel port: its configuration, and the datapath port that it shares with others of its type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tunnel {
-    /// Its configuration.
+    /// Configuration of the tunnel.
     pub config: TunnelConfig,
     /// The datapath port.
     pub dp: PortNo,
-    /// Of its packets.
+    /// Numbers for the packets that the tunnel sends.
     pub numbers: Numbers,
 }
 
-/// Where tunnels of one datapath port end.
+/// The packets of one datapath port's tunnels that end at this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct End {
-    /// What is done with their packets.
+    /// The action that decapsulates them.
     pub pop: Arc<TunnelPop>,
     ty: TunnelType,
-    /// Destination port; 0: any, as there are none.
+    /// Destination port; 0: the type has no ports.
     pub port: u16,
-    /// Outer packets are rather IPv6's.
+    /// The IPv6 variant of a type: it is preferred for IPv6 outer packets.
     pub(crate) is_for_ipv6: bool,
 }
 
 impl End {
-    /// IP protocols of packets that come out there.
+    /// IP protocols of the outer packets.
     pub fn protocols(&self) -> &'static [u8] {
         self.ty.protocols()
     }
-    /// Whether packets of this IP protocol come out there.
+    /// Whether outer packets have this IP protocol.
     pub(crate) fn has_protocol(&self, proto: u8) -> bool {
         self.ty.protocols().contains(&proto)
     }
 }
 
-/// The ends of these tunnels, each with the options that its bridge reads.
+/// One [`End`] for each datapath port of these tunnels, with the options that their bridges read.
 fn ends_of<'a>(tunnels: impl Iterator<Item = (&'a Tunnel, Option<&'a TlvMap>)>) -> Vec<End> {
     let mut by_port: BTreeMap<PortNo, (&TunnelConfig, OptionTable)> = BTreeMap::new();
     for (tunnel, map) in tunnels {
@@ -90,7 +90,7 @@ fn ends_of<'a>(tunnels: impl Iterator<Item = (&'a Tunnel, Option<&'a TlvMap>)>) 
     by_port.into_iter().filter_map(end).collect()
 }
 
-/// What a port asks of packets.
+/// The match of a tunnel port on outer headers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Asks {
     dp: PortNo,
@@ -102,7 +102,7 @@ pub(crate) struct Asks {
     mode: PacketMode,
 }
 
-/// How many ways there are to ask.
+/// Number of kinds of matches.
 const N_WAYS: usize = 12;
 
 impl Asks {
@@ -116,15 +116,15 @@ impl Asks {
     }
 }
 
-/// A number that is another one each time.
+/// A random number.
 fn anything() -> u32 {
     let hash = RandomState::new().hash_one(());
-    #[allow(clippy::cast_possible_truncation)] // as many bits as are wanted
+    #[allow(clippy::cast_possible_truncation)] // the low half
     let low = (hash & u64::from(u32::MAX)) as u32;
     low
 }
 
-/// As C's `%#x` prints it: zero has no prefix.
+/// Formats a number like C's `%#x`: zero has no prefix.
 fn hex(v: u64) -> String {
     match v {
         0 => "0".to_owned(),
@@ -133,10 +133,11 @@ fn hex(v: u64) -> String {
 }
 
 impl Tunnel {
-    /// A tunnel of which nothing was sent yet.
+    /// A tunnel that has not sent a packet yet.
     pub fn new(config: TunnelConfig, dp: PortNo) -> Self {
         Self {
-            // Frames of STT are told apart by their numbers, also those of two tunnels between the same ends.
+            // Receivers tell frames of STT apart by their numbers. So two tunnels between the same hosts
+            // begin with different numbers.
             numbers: match config.ty {
                 TunnelType::Stt => Numbers::beginning_with(anything()),
                 _ => Numbers::default(),
@@ -157,13 +158,13 @@ impl Tunnel {
             mode: self.config.mode,
         }
     }
-    /// Whether it asks for the packets that another one asks for.
+    /// Whether both ports have the same match.
     pub fn asks_alike(&self, other: &Tunnel) -> bool {
         self.asks() == other.asks()
     }
-    /// What it asks for, in words.
+    /// The match as text, for `ofproto/list-tunnels` and messages.
     pub fn asks_text(&self) -> String {
-        // An address that is not there is shown as IPv6's.
+        // Without a local address, the text has the unspecified one of IPv6.
         let local = match self.config.local {
             Local::Is(local) => local.to_string(),
             Local::Any => "::".to_owned(),
@@ -215,7 +216,7 @@ impl Tunnel {
     }
 }
 
-/// The address that a tunnel's packets come from; `None`: the packet came from no tunnel.
+/// The outer source address of a packet from a tunnel; `None`: the packet came from no tunnel.
 pub(crate) fn source(key: &FlowKey) -> Option<IpAddr> {
     is_tunnelled(key).then(|| address(key.tun_src, key.tun_ipv6_src))
 }
@@ -233,14 +234,14 @@ pub(crate) fn address(v4: u32, v6: [u8; 16]) -> IpAddr {
     }
 }
 
-/// Where a tunnel port is: bridge and number.
+/// Bridge id and OpenFlow port of a tunnel port.
 pub(crate) type Place = (u64, OfPort);
 
 /// See the module's text.
 #[derive(Default, Debug)]
 pub struct TunnelMap {
     ports: HashMap<Asks, Place>,
-    /// Ports by the way in which they ask.
+    /// Number of ports by kind of match.
     n_of_way: [usize; N_WAYS],
     ends: Vec<End>,
 }
@@ -253,7 +254,7 @@ impl TunnelMap {
         }
     }
 
-    /// The map of these bridges. Who is in `before` and asks for the same stays.
+    /// The map of these bridges. Ports in `before` whose match is the same stay in the map.
     pub(crate) fn of(bridges: &ByNumber<u64, Arc<BridgeView>>, before: &TunnelMap) -> Self {
         let tunnel = |(id, no): Place| tunnel_of(bridges.get(&id)?.ports.get(&no)?);
         let mut map = Self::default();
@@ -277,7 +278,7 @@ impl TunnelMap {
         map
     }
 
-    /// Where tunnels end, by datapath port.
+    /// The tunnels' packets that end at this host, by datapath port.
     pub fn ends(&self) -> &[End] {
         &self.ends
     }
@@ -287,7 +288,7 @@ impl TunnelMap {
         self.ports.is_empty()
     }
 
-    /// Where the port is that asks for this.
+    /// The tunnel port with this match.
     pub(crate) fn get(&self, asks: &Asks) -> Option<Place> {
         self.ports.get(asks).copied()
     }
@@ -300,7 +301,7 @@ impl TunnelMap {
             packet_type::NS_ETHERTYPE => (PacketMode::LegacyL3, PacketMode::LegacyL2),
             _ => (PacketMode::LegacyL2, PacketMode::LegacyL3),
         };
-        // What comes back may begin with something else than it did in the tunnel.
+        // After a recirculation, the packet may begin with another kind of header than in the tunnel.
         let modes = [legacy, PacketMode::Aware, other];
         let modes = if key.recirc_id == 0 {
             &modes[..2]
@@ -348,7 +349,7 @@ impl TunnelMap {
     }
 }
 
-/// The tunnel that a port is.
+/// The tunnel behind a tunnel port; `None` for other ports.
 pub(crate) fn tunnel_of(port: &PortView) -> Option<&Arc<Tunnel>> {
     match &port.binding {
         Binding::Tunnel(t) => Some(t),

@@ -1,8 +1,8 @@
-//! The way of tunnels' packets: routes and neighbours of the host, tied to the generations that cached
+//! Routes and neighbours of the host, for tunnels. Their changes move the generations that cached
 //! translations depend on.
 //!
-//! Who asks within a translation reads the generation first, as of all that changes:
-//! `read(Underlay::slot(routes.thing(&q)))`, then `routes.lookup(&q)`.
+//! A translation reads the generation before it looks up: `read(Underlay::slot(routes.thing(&q)))`, then
+//! `routes.lookup(&q)`.
 
 use crate::model::BridgeView;
 use heddle_datapath_api::Generations;
@@ -18,18 +18,18 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// See the module's text.
 #[derive(Debug)]
 pub struct Underlay {
-    /// By which device, from which address and to whom packets go.
+    /// Output devices, source addresses and next hops of packets.
     pub routes: Routes,
-    /// Ethernet addresses of those to whom they go.
+    /// Ethernet addresses of the next hops.
     pub neighbours: Neighbours,
     /// The control thread that sends requests and does other work for the workers.
     pub(crate) settler: Wakeup,
-    /// UDP source ports of outer packets: the least in the upper half, the greatest in the lower.
+    /// UDP source ports of outer packets: the lowest in the upper half, the highest in the lower half.
     source_ports: AtomicU32,
 }
 
 impl Underlay {
-    /// Knows nothing yet. What changes later moves slots of `generations`.
+    /// An empty underlay, whose later changes move slots of `generations`.
     pub fn new(generations: &Arc<Generations>) -> Self {
         let hook = || {
             let generations = generations.clone();
@@ -43,10 +43,11 @@ impl Underlay {
         }
     }
 
-    /// Has a control thread ask who `target` is: from a port of a bridge, in the name of `source`. `false`:
-    /// nobody was asked, the next packet has to ask, so the translation must not be cached. Otherwise the
-    /// slot of the neighbour moves as soon as it is known, and also in a second or two if it is not, so that
-    /// the next packet asks again. Never waits.
+    /// Makes a control thread request the address of `target`, from a port of a bridge, with `source` as the
+    /// sender. `false`: there is no request, so the translation must not be cached and the next packet has to
+    /// make it. Otherwise the slot of the neighbour moves as soon as its address is known. If it stays
+    /// unknown, the slot moves after a second or two, so that the next packet makes a request again. Never
+    /// waits.
     pub fn ask(
         &self,
         bridge: &BridgeView,
@@ -68,19 +69,20 @@ impl Underlay {
         asked != Asked::Busy
     }
 
-    /// UDP source ports that outer packets have, both ends included.
+    /// The lowest and highest UDP source port of outer packets.
     pub fn source_ports(&self) -> (u16, u16) {
         let both = self.source_ports.load(Relaxed);
         #[allow(clippy::cast_possible_truncation)] // halves
         ((both >> 16) as u16, both as u16)
     }
 
-    /// Sets them. Whoever does empties the caches.
+    /// Sets the lowest and highest UDP source port. The caller empties the caches.
     pub fn set_source_ports(&self, min: u16, max: u16) {
         self.source_ports.store(both((min, max)), Relaxed);
     }
 
-    /// The slot of a thing of [`Routes`] or [`Neighbours`]. Packets make neighbours.
+    /// The slot of a thing of [`Routes`] or [`Neighbours`]. It is one of those for learned state, since
+    /// packets make neighbours.
     pub fn slot(thing: u64) -> u16 {
         Generations::learned_slot_of(thing)
     }

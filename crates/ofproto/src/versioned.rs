@@ -1,10 +1,10 @@
 //! A map from numbers to things that come and go by version, as rules do in a classifier.
 //!
-//! **Problem.** Groups change while workers look them up, and a batch of changes to rules and groups becomes
-//! visible all at once: a worker that reads the rules of version 7 must find the groups of version 7.
+//! **Problem.** Groups change while workers look them up. A batch of changes to rules and groups becomes
+//! visible at once. A worker that reads the rules of version 7 must find the groups of version 7.
 //!
-//! **Invariants.** A thing is seen by lookups at versions `added <= v < removed`. For one number, at most one
-//! thing is seen at any version; the writer removes the old one at the version at which it adds the new one.
+//! **Invariants.** Lookups at versions `added <= v < removed` see a thing. They see at most one thing of a
+//! number: the writer removes the old one at the version at which it adds the new one.
 //!
 //! **Costs.** A lookup hashes a number and follows two pointers. A change copies one of [`SHARDS`] small
 //! maps.
@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Never removed.
 const FOREVER: u64 = u64::MAX;
-/// The version after all that were ever given out: sees what is there now or will be once the writer has
+/// The version after all that were allocated: sees things that are there now or will be once the writer has
 /// committed.
 pub(crate) const LATEST: u64 = FOREVER - 1;
 /// Number of maps.
 const SHARDS: usize = 256;
 
-/// A thing and the versions that see it.
+/// One thing, and the versions that see it.
 #[derive(Debug)]
 pub(crate) struct Held<T> {
     pub(crate) data: T,
@@ -35,8 +35,8 @@ pub(crate) struct Held<T> {
 impl<T> Held<T> {
     /// Whether lookups at `version` see it.
     pub(crate) fn visible(&self, version: u64) -> bool {
-        // Relaxed: who races with a removal may see either; the generation that the remover bumps afterwards
-        // decides what may be cached.
+        // Relaxed: a reader that races with a removal may see either; the generation that the remover bumps
+        // afterwards decides about caching.
         self.added <= version && version < self.removed.load(Relaxed)
     }
     /// Hides it from `version` on.
@@ -86,7 +86,7 @@ impl<T> Versioned<T> {
         self.change(id, |list| list.push(held.clone()));
         held
     }
-    /// Unlinks a thing at once: it was never seen, or nobody looks for it any more.
+    /// Unlinks a thing at once: it was never visible, or no reader looks for it any more.
     pub(crate) fn unlink(&self, id: u32, gone: &Arc<Held<T>>) {
         self.change(id, |list| list.retain(|h| !Arc::ptr_eq(h, gone)));
     }
@@ -111,7 +111,7 @@ impl<T> Versioned<T> {
         all.sort_by_key(|(id, _)| *id);
         all
     }
-    /// Unlinks what no lookup at `version` or later sees.
+    /// Unlinks things that no lookup at `version` or later sees.
     pub(crate) fn purge(&self, version: u64) {
         for cell in &self.shards {
             let shard = cell.load();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same as a list that keeps everything.
+        /// Compares with a list that keeps everything.
         #[test]
         fn as_a_list(ops in prop::collection::vec((0..6u32, any::<bool>()), 0..60)) {
             let m = Versioned::default();

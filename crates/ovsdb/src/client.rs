@@ -172,8 +172,8 @@ impl Client {
         pending.await
     }
 
-    /// Hands a transaction over without waiting, also from a thread without a runtime. The result is awaited,
-    /// or looked for with [`PendingTxn::try_result`].
+    /// Hands a transaction over without waiting, also from a thread without a runtime. The caller may await
+    /// the result.
     ///
     /// # Errors
     /// [`TxnError::Busy`] if too many wait in line, [`TxnError::Invalid`] for one that cannot be sent.
@@ -224,16 +224,7 @@ impl Client {
 #[derive(Debug)]
 pub struct PendingTxn(oneshot::Receiver<Result<Vec<OpResult>, TxnError>>);
 
-impl PendingTxn {
-    /// The result if it is there; `None` while it is not. After a result, ask no more.
-    pub fn try_result(&mut self) -> Option<Result<Vec<OpResult>, TxnError>> {
-        match self.0.try_recv() {
-            Ok(result) => Some(result),
-            Err(oneshot::error::TryRecvError::Empty) => None,
-            Err(oneshot::error::TryRecvError::Closed) => Some(Err(TxnError::Disconnected)),
-        }
-    }
-}
+impl PendingTxn {}
 
 impl Future for PendingTxn {
     type Output = Result<Vec<OpResult>, TxnError>;

@@ -1,19 +1,18 @@
-//! Where the private bytes of packets lie: a small area beside the packet's own fields, or a big one of its
-//! own.
+//! The private bytes of packets: a small area beside the packet's own fields, or a separate big buffer.
 //!
-//! Nearly every packet needs its first headers only; those of a burst shall lie close together (few pages)
-//! and on different sets of the first-level cache. A packet that is received or copied whole takes a [`Big`]
-//! buffer.
+//! Nearly every packet needs its first headers only. The headers of a burst should be close together (few
+//! pages) and on different sets of the first-level cache. A packet that is received or copied whole takes a
+//! [`Big`] buffer.
 
 #![allow(unsafe_code)] // a zeroed buffer that no stack ever holds
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
-/// Capacity of a big buffer: a 64 KiB segment train, Ethernet and tunnel headers, room in front.
+/// Capacity of a big buffer: a GSO packet of 64 KiB, Ethernet and tunnel headers, and the headroom.
 pub const BUF_SIZE: usize = 68 * 1024;
-/// Bytes kept free in front of a received packet, for tags and tunnel headers that are pushed later: the
-/// longest ones, of Geneve over IPv4 with all its options, fit, or several shorter ones within each other.
-/// Whoever needs more pays for a big buffer.
+/// Bytes kept free in front of a received packet, for tags and tunnel headers that are pushed later. Geneve
+/// over IPv4 with all its options fits, or several shorter headers. A packet that needs more takes a big
+/// buffer.
 pub const HEADROOM: usize = 320;
 /// Bytes from the headroom on that every packet has room for.
 pub const HEAD_SPACE: usize = 256;
@@ -31,8 +30,8 @@ impl Big {
     /// A fresh buffer of zeros; its pages are touched only when they are written.
     pub(crate) fn new() -> Box<Self> {
         let layout = Layout::new::<Self>();
-        // SAFETY: the layout has a size above zero; all bytes zero are a valid `Big`; the pointer comes from
-        // the global allocator with the layout that the box will free it with, and is checked.
+        // SAFETY: the layout has a size above zero, and all bytes zero are a valid `Big`. The pointer is
+        // checked, and comes from the global allocator with the layout that the box will free it with.
         unsafe {
             let p = alloc_zeroed(layout).cast::<Self>();
             if p.is_null() {

@@ -1,13 +1,13 @@
 //! Packets, buffers, pools, bursts and offload metadata.
 //!
-//! A [`Packet`] is a private **head** (contiguous bytes that this process owns and may rewrite, with room to
-//! grow at the front) and an optional **tail** of [`Seg`]ments that may live in foreign memory: a kernel
-//! ring, a guest. All that is decided is decided on the head; the tail is only ever copied out. A packet that
-//! was received into a pool buffer is all head. Foreign memory goes back to its owner only when no packet
+//! A [`Packet`] is a private **head** and an optional **tail** of [`Seg`]ments. The head is contiguous bytes
+//! that this process owns and may rewrite, with room to grow at the front. The tail may be in foreign memory:
+//! a kernel ring, or a guest. All decisions are made on the head; the tail is only ever copied out. A packet
+//! that was received into a pool buffer has no tail. Foreign memory returns to its owner only when no packet
 //! refers to it: see [`Lender`].
 //!
-//! [`Offload`] is what the virtio-net header says, in a form that does not depend on it: whether the L4
-//! checksum is still to be filled in, and whether the packet is a train of segments.
+//! [`Offload`] has the contents of the virtio-net header in a form that does not depend on virtio. It shows
+//! whether the L4 checksum is still to be filled in, and whether the packet is a GSO packet.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![allow(clippy::cast_possible_truncation)] // lengths are bounded by BUF_SIZE, far below u32::MAX
@@ -27,7 +27,7 @@ pub use packet::{MAX_SEGS, Packet, State};
 pub use pool::Pool;
 pub use seg::{Lender, Seg};
 
-/// Most packets that a receive call hands over at once.
+/// Maximum number of packets that a receive call returns.
 pub const BURST: usize = 32;
 
 /// Packets of one receive call, in order of arrival.

@@ -1,12 +1,12 @@
 //! Checksum and segmentation metadata that travels with a packet.
 
-/// What is known of a packet's L4 checksum.
+/// The state of a packet's L4 checksum.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum Csum {
-    /// Nothing is known: the bytes say what the sender wrote.
+    /// Not verified: the field is as the sender wrote it.
     #[default]
     Unknown,
-    /// The receiver's device has verified it.
+    /// The receiving device has verified it.
     Valid,
     /// Not filled in: sum the packet from `start` to its end and store it at `start + offset`. The field
     /// holds the pseudo-header's sum (virtio 1.2 §5.1.6.2, `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
@@ -18,7 +18,7 @@ pub enum Csum {
     },
 }
 
-/// The kind of segment train.
+/// The protocol that a GSO packet's segments have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -29,7 +29,7 @@ pub enum GsoKind {
     Udp,
 }
 
-/// Headers of a tunnel around a train, as far as they differ from segment to segment.
+/// The kind of tunnel headers around a GSO packet, as far as they differ from segment to segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Wrap {
@@ -49,26 +49,26 @@ pub enum Wrap {
     Stt,
 }
 
-/// The tunnels that a train is in. What is written before its headers says where each ends: an IP header, and
-/// what [`Wrap`] says.
+/// The tunnels around a GSO packet, outermost first. Each is an IP header and the headers of its [`Wrap`];
+/// the packet's bytes show their lengths.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Wraps(u16);
 
 impl Wraps {
-    /// Most of them.
+    /// Maximum number of tunnels.
     pub const MOST: usize = 4;
 
-    /// Whether there is none.
+    /// Whether there is no tunnel.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
-    /// With one more around; `None` if there are too many.
+    /// Adds one more tunnel around the others; `None` if there are too many.
     #[must_use]
     pub fn with(self, outer: Wrap) -> Option<Self> {
         (self.0 >> 12 == 0).then_some(Self(self.0 << 4 | outer as u16))
     }
-    /// The outermost one, and those within.
+    /// The outermost tunnel, and the others within.
     pub fn split(self) -> Option<(Wrap, Self)> {
         const ALL: [Wrap; 7] = [
             Wrap::Vxlan,
@@ -84,10 +84,10 @@ impl Wraps {
     }
 }
 
-/// A packet that stands for a train of segments.
+/// Segmentation data of a GSO packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gso {
-    /// Which protocol is segmented.
+    /// The protocol that is segmented.
     pub kind: GsoKind,
     /// TCP with CWR only on the first segment.
     pub ecn: bool,
@@ -95,7 +95,7 @@ pub struct Gso {
     pub size: u16,
     /// Bytes of headers that each segment repeats, as the sender claims; a hint only.
     pub hdr_len: u16,
-    /// Tunnels that it is in.
+    /// The tunnels around the packet.
     pub wraps: Wraps,
 }
 
@@ -104,12 +104,12 @@ pub struct Gso {
 pub struct Offload {
     /// The L4 checksum's state.
     pub csum: Csum,
-    /// Segment train, if any. Implies `csum` partial.
+    /// Segmentation data, if this is a GSO packet. Implies `csum` partial.
     pub gso: Option<Gso>,
 }
 
 impl Offload {
-    /// Whether there is nothing to say: no checksum to fill in or verified, no segment train.
+    /// Whether the metadata is the default: an unknown checksum, and no GSO.
     #[inline]
     pub fn is_plain(&self) -> bool {
         matches!(self.csum, Csum::Unknown) && self.gso.is_none()

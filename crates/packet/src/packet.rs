@@ -1,7 +1,7 @@
 //! One packet: a private head, an optional foreign tail, offload metadata.
 //!
-//! Costs: a packet is 15 cache lines, of which one (its fields and the first segment) and those of its head's
-//! bytes are touched; a tail of more than one segment touches another line per four.
+//! Costs: a packet is 15 cache lines. A worker touches one for its fields and the first segment, and those of
+//! its head's bytes. A tail of more than one segment touches another line per four.
 
 #![allow(unsafe_code)] // segments of foreign memory
 
@@ -11,24 +11,24 @@ use crate::{Csum, Lender, Offload, Seg};
 use core::ptr::NonNull;
 use heddle_sys::Iov;
 
-/// Most foreign segments that one packet may have; a longer chain is copied into the head.
+/// Maximum number of foreign segments of one packet; a longer chain is copied into the head.
 pub const MAX_SEGS: usize = 18;
-/// Bytes of a tail that copies get as bytes of their own; longer ones are shared.
+/// Tails up to this number of bytes are copied for each copy of the packet; longer ones are shared.
 const SHARED_TAIL: u32 = 256;
-/// Private bytes that are copied for each copy; more are shared.
+/// Heads up to this number of bytes are copied for each copy of the packet; longer ones are worth sharing.
 const LONG: u32 = 4096;
 
 /// One packet. Layout: `buf[start..start + head_len]` is the head, `segs` follow it on the wire. `buf` is the
-/// small area that every packet has, or a big one where that was asked for ([`Packet::reserve`],
-/// [`crate::Pool::get_for`]) or needed.
+/// small area that every packet has, or a big buffer where needed ([`Packet::reserve`],
+/// [`crate::Pool::get_for`]).
 ///
 /// A handle of eight bytes: packets move between pool, burst and batches without being copied.
 #[derive(Debug)]
 pub struct Packet(Box<State>);
 
-/// What a [`Packet`] refers to; its public fields are read and written through the packet.
+/// The fields of a [`Packet`]; the public ones are read and written through the packet.
 ///
-/// All fields but further segments and the bytes are on the first cache line.
+/// All fields but further segments, the queue and the bytes are on the first cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct State {
@@ -36,13 +36,13 @@ pub struct State {
     start: u32,
     head_len: u32,
     tail_len: u32,
-    /// Datapath port that it came from.
+    /// The datapath port that it came from.
     pub in_port: u32,
     /// Checksum and segmentation metadata.
     pub offload: Offload,
-    /// How many of `segs` there are, at most all.
+    /// The number of segments in `segs`.
     n_segs: u8,
-    /// Whether `queue` says something.
+    /// Whether `queue` is set.
     has_queue: bool,
     /// There is one exactly while there are segments.
     loan: Option<Loan>,
@@ -114,12 +114,12 @@ impl Packet {
         p.0.big = Some(Big::new());
         p
     }
-    /// The queue of the port that it is to leave by, which devices with queues go by; 0: the first.
+    /// The transmit queue that it is to leave by; 0: the first.
     #[inline]
     pub fn queue(&self) -> u32 {
         if self.has_queue { self.queue } else { 0 }
     }
-    /// Says which queue.
+    /// Sets the transmit queue.
     pub fn set_queue(&mut self, queue: u32) {
         self.has_queue = queue != 0;
         if self.has_queue {
@@ -131,8 +131,8 @@ impl Packet {
     pub fn is_big(&self) -> bool {
         self.0.big.is_some()
     }
-    /// Makes room for a head of `n` bytes from the present start on; allocates the big buffer where the small
-    /// area has too few. What does not fit a big buffer either is for the caller to cut.
+    /// Makes room for a head of `n` bytes from the present start on. Allocates a big buffer if the small area
+    /// is too short. The caller cuts packets that do not fit a big buffer either.
     #[inline]
     pub fn reserve(&mut self, n: usize) {
         if self.0.start as usize + n > self.0.capacity() {
@@ -155,9 +155,9 @@ impl Packet {
         self.reset();
         self.0.big = None;
     }
-    /// Takes the big buffer of a packet without a tail away, which keeps its first [`HEAD_SPACE`] bytes.
-    /// Returns it with the place and number of the bytes behind those, all of them within it. `None`: there
-    /// are none, and nothing has changed.
+    /// Takes the big buffer away from a packet without a tail, which keeps its first [`HEAD_SPACE`] bytes.
+    /// Returns the buffer, and the offset and number of the remaining bytes in it. `None`: there are none,
+    /// and nothing has changed.
     pub(crate) fn take_big(&mut self) -> Option<(Box<Big>, usize, u32)> {
         let s = &mut *self.0;
         let (start, len) = (s.start as usize, s.head_len as usize);
@@ -167,12 +167,12 @@ impl Packet {
         (s.start, s.head_len) = (HEADROOM as u32, HEAD_SPACE as u32);
         Some((big, start + HEAD_SPACE, rest as u32))
     }
-    /// Has a big buffer from here on, which it had not.
+    /// Gives an empty packet a big buffer.
     pub(crate) fn set_big(&mut self, big: Box<Big>) {
         debug_assert!(self.0.big.is_none() && self.is_empty());
         self.0.big = Some(big);
     }
-    /// Whether [`crate::Pool::share`] is worth its while: all of it is private, and long.
+    /// Whether [`crate::Pool::share`] pays off: the head is long and in a big buffer.
     #[inline]
     pub fn is_long(&self) -> bool {
         self.head_len > LONG && self.big.is_some()
@@ -186,7 +186,7 @@ impl Packet {
         s.tail_len = 0;
         Some(loan)
     }
-    /// A packet that holds a copy of `bytes`; more than fit are cut off.
+    /// A packet that holds a copy of `bytes`; bytes that do not fit are cut off.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut p = Self::new();
         p.set_bytes(bytes);
@@ -197,13 +197,13 @@ impl Packet {
     pub fn reset(&mut self) {
         self.start_head(0);
     }
-    /// As [`Packet::reset`], with a head of `n` bytes, at most [`HEAD_SPACE`], of unspecified content.
+    /// Like [`Packet::reset`], with a head of `n` bytes, at most [`HEAD_SPACE`], of unspecified content.
     #[inline]
     pub fn start_head(&mut self, n: usize) {
         drop(self.end_tail());
         self.begin(n);
     }
-    /// As [`Packet::start_head`], of a packet without a tail.
+    /// Like [`Packet::start_head`], for a packet without a tail.
     #[inline]
     pub(crate) fn begin(&mut self, n: usize) {
         debug_assert!(self.loan.is_none() && self.n_segs == 0 && self.tail_len == 0);
@@ -213,7 +213,7 @@ impl Packet {
         self.has_queue = false;
         self.in_port = 0;
     }
-    /// Replaces the whole packet's bytes by a copy of `bytes`, cut to what fits.
+    /// Replaces all bytes by a copy of `bytes`, cut to fit.
     pub fn set_bytes(&mut self, bytes: &[u8]) {
         self.reset();
         let n = bytes.len().min(BUF_SIZE - HEADROOM);
@@ -221,7 +221,7 @@ impl Packet {
         self.buf_mut()[HEADROOM..HEADROOM + n].copy_from_slice(&bytes[..n]);
         self.head_len = n as u32;
     }
-    /// Length on the wire.
+    /// Length on the wire, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         (self.head_len + self.tail_len) as usize
@@ -230,19 +230,18 @@ impl Packet {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The private bytes: all of the packet, or its first part where there is a tail.
+    /// The private bytes: the whole packet, or its first part if there is a tail.
     #[inline]
     pub fn head(&self) -> &[u8] {
         &self.buf()[self.start as usize..(self.start + self.head_len) as usize]
     }
-    /// How many private bytes there are.
+    /// The number of private bytes.
     #[inline]
     pub fn head_len(&self) -> usize {
         self.0.head_len as usize
     }
-    /// The first `N` bytes from the packet's start on: those of the head and, where that is shorter, whatever
-    /// the buffer holds behind it. For a parser that checks lengths itself and wants no check per load.
-    /// `None`: the buffer ends before.
+    /// The first `N` bytes from the packet's start on. Bytes behind the head are undefined. For a parser that
+    /// checks lengths itself and wants no check per load. `None`: the buffer ends before.
     #[inline]
     pub fn window<const N: usize>(&self) -> Option<&[u8; N]> {
         self.buf().get(self.start as usize..)?.first_chunk()
@@ -259,7 +258,7 @@ impl Packet {
         // SAFETY: `n_segs` is at most the length of the array.
         unsafe { self.segs.get_unchecked(..usize::from(self.n_segs)) }
     }
-    /// Appends `len` bytes at `ptr`, which are foreign; `false` if there are too many segments already
+    /// Appends `len` foreign bytes at `ptr`. `false`: there are too many segments already
     /// ([`Packet::make_private`] makes room).
     ///
     /// # Panics
@@ -283,15 +282,15 @@ impl Packet {
         s.tail_len += len;
         true
     }
-    /// The empty space that a receive call may fill, from the packet's start to the buffer's end: at least
-    /// [`HEAD_SPACE`] bytes in a fresh packet, and room for the longest packet in one with a big buffer.
+    /// The empty space that a receive call may fill, from the packet's start to the buffer's end. A fresh
+    /// packet has at least [`HEAD_SPACE`] bytes. With a big buffer there is room for the longest packet.
     #[inline]
     pub fn space_mut(&mut self) -> &mut [u8] {
         let from = self.start as usize;
         &mut self.buf_mut()[from..]
     }
-    /// As [`Packet::space_mut`] of a fresh packet, the part that each has; moves the start to where a fresh
-    /// packet has it.
+    /// The first [`HEAD_SPACE`] bytes of a fresh packet's space. Moves the start to where a fresh packet has
+    /// it.
     #[inline]
     pub fn head_space(&mut self) -> &mut [u8; HEAD_SPACE] {
         let s = &mut *self.0;
@@ -302,7 +301,7 @@ impl Packet {
         };
         space.expect("both areas are longer than that")
     }
-    /// Says how many bytes of [`Packet::space_mut`] are the head now (cut to the capacity).
+    /// Makes the first `n` bytes of [`Packet::space_mut`] the head (cut to the capacity).
     #[inline]
     pub fn set_head_len(&mut self, n: usize) {
         self.0.head_len = n.min(self.0.capacity() - self.0.start as usize) as u32;
@@ -319,9 +318,9 @@ impl Packet {
         self.shift_offsets(n as i32);
         true
     }
-    /// As [`Packet::push_front`], with the last `n` bytes of `block` as content; the bytes in front of those
-    /// are written, too, and mean nothing. Returns the place that the block has now: a copy of a fixed length
-    /// costs less than one of `n` bytes. `None`: there is no room for all of the block.
+    /// Like [`Packet::push_front`], with the last `n` bytes of `block` as content. It copies the whole block,
+    /// since a fixed length is faster; the bytes in front of the last `n` mean nothing. Returns the copied
+    /// block. `None`: there is no room for all of the block.
     #[inline]
     pub fn push_block<const N: usize>(&mut self, block: &[u8; N], n: usize) -> Option<&mut [u8; N]> {
         let end = self.start as usize;
@@ -335,8 +334,8 @@ impl Packet {
         *place = *block;
         Some(place)
     }
-    /// Has the head begin further behind, so that there is room for `n` bytes in front of it, and for as many
-    /// more as in a fresh packet; `false` if it would not fit.
+    /// Moves the head further behind, so that there is room for `n` bytes and a fresh packet's headroom in
+    /// front of it. `false` if it would not fit.
     #[cold]
     fn move_back(&mut self, n: usize) -> bool {
         let s = &mut *self.0;
@@ -355,7 +354,7 @@ impl Packet {
         s.start = to as u32;
         true
     }
-    /// Has the head begin where that of a fresh packet does, if it begins further behind.
+    /// Moves the head to where a fresh packet's begins, if it begins further behind.
     #[cold]
     fn move_ahead(&mut self) {
         let (from, len) = (self.start as usize, self.head_len as usize);
@@ -401,19 +400,19 @@ impl Packet {
             self.n_segs = n as u8;
         }
     }
-    /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Cut to what fits
-    /// a big buffer, which is allocated if needed.
+    /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Allocates a big
+    /// buffer if needed, and cuts bytes that do not fit.
     pub fn make_private(&mut self) {
         if self.segs().is_empty() {
             return;
         }
         self.reserve(self.len());
         self.pull_tail(self.len());
-        drop(self.end_tail()); // what does not fit
+        drop(self.end_tail()); // bytes that do not fit
     }
-    /// Moves bytes from the tail into the head until that has `n`, as far as there are bytes and room; for
-    /// headers that go on behind the head. Where headers were taken off, their place is room again. Returns
-    /// whether the head became longer.
+    /// Moves bytes from the tail into the head until the head has `n` bytes, or bytes or room end. For
+    /// headers that continue in the tail. Room of removed headers is used again. Returns whether the head
+    /// became longer.
     pub fn pull_tail(&mut self, n: usize) -> bool {
         if self.start as usize + n > self.capacity() {
             self.move_ahead();
@@ -454,8 +453,8 @@ impl Packet {
             dst.head_len += n;
         }
     }
-    /// As [`Packet::copy_into`], but a long tail stays where it is, and both packets have it: only heads are
-    /// written. `dst` should have room for the head.
+    /// Like [`Packet::copy_into`], but both packets then share a long tail: only heads are written. `dst`
+    /// should have room for the head.
     pub fn share_into(&self, dst: &mut Packet) {
         let Some(loan) = self.loan.as_ref().filter(|_| self.shares()) else {
             return self.copy_into(dst);
@@ -467,10 +466,10 @@ impl Packet {
         (dst.n_segs, dst.tail_len) = (self.n_segs, self.tail_len);
         dst.loan = Some(loan.again());
     }
-    /// The private bytes and the metadata, with room for `n` bytes.
+    /// Copies the head and the metadata, with room for `n` bytes.
     fn copy_head_into(&self, dst: &mut Packet, n: usize) {
         dst.reset();
-        // Where headers were taken off, the start may lie behind the end of the small area.
+        // After headers were removed, the start may be behind the end of the small area.
         dst.start = self.start.min(HEADROOM as u32);
         dst.reserve(n);
         let (at, n) = (dst.start as usize, self.head_len as usize);
@@ -480,7 +479,7 @@ impl Packet {
         dst.set_queue(self.queue());
         dst.in_port = self.in_port;
     }
-    /// Whether [`Packet::share_into`] leaves the tail where it is: less than this is copied sooner.
+    /// Whether [`Packet::share_into`] shares the tail. Copying a short tail is faster.
     #[inline]
     pub fn shares(&self) -> bool {
         self.tail_len > SHARED_TAIL
@@ -507,12 +506,12 @@ impl Packet {
         self.head_mut().copy_within(0..ADDRS, 4);
         self.pull_front(4)
     }
-    /// Whether it is a train that is in tunnels.
+    /// Whether it is a GSO packet in tunnels.
     #[inline]
     pub fn is_wrapped(&self) -> bool {
         self.offload.gso.is_some_and(|gso| !gso.wraps.is_empty())
     }
-    /// The pieces of the packet in order, for a gather list. A packet without bytes has none.
+    /// The parts of the packet in order, for a gather list. A packet without bytes has none.
     pub fn iovs(&self) -> impl Iterator<Item = Iov<'_>> {
         let head = (!self.head().is_empty()).then(|| Iov::new(self.head()));
         head.into_iter().chain(self.segs().iter().map(|s| {
@@ -521,7 +520,8 @@ impl Packet {
             unsafe { Iov::from_raw(s.as_ptr(), s.len()) }
         }))
     }
-    /// Copies bytes from `at` on, of head and tail, as many as there are and fit; returns how many.
+    /// Copies bytes of head and tail, from `at` on, to `dst` until either ends. Returns the number of copied
+    /// bytes.
     pub fn copy_from(&self, at: usize, dst: &mut [u8]) -> usize {
         let mut done = 0;
         if let Some(head) = self.head().get(at..) {
@@ -540,8 +540,8 @@ impl Packet {
         }
         done
     }
-    /// Calls `each` with private copies of the bytes from `from` on, in order: in pieces of an even number of
-    /// bytes, but the last. (A piece of the head is no copy.)
+    /// Calls `each` with the bytes from `from` on, in pieces: the head in place, the tail as private copies.
+    /// All pieces but the last have an even number of bytes.
     pub fn pieces(&self, from: usize, each: &mut dyn FnMut(&[u8])) {
         let head = self.head().get(from..).unwrap_or_default();
         if self.segs().is_empty() {
@@ -557,7 +557,7 @@ impl Packet {
             at += n.max(1);
         }
     }
-    /// All bytes, copied; for the slow path and tests.
+    /// A copy of all bytes, for the slow path and tests.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut v = self.head().to_vec();
         for s in self.segs() {

@@ -1,19 +1,20 @@
-//! A worker's own stock of packets: last in, first out, so that the warmest one is used next.
+//! A worker's own stock of packets: last in, first out, so that the packet most likely in the cache is used
+//! next.
 //!
-//! Two stacks: packets with the small area only, and packets with a big buffer. A packet goes back to the
-//! stack that it belongs to by then, and either kind stands in for the other when its own stack is empty; so
-//! nothing is allocated once the stock has as many big buffers as the traffic needs. A few bursts' worth of
-//! packets without a big buffer is always kept: they are the ones that lie close together.
+//! There are two stacks: packets with the small area only, and packets with a big buffer. A packet returns to
+//! the stack that it belongs to by then. If one stack is empty, the pool takes a packet from the other. So it
+//! allocates nothing once it has enough big buffers for the traffic. The pool always keeps the packets of a
+//! few bursts without big buffer: these are close together in memory.
 
 use crate::seg::Loans;
 use crate::shelf::Shelf;
 use crate::{BUF_SIZE, BURST, HEAD_SPACE, Packet};
 
-/// Packets of the stock that have no big buffer, if it is large enough.
+/// The number of packets without big buffer that a large pool keeps.
 const KEEP_SMALL: usize = 4 * BURST;
 
-/// Free packets of one worker. Taking and giving back never allocates while the stock lasts; a pool that runs
-/// dry allocates one more packet and says so in [`Pool::grown`].
+/// Free packets of one worker. Taking and returning packets never allocates while the stock lasts. An empty
+/// pool allocates one more packet and counts that in [`Pool::grown`].
 #[derive(Debug, Default)]
 pub struct Pool {
     small: Vec<Packet>,
@@ -25,8 +26,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool that keeps up to `cap` packets, about 800 bytes each; and as many of them with big buffers as
-    /// come to need one, whose pages are touched only when first written.
+    /// A pool that keeps up to `cap` packets, about 800 bytes each. Packets get big buffers only when they
+    /// need them, and the buffers' pages are touched only when first written.
     pub fn new(cap: usize) -> Self {
         Self {
             small: (0..cap).map(|_| Packet::new()).collect(),
@@ -61,7 +62,7 @@ impl Pool {
             self.get_big()
         }
     }
-    /// An empty packet with a big buffer, for receiving what may be of any length.
+    /// An empty packet with a big buffer, for receiving a packet of any length.
     pub fn get_big(&mut self) -> Packet {
         let mut p = self.big.pop().unwrap_or_else(|| self.get());
         p.begin(0);
@@ -73,8 +74,9 @@ impl Pool {
         p.reserve(BUF_SIZE);
         p
     }
-    /// Before a long packet is copied: leaves it its headers, and the rest in a buffer that copies share
-    /// ([`Packet::share_into`]). It is the same packet. Where there is no room for that, nothing changes.
+    /// Prepares a long packet for copies. It keeps its headers, and the rest moves to a buffer that copies
+    /// share ([`Packet::share_into`]). The packet's bytes stay the same. If there is no room for the buffer,
+    /// nothing changes.
     #[cold]
     pub fn share(&mut self, p: &mut Packet) {
         self.shelf.share(p);
@@ -90,7 +92,7 @@ impl Pool {
         drop(p.end_tail());
         self.keep(p);
     }
-    /// Takes packets back. Tails of one queue in a row are given back at once.
+    /// Takes packets back. Loans of one lender in a row are returned with one addition.
     #[inline]
     pub fn put_all(&mut self, packets: impl IntoIterator<Item = Packet>) {
         let mut loans = Loans::default();
@@ -120,7 +122,7 @@ impl Pool {
         p.shrink();
         self.small.push(p);
     }
-    /// How often it had to allocate a packet.
+    /// The number of packets that the pool had to allocate.
     pub fn grown(&self) -> u64 {
         self.grown
     }

@@ -1,27 +1,27 @@
-//! Foreign memory in packets: segments, and who still refers to them.
+//! Foreign memory in packets: segments, and the count of packets that refer to them.
 //!
-//! **Problem.** A packet's tail stays in memory that somebody else owns, mostly a guest's. The receive queue
-//! gives that memory back once the burst has been forwarded, and it may be unmapped then. A packet that
-//! somebody kept must not read it any more.
+//! **Problem.** A packet's tail stays in memory of another owner, mostly a guest. The receive queue returns
+//! that memory once the burst has been forwarded, and it may be unmapped then. A packet that is kept longer
+//! must not read it any more.
 //!
 //! **Invariants.**
 //! * A [`Seg`] stays in its packet: it is neither `Clone` nor can it be moved out, only borrowed
-//!   ([`crate::Packet::segs`]). The compiler holds that.
-//! * A packet with segments holds one loan of their [`Lender`], also where it shares them with another one
-//!   ([`crate::Packet::share_into`]). It drops the loan when the segments go: in
-//!   the pool, by [`crate::Packet::make_private`], or with the packet.
-//! * The owner of the lender gives memory back, or unmaps it, only when [`Lender::is_whole`].
+//!   ([`crate::Packet::segs`]). The compiler enforces that.
+//! * A packet with segments holds one loan of their [`Lender`], also if it shares them with another packet
+//!   ([`crate::Packet::share_into`]). It drops the loan when the segments go: in the pool, by
+//!   [`crate::Packet::make_private`], or with the packet.
+//! * The owner of the lender returns memory, or unmaps it, only when [`Lender::is_whole`].
 //!
-//! So no safe code can read memory that was given back. The safe error is the other one: a packet that is
-//! kept, or forgotten, keeps the memory of its queue. Who wants to keep a packet makes it private.
+//! So no safe code can read memory that was returned. The safe error is the opposite one: a packet that is
+//! kept, or leaked, blocks the memory of its queue. Code that keeps a packet makes it private.
 //!
-//! **Costs.** Packets without a tail: nothing. A tail: one addition to the queue's own count, one comparison
-//! when the packet goes back, and one atomic addition for all packets that go back together
+//! **Costs.** Packets without a tail: nothing. A tail costs one addition to the queue's own count, and one
+//! comparison when the packet returns. All packets that return together cost one atomic addition
 //! ([`crate::Pool::put_all`]).
 //!
-//! **Thread-safety.** One thread lends at a time; loans go back on any thread.
+//! **Thread-safety.** One thread lends at a time; loans are returned on any thread.
 
-#![allow(unsafe_code)] // memory of others by its address
+#![allow(unsafe_code)] // foreign memory by its address
 
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -40,20 +40,20 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// println!("{}", segs.len());
 /// ```
 ///
-/// There is no way to borrow the bytes as a slice: another party may change them at any moment, so they are
-/// only copied out ([`Seg::copy_to`]) or handed to the kernel by address.
+/// No method borrows the bytes as a slice, since their owner may change them at any moment. They are only
+/// copied out ([`Seg::copy_to`]), or handed to the kernel by address.
 #[derive(Debug)]
 pub struct Seg {
     ptr: NonNull<u8>,
     len: u32,
 }
 
-// SAFETY: a `Seg` is an address and a length; all access goes through volatile-safe copies, and the contract
-// of `Packet::push_seg` makes the memory valid on whichever thread holds the packet.
+// SAFETY: a `Seg` is an address and a length, and all access goes through copies. The contract of
+// `Packet::push_seg` makes the memory valid on whichever thread holds the packet.
 unsafe impl Send for Seg {}
 
 impl Seg {
-    /// No bytes.
+    /// A segment without bytes.
     pub(crate) const NONE: Self = Self {
         ptr: NonNull::dangling(),
         len: 0,
@@ -88,30 +88,31 @@ impl Seg {
     pub(crate) fn truncate(&mut self, n: usize) {
         self.len = n.min(self.len()) as u32;
     }
-    /// Leaves the first `n` bytes (at most all of them) out.
+    /// Drops the first `n` bytes (at most all).
     pub(crate) fn advance(&mut self, n: usize) {
         let n = n.min(self.len());
         // SAFETY: `n` is within the segment, so the result is in or one past the same mapping.
         self.ptr = unsafe { self.ptr.add(n) };
         self.len -= n as u32;
     }
-    /// Copies as many bytes as fit in `dst`, returns how many.
+    /// Copies bytes to `dst` until either ends. Returns the number of copied bytes.
     pub fn copy_to(&self, dst: &mut [u8]) -> usize {
         self.copy_from(0, dst)
     }
-    /// Copies as many bytes from byte `at` on (at most the length) as fit in `dst`, returns how many.
+    /// Copies bytes from byte `at` on (at most the length) to `dst` until either ends. Returns the number of
+    /// copied bytes.
     pub fn copy_from(&self, at: usize, dst: &mut [u8]) -> usize {
         let at = at.min(self.len());
         let n = dst.len().min(self.len() - at);
-        // SAFETY: the source is readable for `len` bytes while its packet has it (`Packet::push_seg`), `at +
-        // n` is at most that, and `dst` is a distinct private buffer. The source may change during the copy,
-        // which yields some mixture of bytes: nothing is decided on them.
+        // SAFETY: the source is readable for `len` bytes while its packet has it (`Packet::push_seg`). `at +
+        // n` is at most `len`, and `dst` is a distinct private buffer. The source may change during the copy,
+        // which yields some mixture of bytes: no decision depends on them.
         unsafe { core::ptr::copy_nonoverlapping(self.as_ptr().add(at), dst.as_mut_ptr(), n) };
         n
     }
 }
 
-/// How many loans have come back; on a line of its own, since other threads than the lender's may write it.
+/// The number of returned loans; on a line of its own, since other threads than the lender's may write it.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Returned(AtomicU64);
@@ -127,7 +128,7 @@ pub struct Lender {
 unsafe impl Send for Lender {}
 
 impl Lender {
-    /// Nothing is lent.
+    /// A lender without loans.
     pub fn new() -> Self {
         Self {
             lent: 0,
@@ -139,7 +140,7 @@ impl Lender {
     pub fn is_whole(&self) -> bool {
         // SAFETY: only `drop` frees it.
         let returned = unsafe { &self.returned.as_ref().0 };
-        // Acquire pairs with the Release in `give_back`: whatever read the memory did so before.
+        // Acquire pairs with the Release in `give_back`: all reads of the memory came before.
         returned.load(Ordering::Acquire) == self.lent
     }
     #[inline]
@@ -157,7 +158,7 @@ impl Default for Lender {
 
 impl Drop for Lender {
     fn drop(&mut self) {
-        // While there are loans, they need the count: it leaks, as does the memory that they stand for.
+        // Outstanding loans need the count. Then it leaks, as does the memory that they refer to.
         if self.is_whole() {
             // SAFETY: made by `Box::leak` in `new`; no loan is left that refers to it.
             drop(unsafe { Box::from_raw(self.returned.as_ptr()) });
@@ -165,7 +166,7 @@ impl Drop for Lender {
     }
 }
 
-/// What a packet with segments holds. Dropping it gives it back.
+/// A packet's reference to a lender. Dropping it returns the loan.
 #[derive(Debug)]
 pub(crate) struct Loan(NonNull<Returned>);
 
@@ -176,12 +177,12 @@ impl Loan {
     pub(crate) fn is_of(&self, lender: &Lender) -> bool {
         self.0 == lender.returned
     }
-    /// One more of the same lender, which does not know of it: one less has come back.
+    /// Makes one more loan without the lender: it lowers the number of returned loans by one.
     pub(crate) fn again(&self) -> Self {
         // SAFETY: the count lives while there is a loan, and this is one.
         let returned = unsafe { &self.0.as_ref().0 };
-        // Relaxed: this loan is still out, so nobody may take the memory back by what is read here. It wraps,
-        // and so does the comparison.
+        // Relaxed: this loan is still out, so no thread may reuse the memory because of this value. The
+        // number wraps, and so does the comparison.
         returned.fetch_sub(1, Ordering::Relaxed);
         Self(self.0)
     }
@@ -194,7 +195,7 @@ impl Drop for Loan {
     }
 }
 
-/// Gives `n` loans back.
+/// Returns `n` loans.
 ///
 /// # Safety
 /// The caller has that many loans, and gives up all of them: the count may be gone afterwards.
@@ -205,7 +206,7 @@ unsafe fn give_back(to: NonNull<Returned>, n: u64) {
     returned.fetch_add(n, Ordering::Release);
 }
 
-/// Loans that go back together: those of one lender in a row with one addition.
+/// Loans that are returned together: consecutive loans of one lender with one addition.
 #[derive(Default)]
 pub(crate) struct Loans {
     of: Option<NonNull<Returned>>,
@@ -224,7 +225,7 @@ impl Loans {
     }
     fn end(&mut self) {
         if let Some(to) = self.of.take() {
-            // SAFETY: `n` loans were taken apart in `add` since `of` was set.
+            // SAFETY: `add` has taken `n` loans since `of` was set, and has not dropped them.
             unsafe { give_back(to, core::mem::take(&mut self.n)) };
         }
     }

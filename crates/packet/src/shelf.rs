@@ -1,26 +1,26 @@
 //! Big buffers that several packets refer to.
 //!
-//! **Problem.** A segment train of 64 KiB that a device has written into a packet's own buffer is copied as a
-//! whole for each further place that it goes to, as it would be for each tunnel of a flood.
+//! **Problem.** A device may write a GSO packet of 64 KiB into a packet's own buffer. Without sharing, each
+//! further output, such as each tunnel of a flood, copies it as a whole.
 //!
-//! **Shape.** [`crate::Pool::share`] takes the buffer away from the packet and puts it on a shelf; the
-//! packet keeps its first bytes in its small area, and has the others as a tail that it may share
-//! ([`crate::Packet::share_into`]). Each place of the shelf has a [`Lender`], which says when nobody refers
-//! to its buffer any more. Then the pool hands it out again.
+//! **Shape.** [`crate::Pool::share`] moves the buffer from the packet to a shelf. The packet keeps its first
+//! bytes in its small area, and has the others as a tail that it may share ([`crate::Packet::share_into`]).
+//! Each place of the shelf has a [`Lender`], which shows when no packet refers to the buffer any more. Then
+//! the pool reuses the buffer.
 //!
-//! **Invariants.** A buffer leaves the shelf only while its lender is whole. It is kept by its address, so
-//! that no reference claims what packets read.
+//! **Invariants.** A buffer leaves the shelf only while its lender is whole. The shelf stores its address
+//! only, since a reference would claim the bytes that packets read.
 //!
-//! **Bounds.** [`PLACES`] buffers; more trains are not shared but copied. Nothing is allocated once the
-//! places are there.
+//! **Bounds.** [`PLACES`] buffers; further GSO packets are copied, not shared. Nothing is allocated once the
+//! places exist.
 
-#![allow(unsafe_code)] // buffers by their address
+#![allow(unsafe_code)] // buffers by their addresses
 
 use crate::buf::Big;
 use crate::{Lender, Packet};
 use core::ptr::NonNull;
 
-/// Buffers on a shelf at most: 64 trains under way at one worker.
+/// Maximum number of buffers on a shelf: 64 GSO packets in flight at one worker.
 const PLACES: usize = 64;
 
 #[derive(Debug, Default)]
@@ -29,16 +29,16 @@ struct Place {
     big: Option<NonNull<Big>>,
 }
 
-// SAFETY: it owns the buffer, which others only read while the lender is not whole.
+// SAFETY: it owns the buffer. Other threads only read it while the lender is not whole.
 unsafe impl Send for Place {}
 
 impl Place {
-    /// Its buffer, if nobody refers to that.
+    /// Takes the buffer, if no packet refers to it.
     fn take(&mut self) -> Option<Box<Big>> {
         if !self.lender.is_whole() {
             return None;
         }
-        // SAFETY: made by `Box::into_raw` in `put`, and taken once; no packet refers to it any more.
+        // SAFETY: made by `Box::leak` in `put`, and taken once; no packet refers to it any more.
         self.big.take().map(|big| unsafe { Box::from_raw(big.as_ptr()) })
     }
     fn put(&mut self, big: Box<Big>) -> NonNull<Big> {
@@ -51,22 +51,22 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // One that is referred to leaks, as its lender's count does.
+        // A buffer that packets refer to leaks, as its lender's count does.
         drop(self.take());
     }
 }
 
-/// See the module's text.
+/// A worker's shared buffers; the module's text explains it.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf(Vec<Place>);
 
 impl Shelf {
-    /// A buffer that nobody refers to any more.
+    /// Takes a buffer that no packet refers to any more.
     pub(crate) fn take(&mut self) -> Option<Box<Big>> {
         self.0.iter_mut().find_map(Place::take)
     }
-    /// Has all but the first bytes of a packet lie here. `false`: it has no buffer of its own, or there is no
-    /// place.
+    /// Moves all but the first bytes of a packet to the shelf. `false`: the packet has no buffer of its own,
+    /// or there is no free place.
     pub(crate) fn share(&mut self, p: &mut Packet) -> bool {
         let free = |p: &Place| p.big.is_none();
         let Some(at) = self.0.iter().position(free).or_else(|| {
@@ -85,8 +85,8 @@ impl Shelf {
             return false;
         };
         let big = place.put(big);
-        // SAFETY: `take_big` says that these bytes are in the buffer, which stays where it is until the
-        // lender is whole ([`Place::take`]); and for ever if the shelf goes before.
+        // SAFETY: `take_big` has returned the range of these bytes in the buffer. The buffer stays there
+        // until the lender is whole ([`Place::take`]), and for ever if the shelf is dropped before.
         unsafe {
             let bytes = big.cast::<u8>().add(from);
             p.push_seg(bytes, len, &mut place.lender)

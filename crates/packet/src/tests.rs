@@ -1,4 +1,4 @@
-//! The packet against a plain vector of bytes.
+//! Compares the packet with a plain vector of bytes.
 
 #![allow(unsafe_code)] // segments point to bytes of the test
 
@@ -127,8 +127,8 @@ proptest! {
         p.copy_into(&mut copy);
         prop_assert!(copy.segs().is_empty());
         prop_assert_eq!(copy.head(), &model[..]);
-        // A copy that may share the tail is the same; its head is its own, and the tail is there while either
-        // is.
+        // A copy that may share the tail has the same bytes. Its head is its own, and the tail exists while
+        // either packet does.
         p.share_into(&mut copy);
         prop_assert_eq!(copy.to_vec(), &model[..]);
         prop_assert_eq!((copy.segs().len(), copy.len()), (if p.shares() { p.segs().len() } else { 0 }, p.len()));
@@ -144,7 +144,7 @@ proptest! {
 }
 
 /// A packet that came in a tunnel with long headers begins behind the end of the small area. Its copies,
-/// which need not be big, began there too, and the worker that made one ended.
+/// which need not be big, used to begin there too, which ended the worker.
 #[test]
 fn copies_of_what_lost_long_headers() {
     let bytes: Vec<u8> = (0..700).map(|i| (i % 251) as u8).collect();
@@ -156,7 +156,7 @@ fn copies_of_what_lost_long_headers() {
     assert_eq!(copy.to_vec(), &bytes[HEAD_SPACE + 46..]);
 }
 
-/// Headers that were taken off leave room for those behind them.
+/// Removed headers leave room for the headers behind them.
 #[test]
 fn the_place_of_old_headers_is_room() {
     let mut lender = Lender::new();
@@ -243,7 +243,7 @@ fn memory_is_lent_until_no_packet_refers_to_it() {
     let tail = [7; 300];
     let (mut pool, mut lender, mut other) = (Pool::new(8), Lender::new(), Lender::new());
     assert!(lender.is_whole());
-    // Each way in which a tail ends.
+    // Each way to end a tail.
     let ends: [fn(&mut Pool, Packet); 7] = [
         |pool, p| pool.put(p),
         |pool, p| pool.put_all([p]),
@@ -271,7 +271,7 @@ fn memory_is_lent_until_no_packet_refers_to_it() {
         end(&mut pool, kept);
         assert!(lender.is_whole());
     }
-    // Those of two queues, mixed, and one without a tail.
+    // Tails of two queues, mixed, and a packet without a tail.
     let burst = [&mut lender, &mut other, &mut Lender::new()].map(|l| with_tail(&mut pool, &tail, l));
     let more = [&mut other, &mut lender].map(|l| with_tail(&mut pool, &tail, l));
     let plain = pool.get();
@@ -280,7 +280,7 @@ fn memory_is_lent_until_no_packet_refers_to_it() {
     assert!((0..8).all(|_| pool.get().is_empty()), "the pool cleans up");
 }
 
-/// A lender that goes first leaves its count to the packets.
+/// A lender that is dropped first leaves its count to the packets.
 #[test]
 #[cfg_attr(miri, ignore = "leaks the count")]
 fn a_lender_may_go_before_its_packets() {
@@ -353,8 +353,8 @@ fn pool_keeps_big_buffers_for_those_who_need_them() {
 }
 
 proptest! {
-    /// Pieces from anywhere, one after the other, are the packet's bytes from there; a header longer than the
-    /// headroom moves the head and nothing else.
+    /// Pieces from any offset, one after the other, are the packet's bytes from there. A header longer than
+    /// the headroom moves the head and nothing else.
     #[test]
     fn pieces_are_the_bytes(
         (head, tail, cut) in (prop::collection::vec(any::<u8>(), 0..HEAD_SPACE), prop::collection::vec(any::<u8>(), 0..5000), any::<u16>()),
@@ -380,8 +380,8 @@ proptest! {
     }
 }
 
-/// A long packet is the same when its payload is shared, its copies are private in front, and the buffer
-/// serves again when all are gone.
+/// Sharing the payload does not change a long packet. Copies have private heads. The buffer is reused when
+/// all packets are gone.
 #[test]
 fn long_packets_share_their_payload() {
     let bytes: Vec<u8> = (0..60_000_u32).map(|i| (i * 7 % 251) as u8).collect();
@@ -421,7 +421,7 @@ fn long_packets_share_their_payload() {
     let mut short = Packet::from_bytes(&bytes[..100]);
     pool.share(&mut short);
     assert_eq!((short.to_vec(), short.segs().len()), (bytes[..100].to_vec(), 0));
-    // More than there are places for are not shared, and lose nothing; nor do those that outlive the pool.
+    // Packets without a free place are not shared, and lose nothing; nor do packets that outlive the pool.
     let all: Vec<Packet> = (0..70)
         .map(|_| {
             let mut p = Packet::from_bytes(&bytes);

@@ -108,7 +108,8 @@ impl DummyPort {
     }
 
     /// NUMA node that the port claims to be on.
-    pub fn numa_id(&self) -> u32 {
+    #[cfg(test)]
+    pub(crate) fn numa_id(&self) -> u32 {
         self.shared.state.lock().numa_id
     }
 }

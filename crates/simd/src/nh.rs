@@ -1,11 +1,12 @@
-//! Universal hashes of eight words under many masks: what a filter per mask is asked by, in a handful of
-//! instructions for each.
+//! Universal hashes of eight words under many masks, in a few instructions for each mask. The filters of
+//! masks use them.
 //!
-//! NH (Black and others, "UMAC", 1999): a random number is added to each half word, the two halves of a word
-//! are multiplied, and the products are added up. Two different inputs have equal sums with a probability of
-//! at most 2^-32 over the random numbers, so that nobody who does not know these can choose inputs that meet.
-//! Chosen at run time: AVX2, else what the architecture always has (SSE2, NEON), else plain code; one call is
-//! for a list of masks. [`sum_plain`] is the twin that the others are tested against.
+//! NH (Black and others, "UMAC", 1999) adds a random number to each half word, multiplies the halves of
+//! each word, and adds up the products. Two different inputs have equal sums with a probability of at most
+//! 2^-32 over the random numbers. So a sender that does not know these numbers cannot choose inputs that
+//! collide. The code is chosen at run time: AVX2, else the architecture's base instructions (SSE2, NEON),
+//! else plain code. One call serves a list of masks. [`sum_plain`] is the twin that tests compare the others
+//! with.
 
 #![allow(unsafe_code)] // vector instructions
 
@@ -14,8 +15,7 @@
 #[derive(Clone, Copy, Debug)]
 pub struct Lanes(pub [u32; 16]);
 
-/// Writes the sums of `words` under each of the masks to `out`, as many as there are of both. Returns how
-/// many.
+/// Writes the sum of `words` under each mask to `out`, until either ends. Returns the number of sums.
 #[inline]
 pub fn sums<'a>(
     words: &[u64; 8],

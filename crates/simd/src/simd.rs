@@ -1,19 +1,19 @@
-//! The few instructions of the processor that the forwarding path asks for by name: prefetches, and the
-//! comparison of one tag with eight at once.
+//! Processor instructions that the forwarding path uses explicitly: prefetches, and the comparison of one tag
+//! with eight at once.
 //!
-//! The comparison is chosen at compile time: AVX2 where the build targets it, else SSE2 (every x86-64 has it)
-//! or NEON (every AArch64 has it), else plain code; a choice at run time would cost a call per bucket, which
-//! is more than the whole comparison. [`match8_plain`] is the twin that the others are tested against.
+//! The comparison is chosen at compile time. That is AVX2 if the build targets it, else SSE2 (in every
+//! x86-64) or NEON (in every AArch64), else plain code. A choice at run time would cost a call per bucket,
+//! which is more than the whole comparison. [`match8_plain`] is the twin that tests compare the others with.
 
 #![allow(unsafe_code)] // vector instructions and prefetches
 
-/// Asks for the cache line at the start of `t`, to be read soon.
+/// Prefetches the cache line at the start of `t` for reading.
 #[inline(always)]
 pub fn prefetch<T>(t: &T) {
     prefetch_at(core::ptr::from_ref(t).cast(), false);
 }
 
-/// Asks for the cache line at the start of `t`, to be written soon.
+/// Prefetches the cache line at the start of `t` for writing.
 #[inline(always)]
 pub fn prefetch_write<T>(t: &T) {
     prefetch_at(core::ptr::from_ref(t).cast(), true);
@@ -46,7 +46,7 @@ fn prefetch_at(p: *const u8, write: bool) {
     let _ = (p, write);
 }
 
-/// Which of eight tags equal `tag`: bit `i` for tag `i`.
+/// Compares eight tags with `tag`. Bit `i` of the result is set if tag `i` is equal.
 #[inline(always)]
 pub fn match8(tags: &[u32; 8], tag: u32) -> u32 {
     #[cfg(all(target_arch = "x86_64", target_feature = "avx2"))]
@@ -67,7 +67,7 @@ pub fn match8(tags: &[u32; 8], tag: u32) -> u32 {
     }
 }
 
-/// As [`match8`], one by one.
+/// Like [`match8`], one by one.
 #[inline]
 pub fn match8_plain(tags: &[u32; 8], tag: u32) -> u32 {
     (0..8).fold(0, |m, i| m | u32::from(tags[i] == tag) << i)

@@ -61,18 +61,6 @@ struct State {
 }
 
 impl Daemon {
-    /// A daemon that nobody waits for and that stays in the foreground.
-    #[must_use]
-    pub fn foreground() -> Daemon {
-        Daemon {
-            state: Mutex::new(State {
-                parent: None,
-                detach: false,
-                chdir: false,
-            }),
-        }
-    }
-
     /// Tells the parent that the daemon works, and leaves the terminal: directory `/` unless `--no-chdir`,
     /// standard input and output to nowhere, no more logging to the console. Only the first call does
     /// anything.

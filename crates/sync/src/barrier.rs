@@ -1,17 +1,17 @@
 //! A full memory barrier that costs as little as the processor allows.
 //!
-//! `fence(SeqCst)` becomes `mfence` on x86-64, which also waits for what need not be ordered: about 60
-//! cycles, where a locked instruction, an equally full barrier for ordinary memory, takes 15 (measured on Zen
-//! 5).
+//! `fence(SeqCst)` becomes `mfence` on x86-64, which also waits for accesses that need no order, and takes
+//! about 60 cycles. A locked instruction is an equally full barrier for ordinary memory, and takes 15
+//! (measured on Zen 5).
 
 #![allow(unsafe_code)] // one instruction
 
-/// Orders all loads and stores before it against all after it, as `fence(Ordering::SeqCst)` does.
+/// Orders all loads and stores before it against all after it, like `fence(Ordering::SeqCst)`.
 #[inline]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub fn full() {
-    // SAFETY: leaves the word at the stack pointer, which is this thread's and mapped, as it is. The block is
-    // taken to read and write any memory (no `nomem`), so the compiler moves no access over it either.
+    // SAFETY: leaves the word at the stack pointer unchanged, which is this thread's and mapped. The block
+    // may read and write any memory (no `nomem`), so the compiler moves no access across it either.
     unsafe { core::arch::asm!("lock or dword ptr [rsp], 0") };
 }
 
@@ -26,7 +26,8 @@ pub fn full() {
 mod tests {
     use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-    /// Store buffering (Dekker): of two threads that each write and then look, at least one sees the other.
+    /// Store buffering (Dekker): two threads each write and then read the other's word; at least one sees the
+    /// other's write.
     #[test]
     fn one_of_two_sees_the_other() {
         const ROUNDS: u32 = if cfg!(miri) { 20 } else { 20_000 };

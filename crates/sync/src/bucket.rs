@@ -1,28 +1,28 @@
 //! A token bucket that any thread takes from, without a lock.
 //!
-//! **One number.** A bucket of rate `r` (tokens per millisecond) and size `s` holds at time `t` what has
-//! flowed in less what was taken: `r·t − taken`, at most `s`. So only `taken` is kept, and a compare-and-swap
-//! raises it.
+//! **One number.** Let a bucket have rate `r` (tokens per millisecond) and size `s`. At time `t` it holds
+//! `r·t − taken` tokens, at most `s`. So only `taken` is kept, and a compare-and-swap raises it.
 //!
-//! **Arithmetic** wraps: only differences count. A bucket that nobody used for so long that its difference
-//! could leave the range of 2⁶³ tokens is to be [filled](TokenBucket::fill) first.
+//! **Arithmetic** wraps: only differences count. If a bucket was unused for so long that the difference could
+//! exceed 2⁶³ tokens, the caller must [fill](TokenBucket::fill) it first.
 //!
-//! **Time** is the caller's. One whose clock lags finds the bucket a little emptier, never fuller.
+//! **Time** comes from the caller. A thread with a slow clock sees a slightly emptier bucket, never a fuller
+//! one.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// See the module's text.
+/// A token bucket; the module's text explains it.
 #[derive(Debug)]
 pub struct TokenBucket {
     /// Tokens per millisecond.
     rate: u64,
-    /// Tokens that it holds at most.
+    /// Maximum number of tokens.
     size: u64,
     taken: AtomicU64,
 }
 
 impl TokenBucket {
-    /// A full one.
+    /// A full bucket.
     pub const fn full(rate: u64, size: u64, now_ms: u64) -> Self {
         Self {
             rate,
@@ -39,12 +39,13 @@ impl TokenBucket {
         self.taken
             .store(self.rate.wrapping_mul(now_ms).wrapping_sub(self.size), Relaxed);
     }
-    /// Takes so many tokens; `false`, and nothing is taken, if it holds less.
+    /// Takes `tokens` tokens. If it holds less, it takes none and returns `false`.
     pub fn take(&self, tokens: u64, now_ms: u64) -> bool {
         let flowed = self.rate.wrapping_mul(now_ms);
         self.taken
             .fetch_update(Relaxed, Relaxed, |taken| {
-                // Signed: a bucket that somebody with a later clock has emptied holds less than nothing.
+                // Signed: a thread with a later clock may have emptied the bucket, so the level may be
+                // negative here.
                 let level = flowed.wrapping_sub(taken).cast_signed();
                 let full = self.size.cast_signed();
                 let (level, taken) = if level > full {

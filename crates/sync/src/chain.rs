@@ -1,13 +1,13 @@
-//! Lists of numbered things: anybody adds to one and looks through it without waiting, one thread at a time
-//! takes things out.
+//! Lists of numbered things. Any thread adds to a list and reads it without waiting; one thread at a time
+//! removes.
 //!
-//! **Shape.** A thing's number says where its [`Link`] is; a list is the number of its newest thing. Things
-//! are added in front by compare and exchange, so that of two threads that add the same thing one finds the
+//! **Shape.** A thing's number leads to its [`Link`], and a list is the number of its newest thing. A
+//! compare-and-exchange adds a thing in front. So if two threads add the same thing, one of them finds the
 //! other's. Number zero is the end.
 //!
-//! **Reuse.** A thing that was taken out keeps its link, so that who stands on it goes on. Where its number
-//! is given out again while somebody still stands on it, that reader goes on in another list and may miss
-//! things of its own: it finds nothing that is not there, and may add a thing twice.
+//! **Reuse.** A removed thing keeps its link, so that a reader at this thing can continue. If the number is
+//! reused while a reader is still there, the reader continues in another list and may miss things of its own.
+//! It finds no thing that does not exist, and may add a thing twice.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -20,22 +20,23 @@ use std::sync::atomic::AtomicU32;
 #[derive(Debug, Default)]
 pub struct Link(AtomicU32);
 
-/// A list; see the module's text.
+/// A list; the module's text explains it.
 #[derive(Debug, Default)]
 pub struct Chain(AtomicU32);
 
 impl Chain {
-    /// The first answer that `f` gives, newest things first.
+    /// The first result that `f` returns, newest things first.
     pub fn find<'a, R>(
         &self,
         link: impl Fn(u32) -> Option<&'a Link>,
         mut f: impl FnMut(u32) -> Option<R>,
     ) -> Option<R> {
-        // Acquire pairs with the Release of who added it: its thing is there.
+        // Acquire pairs with the Release of the thread that added the thing, so the thing is complete.
         look(self.0.load(Acquire), 0, &link, &mut f)
     }
 
-    /// Adds `id`, unless `same` has an answer for one that is there. Who adds it has filled its place before.
+    /// Adds `id`, unless `same` returns a result for a thing in the list. The caller has made the thing
+    /// before.
     pub fn add_unless<'a, R>(
         &self,
         id: u32,
@@ -45,12 +46,12 @@ impl Chain {
         let own = link(id)?;
         let (mut first, mut seen) = (self.0.load(Acquire), 0); // pairs with the exchange below
         loop {
-            // Only those that came since.
+            // Only the things that were added since the last try.
             if let Some(found) = look(first, seen, &link, &mut same) {
                 return Some(found);
             }
             own.0.store(first, Relaxed);
-            // Release: who finds `id` finds its link and its place.
+            // Release: a thread that finds `id` finds its link and the thing.
             match self.0.compare_exchange(first, id, AcqRel, Acquire) {
                 Ok(_) => return None,
                 Err(now) => (first, seen) = (now, first),
@@ -58,13 +59,13 @@ impl Chain {
         }
     }
 
-    /// Adds `id`, whatever is there.
+    /// Adds `id` without a check for equal things.
     pub fn push<'a>(&self, id: u32, link: impl Fn(u32) -> Option<&'a Link>) {
         let Some(own) = link(id) else { return };
         let mut first = self.0.load(Relaxed);
         loop {
             own.0.store(first, Relaxed);
-            // Release: as in `add_unless`; Acquire: what is behind it was added by others.
+            // Release: as in `add_unless`. Acquire: the things behind it were added by other threads.
             match self.0.compare_exchange_weak(first, id, AcqRel, Acquire) {
                 Ok(_) => return,
                 Err(now) => first = now,
@@ -72,15 +73,15 @@ impl Chain {
         }
     }
 
-    /// Takes `id` out; `false`: it was not there. One thread at a time.
+    /// Removes `id`; `false`: it was not there. One thread at a time may remove.
     pub fn remove<'a>(&self, id: u32, link: impl Fn(u32) -> Option<&'a Link>) -> bool {
         let Some(own) = link(id) else { return false };
-        let next = own.0.load(Acquire); // as in `look`
-        // Release: `next` and what is behind it were added by others.
+        let next = own.0.load(Acquire); // pairs with the Release of an earlier `remove`
+        // Release: `next` and the things behind it were added by other threads.
         let Err(first) = self.0.compare_exchange(id, next, AcqRel, Acquire) else {
             return true;
         };
-        // Not the first, and never again. What is behind the first changes only here.
+        // From here on `id` cannot be the first. The things behind the first change only here.
         let before = look(first, 0, &link, &mut |at| {
             let link = link(at)?;
             (link.0.load(Acquire) == id).then_some(link)
@@ -91,7 +92,7 @@ impl Chain {
         before.is_some()
     }
 
-    /// Empties it and gives its things, newest first.
+    /// Empties the list and returns its things, newest first.
     pub fn take<'a>(&self, link: impl Fn(u32) -> Option<&'a Link>) -> Vec<u32> {
         let mut all = Vec::new();
         // Acquire: as in `find`.
@@ -103,7 +104,7 @@ impl Chain {
     }
 }
 
-/// From `at` on, up to `end` or the list's.
+/// Walks from `at` on, up to `end` or the list's end.
 fn look<'a, R>(
     mut at: u32,
     end: u32,
@@ -111,7 +112,7 @@ fn look<'a, R>(
     f: &mut impl FnMut(u32) -> Option<R>,
 ) -> Option<R> {
     while at != 0 && at != end {
-        // Before `f`, which may give the thing to somebody else.
+        // Read before `f`, which may give the thing to another thread.
         let next = link(at)?.0.load(Acquire); // pairs with the Release in `remove`
         if let Some(found) = f(at) {
             return Some(found);
@@ -139,7 +140,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a vector: things come, unless one of the same class is there, go, and are all taken.
+        /// Compares with a vector: things are added unless one of the same class is there, removed, and all
+        /// taken.
         #[test]
         fn same_as_a_vector(ops in prop::collection::vec((1_u32..20, 0_u8..8), 0..200)) {
             let links: Vec<Link> = (0..20).map(|_| Link::default()).collect();
@@ -173,7 +175,8 @@ mod tests {
     }
 }
 
-/// All interleavings of two who add the same thing while another goes: `scripts/models loom`.
+/// All interleavings of two threads that add the same thing while another one is removed: `scripts/models
+/// loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

@@ -6,12 +6,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Milliseconds since the clock was made, plus what was warped.
+/// Milliseconds since the clock was made, plus the time that was warped.
 #[derive(Debug)]
 pub struct Clock {
     start: Instant,
     stopped: AtomicBool,
-    /// While it runs: what to add to the elapsed time. While it is stopped: the time itself.
+    /// While it runs: the offset to the elapsed time. While it is stopped: the time itself.
     base_ms: AtomicU64,
 }
 
@@ -44,7 +44,7 @@ impl Clock {
             self.stopped.store(true, Relaxed);
         }
     }
-    /// Whether it was stopped.
+    /// Whether it is stopped.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Relaxed)
     }

@@ -1,22 +1,22 @@
-//! A value that one thread uses at a time, and at which no thread waits.
+//! A value that one thread uses at a time, without any thread waiting for it.
 //!
-//! **Problem.** Workers share a ring now and then. One that finds it in use must not wait, and must not lose
-//! its packets either.
+//! **Problem.** Workers sometimes share a ring. A worker that finds it in use must not wait, and must not
+//! lose its packets either.
 //!
-//! **How.** Flat combining (Hendler, Incze, Shavit and Tzafrir, SPAA 2010): who finds the value taken leaves
-//! its work in a queue beside it, which is the user's, and says so ([`Combining::post`]). The holder cannot
-//! let go without being told ([`Guard::release`]); it does the work then. If there is no holder any more, the
-//! one who posted becomes it.
+//! **Method.** Flat combining (Hendler, Incze, Shavit and Tzafrir, SPAA 2010). A thread that finds the value
+//! taken leaves its work in a queue of the caller's, and calls [`Combining::post`]. The holder cannot release
+//! the value without seeing the post ([`Guard::release`]), and then does the work. If there is no holder any
+//! more, the thread that posted becomes the holder.
 //!
-//! **Invariants.** `TAKEN` is set while there is a [`Guard`], of which there is one at most. `POSTED` is set
-//! by a post and cleared only by a holder, which is told ([`Guard::is_posted`]) and looks into the queue
-//! afterwards. So nothing that was posted is forgotten.
+//! **Invariants.** `TAKEN` is set while there is a [`Guard`], of which there is at most one. A post sets
+//! `POSTED`. Only a holder clears it: it sees that in [`Guard::is_posted`], and then looks into the queue. So
+//! no posted work is forgotten.
 //!
-//! **Orderings.** Taking is Acquire and letting go is Release, both on the one word: a holder sees what the
-//! one before it wrote. A post is Release and clearing `POSTED` is Acquire: a holder that was told sees what
-//! was left in the queue.
+//! **Orderings.** Taking is Acquire and releasing is Release, both on the same word: a holder sees the writes
+//! of the holder before it. A post is Release and clearing `POSTED` is Acquire: a holder that sees the post
+//! sees the work in the queue.
 //!
-//! **Costs.** Two compare-and-swaps of one word, as a lock that is free.
+//! **Costs.** Two compare-and-swaps of one word, like a free lock.
 
 #![allow(unsafe_code)] // the value that one thread uses at a time
 
@@ -33,7 +33,7 @@ use std::sync::atomic::AtomicU32;
 const TAKEN: u32 = 1;
 const POSTED: u32 = 2;
 
-/// See the module's text.
+/// A value with at most one user at a time; the module's text explains it.
 #[derive(Debug)]
 pub struct Combining<T> {
     word: AtomicU32,
@@ -45,14 +45,14 @@ pub struct Combining<T> {
 unsafe impl<T: Send> Sync for Combining<T> {}
 
 impl<T> Combining<T> {
-    /// A value that nobody has.
+    /// A value that is not taken.
     pub fn new(value: T) -> Self {
         Self {
             word: AtomicU32::new(0),
             value: UnsafeCell::new(value),
         }
     }
-    /// Takes the value, unless somebody has it. The holder looks at [`Guard::is_posted`].
+    /// Takes the value, unless it is taken already. The holder checks [`Guard::is_posted`].
     #[inline]
     pub fn try_take(&self) -> Option<Guard<'_, T>> {
         match self.word.compare_exchange(0, TAKEN, Acquire, Relaxed) {
@@ -72,19 +72,20 @@ impl<T> Combining<T> {
             posted: true,
         })
     }
-    /// Says that something was left for the holder. Where there is none, it is for the caller to do.
+    /// Notifies the holder of work in the queue. If there is no holder, the caller becomes it, and gets the
+    /// guard.
     #[cold]
     pub fn post(&self) -> Option<Guard<'_, T>> {
         if self.word.fetch_or(POSTED, AcqRel) & TAKEN != 0 {
-            return None; // the holder is told when it lets go
+            return None; // the holder sees the post when it releases the value
         }
-        // Whoever is quicker is told.
+        // If another thread takes the value first, that thread sees the post.
         self.take_posted()
     }
 }
 
-/// The value, for the one who has it. Dropped, it lets go without being told; what was posted stays for the
-/// next one.
+/// Access to the value for its holder. Dropping it releases the value without a check for posts; the next
+/// holder sees them.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     of: &'a Combining<T>,
@@ -92,12 +93,12 @@ pub struct Guard<'a, T> {
 }
 
 impl<T> Guard<'_, T> {
-    /// Whether something was left since the last holder looked.
+    /// Whether work was posted since the last holder looked.
     #[inline]
     pub fn is_posted(&self) -> bool {
         self.posted
     }
-    /// Lets go; or gives itself back, when something was left meanwhile.
+    /// Releases the value. If work was posted meanwhile, keeps the value and returns the guard again.
     #[inline]
     pub fn release(self) -> Option<Self> {
         let kept = ManuallyDrop::new(self);
@@ -106,7 +107,7 @@ impl<T> Guard<'_, T> {
             Err(_) => Some(ManuallyDrop::into_inner(kept).told()),
         }
     }
-    /// Lets go, and says that the next one has something to do.
+    /// Releases the value, and leaves a post for the next holder.
     #[cold]
     pub fn leave(self) {
         let kept = ManuallyDrop::new(self);
@@ -159,7 +160,7 @@ mod tests {
         assert!(mine.is_posted() && mine.release().is_none());
         assert_eq!(c.try_take().as_deref(), Some(&2));
         assert!(c.post().unwrap().is_posted(), "nobody has it");
-        // Dropped without a look: the next one is told.
+        // The guard is dropped without a look: the next holder sees the post.
         let mine = c.try_take().unwrap();
         assert!(c.post().is_none());
         drop(mine);
@@ -202,7 +203,7 @@ mod tests {
     }
 }
 
-/// All interleavings of three who come with work: `make models`.
+/// All interleavings of three threads that bring work: `make models`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

@@ -1,8 +1,9 @@
 //! Counters that one thread writes and others read.
 //!
-//! A worker owns its counters: it adds with a plain load and store (no locked instruction), others only read.
-//! Two writers would lose counts, never corrupt anything. Orderings are relaxed throughout: a counter orders
-//! nothing; a reader that must see "all up to now" first synchronises with the worker some other way.
+//! A worker owns its counters: it adds with a plain load and store (no locked instruction), and other threads
+//! only read. Two writers would lose counts, but corrupt nothing. Orderings are relaxed throughout, since a
+//! counter orders nothing. A reader that must see "all up to now" first synchronises with the worker by other
+//! means.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,19 +1,19 @@
 //! Published snapshots, single-producer rings, per-core counters, and the clock.
 //!
-//! What threads of the switch share is one of these, so that the memory orderings are in one place:
+//! Threads of the switch share data only by these types, so that the memory orderings are in one place:
 //!
 //! * [`Published`]: the control plane replaces a whole immutable value, workers read the current one.
-//! * [`RcuCell`]: the same for values that take long to free, which readers never do, and that are read many
-//!   at a time ([`ReadGuard`]).
-//! * [`Combining`]: a value that one thread uses at a time, where the others leave their work instead of
+//! * [`RcuCell`]: the same for values that take long to free. Readers never free them, and a reader may use
+//!   many values at a time ([`ReadGuard`]).
+//! * [`Combining`]: a value that one thread uses at a time. Other threads leave their work instead of
 //!   waiting.
 //! * [`OnceArc`]: a place that is filled once.
-//! * [`RcuSlots`]: many of them, which are emptied, too.
-//! * [`Chain`]: lists that anybody adds to and looks through without waiting.
+//! * [`RcuSlots`]: an array of places that are filled and emptied again.
+//! * [`Chain`]: lists that any thread adds to and reads without waiting.
 //! * [`ring`]: a bounded queue between exactly two threads.
 //! * [`Counter`]: a number that one thread writes and any thread reads.
 //! * [`TokenBucket`]: a rate that threads keep together.
-//! * [`Wakeup`]: a thread that waits for work, and those that wake it.
+//! * [`Wakeup`]: wakes a thread that waits for work.
 //! * [`Clock`]: milliseconds, which tests can stop and warp.
 //! * [`barrier`]: the full barrier of notification suppression.
 

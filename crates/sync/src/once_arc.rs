@@ -1,8 +1,8 @@
-//! A place for one reference-counted value: empty at first, filled once, read by anybody without a lock and
-//! without counting.
+//! A place for one reference-counted value: empty at first, filled once. Any thread reads it without a lock
+//! and without counting.
 //!
-//! What `OnceLock<Arc<T>>` does, in eight bytes and with one load a read. A table of such places is filled by
-//! a writer while readers look into it; it is freed as a whole.
+//! It works like `OnceLock<Arc<T>>`, in eight bytes and with one load per read. A writer fills a table of
+//! such places while readers use it; the table is freed as a whole.
 
 #![allow(unsafe_code)] // the value by its pointer
 
@@ -17,9 +17,9 @@ use std::sync::Arc;
 #[cfg(not(loom))]
 use std::sync::atomic::AtomicPtr;
 
-/// See the module's text.
+/// A place that is filled once; the module's text explains it.
 pub struct OnceArc<T> {
-    /// Null, or what `Arc::into_raw` gave; never changed again then, until the owner is dropped.
+    /// Null, or a pointer from `Arc::into_raw`, which never changes until the owner is dropped.
     place: AtomicPtr<T>,
     owns: PhantomData<Arc<T>>,
 }
@@ -43,13 +43,13 @@ impl<T> OnceArc<T> {
             owns: PhantomData,
         }
     }
-    /// Fills it. A place that is full already gives the value back.
+    /// Fills it. If it is full already, returns the value.
     ///
     /// # Errors
     /// It is full.
     pub fn set(&self, value: Arc<T>) -> Result<(), Arc<T>> {
         let raw = Arc::into_raw(value).cast_mut();
-        // Release pairs with the Acquire of the readers: who sees the pointer sees the value.
+        // Release pairs with the Acquire of the readers: a reader that sees the pointer sees the value.
         match self
             .place
             .compare_exchange(ptr::null_mut(), raw, Release, Relaxed)
@@ -67,7 +67,7 @@ impl<T> OnceArc<T> {
         // is dropped, which the borrow of `self` forbids.
         unsafe { raw.as_ref() }
     }
-    /// The value, counted.
+    /// A counted reference to the value.
     #[inline]
     pub fn arc(&self) -> Option<Arc<T>> {
         let raw = self.place.load(Acquire); // pairs with `set`
@@ -91,7 +91,7 @@ impl<T> Default for OnceArc<T> {
 
 impl<T> Drop for OnceArc<T> {
     fn drop(&mut self) {
-        // Nobody else can reach it.
+        // Exclusive: no other thread can reach it.
         #[cfg(not(loom))]
         let raw = *self.place.get_mut();
         #[cfg(loom)]
@@ -146,7 +146,7 @@ mod tests {
     }
 }
 
-/// All interleavings of two who fill and one who reads: `make models`.
+/// All interleavings of two writers and one reader: `make models`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
@@ -154,7 +154,7 @@ mod loom_tests {
     use loom::thread;
     use std::sync::Weak;
 
-    /// A value whose making the model checker sees: read before it was written would be reported as a race.
+    /// A value whose construction the model checker sees. It reports a read before the write as a race.
     struct Value(UnsafeCell<u32>, Weak<()>);
 
     // SAFETY: written before it is shared, only read afterwards; the model checks that very claim.
@@ -184,7 +184,7 @@ mod loom_tests {
             let other = place.clone();
             let reader = thread::spawn(move || {
                 let seen = other.get().map(read);
-                // What was there once stays.
+                // A value that was there once stays.
                 let again = other.arc().map(|v| read(&v));
                 assert!(seen.is_none() || seen == again, "{seen:?} became {again:?}");
             });

@@ -1,8 +1,8 @@
 //! A snapshot that one side replaces and the other reads without waiting.
 //!
-//! Built on `arc-swap`: a load is wait-free in practice and touches no shared reference count while few loads
-//! are outstanding; the old value lives until its last reader lets go. `store` is Release, `load` is Acquire:
-//! who sees the new snapshot sees all that was written before it was stored.
+//! Built on `arc-swap`. A load is wait-free in practice, and touches no shared reference count while few
+//! loads are outstanding. The old value lives until its last reader lets go. `store` is Release and `load` is
+//! Acquire: a reader that sees the new snapshot sees all writes before its store.
 
 use arc_swap::ArcSwap;
 use std::sync::Arc;
@@ -27,10 +27,6 @@ impl<T> Published<T> {
     /// Replaces the snapshot.
     pub fn store(&self, value: T) {
         self.0.store(Arc::new(value));
-    }
-    /// Replaces the snapshot by one that the caller keeps a handle of.
-    pub fn store_arc(&self, value: Arc<T>) {
-        self.0.store(value);
     }
 }
 

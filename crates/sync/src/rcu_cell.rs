@@ -1,9 +1,10 @@
-//! A value that a writer replaces and readers read, where freeing an old one takes long: only the writer ever
-//! does that.
+//! A value that a writer replaces and readers read. Freeing an old value takes long, so only the writer
+//! frees.
 //!
-//! With a plain snapshot the last reader of an old value frees it, whoever that is. A worker that dropped a
-//! table of a million rules would stand still for many milliseconds. And each reader of a plain snapshot
-//! counts itself in and out; here it says once that it reads ([`ReadGuard`]), whatever it reads then.
+//! With a plain snapshot, the last reader of an old value frees it, and that may be a worker. A worker that
+//! dropped a table of a million rules would stall for many milliseconds. And each reader of a plain snapshot
+//! counts itself in and out. Here a thread announces once that it reads ([`ReadGuard`]), for all values that
+//! it reads then.
 
 #![allow(unsafe_code)] // the value by its pointer
 
@@ -14,17 +15,17 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// See the module's text.
+/// A value that is replaced while readers use it; the module's text explains it.
 pub struct RcuCell<T> {
-    /// What `Arc::into_raw` gave, with its count.
+    /// A pointer from `Arc::into_raw`, with its count.
     now: AtomicPtr<T>,
-    /// What readers may still hold, each with the epoch that began when it was replaced.
+    /// Values that readers may still use, each with the epoch that began when it was replaced.
     old: Mutex<Vec<(u64, Arc<T>)>>,
     owns: PhantomData<Arc<T>>,
 }
 
 impl<T> RcuCell<T> {
-    /// A first value.
+    /// A cell that holds `value`.
     pub fn new(value: T) -> Self {
         Self {
             now: AtomicPtr::new(Arc::into_raw(Arc::new(value)).cast_mut()),
@@ -32,37 +33,37 @@ impl<T> RcuCell<T> {
             owns: PhantomData,
         }
     }
-    /// The value now. Readers neither wait nor free anything.
+    /// The current value. Readers neither wait nor free anything.
     #[inline]
     pub fn load<'a>(&'a self, _: &'a ReadGuard) -> &'a T {
-        // Acquire pairs with the AcqRel in `replace`: who finds a value finds all of it.
+        // Acquire pairs with the AcqRel in `replace`: a reader that finds a value finds all of it.
         let value = self.now.load(Acquire);
-        // SAFETY: it came from `Arc::into_raw`. Its count is given up in `free` only, when nobody reads any
-        // more who began before it was replaced, which this thread did and does as long as the borrow lasts;
-        // or when `self` is dropped, which is borrowed.
+        // SAFETY: it came from `Arc::into_raw`. `free` gives up its count only when all threads that began to
+        // read before it was replaced have ended. This thread is one of them, as long as the borrow lasts.
+        // The drop of `self` gives it up too, but `self` is borrowed.
         unsafe { &*value }
     }
-    /// The value now, for longer.
+    /// A counted reference to the current value.
     pub fn get(&self) -> Arc<T> {
         let _reading = ReadGuard::begin();
-        let raw = self.now.load(Acquire); // as in `load`
-        // SAFETY: it came from `Arc::into_raw`, and is counted as long as this thread reads, as in `load`;
-        // the new one gets a count of its own first.
+        let raw = self.now.load(Acquire); // pairs with the AcqRel in `replace`
+        // SAFETY: it came from `Arc::into_raw`, and is counted while this thread reads (see `load`). The new
+        // reference gets its own count first.
         unsafe {
             Arc::increment_strong_count(raw);
             Arc::from_raw(raw)
         }
     }
-    /// Replaces it. Frees what was replaced, now or at a later call, when no reader is left.
+    /// Replaces the value. Frees old values, now or at a later call, when no reader is left.
     pub fn replace(&self, value: Arc<T>) {
         let before = self.now.swap(Arc::into_raw(value).cast_mut(), AcqRel);
         let since = read_guard::replaced();
-        // SAFETY: it came from `Arc::into_raw`, and nobody else can take it out of its place, so its count is
-        // given up once.
+        // SAFETY: it came from `Arc::into_raw`, and only this thread has taken it out of its place, so its
+        // count is given up once.
         let before = unsafe { Arc::from_raw(before) };
         self.free(Some((since, before)));
     }
-    /// Frees what was replaced, if no reader is left. `false`: there is one, perhaps.
+    /// Frees old values that no reader uses. `false`: some may still be used.
     pub fn tidy(&self) -> bool {
         self.free(None)
     }
@@ -73,7 +74,7 @@ impl<T> RcuCell<T> {
             return true;
         }
         let over = read_guard::over();
-        // Nobody can come to hold what only this list holds and nobody reads.
+        // A value that only this list holds, and that no reader uses, cannot get a new reference.
         old.retain(|(since, v)| *since > over || Arc::strong_count(v) > 1);
         if old.is_empty() {
             *old = Vec::new();
@@ -84,7 +85,7 @@ impl<T> RcuCell<T> {
 
 impl<T> Drop for RcuCell<T> {
     fn drop(&mut self) {
-        // SAFETY: as in `replace`; nobody reads what is borrowed exclusively.
+        // SAFETY: as in `replace`; `self` is borrowed exclusively, so there is no reader.
         drop(unsafe { Arc::from_raw(*self.now.get_mut()) });
     }
 }
@@ -101,7 +102,7 @@ mod tests {
     use std::sync::Weak;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-    /// Whether a value goes once no reader is left: other tests of this process read, too.
+    /// Whether a value is freed once no reader is left. Other tests of this process are readers, too.
     fn is_tidied(r: &RcuCell<i32>, value: &Weak<i32>) -> bool {
         (0..5000).any(|_| {
             r.tidy();
@@ -136,7 +137,7 @@ mod tests {
         assert!(is_tidied(&r, &third));
     }
 
-    /// Values that say when they are freed: none is while it is read.
+    /// Each value records that it is freed; none is freed while it is read.
     #[test]
     fn what_is_read_is_there() {
         struct Whole(AtomicBool, u64);

@@ -1,12 +1,13 @@
-//! RcuSlots for reference-counted values, each filled once and emptied once, where only the writer ever frees
-//! a value: when nobody reads it any more.
+//! Places for reference-counted values, each filled and emptied again. Only the writer frees a value, when no
+//! reader uses it any more.
 //!
-//! **Problem.** A table that writers fill while readers look into it keeps what has left it until it is
-//! replaced as a whole, and rules that are replaced all the time keep as much again.
+//! **Problem.** A table that writers fill while readers use it cannot free a removed value at once. Without
+//! more help it would keep all removed values until the table is replaced. Rules that are replaced all the
+//! time would then double its memory.
 //!
-//! **Shape.** As [`crate::RcuCell`], for many small values: who empties a place puts the value aside
-//! ([`RcuSlots::tidy`] says when it is freed). What was put aside together has one epoch, since to begin one
-//! costs a fence.
+//! **Shape.** Like [`crate::RcuCell`], for many small values. A writer that empties a place sets the value
+//! aside, and [`RcuSlots::tidy`] frees it later. Values that are set aside together share one epoch, since a
+//! new epoch costs a fence.
 //!
 //! **Costs.** Eight bytes a place; a load for each read.
 
@@ -25,26 +26,26 @@ use loom::sync::atomic::AtomicPtr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// So many values are put aside with one epoch, at most.
+/// Maximum number of values that share one epoch.
 const TOGETHER: usize = 256;
 
-/// See the module's text.
+/// An array of places; the module's text explains it.
 pub struct RcuSlots<T> {
-    /// Null, or what `Arc::into_raw` gave, with its count.
+    /// Null, or a pointer from `Arc::into_raw`, with its count.
     places: Box<[AtomicPtr<T>]>,
     aside: Mutex<Aside<T>>,
     owns: PhantomData<Arc<T>>,
 }
 
-/// What has left its place, and may still be read.
+/// Values that have left their places, and may still be read.
 struct Aside<T> {
     fresh: Vec<Arc<T>>,
-    /// With the epoch that began after they had left.
+    /// (epoch that began after the values had left, values).
     old: VecDeque<(u64, Vec<Arc<T>>)>,
 }
 
 impl<T> Aside<T> {
-    /// What nobody reads any more.
+    /// Takes the values that no reader uses any more.
     fn take_unread(&mut self) -> Vec<Vec<Arc<T>>> {
         if !self.fresh.is_empty() {
             let fresh = std::mem::take(&mut self.fresh);
@@ -73,7 +74,7 @@ impl<T> Default for Aside<T> {
 }
 
 impl<T> RcuSlots<T> {
-    /// So many empty ones.
+    /// An array of `n` empty places.
     #[must_use]
     pub fn new(n: usize) -> Self {
         Self {
@@ -83,7 +84,7 @@ impl<T> RcuSlots<T> {
         }
     }
 
-    /// Fills a place. One that is full already, or is not there, gives the value back.
+    /// Fills a place. If it is full already, or does not exist, returns the value.
     ///
     /// # Errors
     /// It is full, or there is no such place.
@@ -92,7 +93,7 @@ impl<T> RcuSlots<T> {
             return Err(value);
         };
         let raw = Arc::into_raw(value).cast_mut();
-        // Release pairs with the Acquire of the readers: who sees the pointer sees the value.
+        // Release pairs with the Acquire of the readers: a reader that sees the pointer sees the value.
         match place.compare_exchange(ptr::null_mut(), raw, Release, Relaxed) {
             Ok(_) => Ok(()),
             // SAFETY: `raw` came from `Arc::into_raw` above and was stored nowhere.
@@ -104,43 +105,44 @@ impl<T> RcuSlots<T> {
     #[inline]
     pub fn load<'a>(&'a self, at: usize, _: &'a ReadGuard) -> Option<&'a T> {
         let raw = self.places.get(at)?.load(Acquire); // pairs with `set`
-        // SAFETY: a pointer that is not null came from `Arc::into_raw`. Its count is given up in `tidy` only,
-        // when nobody reads any more who began before it left its place, which this thread did and does as
-        // long as the borrow lasts; or when `self` is dropped, which is borrowed.
+        // SAFETY: a pointer that is not null came from `Arc::into_raw`. `take_unread` gives up its count only
+        // when all threads that began to read before it left its place have ended. This thread is one of
+        // them, as long as the borrow lasts. The drop of `self` gives it up too, but `self` is borrowed.
         unsafe { raw.as_ref() }
     }
 
-    /// Whether there is such a place, and nothing in it.
+    /// Whether the place exists and is empty.
     pub fn is_empty(&self, at: usize) -> bool {
         let place = self.places.get(at);
         place.is_some_and(|p| p.load(Relaxed).is_null()) // `set` looks again
     }
 
-    /// The value, counted.
+    /// A counted reference to the value.
     pub fn arc(&self, at: usize) -> Option<Arc<T>> {
         let _reading = ReadGuard::begin();
         let raw = self.places.get(at)?.load(Acquire); // pairs with `set`
         if raw.is_null() {
             return None;
         }
-        // SAFETY: it came from `Arc::into_raw`, and is counted as long as this thread reads, as in `load`;
-        // the new one gets a count of its own first.
+        // SAFETY: it came from `Arc::into_raw`, and is counted while this thread reads (see `load`). The new
+        // reference gets its own count first.
         unsafe {
             Arc::increment_strong_count(raw);
             Some(Arc::from_raw(raw))
         }
     }
 
-    /// Empties a place. The value is freed at a later call, or by [`RcuSlots::tidy`], when no reader is left.
+    /// Empties a place. A later call, or [`RcuSlots::tidy`], frees the value when no reader is left.
     pub fn clear(&self, at: usize) {
         let Some(place) = self.places.get(at) else { return };
-        // Before the epoch that `take_unread` begins. Acquire: who frees it has seen all of it.
+        // Before the epoch that `take_unread` begins. Acquire: the thread that frees the value has seen all
+        // of it.
         let raw = place.swap(ptr::null_mut(), AcqRel);
         if raw.is_null() {
             return;
         }
-        // SAFETY: it came from `Arc::into_raw`, and nobody else can take it out of its place, so its count is
-        // given up once.
+        // SAFETY: it came from `Arc::into_raw`, and only this thread has taken it out of its place, so its
+        // count is given up once.
         let value = unsafe { Arc::from_raw(raw) };
         let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
         aside.fresh.push(value);
@@ -151,7 +153,7 @@ impl<T> RcuSlots<T> {
         }
     }
 
-    /// Frees what has left its place and nobody reads. `false`: somebody reads some of it, perhaps.
+    /// Frees values that have left their places and that no reader uses. `false`: some may still be used.
     pub fn tidy(&self) -> bool {
         let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
         let unread = aside.take_unread();
@@ -165,7 +167,7 @@ impl<T> RcuSlots<T> {
 impl<T> Drop for RcuSlots<T> {
     fn drop(&mut self) {
         for place in &self.places {
-            // Nobody else can reach it: any order will do.
+            // Exclusive: no other thread can reach it, so any ordering will do.
             let raw = place.load(Relaxed);
             if !raw.is_null() {
                 // SAFETY: the place's own count, given up exactly once.
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-    /// A test's own readers; those of other tests of this process delay what is freed, too.
+    /// Waits until all is freed: readers of other tests in this process delay that.
     fn tidy<T>(places: &RcuSlots<T>) {
         while !places.tidy() {
             std::thread::yield_now();
@@ -236,8 +238,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&value), 1);
     }
 
-    /// Values that say when they are freed: none is while it is read, and all are in the end, most of them
-    /// before it.
+    /// Each value records that it is freed. None is freed while it is read, and all are freed in the end.
     #[test]
     fn what_is_read_is_there() {
         static ALIVE: AtomicUsize = AtomicUsize::new(0);
@@ -287,24 +288,25 @@ mod tests {
     }
 }
 
-/// All interleavings of one who reads and one who replaces: `scripts/models loom`.
+/// All interleavings of a reader and a writer that replaces: `scripts/models loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
     use loom::cell::UnsafeCell;
     use loom::thread;
 
-    /// Written when it is freed: the model checker reports who reads it meanwhile.
+    /// A value that is written when it is freed: the model checker reports a read at the same time.
     struct Value(UnsafeCell<u32>);
 
-    // SAFETY: written before it is shared, and when it is freed; the model checks that nobody reads it then.
+    // SAFETY: written before it is shared, and when it is freed. The model checks that no reader reads it
+    // then.
     unsafe impl Send for Value {}
     // SAFETY: as above.
     unsafe impl Sync for Value {}
 
     impl Drop for Value {
         fn drop(&mut self) {
-            // SAFETY: what is checked.
+            // SAFETY: the claim that the model checks.
             self.0.with_mut(|v| unsafe { *v = 0 });
         }
     }
@@ -319,7 +321,7 @@ mod loom_tests {
             let reader = thread::spawn(move || {
                 let reading = ReadGuard::begin();
                 if let Some(value) = theirs.load(0, &reading) {
-                    // SAFETY: what is checked.
+                    // SAFETY: the claim that the model checks.
                     let seen = value.0.with(|v| unsafe { *v });
                     assert!(seen == 1 || seen == 2);
                 }

@@ -1,17 +1,17 @@
-//! Who reads what a writer may have replaced meanwhile: so that the writer knows when nobody does any more.
+//! Readers announce that they read, so that a writer knows when no reader uses a replaced value any more.
 //!
-//! **Problem.** A reader that counts itself in and out of each value that it reads pays two locked
-//! instructions each time, and each of them waits until all that was stored before has arrived. A translation
-//! reads three such values, or sixty where it goes through thirty tables.
+//! **Problem.** A reader that counts itself in and out of each value pays two locked instructions each time.
+//! Each of them waits until all earlier stores have completed. A translation reads three such values, or
+//! sixty if it goes through thirty tables.
 //!
-//! **Shape** (epochs; Fraser 2004). A thread says once that it reads, and once that it has ended; in between
-//! it reads whatever it likes by plain loads, and reading within reading costs nothing. Saying so is to put
-//! the number of the present epoch into a place of its own ([`Mark`]). A writer that has replaced a value
-//! begins a new epoch, and frees the old value when no place has an earlier one.
+//! **Shape** (epochs; Fraser 2004). A thread announces when it begins to read and when it ends. In between it
+//! reads any values by plain loads, and nested readings cost nothing. To announce, it stores the number of
+//! the current epoch in a word of its own ([`Mark`]). A writer that has replaced a value begins a new epoch,
+//! and frees the old value when no mark has an earlier one.
 //!
-//! **Bounds.** A reader that is put aside keeps all from being freed that was replaced since it began; it
-//! delays nobody. Readers wait for nobody: only a thread's first reading, and its end, take a lock, which
-//! writers hold for a look at each thread.
+//! **Bounds.** A reader that is descheduled delays the freeing of everything replaced since it began, but it
+//! delays no thread. Readers do not wait. Only a thread's first reading, and its end, take a lock, which
+//! writers hold while they look at each thread's mark.
 
 use crate::CachePadded;
 use std::cell::Cell;
@@ -30,10 +30,10 @@ use std::sync::{
     atomic::{AtomicU64, fence},
 };
 
-/// The epoch that a thread's reading began in; zero: it does not read.
+/// The epoch in which a thread began to read; zero: it does not read.
 type Mark = CachePadded<AtomicU64>;
 
-/// All that there is to know of readers.
+/// The epoch, and the marks of all threads.
 struct Readers {
     epoch: AtomicU64,
     marks: Mutex<Vec<Arc<Mark>>>,
@@ -53,7 +53,7 @@ loom::lazy_static! {
 }
 
 impl Readers {
-    /// One thread more.
+    /// Registers one more thread.
     fn join(&self) -> Arc<Mark> {
         let mark = Arc::new(Mark::new(AtomicU64::new(0)));
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,24 +66,24 @@ impl Readers {
         marks.retain(|m| !Arc::ptr_eq(m, mark));
     }
     fn begin(&self, mark: &Mark) {
-        // Acquire pairs with the AcqRel in `next`: who begins in an epoch sees what was replaced before it.
-        // Release, as in `end`: a writer may see this mark, and not the one before.
+        // Acquire pairs with the AcqRel in `next`: a thread that begins in an epoch sees all values replaced
+        // before it. Release, as in `end`: a writer may see this mark, and not the one before.
         mark.store(self.epoch.load(Acquire), Release);
-        // Pairs with the fence in `next`: either the writer sees this mark, or this thread sees what it has
-        // put in the old value's place.
+        // Pairs with the fence in `next`: either the writer sees this mark, or this thread sees the new
+        // value.
         fence(SeqCst);
     }
     fn end(mark: &Mark) {
-        // Pairs with the Acquire in `oldest`: what was read was read before it is freed.
+        // Pairs with the Acquire in `oldest`: the reads come before the freeing.
         mark.store(0, Release);
     }
-    /// To be called after a value was replaced: begins an epoch. Who reads since then, or later, does not
-    /// read that value.
+    /// Begins an epoch, after a value was replaced. A thread that begins to read from then on does not read
+    /// that value.
     fn next(&self) -> u64 {
         fence(SeqCst);
         self.epoch.fetch_add(1, AcqRel) + 1
     }
-    /// The earliest epoch that somebody reads since.
+    /// The earliest epoch of all current readers.
     fn oldest(&self) -> u64 {
         let marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         let since = marks.iter().map(|m| m.load(Acquire));
@@ -91,10 +91,10 @@ impl Readers {
     }
 }
 
-/// A thread as a reader.
+/// The calling thread as a reader.
 struct Reader {
     mark: Arc<Mark>,
-    /// Readings within each other.
+    /// Depth of nested readings.
     depth: Cell<usize>,
 }
 
@@ -116,17 +116,17 @@ thread_local! {
     };
 }
 
-/// As long as it is there, nothing is freed that this thread may find in a [`crate::RcuCell`]. Cheap within
-/// another one.
+/// While it exists, no value is freed that this thread may find in a [`crate::RcuCell`]. A nested guard is
+/// cheap.
 #[must_use]
 #[derive(Debug)]
 pub struct ReadGuard {
-    /// It is this thread's.
+    /// Not `Send`: the mark belongs to this thread.
     _here: PhantomData<*const ()>,
 }
 
 impl ReadGuard {
-    /// From now on.
+    /// Begins to read.
     #[inline]
     pub fn begin() -> Self {
         READER.with(|r| {
@@ -138,13 +138,13 @@ impl ReadGuard {
         });
         Self { _here: PhantomData }
     }
-    /// For values that are known by other means than pointers, such as places of a table. To be called after
-    /// a value has become unreachable: it is read by nobody any more when [`ReadGuard::over`] has reached the
-    /// number that this gives.
+    /// Begins an epoch, for values without pointers, such as indexes of a table. Called after a value has
+    /// become unreachable. No reader uses the value any more when [`ReadGuard::over`] has reached the number
+    /// that this returns.
     pub fn replaced() -> u64 {
         replaced()
     }
-    /// See [`ReadGuard::replaced`]. Takes a look at each thread.
+    /// The limit that [`ReadGuard::replaced`] describes. Reads the mark of each thread.
     pub fn over() -> u64 {
         over()
     }
@@ -163,18 +163,19 @@ impl Drop for ReadGuard {
     }
 }
 
-/// A value was replaced just now: nobody finds it who begins to read from the epoch on whose number this is.
+/// Begins an epoch after a value was replaced. A thread that begins to read in this epoch or later does not
+/// find the value.
 pub(crate) fn replaced() -> u64 {
     READERS.next()
 }
 
-/// The epochs up to which nobody reads any more: a value that was replaced with an epoch up to this one is
-/// read by nobody.
+/// The oldest epoch of a current reader. No reader uses a value that was replaced with this epoch or an
+/// earlier one.
 pub(crate) fn over() -> u64 {
     READERS.oldest()
 }
 
-/// All interleavings of one who reads twice and one who replaces: `scripts/models loom`.
+/// All interleavings of a thread that reads twice and one that replaces: `scripts/models loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     #![allow(unsafe_code)] // the values that the model checker watches
@@ -184,10 +185,11 @@ mod loom_tests {
     use loom::sync::atomic::AtomicUsize;
     use loom::thread;
 
-    /// Values that are written when they are freed: the model checker reports who reads one meanwhile.
+    /// Values that are written when they are freed: the model checker reports a read at the same time.
     struct Values([UnsafeCell<u32>; 3]);
 
-    // SAFETY: a value is written by who has found that nobody reads it; the model checks that very claim.
+    // SAFETY: a thread writes a value after it found that no reader uses it; the model checks that very
+    // claim.
     unsafe impl Send for Values {}
     // SAFETY: as above.
     unsafe impl Sync for Values {}
@@ -209,7 +211,7 @@ mod loom_tests {
                 for _ in 0..2 {
                     readers.begin(&mark);
                     let n = now.load(Acquire);
-                    // SAFETY: what is checked.
+                    // SAFETY: the claim that the model checks.
                     assert_eq!(values.0[n].with(|v| unsafe { *v }), 0);
                     assert!(n >= last);
                     last = n;
@@ -224,7 +226,7 @@ mod loom_tests {
                 old.retain(|(since, n)| {
                     let read = *since > over;
                     if !read {
-                        // SAFETY: what is checked.
+                        // SAFETY: the claim that the model checks.
                         values.0[*n].with_mut(|v| unsafe { *v = 1 });
                     }
                     read

@@ -1,15 +1,15 @@
 //! A bounded queue between exactly one producer and one consumer.
 //!
-//! **Invariants.** `head` (next to read) and `tail` (next to write) only grow, modulo 2^64 with slots taken
-//! modulo the capacity, a power of two; `tail - head <= capacity`. Slots in `head..tail` are initialised and
-//! belong to the consumer, the others to the producer. Each side keeps a private copy of the other's index
-//! and refreshes it only when the copy says full (or empty), so that a busy ring moves two cache lines now
-//! and then, not per item.
+//! **Invariants.** `head` (next to read) and `tail` (next to write) only grow, modulo 2^64. Slots are
+//! numbered modulo the capacity, a power of two, and `tail - head <= capacity`. Slots in `head..tail` are
+//! initialised and belong to the consumer, the others to the producer. Each side keeps a private copy of the
+//! other's index. It refreshes the copy only when the ring looks full (or empty). So a busy ring rarely moves
+//! cache lines between cores.
 //!
-//! **Orderings.** The producer stores `tail` with Release after writing the slot; the consumer's Acquire load
-//! of `tail` pairs with it, so that it sees the slot's content. The consumer stores `head` with Release after
-//! moving the item out; the producer's Acquire load of `head` pairs with that, so that it overwrites only
-//! what has been read.
+//! **Orderings.** The producer writes the slot, then stores `tail` with Release. The consumer's Acquire load
+//! of `tail` pairs with it, so that it sees the slot's content. The consumer moves the item out, then stores
+//! `head` with Release. The producer's Acquire load of `head` pairs with that, so that it overwrites only
+//! slots that were read.
 //!
 //! Neither side waits or allocates. [`Producer`] and [`Consumer`] are `Send`, not `Clone`: one thread each.
 
@@ -122,7 +122,7 @@ impl<T: Send> Producer<T> {
         self.shared.tail.store(self.tail, Release); // pairs with the Acquire in `Consumer::pop`
         Ok(())
     }
-    /// How many items surely fit now. More may, unless it is none; see [`Producer::has_room`].
+    /// The number of items that surely fit. If it is not zero, more may fit; see [`Producer::has_room`].
     pub fn free(&mut self) -> usize {
         let cap = self.shared.slots.len() as u64;
         if self.tail - self.head_seen == cap {
@@ -130,23 +130,23 @@ impl<T: Send> Producer<T> {
         }
         usize::try_from(cap - (self.tail - self.head_seen)).unwrap_or(0)
     }
-    /// Whether `n` more items fit; looks anew where the last look says no.
+    /// Whether `n` more items fit. Refreshes the copy of `head` if needed.
     pub fn has_room(&mut self, n: usize) -> bool {
         self.free() >= n || self.shared.slots.len() - self.len() >= n
     }
-    /// How many items wait, as seen now.
+    /// The number of waiting items, as seen now.
     pub fn len(&mut self) -> usize {
         self.head_seen = self.shared.head.load(Acquire);
         usize::try_from(self.tail - self.head_seen).unwrap_or(0)
     }
-    /// Whether nothing waits.
+    /// Whether no item waits.
     pub fn is_empty(&mut self) -> bool {
         self.len() == 0
     }
 }
 
 impl<T: Send> Consumer<T> {
-    /// Whether the writing end is gone: what waits now is all that will ever come.
+    /// Whether the producer is gone: no more items will come.
     pub fn is_abandoned(&self) -> bool {
         Arc::strong_count(&self.shared) == 1
     }
@@ -167,7 +167,7 @@ impl<T: Send> Consumer<T> {
         self.shared.head.store(self.head, Release); // pairs with the Acquire in `Producer::free`
         Some(item)
     }
-    /// Whether nothing waits, as seen now.
+    /// Whether no item waits, as seen now.
     pub fn is_empty(&mut self) -> bool {
         if self.head == self.tail_seen {
             self.tail_seen = self.shared.tail.load(Acquire);
@@ -183,7 +183,7 @@ mod tests {
     use std::collections::VecDeque;
 
     proptest! {
-        /// Against a `VecDeque`: `true` pushes, `false` pops.
+        /// Compares with a `VecDeque`: `true` pushes, `false` pops.
         #[test]
         fn same_as_a_queue(cap in 1_usize..20, ops in prop::collection::vec(any::<bool>(), 0..400)) {
             let (mut p, mut c) = ring::<Box<usize>>(cap);

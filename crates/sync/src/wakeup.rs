@@ -1,7 +1,7 @@
-//! A thread that waits for work, and those that wake it.
+//! Waking a thread that waits for work.
 //!
 //! `std::thread::unpark` leaves one token, which any wait of that thread takes: a channel's `recv`, the end
-//! of a scope. A thread that waits for an answer before it parks loses a token that came meanwhile. So a flag
+//! of a scope. A thread that waits for a reply before it parks loses a token that came meanwhile. So a flag
 //! announces the work, and the token only ends the sleep.
 
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ pub struct Wakeup {
 }
 
 impl Wakeup {
-    /// The calling thread is the one that is woken, unless there is one already.
+    /// Registers the calling thread as the one to wake, unless there is one already.
     pub fn register(&self) {
         self.thread.get_or_init(std::thread::current);
     }
@@ -36,7 +36,7 @@ impl Wakeup {
         self.rung.swap(false, Ordering::Acquire)
     }
 
-    /// Sleeps until it is rung, also if that was before.
+    /// Sleeps until [`Wakeup::ring`], or returns at once if that was called before.
     pub fn wait(&self) {
         self.register();
         while !self.is_rung() {
@@ -44,7 +44,7 @@ impl Wakeup {
         }
     }
 
-    /// [`Wakeup::wait`] until `end` at most. Returns whether it was rung.
+    /// Like [`Wakeup::wait`], until `end` at most. Returns whether it was rung.
     pub fn wait_until(&self, end: Instant) -> bool {
         self.register();
         loop {

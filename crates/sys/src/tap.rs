@@ -31,7 +31,6 @@ pub const NAME_MAX: usize = 15;
 /// Most queues of one device.
 pub const MAX_QUEUES: usize = 256;
 
-const TUNSETCARRIER: libc::Ioctl = 0x4004_54e2;
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
 const TUN_F_USO4: u32 = 0x20;
 const TUN_F_USO6: u32 = 0x40;
@@ -249,15 +248,6 @@ impl TapQueue {
         };
         req.ifr_ifru.ifru_flags = flag as libc::c_short;
         self.ioctl(libc::TUNSETQUEUE, (&raw mut req).cast())
-    }
-
-    /// Sets the carrier that the device shows to its owner.
-    ///
-    /// # Errors
-    /// `EINVAL` on kernels before 5.0.
-    pub fn set_carrier(&self, up: bool) -> io::Result<()> {
-        let mut on = libc::c_int::from(up);
-        self.ioctl(TUNSETCARRIER, (&raw mut on).cast())
     }
 
     /// The device's present name.

@@ -36,13 +36,6 @@ impl Signals {
         let all = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP];
         signal::Signals::hold(&all).map(Self)
     }
-    /// As [`Signals::hold`], of the interrupt key's alone.
-    ///
-    /// # Errors
-    /// None in practice.
-    pub fn interrupts() -> io::Result<Self> {
-        signal::Signals::hold(&[Signal::INT]).map(Self)
-    }
     /// Waits for the next one.
     ///
     /// # Errors

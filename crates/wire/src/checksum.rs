@@ -125,18 +125,5 @@ pub const fn update32(old: u16, from: u32, to: u32) -> u16 {
     !fold(s + (to >> 16) as u64 + (to & 0xffff) as u64)
 }
 
-/// The checksum `old` of a header in which the IPv6 address `from` becomes `to`.
-pub fn update128(old: u16, from: &[u8; 16], to: &[u8; 16]) -> u16 {
-    let not = from.map(|b| !b);
-    !Sum::ZERO.word(!old).bytes(&not).bytes(to).folded()
-}
-
-/// The checksum `old` of a header in which one byte of a word becomes another: `high` says which half of
-/// its 16-bit word it is.
-pub const fn update8(old: u16, from: u8, to: u8, high: bool) -> u16 {
-    let shift = if high { 8 } else { 0 };
-    update16(old, (from as u16) << shift, (to as u16) << shift)
-}
-
 #[cfg(test)]
 mod tests;

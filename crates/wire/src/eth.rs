@@ -16,8 +16,6 @@ pub mod ethertype {
     pub const VLAN: u16 = 0x8100;
     /// IPv6.
     pub const IPV6: u16 = 0x86dd;
-    /// Slow protocols (LACP).
-    pub const SLOW: u16 = 0x8809;
     /// MPLS.
     pub const MPLS: u16 = 0x8847;
     /// MPLS, multicast.

@@ -186,11 +186,6 @@ impl Sender {
     pub fn counts(&self) -> Sent {
         self.counts
     }
-    /// Sends at another pace from now on.
-    pub fn set_pace(&mut self, pace: Pace) {
-        self.pace = pace;
-        self.due = None;
-    }
 
     /// Sends what is due at `now` (cycles); returns how many packets.
     ///

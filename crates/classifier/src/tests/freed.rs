@@ -1,4 +1,4 @@
-//! What becomes of the memory of rules that have gone.
+//! Freeing the memory of removed rules.
 
 use super::ip_match;
 use crate::{Classifier, Entry, MiniMatch};
@@ -10,7 +10,7 @@ fn host(n: u32) -> MiniMatch {
     MiniMatch::new(&ip_match(1, n, 32, None))
 }
 
-/// So many rules with addresses from `first` on.
+/// Adds `n` rules with addresses from `first` on.
 fn load(cls: &Classifier<u32>, first: u32, n: u32, version: u64) -> Vec<Arc<Entry<u32>>> {
     let all = (first..first + n).map(|n| cls.insert(&host(n), 7, version, n));
     let all = all.collect();
@@ -25,7 +25,7 @@ fn remove(cls: &Classifier<u32>, gone: &[Arc<Entry<u32>>], version: u64) {
     assert_eq!(cls.purge(version), gone.len() as u64);
 }
 
-/// Tests beside this one read, too.
+/// Waits, since tests that run beside this one are readers too.
 fn wait_until(cls: &Classifier<u32>, done: impl Fn() -> bool) {
     while !done() {
         cls.tidy();

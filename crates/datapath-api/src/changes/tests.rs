@@ -79,7 +79,7 @@ proptest! {
         let passed = passes(&log, first - 1 + from as u64, to, &known);
         let any_matches = all[from..].iter().flatten().any(|m| m.matches(&key));
         if passed {
-            // Whatever is not known of the address.
+            // For all values of the address, if it is unknown.
             for nw_dst in 0..4 {
                 let key = if nw_known && !nw_changed { key } else { FlowKey { nw_dst, ..key } };
                 prop_assert!(!all[from..].iter().flatten().any(|m| m.matches(&key)));

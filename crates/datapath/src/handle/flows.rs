@@ -93,8 +93,4 @@ impl Datapath {
     pub fn set_perf_metrics(&self, on: bool) {
         self.shared.perf_metrics.store(on, Relaxed);
     }
-    /// Sets for how long a worker polls on without packets, at most.
-    pub fn set_spin_us(&self, us: u64) {
-        self.shared.spin_cycles.store(Tsc::from_us(us), Relaxed);
-    }
 }

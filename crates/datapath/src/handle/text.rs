@@ -6,23 +6,10 @@ use crate::control::perf::PerfWanted;
 use crate::control::show;
 use crate::exec::ct::add_all;
 use heddle_conntrack::Event;
-use heddle_datapath_api::{DropKind, FlowDump, Merged, PortNames, Snapshot, Totals};
+use heddle_datapath_api::{DropKind, Snapshot, Totals};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Datapath {
-    /// `dpctl/dump-flows`, without a header: one line per flow that `filter` takes; flows that several
-    /// workers cache are added up.
-    pub fn dump_flows_text(&self, filter: &dyn Fn(&FlowDump) -> bool, names: PortNames<'_>) -> String {
-        let now_ms = self.shared.clock.now_ms();
-        let mut merged = Merged::default();
-        self.each_flow(|flow| {
-            if filter(&flow) {
-                merged.add(flow);
-            }
-        });
-        let flows = merged.flows().iter();
-        flows.map(|f| f.text(now_ms, names) + "\n").collect()
-    }
     /// `dpif-netdev/pmd-stats-show`, of the worker of processor `core` or of all.
     pub fn pmd_stats_show(&self, core: Option<usize>) -> String {
         show::pmd_stats(&self.control.lock(), core)

@@ -1,4 +1,4 @@
-//! How entries come, and go on with another cached translation.
+//! Inserting entries, and giving them another cached translation.
 
 use super::Cache;
 use crate::burst::Sought;
@@ -15,8 +15,8 @@ use heddle_flow::FlowKey;
 use std::sync::Arc;
 
 impl<P: Program> Cache<P> {
-    /// Stores what a translation said of a packet; `any` was read before. It is found from now on. Returns
-    /// the program's number; `None`: no room for it.
+    /// Stores the translation `t` of a packet, made after `any` was read. From now on lookups find the entry.
+    /// Returns the number of its program, or `None` if there is no room.
     pub fn insert(&mut self, sought: Sought<'_>, t: &mut Translation, any: u64, now_ms: u64) -> Option<u32> {
         let (origin, family) = (sought.key.context(), sought.key.family());
         if origin == NOWHERE || !self.notes.has_room(ROOM) {
@@ -63,7 +63,7 @@ impl<P: Program> Cache<P> {
             self.new_chunk = true;
             self.push(Note::Chunk(n, mem));
         }
-        // Of most entries nobody else is told, and so nothing is counted.
+        // The revalidator needs notes for new numbers only. Most entries have none.
         if subtable_is_new {
             self.push(Note::Subtable(subtable, held));
         }
@@ -96,7 +96,8 @@ impl<P: Program> Cache<P> {
         self.remember(sought, slot);
         Some(body)
     }
-    /// What is shown of a context: an origin, and what a packet had outside of its compact key.
+    /// Describes a context for the revalidator: the origin, and the words that the packet had outside of its
+    /// compact key.
     fn context_of(&self, origin: u32, key: Option<&FlowKey>, family: Family) -> Arc<Context> {
         let (in_port, recirc_id) = self.subtables.source(origin);
         let words = key.map_or(&[][..], |key| &key.words()[..]).iter();
@@ -112,9 +113,9 @@ impl<P: Program> Cache<P> {
         self.next_id - 1
     }
 
-    /// The same answer came from a fresh translation, made after `any` was read, with other dependencies or
-    /// creditors: the entry goes on with the cached translation that says so. Returns the program's number.
-    /// `None`: no room to say it.
+    /// Gives an entry the cached translation of `t`, which was made after `any` was read. The actions are the
+    /// same as before, but dependencies or creditors have changed. Returns the number of the program, or
+    /// `None` if the ring of notes has no room.
     pub fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<u32> {
         if !self.notes.has_room(ROOM) {
             return None;
@@ -126,7 +127,8 @@ impl<P: Program> Cache<P> {
         self.rename(slot, interned, entered);
         self.translations.body_of(interned.0)
     }
-    /// The watch of an entry under this mask with an answer that depends on this, and its stamp there.
+    /// Puts an entry under the watch for its mask, these dependencies and overrides. Returns the watch and
+    /// the entry's stamp there.
     fn enter(
         &mut self,
         (subtable, context): (u32, u32),
@@ -144,7 +146,7 @@ impl<P: Program> Cache<P> {
         };
         self.watches.enter(deps, overrides, under)
     }
-    /// As [`Cache::renew`], where the revalidator made the translation, of the entry that had this id.
+    /// Like [`Cache::renew`], for a translation that the revalidator made of the entry with this id.
     pub fn adopt(&mut self, slot: u32, id: u64, cached: &Arc<CachedTranslation<P>>) {
         let Some(e) = self.store.get(slot).filter(|e| e.id() == id && e.alive()) else {
             return;
@@ -153,7 +155,8 @@ impl<P: Program> Cache<P> {
         if !self.notes.has_room(RESERVE) {
             return;
         }
-        // Where more is known here than was when the revalidator translated, this side finds out by itself.
+        // `None`: this worker knows of changes later than the translation, and will check the entry by
+        // itself.
         let Some(entered) = self.enter(under, cached.deps(), cached.overrides()) else {
             return;
         };

@@ -1,9 +1,9 @@
-//! Looking up a burst.
+//! Lookup of a burst.
 //!
-//! Each stage does one thing for all runs and asks for the memory that the next stage reads: hash and bucket,
-//! candidates' entries, comparison. What is done with an entry that is right and found in the usual way is
-//! done at once, while it is at hand. Runs that L1 does not answer go through their port's masks: a filter
-//! for each mask says of most of them that they have nothing, the others' cache misses overlap.
+//! Each stage does one thing for all runs and prefetches the memory that the next stage reads: hash and
+//! bucket, candidates' entries, comparison. A run whose entry is valid is counted as soon as it is compared,
+//! while the entry is in the processor's cache. Runs that miss in L1 try the masks of their origin
+//! ([`super::masks`]).
 
 use super::masks::Probe;
 use super::recent::Last;
@@ -20,10 +20,10 @@ use heddle_datapath_api::Generations;
 use heddle_flow::FlowKey;
 use heddle_simd::simd;
 
-/// Which level answered.
+/// The cache level that matched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// The burst before.
+    /// Same key as in the burst before.
     L0,
     /// Exact match.
     L1,
@@ -31,79 +31,78 @@ pub enum Level {
     L2,
 }
 
-/// When a burst is looked up, and what for.
+/// Time, generations and clock for the lookup of one burst.
 #[derive(Clone, Copy)]
 pub struct Moment<'a> {
     /// The datapath's clock, milliseconds.
     pub now_ms: u64,
-    /// [`Generations::any`], read before.
+    /// [`Generations::any`], read before the lookup.
     pub any: u64,
-    /// What answers depend on.
+    /// The generations that cached translations depend on.
     pub generations: &'a Generations,
 }
 
-/// The answer for a run.
+/// The result of a run's lookup.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// [`NO_SLOT`]: none.
+    /// Slot of the entry; [`NO_SLOT`]: a miss.
     pub slot: u32,
-    /// The program of the entry there, which is known to be right and has counted the run; [`NO_BODY`]: both
-    /// is left to do.
+    /// The program of the entry, if the entry is valid; then it has counted the run. [`NO_BODY`]: the caller
+    /// has to validate the entry and count the run.
     pub body: u32,
-    /// Which level answered.
+    /// The level that matched.
     pub level: Level,
     how: How,
-    /// Ways of the bucket that may be meant besides the one of `slot`, a bit each.
+    /// A bit for each further way of the bucket whose tag agrees.
     more: u8,
-    /// The bucket that the hash leads to.
+    /// The number of the bucket that the hash leads to.
     place: u32,
     pub(super) hash: u64,
 }
 
-/// What a burst's runs have in common, where each has an entry that is known to be right, and all have one
-/// program.
+/// Summary of a burst in which each run has a valid entry and all entries have one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common {
     /// The program.
     pub body: u32,
-    /// Runs that this level has answered; the others were like the burst before.
+    /// The number of runs that L1 matched. Runs of neither L1 nor L2 matched in L0.
     pub l1: u64,
-    /// As `l1`.
+    /// The number of runs that L2 matched.
     pub l2: u64,
-    /// Length of the longest packet.
+    /// Length of the longest packet, in bytes.
     pub longest: u32,
 }
 
 /// No program.
 pub const NO_BODY: u32 = u32::MAX;
 
-/// Where a run is looked up.
+/// The structure that a run is looked up in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
-    /// Nowhere, or it is found.
+    /// No structure: the slot is known, or the run needs no lookup.
     Done,
-    /// `hash` is the whole key's.
+    /// L1; `hash` is the hash of the whole key.
     L1,
-    /// `hash` is the masked key's, under the port's only mask.
+    /// L2; `hash` is the hash of the key under the origin's only mask.
     Only,
 }
 
-/// How packets of one origin and family are looked up.
+/// The lookup method for packets of one origin and family.
 struct Way<'a> {
     /// See [`CompactKey::class`].
     class: u64,
     how: How,
-    /// The only mask and its number, if there is one.
+    /// Number of the only mask, if there is just one.
     subtable: u32,
     mask: &'a CompactMask,
-    /// What outside of compact keys is hashed.
+    /// The bits outside of compact keys that are hashed.
     outside: &'a Bits,
 }
 
-/// What is compared of an entry that is guessed.
+/// The guessed entry, unpacked for comparisons with a whole burst.
 struct Guessed<'a> {
     slot: u32,
-    /// Its key with its origin, and the number that stands in its place.
+    /// The entry's key with its origin in the place of the context.
     key: CompactKey,
     context: u32,
     mask: CompactMask,
@@ -113,12 +112,12 @@ struct Guessed<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) found: Vec<Found>,
-    /// Runs that the exact matches have nothing for.
+    /// Runs that L1 missed.
     pub(super) todo: Vec<u16>,
     pub(super) probes: Vec<Probe>,
 }
 
-/// The entry in `slot`, if it is this packet's.
+/// The entry in `slot`, if it matches the packet and is not condemned.
 #[inline]
 fn meant<'a>(
     store: &'a Store,
@@ -146,11 +145,11 @@ fn meant<'a>(
     (same && e.alive()).then_some(e)
 }
 
-/// See [`Common`].
+/// Summarizes the results of a burst, see [`Common`].
 #[inline]
 fn common(found: &[Found], runs: &[Run]) -> Option<Common> {
     let body = found.first().map(|f| f.body).filter(|body| *body != NO_BODY)?;
-    // Runs of each level in one number: a burst has fewer than would run over.
+    // One number has a field of 16 bits per level. A burst has too few runs to overflow one.
     const BITS: u32 = 16;
     let (mut odd, mut levels, mut longest) = (0, 0_u64, 0);
     for (f, run) in found.iter().zip(runs) {
@@ -168,8 +167,8 @@ fn common(found: &[Found], runs: &[Run]) -> Option<Common> {
 }
 
 impl<P: Program> Cache<P> {
-    /// Looks the runs of a burst up, and counts them on the entries that are known to be right; the answers
-    /// are [`Cache::found`]. Returns what they have in common, if that is all there is to say of them.
+    /// Looks up the runs of a burst and counts them on entries that are known to be valid. [`Cache::found`]
+    /// returns the results one by one. Returns a summary if all runs have valid entries with one program.
     pub fn find(&mut self, parsed: &impl Burst, moment: &Moment<'_>) -> Option<Common> {
         let mut s = std::mem::take(&mut self.scratch);
         self.watches.begin();
@@ -187,12 +186,12 @@ impl<P: Program> Cache<P> {
         self.scratch = s;
         common
     }
-    /// The answer for run `r`.
+    /// The result of run `r` of the last lookup.
     #[inline]
     pub fn found(&self, r: usize) -> Found {
         self.scratch.found[r]
     }
-    /// Remembers what the next burst of the same origin may find again.
+    /// Remembers the entries that the next burst of the same origin may match again.
     fn learn(&mut self, parsed: &impl Burst, s: &Scratch) {
         let (Some(first), Some(last)) = (s.found.first(), s.found.last()) else {
             return;
@@ -213,7 +212,7 @@ impl<P: Program> Cache<P> {
                 id,
             };
         }
-        // A burst of one run is told by that key, if it carries nothing.
+        // A burst of one run without outside words needs no guess: the last key identifies it.
         if head.key.context() != origin || r == 0 && tail.outside.is_none() {
             return;
         }
@@ -225,8 +224,8 @@ impl<P: Program> Cache<P> {
         }
     }
 
-    /// Hashes each run's key and asks for the bucket that it leads to. Returns the slot of the entry that all
-    /// runs match, if that was guessed.
+    /// Hashes each run's key and prefetches the bucket of the hash. Returns the slot of the guessed entry if
+    /// all runs match it.
     fn hash_all(&mut self, parsed: &impl Burst, s: &mut Scratch) -> Option<u32> {
         s.found.clear();
         let origin = parsed.sought(0).map_or(u32::MAX, |s| s.key.context());
@@ -309,7 +308,7 @@ impl<P: Program> Cache<P> {
         }
         all
     }
-    /// The first run may have the key of the burst before.
+    /// Tries the last key of the burst before for the first run.
     #[inline]
     fn find_last(&self, origin: u32, parsed: &impl Burst, s: &mut Scratch) {
         if let Some(Sought { key, outside: None }) = parsed.sought(0)
@@ -334,9 +333,9 @@ impl<P: Program> Cache<P> {
             self.subtables.list_hit(origin);
         }
     }
-    /// Counts the mask up of the entry that was guessed: what has all the packets is not to be found last
-    /// when it has not any more. (If the entry went meanwhile, another's mask is: the order is a matter of
-    /// cost only.)
+    /// Counts the hits of the guessed entry for its mask, so that the mask is tried early when the guess
+    /// ends. If the entry was replaced meanwhile, another mask gets the hits. That is harmless: the order of
+    /// masks affects speed only.
     pub(super) fn count_guess(&mut self, origin: u32) {
         let Some(o) = self.subtables.origin_mut(origin) else {
             return;
@@ -349,7 +348,7 @@ impl<P: Program> Cache<P> {
             self.subtables.hit_mask(origin, family, subtable, hits);
         }
     }
-    /// The entry in `slot`, to be compared with all of a burst.
+    /// The entry in `slot`, unpacked for comparisons with a whole burst.
     fn guessed(&self, slot: u32) -> Option<Guessed<'_>> {
         let e = self.store.get(slot).filter(|e| e.alive())?;
         let (key, context) = (e.key(), e.key().context());
@@ -361,7 +360,7 @@ impl<P: Program> Cache<P> {
             outside: self.subtables.outside(e.subtable()),
         })
     }
-    /// Whether a packet that agrees with it in its compact key does so outside.
+    /// Whether a packet that agrees with the guess in its compact key agrees outside of it too.
     #[inline]
     fn is_guess(&self, g: &Guessed<'_>, key: &CompactKey, outside: Option<&FlowKey>) -> bool {
         match outside {
@@ -404,7 +403,7 @@ impl<P: Program> Cache<P> {
             simd::prefetch_write(e.hot());
         }
     }
-    /// Takes the first candidate of each run, and asks for its entry.
+    /// Takes the first candidate of each run, and prefetches its entry.
     fn fetch_entries(&self, s: &mut Scratch) {
         for f in &mut s.found {
             let Some(bucket) = self.bucket(f) else { continue };
@@ -416,7 +415,7 @@ impl<P: Program> Cache<P> {
             }
         }
     }
-    /// Compares the candidates with the runs' keys. Entries that are right count the runs.
+    /// Compares the candidates with the runs' keys. Valid entries count the runs.
     fn compare(&mut self, parsed: &impl Burst, s: &mut Scratch, moment: &Moment<'_>) {
         let full = parsed.has_outside();
         let runs = parsed.runs().iter().zip(parsed.keys());
@@ -438,8 +437,8 @@ impl<P: Program> Cache<P> {
                 self.store.get(f.slot)
             };
             let Some(e) = e else { continue };
-            // Found without going through masks, and yet wildcarded: under the only one, or the one that was
-            // guessed.
+            // A match in L2 without a walk through masks: under the only mask, or by the guess. It counts as
+            // one probe.
             self.probes += u64::from(f.level == Level::L2);
             let asked = Asked {
                 subtables: &self.subtables,
@@ -451,8 +450,8 @@ impl<P: Program> Cache<P> {
             }
         }
     }
-    /// As [`Cache::compare`], where all runs are known to match the entry in `slot`: it counts them at once,
-    /// if it is right. Returns whether it is.
+    /// Counts all runs at once on the entry in `slot`, which all of them match. Returns `false` without
+    /// counting if the entry is not valid.
     fn count_all(&mut self, slot: u32, parsed: &impl Burst, s: &mut Scratch, moment: &Moment<'_>) -> bool {
         let Some(e) = self.store.get(slot) else {
             return false;
@@ -476,19 +475,19 @@ impl<P: Program> Cache<P> {
         self.probes += s.found.len() as u64;
         true
     }
-    /// The slot of this packet's entry, where the first candidate is not it.
+    /// The slot of the packet's entry among the remaining candidates.
     #[cold]
     fn other(&self, f: &Found, sought: Sought<'_>) -> u32 {
         let more = self.bucket(f).map(|b| b.rest(f.more));
         let found = more.and_then(|mut c| c.find(|slot| self.is(*slot, sought)));
         found.unwrap_or(NO_SLOT)
     }
-    /// Whether the entry in `slot` is this packet's.
+    /// Whether the entry in `slot` matches this packet.
     #[inline]
     pub(super) fn is(&self, slot: u32, sought: Sought<'_>) -> bool {
         meant(&self.store, &self.subtables, &self.contexts, slot, sought).is_some()
     }
 }
 
-/// Not looked at.
+/// A placeholder that no lookup uses.
 static NO_MASK: CompactMask = CompactMask::NOTHING;

@@ -1,4 +1,4 @@
-//! How entries go.
+//! Removing entries and freeing their slots.
 
 use super::Cache;
 use crate::entry::Entry;
@@ -7,7 +7,7 @@ use crate::program_table::Program;
 
 impl<P: Program> Cache<P> {
     pub(super) fn counted(e: &Entry) -> Counted {
-        // The owner's own entry does not change while the owner looks.
+        // No concurrent change: the owner itself reads here.
         let s = e.read();
         s.map_or(Counted::default(), |s| Counted {
             packets: s.packets,
@@ -17,7 +17,7 @@ impl<P: Program> Cache<P> {
         })
     }
 
-    /// Takes an entry out of the lookups now and out of its slot at the next [`Cache::reap`].
+    /// Removes an entry from the lookups now. The next [`Cache::reap`] frees its slot.
     pub fn forget(&mut self, slot: u32) {
         let Some(e) = self.store.get(slot) else { return };
         e.condemn(e.id());
@@ -39,8 +39,9 @@ impl<P: Program> Cache<P> {
             self.forget(slot);
         }
     }
-    /// Frees the slots of forgotten entries, and cached translations that nobody uses, between bursts, at
-    /// most so many of each, and as far as the revalidator can be told; returns how many entries.
+    /// Frees slots of forgotten entries and unused cached translations, at most `most` of each. The caller
+    /// runs it between bursts. It stops when the ring to the revalidator has no room. Returns the number of
+    /// freed entries.
     pub fn reap(&mut self, most: usize) -> usize {
         let mut n = 0;
         self.fresh.clear();

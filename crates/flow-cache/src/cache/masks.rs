@@ -1,8 +1,8 @@
-//! Going through an origin's masks, for packets that have no exact match.
+//! Lookup of packets without an exact match, under all masks of their origin.
 //!
-//! Each mask has a filter ([`crate::filter`]), which says of most masks, in some ten cycles, that
-//! they have nothing for a packet. The others are looked up in the table, of all packets side by side. A
-//! burst begins with the masks that are hit most often, and goes on with twice as many each time.
+//! Each mask has a filter ([`crate::filter`]), which rules out most masks in some ten cycles each. The
+//! remaining masks are looked up in the table, for all packets side by side. A burst begins with the masks
+//! that are hit most often, and doubles the number of masks in each step.
 
 use super::Cache;
 use super::find::{Level, Scratch};
@@ -11,20 +11,20 @@ use crate::filter::CHUNK;
 use crate::program_table::Program;
 use crate::subtable::Use;
 
-/// Masks whose filters are asked first: those that are hit most often. Then twice as many each time.
+/// Masks that the first step tries: those that are hit most often. Each further step doubles the number.
 const FIRST: usize = 4;
 
 /// A mask that may have a run's entry.
 #[derive(Debug)]
 pub(super) struct Probe {
     run: u16,
-    /// Of the mask, among those that are asked now.
+    /// Index of the mask among those of this step.
     place: usize,
-    /// Of the masked key.
+    /// Hash of the masked key.
     hash: u64,
 }
 
-/// At most `n` of a list from `at` on.
+/// At most `n` items of a list, from `at` on.
 #[inline]
 fn part(list: &[Use], at: usize, n: usize) -> &[Use] {
     let rest = list.get(at..).unwrap_or_default();
@@ -44,8 +44,8 @@ impl<P: Program> Cache<P> {
             Some(key) => hash ^ self.contexts.hash(key, self.subtables.outside(subtable)),
         })
     }
-    /// Those of these masks, at most [`CHUNK`], that may have an entry for a packet: their places, and the
-    /// hashes of the masked key.
+    /// Filters a list of at most [`CHUNK`] masks. Returns those that may have an entry for a packet: the
+    /// index in the list, and the hash of the masked key.
     #[inline(always)]
     fn maybe<'a>(&'a self, sought: Sought<'a>, list: &'a [Use]) -> impl Iterator<Item = (usize, u64)> + 'a {
         let mut bits = self.subtables.maybe(sought.key, list);
@@ -55,14 +55,14 @@ impl<P: Program> Cache<P> {
             Some((i, self.hash_under(sought, list[i].subtable)?))
         })
     }
-    /// The slot of the entry for a packet, of which this is the hash under some mask, if the table has it.
+    /// The slot of the entry for a packet, if the table has it under `hash`, the hash of the masked key.
     #[inline]
     fn in_table(&self, hash: u64, sought: Sought<'_>) -> Option<u32> {
         self.table.candidates(hash)?.find(|slot| self.is(*slot, sought))
     }
 
-    /// Goes through the masks for the runs that are left, more of them each time: those whose filters say
-    /// that they may have a packet's entry are looked up.
+    /// Tries the masks for the runs in `todo`, more masks in each step. It looks up only the masks whose
+    /// filters may have a packet's entry.
     pub(super) fn find_wildcarded(&mut self, parsed: &impl Burst, s: &mut Scratch) {
         let (mut at, mut some) = (0, FIRST);
         while !s.todo.is_empty() {
@@ -115,7 +115,7 @@ impl<P: Program> Cache<P> {
         }
     }
 
-    /// Looks one packet up that was not found, among what was stored since, in the same burst.
+    /// Looks up a packet that missed among the entries stored since then, in the same burst.
     pub fn find_fresh(&mut self, sought: Sought<'_>) -> Option<u32> {
         let masks = self
             .subtables
@@ -127,7 +127,7 @@ impl<P: Program> Cache<P> {
         self.fresh.iter().copied().find(|slot| self.is(*slot, sought))
     }
 
-    /// Looks one packet up, in L2 only.
+    /// Looks one packet up in L2 only.
     pub(crate) fn find_one(&mut self, sought: Sought<'_>) -> Option<u32> {
         let (origin, family) = (sought.key.context(), sought.key.family());
         for at in (0..self.subtables.list(origin, family).len()).step_by(CHUNK) {
@@ -144,7 +144,7 @@ impl<P: Program> Cache<P> {
         None
     }
 
-    /// Makes L1 know the entry for a packet.
+    /// Stores the entry's slot in L1 for this packet.
     pub(super) fn remember(&mut self, sought: Sought<'_>, slot: u32) {
         let (origin, family) = (sought.key.context(), sought.key.family());
         if self.always_l1 || self.subtables.list(origin, family).len() > 1 {

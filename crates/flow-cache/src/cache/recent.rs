@@ -1,37 +1,38 @@
-//! What an origin's last bursts found, to be looked at before anything is hashed.
+//! The entries that the last bursts of an origin matched. They are compared before anything is hashed.
 
 use super::NO_SLOT;
 use crate::compact::CompactKey;
 
-/// What the last bursts of an origin's packets found.
+/// Shortcuts to the entries that the last bursts of an origin matched.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     pub(super) last: Last,
     pub(super) guess: Guess,
 }
 
-/// The last run of the burst before, if it carried nothing.
+/// The last run of the burst before, if it had nothing outside of its compact key.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     pub(super) key: CompactKey,
     pub(super) slot: u32,
-    /// Zero: none.
+    /// Id of the entry; zero: none.
     pub(super) id: u64,
 }
 
-/// The entry that the last run of the burst before matched, whatever its key: where many flows have one
-/// entry, it is looked at before anything is hashed.
+/// The entry that the last run of the burst before matched, whatever its key. It helps when many flows share
+/// one entry.
 #[derive(Debug, Default)]
 pub(super) struct Guess {
     pub(super) slot: u32,
-    /// How often it would have been right lately.
+    /// Confidence that the guess is right, from 0 to `MOST`.
     trust: u8,
-    /// Runs that it answered, for which its mask is not counted up yet.
+    /// Runs that the guess matched and that are not counted as hits of its mask yet.
     pub(super) hits: u32,
 }
 
 impl Guess {
-    /// It is looked at from here on. Bursts of one entry count one up, others two down.
+    /// The guess is tried from this confidence on. A burst of one entry adds one, any other burst subtracts
+    /// two.
     const TRUSTED: u8 = 4;
     const MOST: u8 = 8;
 
@@ -39,7 +40,7 @@ impl Guess {
     pub(super) fn slot(&self) -> Option<u32> {
         (self.trust >= Self::TRUSTED).then_some(self.slot)
     }
-    /// The first and the last run of a burst had these entries.
+    /// Updates the guess from the slots of the first and the last run of a burst.
     #[inline]
     pub(super) fn learn(&mut self, first: u32, last: u32) {
         let same = first == last && last != NO_SLOT;

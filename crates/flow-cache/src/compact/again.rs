@@ -1,27 +1,27 @@
-//! Whether a packet has the key of the one before it, told from its bytes as they are.
+//! Detects from the raw bytes that a packet has the same key as the packet before it.
 //!
-//! Packets of a flow often come in a row, and their headers differ in few bytes. To compare the others takes
-//! a third of what it takes to make a key and to compare that. For TCP and UDP over IPv4 without a tag; of
-//! other packets nothing is said.
+//! Packets of a flow often come in a row, and their headers differ in few bytes. Comparing the other bytes
+//! takes a third of the time of making a key and comparing it. This covers TCP and UDP over IPv4 without a
+//! tag.
 //!
-//! **Invariant.** `true` means: [`super::CompactKey::read`] gives this packet the key that it gave the one
+//! **Invariant.** `true` means that [`super::CompactKey::read`] gives this packet the same key as the one
 //! before. `false` means nothing.
 
 use super::{Frame, IPV4, VIEW, at, be16};
 
-/// Words of a packet that are compared: Ethernet, IPv4, and TCP up to its flags.
+/// The number of words that are compared: Ethernet, IPv4, and TCP up to its flags.
 const WORDS: usize = 6;
 
-/// Bytes that count, those of the last word without TCP's: addresses, EtherType, version and length of the
-/// header and type of service; time to live and protocol; addresses and ports.
+/// The bytes that count, without TCP's part of the last word. These are Ethernet addresses, EtherType,
+/// version, header length and type of service; time to live and protocol; IP addresses and ports.
 const MASK: [u64; WORDS] = mask(&[(0, 16), (22, 2), (26, 12)]);
-/// Of TCP besides: length of the header, and flags.
+/// The bytes of the last word that count for TCP: header length and flags.
 const TCP: u64 = mask(&[(46, 2)])[WORDS - 1];
-/// What is set in fragments: an offset, or more to follow.
+/// The fragment bits: the offset, and "more fragments".
 const FRAGMENT: u64 = (0x3fff_u64 << 16).to_be();
 
-/// A mask of these bytes: first one, and how many. In the machine's order, as the packet's words are
-/// compared.
+/// A mask of byte ranges, each with its first byte and its length. In the machine's order, as the packet's
+/// words are compared.
 const fn mask(parts: &[(usize, usize)]) -> [u64; WORDS] {
     let mut words = [0_u64; WORDS];
     let mut p = 0;
@@ -42,21 +42,21 @@ fn word(b: &[u8; VIEW], i: usize) -> u64 {
     u64::from_ne_bytes(at(b, 8 * i))
 }
 
-/// What the packet before looked like.
+/// The headers of the packet before, for comparison with the next one.
 #[derive(Clone, Copy, Debug)]
 pub struct Again {
     words: [u64; WORDS],
     /// Bits of the last word that count.
     last: u64,
     origin: u32,
-    /// Lengths of IPv4's header and of the L4 header together.
+    /// Minimum total length: IPv4's header and the L4 header together.
     headers: usize,
-    /// How many bytes of the packet have to be shown.
+    /// The number of packet bytes that the view must have.
     head: usize,
 }
 
 impl Again {
-    /// Of an ordinary packet; `None`: it is none of those that this is for.
+    /// Remembers an ordinary packet. `None`: the packet is not TCP or UDP over untagged IPv4.
     pub fn of(b: &[u8; VIEW], f: Frame) -> Option<Self> {
         if be16(b, 12) != IPV4 {
             return None;
@@ -74,7 +74,7 @@ impl Again {
             head: 34 + need,
         })
     }
-    /// Whether a packet has the same key. `false`: perhaps it has.
+    /// Whether a packet has the same key. `false` proves nothing.
     #[inline(always)]
     pub fn is(&self, b: &[u8; VIEW], f: Frame) -> bool {
         let len = usize::from(be16(b, 16));

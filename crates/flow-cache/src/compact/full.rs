@@ -1,4 +1,4 @@
-//! Between full keys and compact ones.
+//! Conversion between full keys and compact keys.
 
 use super::{
     CompactKey, CompactMask, Family, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts, mac_words, port_word,
@@ -8,8 +8,8 @@ use heddle_flow::key::HEADER_WORD;
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::LazyLock;
 
-/// What an ordinary packet's headers may have outside of a compact key: nothing. Of odd ones, these bits
-/// stand outside.
+/// The bits of headers that have no room in a compact key. An ordinary packet has zeros there; those of an
+/// odd packet are outside.
 static ODD: LazyLock<FlowMask> = LazyLock::new(|| {
     let mut m = FlowMask::default();
     m.words_mut()[HEADER_WORD..].fill(u64::MAX);
@@ -24,7 +24,7 @@ static ODD: LazyLock<FlowMask> = LazyLock::new(|| {
     m
 });
 
-/// The same without what [`CompactKey::of`] looks at by itself.
+/// The same without the fields that [`CompactKey::of`] checks one by one.
 static REST: LazyLock<FlowMask> = LazyLock::new(|| {
     let mut m = *ODD;
     let k = &mut m.0;
@@ -33,7 +33,7 @@ static REST: LazyLock<FlowMask> = LazyLock::new(|| {
     m
 });
 
-/// What a packet carries besides its headers: all before them but its origin.
+/// The metadata of a packet: all bits before its headers, but for its origin.
 static CARRIED: LazyLock<FlowMask> = LazyLock::new(|| {
     let mut m = FlowMask::default();
     m.words_mut()[..HEADER_WORD].fill(u64::MAX);
@@ -41,15 +41,15 @@ static CARRIED: LazyLock<FlowMask> = LazyLock::new(|| {
     m
 });
 
-/// What of it, and of the headers.
+/// Both metadata and odd headers.
 static BOTH: LazyLock<FlowMask> = LazyLock::new(|| {
     let mut m = *ODD;
     m.add(&CARRIED);
     m
 });
 
-/// The bits of a full key that stand outside of compact keys of this family. For an odd packet of IPv6, those
-/// of its addresses are in both, which does no harm.
+/// The bits of a full key outside of compact keys of this family. For an odd IPv6 packet the address bits are
+/// in both, which does no harm.
 pub(crate) fn outside(family: Family) -> &'static FlowMask {
     if family.is_odd() { &BOTH } else { &CARRIED }
 }
@@ -94,23 +94,23 @@ impl CompactKey {
         };
         parts.key()
     }
-    /// Of an ordinary packet of this family, with nothing else in it.
+    /// The key of an ordinary packet of this family with zeros everywhere else.
     pub(crate) fn of_family(v6: bool) -> Self {
         Self([0, 0, if v6 { u64::from(KIND_V6) << 56 } else { 0 }, 0, 0, 0, 0, 0])
     }
-    /// The full key of which this is the compact one, masked by `mask` (whose compact form this key was
-    /// masked by, if any), as far as it is not outside.
+    /// The full key of this compact one, under `mask`. The bits outside of the compact key are zero. If the
+    /// compact key is masked, then by the compact form of `mask`.
     pub(crate) fn expand(&self, mask: &FlowMask) -> FlowKey {
         self.whole().masked(mask)
     }
-    /// The full key of which this is the compact one, as far as it is not outside.
+    /// The full key of this compact one. The bits outside of the compact key are zero.
     pub fn whole(&self) -> FlowKey {
         let mut key = FlowKey::default();
         self.write_to(&mut key);
         key
     }
-    /// Writes all members that ordinary packets' keys have, but for their origin; the others are zero
-    /// already.
+    /// Writes all members that ordinary packets' keys have, but for the origin. The other members must be
+    /// zero already.
     #[allow(clippy::cast_possible_truncation)] // fields are taken out of words
     pub fn write_to(&self, key: &mut FlowKey) {
         let w = &self.0;
@@ -154,7 +154,7 @@ impl CompactKey {
 }
 
 impl CompactMask {
-    /// The bits that are outside of it, of packets of this family.
+    /// The bits of `mask` outside of compact keys of this family: words that are not zero, with their index.
     pub(crate) fn rest(mask: &FlowMask, family: Family) -> impl Iterator<Item = (u8, u64)> {
         let words = mask
             .words()
@@ -165,17 +165,17 @@ impl CompactMask {
     }
 }
 
-/// Room for one full key after the other. Of what no ordinary packet has it stays empty, so a new key costs
-/// what it writes.
+/// A reusable full key. Members that no ordinary packet has stay zero, so a new key costs only the members
+/// that it writes.
 #[derive(Debug, Default)]
 pub struct Room {
     key: FlowKey,
-    /// It has something of a packet that carried something.
+    /// Whether the key still has metadata of the last packet.
     carries: bool,
 }
 
 impl Room {
-    /// The full key of a packet with ordinary headers, of which this is the compact one, and what it carries.
+    /// Builds the full key of a packet from its compact key and its metadata.
     pub fn whole(
         &mut self,
         key: &CompactKey,

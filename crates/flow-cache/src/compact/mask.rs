@@ -1,14 +1,14 @@
 //! Masks in the shape of compact keys.
 //!
-//! Bits that tell the family and the origin always count. A tag's EtherType counts as a whole or not at all:
-//! one bit too many is the safe error. An ordinary packet's headers have zeros in all fields that a compact
-//! key has no room for, so bits of a mask there say nothing about it and are left out.
+//! The bits of the family and of the origin always count. A tag's EtherType counts as a whole or not at all:
+//! one bit too many is the safe error. An ordinary packet has zeros in all header fields that a compact key
+//! has no room for. So the mask's bits of those fields are left out.
 
 use super::{CompactKey, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts};
 use heddle_flow::{FlowMask, Vlan};
 use heddle_simd::hash::HashKey;
 
-/// Which bits of a compact key count.
+/// The bits of a compact key that count.
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CompactMask([u64; 8]);
@@ -16,7 +16,7 @@ pub(crate) struct CompactMask([u64; 8]);
 impl CompactMask {
     /// No bits.
     pub(crate) const NOTHING: Self = Self([0; 8]);
-    /// What `mask` says of the compact keys of packets of IPv6 (`v6`) or of all others.
+    /// The part of `mask` inside compact keys of IPv6 packets (`v6`) or of all other packets.
     pub(crate) fn of(mask: &FlowMask, v6: bool) -> Self {
         let m = &mask.0;
         let mut kind = KIND_V6 | KIND_ODD;
@@ -42,8 +42,8 @@ impl CompactMask {
         };
         Self(parts.key().0)
     }
-    /// As [`CompactMask::of`], without what always counts: of no bits, none. The same of a key gives its
-    /// words as far as fields go.
+    /// Like [`CompactMask::of`], but without the bits that always count. It also converts the masked fields
+    /// of a key.
     pub(crate) fn of_fields(mask: &FlowMask, v6: bool) -> Self {
         let mut bits = Self::of(mask, v6);
         bits.0[1] &= u64::from(u32::MAX);
@@ -68,20 +68,20 @@ impl CompactMask {
         (k.tp_src, k.tp_dst) = (0, 0);
         out
     }
-    /// All bits.
+    /// The eight words of the mask.
     #[inline]
     pub(crate) fn words(&self) -> &[u64; 8] {
         &self.0
     }
-    /// Keyed hash of the masked key; `seed` tells masks apart.
+    /// Keyed hash of the masked key; `seed` separates masks.
     #[inline]
     pub(crate) fn hash(&self, key: &CompactKey, k: &HashKey, seed: u32) -> u64 {
         let (w, m) = (&key.0, &self.0);
-        // Each mask has the bits that tell the family, so a masked key has them too.
+        // Each mask has the family's bits, so a masked key has them too.
         k.key(|i| w[i] & m[i], key.is_v6(), seed)
     }
-    /// Whether two keys, of which `a` may be masked already, agree in all bits of this mask. Behind word 4
-    /// IPv4 has nothing but zeros.
+    /// Whether two keys agree in all bits of this mask; `a` may be masked already. IPv4 has only zeros after
+    /// word 4.
     #[inline]
     pub(crate) fn same(&self, a: impl Fn(usize) -> u64, b: &CompactKey) -> bool {
         let odd = |words: std::ops::Range<usize>| words.fold(0, |odd, i| odd | ((a(i) ^ b.0[i]) & self.0[i]));
@@ -94,7 +94,7 @@ impl CompactKey {
     pub(crate) fn masked(&self, mask: &CompactMask) -> Self {
         Self(std::array::from_fn(|i| self.0[i] & mask.0[i]))
     }
-    /// Whether it is IPv6's.
+    /// Whether the key has the shape of IPv6.
     #[inline]
     pub(crate) fn is_v6(&self) -> bool {
         self.kind() & KIND_V6 != 0

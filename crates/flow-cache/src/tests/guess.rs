@@ -1,4 +1,4 @@
-//! An entry that many flows share is guessed: it is looked at before anything is hashed.
+//! A guessed entry, which many flows share, is compared before anything is hashed.
 
 use super::{Actions, Keys, small_cache};
 use crate::burst::Burst;
@@ -17,7 +17,7 @@ fn flow(nw_src: u32, nw_dst: u32) -> FlowKey {
     }
 }
 
-/// An entry for this flow and those that are like it under the mask.
+/// Stores an entry for this flow and the flows that agree with it under the mask.
 fn store(cache: &mut Cache<Actions>, key: &FlowKey, mask: FlowMask) {
     let mut t = Translation {
         mask,
@@ -28,7 +28,7 @@ fn store(cache: &mut Cache<Actions>, key: &FlowKey, mask: FlowMask) {
     cache.insert(sought, &mut t, 1, 5).expect("room");
 }
 
-/// What the answers of a burst have in common, one by one.
+/// Summarizes the results of a burst one by one.
 pub(super) fn common_of(cache: &Cache<Actions>, parsed: &Keys) -> Option<Common> {
     let found: Vec<_> = (0..parsed.runs.len()).map(|r| cache.found(r)).collect();
     let body = found.first()?.body;
@@ -42,7 +42,7 @@ pub(super) fn common_of(cache: &Cache<Actions>, parsed: &Keys) -> Option<Common>
     })
 }
 
-/// While one entry has all packets it is looked at first; it answers for its own packets only.
+/// An entry that matches all packets is tried first, but it is used only for packets that match it.
 #[test]
 fn a_guess_is_no_answer() {
     let (mut cache, _notes) = small_cache(4);
@@ -79,7 +79,7 @@ fn a_guess_is_no_answer() {
     assert!(burst(&[1; 8]).iter().all(|s| *s == slots[1]));
 }
 
-/// The mask of what is guessed comes before others that are hit less.
+/// The mask of a guessed entry comes before masks with fewer hits.
 #[test]
 fn a_guess_counts_for_its_mask() {
     let (mut cache, _notes) = small_cache(4);

@@ -1,4 +1,4 @@
-//! The cache as a whole.
+//! Tests of the cache as a whole.
 
 mod guess;
 mod twins;
@@ -22,13 +22,13 @@ impl Program for Actions {
     }
 }
 
-/// A cache with so many masks, and what the revalidator has of it.
+/// A cache with at most `max_masks` masks per list, and the revalidator's half of it.
 fn small_cache(max_masks: usize) -> (Cache<Actions>, Records<Actions>) {
     let (parts, records) = CacheParts::new(true, max_masks, HashKey::random());
     (Cache::new(parts, 16, 64).unwrap(), records)
 }
 
-/// One packet of each key.
+/// A burst with one packet of each key.
 struct Keys {
     runs: Vec<Run>,
     compact: Vec<CompactKey>,
@@ -36,7 +36,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// As packets that come to this cache.
+    /// Makes a burst of these keys for this cache.
     fn of(cache: &mut Cache<Actions>, keys: &[FlowKey]) -> Self {
         let compact: Vec<_> = keys
             .iter()

@@ -1,4 +1,4 @@
-//! Optimised structures against plain ones.
+//! Compares optimised structures with plain ones.
 
 use super::guess::common_of;
 use super::{Actions, Keys, small_cache};
@@ -15,8 +15,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Keys with few values per field, so that they collide; some ordinary, some odd, some of packets that carry
-/// something.
+/// Keys with few values per field, so that they collide. Some are ordinary, some odd, some have metadata.
 fn key() -> impl Strategy<Value = FlowKey> {
     (
         0_u32..3,
@@ -69,7 +68,7 @@ fn key() -> impl Strategy<Value = FlowKey> {
         })
 }
 
-/// Whether all of a key is in the compact one.
+/// Whether the compact key has all bits of a key.
 fn is_compact(key: &FlowKey) -> bool {
     let family = CompactKey::of(key, 0).family();
     let odd = key
@@ -104,7 +103,7 @@ fn masks() -> Vec<FlowMask> {
     ]
 }
 
-/// What a frame is made of: tags, IPv6, protocol, and bytes for everything else.
+/// Frames with random tags, IP version, protocol and other bytes.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let proto = prop::sample::select(vec![1_u8, 6, 17, 58, 132, 0, 44]);
     (
@@ -168,8 +167,8 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// The short way from bytes to a compact key says what the long way says; and it says something of all
-    /// packets that are ordinary in every respect.
+    /// Reading the compact key from bytes gives the same as the full parser. It succeeds for all ordinary
+    /// packets.
     #[test]
     fn reading_is_parsing(
         frame in frame(),
@@ -182,7 +181,7 @@ proptest! {
         for (i, b) in changes {
             if let Some(to) = bytes.get_mut(i) { *to = b; }
         }
-        // Cut short, or with padding behind; and not all of it at hand.
+        // The packet is cut short or padded, and only its head is in the view.
         bytes.resize(if cut < 80 { bytes.len() + cut / 8 } else { cut }, 0xee);
         let head = shown.min(bytes.len());
         let mut window = [0x5a; VIEW];
@@ -211,7 +210,7 @@ proptest! {
         }
     }
 
-    /// What does not belong to the key may differ.
+    /// Bytes that are no part of the key may differ.
     #[test]
     fn packets_of_a_flow_are_told_as_they_are(mut bytes in frame(), tcp in any::<bool>(), junk in any::<[u8; 16]>()) {
         bytes.resize(80, 0);
@@ -231,7 +230,7 @@ proptest! {
         prop_assert!(!again.is(&window(&bytes), short));
     }
 
-    /// Compact forms and what is outside of them are equal where keys are, and the other way round.
+    /// Compact keys and outside bits are equal exactly when full keys are.
     #[test]
     fn compact_keys_are_faithful(a in key(), b in key(), flip in 0..heddle_flow::N_WORDS * 64) {
         let rest = |key: &FlowKey| -> Vec<u64> {
@@ -254,7 +253,7 @@ proptest! {
         }
     }
 
-    /// Masking a compact key is masking the full one; the way back gives what the mask shows.
+    /// Masking a compact key equals masking the full one, and the expansion returns the masked fields.
     #[test]
     fn compact_masks_are_faithful(a in key(), b in key(), which in 0_usize..11, bits in any::<[u64; 4]>()) {
         let mut mask = masks().get(which).copied().unwrap_or_default();
@@ -283,8 +282,8 @@ proptest! {
         }
     }
 
-    /// The hierarchy finds a matching entry exactly when a linear search does, in bursts, under insertions
-    /// and removals and a cap on masks, and what it says to the revalidator adds up.
+    /// The cache finds an entry exactly when a linear search does, in bursts, with insertions, removals and a
+    /// limit of masks. The notes to the revalidator are complete.
     #[test]
     fn cache_is_a_linear_list(
         bursts in prop::collection::vec((prop::collection::vec(key(), 1..20), 0_usize..11, any::<u16>()), 1..60),
@@ -310,7 +309,7 @@ proptest! {
                 let got = list.iter().find(|p| p.slot == slot).expect("found only what is there");
                 prop_assert!(got.matches(key));
                 prop_assert_eq!(cache.subtable(e).unwrap().mask, got.mask);
-                // What the lookup itself has not counted, it has left to do.
+                // The lookup counts an entry exactly when it returns the program.
                 let counted = found.body != NO_BODY;
                 prop_assert!(!counted || Some(found.body) == cache.current(slot, &moment));
                 counts.entry(slot).and_modify(|n| *n += u64::from(counted)).or_insert(u64::from(counted));
@@ -338,7 +337,7 @@ proptest! {
                 counts.remove(&gone.slot);
                 let id = cache.entry(gone.slot).unwrap().id();
                 cache.evict(gone.slot, id);
-                // Twice does no harm.
+                // Evicting twice does no harm.
                 cache.evict(gone.slot, id);
             } else if r > 60_000 {
                 cache.tidy();
@@ -348,7 +347,7 @@ proptest! {
             prop_assert_eq!(known.len(), list.len());
             for p in &list {
                 let told = known.get(&p.slot).expect("told of");
-                // What does not count may be another packet's.
+                // The expanded key may differ in bits outside of the mask.
                 prop_assert!(told.1 == p.mask && told.0.equal_under(&p.key, &p.mask));
             }
             // Three ports, three recirculation ids, four families.
@@ -358,8 +357,8 @@ proptest! {
     }
 }
 
-/// A revalidator that takes its time: entries that go by thousands leave room for new ones, and all are told
-/// of in the end.
+/// While the revalidator is slow, thousands of removed entries leave room for new ones. In the end all
+/// removals are reported.
 #[test]
 fn what_goes_leaves_room_for_what_comes() {
     let (mut cache, mut records) = small_cache(4);
@@ -426,7 +425,7 @@ impl Plain {
     }
 }
 
-/// The revalidator's view.
+/// The entries with keys and masks, as the revalidator reads them.
 fn seen(records: &mut Records<Actions>) -> HashMap<u32, (FlowKey, FlowMask)> {
     let horizon = records.drain();
     let mut all = HashMap::new();

@@ -1,4 +1,4 @@
-//! Watches against a list of all changes, each compared with each entry.
+//! Compares watches with a list of all changes, each compared with each entry.
 
 use super::*;
 use heddle_classifier::MiniMatch;
@@ -7,7 +7,7 @@ use heddle_flow::{FlowKey, Match};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
-/// A rule about some fields that packets bring, and some that translations set.
+/// A rule that matches fields of packets, and fields that translations set.
 fn matches() -> impl Strategy<Value = Match> {
     (0_u8..64, 0_u32..4, 0_u16..4, 0_u32..3, any::<bool>()).prop_map(|(which, nw, tp, reg, v6)| {
         let mut m = Match::any();
@@ -35,7 +35,7 @@ fn matches() -> impl Strategy<Value = Match> {
     })
 }
 
-/// Bits that entries of a watch have values for.
+/// Masks of entries.
 fn masks() -> impl Strategy<Value = FlowMask> {
     (0_u8..16).prop_map(|which| {
         let mut mask = FlowMask::default();
@@ -58,16 +58,16 @@ fn masks() -> impl Strategy<Value = FlowMask> {
     })
 }
 
-/// An entry, and what a list knows of it.
+/// An entry of the list.
 struct Plain {
     key: FlowKey,
     compact: CompactKey,
     stamp: u32,
-    /// The generation of the table up to which it is known to be right.
+    /// The generation of the table up to which the entry is known to be valid.
     right_at: Dep,
 }
 
-/// The table of these tests.
+/// The slot of the table in these tests.
 fn slot() -> u16 {
     Generations::logged_slot_of(7)
 }
@@ -89,7 +89,7 @@ fn under(subtable: u32, mask: &FlowMask) -> Under<'_> {
     }
 }
 
-/// As if compact keys had room for no addresses and fragments.
+/// Fields that the tests treat as outside of compact keys.
 static OUTSIDE_OF_SOME: LazyLock<FlowMask> = LazyLock::new(|| {
     FlowMask(FlowKey {
         nw_dst: u32::MAX,
@@ -100,8 +100,8 @@ static OUTSIDE_OF_SOME: LazyLock<FlowMask> = LazyLock::new(|| {
 });
 
 proptest! {
-    /// An entry goes on as long as none of the changes since is about it, as far as that can be known; be
-    /// its key a compact one, or partly outside of it.
+    /// An entry stays valid as long as no change since then is known to concern it, whether its key is
+    /// compact or partly outside.
     #[test]
     fn goes_on_what_no_change_is_about(
         steps in prop::collection::vec(
@@ -128,7 +128,7 @@ proptest! {
             overrides.push(said(word(&|k| k.regs[2] = reg), false));
         }
         if rewritten {
-            // The ports share a word: the translation has changed one of them before it looked.
+            // The ports share a word: the translation has changed one of them before the lookup.
             overrides.push(said((word(&|k| k.tp_dst = 1).0, 0), true));
         }
         let mut watches = Watches::new();
@@ -192,7 +192,7 @@ fn about(dst: u32) -> MiniMatch {
     MiniMatch::new(&m)
 }
 
-/// The mask of entries that are told apart by what [`about`] asks for.
+/// The mask of entries that differ in the field that [`about`] matches.
 fn by_address() -> FlowMask {
     let mut mask = FlowMask::default();
     mask.0.nw_dst = u32::MAX;
@@ -204,8 +204,8 @@ fn key(at: usize) -> u64 {
     CompactKey::of_family(false).words()[at]
 }
 
-/// An answer that is older than what is known of changes is refused; one under another mask has a watch of
-/// its own; what is not told any more makes all stale.
+/// A translation older than the known changes is refused. Another mask has another watch. Changes that the
+/// log has forgotten make all entries stale.
 #[test]
 fn what_is_not_known_is_not_right() {
     let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
@@ -218,7 +218,7 @@ fn what_is_not_known_is_not_right() {
         .look(n, stamp, generations.any(), &generations, key)
         .unwrap();
     assert!(watches.enter(&[old], &[], under(1, &mask)).is_none());
-    // As many notes as are kept, and one more.
+    // One note more than a watch keeps.
     for dst in (1..).take(KEPT_NOTES + 1) {
         let kept = watches.look(n, stamp, generations.any(), &generations, key);
         assert!(kept.is_some(), "{dst}");
@@ -239,7 +239,7 @@ fn what_is_not_known_is_not_right() {
     assert_eq!(watches.look(n, stamp, generations.any(), &generations, key), None);
 }
 
-/// There are only so many watches; the numbers of those that nobody has any more are given again.
+/// The number of watches is bounded, and numbers of unused watches are reused.
 #[test]
 fn watches_are_bounded() {
     let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
@@ -250,7 +250,7 @@ fn watches_are_bounded() {
     let all: Vec<u16> = (0..2 * MOST_WATCHES)
         .map(|subtable| enter(&mut watches, subtable))
         .collect();
-    // One port leaves others theirs.
+    // One port leaves watches for other ports.
     assert_eq!(all.iter().filter(|n| **n != NONE).count(), MOST_WATCHES / PORTS);
     let elsewhere = Under {
         in_port: 1,
@@ -262,8 +262,8 @@ fn watches_are_bounded() {
     assert_ne!(enter(&mut watches, 0), NONE);
 }
 
-/// There are only so many notes in all watches; entries that one of the changes was about are not right in
-/// any of them.
+/// The number of notes in all watches is bounded. Entries that one of the changes concerns are valid in no
+/// watch.
 #[test]
 fn notes_are_bounded() {
     let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
@@ -319,8 +319,8 @@ fn a_worn_watch_is_given_up() {
     assert_ne!(enter(&mut watches), n);
 }
 
-/// Bundles of many rules, and a worker that has looked after something else meanwhile: what it takes in is
-/// bounded, and the rest is not taken for right.
+/// A burst takes in a bounded number of changes, even after bundles of many rules that the worker has not
+/// read yet. The remaining entries are not taken for valid.
 #[test]
 fn a_burst_takes_in_so_many_changes() {
     let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
@@ -338,10 +338,10 @@ fn a_burst_takes_in_so_many_changes() {
     for (n, stamp) in &all {
         assert_eq!(watches.look(*n, *stamp, any, &generations, key), None);
     }
-    // One more for each watch: that its entries are stale.
+    // One more note for each watch: it makes its entries stale.
     let taken = all.iter().map(|(n, stamp)| last(&watches, *n) - stamp);
     assert_eq!(taken.sum::<u32>() as usize, TAKEN_IN_CHANGES + all.len());
-    // They are right from there on.
+    // Entries with that stamp are valid from there on.
     tell(&generations, &[about(7)]);
     watches.begin();
     for (n, _) in &all {

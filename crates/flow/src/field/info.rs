@@ -165,9 +165,4 @@ pub struct FieldInfo {
     pub nxm: &'static [OxmId],
 }
 
-impl FieldInfo {
-    /// The least OpenFlow version (wire number) whose own OXM has the field; `None` for an extension.
-    pub fn min_of(&self) -> Option<u8> {
-        self.nxm.iter().map(|x| x.version).filter(|v| *v != 0).min()
-    }
-}
+impl FieldInfo {}

@@ -21,7 +21,7 @@ mod tests;
 
 pub use info::{FieldInfo, Maskable, OxmId, Prereq, Style};
 pub use place::{port_from_32, port_to_32};
-pub(crate) use prereq::{ND_ADVERT, ND_SOLICIT, dl_type, is_ip_any, is_nd};
+pub(crate) use prereq::{dl_type, is_ip_any, is_nd};
 pub use run::Run;
 pub use subfield::Subfield;
 pub use table::FieldId;

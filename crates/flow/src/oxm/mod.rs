@@ -169,15 +169,6 @@ fn pull_raw(b: &[u8]) -> Result<Pulled<'_>, OxmError> {
     ))
 }
 
-/// Reads one entry from the start of `b`, as in an action or a match. Value and mask are not checked against
-/// the field: see [`check`].
-///
-/// # Errors
-/// [`OxmError::BadLen`], [`OxmError::BadWildcards`], [`OxmError::BadField`].
-pub fn pull_field(b: &[u8]) -> Result<Entry, OxmError> {
-    pull_raw(b)?.0.ok_or(OxmError::BadField)
-}
-
 /// Whether value and mask are ones that the field can have.
 ///
 /// # Errors

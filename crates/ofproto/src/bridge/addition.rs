@@ -1,7 +1,7 @@
 //! Flows that are to be added, as far as they can be prepared beforehand.
 //!
-//! **Problem.** A million flows of one bundle take effect under the bridge's lock. What does not depend on
-//! what else is there is done before: a flow mod is read, checked by itself and made compact when it arrives,
+//! **Problem.** A million flows of one bundle take effect under the bridge's lock. Work that does not depend
+//! on other rules is done before. A flow mod is read, checked by itself and made compact when it arrives,
 //! while the controller sends the next one.
 
 use super::change::Change;
@@ -24,11 +24,11 @@ static NEXT_SERIAL: AtomicU32 = AtomicU32::new(1);
 /// Masks that are remembered.
 const MASKS: usize = 1024;
 
-/// What additions that wait together have in common, kept once.
+/// Masks and instructions that waiting additions share.
 #[derive(Default)]
 pub(crate) struct Shared {
     masks: HashSet<Arc<MiniMask>>,
-    /// That of the last one: mostly that of the next.
+    /// The last flow's mask: consecutive flow mods usually have the same one.
     last: Arc<MiniMask>,
     instructions: Interned,
 }
@@ -63,7 +63,7 @@ pub struct Addition {
     hard_timeout: u16,
     importance: u16,
     flags: FlowModFlags,
-    /// A flow in whose place it comes leaves its counters to nobody.
+    /// A flow that it replaces does not pass its counters on.
     reset: bool,
     instructions: Arc<InstructionSet>,
 }
@@ -90,7 +90,7 @@ impl Addition {
     }
 
     /// Prepares a flow mod that has been checked ([`Bridge::check_bundled`](super::Bridge::check_bundled)).
-    /// `None`: it is no addition, or means what other messages say it does by then.
+    /// `None`: it is no addition, or it uses tunnel options, whose map may change until then.
     pub(crate) fn prepare(version: Version, fm: &FlowMod, shared: &mut Shared) -> Option<Self> {
         if fm.command != FlowModCommand::Add {
             return None;
@@ -104,9 +104,9 @@ impl Addition {
         Some(new)
     }
 
-    /// Bytes of memory that its instructions take, if others do not have the same ones.
+    /// Bytes of memory that its instructions take, if no other addition shares them.
     pub(crate) fn weight(&self) -> usize {
-        // Itself, and what remembers them for others.
+        // The addition and [`Shared`] hold one reference each.
         if Arc::strong_count(&self.instructions) > 2 {
             return 0;
         }
@@ -118,7 +118,7 @@ impl Addition {
         .sum()
     }
 
-    /// Which table it goes to, and the bits that it asks for.
+    /// The table that it goes to, and its mask.
     pub(super) fn place(&self) -> (u8, &Arc<MiniMask>) {
         (self.table, &self.matches.mask)
     }
@@ -141,7 +141,7 @@ impl Change<'_> {
         self.add_prepared(Addition::new(version, fm, instructions)?)
     }
 
-    /// Adds a flow that was prepared. What it names must be there now.
+    /// Adds a flow that was prepared. The groups and meters that it names must exist now.
     pub(super) fn add_prepared(&mut self, new: Addition) -> Result<(), ErrorKind> {
         let table = new.table;
         check_goto(&new.instructions, table)?;

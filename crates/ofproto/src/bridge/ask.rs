@@ -1,4 +1,4 @@
-//! Requests for neighbours on the way of tunnels' packets.
+//! Requests for neighbours on the routes of tunnels' packets.
 
 use super::Bridge;
 use crate::xlate::key_port;
@@ -9,7 +9,8 @@ use heddle_tunnel::Routes;
 use heddle_tunnel::neigh::{Origin, Question, request};
 
 impl Bridge {
-    /// Sends a request as if it had come in by the port that asks: it goes through the bridge's tables.
+    /// Sends a request as if it had come in by the port that needs the neighbour: it goes through the
+    /// bridge's tables.
     pub(crate) fn ask_neighbour(&self, question: &Question, routes: &Routes) {
         let port = OfPort(question.port);
         let known = {
@@ -56,7 +57,7 @@ impl Bridge {
         state.ports.values().map(|p| p.config.name.clone()).collect()
     }
 
-    /// Forgets what packets that came in by a port have told of neighbours.
+    /// Forgets neighbours that were learned from packets that came in by a port.
     pub(super) fn forget_neighbours(&self, port: OfPort) {
         if let Some(of) = self.of.upgrade() {
             of.pipeline().underlay().neighbours.forget(Origin::Port {

@@ -1,8 +1,8 @@
 //! A bridge's ports and bundles as translation sees them: kept from one snapshot to the next, and made anew
 //! where something has changed.
 //!
-//! **Invariants.** Who changes the configuration of a port or a bundle says so here ([`Built::touch_port`],
-//! [`Built::touch_bundle`]), and who has a port come to a bundle or leave it ([`Built::join`],
+//! **Invariants.** A changed port or bundle is reported here ([`Built::touch_port`],
+//! [`Built::touch_bundle`]). So is a port that comes to a bundle or leaves it ([`Built::join`],
 //! [`Built::leave`]). [`State::build`] then makes these anew, and nothing else.
 //!
 //! **Places.** Floods go through bundles in the order of their names. A bundle's place is a number in that
@@ -19,9 +19,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
-/// Between the places of bundles that come one after the other.
+/// Distance between the places of bundles that come one after the other.
 const APART: usize = 1 << 32;
-/// Behind its predecessor is a bundle's place that comes in between, or less.
+/// Maximum distance between a bundle that comes in between and its predecessor.
 const BETWEEN: usize = 1 << 22;
 
 /// See the module's text.
@@ -29,7 +29,7 @@ const BETWEEN: usize = 1 << 22;
 pub(crate) struct Built {
     pub(super) ports: SharedMap<OfPort, Arc<PortView>>,
     pub(super) bundles: SharedMap<usize, Arc<Bundle>>,
-    /// By name.
+    /// Places of bundles by their names.
     pub(super) places: BTreeMap<String, usize>,
     /// Ports by the name of their bundle, whether that is there or not.
     members: HashMap<String, BTreeSet<OfPort>>,
@@ -40,20 +40,20 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// A port is another now, or is gone.
+    /// Marks a port as stale: it has changed or is gone.
     pub(super) fn touch_port(&mut self, no: OfPort) {
         self.stale_ports.insert(no);
     }
-    /// A bundle is another now, or is gone.
+    /// Marks a bundle as stale: it has changed or is gone.
     pub(super) fn touch_bundle(&mut self, name: &str) {
         self.stale_bundles.insert(name.to_owned());
     }
-    /// A port is in this bundle from now on.
+    /// Adds a port to a bundle.
     pub(super) fn join(&mut self, no: OfPort, bundle: &str) {
         self.members.entry(bundle.to_owned()).or_default().insert(no);
         self.touch_bundle(bundle);
     }
-    /// A port is in this bundle no more.
+    /// Takes a port out of a bundle.
     pub(super) fn leave(&mut self, no: OfPort, bundle: &str) {
         if let Some(members) = self.members.get_mut(bundle) {
             members.remove(&no);
@@ -68,7 +68,7 @@ impl Built {
         self.members.get(bundle).into_iter().flatten().copied()
     }
 
-    /// The place of a bundle, which it may get only now: then its members are to be told.
+    /// The place of a bundle. If the bundle gets it only now, the views of its members are stale.
     fn place(&mut self, name: &str) -> usize {
         if let Some(place) = self.places.get(name) {
             return *place;
@@ -116,14 +116,14 @@ impl Built {
     }
 }
 
-/// The bundle of that name, of some that are in the order of their names.
+/// The bundle of that name. `bundles` is sorted by name.
 fn by_name<'a>(bundles: &'a [BundleConfig], name: &str) -> Option<&'a BundleConfig> {
     let at = bundles.binary_search_by(|b| b.name.as_str().cmp(name)).ok()?;
     bundles.get(at)
 }
 
 impl State {
-    /// Makes anew what has changed. `ends`: where patches lead to.
+    /// Makes stale bundles and ports anew. `ends`: the patch ports of all bridges.
     pub(super) fn build(&mut self, ends: &PatchEnds) {
         let built = &mut self.built;
         for name in std::mem::take(&mut built.stale_bundles) {

@@ -1,9 +1,9 @@
 //! Bundles: many messages that take effect together (OpenFlow 1.4 §6.9).
 //!
-//! All flow mods and group mods of a bundle are steps of one [`Change`]: workers see them all at once, or,
-//! where one of them fails, none. A packet-out sees the tables as the messages before it leave them; its
-//! packet leaves when all has gone well. Ports cannot be changed in a way that workers see at the same
-//! moment, so an atomic bundle with a port mod is refused.
+//! All flow mods and group mods of a bundle are steps of one [`Change`]: workers see them all at once, or
+//! none after a failure. A packet-out sees the tables as the messages before it leave them; its packet leaves
+//! when all has gone well. Ports cannot be changed in a way that workers see at the same moment, so an atomic
+//! bundle with a port mod is refused.
 
 use super::change::Change;
 use super::packet_out::Prepared;
@@ -14,7 +14,7 @@ use heddle_openflow::{ErrorKind, Version};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Fewer flows under one mask are not worth making room for beforehand.
+/// Number of flows under one mask from which room is made for them beforehand.
 const MANY: usize = 1024;
 
 /// One message of a bundle that is committed.
@@ -25,16 +25,16 @@ pub enum Bundled {
     Message(Box<Message>),
 }
 
-/// Which entry of a bundle failed, and how.
+/// The entry of a bundle that failed, with its error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BundleFailed {
-    /// Its place.
+    /// Index of the entry.
     pub index: usize,
-    /// What was wrong with it.
+    /// The error.
     pub kind: ErrorKind,
 }
 
-/// What is left to do when every step has been taken.
+/// A message that is carried out when every step has been taken.
 enum Later {
     PacketOut(Box<Prepared>),
     PortMod(PortMod),
@@ -95,7 +95,8 @@ impl Bridge {
         for l in later {
             match l {
                 Later::PacketOut(p) => self.finish_packet_out(*p),
-                // It was checked: only a port that has gone since can make it fail, which is as good as done.
+                // The port mod was checked: it fails only if the port has gone since, which is as good as
+                // done.
                 Later::PortMod(pm) => drop(self.port_mod(&pm, Some(peer))),
             }
         }
@@ -113,7 +114,7 @@ impl Change<'_> {
             Message::GroupMod(gm) => self.group_mod(gm).map(|()| None),
             Message::PacketOut(po) => {
                 let input = self.bridge.check_packet_out(version, po)?;
-                // It sees what the messages before it do.
+                // The packet-out sees what the messages before it do.
                 self.publish();
                 let prepared = self.bridge.prepare_packet_out(po, input, Some(self.version))?;
                 Ok(prepared.map(|p| Later::PacketOut(Box::new(p))))
@@ -144,7 +145,7 @@ mod tests {
     use heddle_openflow::message::PacketOut;
     use heddle_openflow::{Action, Port};
 
-    /// Also where they are the first ones of their mask.
+    /// Also where rules are the first ones of their mask.
     #[test]
     fn a_packet_out_sees_the_rules_that_were_added_before_it() {
         let (_of, bridge) = bridge();

@@ -2,8 +2,8 @@
 //!
 //! **Invariants.** All steps happen at `version`, one more than what workers read; [`Change::find`] and
 //! selections at that version see the steps already taken. Until [`Bridge::change`] commits, every step can
-//! be taken back, newest first. Events are handed out after the commit, in the order of commits:
-//! `Bridge::order` is held from the first step until the last event is with its sinks.
+//! be taken back, newest first. Events are emitted after the commit, in the order of commits: `Bridge::order`
+//! is held until the sinks have the last event.
 //!
 //! **Costs.** A step costs one insertion into or removal from the classifier and one entry in the undo list.
 
@@ -19,34 +19,34 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Removed rules that wait to be unlinked: beyond that nobody waits for the next tick. A rule that is
-/// replaced again and again lies so often where lookups find it.
+/// Number of removed rules from which the next change unlinks them, without waiting for the next tick.
+/// Lookups go through all versions of a rule that is replaced again and again.
 const MANY_GARBAGE: usize = 1024;
-/// So many (somebody has deleted a table) take so long that whoever changes something does not wait for it: a
-/// tick unlinks them soon.
+/// Number of removed rules (of a deleted table) from which unlinking takes too long for a change: the next
+/// tick does it.
 const TOO_MANY_GARBAGE: usize = 16 * 1024;
-/// Asking caches for what they have counted takes one part in so many, and one, of the time at most, ...
+/// Pause after caches were read for counters of removed rules, as a multiple of the time that reading took.
 const COUNTING_SHARE: u32 = 9;
-/// ... except for so much: asking once may take long where other threads have the processors, and the rules
-/// that go next are to be counted all the same.
+/// Excess of reading time that needs no pause. One reading may take long if other threads have the
+/// processors, and the rules removed next are to be counted all the same.
 const COUNTING_SPARE: Duration = Duration::from_millis(500);
 
-/// Removed rules, with the places of their messages among the events.
+/// Removed rules, with the indices of their messages among the events.
 pub(super) type Going = Vec<(usize, Arc<Rule>)>;
 
 /// Steps that are taken together.
 pub(super) struct Change<'a> {
     pub(super) bridge: &'a Bridge,
     pub(super) state: &'a mut State,
-    /// Whose message asks for it; changes with the message within a bundle.
+    /// The message that requests the next step: within a bundle, each message sets it.
     pub(super) origin: Option<Origin>,
     /// The version at which the steps become visible.
     pub(super) version: u64,
     pub(super) events: Vec<Event>,
-    /// Rules that go, and of which that is told.
+    /// Removed rules whose removal is reported to controllers.
     going: Going,
-    /// By generation slot: the matches of a table's rules that come or go; for anything else, that it
-    /// changes.
+    /// Changes by generation slot: for a table, the matches of rules that come or go; for anything else, the
+    /// mere fact that it changes.
     pub(super) changes: BTreeMap<u16, Changes>,
     /// Tables that have new rules, which lookups need not find yet.
     grown: BTreeSet<u8>,
@@ -73,7 +73,7 @@ impl Bridge {
         result
     }
 
-    /// As [`Bridge::change`], without doing what workers have left to do.
+    /// Does the same as [`Bridge::change`] without [`Bridge::settle`].
     pub(super) fn change_told<R, E>(
         &self,
         origin: Option<Origin>,
@@ -82,11 +82,11 @@ impl Bridge {
         let _order = self.order.lock();
         let mut state = self.state.lock();
         if (MANY_GARBAGE..TOO_MANY_GARBAGE).contains(&state.garbage) {
-            // Not by workers, who have something else to do.
+            // A change unlinks them, and not a worker, which has packets to forward.
             state.garbage = 0;
             self.unlink_garbage();
         }
-        // Those of workers come first.
+        // Events of flows that workers have added come first.
         let before = state.taken.take_events();
         let (result, mut events, going) = self.change_in(&mut state, origin, true, f);
         drop(state);
@@ -96,10 +96,10 @@ impl Bridge {
         result
     }
 
-    /// Makes the messages about rules that were removed say all that the rules have counted: what only caches
-    /// know is asked for. By now no packet is forwarded by these rules but those that workers have at hand,
-    /// whom that waits for. Of rules that timed out it is always asked for; of others not if too much time
-    /// goes into that already (of a controller that removes flow by flow).
+    /// Updates messages about removed rules with counters that only caches know. Only packets that workers
+    /// are forwarding just now still use these rules, and reading the caches waits for those. For rules that
+    /// timed out the caches are always read. For others they are not if that takes too much of the time
+    /// already (a controller removes flow by flow).
     fn count_up_to_now(&self, events: &mut [Event], going: &[(usize, Arc<Rule>)]) {
         let Some((first, _)) = going.first() else { return };
         let timed_out = match events.get(*first) {
@@ -128,10 +128,10 @@ impl Bridge {
         }
     }
 
-    /// Takes the steps of `f`, with both mutexes held, and with `searches` what they make necessary in whole
-    /// tables; the events are the caller's to tell. After a failure there are none. With them come the
-    /// removed rules that some of them are about, to be counted once more before that is told
-    /// ([`Bridge::count_up_to_now`]).
+    /// Takes the steps of `f`, with both mutexes held. `searches`: also deletes learned flows that no flow
+    /// learns any more, which searches whole tables. Returns the events, which the caller must emit; none
+    /// after a failure. Returns also the removed rules with a message, whose counters are read before it is
+    /// emitted ([`Bridge::count_up_to_now`]).
     pub(super) fn change_in<R, E>(
         &self,
         state: &mut State,
@@ -189,12 +189,12 @@ impl Change<'_> {
         grown.for_each(|t| self.bridge.tables[t].rules.publish());
     }
 
-    /// Something other than rules changes, that has this generation slot.
+    /// Records a change of something other than rules, which has this generation slot.
     pub(super) fn touch(&mut self, slot: u16) {
         self.changes.entry(slot).or_default();
     }
 
-    /// Cached answers are told which rule of a table changes.
+    /// Records a changed rule for the cached translations that depend on its table.
     fn note(&mut self, table: u8, matches: &MiniMatch) {
         let slot = self.bridge.tables[usize::from(table)].slot;
         self.changes.entry(slot).or_default().add(matches);
@@ -216,7 +216,7 @@ impl Change<'_> {
         entry
     }
 
-    /// Removes a rule, telling nobody.
+    /// Removes a rule without an event.
     pub(super) fn unlink(&mut self, e: &Linked) {
         let table = usize::from(e.data.table);
         if self.bridge.tables[table]
@@ -232,7 +232,7 @@ impl Change<'_> {
         }
     }
 
-    /// Removes a rule and says so.
+    /// Removes a rule and adds the events about that.
     pub(super) fn remove(&mut self, e: &Linked, reason: FlowRemovedReason) {
         self.unlink(e);
         if FlowModFlags::from_bits_truncate(e.data.flags).contains(FlowModFlags::SEND_FLOW_REM) {
@@ -252,7 +252,7 @@ impl Change<'_> {
         self.touch(slot);
     }
 
-    /// Removes a group; what uses it is the caller's business.
+    /// Removes a group, but no rule that uses it.
     pub(super) fn unlink_group(&mut self, group: &Arc<Held<Group>>) {
         group.remove(self.version);
         self.state.garbage += 1;
@@ -260,7 +260,7 @@ impl Change<'_> {
         self.touch(Group::slot(self.bridge.id, group.data.id));
     }
 
-    /// Tells flow monitors. `old`: the rule before, where its actions count too.
+    /// Adds an event for flow monitors. `old`: the rule before, if its actions count too.
     pub(super) fn report(&mut self, what: FlowEvent, rule: Arc<Rule>, old: Option<Arc<Rule>>) {
         if rule.hidden || self.bridge.monitors.load(Relaxed) == 0 {
             return;
@@ -292,7 +292,7 @@ impl Change<'_> {
         }
     }
 
-    /// Takes all steps back. What was added was never visible: its versions are empty.
+    /// Takes all steps back. Added rules were never visible: their ranges of versions are empty.
     fn roll_back(&mut self) {
         self.state.garbage += self.undo.len();
         for step in std::mem::take(&mut self.undo).into_iter().rev() {

@@ -1,4 +1,4 @@
-//! What the database says of a bridge, its ports and its tables, as plain values.
+//! The database's configuration of a bridge, its ports and its tables, as plain values.
 
 use crate::model::{PriorityTags, VlanMode};
 use crate::monitor::Watch;
@@ -16,7 +16,7 @@ pub enum FailMode {
     /// Without a controller, be a learning switch.
     #[default]
     Standalone,
-    /// Without a controller, do what the flows say and nothing else.
+    /// Without a controller, forward by flows alone.
     Secure,
 }
 
@@ -39,16 +39,15 @@ pub struct BridgeConfig {
     pub forward_bpdu: bool,
     /// Seconds until a learned address is forgotten.
     pub mac_aging_s: u64,
-    /// Most learned addresses.
+    /// Maximum number of learned addresses.
     pub mac_table_size: usize,
-    /// How many VLAN tags are looked at (0: as many as a key holds).
+    /// Number of VLAN tags that are looked at (0: all that a key holds).
     pub vlan_limit: usize,
-    /// Seconds after which a bundle that nobody touches is forgotten (`other_config:bundle-idle-timeout` of
-    /// the switch).
+    /// Seconds after which an idle bundle is forgotten (`other_config:bundle-idle-timeout` of the switch).
     pub bundle_idle_s: u64,
     /// Mirrors; those beyond [`MAX_MIRRORS`](crate::model::MAX_MIRRORS) are left out.
     pub mirrors: Vec<MirrorConfig>,
-    /// Whose packets are sampled for whom.
+    /// IPFIX sampling.
     pub ipfix: IpfixConfig,
     /// `other_config:dp-desc`.
     pub dp_desc: Option<String>,
@@ -78,7 +77,7 @@ impl Default for BridgeConfig {
     }
 }
 
-/// Where a mirror sends to.
+/// The output of a mirror.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MirrorTarget {
     /// A row of `Port`, by name.
@@ -90,7 +89,7 @@ pub enum MirrorTarget {
 /// One row of `Mirror`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MirrorConfig {
-    /// What its counters are kept by.
+    /// Key of its counters.
     pub id: String,
     /// Every port is a source and a destination.
     pub all: bool,
@@ -98,11 +97,11 @@ pub struct MirrorConfig {
     pub sources: Vec<String>,
     /// Names of ports whose outgoing packets are copied.
     pub destinations: Vec<String>,
-    /// Only those in these VLANs; empty: all.
+    /// VLANs of the packets that are copied; empty: all.
     pub vlans: Vec<u16>,
-    /// Where they go.
+    /// The output.
     pub target: MirrorTarget,
-    /// Bytes of each that are sent; 0: all.
+    /// Bytes of each packet that are sent; 0: all.
     pub snaplen: u16,
 }
 
@@ -125,11 +124,11 @@ pub struct BundleConfig {
     pub priority_tags: PriorityTags,
     /// Protected.
     pub protected: bool,
-    /// By queue: DSCP (six bits) of IP packets that leave by it.
+    /// Queues, with the DSCP (six bits) of IP packets that leave by them.
     pub queue_dscp: Vec<(u32, u8)>,
 }
 
-/// Where an interface's packets go.
+/// The port, peer or tunnel behind an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PortTarget {
     /// A port of the datapath.
@@ -151,7 +150,7 @@ pub struct PortConfig {
     pub name: String,
     /// Name of its `Port` row.
     pub bundle: String,
-    /// Where its packets go.
+    /// The port, peer or tunnel behind it.
     pub target: PortTarget,
     /// Hardware address.
     pub mac: [u8; 6],
@@ -163,7 +162,7 @@ pub struct PortConfig {
     pub link_up: bool,
     /// Bits per second, 0 if unknown.
     pub speed_bps: u64,
-    /// The session that watches it.
+    /// The BFD session that watches it.
     pub watch: Option<Watch>,
 }
 
@@ -172,7 +171,7 @@ pub struct PortConfig {
 pub struct TableConfig {
     /// Name, shown to controllers.
     pub name: Option<String>,
-    /// Most flows.
+    /// Maximum number of flows.
     pub flow_limit: Option<usize>,
     /// Evict instead of refusing.
     pub evict: bool,

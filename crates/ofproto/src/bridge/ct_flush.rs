@@ -1,4 +1,4 @@
-//! Forgetting tracked connections, as `NXT_CT_FLUSH_ZONE` and `NXT_CT_FLUSH` ask for it.
+//! Forgetting tracked connections, as `NXT_CT_FLUSH_ZONE` and `NXT_CT_FLUSH` request it.
 
 use super::Bridge;
 use heddle_conntrack::dump::{Filter, PartialTuple};
@@ -26,8 +26,8 @@ pub(super) fn of_zone(zone: u16) -> CtFlush {
     }
 }
 
-/// Ends the connections that are meant. `false`: that is the one of a whole tuple, and there is none; which
-/// is logged, as in Open vSwitch.
+/// Ends the selected connections. `false`: a whole tuple selects one connection, and there is none. That is
+/// logged, as in Open vSwitch.
 pub fn flush(tracker: &Conntrack, now_ms: u64, wanted: &CtFlush) -> bool {
     log::debug!(target: "ct_dpif", "netdev@ovs-netdev: ct_flush: {}", FlushText(wanted));
     let Some(tuple) = whole(wanted) else {
@@ -124,8 +124,8 @@ fn tuple_text(wanted: &CtFlush, t: &CtTuple) -> String {
     )
 }
 
-/// The tuple of the one connection that is meant, which is then found without looking at others: in the zone
-/// that is given, or zone 0 (as in Open vSwitch).
+/// The tuple, if it selects just one connection. That one is found without a search: in the given zone, or in
+/// zone 0 (as in Open vSwitch).
 fn whole(wanted: &CtFlush) -> Option<Tuple> {
     let CtFlush {
         ip_proto,
@@ -169,7 +169,7 @@ fn is_whole(t: &CtTuple, proto: u8) -> bool {
     t.src.is_some() && t.dst.is_some() && (is_icmp(proto) || has_ports)
 }
 
-/// Whether a tuple says nothing: clients send one of ICMP that is all zeros, too.
+/// Whether a tuple is empty: clients send one of ICMP that is all zeros, too.
 fn is_nothing(t: &CtTuple) -> bool {
     let CtTuple {
         src,
@@ -189,8 +189,8 @@ fn is_icmp(proto: u8) -> bool {
     matches!(proto, 1 | 58)
 }
 
-/// Which connections a message means. As in Open vSwitch, ICMP has an identifier, type and code wherever a
-/// part of its tuple is given: zero, if they are not.
+/// The filter for a message's connections. As in Open vSwitch, ICMP has an identifier, type and code wherever
+/// a part of its tuple is given: zero, if they are not.
 fn filter_of(wanted: &CtFlush) -> Filter {
     let CtFlush {
         ip_proto,

@@ -1,14 +1,14 @@
-//! Which flow makes room when a table is full (`Flow_Table.overflow_policy=evict`, OpenFlow 1.4 §6.5).
+//! Eviction from full tables (`Flow_Table.overflow_policy=evict`, OpenFlow 1.4 §6.5).
 //!
 //! Flows are put into groups by the values of configured fields, so that one user of a table cannot crowd out
-//! the others: a flow of the largest group goes. Among those the least important one goes, then the one that
-//! would time out first. Flows without a timeout stay.
+//! the others. The largest group loses a flow: the least important one, among equals the one that would time
+//! out first. Flows without a timeout stay.
 //!
-//! **Costs.** A step costs two tree operations. When an idle flow would time out moves with its packets: that
-//! is looked at when it is its turn to go, and it goes back in the order for what has changed, so that nobody
-//! makes the whole order anew (workers make room, too, for what their packets learn). At most [`MAX_MOVED`]
-//! flows are passed by for one that goes. A flow whose time has become shorter (by `fin_timeout`) waits for
-//! its turn.
+//! **Costs.** A step costs two tree operations. The time at which an idle flow would time out moves with its
+//! packets. It is looked at only when the flow is the next to go; if it has changed, the flow goes back in
+//! the order. So no thread makes the whole order anew (workers evict, too, for flows that their packets
+//! learn). At most [`MAX_MOVED`] flows are put back for one that goes. A flow whose time has become shorter
+//! (by `fin_timeout`) waits for its turn.
 
 use super::Linked;
 use super::expire::deadline_ms;
@@ -17,10 +17,10 @@ use heddle_flow::field::Subfield;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Flows that are put back at most before one goes.
+/// Maximum number of flows that are put back before one goes.
 const MAX_MOVED: usize = 64;
 
-/// What goes first is smallest: importance, time, then the order in which they came.
+/// The smallest one goes first: importance, time, then the order in which flows came.
 type Rank = (u16, u64, u64);
 /// The values of the fields that make a group.
 type Group = Vec<u8>;
@@ -36,7 +36,7 @@ pub(super) struct Evictor {
 }
 
 impl Evictor {
-    /// For a table that has these flows.
+    /// An evictor for a table that has these flows.
     pub(super) fn new(fields: Vec<Subfield>, rules: impl IntoIterator<Item = Linked>) -> Self {
         let mut evictor = Self {
             fields,
@@ -115,7 +115,7 @@ impl Evictor {
     }
 }
 
-/// Entries are compared by where they are: the evictor holds them, so no other can come to be there.
+/// Entries are compared by their addresses: the evictor holds them, so no other entry can get the same one.
 fn key(e: &Linked) -> usize {
     Arc::as_ptr(e) as usize
 }

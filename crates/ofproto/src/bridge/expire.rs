@@ -6,23 +6,23 @@ use heddle_openflow::message::FlowRemovedReason;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How long a change of rules may keep time waiting.
+/// Time for which a tick waits for a change of rules.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 
-/// Rules that time out together go so many at a time, so that others who want something of the bridge wait
-/// for that long only.
+/// Number of rules that time out together and are removed under one lock: other threads that need the bridge
+/// wait for that long only.
 const PIECE: usize = if cfg!(test) { 2 } else { 1024 };
-/// What is left after so many pieces waits for the next tick: the other bridges' time passes, too.
+/// Maximum number of such pieces in one tick: the other bridges' time passes, too.
 const PIECES: usize = 32;
 
-/// What a tick found to do.
+/// The result of a tick.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Ticked {
     /// Rules that timed out.
     pub expired: usize,
 }
 
-/// When a rule would go, if no packet came any more; `u64::MAX`: never.
+/// Time at which a rule times out if no packet comes any more, ms; `u64::MAX`: never.
 pub(super) fn deadline_ms(rule: &Rule) -> u64 {
     let after = |from: u64, s: u16| {
         if s == 0 {
@@ -49,7 +49,7 @@ pub(super) fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
 
 impl Bridge {
     /// Expires rules and addresses. Called by a control thread a few times a second. Does nothing while
-    /// somebody changes very many rules.
+    /// another thread changes very many rules.
     pub fn tick(&self) -> Ticked {
         if !self.order.is_free_within(LOCK_WAIT) {
             // The other bridges' time passes, too.
@@ -79,8 +79,8 @@ impl Bridge {
         Ticked { expired }
     }
 
-    /// Removes those of these rules that are due, and says how many. `told`: caches have told what they have
-    /// counted.
+    /// Removes those of these rules that are due, and returns their number. `told`: the counters of caches
+    /// have been read.
     fn expire(&self, candidates: &[Linked], now: u64, told: &mut bool) -> usize {
         if candidates.is_empty() {
             return 0;

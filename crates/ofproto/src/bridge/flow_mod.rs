@@ -1,8 +1,8 @@
 //! Flow mods: add, modify, delete; strict and not.
 //!
-//! Semantics follow OpenFlow 1.5 §6.4 and, where versions differ, the version of the connection: before 1.2
-//! an addition always zeroes the counters of the flow that it replaces, and a modification that finds nothing
-//! adds.
+//! Semantics follow OpenFlow 1.5 §6.4 and, where versions differ, the version of the connection. Before 1.2
+//! an addition always zeroes the counters of the flow that it replaces, and a modification that finds no flow
+//! adds one.
 
 use super::change::Change;
 use super::select::Select;
@@ -17,14 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
-/// Priority of the hidden rule that stands in for controllers: above all that OpenFlow can say.
+/// Priority of the hidden rule that acts for controllers: above all that OpenFlow can express.
 const FAIL_OPEN_PRIORITY: i32 = 0x00f0_f0f0;
 
 /// Rules that were freed, of all bridges.
 static FREED: AtomicU64 = AtomicU64::new(0);
 
-/// How many rules have been unlinked and freed since the start: of a table whose rules are replaced, as many
-/// as came.
+/// Number of rules that have been unlinked and freed since the start, of all bridges.
 pub fn freed_rules() -> u64 {
     FREED.load(Relaxed)
 }
@@ -74,7 +73,7 @@ impl Bridge {
         debug_assert!(done.is_ok(), "nothing above fails");
     }
 
-    /// Switches the stand-in for absent controllers on or off (fail mode standalone), and tells whether that
+    /// Adds or removes the rule that acts for absent controllers (fail mode standalone). Returns whether that
     /// is a change.
     pub fn set_fail_open(&self, on: bool) -> bool {
         let mut changed = true;
@@ -108,7 +107,7 @@ impl Bridge {
         debug_assert!(done.is_ok(), "nothing above fails");
     }
 
-    /// Unlinks what was removed, and frees what somebody read when it was unlinked.
+    /// Unlinks removed rules, and frees those that were being read when they were unlinked.
     pub(super) fn purge_rules(&self) {
         if std::mem::take(&mut self.state.lock().garbage) > 0 {
             self.unlink_garbage();
@@ -117,14 +116,14 @@ impl Bridge {
         self.tables.iter().for_each(|t| t.rules.tidy());
     }
 
-    /// Unlinks what was removed. Translations that are under way at an earlier version find out by `purged`,
-    /// and begin anew.
+    /// Unlinks removed rules and groups. Translations that are under way at an earlier version find out by
+    /// `purged`, and begin anew.
     pub(super) fn unlink_garbage(&self) {
         let _tending = self.tending.read();
         let version = self.current_version();
         self.purged.fetch_max(version, Relaxed);
-        // Pairs with the fence in `Ctx::exit_bridge`: who misses something that is unlinked below sees the
-        // number stored above.
+        // Pairs with the fence in `Ctx::exit_bridge`: a translation that misses a rule unlinked below sees
+        // the number stored above.
         fence(Release);
         let unlinked = self.tables.iter().map(|t| t.rules.purge(version)).sum();
         FREED.fetch_add(unlinked, Relaxed);
@@ -206,7 +205,7 @@ impl Change<'_> {
             };
             self.unlink(e);
             let new = self.link(rule, e.priority).data.clone();
-            // Flow monitors hear only of what is different now.
+            // Flow monitors get only flows that are different now.
             if new.cookie != old.cookie || new.instructions != old.instructions {
                 self.report(FlowEvent::Modified, new, Some(old.clone()));
             }
@@ -222,7 +221,7 @@ impl Change<'_> {
     }
 }
 
-/// Goto only goes on (OpenFlow 1.5 §5.5), to a table that exists.
+/// A goto leads to a later table (OpenFlow 1.5 §5.5) that exists.
 pub(super) fn check_goto(instructions: &InstructionSet, table: u8) -> Result<(), ErrorKind> {
     match instructions.goto() {
         Some(t) if t <= table || usize::from(t) >= N_TABLES => Err(ErrorKind::BadInstructionBadTableId),

@@ -1,4 +1,4 @@
-//! Group mods, and what controllers ask about groups (OpenFlow 1.5 §6.7, §7.3.4.3).
+//! Group mods, and requests about groups (OpenFlow 1.5 §6.7, §7.3.4.3).
 
 use super::change::Change;
 use super::{Bridge, Origin, stats};
@@ -26,7 +26,7 @@ impl Bridge {
         self.change(origin, |c| c.group_mod(gm))
     }
 
-    /// What groups count.
+    /// Counters of groups.
     pub(super) fn group_stats(&self, id: u32) -> Vec<GroupStats> {
         self.refresh();
         let now = self.now_ms();
@@ -47,7 +47,7 @@ impl Bridge {
         self.some_groups(id).iter().map(|g| one(&g.data)).collect()
     }
 
-    /// What groups look like.
+    /// Descriptions of groups.
     pub(super) fn group_descs(&self, id: u32) -> Vec<GroupDesc> {
         self.some_groups(id).iter().map(|g| g.data.desc()).collect()
     }
@@ -60,7 +60,7 @@ impl Bridge {
         self.groups.get(id, version).into_iter().collect()
     }
 
-    /// What groups can do.
+    /// Capabilities of groups.
     pub(super) fn group_features(version: Version) -> GroupFeatures {
         // Every action that the version has a number for (OpenFlow's own ones).
         let actions = match version {
@@ -114,7 +114,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// As in Open vSwitch, a modified group counts anew but keeps its age.
+    /// Modifies a group. As in Open vSwitch, it counts anew but keeps its age.
     fn modify_group(&mut self, gm: &GroupMod) -> Result<(), ErrorKind> {
         let Some(old) = self.bridge.groups.get(gm.group_id, LATEST) else {
             return Err(ErrorKind::GroupModFailedUnknownGroup);
@@ -126,7 +126,7 @@ impl Change<'_> {
             buckets: gm.buckets.clone(),
             selection: gm.selection.clone(),
         };
-        // Type and properties are not what a bucket command is about.
+        // A bucket command leaves the type and properties as they are.
         if matches!(
             gm.command,
             GroupCommand::InsertBucket | GroupCommand::RemoveBucket

@@ -1,13 +1,13 @@
-//! What each message means to the bridge. What belongs to one connection (hello, roles, formats, which events
-//! it wants) is the connection's own business and does not come here.
+//! Carries out the messages that concern the bridge. The connection handles those that concern itself alone
+//! (hello, roles, formats, the events that it wants).
 
 use super::{Bridge, Origin, ct_flush};
 use heddle_openflow::message::{ConfigFlags, Message, MpReply, MpRequest, QueueConfig};
 use heddle_openflow::{ErrorKind, Version, decode_ct_flush};
 
 impl Bridge {
-    /// Carries out one message and returns what to answer, in order. Messages that are none of the bridge's
-    /// business are refused as of an unknown type.
+    /// Carries out one message and returns the replies, in order. Messages that do not concern the bridge are
+    /// refused as of an unknown type.
     pub fn handle(
         &self,
         version: Version,
@@ -37,7 +37,7 @@ impl Bridge {
             Message::MultipartRequest { body, .. } => self.answer_multipart(version, body),
             Message::QueueGetConfigRequest(q) => {
                 let all = self.queue_configs(q)?;
-                // An answer of 1.3 and earlier is for one port (a request for all of them gets one with all
+                // A reply of 1.3 and earlier is for one port (a request for all of them gets one with all
                 // queues).
                 let queues = all.into_iter().flat_map(|p| p.queues).collect();
                 Ok(vec![Message::QueueGetConfigReply(QueueConfig {
@@ -54,8 +54,8 @@ impl Bridge {
         Ok(vec![Message::MultipartReply { more: false, body }])
     }
 
-    /// How fragments are treated, as `OFPT_SET_CONFIG` says. Nothing here puts fragments together: who asks
-    /// for that leaves the treatment as it was, with a line in the log and, as in Open vSwitch, no error.
+    /// Sets the treatment of fragments, by `OFPT_SET_CONFIG`. The bridge reassembles none. A request for that
+    /// leaves the treatment as it was, with a line in the log and, as in Open vSwitch, no error.
     pub fn set_frag_flags(&self, flags: ConfigFlags) {
         let mut state = self.state.lock();
         let mut new = flags;
@@ -73,7 +73,7 @@ impl Bridge {
         }
     }
 
-    /// What `set_frag_flags` made of what it was told.
+    /// The flags that are in force.
     pub fn frag_flags(&self) -> ConfigFlags {
         ConfigFlags::from_bits_truncate(self.state.lock().frag_flags)
     }

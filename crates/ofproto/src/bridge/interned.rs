@@ -1,7 +1,7 @@
 //! Instructions that many rules have in common are kept once.
 //!
-//! A million rules have a handful of different actions. What was seen lately is remembered in a table of
-//! fixed size, by a hash of its first actions; a set that fell out of it is kept twice at worst.
+//! A million rules have a handful of different actions. A table of fixed size has the latest sets, by a hash
+//! of their first actions. A set that fell out of it is kept twice at worst.
 
 use heddle_openflow::{Action, Instruction, InstructionSet};
 use std::hash::{Hash, Hasher};
@@ -38,7 +38,7 @@ impl Interned {
     }
 }
 
-/// A hash that need not withstand anybody: who makes sets fall on one place has them kept twice.
+/// A hash that need not withstand attackers: sets that collide are at worst kept twice.
 struct Mixed(u64);
 
 impl Hasher for Mixed {
@@ -55,7 +55,7 @@ impl Hasher for Mixed {
     }
 }
 
-/// Equal sets have equal ones; different ones mostly have not.
+/// Equal sets have equal hashes; different sets mostly have different ones.
 fn rough_hash(set: &InstructionSet) -> u64 {
     let mut h = Mixed(0);
     for i in &set.0 {

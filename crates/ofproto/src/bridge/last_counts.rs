@@ -1,5 +1,5 @@
-//! Tests of what is told of rules that timed out: all packets that went by them, also those that only caches
-//! had counted.
+//! Tests of messages about rules that timed out: they count all packets, also those that only caches had
+//! counted.
 
 use super::under_way::{bridge, rule};
 use super::*;
@@ -10,7 +10,7 @@ use heddle_packet::Packet;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
-/// More than go in one piece.
+/// More rules than are removed in one piece.
 const RULES: u32 = 9;
 
 /// A UDP datagram for address `dst`.
@@ -23,16 +23,16 @@ fn udp(dst: u32) -> Packet {
     Packet::from_bytes(&bytes)
 }
 
-/// Sends a packet to each address whenever a rule goes, as traffic that goes on would.
+/// Sends a packet to each address whenever a rule goes, as steady traffic would.
 struct Traffic {
     datapath: OnceLock<Arc<Datapath>>,
-    /// By address.
+    /// Packets that were sent, by address.
     sent: [AtomicU64; RULES as usize],
     told: Mutex<Vec<(u32, u64, u64)>>,
 }
 
 impl Traffic {
-    /// Those that rules are there for count.
+    /// Sends a packet to each address, and counts it.
     fn send(&self) {
         let datapath = self.datapath.get().expect("it is there");
         for (dst, sent) in (0..).zip(&self.sent) {

@@ -1,16 +1,16 @@
 //! Flows that packets add (`learn`), and what workers leave to control threads.
 //!
-//! **Problem.** What a packet teaches must be known to the next one, and a worker that translates waits for
-//! nobody.
+//! **Problem.** The next packet must find what this one has taught, and a worker that translates waits for no
+//! other thread.
 //!
-//! **Shape.** Mostly the flow is there, and is made young again without a lock ([`Bridge::renew`]). A new one
-//! is added by the worker itself if it gets everything that this takes at the first try, and no table has to
-//! be searched. Otherwise it is handed to a control thread ([`Handed`]): the one that is in the way does it
-//! when it is done, or else one that waits for that ([`Ofproto::settle`](crate::Ofproto::settle)). The
-//! packet's answer is not cached then.
+//! **Shape.** Mostly the flow is there, and is refreshed without a lock ([`Bridge::renew`]). The worker adds
+//! a new flow itself if it gets all locks at the first try and need not search a table. Otherwise it hands
+//! the flow to a control thread ([`Handed`]). The thread that holds a lock adds the flow after its own
+//! change, or another one waits for the lock and adds it ([`Ofproto::settle`](crate::Ofproto::settle)). Then
+//! the packet's translation is not cached.
 //!
-//! **Bounds.** [`MAX_HANDED`] flows wait. What comes on top is counted (`learn_queue_full`) and not learned;
-//! the next packet tries again.
+//! **Bounds.** Up to [`MAX_HANDED`] flows wait. Further ones are counted (`learn_queue_full`) and not
+//! learned; the next packet tries again.
 
 use super::change::Change;
 use super::select::compact;
@@ -23,22 +23,23 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Most flows of a bridge that wait for a control thread.
+/// Maximum number of flows of a bridge that wait for a control thread.
 const MAX_HANDED: usize = 1024;
-/// Events of flows that workers have added, which wait to be told: beyond that workers add none themselves.
+/// Maximum number of events of flows that workers have added and no thread has emitted: beyond it workers add
+/// no flows.
 const MAX_UNTOLD: usize = 4096;
 
-/// Tables of so many flows are searched by workers, too.
+/// Maximum number of flows of a table that workers search.
 const FEW: usize = 256;
 
-/// What came of learning.
+/// Result of learning a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Learned {
     /// Whether the flow is there now; not if the limit was reached.
     Yes(bool),
-    /// A control thread will see to it.
+    /// A control thread will learn it.
     Later,
-    /// It cannot be added.
+    /// The flow cannot be added.
     No(ErrorKind),
 }
 
@@ -49,14 +50,14 @@ type Flow = (Arc<FlowMod>, u32);
 pub(super) struct Handed {
     /// Sending tries once, and never waits.
     flows: SyncSender<Flow>,
-    /// Something is left to be done by [`Bridge::settle`].
+    /// [`Bridge::settle`] has something to do.
     any: AtomicBool,
 }
 
 /// The control threads' side, guarded by the bridge's state.
 pub(crate) struct Taken {
     flows: Receiver<Flow>,
-    /// Events of what workers have added, which nobody has been told yet.
+    /// Events of flows that workers have added, not yet emitted.
     untold: Vec<Event>,
 }
 
@@ -80,8 +81,8 @@ impl Taken {
 }
 
 impl Bridge {
-    /// Adds a flow, or makes one that is there young again; called by any thread, never waits for another. At
-    /// most `limit` flows (0: any number) of its table have its cookie.
+    /// Adds a flow, or refreshes the one that is there. Any thread may call it; it never waits for another
+    /// thread. At most `limit` flows (0: any number) of its table have its cookie.
     pub(crate) fn learn(&self, flow: &Arc<FlowMod>, limit: u32) -> Learned {
         if self.renew(flow) {
             return Learned::Yes(true);
@@ -116,7 +117,7 @@ impl Bridge {
         }
     }
 
-    /// Makes a flow that is there as it is wanted young again; `false`: it is not. Takes no lock.
+    /// Refreshes the flow if it is there as wanted; `false`: it is not. Takes no lock.
     fn renew(&self, flow: &FlowMod) -> bool {
         let same = self.learned(flow).filter(|rule| is_as_wanted(rule, flow));
         if let Some(rule) = &same {
@@ -125,7 +126,7 @@ impl Bridge {
         same.is_some()
     }
 
-    /// `None`: somebody else is at work, or it takes long.
+    /// `None`: another thread holds a lock, a table must be searched, or too many events wait.
     fn learn_at_once(&self, flow: &FlowMod, limit: u32) -> Option<Learned> {
         let _order = self.order.try_lock()?;
         let mut state = self.state.try_lock()?;
@@ -143,9 +144,9 @@ impl Bridge {
         Some(learned)
     }
 
-    /// Has a control thread come. The first one wakes it.
+    /// Makes a control thread call [`Bridge::settle`]. Only the first call wakes it.
     fn leave(&self) {
-        // AcqRel pairs with that in `settle`: who takes the flag finds what was left before.
+        // AcqRel pairs with that in `settle`: the thread that takes the flag finds what was left before.
         if !self.handed.any.swap(true, AcqRel)
             && let Some(of) = self.of.upgrade()
         {
@@ -167,7 +168,7 @@ impl Bridge {
         if limit != 0 && self.learned(flow).is_none() && self.count_with_cookie(state, flow) >= limit {
             return (Learned::Yes(false), Vec::new());
         }
-        // As a strict modification that adds what is not there.
+        // Acts as a strict modification that adds a missing flow.
         let (result, events, _) =
             self.change_in(state, None, searches, |b| b.modify(Version::V10, flow, true));
         let learned = match result {
@@ -191,7 +192,7 @@ impl Bridge {
         found.filter(|e| !e.data.hidden).map(|e| e.data.clone())
     }
 
-    /// Whether it is known how many flows of its table have a flow's cookie, or soon counted.
+    /// Whether the number of flows with this flow's cookie is known or quickly counted.
     fn counts(state: &State, flow: &FlowMod) -> bool {
         let table = state.tables.get(usize::from(flow.table_id));
         table.is_none_or(|t| t.n_flows <= FEW || t.counts_cookie(flow.new_cookie))
@@ -211,15 +212,14 @@ impl Bridge {
         })
     }
 
-    /// Does what workers have left: control threads call it after they have changed something, and a few
-    /// times a second. What comes meanwhile is left for the next time, or else packets could keep the caller
-    /// for as long as they come.
+    /// Does what workers have left. Control threads call it after each change, and a few times a second. Work
+    /// that comes meanwhile is left for the next call, or else packets could keep the caller for ever.
     pub(crate) fn settle(&self) {
         if !self.handed.any.swap(false, AcqRel) {
             return;
         }
         let waiting: Vec<Flow> = self.state.lock().taken.flows.try_iter().collect();
-        // The first turn tells of what workers have added.
+        // The first round emits the events of flows that workers have added.
         for flow in std::iter::once(None).chain(waiting.into_iter().map(Some)) {
             let _order = self.order.lock();
             let mut state = self.state.lock();
@@ -233,12 +233,12 @@ impl Bridge {
         }
     }
 
-    /// Sees to the flows that workers have left without one that learns them.
+    /// Deletes learned flows that no flow learns any more, after changes by workers. Returns the events.
     fn delete_orphans_in(&self, state: &mut State) -> Vec<Event> {
         if !state.refs.has_orphans() {
             return Vec::new();
         }
-        // The end of a change does, also of one without steps.
+        // Each change does so at its end, even one without steps.
         self.change_in(state, None, true, |_| Ok::<_, ErrorKind>(())).1
     }
 }

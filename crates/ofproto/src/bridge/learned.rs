@@ -1,4 +1,4 @@
-//! Tests of flows that packets add: they keep nobody, and make room.
+//! Tests of flows that packets add: they delay no thread, and evict others.
 
 use super::bundle::Bundled;
 use super::tests::{flow_mod, flows, lab, nw_dst, secure};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Learns another flow whenever it is told of one, as a packet would whose worker waits for nobody.
+/// Learns another flow at each event of a flow, as a packet would whose worker does not wait.
 struct Storm {
     bridge: Arc<Bridge>,
     learned: AtomicUsize,
@@ -55,8 +55,8 @@ fn what_packets_leave_meanwhile_is_left_for_the_next_time() {
     assert!(flows(&l.bridge).len() > before, "but it is done");
 }
 
-/// What a worker could not do at once is done when the one who was in the way is done: no later change, and
-/// no tick, is needed.
+/// A flow that a worker could not add at once is added when the lock is free again. No later change, and no
+/// tick, is needed.
 #[test]
 fn what_is_left_is_done_by_who_waits_for_it() {
     let l = lab(secure());
@@ -86,13 +86,13 @@ fn what_is_left_is_done_by_who_waits_for_it() {
         settler.thread().unpark();
     });
     assert!(there(), "nobody has done it");
-    // What is there is made young again whoever is at work.
+    // A flow that is there is refreshed, whichever thread holds the lock.
     let _state = l.bridge.state.lock();
     assert_eq!(l.bridge.learn(&flow, 0), Learned::Yes(true));
 }
 
-/// Who unlinks rules has no need of the bridge's state, but the tables for long: a worker does not wait for
-/// it either.
+/// A thread that unlinks rules holds the tables for long, but not the bridge's state: a worker does not wait
+/// for it either.
 #[test]
 fn a_worker_does_not_wait_for_who_tends_tables() {
     let l = lab(secure());
@@ -105,7 +105,7 @@ fn a_worker_does_not_wait_for_who_tends_tables() {
     assert_eq!(l.bridge.learn(&flow, 0), Learned::Yes(true));
 }
 
-/// However many wait, a worker goes on; what is too much is counted.
+/// A worker does not wait for room in the queue: flows that do not fit are counted.
 #[test]
 fn a_full_queue_is_counted() {
     let l = lab(secure());
@@ -151,9 +151,9 @@ fn what_was_learned_last_stays() {
     }
 }
 
-/// A bundle that deletes the one rule which learns under a cookie, and adds another that learns under it:
-/// the flows that the first one has learned are deleted. If the bundle adds before it deletes, one rule
-/// always learns under the cookie, and the flows stay.
+/// A bundle deletes the one rule that learns under a cookie, and adds another that learns under it. The flows
+/// that the first one has learned are deleted. If the bundle adds before it deletes, one rule always learns
+/// under the cookie, and the flows stay.
 #[test]
 fn learned_flows_go_between_two_rules_of_a_bundle() {
     let learner = |command, priority| {
@@ -219,7 +219,7 @@ fn a_failed_bundle_deletes_no_learned_flows() {
 }
 
 proptest! {
-    /// What goes from a full table is what would have timed out first, whatever has come for it since.
+    /// A full table evicts the flow that would have timed out first, whatever has come for it since.
     #[test]
     fn the_flow_that_would_time_out_first_goes(ages in proptest::collection::vec((0..40_u64, 0..3_u16), 1..40)) {
         let l = lab(secure());

@@ -1,4 +1,4 @@
-//! Many ports: a change of one costs about what one costs.
+//! Many ports: a change of one port costs about the same as on a small bridge.
 
 use super::tests::{Lab, lab, secure};
 use super::{BundleConfig, PortConfig, PortTarget};
@@ -82,7 +82,7 @@ fn one_port_among_many() {
 }
 
 proptest! {
-    /// What is kept and mended from one snapshot to the next is what is made at once.
+    /// A snapshot that was updated step by step equals one that was made at once.
     #[test]
     fn mended_is_as_good_as_new(steps in prop::collection::vec(prop::collection::btree_map(1_u32..12, (0_u32..8, 0_u8..4), 0..10), 1..8)) {
         let l = lab(secure());

@@ -1,8 +1,7 @@
-//! Meter mods, and what controllers ask about meters (OpenFlow 1.5 §6.11, §7.3.4.5).
+//! Meter mods, and requests about meters (OpenFlow 1.5 §6.11, §7.3.4.5).
 //!
-//! A meter's buckets are the datapath's ([`heddle_datapath_api::Meter`]); here is what its number means to
-//! controllers. Meters are not part of the versions of rules: a change takes effect at once, as in Open
-//! vSwitch.
+//! A meter's buckets are the datapath's ([`heddle_datapath_api::Meter`]); this module has what controllers see of
+//! it. Meters are not part of the versions of rules: a change takes effect at once, as in Open vSwitch.
 
 use super::change::Change;
 use super::{Bridge, Origin, stats};
@@ -16,7 +15,7 @@ use heddle_openflow::message::{
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Most bands of a meter.
+/// Maximum number of bands of a meter.
 const MAX_BANDS: u8 = 8;
 /// Bits of the band types: drop, DSCP remark.
 const BAND_TYPES: u32 = 1 << 1 | 1 << 2;
@@ -66,7 +65,7 @@ fn for_datapath(c: &MeterConfig) -> heddle_datapath_api::MeterConfig {
     }
 }
 
-/// What the datapath cannot do.
+/// Refuses what the datapath cannot do.
 fn check(c: &MeterConfig) -> Result<(), ErrorKind> {
     let known = MeterFlags::KBPS | MeterFlags::PKTPS | MeterFlags::BURST | MeterFlags::STATS;
     if !c.flags.intersects(MeterFlags::KBPS | MeterFlags::PKTPS) {
@@ -83,11 +82,6 @@ fn check(c: &MeterConfig) -> Result<(), ErrorKind> {
 }
 
 impl Bridge {
-    /// Carries out one meter mod.
-    pub fn meter_mod(&self, mm: &MeterMod) -> Result<(), ErrorKind> {
-        self.meter_mod_by(mm, None)
-    }
-
     /// Carries out one meter mod for a connection.
     pub(super) fn meter_mod_by(&self, mm: &MeterMod, origin: Option<Origin>) -> Result<(), ErrorKind> {
         let id = mm.config.meter_id;
@@ -109,7 +103,7 @@ impl Bridge {
         })
     }
 
-    /// What meters count.
+    /// Counters of meters.
     pub(super) fn meter_stats(&self, id: u32) -> Result<Vec<MeterStats>, ErrorKind> {
         let now = self.now_ms();
         let state = self.state.lock();
@@ -129,7 +123,7 @@ impl Bridge {
         Ok(self.some_meters(id)?.into_iter().map(one).collect())
     }
 
-    /// What meters look like.
+    /// Configurations of meters.
     pub(super) fn meter_configs(&self, id: u32) -> Result<Vec<MeterConfig>, ErrorKind> {
         let some = self.some_meters(id)?;
         Ok(some.iter().map(|(_, m)| m.config.lock().clone()).collect())
@@ -145,7 +139,7 @@ impl Bridge {
         Ok(vec![(id, m.data.clone())])
     }
 
-    /// What meters can do.
+    /// Capabilities of meters.
     pub(super) fn meter_features() -> MeterFeatures {
         MeterFeatures {
             max_meters: crate::ofproto::MAX_METERS,

@@ -11,14 +11,14 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(crate) type Counters = BTreeMap<String, Arc<Stats>>;
 
 impl Bridge {
-    /// How many packets and bytes a mirror has copied; `None`: there is none of this id.
+    /// Packets and bytes that a mirror has copied; `None`: there is no mirror of this id.
     pub fn mirror_statistics(&self, id: &str) -> Option<(u64, u64)> {
         let state = self.state.lock();
         let stats = state.mirrored.get(id)?;
         Some((stats.packets.load(Relaxed), stats.bytes.load(Relaxed)))
     }
 
-    /// Packets that all mirrors of the bridge have copied; `None` while somebody changes its rules.
+    /// Packets that all mirrors of the bridge have copied; `None` while another thread changes its rules.
     pub fn mirrored_packets(&self) -> Option<u64> {
         let state = self.state.try_lock()?;
         Some(

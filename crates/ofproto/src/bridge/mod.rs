@@ -7,23 +7,23 @@
 //! prescribes: rules first, version second, generations last. Events are handed to sinks after the change is
 //! visible, with the mutex released.
 //!
-//! **What a worker may touch.** A worker waits for no lock that a control thread may hold. While it
-//! translates, and while it credits what its caches have counted, it touches these and nothing else:
+//! **Locks of workers.** A worker waits for no lock that a control thread may hold. While it translates, and
+//! while it credits what its caches have counted, it touches these and nothing else:
 //! - the published [`BridgeView`](crate::model::BridgeView), rules, groups and meters, by reading;
 //! - counters (`Stats`), timeouts that `fin_timeout` shortens, and the time at which a flow was learned
 //!   again: atomics;
-//! - frozen pipelines and their ids (`xlate::recirc`): lists and places that are filled by compare and
+//! - frozen pipelines and their ids (`xlate::recirc`): lists and slots that are filled by compare and
 //!   exchange;
-//! - the MAC table: its mutex is tried once, and where somebody has it the next packet learns;
-//! - neighbours on tunnels' ways, and those that are asked for: as the MAC table;
-//! - flows to be learned ([`learn`]): `order`, `state` and `tending` are tried once each. Who has all three
-//!   adds the flow, which takes a few tree operations, and says so in the tables' logs of changes, which
-//!   takes no lock; otherwise a queue of bounded length takes it;
+//! - the MAC table: its mutex is tried once; if another thread holds it, the next packet learns the address;
+//! - neighbours on tunnels' routes, and requests for neighbours: as the MAC table;
+//! - flows to be learned ([`learn`]): `order`, `state` and `tending` are tried once each. With all three, the
+//!   worker adds the flow, which takes a few tree operations. It records that in the tables' logs of changes,
+//!   which takes no lock. Otherwise the flow goes into a queue of bounded length;
 //! - log lines, rate-limited by an atomic and put into a queue that is never waited for.
 //!
 //! **Costs.** A strict flow mod is a hash lookup. A loose one, or an addition that must not overlap, is one
-//! for each mask of its tables; only of masks that ask for more than it does every rule is looked at (or, for
-//! overlaps, of those that ask for something else).
+//! lookup for each mask of its tables. A loose one also looks at every rule of the masks that have more bits
+//! than its own. An addition looks at every rule of the masks that have other bits.
 
 mod addition;
 mod ask;
@@ -65,7 +65,7 @@ mod tests;
 #[cfg(test)]
 mod under_way;
 
-/// Which tracked connections are meant.
+/// Forgets tracked connections by zone and tuple.
 pub mod connections {
     pub use super::ct_flush::flush;
 }
@@ -101,28 +101,28 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A rule where it is linked.
+/// A rule that is linked in a table's classifier.
 pub(crate) type Linked = Arc<Entry<Arc<Rule>>>;
 
-/// Something that controllers may want to know.
+/// One event of a bridge that controllers may subscribe to.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A packet for controllers.
     PacketIn(Arc<crate::event::PacketInEvent>),
-    /// A flow that asked for it went away.
+    /// A flow with the flag `SEND_FLOW_REM` was removed.
     FlowRemoved(Arc<FlowRemoved>),
     /// A port came, went or changed.
     PortStatus(Arc<PortChanged>),
-    /// A flow came, went or changed; told only while there are flow monitors.
+    /// A flow came, went or changed; emitted only while there are flow monitors.
     FlowChanged(Arc<FlowChanged>),
     /// A table has become full or empty.
     TableStatus(Arc<TableStatus>),
 }
 
-/// What became of a port.
+/// One change of a port.
 #[derive(Clone, Debug)]
 pub struct PortChanged {
-    /// What happened.
+    /// The reason and the port after the change.
     pub status: PortStatus,
     /// The port before, where it only changed.
     pub old: Option<PortDesc>,
@@ -130,7 +130,7 @@ pub struct PortChanged {
     pub source: Option<u64>,
 }
 
-/// Whose message asks for a change.
+/// The message that requests a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
     /// The connection.
@@ -139,21 +139,20 @@ pub struct Origin {
     pub xid: u32,
 }
 
-/// What became of a flow, for flow monitors.
+/// One change of a flow, for flow monitors.
 #[derive(Clone, Debug)]
 pub struct FlowChanged {
-    /// What became of it.
+    /// The kind of change.
     pub what: FlowEvent,
     /// The flow as it is now (as it was, if it went).
     pub rule: Arc<Rule>,
     /// The flow as it was, if it is another now.
     pub old: Option<Arc<Rule>>,
-    /// Who asked for it.
+    /// The message that requested it; `None`: the switch itself made the change.
     pub origin: Option<Origin>,
 }
 
-/// Somebody who is told of a bridge's events. Called from control threads only; must neither block nor change
-/// rules.
+/// A receiver of a bridge's events. Called from control threads only; must neither block nor change rules.
 pub trait EventSink: Send + Sync {
     /// Takes events that happened together, in order.
     fn events(&self, events: &[Event]);
@@ -186,42 +185,43 @@ pub struct Bridge {
     pub(crate) purged: Arc<AtomicU64>,
     pub(crate) of: Weak<Ofproto>,
     pub(crate) state: SlowMutex<State>,
-    /// Held from a change of rules until its events are told, so that they are told in order. Before `state`.
+    /// Held from a change of rules until its events are emitted, so that sinks get events in the order of
+    /// changes. Locked before `state`.
     order: SlowMutex<()>,
-    /// How many flow monitors there are.
+    /// Number of flow monitors.
     monitors: AtomicUsize,
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
-    /// Which tunnel options are fields.
+    /// The tunnel options that are match fields.
     options: tlv::Options,
-    /// Held, by any number of control threads, while tables are worked on without `state`. A worker that adds
-    /// a rule keeps them out for so long.
+    /// Read-locked by control threads that work on tables without `state`. Write-locked by a worker that adds
+    /// a rule.
     tending: RwLock<()>,
-    /// What workers leave to control threads.
+    /// Work that workers leave to control threads.
     handed: learn::Handed,
-    /// When caches were last asked for what they have counted, for messages about removed flows, and how much
-    /// more time that had taken by then than its share.
+    /// The end of the last reading of caches for messages about removed flows, and the time by which readings
+    /// had exceeded their share by then.
     counted: Mutex<Option<(Instant, Duration)>>,
 }
 
-/// What the mutex guards.
+/// Configuration, ports and the bookkeeping of rules, guarded by `Bridge::state`.
 pub(crate) struct State {
     pub(crate) config: BridgeConfig,
-    /// What of `config.ipfix` there are exporters for.
+    /// The part of `config.ipfix` that has exporters.
     pub(crate) ipfix: Option<Arc<IpfixConfig>>,
     /// In the order of their names.
     pub(crate) bundles: Vec<BundleConfig>,
     pub(crate) ports: BTreeMap<OfPort, ports::PortState>,
-    /// Both as translation sees them.
+    /// Bundles and ports as translation sees them.
     built: built::Built,
-    /// Who uses which group and meter.
+    /// Rules by the groups and meters that they use.
     pub(crate) refs: refs::Refs,
     /// Rules with a timeout, to be looked at by `expire`.
     timed: timed::Timed,
-    /// The hidden rule that stands in for absent controllers.
+    /// The hidden rule that acts for absent controllers (fail mode standalone).
     fail_open: Option<Linked>,
-    /// So many removed rules and groups wait for `purge`.
+    /// Number of removed rules and groups that wait for `purge`.
     garbage: usize,
-    /// By table.
+    /// One per table, at the table's number.
     tables: Vec<tables::TableState>,
     interned: interned::Interned,
     mirrored: mirrors::Counters,
@@ -229,7 +229,7 @@ pub(crate) struct State {
     pub(crate) miss_to_controller: bool,
     pub(crate) frag_flags: u16,
     pub(crate) features: Features,
-    /// What workers have left.
+    /// The control threads' side of `Bridge::handed`.
     taken: learn::Taken,
 }
 
@@ -284,19 +284,19 @@ impl Bridge {
         bridge
     }
 
-    /// Registers somebody to be told of events for as long as the `Arc` lives.
+    /// Registers a sink for events, until the `Arc` is dropped.
     pub fn subscribe(&self, sink: &Arc<dyn EventSink>) {
         let mut sinks = self.sinks.lock();
         sinks.retain(|s| s.strong_count() != 0);
         sinks.push(Arc::downgrade(sink));
     }
 
-    /// How many are told of events: OpenFlow connections, mostly.
+    /// Number of registered sinks: mostly OpenFlow connections.
     pub fn n_subscribers(&self) -> usize {
         self.sinks.lock().iter().filter(|s| s.strong_count() != 0).count()
     }
 
-    /// Tells everybody who subscribed.
+    /// Hands events to all registered sinks.
     pub fn emit(&self, events: &[Event]) {
         if events.is_empty() {
             return;
@@ -316,13 +316,13 @@ impl Bridge {
         self.sinks.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// The configuration as it stands.
+    /// A copy of the current configuration.
     pub fn config(&self) -> BridgeConfig {
         self.state.lock().config.clone()
     }
 
-    /// Takes over a new configuration. As in Open vSwitch, flows are flushed when the fail mode changes while
-    /// there are no controllers, and when the first controller comes or the last one goes.
+    /// Takes over a new configuration. Flows are flushed, as in Open vSwitch, when the first controller comes
+    /// or the last one goes. Without controllers, a change of the fail mode flushes them too.
     pub fn configure(&self, config: BridgeConfig) {
         let ipfix = self
             .of
@@ -347,7 +347,7 @@ impl Bridge {
         self.republish();
     }
 
-    /// Says whether misses go to a controller under the rules of OpenFlow 1.0 to 1.2.
+    /// Sets whether misses go to a controller under the rules of OpenFlow 1.0 to 1.2.
     pub fn set_miss_to_controller(&self, yes: bool) {
         let changed = std::mem::replace(&mut self.state.lock().miss_to_controller, yes) != yes;
         if changed {
@@ -355,13 +355,13 @@ impl Bridge {
         }
     }
 
-    /// What of the datapath's features translation makes use of.
+    /// Features of the datapath that translation uses.
     pub fn used_features(&self) -> Features {
         self.state.lock().features.clone()
     }
 
-    /// Has translation make use of these features. Whoever does that empties the caches, as for other things
-    /// that no packet decides.
+    /// Has translation use these features. The caller must empty the caches, as for other settings that
+    /// cached translations do not depend on.
     pub fn use_features(&self, features: Features) {
         self.state.lock().features = features;
         self.republish();
@@ -387,9 +387,9 @@ impl Bridge {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Makes what was added and removed at `version` visible and says what changed, by generation slot.
+    /// Makes changes at `version` visible and reports them to the generations, by generation slot.
     pub(crate) fn commit(&self, version: u64, changes: impl IntoIterator<Item = (u16, Changes)>) {
-        // Release pairs with the Acquire of whoever reads the version to look rules up.
+        // Release pairs with the Acquire of each lookup, which reads the version before the rules.
         self.version.store(version, Ordering::Release);
         let Some(of) = self.of.upgrade() else { return };
         for (slot, what) in changes {

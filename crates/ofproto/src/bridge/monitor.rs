@@ -1,7 +1,7 @@
-//! Flow monitors: what one asks about, which flows it is told of.
+//! Flow monitors: which flows they are about, and which changes they report.
 //!
-//! The monitors themselves belong to connections; here is the question whether a flow concerns one, and a
-//! look at all flows that is in step with what is told of changes.
+//! The monitors themselves belong to connections. This module decides whether a flow concerns a monitor. It
+//! also reads all flows in step with the reported changes.
 
 use super::select::{Select, has_group, has_output};
 use super::{Bridge, FlowChanged, Linked};
@@ -13,17 +13,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a controller wants to be told.
+/// One flow monitor, as a controller requested it.
 #[derive(Debug)]
 pub struct Monitor {
-    /// Which changes, and how much of them.
+    /// The kinds of changes that it reports, and in which form.
     pub flags: MonitorFlags,
     matches: MiniMatch,
     request: FlowMonitorRequest,
 }
 
 impl Monitor {
-    /// As asked for.
+    /// The monitor of this request.
     ///
     /// # Errors
     /// There is no such table.
@@ -38,7 +38,7 @@ impl Monitor {
         })
     }
 
-    /// Whether it is to be told of this change.
+    /// Whether it reports this change.
     pub fn concerns(&self, change: &FlowChanged) -> bool {
         let kind = match change.what {
             FlowEvent::Initial => MonitorFlags::INITIAL,
@@ -55,7 +55,7 @@ impl Monitor {
                 || old.is_some_and(|o| has_output(o, port)))
     }
 
-    /// Table, match and group, which a change cannot change.
+    /// Whether table, match and group fit: no change of a rule alters them.
     fn is_about(&self, rule: &Rule) -> bool {
         (self.request.table_id == 0xff || self.request.table_id == rule.table)
             && has_group(rule, self.request.out_group)
@@ -77,8 +77,8 @@ impl Monitor {
 
 impl Bridge {
     /// Runs `f` with all flows that some monitors are about, while no flow changes and all earlier changes
-    /// have been told. A flow comes once, with the monitors that it concerns. `monitors` says which, as late
-    /// as that.
+    /// have been emitted. A flow comes once, with the monitors that it concerns. `monitors` is called under
+    /// these conditions too.
     pub(crate) fn look_at_flows<R>(
         &self,
         monitors: impl FnOnce() -> Vec<Arc<Monitor>>,
@@ -102,7 +102,7 @@ impl Bridge {
         f(found)
     }
 
-    /// Says that there are `more` flow monitors now, or fewer.
+    /// Adds `more` to the number of flow monitors.
     pub fn count_monitors(&self, more: isize) {
         if more >= 0 {
             self.monitors.fetch_add(more.unsigned_abs(), Relaxed);

@@ -26,7 +26,7 @@ pub(super) struct Injected {
 /// A packet-out that has been translated.
 pub(super) struct Prepared {
     injected: Injected,
-    /// Where it came from, if that is not what its key says.
+    /// The datapath port that it came from; `None`: the one of the key's input port.
     from: Option<PortNo>,
     pub(super) translation: Translation,
     now_ms: u64,
@@ -56,8 +56,8 @@ impl Bridge {
         Ok(Injected { packet, key, in_port })
     }
 
-    /// Translates a packet-out at a version of the rules (`None`: the current one). `None` if nothing
-    /// forwards. A translation that fails is answered as Open vSwitch answers it.
+    /// Translates a packet-out at a version of the rules (`None`: the current one). Returns `None` if there
+    /// is no switch any more. A translation that fails gives the error that Open vSwitch sends.
     pub(super) fn prepare_packet_out(
         &self,
         po: &PacketOut,
@@ -89,7 +89,7 @@ impl Bridge {
         Ok(Some(prepared))
     }
 
-    /// Lets a paused pipeline go on with the packet that a controller hands back (`NXT_RESUME`).
+    /// Continues a paused pipeline with the packet that a controller hands back (`NXT_RESUME`).
     pub(super) fn resume(&self, version: Version, p: &PacketIn) -> Result<(), ErrorKind> {
         let c = decode_continuation(version, &p.continuation)?;
         let packet = Packet::from_bytes(&p.data);
@@ -120,7 +120,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// To be called before a change is confirmed: it is in force wherever else packets are forwarded, too.
+    /// To be called before a change is confirmed: the change is then in force for offloaded flows, too.
     pub(crate) fn confirm(&self) {
         if let Some(dp) = self.of.upgrade().and_then(|of| of.engine()) {
             crate::aside::aside(|| dp.observe_now());
@@ -150,8 +150,8 @@ impl Bridge {
         }
     }
 
-    /// Checks a flow mod by itself: its actions against its match as far as the version demands, and that it
-    /// names tables that controllers may use.
+    /// Checks a flow mod by itself: its actions against its match, as far as the version demands. Checks also
+    /// that controllers may use its tables.
     pub(super) fn check_flow_mod(&self, version: Version, fm: &FlowMod) -> Result<(), ErrorKind> {
         if fm.table_id != 0xff && usize::from(fm.table_id) >= self.tables.len() {
             return Err(ErrorKind::FlowModFailedBadTableId);
@@ -171,7 +171,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// What a flow names must be there when it is added (earlier messages of a bundle may have made it).
+    /// Groups and meters that a flow names must exist when it is added (earlier messages of a bundle may have
+    /// made them).
     pub(super) fn check_instruction_references(&self, set: &InstructionSet) -> Result<(), ErrorKind> {
         set.0.iter().try_for_each(|i| match i {
             Instruction::Apply(actions) | Instruction::Write(actions) => self.check_references(actions),
@@ -235,7 +236,7 @@ impl Bridge {
     }
 }
 
-/// What a packet's bytes say, and what a controller says that goes with it; the packet type is of the latter.
+/// The key of a packet, with the metadata and the packet type that a controller gives.
 fn key_of(packet: &Packet, metadata: &Match) -> FlowKey {
     let hint = Hint {
         packet_type: metadata.key.packet_type,
@@ -261,7 +262,7 @@ fn check_in_port(port: OfPort) -> Result<(), ErrorKind> {
     }
 }
 
-/// A match on everything that `key` says: what the packet certainly has.
+/// A match on all bits of `key`.
 fn exactly(key: &FlowKey) -> Match {
     let mut m = Match {
         key: *key,

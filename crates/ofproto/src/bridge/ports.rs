@@ -10,12 +10,12 @@ use heddle_openflow::{ErrorKind, Port as OfPort};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// One port, with what survives a reconfiguration.
+/// One port, with the data that survives a reconfiguration.
 pub(crate) struct PortState {
     pub(crate) config: PortConfig,
     /// [`port_config`] bits that controllers set (admin state aside, which is the device's).
     bits: u32,
-    /// What the session that watches it has said when controllers were last told.
+    /// The forwarding state of the session that watches it, as controllers know it.
     forwards: bool,
     pub(super) patch_rx: Arc<Stats>,
     pub(super) patch_tx: Arc<Stats>,
@@ -46,12 +46,12 @@ impl PortState {
         self.touch(built);
     }
 
-    /// Takes over what its session says now.
+    /// Takes over the forwarding state of its session.
     fn ask_session(&mut self) {
         self.forwards = self.config.watch.as_ref().is_none_or(Watch::is_forwarding);
     }
 
-    /// It is another now.
+    /// Updates everything that depends on the port's configuration.
     fn touch(&mut self, built: &mut Built) {
         self.ask_session();
         let no = self.config.no;
@@ -86,7 +86,7 @@ impl State {
 }
 
 impl Bridge {
-    /// Takes over the whole set of ports and bundles, tells controllers what changed, and publishes.
+    /// Takes over the whole set of ports and bundles, notifies controllers of changes, and publishes.
     pub fn set_ports(&self, bundles: Vec<BundleConfig>, ports: Vec<PortConfig>) {
         let now = self.now_ms();
         let mut events = Vec::new();
@@ -115,7 +115,7 @@ impl Bridge {
                             events.push(status(PortReason::Delete, &replaced));
                         }
                         let new = PortState::new(config, now, built);
-                        // A port is new first, and then it forwards.
+                        // Two events: the port is added, and then it is live.
                         let mut asleep = desc(&new);
                         asleep.state.remove(OfState::LIVE);
                         events.push(event(PortReason::Add, asleep.clone(), None, None));
@@ -124,7 +124,7 @@ impl Bridge {
                     }
                 }
             }
-            // Otherwise none has gone.
+            // With equal numbers, no port has gone.
             if there.len() != numbers.len() {
                 there.retain(|no, gone| {
                     let stays = numbers.contains(no);
@@ -144,12 +144,12 @@ impl Bridge {
         if !unlearned.is_empty()
             && let Some(of) = self.of.upgrade()
         {
-            // Who was behind a port that has gone may be anywhere: the other bridges, too, look for it anew.
+            // Stations behind a port that has gone may be anywhere: the other bridges, too, learn them anew.
             let gone = unlearned.into_iter().collect();
             of.bridges().iter().for_each(|b| b.mac.flush_keys(&gone));
         }
         self.republish();
-        // What was translated meanwhile, with the port still there, may have learned it again.
+        // Translations that still saw the port may have learned addresses behind it again.
         for port in left {
             self.mac.flush_port(port);
             self.forget_neighbours(port);
@@ -178,7 +178,7 @@ impl Bridge {
         self.state.lock().ports.get(&no).map(|p| p.config.name.clone())
     }
 
-    /// How many ports there are.
+    /// Number of ports.
     pub fn n_ports(&self) -> usize {
         self.state.lock().ports.len()
     }
@@ -188,7 +188,7 @@ impl Bridge {
         self.state.lock().ports.get(&no).map(|p| p.config.admin_up)
     }
 
-    /// Adds its patches to those of other bridges.
+    /// Adds its patch ports to those of other bridges.
     pub(crate) fn say_patches(&self, ends: &mut PatchEnds) {
         let state = self.state.lock();
         for no in &state.built.patches {
@@ -200,7 +200,7 @@ impl Bridge {
         }
     }
 
-    /// Tells controllers if the session that watches a port says something else now.
+    /// Notifies controllers if the session that watches a port has changed its forwarding state.
     pub(crate) fn tell_link(&self, no: OfPort) {
         let event = {
             let mut state = self.state.lock();
@@ -251,8 +251,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Changes the device's admin state where a port mod asks for that; returns it, and the device's link
-    /// after it. The device may take a while, so the bridge is not locked meanwhile.
+    /// Changes the device's admin state if a port mod requests that. Returns it, and the device's link after
+    /// it. The device may take a while, so the bridge is not locked meanwhile.
     fn port_mod_admin(&self, pm: &PortMod) -> Result<Option<(bool, Option<bool>)>, ErrorKind> {
         let up = !pm.config.contains(message::PortConfig::PORT_DOWN);
         let target = {
@@ -279,7 +279,7 @@ impl Bridge {
         Ok(Some((now.admin_up, Some(now.link_up))))
     }
 
-    /// The immutable view for translation. `ends` says which patch ports exist and where.
+    /// The immutable view for translation. `ends`: the patch ports of all bridges.
     pub(crate) fn view(self: &Arc<Self>, ends: &PatchEnds) -> BridgeView {
         let mut state = self.state.lock();
         state.build(ends);
@@ -376,7 +376,7 @@ fn status(reason: PortReason, p: &PortState) -> Event {
     event(reason, desc(p), None, None)
 }
 
-/// What is told of a port that was `old` before, if that is different now.
+/// The event about a port that was `old` before, if that is different now.
 fn changed(old: PortDesc, p: &PortState, source: Option<u64>) -> Option<Event> {
     let new = desc(p);
     (new != old).then(|| event(PortReason::Modify, new, Some(old), source))

@@ -1,7 +1,7 @@
-//! Queues of ports, as controllers ask for them.
+//! Queues of ports, as controllers see them.
 //!
-//! Devices have those that QoS gives them (`Port.qos`); without it a port has none, but for devices that have
-//! a queue of their own accord.
+//! A device has the queues of its QoS (`Port.qos`). A port without QoS has none, unless its device has a
+//! queue by default.
 
 use super::{Bridge, PortTarget, ports::PortState};
 use heddle_datapath_api::QueueCounts;

@@ -1,4 +1,4 @@
-//! Which rules use which group and meter: they go with it.
+//! The rules that use each group and meter: they are deleted with it.
 
 use super::Linked;
 use crate::model::Rule;
@@ -6,17 +6,17 @@ use heddle_openflow::{Action, Instruction};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Rules by their place in memory, where they stay while they are linked.
+/// Rules by their addresses, which are stable while they are linked.
 type Rules = HashMap<usize, Linked>;
 
-/// The index. Kept in step with what is linked.
+/// The index of all linked rules.
 #[derive(Default)]
 pub(crate) struct Refs {
     groups: HashMap<u32, Rules>,
     meters: HashMap<u32, Rules>,
-    /// How many rules use each tunnel option; empty as long as none does.
+    /// Number of rules that use each tunnel option; empty as long as none does.
     options: HashMap<u8, usize>,
-    /// How many rules learn flows of this table and cookie that are to go with them.
+    /// Number of rules that learn flows of this table and cookie, which are deleted after the last such rule.
     learned: HashMap<(u8, u64), usize>,
     /// Tables and cookies that some rule has stopped learning; another one may learn them.
     orphans: Vec<(u8, u64)>,
@@ -29,7 +29,7 @@ fn place(e: &Linked) -> usize {
 }
 
 impl Refs {
-    /// A rule is linked.
+    /// Adds a rule that was linked.
     pub(crate) fn add(&mut self, e: &Linked) {
         for i in options_used(e) {
             *self.options.entry(i).or_default() += 1;
@@ -65,7 +65,7 @@ impl Refs {
         self.end_message();
         std::mem::take(&mut self.dead)
     }
-    /// A rule is not linked any more.
+    /// Removes a rule that was unlinked.
     pub(crate) fn remove(&mut self, e: &Linked) {
         for i in options_used(e) {
             if let Some(n) = self.options.get_mut(&i) {
@@ -88,19 +88,19 @@ impl Refs {
             forget(&mut self.meters, m, e);
         }
     }
-    /// Whether there may be any.
+    /// Whether [`Refs::take_orphans`] may return any.
     pub(crate) fn has_orphans(&self) -> bool {
         !self.orphans.is_empty() || !self.dead.is_empty()
     }
-    /// How many rules use a group.
+    /// Number of rules that use a group.
     pub(crate) fn count_group(&self, id: u32) -> usize {
         self.groups.get(&id).map_or(0, HashMap::len)
     }
-    /// How many rules use a meter.
+    /// Number of rules that use a meter.
     pub(crate) fn count_meter(&self, id: u32) -> usize {
         self.meters.get(&id).map_or(0, HashMap::len)
     }
-    /// How many rules use a tunnel option.
+    /// Number of rules that use a tunnel option.
     pub(crate) fn count_option(&self, index: u8) -> usize {
         self.options.get(&index).copied().unwrap_or(0)
     }
@@ -129,7 +129,7 @@ fn forget(of: &mut HashMap<u32, Rules>, id: u32, e: &Linked) {
     }
 }
 
-/// In an order that does not depend on memory.
+/// The rules in an order that does not depend on their addresses.
 fn sorted(rules: Option<&Rules>) -> Vec<Linked> {
     let mut all: Vec<Linked> = rules.iter().flat_map(|r| r.values()).cloned().collect();
     all.sort_by_key(|e| (e.data.table, std::cmp::Reverse(e.priority), e.data.created_ms));
@@ -156,7 +156,7 @@ pub(crate) fn for_each(rule: &Rule, mut f: impl FnMut(&Action)) {
     }
 }
 
-/// Tables and cookies of the flows that go when nobody learns them any more.
+/// Tables and cookies of the flows that are deleted when no rule learns them any more.
 fn learned_by(rule: &Rule) -> Vec<(u8, u64)> {
     let mut found = Vec::new();
     for_each(rule, |a| {

@@ -1,5 +1,5 @@
-//! Tests of requests that are odd: what Open vSwitch's daemon refuses is refused, what it does not see is not
-//! seen.
+//! Tests of odd requests: the bridge refuses those that Open vSwitch's daemon refuses, and accepts those that
+//! it overlooks.
 
 use super::tests::{flow_mod, flows, lab, nw_dst, port, secure};
 use heddle_openflow::message::{
@@ -17,14 +17,15 @@ fn meters_have_a_unit_and_bands_with_rates() {
         burst_size: 0,
     };
     let add = |flags, rates: &[u32]| {
-        l.bridge.meter_mod(&MeterMod {
+        let mm = MeterMod {
             command: MeterCommand::Add,
             config: MeterConfig {
                 meter_id: 1,
                 flags,
                 bands: rates.iter().map(|r| band(*r)).collect(),
             },
-        })
+        };
+        l.bridge.meter_mod_by(&mm, None)
     };
     let kbps = MeterFlags::KBPS;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Which rules a flow mod or a statistics request means.
+//! The rules that a flow mod or a statistics request selects.
 
 use super::{Bridge, Linked};
 use crate::model::Rule;

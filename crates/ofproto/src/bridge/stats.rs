@@ -1,4 +1,4 @@
-//! What a controller can ask: features, descriptions, statistics.
+//! Replies to requests of controllers: features, descriptions, statistics.
 
 use super::select::Select;
 use super::tables::N_SHOWN_TABLES;
@@ -32,7 +32,7 @@ pub(super) fn counts(stats: &Stats) -> (u64, u64) {
 }
 
 impl Bridge {
-    /// Answers `OFPT_FEATURES_REQUEST`.
+    /// The reply to `OFPT_FEATURES_REQUEST`.
     pub fn features(&self, version: Version) -> SwitchFeatures {
         let mut capabilities = Capabilities::FLOW_STATS
             | Capabilities::TABLE_STATS
@@ -59,7 +59,7 @@ impl Bridge {
         }
     }
 
-    /// Answers a multipart request.
+    /// The reply to a multipart request.
     pub fn multipart(&self, version: Version, request: &MpRequest) -> Result<MpReply, ErrorKind> {
         Ok(match request {
             MpRequest::Desc => MpReply::Desc(self.desc()),
@@ -98,7 +98,7 @@ impl Bridge {
                 let all = all.filter(|all| !all.is_empty());
                 MpReply::IpfixFlow(all.ok_or(ErrorKind::NxStatsNotConfigured)?)
             }
-            // The connection's own business, which takes it before it comes here.
+            // The connection carries this request out before it comes here.
             MpRequest::FlowMonitor(_) => return Err(ErrorKind::BadRequestBadStat),
         })
     }
@@ -172,7 +172,8 @@ impl Bridge {
             .collect()
     }
 
-    /// As in Open vSwitch, a port that is not there has an empty answer, not an error.
+    /// Statistics of ports. As in Open vSwitch, a port that does not exist gives an empty reply, not an
+    /// error.
     fn port_stats(&self, which: OfPort) -> Vec<PortStats> {
         self.refresh();
         let now = self.now_ms();

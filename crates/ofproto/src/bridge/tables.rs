@@ -1,7 +1,7 @@
 //! OpenFlow tables as such: names, limits, eviction, vacancy, and what controllers may change about them.
 //!
-//! A table has two masters: the database (`Flow_Table`) and controllers (table mods, table features). The
-//! database's name wins; flows are evicted if either asks for it.
+//! The database (`Flow_Table`) and controllers (table mods, table features) both configure a table. The
+//! database's name wins; flows are evicted if either requests it.
 
 use super::evict::Evictor;
 use super::{Bridge, Event, Linked, TableConfig, change::Change};
@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 /// Tables that controllers see; the last one is the switch's own, as in Open vSwitch.
 pub(super) const N_SHOWN_TABLES: u8 = 254;
-/// What a table without a configured limit claims to hold.
+/// Maximum number of flows that a table without a configured limit reports.
 const MAX_ENTRIES: u32 = 1_000_000;
-/// How flows are chosen for eviction: `OFPTMPEF14_OTHER | IMPORTANCE | LIFETIME`.
+/// Criteria of eviction: `OFPTMPEF14_OTHER | IMPORTANCE | LIFETIME`.
 const EVICTION_FLAGS: u32 = 7;
 /// Bytes of a name, its end included.
 const NAME_LEN: usize = 32;
@@ -27,7 +27,7 @@ const NAME_LEN: usize = 32;
 /// One table's state.
 #[derive(Debug, Default)]
 pub(crate) struct TableState {
-    /// What the database says.
+    /// The configuration from the database.
     config: TableConfig,
     /// A name that a controller gave it.
     given_name: Option<String>,
@@ -39,8 +39,8 @@ pub(crate) struct TableState {
     vacancy: Option<TableReason>,
     /// Flows that controllers see.
     pub(super) n_flows: usize,
-    /// Flows by cookie, of those cookies that somebody has asked for: packets that learn with a limit do,
-    /// again and again.
+    /// Number of flows by cookie, of those cookies that were counted once: packets that learn with a limit
+    /// count them again and again.
     with_cookie: HashMap<u64, u32>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct TableState {
 const MAX_COOKIES: usize = 1024;
 
 impl TableState {
-    /// A rule came.
+    /// Adds a rule that was linked.
     pub(super) fn linked(&mut self, e: &Linked) {
         self.n_flows += usize::from(!e.data.hidden);
         if let Some(n) = self.with_cookie.get_mut(&e.data.cookie) {
@@ -59,7 +59,7 @@ impl TableState {
         }
     }
 
-    /// A rule went.
+    /// Removes a rule that was unlinked.
     pub(super) fn unlinked(&mut self, e: &Linked) {
         self.n_flows -= usize::from(!e.data.hidden);
         if let Some(n) = self.with_cookie.get_mut(&e.data.cookie) {
@@ -70,7 +70,7 @@ impl TableState {
         }
     }
 
-    /// How many flows have this cookie; `count` looks at all of them, the first time.
+    /// Number of flows with this cookie; `count` looks at all flows, the first time.
     pub(super) fn count_cookie(&mut self, cookie: u64, count: impl FnOnce() -> u32) -> u32 {
         if self.with_cookie.len() >= MAX_COOKIES && !self.with_cookie.contains_key(&cookie) {
             self.with_cookie.clear();
@@ -109,7 +109,7 @@ impl TableState {
         limit.map_or(MAX_ENTRIES, |n| u32::try_from(n).unwrap_or(u32::MAX))
     }
 
-    /// How many percent of the table are free.
+    /// Free part of the table, in percent.
     fn free_percent(&self) -> u8 {
         // A table without a limit is as good as empty.
         let Some(limit) = self.config.flow_limit else {
@@ -192,7 +192,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Says that a table has become full or empty, where a controller asked for that.
+    /// Reports that a table has become full or empty, if a controller requested that.
     pub(super) fn table_status(&mut self, table: u8) {
         let t = &mut self.state.tables[usize::from(table)];
         let Some(reason) = t.vacancy_event() else { return };
@@ -201,7 +201,7 @@ impl Change<'_> {
             .push(Event::TableStatus(Arc::new(TableStatus { reason, desc })));
     }
 
-    /// Makes the evictor what the configuration says.
+    /// Makes the evictor match the configuration.
     fn configure_eviction(&mut self, table: u8) {
         let t = &mut self.state.tables[usize::from(table)];
         if !t.evicts() {
@@ -217,14 +217,14 @@ impl Change<'_> {
 }
 
 impl Bridge {
-    /// How many rules it has; `None` while somebody changes some.
+    /// Number of rules; `None` while another thread changes some.
     pub(crate) fn n_rules(&self) -> Option<u64> {
         let state = self.state.try_lock()?;
         Some(state.tables.iter().map(|t| t.n_flows as u64).sum())
     }
 
-    /// Per-table configuration from the database (`Flow_Table`). Tables that have more flows than they may
-    /// lose some, where they evict.
+    /// Takes over the tables' configuration from the database (`Flow_Table`). A table that has more flows
+    /// than it may have evicts some, if it evicts at all.
     pub fn configure_tables(&self, mut configs: BTreeMap<u8, TableConfig>) {
         let done: Result<(), ErrorKind> = self.change(None, |c| {
             for table in self.tables.iter().map(|t| t.id) {
@@ -235,7 +235,7 @@ impl Bridge {
                 }
                 let prefixes = config.prefixes.clone();
                 t.config = config;
-                // A lookup that runs meanwhile tracks the old ones: any answer is right.
+                // A lookup that runs meanwhile tracks the old ones: the mask is right in either case.
                 self.tables[usize::from(table)]
                     .rules
                     .set_prefixes(&prefixes.unwrap_or_else(PrefixField::default_ones));
@@ -289,8 +289,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Changes what tables can do, as far as that can change: their names. Less than they can do may be asked
-    /// for and is granted by doing more (OpenFlow 1.5 §7.3.5.18.1).
+    /// Changes the features of tables that can change: their names. A request for fewer features than a table
+    /// has is granted, and the table keeps all of them (OpenFlow 1.5 §7.3.5.18.1).
     pub(super) fn change_table_features(&self, wanted: &[TableFeatures]) -> Result<(), ErrorKind> {
         const EPERM: ErrorKind = ErrorKind::TableFeaturesFailedEperm;
         let mut state = self.state.lock();
@@ -327,7 +327,7 @@ impl Bridge {
         }
         for w in wanted {
             let t = &mut state.tables[usize::from(w.table_id)];
-            // The database's name stays what it is, and is not the controller's once it goes.
+            // While the database names a table, a controller's name is not kept for later.
             if t.config.name.is_none() {
                 t.given_name = Some(w.name.clone()).filter(|n| !n.is_empty());
             }

@@ -142,7 +142,7 @@ fn adding_twice_replaces_and_the_version_decides_about_counters() {
     l.bridge.flow_mod(Version::V10, &fm).expect("replaced");
     let now = flows(&l.bridge);
     assert_eq!(now[0].packet_count, 0, "1.0 starts to count anew");
-    // It is a new flow, but as idle as the one whose place it takes.
+    // The new flow is as idle as the one that it replaces.
     assert_eq!(now[0].duration_sec, 0);
     assert!(now[0].idle_age.is_some_and(|s| s >= 5), "{:?}", now[0].idle_age);
 }
@@ -286,7 +286,7 @@ fn timeouts_expire_with_their_reason() {
     assert!(l.bridge.tables[0].rules.is_empty(), "and they were unlinked");
 }
 
-/// The count goes along with all that comes and goes, whoever brought it.
+/// The count follows all flows that come and go, by packets and by controllers.
 #[test]
 fn a_limit_counts_the_flows_of_its_cookie() {
     let l = lab(secure());
@@ -305,7 +305,7 @@ fn a_limit_counts_the_flows_of_its_cookie() {
     delete(4).expect("well formed");
     l.add(&other).expect("by a controller");
     assert!(!learn(5));
-    // One that fails at its end leaves the count as it was.
+    // A bundle that fails at its end leaves the count as it was.
     let failing = vec![
         flow_mod(FlowModCommand::DeleteStrict, nw_dst(9, 32), 5, 1),
         FlowMod {
@@ -355,7 +355,7 @@ fn a_full_table_refuses_or_evicts() {
     );
 }
 
-/// Every question that a controller can ask is answered, with the mutex free again afterwards.
+/// Every request that a controller can make gets a reply, with the mutex free again afterwards.
 #[test]
 fn every_request_is_answered() {
     let l = lab(BridgeConfig::default());
@@ -511,7 +511,7 @@ fn patch_ports_find_each_other_across_bridges() {
 }
 
 proptest! {
-    /// Any history of flow mods leaves what a plain list says.
+    /// Any history of flow mods leaves the same flows as a plain list.
     #[test]
     fn histories_against_a_list(ops in prop::collection::vec((0u8..5, 0u32..4, 0u32..3, 0u16..3, 0u32..3), 1..40)) {
         let l = lab(secure());

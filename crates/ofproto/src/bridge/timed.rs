@@ -1,14 +1,15 @@
 //! Rules with timeouts, in the order in which they are to be looked at.
 //!
-//! **Problem.** There may be a million of them, and somebody looks ten times a second. So a rule lies where
-//! its time comes if no packet comes; those whose time has come are looked at, and put where it comes now if
-//! packets have put it off meanwhile.
+//! **Problem.** There may be a million of them, and the expiry looks ten times a second. So a rule is stored
+//! under the time at which it is due if no packet comes. When that time has come, the expiry looks at the
+//! rule. If packets have put the time off, the rule is stored under its new time.
 //!
-//! **Invariant.** A rule is never due before the time that it lies at. Packets that end a connection bring
-//! the time forward, though (`fin_timeout`): rules with that action are `hasty`, and looked at each time.
+//! **Invariant.** A rule is never due before the time that it is stored under. Packets that end a connection
+//! bring the time forward, though (`fin_timeout`): rules with that action are `hasty`, and looked at each
+//! time.
 //!
-//! **Costs.** A logarithm per rule and timeout. Removed rules lie here until their time comes, or until they
-//! are half of all.
+//! **Costs.** A logarithm per rule and timeout. Removed rules stay until their time comes, or until they are
+//! half of all.
 
 use super::Linked;
 use super::expire::{deadline_ms, due};
@@ -18,16 +19,16 @@ use heddle_openflow::Action;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Fewer removed rules are left where they are.
+/// Up to this number, removed rules are left where they are.
 const FEW: usize = if cfg!(test) { 4 } else { 1024 };
 
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Timed {
-    /// By the last millisecond at which none of them is due if no packet comes.
+    /// Rules by the last millisecond at which none of them is due if no packet comes.
     calm: BTreeMap<u64, Vec<Linked>>,
     hasty: Vec<Linked>,
-    /// How many lie here, and how many of them were removed, perhaps.
+    /// Number of rules in both, and maximum number of removed rules among them.
     len: usize,
     removed: usize,
 }
@@ -51,7 +52,7 @@ fn is_hasty(rule: &Rule) -> bool {
 }
 
 impl Timed {
-    /// A rule is linked.
+    /// Adds a rule that was linked, if it may time out.
     pub(super) fn add(&mut self, e: &Linked) {
         let list = if is_hasty(&e.data) {
             &mut self.hasty
@@ -64,13 +65,13 @@ impl Timed {
         self.len += 1;
     }
 
-    /// A rule is linked no more.
+    /// Counts a rule that was unlinked; its entry stays.
     pub(super) fn removed(&mut self, e: &Linked) {
         self.removed += usize::from(times_out(&e.data) || is_hasty(&e.data));
     }
 
-    /// Takes out the hasty rules of `version`, the last one, that are due as far as is known. Those that turn
-    /// out not to be are to be added again.
+    /// Takes out the hasty rules of `version`, the last one, that are due as far as is known. The caller adds
+    /// a rule again if it turns out not to be due.
     pub(super) fn take_hasty(&mut self, now_ms: u64, version: u64) -> Vec<Linked> {
         if self.removed > FEW.max(self.len / 2) {
             self.retain(|e| e.visible(version));
@@ -85,8 +86,8 @@ impl Timed {
         all
     }
 
-    /// As [`Timed::take_hasty`], the others: looks at no more than `most` of them, and whether there was any
-    /// to look at is the second part of the answer.
+    /// Takes out the other rules that are due, and looks at no more than `most` of them. Returns also whether
+    /// it looked at any.
     pub(super) fn take_calm(&mut self, now_ms: u64, version: u64, most: usize) -> (Vec<Linked>, bool) {
         let (mut all, mut looked) = (Vec::new(), 0);
         while looked < most
@@ -136,7 +137,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Op {
-        /// Of this number; idle and hard timeout, and whether its packets may shorten them.
+        /// Number, idle timeout, hard timeout, and whether the rule's packets may shorten them.
         Add(u16, u16, u16, bool),
         Use(u16),
         Shorten(u16),
@@ -187,8 +188,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a look at all rules: those that are due go at once, the others stay, and what was removed
-        /// is not kept.
+        /// Against a look at all rules: those that are due go at once, the others stay, and removed rules are
+        /// not kept.
         #[test]
         fn as_a_look_at_all_of_them(ops in prop::collection::vec(op(), 1..60)) {
             let clock = Arc::new(Clock::default());
@@ -233,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Those that time out together do not all go under one lock, nor all in one tick.
+    /// Rules that time out together do not all go under one lock, nor all in one tick.
     #[test]
     fn many_go_in_pieces() {
         struct Together(Mutex<Vec<usize>>);

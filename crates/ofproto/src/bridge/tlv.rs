@@ -28,7 +28,7 @@ pub(super) struct Options {
 
 impl Options {
     fn current(&self) -> Option<Arc<TlvMap>> {
-        // Who reads this while the map is being changed gets either; a flow mod's map is compared again.
+        // A reader during a change of the map gets either one; a flow mod's map is compared again.
         self.any.load(Relaxed).then(|| self.map.lock().clone())
     }
 }
@@ -84,7 +84,7 @@ impl Bridge {
 }
 
 impl Change<'_> {
-    /// Refuses what names options and was read with another map than that of now.
+    /// Refuses a flow mod that names options and was read with another map than the current one.
     pub(super) fn check_options(&self, matches: &MiniMatch, set: &InstructionSet) -> Result<(), ErrorKind> {
         if options_of(matches, set) == 0
             || self
@@ -100,9 +100,9 @@ impl Change<'_> {
     }
 }
 
-/// The fields that a rule of these uses, a bit each.
+/// The fields for tunnel options that a rule uses, a bit each.
 pub(super) fn options_of(matches: &MiniMatch, set: &InstructionSet) -> u64 {
-    /// Word of a key that says which options there are.
+    /// Word of a key that has a bit for each option that is there.
     const PRESENT: usize = std::mem::offset_of!(heddle_flow::FlowKey, tun_present) / 8;
     let words = matches.mask.words().iter();
     let mut found = words

@@ -59,7 +59,7 @@ pub(super) fn rule(dst: Option<u32>, priority: u16, to: u32) -> FlowMod {
     )
 }
 
-/// Where a packet for address `dst` goes.
+/// The datapath ports that a packet for address `dst` goes to.
 fn way(of: &Ofproto, dst: u32) -> Vec<u32> {
     let key = FlowKey {
         in_port: 1,
@@ -83,8 +83,8 @@ fn way(of: &Ofproto, dst: u32) -> Vec<u32> {
     t.actions.iter().filter_map(to).collect()
 }
 
-/// A writer is held in the middle of its change, with all that it locks: packets go on, where they went
-/// before, and all at once where they are to go when it has ended.
+/// A writer is held in the middle of its change, with all its locks. Meanwhile packets are forwarded as
+/// before. When the writer has ended, packets for all addresses follow the new rules at once.
 #[test]
 fn packets_do_not_wait_for_a_writer() {
     let (of, bridge) = bridge();
@@ -133,7 +133,7 @@ fn packets_do_not_wait_for_a_writer() {
     assert_eq!((way(&of, 0), way(&of, 9_999)), (vec![3], vec![3]));
 }
 
-/// One rule is replaced all the time, and what it was is unlinked all the time: no packet falls through to
+/// One rule is replaced all the time, and the old one is unlinked all the time: no packet falls through to
 /// the rule below.
 #[test]
 fn a_rule_that_is_replaced_is_never_missed() {

@@ -1,9 +1,9 @@
 //! The bundles that one connection has open.
 //!
-//! A message that is added is read and checked at once, so that its error comes at once. What is kept are its
-//! bytes, a fraction of the decoded form, to be read again when the bundle is committed; a flow mod that only
-//! adds a flow is prepared besides. A bundle that nobody touches for [`Bundles::expire`]'s idle time is
-//! forgotten, and what one connection may keep is bounded.
+//! A message that is added is read and checked at once, so that its error comes at once. The bundle keeps its
+//! bytes, a fraction of the decoded form, and reads them again at the commit. A flow mod that only adds a
+//! flow is also prepared. [`Bundles::expire`] forgets idle bundles. The bytes that one connection may keep
+//! are bounded.
 
 use super::tally::Tally;
 use crate::bridge::{Addition, Bridge, Bundled, Shared};
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of messages that one connection's bundles may hold.
 const MAX_BYTES: usize = 1 << 30;
-/// Bytes of actions that are kept decoded besides, which take ten times what they take in messages: beyond
-/// that, flow mods are read again when they are carried out.
+/// Bytes of actions that are kept decoded, which take ten times their size in messages. Beyond that, flow
+/// mods are read again when they are carried out.
 const MAX_PREPARED: usize = 256 << 20;
 /// Bundles that one connection may have open.
 const MAX_BUNDLES: usize = 4096;
@@ -24,8 +24,8 @@ const MAX_BUNDLES: usize = 4096;
 /// Bytes that are kept together.
 const CHUNK: usize = 1 << 20;
 
-/// The bytes of many messages, in few pieces of memory: these are given back as a whole, between rules that
-/// stay.
+/// The bytes of many messages, in few pieces of memory. Each piece is given back as a whole, although rules
+/// that stay are allocated between them.
 #[derive(Default)]
 struct Chunks(Vec<Vec<u8>>);
 
@@ -41,14 +41,14 @@ struct Place {
 struct Entry {
     xid: u32,
     message: Place,
-    /// What it does, if it adds a flow.
+    /// The prepared addition, if the message adds a flow.
     addition: Option<Addition>,
 }
 
 impl Chunks {
     fn push(&mut self, bytes: &[u8]) -> Place {
         if self.0.last().is_none_or(|c| c.len() + bytes.len() > CHUNK) {
-            // The first one is as small as its message: most bundles are.
+            // The first chunk is as small as its message: most bundles are small.
             let room = if self.0.is_empty() { 0 } else { CHUNK };
             self.0.push(Vec::with_capacity(room));
         }
@@ -72,20 +72,20 @@ impl Chunks {
     }
 }
 
-/// What waits in all bundles of all connections.
+/// Bytes that wait in all bundles of all connections.
 static WAITING: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes of messages that wait in bundles, as decoded as they are.
+/// Bytes that wait in bundles: messages, and additions that are prepared.
 pub fn bundled_bytes() -> u64 {
     WAITING.load(Relaxed)
 }
 
-/// What one bundle keeps of it.
+/// The bytes that one bundle adds to [`WAITING`].
 #[derive(Default)]
 struct Kept {
     /// Bytes of messages.
     bytes: usize,
-    /// Bytes of what is kept decoded.
+    /// Bytes of prepared additions.
     prepared: usize,
 }
 
@@ -123,11 +123,11 @@ pub(super) struct Bundles {
     bytes: usize,
     prepared: usize,
     shared: Shared,
-    /// What was carried out lately.
+    /// Messages that the last commit has carried out.
     done: Tally,
 }
 
-/// An error and the message that it is about, where that is another than the one at hand.
+/// An error about the message at hand, perhaps after one about an earlier message.
 pub(super) struct Failure {
     pub(super) kind: ErrorKind,
     /// An error to send first.
@@ -141,7 +141,7 @@ impl From<ErrorKind> for Failure {
 }
 
 impl Bundles {
-    /// Carries out a control message and gives its answer. `whole`: its bytes.
+    /// Carries out a control message and returns the reply. `whole`: the message's bytes.
     pub(super) fn control(
         &mut self,
         cx: &Context<'_>,
@@ -229,13 +229,13 @@ impl Bundles {
         Ok(())
     }
 
-    /// What has been carried out since the last call.
+    /// The messages of the last commit, if it came after the last call.
     pub(super) fn take_done(&mut self) -> Tally {
         std::mem::take(&mut self.done)
     }
 
-    /// Forgets bundles that nobody has touched for `idle_ms`; gives the errors that say so, with their
-    /// transaction ids.
+    /// Forgets bundles that were idle for `idle_ms`. Returns the errors about them, with their transaction
+    /// ids.
     pub(super) fn expire(&mut self, now_ms: u64, idle_ms: u64) -> Vec<(u32, OfError)> {
         let late = |b: &Bundle| b.used_ms + idle_ms <= now_ms;
         let gone: Vec<u32> = self
@@ -253,7 +253,7 @@ impl Bundles {
             .collect()
     }
 
-    /// The open bundle, if there is one; one that is closed or has other flags is an error, and its end.
+    /// The open bundle, if there is one. A bundle that is closed or has other flags is removed, and an error.
     fn usable(&mut self, id: u32, flags: u16) -> Result<Option<&mut Bundle>, ErrorKind> {
         let Some(bundle) = self.open.get(&id) else {
             return Ok(None);
@@ -308,7 +308,7 @@ impl Bundle {
     }
 }
 
-/// What a connection gives to its bundles.
+/// The data of a connection that its bundles need.
 pub(super) struct Context<'a> {
     pub(super) bridge: &'a Bridge,
     pub(super) version: Version,
@@ -318,7 +318,7 @@ pub(super) struct Context<'a> {
     pub(super) now_ms: u64,
 }
 
-/// Commits; a failure is first told about the message that failed.
+/// Commits. After a failure, the error about the message that failed is sent first.
 fn commit(cx: &Context<'_>, bundle: Bundle) -> Result<(), Failure> {
     let Bundle {
         entries,

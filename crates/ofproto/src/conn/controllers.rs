@@ -19,12 +19,12 @@ pub struct Controllers {
     dialers: BTreeMap<String, Dialer>,
     errors: BTreeMap<String, String>,
     alone_since: Option<Instant>,
-    /// What the bridge was told last: whether it forwards without them.
+    /// Whether the bridge forwards without them, as it was last set.
     fail_open: bool,
 }
 
 impl Controllers {
-    /// None yet.
+    /// A set without controllers.
     pub fn new(manager: Arc<Manager>) -> Self {
         Self {
             manager,
@@ -35,12 +35,12 @@ impl Controllers {
         }
     }
 
-    /// What they share with all other connections of the bridge.
+    /// The manager that they share with all other connections of the bridge.
     pub fn manager(&self) -> &Arc<Manager> {
         &self.manager
     }
 
-    /// Makes the set of controllers this one. Those that stay as they were keep their connection.
+    /// Makes the set of controllers this one. Unchanged controllers keep their connection.
     pub fn set(&mut self, wanted: Vec<ControllerConfig>) {
         self.dialers.retain(|_, d| wanted.contains(d.config()));
         self.errors.clear();
@@ -85,7 +85,8 @@ impl Controllers {
         let connected = self.dialers.values().any(|d| d.status().connected);
         if connected || !configured || bridge.config().fail_mode == FailMode::Secure {
             self.alone_since = None;
-            // Nothing is asked of a bridge whose rules somebody changes, unless it is to change.
+            // The bridge is called only for a change of its mode, since the call waits while its rules
+            // change.
             if std::mem::replace(&mut self.fail_open, false) && bridge.set_fail_open(false) {
                 log::warn!(target: "fail_open", "{}: no longer in fail-open mode", bridge.name);
             }

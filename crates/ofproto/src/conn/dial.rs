@@ -1,4 +1,5 @@
-//! Active connections: rows of the `Controller` table. Calls with back-off, for as long as it lives.
+//! Active connections: rows of the `Controller` table. A [`Dialer`] calls with back-off, for as long as it
+//! lives.
 
 use super::Manager;
 use super::session::{Kind, Peer};
@@ -22,13 +23,13 @@ const MIN_BACKOFF: Duration = Duration::from_secs(1);
 pub struct ControllerConfig {
     /// `Controller.target`.
     pub target: String,
-    /// Longest pause between attempts (`max_backoff`).
+    /// Maximum pause between attempts (`max_backoff`).
     pub max_backoff: Duration,
-    /// Silence after which the peer is asked whether it lives (`inactivity_probe`); `None`: never.
+    /// Silence after which the peer is probed (`inactivity_probe`); `None`: never.
     pub probe: Option<Duration>,
 }
 
-/// What the database wants to know of a controller.
+/// The status of a controller, for the database.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControllerStatus {
     /// `is_connected`.
@@ -58,7 +59,7 @@ pub struct Dialer {
 struct State {
     name: &'static str,
     last_error: Option<String>,
-    /// By the switch's clock, in ms, which tests move.
+    /// Times of the switch's clock, which tests move, ms.
     connected_at: Option<u64>,
     disconnected_at: Option<u64>,
 }
@@ -67,7 +68,7 @@ impl Dialer {
     /// Starts calling.
     ///
     /// # Errors
-    /// The target is not a connection method; the text says why.
+    /// The target is not a connection method; the text has the reason.
     pub fn spawn(manager: Arc<Manager>, config: ControllerConfig) -> Result<Self, String> {
         let remote = Active::parse(&config.target, OPENFLOW_PORT).map_err(|e| e.to_string())?;
         let (state_tx, state) = watch::channel(State {
@@ -85,12 +86,12 @@ impl Dialer {
         })
     }
 
-    /// What it was started with.
+    /// The configuration that it was started with.
     pub fn config(&self) -> &ControllerConfig {
         &self.config
     }
 
-    /// Its state now.
+    /// The controller's current status.
     pub fn status(&self) -> ControllerStatus {
         let state = self.state.borrow().clone();
         let peer = self.peer.borrow().clone().filter(|p| p.is_open());
@@ -126,7 +127,7 @@ async fn dial(
 ) {
     let name = format!("{}<->{}", manager.bridge().name, config.target);
     let mut backoff = MIN_BACKOFF;
-    // A controller that stays away is told of until the pauses have grown to their longest, not for ever.
+    // The log reports a controller that stays away only until the pauses have grown to their longest.
     let mut quiet = false;
     loop {
         state.send_modify(|s| s.name = "CONNECTING");
@@ -161,7 +162,7 @@ async fn dial(
             log::info!(target: "rconn", "{name}: waiting {} seconds before reconnect", backoff.as_secs());
         } else if !quiet {
             let pause = longest.as_secs();
-            log::info!(target: "rconn", "{name}: trying again every {pause} seconds, without telling of it");
+            log::info!(target: "rconn", "{name}: trying again every {pause} seconds, without further log lines");
             quiet = true;
         }
         state.send_modify(|s| {

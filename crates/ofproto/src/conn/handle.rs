@@ -1,4 +1,4 @@
-//! What a peer's messages do. What is not about the connection itself is the bridge's business.
+//! Carries out a peer's messages that concern the connection itself. The bridge carries out the others.
 
 use super::bundles::{Context, Failure};
 use super::outbox::Sort;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 const MAX_MONITORS: usize = 1024;
 
 impl Peer {
-    /// Takes a message; what goes wrong is answered with an error. `whole`: its bytes.
+    /// Takes a message; after a failure, sends an error. `whole`: the message's bytes.
     pub(super) fn take(&self, version: Version, xid: u32, message: Message, whole: &[u8]) {
         if let Err(failure) = self.handle(version, xid, message, whole) {
             if let Some((before, error)) = failure.before {
@@ -34,7 +34,7 @@ impl Peer {
             return Err(ErrorKind::BadRequestIsSecondary.into());
         }
         match message {
-            // Another hello is harmless; errors about what we sent and answers to our probes need no answer.
+            // Another hello is harmless; errors about our messages and replies to our probes need no reply.
             Message::Hello(_) | Message::EchoReply(_) => {}
             Message::Error(e) => {
                 log::info!(target: "ofproto", "{}: peer reports error {:?}", bridge.name, e.kind);
@@ -61,7 +61,7 @@ impl Peer {
                 self.wishes.lock().set_async(self.kind, &update);
                 self.manager.update_miss();
             }
-            Message::SetFlowFormat(_) => {} // the form of each message says for itself what it is
+            Message::SetFlowFormat(_) => {} // each message has a format of its own
             Message::FlowModTableId(on) => self.wishes.lock().decode.flow_mod_table_id = on,
             Message::SetPacketInFormat(f) => self.wishes.lock().format = f,
             Message::SetControllerId(id) => self.wishes.lock().controller_id = id,
@@ -107,7 +107,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Hands a message to the bridge, and its answers to the peer.
+    /// Hands a message to the bridge, and the bridge's replies to the peer.
     fn ask(&self, version: Version, xid: u32, message: &Message) -> Result<(), ErrorKind> {
         let origin = Some(Origin { peer: self.id, xid });
         let bridge = &self.manager.bridge;
@@ -165,7 +165,7 @@ impl Peer {
         if request.role == Role::Primary {
             self.manager.demote_others(self.id);
         }
-        // Also who only asks is told the last one.
+        // A request that changes no role gets the last one, too.
         let generation_id = self.manager.generation();
         self.reply(
             xid,
@@ -177,8 +177,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Makes, changes and ends monitors; the answer has the flows that those with "initial" are about. Where
-    /// one request of several fails, the monitors that the others made are gone again.
+    /// Makes, changes and ends monitors. The reply has the flows of the monitors with "initial". Where one
+    /// request of several fails, the monitors that the others made are gone again.
     fn monitor(
         &self,
         version: Version,
@@ -209,12 +209,12 @@ impl Peer {
         });
         if let Err(kind) = done {
             for id in made {
-                // Only what has been made twice is gone already.
+                // Fails only if a later request has ended the monitor.
                 let _ = self.end_monitor(id);
             }
             return Err(kind);
         }
-        // The order of flows and monitors: bridge first, as when changes are told.
+        // The bridge is locked before the monitors, as when changes are reported.
         let asked = |id: &u32, m: &Monitor| made.contains(id) && m.flags.contains(MonitorFlags::INITIAL);
         bridge.look_at_flows(
             || {
@@ -248,7 +248,7 @@ impl Peer {
     }
 }
 
-/// Whether a message may be about many flows, other than one that adds one.
+/// Whether a message may take long.
 fn takes_long(m: &Message) -> bool {
     match m {
         Message::FlowMod(fm) => matches!(fm.command, FlowModCommand::Modify | FlowModCommand::Delete),

@@ -22,10 +22,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens; who calls is probed after this time of silence (`None`: never).
+    /// Listens; callers are probed after this time of silence (`None`: never).
     ///
     /// # Errors
-    /// Somebody else listens there, or the system refuses; the text names the place.
+    /// Another process listens there, or the system refuses; the text has the address.
     pub fn bind(manager: Arc<Manager>, at: &Passive, probe: Option<Duration>) -> io::Result<Self> {
         let acceptor = at.listen(&manager.tls)?;
         Ok(Self {
@@ -40,7 +40,7 @@ impl Listener {
         self.address
     }
 
-    /// After how much silence callers are probed.
+    /// Silence after which callers are probed.
     pub fn probe(&self) -> Option<Duration> {
         self.probe
     }
@@ -172,7 +172,7 @@ impl Activity {
         };
     }
 
-    /// The caller reads its answers.
+    /// The caller reads its replies.
     pub(super) fn reads(&self) {
         self.0.lock().last = Instant::now();
     }

@@ -1,11 +1,11 @@
-//! Answers that are long, and requests that take long.
+//! Long replies, and requests that take long.
 //!
-//! **Problem.** Connections share a few threads; and the answer about a million flows is larger than what
-//! memory should be spent for a peer that may not read it.
+//! **Problem.** Connections share a few threads. And the reply about a million flows takes too much memory
+//! for a peer that may not read it.
 //!
-//! **Shape.** Flow statistics are written in pieces of [`PIECE`] flows: between two of them others have their
-//! turn, and the next one waits until most of the last has been read. What cannot be done in pieces is done
-//! [`aside`](mod@crate::aside).
+//! **Shape.** Flow statistics are written in pieces of [`PIECE`] flows. Between two pieces other connections'
+//! tasks run, and the next piece waits until most of the last one has been read. Requests that cannot be
+//! carried out in pieces run [`aside`](mod@crate::aside).
 
 use super::outbox::Sort;
 use super::session::Peer;
@@ -17,14 +17,14 @@ use heddle_openflow::{ErrorKind, FlowStatsWriter, Version};
 /// Flows that are described at once.
 const PIECE: usize = 512;
 
-/// An answer about flows, of which some part is still to be written.
+/// A reply about flows, of which some part is still to be written.
 pub(super) struct Dump {
     flows: FlowDump,
     writer: FlowStatsWriter,
 }
 
 impl Peer {
-    /// Begins to answer a request for flow statistics; [`Peer::go_on`] does the rest.
+    /// Begins the reply to a request for flow statistics; [`Peer::go_on`] writes the rest.
     pub(super) fn begin_dump(
         &self,
         version: Version,
@@ -39,7 +39,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Writes the next piece of an answer that was begun. `false`: nothing is left of it.
+    /// Writes the next piece of the reply that was begun. `false`: the reply is complete.
     pub(super) fn go_on(&self) -> bool {
         let Some(mut dump) = self.dump.lock().take().filter(|_| self.is_open()) else {
             return false;

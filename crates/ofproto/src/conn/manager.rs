@@ -1,4 +1,4 @@
-//! What the sessions of one bridge share.
+//! The data that the sessions of one bridge share.
 
 use super::session::Peer;
 use crate::bridge::{Bridge, Event, EventSink};
@@ -31,7 +31,7 @@ struct Shared {
 pub(super) struct Stale;
 
 impl Manager {
-    /// The manager of `bridge`, which hears its events for as long as it lives. `tls` has the keys of its
+    /// The manager of `bridge`, which gets its events for as long as it lives. `tls` has the keys of its
     /// connections.
     pub fn new(bridge: Arc<Bridge>, tls: Arc<Tls>) -> Arc<Self> {
         let manager = Arc::new(Self {
@@ -62,7 +62,7 @@ impl Manager {
         shared.peers.push(Arc::downgrade(peer));
     }
 
-    /// Says again whether misses go to a controller: somebody has negotiated or left.
+    /// Updates whether misses go to a controller, after a peer has negotiated or left.
     pub(super) fn update_miss(&self) {
         let yes = self.peers().iter().any(|p| p.takes_implicit_misses());
         self.bridge.set_miss_to_controller(yes);
@@ -95,8 +95,7 @@ impl Manager {
         self.shared.lock().generation
     }
 
-    /// `primary` has become the primary controller: whoever was it is secondary now, and is told so.
-    /// Tells other peers of a request that has been carried out.
+    /// Notifies the other peers of a request that has been carried out.
     pub(super) fn forward(&self, source: u64, xid: u32, message: Message) {
         let request = Message::RequestForward {
             xid,
@@ -107,6 +106,7 @@ impl Manager {
         }
     }
 
+    /// Makes the former primary controller secondary and notifies it: `primary` has become the primary one.
     pub(super) fn demote_others(&self, primary: u64) {
         let generation_id = self.generation().unwrap_or(u64::MAX);
         for p in self
@@ -136,7 +136,7 @@ impl EventSink for Manager {
     }
 
     fn reconnect(&self) {
-        // Those that wait for their next attempt will make it.
+        // Connections that wait for their next attempt will make it.
         self.reconnect.notify_waiters();
     }
 

@@ -1,9 +1,10 @@
-//! The flow monitors of one connection, and what they are told.
+//! The flow monitors of one connection, and the updates that they send.
 //!
-//! A change that several monitors want to know is told once. The connection's own changes are told by the
-//! transaction id of its message alone, unless a monitor asks for more. When more than [`PAUSE_BYTES`] wait
-//! to be read, the connection is told of removals only, and only of flows that it knows; once everything has
-//! been read, it is told what came and changed meanwhile, and that this is all.
+//! A change that concerns several monitors gives one update. The connection's own changes are reported by the
+//! transaction id of their message alone, unless a monitor requests them in full. When more than
+//! [`PAUSE_BYTES`] wait to be read, monitors pause: only removals are reported, and only of flows that the
+//! peer knows. Once everything has been read, the peer gets the flows that came and changed meanwhile. Then a
+//! message reports that monitors have resumed.
 
 use crate::bridge::{FlowChanged, Monitor};
 use crate::model::Rule;
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of notifications that may wait before they are held back.
+/// Bytes of updates that may wait before monitors pause.
 pub(super) const PAUSE_BYTES: usize = 128 * 1024;
 /// Changes in full, also the connection's own (see [`MonitorFlags::ONLY_OWN`]).
 const IN_FULL: MonitorFlags = MonitorFlags::NO_ABBREV.union(MonitorFlags::ONLY_OWN);
@@ -22,14 +23,14 @@ const IN_FULL: MonitorFlags = MonitorFlags::NO_ABBREV.union(MonitorFlags::ONLY_O
 #[derive(Default)]
 pub(super) struct Monitors {
     pub(super) by_id: BTreeMap<u32, Arc<Monitor>>,
-    /// Held back: the version of the tables when that began.
+    /// The version of the tables when the pause began; `None`: no pause.
     pub(super) paused: Option<u64>,
-    /// Rules that have taken the place of others that the peer knows since then, by their place in memory.
+    /// Rules that have replaced, during the pause, rules that the peer knows; by their addresses.
     heirs: HashMap<usize, Arc<Rule>>,
 }
 
 impl Monitors {
-    /// What the connection `peer` is told of these changes, in order.
+    /// The updates about these changes for the connection `peer`, in order.
     pub(super) fn updates<'c>(
         &mut self,
         peer: u64,
@@ -56,18 +57,18 @@ impl Monitors {
         updates
     }
 
-    /// What is told goes on; gives the version of the tables when it was held back.
+    /// Ends the pause. Returns the version of the tables when it began.
     pub(super) fn resume(&mut self) -> Option<u64> {
         self.heirs.clear();
         self.paused.take()
     }
 
-    /// Whether the peer was told of a rule, or of one in its place, before it was held back.
+    /// Whether the peer got a rule, or one that it has replaced, before the pause.
     fn knows(&self, rule: &Arc<Rule>, paused: u64) -> bool {
         rule.born <= paused || self.heirs.contains_key(&Arc::as_ptr(rule).addr())
     }
 
-    /// What all monitors together want to know of a change; empty if nothing.
+    /// The flags of all monitors that report a change; empty if none does.
     fn flags(&mut self, change: &FlowChanged) -> MonitorFlags {
         if let Some(paused) = self.paused {
             if let Some(old) = &change.old
@@ -88,7 +89,7 @@ impl Monitors {
         wanted.fold(MonitorFlags::empty(), |all, m| all | m.flags)
     }
 
-    /// What the connection has not been told of a flow since `paused`. `changed`: the version of its last
+    /// The update about a flow that the peer has missed since `paused`. `changed`: the version of its last
     /// change.
     pub(super) fn missed(
         paused: u64,
@@ -103,7 +104,7 @@ impl Monitors {
         } else {
             return None;
         };
-        // A flow that is new is told to those who want to know of changes too: they may not have seen it.
+        // A new flow also goes to monitors of modifications: they may not have seen it.
         let kinds = match what {
             FlowEvent::Added => MonitorFlags::ADD | MonitorFlags::MODIFY,
             _ => MonitorFlags::MODIFY,
@@ -154,8 +155,8 @@ mod tests {
         }
     }
 
-    /// A flow that the peer knows, and that others have replaced before it goes, is told to have gone; one
-    /// that it never knew is not.
+    /// A flow that the peer knows, and that other rules have replaced before its removal, is reported as
+    /// removed. A flow that the peer never knew is not.
     #[test]
     fn what_goes_while_nothing_is_told_is_known_by_its_ancestors() {
         let of = crate::Ofproto::new(Arc::default());

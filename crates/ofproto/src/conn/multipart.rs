@@ -1,14 +1,14 @@
 //! Multipart requests that come in parts (OpenFlow 1.3 §7.3.5).
 //!
-//! Multiparts with the same transaction id are put together; what a list needs. A request of one part passes
-//! through. An incomplete request is forgotten when no part has come for a second, and what one connection
-//! may leave incomplete is bounded.
+//! Parts with the same transaction id are put together if the request is a list. A request of one part passes
+//! through. An incomplete request is forgotten when no part has come for a second. The number of incomplete
+//! requests of one connection is bounded, and so are their bytes.
 
 use heddle_openflow::message::MpRequest;
 use heddle_openflow::{ErrorKind, OfError};
 use std::collections::HashMap;
 
-/// How long the next part may take.
+/// Time in which the next part must come.
 const TIMEOUT_MS: u64 = 1000;
 /// Bytes of one request (table features take more than a megabyte).
 const MAX_BYTES: usize = 4 << 20;
@@ -30,7 +30,7 @@ pub(super) struct Multiparts {
 }
 
 impl Multiparts {
-    /// Takes a part; gives the request when it is complete. `whole`: the part's bytes.
+    /// Takes a part; returns the request when it is complete. `whole`: the part's bytes.
     pub(super) fn take(
         &mut self,
         xid: u32,
@@ -75,7 +75,7 @@ impl Multiparts {
         self.partial.insert(xid, p);
     }
 
-    /// Forgets requests whose next part is late; gives the errors that say so, with their transaction ids.
+    /// Forgets requests whose next part is late; returns the errors about them, with their transaction ids.
     pub(super) fn expire(&mut self, now_ms: u64) -> Vec<(u32, OfError)> {
         let mut late = Vec::new();
         self.partial.retain(|xid, p| {

@@ -1,24 +1,24 @@
 //! Messages on their way to one peer.
 //!
-//! **Problem.** Most answers are made by the task that also writes them. A channel between a task and itself
-//! wakes the task while it runs, which has a runtime of several threads fetch another thread for it: that
-//! takes longer than carrying a flow mod out.
+//! **Problem.** Most replies are made by the task that also writes them. A channel from a task to itself
+//! wakes the task while it runs, so a runtime of several threads fetches another thread for it. That takes
+//! longer than a flow mod.
 //!
-//! **Invariants.** Who takes messages out and finds none is woken by the next one, unless it has said that it
-//! will look again by itself ([`Outbox::attend`]).
+//! **Invariants.** A task that found no message is woken by the next one, unless it has promised to look
+//! again by itself ([`Outbox::attend`]).
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-/// Which bound counts bytes on their way to a peer.
+/// The kind of a message: each kind has a bound on what waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
-    /// Answers: the peer's next request waits for them.
+    /// A reply: the peer's next request waits for it.
     Answer,
-    /// What the peer has not asked for just now.
+    /// A message that is no reply.
     Event,
-    /// An event, and one of so many packet-ins.
+    /// An event, and one of a bounded number of packet-ins.
     PacketIn,
     /// An event, of flow monitors.
     Monitor,
@@ -35,9 +35,9 @@ struct Waiting {
     list: VecDeque<Outgoing>,
     /// The task looks at the list before it sleeps.
     attended: bool,
-    /// Something was added since the task last said so.
+    /// A message was added since [`Outbox::take_added`].
     added: bool,
-    /// Nothing more is taken.
+    /// Further messages are dropped.
     closed: bool,
     task: Option<Waker>,
 }
@@ -47,7 +47,7 @@ struct Waiting {
 pub(super) struct Outbox(Mutex<Waiting>);
 
 impl Outbox {
-    /// Adds a message. After [`Outbox::close`] nobody waits for it, and it is dropped.
+    /// Adds a message, or drops it after [`Outbox::close`].
     pub(super) fn push(&self, out: Outgoing) {
         let mut waiting = self.0.lock();
         if waiting.closed {
@@ -66,7 +66,7 @@ impl Outbox {
         }
     }
 
-    /// The task that takes messages out will do so before it sleeps.
+    /// Promises that the task that takes messages out will do so before it sleeps.
     pub(super) fn attend(&self) {
         self.0.lock().attended = true;
     }
@@ -76,12 +76,12 @@ impl Outbox {
         std::mem::take(&mut self.0.lock().added)
     }
 
-    /// Nothing is added any more.
+    /// Makes [`Outbox::push`] drop further messages.
     pub(super) fn close(&self) {
         self.0.lock().closed = true;
     }
 
-    /// Takes the messages that wait, so many that they have `bytes` together, or a single longer one. None
+    /// Takes waiting messages that have up to `bytes` together, or a single longer one. Ready with no message
     /// only after [`Outbox::close`].
     pub(super) fn poll_take(&self, bytes: usize, cx: &mut Context<'_>) -> Poll<Vec<Outgoing>> {
         let mut waiting = self.0.lock();
@@ -142,7 +142,7 @@ mod tests {
         outbox.attend();
         outbox.push(message(1));
         assert_eq!(woken.0.load(Relaxed), 1);
-        // It has looked, and may sleep now.
+        // The task looks, and may sleep then.
         assert_eq!([take(), take()], [vec![1], vec![usize::MAX]]);
         outbox.push(message(2));
         assert_eq!(woken.0.load(Relaxed), 2);

@@ -1,7 +1,7 @@
 //! Signatures of continuations, so that a controller resumes only packets that it was sent.
 //!
-//! **Problem.** A continuation says which bridge a packet continues in and which actions run there. It is
-//! kept by a controller, and a controller of one bridge has no business in another one.
+//! **Problem.** A continuation determines in which bridge a packet continues and which actions run there. A
+//! controller keeps it, and a controller of one bridge must not resume packets in another one.
 //!
 //! **How.** The first property of a continuation holds 16 bytes, as Open vSwitch's does. The first 8 of them
 //! are a keyed hash (SipHash) of all other bytes, of the bridge and of the connection. The key is random and

@@ -1,10 +1,10 @@
-//! One peer, without its socket: what it said, what it wants, what it is sent.
+//! One peer, without its socket: its settings, its requests and the messages for it.
 //!
 //! A [`Peer`] is shared: its own task feeds it messages (`handle`), any control thread hands it events
-//! (`tell`). What is to be sent goes into a queue that the task drains. Packet-ins are dropped when more than
-//! [`MAX_PACKET_INS`] wait. While more than [`MAX_UNREAD`] bytes wait, the peer's next request waits too, so
-//! that it costs no more memory than one answer. A peer for which more than [`MAX_EVENTS`] bytes of events
-//! wait is cut off.
+//! (`tell`). Messages for the peer go into a queue that the task drains. Packet-ins are dropped when more
+//! than [`MAX_PACKET_INS`] wait. While more than [`MAX_UNREAD`] bytes of replies wait, the peer's next
+//! request waits too, so that at most one more reply is added to them. A peer for which more than
+//! [`MAX_EVENTS`] bytes of events wait is cut off.
 
 use super::Manager;
 use super::bundles::Bundles;
@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 /// Packet-ins that may wait for one peer.
 pub(super) const MAX_PACKET_INS: usize = 100;
-/// Bytes that may wait for a peer that asks for more.
+/// Bytes of replies beyond which a peer's next request waits.
 const MAX_UNREAD: usize = 1 << 20;
 /// Bytes of events that may wait for one peer.
 const MAX_EVENTS: usize = if cfg!(test) { 1 << 20 } else { 128 << 20 };
@@ -37,7 +37,7 @@ pub(super) enum Kind {
 
 pub(super) struct Peer {
     pub(super) id: u64,
-    /// What the log calls the connection.
+    /// The connection's name in the log.
     name: String,
     pub(super) kind: Kind,
     pub(super) manager: Arc<Manager>,
@@ -46,13 +46,13 @@ pub(super) struct Peer {
     pub(super) bundles: Mutex<Bundles>,
     pub(super) multiparts: Mutex<Multiparts>,
     pub(super) flow_mods: Mutex<FlowMods>,
-    /// The answer that is under way.
+    /// The flow dump that is under way.
     pub(super) dump: Mutex<Option<Dump>>,
     pub(super) outbox: Outbox,
-    /// Bytes of answers that wait, and of events.
+    /// Bytes of replies that wait, and of events.
     answers: AtomicUsize,
     events: AtomicUsize,
-    /// Raised when the peer may ask for more.
+    /// Raised when the peer's next request may be read.
     drained: Notify,
     /// Raised when it is cut off.
     cut: Notify,
@@ -62,10 +62,10 @@ pub(super) struct Peer {
     open: AtomicBool,
 }
 
-/// The log's module for what is said on connections.
+/// The log's module for messages of connections.
 const LOG: &str = "vconn";
 
-/// Which versions a side speaks, by the bits of its bitmap.
+/// The versions that a side speaks, as the bits of its bitmap.
 struct Supported(u32);
 
 impl std::fmt::Display for Supported {
@@ -81,7 +81,7 @@ impl std::fmt::Display for Supported {
     }
 }
 
-/// What a connection is to do after a message.
+/// Whether a connection stays open after a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     Continue,
@@ -126,14 +126,14 @@ impl Peer {
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
-    /// The connection has ended.
+    /// Ends the peer's monitors and reports its flow mods, since the connection has ended.
     pub(super) fn close(&self) {
         self.open.store(false, Ordering::Relaxed);
         self.report_flow_mods(self.manager.bridge.now_ms(), true);
         self.forget_monitors();
         self.manager.update_miss();
     }
-    /// The task has written these bytes.
+    /// Counts a message that the task has written. Resumes monitors if no update waits any more.
     pub(super) fn written(&self, out: &Outgoing) {
         let n = out.bytes.len();
         if out.sort == Sort::Answer {
@@ -157,14 +157,14 @@ impl Peer {
         }
     }
 
-    /// Tells of the flow mods that have come, if it is time to.
+    /// Logs the flow mods that have come, if it is time to.
     pub(super) fn report_flow_mods(&self, now_ms: u64, end: bool) {
         if let Some(text) = self.flow_mods.lock().report(now_ms, end) {
             log::info!(target: "connmgr", "{}<->{}: {text}", self.manager.bridge.name, self.name);
         }
     }
 
-    /// Waits until the peer may ask for more: it has read most of its answers, or is cut off.
+    /// Waits until the peer's next request may be read: few replies wait, or the peer is cut off.
     pub(super) async fn readable(&self) {
         while self.is_open() && self.answers.load(Ordering::Relaxed) > MAX_UNREAD {
             self.drained.notified().await;
@@ -201,7 +201,7 @@ impl Peer {
         );
     }
 
-    /// Answers the message that had this `xid`; a message of our own has 0.
+    /// Sends a reply to the message that had this `xid`; a message of our own has 0.
     pub(super) fn reply(&self, xid: u32, message: &Message) {
         if let Some(version) = self.version() {
             self.send_as(version, xid, message, Sort::Answer);
@@ -246,7 +246,7 @@ impl Peer {
         self.outbox.push(Outgoing { bytes, sort });
     }
 
-    /// A line for who wants to see what is said.
+    /// Logs one message for debugging.
     #[cold]
     fn log(&self, what: &str, bytes: &[u8], context: &DecodeContext) {
         let _scope = self.manager.bridge.tlv_scope();
@@ -318,7 +318,7 @@ impl Peer {
 
     fn receive_in(&self, version: Version, header: Header, bytes: &[u8]) {
         if header.version != version.wire() && header.msg_type > 3 {
-            // In its own version, if that has one: the peer understands it.
+            // The error has the message's own version, if there is one: the peer understands it.
             let said = Version::from_wire(header.version).unwrap_or(version);
             let error = OfError::new(ErrorKind::BadRequestBadVersion, bytes);
             self.send_error(said, header.xid, &error);

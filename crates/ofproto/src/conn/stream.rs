@@ -16,40 +16,40 @@ use tokio::time::{Instant, timeout};
 
 /// Bytes read at once, and written.
 const CHUNK: usize = 64 * 1024;
-/// Bytes of messages, some two hundred flow mods, after which other connections' tasks have their turn. As
-/// long as this one's thread is busy, it may be that nobody looks what has come for them.
+/// Bytes of messages, some two hundred flow mods, after which other connections' tasks run. While this task's
+/// thread is busy, maybe no thread polls their sockets.
 const TURN: usize = CHUNK / 4;
-/// Who sends a message, waits for its answer and sends the next one, does not wait for a thread to be woken
-/// each time, if the next one comes within this.
+/// Time for which the reader polls for a message before it sleeps. A peer that sends a message, waits for the
+/// reply and sends the next one then needs no thread to be woken each time.
 const PROMPT: Duration = Duration::from_micros(100);
-/// After so many prompt ones, ...
+/// Number of reads within [`PROMPT`], one after the other, after which the reader polls.
 const OFTEN: u32 = 2;
-/// ... and as long as one of so many was answered: of who sends without waiting, more is read at once if it
-/// is let come.
+/// Number of reads without a message to the peer after which the reader polls no more. A peer that sends
+/// without waiting is read in larger pieces if the reader sleeps.
 const TURNS: u32 = 3;
-/// A peer that takes nothing for so long while we want to write is gone.
+/// Time after which a peer that takes no bytes is given up.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often the switch's clock is looked at while a peer is silent.
+/// Interval at which the switch's clock is read while a peer is silent.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a connection that is to be closed may take to read what was still to be said.
+/// Time in which a connection that is to be closed must take its last messages.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The peer closed it, or it was closed for what the peer said.
+    /// The peer closed it, or a message of the peer made this side close it.
     Closed,
-    /// The peer did not answer a probe.
+    /// The peer did not reply to a probe.
     Silent,
-    /// It did not read what it had asked to be told.
+    /// The peer did not read the events that it had subscribed to.
     Unread,
     /// The socket failed.
     Io(std::io::Error),
 }
 
-/// Serves one connection, which the log calls `name`, until it ends. `up` becomes true when the version is
-/// negotiated. `activity` is told when the connection is in use.
+/// Serves one connection, which the log calls `name`, until it ends. `up` gets the peer when the version is
+/// negotiated. `activity` is notified when the connection is in use.
 pub(super) async fn serve<S>(
     manager: Arc<Manager>,
     kind: Kind,
@@ -66,7 +66,7 @@ where
     let (reader, mut writer) = tokio::io::split(socket);
     let _guard = Closer(peer.clone());
     peer.greet();
-    // In this order: what `read` has to say, `write` finds.
+    // In this order, so that `write` finds the messages that `read` has added.
     let end = tokio::select! {
         biased;
         end = read(&peer, reader, probe, up, activity) => end,
@@ -84,7 +84,7 @@ where
     end
 }
 
-/// Waits for the peer as long as that is by the switch's clock, which tests move.
+/// Waits for the peer until `wait` is over by the switch's clock, which tests move; `None`: it is over.
 async fn within<T>(peer: &Peer, wait: Duration, mut reading: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     let bridge = &peer.manager.bridge;
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
@@ -192,8 +192,8 @@ async fn read<R: AsyncRead + Unpin>(
     }
 }
 
-/// What a future gives before some time. Meanwhile this thread does whatever else there is to do, but does
-/// not sleep.
+/// The output of a future, if it is ready before `end`. Meanwhile this thread runs other tasks, but does not
+/// sleep.
 async fn soon<F: Future>(mut f: Pin<&mut F>, end: Instant) -> Option<F::Output> {
     loop {
         if let Poll::Ready(out) = poll_fn(|cx| Poll::Ready(f.as_mut().poll(cx))).await {
@@ -202,7 +202,7 @@ async fn soon<F: Future>(mut f: Pin<&mut F>, end: Instant) -> Option<F::Output> 
         if Instant::now() >= end {
             return None;
         }
-        // Whoever is to send may be waiting for this processor.
+        // The sending process may be waiting for this processor.
         std::thread::yield_now();
         tokio::task::yield_now().await;
     }

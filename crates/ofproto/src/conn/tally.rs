@@ -1,9 +1,9 @@
-//! How many flow mods came over a connection, for a line in the log now and then: who loads many flows sees
-//! that it is done.
+//! Number of flow mods that came over a connection, for a line in the log now and then. A user who loads many
+//! flows sees there that this is done.
 
 use heddle_openflow::message::{FlowModCommand, Message};
 
-/// Between the first flow mod and the line that tells of it, ms.
+/// Time between the first flow mod and the line that reports it, ms.
 const REPORT_MS: u64 = 10_000;
 
 /// Flow mods by what they do.
@@ -30,7 +30,7 @@ impl Tally {
     }
 }
 
-/// The flow mods of a connection that the log has not told of.
+/// The flow mods of a connection that the log has not reported.
 #[derive(Default)]
 pub(super) struct FlowMods {
     tally: Tally,
@@ -52,8 +52,8 @@ impl FlowMods {
         self.tally.deletes += done.deletes;
         self.tally.modifications += done.modifications;
     }
-    /// What to tell now, in Open vSwitch's words: `9 flow_mods in the last 0 s (7 adds, 2 deletes)`. At `end`
-    /// it is time in any case.
+    /// The text to log now, in Open vSwitch's words: `9 flow_mods in the last 0 s (7 adds, 2 deletes)`.
+    /// `end`: it is time in any case.
     pub(super) fn report(&mut self, now_ms: u64, end: bool) -> Option<String> {
         let total = self.tally.total();
         if total == 0 || !end && now_ms < self.first_ms + REPORT_MS {

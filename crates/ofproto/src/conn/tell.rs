@@ -1,4 +1,4 @@
-//! What a peer is told without having asked just now: events, flow updates, errors about what it left undone.
+//! Messages to a peer that are no replies: events, flow updates, errors about requests that it left undone.
 
 use super::monitors::{Monitors, PAUSE_BYTES};
 use super::outbox::Sort;
@@ -45,8 +45,8 @@ impl Peer {
         }
     }
 
-    /// Before 1.5, whoever changes a port is not told of it (OpenFlow 1.4 §7.3.4.3). A change that the
-    /// version cannot say is not worth a message.
+    /// Before 1.5, a connection gets no event of its own change of a port (OpenFlow 1.4 §7.3.4.3). A change
+    /// that the version cannot express is not worth a message.
     fn port_status(&self, c: &PortChanged) {
         let Some(version) = self.version() else { return };
         if c.source == Some(self.id) && version < Version::V15 {
@@ -66,7 +66,7 @@ impl Peer {
         self.tell(&Message::PortStatus(c.status.clone()));
     }
 
-    /// Tells of another controller's request that has been carried out, if the peer wants that.
+    /// Notifies the peer of another controller's request that has been carried out, if the peer wants that.
     pub(super) fn forwarded(&self, request: &Message) {
         let Message::RequestForward { message, .. } = request else {
             return;
@@ -81,14 +81,14 @@ impl Peer {
         }
     }
 
-    /// Sends a message that answers none: its transaction id is zero.
+    /// Sends a message that is no reply: its transaction id is zero.
     pub(super) fn tell(&self, message: &Message) {
         if let Some(version) = self.version() {
             self.send_as(version, 0, message, Sort::Event);
         }
     }
 
-    /// The parties of the continuations that this connection is sent.
+    /// The bridge and the connection that may resume the packets of this connection.
     pub(super) fn parties(&self) -> Parties {
         Parties {
             bridge: self.manager.bridge.id,
@@ -168,7 +168,7 @@ impl Peer {
         self.send_as(version, 0, &message, Sort::Monitor);
     }
 
-    /// Everything that waited has been written: tells what was held back meanwhile.
+    /// Sends the updates that were held back, once everything that waited has been written.
     pub(super) fn resume_monitors(&self) {
         if self.monitors.lock().paused.is_none() {
             return;
@@ -190,7 +190,7 @@ impl Peer {
         );
     }
 
-    /// The connection has ended: nobody is to be told any more.
+    /// Ends all monitors, after the connection has ended.
     pub(super) fn forget_monitors(&self) {
         let mut monitors = self.monitors.lock();
         let n = monitors.by_id.len();
@@ -200,11 +200,12 @@ impl Peer {
             .count_monitors(-isize::try_from(n).unwrap_or(isize::MAX));
     }
 
-    /// Time passes: says what the peer began and did not go on with.
+    /// Logs the peer's flow mods, and sends errors about bundles and multipart requests that it did not
+    /// finish.
     pub(super) fn tick(&self, now_ms: u64, bundle_idle_ms: u64) {
         self.report_flow_mods(now_ms, false);
         let Some(version) = self.version() else { return };
-        // One that is being committed is in use.
+        // A bundle that is being committed holds the lock.
         let bundles = self.bundles.try_lock();
         let mut late = bundles.map_or_else(Vec::new, |mut b| b.expire(now_ms, bundle_idle_ms));
         late.append(&mut self.multiparts.lock().expire(now_ms));

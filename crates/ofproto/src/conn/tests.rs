@@ -107,7 +107,7 @@ impl Client {
             other => panic!("an error, not {other:?}"),
         }
     }
-    /// Nothing was sent before the answer to a barrier.
+    /// No message was sent before the reply to a barrier.
     async fn quiet(&mut self, version: Version) {
         self.send(version, 99, &Message::BarrierRequest).await;
         assert_eq!(self.receive().await, Some(Message::BarrierReply));
@@ -224,7 +224,7 @@ async fn roles_demote_and_old_generations_are_stale() {
     b.send(v, 3, &ask(Role::Primary, 6)).await;
     assert!(matches!(b.receive().await, Some(Message::RoleReply(r)) if r.role == Role::Primary));
     assert!(matches!(a.receive().await, Some(Message::RoleStatus(s)) if s.role == Role::Secondary));
-    // Who only asks is told the last generation.
+    // A request that changes no role gets the last generation.
     a.send(v, 3, &ask(Role::NoChange, 1)).await;
     let told = RoleRequest {
         role: Role::Secondary,
@@ -259,7 +259,7 @@ async fn packet_ins_go_to_those_who_want_them() {
     service.quiet(v).await;
     m.bridge().emit(&[packet_in(0, PacketInReason::Action)]);
     assert!(matches!(service.receive().await, Some(Message::PacketIn(p)) if p.data.len() == 200));
-    // Another controller's packets, and reasons that nobody asked for, do not come.
+    // Another controller's packets, and reasons that the peer did not request, do not come.
     m.bridge().emit(&[
         packet_in(3, PacketInReason::Action),
         packet_in(0, PacketInReason::InvalidTtl),
@@ -295,7 +295,7 @@ async fn fragments_are_not_put_together() {
     let (_of, m) = manager(&Version::ALL);
     let v = Version::V13;
     let mut c = Client::greeted(&m, Kind::Service, v).await;
-    // What is asked for, and what it is then; both bits are "match fragments as they are".
+    // The requested flags, and the flags in force then; both bits are "match fragments as they are".
     let normal = F::empty();
     for (asked, then) in [
         (F::FRAG_DROP, F::FRAG_DROP),
@@ -384,8 +384,7 @@ async fn a_peer_that_does_not_read_loses_packet_ins_and_nobody_else_waits() {
     assert!(packets < 50_000, "some were dropped: {packets}");
 }
 
-/// A peer that asks for much and reads it late gets all of it, and costs no more memory than one answer
-/// meanwhile.
+/// A peer that requests much and reads it late gets all of it, and costs little memory meanwhile.
 #[tokio::test]
 async fn who_reads_late_gets_everything() {
     const ASKED: u32 = 4000;
@@ -426,8 +425,7 @@ async fn who_reads_late_gets_everything() {
     asking.await.expect("asked");
 }
 
-/// A peer that does not read its events is told so by the end of the connection, without having to say
-/// anything.
+/// A peer that does not read its events is disconnected, even if it sends no message.
 #[tokio::test]
 async fn who_does_not_read_events_is_cut_off() {
     let (_of, m) = manager(&[Version::V13]);
@@ -461,7 +459,7 @@ async fn who_does_not_read_events_is_cut_off() {
         .expect("the end comes by itself");
 }
 
-/// Others wait for who changes very many rules, but not those who want nothing of these.
+/// A peer that waits for a bridge does not delay a peer that needs nothing of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_the_bridge_keeps_nobody_else_waiting() {
     let (_of, m) = manager(&Version::ALL);

@@ -1,4 +1,4 @@
-//! What a peer has negotiated and asked for.
+//! The settings that a peer has negotiated or requested.
 
 use super::session::Kind;
 use heddle_openflow::message::{
@@ -6,12 +6,12 @@ use heddle_openflow::message::{
 };
 use heddle_openflow::{DecodeContext, Version};
 
-/// `miss_send_len` of a controller that has not said another (OpenFlow 1.0 §5.3.2).
+/// `miss_send_len` of a controller that has set none (OpenFlow 1.0 §5.3.2).
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
 /// Packets with an invalid TTL, in a mask of packet-in reasons.
 pub(super) const INVALID_TTL: u32 = 1 << PacketInReason::InvalidTtl as u32;
 
-/// The wishes of one connection.
+/// The settings of one connection.
 pub(super) struct Wishes {
     pub(super) version: Option<Version>,
     pub(super) role: Role,
@@ -23,14 +23,14 @@ pub(super) struct Wishes {
 }
 
 impl Wishes {
-    /// Those of a connection that has not said anything yet.
+    /// The settings of a new connection.
     pub(super) fn new(kind: Kind) -> Self {
         Self {
             version: None,
             role: Role::Equal,
             wanted: AsyncConfig::default(),
             format: PacketInFormat::Standard,
-            // A service connection gets events only once it asks for them by setting a length.
+            // A service connection gets events only after it has requested them by setting a length.
             miss_send_len: if kind == Kind::Service {
                 0
             } else {
@@ -41,7 +41,7 @@ impl Wishes {
         }
     }
 
-    /// Before 1.3 a flag asks for packets with an invalid TTL; later `SetAsync` does.
+    /// Before 1.3 a flag requests packets with an invalid TTL; later `SetAsync` does.
     pub(super) fn configure(&mut self, version: Version, c: &SwitchConfig) {
         self.miss_send_len = c.miss_send_len;
         if version < Version::V13 {
@@ -55,7 +55,7 @@ impl Wishes {
         }
     }
 
-    /// Says which events are wanted. A service connection that does gets them, as if it had set a length.
+    /// Sets the events that are wanted. A service connection then gets them, as if it had set a length.
     pub(super) fn set_async(&mut self, kind: Kind, update: &AsyncConfig) {
         self.wanted.apply(update);
         if kind == Kind::Service && self.miss_send_len == 0 {

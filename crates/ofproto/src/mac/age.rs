@@ -1,4 +1,4 @@
-//! Ageing, flushing, listing: what the control side does.
+//! Ageing, flushing and listing, by control threads.
 
 use super::{MacKey, MacTable};
 use crate::coverage::MAC_EXPIRED;
@@ -10,14 +10,15 @@ use std::collections::HashSet;
 pub struct MacEntry {
     /// Address and VLAN.
     pub key: MacKey,
-    /// Where it is.
+    /// The port that it was last seen on.
     pub port: Port,
     /// Whole seconds since it was last seen; `None` for a static entry.
     pub age_s: Option<u64>,
 }
 
 impl MacTable {
-    /// Drops what was idle for too long, and what is too much. To be called about once a second.
+    /// Drops entries that were idle for too long, and entries above the limit. To be called about once a
+    /// second.
     pub fn age(&self, now_ms: u64) {
         let mut inner = self.inner.lock();
         let limit_ms = inner.config.idle_s * 1000;
@@ -41,7 +42,7 @@ impl MacTable {
         self.flush_if(|_, _| true);
     }
 
-    /// Drops the dynamic entries of a port (it has gone, or its VLANs have changed); returns whose they were.
+    /// Drops the dynamic entries of a port (it has gone, or its VLANs have changed); returns their keys.
     pub fn flush_port(&self, port: Port) -> Vec<MacKey> {
         let gone = std::cell::RefCell::default();
         self.flush_if(|key, p| {
@@ -67,16 +68,6 @@ impl MacTable {
     /// Drops the dynamic entries of these addresses.
     pub fn flush_keys(&self, keys: &HashSet<MacKey>) {
         self.flush_if(|key, _| keys.contains(&key));
-    }
-
-    /// Drops every entry of a port, static ones too (the port has gone for good).
-    pub fn forget_port(&self, port: Port) {
-        let mut inner = self.inner.lock();
-        for (e, _) in inner.in_order() {
-            if e.port() == port {
-                self.drop_entry(&mut inner, e.key);
-            }
-        }
     }
 
     /// All entries, least recently used first.

@@ -5,7 +5,7 @@ use super::MacTable;
 /// Limits, as `other_config:mac-table-size` and `mac-aging-time` set them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MacConfig {
-    /// At most this many entries, 10 to 1,000,000.
+    /// Maximum number of entries, 10 to 1,000,000.
     pub max_entries: usize,
     /// Seconds without a packet before an entry goes, 15 to 3600.
     pub idle_s: u64,
@@ -20,7 +20,7 @@ impl Default for MacConfig {
     }
 }
 
-/// What has happened in a table.
+/// Counters of a table.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct MacStats {
     /// Entries now, static ones among them.
@@ -33,7 +33,7 @@ pub struct MacStats {
     pub learned: u64,
     /// Entries that aged.
     pub expired: u64,
-    /// Entries that made room.
+    /// Entries that were evicted.
     pub evicted: u64,
     /// Entries that moved to another port.
     pub moved: u64,

@@ -1,4 +1,4 @@
-//! Cached packets keep their source's entry young.
+//! Cached packets keep their source's entry from expiring.
 
 use super::learn::Learn;
 use super::{MacKey, MacTable};
@@ -8,22 +8,22 @@ use std::sync::Arc;
 
 /// Learns again, from packets that a cached translation forwarded, what the translation learned.
 pub struct MacCredit {
-    /// Which table.
+    /// The table to learn in.
     pub table: Arc<MacTable>,
     /// Source address and VLAN.
     pub key: MacKey,
-    /// Where the packets came in.
+    /// Input port of the packets.
     pub port: Port,
     /// That port is part of a bond.
     pub bond: bool,
-    /// Of the source's slot, when it was learned.
+    /// Generation of the source's slot, when it was learned.
     pub generation: u64,
 }
 
 impl Credit for MacCredit {
     fn credit(&self, packets: u64, _bytes: u64, used_ms: u64, _tcp_flags: u16) {
         if packets > 0 {
-            // Not told as gratuitous: the lock is for the moment of the packet.
+            // Not as gratuitous: the lock begins when the packet comes, not when it is credited.
             let l = Learn {
                 key: self.key,
                 port: self.port,

@@ -1,8 +1,8 @@
-//! What lookups read: buckets of entries, each bucket replaced as a whole.
+//! The structure that lookups read: buckets of entries, each bucket replaced as a whole.
 //!
-//! A reader keeps the bucket that it loaded alive, so an entry is never reused under its eyes. Buckets are
-//! about half as many as entries are allowed; the hash is keyed, so that nobody can fill one bucket on
-//! purpose.
+//! A reader keeps the bucket that it loaded alive, so an entry is never reused under its eyes. The number of
+//! buckets is about half the maximum number of entries. The hash is keyed, so that an attacker cannot fill
+//! one bucket on purpose.
 
 use super::MacKey;
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(super) struct Entry {
     pub(super) key: MacKey,
     port: AtomicU32,
-    /// Coarse clock when last seen, ms. Also written by those who found the mutex taken.
+    /// Coarse clock when last seen, ms. Also written by threads that found the mutex taken.
     pub(super) used_ms: AtomicU64,
 }
 
@@ -72,7 +72,7 @@ impl Index {
         h & (n - 1)
     }
 
-    /// The port of an entry, which is not counted for that.
+    /// The port of an entry, without counting a reference.
     pub(super) fn port_of(&self, key: MacKey) -> Option<Port> {
         let buckets = self.buckets.load();
         let bucket = buckets.get(self.at(key, buckets.len()))?.load();

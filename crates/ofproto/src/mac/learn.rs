@@ -11,25 +11,25 @@ use std::sync::atomic::Ordering::Relaxed;
 /// For how long a gratuitous ARP keeps later ones from moving an address over a bond, ms.
 const GRAT_ARP_LOCK_MS: u64 = 5000;
 
-/// What a packet says about its source.
+/// One packet's source, as far as learning needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Learn {
-    /// Who sent it.
+    /// The sender.
     pub key: MacKey,
-    /// Where it came in.
+    /// Input port.
     pub port: Port,
     /// That port is part of a bond.
     pub bond: bool,
-    /// It is a gratuitous ARP: whoever sent it has moved.
+    /// The packet is a gratuitous ARP: its sender has moved.
     pub gratuitous_arp: bool,
     /// Coarse clock, ms.
     pub now_ms: u64,
 }
 
-/// What learning did.
+/// Result of learning from a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Learned {
-    /// The table says the same as before (its time of use is noted).
+    /// The entry is the same as before (its time of use is noted).
     Same,
     /// A new entry.
     New,
@@ -37,7 +37,7 @@ pub enum Learned {
     Moved,
     /// Not learned and not to be: a group address, a static entry, or a locked one.
     Refused,
-    /// Somebody else holds the table: try with the next packet.
+    /// Another thread holds the table: try with the next packet.
     Busy,
 }
 
@@ -59,19 +59,20 @@ impl MacTable {
         }
     }
 
-    /// Learns again from packets that a cached translation forwarded, some time after that: the source's slot
-    /// had this generation when it was made. Never waits.
+    /// Learns again from packets that a cached translation forwarded, some time after that. `generation`: of
+    /// the source's slot, when the translation was made. Never waits.
     ///
-    /// Such packets may be older than what is known by now. So they do not bring back what was dropped
-    /// meanwhile, unless it only made room: whoever has learned it learns it again by its next packet, which
-    /// finds no translation that holds. And they move an address only if nobody has been seen with it since.
+    /// Such packets may be older than the table's contents. So they do not bring back an entry that was
+    /// dropped meanwhile, unless it was evicted. The sender of a dropped entry learns it again by its next
+    /// packet, which finds no valid translation. And they move an address only if no later packet from it has
+    /// been seen.
     pub fn learn_again(&self, l: Learn, generation: u64) {
         let known = self.index.find(l.key);
         if let Some(e) = known.as_ref().filter(|e| e.port() == l.port) {
             e.used_ms.fetch_max(l.now_ms, Relaxed);
             return;
         }
-        // Busy is harmless: packets that go on coming are credited again within seconds.
+        // Busy is harmless: packets that keep coming are credited again within seconds.
         if let Some(mut inner) = self.inner.try_lock()
             && self.generations.read(self.source_slot(l.key)).generation == generation
             && known.is_none_or(|e| e.used_ms() < l.now_ms)
@@ -83,7 +84,7 @@ impl MacTable {
     fn learn_locked(&self, inner: &mut Inner, l: Learn) -> Learned {
         let Some(node) = inner.get_mut(l.key) else {
             if inner.len() >= inner.config.max_entries && !self.make_room(inner) {
-                // Nothing but static entries.
+                // All entries are static.
                 return Learned::Refused;
             }
             inner.stats.learned += 1;
@@ -114,8 +115,8 @@ impl MacTable {
         Learned::Moved
     }
 
-    /// A gratuitous ARP that came over a single link may come back over the members of a bond: for a while
-    /// those do not move the address.
+    /// A gratuitous ARP that came over a single link may come back over the members of a bond. For a while,
+    /// such ARPs do not move the address.
     fn note_gratuitous_arp(&self, inner: &mut Inner, l: Learn) {
         if l.gratuitous_arp
             && !l.bond
@@ -123,14 +124,6 @@ impl MacTable {
         {
             node.grat_arp_lock_ms = l.now_ms + GRAT_ARP_LOCK_MS;
         }
-    }
-
-    /// Whether a gratuitous ARP has locked the address (bonding asks).
-    pub fn is_grat_arp_locked(&self, key: MacKey, now_ms: u64) -> bool {
-        self.inner
-            .lock()
-            .get(key)
-            .is_some_and(|n| now_ms < n.grat_arp_lock_ms)
     }
 
     pub(super) fn add_entry(&self, inner: &mut Inner, key: MacKey, port: Port, is_static: bool, now_ms: u64) {
@@ -148,11 +141,11 @@ impl MacTable {
         }
     }
 
-    /// Drops whom it is whose turn is to go; `false`: there is nobody.
+    /// Evicts the entry that is next to go; `false`: no entry may go.
     ///
-    /// Packets from there go their way as before, so cached translations of them hold, and bring the address
-    /// back when they are credited. If each of their packets learned it again, more senders than the table
-    /// has room for would have each other dropped, and all their packets translated.
+    /// Cached translations of its packets stay valid, and bring the address back when they are credited.
+    /// Otherwise each of its packets would learn it again. Then more senders than the table has room for
+    /// would evict each other, and all their packets would be translated.
     fn make_room(&self, inner: &mut Inner) -> bool {
         let Some(victim) = inner.victim() else {
             return false;

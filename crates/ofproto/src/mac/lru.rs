@@ -1,7 +1,7 @@
 //! The order of use, behind the table's mutex.
 //!
 //! Every dynamic entry is in its port's list, ordered by last use; the ports are ordered by how many entries
-//! they have. A worker that found the mutex taken only wrote the time into the entry, so the head of a list
+//! they have. A worker that found the mutex taken only wrote the time into the entry. So the head of a list
 //! may have been used since: [`Inner::victim`] puts such an entry where it belongs and looks again.
 
 use super::MacKey;
@@ -129,7 +129,7 @@ impl Inner {
             self.touch(key, port, seen);
         }
     }
-    /// Who makes room: the least recently used entry of the port with the most.
+    /// The entry to evict: the least recently used one of the port with the most entries.
     pub(super) fn victim(&mut self) -> Option<MacKey> {
         let port = self.crowds.last()?.1;
         self.oldest_of(port)

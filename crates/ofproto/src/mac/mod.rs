@@ -3,21 +3,21 @@
 //! **Problem.** Every worker looks addresses up while it translates and most of them learn. Lookups must not
 //! wait for learners, and a worker must never wait at all.
 //!
-//! **Shape.** Readers walk an array of buckets that are replaced as a whole ([`index`]). Whoever changes the
-//! table holds one mutex, behind which the order of use lives ([`lru`]); a worker only *tries* to take it
-//! ([`MacTable::learn`] says [`Learned::Busy`] otherwise, and its translation is not cached, so that the next
-//! packet learns).
+//! **Shape.** Readers walk an array of buckets that are replaced as a whole ([`index`]). A thread that
+//! changes the table holds one mutex, which guards the order of use ([`lru`]). A worker only *tries* to take
+//! it. If it is taken, [`MacTable::learn`] returns [`Learned::Busy`]; the translation is not cached, so that
+//! the next packet learns.
 //!
-//! **Generations.** An address has two slots. [`MacTable::slot`] moves when the answer to a lookup changes:
+//! **Generations.** An address has two slots. [`MacTable::slot`] moves when the result of a lookup changes:
 //! an entry appears, moves to another port or goes. [`MacTable::source_slot`] moves only when an entry goes,
-//! and not to make room for another. A translation that looked up a destination depends on the first; one
-//! that learned a source depends on the second, so that its packets learn again after a flush, but two ports
-//! that fight for an address do not make every packet of both a miss: moves then happen as often as cached
-//! packets are credited, and by the latest of them.
+//! and not to make room for another. A translation that looked up a destination depends on the first, one
+//! that learned a source on the second. So packets of a source learn again after a flush. But two ports that
+//! fight for an address do not make every packet of both a miss. The entry then moves when cached packets are
+//! credited, to the port of the latest of them.
 //!
-//! **Limits.** At most [`MacConfig::max_entries`]; when full, the least recently used entry of the port with
-//! the most entries goes, so that a port that makes addresses up evicts its own. Static entries are not aged
-//! and not flushed.
+//! **Limits.** A table has at most [`MacConfig::max_entries`]. A full table evicts the least recently used
+//! entry of the port with the most entries. So a port that makes addresses up evicts its own ones. Static
+//! entries are not aged and not flushed.
 
 mod age;
 mod config;
@@ -48,7 +48,7 @@ pub struct MacKey {
 }
 
 impl MacKey {
-    /// As one number.
+    /// Address and VLAN as one number.
     fn bits(self) -> u64 {
         self.mac
             .iter()
@@ -80,7 +80,7 @@ impl MacTable {
         }
     }
 
-    /// The port that `key` was learned on. Waits for nobody.
+    /// The port that `key` was learned on. Never waits.
     pub fn lookup(&self, key: MacKey) -> Option<Port> {
         if key.is_multicast() {
             return None;
@@ -88,12 +88,12 @@ impl MacTable {
         self.index.port_of(key)
     }
 
-    /// Moves when the answer of [`MacTable::lookup`] changes.
+    /// The slot that moves when the result of [`MacTable::lookup`] changes.
     pub fn slot(&self, key: MacKey) -> u16 {
         Generations::learned_slot_of(self.bridge.rotate_left(20) ^ key.bits() ^ 1 << 62)
     }
 
-    /// Moves when an entry for `key` goes, unless it makes room for another.
+    /// The slot that moves when an entry for `key` goes, unless it makes room for another.
     pub fn source_slot(&self, key: MacKey) -> u16 {
         Generations::learned_slot_of(self.bridge.rotate_left(20) ^ key.bits() ^ 1 << 63)
     }

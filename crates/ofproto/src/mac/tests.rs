@@ -25,7 +25,7 @@ fn table() -> (MacTable, Arc<Generations>) {
     (MacTable::new(7, g.clone()), g)
 }
 
-/// What a translation for a packet of address 1 on this port is credited with.
+/// The credit of a translation for a packet of address 1 on this port.
 fn credit(t: &Arc<MacTable>, port: u32) -> MacCredit {
     MacCredit {
         table: t.clone(),
@@ -53,7 +53,7 @@ fn what_a_gone_port_sent_last_is_not_learned() {
     assert_eq!(t.lookup(key(1, 0)), Some(Port(2)));
 }
 
-/// A guest moves to another host and says so there; what it sent last from here is counted only then.
+/// A guest moves to another host, which announces it; its last packets from here are counted only then.
 #[test]
 fn packets_of_before_a_move_do_not_take_it_back() {
     let t = Arc::new(table().0);
@@ -64,10 +64,10 @@ fn packets_of_before_a_move_do_not_take_it_back() {
     here.credit(3, 180, 1400, 0);
     assert_eq!(t.lookup(key(1, 0)), Some(Port(2)));
     assert_eq!(t.stats().moved, 1);
-    // It comes back, and its packets meet what was cached.
+    // The guest comes back, and its packets meet cached translations.
     here.credit(1, 60, 1700, 0);
     assert_eq!(t.lookup(key(1, 0)), Some(Port(1)));
-    // What it sent from there is older than that.
+    // The packets that it sent from there are older than that.
     credit(&t, 2).credit(1, 60, 1600, 0);
     assert_eq!(t.lookup(key(1, 0)), Some(Port(1)));
 }
@@ -202,8 +202,8 @@ fn credits_keep_an_entry() {
     assert_eq!(t.lookup(key(1, 0)), None);
 }
 
-/// More senders than the table has room for: what goes to make room is brought back by cached packets, some
-/// time later, and not by a translation of each.
+/// More senders than the table has room for: cached packets bring evicted addresses back some time later.
+/// They are not translated for that.
 #[test]
 fn who_made_room_comes_back_with_what_was_counted() {
     let (t, g) = table();
@@ -228,7 +228,7 @@ fn who_made_room_comes_back_with_what_was_counted() {
     assert_eq!(t.lookup(key(1, 0)), None);
     c.credit(3, 180, 500, 0);
     assert_eq!((t.lookup(key(1, 0)), t.stats().evicted), (Some(Port(1)), 2));
-    // What was flushed, and then made room, stays away.
+    // A flushed address stays away.
     t.flush_port(Port(1));
     c.credit(3, 180, 600, 0);
     assert_eq!(t.lookup(key(1, 0)), None);

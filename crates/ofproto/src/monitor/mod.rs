@@ -1,29 +1,31 @@
 //! Protocols with timers that watch ports: BFD ([`heddle_bfd`]).
 //!
 //! **Problem.** A peer takes a path for broken when a few messages in a row are missing, after some tens of
-//! milliseconds. Nothing else that the switch does may make it late: not a bundle of a million rules, not a
-//! storm of packets for controllers, not a device that takes long to open.
+//! milliseconds. No other work of the switch may delay them: no bundle of a million rules, no storm of
+//! packets for controllers, no slow device.
 //!
 //! **Shape.** One thread calls [`Monitor::run`] whenever something is due: at the time that it returns, and
-//! when messages wait. It takes messages out of rings of their own, which translation sends them to before
-//! any rule sees them ([`Watch::takes`]); it sends frames by translating an output on the port, and posts the
-//! result to a worker without waiting for that. It takes no lock of a bridge and none of the datapath.
+//! when messages wait. Translation puts messages into rings of their own before any rule sees them
+//! ([`Watch::takes`]), and the thread takes them out. It sends frames by translating an output on the port,
+//! and posts the result to a worker without waiting for that. It takes no lock of a bridge and none of the
+//! datapath.
 //!
-//! **What a session says** is an atomic flag, read by translations that ask whether a port may forward, and
-//! part of what their answers depend on ([`Part::Link`](crate::parts::Part::Link)). So nothing is published
-//! when it changes, and no flow is stale but those that chose a port because it is up, or would have.
-//! Controllers are told by another thread, since that takes the bridge's lock ([`Monitor::take_moved`]).
+//! **Forwarding state.** An atomic flag holds a session's state. Translations that need to know whether a
+//! port may forward read it, and depend on it ([`Part::Link`](crate::parts::Part::Link)). So nothing is
+//! published when it changes, and only those flows are stale that chose a port because it is up, or would
+//! have. Another thread notifies controllers, since that takes the bridge's lock ([`Monitor::take_moved`]).
 //!
-//! **Floods.** Of each session [`MAX_WAITING_MESSAGES`](watch) messages are taken per [`REFILL_MS`];
-//! workers drop the others before they copy them. So messages that somebody makes up cost a bounded part of
-//! a processor, and those of other sessions are not lost. Those that say the session's own number are
-//! counted apart: who has not seen it cannot silence the peer by a flood of others.
+//! **Floods.** Each session may have [`MAX_WAITING_MESSAGES`](watch) messages per [`REFILL_MS`]; workers drop
+//! further ones before they copy them. So forged messages cost a bounded part of a processor, and other
+//! sessions lose none. Messages with the session's own discriminator are counted apart: an attacker who has
+//! not seen it cannot silence the peer by a flood of others.
 //!
-//! **Being late.** Who was kept from a processor does not take that for the peers' silence: all that wait are
-//! heard before anybody is taken for silent, and the time by which this thread or the worker that sends was
-//! late is added to what the peers have ([`Pace`]). A frame that the worker has no room for is sent anew.
+//! **Being late.** If this thread was kept from a processor, it does not take that for the peers' silence. It
+//! reads all waiting messages before it declares a peer silent. The delay of this thread, or of the worker
+//! that sends, is added to the peers' deadlines ([`Pace`]). A frame that the worker has no room for is sent
+//! anew.
 //!
-//! **Order of locks.** `sessions` is the last one; nothing is called with it held but sessions.
+//! **Order of locks.** `sessions` is the last one: with it held, only sessions are called.
 
 #[cfg(test)]
 mod tests;
@@ -49,32 +51,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use watch::{Cookie, Shared, link_slot};
 
-/// How often a session may have as many messages again.
+/// Interval after which a session may have its full number of messages again.
 const REFILL_MS: u64 = 10;
 /// Messages that are taken at once.
 const BATCH: usize = 64;
-/// Times that this is done before timers are looked at again: more than the rings of many workers hold.
+/// Batches that are taken before timers are looked at again: more than the rings of many workers hold.
 const BATCHES: usize = 128;
-/// Who is late by less is not.
+/// A shorter delay does not count as late.
 const LATE_MS: u64 = 10;
-/// A worker that has not come to its work for longer does not make peers wait any more.
+/// A worker that is late by more than this does not extend peers' deadlines any more.
 const MAX_STALL_MS: u64 = 1000;
-/// Rounds of one [`Monitor::run`] while there is always more to do.
+/// Maximum number of rounds of one [`Monitor::run`].
 const ROUNDS: usize = 16;
-/// The same where each round sends one frame at most.
+/// The same if each round sends one frame at most.
 const SINGLE_ROUNDS: usize = 4096;
 /// Source ports of messages (RFC 5881 §4).
 const FIRST_UDP_SRC: u16 = 49152;
 const N_UDP_SRC: u16 = 16384;
 
-/// Where a session's messages go out, and come in.
+/// The port of a session's messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Number of the bridge.
     pub bridge: u64,
     /// The port.
     pub port: OfPort,
-    /// The port's address, which messages come from unless told otherwise.
+    /// The port's address: the default source of messages.
     pub mac: [u8; 6],
     /// The datapath port, if packets are counted there.
     pub dp: Option<PortNo>,
@@ -93,27 +95,27 @@ struct Entry {
 struct Sessions {
     by_id: HashMap<u64, Entry>,
     by_name: BTreeMap<String, u64>,
-    /// By when they want to run.
+    /// The times at which sessions want to run, ms, with the sessions' numbers.
     due: BTreeSet<(u64, u64)>,
     last_id: u64,
     discs: HashMap<u32, u64>,
-    /// Those that have had messages since the last refill.
+    /// Sessions that have had messages since the last refill.
     used: BTreeSet<u64>,
     refilled_ms: u64,
-    /// What controllers are to be told of.
+    /// Ports for [`Monitor::take_moved`].
     moved: BTreeSet<(u64, OfPort)>,
 }
 
 /// A frame that is to be sent.
 struct Outgoing {
-    /// Of the session.
+    /// Number of the session.
     id: u64,
     place: Place,
     frame: Vec<u8>,
     oam: bool,
 }
 
-/// How far those who do the work are behind.
+/// Delays of the threads that do the work.
 #[derive(Default)]
 struct Pace {
     /// When the monitor wanted to run again, ms; 0: not known.
@@ -123,7 +125,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// By how much they have been late since the last look.
+    /// The delay since the last call, ms.
     fn late_ms(&mut self, now_ms: u64) -> u64 {
         let own = match self.wanted_ms {
             0 => 0,
@@ -153,15 +155,15 @@ impl Pace {
 #[derive(Default)]
 pub struct Monitor {
     sessions: Mutex<Sessions>,
-    /// One at a time runs it: the thread, or who moves the clock.
+    /// Held by the thread that runs it: the monitor's, or one that moves the clock.
     running: Mutex<Pace>,
     status_changed: AtomicBool,
     n: AtomicU64,
 }
 
 impl Monitor {
-    /// Makes or changes the session of an interface as `settings` say (`Interface.bfd`), or ends it, if they
-    /// say so. What its port is to be told is returned.
+    /// Makes or changes the session of an interface by `settings` (`Interface.bfd`), or ends it if they
+    /// disable BFD. Returns the session's part of the port.
     pub fn configure(
         &self,
         of: &Ofproto,
@@ -222,7 +224,7 @@ impl Monitor {
         self.status_changed.load(Relaxed)
     }
 
-    /// Ports whose sessions have changed their mind since the last call.
+    /// Ports whose sessions have changed their forwarding state since the last call.
     pub(crate) fn take_moved(&self) -> BTreeSet<(u64, OfPort)> {
         std::mem::take(&mut self.sessions.lock().moved)
     }
@@ -235,7 +237,7 @@ impl Monitor {
         self.with(of, name, |e| e.session.status())
     }
 
-    /// What `bfd/show` prints of an interface.
+    /// The text of `bfd/show` for an interface.
     pub fn details(&self, of: &Ofproto, name: &str) -> Option<String> {
         let now_ms = of.clock().now_ms();
         self.with(of, name, |e| e.session.details(e.now(now_ms)))
@@ -246,11 +248,11 @@ impl Monitor {
         self.sessions.lock().by_name.keys().cloned().collect()
     }
 
-    /// Has a session say that its port forwards or does not; `None`: what it finds. `false`: there is none of
-    /// that name.
+    /// Forces the forwarding state of an interface's session; `None`: no more. Returns `false` if there is no
+    /// session.
     pub fn force(&self, of: &Ofproto, name: &str, forwarding: Option<bool>) -> bool {
         let done = self.with(of, name, |e| e.session.force(forwarding)).is_some();
-        // Its next run says what it is now.
+        // Settles the session once more, with the new state.
         self.with(of, name, |_| ());
         if done {
             of.wake_settler();
@@ -280,15 +282,15 @@ impl Monitor {
     }
 
     /// Takes messages, and does what is due. Returns when it wants to be called again, ms, even if no message
-    /// comes before; `None`: not before then. With `wait` it returns when frames have been handed to ports,
-    /// and each frame is heard at its other end before the next one is made: who moves the clock in steps
-    /// sees sessions come up as soon as they can.
+    /// comes before; `None`: only when one comes. With `wait` it makes a frame only after the one before was
+    /// received at its other end, and returns when all were handed to ports. A caller that moves the clock in
+    /// steps then sees sessions come up as soon as they can.
     pub fn run(&self, of: &Ofproto, wait: bool) -> Option<u64> {
         let mut pace = self.running.lock();
         let dp = of.engine()?;
         for _ in 0..if wait { SINGLE_ROUNDS } else { ROUNDS } {
             let now_ms = of.clock().now_ms();
-            // Others are counted by threads that may wait.
+            // Packets of devices are counted by threads that may wait.
             self.count_in(of, |place| place.dp.is_none());
             let n = self.hear(&*dp, now_ms);
             let late_ms = if wait { 0 } else { pace.late_ms(now_ms) };
@@ -318,7 +320,7 @@ impl Monitor {
         next_ms
     }
 
-    /// Takes the messages that wait. Returns how many they are.
+    /// Takes the messages that wait. Returns their number.
     fn hear(&self, dp: &dyn Engine, now_ms: u64) -> usize {
         let mut n = 0;
         for _ in 0..BATCHES {
@@ -334,8 +336,8 @@ impl Monitor {
         n
     }
 
-    /// Looks how many packets ports have received, of those whose sessions want to know. To be called several
-    /// times a second, by a thread that may wait.
+    /// Reads how many packets ports have received, for the sessions that need it. Called several times a
+    /// second, by a thread that may wait.
     pub(crate) fn count(&self, of: &Ofproto) {
         self.count_in(of, |_| true);
     }
@@ -368,7 +370,7 @@ impl Monitor {
     }
 }
 
-/// What is to be told to whom.
+/// Changes of a session that are to be reported: in the database (`status`) and to controllers (`moved`).
 #[derive(Clone, Copy, Default)]
 struct Told {
     status: bool,
@@ -410,7 +412,7 @@ impl Sessions {
         if let Some(e) = self.by_id.get_mut(&id) {
             e.place = place;
             if e.session.config() != config {
-                // It may not have been asked for so far.
+                // Packets were perhaps not counted so far.
                 e.rx_packets = rx_packets;
                 let now = e.now(now_ms);
                 e.session.configure(config, now);
@@ -427,7 +429,7 @@ impl Sessions {
     fn make(&mut self, name: &str, config: &Config, place: Place, (now_ms, rx_packets): (u64, u64)) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
-        // Of keys of the system's random numbers: nobody else knows it (RFC 5880 §6.8.1).
+        // Hashed with the system's random keys, so peers cannot guess it (RFC 5880 §6.8.1).
         let random = RandomState::new();
         #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
         let disc = (0_u64..)
@@ -472,7 +474,7 @@ impl Sessions {
         true
     }
 
-    /// Takes over what a session says now: to translations at once.
+    /// Takes over a session's current state. Translations see it at once.
     fn settle(&mut self, id: u64, now_ms: u64, generations: &Generations) -> Told {
         let Some(e) = self.by_id.get_mut(&id) else {
             return Told::default();
@@ -482,7 +484,7 @@ impl Sessions {
         let forwarding = e.session.is_forwarding();
         let moved = e.shared.forwarding.swap(forwarding, Relaxed) != forwarding;
         if moved {
-            // After the flag: who has read the flag before has an older generation.
+            // After the flag: a translation that has read the old flag has an older generation.
             generations.bump(link_slot(e.place.bridge, e.place.port));
             self.moved.insert((e.place.bridge, e.place.port));
         }
@@ -509,7 +511,7 @@ impl Sessions {
         let Some(udp) = udp_of(&upcall.bytes) else { return };
         let now = e.now(now_ms);
         e.session.receive(udp, now);
-        // It may have to answer at once, and has to be looked at in any case.
+        // The session may have to reply at once, and has to run in any case.
         self.due.remove(&(e.wake_ms, shared.id));
         e.wake_ms = 0;
         self.due.insert((0, shared.id));
@@ -520,7 +522,7 @@ impl Sessions {
         if late_ms == 0 {
             return;
         }
-        // They are looked at when they would have been, and settle on a later time then.
+        // Each session runs at its old time all the same, and settles on a later one then.
         for e in self.by_id.values_mut() {
             let now = e.now(now_ms);
             e.session.forgive(late_ms, now);
@@ -537,7 +539,7 @@ impl Sessions {
         self.due.insert((e.wake_ms, id));
     }
 
-    /// Does what is due, until there are as many frames as `most` to be sent.
+    /// Does what is due, until `most` frames are to be sent.
     fn run(
         &mut self,
         now_ms: u64,
@@ -579,7 +581,7 @@ impl Sessions {
     }
 }
 
-/// Packets that a port has received so far. `None`: nobody can say it now.
+/// Packets that a port has received so far; `None`: the port is gone.
 fn received(of: &Ofproto, place: &Place) -> Option<u64> {
     match place.dp {
         Some(no) => Some(of.engine()?.port_stats(no)?.rx_packets),
@@ -591,9 +593,9 @@ fn received(of: &Ofproto, place: &Place) -> Option<u64> {
     }
 }
 
-/// What became of a frame.
+/// The result of sending a frame.
 enum Sent {
-    /// It is gone, or nobody wants it.
+    /// The frame was sent, or no port takes it.
     Done,
     /// A worker will send it.
     Posted(Posted),
@@ -636,7 +638,7 @@ fn send(of: &Ofproto, o: &Outgoing, wait: bool) -> Sent {
         return Sent::Done;
     };
     if wait {
-        // By who moves the clock: what it causes is to be seen.
+        // The caller moves the clock and wants to see the frame's effects: wait for the worker.
         let _ = dp.inject(packet, &key, PortNo::NONE, translation.actions);
         return Sent::Done;
     }

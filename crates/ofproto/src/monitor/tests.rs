@@ -1,4 +1,4 @@
-//! Which packets are a session's, what becomes of them, and who hears of what it says.
+//! Packets of a session, their treatment, and the effect of the session's state.
 
 use super::watch::{MAX_WAITING_MESSAGES, Shared, Watch};
 use crate::parts::Part;
@@ -38,7 +38,7 @@ fn message() -> FlowKey {
 fn takes(filter: Filter, key: &FlowKey) -> bool {
     let (mut mask, mut extra) = (FlowMask::default(), FlowMask::default());
     let taken = watch(filter).takes(key, &mut mask, &mut extra);
-    // Whatever agrees in the bits that are said to count is treated alike.
+    // A packet with the same bits under the mask is treated alike.
     mask.add(&extra);
     let mut other = *key;
     let ones = other.words_mut().iter_mut().zip(mask.words());
@@ -102,7 +102,7 @@ fn no_rule_sees_a_message() {
         lab.translate(&other, Purpose::Miss).actions,
         [Action::Output(dp(0, 2))]
     );
-    // On a port without a session it is a packet like any.
+    // On a port without a session, the packet is an ordinary one.
     let elsewhere = FlowKey {
         in_port: dp(0, 3).0,
         ..message()
@@ -133,7 +133,7 @@ fn messages_of_two_sessions_are_not_mixed_up() {
             .cookie(),
         )
     };
-    // Answers with equal actions share one of these.
+    // Translations with equal actions share one cached translation.
     assert_eq!(of(1), of(1));
     assert_ne!(of(1), of(2));
 }
@@ -154,7 +154,7 @@ fn a_session_has_its_share_of_the_ring_and_no_more() {
         f.extend([0; 12]);
         f
     };
-    // Whatever others make up, the peer's messages have room.
+    // Whatever messages others forge, the peer's messages have room.
     let all = MAX_WAITING_MESSAGES as usize;
     assert_eq!(
         (

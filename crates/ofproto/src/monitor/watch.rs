@@ -13,35 +13,36 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// The protocol number of UDP.
 const UDP: u8 = 17;
-/// Messages of one session that may wait: more are lost, and those of other sessions have room.
+/// Maximum number of waiting messages of one session. Further ones are lost, so that those of other sessions
+/// have room.
 pub(super) const MAX_WAITING_MESSAGES: u32 = 16;
 
-/// What translation, workers and the monitor share of one session.
+/// The state of one session that translation, workers and the monitor share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Number of the session, never reused.
     pub(super) id: u64,
-    /// Whether packets may be sent that way. A generation is counted up after each change
+    /// Whether packets may be sent by the session's port. A generation is counted up after each change
     /// ([`Part::Link`]).
     pub(super) forwarding: AtomicBool,
-    /// The session's discriminator: its peer says it in each message once it knows it, others would have to
-    /// guess.
+    /// The session's discriminator. Its peer puts it into each message once it knows it; an attacker would
+    /// have to guess it.
     pub(super) disc: u32,
-    /// Messages that came since the monitor has last allowed some.
+    /// Messages without the discriminator since the last refill.
     pub(super) came: AtomicU32,
-    /// ... of those with the session's discriminator.
+    /// Messages with the discriminator since the last refill.
     pub(super) came_known: AtomicU32,
 }
 
 impl Shared {
-    /// As many messages as before may come again.
+    /// Allows [`MAX_WAITING_MESSAGES`] messages again.
     pub(super) fn refill(&self) {
         self.came.store(0, Relaxed);
         self.came_known.store(0, Relaxed);
     }
 }
 
-/// A session's part of an OpenFlow port: which packets are for it, and what it says.
+/// A session's part of an OpenFlow port: the filter for its messages, and its state.
 #[derive(Clone, Debug)]
 pub struct Watch {
     pub(super) shared: Arc<Shared>,
@@ -61,7 +62,7 @@ impl Watch {
     pub(crate) fn id(&self) -> u64 {
         self.shared.id
     }
-    /// Whether packets may be sent that way. Who caches an answer that goes by it reads [`Part::Link`]'s
+    /// Whether packets may be sent by this port. A translation that depends on it must read [`Part::Link`]'s
     /// generation before.
     pub(crate) fn is_forwarding(&self) -> bool {
         self.shared.forwarding.load(Relaxed)
@@ -101,7 +102,7 @@ impl Watch {
         }
         true
     }
-    /// What an upcall with a message carries.
+    /// The data of an upcall with a message.
     pub(crate) fn cookie(&self) -> Arc<dyn UpcallData> {
         Arc::new(Cookie(self.shared.clone()))
     }
@@ -121,7 +122,7 @@ impl UpcallData for Cookie {
         let message = udp_of(head).and_then(|udp| Message::read(udp.payload));
         let known = message.is_some_and(|m| m.your_disc == self.0.disc && m.my_disc != 0 && m.mult != 0);
         let came = if known { &self.0.came_known } else { &self.0.came };
-        // Who looks and counts at the same time lets some more in, one per worker.
+        // Workers that check at the same time let more messages in, one per worker.
         let room = came.load(Relaxed) < MAX_WAITING_MESSAGES;
         if room {
             came.fetch_add(1, Relaxed);
@@ -133,7 +134,7 @@ impl UpcallData for Cookie {
     }
 }
 
-/// The slot of what others know of a session's port.
+/// The generation slot of a port's forwarding state.
 pub(super) fn link_slot(bridge: u64, port: OfPort) -> u16 {
     Part::Link(bridge, port).slot()
 }

@@ -1,4 +1,4 @@
-//! Where records go: UDP sockets that never block.
+//! Collectors of records: UDP sockets that never block.
 //!
 //! Sockets are not connected: a collector that cannot be reached now is sent to again with the next record.
 
@@ -6,9 +6,9 @@ use heddle_ipfix::Interface;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// How long the system's number of an interface is taken for true.
+/// Time for which the system's number of an interface is taken for true, µs.
 const INDEX_AGE_US: u64 = 5_000_000;
-/// Most names that are remembered.
+/// Maximum number of names that are remembered.
 const MAX_INDICES: usize = 4096;
 
 /// The collectors of one exporter.
@@ -20,7 +20,7 @@ pub(super) struct Collectors {
 }
 
 impl Collectors {
-    /// Those of `targets` that make sense; the log tells of the others.
+    /// The collectors of `targets`, without invalid ones, which are logged.
     pub(super) fn new(targets: &BTreeSet<String>, default_port: u16) -> Self {
         let mut all = Self::default();
         for target in targets {

@@ -1,4 +1,4 @@
-//! What translation knows of a sample: the issuer's part of its upcall.
+//! The data of a sample that only its translation knows: the issuer's part of its upcall.
 
 use heddle_datapath_api::{PortNo, UpcallData};
 use heddle_flow::FlowKey;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// For whom a sample is.
+/// The exporter that a sample is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum WhichExporter {
     /// The bridge's own (`Bridge.ipfix`).
@@ -29,8 +29,8 @@ pub(crate) struct SampledTunnel {
     pub(crate) proto: u8,
     /// Their destination port, 0: none.
     pub(crate) tp_dst: u16,
-    /// Where the packet goes to: outer source, destination, key. `None`: it came by the tunnel, and its own
-    /// key says that.
+    /// Outer source, destination and key of a packet that goes out. `None`: the packet came by the tunnel,
+    /// and its own key has them.
     pub(crate) sent: Option<(u32, u32, u64)>,
 }
 
@@ -59,12 +59,12 @@ impl SampledTunnel {
 pub(crate) struct SampleMeta {
     pub(crate) bridge: u64,
     pub(crate) which: WhichExporter,
-    /// Of 65,535 packets so many (of rules), or of 2³²−1 (of bridges).
+    /// Sampling probability, as a fraction of 65,535 (of rules) or of 2³²−1 (of bridges).
     pub(crate) probability: u32,
     pub(crate) domain: u32,
     pub(crate) point: u32,
     pub(crate) asked: SampleDirection,
-    /// Where the packet goes out; [`PortNo::NONE`]: it is sampled as it comes in.
+    /// The output port; [`PortNo::NONE`]: the packet is sampled as it comes in.
     pub(crate) output_port: PortNo,
     /// The tunnel's port, if it goes out by one that the sample is about.
     pub(crate) tunnel_out_port: Option<PortNo>,
@@ -72,12 +72,12 @@ pub(crate) struct SampleMeta {
     pub(crate) input: String,
     pub(crate) output: String,
     pub(crate) tunnel: Option<SampledTunnel>,
-    /// Some action of the same answer sends the packet on.
+    /// Some action of the same translation forwards the packet.
     pub(crate) forwards: AtomicBool,
 }
 
 impl SampleMeta {
-    /// How many packets one sample stands for.
+    /// Number of packets that one sample stands for.
     pub(super) fn each(&self) -> u64 {
         let of = match self.which {
             WhichExporter::Bridge => u32::MAX,

@@ -1,14 +1,15 @@
-//! Samples of packets for IPFIX collectors: who is configured, and who counts.
+//! Samples of packets for IPFIX collectors: configuration, exporters and counting.
 //!
-//! **Shape.** A translation emits samples where a bridge is configured so ([`IpfixConfig::bridge`]) or where
-//! a rule's action says so; each carries what it knows of the port and the tunnel ([`SampleMeta`]). Workers
-//! put copies of headers into rings of their own and never wait: what finds no room is lost and counted
-//! (`datapath_drop_sample_error`). One thread takes them out ([`Sampling::run`]), counts them in the exporter
-//! that they are for ([`heddle_ipfix::Exporter`]), and sends records by UDP sockets that never block.
+//! **Shape.** A translation emits samples if the bridge is configured so ([`IpfixConfig::bridge`]) or a rule
+//! has the action. Each sample carries what the translation knows of the port and the tunnel
+//! ([`SampleMeta`]). Workers put copies of headers into rings of their own and never wait: a sample without
+//! room is lost and counted (`datapath_drop_sample_error`). One thread takes samples out ([`Sampling::run`]),
+//! counts them in the exporter that they are for ([`heddle_ipfix::Exporter`]), and sends records through UDP
+//! sockets that never block.
 //!
-//! **Floods.** The thread rests as long as it has worked, so that samples cost at most half a processor; a
-//! worker copies at most what its ring holds between two visits. Nobody else waits for this thread, nor for
-//! its lock longer than a batch takes.
+//! **Floods.** The thread rests as long as it has worked, so samples cost at most half a processor. A worker
+//! copies at most what its ring holds between two visits. No thread waits for this one, nor for its lock
+//! longer than a batch takes.
 //!
 //! **Order of locks.** `exporters` is a leaf: nothing is called with it held.
 
@@ -33,7 +34,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Samples that are taken out of rings in one go.
 const BATCH: usize = 512;
-/// Where collectors listen unless told otherwise (RFC 7011 §10.3.4).
+/// UDP port of a collector whose target has none (RFC 7011 §10.3.4).
 const DEFAULT_PORT: u16 = 4739;
 
 /// One row of `IPFIX`, as far as all exporters share it.
@@ -54,28 +55,28 @@ pub struct ExporterConfig {
 /// `Bridge.ipfix`: all packets of a bridge are sampled.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BridgeSampling {
-    /// Where to.
+    /// Collectors, and settings of the cache.
     pub exporter: ExporterConfig,
-    /// One of so many packets.
+    /// Sampling rate: one packet out of this number.
     pub sampling: u32,
     /// `obs_domain_id`.
     pub domain: u32,
     /// `obs_point_id`.
     pub point: u32,
-    /// As they come in.
+    /// Packets are sampled as they come in.
     pub input: bool,
-    /// As they go out.
+    /// Packets are sampled as they go out.
     pub output: bool,
 }
 
 impl BridgeSampling {
-    /// Of 2³²−1 packets so many are sampled.
+    /// Sampling probability, as a fraction of 2³²−1.
     pub(crate) fn probability(&self) -> u32 {
         (u32::MAX / self.sampling.max(1)).max(1)
     }
 }
 
-/// Who samples what of a bridge.
+/// The sampling of one bridge.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IpfixConfig {
     /// All packets.
@@ -85,13 +86,13 @@ pub struct IpfixConfig {
 }
 
 impl IpfixConfig {
-    /// Nothing is sampled, and rules that ask for it ask in vain.
+    /// Whether no packet is sampled, so that sample actions of rules have no effect.
     pub fn is_empty(&self) -> bool {
         self.bridge.is_none() && self.sets.is_empty()
     }
 }
 
-/// An exporter and whom it sends to.
+/// An exporter with its settings and collectors.
 struct Active {
     config: ExporterConfig,
     exporter: Exporter,
@@ -99,7 +100,7 @@ struct Active {
 }
 
 impl Active {
-    /// `None`: it has nobody to send to.
+    /// `None`: no collector could be initialized.
     fn new(id: u32, config: &ExporterConfig) -> Option<Self> {
         let collectors = Collectors::new(&config.targets, DEFAULT_PORT);
         if collectors.is_empty() {
@@ -114,7 +115,7 @@ impl Active {
         })
     }
 
-    /// Takes over new settings. `false`: there is nobody to send to any more.
+    /// Takes over new settings. `false`: no collector is left.
     fn configure(&mut self, config: &ExporterConfig) -> bool {
         if self.config == *config {
             return true;
@@ -154,7 +155,7 @@ fn now_us() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Which exporter: of a bridge, and of that for all packets or for a set.
+/// An exporter's bridge, and whether it is the bridge's own or that of a set.
 type Id = (u64, WhichExporter);
 
 #[derive(Default)]
@@ -172,7 +173,8 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Makes a bridge's exporters what `config` says. What of it can be done is returned; `None`: nothing.
+    /// Makes a bridge's exporters match `config`. Returns the part of `config` that has exporters; `None`:
+    /// `config` is empty.
     pub(crate) fn configure(&self, bridge: u64, config: &IpfixConfig) -> Option<Arc<IpfixConfig>> {
         let mut done = config.clone();
         let mut wanted: BTreeMap<WhichExporter, &ExporterConfig> = BTreeMap::new();
@@ -199,7 +201,7 @@ impl Sampling {
                 },
             }
         }
-        // A rule's sample is shown, and counted nowhere, also where no set could be made.
+        // If a set has no exporter, samples for it are still shown in actions, but counted nowhere.
         (!config.is_empty()).then(|| Arc::new(done))
     }
 

@@ -1,4 +1,4 @@
-//! Which exporters there are after which configurations, and what translations emit for them.
+//! Exporters after changes of the configuration, and the samples that translations emit for them.
 
 use super::{BridgeSampling, ExporterConfig, IpfixConfig, Sampling};
 use crate::xlate::tests::lab::{Lab, out};
@@ -47,7 +47,7 @@ fn sample(probability: u16) -> Action {
 
 const IP: &str = "in_port=1,icmp,nw_src=10.0.0.1,nw_dst=10.0.0.2";
 
-/// What a bridge of three ports does with a packet to port 2 under this configuration.
+/// The actions of a bridge of three ports for a packet to port 2 under this configuration.
 fn actions(ipfix: IpfixConfig, list: Vec<Action>) -> String {
     let mut lab = Lab::new(&[3]);
     lab.rule((0, 0), "", list);
@@ -82,11 +82,11 @@ fn a_rule_samples_for_a_set() {
         some.starts_with("sample(sample=50.0%,actions(userspace(pid=0,flow_sample(probability=32768,"),
         "{some}"
     );
-    // Nobody is configured at all.
+    // No exporter is configured at all.
     let lab = Lab::new(&[3]);
     lab.rule((0, 0), "", vec![sample(u16::MAX), out(2)]);
     assert_eq!(lab.actions(IP), "2");
-    // Nothing is known of that port.
+    // The bridge has no such port.
     let Action::Sample(mut unknown) = sample(9) else {
         panic!()
     };
@@ -94,7 +94,7 @@ fn a_rule_samples_for_a_set() {
     assert_eq!(actions(set(1), vec![Action::Sample(unknown), out(2)]), "2");
 }
 
-/// What OVN asks for, to sample the connections that an access list allows.
+/// OVN uses this to sample the connections that an access list allows.
 #[test]
 fn numbers_of_samples_come_from_fields() {
     let Action::Sample(mut s) = sample(u16::MAX) else {

@@ -10,12 +10,12 @@ use heddle_flow::text::CT_STATE;
 use heddle_flow::{FlowKey, compose, odp};
 use std::collections::VecDeque;
 
-/// Bytes of payload in a generated packet, unless told otherwise.
+/// Bytes of payload in a generated packet, unless `--l7-len` gives another number.
 const DEFAULT_PAYLOAD: usize = 64;
 /// Shortest packet: an Ethernet header.
 const ETHERNET_LEN: usize = 14;
 
-/// What is to be traced.
+/// One trace to run.
 pub(super) struct Request<'w> {
     pub(super) bridge: &'w BridgeView,
     /// `in_port` is the OpenFlow port, in the key's form.
@@ -141,7 +141,7 @@ fn ct_state(text: &str) -> Result<u32, String> {
     if said.is_empty() { Ok(state) } else { Err(said) }
 }
 
-/// Bytes of a packet in hexadecimal; blanks may stand between them.
+/// Bytes of a packet in hexadecimal, with or without blanks between them.
 fn hex(s: &str) -> Result<Vec<u8>, &'static str> {
     let digits: Option<Vec<u32>> = s
         .chars()
@@ -175,7 +175,7 @@ fn flow_of_datapath<'w>(
                 return Err("Cannot find the datapath".to_owned());
             }
             if key.recirc_id != 0 {
-                // Where the packet is in the pipeline says more than its port.
+                // The recirculation id determines the bridge and the port, not the datapath port.
                 let frozen = pipeline.frozen(key.recirc_id);
                 let known = frozen.and_then(|f| Some((snapshot.bridges.get(&f.frozen.bridge)?, f)));
                 let (bridge, held) = known
@@ -231,7 +231,7 @@ fn flow_of_bridge<'w>(
     Ok((bridge, key))
 }
 
-/// The key of a packet that came as `given` says.
+/// The key of a packet, with the port, tunnel and metadata of `given`.
 fn key_of_packet(bytes: &[u8], given: &FlowKey, bridge: &BridgeView) -> FlowKey {
     let mut key = FlowKey::default();
     let vlan_limit = u8::try_from(bridge.vlan_limit).unwrap_or(u8::MAX);

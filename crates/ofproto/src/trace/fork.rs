@@ -1,7 +1,8 @@
-//! What comes back from a connection tracker: traced after the packet itself, one translation per copy.
+//! Packets that come back from a connection tracker: traced after the packet itself, one translation per
+//! copy.
 //!
-//! A trace tracks nothing. The user says in which states packets come back (`--ct-next`), else they are new;
-//! addresses are translated to the first ones of their ranges.
+//! A trace tracks nothing. The user gives the states in which packets come back (`--ct-next`), else they are
+//! new; addresses are translated to the first ones of their ranges.
 
 use super::args::Request;
 use super::{TraceEnv, Traced};
@@ -15,13 +16,13 @@ use heddle_openflow::action::{Nat, NatAddresses, NatDirection};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Most copies of a trace. Rules may send a packet to the tracker again and again.
+/// Maximum number of copies of a trace. Rules may send a packet to the tracker again and again.
 const MAX_FORKS: usize = 512;
 
-/// State of a packet that nobody said anything of: tracked, new.
+/// State of a packet for which the user gave none: tracked, new.
 const DEFAULT_STATE: u32 = 0x21;
 
-/// Traces copies, and theirs.
+/// Traces copies, and the copies that these make.
 pub(super) fn trace_all(
     pipeline: &Pipeline,
     snapshot: &Snapshot,
@@ -58,7 +59,7 @@ pub(super) fn trace_all(
     }
 }
 
-/// What stands above a copy's trace; gives it its state and translates its addresses.
+/// The lines above a copy's trace. Gives the copy its state and translates its addresses.
 fn head(fork: &mut Fork, states: &mut VecDeque<u32>) -> String {
     let line = "=".repeat(79);
     let (state, how) = match states.pop_front() {

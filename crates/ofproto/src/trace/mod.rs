@@ -1,7 +1,7 @@
-//! `ofproto/trace`: a translation, told line by line.
+//! `ofproto/trace`: a translation, line by line.
 //!
-//! The layout is Open vSwitch's, since people and scripts read it: the key, each bridge with its rules,
-//! actions and what came of them, the key at the end, the mask, the datapath actions. A trace has side
+//! The layout is Open vSwitch's, since people and scripts read it. It has the key, each bridge with its
+//! rules, actions and their effects, the key at the end, the mask, the datapath actions. A trace has side
 //! effects only with a packet (given, or made with `-generate`): it learns, and [`Traced::carry_out`] sends
 //! its packet-ins.
 
@@ -23,7 +23,7 @@ use heddle_openflow::{Action, Version};
 use heddle_sync::ReadGuard;
 use std::collections::VecDeque;
 
-/// What a trace needs to know of the datapath.
+/// The datapath's names and numbers that a trace needs.
 pub struct TraceEnv<'a> {
     /// Names that a datapath may be given by, such as `netdev`.
     pub datapaths: &'a [&'a str],
@@ -37,7 +37,7 @@ pub struct TraceEnv<'a> {
 
 /// A trace.
 pub struct Traced {
-    /// What to print; without a newline at its end unless the translation failed.
+    /// The text to print; without a newline at its end unless the translation failed.
     pub text: String,
     /// The packet that was given or made.
     packet: Option<Vec<u8>>,
@@ -58,7 +58,7 @@ struct TracedActions {
 /// Runs `ofproto/trace` with these arguments (without the command's name).
 ///
 /// # Errors
-/// What to tell the user who gave wrong arguments.
+/// A text for the user, if the arguments are wrong.
 pub fn trace(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<Traced, String> {
     let snapshot = pipeline.snapshot();
     let request = args::parse(pipeline, &snapshot, args, env)?;
@@ -68,7 +68,7 @@ pub fn trace(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<T
 /// Runs `ofproto/trace-packet-out`: as [`trace`], with the actions of a packet-out as the last argument.
 ///
 /// # Errors
-/// What to tell the user who gave wrong arguments.
+/// A text for the user, if the arguments are wrong.
 pub fn trace_packet_out(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<Traced, String> {
     let snapshot = pipeline.snapshot();
     let (actions, args) = args.split_last().ok_or("Syntax error")?;
@@ -126,7 +126,7 @@ fn trace_request(
     traced
 }
 
-/// Traces one translation: what to print, what it does to the packet, and copies that come back from the
+/// Traces one translation. Returns the text, what happens to the packet, and copies that come back from the
 /// tracker.
 fn one(
     pipeline: &Pipeline,

@@ -80,7 +80,7 @@ fn check(args: &[&str], expected: &str) {
     );
 }
 
-/// Where nothing else was looked at, the mask is the same too.
+/// If no other bits were looked at, the mask is the same too.
 #[test]
 fn masks() {
     let lab = Lab::new(&[3]);

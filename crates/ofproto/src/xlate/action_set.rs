@@ -7,7 +7,7 @@ use heddle_openflow::text::ActionsText;
 use heddle_openflow::{Action, Port};
 use smallvec::SmallVec;
 
-/// Where an action runs in the set: the slots in order, each once (the last one written counts).
+/// Position of an action in the set's order. Each position has one action: the last one that was written.
 fn slot(action: &Action) -> Option<usize> {
     Some(match action {
         Action::PopVlan | Action::StripVlan => 0,
@@ -36,7 +36,7 @@ fn finality(action: &Action) -> Option<u8> {
     }
 }
 
-/// Runs as often as it was written, in the order of writing.
+/// Whether the action runs each time that it was written, in the order of writing.
 fn is_set_or_move(action: &Action) -> bool {
     matches!(
         action,
@@ -63,7 +63,7 @@ fn is_set_or_move(action: &Action) -> bool {
     )
 }
 
-/// The set as a list in the order of execution; empty if nothing ends it.
+/// The set as a list in the order of execution; empty if no action ends it.
 pub(crate) fn as_list(set: &[Action]) -> Vec<Action> {
     let mut slots: [Option<&Action>; N_SLOTS] = [None; N_SLOTS];
     let mut last: Option<(u8, &Action)> = None;

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 pub(super) enum Step<'a> {
     Action(&'a Action),
     Instruction(&'a Instruction),
-    /// What follows belongs to this table and rule.
+    /// The next steps belong to this table and rule.
     Unroll {
         table: u8,
         cookie: u64,
@@ -40,16 +40,16 @@ pub(super) fn steps_of(instructions: &[Instruction]) -> SmallVec<[Step<'_>; 8]> 
     steps
 }
 
-/// Whether the list goes on.
+/// Effect of a step on the rest of its list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Go {
     On,
     Stop,
-    /// On, from another list that has run.
+    /// The list continues, after another list has run.
     Deeper,
-    /// When the packet comes back, with this step.
+    /// The list continues with this step when the packet comes back.
     Again,
-    /// When the packet comes back, with the next step.
+    /// The list continues with the next step when the packet comes back.
     Done,
 }
 
@@ -60,7 +60,7 @@ impl Go {
 }
 
 impl Ctx<'_> {
-    /// Runs steps. `last`: nothing follows them, that is, an output need not keep the packet as it is.
+    /// Runs steps. `last`: no action follows them, so that an output need not keep the packet as it is.
     pub(super) fn run_list(&mut self, steps: &[Step<'_>], last: bool) {
         self.nested(|c| c.run_list_here(steps, last));
     }
@@ -98,7 +98,8 @@ impl Ctx<'_> {
             match go {
                 Go::On => {}
                 Go::Stop => break,
-                // What it found has left what is to be done; the rest is left at the head of the loop.
+                // The other list has left its own steps; the rest of this list is left at the head of the
+                // loop.
                 Go::Deeper => continue,
                 Go::Again | Go::Done => {
                     if self.error.is_none() && self.freezing {
@@ -142,7 +143,7 @@ impl Ctx<'_> {
     fn instruction(&mut self, i: &Instruction, last: bool) -> Go {
         match i {
             Instruction::Meter(id) => self.meter(*id),
-            // `steps_of` has taken these apart.
+            // `steps_of` has replaced it by its actions.
             Instruction::Apply(_) => {}
             Instruction::Clear => self.clear_actions(),
             Instruction::Write(actions) => self.write_actions(actions),
@@ -242,13 +243,13 @@ impl Ctx<'_> {
             Action::Bundle(b) => self.bundle(b, last),
             Action::FinTimeout { idle, hard } => self.fin_timeout(*idle, *hard),
             Action::Sample(s) => self.sample(s),
-            // Else it is taken apart before.
+            // Otherwise `run_list_here` handles it.
             Action::CheckPktLarger(c) => self.check_this_packet(c),
             Action::DeleteField(field) => self.delete_field(*field),
             Action::Encap(e) => self.encap(e),
             Action::Decap(ty) => {
                 if self.decap(*ty) {
-                    // What is behind the header is to be parsed.
+                    // The headers behind it must be parsed.
                     self.freeze();
                     return Go::Done;
                 }
@@ -256,7 +257,7 @@ impl Ctx<'_> {
             Action::DecNshTtl => return Go::on(self.dec_nsh_ttl()),
             Action::Ct(ct) => self.ct(ct, last),
             Action::CtClear => self.ct_clear(),
-            // Within `ct`, which emits it.
+            // Within `ct`, which emits the address translation.
             Action::Nat(nat) => self.ct_nat = Some(Nat::clone(nat)),
             Action::DebugRecirc => {
                 self.freeze();
@@ -267,7 +268,7 @@ impl Ctx<'_> {
         Go::On
     }
 
-    /// Other datapaths could not do it, and the answer is for this packet alone.
+    /// In Open vSwitch, its slow path would handle the packet: the translation is for this packet alone.
     pub(super) fn slow(&mut self) {
         self.out.uncacheable = true;
         self.is_slow = true;
@@ -306,8 +307,8 @@ impl Ctx<'_> {
 }
 
 impl Step<'_> {
-    /// Whether the datapath can undo what the step makes of the packet by setting fields back. A truncation
-    /// that found no output cannot be taken back.
+    /// Whether setting fields back undoes the changes that the step makes to the packet. It does not undo a
+    /// truncation that found no output.
     pub(super) fn is_reversible(&self) -> bool {
         !matches!(
             self,
@@ -324,7 +325,7 @@ impl Step<'_> {
     }
 }
 
-/// What runs without a look behind a label that was just popped.
+/// Whether the step needs no headers behind a label that was just popped.
 fn is_safe_behind_mpls(step: &Step<'_>) -> bool {
     let Step::Action(action) = step else { return false };
     match action {
@@ -338,7 +339,7 @@ fn is_safe_behind_mpls(step: &Step<'_>) -> bool {
         | Action::SetEthDst(_)
         | Action::SetTunnel(_)
         | Action::SetQueue(_)
-        // What a group's buckets do is looked at when they run.
+        // Actions of a group's buckets are checked when they run.
         | Action::Group(_) => true,
         Action::SetField { field, .. } => *field < heddle_flow::FieldId::Ipv4Src,
         Action::Load { dst, .. } => dst.field < heddle_flow::FieldId::Ipv4Src,

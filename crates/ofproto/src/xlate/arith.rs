@@ -12,7 +12,7 @@ const DSCP: u8 = 0xfc;
 const ECN: u8 = 0x03;
 
 impl Ctx<'_> {
-    /// `SetEthSrc` to `SetL4Dst`; nothing where the packet has no such header.
+    /// `SetEthSrc` to `SetL4Dst`; no change if the packet has no such header.
     pub(super) fn set_header(&mut self, action: &Action) {
         let (ip, v4) = (is_ip_any(&self.flow), self.flow.dl_type == eth::IP);
         let l4 = ip && self.flow.nw_frag & frag::LATER == 0;
@@ -39,7 +39,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// Decrements the TTL. `false`: it ran out; the controllers were told and the list of actions ends.
+    /// Decrements the TTL. `false`: it ran out, packet-ins are emitted, and the list of actions ends.
     pub(super) fn dec_ttl(&mut self, controllers: &[u16]) -> bool {
         self.out.mask.0.nw_ttl = u8::MAX;
         self.out.mask.0.nw_proto = u8::MAX;
@@ -58,7 +58,7 @@ impl Ctx<'_> {
         false
     }
 
-    /// Tells a controller that a TTL ran out.
+    /// Emits a packet-in for a TTL that ran out.
     pub(super) fn ttl_exception(&mut self, controller_id: u16) {
         let action = ControllerAction {
             max_len: u16::MAX,

@@ -1,6 +1,8 @@
-//! `check_pkt_larger`: what follows runs twice, for packets that are longer and for those that are not.
+//! `check_pkt_larger`: the rest of the list runs twice, for packets that are longer and for those that are
+//! not.
 //!
-//! The packet's length is no part of the key, so the answer has both; the datapath chooses per packet.
+//! The packet's length is not part of the key, so the translation has both branches; the datapath chooses per
+//! packet.
 
 use super::actions::Step;
 use super::ctx::Ctx;
@@ -9,7 +11,7 @@ use heddle_flow::FieldValue;
 use heddle_openflow::action::CheckPktLarger;
 
 impl Ctx<'_> {
-    /// Where the datapath does not choose, for the packet at hand alone.
+    /// Decides for this packet alone, on a datapath that does not choose.
     pub(super) fn check_this_packet(&mut self, c: &CheckPktLarger) {
         let longer = self.packet_len.is_some_and(|len| len > usize::from(c.pkt_len));
         c.dst.set(&mut self.flow, FieldValue::from_u64(longer.into()));

@@ -20,7 +20,7 @@ fn hash_of(k: &FlowKey, fields: HashFields, basis: u16) -> u32 {
 
 /// The link of a hash (RFC 2992 compares these ways).
 fn link(hash: u32, algorithm: MultipathAlgorithm, n_links: u32, arg: u32) -> u32 {
-    /// Above so many links, their weights take too long.
+    /// Maximum number of links whose weights are compared: more take too long.
     const MAX_HRW: u32 = 64;
     match algorithm {
         MultipathAlgorithm::ModuloN => hash % n_links,
@@ -44,7 +44,7 @@ fn again_until_it_fits(hash: u32, n_links: u32, modulo: u32) -> u32 {
     } else {
         modulo
     };
-    // At least about half of the values fit, so that this many tries do not end without one in practice.
+    // At least about half of the values fit, so this number of tries finds one in practice.
     (0..1 << 16)
         .map(|i| (hash::two_words(hash, i) % modulo) & 0xffff)
         .find(|l| *l < n_links)

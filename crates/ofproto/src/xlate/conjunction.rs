@@ -1,14 +1,14 @@
 //! Conjunctive matches: rules that are clauses, and the rule of a conjunction all of whose clauses match.
 //!
-//! **Problem.** `conjunction(id,k/n)` says that its rule is clause `k` of `n`. The packet matches conjunction
-//! `id` if it matches at least one rule of every clause; then the rules are looked up once more, with
-//! `conj_id` set to `id`.
+//! **Problem.** The action `conjunction(id,k/n)` makes its rule clause `k` of `n`. The packet matches
+//! conjunction `id` if it matches at least one rule of every clause. Then the rules are looked up once more,
+//! with `conj_id` set to `id`.
 //!
-//! **Order.** As Open vSwitch decides it: clauses count together only within one priority, the highest first,
-//! and only if it is higher than that of the best ordinary rule. The rule that the second lookup finds is the
-//! answer whatever its priority is; if it finds none, the next conjunction is tried.
+//! **Order.** As in Open vSwitch, clauses count together only within one priority, the highest first. They
+//! count only if their priority is higher than that of the best ordinary rule. The rule that the second
+//! lookup finds is the result, whatever its priority is. If there is none, the next conjunction is tried.
 //!
-//! **Costs.** Tables without clauses pay one look at the first action of each rule that matches.
+//! **Costs.** Tables without clauses cost one look at the first action of each rule that matches.
 
 use crate::model::{Rule, Table};
 use heddle_flow::{FlowKey, FlowMask};
@@ -18,8 +18,7 @@ use heddle_sync::ReadGuard;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The clauses that a rule is; none if it is an ordinary rule. A rule with any has notes beside them and
-/// nothing else.
+/// The clauses of a rule; none for an ordinary rule. A rule with clauses has only notes beside them.
 fn clauses(rule: &Rule) -> impl Iterator<Item = &Conjunction> {
     let actions = match rule.instructions.0.first() {
         Some(Instruction::Apply(list))
@@ -35,8 +34,8 @@ fn clauses(rule: &Rule) -> impl Iterator<Item = &Conjunction> {
     })
 }
 
-/// The rule of highest priority that matches, conjunctions included. Adds to `wc` what the answer depends on.
-/// `used` is given the rules that are the clauses of the conjunction found.
+/// The rule of highest priority that matches, conjunctions included. Adds the bits that it depends on to
+/// `wc`, and the rules that are clauses of the conjunction found to `used`.
 pub(super) fn lookup<'r>(
     table: &'r Table,
     reading: &'r ReadGuard,
@@ -78,9 +77,9 @@ pub(super) fn lookup<'r>(
     hard.map(|hit| &hit.data)
 }
 
-/// Conjunctions of which every clause is among these rules, in the order in which they are completed.
+/// Conjunctions that have every clause among these rules, in the order in which they are completed.
 fn complete<'r>(rules: impl Iterator<Item = &'r Rule>) -> Vec<u32> {
-    // By id and number of clauses, those that were seen. A rule may be a clause of thousands.
+    // The clauses seen, by id and number of clauses. A rule may be a clause of thousands.
     let mut seen: HashMap<(u32, u8), u64> = HashMap::new();
     let mut complete = Vec::new();
     for c in rules.flat_map(clauses) {
@@ -133,7 +132,7 @@ mod tests {
         add(&lab, 4, "ip,nw_dst=10.0.0.3", vec![clause(7, 1, 2)]);
         add(&lab, 3, "ip", vec![out(3)]);
         let at = |dst: &str| actions(&lab, &format!("in_port=1,ip,nw_src=10.0.0.1,nw_dst={dst}"));
-        // The second lookup finds what is highest of all ordinary rules, as Open vSwitch's does.
+        // The second lookup finds the highest of all ordinary rules, as in Open vSwitch.
         assert_eq!(
             (at("10.0.0.2"), at("10.0.0.3"), at("10.0.0.4")),
             ("3".into(), "3".into(), "3".into())

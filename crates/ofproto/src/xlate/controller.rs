@@ -46,7 +46,7 @@ impl Ctx<'_> {
         self.emit_metered(action, upcall);
     }
 
-    /// Has a controller decide when the frozen pipeline `held` goes on.
+    /// Emits a packet-in whose controller decides when the frozen pipeline `held` continues.
     pub(super) fn continue_at_controller(&mut self, action: &ControllerAction, held: Arc<Held>) {
         if self.report.is_some() && !self.has_packet {
             return;
@@ -56,7 +56,7 @@ impl Ctx<'_> {
         self.emit_metered(action, upcall);
     }
 
-    /// Emits what goes to controllers, by way of the meter of `action` where it has one.
+    /// Emits a packet-in, after the meter that applies to `action`, if there is one.
     fn emit_metered(&mut self, action: &ControllerAction, upcall: Action) {
         match self.packet_in_meter(action.meter_id) {
             Some(meter) => self.emit(Action::Sample {
@@ -94,8 +94,7 @@ impl Ctx<'_> {
         }))
     }
 
-    /// The meter of an action, or the one of all packets for controllers where the action names none or one
-    /// that does not exist.
+    /// The meter of an action. If it names none, or one that does not exist, the meter of all packet-ins.
     fn packet_in_meter(&mut self, id: Option<u32>) -> Option<Arc<Meter>> {
         let own = id.and_then(|id| self.existing_meter(id));
         own.or_else(|| self.existing_meter(METER_CONTROLLER))

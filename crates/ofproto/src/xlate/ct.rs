@@ -1,17 +1,17 @@
 //! `ct` and `ct_clear`: having the datapath track the packet's connection.
 //!
-//! **What goes on.** The datapath tracks the packet where the action stands, and the list goes on with a
-//! packet of which nothing is known. What the tracker found is seen by a copy that comes back from the
-//! datapath, in the table that the action names: the pipeline is frozen for it.
+//! **Two packets.** The datapath tracks the packet at the action, and the list of actions continues with a
+//! packet without connection state. A copy with the tracker's result comes back from the datapath, in the
+//! table that the action names. The pipeline is frozen for this copy.
 //!
-//! **Who knows the state.** The datapath keeps it with the packet for as long as that lives, also where the
-//! pipeline has forgotten it: behind a patch port, or after a `ct` whose packet goes on. So a frozen pipeline
-//! says whether the state that a packet comes back with counts ([`super::recirc::Frozen::conntracked`]);
-//! else it is cleared, without an action.
+//! **Valid state.** The datapath keeps the state with the packet for as long as the packet lives. The
+//! pipeline may have forgotten it: behind a patch port, or after a `ct` whose packet continues. So a frozen
+//! pipeline records whether the state that a packet comes back with counts
+//! ([`super::recirc::Frozen::conntracked`]); if not, it is cleared, without an action.
 //!
-//! **Mask.** Marks and labels are written bit by bit, and what is not written is the connection's own: the
-//! bits that the nested actions write are no bits of the packet that matter, and leave the mask as it was.
-//! Bits that they read matter.
+//! **Mask.** Marks and labels are written bit by bit; the bits that are not written are the connection's own.
+//! Bits that the nested actions write do not matter for the packet, so the mask stays as it was. Bits that
+//! they read matter.
 
 use super::actions::Step;
 use super::ctx::{Ctx, Tracked};
@@ -34,7 +34,7 @@ const TRACKED: u32 = 0x20;
 const FTP: u16 = 21;
 const TFTP: u16 = 69;
 
-/// Makes the packet one of which the tracker knows nothing.
+/// Clears the connection state of a key.
 pub(crate) fn clear(f: &mut FlowKey) {
     f.ct_state = 0;
     f.ct_zone = 0;
@@ -49,7 +49,7 @@ pub(crate) fn clear(f: &mut FlowKey) {
     f.ct_ipv6_dst = [0; 16];
 }
 
-/// Whether a frozen pipeline has the field: its value then follows from the recirculation id.
+/// Whether a frozen pipeline keeps the field: its value then follows from the recirculation id.
 fn is_kept(field: FieldId) -> bool {
     use FieldId as F;
     matches!(field, F::TunMetadata(_))
@@ -114,12 +114,13 @@ impl Ctx<'_> {
         }
     }
 
-    /// Whether the packet is tracked. Where it came so, its bit matters, which Open vSwitch leaves out.
+    /// Whether the packet is tracked. For [`Tracked::AsItCame`] the mask gets the packet's bit, which Open
+    /// vSwitch leaves out.
     pub(super) fn is_tracked(&mut self) -> bool {
         match self.conntracked {
             Tracked::Yes => true,
             Tracked::No => false,
-            // What comes from a port has no connection: there is no need to look.
+            // Packets from ports have no connection state, so the bit does not matter.
             Tracked::AsItCame if self.orig.recirc_id == 0 && self.orig.ct_state & TRACKED == 0 => false,
             Tracked::AsItCame => {
                 self.extra().0.ct_state |= TRACKED;
@@ -128,7 +129,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// From here on, the packet is not tracked; that needs no action.
+    /// Clears the packet's connection state in the pipeline; that needs no action.
     pub(super) fn forget_connection(&mut self) {
         self.conntracked = Tracked::No;
         clear(&mut self.flow);
@@ -148,8 +149,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// What nested actions copy out of the connection's mark and label depends on the packet. In Open vSwitch
-    /// it does not.
+    /// Adds the bits of the connection's mark and label that nested actions read to the mask. Open vSwitch
+    /// does not.
     fn mask_ct_reads(&mut self, actions: &[Action]) {
         for action in actions {
             if let Action::Move { src, .. } = action
@@ -168,7 +169,7 @@ impl Ctx<'_> {
         }
         self.depend_on_ct_zones();
         let policy = self.snapshot.ct_timeouts.get(&zone)?;
-        // Open vSwitch leaves it out, so that a packet of another protocol may be treated alike.
+        // Open vSwitch leaves the protocol out, so it may treat a packet of another protocol alike.
         self.extra().0.nw_proto = u8::MAX;
         let has_timeouts = matches!(
             self.flow.nw_proto,
@@ -177,7 +178,7 @@ impl Ctx<'_> {
         has_timeouts.then(|| policy.clone())
     }
 
-    /// A copy of the packet comes back and goes on in a table, with what the tracker found.
+    /// Has a copy of the packet come back with the tracker's result, and continue in a table.
     fn fork(&mut self, table: u8, zone: u16, nat: Option<Nat>) {
         self.conntracked = Tracked::Yes;
         let Some(held) = self.freeze_at(table) else { return };
@@ -200,12 +201,12 @@ impl Ctx<'_> {
     }
 }
 
-/// An end of a range that is above its start.
+/// The last value of a range; `first` unless `last` is above it.
 fn end<T: Ord + Copy>(first: T, last: Option<T>) -> T {
     last.filter(|last| *last > first).unwrap_or(first)
 }
 
-/// The form of the datapath.
+/// The address translation in the datapath's form.
 fn nat_of(nat: &Nat) -> CtNat {
     let Some(direction) = nat.direction else {
         return CtNat { new: None };
@@ -215,7 +216,7 @@ fn nat_of(nat: &Nat) -> CtNat {
         NatAddresses::V4(first, last) => Some((IpAddr::V4(first), IpAddr::V4(end(first, last)))),
         NatAddresses::V6(first, last) => Some((IpAddr::V6(first), IpAddr::V6(end(first, last)))),
     };
-    // Port 0 is none.
+    // Port 0 means no ports.
     let ports = nat.ports.filter(|(first, _)| *first != 0);
     CtNat {
         new: Some(NatRange {

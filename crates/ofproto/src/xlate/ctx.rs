@@ -19,9 +19,9 @@ use smallvec::SmallVec;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Below this much machine stack, the next level of nesting runs on a new piece of it.
+/// Below this number of bytes of machine stack, the next level of nesting runs on a new piece of stack.
 const RED_ZONE: usize = 64 * 1024;
-/// Size of such a piece.
+/// Size of one piece of machine stack, bytes.
 const STACK_PIECE: usize = 1024 * 1024;
 
 /// A packet's key that is copied when it is first written to: most packets leave as they came.
@@ -63,14 +63,14 @@ pub(crate) struct Ctx<'w> {
     pub(super) snapshot: &'w Snapshot,
     pub(super) generations: &'w Generations,
     pub(super) recircs: &'w Recircs,
-    /// The way of tunnels' packets.
+    /// Routes and neighbours for tunnels.
     pub(super) underlay: &'w Underlay,
     pub(super) reading: &'w ReadGuard,
     /// The bridge whose pipeline runs now.
     pub(super) bridge: &'w BridgeView,
-    /// Version of its rules.
+    /// Version of the bridge's rules.
     pub(super) version: u64,
-    /// Rules of a version that was read may have been gone when they were looked up.
+    /// Rules of a version that was read may have been unlinked before their lookup.
     pub(super) torn: bool,
 
     /// The packet as the pipeline has made it; `in_port` is the OpenFlow port.
@@ -87,8 +87,8 @@ pub(crate) struct Ctx<'w> {
     pub(super) seen: Option<FlowKey>,
     /// Bits that mattered and that Open vSwitch leaves out: they are in the cached mask only.
     pub(super) extra: Option<FlowMask>,
-    /// The answer; while it is found, its mask has the bits that mattered, as Open vSwitch keeps them: a
-    /// trace shows these.
+    /// The translation to fill. Until it ends, its mask has the bits that mattered, as Open vSwitch keeps
+    /// them: a trace shows these.
     pub(super) out: &'w mut Translation,
     /// Size of the emitted actions, see [`super::limits::MAX_ACTION_BYTES`].
     pub(super) out_bytes: usize,
@@ -104,56 +104,56 @@ pub(crate) struct Ctx<'w> {
     pub(super) steps: u32,
     /// Set by `exit`: no more actions in this bridge.
     pub(super) exit: bool,
-    /// Set along with `exit`: the pipeline goes on when the packet comes back; see [`super::freeze`].
+    /// Set along with `exit`: the pipeline continues when the packet comes back; see [`super::freeze`].
     pub(super) freezing: bool,
-    /// What is left to do then.
+    /// Steps that are left to do then.
     pub(super) left: Vec<Left>,
-    /// The controller is to let it go on.
+    /// The controller action that pauses the pipeline.
     pub(super) pause: Option<ControllerAction>,
     /// The packet comes back with this hash.
     pub(super) recirc_hash: Option<(HashAlg, u32)>,
-    /// A datapath with a fixed set of actions would not do it.
+    /// In Open vSwitch, its slow path would handle the packet.
     pub(super) is_slow: bool,
-    /// It is a message for a session of this switch.
+    /// The packet is a message for a BFD session of this switch.
     pub(super) is_bfd: bool,
     pub(super) error: Option<XlateError>,
-    /// Why nothing was output, where there was a reason.
+    /// Drop reason to use if the translation outputs nothing.
     pub(super) drop_hint: Option<DropReason>,
-    /// A header that was pushed or popped in `flow`, and not in `base`.
+    /// A header that was pushed or popped in `flow`, and not yet in `base`.
     pub(super) pending: Option<Pending>,
-    /// How many such changes were emitted.
+    /// Number of such changes that were emitted.
     pub(super) restacked: u32,
-    /// The packet is one whose connection the datapath knows, and the pipeline may look at it.
+    /// Whether the pipeline may see the connection state of the packet.
     pub(super) conntracked: Tracked,
     /// The `nat` of the `ct` whose nested actions run.
     pub(super) ct_nat: Option<Nat>,
-    /// The translation began where a pipeline was frozen.
+    /// The translation began with a frozen pipeline.
     pub(super) thawed: bool,
     /// The pipeline was frozen to compute a hash, so the packet has one. The flow's `dp_hash` may be zero all
     /// the same: a cached entry keeps only the bits of its mask, and is translated again with those.
     pub(super) has_hash: bool,
-    /// The last MPLS label is gone: what is behind it was not parsed.
+    /// The last MPLS label was popped; the headers behind it were not parsed.
     pub(super) was_mpls: bool,
     pub(super) stack: Vec<StackValue>,
     pub(super) action_set: Vec<Action>,
     pub(super) action_set_has_group: bool,
     pub(super) in_action_set: bool,
-    /// The list that runs is a bucket's.
+    /// The actions that run are those of a bucket.
     pub(super) in_bucket: bool,
     pub(super) in_packet_out: bool,
     /// Samples that were emitted.
     pub(super) samples: Vec<Arc<SampleMeta>>,
-    /// Mirrors that have had the packet, a bit each.
+    /// Mirrors that have received the packet, one bit each.
     pub(super) mirrored: u32,
-    /// How much of it the mirror at hand gets; 0: all.
+    /// Maximum number of bytes that the current mirror copies; 0: no limit.
     pub(super) mirror_snaplen: u16,
 
-    /// There is a packet: log what is odd, learn.
+    /// Whether there is a packet. Without one, anomalies are not logged.
     pub(super) has_packet: bool,
-    /// How long it is.
+    /// Length of the packet, bytes.
     pub(super) packet_len: Option<usize>,
     pub(super) learn: bool,
-    /// Whose place NORMAL has learned.
+    /// Sources that NORMAL has learned.
     pub(super) sources: SmallVec<[Source<'w>; 2]>,
     pub(super) now_ms: u64,
     pub(super) report: Option<&'w mut Report>,
@@ -161,19 +161,19 @@ pub(crate) struct Ctx<'w> {
     pub(super) clauses: Vec<&'w Rule>,
 }
 
-/// Whether the pipeline may look at what the datapath knows of the packet's connection.
+/// Whether the pipeline may see the connection state that the datapath keeps with the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tracked {
     Yes,
     No,
-    /// As the packet came.
+    /// Only if the packet was tracked when it came in.
     AsItCame,
 }
 
-/// A change of what the packet begins with, that is still to be emitted.
+/// A change of the packet's outermost header that is still to be emitted.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Pending {
-    /// A header was pushed; the options of a network service header.
+    /// A header was pushed, with these options of a network service header.
     Encap(Vec<u8>),
     /// A header was popped.
     Decap,
@@ -193,43 +193,44 @@ impl<'w> Ctx<'w> {
     pub(super) fn in_port(&mut self) -> Option<&'w Arc<PortView>> {
         self.port(of_port(self.flow.in_port))
     }
-    /// A port of the current bridge, with its bundle; what is done depends on both, also if there is none.
+    /// A port of the current bridge. The translation depends on it and its bundle, also if there is none.
     pub(super) fn port(&mut self, port: Port) -> Option<&'w Arc<PortView>> {
         self.port_of(self.bridge, port)
     }
-    /// As [`Ctx::port`], of any bridge. Whether it may forward is no part of it: see [`Ctx::is_up`].
+    /// A port of any bridge, see [`Ctx::port`]. Whether it may forward is another dependency: see
+    /// [`Ctx::is_up`].
     pub(super) fn port_of(&mut self, bridge: &'w BridgeView, port: Port) -> Option<&'w Arc<PortView>> {
         if self.from != Some((bridge.id, port)) {
             self.depend_on(Part::Port(bridge.id, port));
         }
         bridge.ports.get(&port)
     }
-    /// Whether a port of the current bridge may forward; what is done depends on that, too.
+    /// Whether a port of the current bridge may forward. The translation depends on that, too.
     pub(super) fn is_up(&mut self, port: Port) -> bool {
         self.depend_on(Part::Link(self.bridge.id, port));
         self.port(port).is_some_and(|p| p.is_live())
     }
-    /// Says that all ports and bundles of the current bridge are looked at.
+    /// Makes the translation depend on all ports and bundles of the current bridge.
     pub(super) fn look_at_all_ports(&mut self) {
         self.depend_on(Part::Ports(self.bridge.id));
     }
-    /// A bridge as a whole; what is done depends on it, also if there is none.
+    /// A bridge by its id. The translation depends on it as a whole, also if there is none.
     pub(super) fn other_bridge(&mut self, id: u64) -> Option<&'w Arc<BridgeView>> {
         if self.from.is_none_or(|(from, _)| from != id) {
             self.depend_on(Part::Bridge(id));
         }
         self.snapshot.bridges.get(&id)
     }
-    /// Says that the settings of connection tracking zones are looked at.
+    /// Makes the translation depend on the settings of connection tracking zones.
     pub(super) fn depend_on_ct_zones(&mut self) {
         self.depend_on(Part::CtZones);
     }
-    /// Has the answer depend on a part of the configuration. The configuration was read before: see
+    /// Makes the translation depend on a part of the configuration. The configuration was read before: see
     /// [`super::Pipeline::publish`].
     pub(super) fn depend_on(&mut self, part: Part) {
         self.depend_once(part.slot());
     }
-    /// As [`Ctx::depend`], of what is read once, or was read before.
+    /// Makes the translation depend on a slot, once. It is for state that is read once, or was read before.
     pub(super) fn depend_once(&mut self, slot: u16) {
         if !self.out.deps.iter().any(|d| d.slot == slot) {
             self.depend(slot);
@@ -243,7 +244,8 @@ impl<'w> Ctx<'w> {
         // rules.
         self.version = bridge.version.load(std::sync::atomic::Ordering::Acquire);
     }
-    /// Leaves it again: all that was looked up there was there, or else the whole translation is in vain.
+    /// Leaves the bridge. If rules of its version were unlinked meanwhile, the translation is torn and begins
+    /// anew.
     pub(super) fn exit_bridge(&mut self) {
         use std::sync::atomic::{Ordering, fence};
         // Pairs with the fence in `Bridge::unlink_garbage`.
@@ -251,7 +253,7 @@ impl<'w> Ctx<'w> {
         self.torn |= self.bridge.purged.load(Ordering::Relaxed) > self.version;
     }
 
-    /// Runs something one level deeper, on more machine stack if it gets short. Fails the translation at
+    /// Runs `f` one level deeper, on more machine stack if it gets short. Fails the translation at
     /// [`MAX_NESTING`].
     pub(super) fn nested(&mut self, f: impl FnOnce(&mut Self)) {
         if self.nesting >= MAX_NESTING {
@@ -264,8 +266,8 @@ impl<'w> Ctx<'w> {
         self.nesting -= 1;
     }
 
-    /// Takes one step more; `false`, and the translation fails, if it was one too many. What sets errors
-    /// aside does not bring steps back.
+    /// Takes one step more. `false`: it was one too many, and the translation fails. Code that clears the
+    /// error does not give steps back.
     #[inline]
     pub(super) fn step(&mut self) -> bool {
         if self.steps < MAX_STEPS {
@@ -286,11 +288,11 @@ impl<'w> Ctx<'w> {
         self.steps >= MAX_STEPS
     }
 
-    /// Adds a line to the trace, if there is one. Returns it, to put others under it.
+    /// Adds a line to the trace, if there is one. Returns its number, to put other lines under it.
     pub(super) fn report(&mut self, kind: Kind, text: impl FnOnce() -> String) -> Option<usize> {
         self.report.as_mut().map(|r| r.add(kind, text()))
     }
-    /// Puts what follows under a line of the trace; returns where it was put before.
+    /// Puts the following lines under a line of the trace. Returns their parent before.
     pub(super) fn report_under(&mut self, line: Option<usize>) -> Option<usize> {
         self.report.as_mut().map(|r| r.set_parent(line.unwrap_or(0)))
     }
@@ -302,7 +304,7 @@ impl<'w> Ctx<'w> {
     pub(super) fn warn(&mut self, text: &str) {
         self.report(Kind::Warn, || text.to_owned());
     }
-    /// Something that an operator should know: in the trace, or else in the log.
+    /// Reports an error that an operator should see: in the trace, or else in the log.
     pub(super) fn report_error(&mut self, text: impl FnOnce() -> String) {
         if self.report.is_some() {
             self.report(Kind::Error, text);
@@ -310,7 +312,7 @@ impl<'w> Ctx<'w> {
             super::log::ERRORS.log(log::Level::Warn, self.now_ms, || self.log_text(&text()));
         }
     }
-    /// Something merely remarkable: in the trace, or else in the log.
+    /// Reports a remark: in the trace, or else in the log.
     pub(super) fn report_info(&mut self, text: &str) {
         if self.report.is_some() {
             self.warn(text);
@@ -334,7 +336,8 @@ impl<'w> Ctx<'w> {
         self.extra.get_or_insert_default()
     }
 
-    /// Has the answer depend on a generation slot; to be called before what the slot stands for is read.
+    /// Makes the translation depend on a generation slot. Call it before the state that the slot guards is
+    /// read.
     pub(super) fn depend(&mut self, slot: u16) {
         self.out.deps.push(self.generations.read(slot));
     }

@@ -1,16 +1,16 @@
-//! Emitting datapath actions, and how large they would be for a kernel (which bounds a translation's output).
+//! Emitting datapath actions, and their size for a kernel datapath, which bounds a translation's output.
 
 use super::ctx::Ctx;
 use heddle_conntrack::{CtAction, NatHow, NatRange};
 use heddle_datapath_api::Action;
 use std::net::IpAddr;
 
-/// Bytes of a netlink attribute with `payload` bytes.
+/// Size of a netlink attribute with `payload` bytes, in bytes.
 const fn attr(payload: usize) -> usize {
     4 + payload.next_multiple_of(4)
 }
 
-/// Bytes of an action as a list of netlink attributes, masked sets with value and mask.
+/// Size of an action as a list of netlink attributes, in bytes; masked sets have value and mask.
 fn size(action: &Action) -> usize {
     match action {
         Action::Output(_) => attr(4),
@@ -43,7 +43,7 @@ fn size(action: &Action) -> usize {
     }
 }
 
-/// Bytes of what an action `ct` says.
+/// Size of the attributes of an action `ct`, in bytes.
 fn ct_size(ct: &CtAction) -> usize {
     let CtAction {
         commit,
@@ -82,7 +82,7 @@ fn nat_size(range: &NatRange) -> usize {
 }
 
 impl Ctx<'_> {
-    /// Adds an action to the answer.
+    /// Adds an action to the translation.
     pub(super) fn emit(&mut self, action: Action) {
         self.out_bytes += size(&action);
         self.out.actions.push(action);

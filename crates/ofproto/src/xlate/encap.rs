@@ -1,8 +1,8 @@
 //! `encap`, `decap`, `dec_nsh_ttl`: headers in front of the packet.
 //!
-//! Pushing and popping is done in the flow at once, and emitted at the next commit: by then it is known what
-//! the new header says. What is behind a popped header is known only where that was an Ethernet header or a
-//! label above others; otherwise the packet is parsed again.
+//! The flow is changed at once, and the next commit emits the change: by then the fields of a new header are
+//! known. The headers behind a popped one are known only for an Ethernet header or a label above others.
+//! Otherwise the packet is parsed again.
 
 use super::ctx::{Ctx, OnWrite, Pending};
 use super::limits::XlateError;
@@ -15,7 +15,7 @@ use heddle_flow::{FlowKey, Nsh, Vlan, packet_type};
 use heddle_openflow::action::{Encap, EncapProperty};
 use heddle_wire::nsh::{self, MAX_METADATA, MD_TYPE_1, MD_TYPE_2};
 
-/// What the pipeline stood at before actions that are to leave the packet as it was.
+/// State of the translation before actions that must leave the packet as it was.
 pub(super) struct Mark<'w> {
     at: usize,
     base: OnWrite<'w>,
@@ -34,9 +34,9 @@ impl<'w> Ctx<'w> {
     }
 
     /// Called after actions whose changes of the flow were undone. The emitted actions may leave the packet
-    /// changed in ways that setting fields back does not undo: unless nothing follows (`last`), they run on a
-    /// copy. The list of actions does not show that: a resubmit, a group or a patch port may lead to any
-    /// action.
+    /// changed in ways that setting fields back does not undo. So they run on a copy, unless no action
+    /// follows (`last`). The list of actions does not show that: a resubmit, a group or a patch port may lead
+    /// to any action.
     pub(super) fn settle(&mut self, mark: Mark<'w>, last: bool) {
         let restacked = self.restacked != mark.restacked;
         self.pending = mark.pending.filter(|_| !restacked || !last);
@@ -64,12 +64,12 @@ impl<'w> Ctx<'w> {
     }
 
     pub(super) fn encap(&mut self, e: &Encap) {
-        // What was changed behind the header must be written before it hides it.
+        // Changes behind the header are emitted before the header hides them.
         self.commit();
         let options = match e.packet_type {
             packet_type::ETHERNET => self.encap_ethernet(),
             packet_type::NSH => self.encap_nsh(&e.properties),
-            // Others are not decoded.
+            // The decoder accepts no other types.
             ty => self.encap_mpls(ty),
         };
         if let Some(options) = options {
@@ -139,13 +139,13 @@ impl<'w> Ctx<'w> {
 
     fn encap_mpls(&mut self, ty: u32) -> Option<Vec<u8>> {
         if self.flow.packet_type == packet_type::ETHERNET {
-            // Labels behind the Ethernet header are not of the stack that begins here.
+            // Labels behind the Ethernet header do not belong to the new stack.
             self.flow.mpls_lse = Default::default();
             self.base.mpls_lse = Default::default();
         }
         let n = count(&self.flow, Some(&mut self.out.mask));
         if n >= self.flow.mpls_lse.len() {
-            // A packet with labels in front of its Ethernet header is named by that header.
+            // Messages describe such a packet by its Ethernet header.
             (self.base.packet_type, self.base.dl_src, self.base.dl_dst) =
                 (self.orig.packet_type, self.orig.dl_src, self.orig.dl_dst);
             self.too_many_labels("an encap MPLS action", "would have");
@@ -168,12 +168,12 @@ impl<'w> Ctx<'w> {
         Some(Vec::new())
     }
 
-    /// Pops what the packet begins with; `ty` is what is behind labels. Returns whether the packet must be
+    /// Pops the outermost header; `ty` is the packet type behind labels. Returns whether the packet must be
     /// parsed again.
     pub(super) fn decap(&mut self, ty: u32) -> bool {
         self.commit();
         if self.flow.packet_type == packet_type::ETHERNET {
-            // What is dropped for its tag says nothing about packets without one.
+            // Packets without a tag must not share the entry of one that is dropped for its tag.
             self.extra().0.vlans[0].tci |= Vlan::CFI;
         }
         match self.flow.packet_type {
@@ -182,7 +182,7 @@ impl<'w> Ctx<'w> {
                 false
             }
             packet_type::ETHERNET => {
-                // Emitted as soon as the types differ.
+                // The commit emits a pop as soon as the packet types differ.
                 self.flow.packet_type = packet_type::of_ethertype(self.flow.dl_type);
                 (self.flow.dl_src, self.flow.dl_dst) = ([0; 6], [0; 6]);
                 false
@@ -203,7 +203,7 @@ impl<'w> Ctx<'w> {
     }
 
     fn decap_nsh(&mut self) -> bool {
-        // The answer is for packets with this next protocol, also where it is one that is dropped.
+        // The translation depends on the next protocol, even if the packet is dropped for it.
         self.out.mask.0.nsh.np = u8::MAX;
         self.flow.packet_type = match self.flow.nsh.np {
             nsh::next::ETHERNET => packet_type::ETHERNET,
@@ -257,7 +257,7 @@ impl<'w> Ctx<'w> {
     }
 }
 
-/// Metadata of type 2, each option padded to words; nothing where it is more than fits.
+/// Metadata of type 2, each option padded to words; empty if the options do not fit.
 fn options(properties: &[EncapProperty]) -> Vec<u8> {
     let mut all = Vec::new();
     for p in properties {
@@ -275,13 +275,13 @@ fn options(properties: &[EncapProperty]) -> Vec<u8> {
     all
 }
 
-/// Whether `ty` is that of a packet that begins with a label stack.
+/// Whether a packet of type `ty` begins with a label stack.
 pub(super) fn is_label_stack(ty: u32) -> bool {
     ty >> 16 == packet_type::NS_ETHERTYPE && is_mpls((ty & 0xffff) as u16)
 }
 
-/// Whether a list leaves something on the packet that is no field of a header: its connection, a meter's
-/// verdict, outer headers, a cut that waits for an output.
+/// Whether a list leaves state on the packet that is no field of a header. Such state is a connection, a drop
+/// by a meter, outer headers, or a truncation that waits for an output.
 fn leaves_traces(list: &[DpAction]) -> bool {
     let mut cut = false;
     for action in list {

@@ -1,8 +1,8 @@
 //! FLOOD and ALL: every port but the input port.
 //!
-//! The order matters to nobody but to whoever compares with Open vSwitch, which walks a hash table keyed by
-//! port number. The table is rebuilt here (its hash is murmur3's 32-bit mix, its buckets are a power of two,
-//! the newest entry of a bucket comes first), so that traces and captures line up.
+//! The order matters only to comparisons with Open vSwitch, which walks a hash table keyed by port number.
+//! The table is rebuilt here, so that traces and captures agree. Its hash is murmur3's 32-bit mix, its
+//! buckets are a power of two, and the newest entry of a bucket comes first.
 
 use super::ctx::Ctx;
 use crate::model::{BridgeView, port_config};
@@ -58,7 +58,7 @@ fn ports(bridge: &BridgeView) -> Vec<Port> {
 }
 
 impl Ctx<'_> {
-    /// `all`: also ports that do not flood.
+    /// Outputs to all ports but the input port. `all`: also to ports that do not flood.
     pub(super) fn flood(&mut self, all: bool, last: bool) {
         let in_port = self.in_port().map(|p| p.no);
         let bridge = self.bridge;
@@ -82,7 +82,7 @@ impl Ctx<'_> {
 mod tests {
     use super::*;
 
-    /// What Open vSwitch's own function returns.
+    /// The values that Open vSwitch's own function returns.
     #[test]
     fn known_hashes() {
         assert_eq!(

@@ -1,8 +1,8 @@
 //! Freezing a pipeline in the middle, and thawing it when the packet comes back.
 //!
-//! An action that needs the packet to come back sets `exit`, as the action `exit` does, and `freezing`: on
-//! the way out, every list of actions leaves what it has not done yet in `left`, the innermost first. What is
-//! left runs, in that order, when the pipeline goes on.
+//! An action that needs the packet to come back sets `exit`, as the action `exit` does, and `freezing`. Every
+//! list of actions then appends the steps that it has not run to `left`, the innermost list first. They run
+//! in that order when the pipeline continues.
 
 use super::actions::Step;
 use super::ctx::{Ctx, Tracked};
@@ -15,7 +15,7 @@ use heddle_openflow::text::ActionsText;
 use heddle_openflow::{Action, Instruction, Port};
 use std::sync::Arc;
 
-/// The pipeline's fields of a key that outlive a recirculation.
+/// A key with only the fields of the pipeline, which outlive a recirculation.
 pub(super) fn metadata_of(key: &FlowKey) -> FlowKey {
     let mut kept = FlowKey::default();
     copy_metadata(key, &mut kept);
@@ -31,23 +31,23 @@ fn copy_metadata(from: &FlowKey, to: &mut FlowKey) {
 }
 
 impl Ctx<'_> {
-    /// From here on, the pipeline goes on when the packet comes back.
+    /// Freezes the pipeline: it continues when the packet comes back.
     pub(super) fn freeze(&mut self) {
         self.exit = true;
         self.freezing = true;
     }
 
-    /// As [`Ctx::freeze`]; the packet comes back with a hash of it.
+    /// Freezes the pipeline; the packet comes back with a hash.
     pub(super) fn freeze_for_hash(&mut self, alg: HashAlg, basis: u32) {
         self.recirc_hash = Some((alg, basis));
         self.freeze();
     }
 
-    /// Keeps steps for when the pipeline goes on.
+    /// Keeps steps for when the pipeline continues.
     pub(super) fn leave(&mut self, steps: &[Step<'_>]) {
         for step in steps {
             match step {
-                // Nothing would come of these.
+                // These have no effect.
                 Step::Action(Action::Note(_) | Action::Conjunction(_)) => continue,
                 Step::Action(
                     Action::Output { .. }
@@ -86,7 +86,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// Packet-ins of what follows name the table and rule at hand.
+    /// Packet-ins of the following steps name the current table and rule.
     fn leave_place(&mut self) {
         let here = (self.table, self.cookie);
         let last = self.left.iter().rev().find_map(|l| match l {
@@ -99,33 +99,33 @@ impl Ctx<'_> {
         }
     }
 
-    /// The pipeline's fields as they are kept; the tunnel that the packet came from is part of them.
+    /// The pipeline's fields to keep, with the tunnel that the packet came from. Adds the tunnel to the mask.
     pub(super) fn kept_metadata(&mut self) -> FlowKey {
         let mut all = FlowKey::default();
         all.words_mut().fill(u64::MAX);
         if self.flow.tun_present == 0 {
-            // Options that are not there have no values.
+            // Without options, there are no values.
             all.tun_metadata.fill(0);
         }
         self.extra().0.copy_tunnel(&all);
         metadata_of(&self.flow)
     }
 
-    /// Emits what has the packet come back (or the controller resume it). The translation itself goes on
-    /// where a copy was frozen.
+    /// Emits the packet's recirculation, or the packet-in that a controller resumes. If a copy was frozen,
+    /// the translation continues.
     pub(super) fn finish_freezing(&mut self) {
         self.commit();
         self.freeze_at(0);
     }
 
-    /// As [`Ctx::finish_freezing`], with all that the packet should be emitted already: the pipeline goes on
-    /// with what was left to do, or else in a table. `None`: there is no room for another pipeline.
+    /// Freezes the pipeline when all changes of the packet are emitted. It continues with the steps in
+    /// `left`, or else in a table. `None`: there is no free recirculation id.
     pub(super) fn freeze_at(&mut self, table: u8) -> Option<Arc<Held>> {
         let pause = self.pause.take();
-        // Without it, what comes back with a hash would have the id of what is yet to be hashed, and be taken
-        // for it.
+        // The hash is part of the frozen pipeline. Without it, a packet that comes back with its hash could
+        // get the id of a packet that needs one.
         let hash = self.recirc_hash.take();
-        // What was written of the tunnel is in the mask, even if it was that before.
+        // Tunnel fields that actions wrote are in the mask, even if they had the same values before.
         let own_tunnel = pause.is_none() && self.from.is_some() && self.flow.has_same_tunnel(self.orig);
         let metadata = match own_tunnel {
             true => {
@@ -168,8 +168,7 @@ impl Ctx<'_> {
         Some(held)
     }
 
-    /// Puts the pipeline into the state that it was frozen in, and runs what was left to do; a lookup, if
-    /// nothing was.
+    /// Restores the state of a frozen pipeline and runs its steps, or a lookup if there are none.
     pub(super) fn thaw(&mut self, frozen: &Frozen, resumed: bool) {
         let line = self.report(Kind::Thaw, || "thaw".to_owned());
         let parent = self.report_under(line);

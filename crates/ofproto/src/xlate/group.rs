@@ -1,4 +1,4 @@
-//! Running a group: which buckets, and each of them on the packet as it is now.
+//! Running a group: the choice of buckets, and each bucket on the packet as it is now.
 
 use super::actions::Step;
 use super::ctx::{Ctx, key_port, of_port};
@@ -12,11 +12,11 @@ use heddle_openflow::Port;
 use heddle_openflow::message::{Bucket, GROUP_ANY, GroupType};
 use smallvec::SmallVec;
 
-/// Groups that watch groups, within each other.
+/// Maximum nesting of groups that watch groups.
 const MAX_LIVENESS_DEPTH: u32 = 128;
 
 impl Ctx<'_> {
-    /// `group:id`. `false`: there is none, and the list of actions ends.
+    /// `group:id`. `false`: there is no such group, and the list of actions ends.
     pub(super) fn group(&mut self, id: u32, last: bool) -> bool {
         if !self.may_look_up() {
             return true;
@@ -62,7 +62,7 @@ impl Ctx<'_> {
         self.bridge.groups.get(id, self.version)
     }
 
-    /// Runs a bucket's actions. Nothing of it stays but what was emitted.
+    /// Runs a bucket's actions. Only the emitted actions stay.
     fn bucket(&mut self, b: &GroupBucket, last: bool) {
         if !self.step() {
             return;
@@ -84,7 +84,8 @@ impl Ctx<'_> {
         self.in_bucket = in_bucket;
         self.flow = flow;
         (self.was_mpls, self.conntracked) = (was_mpls, conntracked);
-        // What ended the bucket does not end what comes after the group; but what is out of bounds stays so.
+        // An exit of the bucket does not end the list behind the group, nor does an error about the packet's
+        // headers. Other errors stay.
         self.exit = false;
         if matches!(
             self.error,
@@ -118,7 +119,7 @@ impl Ctx<'_> {
         let Some(group) = self.group_at_hand(id) else {
             return false;
         };
-        // Groups may watch each other as deep as the limit says.
+        // Groups may watch each other to the maximum depth.
         let mut live = false;
         self.nested(|c| live = c.first_live(&group.data, depth).is_some());
         live
@@ -202,7 +203,7 @@ impl Ctx<'_> {
         basis
     }
 
-    /// By the datapath's hash; the packet must come back with it if it has none.
+    /// Chooses by the datapath's hash. A packet that has none must come back with one.
     fn by_dp_hash<'g>(
         &mut self,
         group: &'g Group,
@@ -210,8 +211,8 @@ impl Ctx<'_> {
         basis: u32,
         map: &[u16],
     ) -> Option<&'g GroupBucket> {
-        // No hash is zero, and ids of packets that come back with one are not those of others: the test needs
-        // no bits of the mask.
+        // No hash is zero, and packets that come back with a hash have ids of their own. So the test needs no
+        // bits of the mask.
         if self.flow.dp_hash == 0 && !self.has_hash {
             let alg = match self.bridge.features.number(Feature::MaxHashAlg) {
                 0 => HashAlg::L4,
@@ -223,7 +224,8 @@ impl Ctx<'_> {
         }
         let mask = u32::try_from(map.len()).ok()?.checked_sub(1)?;
         self.out.mask.0.dp_hash |= mask;
-        // From a bucket that is not live on, the next in the table: its share is spread over the others.
+        // If the bucket is not live, the next one in the table is used: the bucket's share is spread over the
+        // others.
         for i in 0..=mask {
             let at = self.flow.dp_hash.wrapping_add(i) & mask;
             let b = group.buckets.get(usize::from(*map.get(at as usize)?))?;

@@ -1,9 +1,9 @@
 //! `learn` and `fin_timeout`: actions that change the tables.
 //!
-//! Flows are learned by the bridge (`bridge::learn`), or by a control thread soon if somebody is in the way:
-//! then the answer is not cached.
+//! The bridge adds learned flows (`bridge::learn`). If it cannot get a lock at once, a control thread adds
+//! the flow soon after, and the translation is not cached.
 //!
-//! Packets that hit the cached answer refresh what was learned: the answer's credits say so.
+//! Packets that hit the cached translation refresh what was learned, through its credits.
 
 use super::ctx::{Ctx, of_port};
 use super::report::{Kind, hex};
@@ -17,10 +17,10 @@ use heddle_openflow::text::ActionsText;
 use heddle_openflow::{Action, Instruction, InstructionSet, Port};
 use std::sync::{Arc, Weak};
 
-/// TCP flags that say that a connection ends.
+/// TCP flags that end a connection.
 const FIN_OR_RST: u16 = 0x005;
 
-/// Packets of a cached answer refresh what it has learned.
+/// Credit that refreshes the learned flow when packets hit the cached translation.
 struct Refresh {
     bridge: Weak<Bridge>,
     flow: Arc<FlowMod>,
@@ -37,7 +37,7 @@ impl Credit for Refresh {
     }
 }
 
-/// The first FIN or RST shortens a rule's timeouts.
+/// Credit that shortens a rule's timeouts at the first FIN or RST.
 struct Shorten {
     rule: Arc<Rule>,
     idle: u16,
@@ -75,14 +75,14 @@ impl Ctx<'_> {
         let bridge = self.bridge.control.upgrade();
         let learned = match (&bridge, self.learn) {
             (Some(b), true) => b.learn(&flow, learn.limit),
-            // Looked at, not learned: as it stands.
+            // Without learning, the result is whether the flow is there.
             (Some(b), false) if learn.limit != 0 => Learned::Yes(b.has_learned(&flow)),
             _ => Learned::Yes(true),
         };
         let success = match learned {
             Learned::Yes(success) => success,
             Learned::Later => {
-                // Nobody knows yet; the next packet asks again.
+                // The result is not known yet: the next packet learns again.
                 self.out.uncacheable = true;
                 true
             }
@@ -108,7 +108,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// The flow that a packet like this one adds.
+    /// The flow that this packet adds.
     fn learned_flow(&self, learn: &Learn) -> FlowMod {
         let mut match_ = Match::any();
         let mut actions = Vec::new();
@@ -149,7 +149,7 @@ impl Ctx<'_> {
                         .for_each(|(s, d)| d.set_match(m, s.get(&self.flow))),
                     LearnSrc::Value(v) => dst.set_match(m, v),
                 }
-                // A match on a header is one on an Ethernet packet.
+                // A match on a header field needs the packet type Ethernet.
                 if dst.field.info().prereq != heddle_flow::field::Prereq::None {
                     m.mask.0.packet_type = u32::MAX;
                 }
@@ -167,14 +167,15 @@ impl Ctx<'_> {
     }
 }
 
-/// The port that a learned flow outputs to: an ordinary one, or one of the few that stand for some.
+/// The port that a learned flow outputs to: an ordinary one, or one of the reserved ports that are allowed
+/// here.
 fn output_port(value: FieldValue) -> Option<Port> {
     let port = of_port(u16::try_from(value.as_u128()).ok()?.into());
     let named = matches!(port, Port::IN_PORT | Port::FLOOD | Port::LOCAL | Port::ALL);
     (port <= Port::MAX || named).then_some(port)
 }
 
-/// As a trace shows it: defaults left out.
+/// The flow as a trace shows it: defaults left out.
 fn text(flow: &FlowMod) -> String {
     let matches = flow.match_.to_string();
     let mut s = format!("table={} {matches}", flow.table_id).trim_end().to_owned();

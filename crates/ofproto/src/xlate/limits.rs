@@ -1,22 +1,23 @@
-//! How far a translation goes before it gives up, and what it then says.
+//! Limits of a translation, and the errors of translations that exceed them.
 
 use heddle_datapath_api::DropReason;
 
-/// Resubmits to the same or an earlier table, and outputs to patch ports, within each other. Resubmits to
+/// Maximum nesting of resubmits to the same or an earlier table, and of outputs to patch ports. Resubmits to
 /// later tables end by themselves.
 pub const MAX_DEPTH: u32 = 64;
-/// Resubmits of one translation, nested or not.
+/// Maximum number of resubmits of one translation, nested or not.
 pub const MAX_RESUBMITS: u32 = MAX_DEPTH * MAX_DEPTH;
-/// Lists of actions within each other, of any kind (a guard of the machine's stack: no sensible table comes
-/// near).
+/// Maximum nesting of lists of actions of any kind. It guards the machine's stack: no sensible table comes
+/// near.
 pub const MAX_NESTING: u32 = MAX_RESUBMITS + 256;
-/// Bytes on the OpenFlow stack, as Open vSwitch counts them.
+/// Maximum size of the OpenFlow stack in bytes, as Open vSwitch counts them.
 pub const MAX_STACK_BYTES: usize = 65536;
-/// Bytes of datapath actions, as a kernel datapath would be sent them.
+/// Maximum size of the datapath actions in bytes, in the form for a kernel datapath.
 pub const MAX_ACTION_BYTES: usize = 65535;
 
-/// Steps of one translation: actions that run, tables and buckets that are looked at, ports that are sent to.
-/// Within the other limits they could double with every bucket and every `check_pkt_larger`.
+/// Maximum number of steps of one translation. Steps are actions that run, tables and buckets that are looked
+/// at, and ports that are sent to. Within the other limits, they could double with every bucket and every
+/// `check_pkt_larger`.
 pub const MAX_STEPS: u32 = 1 << 18;
 
 /// Why a translation failed.
@@ -32,16 +33,16 @@ pub enum XlateError {
     StackTooDeep,
     /// More label stack entries than a key holds.
     TooManyMplsLabels,
-    /// The key has a recirculation id that nobody gave out.
+    /// The key has a recirculation id that is not in use.
     NoRecirculationContext,
     /// The bridge that froze a pipeline is gone.
     BridgeNotFound,
-    /// A header was to be pushed or popped on a packet that is not of the right kind.
+    /// The packet's type does not allow this header to be pushed or popped.
     UnsupportedPacketType,
 }
 
 impl XlateError {
-    /// As a trace prints it.
+    /// The text of the error in a trace.
     pub fn text(self) -> &'static str {
         match self {
             Self::RecursionTooDeep => "Recursion too deep",
@@ -54,7 +55,7 @@ impl XlateError {
             Self::UnsupportedPacketType => "Unsupported packet type",
         }
     }
-    /// As the datapath counts the packets that it costs.
+    /// The drop reason that counts the packets.
     pub fn drop_reason(self) -> DropReason {
         match self {
             Self::RecursionTooDeep => DropReason::RecursionTooDeep,

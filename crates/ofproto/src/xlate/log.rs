@@ -2,7 +2,7 @@
 
 use heddle_sync::TokenBucket;
 
-/// A token a millisecond, and so many for each line.
+/// Limit of one kind of line: a token a millisecond, and `per_line_ms` tokens a line.
 pub(super) struct Limit {
     bucket: TokenBucket,
     per_line_ms: u64,
@@ -10,15 +10,15 @@ pub(super) struct Limit {
 
 /// Odd packets: one line a minute, five at once.
 pub(super) static ERRORS: Limit = Limit::new(60_000, 5);
-/// Remarks: the same, apart.
+/// Remarks: the same rate, but a limit of their own.
 pub(super) static INFOS: Limit = Limit::new(60_000, 5);
-/// Packets from tunnels that no port asks for: one a second, five at once.
+/// Packets from tunnels that have no port: one a second, five at once.
 pub(super) static UNKNOWN_TUNNEL: Limit = Limit::new(1_000, 5);
-/// Packets that were marked on their way though they may not be: the same.
+/// Packets that met congestion but cannot show it: the same rate.
 pub(super) static BAD_ECN: Limit = Limit::new(1_000, 5);
 /// The whole trace of translations that failed, which is long: one a minute.
 pub(super) static FAILED: Limit = Limit::new(60_000, 1);
-/// What was learned: thirty a minute, three hundred at once.
+/// Learned addresses: thirty a minute, three hundred at once.
 pub(super) static DEBUGS: Limit = Limit::new(2_000, 300);
 
 impl Limit {
@@ -32,7 +32,7 @@ impl Limit {
     pub(super) fn log(&self, level: log::Level, now_ms: u64, text: impl FnOnce() -> String) {
         self.log_to("ofproto_dpif_xlate", level, now_ms, text);
     }
-    /// As [`Limit::log`], in another module's name.
+    /// Writes a line in another module's name, if allowed.
     pub(super) fn log_to(
         &self,
         module: &'static str,

@@ -1,4 +1,4 @@
-//! Which bits of the key matter always, and what is left of the mask at the end.
+//! Bits of the key that always matter, and the mask that is left at the end.
 
 use super::ctx::Ctx;
 use crate::tunnels::is_tunnelled;
@@ -37,7 +37,7 @@ pub(super) fn is_vlan_type(tpid: u16) -> bool {
 }
 
 impl Ctx<'_> {
-    /// Bits that every answer depends on.
+    /// Adds the bits that every translation depends on.
     pub(super) fn mask_init(&mut self) {
         let m = &mut self.out.mask.0;
         m.packet_type = u32::MAX;
@@ -73,14 +73,14 @@ pub(super) mod tun_flags {
     pub(in crate::xlate) const CSUM: u16 = 1 << 2;
     /// With a key.
     pub(in crate::xlate) const KEY: u16 = 1 << 3;
-    /// Those that a tunnel's configuration decides.
+    /// Flags that a tunnel's configuration decides.
     pub(in crate::xlate) const DATAPATH: u16 = DF | CSUM | KEY;
 }
 
 /// The bits of an IP header's second byte that are ECN (RFC 3168); all set: congestion was met.
 pub(super) const ECN_MASK: u8 = 3;
 
-/// Adds what says that a packet came from a tunnel, and from which.
+/// Adds the fields that show whether a packet came from a tunnel, and from which.
 pub(super) fn of_tunnel(mask: &mut FlowMask) {
     let m = &mut mask.0;
     m.tun_id = u64::MAX;
@@ -114,8 +114,8 @@ fn cached(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
     wc
 }
 
-/// Makes a mask one to cache by: pipeline fields are constant at the start, and bits that follow from others
-/// go.
+/// Makes a mask one to cache by. Pipeline fields, which are constant at the start, are removed, and so are
+/// bits that follow from other bits.
 pub(super) fn trim(wc: &mut FlowMask, orig: &FlowKey) {
     let m = &mut wc.0;
     m.metadata = 0;
@@ -131,7 +131,7 @@ pub(super) fn trim(wc: &mut FlowMask, orig: &FlowKey) {
         (eth::IP, proto::ICMP) | (eth::IPV6, proto::ICMPV6)
     );
     if icmp {
-        // Eight bits each, the others are zero.
+        // Type and code have eight bits each; the other bits are zero.
         m.tp_src &= 0xff;
         m.tp_dst &= 0xff;
     }

@@ -1,4 +1,4 @@
-//! What goes with a packet to a controller.
+//! Metadata of packet-ins.
 
 use super::recirc::{Frozen, Held};
 use super::report::hex;
@@ -8,27 +8,27 @@ use heddle_openflow::message::PacketInReason;
 use std::any::Any;
 use std::sync::Arc;
 
-/// What translation knew when it decided to send the packet to a controller: the issuer's part of an
+/// State of the translation that sends the packet to a controller: the issuer's part of an
 /// [`Upcall`](heddle_datapath_api::Upcall).
 #[derive(Clone)]
 pub struct PacketInMeta {
-    /// Why.
+    /// Reason of the packet-in.
     pub reason: PacketInReason,
-    /// Cookie of the rule; all ones where there is none (packet-out).
+    /// Cookie of the rule; all ones without a rule (packet-out).
     pub cookie: u64,
     /// Table of the rule, or the last one that was searched.
     pub table: u8,
     /// Bytes of the packet to send, 0xffff: all.
     pub max_len: u16,
-    /// Which controllers; 0 is all primary ones.
+    /// Id of the controllers that get it; 0 is all primary ones.
     pub controller_id: u16,
     /// Opaque bytes of the action.
     pub userdata: Vec<u8>,
-    /// The pipeline waits for the controller's answer.
+    /// The pipeline waits until the controller resumes it.
     pub continuation: bool,
-    /// Print only: nothing is to be sent (a trace without a packet).
+    /// Print only: no packet-in is sent (a trace without a packet).
     pub dont_send: bool,
-    /// The pipeline as it stood: bridge, pipeline fields, and what is left to do.
+    /// The frozen pipeline: bridge, pipeline fields and the steps that are left.
     pub(crate) held: Arc<Held>,
 }
 
@@ -37,7 +37,7 @@ impl PacketInMeta {
     pub fn bridge(&self) -> u64 {
         self.held.frozen.bridge
     }
-    /// The pipeline as it stood.
+    /// The frozen pipeline.
     pub(crate) fn frozen(&self) -> &Frozen {
         &self.held.frozen
     }

@@ -1,8 +1,8 @@
-//! Mirrors: copies of packets for whoever watches ports or VLANs.
+//! Mirrors: copies of packets from selected ports or VLANs.
 //!
 //! A packet is mirrored where it comes in (a mirror's sources) and where it goes out (its destinations), as
-//! it is there, once per destination of mirrors. Ports that mirrors send to take nothing else and let nothing
-//! in.
+//! it is there. Each output of mirrors gets one copy. Ports that mirrors send to carry no other packets, and
+//! packets that come in there are dropped.
 
 use super::ctx::Ctx;
 use super::normal::{InBundle, Tags, is_reserved};
@@ -11,7 +11,7 @@ use crate::model::{Mirror, MirrorOutput};
 use heddle_flow::Vlan;
 
 impl Ctx<'_> {
-    /// Copies the packet for those who watch where it came in.
+    /// Copies the packet for mirrors of the bundle that it came in on.
     pub(super) fn mirror_ingress(&mut self) {
         if !self.bridge.mirrors.is_empty()
             && let Some(InBundle::Bundle(i, b)) = self.input_bundle()
@@ -20,7 +20,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// Copies the packet for those who watch the bundle that it has just left on.
+    /// Copies the packet for mirrors of the bundle that it has just left on.
     pub(super) fn mirror_egress(&mut self, to: usize) {
         let bridge = self.bridge;
         if !bridge.mirrors.is_empty()
@@ -30,13 +30,13 @@ impl Ctx<'_> {
         }
     }
 
-    /// Whether a bundle is kept for what mirrors send.
+    /// Whether a bundle is reserved for mirrored packets.
     pub(super) fn is_mirror_output(&self, bundle: usize) -> bool {
         let to = |m: &Mirror| m.output == MirrorOutput::Bundle(bundle);
         self.bridge.mirrors.iter().any(to)
     }
 
-    /// Whether the input port is one of those; if so it is said that the packet is dropped.
+    /// Whether the input port is reserved for mirrored packets. If so, reports that the packet is dropped.
     pub(super) fn came_from_mirror(&mut self) -> bool {
         let bridge = self.bridge;
         if bridge.mirrors.is_empty() {
@@ -64,7 +64,7 @@ impl Ctx<'_> {
             return;
         }
         self.look_at_all_ports();
-        // Which VLAN it is in, and so how it leaves, is decided by its tag.
+        // The tag decides the packet's VLAN, and so the tags of its copies.
         self.extra().0.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
         self.mask_inner_tag();
         if !self.is_vid_admitted(at, tags.vid()) {
@@ -72,7 +72,7 @@ impl Ctx<'_> {
         }
         let vlans = tags.on_input(at.bundle());
         for (i, m) in (0u32..).zip(bridge.mirrors.iter()) {
-            // Those before may have sent it where this one does.
+            // Earlier mirrors may have sent it to the same output.
             if self.mirrored >> i & 1 != 0 || !selects(m) {
                 continue;
             }
@@ -98,8 +98,8 @@ impl Ctx<'_> {
                     self.output_normal(to, vlans);
                 }
             }
-            // Within the VLAN that copies go to, and with addresses that bridges keep to themselves, there
-            // would be no end.
+            // Copies within their own VLAN, or with addresses that bridges do not forward, would be copied
+            // again without end.
             MirrorOutput::Vlan(vid) if vlans.vid() == *vid || is_reserved(self.flow.dl_dst) => {}
             MirrorOutput::Vlan(vid) => {
                 let moved = vlans.moved_to(*vid);
@@ -112,7 +112,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// A port that has no number in the datapath cannot be told to cut what it sends.
+    /// Reports that a copy is not sent: the datapath truncates only for its own ports.
     pub(super) fn refuse_cut(&mut self) {
         self.report(Kind::Warn, || {
             "Mirror truncate to ODPP_NONE, skipping output".to_owned()

@@ -1,17 +1,16 @@
-//! Translation: from an OpenFlow pipeline and one key to datapath actions, a mask, and what they depend on.
+//! Translation: from an OpenFlow pipeline and one key to datapath actions, a mask and dependencies.
 //!
-//! [`Pipeline`] is what the datapath's workers call on a miss ([`heddle_datapath_api::Translate`]); a
-//! [`Ctx`](ctx::Ctx) is one run of it. A run keeps two keys: `flow`, the packet as the pipeline has made it,
-//! and `base`, the packet as the datapath actions emitted so far have made it. Actions change `flow`; before
-//! an output, [`commit`] emits what turns `base` into `flow`. Everything that is looked at on the way adds
-//! its bits to the mask `wc`.
+//! The datapath's workers call [`Pipeline`] on a miss ([`heddle_datapath_api::Translate`]); a [`Ctx`](ctx::Ctx)
+//! is one run of it. A run keeps two keys. `flow` is the packet as the pipeline has made it, and `base` is
+//! the packet as the datapath actions emitted so far have made it. Actions change `flow`; before an output,
+//! [`commit`] emits what turns `base` into `flow`. Every bit that a step looks at is added to the mask.
 //!
-//! **Invariants.** A generation is read before the thing it guards (see [`Translate`]); the
-//! version of a bridge's rules is read once per visit and checked again after each table's generation.
+//! **Invariants.** A generation is read before the state that it guards (see [`Translate`]).
+//! The version of a bridge's rules is read once per visit, and checked again after each table's generation.
 //! Registers and metadata start at zero for a packet of the datapath, so their bits need not be in the mask.
 //!
-//! **Bounds.** Resubmits, their depth, the stack, the size of the output and the nesting of actions are all
-//! bounded ([`limits`]); recursion runs on a stack that grows ([`ctx::Ctx::nested`]).
+//! **Bounds.** Resubmits, their depth, the stack, the size of the output and the nesting of actions are
+//! bounded ([`limits`]). Recursion runs on a stack that grows ([`ctx::Ctx::nested`]).
 //!
 //! **Threads.** Any number of translations run at once; none waits. Configuration is replaced with
 //! [`Pipeline::publish`].
@@ -83,9 +82,9 @@ pub struct Pipeline {
     generations: Arc<Generations>,
     recircs: Recircs,
     underlay: Underlay,
-    /// Answers are for packets that are equal in every bit: for tests that want to see each of them.
+    /// Translations are for packets that are equal in every bit: for tests that want to see each of them.
     exact: AtomicBool,
-    /// Rules are being restored: packets are dropped, whatever the rules say that are there already.
+    /// Rules are being restored: packets are dropped, whatever rules there are already.
     restoring: AtomicBool,
 }
 
@@ -101,14 +100,15 @@ impl Pipeline {
             restoring: AtomicBool::new(false),
         }
     }
-    /// Replaces the configuration. Cached translations that depend on what is different now die on their next
-    /// check. One at a time.
+    /// Replaces the configuration, one caller at a time. Cached translations that depend on a changed part
+    /// are stale at their next check.
     pub fn publish(&self, snapshot: Snapshot) {
         let snapshot = Arc::new(snapshot);
         let before = self.snapshot.get();
         self.snapshot.replace(Arc::clone(&snapshot));
         crate::coverage::REV_RECONFIGURE.count();
-        // Before the parts: who finds a part moved finds this moved, too (`is_of`).
+        // Before the parts: a translation that sees a new generation of a part sees a new one of this, too
+        // (`is_of`).
         self.generations.bump(Snapshot::CONFIG_SLOT);
         for part in snapshot.differences(&before) {
             self.generations.bump(part.slot());
@@ -116,8 +116,8 @@ impl Pipeline {
         drop(before);
         self.snapshot.tidy();
     }
-    /// Whether the configuration is still that of this generation, which was read before it. What was read of
-    /// parts' generations meanwhile may otherwise be newer than the parts.
+    /// Whether the configuration still has this generation, which was read before it. Otherwise the
+    /// generations of parts may be newer than the parts themselves.
     fn is_of(&self, config: Dep) -> bool {
         self.generations.read(Snapshot::CONFIG_SLOT) == config
     }
@@ -129,16 +129,16 @@ impl Pipeline {
     pub fn shared_generations(&self) -> Arc<Generations> {
         self.generations.clone()
     }
-    /// Routes and neighbours of the host, to look at and to keep up to date.
+    /// Routes and neighbours of the host, to read and to keep up to date.
     pub fn underlay(&self) -> &Underlay {
         &self.underlay
     }
-    /// The pipeline that was frozen under a recirculation id.
+    /// The frozen pipeline of a recirculation id.
     pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Held>> {
         self.recircs.hold(id)
     }
-    /// Whether answers are for all packets that they are true of, or for those with equal headers only.
-    /// Whoever changes it empties the caches.
+    /// Sets whether translations are for all packets that they are right for, or for packets with equal
+    /// headers only. The caller empties the caches.
     pub fn set_megaflows(&self, on: bool) {
         self.exact.store(!on, Relaxed);
     }
@@ -146,16 +146,17 @@ impl Pipeline {
     pub fn is_restoring(&self) -> bool {
         self.restoring.load(Relaxed)
     }
-    /// Whether rules are being restored after a restart. Some of them would let packets pass that all of them
-    /// do not. What a controller sends itself goes out.
+    /// Sets whether rules are being restored after a restart. Until then packets are dropped, because some of
+    /// the rules may allow packets that all rules together do not. Packet-outs are sent.
     pub fn set_restoring(&self, on: bool) {
         self.restoring.store(on, Relaxed);
     }
-    /// Time passes: call once in a while, less often than packets take.
+    /// Removes frozen pipelines without holders. Call it at intervals longer than a packet takes through the
+    /// switch.
     pub fn expire(&self) {
         self.recircs.expire();
     }
-    /// Translates a controller's packet-out. `None`: no such bridge.
+    /// Translates a controller's packet-out. `None`: there is no such bridge.
     pub fn packet_out(&self, out: &PacketOut<'_>, translation: &mut Translation) -> Option<Outcome> {
         let reading = ReadGuard::begin();
         let snapshot = self.snapshot.load(&reading);
@@ -197,7 +198,7 @@ impl Pipeline {
     fn translate_in(&self, reading: &ReadGuard, request: &Request<'_>, out: &mut Translation) {
         let snapshot = self.snapshot.load(reading);
         let port = heddle_datapath_api::PortNo(request.key.in_port);
-        // Which ports are tunnels' is known by their numbers, which are in every mask.
+        // Whether a port is a tunnel's follows from its number, which is in every mask.
         let own = snapshot.by_dp_port.get(&port).copied();
         let peer = tunnels::source(request.key).filter(|_| own.is_none());
         match peer {
@@ -218,18 +219,18 @@ impl Pipeline {
             0 => None,
             id => self.recircs.hold(id),
         };
-        // What a controller has sent came in by no port: where it is, its pipeline knows.
+        // A packet that a controller sent came in by no port: its frozen pipeline has the bridge.
         let known = known.or_else(|| {
             let frozen = &held.as_ref()?.frozen;
             let sent = [Port::CONTROLLER, Port::NONE].map(run::key_port);
             let in_port = frozen.metadata.in_port;
-            // Behind a patch, it is in another bridge by now, where it came in by that patch.
+            // Behind a patch port, it is in another bridge, with that patch port as its input port.
             let by_no_port = port == heddle_datapath_api::PortNo::NONE || sent.contains(&in_port);
             let bridge = snapshot.bridges.get(&frozen.bridge).filter(|_| by_no_port)?;
             Some((bridge, in_port, None))
         });
         let Some((bridge, in_port, from)) = known else {
-            // Logged for packets only: the revalidator also asks, about entries of tunnels that have gone.
+            // Logged for packets only: the revalidator also translates entries of tunnels that are gone.
             if peer.is_some() && request.purpose == Purpose::Miss {
                 log::UNKNOWN_TUNNEL.log_to("tunnel", ::log::Level::Warn, request.now_ms, || {
                     format!("receive tunnel port not found ({})", request.key)
@@ -259,7 +260,7 @@ impl Pipeline {
                 version: None,
             };
             let error = run::answer(snapshot, self, bridge, &input, out);
-            // Where a pipeline runs in circles, only the whole way says why.
+            // If a pipeline loops, only the whole trace shows why.
             let in_circles = matches!(
                 error,
                 Some(XlateError::RecursionTooDeep | XlateError::TooManyResubmits)
@@ -296,7 +297,7 @@ impl Pipeline {
     }
 }
 
-/// The answer for a packet of which nothing is known but where it came from.
+/// The translation for a packet of which only the origin is known.
 fn drop_for(reason: DropReason, out: &mut Translation) {
     out.mask = FlowMask::default();
     mask::of_tunnel(&mut out.mask);

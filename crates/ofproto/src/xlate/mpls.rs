@@ -1,7 +1,7 @@
 //! MPLS actions, and label stacks in keys.
 //!
-//! When the last label is popped, what is behind it was never parsed: the packet can be output, but a table
-//! or an L3 action would need it parsed again, which the datapath does not do yet.
+//! When the last label is popped, the headers behind it were never parsed. The packet can be output, but
+//! before a table or an L3 action it has to come back from the datapath and be parsed again.
 
 use super::ctx::Ctx;
 use super::limits::XlateError;
@@ -18,7 +18,7 @@ pub(super) mod lse {
     pub(in crate::xlate) const TTL: u32 = 0x0000_00ff;
 }
 
-/// How many entries there are, as far as the key shows: up to the one with the bottom bit.
+/// The number of entries that the key shows: up to the one with the bottom bit.
 pub(super) fn count(key: &FlowKey, wc: Option<&mut FlowMask>) -> usize {
     if !is_mpls(key.dl_type) {
         return 0;
@@ -58,7 +58,7 @@ pub(super) fn push(key: &mut FlowKey, n: usize, ethertype: u16, wc: Option<&mut 
     key.dl_type = ethertype;
 }
 
-/// Takes the outermost of `n` entries away. `false`: there is none, or what is below the last one is not
+/// Removes the outermost of `n` entries. `false`: there is none, or the headers below the last one are not
 /// known.
 pub(super) fn pop(key: &mut FlowKey, n: usize, ethertype: u16, wc: Option<&mut FlowMask>) -> bool {
     if n == 0 || n == N_MPLS && key.mpls_lse[n - 1] & lse::BOS == 0 {
@@ -110,7 +110,7 @@ impl Ctx<'_> {
             return;
         }
         if n == 0 {
-            // What was changed behind the label must be written before the label hides it.
+            // Changes behind the label are emitted before the label hides them.
             self.commit();
         }
         push(&mut self.flow, n, ethertype, Some(&mut self.out.mask));

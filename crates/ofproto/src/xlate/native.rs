@@ -1,15 +1,15 @@
-//! Tunnels whose headers this switch writes and takes off itself.
+//! Tunnels whose headers this switch writes and removes itself.
 //!
-//! **Output.** The route to the tunnel's other end leads to a device, which is a port of some bridge: its
-//! internal one as a rule. From there the packet, with its outer headers, goes through that bridge's
-//! pipeline, in this same translation: what is emitted is the template of the headers, and what the pipeline
-//! does to the packet then. Whoever matches there sees the outer headers.
+//! **Output.** The route to the tunnel's remote address leads to a device, which is usually the internal port
+//! of some bridge. From there the packet, with its outer headers, goes through that bridge's pipeline in the
+//! same translation. The translation emits the template of the headers, then the actions of that pipeline.
+//! That pipeline matches the outer headers.
 //!
-//! **Input.** What is sent to a port that has an address, and is for this address and a tunnel's protocol,
-//! comes out of the tunnel instead: it is looked up again, as received by the tunnel's port.
+//! **Input.** A packet that is output to a port of this host ends a tunnel if it is for the port's address,
+//! with the tunnel's protocol. It is looked up again, as received on the tunnel's port.
 //!
-//! **What an answer depends on.** The route, the neighbour, the addresses of this host, and where tunnels end
-//! ([`Part::TunnelEnds`]).
+//! **Dependencies.** A translation depends on the route, the neighbour, the addresses of this host, and the
+//! tunnels that end here ([`Part::TunnelEnds`]).
 
 use super::ctx::{Ctx, key_port};
 use super::recirc::{Frozen, Left};
@@ -33,10 +33,10 @@ use heddle_wire::tunnel::Gtpu;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// The lower bits of a tunnel's key that are an identifier of VXLAN and Geneve.
+/// The bits of a tunnel's key that VXLAN and Geneve send as their VNI.
 const VNI_BITS: u64 = 0xff_ffff;
 
-/// Keeps a neighbour known while there are packets for it.
+/// Credit that keeps a neighbour's entry while there are packets for it.
 struct Used(Arc<Entry>);
 
 impl Credit for Used {
@@ -45,7 +45,7 @@ impl Credit for Used {
     }
 }
 
-/// Who is credited with packets that are longer by their outer headers.
+/// Credit for packets that are longer by their outer headers.
 struct Longer {
     who: Arc<dyn Credit>,
     by_bytes: u64,
@@ -58,24 +58,24 @@ impl Credit for Longer {
     }
 }
 
-/// The way to a tunnel's other end.
+/// The route to a tunnel's remote address, and the port that it leads to.
 struct Way<'w> {
     bridge: &'w BridgeView,
     port: &'w PortView,
     dp: PortNo,
     route: Route,
-    /// The next host on the way.
+    /// Address of the next hop.
     next: IpAddr,
 }
 
 impl<'w> Ctx<'w> {
-    /// Whether outer headers are for this switch, and not for a datapath that has devices for tunnels.
+    /// Whether this switch writes outer headers. Otherwise the datapath has devices for tunnels.
     pub(super) fn is_native(&self) -> bool {
         self.bridge.features.has(Feature::TnlPushPop)
     }
 
     /// Outputs the packet, whose tunnel is in `flow`, with outer headers. `true`: it waits for a neighbour,
-    /// and nothing was sent.
+    /// and was not sent.
     pub(super) fn native_output(&mut self, from: &PortView, tunnel: &Tunnel, last: bool) -> bool {
         let Some(way) = self.way_out() else { return false };
         match self.next_mac(&way) {
@@ -85,15 +85,15 @@ impl<'w> Ctx<'w> {
         false
     }
 
-    /// Has the packet wait for the next host on its way, which was asked for, and be output then. `false`: it
-    /// does not.
+    /// Makes the packet wait for the next hop, whose address was requested, and be output then. `false`: it
+    /// does not wait.
     fn wait_for(&mut self, from: &PortView, way: &Way<'_>) -> bool {
         if self.report.is_some() {
             return false;
         }
         let thing = self.underlay.neighbours.thing(&way.bridge.name, way.next);
         let slot = Underlay::slot(thing);
-        // As it was before the neighbour was looked for.
+        // The generation from before the neighbour was looked up.
         let Some(dep) = self.out.deps.iter().find(|d| d.slot == slot).copied() else {
             return false;
         };
@@ -121,7 +121,7 @@ impl<'w> Ctx<'w> {
             stack: Vec::new(),
             was_mpls: self.was_mpls,
             conntracked: self.is_tracked(),
-            // They have it now.
+            // Mirrors have received the packet already.
             mirrored: u32::MAX,
             hash: None,
             steps: vec![Left::Action(output)],
@@ -167,7 +167,7 @@ impl<'w> Ctx<'w> {
                 self.out.credits.put(i, Arc::new(Longer { who, by_bytes }));
             }
         }
-        // The outer headers are not the packet's own: only what goes along with it counts.
+        // The outer headers do not come from the packet: only mark and priority are its own.
         let marks = (self.out.mask.0.pkt_mark, self.out.mask.0.skb_priority);
         (self.out.mask, self.extra) = (old_mask, old_extra);
         self.out.mask.0.pkt_mark |= marks.0;
@@ -183,7 +183,7 @@ impl<'w> Ctx<'w> {
         (self.flow, self.base) = (old_flow, old_base);
     }
 
-    /// The way to the other end, of which there is perhaps none.
+    /// The route to the tunnel's remote address, if there is one.
     fn way_out(&mut self) -> Option<Way<'w>> {
         let dst = address(self.flow.tun_dst, self.flow.tun_ipv6_dst);
         let src = address(self.flow.tun_src, self.flow.tun_ipv6_src);
@@ -193,7 +193,7 @@ impl<'w> Ctx<'w> {
             src: (!src.is_unspecified()).then_some(src),
         };
         if self.orig.recirc_id != 0 {
-            // What comes from a port has no mark.
+            // Packets from ports have no mark, so only recirculated ones depend on it.
             self.extra().0.pkt_mark = u32::MAX;
         }
         let routes = &self.underlay.routes;
@@ -220,7 +220,7 @@ impl<'w> Ctx<'w> {
         Some(way)
     }
 
-    /// The port that a device is: a bridge's internal one, or else any other of the datapath's.
+    /// The port of a device: a bridge's internal port, or else any other port of the datapath.
     fn device(&mut self, name: &str) -> Option<(&'w BridgeView, &'w PortView, PortNo)> {
         let snapshot = self.snapshot;
         let own = snapshot.bridges.values().find(|b| b.name == name);
@@ -231,7 +231,7 @@ impl<'w> Ctx<'w> {
                 return Some((bridge, port, no));
             }
         }
-        // Who it is may change with any port of any bridge.
+        // A change of any port of any bridge may give the device another port.
         self.depend(crate::model::Snapshot::CONFIG_SLOT);
         snapshot.bridges.values().find_map(|bridge| {
             let port = bridge.ports.values().find(|p| p.name == name)?;
@@ -242,7 +242,7 @@ impl<'w> Ctx<'w> {
         })
     }
 
-    /// The Ethernet address of the next host, or whether it was asked for.
+    /// The Ethernet address of the next hop, or whether it was requested.
     fn next_mac(&mut self, way: &Way<'_>) -> Result<[u8; 6], bool> {
         let (bridge, next) = (&way.bridge.name, way.next);
         let neighbours = &self.underlay.neighbours;
@@ -266,11 +266,11 @@ impl<'w> Ctx<'w> {
         Err(self.ask(way))
     }
 
-    /// Asks for the next host. Whether it was asked for.
+    /// Requests the address of the next hop. Returns whether the request was made.
     fn ask(&mut self, way: &Way<'_>) -> bool {
-        // An entry that is looked at again asks too: the way may have appeared just now, and the packet
-        // after that should not be the one that is lost. A trace without a packet does not; then, and
-        // where nobody could be asked, the next packet is to ask.
+        // A translation without a packet, for a cached entry, makes the request too. The route may have
+        // appeared just now, and the next packet should not be lost. A trace without a packet makes none.
+        // Without a request, the translation is not cached, so that the next packet makes it.
         let asked = (self.learn || self.report.is_none()) && {
             let source = way.route.source;
             let port = way.port.no;
@@ -280,7 +280,7 @@ impl<'w> Ctx<'w> {
         asked
     }
 
-    /// The headers that the tunnel's fields ask for; `None`: there are none such.
+    /// The outer headers for the tunnel fields of `flow`; `None`: they cannot be made.
     fn outer(&self, tunnel: &Tunnel, way: &Way<'_>, mac: [u8; 6]) -> Option<Outer> {
         let f = &self.flow;
         let dst = address(f.tun_dst, f.tun_ipv6_dst);
@@ -295,7 +295,7 @@ impl<'w> Ctx<'w> {
             ttl: f.tun_ttl,
             df: flag(tun_flag::DF),
             label: 0,
-            // UDP over IPv6 has one by its standard; Open vSwitch always gives it one.
+            // UDP over IPv6 has a checksum by its standard; Open vSwitch always writes one.
             csum: flag(tun_flag::CSUM) || dst.is_ipv6() && tunnel.config.ty.has_dst_port(),
             source_ports: self.underlay.source_ports(),
             encap: self.encapsulation(&tunnel.config)?,
@@ -333,7 +333,7 @@ impl<'w> Ctx<'w> {
             TunnelType::Vxlan => Encap::Vxlan {
                 port,
                 vni,
-                // As in Open vSwitch and Linux: one that says nothing is left out.
+                // A group policy that is zero is left out, as in Open vSwitch and Linux.
                 gbp: (config.gbp && (f.tun_gbp_id, f.tun_gbp_flags) != (0, 0)).then_some(Gbp {
                     id: f.tun_gbp_id,
                     flags: f.tun_gbp_flags,
@@ -391,7 +391,7 @@ impl<'w> Ctx<'w> {
         })
     }
 
-    /// Whether a packet that is sent to this port ends a tunnel there.
+    /// The decapsulation for a packet that is output to this port, if it ends a tunnel there.
     pub(super) fn ends_tunnel(&mut self, port: &PortView) -> Option<Arc<TunnelPop>> {
         self.depend_on(Part::TunnelEnds);
         let snapshot = self.snapshot;
@@ -422,7 +422,7 @@ impl<'w> Ctx<'w> {
         m.dl_dst = [u8::MAX; 6];
         m.vlans[0].tci = u16::MAX;
         (m.nw_proto, m.nw_frag) = (u8::MAX, frag::MASK);
-        // A first fragment ends here too, and is dropped under its name; further ones have no ports.
+        // The decapsulation drops first fragments and counts them. Later fragments have no ports.
         let is_later = f.nw_frag & frag::LATER != 0;
         if f.dl_dst != port.mac || f.vlans[0].tci != 0 || is_later {
             return None;
@@ -441,7 +441,7 @@ impl<'w> Ctx<'w> {
 /// GTP-U's first byte: version 1, GTP.
 const GTPU_FLAGS: u8 = 0x30;
 
-/// What follows a VXLAN header with generic protocols.
+/// The next protocol of a VXLAN-GPE header.
 fn next_protocol(ty: u16) -> Option<u8> {
     Some(match ty {
         ethertype::IP => 1,
@@ -452,7 +452,7 @@ fn next_protocol(ty: u16) -> Option<u8> {
     })
 }
 
-/// Where segment routing goes: what is configured, or the other end alone.
+/// Segments of segment routing: the configured ones, or the remote address alone.
 fn segments(config: &TunnelConfig, f: &FlowKey) -> Vec<[u8; 16]> {
     match config.segments.is_empty() {
         true => vec![f.tun_ipv6_dst],
@@ -460,7 +460,7 @@ fn segments(config: &TunnelConfig, f: &FlowKey) -> Vec<[u8; 16]> {
     }
 }
 
-/// The key of a packet with these outer headers: what it carries is that of `inner`.
+/// The key of a packet with these outer headers. Its metadata is that of `inner`.
 fn of_outer(inner: &FlowKey, outer: &Outer) -> FlowKey {
     let mut key = FlowKey::default();
     key.copy_carried(inner);

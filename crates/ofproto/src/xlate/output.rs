@@ -50,8 +50,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// `output(port=PORT,max_len=BYTES)`: the cut holds for this output alone, so that it goes with one port
-    /// only.
+    /// `output(port=PORT,max_len=BYTES)`: the truncation holds for this output alone, so there must be one
+    /// port only.
     pub(super) fn output_trunc(&mut self, port: Port, max_len: u32, last: bool) {
         let to = match port {
             Port::IN_PORT => of_port(self.flow.in_port),
@@ -78,10 +78,11 @@ impl Ctx<'_> {
         let mark = self.mark();
         let at = self.out.actions.len();
         self.emit(DpAction::Trunc(max_len));
-        // The cut and the tunnel's output run on a copy: the cut would else hold for the next output.
+        // The truncation and the tunnel's output run on a copy. Otherwise the truncation would hold for the
+        // next output.
         self.output_to(to, last || into_tunnel);
         if into_tunnel && self.out.actions.len() == at + 1 {
-            // The tunnel leads nowhere: nothing is left to cut.
+            // The tunnel has no route: there is nothing to truncate.
             self.out.actions.pop();
         }
         if into_tunnel {

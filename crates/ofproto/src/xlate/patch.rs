@@ -1,7 +1,7 @@
-//! Output to a patch port: the translation goes on in the bridge at its other end.
+//! Output to a patch port: the translation continues in the bridge of its peer.
 //!
-//! The packet arrives there as it is, but for what belongs to a pipeline: metadata, registers, tunnel, stack
-//! and action set start empty. All of it is put back afterwards; only what was emitted stays.
+//! The packet arrives there as it is, except for the state of the pipeline: metadata, registers, tunnel,
+//! stack and action set start empty. All of it is restored afterwards; only the emitted actions stay.
 
 use super::ctx::{Ctx, key_port};
 use super::report::Kind;
@@ -11,7 +11,7 @@ use crate::model::{PortView, port_config};
 use heddle_flow::FlowKey;
 use heddle_openflow::Port;
 
-/// Where spanning tree packets go (IEEE 802.1D, 7.12.3).
+/// Destination address of spanning tree packets (IEEE 802.1D, 7.12.3).
 const STP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0];
 
 impl Ctx<'_> {
@@ -58,14 +58,14 @@ impl Ctx<'_> {
         (self.bridge, self.version) = old_bridge;
         self.stack = old_stack;
         self.action_set = old_set;
-        // The tracking of the other bridge is not known here.
+        // The connection state of the other bridge is not known here.
         (self.was_mpls, self.conntracked) = (old_was_mpls, old_conntracked);
         if bridge.id != self.bridge.id {
             self.mirrored = old_mirrored;
         }
         self.restore_tunnel_mask(&old_wc);
-        // What ended the other bridge's pipeline does not end this one, and has a name if nothing else is
-        // done.
+        // An exit or an error of the other bridge's pipeline does not end this one. The error is the drop
+        // reason if nothing else is done.
         self.exit = false;
         if let Some(error) = self.error.take() {
             self.drop_hint.get_or_insert(error.drop_reason());
@@ -84,7 +84,8 @@ impl Ctx<'_> {
         self.forget_connection();
     }
 
-    /// The other bridge looked at a tunnel that it had made up: the packet's own does not matter for that.
+    /// Restores the tunnel's bits of the mask: the other bridge looked at tunnel fields that it had set
+    /// itself.
     fn restore_tunnel_mask(&mut self, old: &heddle_flow::FlowMask) {
         self.out.mask.0.copy_tunnel(&old.0);
     }

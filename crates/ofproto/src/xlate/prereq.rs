@@ -1,4 +1,4 @@
-//! Prerequisites of fields that actions touch: whether the packet has the field, and which bits said so.
+//! Prerequisites of fields that actions touch: whether the packet has the field, and the bits that decide it.
 //!
 //! EtherType, packet type and fragment bits are in every mask ([`super::mask`]); only the others are added
 //! here.
@@ -75,7 +75,7 @@ impl Ctx<'_> {
         ok(field, &self.flow, &mut self.out.mask)
     }
 
-    /// The datapath writes an IP or ARP header only where it knows the protocol.
+    /// Adds the protocol to the mask: the datapath writes an IP or ARP header only if it knows the protocol.
     pub(super) fn mask_l3_prereqs(&mut self, field: FieldId) {
         use FieldId::*;
         let ip = matches!(

@@ -1,25 +1,25 @@
-//! Recirculation: pipelines that stand still until the packet comes back, and the ids under which it does.
+//! Recirculation: pipelines that are frozen until the packet comes back, and their recirculation ids.
 //!
-//! **Problem.** Where the pipeline needs what only the datapath can say (headers behind a popped label, a
-//! hash), translation ends with `recirc(id)`. When the packet is looked up again under that id, any worker
-//! must find the [`Frozen`] pipeline of it, without waiting.
+//! **Problem.** If the pipeline needs something that only the datapath knows (headers behind a popped label,
+//! a hash), translation ends with `recirc(id)`. When the packet is looked up again under that id, any worker
+//! must find its [`Frozen`] pipeline, without waiting.
 //!
-//! **Invariants.** Equal pipelines that are held have the same id, so that a fresh translation of a cached
-//! entry says the same as the entry. An id is held by the translations that name it and by those that were
-//! made under it ([`Held`] is among their credits). When nobody holds it any more, its pipeline is still
-//! found until [`Recircs::expire`] was called twice: packets that are on their way then have arrived.
+//! **Invariants.** Equal pipelines that are held have the same id, so a fresh translation of a cached entry
+//! gives the same actions as the entry. An id is held by the translations that emit it and by those that were
+//! made under it ([`Held`] is among their credits). Without holders, its pipeline can still be found until
+//! [`Recircs::expire`] was called twice. By then, packets in flight have arrived.
 //!
-//! **Shape.** An id is a place in an array, which is filled when the id is given out and emptied when it
-//! expires; ids are given out in turn, past places that are full. Lists of ids by the hash of their pipelines
-//! ([`Chain`]) find the equal one. Who holds an id counts its [`Held`]; nobody does when only the place is
-//! left.
+//! **Shape.** An id is an index into an array, whose slot is filled when the id is allocated and emptied when
+//! it expires. Ids are allocated in order, and full slots are skipped. Lists of ids by the hash of their
+//! pipelines ([`Chain`]) find an equal one. A holder has a reference to the [`Held`] of its id; without
+//! holders, the slot's reference is the only one.
 //!
 //! **Bounds.** [`MAX_IN_USE`] ids in all, and [`MAX_OF_SOURCE`] for packets of one input port, tunnel peer
-//! and key: who makes up pipelines (by values on the stack or in registers, which packets choose) runs out of
-//! its own ids. The hash is keyed.
+//! and tunnel key. A sender that makes up pipelines (by values on the stack or in registers, which packets
+//! choose) uses up the ids of its own source. The hash is keyed.
 //!
-//! **Threads.** Workers take ids, look them up and let go of them without a lock. Only `expire` empties
-//! places; it has a mutex, for control threads among themselves.
+//! **Threads.** Workers take ids, look them up and release them without a lock. Only `expire` empties slots;
+//! its mutex is for control threads among themselves.
 
 use heddle_datapath_api::{Credit, HashAlg};
 use heddle_flow::FlowKey;
@@ -41,31 +41,33 @@ pub(crate) enum Left {
     Action(Action),
     /// An instruction that has no form as an action.
     Instruction(Instruction),
-    /// From here on, packet-ins come from this table and rule.
+    /// From here on, packet-ins name this table and rule.
     Unroll { table: u8, cookie: u64 },
 }
 
-/// A pipeline that stands still.
+/// One frozen pipeline: the state in which it continues when the packet comes back.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Frozen {
     pub(crate) bridge: u64,
-    /// Where the packet is looked up if there is nothing left to do.
+    /// Table to look the packet up in if no steps are left.
     pub(crate) table: u8,
     /// Input port (OpenFlow's, in the key's form), metadata, registers, tunnel; all else is zero.
     pub(crate) metadata: FlowKey,
-    /// The tunnel is the one that the packet comes back with, whatever that is; none is kept.
+    /// The tunnel fields are those that the packet comes back with; `metadata` has none.
     pub(crate) own_tunnel: bool,
     pub(crate) stack: Vec<StackValue>,
     pub(crate) was_mpls: bool,
-    /// The packet comes back with what is known of its connection; else that is nothing to the pipeline.
+    /// The pipeline sees the connection state that the packet comes back with. Otherwise the state is
+    /// cleared.
     pub(crate) conntracked: bool,
-    /// Mirrors that have had the packet.
+    /// Mirrors that have received the packet, one bit each.
     pub(crate) mirrored: u32,
-    /// The packet comes back with this hash, or with what it had.
+    /// The datapath computes this hash before the packet comes back. `None`: `dp_hash` stays as it is.
     pub(crate) hash: Option<(HashAlg, u32)>,
     pub(crate) steps: Vec<Left>,
     pub(crate) action_set: Vec<Action>,
-    /// Of the controller action that froze it: packet-ins that differ in it have different ids.
+    /// Userdata of the controller action that froze the pipeline: packet-ins that differ in it have different
+    /// ids.
     pub(crate) userdata: Vec<u8>,
 }
 
@@ -95,7 +97,7 @@ impl Frozen {
         (stack, steps, action_set, userdata).hash(&mut h);
         h.finish()
     }
-    /// Who had it frozen: the bridge and port that the packet came in by, and the tunnel's other end and key.
+    /// Number of the packet's source: the input port with its bridge, the tunnel peer and the tunnel key.
     fn source(&self, keys: &RandomState) -> usize {
         let m = &self.metadata;
         let from = (self.bridge, m.in_port, m.tun_src, m.tun_ipv6_src, m.tun_id);
@@ -103,7 +105,7 @@ impl Frozen {
     }
 }
 
-/// Steps in the text of `ovs-ofctl`.
+/// Steps in the syntax of `ovs-ofctl`.
 pub(crate) fn steps_text(steps: &[Left]) -> String {
     let one = |s: &Left| match s {
         Left::Action(a) => ActionsText {
@@ -123,43 +125,43 @@ pub(crate) fn steps_text(steps: &[Left]) -> String {
     steps.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// Ids are below this; they are in chunks of [`CHUNK`].
+/// Ids are below this; they are stored in chunks of [`CHUNK`].
 const MAX_IDS: u32 = 1 << 19;
 const CHUNK: u32 = 1 << 10;
-/// Most ids that are in use, or were until a moment ago.
+/// Maximum number of ids that have holders, or had some and did not expire yet.
 const MAX_IN_USE: u32 = 1 << 18;
-/// Most of those for packets from one source.
+/// Maximum number of these ids for packets from one source.
 const MAX_OF_SOURCE: u32 = 1 << 15;
-/// Sources are told apart by a hash of this many values.
+/// Number of sources; several input ports and peers may share one, by their hash.
 const N_SOURCES: usize = 1 << 12;
-/// Lists of ids.
+/// Number of lists of ids.
 const N_CHAINS: usize = 1 << 14;
 
-/// As in Open vSwitch, a pipeline gets another id than it had when all had let go of it; but only so often
-/// before the ids have expired.
+/// A pipeline without holders gets a new id, as in Open vSwitch. But if it has more than this number of ids
+/// without holders, it gets one of these again.
 const RESTING: usize = 4;
 
-/// An id that is held, and its pipeline.
+/// One id in use, and its pipeline.
 pub(crate) struct Held {
     pub(crate) id: u32,
     pub(crate) frozen: Frozen,
     digest: u64,
     source: usize,
-    /// It has expired: nobody may begin to hold it.
+    /// The id has expired: it gets no new holders.
     over: AtomicBool,
 }
 
-/// Nothing is counted: a credit is what an entry keeps for as long as it lives.
+/// Counts no packets: as a credit, it holds the id for as long as the cached entry lives.
 impl Credit for Held {
     fn credit(&self, _packets: u64, _bytes: u64, _used_ms: u64, _tcp_flags: u16) {}
 }
 
-/// RcuSlots of ids that follow each other.
+/// Slots of [`CHUNK`] consecutive ids.
 struct Chunk {
     places: RcuSlots<Held>,
-    /// In the list of its hash.
+    /// Links of the lists of ids with one hash.
     of_hash: Box<[Link]>,
-    /// Among those that `expire` has not seen yet.
+    /// Links of the list of ids that `expire` has not seen yet.
     fresh: Box<[Link]>,
 }
 
@@ -174,12 +176,12 @@ impl Chunk {
     }
 }
 
-/// What `expire` knows from its last call.
+/// State of `expire` from its last call.
 #[derive(Default)]
 struct Known {
-    /// Ids in use, and whether nobody held them then.
+    /// Ids in use, and whether they had no holder then.
     ids: Vec<(u32, bool)>,
-    /// Chunks with pipelines that somebody read when they were to be freed.
+    /// Chunks with removed pipelines that readers still used then.
     untidy: BTreeSet<usize>,
 }
 
@@ -188,7 +190,7 @@ pub(crate) struct Recircs {
     chunks: Box<[OnceArc<Chunk>]>,
     by_hash: Box<[Chain]>,
     keys: RandomState,
-    /// The id that was given out last.
+    /// The id that was allocated last.
     last: AtomicU32,
     in_use: AtomicU32,
     of_source: Box<[AtomicU32]>,
@@ -235,11 +237,11 @@ impl Recircs {
         &self.by_hash[at]
     }
 
-    /// Whether one more id may be in use, which it then is.
+    /// Counts one more id as in use, if the limits allow it.
     fn admit(&self, source: usize) -> bool {
         let (all, own) = (&self.in_use, &self.of_source[source]);
-        // Relaxed: they count, and order nothing. A moment's excess has somebody refused who might have got
-        // one.
+        // Relaxed: the counters order nothing. They may exceed a limit for a moment, and then another thread
+        // may be refused an id that was free.
         if all.fetch_add(1, Relaxed) < MAX_IN_USE {
             if own.fetch_add(1, Relaxed) < MAX_OF_SOURCE {
                 return true;
@@ -250,13 +252,13 @@ impl Recircs {
         false
     }
 
-    /// One that was admitted is in use no more.
+    /// Takes back what `admit` has counted.
     fn discharge(&self, source: usize) {
         self.in_use.fetch_sub(1, Relaxed);
         self.of_source[source].fetch_sub(1, Relaxed);
     }
 
-    /// Gives out the next id whose place is empty, for somebody who was admitted.
+    /// Allocates the next id whose slot is empty. The caller was admitted.
     fn fill(&self, frozen: Frozen, digest: u64, source: usize) -> Option<Arc<Held>> {
         let mut held = Arc::new(Held {
             id: 0,
@@ -265,12 +267,12 @@ impl Recircs {
             source,
             over: false.into(),
         });
-        // At most half of them are full. What is passed by here is passed by once in as many ids.
+        // At most half of the slots are full. A full slot is skipped once in [`MAX_IDS`] allocations.
         for _ in 0..MAX_IDS {
             let id = self.last.fetch_add(1, Relaxed).wrapping_add(1) % MAX_IDS;
             let place = self.chunks.get((id / CHUNK) as usize)?;
             if place.get().is_none() {
-                // Who comes second takes that of who came first.
+                // If two threads make the chunk, the second one uses the first one's.
                 let _ = place.set(Arc::new(Chunk::new()));
             }
             let chunk = place.get()?;
@@ -283,19 +285,20 @@ impl Recircs {
                     self.fresh.push(id, |id| self.fresh_link(id));
                     return Some(held);
                 }
-                // Somebody who took the id a whole turn ago was faster.
+                // Another thread took the same number one round of ids earlier, and has filled the slot just
+                // now.
                 Err(back) => drop(back),
             }
         }
         None
     }
 
-    /// The id of a pipeline; a new one, unless an equal one is held. `None`: they have run out, or its
-    /// source's have.
+    /// Holds the id of a pipeline: a new id, unless an equal pipeline is held. `None`: all ids are in use, or
+    /// all ids of its source.
     pub(crate) fn take(&self, frozen: Frozen, reading: &ReadGuard) -> Option<Arc<Held>> {
         let digest = frozen.digest(&self.keys);
         let chain = self.chain(digest);
-        // With whether nobody else holds it: only its place and this.
+        // Returns also whether the id has no other holder: only the slot and this function have references.
         let equal = |frozen: &Frozen, id| {
             let found = self.chunk(id)?.places.load(within(id), reading)?;
             if found.digest != digest || found.frozen != *frozen {
@@ -323,22 +326,23 @@ impl Recircs {
             self.discharge(source);
             return None;
         };
-        // Somebody may have had the same one just now.
+        // Another thread may have added an equal pipeline just now.
         let others = chain.add_unless(own.id, link, |id| {
             equal(&own.frozen, id).and_then(|(held, rests)| (!rests).then_some(held))
         });
         Some(others.unwrap_or(own))
     }
 
-    /// The pipeline of an id that was given out, held from now on.
+    /// Holds an id that was allocated. `None`: it has expired, or was never allocated.
     pub(crate) fn hold(&self, id: u32) -> Option<Arc<Held>> {
         let held = self.counted(id)?;
-        // Pairs with the fence in `expire`: either that sees this one counted, or this sees that it is over.
+        // Pairs with the fence in `expire`: either `expire` counts this reference, or this thread sees
+        // `over`.
         fence(SeqCst);
         (!held.over.load(Relaxed)).then_some(held)
     }
 
-    /// Time passes: forgets pipelines that nobody has held for a while.
+    /// Removes pipelines that had no holder at the last call and have none now.
     pub(crate) fn expire(&self) {
         let mut known = self.known.lock();
         let Known { ids, untidy } = &mut *known;
@@ -348,14 +352,14 @@ impl Recircs {
             let Some((chunk, held)) = self.chunk(*id).zip(self.counted(*id)) else {
                 return false;
             };
-            // Besides its place and this.
+            // More references than those of the slot and of this function.
             let is_held = || Arc::strong_count(&held) > 2;
             if is_held() || !*rested {
                 *rested = !is_held();
                 return true;
             }
             held.over.store(true, Relaxed);
-            fence(SeqCst); // as said in `hold`
+            fence(SeqCst); // pairs with the fence in `hold`
             if is_held() {
                 held.over.store(false, Relaxed);
                 *rested = false;
@@ -401,7 +405,7 @@ mod tests {
         r.take(frozen, &ReadGuard::begin())
     }
 
-    /// Packets choose what is on the stack.
+    /// A pipeline that differs by the value on the stack, which packets choose.
     fn pushed(n: u32) -> Frozen {
         Frozen {
             stack: vec![StackValue::from_bytes(&n.to_be_bytes())],
@@ -419,13 +423,12 @@ mod tests {
         assert_eq!(known(&r, 2), Some(2));
         drop(a);
         assert_eq!(take(&r, frozen(1)).expect("an id").id, 3);
-        // Again and again, but not without an end.
+        // A pipeline that is released again and again gets a limited number of ids.
         let ids: Vec<u32> = (0..6).map(|_| take(&r, frozen(1)).expect("an id").id).collect();
         assert_eq!(ids, [4, 5, 6, 1, 1, 1]);
     }
 
-    /// No number of pipelines that packets make up makes another one dear to find, or the ids of other ports
-    /// run out.
+    /// Pipelines that packets make up neither slow down lookups nor use up the ids of other ports.
     #[test]
     fn who_makes_pipelines_up_runs_out_of_its_own() {
         let r = Recircs::default();
@@ -482,8 +485,8 @@ mod tests {
         assert_eq!(known(&r, 77), None);
     }
 
-    /// Threads take and drop the same few pipelines while they expire: those that are held are whole, and two
-    /// that are held at a time have one id.
+    /// Threads take and drop the same few pipelines while they expire. Pipelines that are held stay whole,
+    /// and equal pipelines that are held at a time have one id.
     #[test]
     fn threads_agree() {
         let r = Recircs::default();

@@ -1,11 +1,11 @@
-//! What `ofproto/trace` shows of a translation: lines, some of them under others.
+//! The lines of a translation that `ofproto/trace` shows, as a tree.
 
 use super::recirc::Held;
 use heddle_flow::FlowKey;
 use heddle_openflow::action::Nat;
 use std::sync::Arc;
 
-/// What a line is, which decides how it is printed.
+/// Kind of a line, which decides its form in print.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A bridge is entered.
@@ -14,19 +14,19 @@ pub(crate) enum Kind {
     Table,
     /// A bucket of a group.
     Bucket,
-    /// A frozen pipeline goes on.
+    /// A frozen pipeline continues.
     Thaw,
     /// An action.
     Action,
-    /// What came of it.
+    /// Result of an action.
     Detail,
-    /// Something odd.
+    /// A warning.
     Warn,
-    /// Something wrong.
+    /// An error.
     Error,
 }
 
-/// A number as C's `%#x` prints it: zero has no prefix.
+/// Formats a number like C's `%#x`: zero has no prefix.
 pub(crate) fn hex(v: u128) -> String {
     if v == 0 { "0".to_owned() } else { format!("{v:#x}") }
 }
@@ -41,9 +41,9 @@ struct Node {
 pub(crate) struct Fork {
     /// The packet as the pipeline had made it, with the id that it comes back under.
     pub(crate) key: FlowKey,
-    /// How its addresses are translated on the way.
+    /// NAT of its addresses on the way.
     pub(crate) nat: Option<Nat>,
-    /// Where it goes on.
+    /// The pipeline that it continues in.
     pub(crate) held: Arc<Held>,
 }
 
@@ -92,11 +92,11 @@ impl Report {
 
     /// The lines as text.
     ///
-    /// A line is one step right of the level of its list if another line follows in the list, or if it is of
-    /// a kind that has no lines under it; what is under it is twice as far right.
+    /// A line is one step right of its list's level if another line follows in the list, or if its kind has
+    /// no sub-lines. Lines under it are twice as far right.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
-        // (line, its level, the level of what is under it); not recursive: pipelines nest deeper than a
+        // (line, its level, the level of lines under it); not recursive: pipelines nest deeper than a
         // machine's stack may.
         let mut todo: Vec<(usize, usize, usize)> = Vec::new();
         self.push_subs(0, 0, &mut todo);

@@ -1,4 +1,4 @@
-//! Going on in another table: resubmit, goto, and the first table of a bridge behind a patch.
+//! Continuing in another table: resubmit, goto, and the first table of a bridge behind a patch.
 
 use super::actions::{Step, steps_of};
 use super::ctx::Ctx;
@@ -12,7 +12,7 @@ use heddle_openflow::Action;
 use heddle_openflow::action::ControllerAction;
 use heddle_openflow::message::PacketInReason;
 
-/// How a rule's actions run.
+/// Whether a rule's actions run on the packet or on a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Run {
     /// On this packet.
@@ -21,7 +21,7 @@ pub(super) enum Run {
     OnCopy,
 }
 
-/// A lookup to be made.
+/// One lookup to make.
 #[derive(Clone, Copy)]
 pub(super) struct Lookup {
     pub(super) in_port: u32,
@@ -29,16 +29,16 @@ pub(super) struct Lookup {
     pub(super) on_miss: OnMiss,
     /// With the original direction's connection tuple in place of the packet's.
     pub(super) ct_orig: bool,
-    /// Nothing follows.
+    /// No action follows.
     pub(super) last: bool,
     pub(super) run: Run,
 }
 
 impl<'w> Ctx<'w> {
-    /// Looks the packet up and runs what it finds.
+    /// Looks the packet up and runs the actions that it finds.
     pub(super) fn table_action(&mut self, l: Lookup) {
         debug_assert!(self.depth <= MAX_DEPTH);
-        // What is behind a popped label must be parsed before a table can match it.
+        // Headers behind a popped label must be parsed before a table can match them.
         if self.was_mpls {
             self.freeze();
             return;
@@ -70,7 +70,7 @@ impl<'w> Ctx<'w> {
         self.table = old_table;
     }
 
-    /// Runs a rule's actions, or those of a miss.
+    /// Runs the actions of a rule, or of a miss.
     pub(super) fn run_found(&mut self, found: &Found<'w>, last: bool, run: Run) {
         let old_rule = self.rule.take();
         let in_bucket = std::mem::replace(&mut self.in_bucket, false);
@@ -97,7 +97,7 @@ impl<'w> Ctx<'w> {
         self.in_bucket = in_bucket;
     }
 
-    /// The rule counts the packet.
+    /// Credits the packet to the rule.
     pub(super) fn credit_rule(&mut self, rule: &Rule) {
         let credits = &mut self.out.credits;
         credits.push_shared(rule.stats.seen(), || rule.stats.counted());
@@ -110,9 +110,9 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// Runs actions, then the action set, on a copy of the packet. Only the emitted actions stay.
-    /// Steps that cannot be undone run on a copy that the datapath makes, unless nothing comes after them.
-    /// Actions of other tables and groups are looked at after they have run ([`Ctx::settle`]).
+    /// Runs actions, then the action set, on a copy of the packet. Only the emitted actions stay. Steps that
+    /// cannot be undone run on a copy that the datapath makes, unless no action follows. Actions of other
+    /// tables and groups are checked after they have run ([`Ctx::settle`]).
     pub(super) fn run_on_copy(&mut self, steps: &[Step<'_>], last: bool) {
         let in_clone = !last && !steps.iter().all(Step::is_reversible);
         if in_clone {
@@ -141,7 +141,7 @@ impl<'w> Ctx<'w> {
         self.stack = stack;
         self.action_set = set;
         self.flow = flow;
-        // The copy's tracking is not the packet's.
+        // The copy's connection state is not the packet's.
         self.conntracked = conntracked;
         if in_clone {
             self.base = base;
@@ -156,7 +156,7 @@ impl<'w> Ctx<'w> {
         self.bridge.features.has(Feature::Clone)
     }
 
-    /// Whether a sample of all packets can stand for a clone: it may be within others.
+    /// Whether a sample of all packets can replace a clone, even nested in other samples.
     pub(super) fn may_sample(&self) -> bool {
         self.bridge.features.number(Feature::SampleNesting) > 3
     }

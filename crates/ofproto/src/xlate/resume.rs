@@ -1,4 +1,4 @@
-//! Pipelines that controllers keep: frozen ones as continuations, and back.
+//! Frozen pipelines as continuations, which controllers keep, and back.
 
 use super::Pipeline;
 use super::freeze::metadata_of;
@@ -85,8 +85,7 @@ pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
 }
 
 impl Pipeline {
-    /// Goes on where a pipeline was frozen, with a packet that a controller hands back. `None`: its bridge is
-    /// gone.
+    /// Continues a frozen pipeline, with a packet that a controller hands back. `None`: its bridge is gone.
     pub(crate) fn resume(
         &self,
         frozen: &Frozen,

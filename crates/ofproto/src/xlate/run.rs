@@ -19,16 +19,16 @@ use heddle_openflow::{Action, Port};
 use heddle_sync::ReadGuard;
 use smallvec::SmallVec;
 
-/// How often a translation is begun.
+/// Maximum number of attempts at a translation.
 const TRIES: usize = 16;
 
 /// A controller's packet-out.
 pub struct PacketOut<'a> {
-    /// Which bridge.
+    /// Id of the bridge.
     pub bridge: u64,
     /// The packet's key; `in_port` is the OpenFlow port in the key's form (16 bits for reserved ones).
     pub key: &'a FlowKey,
-    /// What to do with it.
+    /// Actions to run on the packet.
     pub actions: &'a [Action],
     /// The packet's length.
     pub len: usize,
@@ -38,41 +38,41 @@ pub struct PacketOut<'a> {
     pub version: Option<u64>,
 }
 
-/// What a translation says besides its [`Translation`].
+/// Results of a translation besides its [`Translation`].
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// It failed; the packet is dropped.
+    /// Why the translation failed; the packet is dropped then.
     pub error: Option<XlateError>,
-    /// It is a message for a session that watches a port.
+    /// The packet is a message for a BFD session that monitors a port.
     pub is_bfd: bool,
     /// In Open vSwitch, its slow path would handle the packet.
     pub is_slow: bool,
     /// The packet as the pipeline saw it first (OpenFlow input port).
     pub initial: FlowKey,
-    /// ... and last.
+    /// The packet as the pipeline left it.
     pub last: FlowKey,
     /// The mask as a trace shows it.
     pub shown: FlowMask,
 }
 
-/// What is to be translated.
+/// Input of one translation.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a> {
     /// The packet's key.
     pub(crate) key: &'a FlowKey,
     /// OpenFlow input port, in the key's form.
     pub(crate) in_port: u32,
-    /// The bridge and port that the answer depends on already, by where the packet came in.
+    /// The bridge and port where the packet came in: the translation depends on them already.
     pub(crate) from: Option<(u64, Port)>,
-    /// The packet's length, if there is a packet: what is odd is logged.
+    /// The packet's length. `None`: there is no packet, so anomalies are not logged.
     pub(crate) packet_len: Option<usize>,
     /// MAC addresses are learned.
     pub(crate) learn: bool,
     /// Coarse clock, ms.
     pub(crate) now_ms: u64,
-    /// Rules that are found stay as long as this.
+    /// RCU read guard: rules that are found live as long as this.
     pub(crate) reading: &'a ReadGuard,
-    /// Where it starts.
+    /// The first step.
     pub(crate) start: Start<'a>,
     /// A controller's packet-out.
     pub(crate) packet_out: bool,
@@ -80,22 +80,22 @@ pub(crate) struct Input<'a> {
     pub(crate) version: Option<u64>,
 }
 
-/// Where a translation starts.
+/// The first step of a translation.
 #[derive(Clone, Copy)]
 pub(crate) enum Start<'a> {
-    /// In the first table.
+    /// A lookup in the first table.
     Tables,
-    /// With these actions.
+    /// These actions.
     Actions(&'a [Action]),
-    /// Where it was frozen.
+    /// The steps of a frozen pipeline.
     Thaw {
         frozen: &'a Frozen,
-        /// By a controller: even if nothing is left to do, no table is looked at.
+        /// A controller resumes it: even if no steps are left, no table is looked up.
         resumed: bool,
     },
 }
 
-/// Translates. `out` is empty but for what the answer depends on by `from`.
+/// Translates. `out` is empty except for the dependencies of `from`.
 pub(crate) fn run(
     snapshot: &Snapshot,
     pipeline: &Pipeline,
@@ -116,7 +116,7 @@ pub(crate) fn run(
     })
 }
 
-/// As [`run`], for a packet that misses the caches: what a trace would show is not made.
+/// Translates a packet that misses the caches. Unlike [`run`], it makes nothing that only a trace shows.
 pub(crate) fn answer(
     snapshot: &Snapshot,
     pipeline: &Pipeline,
@@ -127,8 +127,8 @@ pub(crate) fn answer(
     translate(snapshot, pipeline, bridge, input, None, out, |c| c.error)
 }
 
-/// Rules of the version that is read may be unlinked meanwhile, when others have taken their place: then it
-/// begins anew. The packet may be long under way (its thread may have been put aside), but hardly that often.
+/// Control threads may unlink rules of the version that is read, after they have replaced them. Then the
+/// translation begins anew. It may take long, as its thread may be preempted, but hardly [`TRIES`] times.
 fn translate<R>(
     snapshot: &Snapshot,
     pipeline: &Pipeline,
@@ -150,7 +150,7 @@ fn translate<R>(
             &tell,
         ) {
             (told, false) => return told,
-            // What is shown to people is what was found, and no packet goes by it.
+            // A trace shows what was found; no packet is forwarded by it.
             (told, true) if report.is_some() => return told,
             (_, true) => {
                 out.clear();
@@ -168,13 +168,13 @@ fn translate<R>(
     told
 }
 
-/// Makes the packet's key what tables see first.
+/// Sets the fields that tables see differently from the datapath: the input port and `actset_output`.
 fn see_as_tables_do(key: &mut FlowKey, in_port: u32) {
     key.in_port = in_port;
     key.actset_output = key_port(Port::UNSET);
 }
 
-/// One try; the flag says that some rules may have been missed.
+/// One attempt. The flag is set if some rules may have been missed.
 fn once<'w, R>(
     snapshot: &'w Snapshot,
     pipeline: &'w Pipeline,
@@ -244,7 +244,8 @@ fn once<'w, R>(
     };
     see_as_tables_do(&mut c.flow, input.in_port);
     if is_tunnelled(input.key) {
-        // What it came from is not what it goes into: that is said anew.
+        // The tunnel that the packet came from is not the one that it is sent into: outputs set that one
+        // anew.
         c.base.copy_tunnel(&FlowKey::default());
     }
     c.enter(bridge);
@@ -288,20 +289,20 @@ impl<'w> Ctx<'w> {
         if self.came_from_mirror() {
             return;
         }
-        // A frozen one was sampled when it came.
+        // A thawed packet was sampled when it came in.
         if is_fresh {
             self.sample_ingress();
         }
         if (port.is_some_and(|p| tunnel_of(p).is_some()) && !self.take_over_ecn())
             || port.is_some_and(|p| !self.may_receive(p))
         {
-            // Its rule has seen it all the same.
+            // The rule that was found counts the packet, although the port does not receive it.
             if let Some(Found::Rule(rule)) = &found {
                 self.credit_rule(rule);
             }
             return;
         }
-        // A frozen one has been mirrored when it came.
+        // A thawed packet was mirrored when it came in.
         if is_fresh {
             self.mirror_ingress();
         }
@@ -318,7 +319,7 @@ impl<'w> Ctx<'w> {
         self.end();
     }
 
-    /// Looks the packet up in the table at hand and runs what it finds.
+    /// Looks the packet up in the current table and runs the rule that it finds.
     pub(super) fn start(&mut self) {
         let found = self.first_lookup();
         self.run_first(found);
@@ -334,7 +335,7 @@ impl<'w> Ctx<'w> {
 
     fn run_first(&mut self, found: Found<'w>) {
         self.run_found(&found, true, Run::Here);
-        // The action set runs in the first rule's name.
+        // Packet-ins of the action set name the first rule.
         self.cookie = 0;
         if let Found::Rule(rule) = found {
             self.cookie = rule.cookie;
@@ -342,7 +343,7 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// What comes after all actions: the action set, or the packet's way back.
+    /// Ends the pipeline: runs the action set, or emits the packet's recirculation.
     fn end(&mut self) {
         if self.error.is_some() {
             return;
@@ -355,10 +356,11 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// Completes the answer but for its mask.
+    /// Completes the translation except for its mask.
     fn finish(&mut self) {
         if self.out_of_steps() {
-            // Also where somebody has set that aside. An entry does not hold on to as many credits as steps.
+            // The error stays even if a bucket or patch port has cleared it. An entry must not keep a credit
+            // for every step.
             self.error = Some(XlateError::TooManySteps);
             self.out.credits.truncate(MAX_DEPTH as usize);
         }
@@ -366,11 +368,12 @@ impl<'w> Ctx<'w> {
             self.out.actions.clear();
         }
         self.tell_samples();
-        // Nothing comes after the last action, so it needs no copy.
+        // The last action needs no copy of the packet: no action follows it.
         if let Some(heddle_datapath_api::Action::Clone(inner)) = self.out.actions.pop_if(is_clone) {
             self.out.actions.extend(inner);
         }
-        // What was rewritten for a tunnel that leads nowhere: the packet is dropped, and counted.
+        // Rewrites for a tunnel that cannot be sent have no effect: without them, the packet is dropped and
+        // counted.
         let in_vain = matches!(
             self.drop_hint,
             Some(DropReason::TunnelAddress | DropReason::TunnelRoute | DropReason::TunnelNeighbour)

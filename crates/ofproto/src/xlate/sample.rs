@@ -1,4 +1,5 @@
-//! Samples for IPFIX collectors: of all packets of a bridge, and where a rule's action says so.
+//! Samples for IPFIX collectors: of all packets of a bridge, and of packets of rules with the action
+//! `sample`.
 
 use super::ctx::Ctx;
 use crate::bridge::meters;
@@ -114,7 +115,7 @@ impl Ctx<'_> {
             forwards: AtomicBool::new(false),
         };
         self.flow.copy_tunnel(&before);
-        // The same share in 32 bits.
+        // The same probability in 32 bits.
         self.emit_sample(u32::from(s.probability) << 16 | u32::from(s.probability), meta);
     }
 
@@ -152,14 +153,14 @@ impl Ctx<'_> {
         self.emit(DpAction::Sample { probability, actions });
     }
 
-    /// At the end: samples learn whether the packet goes anywhere.
+    /// At the end of the translation, records in the samples whether the packet is forwarded.
     pub(super) fn tell_samples(&mut self) {
         if !self.samples.is_empty() && self.out.actions.iter().any(sends) {
             self.samples.iter().for_each(|s| s.forwards.store(true, Relaxed));
         }
     }
 
-    /// The interface that the packet came in by. Between bridges there is none.
+    /// The interface that the packet came in by. Behind a patch port there is none.
     fn input_name(&mut self) -> String {
         match self.in_port() {
             Some(p) if matches!(p.binding, Binding::Datapath(_) | Binding::Tunnel(_)) => p.name.clone(),
@@ -192,7 +193,7 @@ fn kind_of(config: &TunnelConfig) -> Option<SampledTunnel> {
     })
 }
 
-/// Whether an action sends the packet on, or has it looked up again, which may.
+/// Whether an action forwards the packet, or recirculates it, which may forward it.
 fn sends(action: &DpAction) -> bool {
     match action {
         DpAction::Output(_) | DpAction::TunnelPush(_) | DpAction::TunnelPop(_) | DpAction::Recirc(_) => true,

@@ -1,4 +1,4 @@
-//! Actions on fields: set, load, move, the stack. What they read and write is in the mask.
+//! Actions on fields: set, load, move, the stack. The mask gets the bits that they read and write.
 
 use super::ctx::Ctx;
 use super::limits::MAX_STACK_BYTES;
@@ -39,10 +39,10 @@ impl Ctx<'_> {
         set.field.put_masked(&mut self.flow, &set.value, &set.mask);
     }
 
-    /// `delete_field`, which only options of tunnels know.
+    /// `delete_field`, which only options of tunnels support.
     pub(super) fn delete_field(&mut self, field: FieldId) {
         if let FieldId::TunMetadata(option) = field {
-            // Packets that have it are not those that have not.
+            // Packets with the option must not share an entry with packets without it.
             self.extra().0.tun_present = u64::MAX;
             option.remove(&mut self.flow);
             self.report(Kind::Detail, || format!("delete {}", field.name()));
@@ -68,7 +68,7 @@ impl Ctx<'_> {
         src.pieces()
             .chain(dst.pieces())
             .for_each(|piece| piece.add_mask(&mut self.out.mask));
-        // All is read before anything is written.
+        // All pieces are read before any is written.
         let pieces: SmallVec<[_; 1]> = src
             .pieces()
             .map(|piece| piece.get(&self.flow))
@@ -103,7 +103,7 @@ impl Ctx<'_> {
             && self.stack.iter().map(|v| v.bytes().len() + 1).sum::<usize>() >= MAX_STACK_BYTES
     }
 
-    /// Writes a number that was made up, and says so.
+    /// Writes a number that the switch computed, and reports it.
     pub(super) fn write_number(&mut self, dst: Subfield, value: u64) {
         dst.add_mask(&mut self.out.mask);
         dst.set(&mut self.flow, FieldValue::from_u64(value));

@@ -1,11 +1,11 @@
-//! Neighbours that packets tell of on their way to this host.
+//! Neighbours that this switch learns from packets on their way to this host.
 //!
-//! A packet that is output to a port with an address of this host may tell who a neighbour is: an answer to
-//! one of the bridge's addresses, or an ARP packet in which somebody speaks of themselves. Tunnels' packets
-//! that leave by that bridge are sent to these addresses.
+//! Packets that are output to a port with an address of this host may announce a neighbour. These are replies
+//! to one of the bridge's addresses, ARP packets about their own sender, and neighbour advertisements to all
+//! nodes. Packets of tunnels that leave by that bridge are sent to the learned addresses.
 //!
-//! The answer depends on the neighbour that was told of: when another packet tells something else, a cached
-//! answer is translated again, and its next packet tells its own again.
+//! The translation depends on the neighbour that it has learned. If another packet changes the neighbour, the
+//! cached translation is made again, and its next packet sets the neighbour again.
 
 use super::ctx::Ctx;
 use crate::model::{BridgeView, PortView};
@@ -31,7 +31,7 @@ impl Ctx<'_> {
     pub(super) fn snoop(&mut self, port: &PortView) {
         let is_arp = self.flow.dl_type == ethertype::ARP;
         if !is_arp && (self.flow.dl_type, self.flow.nw_proto) != (ethertype::IPV6, ICMPV6) {
-            // What decides this is in all masks, and in those of IPv6 what came by this port.
+            // All masks have the EtherType. The protocol of IPv6 packets matters if the port has an address.
             if self.flow.dl_type == ethertype::IPV6 && self.has_address(port) {
                 self.extra().0.nw_proto = u8::MAX;
             }
@@ -61,8 +61,8 @@ impl Ctx<'_> {
         self.learn_neighbour(told);
     }
 
-    /// Learns from a packet that comes out of a tunnel: who has sent it to this switch can be sent to there.
-    /// Only of those that are known or asked for: most senders are behind others.
+    /// Learns the sender of an outer packet that is decapsulated here. Only neighbours that are known or
+    /// requested are learned: most senders are behind routers.
     pub(super) fn meet_sender(&mut self) {
         let (f, now_ms) = (&self.flow, self.now_ms);
         let ip = match f.dl_type {
@@ -70,7 +70,8 @@ impl Ctx<'_> {
             _ => IpAddr::from(Ipv6Addr::from(f.ipv6_src)),
         };
         let mac = f.dl_src;
-        // Bits of others than this packet may not be known here.
+        // A translation for a cached entry does not know the bits outside of the mask: the address is zero
+        // there.
         if mac != [0; 6] && self.underlay.neighbours.wants(&self.bridge.name, ip, now_ms) {
             self.learn_neighbour((ip, mac));
         }
@@ -90,12 +91,12 @@ impl Ctx<'_> {
         if f.nw_frag & frag::LATER != 0 || (f.tp_src, f.tp_dst) != (NEIGHBOUR_ADVERTISEMENT, 0) {
             return false;
         }
-        // The word behind type and code, as IGMP has its group there.
+        // The word behind type and code, which keys hold in the field of IGMP's group.
         m.igmp_group |= NA_SOLICITED | NA_OVERRIDE;
         f.igmp_group & (NA_SOLICITED | NA_OVERRIDE) == NA_OVERRIDE
     }
 
-    /// Learns from an announcement of a neighbour that is known or asked for. An announcement makes no new
+    /// Learns from an announcement of a neighbour that is known or requested. An announcement makes no new
     /// entry (RFC 4861, 7.2.5).
     fn meet_announced(&mut self) {
         let Some((ip, mac)) = told_by(&self.flow, &mut self.out.mask) else {
@@ -117,14 +118,14 @@ impl Ctx<'_> {
         tag.present() && tag.tci & Vlan::VID_MASK != 0
     }
 
-    /// Whether a port's device has an address of this host. What is done depends on that.
+    /// Whether a port's device has an address of this host. The translation depends on that.
     pub(super) fn has_address(&mut self, port: &PortView) -> bool {
         let routes = &self.underlay.routes;
         self.depend_once(Underlay::slot(routes.device_thing(&port.name)));
         routes.has_address(&port.name)
     }
 
-    /// Whether the packet goes to an address of one of the bridge's ports.
+    /// Whether the packet is for an address of one of the bridge's ports.
     fn is_for_us(&mut self) -> bool {
         let bridge = self.bridge;
         let is_arp = self.flow.dl_type == ethertype::ARP;
@@ -139,7 +140,7 @@ impl Ctx<'_> {
             .any_address(|a| is_meant(flow, a) && is_on(bridge, &a.device))
     }
 
-    /// Notes a neighbour on the current bridge.
+    /// Learns a neighbour on the current bridge.
     fn learn_neighbour(&mut self, (ip, mac): (IpAddr, Mac)) {
         let neighbours = &self.underlay.neighbours;
         let bridge = &self.bridge.name;
@@ -154,16 +155,15 @@ impl Ctx<'_> {
             }
         }
         self.depend(Underlay::slot(neighbours.thing(bridge, ip)));
-        // Somebody may have told something else before that; or the answer is only looked at, and the packet
-        // has something new to tell.
+        // Another packet may have changed the neighbour just now, or this translation may not learn. Then the
+        // next packet is to learn.
         if neighbours.lookup(bridge, ip, self.now_ms) != Some(mac) {
             self.out.uncacheable = true;
         }
     }
 }
 
-/// Whether an answer goes to this address: an ARP packet for it, or IPv6 to it or to the group that asks for
-/// it.
+/// Whether the packet is for this address: ARP for it, or IPv6 to it or to its solicited-node group.
 fn is_meant(flow: &FlowKey, address: &Address) -> bool {
     match address.addr {
         IpAddr::V4(own) => flow.dl_type == ethertype::ARP && Ipv4Addr::from_bits(flow.nw_dst) == own,

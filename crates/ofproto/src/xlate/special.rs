@@ -1,16 +1,17 @@
-//! Packets of protocols that the switch itself speaks: no rule decides about them.
+//! Packets of protocols that the switch itself handles: no rule decides about them.
 
 use super::ctx::Ctx;
 use crate::model::PortView;
 use heddle_datapath_api::{Action, Upcall, UpcallCookie, UpcallKind};
 use std::sync::Arc;
 
-/// Bytes of a packet that are handed over: all headers that can be in front of a message, and the message.
+/// Maximum number of bytes of a packet that are handed over: all headers that can be in front of a message,
+/// and the message.
 const MAX_LEN: u16 = 192;
 
 impl Ctx<'_> {
-    /// Whether the packet, which came in by `port`, is for the session that watches this. Then it is handed
-    /// over, and nothing else is to be done with it.
+    /// Whether the packet, which came in by `port`, is for the BFD session that monitors the port. If so, it
+    /// is handed over, and the translation ends.
     pub(super) fn is_special(&mut self, port: &PortView) -> bool {
         let Some(watch) = &port.watch else { return false };
         let extra = self.extra.get_or_insert_default();
@@ -18,7 +19,7 @@ impl Ctx<'_> {
             return false;
         }
         self.is_bfd = true;
-        // A trace shows what is left to the datapath.
+        // A trace does not show the upcall.
         if self.report.is_none() {
             self.commit();
             self.emit(Action::Userspace(Arc::new(Upcall {

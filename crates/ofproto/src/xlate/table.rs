@@ -1,4 +1,4 @@
-//! Looking a packet up in tables.
+//! Lookup of a packet in the tables.
 
 use super::conjunction;
 use super::ctx::{Ctx, of_port};
@@ -13,50 +13,50 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Last table that a miss continues to: the one after it belongs to the switch itself.
+/// Last table that a miss continues to: the next one belongs to the switch itself.
 const LAST_TABLE: usize = N_TABLES - 2;
 
-/// The word of a key that has the input port.
+/// Index of the key's word that has the input port.
 const IN_PORT: usize = offset_of!(FlowKey, in_port) / 8;
 
-/// What a lookup found.
+/// Result of a lookup.
 pub(super) enum Found<'w> {
     /// A rule.
     Rule(&'w Arc<Rule>),
-    /// None, and the controller is to be told.
+    /// No rule; a packet-in goes to the controllers.
     ToController,
-    /// None.
+    /// No rule.
     Nothing,
-    /// Fragments are not looked up.
+    /// The packet is a fragment that is dropped without a lookup.
     Fragment,
 }
 
-/// What a lookup may do when nothing matches.
+/// Handling of a lookup that matches no rule.
 #[derive(Clone, Copy)]
 pub(super) struct OnMiss {
-    /// A packet-in may be made of it.
+    /// A packet-in may be sent.
     pub(super) may_packet_in: bool,
-    /// The table's own setting counts. Otherwise a miss is just a miss (resubmit).
+    /// The table's own setting counts. Otherwise the lookup ends (resubmit).
     pub(super) honor_config: bool,
 }
 
 impl OnMiss {
-    /// As for packets from ports, and goto.
+    /// For packets from ports, and for goto.
     pub(super) const FULL: Self = Self {
         may_packet_in: true,
         honor_config: true,
     };
-    /// As for resubmit.
+    /// For resubmit.
     pub(super) const NONE: Self = Self {
         may_packet_in: false,
         honor_config: false,
     };
 }
 
-/// Calls `f` with the numbers of the words in which `b` differs from what `a` has; outside of `left_out`, if
-/// there is one, where `a` counts as zero.
+/// Calls `f` with the numbers of the words in which `b` differs from `a`. Bits in `left_out`, if there is
+/// one, count as zero in `a`.
 fn each_difference(a: &FlowKey, left_out: Option<&FlowMask>, b: &FlowKey, mut f: impl FnMut(usize)) {
-    /// Words that are compared at once; mostly all of them are equal.
+    /// Number of words that are compared at once; mostly all of them are equal.
     const PIECE: usize = 10;
     const { assert!((N_WORDS - FIRST_WORD).is_multiple_of(PIECE)) };
     let (x, o, y) = (a.words(), left_out.map(FlowMask::words), b.words());
@@ -77,20 +77,20 @@ fn each_difference(a: &FlowKey, left_out: Option<&FlowMask>, b: &FlowKey, mut f:
 }
 
 impl<'w> Ctx<'w> {
-    /// Looks the packet up from `self.table` on, as if it had come in on `in_port`. Leaves in `self.table`
-    /// the last table that was searched.
+    /// Looks the packet up from `self.table` on, as if it had come in on `in_port`. Sets `self.table` to the
+    /// last table that was searched.
     pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> Found<'w> {
         let no_ports = self.flow.nw_frag & frag::ANY != 0
             && match self.bridge.frags {
                 Fragments::Match => false,
-                // The ports of some fragments are those of none.
+                // No fragment has ports, not even the first one.
                 Fragments::Normal => true,
                 Fragments::Drop => {
                     self.credit_unmatched(Unmatched::Fragment);
                     return Found::Fragment;
                 }
             };
-        // Made as tables see it for the time being: a copy would cost more.
+        // The key is changed for the lookup and restored: a copy would cost more.
         let f = &mut self.flow;
         let own = (f.in_port, f.tp_src, f.tp_dst);
         f.in_port = in_port;
@@ -113,7 +113,7 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// The rule, or what the last table says about misses.
+    /// The rule, or the last table's setting for misses.
     fn lookup_in_tables(&mut self, on_miss: OnMiss) -> Result<&'w Arc<Rule>, TableMiss> {
         let bridge = self.bridge;
         let mut miss = TableMiss::Continue;
@@ -127,8 +127,8 @@ impl<'w> Ctx<'w> {
             self.table = table.id;
             self.out.deps.push(self.generations.read(table.slot));
             self.say_what_is_seen();
-            // Rules changed between `enter` and the line above: what we find is of the old version, but
-            // the generation may be the new one.
+            // If rules changed between `enter` and the read of the generation, the rule found is old, but the
+            // generation may be new.
             if bridge.version.load(Ordering::Acquire) != self.version {
                 self.out.uncacheable = true;
             }
@@ -161,9 +161,9 @@ impl<'w> Ctx<'w> {
         Err(miss)
     }
 
-    /// Says in which words this lookup, the last dependency so far, sees another key than the lookup before
-    /// (the first: than the packet brought): for telling whether a later change of rules is about such
-    /// packets.
+    /// Records the words in which this lookup, the last dependency so far, sees another key than the lookup
+    /// before. The first lookup is compared with the packet. This decides later whether a changed rule is
+    /// about such packets.
     fn say_what_is_seen(&mut self) {
         let Ok(from) = u16::try_from(self.out.deps.len() - 1) else {
             self.out.uncacheable = true;
@@ -173,7 +173,8 @@ impl<'w> Ctx<'w> {
         let (orig, now) = (self.orig, &self.flow);
         let overrides = &mut self.out.overrides;
         let told = overrides.len();
-        // What packets bring themselves is left out: it differs, and what is the same for all is shared.
+        // Only the change of the packet's own bits is recorded, since their values differ between packets.
+        // The other bits have the same values for all packets.
         let of_packet = |key: &FlowKey, at: usize| key.words()[at] & !constants.words()[at];
         let say = |overrides: &mut Vec<_>, at: usize| {
             overrides.push(Override {
@@ -185,7 +186,7 @@ impl<'w> Ctx<'w> {
         };
         if !self.has_looked {
             self.has_looked = true;
-            // Of the input port it is always said what it is.
+            // The input port is always recorded.
             say(overrides, IN_PORT);
             each_difference(orig, Some(constants), now, |at| {
                 if at != IN_PORT {
@@ -199,7 +200,7 @@ impl<'w> Ctx<'w> {
             changes::clear_constants(&mut first);
             for o in overrides.iter() {
                 let at = usize::from(o.word);
-                // Once changed, nothing is known of them.
+                // The packet's bits of a changed word are unknown: they count as equal.
                 first.words_mut()[at] = o.value | of_packet(if o.changed { now } else { orig }, at);
             }
             first
@@ -221,7 +222,7 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// Has packets that met no rule counted at the table that was looked in last.
+    /// Counts cached packets without a rule at the table that was searched last.
     fn credit_unmatched(&mut self, why: Unmatched) {
         if let Some(table) = self.bridge.tables.get(usize::from(self.table)) {
             let stats = table.unmatched[why as usize].counted();
@@ -229,12 +230,12 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// Has cached packets counted there.
+    /// Credits cached packets to `stats`.
     pub(super) fn credit(&mut self, stats: &Arc<Stats>) {
         self.out.credits.push_shared(&**stats, || stats.clone());
     }
 
-    /// Whether another lookup is within the limits.
+    /// Whether another lookup is within the limits; reports an error if not.
     pub(super) fn may_look_up(&mut self) -> bool {
         if self.depth >= MAX_DEPTH {
             self.report_error(|| format!("over max translation depth {MAX_DEPTH}"));
@@ -243,7 +244,7 @@ impl<'w> Ctx<'w> {
             self.report_error(|| format!("over {MAX_RESUBMITS} resubmit actions"));
             self.error = Some(XlateError::TooManyResubmits);
         } else if !self.has_room("resubmits") {
-            // Said.
+            // `has_room` has reported it.
         } else if self.stack_is_full() {
             self.report_error(|| "resubmits yielded over 64 kB of stack".to_owned());
             self.error = Some(XlateError::StackTooDeep);
@@ -253,7 +254,7 @@ impl<'w> Ctx<'w> {
         false
     }
 
-    /// Whether more actions may be emitted. Those that were are executed.
+    /// Whether more actions may be emitted. The actions so far are executed.
     pub(super) fn has_room(&mut self, who: &str) -> bool {
         let yes = self.out_bytes <= MAX_ACTION_BYTES;
         if !yes {
@@ -263,8 +264,8 @@ impl<'w> Ctx<'w> {
         yes
     }
 
-    /// A line for the trace that says what the last lookup, in `table`, found; under it the clauses of a
-    /// conjunction.
+    /// Adds the result of the last lookup, in `table`, to the trace; the clauses of a conjunction are under
+    /// it.
     pub(super) fn report_table(&mut self, found: &Found<'_>, table: u8) -> Option<usize> {
         self.report.as_ref()?;
         let bridge = self.bridge;

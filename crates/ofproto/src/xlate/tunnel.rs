@@ -1,10 +1,10 @@
 //! Packets that come from tunnels, and outputs to tunnels.
 //!
-//! A tunnel's configuration decides most of the outer headers; what it leaves to flows is taken from the
-//! tunnel fields of `flow`. What is decided for one output is not seen by what comes after it.
+//! A tunnel's configuration decides most of the outer headers; the others come from the tunnel fields of
+//! `flow`. Later actions do not see the fields that one output has set.
 //!
-//! ECN goes in and out as in RFC 6040: a packet that met congestion outside shows that inside, and one that
-//! cannot show it is dropped.
+//! ECN follows RFC 6040: a packet that met congestion outside shows that inside, and a packet that cannot
+//! show it is dropped.
 
 use super::ctx::{Ctx, Pending};
 use super::log;
@@ -23,11 +23,11 @@ use std::sync::Arc;
 
 /// The bits of an IP header's second byte that are DSCP (RFC 2474).
 const DSCP_MASK: u8 = 0xfc;
-/// ECN: capable, the first of two ways (RFC 3168).
+/// ECN: capable, the first of two codepoints (RFC 3168).
 const ECT_0: u8 = 2;
 
 impl Ctx<'_> {
-    /// What is done with a packet from a tunnel before tables see it.
+    /// Prepares a packet from a tunnel for the tables.
     pub(super) fn come_from_tunnel(&mut self, tunnel: &Tunnel, start: &Start<'_>) {
         let table = match start {
             Start::Thaw { frozen, .. } => frozen.table,
@@ -35,14 +35,14 @@ impl Ctx<'_> {
         };
         let is_bare = self.flow.packet_type != packet_type::ETHERNET;
         if is_bare && tunnel.config.mode == PacketMode::LegacyL3 && table == 0 {
-            // Tables see frames only. The header is pushed if somebody asks for a frame.
+            // Tables see frames only. The header is pushed if an action needs a frame.
             self.flow.packet_type = packet_type::ETHERNET;
             (self.flow.dl_src, self.flow.dl_dst) = ([0; 6], [0; 6]);
             self.pending = Some(Pending::Encap(Vec::new()));
         }
     }
 
-    /// Has the packet inside show that it met congestion outside. `false`: it cannot show it, and is to be
+    /// Marks the inner packet if it met congestion outside. `false`: it cannot be marked, and must be
     /// dropped.
     pub(super) fn take_over_ecn(&mut self) -> bool {
         let met = is_tunnelled(&self.flow) && self.flow.tun_tos & ECN_MASK == ECN_MASK;
@@ -67,7 +67,7 @@ impl Ctx<'_> {
         self.look_at_tunnel(&tunnel.config);
         if self.flow.packet_type == packet_type::ETHERNET && tunnel.config.mode == PacketMode::LegacyL3 {
             self.flow.packet_type = packet_type::of_ethertype(self.flow.dl_type);
-            // A header that was not pushed yet need not be.
+            // A header that was not pushed yet is not needed.
             self.pending = None;
         }
         if self.is_in_use(port, tunnel) {
@@ -89,8 +89,8 @@ impl Ctx<'_> {
         self.settle(mark, last);
     }
 
-    /// Sets the tunnel's fields to what an output to such a port would send, for a sample of it; where the
-    /// datapath has tunnels of its own, they are told.
+    /// Sets the tunnel's fields to what an output to such a port would send, for a sample of it. A datapath
+    /// with tunnel devices gets an action for them.
     pub(super) fn say_tunnel(&mut self, config: &TunnelConfig) {
         self.look_at_tunnel(config);
         self.outer_fields(config);
@@ -99,7 +99,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// What is left of the packet's tunnel as it came is part of what is sent by another.
+    /// Adds the fields of the packet's own tunnel that another tunnel sends to the mask.
     fn look_at_tunnel(&mut self, config: &TunnelConfig) {
         if !is_tunnelled(self.orig) {
             return;
@@ -117,7 +117,7 @@ impl Ctx<'_> {
         wanted.copy_tunnel(&both);
     }
 
-    /// Whether the port is not left out for another that asks for the same.
+    /// Whether the port is in the map, rather than left out for another port with the same match.
     fn is_in_use(&mut self, port: &PortView, tunnel: &Tunnel) -> bool {
         self.depend_on(match tunnel.config.remote {
             Some(remote) => Part::Peer(tunnel.dp, remote),
@@ -160,7 +160,8 @@ impl Ctx<'_> {
         if is_ip {
             m.nw_tos |= ECN_MASK;
             f.tun_tos |= match f.nw_tos & ECN_MASK {
-                // Who meets congestion inside has met it: outside it is only said that it could be.
+                // Congestion that was met inside stays inside: the outer header shows only that it could be
+                // marked.
                 ECN_MASK => ECT_0,
                 ecn => ecn,
             };
@@ -181,8 +182,8 @@ impl Ctx<'_> {
         f.tun_erspan_hwid = e.hwid.unwrap_or(f.tun_erspan_hwid);
     }
 
-    /// Emits what sends the packet by the tunnel, whose fields are in `flow`; `before`: as the pipeline had
-    /// it. `false`: it waits, and is output again.
+    /// Emits the output to the tunnel, whose fields are in `flow`; `before` is the key without them. `false`:
+    /// the packet waits, and is output later.
     fn send_into(&mut self, port: &PortView, tunnel: &Tunnel, before: &FlowKey, last: bool) -> bool {
         if self.is_native() {
             self.detail("output to native tunnel");
@@ -197,7 +198,7 @@ impl Ctx<'_> {
         true
     }
 
-    /// Emits that the packet is to go into this tunnel, unless it was the last that was said.
+    /// Emits the tunnel's fields, unless the last such action had the same.
     fn set_tunnel(&mut self, config: &TunnelConfig) {
         if !is_tunnelled(&self.flow) {
             return;
@@ -233,18 +234,18 @@ impl Ctx<'_> {
     }
 }
 
-/// All bits of a key's tunnel: what is sent of it is of this packet alone.
+/// A mask of all tunnel fields, for a datapath that sends all of them.
 fn all_of_tunnel(key: &FlowKey) -> FlowKey {
     let mut all = FlowKey::default();
     all.words_mut().fill(u64::MAX);
     if key.tun_present == 0 {
-        // Options that are not there have no values.
+        // Without options, there are no values.
         all.tun_metadata.fill(0);
     }
     all
 }
 
-/// The bits of a packet's tunnel that become part of the outer headers of another one.
+/// The bits of a packet's tunnel that become part of another tunnel's outer headers.
 fn left_to_flow(config: &TunnelConfig, key: &FlowKey) -> FlowKey {
     let mut m = FlowKey::default();
     if config.remote.is_none() {
@@ -281,12 +282,13 @@ pub(super) fn fields(ip: IpAddr) -> (u32, [u8; 16]) {
     }
 }
 
-/// Whether a packet would go back to where it came out of its tunnel; or nowhere.
+/// Whether the tunnel's remote address is the one at which the packet came out of its own tunnel, or is
+/// missing.
 fn is_own_address(flow: &FlowKey, orig: &FlowKey) -> bool {
     (flow.tun_dst, flow.tun_ipv6_dst) == (orig.tun_dst, orig.tun_ipv6_dst)
 }
 
-/// Leaves those of a tunnel's fields that its type has.
+/// Clears the tunnel fields that the type does not have.
 fn only_fields_of(ty: TunnelType, key: &mut FlowKey) {
     if ty != TunnelType::Geneve {
         key.tun_present = 0;

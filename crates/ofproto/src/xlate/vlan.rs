@@ -9,16 +9,16 @@ const ALL: Vlan = Vlan {
     tci: u16::MAX,
 };
 
-/// How many tags there are.
+/// Number of tags.
 pub(super) fn count(key: &FlowKey) -> usize {
     key.vlans.iter().take_while(|v| v.present()).count()
 }
 
 impl Ctx<'_> {
-    /// Takes the outermost tag away, if there is one.
+    /// Removes the outermost tag, if there is one.
     pub(super) fn pop_vlan(&mut self) {
         let n = count(&self.flow);
-        // That there is none counts, too.
+        // The absence of a tag matters, too.
         self.out.mask.0.vlans[0].tci |= Vlan::CFI;
         for mask in self.out.mask.0.vlans.iter_mut().take(n).skip(1) {
             *mask = ALL;

@@ -75,16 +75,6 @@ impl Db {
         self.schema.as_ref()
     }
 
-    /// Whether the database (not only the monitored part) has this column.
-    pub fn has_column(&self, table: &str, column: &str) -> bool {
-        self.schema.as_ref().is_some_and(|s| s.has_column(table, column))
-    }
-
-    /// Whether the database has this table.
-    pub fn has_table(&self, table: &str) -> bool {
-        self.schema.as_ref().is_some_and(|s| s.has_table(table))
-    }
-
     /// A monitored table, `None` if it is not monitored or the database does not have it.
     pub fn table(&self, table: &str) -> Option<&Table> {
         self.tables.get(table).map(|t| &**t)

@@ -80,11 +80,6 @@ pub fn request(method: &str, params: Value, id: u64) -> Value {
     json!({"method": method, "params": params, "id": id})
 }
 
-/// A notification as JSON.
-pub fn notification(method: &str, params: Value) -> Value {
-    json!({"method": method, "params": params, "id": null})
-}
-
 /// A reply with a result as JSON.
 pub fn reply(id: Value, result: Value) -> Value {
     json!({"result": result, "error": null, "id": id})

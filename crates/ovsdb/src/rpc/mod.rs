@@ -6,4 +6,4 @@ mod message;
 mod tests;
 
 pub use framing::{FrameError, Framer, MAX_DEPTH};
-pub use message::{Message, MessageError, error_reply, notification, reply, request};
+pub use message::{Message, MessageError, error_reply, reply, request};

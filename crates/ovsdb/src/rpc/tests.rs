@@ -97,7 +97,7 @@ fn kinds_of_messages() {
         })
     );
     assert_eq!(
-        read(notification("locked", json!(["l"]))),
+        read(json!({"method": "locked", "params": ["l"], "id": null})),
         Ok(Message::Notification {
             method: "locked".into(),
             params: vec![json!("l")]

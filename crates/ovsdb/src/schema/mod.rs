@@ -1,7 +1,7 @@
 //! The schema of a database as the server tells it (`<database-schema>`, RFC 7047 section 3.2).
 //!
 //! The client runs with whichever schema the database has: an older one lacks columns, a newer one has more.
-//! So the schema is data, read at every connection, and code asks it ([`Schema::has_column`]) instead of
+//! So the schema is data, read at every connection, and code asks it ([`Schema::column`]) instead of
 //! assuming.
 
 mod parse;
@@ -66,16 +66,6 @@ impl Schema {
     /// [`SchemaError`] if there is no name or no table in it.
     pub fn from_json(json: &Value) -> Result<Schema, SchemaError> {
         parse::schema(json)
-    }
-
-    /// Whether the database has this table.
-    pub fn has_table(&self, table: &str) -> bool {
-        self.tables.contains_key(table)
-    }
-
-    /// Whether the database has this column of this table.
-    pub fn has_column(&self, table: &str, column: &str) -> bool {
-        self.column(table, column).is_some()
     }
 
     /// The column's schema, or `None` without such a table or column.

@@ -21,8 +21,8 @@ fn a_usual_schema() {
     }}))
     .unwrap();
     assert_eq!(schema.version, "8.3.1");
-    assert!(schema.has_table("Port") && !schema.has_table("Bridge"));
-    assert!(schema.has_column("Port", "tag") && !schema.has_column("Port", "no"));
+    assert!(schema.tables.contains_key("Port") && !schema.tables.contains_key("Bridge"));
+    assert!(schema.column("Port", "tag").is_some() && schema.column("Port", "no").is_none());
     assert!(schema.tables["Port"].is_root);
     let column = |name: &str| schema.column("Port", name).unwrap();
     assert!(!column("name").mutable && column("tag").mutable);

@@ -94,16 +94,6 @@ pub struct ColumnType {
 }
 
 impl ColumnType {
-    /// Exactly one atom.
-    pub fn scalar(atom: AtomType) -> ColumnType {
-        ColumnType {
-            key: BaseType::plain(atom),
-            value: None,
-            min: 1,
-            max: 1,
-        }
-    }
-
     /// Any number of atoms.
     pub fn set(atom: AtomType) -> ColumnType {
         ColumnType {

@@ -321,11 +321,6 @@ impl Txn {
             .push(json!({"op": "comment", "comment": text.replace('\0', "")}));
     }
 
-    /// Asks for the transaction to be on disk before the reply.
-    pub fn durable(&mut self) {
-        self.ops.push(json!({"op": "commit", "durable": true}));
-    }
-
     /// Makes the transaction fail with [`TxnError::Aborted`]: a trial run.
     pub fn abort(&mut self) {
         self.ops.push(json!({"op": "abort"}));

@@ -37,7 +37,6 @@ fn operations_as_rfc_7047_writes_them() {
         std::time::Duration::from_millis(7),
     );
     txn.comment("n\0te");
-    txn.durable();
     txn.abort();
     txn.select("Bridge", Where::all(), None);
     let (params, before) = txn.into_params("D", Some("l")).unwrap();
@@ -52,7 +51,6 @@ fn operations_as_rfc_7047_writes_them() {
         {"op": "wait", "table": "Bridge", "where": [["_uuid", "==", id]], "columns": ["name"], "until": "!=",
             "rows": [{"name": "b"}], "timeout": 7},
         {"op": "comment", "comment": "nte"},
-        {"op": "commit", "durable": true},
         {"op": "abort"},
         {"op": "select", "table": "Bridge", "where": []},
     ]);

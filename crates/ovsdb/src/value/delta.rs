@@ -28,7 +28,8 @@ impl Datum {
     }
 
     /// The difference that turns `self` into `new`; the inverse of [`apply_diff`](Datum::apply_diff).
-    pub fn diff_to(&self, new: &Datum, ty: &ColumnType) -> Datum {
+    #[cfg(test)]
+    pub(crate) fn diff_to(&self, new: &Datum, ty: &ColumnType) -> Datum {
         if ty.max <= 1 {
             return new.clone();
         }

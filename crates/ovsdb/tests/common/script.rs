@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use heddle_ovsdb::rpc::{Framer, Message, error_reply, notification, reply};
+use heddle_ovsdb::rpc::{Framer, Message, error_reply, reply};
 use heddle_ovsdb::{Client, MonitorSpec, Options};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -129,7 +129,8 @@ impl Peer {
     }
 
     pub(crate) async fn notify(&mut self, method: &str, params: Value) {
-        self.send(&notification(method, params)).await;
+        self.send(&json!({"method": method, "params": params, "id": null}))
+            .await;
     }
 
     /// Answers the next request, which must be `method`.

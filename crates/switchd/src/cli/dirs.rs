@@ -22,21 +22,6 @@ pub fn logdir() -> PathBuf {
     dir("OVS_LOGDIR", "/var/log/openvswitch")
 }
 
-/// Where the system's configuration is: `OVS_SYSCONFDIR`.
-#[must_use]
-pub fn sysconfdir() -> PathBuf {
-    dir("OVS_SYSCONFDIR", "/etc")
-}
-
-/// Where databases are: `OVS_DBDIR`, else `openvswitch` in [`sysconfdir`].
-#[must_use]
-pub fn dbdir() -> PathBuf {
-    let default = sysconfdir().join("openvswitch");
-    env::var_os("OVS_DBDIR")
-        .filter(|value| !value.is_empty())
-        .map_or(default, PathBuf::from)
-}
-
 /// `name` as it stands when it is absolute, else inside `dir`.
 #[must_use]
 pub fn inside(dir: &Path, name: &str) -> PathBuf {

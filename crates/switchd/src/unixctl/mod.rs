@@ -9,13 +9,12 @@
 //!     [bridge] if bridge == "br0" => Ok(" port  VLAN  MAC                Age\n".to_owned()),
 //!     _ => Err("no such bridge".to_owned()),
 //! });
-//! registry.register_async("revalidator/wait", "", 0, 0, |_args| async { Ok(String::new()) });
 //! ```
 //!
 //! Arguments do not include the command's name. `Ok` is printed by `ovs-appctl` on its standard output, `Err`
-//! on its standard error with exit status 2. Handlers run concurrently when several clients call; each
-//! connection has one command in progress at a time. A plain handler may block (it runs on a thread for
-//! that), an asynchronous one must not. A handler that panics costs its client an error reply, nothing else.
+//! on its standard error with exit status 2. Arc<PlainFn>s run concurrently when several clients call; each
+//! connection has one command in progress at a time. A handler may block: it runs on a thread for that. A
+//! handler that panics costs its client an error reply, nothing else.
 //!
 //! A client that sends `set-options --format json` gets JSON from then on. The reply comes from the command's
 //! JSON handler ([`Registry::register_json`]). Without one it is an object with the text:
@@ -29,8 +28,6 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -46,20 +43,13 @@ pub type JsonReply = Result<Value, String>;
 
 type JsonFn = dyn Fn(&[String]) -> JsonReply + Send + Sync;
 type PlainFn = dyn Fn(&[String]) -> Reply + Send + Sync;
-type AsyncFn = dyn Fn(Vec<String>) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync;
-
-#[derive(Clone)]
-enum Handler {
-    Plain(Arc<PlainFn>),
-    Async(Arc<AsyncFn>),
-}
 
 struct Command {
     /// `None` hides the command from `list-commands`.
     usage: Option<String>,
     min_args: usize,
     max_args: usize,
-    handler: Handler,
+    handler: Arc<PlainFn>,
     /// `None`: the JSON reply is an object with the text.
     json: Option<Arc<JsonFn>>,
 }
@@ -123,54 +113,14 @@ impl Registry {
         max_args: usize,
         handler: impl Fn(&[String]) -> Reply + Send + Sync + 'static,
     ) -> bool {
-        self.add(
-            name,
-            usage.into(),
-            min_args,
-            max_args,
-            Handler::Plain(Arc::new(handler)),
-        )
-    }
-
-    /// Like [`Registry::register`], for a handler that waits for something.
-    pub fn register_async<'a, F, Fut>(
-        &self,
-        name: &str,
-        usage: impl Into<Option<&'a str>>,
-        min_args: usize,
-        max_args: usize,
-        handler: F,
-    ) -> bool
-    where
-        F: Fn(Vec<String>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Reply> + Send + 'static,
-    {
-        let boxed = move |args| -> Pin<Box<dyn Future<Output = Reply> + Send>> { Box::pin(handler(args)) };
-        self.add(
-            name,
-            usage.into(),
-            min_args,
-            max_args,
-            Handler::Async(Arc::new(boxed)),
-        )
-    }
-
-    fn add(
-        &self,
-        name: &str,
-        usage: Option<&str>,
-        min_args: usize,
-        max_args: usize,
-        handler: Handler,
-    ) -> bool {
         let mut commands = self.commands.write();
         let free = !commands.contains_key(name);
         if free {
             let command = Command {
-                usage: usage.map(str::to_owned),
+                usage: usage.into().map(str::to_owned),
                 min_args,
                 max_args,
-                handler,
+                handler: Arc::new(handler),
                 json: None,
             };
             commands.insert(name.to_owned(), command);
@@ -184,10 +134,7 @@ impl Registry {
     /// The command is unknown, has too few or too many arguments, or its handler says so.
     pub async fn run(&self, name: &str, args: Vec<String>) -> Reply {
         let (handler, _) = self.find(name, args.len())?;
-        let done = match handler {
-            Handler::Plain(handler) => tokio::task::spawn_blocking(move || handler(&args)).await,
-            Handler::Async(handler) => tokio::spawn(async move { handler(args).await }).await,
-        };
+        let done = tokio::task::spawn_blocking(move || handler(&args)).await;
         done.unwrap_or_else(|_| Err(failed(name)))
     }
 
@@ -209,7 +156,7 @@ impl Registry {
         list(&self.commands.read())
     }
 
-    fn find(&self, name: &str, n_args: usize) -> Result<(Handler, Option<Arc<JsonFn>>), String> {
+    fn find(&self, name: &str, n_args: usize) -> Result<(Arc<PlainFn>, Option<Arc<JsonFn>>), String> {
         let commands = self.commands.read();
         let command = commands.get(name).ok_or_else(|| {
             format!(

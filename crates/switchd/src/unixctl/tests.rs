@@ -74,9 +74,9 @@ fn registry() -> Registry {
     registry.register("echo", "WORD...", 1, 2, |args| Ok(args.join("+")));
     registry.register("hidden", None, 0, 0, |_| Ok(String::new()));
     registry.register("panic", "", 0, 0, |_| panic!("on purpose"));
-    registry.register_async("wait", "MS", 1, 1, |args| async move {
+    registry.register("wait", "MS", 1, 1, |args| {
         let ms = args[0].parse().map_err(|_| "not a number".to_owned())?;
-        tokio::time::sleep(Duration::from_millis(ms)).await;
+        std::thread::sleep(Duration::from_millis(ms));
         Ok(format!("waited {ms}"))
     });
     registry

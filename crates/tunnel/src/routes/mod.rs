@@ -242,8 +242,9 @@ impl Routes {
         self.watch.device(device)
     }
 
-    /// What depends on any route at all.
-    pub fn any_thing(&self) -> u64 {
+    /// The name of all routes together, for what depends on any of them.
+    #[cfg(test)]
+    pub(crate) fn any_thing(&self) -> u64 {
         self.watch.any()
     }
 

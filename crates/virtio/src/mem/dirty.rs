@@ -53,8 +53,9 @@ impl DirtyLog {
             byte.fetch_or(1 << (page % 8), Ordering::Release);
         }
     }
-    /// Whether a page is marked; for tests and the front-end side.
-    pub fn is_marked(&self, gpa: u64) -> bool {
+    /// Whether the page of a guest physical address is marked.
+    #[cfg(test)]
+    pub(crate) fn is_marked(&self, gpa: u64) -> bool {
         let page = gpa / PAGE;
         // Acquire pairs with the Release in `mark`: who sees the bit sees the page.
         self.byte(page / 8)

@@ -30,12 +30,6 @@ pub enum MemError {
     /// More regions than [`super::MAX_REGIONS`].
     #[error("too many memory regions")]
     TooMany,
-    /// No such region to remove.
-    #[error("no memory region at {base:#x}")]
-    NoRegion {
-        /// First address.
-        base: u64,
-    },
     /// The range is not in the table.
     #[error("{addr:#x}+{len:#x} is not in the guest's memory")]
     Unmapped {

@@ -128,31 +128,6 @@ impl GuestMemory {
             holes: self.holes,
         }
     }
-    /// The same table with one more region.
-    ///
-    /// # Errors
-    /// As [`GuestMemory::new`].
-    pub fn with_region(&self, region: Region) -> Result<Self, MemError> {
-        let mut regions = self.regions.clone();
-        regions.push(region);
-        let mut table = Self::new(regions)?;
-        table.log.clone_from(&self.log);
-        Ok(table)
-    }
-    /// The same table without the region of `len` bytes at `base`.
-    ///
-    /// # Errors
-    /// [`MemError::NoRegion`] when there is no region of exactly that range.
-    pub fn without_region(&self, base: u64, len: u64) -> Result<Self, MemError> {
-        let mut regions = self.regions.clone();
-        regions.retain(|r| (r.base, r.len) != (base, len));
-        if regions.len() == self.regions.len() {
-            return Err(MemError::NoRegion { base });
-        }
-        let mut table = Self::new(regions)?;
-        table.log.clone_from(&self.log);
-        Ok(table)
-    }
     /// The regions, by address.
     pub fn regions(&self) -> &[Region] {
         &self.regions

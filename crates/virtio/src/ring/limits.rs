@@ -12,9 +12,6 @@ pub const MAX_INDIRECT: u32 = 1024;
 pub const DESCS: u32 = 1024;
 /// Most chains that are held in private memory between their reading and their use.
 pub const WINDOW: usize = 128;
-/// Most receive buffers that one packet is spread over (`num_buffers`): the window. 512-byte buffers still
-/// take the largest segment train.
-pub const MAX_BUFFERS: usize = WINDOW;
 /// Bytes of a packet that are copied into its private head: headers of a tunnel and of what it carries. What
 /// is longer is taken from the tail when it is needed.
 pub const HEAD: usize = 128;

@@ -1,8 +1,8 @@
-//! A connection that sends almost good messages lives on, and what it asked for last is done.
+//! A connection that sends almost good messages lives on, and its last requests are carried out.
 //!
 //! `cargo test` sends a fixed number of mutants ([`heddle_fuzz`]) of the messages that `heddle-openflow`
-//! keeps; `make fuzz` goes on for a time. The messages since a connection began that end in a failure are
-//! kept in a file that is named.
+//! keeps; `make fuzz` runs for a time. After a failure, all messages of the connection are in a file that is
+//! named.
 
 use super::super::session::{Kind, Next, Peer};
 use super::manager;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 /// Messages on one connection, to one bridge.
 const CONVERSATION: usize = 200;
-/// Bytes of one.
+/// Maximum length of a message, in bytes.
 const LONGEST: usize = 4096;
 
 struct Wire {
@@ -27,7 +27,7 @@ impl Wire {
             assert_eq!(self.peer.receive(&part), Next::Continue);
         }
     }
-    /// What has been sent; each is a whole message.
+    /// The messages that were sent; each is whole.
     fn heard(&self) -> Vec<Message> {
         let mut all = Vec::new();
         let mut cx = Context::from_waker(Waker::noop());
@@ -43,13 +43,13 @@ impl Wire {
     }
 }
 
-/// What the decoder's own fuzzer keeps.
+/// The corpus of the decoder's own fuzzer.
 fn corpus() -> Vec<Vec<u8>> {
     let kept = Corpus::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../openflow"), "messages");
     kept.scripts().expect("the corpus is beside the source")
 }
 
-/// One connection's life. `sent` is what it has said, for who has to look at a failure.
+/// Runs one connection. `sent` gets the messages that it has sent, to analyse a failure.
 fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<u8>) {
     sent.clear();
     let (_of, manager) = manager(&Version::ALL);
@@ -65,7 +65,7 @@ fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<u8>) {
     wire.say(version, 1, &Message::Hello(Hello { bitmap }));
     for _ in 0..CONVERSATION {
         let mut m = dice.message(&own, LONGEST);
-        // The framing is right: what else becomes of the connection is not about this.
+        // The framing is right: a broken one would end the connection.
         m[0] = version.wire();
         let len = u16::try_from(m.len()).expect("short").to_be_bytes();
         m[2..4].copy_from_slice(&len);
@@ -73,7 +73,7 @@ fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<u8>) {
         assert_eq!(wire.peer.receive(&m), Next::Continue, "{m:02x?}");
         wire.heard();
     }
-    // Whatever it has become: it is asked, and answers.
+    // The connection replies, whatever state it is in.
     wire.peer.set_role(Role::Equal);
     wire.say(version, 9, &Message::EchoRequest(vec![1, 2, 3]));
     wire.say(version, 9, &Message::BarrierRequest);

@@ -1,4 +1,4 @@
-//! What the packet begins with.
+//! Pushing and popping the outermost header.
 
 use super::super::ctx::{Ctx, Pending};
 use super::super::encap::is_label_stack;
@@ -28,7 +28,7 @@ impl Ctx<'_> {
                     self.base.packet_type = to;
                 }
             }
-            // The packet comes back, and is then what it is.
+            // The packet is recirculated, and parsed then.
             None => return,
         }
         self.restacked += 1;
@@ -68,7 +68,7 @@ impl Ctx<'_> {
             ..*wc
         };
         if f.mdtype != MD_TYPE_1 {
-            // There are no context words to be written.
+            // No context words are written.
             mask = Nsh {
                 c1: 0,
                 c2: 0,

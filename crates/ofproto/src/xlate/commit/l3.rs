@@ -10,8 +10,8 @@ impl Ctx<'_> {
     pub(super) fn commit_l3(&mut self) {
         let has_l3 = |k: &FlowKey| matches!(k.dl_type, eth::IP | eth::IPV6 | eth::ARP);
         if has_l3(&self.flow) && has_l3(&self.base) && self.l3_differs() {
-            // The answer depends on the protocol, whether it is zero and whether it has an ND header behind
-            // it.
+            // The translation depends on the protocol: whether it is zero, and whether it has an ND header
+            // behind it.
             self.extra().0.nw_proto = u8::MAX;
         }
         // Without a protocol there is no L3 header to write: a malformed packet, or one behind a new label.
@@ -75,7 +75,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// The type of the option first: which address is written depends on it.
+    /// The option's type is written first: it decides which address is written.
     fn commit_nd(&mut self) {
         let (f, b, m) = (&self.flow, &mut self.base, &mut self.out.mask.0);
         let reserved = diff(f.igmp_group, &mut b.igmp_group, &mut m.igmp_group);
@@ -107,7 +107,7 @@ impl Ctx<'_> {
         if same(&sip) && same(&tip) && same(&op) && same(&sha) && same(&tha) {
             return;
         }
-        // The key holds the opcode's low byte; a whole byte stands for the whole opcode.
+        // The key holds the opcode's low byte; if all bits of it are written, the whole opcode is.
         let mask = if op.mask == u8::MAX {
             u16::MAX
         } else {

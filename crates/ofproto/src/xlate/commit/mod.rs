@@ -1,12 +1,12 @@
-//! From what the packet is to what it should be: datapath actions for the difference between `base` and
-//! `flow`.
+//! Committing: datapath actions for the difference between `base`, the packet as it is, and `flow`, as it
+//! should be.
 //!
-//! The order is Open vSwitch's: what the packet begins with; Ethernet; popping MPLS, if what is behind it is
-//! to be written; the network service header; L3; L4; MPLS; VLAN; priority; mark. A header is written by one
-//! action for all its fields that differ.
+//! The order is Open vSwitch's: the outermost header, Ethernet, the network service header, L3, L4, MPLS,
+//! VLAN, priority, mark. If headers behind a popped label are written, MPLS comes right after Ethernet. One
+//! action writes all fields of a header that differ.
 //!
-//! **Masks.** A field that differs is written in the bits that are in the mask by now, since those were read
-//! or set; the others are still the packet's own. Should a bit differ that is in no mask, it is added.
+//! **Masks.** A field that differs is written in the bits that are in the mask by now, since actions read or
+//! set those. The other bits are still the packet's own. A bit that differs and is in no mask is added.
 
 mod encap;
 mod l3;
@@ -19,7 +19,7 @@ use super::mask::is_mpls;
 use heddle_datapath_api::{Action, Masked};
 use heddle_flow::FlowKey;
 
-/// A field's value: something with bits.
+/// The value of a field, as bits.
 pub(super) trait Bits: Copy + PartialEq + Default {
     fn and(self, o: Self) -> Self;
     fn or(self, o: Self) -> Self;
@@ -50,8 +50,8 @@ where
     }
 }
 
-/// Writes one field: what to write and which bits, nothing where it does not differ. Afterwards `base` is as
-/// `flow` and `wc` has the bits.
+/// Writes one field. Returns the value and the bits to write, no bits if the field does not differ.
+/// Afterwards `base` is as `flow` and `wc` has the bits.
 pub(super) fn diff<T: Bits>(flow: T, base: &mut T, wc: &mut T) -> Masked<T> {
     if flow == *base {
         return Masked::default();
@@ -70,7 +70,7 @@ pub(super) fn same<T: Bits>(m: &Masked<T>) -> bool {
 }
 
 impl Ctx<'_> {
-    /// Emits what turns the packet into `flow`.
+    /// Emits the actions that turn the packet into `flow`.
     pub(super) fn commit(&mut self) {
         self.commit_encap();
         if !self.differs() {

@@ -1,4 +1,4 @@
-//! Label stacks: what both stacks have in common at the bottom stays; the rest is set, popped or pushed.
+//! Label stacks: labels at the bottom that both stacks have stay; the others are set, popped or pushed.
 
 use super::super::ctx::Ctx;
 use super::super::mask::{eth, is_mpls};
@@ -28,15 +28,15 @@ impl Ctx<'_> {
                 self.base.mpls_lse[0] = lse;
                 common += 1;
             } else {
-                // Only the last pop says what is behind the labels.
+                // Only the last pop gives the type of the packet behind the labels.
                 let behind = if !is_mpls(ethertype) && base_n > 1 {
                     eth::MPLS
                 } else {
                     ethertype
                 };
                 if !pop(&mut self.base, base_n, ethertype, None) {
-                    // The key does not show the bottom of the stack; popping was refused before it came to
-                    // this.
+                    // The key does not show the bottom of the stack. The action that pops so far was refused
+                    // before.
                     return;
                 }
                 self.emit(Action::PopMpls { ethertype: behind });

@@ -1,4 +1,4 @@
-//! Tags: what both have in common at the inner end stays; the others are popped and pushed.
+//! Tags: inner tags that both packets have stay; the others are popped and pushed.
 
 use super::super::ctx::Ctx;
 use super::super::vlan::count;

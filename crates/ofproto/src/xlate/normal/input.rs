@@ -1,4 +1,4 @@
-//! What may come in.
+//! Input of NORMAL: the bundle that a packet came in on, and whether its VLAN may come in.
 
 use super::super::ctx::{Ctx, of_port};
 use super::super::report::Kind;
@@ -6,11 +6,11 @@ use super::xvlan::{allows_cvlan, trunks};
 use crate::model::{Bundle, VlanMode};
 use heddle_openflow::Port;
 
-/// Where a packet came in.
+/// Origin of a packet.
 pub(in crate::xlate) enum InBundle<'w> {
     /// A port of the bridge: its bundle and the bundle's index.
     Bundle(usize, &'w Bundle),
-    /// A controller made it.
+    /// A controller sent the packet.
     Controller,
 }
 
@@ -92,7 +92,7 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// A line about learning: in the trace, or for those who debug.
+    /// Reports a line about learning: in the trace, or in the debug log.
     pub(super) fn report_debug(&mut self, text: impl FnOnce() -> String) {
         if self.report.is_some() {
             self.report(Kind::Detail, text);
@@ -105,8 +105,8 @@ impl<'w> Ctx<'w> {
     }
 }
 
-/// Addresses that a bridge does not forward: IEEE 802.1D's block, and what Extreme's and Cisco's switches
-/// talk to each other with (`forward-bpdu` in ovs-vswitchd.conf.db(5) lists them).
+/// Addresses that a bridge does not forward: IEEE 802.1D's block, and those of protocols between Extreme's
+/// and Cisco's switches (`forward-bpdu` in ovs-vswitchd.conf.db(5) lists them).
 pub(in crate::xlate) fn is_reserved(mac: [u8; 6]) -> bool {
     match mac {
         [0x01, 0x80, 0xc2, 0, 0, last] => last <= 0x0f,

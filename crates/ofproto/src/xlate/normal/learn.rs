@@ -1,4 +1,4 @@
-//! Learning where a packet's source is.
+//! MAC learning: the port of a packet's source address.
 
 use super::super::ctx::{Ctx, of_port};
 use super::super::mask::eth;
@@ -6,11 +6,11 @@ use super::InBundle;
 use crate::mac::{Learn, Learned, MacCredit, MacKey, MacTable};
 use std::sync::Arc;
 
-/// A source of which a translation has learned where it is.
+/// A source address that a translation has learned.
 pub(in crate::xlate) struct Source<'w> {
     table: &'w Arc<MacTable>,
     key: MacKey,
-    /// The number of the credit for it.
+    /// Index of the credit for it.
     credit: usize,
 }
 
@@ -50,7 +50,7 @@ impl Ctx<'_> {
         let (port, bond) = (of_port(self.flow.in_port), bundle.ports.len() > 1);
         let bridge = self.bridge;
         let table = &bridge.mac;
-        // First: an entry that goes from here on moves the slot.
+        // Read first: an entry that is removed from here on moves the slot.
         let source = self.generations.read(table.source_slot(key));
         self.out.deps.push(source);
         if self.learn {
@@ -75,7 +75,7 @@ impl Ctx<'_> {
                 Learned::Same | Learned::Refused => {}
             }
         } else if table.lookup(key) != Some(port) {
-            // Its next packet is to learn it, or to move it, before its own way is looked up.
+            // The next packet has to learn or move the address before its destination is looked up.
             self.out.uncacheable = true;
         }
         let credit = Arc::new(MacCredit {
@@ -85,8 +85,8 @@ impl Ctx<'_> {
             bond,
             generation: source.generation,
         });
-        // A packet that comes back over a patch port is learned at each port; where cached ones of it leave
-        // the source is the last of them.
+        // A packet that comes back over a patch port is learned at each port. Cached packets must leave the
+        // address at the last of them.
         let before = self
             .sources
             .iter()

@@ -1,8 +1,7 @@
 //! NORMAL: forwarding as a learning switch with VLANs does.
 //!
-//! The tags that a packet came with become the VLANs it is in ([`xvlan::Tags::on_input`]); its source is
-//! learned there ([`learn`]); its destination is looked up there; and for each output the VLANs become tags
-//! again.
+//! Tags of the packet become the VLANs that it is in ([`xvlan::Tags::on_input`]). Its source is learned there
+//! ([`learn`]), and its destination is looked up there. For each output, the VLANs become tags again.
 
 mod input;
 mod learn;
@@ -34,8 +33,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// Bits of tags that bridging decides by now and then: a tag for VLAN 0 stays only for its priority, and
-    /// an inner tag keeps a packet out of access ports.
+    /// Adds bits of tags that bridging decides by only sometimes. A tag for VLAN 0 stays only for its
+    /// priority, and an inner tag keeps a packet out of access ports.
     pub(super) fn mask_inner_tag(&mut self) {
         let [outer, inner] = self.flow.vlans;
         if outer.present() && outer.vid() == 0 {
@@ -49,7 +48,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// `None`: the packet is not to be forwarded at all.
+    /// `None`: the packet is not forwarded at all.
     fn forward_normally(&mut self) -> Option<()> {
         let from = self.input_bundle()?;
         if is_vlan_type(self.flow.dl_type) && !self.flow.vlans[0].present() {
@@ -121,7 +120,7 @@ impl Ctx<'_> {
         Some(())
     }
 
-    /// The port that `key` was learned on; what is done depends on it, also if there is none.
+    /// The port that `key` was learned on. The translation depends on it, also if there is none.
     fn lookup_mac(&mut self, key: MacKey) -> Option<Port> {
         if key.is_multicast() || self.is_flood_vlan(key.vlan) {
             return None;
@@ -135,7 +134,7 @@ impl Ctx<'_> {
         self.bridge.flood_vlans.as_ref().is_some_and(|v| v.contains(vlan))
     }
 
-    /// To every other bundle in the VLAN, in the order of the configuration.
+    /// Outputs to every other bundle in the VLAN, in the order of the configuration.
     fn normal_flood(&mut self, from: &InBundle<'_>, vlans: &Tags) {
         let bridge = self.bridge;
         self.look_at_all_ports();
@@ -156,7 +155,7 @@ impl Ctx<'_> {
         !b.ports.iter().any(quiet)
     }
 
-    /// Out on one bundle, tagged as it wants it.
+    /// Outputs on one bundle, with the tags that it wants.
     pub(super) fn output_normal(&mut self, to: &Bundle, vlans: &Tags) {
         if to.vlan_mode == VlanMode::Dot1qTunnel && to.cvlans.is_some() {
             self.out.mask.0.vlans[1].tci = u16::MAX;

@@ -1,4 +1,4 @@
-//! What doubles with every step ends: no packet costs a worker more than
+//! Work that doubles with every step ends: no packet costs a worker more than
 //! [`MAX_STEPS`](crate::xlate::limits::MAX_STEPS).
 
 use super::lab::{Lab, out, resubmit};

@@ -1,4 +1,4 @@
-//! Connection tracking: what is emitted, who sees the state, and which bits that takes.
+//! Connection tracking: the emitted actions, the packets that see the state, and the bits of the mask.
 
 use super::lab::{Lab, out, resubmit};
 use crate::xlate::PacketOut;
@@ -14,7 +14,7 @@ fn acts(text: &str) -> Vec<Action> {
     parse_actions(text, None).unwrap()
 }
 
-/// The packet as the datapath has it back under an id, with a connection's state.
+/// The packet as it comes back from the datapath under an id, with a connection's state.
 fn back(id: u32, state: u32) -> FlowKey {
     FlowKey {
         recirc_id: id,
@@ -66,7 +66,8 @@ fn actions_of_all_forms() {
     }
 }
 
-/// Before the tracker sees the packet, it is what it should be; what it writes is no bit that matters.
+/// Changes are committed before the tracker sees the packet; bits that the tracker writes are not in the
+/// mask.
 #[test]
 fn what_came_before_is_committed_and_marks_are_not_in_the_mask() {
     let lab = Lab::new(&[2]);
@@ -81,7 +82,7 @@ fn what_came_before_is_committed_and_marks_are_not_in_the_mask() {
     assert_eq!((t.mask.0.ct_mark, t.mask.0.ct_state), (0, 0));
 }
 
-/// What a nested action copies out of the mark depends on the packet.
+/// The translation depends on the bits that a nested action copies out of the mark.
 #[test]
 fn what_is_read_of_a_mark_is_in_the_mask() {
     let lab = Lab::new(&[2]);
@@ -239,7 +240,7 @@ fn what_controllers_send_is_looked_up_again() {
         ..back(id, 0x21)
     };
     assert_eq!(text(&lab, &again), "2");
-    // What came in by a port that has gone since is dropped, as before.
+    // Packets from a port that was removed meanwhile are dropped.
     let key = back(0, 0);
     let first = lab.translate(&key, Purpose::Miss);
     let Some(Odp::Recirc(id)) = first.actions.last() else {

@@ -1,4 +1,4 @@
-//! Headers in front of packets: what is emitted for them, and what stays of it for actions behind.
+//! Headers in front of packets: the actions emitted for them, and their traces in later actions.
 
 use super::lab::{Lab, out, resubmit};
 use crate::group::Group;
@@ -91,7 +91,7 @@ fn packets_without_ethernet_stay_inside() {
     );
 }
 
-/// Setting fields back does not undo a header: what follows gets the packet as it was.
+/// Setting fields back does not undo a header: later actions get the packet as it was.
 #[test]
 fn headers_pushed_on_a_copy_are_on_the_copy_alone() {
     let lab = Lab::new(&[3]);
@@ -157,7 +157,7 @@ fn labels_in_front() {
     );
 }
 
-/// Whether there is a tag decides, so the answer is for packets with a tag or for packets without.
+/// The presence of a tag decides, so an entry is for packets with a tag or for packets without.
 #[test]
 fn what_has_a_tag_is_not_unwrapped_and_says_nothing_of_the_others() {
     let lab = Lab::new(&[3]);

@@ -64,7 +64,7 @@ fn what_rules_may_write_is_written() {
     assert!(n > 40, "{n} fields");
 }
 
-/// An answer to a neighbour solicitation: the type of the option is written before its address.
+/// A reply to a neighbour solicitation: the type of the option is written before its address.
 #[test]
 fn an_answer_of_neighbour_discovery() {
     let lab = Lab::new(&[2]);
@@ -88,7 +88,7 @@ fn an_answer_of_neighbour_discovery() {
         "set(nd_ext(nd_reserved=0xe0000000,nd_options_type=2)),set(nd(tll=02:00:00:00:00:fe)),\
          set(icmpv6(type=136,code=0)),1"
     );
-    // An answer to another asker writes the same, whatever was there.
+    // A reply to another sender writes the same, whatever its packet had there.
     let other = asker.replace("nd_options_type=1", "nd_options_type=0,nd_reserved=7");
     assert!(
         lab.actions(&other)

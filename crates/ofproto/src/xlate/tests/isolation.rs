@@ -1,8 +1,8 @@
-//! Actions that run on a copy leave the packet unchanged: clones, buckets and the bridges behind patch ports,
-//! nested at random, compared with a plain interpreter of OpenFlow.
+//! Actions that run on a copy leave the packet unchanged. Clones, buckets and the bridges behind patch ports
+//! are nested at random, and compared with a plain interpreter of OpenFlow.
 //!
-//! The interpreter runs OpenFlow's actions on a packet of four properties; a second one runs what the
-//! translation emitted, as the datapath would. Both list the copies that leave, in order.
+//! The interpreter runs OpenFlow's actions on a packet of four properties; a second one runs the emitted
+//! actions, as the datapath would. Both list the copies that leave, in order.
 
 use super::lab::{Lab, dp, out, resubmit};
 use crate::group::Group;
@@ -210,7 +210,7 @@ fn action(table: u8) -> impl Strategy<Value = Action> {
     })
 }
 
-/// Actions of an action set or a bucket; `later`: the first table that they may go on in.
+/// Actions of an action set or a bucket; `later`: the first table that they may continue in.
 fn final_action(later: u8) -> impl Strategy<Value = Action> {
     prop_oneof![
         3 => (1u32..=PATCH).prop_map(out),

@@ -114,7 +114,7 @@ impl Lab {
         lab
     }
 
-    /// Publishes what the bridges are configured as.
+    /// Publishes the bridges as they are configured.
     pub(crate) fn publish(&self) {
         let mut snapshot = Snapshot::default();
         for (i, b) in self.bridges.iter().enumerate() {

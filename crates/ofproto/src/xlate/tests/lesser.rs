@@ -1,4 +1,4 @@
-//! What translation does where it is to do without a feature of the datapath, and queues that mark packets.
+//! Translation without some feature of the datapath, and queues that mark packets.
 
 use super::lab::{Lab, dp, out, resubmit};
 use heddle_datapath_api::{Action as Odp, Purpose};
@@ -88,6 +88,6 @@ fn queues_mark_what_leaves_by_them() {
     );
     let mask = lab.translate(&Lab::key(IP), Purpose::Miss).mask;
     assert_eq!((mask.0.nw_tos, mask.0.skb_priority), (0xfc, u32::MAX));
-    // What has no DSCP is not marked.
+    // Packets without a DSCP are not marked.
     assert!(!lab.actions("in_port=1,arp").contains("tos"));
 }

@@ -47,8 +47,8 @@ fn only_misses_learn() {
     assert_eq!(lab.bridges[0].mac.entries(0).len(), 1);
     lab.bridges[0].mac.flush();
     assert!(!lab.generations.hold(&t.deps), "cached packets must learn again");
-    // What was counted before does not bring it back, and nobody is kept from learning by an answer that was
-    // found without.
+    // Packets counted earlier do not bring the entry back. A translation that did not learn is not cached: it
+    // would keep packets from learning.
     t.credits.iter().for_each(|c| c.credit(1, 60, 2000, 0));
     assert!(lab.bridges[0].mac.entries(0).is_empty());
     let checked = lab.translate(&Lab::key(&format!("in_port=1,{A}")), Purpose::Revalidate);
@@ -72,8 +72,8 @@ fn the_last_port_of_a_packet_counts() {
     }
 }
 
-/// Who has been seen elsewhere since moves back with the next packet, before its way is looked up; until then
-/// no answer holds for it.
+/// An address that was seen elsewhere meanwhile moves back with the next packet, before the destination is
+/// looked up. Until then, no translation holds for it.
 #[test]
 fn an_address_that_has_moved_is_moved_back_by_a_packet() {
     let lab = lab();
@@ -184,8 +184,8 @@ fn protected_ports_keep_apart() {
     assert_eq!(lab.actions(&format!("in_port=2,{B}")), "1");
 }
 
-/// The number of tags, and a priority that keeps a tag for VLAN 0, decide too (found by the property test;
-/// Open vSwitch's mask leaves them out).
+/// The number of tags decides, and so does a priority that keeps a tag for VLAN 0. Open vSwitch's mask leaves
+/// them out; the property test found this.
 #[test]
 fn tags_are_in_the_cached_mask() {
     let lab = lab();
@@ -199,7 +199,7 @@ fn tags_are_in_the_cached_mask() {
     assert_eq!(none.mask.0.vlans[0].tci, 0x1000);
 }
 
-/// The floods of both kinds go the way they go in Open vSwitch (recorded: bridge with ports 1 to 5).
+/// Floods of both kinds have the order that they have in Open vSwitch (recorded: bridge with ports 1 to 5).
 #[test]
 fn order_of_floods() {
     let lab = Lab::new(&[5]);
@@ -222,7 +222,7 @@ fn mirrors_copy_what_comes_and_goes_once() {
         stats: Arc::default(),
     };
     let all = [0, 1, 2, 3, 4];
-    // Port 4 gets what comes in on 1, and what leaves on 1 or 2, but each packet once.
+    // Port 4 gets packets that come in on 1, and packets that leave on 1 or 2, but each packet once.
     let port = MirrorOutput::Bundle(4);
     lab.bridges[0].mirrors = vec![mirror(&[1], &[1], port, 3), mirror(&[], &[2], port, 3)];
     lab.publish();
@@ -246,7 +246,7 @@ fn mirrors_copy_what_comes_and_goes_once() {
         "drop",
         "nothing comes in there"
     );
-    // Cut, and in one VLAN only; what depends on the tag is in the mask.
+    // Truncated copies, in one VLAN only: bits of the tag that matter are in the mask.
     lab.bridges[0].mirrors = vec![Mirror {
         vlans: Some(Arc::new(VlanSet::from_ids([7]))),
         snaplen: 100,
@@ -267,7 +267,7 @@ fn mirrors_copy_what_comes_and_goes_once() {
         "trunc(100),4,100,1,3"
     );
     assert_eq!(tagged.mask.0.vlans[0].tci & 0x1fff, 0x1fff);
-    // Into a VLAN: everybody who is in it gets the copy, the packets of the VLAN itself are left alone.
+    // Copies into a VLAN go to all ports in it; the packets of the VLAN itself are not copied.
     lab.bridges[0].mirrors = vec![mirror(&[2], &[], MirrorOutput::Vlan(9), 1)];
     for b in [0, 3, 4] {
         lab.bridges[0].bundles[b].vlan_mode = VlanMode::Access;

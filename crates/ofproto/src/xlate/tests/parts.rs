@@ -1,4 +1,4 @@
-//! Configurations that change: answers that depend on what is different do not hold, and others do.
+//! Configurations that change: translations that depend on a changed part do not hold, and others do.
 
 use super::lab::{Lab, LabBridge, out, to};
 use super::props::{lab, packet, rules, rules13};
@@ -10,7 +10,7 @@ use heddle_openflow::{Action, Port};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// One change, of bridge `n & 1`; `a` and `b` say of what.
+/// One change, of bridge `n & 1`; `a` and `b` choose the port or bundle, and the new value.
 fn change(lab: &mut Lab, n: u8, a: usize, b: u8) {
     let other = lab.bridges[0].patches.is_empty();
     if n == 9 {
@@ -30,7 +30,7 @@ fn change(lab: &mut Lab, n: u8, a: usize, b: u8) {
     let at = a % bundles.len().max(1);
     let port = Port(u32::from(b >> 1) % 5 + 1);
     match n {
-        // It comes, at some place, or goes.
+        // Adds the port, with a bundle at some index, or removes it.
         0 | 1 => match bundles.iter().position(|b| b.ports.contains(&port)) {
             Some(at) => {
                 bundles[at].ports.retain(|p| *p != port);
@@ -109,7 +109,7 @@ fn change(lab: &mut Lab, n: u8, a: usize, b: u8) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// As long as its dependencies hold, an answer is what a fresh translation gives.
+    /// A translation equals a fresh one for as long as its dependencies hold.
     #[test]
     fn answers_depend_on_what_they_looked_at(
         rules in prop_oneof![rules(10), rules13(10)],
@@ -138,13 +138,13 @@ proptest! {
     }
 }
 
-/// A link that flaps concerns those who asked whether it is up.
+/// A flapping link makes only translations stale that looked at the link's state.
 #[test]
 fn a_link_is_nothing_to_those_who_only_send_there() {
     let mut lab = Lab::new(&[5]);
     lab.rule((0, 0), "in_port=1", vec![out(2)]);
     lab.rule((0, 0), "in_port=2", vec![to(Port::FLOOD)]);
-    // The first one that is up.
+    // The first member that is up.
     let bundle = action::Bundle {
         fields: HashFields::EthSrc,
         basis: 0,
@@ -174,7 +174,7 @@ fn a_link_is_nothing_to_those_who_only_send_there() {
     }
 }
 
-/// What is not about an answer does not make it stale.
+/// Changes that do not concern a translation do not make it stale.
 #[test]
 fn a_port_is_nothing_to_those_who_do_not_use_it() {
     let mut lab = Lab::new(&[5, 4]);
@@ -205,7 +205,7 @@ fn a_port_is_nothing_to_those_who_do_not_use_it() {
         ports: vec![Port(no)],
         ..Bundle::default()
     };
-    // Before the others: their bundles have other places.
+    // Inserted before the other bundles, which get other indices.
     expect(
         "a port comes",
         &|l| l.bridges[0].bundles.insert(0, new(7)),

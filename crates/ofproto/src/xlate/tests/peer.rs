@@ -1,10 +1,10 @@
 //! The same pipelines in Open vSwitch itself, trace against trace.
 //!
-//! Starts a private `ovsdb-server` and `ovs-vswitchd` with dummy ports. `HEDDLE_PEER_CASES` says how many
-//! random pipelines to try (default 40); the seed of a failing one is printed. Action lines are not compared
-//! (they are in the words of the version that added the flow), nor is the mask by default: Open vSwitch's
-//! classifier looks at prefixes and stages, so its mask may be smaller (`HEDDLE_PEER_MASKS=1` compares it
-//! too).
+//! Starts a private `ovsdb-server` and `ovs-vswitchd` with dummy ports. `HEDDLE_PEER_CASES` is the number of
+//! random pipelines (default 40); the seed of a failing one is printed. Action lines are not compared: they
+//! are in the words of the version that added the flow. Nor is the mask by default, as Open vSwitch's
+//! classifier looks at prefixes and stages, so that its mask may be smaller. `HEDDLE_PEER_MASKS=1` compares
+//! it too.
 
 use super::lab::{Lab, to};
 use super::props::{RandomRule, add, packet, rules, rules13};
@@ -210,7 +210,7 @@ fn modes() -> Vec<(&'static str, Bundle)> {
     ]
 }
 
-/// Which modes the ports of the second bridge have: another choice every 20 seeds.
+/// The VLAN modes of the second bridge's ports: another choice every 20 seeds.
 fn mode_of(seed: u64, port: u64) -> usize {
     let n = modes().len() as u64;
     usize::try_from((seed / 20 * 7 + port * port * (1 + seed / 20)) % n).unwrap()
@@ -301,7 +301,7 @@ fn one_case(peer: &Peer, seed: u64) {
     let mut listing = Vec::new();
     for r in &draw_rules {
         let text = flow_text(r);
-        // What Open vSwitch refuses is in neither.
+        // Rules that Open vSwitch refuses are in neither.
         if peer.ofctl(&["-O", version, "add-flow", "br0", &text]).is_ok() {
             add(&lab, r);
             listing.push(text);
@@ -319,7 +319,7 @@ fn one_case(peer: &Peer, seed: u64) {
             (t, o) => panic!("seed {seed}: {args:?}: {t:?} {o:?}"),
         };
         if theirs.contains(",recirc(") || theirs.contains(": recirc(") {
-            // What is behind a popped MPLS label is not parsed again here yet.
+            // Pipelines that recirculate, for headers behind a popped label, are not compared.
             continue;
         }
         let rules = listing.join("\n");

@@ -197,7 +197,7 @@ fn labels() {
         lab.actions(TCP),
         "set(ipv4(ttl=63)),push_mpls(label=9,tc=0,ttl=63,bos=1,eth_type=0x8847),2"
     );
-    // What is behind the label stays as it is, the opcode of ARP too.
+    // The headers behind the label stay as they are, the opcode of ARP too.
     lab.rule((0, 0), "arp", vec![Action::PushMpls(0x8847), out(2)]);
     let labelled = lab.actions("in_port=1,arp,arp_op=1,arp_spa=10.0.0.1,arp_tpa=10.0.0.2");
     assert!(
@@ -342,7 +342,7 @@ fn the_machines_stack_survives() {
         .unwrap();
 }
 
-/// The pipeline sets no limit to how often a packet comes back: each time is a translation of its own, with
+/// The pipeline does not limit how often a packet comes back. Each time is a translation of its own, with
 /// ids, registers and stack as the one before left them.
 #[test]
 fn a_packet_comes_back_as_often_as_the_datapath_lets_it() {
@@ -442,7 +442,7 @@ fn patches_in_a_ring_end() {
     assert!(!t.actions.is_empty());
 }
 
-/// Whether there was a tag decides what taking it away does, also where there was none and in a clone of a
+/// Whether there was a tag decides the effect of popping it, also if there was none and in a clone of a
 /// clone.
 #[test]
 fn a_tag_that_is_not_there_counts_where_it_is_taken_away() {
@@ -455,8 +455,8 @@ fn a_tag_that_is_not_there_counts_where_it_is_taken_away() {
     assert_ne!(lab.actions("in_port=1,dl_vlan=5"), "2");
 }
 
-/// What later lookups see is told as far as it is the same for all packets: what packets bring beside it in a
-/// word is not.
+/// Overrides for later lookups have only values that are the same for all packets of a translation. They
+/// leave out the packet's own bits of the same word.
 #[test]
 fn what_lookups_see_is_the_same_for_all_packets_of_an_answer() {
     let lab = Lab::new(&[2]);
@@ -473,8 +473,8 @@ fn what_lookups_see_is_the_same_for_all_packets_of_an_answer() {
     assert_eq!(seen(1, 0), seen(1, 5));
 }
 
-/// Of a hash whose bits that count are zero an entry knows nothing. Translated again, it is still for packets
-/// that came back with one: they are not sent for another.
+/// The bits of a hash that count may all be zero, and then an entry does not show that there is a hash.
+/// Translated again, the entry is still for packets that came back with one, and does not request another.
 #[test]
 fn a_hash_of_which_zeros_are_left_is_a_hash() {
     let lab = Lab::new(&[3]);

@@ -1,4 +1,4 @@
-//! What a translation promises, on random rules and packets.
+//! Properties of translations, on random rules and packets.
 
 use super::lab::{Lab, out, resubmit, to};
 use crate::model::{VlanMode, VlanSet};
@@ -249,7 +249,7 @@ pub(crate) fn add(lab: &Lab, r: &RandomRule) {
     lab.add((0, r.table), r.priority, &m, r.set.clone());
 }
 
-/// Whether a packet with this key can be: what OVS's mask leaves to the headers' own rules.
+/// Whether a packet may have this key: OVS's mask leaves some bits to the rules of the headers.
 fn is_consistent(k: &FlowKey) -> bool {
     let tags = k.vlans;
     let clean = |v: &Vlan| {
@@ -265,7 +265,7 @@ fn is_consistent(k: &FlowKey) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Any key that agrees under the mask gets the same answer.
+    /// Any key that agrees under the mask gets the same translation.
     #[test]
     fn a_function_of_the_masked_key(
         rules in prop_oneof![rules(12), rules13(12)],
@@ -274,7 +274,7 @@ proptest! {
     ) {
         let lab = lab(&rules);
         let key = Lab::key(&text);
-        // Its source is learned, so that nothing else has to be.
+        // The source is learned now, so that the next translation has nothing to learn.
         lab.translate(&key, Purpose::Miss);
         let t = lab.translate(&key, Purpose::Revalidate);
         prop_assert!(!t.uncacheable);
@@ -302,7 +302,7 @@ proptest! {
                     k.tun_metadata.fill(0);
                 }
                 if k.recirc_id == 0 {
-                    // What comes from a port has no connection.
+                    // A packet from a port has no connection.
                     (k.ct_state, k.ct_zone, k.ct_mark, k.ct_label) = (0, 0, 0, [0; 16]);
                     (k.ct_nw_proto, k.ct_tp_src, k.ct_tp_dst) = (0, 0, 0);
                     (k.ct_nw_src, k.ct_nw_dst) = (0, 0);
@@ -317,7 +317,7 @@ proptest! {
         }
     }
 
-    /// After a change either a dependency fails or the answer is what it was.
+    /// After a change either a dependency fails or the translation is the same as before.
     #[test]
     fn dependencies_tell_of_changes(
         rules in prop_oneof![rules(10), rules13(10)],
@@ -352,7 +352,7 @@ proptest! {
                 if lab.generations.hold(&t.deps) || t.outlasts(key, &lab.generations) {
                     prop_assert_eq!(&now.actions, &t.actions);
                 }
-                // The same for every packet that the answer was for.
+                // The same for every packet that the translation was for.
                 for other in &packets {
                     let mut k = Lab::key(other);
                     let words = k.words_mut().iter_mut().zip(key.words()).zip(t.mask.words());
@@ -367,8 +367,7 @@ proptest! {
     }
 }
 
-/// Changes that have nothing to do with a packet leave its answer as it is, wherever in the pipeline it was
-/// found.
+/// Changes that do not concern a packet leave its translation valid, wherever in the pipeline they are.
 #[test]
 fn unrelated_changes_are_told_from_related_ones() {
     let mut lab = Lab::new(&[4, 4]);

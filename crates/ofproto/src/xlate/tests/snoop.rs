@@ -1,4 +1,4 @@
-//! Neighbours that packets tell of on their way to this host.
+//! Neighbours that are learned from packets on their way to this host.
 
 use super::lab::{Lab, to};
 use heddle_datapath_api::Purpose;
@@ -15,7 +15,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// `br0`, which has addresses and hands all to itself; packets come in by port 1.
+/// `br0`, which has addresses and outputs all packets to its local port; packets come in by port 1.
 fn lab() -> Lab {
     let lab = Lab::new(&[2]);
     lab.rule((0, 0), "", vec![to(Port::LOCAL)]);
@@ -29,7 +29,7 @@ impl Lab {
     fn known(&self, text: &str) -> Option<[u8; 6]> {
         self.pipeline.underlay().neighbours.lookup("br0", ip(text), 1000)
     }
-    /// Sends a packet; whether its answer still holds afterwards.
+    /// Sends a packet. Returns whether its translation still holds afterwards.
     fn send(&self, packet: &str) -> bool {
         let t = self.translate(&Self::key(packet), Purpose::Miss);
         !t.uncacheable && self.generations.hold(&t.deps)
@@ -43,7 +43,7 @@ fn answers_teach() {
     assert_eq!(lab.known("10.0.0.2"), Some([2, 0, 0, 0, 0, 2]));
     assert!(lab.send(&format!("{ADVERT}02:00:00:00:00:03")));
     assert_eq!(lab.known("fd00::2"), Some([2, 0, 0, 0, 0, 3]));
-    // Somebody speaks of themselves, to all.
+    // A gratuitous ARP request.
     assert!(lab.send("in_port=1,arp,arp_op=1,arp_spa=10.0.0.7,arp_tpa=10.0.0.7,arp_sha=02:00:00:00:00:07"));
     assert_eq!(lab.known("10.0.0.7"), Some([2, 0, 0, 0, 0, 7]));
 }
@@ -61,13 +61,13 @@ fn others_do_not() {
     let packet = format!("{ADVERT}02:00:00:00:00:03");
     assert!(lab.send(&packet.replace("ipv6_dst=fd00::1", "ipv6_dst=fd00::9")));
     assert_eq!((lab.known("10.0.0.2"), lab.known("fd00::2")), (None, None));
-    // No address, no tunnel's end.
+    // Without an address, no tunnel ends here.
     lab.pipeline.underlay().routes.remove_addresses("br0");
     assert!(lab.send(&format!("{REPLY}02:00:00:00:00:02")));
     assert_eq!(lab.known("10.0.0.2"), None);
 }
 
-/// Each VLAN has neighbours of its own; tunnels have only neighbours outside of VLANs.
+/// Each VLAN has neighbours of its own; tunnels use only neighbours outside of VLANs.
 #[test]
 fn a_vlan_has_neighbours_of_its_own() {
     let lab = lab();
@@ -97,7 +97,7 @@ fn only_packets_teach() {
     assert_eq!(lab.known("10.0.0.2"), None);
 }
 
-/// Two cached answers about one neighbour are never both in force.
+/// Two cached translations with different addresses of one neighbour are never both in force.
 #[test]
 fn a_neighbour_that_moves_makes_its_answers_stale() {
     let lab = lab();
@@ -115,7 +115,7 @@ fn a_neighbour_that_moves_makes_its_answers_stale() {
     assert_eq!(lab.known("10.0.0.2"), Some([2, 0, 0, 0, 0, 0xa]));
 }
 
-/// An answer for packets that teach nothing is for no packet that would.
+/// The translation of a packet that teaches nothing does not match packets that teach.
 #[test]
 fn masks_tell_teaching_packets_apart() {
     let lab = lab();

@@ -154,8 +154,8 @@ fn a_missing_address_is_a_miss_not_an_error_behind_an_iommu() {
         assert!(receive(&mut rx).is_empty());
         assert_eq!(rx.error(), None);
         let more = Region::new(far.addr, 0, Arc::new(Mapping::anonymous(4096).unwrap())).unwrap();
-        let table = rig.shared.get().with_region(more).unwrap();
-        rig.shared.replace(table);
+        let regions = [rig.shared.get().regions(), &[more]].concat();
+        rig.shared.replace(GuestMemory::new(regions).unwrap());
         assert_eq!(receive(&mut rx), [vec![0; 68]]);
         rx.complete();
         assert_eq!(rig.done().len(), 2);
