@@ -13,8 +13,8 @@
 //!
 //! One worker owns one [`Cache`]. The revalidator owns the other half, [`Records`]: it reads the entries in
 //! place (`entry`) and learns the rest from notes. All workers share the
-//! [`Generations`](heddle_datapath_api::Generations). Only the datapath compiles actions ([`Program`]). This crate reads no more of a packet than its first bytes
-//! ([`CompactKey::read`]).
+//! [`Generations`](heddle_datapath_api::Generations). Only the datapath compiles actions ([`Program`]). This
+//! crate reads no more of a packet than its first bytes ([`CompactKey::read`]).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -1,7 +1,7 @@
 //! Meter mods, and requests about meters (OpenFlow 1.5 §6.11, §7.3.4.5).
 //!
-//! A meter's buckets are the datapath's ([`heddle_datapath_api::Meter`]); this module has what controllers see of
-//! it. Meters are not part of the versions of rules: a change takes effect at once, as in Open vSwitch.
+//! A meter's buckets are the datapath's ([`Meter`]); this module has what controllers see of it. Meters are
+//! not part of the versions of rules: a change takes effect at once, as in Open vSwitch.
 
 use super::change::Change;
 use super::{Bridge, Origin, stats};

@@ -1,7 +1,7 @@
 //! Translation: from an OpenFlow pipeline and one key to datapath actions, a mask and dependencies.
 //!
-//! The datapath's workers call [`Pipeline`] on a miss ([`heddle_datapath_api::Translate`]); a [`Ctx`](ctx::Ctx)
-//! is one run of it. A run keeps two keys. `flow` is the packet as the pipeline has made it, and `base` is
+//! The datapath's workers call [`Pipeline`] on a miss ([`Translate`]); a [`Ctx`](ctx::Ctx) is one run of it.
+//! A run keeps two keys. `flow` is the packet as the pipeline has made it, and `base` is
 //! the packet as the datapath actions emitted so far have made it. Actions change `flow`; before an output,
 //! [`commit`] emits what turns `base` into `flow`. Every bit that a step looks at is added to the mask.
 //!
