@@ -4,6 +4,7 @@
 //! IPv4, four of IPv6; no table.
 
 use crate::tuple::{Endpoint, Tuple};
+use heddle_simd::hash::fold;
 
 /// Where a tuple is looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -60,14 +61,6 @@ fn word(e: &Endpoint) -> u64 {
 #[allow(clippy::cast_possible_truncation)] // halves
 pub(crate) const fn halves(a: u128) -> [u64; 2] {
     [(a >> 64) as u64, a as u64]
-}
-
-/// Both halves of a product: each bit of it depends on all bits of the factors.
-#[inline]
-#[allow(clippy::cast_possible_truncation)] // halves
-fn fold(a: u64, b: u64) -> u64 {
-    let p = u128::from(a) * u128::from(b);
-    (p >> 64) as u64 ^ p as u64
 }
 
 /// The next number of a sequence (splitmix64, Steele, Lea and Flood 2014).

@@ -11,8 +11,7 @@ mod memory;
 mod steady;
 
 use heddle_conntrack::{CtAction, CtNat, NatEnd, NatHow, NatRange};
-use heddle_datapath::action::Masked;
-use heddle_datapath::{Action, Generations, PortNo, Request, Translate, Translation};
+use heddle_datapath_api::{Action, Generations, Masked, PortNo, Request, Translate, Translation};
 use heddle_packet::Csum;
 use heddle_tunnel::action::Numbers;
 use heddle_tunnel::outer::SOURCE_PORTS;

@@ -4,7 +4,8 @@
 //! `system` or `internal`. Everything from one goes out of the other. At the end it prints what the workers
 //! did.
 
-use heddle_datapath::{Action, Config, Datapath, Generations, PortNo, Request, Translate, Translation};
+use heddle_datapath::{Config, Datapath};
+use heddle_datapath_api::{Action, Generations, PortNo, Request, Translate, Translation};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

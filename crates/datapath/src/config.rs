@@ -1,6 +1,6 @@
 //! What a datapath is told at its start, and its error type.
 
-use crate::action::PortNo;
+use heddle_datapath_api::PortNo;
 use heddle_port::PortError;
 use heddle_sync::Clock;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ pub enum DatapathError {
     #[error("no free port number")]
     Full,
     /// A worker did not answer in time, or the datapath was shut down.
-    #[error("datapath worker does not answer")]
+    #[error("{}", heddle_datapath_api::NoReply)]
     Timeout,
     /// The system refused a thread or a descriptor.
     #[error("datapath: {}", heddle_sys::errno_text(.0))]

@@ -2,8 +2,8 @@
 //! `heddle_sync::Counter`).
 
 use crate::control::perf::Perf;
-use crate::drops::Drops;
 use crate::exec::ct::CtCounts;
+use heddle_datapath_api::DropKind;
 use heddle_sync::Counter;
 
 /// One worker's counters of one port.
@@ -17,6 +17,27 @@ pub(crate) struct PortCounters {
     pub(crate) tx_bytes: Counter,
     pub(crate) tx_dropped: Counter,
     pub(crate) tx_errors: Counter,
+}
+
+/// One worker's drop counters. The place that decides a drop counts it here.
+#[derive(Debug)]
+pub(crate) struct Drops([Counter; DropKind::ALL.len()]);
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl Drops {
+    /// Counts `n` drops. Only the owning worker calls this.
+    pub(crate) fn add(&self, kind: DropKind, n: u64) {
+        self.0[kind as usize].add(n);
+    }
+    /// How many there were.
+    pub(crate) fn get(&self, kind: DropKind) -> u64 {
+        self.0[kind as usize].get()
+    }
 }
 
 /// Length of a usage interval.

@@ -1,10 +1,9 @@
-//! The flow cache, with this datapath's actions.
+//! The flow cache, with this datapath's programs.
 
-use crate::action::Action;
 use crate::exec::program::Program;
+use heddle_datapath_api::Action;
 
 impl heddle_flow_cache::Program for Program {
-    type Action = Action;
     fn compile(actions: &[Action]) -> Self {
         Self::compile(actions)
     }

@@ -1,33 +1,31 @@
 //! The public handle of a running datapath.
 //!
 //! **Threads.** Any method may be called from any control thread, none from a worker, that is, from
-//! [`Translate::translate`] or [`crate::Credit::credit`]: those run under the datapath's locks or on its
-//! threads. Methods that change ports or workers wait for the workers, some milliseconds at most.
+//! [`Translate::translate`] or [`heddle_datapath_api::Credit::credit`]: those run under the datapath's locks
+//! or on its threads. Methods that change ports or workers wait for the workers, some milliseconds at most.
+//! The methods that policy calls are in `engine`.
 //!
 //! Locks, in the order in which they are taken: control (ports and workers), revalidator (entries), upcalls.
 
+mod engine;
 mod flows;
 mod text;
 mod thread;
 
-use crate::action::{Action, PortNo};
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::assign::Spread;
 use crate::control::perf::SuspectSetting;
 use crate::control::{AutoLb, Control, UpcallRings};
 use crate::exec::fragments::Waiting;
-use crate::exec::meter::{Meter, MeterConfig};
 use crate::exec::program::Program;
-use crate::exec::upcalls::{Bell, Inbox, Lanes};
+use crate::exec::upcalls::{Bell, Lanes};
 use crate::exec::watch::{CaptureWish, Captured, DropExample};
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
-use crate::translate::Translate;
-use crate::view::{PortInfo, PortStats, UpcallPacket};
-use crate::worker::{Command, CommandTx, Injected, Reply, WORKER_TIMEOUT};
+use crate::worker::{Command, CommandTx, Injected, WORKER_TIMEOUT};
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::ipf::Ipf;
-use heddle_flow::FlowKey;
+use heddle_datapath_api::{Meter, MeterConfig, NoReply, PortInfo, PortNo, Translate};
 use heddle_flow_cache::HashKey;
 use heddle_packet::Packet;
 use heddle_port::Port;
@@ -47,7 +45,7 @@ pub struct Datapath {
     control: Mutex<Control>,
     revalidator: Arc<Mutex<Revalidator>>,
     upcalls: Arc<UpcallRings>,
-    /// The worker for [`Datapath::post`], as it was last known.
+    /// The worker for posted frames, as it was last known.
     post_box: Mutex<Option<Arc<CommandTx>>>,
     revalidator_thread: Mutex<Option<JoinHandle<()>>>,
     sweeper: Mutex<Option<JoinHandle<()>>>,
@@ -213,10 +211,6 @@ impl Datapath {
             .find(|(_, p)| p.port.name() == name)
             .map(|(no, _)| PortNo(*no))
     }
-    /// A port's counters.
-    pub fn port_stats(&self, no: PortNo) -> Option<PortStats> {
-        self.control.lock().port_stats(no)
-    }
 
     // -- workers
 
@@ -294,10 +288,6 @@ impl Datapath {
             .store(if n == 0 { most } else { n.min(most) }, Relaxed);
     }
 
-    /// The connection tracker of all workers.
-    pub fn conntrack(&self) -> &Arc<Conntrack> {
-        &self.shared.conntrack
-    }
     /// Fragments of all workers that wait to be tracked.
     pub fn fragments(&self) -> &Ipf<Waiting> {
         &self.shared.fragments
@@ -305,58 +295,12 @@ impl Datapath {
 
     // -- packets from the control plane
 
-    /// Runs `actions` on `packet`, on a worker; returns when they have run and the outputs were handed to the
-    /// ports. Of `key`, the packet has its type ([`heddle_flow::packet_type`]) and what it carries
-    /// ([`FlowKey::carried`]).
-    ///
-    /// # Errors
-    /// [`DatapathError::Timeout`] when the worker does not answer within seconds.
-    pub fn inject(
-        &self,
-        packet: Packet,
-        key: &FlowKey,
-        in_port: PortNo,
-        actions: Vec<Action>,
-    ) -> Result<(), DatapathError> {
-        let program = Arc::new(Program::compile(&actions));
-        let carried = Some(key.carried()).filter(|c| *c != FlowKey::default());
-        let injected = Injected {
-            packet,
-            packet_type: key.packet_type,
-            carried: carried.map(Box::new),
-        };
-        self.run(injected, in_port, Some(program))
-    }
-    /// As [`Datapath::inject`] of an Ethernet frame that came from no port, but waits for nobody: not for the
-    /// worker, nor for those who change ports or workers. `None`: it was not sent, since the worker has more
-    /// than enough to do.
-    pub fn post(&self, mut packet: Packet, actions: &[Action]) -> Option<Posted> {
-        packet.in_port = PortNo::NONE.0;
-        packet.make_private();
-        let injected = Injected {
-            packet,
-            packet_type: heddle_flow::packet_type::ETHERNET,
-            carried: None,
-        };
-        let mut to = self.post_box.lock();
-        // While somebody changes something, the worker that it was before is as good.
-        if let Some(control) = self.control.try_lock()
-            && let Some(worker) = control.worker_of(PortNo::NONE)
-        {
-            *to = Some(Arc::clone(&worker.commands));
-        }
-        let worker = to.as_ref()?;
-        let program = Arc::new(Program::compile(actions));
-        let (done, posted) = mpsc::channel();
-        let sent = worker.try_send(Command::Run(Box::new(injected), Some(program), done));
-        sent.then_some(Posted(posted))
-    }
     /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is
     /// done.
     ///
     /// # Errors
-    /// [`DatapathError::Timeout`] when the worker does not answer within seconds.
-    pub fn inject_translate(&self, packet: Packet, in_port: PortNo) -> Result<(), DatapathError> {
+    /// [`NoReply`] when the worker does not answer within seconds.
+    pub fn inject_translate(&self, packet: Packet, in_port: PortNo) -> Result<(), NoReply> {
         let injected = Injected {
             packet,
             packet_type: heddle_flow::packet_type::ETHERNET,
@@ -369,53 +313,36 @@ impl Datapath {
         mut injected: Injected,
         in_port: PortNo,
         program: Option<Arc<Program>>,
-    ) -> Result<(), DatapathError> {
+    ) -> Result<(), NoReply> {
         injected.packet.in_port = in_port.0;
         injected.packet.make_private();
         let (tx, rx) = mpsc::channel();
         let commands = {
             let control = self.control.lock();
-            Arc::clone(&control.worker_of(in_port).ok_or(DatapathError::Timeout)?.commands)
+            Arc::clone(&control.worker_of(in_port).ok_or(NoReply)?.commands)
         };
         if !commands.send(Command::Run(Box::new(injected), program, tx)) {
-            return Err(DatapathError::Timeout);
+            return Err(NoReply);
         }
-        rx.recv_timeout(WORKER_TIMEOUT)
-            .map(drop)
-            .map_err(|_| DatapathError::Timeout)
+        rx.recv_timeout(WORKER_TIMEOUT).map(drop).map_err(|_| NoReply)
     }
 
     // -- packets for the control plane
 
-    /// Readable when packets wait for [`Datapath::take_upcalls`]; poll it, do not read it.
+    /// Readable when packets wait for [`Engine::take_upcalls`](heddle_datapath_api::Engine::take_upcalls);
+    /// poll it, do not read it.
     pub fn upcall_fd(&self) -> RawFd {
         self.shared.bells.packets.fd.as_raw_fd()
     }
-    /// Readable when frames wait for [`Datapath::take_control`], or somebody has called
-    /// [`Datapath::wake_control`]; poll it, do not read it.
+    /// Readable when frames wait for [`Engine::take_control`](heddle_datapath_api::Engine::take_control), or
+    /// after [`Engine::wake_control`](heddle_datapath_api::Engine::wake_control); poll it, do not read it.
     pub fn control_fd(&self) -> RawFd {
         self.shared.bells.control.fd.as_raw_fd()
     }
-    /// Wakes who waits for [`Datapath::control_fd`].
-    pub fn wake_control(&self) {
-        self.shared.bells.control.ring();
-    }
-    /// Hands over up to `max` waiting packets, returns how many. The callback may call [`Datapath::inject`].
-    pub fn take_upcalls(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
-        take(&self.shared.bells.packets, &self.upcalls.packets, max, f)
-    }
-    /// As [`Datapath::take_upcalls`], of packets that translation has sent to the control plane's own
-    /// protocols ([`crate::action::UpcallKind::SlowPath`]).
-    pub fn take_control(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
-        take(&self.shared.bells.control, &self.upcalls.control, max, f)
-    }
-    /// Readable when samples wait for [`Datapath::take_samples`]; poll it, do not read it.
+    /// Readable when samples wait for [`Engine::take_samples`](heddle_datapath_api::Engine::take_samples);
+    /// poll it, do not read it.
     pub fn sample_fd(&self) -> RawFd {
         self.shared.bells.samples.fd.as_raw_fd()
-    }
-    /// As [`Datapath::take_upcalls`], of samples ([`crate::action::UpcallKind::Sample`]).
-    pub fn take_samples(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
-        take(&self.shared.bells.samples, &self.upcalls.samples, max, f)
     }
 }
 
@@ -445,24 +372,6 @@ impl Datapath {
     pub fn capture_missed(&self) -> u64 {
         self.shared.watched.missed()
     }
-}
-
-/// A frame on its way to a worker ([`Datapath::post`]).
-pub struct Posted(mpsc::Receiver<Reply>);
-
-impl Posted {
-    /// Whether the worker has sent it, or never will.
-    pub fn is_done(&self) -> bool {
-        !matches!(self.0.try_recv(), Err(mpsc::TryRecvError::Empty))
-    }
-}
-
-/// Takes up to `max` packets out of rings.
-fn take(bell: &Bell, inbox: &Mutex<Inbox>, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
-    let got = inbox.lock().take(bell, max);
-    let n = got.len();
-    got.into_iter().for_each(f);
-    n
 }
 
 impl Drop for Datapath {

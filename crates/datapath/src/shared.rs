@@ -1,13 +1,12 @@
 //! What all threads of a datapath share.
 
-use crate::action::{Action, DropReason};
 use crate::control::perf::SuspectSetting;
 use crate::exec::fragments::Waiting;
 use crate::exec::upcalls::{Bell, Lanes};
 use crate::exec::watch::Inbox;
-use crate::translate::{Request, Translate, Translation};
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::ipf::Ipf;
+use heddle_datapath_api::{Action, DropReason, Request, Translate, Translation};
 use heddle_flow_cache::{HashKey, Moment};
 use heddle_sync::{Clock, Wakeup};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -18,7 +18,6 @@
 use crate::cached_translation::{CachedTranslation, CachedTranslations};
 use crate::context::Contexts;
 use crate::entry::Entry;
-use crate::hash::HashKey;
 use crate::l1::L1;
 use crate::links::Links;
 use crate::note::{Findings, Horizon, Note, RESERVE, RING};
@@ -30,6 +29,7 @@ use crate::store::Store;
 use crate::subtable::{Subtable, Subtables};
 use crate::table::Table;
 use crate::watch::{self, OUTSIDE, Watches};
+use heddle_simd::hash::HashKey;
 use heddle_sync::ring::{Producer, ring};
 use std::sync::Arc;
 

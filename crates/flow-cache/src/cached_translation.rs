@@ -11,12 +11,11 @@
 //!
 //! The worker numbers cached translations. The revalidator learns the numbers through notes, in order.
 
-use crate::changes::{self, Known, Override};
-use crate::generations::{Dep, Generations};
 use crate::hash::Mixer;
 use crate::program_table::{Body, Program, ProgramTable};
-use crate::translation::{Credit, Translation};
 use hashbrown::HashTable;
+use heddle_datapath_api::changes::KnownBits;
+use heddle_datapath_api::{Credit, Dep, Generations, Override, Translation};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -51,7 +50,7 @@ pub fn same_credits(a: &[Arc<dyn Credit>], b: &[Arc<dyn Credit>]) -> bool {
 
 impl<P: Program> CachedTranslation<P> {
     /// Takes the result of a translation, made after `any` was read; `body` is its compiled actions.
-    fn new(t: &mut Translation<P::Action>, body: Arc<Body<P>>, any: u64) -> Self {
+    fn new(t: &mut Translation, body: Arc<Body<P>>, any: u64) -> Self {
         Self {
             body,
             deps: t.deps.drain(..).collect(),
@@ -61,7 +60,7 @@ impl<P: Program> CachedTranslation<P> {
         }
     }
     /// Like [`CachedTranslation::new`], for a translation with the same actions as `body`.
-    pub fn renewed(t: &mut Translation<P::Action>, body: Arc<Body<P>>, any: u64) -> Arc<Self> {
+    pub fn renewed(t: &mut Translation, body: Arc<Body<P>>, any: u64) -> Arc<Self> {
         Arc::new(Self::new(t, body, any))
     }
     /// Whether it is known to be valid at generation `any`.
@@ -79,8 +78,8 @@ impl<P: Program> CachedTranslation<P> {
     }
     /// Whether no change since the translation concerns the packets that `known` describes. `false` also if
     /// finding out would take too many comparisons.
-    pub fn outlasts(&self, known: Known, generations: &Generations) -> bool {
-        changes::outlasts(&self.deps, &self.overrides, known, generations, COMPARISONS)
+    pub fn outlasts(&self, known: KnownBits, generations: &Generations) -> bool {
+        generations.outlasts(&self.deps, &self.overrides, known, COMPARISONS)
     }
     /// The generations that the result depends on.
     pub fn deps(&self) -> &[Dep] {
@@ -95,7 +94,7 @@ impl<P: Program> CachedTranslation<P> {
         self.validated.store(any, Relaxed);
     }
     /// Whether `t` has the same result, dependencies and creditors included.
-    pub fn says(&self, t: &Translation<P::Action>) -> bool {
+    pub fn says(&self, t: &Translation) -> bool {
         *self.deps == *t.deps
             && *self.overrides == *t.overrides
             && same_credits(&self.credits, &t.credits)
@@ -166,7 +165,7 @@ impl<P: Program> CachedTranslations<P> {
     }
     /// The number of the result of `t`, and whether the number is new. Takes the contents out of `t` if it is
     /// new. `any` was read before the translation.
-    pub(crate) fn intern(&mut self, t: &mut Translation<P::Action>, any: u64) -> (u32, bool) {
+    pub(crate) fn intern(&mut self, t: &mut Translation, any: u64) -> (u32, bool) {
         // New flows often come by thousands with one result.
         if let Some(v) = self.get(self.last).filter(|v| v.says(t)) {
             v.confirm(any);

@@ -26,10 +26,10 @@ mod again;
 mod full;
 mod mask;
 
-use crate::hash::HashKey;
 pub use again::Again;
 pub use full::Room;
 pub(crate) use full::outside;
+use heddle_simd::hash::HashKey;
 pub(crate) use mask::CompactMask;
 
 /// The compact key of a packet or of an entry.

@@ -16,9 +16,9 @@
 //!
 //! **Threads.** Contexts belong to one worker. The revalidator learns records through notes.
 
-use crate::hash::{HashKey, fold};
 use hashbrown::HashTable;
 use heddle_flow::{FlowKey, N_WORDS};
+use heddle_simd::hash::{HashKey, fold};
 
 /// Words of a full key with their bits that count; in order.
 pub(crate) type Bits = [(u8, u64)];

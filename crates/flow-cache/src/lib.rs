@@ -6,27 +6,25 @@
 //! | what is the key of a packet | `compact`, `context`; of the packets of a burst: `burst` |
 //! | where is an entry stored, and what does it count | `entry`, `store`, `spares` |
 //! | which entry matches a packet | `cache` by way of `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
-//! | what is to be done with the packet | `translation`, `cached_translation`, `program_table` |
+//! | what is to be done with the packet | `cached_translation`, `program_table` |
 //! | which entry did the last packets of a connection match | `links` |
-//! | is the entry still valid | `generations`, `changes`, `watch` |
+//! | is the entry still valid | `watch`, by the generations and changes of [`heddle_datapath_api`] |
 //! | what does the revalidator know of an entry | `records`, filled from the entries and from the notes in `note` |
 //!
 //! One worker owns one [`Cache`]. The revalidator owns the other half, [`Records`]: it reads the entries in
-//! place (`entry`) and learns the rest from notes. All workers share [`Generations`]. Only the datapath knows
-//! the actions and compiles them ([`Program`]). This crate reads no more of a packet than its first bytes
-//! ([`CompactKey::read`]).
+//! place (`entry`) and learns the rest from notes. All workers share the
+//! [`Generations`](heddle_datapath_api::Generations). Only the datapath compiles actions ([`Program`]). This
+//! crate reads no more of a packet than its first bytes ([`CompactKey::read`]).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod burst;
 mod cache;
 mod cached_translation;
-pub mod changes;
 mod compact;
 mod context;
 mod entry;
 mod filter;
-mod generations;
 mod hash;
 mod l1;
 mod links;
@@ -39,7 +37,6 @@ mod spares;
 mod store;
 mod subtable;
 mod table;
-mod translation;
 mod watch;
 
 #[cfg(test)]
@@ -48,16 +45,13 @@ mod tests;
 pub use burst::{Burst, Kind, Run, Sought};
 pub use cache::{Cache, CacheParts, Common, Found, Level, Moment, NO_BODY, NO_SLOT};
 pub use cached_translation::{CachedTranslation, fingerprint, same_credits};
-pub use changes::{Changes, Override};
 pub use compact::{Again, CompactKey, Family, Frame, Room, VIEW};
 pub use entry::{Entry, Snapshot};
-pub use generations::{Dep, Generations, N_LOGGED, N_SLOTS};
-pub use hash::HashKey;
+pub use heddle_simd::hash::HashKey;
 pub use note::Findings;
 pub use program_table::{Body, Program};
 pub use records::{Held, Records, Seen};
 pub use subtable::{MAX_LISTED, NOWHERE, Subtable};
-pub use translation::{Credit, Credits, Translation};
 
 /// Atomics that workers share with other threads. The model checker replaces them with its own
 /// (`tests/model.rs`).

@@ -6,29 +6,28 @@
 
 use crate::hash::Mixer;
 use hashbrown::HashTable;
+use heddle_datapath_api::Action;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// A compiled list of actions.
 pub trait Program: PartialEq + std::fmt::Debug + Send + Sync {
-    /// One action.
-    type Action: Clone + PartialEq + Hash + std::fmt::Debug + Send + Sync;
     /// Compiles a list.
-    fn compile(actions: &[Self::Action]) -> Self;
+    fn compile(actions: &[Action]) -> Self;
 }
 
 /// Actions with their program.
 #[derive(Debug, PartialEq)]
 pub struct Body<P: Program> {
     /// The list of actions.
-    pub actions: Arc<[P::Action]>,
+    pub actions: Arc<[Action]>,
     /// The compiled list.
     pub program: P,
 }
 
 impl<P: Program> Body<P> {
     /// Compiles a list of actions.
-    pub fn of(actions: &[P::Action]) -> Arc<Self> {
+    pub fn of(actions: &[Action]) -> Arc<Self> {
         Arc::new(Self {
             program: P::compile(actions),
             actions: actions.iter().cloned().collect(),
@@ -75,7 +74,7 @@ impl<P: Program> ProgramTable<P> {
     }
     /// The number of the program of these actions, which gets one more user. `made` makes the program if it
     /// does not exist yet.
-    pub(crate) fn retain(&mut self, actions: &[P::Action], made: impl FnOnce() -> Arc<Body<P>>) -> u32 {
+    pub(crate) fn retain(&mut self, actions: &[Action], made: impl FnOnce() -> Arc<Body<P>>) -> u32 {
         let print = fingerprint(actions);
         let all = &self.held;
         let same = |n: &u32| {
@@ -134,7 +133,8 @@ impl<P: Program> ProgramTable<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::Numbers;
+    use crate::tests::Actions;
+    use heddle_datapath_api::PortNo;
     use proptest::prelude::*;
 
     proptest! {
@@ -142,13 +142,14 @@ mod tests {
         /// while they are in use.
         #[test]
         fn equal_actions_are_one(ops in prop::collection::vec((0_u32..5, 0_usize..3, any::<bool>()), 0..100)) {
-            let (mut programs, mut list) = (ProgramTable::<Numbers>::default(), Vec::<(u32, Vec<u32>)>::new());
+            let (mut programs, mut list) = (ProgramTable::<Actions>::default(), Vec::<(u32, Vec<Action>)>::new());
             for (port, n, goes) in ops {
                 if goes && !list.is_empty() {
                     let (number, _) = list.swap_remove(port as usize % list.len());
                     programs.release(number);
                 } else {
-                    let actions: Vec<u32> = (0..n).map(|i| port + u32::try_from(i).unwrap()).collect();
+                    let output = |i: usize| Action::Output(PortNo(port + u32::try_from(i).unwrap()));
+                    let actions: Vec<Action> = (0..n).map(output).collect();
                     let number = programs.retain(&actions, || Body::of(&actions));
                     list.push((number, actions));
                 }

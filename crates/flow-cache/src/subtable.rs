@@ -15,9 +15,10 @@ use crate::cache::Recent;
 use crate::compact::{CompactKey, CompactMask, Family};
 use crate::context::Bits;
 use crate::filter::{CHUNK, Filters};
-use crate::hash::{HashKey, Mixer};
+use crate::hash::Mixer;
 use hashbrown::HashTable;
 use heddle_flow::FlowMask;
+use heddle_simd::hash::HashKey;
 use std::hash::Hasher;
 use std::sync::Arc;
 

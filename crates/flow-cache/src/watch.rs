@@ -7,7 +7,7 @@
 //! same tables and saw the same registers there. The watch does the part of the comparison that is the same
 //! for all its entries:
 //!
-//! 1. It reads the new records in the logs of its tables ([`crate::changes`]).
+//! 1. It reads the new records in the logs of its tables ([`heddle_datapath_api::changes`]).
 //! 2. It leaves out a change that cannot concern any of its entries.
 //! 3. It keeps a [`Note`] of any other change: the bits of the changed rule that are in the mask, and their
 //!    values.
@@ -27,12 +27,12 @@
 //!
 //! **Threads.** Watches belong to one worker.
 
-use crate::changes::{Known, Override, constants, unknown};
 use crate::compact::{CompactKey, CompactMask};
-use crate::generations::{Dep, Generations};
 use crate::hash::Mixer;
 use hashbrown::HashTable;
 use heddle_classifier::MiniMatch;
+use heddle_datapath_api::changes::{KnownBits, constants, unknown};
+use heddle_datapath_api::{Dep, Generations, Override};
 use heddle_flow::FlowMask;
 use std::collections::VecDeque;
 use std::hash::Hasher;
@@ -360,7 +360,7 @@ impl Watches {
 #[derive(Clone)]
 struct Scope {
     /// The bits that are equal in all of them, and their values.
-    known: Known,
+    known: KnownBits,
     /// The bits that each entry has a value of its own for.
     own: FlowMask,
     v6: bool,
@@ -380,7 +380,7 @@ impl Scope {
             clear(&mut own, not);
         }
         Self {
-            known: Known::new(&CompactKey::of_family(under.v6).expand(&fixed), &fixed),
+            known: KnownBits::new(&CompactKey::of_family(under.v6).expand(&fixed), &fixed),
             own,
             v6: under.v6,
             outside: under.outside,

@@ -1,5 +1,4 @@
-//! All interleavings of a worker and the readers of its entries, and of changes and the caches that depend on
-//! them: `make models`.
+//! All interleavings of a worker and of threads that read its entries: `make models`.
 //!
 //! The files under test are compiled anew, with the model checker's atomics. Watches and cached translations
 //! belong to one worker, and are not tested here.
@@ -30,23 +29,14 @@ mod compact {
         }
     }
 }
-#[path = "../src/changes.rs"]
-mod changes;
 #[path = "../src/entry.rs"]
 mod entry;
-#[path = "../src/generations.rs"]
-mod generations;
-#[path = "../src/hash.rs"]
-mod hash;
 
-use atomic::AtomicU64;
 use compact::CompactKey;
 use entry::{Entry, NewEntry};
-use generations::Generations;
 use loom::model::Builder;
 use loom::thread;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Few switches of threads are enough for the faults that are known; all of them would take days.
 fn model(switches: usize, f: impl Fn() + Send + Sync + 'static) {
@@ -101,89 +91,5 @@ fn an_entry_is_read_whole() {
         let last = entry.read().unwrap();
         assert_eq!((last.id, last.cached), (3, 3));
         assert!(!last.dead || !entry.alive());
-    });
-}
-
-/// A thing that changes twice, whose state is its generation.
-#[test]
-fn an_answer_is_not_older_than_its_generation() {
-    model(3, || {
-        let generations = Arc::new(Generations::default());
-        let thing = Arc::new(AtomicU64::new(1));
-        let slot = Generations::slot_of(7);
-        let writer = {
-            let (generations, thing) = (generations.clone(), thing.clone());
-            thread::spawn(move || {
-                for state in 2..4 {
-                    thing.store(state, Relaxed);
-                    generations.bump(slot);
-                }
-            })
-        };
-        // Like a worker: `any`, then the dependency, then the thing.
-        let any = generations.any();
-        let dep = generations.read(slot);
-        let seen = thing.load(Relaxed);
-        assert!(
-            dep.generation >= any,
-            "a later answer is said to be checked at `any`"
-        );
-        assert!(seen >= dep.generation, "an old state under a new generation");
-        // Later: a result that is valid at this `any`, or whose generation is unchanged, equals a fresh one.
-        let now = generations.any();
-        if generations.hold(&[dep]) {
-            assert!(dep.generation >= now);
-        }
-        writer.join().unwrap();
-        assert_eq!((generations.any(), generations.read(slot).generation), (3, 3));
-    });
-}
-
-/// Two writers change rules of one table while a cache keeps a result. A completed change is never missed.
-/// Either the result has seen it, or the log reports it, or the log is incomplete.
-#[test]
-fn each_change_is_seen_or_told() {
-    let about = |n: u32| {
-        let mut m = heddle_flow::Match::any();
-        (m.key.nw_dst, m.mask.0.nw_dst) = (n, u32::MAX);
-        heddle_classifier::MiniMatch::new(&m)
-    };
-    let rules = Arc::new([about(1), about(2)]);
-    model(2, move || {
-        let generations = Arc::new(Generations::default());
-        let rules = rules.clone();
-        let of_each = || Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-        let (things, said) = (of_each(), of_each());
-        let slot = Generations::logged_slot_of(7);
-        let writer = |n: usize| {
-            let (generations, rules) = (generations.clone(), rules.clone());
-            let (things, said) = (things.clone(), said.clone());
-            thread::spawn(move || {
-                things[n].store(1, Relaxed);
-                let mut changes = changes::Changes::default();
-                changes.add(&rules[n]);
-                generations.bump_changed(slot, changes);
-                said[n].store(1, Release);
-            })
-        };
-        let writers = [writer(0), writer(1)];
-        let dep = generations.read(slot);
-        let seen = [0, 1].map(|n| things[n].load(Relaxed));
-        let check = || {
-            let said = [0, 1].map(|n| said[n].load(Acquire));
-            let now = generations.read(slot).generation;
-            let mut told = [false; 2];
-            let all = generations.changed(slot, dep.generation, now, &mut |m| {
-                (0..2).for_each(|n| told[n] |= m.values == rules[n].values);
-                true
-            });
-            for n in 0..2 {
-                let known = seen[n] == 1 || told[n] || now != dep.generation && !all;
-                assert!(said[n] == 0 || known, "change {n} is missed");
-            }
-        };
-        check();
-        writers.into_iter().for_each(|w| w.join().unwrap());
-        check();
     });
 }

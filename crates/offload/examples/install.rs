@@ -9,8 +9,7 @@
 //! ip netns del flows
 //! ```
 
-use heddle_datapath::action::Action;
-use heddle_datapath::{FlowId, FlowObserver, ObservedFlow, PortNo};
+use heddle_datapath_api::{Action, FlowId, FlowObserver, ObservedFlow, PortNo};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_offload::{Ebpf, Offload, Policy, PortLink};
 use heddle_port::types::Divert;
@@ -73,7 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             f(
                 offload,
                 &ObservedFlow {
-                    id: FlowId::made_up(i.into()),
+                    id: FlowId(i.into()),
                     key: &key,
                     mask: &mask,
                     actions: &actions,

@@ -14,7 +14,7 @@
 
 use crate::{ConnUse, Rule, Why};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
-use heddle_datapath::{FlowCounts, PortNo};
+use heddle_datapath_api::{FlowCounts, PortNo};
 use std::sync::Arc;
 
 /// A flow's name between [`crate::Offload`] and a back end; it is given to another one after it was removed.

@@ -12,7 +12,7 @@ use crate::conns::{Conns, zones};
 use crate::policy::Weight;
 use crate::{Backend, Handle, Op, Policy, PortLink, Rule, Why};
 use heddle_conntrack::Conntrack;
-use heddle_datapath::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts, PortNo};
+use heddle_datapath_api::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts, PortNo};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;

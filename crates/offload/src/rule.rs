@@ -20,8 +20,7 @@
 //! SYN, FIN and RST where nothing tracks or asks for flags.
 
 use crate::Why;
-use heddle_datapath::action::{Action, Masked};
-use heddle_datapath::{ObservedFlow, PortNo};
+use heddle_datapath_api::{Action, Masked, ObservedFlow, PortNo};
 use heddle_flow::key::tun_flag;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_tunnel::{TunnelKind, TunnelPop, TunnelPush};

@@ -3,8 +3,7 @@
 
 use crate::{Backend, Ct, Explained, Handle, Offload, Op, Policy, PortLink, Rule, Why};
 use heddle_conntrack::CtAction;
-use heddle_datapath::action::{Action, Masked};
-use heddle_datapath::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortNo};
+use heddle_datapath_api::{Action, FlowCounts, FlowId, FlowObserver, Masked, ObservedFlow, PortNo};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_tunnel::outer::SOURCE_PORTS;
 use heddle_tunnel::{Encap, OptionTable, Outer, TunnelKind, TunnelPop, TunnelPush};
@@ -116,7 +115,7 @@ fn observed<T>(
 ) -> T {
     let (key, mask) = flow(sport, in_port);
     f(&ObservedFlow {
-        id: FlowId::made_up(id),
+        id: FlowId(id),
         key: &key,
         mask: &mask,
         actions: &Arc::from(actions),
@@ -187,7 +186,7 @@ proptest! {
                 Step::Gone(at) if !flows.is_empty() => {
                     let id = *flows.keys().nth(at % flows.len()).unwrap();
                     flows.remove(&id);
-                    given += offload.gone(FlowId::made_up(id)).packets;
+                    given += offload.gone(FlowId(id)).packets;
                 }
                 Step::Changed(..) | Step::Gone(_) => {}
                 Step::Forward => {
@@ -202,7 +201,7 @@ proptest! {
                 }
                 Step::Pass(at, n) => {
                     if let Some((id, _)) = flows.iter().nth(at % flows.len().max(1)) {
-                        offload.seen(FlowId::made_up(*id), n);
+                        offload.seen(FlowId(*id), n);
                     }
                     offload.pass_ends();
                 }
@@ -222,7 +221,7 @@ proptest! {
                 *places.entry((rule.key.tp_src, rule.in_port.0, out[0].0)).or_default() += 1;
             }
             for (id, f) in &flows {
-                let is_in = matches!(offload.explain(FlowId::made_up(*id)), Explained::Offloaded(_));
+                let is_in = matches!(offload.explain(FlowId(*id)), Explained::Offloaded(_));
                 prop_assert!(!is_in || can(f));
                 if is_in {
                     let n = places.get_mut(f);

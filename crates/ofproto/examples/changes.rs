@@ -10,7 +10,8 @@ mod bridge;
 #[path = "../../datapath/examples/memory/mod.rs"]
 mod memory;
 
-use heddle_datapath::{Config, Datapath, PortNo};
+use heddle_datapath::{Config, Datapath};
+use heddle_datapath_api::PortNo;
 use heddle_ofproto::Ofproto;
 use memory::{Memory, Traffic};
 use std::sync::Arc;

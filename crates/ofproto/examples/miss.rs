@@ -12,7 +12,8 @@ mod bridge;
 mod memory;
 
 use bridge::switch;
-use heddle_datapath::{Config, Datapath, PortNo, Purpose, Request, Translate, Translation};
+use heddle_datapath::{Config, Datapath};
+use heddle_datapath_api::{PortNo, Purpose, Request, Translate, Translation};
 use heddle_flow::FlowKey;
 use heddle_ofproto::Ofproto;
 use memory::{Memory, Traffic};

@@ -1,7 +1,7 @@
 //! Packet-ins, which upcalls of the datapath become.
 
 use crate::xlate::{PacketInMeta, continuation_of};
-use heddle_datapath::{PortNo, UpcallPacket};
+use heddle_datapath_api::{PortNo, UpcallPacket};
 use heddle_flow::{FieldId, FlowKey, Match};
 use heddle_openflow::message::{Continuation, PacketIn, PacketInFormat};
 use heddle_wire::eth::ethertype;

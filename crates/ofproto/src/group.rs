@@ -6,8 +6,7 @@
 //! the bucket with the highest quotient.
 
 use crate::model::Stats;
-use heddle_datapath::Generations;
-use heddle_datapath::action::HashAlg;
+use heddle_datapath_api::{Generations, HashAlg};
 use heddle_openflow::Action;
 use heddle_openflow::message::{Bucket, GroupDesc, GroupType, Selection, SelectionMethod};
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use crate::sampling::IpfixConfig;
 use crate::shared_map::SharedMap;
 use crate::tunnels::{Tunnel, TunnelMap};
 use heddle_classifier::Classifier;
-use heddle_datapath::{Credit, Generations, PortNo};
+use heddle_datapath_api::{Credit, Generations, PortNo};
 use heddle_flow::Match;
 use heddle_flow::tlv::{Scope, TlvMap};
 use heddle_openflow::{InstructionSet, Port as OfPort};

@@ -10,7 +10,7 @@ use crate::model::{CtTimeouts, Snapshot};
 use crate::monitor::Monitor;
 use crate::sampling::{IpfixConfig, Sampling};
 use crate::xlate::Pipeline;
-use heddle_datapath::{Datapath, Generations};
+use heddle_datapath_api::{Engine, Generations};
 use heddle_openflow::Port as OfPort;
 use heddle_sync::Clock;
 use parking_lot::Mutex;
@@ -36,7 +36,7 @@ struct MeterNumbers {
 /// The control half of the switch. Shared by all control threads.
 pub struct Ofproto {
     pipeline: Arc<Pipeline>,
-    datapath: OnceLock<Arc<Datapath>>,
+    engine: OnceLock<Arc<dyn Engine>>,
     clock: Arc<Clock>,
     bridges: Mutex<BTreeMap<String, Arc<Bridge>>>,
     publishing: SlowMutex<()>,
@@ -72,7 +72,7 @@ impl Ofproto {
     pub fn new(clock: Arc<Clock>) -> Arc<Self> {
         Arc::new(Self {
             pipeline: Arc::new(Pipeline::new(Arc::default())),
-            datapath: OnceLock::new(),
+            engine: OnceLock::new(),
             clock,
             bridges: Mutex::default(),
             publishing: SlowMutex::default(),
@@ -99,14 +99,14 @@ impl Ofproto {
         &self.sampling
     }
 
-    /// Sets the datapath that forwards for these bridges. Call it once.
-    pub fn attach(&self, datapath: Arc<Datapath>) {
-        assert!(self.datapath.set(datapath).is_ok(), "a datapath is attached once");
+    /// Names the engine that forwards for these bridges. Once.
+    pub fn attach(&self, engine: Arc<dyn Engine>) {
+        assert!(self.engine.set(engine).is_ok(), "an engine is attached once");
     }
 
-    /// The attached datapath.
-    pub fn datapath(&self) -> Option<Arc<Datapath>> {
-        self.datapath.get().cloned()
+    /// The attached engine.
+    pub fn engine(&self) -> Option<Arc<dyn Engine>> {
+        self.engine.get().cloned()
     }
 
     /// The clock for all times.
@@ -116,7 +116,7 @@ impl Ofproto {
 
     /// Generation counters that cached translations depend on.
     pub fn generations(&self) -> &Generations {
-        heddle_datapath::Translate::generations(&*self.pipeline)
+        heddle_datapath_api::Translate::generations(&*self.pipeline)
     }
 
     /// A number for a meter in the datapath, if there is one left.
@@ -269,7 +269,7 @@ impl Ofproto {
 
     /// Hands waiting packets of the datapath to the bridges' controllers, up to `max`; returns how many.
     pub fn deliver_upcalls(&self, max: usize) -> usize {
-        let Some(dp) = self.datapath() else { return 0 };
+        let Some(dp) = self.engine() else { return 0 };
         dp.take_upcalls(max, &mut |upcall| {
             if let Some((bridge, event)) = crate::event::packet_in(upcall)
                 && let Some(b) = self.bridge_by_id(bridge)

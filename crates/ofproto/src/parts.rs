@@ -20,7 +20,7 @@ use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, Snap
 use crate::monitor::Watch;
 use crate::shared_map::SharedMap;
 use crate::tunnels::{TunnelMap, tunnel_of};
-use heddle_datapath::{Generations, PortNo};
+use heddle_datapath_api::{Generations, PortNo};
 use heddle_openflow::Port as OfPort;
 use std::collections::BTreeSet;
 use std::net::IpAddr;

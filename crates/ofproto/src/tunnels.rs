@@ -17,7 +17,7 @@
 //! packet mode. A change of any tunnel port makes the map anew.
 
 use crate::model::{Binding, BridgeView, ByNumber, PortView};
-use heddle_datapath::PortNo;
+use heddle_datapath_api::PortNo;
 use heddle_flow::tlv::TlvMap;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_openflow::Port as OfPort;

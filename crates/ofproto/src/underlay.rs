@@ -5,7 +5,7 @@
 //! `routes.lookup(&q)`.
 
 use crate::model::BridgeView;
-use heddle_datapath::Generations;
+use heddle_datapath_api::Generations;
 use heddle_openflow::Port as OfPort;
 use heddle_sync::Wakeup;
 use heddle_tunnel::neigh::{NeighRequest, RequestOutcome};

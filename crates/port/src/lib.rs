@@ -20,7 +20,7 @@ mod vhost;
 mod virtio;
 
 pub use dummy::DummyPort;
-pub use qos::{QosConfig, QueueCounts};
+pub use qos::QosConfig;
 pub use system::{IngressFilters, Receivers, SystemPort};
 pub use tap::{Birthplace, KeptTaps, TapPort};
 pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};

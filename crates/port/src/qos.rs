@@ -19,21 +19,6 @@ pub struct QosConfig {
     pub queues: BTreeMap<u32, Details>,
 }
 
-/// What a queue has sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct QueueCounts {
-    /// Its number.
-    pub queue: u32,
-    /// Bytes.
-    pub bytes: u64,
-    /// Packets.
-    pub packets: u64,
-    /// Packets that it had no room for.
-    pub dropped: u64,
-    /// How long it has been there, milliseconds.
-    pub age_ms: u64,
-}
-
 /// A number of a row; 0: it says none.
 pub(crate) fn number(details: &Details, key: &str) -> u64 {
     details.get(key).and_then(|v| v.parse().ok()).unwrap_or(0)

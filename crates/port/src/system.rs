@@ -30,8 +30,8 @@ mod tests;
 mod tx;
 
 use crate::types::Divert;
-use crate::{Port, PortError, PortStatus, QosConfig, QueueCounts, RxQueue, TxQueue};
-use heddle_sys::{LinkCtl, PacketSocket, RxRing};
+use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
+use heddle_sys::{LinkCtl, PacketSocket, QueueCounts, RxRing};
 pub use ingress::IngressFilters;
 use ingress::VlanSet;
 use parking_lot::Mutex;

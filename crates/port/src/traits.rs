@@ -3,7 +3,7 @@
 use crate::gro::Trains;
 use arrayvec::ArrayVec;
 use heddle_packet::{BURST, Burst, Packet, Pool};
-use heddle_sys::{DeviceCounters, device_counters, errno_text};
+use heddle_sys::{DeviceCounters, QueueCounts, device_counters, errno_text};
 use std::os::fd::RawFd;
 
 /// Why a port cannot be opened or changed; the text goes to `Interface.error`.
@@ -147,7 +147,7 @@ pub trait Port: Send + Sync {
         None
     }
     /// What its queues have sent.
-    fn queue_counts(&self) -> Vec<crate::QueueCounts> {
+    fn queue_counts(&self) -> Vec<QueueCounts> {
         Vec::new()
     }
     /// Counters of this type alone, for `Interface.statistics`; and those of its counters that workers do not

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use heddle_datapath::{Config, Datapath};
+use heddle_datapath_api::Engine;
 use heddle_ofproto::Ofproto;
 use heddle_stream::Tls;
 use heddle_sync::Clock;

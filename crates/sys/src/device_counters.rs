@@ -30,6 +30,21 @@ pub struct DeviceCounters {
     pub rx_over_errors: u64,
 }
 
+/// Counters of a transmit queue of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct QueueCounts {
+    /// Number of the queue.
+    pub queue: u32,
+    /// Bytes.
+    pub bytes: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Packets that it had no room for.
+    pub dropped: u64,
+    /// Time since it was made, milliseconds.
+    pub age_ms: u64,
+}
+
 /// Longest time that a dump is used.
 const MAX_AGE: Duration = Duration::from_secs(1);
 

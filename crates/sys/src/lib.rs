@@ -59,7 +59,7 @@ mod zeroed;
 
 pub use batch::{RecvBatch, SendBatch};
 pub use clock::{Tsc, monotonic_ms, monotonic_ns};
-pub use device_counters::{DeviceCounters, device_counters};
+pub use device_counters::{DeviceCounters, QueueCounts, device_counters};
 pub use event::{Epoll, EventFd};
 pub use foreign::Foreign;
 pub use host_net::{HostEvents, HostNet};

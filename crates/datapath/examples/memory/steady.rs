@@ -1,7 +1,8 @@
 //! Packets of flows that are known: what a worker takes for each, by stage, and which cache answers.
 
 use crate::memory::{Memory, Traffic};
-use heddle_datapath::{Config, Datapath, PerfWanted, PortNo, Translate};
+use heddle_datapath::{Config, Datapath, PerfWanted};
+use heddle_datapath_api::{PortNo, Translate};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};

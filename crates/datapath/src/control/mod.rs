@@ -15,22 +15,20 @@ mod place;
 pub(crate) mod show;
 mod workers;
 
-use crate::action::PortNo;
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::assign::Spread;
 use crate::control::perf::PerfNumbers;
 use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
 use crate::exec::ct::Tally;
-use crate::exec::meter::Meter;
 use crate::exec::tx::TxPort;
 use crate::exec::upcalls::{Inbox, Lanes};
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
-use crate::view::{POLICED, PortStats};
 use crate::worker::{Command, CommandTx, Reply, RxShared, RxSlot, WORKER_TIMEOUT};
 pub use auto::AutoLb;
 use auto::AutoState;
 use cpus::Place;
+use heddle_datapath_api::{Meter, POLICED, PortNo, PortStats};
 use heddle_port::{Port, RxQueue};
 use parking_lot::Mutex;
 use place::Dirty;
@@ -159,7 +157,7 @@ impl Control {
             max_sleep: MaxSleep::default(),
             realtime: false,
             past_tracked: Tally::default(),
-            past_drops: vec![0; crate::drops::DropKind::ALL.len()],
+            past_drops: vec![0; heddle_datapath_api::DropKind::ALL.len()],
             past: WorkerNumbers::default(),
         }
     }

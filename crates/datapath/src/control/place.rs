@@ -9,11 +9,11 @@
 //! poll what is decided for all queues together ([`Control::assign`]) when a row of changes is complete.
 
 use super::{Control, WorkerHandle};
-use crate::action::PortNo;
 use crate::config::DatapathError;
 use crate::control::assign::{self, Core, Plan, Queue, Spread};
 use crate::counters::WINDOW_MS;
 use crate::worker::{Command, Reply, RxSlot, WORKER_TIMEOUT};
+use heddle_datapath_api::PortNo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};

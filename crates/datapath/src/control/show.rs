@@ -5,9 +5,8 @@
 use crate::control::perf::PerfWanted;
 use crate::control::{Control, WorkerHandle};
 use crate::counters::{INTERVAL_MS, WINDOW_MS, WorkerNumbers, whole_intervals};
-use crate::drops::DropKind;
 use crate::revalidator::RevalidatorCounts;
-use crate::view::{QueueView, Snapshot, WorkerView};
+use heddle_datapath_api::{DropKind, QueueView, Snapshot, WorkerView};
 use heddle_sys::Tsc;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;

@@ -232,7 +232,7 @@ impl Control {
         if w.thread.take().is_some_and(|t| t.join().is_err()) {
             log::error!("worker {} ended by a panic", w.id);
         }
-        for (past, kind) in self.past_drops.iter_mut().zip(crate::drops::DropKind::ALL) {
+        for (past, kind) in self.past_drops.iter_mut().zip(heddle_datapath_api::DropKind::ALL) {
             *past += w.counters.drops.get(*kind);
         }
         crate::exec::ct::add_all(&mut self.past_tracked, w.counters.ct.get());

@@ -6,11 +6,11 @@
 //! read first, then all their connections are fetched, then these move: cache misses overlap.
 
 use super::{Exec, Live, LiveId, Meta, helper};
-use crate::drops::DropKind;
 use heddle_conntrack::{
     At, Checked, Conntrack, CtAction, Endpoint, Event, Events, Guess, Hash, Invalid, Known, Packet as View,
     ReadGuard, SHORT, Shape, Short, Subject, Tuple, Verdict,
 };
+use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
 use heddle_flow::extract::NO_OFFSET;
 use heddle_packet::{BURST, Csum, Packet};

@@ -9,7 +9,7 @@ mod tests;
 
 use super::Meta;
 use super::tags::{TagError, be16, shift};
-use crate::action::{Masked, NshHeader};
+use heddle_datapath_api::{Masked, NshHeader};
 use heddle_flow::{Nsh, packet_type};
 use heddle_packet::Packet;
 use heddle_wire::eth::Ethernet;

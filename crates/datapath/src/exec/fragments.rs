@@ -10,11 +10,11 @@
 
 use super::ct::known_of;
 use super::{Exec, Going, LiveId, Meta, Saved};
-use crate::drops::DropKind;
 use crate::exec::program::MAX_NESTING;
 use arrayvec::ArrayVec;
 use heddle_conntrack::ipf::{Datagram, Frame, Offered, Place};
 use heddle_conntrack::{CtAction, Event, Events, Invalid, Known, ReadGuard, Verdict};
+use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
 use heddle_flow::key::frag;
 use heddle_packet::BURST;

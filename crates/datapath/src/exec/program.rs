@@ -7,11 +7,9 @@
 //! **Invariant.** A packet that an [`Op::Output`] took is not written any more: every write is preceded by an
 //! [`Op::Copy`] since the last output of the same packet. One copy too many is the safe error.
 
-use crate::action::{Action, DropReason, Upcall, Wait};
-use crate::drops::DropKind;
 use crate::exec::encap;
-use crate::exec::meter::Meter;
 use heddle_conntrack::CtAction;
+use heddle_datapath_api::{Action, DropKind, DropReason, Meter, Upcall, Wait};
 use heddle_tunnel::TunnelPop;
 use std::sync::Arc;
 
@@ -539,7 +537,7 @@ fn has_output(actions: &[Action]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::action::PortNo;
+    use heddle_datapath_api::PortNo;
 
     /// A truncation waits for the output behind a rewrite, less what was popped meanwhile; and a packet that
     /// was shorter than the cut is shared with that output, so that a later rewrite copies it first.

@@ -11,7 +11,7 @@
 
 use super::Meta;
 use super::program::Op;
-use crate::action::{Action, Masked};
+use heddle_datapath_api::{Action, Masked};
 use heddle_flow::packet_type;
 use heddle_wire::ip::Ipv4;
 

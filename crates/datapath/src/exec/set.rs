@@ -7,7 +7,7 @@
 
 use super::Meta;
 use super::csum::{Part, changed};
-use crate::action::{Action, Masked};
+use heddle_datapath_api::{Action, Masked};
 use heddle_flow::packet_type;
 use heddle_packet::Packet;
 use heddle_wire::arp::Arp;
@@ -232,14 +232,14 @@ pub(super) fn remark(p: &mut Packet, meta: &Meta, steps: u8) {
         4 => Action::SetIpv4 {
             src: Masked::default(),
             dst: Masked::default(),
-            tos: whole(crate::exec::meter::remark(b[1], steps)),
+            tos: whole(heddle_datapath_api::meter::remark(b[1], steps)),
             ttl: keep,
         },
         6 => Action::SetIpv6 {
             src: Masked::default(),
             dst: Masked::default(),
             label: Masked::default(),
-            tclass: whole(crate::exec::meter::remark(b[0] << 4 | b[1] >> 4, steps)),
+            tclass: whole(heddle_datapath_api::meter::remark(b[0] << 4 | b[1] >> 4, steps)),
             hlimit: keep,
         },
         _ => return,

@@ -4,7 +4,7 @@
 //! moved by the packet itself.
 
 use super::Meta;
-use crate::action::Masked;
+use heddle_datapath_api::Masked;
 use heddle_flow::{Vlan, packet_type};
 use heddle_packet::Packet;
 use heddle_wire::eth::{ethertype, is_mpls, is_vlan};

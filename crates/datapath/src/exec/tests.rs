@@ -5,8 +5,8 @@ use super::csum::fill_in;
 use super::program::Op;
 use super::quick::Quick;
 use super::{Meta, apply, set, wire_len};
-use crate::action::{Action, Masked};
 use crate::worker::parse::parsed;
+use heddle_datapath_api::{Action, Masked};
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::{Csum, Gso, GsoKind, Packet, Wrap, Wraps};
 use heddle_wire::checksum::{Sum, checksum};
@@ -507,6 +507,6 @@ fn neighbour_discovery_beside_its_addresses() {
         assert_eq!((key.arp_tha, key.tcp_flags), want);
         assert_eq!(key.nd_target, [0xaa; 16]);
     }
-    let text = crate::format_actions(&[ext], None);
+    let text = heddle_datapath_api::format_actions(&[ext], None);
     assert_eq!(text, "set(nd_ext(nd_reserved=0xe0000000,nd_options_type=2))");
 }

@@ -1,7 +1,7 @@
 //! Packets that go into tunnels and come out of them.
 
 use super::Meta;
-use crate::drops::DropKind;
+use heddle_datapath_api::DropKind;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::Packet;
 use heddle_tunnel::join;

@@ -8,11 +8,12 @@
 //! far as they are private and no other such queue gets them too, otherwise copies. Other queues pay nothing
 //! for that.
 
+use crate::counters::Drops;
 use crate::counters::PortCounters;
-use crate::drops::{DropKind, Drops};
 use crate::exec::watch::Watch;
 use crate::exec::{Live, LiveId};
 use arrayvec::ArrayVec;
+use heddle_datapath_api::DropKind;
 use heddle_packet::{BURST, Csum, GsoKind, Packet, Pool};
 use heddle_port::gro::{self, Gro};
 use heddle_port::{TxCounts, TxQueue};

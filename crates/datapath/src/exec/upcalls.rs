@@ -11,8 +11,7 @@
 //! it sends that packet on. The control side reads the counter, then the rings, and takes packets with lower
 //! numbers only, in their order: whatever was queued before such a packet was sent is visible by then.
 
-use crate::action::UpcallKind;
-use crate::view::UpcallPacket;
+use heddle_datapath_api::{UpcallKind, UpcallPacket};
 use heddle_sync::ring::{Consumer, Producer, ring};
 use heddle_sys::EventFd;
 use std::sync::Arc;
@@ -202,7 +201,8 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::action::{PortNo, Upcall, UpcallCookie, UpcallData};
+    use heddle_datapath_api::PortNo;
+    use heddle_datapath_api::{Upcall, UpcallCookie, UpcallData};
     use heddle_flow::FlowKey;
 
     struct Nothing;

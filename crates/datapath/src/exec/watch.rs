@@ -11,10 +11,9 @@
 //! **Bounds.** Queues to the control side hold [`EXAMPLES`] and [`CAPTURED_PACKETS`], the latter not more
 //! than [`CAPTURED_BYTES`]. Nobody waits: what finds no room is lost, with a count where that matters.
 
-use crate::action::PortNo;
-use crate::drops::DropKind;
 use crate::exec::{Live, LiveId};
 use crossbeam_queue::ArrayQueue;
+use heddle_datapath_api::{DropKind, PortNo};
 use heddle_flow::FlowKey;
 use heddle_packet::Packet;
 #[expect(clippy::disallowed_types, reason = "workers only try")]

@@ -2,25 +2,14 @@
 
 use super::Datapath;
 use crate::control::perf::SuspectLog;
-use crate::observer::FlowObserver;
-use crate::view::FlowDump;
+use heddle_datapath_api::{Engine, FlowDump, FlowObserver};
+use heddle_sys::Tsc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 /// Flows that are read at a time.
 const AT_A_TIME: usize = 256;
 
 impl Datapath {
-    /// Credits everything counted so far: after it, rule statistics hold all packets that were received
-    /// before the call.
-    pub fn flush_stats(&self) {
-        // A busy worker answers after a bounded number of rounds. Only one that gets no processor time lets
-        // the limit pass: then what is counted so far is credited.
-        if let Err(e) = self.control.lock().sync(Duration::from_secs(1)) {
-            log::debug!("statistics flushed without waiting for a worker: {e}");
-        }
-        self.revalidator.lock().credit();
-    }
     /// One full pass of the revalidator now: credits, translates again what depends on changed things, evicts
     /// idle entries. Nothing while it is paused.
     pub fn tick(&self) {
@@ -37,12 +26,6 @@ impl Datapath {
     /// leaves running is its own matter.
     pub fn set_observer(&self, observer: Option<Box<dyn FlowObserver>>) {
         self.revalidator.lock().set_observer(observer);
-    }
-    /// After it, every change that was said ([`crate::Generations::bump`]) before the call is in force for
-    /// the observer, if there is one: to be called before the change is confirmed. A full pass, also while
-    /// the revalidator is paused.
-    pub fn observe_now(&self) {
-        self.revalidator.lock().observe();
     }
     /// Has the revalidator leave entries alone, or look at them again (`revalidator/pause`,
     /// `revalidator/resume`). A pass that is under way ends first. Workers look at what they use all the

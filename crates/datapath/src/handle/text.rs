@@ -4,10 +4,9 @@ use super::Datapath;
 use crate::control::WorkerHandle;
 use crate::control::perf::PerfWanted;
 use crate::control::show;
-use crate::drops::DropKind;
 use crate::exec::ct::add_all;
-use crate::view::{Snapshot, Totals};
 use heddle_conntrack::Event;
+use heddle_datapath_api::{DropKind, Snapshot, Totals};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Datapath {

@@ -7,7 +7,7 @@
 
 use super::Revalidator;
 use crate::flow_cache::Records;
-use crate::view::FlowDump;
+use heddle_datapath_api::FlowDump;
 use heddle_flow_cache::Seen;
 use std::sync::Arc;
 

@@ -15,15 +15,13 @@
 mod dump;
 mod observed;
 
-use crate::action::PortNo;
 use crate::counters::WorkerCounters;
 use crate::flow_cache::{Body, CachedTranslation, Findings, Records};
-use crate::observer::{FlowObserver, PortCounts};
 use crate::shared::Shared;
-use crate::translate::{Purpose, Request, Translation};
 use crate::worker::{Command, CommandTx};
 use dump::dump_of;
-use heddle_flow_cache::changes::Known;
+use heddle_datapath_api::changes::KnownBits;
+use heddle_datapath_api::{FlowObserver, PortCounts, PortNo, Purpose, Request, Translation};
 use heddle_flow_cache::{Seen, fingerprint};
 use observed::Observed;
 use std::collections::HashMap;
@@ -418,7 +416,7 @@ impl Look<'_> {
     fn tell(&mut self, r: &mut Records, seen: &Seen<'_>) {
         if let Some(flow) = dump_of(r, seen) {
             self.pass.tells -= 1;
-            let ufid = crate::format::ufid(&flow.key, &flow.mask);
+            let ufid = heddle_datapath_api::ufid(&flow.key, &flow.mask);
             let text = flow.text_verbose(self.pass.now_ms, None);
             log::debug!(target: DPIF, "{}: flow_dump {ufid} {text}", self.shared.name);
         }
@@ -428,13 +426,13 @@ impl Look<'_> {
     fn tell_changed(&mut self, r: &Records, seen: &Seen<'_>) {
         if let Some((key, subtable)) = r.whole_key(seen) {
             self.pass.tells = self.pass.tells.saturating_sub(1);
-            let key_text = crate::format::format_key(&key, &subtable.mask, true, None);
+            let key_text = heddle_datapath_api::format_key(&key, &subtable.mask, true, None);
             log::debug!(
                 target: DPIF,
                 "{}: put[modify] {} {key_text}, actions:{}",
                 self.shared.name,
-                crate::format::ufid(&key, &subtable.mask),
-                crate::format::format_actions(&self.scratch.actions, None),
+                heddle_datapath_api::ufid(&key, &subtable.mask),
+                heddle_datapath_api::format_actions(&self.scratch.actions, None),
             );
         }
     }
@@ -465,7 +463,7 @@ impl Look<'_> {
         let Some((whole, subtable)) = r.whole_key(seen) else {
             return Verdict::Unknown;
         };
-        let known = Known::new(&whole.masked(&subtable.mask), &subtable.mask);
+        let known = KnownBits::new(&whole.masked(&subtable.mask), &subtable.mask);
         if cached.outlasts(known, generations) {
             return Verdict::Holds;
         }

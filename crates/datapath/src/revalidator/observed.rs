@@ -1,4 +1,4 @@
-//! What an observer is told of workers' entries, see [`crate::observer`].
+//! What an observer is told of workers' entries, see [`heddle_datapath_api::FlowObserver`].
 //!
 //! A pass marks the flow of each entry that it finds right. Whatever has no mark at its end is gone, whether
 //! it was evicted, replaced or lost its worker. Nobody counts which workers have a flow.
@@ -9,9 +9,8 @@
 use crate::flow_cache::{CachedTranslation, Records};
 use heddle_flow_cache::{HashKey, Seen, Subtable, same_credits};
 
-use crate::action::PortNo;
-use crate::observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts};
 use hashbrown::HashTable;
+use heddle_datapath_api::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts, PortNo};
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

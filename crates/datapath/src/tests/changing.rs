@@ -7,9 +7,8 @@
 //! entries, whoever let them live, name rules of a state before.
 
 use super::{FakePort, Toy, ToyRule, udp};
-use crate::action::{Action, Masked, PortNo};
-use crate::drops::DropKind;
 use crate::{Config, Datapath};
+use heddle_datapath_api::{Action, DropKind, Masked, PortNo};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::key::Match;

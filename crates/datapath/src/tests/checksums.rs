@@ -3,9 +3,9 @@
 
 use super::recirc::under;
 use super::{FakePort, Toy, ToyRule, udp};
-use crate::action::{Action, PortNo};
 use crate::{Config, Datapath};
 use heddle_conntrack::{CtAction, state};
+use heddle_datapath_api::{Action, Engine, PortNo};
 use heddle_wire::checksum::checksum;
 use heddle_wire::ip::pseudo;
 use std::sync::Arc;

@@ -3,10 +3,10 @@
 
 use super::recirc::under;
 use super::{FakePort, Toy, ToyRule, udp};
-use crate::action::{Action, Masked, PortNo};
 use crate::{Config, Datapath};
 use heddle_conntrack::dump::Filter;
 use heddle_conntrack::{CtAction, CtNat, NatEnd, NatHow, NatRange, state};
+use heddle_datapath_api::{Action, Engine, Masked, PortNo};
 use heddle_wire::checksum::checksum;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as TestConfig, TestRunner};

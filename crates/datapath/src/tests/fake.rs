@@ -1,9 +1,9 @@
 //! A port whose queues are in memory, and a pipeline that is a list of rules.
 
-use crate::Changes;
-use crate::action::{Action, PortNo};
-use crate::translate::{Credit, Dep, Generations, Purpose, Request, Translate, Translation};
 use heddle_classifier::MiniMatch;
+use heddle_datapath_api::{
+    Action, Changes, Credit, Dep, Generations, PortNo, Purpose, Request, Translate, Translation,
+};
 use heddle_flow::FlowKey;
 use heddle_flow::key::Match;
 use heddle_packet::{Burst, Csum, Packet, Pool};

@@ -2,9 +2,11 @@
 
 use super::fake::FATAL;
 use super::{FakePort, Tally, Toy, ToyRule, udp};
-use crate::action::{Action, PortNo, Upcall, UpcallCookie, UpcallData, UpcallKind};
-use crate::format::PortNames;
-use crate::{Config, Datapath, DropKind, FlowDump, Merged};
+use crate::{Config, Datapath};
+use heddle_datapath_api::{
+    Action, DropKind, Engine, FlowDump, Merged, PortNames, PortNo, Upcall, UpcallCookie, UpcallData,
+    UpcallKind,
+};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::key::Match;

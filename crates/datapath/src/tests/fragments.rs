@@ -3,9 +3,8 @@
 use super::flows::setup;
 use super::recirc::under;
 use super::{ToyRule, udp};
-use crate::DropKind;
-use crate::action::{Action, PortNo};
 use heddle_conntrack::{CtAction, CtNat, NatEnd, NatHow, NatRange};
+use heddle_datapath_api::{Action, DropKind, Engine, PortNo};
 use heddle_flow::key::Match;
 use heddle_wire::checksum::{Sum, checksum};
 use std::sync::Arc;

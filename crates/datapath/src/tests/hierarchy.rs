@@ -1,8 +1,8 @@
 //! The whole cache hierarchy against the rules themselves, while the rules change.
 
 use super::{FakePort, Toy, ToyRule, udp};
-use crate::action::{Action, PortNo};
 use crate::{Config, Datapath};
+use heddle_datapath_api::{Action, Engine, PortNo};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::key::Match;
@@ -87,7 +87,8 @@ fn follows(toy: &Arc<Toy>) {
         let (toy, stop) = (Arc::clone(toy), Arc::clone(&stop));
         std::thread::spawn(move || {
             while !stop.load(Relaxed) {
-                crate::Translate::generations(&*toy).bump(crate::Generations::slot_of(20));
+                heddle_datapath_api::Translate::generations(&*toy)
+                    .bump(heddle_datapath_api::Generations::slot_of(20));
                 std::thread::sleep(std::time::Duration::from_micros(50));
             }
         })

@@ -2,7 +2,7 @@
 
 use super::flows::{count, setup};
 use super::{FakePort, ToyRule, udp};
-use crate::action::{Action, PortNo};
+use heddle_datapath_api::{Action, Engine, PortNo};
 use std::sync::Arc;
 
 #[test]

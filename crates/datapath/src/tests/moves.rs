@@ -2,8 +2,8 @@
 //! doubled or overtaken.
 
 use super::{FakePort, Toy, ToyRule, udp};
-use crate::action::PortNo;
 use crate::{AutoLb, Config, Datapath, PortConfig, RxqAssign, Spread};
+use heddle_datapath_api::{Engine, PortNo};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};

@@ -3,9 +3,11 @@
 use super::flows::{count, setup};
 use super::recirc::under;
 use super::{FakePort, Tally, Toy, ToyRule, udp};
-use crate::action::{Action, PortNo};
-use crate::{Config, Datapath, FlowCounts, FlowId, FlowObserver, ObservedFlow, PortConfig};
-use crate::{Purpose, Request, Translate, Translation};
+use crate::{Config, Datapath, PortConfig};
+use heddle_datapath_api::{
+    Action, Engine, FlowCounts, FlowId, FlowObserver, ObservedFlow, PortNo, Purpose, Request, Translate,
+    Translation,
+};
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::key::Match;
 use heddle_flow::{FlowKey, FlowMask};

@@ -1,8 +1,8 @@
 //! Ports and workers that come and go under traffic; sleeping.
 
 use super::{FakePort, Toy, ToyRule, udp};
-use crate::action::{Action, Masked, PortNo};
 use crate::{Config, Datapath, DatapathError, PortConfig};
+use heddle_datapath_api::{Action, Engine, Masked, NoReply, PortNo};
 use heddle_flow::FlowKey;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -143,7 +143,7 @@ fn shutdown_ends_all() {
             PortNo(1),
             vec![]
         ),
-        Err(DatapathError::Timeout)
+        Err(NoReply)
     ));
     drop(dp);
     assert_eq!((Arc::strong_count(&a), Arc::strong_count(&toy)), (1, 1));

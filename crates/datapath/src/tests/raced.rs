@@ -6,8 +6,8 @@
 //! blue moon, so here the change is made within the translation.
 
 use super::fake::{FakePort, Toy, ToyRule, udp};
-use crate::action::PortNo;
 use crate::{Config, Datapath};
+use heddle_datapath_api::PortNo;
 use heddle_flow::key::Match;
 use heddle_sync::Clock;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use super::flows::setup;
 use super::{FakePort, Toy, ToyRule, udp};
-use crate::action::{Action, HashAlg, Masked, PortNo};
 use crate::{Config, Datapath};
+use heddle_datapath_api::{Action, Engine, HashAlg, Masked, PortNo};
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::key::Match;
 use heddle_flow::{FlowKey, hash};

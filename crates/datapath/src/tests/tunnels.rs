@@ -2,8 +2,7 @@
 
 use super::flows::setup;
 use super::{FakePort, ToyRule, udp};
-use crate::action::{Action, PortNo};
-use crate::{DropKind, format_actions};
+use heddle_datapath_api::{Action, DropKind, Engine, PortNo, format_actions};
 use heddle_flow::key::Match;
 use heddle_tunnel::outer::SOURCE_PORTS;
 use heddle_tunnel::{Encap, OptionTable, Outer, TunnelKind, TunnelPop};

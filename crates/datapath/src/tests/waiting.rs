@@ -3,9 +3,9 @@
 use super::flows::{Setup, setup};
 use super::recirc::under;
 use super::{ToyRule, udp};
-use crate::action::{Action, Masked, PortNo, Wait};
-use crate::translate::{Generations, Translate};
-use crate::{DropKind, format_actions};
+use heddle_datapath_api::{
+    Action, DropKind, Engine, Generations, Masked, PortNo, Translate, Wait, format_actions,
+};
 use heddle_flow::key::Match;
 use std::time::{Duration, Instant};
 

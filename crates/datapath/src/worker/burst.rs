@@ -7,12 +7,12 @@
 
 use super::recirc::Stage;
 use super::{Choice, Group, Worker};
-use crate::drops::DropKind;
 use crate::exec::program::{Merges, Program};
 use crate::exec::{Live, LiveId};
 use crate::flow_cache::Cache;
 use crate::shared::UNSET;
 use crate::worker::parse::{How, Parsed};
+use heddle_datapath_api::DropKind;
 use heddle_flow::packet_type;
 use heddle_flow_cache::{Burst, Common, Entry, Kind, Level, NO_BODY, NO_SLOT, Run};
 use heddle_packet::BURST;

@@ -9,10 +9,9 @@
 
 use super::recirc::Stage;
 use super::{Choice, Worker};
-use crate::drops::DropKind;
 use crate::exec::program::Program;
 use crate::exec::{Live, LiveId};
-use crate::translate::{Purpose, Request};
+use heddle_datapath_api::{DropKind, Purpose, Request};
 use heddle_flow::{FlowKey, Vlan};
 use heddle_flow_cache::{Burst, Kind, Sought};
 use heddle_packet::BURST;
@@ -216,12 +215,12 @@ impl Worker {
         let actions = self.cache.cached(cached).map(|v| &*v.body.actions);
         let mut mask = self.scratch.translation.mask;
         mask.0.in_port = u32::MAX;
-        let ufid = crate::format::ufid(key, &mask);
+        let ufid = heddle_datapath_api::ufid(key, &mask);
         log::debug!(
             target: LOG,
             "flow_add: {ufid} mega_{ufid} {}, actions:{}",
-            crate::format::format_key(key, &mask, false, None),
-            crate::format::format_actions(actions.unwrap_or_default(), None),
+            heddle_datapath_api::format_key(key, &mask, false, None),
+            heddle_datapath_api::format_actions(actions.unwrap_or_default(), None),
         );
     }
 }
@@ -238,6 +237,6 @@ fn log_missed(name: &str, key: &FlowKey) {
         target: LOG,
         "{}: miss upcall:\n{}\n{packet}",
         name.rsplit('@').next().unwrap_or_default(),
-        crate::format::format_whole(key),
+        heddle_datapath_api::format_whole(key),
     );
 }

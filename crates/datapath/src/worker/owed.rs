@@ -1,7 +1,7 @@
 //! Packets that were translated for, until those who are credited with them are told: before anything of the
 //! burst leaves, and mostly the same ones for many packets in a row.
 
-use crate::translate::Credit;
+use heddle_datapath_api::Credit;
 use heddle_flow_cache::same_credits;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use super::command::{Reply, token_of};
 use super::look::LIVELY;
 use super::turn::{Others, PortBudget};
 use super::{BELL_TOKEN, RxSlot, Source, Worker};
-use crate::drops::DropKind;
+use heddle_datapath_api::DropKind;
 use heddle_packet::{BURST, Packet};
 use heddle_sys::Tsc;
 #[expect(clippy::disallowed_types, reason = "when queues have gone")]

@@ -20,14 +20,13 @@
 
 use super::peers::peer_of;
 use super::{Choice, Group, Scratch, Worker};
-use crate::action::HashAlg;
-use crate::drops::DropKind;
 use crate::exec::ct;
 use crate::exec::program::{Goes, Program, Tail};
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated, tunnel};
 use crate::worker::parse::{How, Parsed, fresh_origin};
 use arrayvec::ArrayVec;
 use heddle_conntrack::{Brief, Known};
+use heddle_datapath_api::{DropKind, HashAlg};
 use heddle_flow::{FlowKey, hash, packet_type};
 use heddle_flow_cache::{Burst, CompactKey, Kind, MAX_LISTED, NO_BODY, Run};
 use heddle_packet::{BURST, Packet};

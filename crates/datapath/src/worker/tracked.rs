@@ -10,11 +10,11 @@
 
 use super::recirc::{Carried, Stage, live};
 use super::{Choice, Group, Worker};
-use crate::drops::DropKind;
 use crate::exec::LiveId;
 use crate::exec::program::{Merges, Program, Tail};
 use crate::worker::parse::How;
 use heddle_conntrack::{Brief, Ends4, ReadGuard};
+use heddle_datapath_api::DropKind;
 use heddle_flow_cache::{CompactKey, Kind, Moment, NO_BODY};
 use heddle_packet::Csum;
 use heddle_wire::ip::Ipv4;

@@ -21,11 +21,9 @@
 
 use super::Worker;
 use super::recirc::{Carried, Stage};
-use crate::action::{Action, Wait};
-use crate::drops::DropKind;
 use crate::exec::program::Program;
 use crate::exec::{Meta, Recirculated};
-use crate::translate::{Dep, Generations};
+use heddle_datapath_api::{Action, Dep, DropKind, Generations, Wait};
 use heddle_flow::FlowKey;
 use heddle_flow_cache::Kind;
 use heddle_packet::Packet;

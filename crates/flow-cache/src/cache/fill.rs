@@ -3,29 +3,21 @@
 use super::Cache;
 use crate::burst::Sought;
 use crate::cached_translation::CachedTranslation;
-use crate::changes::Override;
 use crate::compact::{Family, outside};
 use crate::context::Context;
 use crate::entry::NewEntry;
-use crate::generations::Dep;
 use crate::note::{Note, RESERVE, ROOM};
 use crate::program_table::Program;
 use crate::subtable::{MAX_LISTED, NOWHERE};
-use crate::translation::Translation;
 use crate::watch::Under;
+use heddle_datapath_api::{Dep, Override, Translation};
 use heddle_flow::FlowKey;
 use std::sync::Arc;
 
 impl<P: Program> Cache<P> {
     /// Stores the translation `t` of a packet, made after `any` was read. From now on lookups find the entry.
     /// Returns the number of its program, or `None` if there is no room.
-    pub fn insert(
-        &mut self,
-        sought: Sought<'_>,
-        t: &mut Translation<P::Action>,
-        any: u64,
-        now_ms: u64,
-    ) -> Option<u32> {
+    pub fn insert(&mut self, sought: Sought<'_>, t: &mut Translation, any: u64, now_ms: u64) -> Option<u32> {
         let (origin, family) = (sought.key.context(), sought.key.family());
         if origin == NOWHERE || !self.notes.has_room(ROOM) {
             return None;
@@ -124,7 +116,7 @@ impl<P: Program> Cache<P> {
     /// Gives an entry the cached translation of `t`, which was made after `any` was read. The actions are the
     /// same as before, but dependencies or creditors have changed. Returns the number of the program, or
     /// `None` if the ring of notes has no room.
-    pub fn renew(&mut self, slot: u32, t: &mut Translation<P::Action>, any: u64) -> Option<u32> {
+    pub fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<u32> {
         if !self.notes.has_room(ROOM) {
             return None;
         }

@@ -12,11 +12,11 @@ use crate::burst::{Burst, Kind, Run, Sought};
 use crate::compact::{CompactKey, CompactMask};
 use crate::context::{Bits, Contexts, is_context};
 use crate::entry::Entry;
-use crate::generations::Generations;
 use crate::program_table::Program;
 use crate::sig::{Bucket, tag_of};
 use crate::store::Store;
 use crate::subtable::Subtables;
+use heddle_datapath_api::Generations;
 use heddle_flow::FlowKey;
 use heddle_simd::simd;
 

@@ -5,8 +5,8 @@
 //! has no room for. So the mask's bits of those fields are left out.
 
 use super::{CompactKey, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts};
-use crate::hash::HashKey;
 use heddle_flow::{FlowMask, Vlan};
+use heddle_simd::hash::HashKey;
 
 /// The bits of a compact key that count.
 #[repr(align(64))]

@@ -1,10 +1,9 @@
 //! A guessed entry, which many flows share, is compared before anything is hashed.
 
-use super::{Keys, Numbers, small_cache};
+use super::{Actions, Keys, small_cache};
 use crate::burst::Burst;
 use crate::cache::{Cache, Common, Level, Moment, NO_BODY, NO_SLOT};
-use crate::generations::Generations;
-use crate::translation::Translation;
+use heddle_datapath_api::{Generations, Translation};
 use heddle_flow::{FlowKey, FlowMask};
 
 fn flow(nw_src: u32, nw_dst: u32) -> FlowKey {
@@ -19,7 +18,7 @@ fn flow(nw_src: u32, nw_dst: u32) -> FlowKey {
 }
 
 /// Stores an entry for this flow and the flows that agree with it under the mask.
-fn store(cache: &mut Cache<Numbers>, key: &FlowKey, mask: FlowMask) {
+fn store(cache: &mut Cache<Actions>, key: &FlowKey, mask: FlowMask) {
     let mut t = Translation {
         mask,
         ..Translation::default()
@@ -30,7 +29,7 @@ fn store(cache: &mut Cache<Numbers>, key: &FlowKey, mask: FlowMask) {
 }
 
 /// Summarizes the results of a burst one by one.
-pub(super) fn common_of(cache: &Cache<Numbers>, parsed: &Keys) -> Option<Common> {
+pub(super) fn common_of(cache: &Cache<Actions>, parsed: &Keys) -> Option<Common> {
     let found: Vec<_> = (0..parsed.runs.len()).map(|r| cache.found(r)).collect();
     let body = found.first()?.body;
     let at = |level: Level| found.iter().filter(|f| f.level == level).count() as u64;
@@ -96,7 +95,7 @@ fn a_guess_counts_for_its_mask() {
         any: 1,
         generations: &generations,
     };
-    let masks_for = |cache: &mut Cache<Numbers>, key: &FlowKey| {
+    let masks_for = |cache: &mut Cache<Actions>, key: &FlowKey| {
         cache.take_probes();
         let parsed = Keys::of(cache, &[*key]);
         cache.find_one(parsed.sought(0).unwrap()).expect("is there");

@@ -6,24 +6,24 @@ mod twins;
 use crate::burst::{Burst, Kind, Run};
 use crate::cache::{Cache, CacheParts, NO_BODY};
 use crate::compact::{CompactKey, outside};
-use crate::hash::HashKey;
 use crate::program_table::Program;
 use crate::records::Records;
+use heddle_datapath_api::Action;
 use heddle_flow::FlowKey;
+use heddle_simd::hash::HashKey;
 
-/// A program whose actions are numbers.
+/// A program is its list of actions.
 #[derive(PartialEq, Debug)]
-pub(crate) struct Numbers(Vec<u32>);
+pub(crate) struct Actions(Vec<Action>);
 
-impl Program for Numbers {
-    type Action = u32;
-    fn compile(actions: &[u32]) -> Self {
+impl Program for Actions {
+    fn compile(actions: &[Action]) -> Self {
         Self(actions.to_vec())
     }
 }
 
 /// A cache with at most `max_masks` masks per list, and the revalidator's half of it.
-fn small_cache(max_masks: usize) -> (Cache<Numbers>, Records<Numbers>) {
+fn small_cache(max_masks: usize) -> (Cache<Actions>, Records<Actions>) {
     let (parts, records) = CacheParts::new(true, max_masks, HashKey::random());
     (Cache::new(parts, 16, 64).unwrap(), records)
 }
@@ -37,7 +37,7 @@ struct Keys {
 
 impl Keys {
     /// Makes a burst of these keys for this cache.
-    fn of(cache: &mut Cache<Numbers>, keys: &[FlowKey]) -> Self {
+    fn of(cache: &mut Cache<Actions>, keys: &[FlowKey]) -> Self {
         let compact: Vec<_> = keys
             .iter()
             .map(|k| CompactKey::of(k, cache.origin_of(k.in_port, k.recirc_id)))

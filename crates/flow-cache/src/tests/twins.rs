@@ -1,17 +1,16 @@
 //! Compares optimised structures with plain ones.
 
 use super::guess::common_of;
-use super::{Keys, Numbers, small_cache};
+use super::{Actions, Keys, small_cache};
 use crate::burst::Burst;
 use crate::cache::{Cache, Moment, NO_BODY, NO_SLOT};
 use crate::compact::{Again, CompactKey, CompactMask, Family, Frame, VIEW, outside};
-use crate::generations::Generations;
-use crate::hash::HashKey;
 use crate::note::RING;
 use crate::records::Records;
-use crate::translation::Translation;
+use heddle_datapath_api::{Action, Generations, Translation};
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, FlowMask};
+use heddle_simd::hash::HashKey;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -324,7 +323,7 @@ proptest! {
             let missing = !list.iter().any(|p| p.matches(key));
             if let Some(mask) = masks().get(what).filter(|_| missing) {
                 let mut t = Translation { mask: *mask, ..Translation::default() };
-                t.actions.push(u32::from(r % 3));
+                t.actions.push(Action::Recirc(u32::from(r % 3)));
                 prop_assert!(cache.insert(sought, &mut t, 1, 5).is_some());
                 prop_assert_eq!(cache.find_fresh(sought), cache.find_one(sought));
                 let slot = cache.find_one(sought).expect("found from now on");
@@ -372,13 +371,13 @@ fn what_goes_leaves_room_for_what_comes() {
         nw_dst: n,
         ..FlowKey::default()
     };
-    let insert = |cache: &mut Cache<Numbers>, n: u32, r: u32| {
+    let insert = |cache: &mut Cache<Actions>, n: u32, r: u32| {
         let mut t = Translation {
             mask,
             ..Translation::default()
         };
         // Each has a cached translation of its own.
-        t.actions.push(r);
+        t.actions.push(Action::Recirc(r));
         let parsed = Keys::of(cache, &[key(n)]);
         cache.insert(parsed.sought(0).unwrap(), &mut t, 1, 5).is_some()
     };
@@ -427,7 +426,7 @@ impl Plain {
 }
 
 /// The entries with keys and masks, as the revalidator reads them.
-fn seen(records: &mut Records<Numbers>) -> HashMap<u32, (FlowKey, FlowMask)> {
+fn seen(records: &mut Records<Actions>) -> HashMap<u32, (FlowKey, FlowMask)> {
     let horizon = records.drain();
     let mut all = HashMap::new();
     for chunk in 0..records.n_chunks() {

@@ -1,8 +1,8 @@
 //! Compares watches with a list of all changes, each compared with each entry.
 
 use super::*;
-use crate::changes::{Changes, outlasts};
 use heddle_classifier::MiniMatch;
+use heddle_datapath_api::Changes;
 use heddle_flow::{FlowKey, Match};
 use proptest::prelude::*;
 use std::sync::LazyLock;
@@ -164,8 +164,8 @@ proptest! {
                 let full = |i: usize| Some(p.key.words()[i.checked_sub(OUTSIDE.into())?]);
                 let key = |i: usize| full(i).unwrap_or_else(|| p.compact.words()[i]);
                 let stamp = watches.look(number, p.stamp, any, &generations, key);
-                let known = Known::new(&p.key, &mask);
-                let outlasts = outlasts(&[p.right_at], &overrides, known, &generations, usize::MAX);
+                let known = KnownBits::new(&p.key, &mask);
+                let outlasts = generations.outlasts(&[p.right_at], &overrides, known, usize::MAX);
                 prop_assert_eq!(stamp.is_some(), outlasts);
                 p.right_at = now;
                 p.stamp = match stamp {

@@ -17,7 +17,7 @@ use super::load::Loaded;
 use crate::{Handle, Rule, Why};
 use aya::maps::MapError;
 use heddle_conntrack::offloaded::ConnId;
-use heddle_datapath::{FlowCounts, PortNo};
+use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_sys::veth::{Peer, Peers};
 use heddle_sys::{TapQueue, shared_words};
 use std::collections::{HashMap, HashSet};

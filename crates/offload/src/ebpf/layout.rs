@@ -7,7 +7,7 @@ use crate::rule::{MAX_OUTER, VLAN_PRESENT};
 use crate::{Headers, Op, Rule};
 use heddle_conntrack::offloaded::{ConnId, Offloadable};
 use heddle_conntrack::{Endpoint, Tuple};
-use heddle_datapath::PortNo;
+use heddle_datapath_api::PortNo;
 
 /// Entries of the map of flows.
 pub const FLOWS: usize = 131_072;

@@ -23,7 +23,7 @@ mod twin;
 
 use crate::{Backend, ConnUse, Handle, PortLink, Rule, Why};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
-use heddle_datapath::{FlowCounts, PortNo};
+use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_port::types::Divert;
 use heddle_sys::TapQueue;
 use parking_lot::Mutex;

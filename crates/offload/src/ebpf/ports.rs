@@ -11,7 +11,7 @@
 use super::flows::{Diverted, State, Way};
 use super::load::{self, Hook};
 use crate::PortLink;
-use heddle_datapath::PortNo;
+use heddle_datapath_api::PortNo;
 use heddle_sys::{LinkCtl, TapOpen, TapQueue};
 use std::collections::HashMap;
 use std::io;

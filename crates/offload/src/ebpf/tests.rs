@@ -8,7 +8,7 @@ use crate::rule::{TUN_CSUM, TUN_IPV6, TUN_OPTION};
 use crate::{ConnUse, Ct, Decap, Headers, Op, Rule};
 use aya::programs::{TestRun as _, TestRunOptions};
 use heddle_conntrack::offloaded::{ConnId, EndOffload as _, Offloadable};
-use heddle_datapath::{FlowCounts, PortNo};
+use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_tunnel::outer::SOURCE_PORTS;
 use heddle_tunnel::{Encap, Outer, TunnelPush};
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! One bridge with two ports and rules: what the examples translate for.
 
-use heddle_datapath::PortNo;
+use heddle_datapath_api::PortNo;
 use heddle_flow::Match;
 use heddle_ofproto::Ofproto;
 use heddle_ofproto::bridge::{BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget};

@@ -140,7 +140,7 @@ impl Change<'_> {
 mod tests {
     use super::super::under_way::{bridge, rule};
     use super::*;
-    use heddle_datapath::{Action as DpAction, PortNo};
+    use heddle_datapath_api::{Action as DpAction, PortNo};
     use heddle_flow::Match;
     use heddle_openflow::message::PacketOut;
     use heddle_openflow::{Action, Port};

@@ -12,7 +12,7 @@ use crate::group::Group;
 use crate::model::Rule;
 use crate::versioned::Held;
 use heddle_classifier::MiniMatch;
-use heddle_datapath::Changes;
+use heddle_datapath_api::Changes;
 use heddle_openflow::message::{FlowEvent, FlowModFlags, FlowRemoved, FlowRemovedReason};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use crate::monitor::Watch;
 use crate::sampling::IpfixConfig;
 use crate::tunnels::Tunnel;
 pub use heddle_classifier::{MAX_TRACKED, PrefixField};
-use heddle_datapath::PortNo;
+use heddle_datapath_api::PortNo;
 use heddle_flow::field::Subfield;
 use heddle_openflow::{Port as OfPort, Version};
 use std::sync::Arc;

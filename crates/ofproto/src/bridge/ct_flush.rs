@@ -12,7 +12,7 @@ impl Bridge {
     /// held.
     pub(super) fn forget_connections(&self, wanted: &CtFlush) {
         let Some(of) = self.of.upgrade() else { return };
-        if let Some(dp) = of.datapath() {
+        if let Some(dp) = of.engine() {
             flush(dp.conntrack(), of.clock().now_ms(), wanted);
         }
     }

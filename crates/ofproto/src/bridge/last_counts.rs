@@ -3,7 +3,8 @@
 
 use super::under_way::{bridge, rule};
 use super::*;
-use heddle_datapath::{Config, Datapath, PortNo};
+use heddle_datapath::{Config, Datapath};
+use heddle_datapath_api::PortNo;
 use heddle_openflow::message::FlowModFlags;
 use heddle_packet::Packet;
 use std::sync::OnceLock;

@@ -3,7 +3,7 @@
 use super::tests::{Lab, lab, secure};
 use super::{BundleConfig, PortConfig, PortTarget};
 use crate::model::{PortView, Snapshot};
-use heddle_datapath::PortNo;
+use heddle_datapath_api::PortNo;
 use heddle_openflow::Port as OfPort;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,12 +1,12 @@
 //! Meter mods, and requests about meters (OpenFlow 1.5 §6.11, §7.3.4.5).
 //!
-//! A meter's buckets are the datapath's ([`heddle_datapath::Meter`]); this module has what controllers see of
-//! it. Meters are not part of the versions of rules: a change takes effect at once, as in Open vSwitch.
+//! A meter's buckets are the datapath's ([`Meter`]); this module has what controllers see of it. Meters are
+//! not part of the versions of rules: a change takes effect at once, as in Open vSwitch.
 
 use super::change::Change;
 use super::{Bridge, Origin, stats};
 use crate::versioned::LATEST;
-use heddle_datapath::{Generations, Meter, MeterAction, MeterBand};
+use heddle_datapath_api::{Generations, Meter, MeterAction, MeterBand};
 use heddle_openflow::ErrorKind;
 use heddle_openflow::message::{
     BandKind, FlowRemovedReason, METER_ALL, METER_CONTROLLER, METER_MAX, METER_SLOWPATH, MeterCommand,
@@ -50,7 +50,7 @@ pub(crate) fn slot(bridge: u64, id: u32) -> u16 {
     Generations::slot_of(bridge << 32 | u64::from(id) | 1 << 62)
 }
 
-fn for_datapath(c: &MeterConfig) -> heddle_datapath::MeterConfig {
+fn for_datapath(c: &MeterConfig) -> heddle_datapath_api::MeterConfig {
     let band = |b: &heddle_openflow::message::Band| MeterBand {
         action: match b.kind {
             BandKind::Drop => MeterAction::Drop,
@@ -59,7 +59,7 @@ fn for_datapath(c: &MeterConfig) -> heddle_datapath::MeterConfig {
         rate: b.rate,
         burst: b.burst_size,
     };
-    heddle_datapath::MeterConfig {
+    heddle_datapath_api::MeterConfig {
         packets: c.flags.contains(MeterFlags::PKTPS),
         bands: c.bands.iter().map(band).collect(),
     }

@@ -92,7 +92,7 @@ use crate::ofproto::Ofproto;
 use crate::sampling::IpfixConfig;
 use crate::versioned::Versioned;
 use heddle_classifier::Entry;
-use heddle_datapath::Changes;
+use heddle_datapath_api::Changes;
 use heddle_openflow::message::{FlowEvent, FlowRemoved, PortDesc, PortStatus, TableStatus};
 use heddle_openflow::{Port as OfPort, Version};
 use parking_lot::{Mutex, RwLock};

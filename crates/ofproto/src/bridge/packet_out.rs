@@ -6,7 +6,7 @@ use super::{Bridge, PortTarget};
 use crate::versioned::LATEST;
 use crate::xlate;
 use crate::xlate::{key_port, of_port};
-use heddle_datapath::{PortNo, Translation};
+use heddle_datapath_api::{PortNo, Translation};
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::check::{CheckContext, check_actions, check_instructions};
@@ -97,7 +97,7 @@ impl Bridge {
         let Some(of) = self.of.upgrade() else {
             return Ok(());
         };
-        let known = |no: &PortNo| of.datapath().is_some_and(|dp| dp.port(*no).is_some());
+        let known = |no: &PortNo| of.engine().is_some_and(|dp| dp.has_port(*no));
         let from = PortNo(c.odp_port);
         let frozen = xlate::frozen_of(c, &key).ok_or(ErrorKind::ResumeStale)?;
         let mut prepared = Prepared {
@@ -122,7 +122,7 @@ impl Bridge {
 
     /// To be called before a change is confirmed: the change is then in force for offloaded flows, too.
     pub(crate) fn confirm(&self) {
-        if let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) {
+        if let Some(dp) = self.of.upgrade().and_then(|of| of.engine()) {
             crate::aside::aside(|| dp.observe_now());
         }
     }
@@ -135,7 +135,7 @@ impl Bridge {
             translation,
             now_ms,
         } = prepared;
-        let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) else {
+        let Some(dp) = self.of.upgrade().and_then(|of| of.engine()) else {
             return;
         };
         for c in translation.credits.iter() {

@@ -269,18 +269,13 @@ impl Bridge {
         let PortTarget::Datapath(no) = target else {
             return Ok(Some((up, None)));
         };
-        let Some(device) = self
-            .of
-            .upgrade()
-            .and_then(|of| of.datapath())
-            .and_then(|dp| dp.port(no))
-        else {
+        let engine = self.of.upgrade().and_then(|of| of.engine());
+        let Some(now) = engine.and_then(|dp| dp.set_port_admin(no, up)) else {
             return Ok(None);
         };
-        if let Err(e) = device.set_admin(up) {
+        if let Some(e) = now.error {
             log::warn!(target: "ofproto", "{}: could not change port {}: {e}", self.name, pm.port.0);
         }
-        let now = device.status();
         Ok(Some((now.admin_up, Some(now.link_up))))
     }
 

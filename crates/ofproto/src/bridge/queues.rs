@@ -4,7 +4,7 @@
 //! queue by default.
 
 use super::{Bridge, PortTarget, ports::PortState};
-use heddle_datapath::QueueCounts;
+use heddle_datapath_api::QueueCounts;
 use heddle_openflow::message::{QueueConfig, QueueGetConfig, QueueStats};
 use heddle_openflow::{ErrorKind, Port as OfPort};
 
@@ -60,17 +60,9 @@ impl Bridge {
         let PortTarget::Datapath(no) = p.config.target else {
             return Vec::new();
         };
-        let device = self
-            .of
-            .upgrade()
-            .and_then(|of| of.datapath())
-            .and_then(|dp| dp.port(no));
-        let Some(device) = device else { return Vec::new() };
-        let counted = device.queue_counts();
-        if counted.is_empty() && device.has_default_queue() {
-            return vec![UNKNOWN];
-        }
-        counted
+        let engine = self.of.upgrade().and_then(|of| of.engine());
+        let Some(engine) = engine else { return Vec::new() };
+        engine.queue_counts(no).unwrap_or_else(|| vec![UNKNOWN])
     }
 }
 

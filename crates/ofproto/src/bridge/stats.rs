@@ -116,7 +116,7 @@ impl Bridge {
 
     /// Makes rule counters current. Cheap enough for every request; the workers are not disturbed.
     pub(super) fn refresh(&self) {
-        if let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) {
+        if let Some(dp) = self.of.upgrade().and_then(|of| of.engine()) {
             dp.flush_stats();
         }
     }
@@ -198,28 +198,28 @@ impl Bridge {
                 (out.tx_packets, out.tx_bytes) = counts(&p.patch_tx);
             }
             PortTarget::Datapath(no) => {
-                let dp = self.of.upgrade().and_then(|of| of.datapath());
-                let device = dp.as_ref().and_then(|dp| dp.port(*no));
+                let dp = self.of.upgrade().and_then(|of| of.engine());
+                let device = dp.as_ref().and_then(|dp| dp.device_stats(*no));
                 if let Some(s) = dp.and_then(|dp| dp.port_stats(*no)) {
                     out.rx_packets = s.rx_packets;
                     out.rx_bytes = s.rx_bytes;
                     out.tx_packets = s.tx_packets;
                     out.tx_bytes = s.tx_bytes;
                     // ... and what the device lost before a receive queue saw it.
-                    out.rx_dropped = s.rx_dropped + device.as_ref().map_or(0, |d| d.status().rx_dropped);
+                    out.rx_dropped = s.rx_dropped + device.as_ref().map_or(0, |d| d.rx_dropped);
                     out.tx_dropped = s.tx_dropped;
                     out.rx_errors = s.rx_errors;
                     out.tx_errors = s.tx_errors;
                 }
                 if let Some(device) = device {
-                    out.custom = device.statistics();
-                    if let Some(counters) = device.device_counters() {
+                    out.custom = device.custom;
+                    if let Some(counters) = device.driver {
                         out.collisions = counters.collisions;
                         out.rx_crc_err = counters.rx_crc_errors;
                         out.rx_frame_err = counters.rx_frame_errors;
                         out.rx_over_err = counters.rx_over_errors;
                     }
-                    if !device.counts_losses() {
+                    if !device.counts_losses {
                         let unknown = PortStats::unknown(p.config.no);
                         (out.rx_dropped, out.tx_dropped) = (unknown.rx_dropped, unknown.tx_dropped);
                         (out.rx_errors, out.tx_errors) = (unknown.rx_errors, unknown.tx_errors);

@@ -2,7 +2,7 @@
 //! that they read.
 
 use super::*;
-use heddle_datapath::{Action as DpAction, PortNo, Purpose, Request, Translate, Translation};
+use heddle_datapath_api::{Action as DpAction, PortNo, Purpose, Request, Translate, Translation};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::message::{FlowMod, FlowModCommand};
 use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet};

@@ -2,7 +2,7 @@
 
 use super::learn::Learn;
 use super::{MacKey, MacTable};
-use heddle_datapath::Credit;
+use heddle_datapath_api::Credit;
 use heddle_openflow::Port;
 use std::sync::Arc;
 

@@ -33,7 +33,7 @@ pub use config::{MacConfig, MacStats};
 pub use credit::MacCredit;
 pub use learn::{Learn, Learned};
 
-use heddle_datapath::Generations;
+use heddle_datapath_api::Generations;
 use heddle_openflow::Port;
 use parking_lot::Mutex;
 use std::sync::Arc;

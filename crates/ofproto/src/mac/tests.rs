@@ -1,7 +1,7 @@
 //! The table against what is expected of it, and against a plain twin.
 
 use super::*;
-use heddle_datapath::Credit;
+use heddle_datapath_api::Credit;
 use proptest::prelude::*;
 use std::collections::HashMap;
 

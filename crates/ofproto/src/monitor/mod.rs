@@ -36,8 +36,9 @@ pub use watch::Watch;
 use crate::ofproto::Ofproto;
 use crate::xlate;
 use heddle_bfd::{Config, Now, Session, udp_of};
-use heddle_datapath::action::{Action as DpAction, PortNo};
-use heddle_datapath::{Datapath, Generations, Posted, Translation, UpcallPacket};
+use heddle_datapath_api::{
+    Action as DpAction, Engine, Generations, PortNo, Posted, Translation, UpcallPacket,
+};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::key::tun_flag;
@@ -190,7 +191,7 @@ impl Monitor {
         self.n.store(all.by_id.len() as u64, Relaxed);
         drop(all);
         if watch.is_some()
-            && let Some(dp) = of.datapath()
+            && let Some(dp) = of.engine()
         {
             dp.wake_control();
         }
@@ -286,12 +287,12 @@ impl Monitor {
     /// steps then sees sessions come up as soon as they can.
     pub fn run(&self, of: &Ofproto, wait: bool) -> Option<u64> {
         let mut pace = self.running.lock();
-        let dp = of.datapath()?;
+        let dp = of.engine()?;
         for _ in 0..if wait { SINGLE_ROUNDS } else { ROUNDS } {
             let now_ms = of.clock().now_ms();
             // Packets of devices are counted by threads that may wait.
             self.count_in(of, |place| place.dp.is_none());
-            let n = self.hear(&dp, now_ms);
+            let n = self.hear(&*dp, now_ms);
             let late_ms = if wait { 0 } else { pace.late_ms(now_ms) };
             pace.wanted_ms = 0;
             let mut outgoing = Vec::new();
@@ -320,7 +321,7 @@ impl Monitor {
     }
 
     /// Takes the messages that wait. Returns their number.
-    fn hear(&self, dp: &Datapath, now_ms: u64) -> usize {
+    fn hear(&self, dp: &dyn Engine, now_ms: u64) -> usize {
         let mut n = 0;
         for _ in 0..BATCHES {
             let mut waiting = Vec::new();
@@ -583,7 +584,7 @@ impl Sessions {
 /// Packets that a port has received so far; `None`: the port is gone.
 fn received(of: &Ofproto, place: &Place) -> Option<u64> {
     match place.dp {
-        Some(no) => Some(of.datapath()?.port_stats(no)?.rx_packets),
+        Some(no) => Some(of.engine()?.port_stats(no)?.rx_packets),
         None => {
             let snapshot = of.pipeline().snapshot();
             let port = snapshot.bridges.get(&place.bridge)?.ports.get(&place.port)?;
@@ -633,7 +634,7 @@ fn send(of: &Ofproto, o: &Outgoing, wait: bool) -> Sent {
         c.credit(1, packet.len() as u64, now_ms, 0);
     }
     let drops = |a: &DpAction| matches!(a, DpAction::Drop(_));
-    let Some(dp) = of.datapath().filter(|_| !translation.actions.iter().all(drops)) else {
+    let Some(dp) = of.engine().filter(|_| !translation.actions.iter().all(drops)) else {
         return Sent::Done;
     };
     if wait {

@@ -4,8 +4,7 @@ use super::watch::{MAX_WAITING_MESSAGES, Shared, Watch};
 use crate::parts::Part;
 use crate::xlate::tests::lab::{Lab, dp, out};
 use heddle_bfd::Filter;
-use heddle_datapath::Purpose;
-use heddle_datapath::action::{Action, UpcallKind};
+use heddle_datapath_api::{Action, Purpose, UpcallKind};
 use heddle_flow::{FlowKey, FlowMask, Match};
 use heddle_openflow::{Instruction, InstructionSet, Port};
 use std::sync::Arc;
@@ -116,7 +115,7 @@ fn no_rule_sees_a_message() {
 
 #[test]
 fn messages_of_two_sessions_are_not_mixed_up() {
-    use heddle_datapath::action::UpcallCookie;
+    use heddle_datapath_api::UpcallCookie;
     let of = |id| {
         let shared = Shared {
             id,

@@ -2,7 +2,7 @@
 
 use crate::parts::Part;
 use heddle_bfd::{Filter, Message, udp_of};
-use heddle_datapath::action::UpcallData;
+use heddle_datapath_api::UpcallData;
 use heddle_flow::key::frag;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::Port as OfPort;

@@ -1,7 +1,6 @@
 //! The data of a sample that only its translation knows: the issuer's part of its upcall.
 
-use heddle_datapath::PortNo;
-use heddle_datapath::action::UpcallData;
+use heddle_datapath_api::{PortNo, UpcallData};
 use heddle_flow::FlowKey;
 use heddle_ipfix::{Direction, Tunnel};
 use heddle_openflow::action::SampleDirection;

@@ -22,7 +22,7 @@ pub(crate) use meta::{SampleMeta, SampledTunnel, WhichExporter};
 
 use crate::ofproto::Ofproto;
 use collectors::{Collectors, Indices};
-use heddle_datapath::UpcallPacket;
+use heddle_datapath_api::UpcallPacket;
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_ipfix::{CacheConfig, Exporter, Sampled, Stats};
@@ -233,7 +233,7 @@ impl Sampling {
     /// Takes samples and sends the records whose time has come. Returns whether samples may be left, and when
     /// the next record is due, microseconds from now.
     pub fn run(&self, of: &Ofproto) -> (bool, Option<u64>) {
-        let Some(dp) = of.datapath() else {
+        let Some(dp) = of.engine() else {
             return (false, None);
         };
         let mut waiting = Vec::new();

@@ -2,8 +2,7 @@
 
 use super::{BridgeSampling, ExporterConfig, IpfixConfig, Sampling};
 use crate::xlate::tests::lab::{Lab, out};
-use heddle_datapath::Purpose;
-use heddle_datapath::action::Action as Odp;
+use heddle_datapath_api::{Action as Odp, Purpose};
 use heddle_openflow::action::{ObservationId, Sample, SampleDirection};
 use heddle_openflow::{Action, Port};
 

@@ -4,7 +4,7 @@ use super::TraceEnv;
 use crate::model::{BridgeView, Snapshot};
 use crate::tunnels;
 use crate::xlate::{Pipeline, key_port};
-use heddle_datapath::PortNo;
+use heddle_datapath_api::PortNo;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::text::CT_STATE;
 use heddle_flow::{FlowKey, compose, odp};

@@ -5,15 +5,13 @@
 
 use super::{Traced, TracedActions};
 use crate::Ofproto;
-use heddle_datapath::PortNo;
-use heddle_datapath::action::Action;
+use heddle_datapath_api::{Action, PortNo};
 use heddle_packet::Packet;
 
 impl Traced {
     /// Sends the packet-ins of a trace that was given a packet. Waits for a worker.
     pub fn carry_out(&self, of: &Ofproto) {
-        let (Some(bytes), Some(bridge), Some(dp)) =
-            (&self.packet, of.bridge_by_id(self.bridge), of.datapath())
+        let (Some(bytes), Some(bridge), Some(dp)) = (&self.packet, of.bridge_by_id(self.bridge), of.engine())
         else {
             return;
         };

@@ -7,7 +7,7 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::features::Feature;
 use crate::versioned::LATEST;
-use heddle_datapath::action::DropReason;
+use heddle_datapath_api::DropReason;
 use heddle_flow::Vlan;
 use heddle_flow::text::PortNames;
 use heddle_openflow::action::Nat;
@@ -277,7 +277,7 @@ impl Ctx<'_> {
     fn meter(&mut self, id: u32) {
         self.depend(crate::bridge::meters::slot(self.bridge.id, id));
         if let Some(meter) = self.bridge.meters.get(id, LATEST) {
-            self.emit(heddle_datapath::Action::Meter(meter.data.dp.clone()));
+            self.emit(heddle_datapath_api::Action::Meter(meter.data.dp.clone()));
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::actions::Step;
 use super::ctx::Ctx;
-use heddle_datapath::action::Action;
+use heddle_datapath_api::Action;
 use heddle_flow::FieldValue;
 use heddle_openflow::action::CheckPktLarger;
 

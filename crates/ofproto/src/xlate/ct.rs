@@ -19,7 +19,7 @@ use super::mask::proto;
 use super::report::{Fork, Kind};
 use crate::features::Feature;
 use heddle_conntrack::{CtAction, CtHelper, CtNat, NatEnd, NatHow, NatRange};
-use heddle_datapath::Action as DpAction;
+use heddle_datapath_api::Action as DpAction;
 use heddle_flow::{FieldId, FlowKey};
 use heddle_openflow::Action;
 use heddle_openflow::action::{Ct, CtZone, Nat, NatAddresses, NatDirection};

@@ -2,7 +2,7 @@
 
 use super::ctx::Ctx;
 use heddle_conntrack::{CtAction, NatHow, NatRange};
-use heddle_datapath::action::Action;
+use heddle_datapath_api::Action;
 use std::net::IpAddr;
 
 /// Size of a netlink attribute with `payload` bytes, in bytes.

@@ -9,7 +9,7 @@ use super::ctx::{Ctx, Tracked};
 use super::limits::XlateError;
 use super::recirc::{Frozen, Held, Left, steps_text};
 use super::report::Kind;
-use heddle_datapath::action::{Action as DpAction, HashAlg};
+use heddle_datapath_api::{Action as DpAction, HashAlg};
 use heddle_flow::{FieldId, FieldValue, FlowKey};
 use heddle_openflow::text::ActionsText;
 use heddle_openflow::{Action, Instruction, Port};

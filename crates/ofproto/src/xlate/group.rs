@@ -6,7 +6,7 @@ use super::limits::XlateError;
 use super::report::Kind;
 use crate::features::Feature;
 use crate::group::{Group, GroupBucket, Method};
-use heddle_datapath::action::HashAlg;
+use heddle_datapath_api::HashAlg;
 use heddle_flow::{FieldValue, hash};
 use heddle_openflow::Port;
 use heddle_openflow::message::{Bucket, GROUP_ANY, GroupType};

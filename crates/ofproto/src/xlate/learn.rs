@@ -9,7 +9,7 @@ use super::ctx::{Ctx, of_port};
 use super::report::{Kind, hex};
 use crate::bridge::{Bridge, Learned};
 use crate::model::Rule;
-use heddle_datapath::Credit;
+use heddle_datapath_api::Credit;
 use heddle_flow::{FieldValue, Match};
 use heddle_openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
 use heddle_openflow::message::{FlowMod, FlowModCommand, FlowModFlags};

@@ -1,6 +1,6 @@
 //! Limits of a translation, and the errors of translations that exceed them.
 
-use heddle_datapath::action::DropReason;
+use heddle_datapath_api::DropReason;
 
 /// Maximum nesting of resubmits to the same or an earlier table, and of outputs to patch ports. Resubmits to
 /// later tables end by themselves.

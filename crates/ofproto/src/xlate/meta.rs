@@ -2,14 +2,14 @@
 
 use super::recirc::{Frozen, Held};
 use super::report::hex;
-use heddle_datapath::action::UpcallData;
+use heddle_datapath_api::UpcallData;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::PacketInReason;
 use std::any::Any;
 use std::sync::Arc;
 
 /// State of the translation that sends the packet to a controller: the issuer's part of an
-/// [`Upcall`](heddle_datapath::action::Upcall).
+/// [`Upcall`](heddle_datapath_api::Upcall).
 #[derive(Clone)]
 pub struct PacketInMeta {
     /// Reason of the packet-in.

@@ -1,11 +1,11 @@
 //! Translation: from an OpenFlow pipeline and one key to datapath actions, a mask and dependencies.
 //!
-//! The datapath's workers call [`Pipeline`] on a miss ([`heddle_datapath::Translate`]); a [`Ctx`](ctx::Ctx)
-//! is one run of it. A run keeps two keys. `flow` is the packet as the pipeline has made it, and `base` is
+//! The datapath's workers call [`Pipeline`] on a miss ([`Translate`]); a [`Ctx`](ctx::Ctx) is one run of it.
+//! A run keeps two keys. `flow` is the packet as the pipeline has made it, and `base` is
 //! the packet as the datapath actions emitted so far have made it. Actions change `flow`; before an output,
 //! [`commit`] emits what turns `base` into `flow`. Every bit that a step looks at is added to the mask.
 //!
-//! **Invariants.** A generation is read before the state that it guards (see [`heddle_datapath::translate`]).
+//! **Invariants.** A generation is read before the state that it guards (see [`Translate`]).
 //! The version of a bridge's rules is read once per visit, and checked again after each table's generation.
 //! Registers and metadata start at zero for a packet of the datapath, so their bits need not be in the mask.
 //!
@@ -68,8 +68,7 @@ use crate::model::Snapshot;
 use crate::parts::Part;
 use crate::tunnels;
 use crate::underlay::Underlay;
-use heddle_datapath::action::{Action, DropReason};
-use heddle_datapath::{Dep, Generations, Purpose, Request, Translate, Translation};
+use heddle_datapath_api::{Action, Dep, DropReason, Generations, Purpose, Request, Translate, Translation};
 use heddle_flow::FlowMask;
 use heddle_openflow::Port;
 use heddle_sync::{RcuCell, ReadGuard};
@@ -198,7 +197,7 @@ impl Translate for Pipeline {
 impl Pipeline {
     fn translate_in(&self, reading: &ReadGuard, request: &Request<'_>, out: &mut Translation) {
         let snapshot = self.snapshot.load(reading);
-        let port = heddle_datapath::PortNo(request.key.in_port);
+        let port = heddle_datapath_api::PortNo(request.key.in_port);
         // Whether a port is a tunnel's follows from its number, which is in every mask.
         let own = snapshot.by_dp_port.get(&port).copied();
         let peer = tunnels::source(request.key).filter(|_| own.is_none());
@@ -226,7 +225,7 @@ impl Pipeline {
             let sent = [Port::CONTROLLER, Port::NONE].map(run::key_port);
             let in_port = frozen.metadata.in_port;
             // Behind a patch port, it is in another bridge, with that patch port as its input port.
-            let by_no_port = port == heddle_datapath::PortNo::NONE || sent.contains(&in_port);
+            let by_no_port = port == heddle_datapath_api::PortNo::NONE || sent.contains(&in_port);
             let bridge = snapshot.bridges.get(&frozen.bridge).filter(|_| by_no_port)?;
             Some((bridge, in_port, None))
         });

@@ -8,7 +8,7 @@ use super::table::OnMiss;
 use crate::features::Feature;
 use crate::model::{Binding, PortView, port_config};
 use crate::tunnels::tunnel_of;
-use heddle_datapath::action::Action as DpAction;
+use heddle_datapath_api::Action as DpAction;
 use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
 use heddle_openflow::action::ControllerAction;

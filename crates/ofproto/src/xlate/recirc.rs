@@ -21,8 +21,7 @@
 //! **Threads.** Workers take ids, look them up and release them without a lock. Only `expire` empties slots;
 //! its mutex is for control threads among themselves.
 
-use heddle_datapath::Credit;
-use heddle_datapath::action::HashAlg;
+use heddle_datapath_api::{Credit, HashAlg};
 use heddle_flow::FlowKey;
 use heddle_openflow::message::StackValue;
 use heddle_openflow::text::{ActionsText, InstructionsText};

@@ -4,7 +4,7 @@ use super::Pipeline;
 use super::freeze::metadata_of;
 use super::recirc::{Frozen, Left};
 use super::run::{self, Outcome, Start};
-use heddle_datapath::Translation;
+use heddle_datapath_api::Translation;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::{Continuation, ContinuationStep};
 use heddle_sync::ReadGuard;

@@ -13,8 +13,7 @@ use super::resubmit::Run;
 use super::table::{Found, OnMiss};
 use crate::model::{BridgeView, Snapshot};
 use crate::tunnels::{is_tunnelled, tunnel_of};
-use heddle_datapath::action::DropReason;
-use heddle_datapath::{Dep, Translation};
+use heddle_datapath_api::{Dep, DropReason, Translation};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::{Action, Port};
 use heddle_sync::ReadGuard;
@@ -163,7 +162,7 @@ fn translate<R>(
     if torn {
         out.actions.clear();
         out.actions
-            .push(heddle_datapath::Action::Drop(DropReason::Policy));
+            .push(heddle_datapath_api::Action::Drop(DropReason::Policy));
         out.uncacheable = true;
     }
     told
@@ -370,7 +369,7 @@ impl<'w> Ctx<'w> {
         }
         self.tell_samples();
         // The last action needs no copy of the packet: no action follows it.
-        if let Some(heddle_datapath::Action::Clone(inner)) = self.out.actions.pop_if(is_clone) {
+        if let Some(heddle_datapath_api::Action::Clone(inner)) = self.out.actions.pop_if(is_clone) {
             self.out.actions.extend(inner);
         }
         // Rewrites for a tunnel that cannot be sent have no effect: without them, the packet is dropped and
@@ -387,7 +386,7 @@ impl<'w> Ctx<'w> {
                 Some(error) => error.drop_reason(),
                 None => self.drop_hint.unwrap_or(DropReason::Policy),
             };
-            self.out.actions.push(heddle_datapath::Action::Drop(reason));
+            self.out.actions.push(heddle_datapath_api::Action::Drop(reason));
         }
     }
     fn finish_mask(&mut self) {
@@ -398,6 +397,6 @@ impl<'w> Ctx<'w> {
     }
 }
 
-fn is_clone(action: &mut heddle_datapath::Action) -> bool {
-    matches!(action, heddle_datapath::Action::Clone(_))
+fn is_clone(action: &mut heddle_datapath_api::Action) -> bool {
+    matches!(action, heddle_datapath_api::Action::Clone(_))
 }

@@ -2,7 +2,7 @@
 
 use super::ctx::Ctx;
 use crate::model::PortView;
-use heddle_datapath::action::{Action, Upcall, UpcallCookie, UpcallKind};
+use heddle_datapath_api::{Action, Upcall, UpcallCookie, UpcallKind};
 use std::sync::Arc;
 
 /// Maximum number of bytes of a packet that are handed over: all headers that can be in front of a message,

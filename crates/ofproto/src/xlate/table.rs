@@ -5,7 +5,7 @@ use super::ctx::{Ctx, of_port};
 use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
 use super::report::Kind;
 use crate::model::{Fragments, N_TABLES, Rule, Stats, TableMiss, Unmatched, port_config};
-use heddle_datapath::{Override, changes};
+use heddle_datapath_api::{Override, changes};
 use heddle_flow::key::{FIRST_WORD, frag};
 use heddle_flow::text::DEFAULT_PRIORITY;
 use heddle_flow::{FlowKey, FlowMask, N_WORDS};

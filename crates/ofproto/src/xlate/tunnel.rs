@@ -13,7 +13,7 @@ use super::run::Start;
 use crate::model::PortView;
 use crate::parts::Part;
 use crate::tunnels::{Tunnel, is_tunnelled};
-use heddle_datapath::action::{Action as DpAction, DropReason, TunnelKey};
+use heddle_datapath_api::{Action as DpAction, DropReason, TunnelKey};
 use heddle_flow::key::tun_flag;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_tunnel::config::{DEFAULT_TTL, Key, Local, PacketMode};

@@ -3,7 +3,8 @@
 //! Rates come from rows in the way that Open vSwitch reads them: what a queue may send is between one MTU and
 //! what the device may.
 
-use crate::qos::{Details, NOOP, QosConfig, QueueCounts, number};
+use crate::qos::{Details, NOOP, QosConfig, number};
+use heddle_sys::QueueCounts;
 use heddle_sys::htb::{Htb, HtbClass, MAX_QUEUES};
 use std::collections::BTreeMap;
 use std::io;

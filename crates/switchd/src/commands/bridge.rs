@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{Commands, bridge_named};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
+use heddle_datapath_api::Engine;
 use heddle_ofproto::model::{Stats, Unmatched};
 
 /// A version of the rules that shows every rule that has not been removed.

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::dump::Conn;
 use heddle_conntrack::format;
+use heddle_datapath_api::Engine;
 use heddle_ofproto::bridge::connections;
 use heddle_openflow::message::{CtFlush, CtTuple};
 

@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_datapath::format::ufid;
-use heddle_datapath::{FlowDump, Merged};
+use heddle_datapath_api::{Engine, FlowDump, Merged, ufid};
 use heddle_flow::Match;
 
 use super::Commands;

@@ -4,8 +4,7 @@
 //! say: an entry that somebody else wrote would be forgotten at the next look of the revalidator. So these
 //! commands check what they are given, as Open vSwitch's do, and then say that it is not supported.
 
-use heddle_datapath::format::{format_actions, format_whole};
-use heddle_datapath::{Action, PortNo};
+use heddle_datapath_api::{Action, PortNo, format_actions, format_whole};
 use heddle_flow::odp;
 
 use super::dpctl::{self, EINVAL, ENODEV, ENOENT, failed};

@@ -7,7 +7,7 @@ use super::{Commands, bridge_named, dpctl};
 use crate::reconcile::{Item, datapath_name, port_text};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
-use heddle_datapath::FlowDump;
+use heddle_datapath_api::FlowDump;
 use serde_json::{Value, json};
 
 pub(super) fn register(c: &Commands<'_>) {

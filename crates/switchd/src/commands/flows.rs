@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use heddle_datapath::format::{format_stats, ufid};
-use heddle_datapath::{FlowDump, Merged, PortNo};
+use heddle_datapath_api::{FlowDump, Merged, PortNo, ufid};
 use heddle_flow::odp::KeyText;
 use heddle_ofproto::model::Snapshot;
 
@@ -78,9 +77,9 @@ impl Lines {
                     place: None,
                     ..flow.clone()
                 };
-                format_stats(&plain, self.now_ms, names)
+                plain.stats_text(self.now_ms, names)
             }
-            _ => format_stats(flow, self.now_ms, names),
+            _ => flow.stats_text(self.now_ms, names),
         };
         format!("{ufid}{key}, {stats}\n")
     }

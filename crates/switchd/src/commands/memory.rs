@@ -1,5 +1,6 @@
 //! What `memory/show` tells of the switch.
 
+use heddle_datapath_api::Engine;
 use std::sync::Arc;
 
 use crate::memory::{Reporters, add};

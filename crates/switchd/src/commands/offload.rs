@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use heddle_datapath::Action;
+use heddle_datapath_api::{Action, Engine};
 use heddle_flow::Match;
 
 use super::flows::{self, Lines, Style};

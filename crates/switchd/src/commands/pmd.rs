@@ -1,6 +1,7 @@
 //! `dpif-netdev/pmd-*`: what workers do.
 
 use heddle_datapath::{PerfWanted, SuspectLog};
+use heddle_datapath_api::Engine;
 use parking_lot::Mutex;
 
 use super::dpctl::{UNKNOWN, is_known};
@@ -132,8 +133,8 @@ fn stats(switch: &Switch) -> String {
             .collect::<serde_json::Map<_, _>>()
             .into()
     };
-    let worker = |w: &heddle_datapath::WorkerView| json!({"id": w.id, "core": w.core, "numa": w.numa, "isolated": w.isolated, "counters": map(&w.counters)});
-    let queue = |q: &heddle_datapath::QueueView| json!({"port": q.port, "queue": q.queue, "core": q.core, "percent": q.percent});
+    let worker = |w: &heddle_datapath_api::WorkerView| json!({"id": w.id, "core": w.core, "numa": w.numa, "isolated": w.isolated, "counters": map(&w.counters)});
+    let queue = |q: &heddle_datapath_api::QueueView| json!({"port": q.port, "queue": q.queue, "core": q.core, "percent": q.percent});
     let answer = json!({
         "tsc": now.tsc,
         "tsc_hz": now.tsc_hz,

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use heddle_port::{Port, QosConfig, QueueCounts};
+use heddle_port::{Port, QosConfig};
+use heddle_sys::QueueCounts;
 
 use super::Commands;
 use crate::switch::Switch;

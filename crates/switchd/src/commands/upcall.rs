@@ -2,6 +2,7 @@
 
 use super::{Commands, dpctl};
 use crate::reconcile::datapath_name;
+use heddle_datapath_api::Engine;
 
 pub(super) fn register(c: &Commands<'_>) {
     c.add("upcall/show", "", (0, 0), |s, _| {

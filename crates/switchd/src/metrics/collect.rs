@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Weak;
 
-use heddle_datapath::{DropKind, PortStats};
+use heddle_datapath_api::{DropKind, Engine, PortStats};
 use heddle_port::PortStatus;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use heddle_datapath::{DatapathError, PortNo};
+use heddle_datapath::DatapathError;
+use heddle_datapath_api::PortNo;
 use heddle_ofproto::bridge::Bridge;
 use heddle_ofproto::conn::{Controllers, Manager};
 use heddle_ofproto::features::Features;

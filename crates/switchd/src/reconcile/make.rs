@@ -6,7 +6,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use heddle_datapath::{DatapathError, PortConfig as QueueConfig, PortNo};
+use heddle_datapath::{DatapathError, PortConfig as QueueConfig};
+use heddle_datapath_api::PortNo;
 use heddle_openflow::Port as OfPort;
 use heddle_port::types::VduseContext;
 use heddle_port::{Birthplace, Host, KeptTaps, Port, PortError, PortStatus, PortType, VhostContext};

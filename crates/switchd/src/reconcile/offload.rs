@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use heddle_datapath_api::Engine;
 use heddle_offload::{Ebpf, Offload, Policy, PortLink};
 use heddle_port::types::Divert;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use heddle_datapath::PortNo;
+use heddle_datapath_api::PortNo;
 use heddle_openflow::Port as OfPort;
 use heddle_port::{Port, PortStatus};
 use heddle_sys::LinkCtl;

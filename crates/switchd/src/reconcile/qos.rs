@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use heddle_datapath::{MeterConfig, PortNo};
+use heddle_datapath_api::{MeterConfig, PortNo};
 
 use super::Reconciler;
 use super::state::BridgeState;

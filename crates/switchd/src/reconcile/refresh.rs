@@ -1,6 +1,7 @@
 //! What devices say of themselves: link, MTU, address. Read about once a second, and when the kernel says
 //! that one changed.
 
+use heddle_datapath_api::Engine;
 use heddle_port::PortStatus;
 
 use super::Reconciler;

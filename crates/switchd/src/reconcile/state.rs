@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use heddle_datapath::{MeterConfig, PortNo, PortStats};
+use heddle_datapath_api::{MeterConfig, PortNo, PortStats};
 use heddle_ofproto::Ofproto;
 use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, PortConfig, PortTarget, TableConfig};
 use heddle_ofproto::conn::{Controllers, Listener};

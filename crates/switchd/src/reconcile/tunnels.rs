@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use heddle_datapath::PortNo;
+use heddle_datapath_api::PortNo;
 use heddle_ofproto::tunnels::Tunnel;
 use heddle_port::{PortStatus, TunnelPort};
 use heddle_tunnel::config::{Local, encryption_option, parse, show_datapath_port};

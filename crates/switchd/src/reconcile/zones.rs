@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use heddle_conntrack::Conntrack;
+use heddle_datapath_api::Engine;
 use heddle_ofproto::Ofproto;
 
 use super::Reconciler;

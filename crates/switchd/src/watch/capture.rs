@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use heddle_datapath::{CaptureWish, Captured, DropKind, PortNo, Way};
+use heddle_datapath::{CaptureWish, Captured, Way};
+use heddle_datapath_api::{DropKind, PortNo};
 use heddle_flow::odp::KeyText;
 use heddle_flow::{FlowKey, Match};
 use parking_lot::Mutex;

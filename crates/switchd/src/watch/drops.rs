@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use heddle_datapath::{DropExample, DropKind, PortNo};
+use heddle_datapath::DropExample;
+use heddle_datapath_api::{DropKind, PortNo};
 use heddle_flow::odp::KeyText;
 use heddle_flow::text::CT_STATE;
 use parking_lot::Mutex;

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use heddle_datapath::DropKind;
+use heddle_datapath_api::DropKind;
 
 use super::drops::{Explained, Kept, MOST_PAIRS, example, read_trace};
 use super::hex;

@@ -1,10 +1,9 @@
 //! Headers pushed and popped in any order, against a list of headers: the bytes are theirs, and parsing says
 //! what the executor believes.
 
-use crate::action::{Action, Masked, NshHeader};
-use crate::drops::DropKind;
 use crate::exec::{Meta, apply};
 use crate::worker::parse::parsed;
+use heddle_datapath_api::{Action, DropKind, Masked, NshHeader};
 use heddle_flow::{Nsh, packet_type};
 use heddle_packet::Packet;
 use proptest::prelude::*;

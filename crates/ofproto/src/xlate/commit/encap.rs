@@ -3,7 +3,7 @@
 use super::super::ctx::{Ctx, Pending};
 use super::super::encap::is_label_stack;
 use super::super::mask::eth;
-use heddle_datapath::action::{Action, Masked, NshHeader};
+use heddle_datapath_api::{Action, Masked, NshHeader};
 use heddle_flow::{Nsh, packet_type};
 use heddle_wire::nsh::MD_TYPE_1;
 

@@ -3,7 +3,7 @@
 use super::super::ctx::Ctx;
 use super::super::mask::{eth, proto};
 use super::{diff, same};
-use heddle_datapath::action::{Action, Masked};
+use heddle_datapath_api::{Action, Masked};
 use heddle_flow::FlowKey;
 
 impl Ctx<'_> {

@@ -3,7 +3,7 @@
 use super::super::ctx::Ctx;
 use super::super::mask::{eth, is_ip_any, proto};
 use super::{diff, same};
-use heddle_datapath::action::{Action, Masked};
+use heddle_datapath_api::{Action, Masked};
 
 impl Ctx<'_> {
     pub(super) fn commit_l4(&mut self) {

@@ -16,7 +16,7 @@ mod vlan;
 
 use super::ctx::Ctx;
 use super::mask::is_mpls;
-use heddle_datapath::action::{Action, Masked};
+use heddle_datapath_api::{Action, Masked};
 use heddle_flow::FlowKey;
 
 /// The value of a field, as bits.

@@ -3,7 +3,7 @@
 use super::super::ctx::Ctx;
 use super::super::mask::{eth, is_mpls};
 use super::super::mpls::{count, pop, push};
-use heddle_datapath::action::{Action, Masked};
+use heddle_datapath_api::{Action, Masked};
 
 impl Ctx<'_> {
     /// `encap`: in front of the whole packet.

@@ -2,7 +2,7 @@
 
 use super::super::ctx::Ctx;
 use super::super::vlan::count;
-use heddle_datapath::action::Action;
+use heddle_datapath_api::Action;
 use heddle_flow::Vlan;
 
 impl Ctx<'_> {

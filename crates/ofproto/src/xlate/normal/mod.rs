@@ -13,7 +13,7 @@ use super::ctx::Ctx;
 use super::mask::is_vlan_type;
 use crate::mac::MacKey;
 use crate::model::{Bundle, VlanMode, port_config};
-use heddle_datapath::action::DropReason;
+use heddle_datapath_api::DropReason;
 use heddle_flow::Vlan;
 use heddle_openflow::Port;
 pub(super) use input::{InBundle, is_reserved};

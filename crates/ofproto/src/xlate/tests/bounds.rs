@@ -3,8 +3,7 @@
 
 use super::lab::{Lab, out, resubmit};
 use crate::group::Group;
-use heddle_datapath::Purpose;
-use heddle_datapath::action::{Action as Odp, DropReason};
+use heddle_datapath_api::{Action as Odp, DropReason, Purpose};
 use heddle_flow::{FieldId, Subfield};
 use heddle_openflow::action::CheckPktLarger;
 use heddle_openflow::message::{Bucket, GROUP_ANY, GroupDesc, GroupType};

@@ -3,8 +3,7 @@
 use super::lab::{Lab, out, resubmit};
 use crate::xlate::PacketOut;
 use crate::xlate::ctx::key_port;
-use heddle_datapath::action::{Action as Odp, DropReason};
-use heddle_datapath::{PortNo, Purpose, Translation};
+use heddle_datapath_api::{Action as Odp, DropReason, PortNo, Purpose, Translation};
 use heddle_flow::FlowKey;
 use heddle_openflow::text::parse_actions;
 use heddle_openflow::{Action, Port};
@@ -29,7 +28,7 @@ fn back(id: u32, state: u32) -> FlowKey {
 }
 
 fn text(lab: &Lab, key: &FlowKey) -> String {
-    heddle_datapath::format_actions(&lab.translate(key, Purpose::Miss).actions, None)
+    heddle_datapath_api::format_actions(&lab.translate(key, Purpose::Miss).actions, None)
 }
 
 #[test]
@@ -77,7 +76,7 @@ fn what_came_before_is_committed_and_marks_are_not_in_the_mask() {
     lab.rule((0, 0), "", actions);
     let t = lab.translate(&Lab::key(TCP), Purpose::Miss);
     assert_eq!(
-        heddle_datapath::format_actions(&t.actions, None),
+        heddle_datapath_api::format_actions(&t.actions, None),
         "set(ipv4(ttl=63)),ct(commit,mark=0x1/0xffffffff),2"
     );
     assert_eq!((t.mask.0.ct_mark, t.mask.0.ct_state), (0, 0));
@@ -93,7 +92,7 @@ fn what_is_read_of_a_mark_is_in_the_mask() {
     assert_eq!(lab.actions(TCP), "ct,recirc(0x1)");
     let t = lab.translate(&back(1, 0x21), Purpose::Miss);
     assert_eq!(
-        heddle_datapath::format_actions(&t.actions, None),
+        heddle_datapath_api::format_actions(&t.actions, None),
         "ct(commit,mark=0x7/0xff,label=0x7/0xff)"
     );
     assert_eq!((t.mask.0.ct_mark, t.mask.0.ct_label), (0xff, [0; 16]));
@@ -178,7 +177,7 @@ fn a_zone_may_come_from_a_field() {
     assert_eq!(lab.actions(TCP), "ct(zone=5),recirc(0x1)");
     let t = lab.translate(&back(1, 0x21), Purpose::Miss);
     assert_eq!(
-        heddle_datapath::format_actions(&t.actions, None),
+        heddle_datapath_api::format_actions(&t.actions, None),
         "ct(commit,zone=3)"
     );
     assert_eq!(t.mask.0.ct_zone, u16::MAX);
@@ -196,7 +195,7 @@ fn timeouts_are_those_of_the_zone() {
     assert_eq!(lab.actions(TCP), "ct(commit,zone=4,timeout=1),2");
     let t = lab.translate(&Lab::key("in_port=1,ip,nw_proto=47"), Purpose::Miss);
     assert_eq!(
-        heddle_datapath::format_actions(&t.actions, None),
+        heddle_datapath_api::format_actions(&t.actions, None),
         "ct(commit,zone=4),2"
     );
     assert_eq!(t.mask.0.nw_proto, u8::MAX);

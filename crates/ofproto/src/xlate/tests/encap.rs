@@ -2,8 +2,7 @@
 
 use super::lab::{Lab, out, resubmit};
 use crate::group::Group;
-use heddle_datapath::Purpose;
-use heddle_datapath::action::{Action as Odp, DropReason};
+use heddle_datapath_api::{Action as Odp, DropReason, Purpose};
 use heddle_flow::{FieldId, FieldValue, Vlan, packet_type};
 use heddle_openflow::action::{Encap, EncapProperty};
 use heddle_openflow::message::{Bucket, GROUP_ANY, GroupDesc, GroupType};

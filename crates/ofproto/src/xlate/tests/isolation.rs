@@ -7,8 +7,7 @@
 use super::lab::{Lab, dp, out, resubmit};
 use crate::group::Group;
 use crate::xlate::action_set::as_list;
-use heddle_datapath::Purpose;
-use heddle_datapath::action::Action as Odp;
+use heddle_datapath_api::{Action as Odp, Purpose};
 use heddle_flow::{FieldId, FieldValue};
 use heddle_openflow::action::{Ct, CtZone};
 use heddle_openflow::message::{Bucket, GROUP_ANY, GroupDesc, GroupType};
@@ -297,7 +296,7 @@ proptest! {
             left,
             Interpreter::run(&bridges),
             "{}",
-            heddle_datapath::format_actions(&t.actions, None)
+            heddle_datapath_api::format_actions(&t.actions, None)
         );
     }
 }

@@ -9,7 +9,7 @@ use crate::trace::{TraceEnv, Traced, trace};
 use crate::versioned::Versioned;
 use crate::xlate::{Pipeline, key_port, of_port};
 use heddle_classifier::{Entry, MiniMatch};
-use heddle_datapath::{Changes, Generations, PortNo, Purpose, Request, Translate, Translation};
+use heddle_datapath_api::{Changes, Generations, PortNo, Purpose, Request, Translate, Translation};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::{Action, Instruction, InstructionSet, Port};
 use std::collections::{HashMap, HashSet};
@@ -279,7 +279,7 @@ impl Lab {
 
     /// Translates a missed packet, returns the datapath actions' text.
     pub(crate) fn actions(&self, text: &str) -> String {
-        heddle_datapath::format_actions(&self.translate(&Self::key(text), Purpose::Miss).actions, None)
+        heddle_datapath_api::format_actions(&self.translate(&Self::key(text), Purpose::Miss).actions, None)
     }
 
     pub(crate) fn trace(&self, args: &[&str]) -> Result<Traced, String> {

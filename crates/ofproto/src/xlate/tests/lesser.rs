@@ -1,8 +1,7 @@
 //! Translation without some feature of the datapath, and queues that mark packets.
 
 use super::lab::{Lab, dp, out, resubmit};
-use heddle_datapath::Purpose;
-use heddle_datapath::action::Action as Odp;
+use heddle_datapath_api::{Action as Odp, Purpose};
 use heddle_flow::{FieldId, Subfield};
 use heddle_openflow::action::CheckPktLarger;
 use heddle_openflow::{Action, Port};

@@ -3,7 +3,7 @@
 use super::lab::{Lab, to};
 use crate::mac::MacKey;
 use crate::model::{Mirror, MirrorOutput, PriorityTags, VlanMode, VlanSet};
-use heddle_datapath::Purpose;
+use heddle_datapath_api::Purpose;
 use heddle_openflow::Port;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn floods_then_forwards() {
     let lab = lab();
     let flooded = lab.translate(&Lab::key(&format!("in_port=1,{A}")), Purpose::Miss);
     assert_eq!(
-        heddle_datapath::format_actions(&flooded.actions, None),
+        heddle_datapath_api::format_actions(&flooded.actions, None),
         "100,2,3,4"
     );
     assert!(lab.generations.hold(&flooded.deps));
@@ -227,7 +227,10 @@ fn mirrors_copy_what_comes_and_goes_once() {
     lab.bridges[0].mirrors = vec![mirror(&[1], &[1], port, 3), mirror(&[], &[2], port, 3)];
     lab.publish();
     let out = lab.translate(&Lab::key(&format!("in_port=1,{A}")), Purpose::Miss);
-    assert_eq!(heddle_datapath::format_actions(&out.actions, None), "4,100,2,3");
+    assert_eq!(
+        heddle_datapath_api::format_actions(&out.actions, None),
+        "4,100,2,3"
+    );
     let counted = out.credits.clone();
     counted.iter().for_each(|c| c.credit(2, 120, 1, 0));
     let packets = |i: usize| {
@@ -260,7 +263,7 @@ fn mirrors_copy_what_comes_and_goes_once() {
         Purpose::Revalidate,
     );
     assert_eq!(
-        heddle_datapath::format_actions(&tagged.actions, None),
+        heddle_datapath_api::format_actions(&tagged.actions, None),
         "trunc(100),4,100,1,3"
     );
     assert_eq!(tagged.mask.0.vlans[0].tci & 0x1fff, 0x1fff);

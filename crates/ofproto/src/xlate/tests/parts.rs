@@ -3,7 +3,7 @@
 use super::lab::{Lab, LabBridge, out, to};
 use super::props::{lab, packet, rules, rules13};
 use crate::model::{Bundle, Mirror, MirrorOutput, VlanMode, VlanSet, port_config};
-use heddle_datapath::{Purpose, Translation};
+use heddle_datapath_api::{Purpose, Translation};
 use heddle_flow::FlowKey;
 use heddle_openflow::action::{self, BundleAlgorithm, HashFields};
 use heddle_openflow::{Action, Port};

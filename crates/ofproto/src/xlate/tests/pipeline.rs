@@ -3,8 +3,7 @@
 use super::lab::{Lab, dp, out, resubmit, to};
 use crate::group::Group;
 use crate::model::{TableMiss, port_config};
-use heddle_datapath::Purpose;
-use heddle_datapath::action::{Action as Odp, DropReason};
+use heddle_datapath_api::{Action as Odp, DropReason, Purpose};
 use heddle_flow::{FieldId, FieldValue, Match, Subfield};
 use heddle_openflow::message::{Bucket, GROUP_ANY, GroupDesc, GroupType};
 use heddle_openflow::{Action, Instruction, InstructionSet, Port};
@@ -420,7 +419,7 @@ fn patches_fold() {
         vec![Action::SetEthSrc([2; 6]), out(1), out(3), Action::Exit],
     );
     let t = lab.translate(&Lab::key("in_port=1"), Purpose::Miss);
-    let text = heddle_datapath::format_actions(&t.actions, None);
+    let text = heddle_datapath_api::format_actions(&t.actions, None);
     assert_eq!(
         text,
         "set(eth(src=02:02:02:02:02:02)),101,set(eth(src=01:01:01:01:01:01)),2"

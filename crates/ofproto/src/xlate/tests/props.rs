@@ -2,7 +2,7 @@
 
 use super::lab::{Lab, out, resubmit, to};
 use crate::model::{VlanMode, VlanSet};
-use heddle_datapath::Purpose;
+use heddle_datapath_api::Purpose;
 use heddle_flow::{FieldId, FieldValue, FlowKey, Match, N_WORDS, Subfield, Vlan};
 use heddle_openflow::{Action, Instruction, InstructionSet, Port};
 use proptest::prelude::*;
@@ -326,7 +326,7 @@ proptest! {
     ) {
         let lab = lab(&rules);
         let mut linked = Vec::new();
-        let mut earlier: Vec<(FlowKey, heddle_datapath::Translation)> = Vec::new();
+        let mut earlier: Vec<(FlowKey, heddle_datapath_api::Translation)> = Vec::new();
         for r in &rules {
             let m = Match::parse_text(&r.matches, None).unwrap();
             linked.push(((0, r.table), lab.add((0, r.table), r.priority + 4, &m, r.set.clone())));

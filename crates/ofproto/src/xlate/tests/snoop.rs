@@ -1,7 +1,7 @@
 //! Neighbours that are learned from packets on their way to this host.
 
 use super::lab::{Lab, to};
-use heddle_datapath::Purpose;
+use heddle_datapath_api::Purpose;
 use heddle_openflow::Port;
 use heddle_tunnel::routes::Address;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! Rows of `Port` and `Interface`.
 
-use heddle_datapath::{MeterAction, MeterBand, MeterConfig};
+use heddle_datapath_api::{MeterAction, MeterBand, MeterConfig};
 use heddle_ofproto::bridge::BundleConfig;
 use heddle_ofproto::model::{PriorityTags, VlanMode};
 use heddle_openflow::Port as OfPort;

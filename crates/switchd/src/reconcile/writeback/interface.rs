@@ -1,6 +1,6 @@
 //! `Interface`: number, state, counters, and why it could not be made.
 
-use heddle_datapath::POLICED;
+use heddle_datapath_api::{Engine, POLICED};
 use heddle_ovsdb::{Columns, Datum, Db, Txn};
 use std::collections::BTreeMap;
 

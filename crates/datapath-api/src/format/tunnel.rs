@@ -88,11 +88,11 @@ fn headers(push: &TunnelPush) -> Option<String> {
     Some(ethernet + &ip + &shim(push, l4)? + ")")
 }
 
-/// What is behind the IP header.
+/// The header behind the IP header.
 fn shim(push: &TunnelPush, l4: &[u8]) -> Option<String> {
     let udp = |behind: &dyn Fn(&[u8]) -> Option<String>| {
         let (udp, rest) = split::<Udp>(l4)?;
-        // Zero says that there is none.
+        // Zero means that there is none.
         let csum = if push.csum { 0xffff } else { 0 };
         let behind = behind(rest)?;
         Some(format!(
@@ -177,7 +177,7 @@ fn shim(push: &TunnelPush, l4: &[u8]) -> Option<String> {
     }
 }
 
-/// As C's `%#x` prints it: zero has no prefix.
+/// The number as C's `%#x` prints it: zero has no prefix.
 fn hex(v: impl Into<u64>) -> String {
     match v.into() {
         0 => "0".to_owned(),

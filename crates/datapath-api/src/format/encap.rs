@@ -46,7 +46,7 @@ fn push_nsh(s: &mut String, header: &NshHeader) -> std::fmt::Result {
     s.write_char(')')
 }
 
-/// As one number, without leading zeros.
+/// One number, without leading zeros.
 fn hex_bytes(s: &mut String, bytes: &[u8]) -> std::fmt::Result {
     let start = bytes.iter().position(|b| *b != 0).unwrap_or(bytes.len());
     match bytes.get(start..) {

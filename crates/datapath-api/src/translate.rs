@@ -1,21 +1,20 @@
-//! The seam between the datapath and the pipeline: what a worker asks on a miss, and what it gets.
+//! The pipeline, as workers call it on a miss.
 //!
 //! **Correctness.** A [`Translation`] is true for every packet whose key agrees with the request's key in all
-//! bits of `mask`, for as long as every [`Dep`] still has the generation it names. An implementation reads
-//! the generation of a thing *before* it reads the thing; a writer changes the thing *before* it bumps the
-//! generation. So a translation that raced with a change carries an old generation and dies on its first
-//! check. That is the safe error: one translation too many, never one too few.
+//! bits of `mask`. It is true as long as every [`Dep`](crate::Dep) has the generation it names. An
+//! implementation reads the generation of a thing *before* it reads the thing; a writer changes the thing
+//! *before* it bumps the generation. So a translation that raced with a change carries an old generation and
+//! dies on its first check. That is the safe error: one translation too many, never one too few.
 //!
 //! **Threads.** [`Translate::translate`] is called from any worker at any time and must not block: no lock
 //! that a control-plane writer may hold, no I/O.
 
-use crate::action::Action;
+use crate::generations::Generations;
+use crate::translation::Translation;
 use heddle_flow::FlowKey;
 use heddle_packet::Packet;
 
-pub use heddle_flow_cache::{Credit, Credits, Dep, Generations, N_LOGGED, N_SLOTS};
-
-/// Why a translation is asked for.
+/// Why a translation is requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// A packet missed the caches. Side effects (MAC learning) take place.
@@ -36,13 +35,10 @@ pub struct Request<'a> {
     pub purpose: Purpose,
 }
 
-/// The answer to a miss, with this datapath's actions.
-pub type Translation = heddle_flow_cache::Translation<Action>;
-
 /// The pipeline, as the datapath sees it.
 pub trait Translate: Send + Sync {
-    /// Translates one key; see the module for what the answer promises.
+    /// Translates one key; see the module for what the result promises.
     fn translate(&self, request: &Request<'_>, out: &mut Translation);
-    /// The counters that [`Dep`]s refer to.
+    /// The counters that [`Dep`](crate::Dep)s refer to.
     fn generations(&self) -> &Generations;
 }

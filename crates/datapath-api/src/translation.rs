@@ -1,7 +1,8 @@
-//! The result of a translation: the actions for all packets that agree with one packet in some bits, and the
-//! dependencies that limit their validity.
+//! The result of a translation: actions for all packets that agree with one in some bits, and how long they
+//! are right.
 
-use crate::changes::{self, Known, Override};
+use crate::action::Action;
+use crate::changes::{KnownBits, Override};
 use crate::generations::{Dep, Generations};
 use heddle_flow::{FlowKey, FlowMask};
 use std::ops::Deref;
@@ -14,12 +15,12 @@ pub trait Credit: Send + Sync {
     fn credit(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16);
 }
 
-/// The creditors of a translation. When it is filled again, it keeps the references to creditors that are in
-/// the same position as before. Often many translations in a row have the same creditors.
+/// The counters that are credited with the packets of a translation. Many translations in a row mostly credit
+/// the same ones. When it is filled again, a counter that keeps its index costs no reference count.
 #[derive(Clone, Default)]
 pub struct Credits {
     held: Vec<Arc<dyn Credit>>,
-    /// The number of this translation's creditors. Further ones in `held` are of the last translation.
+    /// Elements behind are of the last translation.
     len: usize,
 }
 
@@ -46,16 +47,16 @@ impl Credits {
             self.push(counted());
         }
     }
-    /// Drops all creditors from number `len` on.
+    /// Keeps `len` at most.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
-    /// Drops the references left from the last translation. Called when the list is complete.
+    /// Drops the rest of the translation before: this one is complete.
     pub fn settle(&mut self) {
         self.held.truncate(self.len);
     }
-    /// Takes all creditors out.
-    pub(crate) fn take(&mut self) -> Box<[Arc<dyn Credit>]> {
+    /// Gives them away.
+    pub fn take(&mut self) -> Box<[Arc<dyn Credit>]> {
         self.settle();
         self.len = 0;
         self.held.drain(..).collect()
@@ -72,39 +73,26 @@ impl Deref for Credits {
     }
 }
 
-/// The result of a translation, with actions of type `A`. The caller clears and reuses it, so that a warm
-/// worker does not allocate.
-pub struct Translation<A> {
-    /// The bits of the key that the result depends on.
+/// The result of a translation. Cleared and reused by the caller, so that a warm worker does not allocate.
+#[derive(Default)]
+pub struct Translation {
+    /// Bits of the key that the result depends on.
     pub mask: FlowMask,
-    /// The actions.
-    pub actions: Vec<A>,
-    /// The generations that the result depends on besides the key.
+    /// Actions on the packet.
+    pub actions: Vec<Action>,
+    /// Dependencies besides the key.
     pub deps: Vec<Dep>,
-    /// The words of the key that table lookups (dependencies with a log) saw other than the packet brought
-    /// them, see [`Override`]. The first lookup must always record the input port.
+    /// Words of the key that lookups in tables (dependencies with a log) saw otherwise than the packet has
+    /// them; see [`Override`]. There must be one of the input port at the first lookup.
     pub overrides: Vec<Override>,
-    /// The creditors of the packets.
+    /// Counters to credit with the packets.
     pub credits: Credits,
     /// Must not be cached (a side effect could not be carried out, or differs per packet).
     pub uncacheable: bool,
 }
 
-impl<A> Default for Translation<A> {
-    fn default() -> Self {
-        Self {
-            mask: FlowMask::default(),
-            actions: Vec::new(),
-            deps: Vec::new(),
-            overrides: Vec::new(),
-            credits: Credits::default(),
-            uncacheable: false,
-        }
-    }
-}
-
-impl<A> Translation<A> {
-    /// Makes it empty again, and keeps the allocations.
+impl Translation {
+    /// Makes it empty again, keeping the allocations.
     pub fn clear(&mut self) {
         self.mask = FlowMask::default();
         self.actions.clear();
@@ -113,11 +101,11 @@ impl<A> Translation<A> {
         self.credits.clear();
         self.uncacheable = false;
     }
-    /// Whether this result for `key` is still valid for all packets in its mask, as far as the logs of
-    /// changes show. The plain form of the cache's checks; tests use it.
+    /// Whether this result, made for `key`, still holds for all of its packets, as far as the logs of later
+    /// changes show. The plain twin of the check that caches make.
     pub fn outlasts(&self, key: &FlowKey, generations: &Generations) -> bool {
-        let known = Known::new(&key.masked(&self.mask), &self.mask);
-        changes::outlasts(&self.deps, &self.overrides, known, generations, usize::MAX)
+        let known = KnownBits::new(&key.masked(&self.mask), &self.mask);
+        generations.outlasts(&self.deps, &self.overrides, known, usize::MAX)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! They work on headers and port numbers of the datapath only. The text form (`ovs-dpctl`'s) is in `format`.
 
-use crate::exec::meter::Meter;
+use crate::meter::Meter;
 use heddle_conntrack::CtAction;
 use heddle_flow::{FlowKey, Nsh};
 use heddle_tunnel::{TunnelPop, TunnelPush};
@@ -66,7 +66,7 @@ pub enum Action {
     },
     /// Rewrite L4 ports.
     SetL4 {
-        /// Which protocol's (6, 17 or 132).
+        /// Protocol (6, 17 or 132).
         proto: u8,
         /// Source port.
         src: Masked<u16>,
@@ -156,7 +156,7 @@ pub enum Action {
     PopEth,
     /// Push a network service header in front of the whole packet.
     PushNsh(NshHeader),
-    /// Pop a network service header. What is behind it is known when the packet is parsed again.
+    /// Pop a network service header. The header behind it is known when the packet is parsed again.
     PopNsh,
     /// Rewrite the network service header.
     SetNsh(Masked<Nsh>),
@@ -166,23 +166,23 @@ pub enum Action {
     Clone(Vec<Action>),
     /// Run a list on a copy of some packets.
     Sample {
-        /// Of 2³²−1 packets so many.
+        /// Sampling probability, as a fraction of 2³²−1.
         probability: u32,
-        /// What to run.
+        /// Actions to run.
         actions: Vec<Action>,
     },
     /// Let through what a meter admits; the packet is dropped otherwise.
     Meter(Arc<Meter>),
     /// Have the next recirculation know a hash of the packet.
     Hash {
-        /// Which.
+        /// Algorithm.
         alg: HashAlg,
         /// Seed.
         basis: u32,
     },
     /// Parse the packet as it is now and look it up again, under this recirculation id.
     Recirc(u32),
-    /// Go on by the packet's length.
+    /// Run one of two lists, by the packet's length.
     CheckPktLen {
         /// Bytes.
         len: u16,
@@ -241,18 +241,18 @@ impl Action {
     }
 }
 
-/// What a packet waits for: that the generation of a slot moves ([`crate::Generations`]).
+/// A change that a packet waits for: the generation of a slot moves ([`crate::Generations`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Wait {
-    /// Which slot.
+    /// Index of the slot.
     pub slot: u16,
-    /// Its generation while there is still something to wait for.
+    /// The slot's generation before the change.
     pub generation: u64,
     /// Then the packet is looked up under this recirculation id.
     pub recirc: u32,
 }
 
-/// Which tunnel a packet is to go into.
+/// The tunnel that a packet is to go into.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct TunnelKey {
     /// The tunnel's fields; all else is zero, and its options too.
@@ -266,7 +266,7 @@ pub struct TunnelKey {
 /// A network service header to be pushed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct NshHeader {
-    /// Its fields.
+    /// Fields of the header.
     pub fields: Nsh,
     /// Metadata of type 2: options, a multiple of four bytes and at most [`heddle_wire::nsh::MAX_METADATA`].
     pub options: Vec<u8>,
@@ -306,7 +306,7 @@ pub enum DropReason {
     Bridging,
     /// A packet from a tunnel met congestion outside and cannot show it inside (RFC 6040).
     TunnelEcn,
-    /// No tunnel port asks for a packet from a tunnel.
+    /// No tunnel port takes a packet from a tunnel.
     NoTunnel,
     /// A packet is to go into a tunnel to nowhere, or back to where it came from.
     TunnelAddress,
@@ -314,7 +314,7 @@ pub enum DropReason {
     TunnelRoute,
     /// The next host on the way to a tunnel's other end is not known yet.
     TunnelNeighbour,
-    /// A recirculation id that nobody gave out, or no longer.
+    /// A recirculation id that was not given out, or is not valid any more.
     NoRecirculation,
     /// Rules are restored after a restart (`flow-restore-wait`): until all are there, none decides.
     Restoring,
@@ -325,7 +325,7 @@ pub enum DropReason {
 /// A packet for the control plane, with what translation knows about it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Upcall {
-    /// What to do with it.
+    /// Kind of the receiver.
     pub kind: UpcallKind,
     /// Bytes of the packet to copy (0xffff: all).
     pub max_len: u16,
@@ -334,7 +334,7 @@ pub struct Upcall {
 }
 
 impl std::hash::Hash for Upcall {
-    /// Equal upcalls have equal lengths, and their cookies cannot say more.
+    /// Equal upcalls have equal lengths, and their cookies have no hash.
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.max_len.hash(state);
     }
@@ -347,19 +347,19 @@ pub enum UpcallKind {
     Controller,
     /// The packet needs the control plane's own handling (named).
     SlowPath(&'static str),
-    /// A sample for whoever counts flows: the first of those that are lost when there are too many.
+    /// A sample for exporters of flows. Samples are lost first when there are too many upcalls.
     Sample,
 }
 
-/// What the issuer of an upcall attached to it, and how to print it (`userspace(pid=..,controller(...))`).
+/// Data that the issuer of an upcall attached to it, with its text (`userspace(pid=..,controller(...))`).
 #[derive(Clone)]
 pub struct UpcallCookie(pub Arc<dyn UpcallData>);
 
 /// The issuer's part of an upcall.
 pub trait UpcallData: Send + Sync {
-    /// As `dpctl/dump-flows` prints it inside `userspace(...)`.
+    /// The text that `dpctl/dump-flows` prints inside `userspace(...)`.
     fn text(&self) -> String;
-    /// Tells upcalls of the same text apart, where they are for different receivers: answers with equal
+    /// Distinguishes upcalls of the same text that are for different receivers: translations with equal
     /// actions share them.
     fn receiver(&self) -> u64 {
         0

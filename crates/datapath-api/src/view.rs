@@ -1,34 +1,35 @@
-//! What the control plane reads from a datapath: plain values, copied out.
+//! Values that the control plane reads from a datapath, copied out.
 
 use crate::action::{Action, PortNo, Upcall};
-use crate::format::{PortNames, format_key, format_stats};
+use crate::format::{PortNames, format_actions, format_key, tcp_flags};
 use hashbrown::HashTable;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_packet::Packet;
+use std::fmt::Write;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 /// A packet for the control plane.
 #[derive(Debug)]
 pub struct UpcallPacket {
-    /// What the action said.
+    /// The upcall of the action.
     pub upcall: Arc<Upcall>,
     /// The packet as it was at the action, cut to `upcall.max_len`.
     pub bytes: Vec<u8>,
-    /// What it begins with, see [`heddle_flow::packet_type`].
+    /// The type of its first header, see [`heddle_flow::packet_type`].
     pub packet_type: u32,
-    /// Its whole length before it was cut.
+    /// The whole length before it was cut.
     pub total_len: usize,
-    /// Packets that it will be cut into, if it is a train; else 1.
+    /// Packets that a GSO packet will be cut into; else 1.
     pub segments: u32,
     /// Bytes that these have, each with its headers.
     pub wire_bytes: u64,
     /// Port that it came in by.
     pub in_port: PortNo,
-    /// Its key as it was received, with priority and mark as the actions have set them.
+    /// The key as it was received, with priority and mark as the actions have set them.
     pub key: FlowKey,
     /// The whole packet with its offload metadata, where an upcall of the kind
-    /// [`crate::action::UpcallKind::SlowPath`] asks for all of it (to be injected again).
+    /// [`crate::UpcallKind::SlowPath`] wants all of it (to be injected again).
     pub packet: Option<Packet>,
 }
 
@@ -43,7 +44,7 @@ pub struct PortInfo {
     pub kind: &'static str,
     /// Receive queues opened.
     pub n_rxq: usize,
-    /// Its queues are assigned to workers and shown.
+    /// Workers poll the queues, and commands show them.
     pub is_pmd: bool,
 }
 
@@ -78,7 +79,7 @@ pub const POLICED: &str = "policed";
 pub struct FlowDump {
     /// The key of the packet that it was made for.
     pub key: FlowKey,
-    /// Which bits of it count.
+    /// Bits of the key that count.
     pub mask: FlowMask,
     /// Packets since it was cached (the one that made it not counted, as in OVS).
     pub packets: u64,
@@ -88,13 +89,13 @@ pub struct FlowDump {
     pub used_ms: u64,
     /// Union of TCP flags.
     pub tcp_flags: u16,
-    /// What it does.
+    /// Actions on its packets.
     pub actions: Arc<[Action]>,
     /// Processor that the worker which holds it is pinned to, or stands for.
     pub core: usize,
     /// Index of that worker.
     pub worker: usize,
-    /// Where else its packets are forwarded (`dp:NAME`).
+    /// Place outside of workers that forwards its packets (`dp:NAME`).
     pub place: Option<&'static str>,
     /// Why an observer forwards none of them, if there is one.
     pub waits: Option<String>,
@@ -108,15 +109,40 @@ impl FlowDump {
             && keys.zip(self.mask.words()).all(|((a, b), m)| (a ^ b) & m == 0)
             && self.actions == other.actions
     }
+    /// The text behind a flow's key: `packets:1, bytes:60, used:0.5s, flags:S., actions:2`.
+    pub fn stats_text(&self, now_ms: u64, names: PortNames<'_>) -> String {
+        let mut s = String::new();
+        // Writing to a string cannot fail.
+        let _ = write!(s, "packets:{}, bytes:{}, used:", self.packets, self.bytes);
+        let _ = match self.used_ms {
+            0 => write!(s, "never"),
+            t => write!(
+                s,
+                "{}.{:03}s",
+                now_ms.saturating_sub(t) / 1000,
+                now_ms.saturating_sub(t) % 1000
+            ),
+        };
+        if self.tcp_flags != 0 {
+            s.push_str(", flags:");
+            tcp_flags(&mut s, self.tcp_flags);
+        }
+        if let Some(place) = self.place {
+            let _ = write!(s, ", offloaded:yes, dp:{place}");
+        }
+        s.push_str(", actions:");
+        s.push_str(&format_actions(&self.actions, names));
+        s
+    }
     /// One line as `dpctl/dump-flows` prints it. `now_ms`: the datapath's clock.
     pub fn text(&self, now_ms: u64, names: PortNames<'_>) -> String {
         let key = format_key(&self.key, &self.mask, false, names);
-        format!("{key}, {}", format_stats(self, now_ms, names))
+        format!("{key}, {}", self.stats_text(now_ms, names))
     }
-    /// As `dpctl/dump-flows -m` prints it: also what does not count.
+    /// The line of `dpctl/dump-flows -m`: also with the bits that do not count.
     pub fn text_verbose(&self, now_ms: u64, names: PortNames<'_>) -> String {
         let key = format_key(&self.key, &self.mask, true, names);
-        format!("{key}, {}", format_stats(self, now_ms, names))
+        format!("{key}, {}", self.stats_text(now_ms, names))
     }
 }
 
@@ -179,12 +205,12 @@ pub struct Totals {
     pub masks: u64,
 }
 
-/// What workers have counted at one time.
+/// The counters of workers at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The time stamp counter.
     pub tsc: u64,
-    /// Its frequency.
+    /// Frequency of the time stamp counter.
     pub tsc_hz: u64,
     /// All workers.
     pub workers: Vec<WorkerView>,
@@ -195,15 +221,15 @@ pub struct Snapshot {
 /// A worker.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerView {
-    /// Its number.
+    /// Number.
     pub id: usize,
     /// The processor that it is pinned to, or stands for.
     pub core: usize,
     /// NUMA node.
     pub numa: u32,
-    /// It polls queues with an affinity only.
+    /// Polls only queues with an affinity.
     pub isolated: bool,
-    /// Its counters by name.
+    /// Counters by name.
     pub counters: Vec<(&'static str, u64)>,
 }
 

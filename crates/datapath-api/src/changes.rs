@@ -1,30 +1,29 @@
-//! A log of recent changes in a table. It saves the translation of entries that the changed rules do not
+//! The log of recent changes of a table. It saves translating cached flows again that a changed rule does not
 //! concern.
 //!
 //! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of the
 //! rules that came, went or were changed with it.
 //!
-//! **When a change does not matter.** A cached translation stays valid if all its packets, at the lookup in
-//! that table, have one bit that differs from the changed rule's match. This is known of such packets
-//! ([`Known`]):
+//! **Changes that do not matter** to a cached translation: all of its packets have one bit that differs from
+//! the changed rule's match at the lookup in that table. This is known of such packets ([`KnownBits`]):
 //!
-//! * Fields that start as constants ([`constants`]), such as registers, metadata and the OpenFlow input port.
-//!   The translation records their values at each lookup ([`Override`]).
-//! * Fields of the packet: the bits of the entry's mask. If an action has changed a word before the lookup,
-//!   nothing is known of that word.
-//! * Fields that lookups themselves set (conjunctions) are never known.
+//! * Fields that start as constants ([`constants`]), which are registers, metadata, the OpenFlow input port:
+//!   the translation has their values at each lookup ([`Override`]).
+//! * Fields of the packet: the bits of the entry's mask. If an action has changed a word before the
+//!   lookup, nothing of that word.
+//! * Fields that lookups themselves set (conjunctions): nothing.
 //!
-//! The safe error is to take a change as relevant: that costs a translation. [`outlasts`] is the plain form
-//! of this rule. Workers apply it to many entries at once ([`crate::watch`]).
+//! The safe error is to think that a change matters: that costs a translation.
+//! [`Generations::outlasts`](crate::Generations::outlasts) does this in a few lines. Workers do the
+//! same for many entries at once (`flow-cache/src/watch.rs`).
 //!
 //! **Threads.** Any number of writers and readers, without locks: a worker that learns a flow is a writer.
 //! Each writer draws a generation of its own, stores its record, and then lifts the generation that readers
-//! see to its own at least. So writers may overtake each other. A reader that sees a generation sees the
-//! changes of all generations drawn before, and finds either their records or no record. If a reader does not
-//! find the record of a generation (not there yet, overwritten, or never written), anything may have changed.
+//! see to its own at least. So writers may overtake each other. A reader of a generation sees the changes of
+//! all that were drawn before. It finds either their records or no record. If a reader does not find the
+//! record of a generation (not there yet, overwritten, or not given), anything may have changed.
 
 use crate::atomic::AtomicU64;
-use crate::generations::{Dep, FIRST, Generations};
 use arc_swap::ArcSwapOption;
 use heddle_classifier::MiniMatch;
 use heddle_flow::key::FIRST_WORD;
@@ -32,7 +31,9 @@ use heddle_flow::{FlowKey, FlowMask, Match};
 use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, LazyLock};
 
-/// The number of generations that a log remembers.
+/// The generation of all things at first.
+pub(crate) const FIRST: u64 = 1;
+/// Generations that are remembered.
 const KEPT: u64 = 1024;
 /// Maximum number of matches in one record. More are merged into the bits that they have in common.
 const MAX_LISTED: usize = 64;
@@ -45,14 +46,14 @@ pub struct Override {
     pub from: u16,
     /// Index of the word in the key.
     pub word: u8,
-    /// Whether an action has changed the word. Then the entry's mask does not apply to it.
+    /// Actions have changed what the packet brought, so that the entry's mask shows nothing of it.
     pub changed: bool,
     /// The word's value; only its bits in [`constants`] are used.
     pub value: u64,
 }
 
-/// The bits of a key that are constant for all packets when a translation begins. All are zero but the input
-/// port, whose value each translation records.
+/// The bits of a key that are the same constants for all packets when a translation begins. They are zero,
+/// except for the input port: a translation has an [`Override`] with its value.
 pub fn constants() -> &'static FlowMask {
     static CONSTANTS: LazyLock<FlowMask> = LazyLock::new(|| {
         FlowMask(FlowKey {
@@ -70,9 +71,9 @@ pub fn clear_constants(key: &mut FlowKey) {
     (key.metadata, key.regs, key.in_port) = (0, [0; 16], 0);
 }
 
-/// Bits that are never known: lookups themselves set them, or the translation begins with other values than
-/// the entry's key has.
-pub(crate) fn unknown() -> &'static FlowMask {
+/// Bits that lookups themselves set, or that a translation begins with other values than an entry's key
+/// has: never known.
+pub fn unknown() -> &'static FlowMask {
     static UNKNOWN: LazyLock<FlowMask> = LazyLock::new(|| {
         FlowMask(FlowKey {
             conj_id: u32::MAX,
@@ -83,15 +84,15 @@ pub(crate) fn unknown() -> &'static FlowMask {
     &UNKNOWN
 }
 
-/// The bits that are equal for all packets of a cached translation at a lookup, and their values.
+/// The bits that all packets of a cached translation have in common at a lookup.
 #[derive(Clone, Copy)]
-pub struct Known {
+pub struct KnownBits {
     key: FlowKey,
     mask: FlowMask,
 }
 
-impl Known {
-    /// At the beginning of a translation: all packets agree with `key` in the bits of `mask`.
+impl KnownBits {
+    /// At the beginning: all packets agree with `key` in the bits of `mask`.
     pub fn new(key: &FlowKey, mask: &FlowMask) -> Self {
         let mut known = Self {
             key: *key,
@@ -108,12 +109,12 @@ impl Known {
             *k &= !c;
             *m = (*m | c) & !u;
         }
-        // The input port is unknown until an override sets it: a datapath port is no OpenFlow port.
+        // The first override has its value: a datapath port is no OpenFlow port.
         known.mask.0.in_port = 0;
         known
     }
-    /// Applies an override, to describe the packets at a later lookup.
-    pub(crate) fn apply(&mut self, o: &Override) {
+    /// Changes them to the bits that a later lookup saw.
+    pub fn apply(&mut self, o: &Override) {
         let at = usize::from(o.word);
         let (Some(c), Some(u)) = (constants().words().get(at), unknown().words().get(at)) else {
             return;
@@ -125,8 +126,8 @@ impl Known {
             *m = if o.changed { *c } else { *m | c } & !u;
         }
     }
-    /// Whether a rule with this match can match none of the packets.
-    pub(crate) fn excludes(&self, m: &MiniMatch) -> bool {
+    /// Whether a rule with this match has nothing to do with any of the packets.
+    pub fn excludes(&self, m: &MiniMatch) -> bool {
         let (key, mask) = (self.key.words(), self.mask.words());
         let mut words = m.mask.words().iter().zip(m.values.iter());
         words.any(|((i, m), v)| {
@@ -134,33 +135,6 @@ impl Known {
             known.is_some_and(|(k, n)| (k ^ v) & m & n != 0)
         })
     }
-}
-
-/// Whether a translation with these dependencies is still valid for the packets that `known` describes at its
-/// beginning. `false` also if the logs are incomplete, or if it would take more than `comparisons`
-/// comparisons.
-pub(crate) fn outlasts(
-    deps: &[Dep],
-    overrides: &[Override],
-    mut known: Known,
-    generations: &Generations,
-    mut comparisons: usize,
-) -> bool {
-    let mut overrides = overrides.iter().peekable();
-    (0_u16..).zip(deps).all(|(at, d)| {
-        while let Some(o) = overrides.next_if(|o| o.from <= at) {
-            known.apply(o);
-        }
-        let now = generations.read(d.slot).generation;
-        let count = usize::try_from(now.saturating_sub(d.generation)).unwrap_or(usize::MAX);
-        count == 0
-            || count <= comparisons
-                && generations.changed(d.slot, d.generation, now, &mut |m| {
-                    let goes_on = comparisons > 0;
-                    comparisons = comparisons.saturating_sub(1);
-                    goes_on && known.excludes(m)
-                })
-    })
 }
 
 /// Matches of rules that change together.
@@ -181,7 +155,7 @@ impl Changes {
     }
 }
 
-/// The bits that all of these matches have, with the same values.
+/// The bits that all of them match, with the same values.
 fn in_common(list: &[MiniMatch]) -> MiniMatch {
     let mut common = Match::default();
     if let Some((first, others)) = list.split_first() {
@@ -198,7 +172,7 @@ fn in_common(list: &[MiniMatch]) -> MiniMatch {
     MiniMatch::new(&common)
 }
 
-/// The changes of one generation.
+/// The rules that changed with one generation.
 #[derive(Debug)]
 struct Record {
     generation: u64,
@@ -209,7 +183,7 @@ struct Record {
 pub(crate) struct Log {
     records: Box<[ArcSwapOption<Record>]>,
     /// The last generation that a writer has drawn.
-    drawn: AtomicU64,
+    pub(crate) drawn: AtomicU64,
 }
 
 impl Default for Log {
@@ -222,10 +196,10 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Records a change. `lift` then raises the generation that readers see to at least its argument.
+    /// Notes what has changed; `lift` makes the generation that readers see at least as high as its argument.
     pub(crate) fn write(&self, changes: Changes, lift: impl FnOnce(u64)) {
-        // Release: a writer that draws a later generation (Acquire), and a reader that sees it, also see this
-        // writer's change.
+        // Release: a writer that draws a later one (Acquire) has this writer's change behind it, and so has
+        // a reader that sees the later generation.
         let generation = self.drawn.fetch_add(1, AcqRel) + 1;
         if let Some(at) = self.place(generation) {
             at.store(Some(Arc::new(Record { generation, changes })));
@@ -236,9 +210,9 @@ impl Log {
     fn place(&self, generation: u64) -> Option<&ArcSwapOption<Record>> {
         self.records.get(usize::try_from(generation % KEPT).ok()?)
     }
-    /// Calls `f` with each match that changed after generation `from`, up to `to`, until `f` returns `false`.
-    /// Returns `false` if `f` did, or if a record is missing.
-    pub(crate) fn tell(&self, from: u64, to: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
+    /// Gives `f` the matches that changed after generation `from`, up to `to`, while it returns `true`.
+    /// `false`: `f` did not get all.
+    pub(crate) fn visit(&self, from: u64, to: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
         to.saturating_sub(from) <= KEPT
             && (from + 1..=to).all(|generation| {
                 let record = self.place(generation).map(ArcSwapOption::load);
@@ -249,4 +223,5 @@ impl Log {
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "changes/tests.rs"] // the model checker includes this file from elsewhere
 mod tests;

@@ -1,4 +1,4 @@
-//! The log of changes and the comparison with it.
+//! Packets that a change concerns, by the log and by comparing.
 
 use super::*;
 use heddle_flow::Match;
@@ -50,8 +50,8 @@ fn constants_are_cleared() {
 }
 
 proptest! {
-    /// If a log is passed, none of its matches matches a packet, whatever its unknown bits. For a packet
-    /// known in all bits the converse holds too.
+    /// Changes that are passed over match none of the packets, as far as these are known. If all bits are
+    /// known, exactly the changes that match are not passed over.
     #[test]
     fn passes_by_what_matches_no_packet(
         all in prop::collection::vec(prop::collection::vec(matches(), 1..4), 1..50),
@@ -66,7 +66,7 @@ proptest! {
         let mut key = FlowKey { nw_dst: nw, ..FlowKey::default() };
         let mut mask = FlowMask::default();
         mask.0.nw_dst = if nw_known { u32::MAX } else { 0 };
-        let mut known = Known::new(&key, &mask);
+        let mut known = KnownBits::new(&key, &mask);
         (key.in_port, key.regs[2]) = (port, reg);
         for (word, value) in (0..).zip(key.words()) {
             let constant = constants().words()[usize::from(word)] != 0;
@@ -90,18 +90,18 @@ proptest! {
     }
 }
 
-/// Whether the log is complete for these generations, and no match in it concerns the packets.
-fn passes(log: &Log, from: u64, to: u64, known: &Known) -> bool {
-    log.tell(from, to, &mut |m| known.excludes(m))
+/// Whether the log is complete between the two generations, and no change in it concerns these packets.
+fn passes(log: &Log, from: u64, to: u64, known: &KnownBits) -> bool {
+    log.visit(from, to, &mut |m| known.excludes(m))
 }
 
-/// The common bits of all packets to this address.
-fn to(nw_dst: u32) -> Known {
+/// The bits that all packets to this address have in common.
+fn to(nw_dst: u32) -> KnownBits {
     let key = |nw_dst| FlowKey {
         nw_dst,
         ..FlowKey::default()
     };
-    Known::new(&key(nw_dst), &FlowMask(key(u32::MAX)))
+    KnownBits::new(&key(nw_dst), &FlowMask(key(u32::MAX)))
 }
 
 fn about(nw_dst: u32) -> Match {
@@ -124,9 +124,10 @@ fn what_is_too_long_ago_or_unknown_is_not_passed_by() {
     assert!(!passes(&log, n, n + 1, &other));
 }
 
-/// A merged record still stands for each of its rules: every packet that one of them matches is affected.
+/// The log keeps the common bits of rules that are too many to be listed. It keeps no bit that one of the
+/// rules does not match.
 #[test]
-fn many_are_told_by_what_they_have_in_common() {
+fn many_are_logged_by_their_common_bits() {
     let mut changes = Changes::default();
     for n in 0..1000 {
         changes.add(&MiniMatch::new(&about(0x0a00_0000 | n)));
@@ -138,56 +139,6 @@ fn many_are_told_by_what_they_have_in_common() {
     assert!((0..1000).all(|n| !passes(&log, 0, 1, &to(0x0a00_0000 | n))));
 }
 
-/// Two writers overtake each other. While the first one's record is missing, the log is not reported as
-/// complete. The generation never goes backwards.
-#[test]
-fn who_overtakes_says_no_more_than_is_known() {
-    let generations = Generations::default();
-    let slot = Generations::logged_slot_of(1);
-    generations.bump_changed(slot, Changes::anything());
-    let before = generations.read(slot);
-    let log = generations.log_of(slot).expect("it was written");
-    let one = |n| {
-        let mut changes = Changes::default();
-        changes.add(&MiniMatch::new(&about(n)));
-        changes
-    };
-    log.write(one(1), |drawn| {
-        generations.bump_changed(slot, one(2));
-        let now = generations.read(slot).generation;
-        assert_eq!((drawn, now), (before.generation + 1, before.generation + 2));
-        let mut told = 0;
-        let all = generations.changed(slot, before.generation, now, &mut |_| {
-            told += 1;
-            true
-        });
-        assert!(all && told == 2, "the first one's record is there, and told");
-    });
-    let drawn = log.drawn.fetch_add(1, AcqRel) + 1;
-    generations.bump_changed(slot, one(3));
-    let now = generations.read(slot).generation;
-    assert_eq!(now, drawn + 1);
-    assert!(
-        !generations.changed(slot, drawn - 1, now, &mut |_| true),
-        "a record is missing"
-    );
-    assert!(generations.changed(slot, drawn, now, &mut |_| true));
-}
-
-#[test]
-fn comparisons_are_bounded() {
-    let generations = Generations::default();
-    let dep = [generations.read(Generations::logged_slot_of(1))];
-    for n in 0..10 {
-        let mut changes = Changes::default();
-        changes.add(&MiniMatch::new(&about(n)));
-        generations.bump_changed(dep[0].slot, changes);
-    }
-    assert!(outlasts(&dep, &[], to(11), &generations, 10));
-    assert!(!outlasts(&dep, &[], to(11), &generations, 9));
-    assert!(!outlasts(&dep, &[], to(3), &generations, 10));
-}
-
 #[test]
 fn conjunctions_are_never_passed_by() {
     let mut m = Match::any();
@@ -197,5 +148,5 @@ fn conjunctions_are_never_passed_by() {
         conj_id: u32::MAX,
         ..FlowKey::default()
     });
-    assert!(!passes(&log, 0, 1, &Known::new(&FlowKey::default(), &all)));
+    assert!(!passes(&log, 0, 1, &KnownBits::new(&FlowKey::default(), &all)));
 }

@@ -1,27 +1,25 @@
-//! Counters of changes, for caches of results that depend on what changes.
+//! Counters of changes, for caches of translations.
 //!
-//! **Invariant.** A reader that reads a generation and then the thing never sees the thing older than that
-//! generation. A reader that reads [`Generations::any`] and then a generation never sees a generation older
-//! than that `any`. So a result that was found valid at some `any` is valid as long as `any` stays the same.
-//! `tests/model.rs` checks all interleavings.
+//! **Invariant.** A thread that reads a generation and then the thing sees no older state of the thing than
+//! that of the generation. A thread that reads [`Generations::any`] and then a generation sees no older
+//! generation than that of `any`. So a translation that was found right at some `any` is right as long as
+//! `any` stays. `tests/model.rs` goes through all interleavings.
 
 use crate::atomic::AtomicU64;
-use crate::changes::{Changes, Log};
-use crate::hash::HashKey;
+use crate::changes::{Changes, FIRST, KnownBits, Log, Override};
 use heddle_classifier::MiniMatch;
+use heddle_simd::hash::HashKey;
 use heddle_sync::OnceArc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Number of generation slots. Things hash onto slots; a collision costs a needless re-translation.
-pub const N_SLOTS: usize = 1 << 15;
-/// Slots below this one are for things that controllers make, [`Generations::ALL`] apart. The slots from it
-/// on are for things that packets make.
+const N_SLOTS: usize = 1 << 15;
+/// The first of them, that of [`Generations::ALL`] apart, are of what controllers make; the others of what
+/// packets make.
 const N_MADE: usize = 1 << 10;
-/// The first generation of each slot.
-pub(crate) const FIRST: u64 = 1;
-/// Number of further slots, for tables that log their changes ([`Generations::bump_changed`]).
-pub const N_LOGGED: usize = 1024;
+/// Number of further slots, for things with a log of their changes ([`Generations::bump_changed`]).
+const N_LOGGED: usize = 1024;
 
 /// Generation counters that cached translations depend on.
 pub struct Generations {
@@ -34,7 +32,7 @@ pub struct Generations {
 /// A dependency on a slot at a generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dep {
-    /// The slot.
+    /// Index of the slot.
     pub slot: u16,
     /// The slot's generation when it was read.
     pub generation: u64,
@@ -68,15 +66,15 @@ impl Generations {
     pub fn slot_of(thing: u64) -> u16 {
         place(thing.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1, N_MADE)
     }
-    /// The slot of a thing that packets make, such as a learned address. Senders of packets can make any
-    /// number of such things. They must neither hit the slots of other things nor choose a slot, so the hash
-    /// is keyed.
+    /// The slot that a thing uses that packets make, such as a learned address. A sender makes up as many
+    /// such things as it likes. It must neither hit the slots of all else nor choose a slot: the hash is
+    /// keyed.
     pub fn learned_slot_of(thing: u64) -> u16 {
         let key = HashKey::of_process();
         place(key.finish(key.mix(key.start(), thing, 0)), N_MADE, N_SLOTS)
     }
-    /// The slot of a thing whose changes are logged by [`Generations::bump_changed`]. `thing` is its stable
-    /// hash or number.
+    /// The slot that a thing (its stable hash or number) uses whose changes are logged with
+    /// [`Generations::bump_changed`].
     pub fn logged_slot_of(thing: u64) -> u16 {
         const { assert!(N_LOGGED == 1 << 10) };
         let h = thing.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -98,8 +96,8 @@ impl Generations {
             generation: self.counter(slot).load(Ordering::Acquire),
         }
     }
-    /// Counts a change of a thing, after the change was made. If the slot has a log, the log records that
-    /// anything may be different.
+    /// Counts a change of the thing, to be called after changing it. In a slot with a log, anything may be
+    /// different then.
     pub fn bump(&self, slot: u16) {
         if self.log(slot).is_some() {
             self.bump_changed(slot, Changes::anything());
@@ -107,34 +105,28 @@ impl Generations {
         }
         self.count_up(slot);
     }
-    /// Records changed rules of a table, after the change was made. Never waits for another thread.
+    /// Logs a change of these rules of a table, to be called after changing them. Does not wait.
     pub fn bump_changed(&self, slot: u16, changes: Changes) {
         let Some(place) = self.log(slot) else {
             return self.count_up(slot);
         };
         if place.get().is_none() {
-            // Fails if another thread has set the log first; that log is as good.
+            // Another thread may have been quicker.
             let _ = place.set(Arc::default());
         }
         let Some(log) = place.get() else { return };
         log.write(changes, |generation| {
             self.counter(slot).fetch_max(generation, Ordering::Release);
-            // After the slot, as in `count_up`.
+            // The order of `count_up`.
             self.any.fetch_add(1, Ordering::Release);
         });
     }
-    /// Calls `f` with what changed in `slot` after generation `from`, up to `now`, until `f` returns `false`.
-    /// Returns `false` if `f` did, or if the log is incomplete.
-    pub(crate) fn changed(
-        &self,
-        slot: u16,
-        from: u64,
-        now: u64,
-        f: &mut dyn FnMut(&MiniMatch) -> bool,
-    ) -> bool {
+    /// Gives `f` the matches that changed in `slot` after generation `from`, up to `now`, while it returns
+    /// `true`. `false`: `f` did not get all.
+    pub fn changed(&self, slot: u16, from: u64, now: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
         self.log(slot)
             .and_then(OnceArc::get)
-            .is_some_and(|log| log.tell(from, now, f))
+            .is_some_and(|log| log.visit(from, now, f))
     }
     #[cfg(all(test, not(loom)))]
     pub(crate) fn log_of(&self, slot: u16) -> Option<&Log> {
@@ -142,11 +134,10 @@ impl Generations {
     }
     fn count_up(&self, slot: u16) {
         self.counter(slot).fetch_add(1, Ordering::Release);
-        // After the slot: a reader that sees `any` move (Acquire in `any`) sees the slot moved.
+        // After the slot, so that a thread that sees `any` move (Acquire in `any`) sees the slot moved.
         self.any.fetch_add(1, Ordering::Release);
     }
-    /// A number that moves whenever any slot moves. One read per burst shows whether dependencies need a
-    /// check at all.
+    /// Moves whenever any slot moves: one read per burst shows whether dependencies need a look at all.
     pub fn any(&self) -> u64 {
         self.any.load(Ordering::Acquire)
     }
@@ -154,29 +145,33 @@ impl Generations {
     pub fn hold(&self, deps: &[Dep]) -> bool {
         deps.iter().all(|d| self.read(d.slot) == *d)
     }
+    /// Whether a translation with these dependencies still holds, as far as the logs of later changes show
+    /// with this number of comparisons. `known`: the bits of its packets that are known at the beginning.
+    pub fn outlasts(
+        &self,
+        deps: &[Dep],
+        overrides: &[Override],
+        mut known: KnownBits,
+        mut comparisons: usize,
+    ) -> bool {
+        let mut overrides = overrides.iter().peekable();
+        (0_u16..).zip(deps).all(|(at, d)| {
+            while let Some(o) = overrides.next_if(|o| o.from <= at) {
+                known.apply(o);
+            }
+            let now = self.read(d.slot).generation;
+            let count = usize::try_from(now.saturating_sub(d.generation)).unwrap_or(usize::MAX);
+            count == 0
+                || count <= comparisons
+                    && self.changed(d.slot, d.generation, now, &mut |m| {
+                        let goes_on = comparisons > 0;
+                        comparisons = comparisons.saturating_sub(1);
+                        goes_on && known.excludes(m)
+                    })
+        })
+    }
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    /// A guest knows the code and its own addresses. It makes up addresses that fall on one slot, or on the
-    /// slot of the configuration.
-    #[test]
-    fn who_makes_things_up_chooses_no_slot() {
-        let plain = |thing: u64| thing.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
-        for wanted in [0, 77] {
-            let crafted = (0_u64..).filter(|thing| plain(*thing) == wanted).take(2000);
-            let slots: HashSet<u16> = crafted.map(Generations::learned_slot_of).collect();
-            assert!(slots.len() > 1800, "{} slots", slots.len());
-            assert!(slots.iter().all(|s| (N_MADE..N_SLOTS).contains(&usize::from(*s))));
-        }
-        let made: HashSet<u16> = (0..10_000).map(Generations::slot_of).collect();
-        assert!(
-            made.iter()
-                .all(|s| *s != Generations::ALL && usize::from(*s) < N_MADE)
-        );
-        assert!(made.len() > N_MADE * 9 / 10);
-    }
-}
+#[path = "generations/tests.rs"] // the model checker includes this file from elsewhere
+mod tests;

@@ -1,10 +1,8 @@
 //! Every way in which the datapath loses a packet, by name.
 //!
-//! The place that decides a drop counts it here, in counters that its worker owns ([`Drops`]); the names are
-//! those of coverage counters. Names that Open vSwitch has mean the same here.
+//! The names are those of coverage counters. Names that Open vSwitch has mean the same here.
 
 use crate::action::DropReason;
-use heddle_sync::Counter;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
@@ -31,7 +29,7 @@ kinds! {
     RxPoliced = "datapath_drop_rx_policed",
     /// Output to a port that is not there.
     InvalidPort = "datapath_drop_invalid_port",
-    /// Longer than the output port's MTU, and not a segment train.
+    /// Longer than the output port's MTU, and not a GSO packet.
     TxTooLong = "datapath_drop_tx_too_long",
     /// The output device's queue stayed full.
     TxFull = "datapath_drop_tx_full",
@@ -41,7 +39,7 @@ kinds! {
     TxError = "datapath_drop_tx_error",
     /// No room in the ring to the control plane.
     Upcall = "datapath_drop_upcall_error",
-    /// A sample that there was no room for in its ring. The packet that it is of goes on.
+    /// A sample that there was no room for in its ring. Its packet is forwarded.
     Sample = "datapath_drop_sample_error",
     /// First packets of new flows beyond what their receive queue may have translated while its established
     /// flows wait.
@@ -50,23 +48,23 @@ kinds! {
     Headroom = "datapath_drop_no_headroom",
     /// A header that the actions rewrite lies beyond the packet's private bytes.
     Header = "datapath_drop_header_missing",
-    /// A network service header to be popped says wrong lengths, or that it hides something unknown.
+    /// A network service header to be popped has wrong lengths, or hides something unknown.
     NshDecap = "datapath_drop_nsh_decap_error",
     /// Into a tunnel, which cannot take it.
     TunnelPush = "datapath_drop_tunnel_push_error",
-    /// The outer headers would make it longer than their lengths can say.
+    /// The outer headers would make it longer than their length fields can hold.
     TunnelTooLong = "datapath_drop_tunnel_too_long",
     /// Outer headers that are not what the tunnel's are, or lie.
     TunnelPop = "datapath_drop_tunnel_pop_error",
-    /// What an STT header says of the frame behind it is not so.
+    /// An STT header that does not fit the frame behind it.
     TunnelMetadata = "datapath_drop_tunnel_metadata",
     /// A segment of an STT frame that goes beyond the frame.
     SegmentBeyond = "datapath_drop_tunnel_segment_beyond",
-    /// ... that says another length of the frame than the segments before it.
+    /// ... that has another length of the frame than the segments before it.
     SegmentLength = "datapath_drop_tunnel_segment_length",
     /// ... that came before.
     SegmentDuplicate = "datapath_drop_tunnel_segment_duplicate",
-    /// ... of which a part came before.
+    /// ... that overlaps with one that came before.
     SegmentOverlap = "datapath_drop_tunnel_segment_overlap",
     /// ... that waited for the others until its time was over.
     SegmentTimeout = "datapath_drop_tunnel_segment_timeout",
@@ -78,7 +76,7 @@ kinds! {
     TunnelFragment = "datapath_drop_tunnel_fragment",
     /// An outer time to live of zero.
     TunnelTtl = "datapath_drop_tunnel_ttl",
-    /// A train of outer packets that hold something else than the segments of one train.
+    /// A GSO packet of outer packets that hold something else than the segments of one GSO packet.
     TunnelTrain = "datapath_drop_tunnel_train",
     /// Options of a tunnel that are cut off, or have to be understood and are not.
     TunnelOption = "datapath_drop_tunnel_option",
@@ -116,7 +114,7 @@ kinds! {
     NoPort = "drop_action_bridge_not_found",
     /// A packet from a tunnel met congestion outside and cannot show it inside.
     TunnelEcn = "drop_action_congestion",
-    /// No tunnel port asks for a packet from a tunnel.
+    /// No tunnel port takes a packet from a tunnel.
     NoTunnel = "drop_action_no_tunnel_port",
     /// Into a tunnel to nowhere, or back to where the packet came from.
     TunnelAddress = "drop_action_tunnel_own_address",
@@ -124,7 +122,7 @@ kinds! {
     TunnelRoute = "drop_action_tunnel_route",
     /// The next host on the way to a tunnel's other end is not known yet.
     TunnelNeighbour = "drop_action_tunnel_neighbour",
-    /// A recirculation id that nobody gave out, or no longer.
+    /// A recirculation id that was not given out, or is not valid any more.
     NoRecirculation = "drop_action_no_recirculation_context",
     /// Rules are restored after a restart: until all are there, none decides.
     Restoring = "drop_action_flow_restore_wait",
@@ -156,27 +154,6 @@ impl From<DropReason> for DropKind {
             DropReason::Restoring => DropKind::Restoring,
             DropReason::Fault => DropKind::Fault,
         }
-    }
-}
-
-/// One worker's drop counters.
-#[derive(Debug)]
-pub struct Drops([Counter; DropKind::ALL.len()]);
-
-impl Default for Drops {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| Counter::default()))
-    }
-}
-
-impl Drops {
-    /// Counts `n` drops. Only the owning worker calls this.
-    pub fn add(&self, kind: DropKind, n: u64) {
-        self.0[kind as usize].add(n);
-    }
-    /// How many there were.
-    pub fn get(&self, kind: DropKind) -> u64 {
-        self.0[kind as usize].get()
     }
 }
 

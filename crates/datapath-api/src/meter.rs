@@ -1,10 +1,10 @@
 //! Meters: token buckets that all workers share.
 //!
-//! **Problem.** A meter limits what all workers together let through, so its buckets are shared; a lock per
-//! packet would make the workers wait for each other ([`TokenBucket`] has none).
+//! **Problem.** A meter limits the packets of all workers together, so workers share its buckets. A lock per
+//! packet would make them wait for each other ([`TokenBucket`] has none).
 //!
-//! **Units** are bits for rates in kbit/s, thousandths of a packet for rates in packets/s: in both, the rate
-//! as OpenFlow gives it is units per millisecond. **Time** is the burst's coarse clock.
+//! **Units** are bits for rates in kbit/s, thousandths of a packet for rates in packets/s. In both cases the
+//! rate of OpenFlow is in units per millisecond. **Time** is the burst's coarse clock.
 //!
 //! **Threads.** [`Meter::police`] from any worker; configuration and statistics from control threads.
 //! Counters are relaxed.
@@ -17,19 +17,19 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// millisecond).
 const IDLE_MS: u64 = 1 << 30;
 
-/// What a band does to packets above its rate.
+/// The action of a band on packets above its rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MeterAction {
     /// Drops them.
     Drop,
-    /// Raises their drop precedence (RFC 2597) by so many steps.
+    /// Raises their drop precedence (RFC 2597) by this number of steps.
     Remark(u8),
 }
 
 /// One band of a meter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MeterBand {
-    /// What it does.
+    /// Action on packets above the rate.
     pub action: MeterAction,
     /// Kilobits or packets per second.
     pub rate: u32,
@@ -37,29 +37,32 @@ pub struct MeterBand {
     pub burst: u32,
 }
 
-/// What a meter does.
+/// The configuration of a meter.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MeterConfig {
     /// Rates and bursts are packets; kilobits otherwise.
     pub packets: bool,
-    /// Its bands. A packet above the rates of several meets the one with the highest rate.
+    /// The bands. A packet above the rates of several meets the one with the highest rate.
     pub bands: Vec<MeterBand>,
 }
 
-/// What a meter has counted: packets and bytes, in all and per band.
+/// Packets and bytes that a meter has counted, in all and per band.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MeterCounts {
     /// All packets.
     pub total: (u64, u64),
-    /// Those that a band acted on.
+    /// Packets that each band acted on.
     pub bands: Vec<(u64, u64)>,
 }
 
-/// What becomes of a packet.
+/// The result of metering one packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// The engine forwards it.
     Pass,
+    /// The engine drops it.
     Drop,
+    /// The engine raises its drop precedence by this many steps ([`remark`]).
     Remark(u8),
 }
 
@@ -99,7 +102,7 @@ impl Band {
 }
 
 #[derive(Debug)]
-struct State {
+struct Buckets {
     packets: bool,
     bands: Vec<Band>,
     total: Counts,
@@ -109,9 +112,9 @@ struct State {
 /// A meter, as actions name it.
 #[derive(Debug)]
 pub struct Meter {
-    /// Its number in the datapath.
+    /// Number in the datapath.
     pub id: u32,
-    state: Published<State>,
+    state: Published<Buckets>,
 }
 
 impl Meter {
@@ -119,14 +122,14 @@ impl Meter {
     pub fn new(id: u32, config: &MeterConfig, now_ms: u64) -> Arc<Self> {
         Arc::new(Self {
             id,
-            state: Published::new(State::new(config, now_ms)),
+            state: Published::new(Buckets::new(config, now_ms)),
         })
     }
     /// Changes what it does; it starts counting anew, with full buckets.
     pub fn configure(&self, config: &MeterConfig, now_ms: u64) {
-        self.state.store(State::new(config, now_ms));
+        self.state.store(Buckets::new(config, now_ms));
     }
-    /// What it has counted.
+    /// The packets counted so far.
     pub fn counts(&self) -> MeterCounts {
         let s = self.state.load();
         MeterCounts {
@@ -135,7 +138,7 @@ impl Meter {
         }
     }
     /// Meters one packet.
-    pub(crate) fn police(&self, len: usize, now_ms: u64) -> Verdict {
+    pub fn police(&self, len: usize, now_ms: u64) -> Verdict {
         let s = self.state.load();
         let len = len as u64;
         s.total.add(len);
@@ -172,7 +175,7 @@ impl PartialEq for Meter {
     }
 }
 
-impl State {
+impl Buckets {
     fn new(config: &MeterConfig, now_ms: u64) -> Self {
         Self {
             packets: config.packets,
@@ -185,7 +188,7 @@ impl State {
 
 /// The type of service with its drop precedence raised: only classes of assured forwarding have one (RFC
 /// 2597, 6).
-pub(crate) fn remark(tos: u8, steps: u8) -> u8 {
+pub fn remark(tos: u8, steps: u8) -> u8 {
     let (class, precedence, odd) = (tos >> 5, tos >> 3 & 3, tos >> 2 & 1);
     if !(1..=4).contains(&class) || precedence == 0 || odd != 0 {
         return tos;
@@ -211,7 +214,7 @@ mod tests {
         Meter::new(0, &config, 5_000)
     }
 
-    /// How many of `n` packets pass at once.
+    /// The number of packets that pass, of `n` at once.
     fn passed(m: &Meter, n: usize, len: usize, now_ms: u64) -> usize {
         (0..n).filter(|_| m.police(len, now_ms) == Verdict::Pass).count()
     }

@@ -8,13 +8,12 @@ mod encap;
 mod tunnel;
 
 use crate::action::{Action, HashAlg, Masked, PortNo};
-use crate::view::FlowDump;
 use heddle_flow::odp::KeyText;
 use heddle_flow::{FlowKey, FlowMask, N_VLANS, Vlan};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Gives a port's name, where the user asked for names.
+/// Returns a port's name, where the user wants names.
 pub type PortNames<'a> = Option<&'a dyn Fn(PortNo) -> Option<String>>;
 
 /// A flow's key under its mask; `verbose` (`-m`) shows also what does not count.
@@ -82,34 +81,8 @@ pub fn format_actions(actions: &[Action], names: PortNames<'_>) -> String {
     s
 }
 
-/// What follows a flow's key: `packets:1, bytes:60, used:0.5s, flags:S., actions:2`.
-pub fn format_stats(f: &FlowDump, now_ms: u64, names: PortNames<'_>) -> String {
-    let mut s = String::new();
-    // Writing to a string cannot fail.
-    let _ = write!(s, "packets:{}, bytes:{}, used:", f.packets, f.bytes);
-    let _ = match f.used_ms {
-        0 => write!(s, "never"),
-        t => write!(
-            s,
-            "{}.{:03}s",
-            now_ms.saturating_sub(t) / 1000,
-            now_ms.saturating_sub(t) % 1000
-        ),
-    };
-    if f.tcp_flags != 0 {
-        s.push_str(", flags:");
-        tcp_flags(&mut s, f.tcp_flags);
-    }
-    if let Some(place) = f.place {
-        let _ = write!(s, ", offloaded:yes, dp:{place}");
-    }
-    s.push_str(", actions:");
-    s.push_str(&format_actions(&f.actions, names));
-    s
-}
-
-/// As in `flags:SFPRU.ECN`.
-fn tcp_flags(s: &mut String, flags: u16) {
+/// Appends flags in the form `SFPRU.ECN`.
+pub(crate) fn tcp_flags(s: &mut String, flags: u16) {
     const NAMES: [(u16, &str); 12] = [
         (0x002, "S"),
         (0x001, "F"),
@@ -199,7 +172,7 @@ impl Fields {
     }
 }
 
-/// As C's `%#x`: zero has no prefix.
+/// The number as C's `%#x` prints it: zero has no prefix.
 fn hex(v: u32) -> String {
     if v == 0 { "0".into() } else { format!("{v:#x}") }
 }
