@@ -3,7 +3,6 @@
 use super::Datapath;
 use crate::control::perf::SuspectLog;
 use heddle_datapath_api::{Engine, FlowDump, FlowObserver};
-use heddle_sys::Tsc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Flows that are read at a time.
