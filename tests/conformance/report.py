@@ -17,15 +17,16 @@ Open vSwitch's own tests, run with `heddled` in the place of `ovs-vswitchd`: two
 HEAD = """{heading}
 
 The suite of Open vSwitch {version}, {whose}.
-Written by `{command}`. A test counts when it starts the switch daemon; the others test helper programs, the
-database or the clients alone, and would pass or fail the same without `heddled`.
+Written by `{command}`.
+A test counts if it starts the switch daemon. Other tests are for helper programs, the database or the clients
+alone, and have the same result without `heddled`.
 
 `tests/conformance/{passing}` holds the tests that pass. If one of them fails, the command fails.
 Most of the other tests need a feature that the [README](../README.md#what-does-not-work-yet) lists as
 missing, or compare texts that changed between versions.
 """
 OWN_TOOLS = "with the database server and the clients of that version"
-DEBIANS_TOOLS = "of Debian's package `openvswitch-source`, with Debian's database server and clients"
+DEBIANS_TOOLS = "of Debian's `openvswitch-source`, with Debian's database server and clients"
 
 SECTION = "Suite"
 WRITTEN_BY = re.compile(r"Written by `(.*?)`")
@@ -99,7 +100,7 @@ def write(path, suite, lists, results, later=False):
     skipped = collections.Counter(r.test.file for r in results if r.verdict == "skipped")
     if skipped:
         lines += ["### Skipped by the suite itself", "",
-                  "They ask for something that this machine or Debian's build of the clients does not have: "
+                  "They need features that this machine or Debian's build of the clients does not have: "
                   + ", ".join(f"{file} {n}" for file, n in sorted(skipped.items())) + ".", ""]
     failed = sorted((r.test.file, r.test.title) for r in results if r.verdict in ("failed", "limit"))
     if failed:

@@ -2,7 +2,7 @@
 
 Each test runs in namespaces of its own (network, mounts, processes): tests run side by side, nothing of the machine is
 touched, and what a test leaves behind goes with its namespaces. The same tests are run with Debian's ovs-vswitchd, once
-per machine: what fails or skips there, too, says nothing about heddled (this kernel may lack devices, say).
+per machine: a test that fails or skips there, too, is no evidence about heddled (this kernel may lack devices).
 """
 
 import collections
@@ -35,10 +35,11 @@ OTHER = "other"
 
 HEAD = """{heading}
 
-Open vSwitch's `system-userspace-testsuite` (version {version}) on kernel {kernel}: real devices, stacks and
-programs, in network namespaces. Written by `{command}`.
+Open vSwitch's `system-userspace-testsuite` (version {version}) on kernel {kernel}.
+It uses real devices, stacks and programs, in network namespaces.
+Written by `{command}`.
 The same tests run with {whose} `ovs-vswitchd` on the same machine. A test that it
-does not pass says nothing about `heddled`: most of these need devices that this kernel does not have.
+does not pass is no evidence about `heddled`: most of these need devices that this kernel does not have.
 """
 
 

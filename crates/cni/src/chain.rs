@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// Exchanges the veth; the earlier result, with what is another device now.
 pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), Failure> {
     let kind = match conf.kind.on_this_node()? {
-        Kind::VhostUser => return fail(Code::Conf, "kind vhost-user cannot stand in for a veth"),
+        Kind::VhostUser => return fail(Code::Conf, "kind vhost-user cannot replace a veth"),
         kind => kind,
     };
     let Some(inner) = conf.wrapped() else {

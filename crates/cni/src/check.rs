@@ -23,7 +23,10 @@ pub(crate) fn check(args: &Args, conf: &Conf) -> Result<(), Failure> {
     };
     let name = &interface.name;
     if let Some(error) = &interface.error {
-        return fail(Code::Differs, format!("the switch says of port {name}: {error}"));
+        return fail(
+            Code::Differs,
+            format!("the switch reports for port {name}: {error}"),
+        );
     }
     if interface.ofport.is_none_or(|n| n <= 0) {
         return fail(Code::Differs, format!("the switch has no port {name}"));

@@ -95,7 +95,7 @@ impl Db {
             ),
             Err(e) => fail(
                 Code::Later,
-                format!("the database at {address} does not answer: {}", text(&e)),
+                format!("the database at {address} does not reply: {}", text(&e)),
             ),
         }
     }
@@ -206,7 +206,7 @@ impl Db {
             Ok(_) => Ok(()),
             Err(Error::Operation { index: 0, .. }) => fail(
                 Code::Later,
-                format!("interface {} was changed by somebody else meanwhile", old.name),
+                format!("interface {} was changed by another client meanwhile", old.name),
             ),
             Err(e) => Err(away(e)),
         }
@@ -239,13 +239,13 @@ impl Db {
         let Some(interface) = rows(results.get(1)).first().and_then(found) else {
             return fail(
                 Code::Later,
-                format!("interface {name} was removed by somebody else"),
+                format!("interface {name} was removed by another client"),
             );
         };
         match interface.ofport {
             Some(1..) => Ok(interface),
             _ => {
-                let why = interface.error.as_deref().unwrap_or("it does not say why");
+                let why = interface.error.as_deref().unwrap_or("it gives no reason");
                 fail(Code::Refused, format!("the switch refuses port {name}: {why}"))
             }
         }
@@ -454,6 +454,6 @@ fn away(e: Error) -> Failure {
             Code::Refused,
             format!("the database refuses the change: {}", text(&e)),
         ),
-        _ => Failure::new(Code::Later, format!("the database does not answer: {}", text(&e))),
+        _ => Failure::new(Code::Later, format!("the database does not reply: {}", text(&e))),
     }
 }

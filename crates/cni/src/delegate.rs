@@ -91,7 +91,7 @@ fn once(args: &Args, own: &Conf, kind: &str, command: &str, conf: &Value) -> Res
         return match said {
             Value::Null if !answer.trim_ascii().is_empty() => fail(
                 Code::Delegate,
-                format!("plug-in {kind} answers no JSON to {command}"),
+                format!("plug-in {kind} returns no JSON for {command}"),
             ),
             said => Ok(said),
         };
@@ -110,7 +110,7 @@ fn once(args: &Args, own: &Conf, kind: &str, command: &str, conf: &Value) -> Res
         }),
         None => fail(
             Code::Delegate,
-            format!("plug-in {kind} failed with {} and said no reason", status),
+            format!("plug-in {kind} failed with {} and gave no reason", status),
         ),
     }
 }

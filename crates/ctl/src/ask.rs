@@ -45,7 +45,7 @@ fn in_rundir(set: Option<&Path>) -> Result<PathBuf> {
     let pid = std::fs::read_to_string(&pidfile).with_context(|| {
         let how = match set {
             None => "set OVS_RUNDIR to its run directory",
-            Some(_) => "that is what OVS_RUNDIR says",
+            Some(_) => "OVS_RUNDIR names that directory",
         };
         format!(
             "no switch is found: {} cannot be read ({how}, or give --target SOCKET)",
@@ -58,14 +58,14 @@ fn in_rundir(set: Option<&Path>) -> Result<PathBuf> {
 /// The answer of the daemon behind a control socket to a command.
 pub(crate) fn ask(socket: &Path, command: &str, params: &[&str]) -> Result<String> {
     let mut stream =
-        UnixStream::connect(socket).with_context(|| format!("no switch answers at {}", socket.display()))?;
+        UnixStream::connect(socket).with_context(|| format!("no switch listens at {}", socket.display()))?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let question = json!({"method": command, "params": params, "id": 0});
     stream.write_all(question.to_string().as_bytes())?;
     // An answer ends with its last brace, the connection goes on.
     let mut reader = serde_json::Deserializer::from_reader(BufReader::new(stream.take(MOST_BYTES)));
-    text(&Value::deserialize(&mut reader).context("no whole answer")?)
+    text(&Value::deserialize(&mut reader).context("no complete reply")?)
 }
 
 fn text(answer: &Value) -> Result<String> {
@@ -75,7 +75,7 @@ fn text(answer: &Value) -> Result<String> {
             bail!("this daemon is not Heddle's, or an older one: {}", why.trim())
         }
         (_, Value::String(why)) => bail!("{}", why.trim()),
-        _ => bail!("an answer that is none: {answer}"),
+        _ => bail!("the reply is not valid: {answer}"),
     }
 }
 
@@ -88,10 +88,10 @@ mod tests {
         let none = Path::new("/no/such/directory");
         let e = crate::say::error(&in_rundir(Some(none)).unwrap_err());
         assert!(
-            e.contains("/no/such/directory/ovs-vswitchd.pid") && e.contains("OVS_RUNDIR says"),
+            e.contains("/no/such/directory/ovs-vswitchd.pid") && e.contains("OVS_RUNDIR names"),
             "{e}"
         );
         let e = ask(&none.join("x.ctl"), "version", &[]).unwrap_err().to_string();
-        assert_eq!(e, "no switch answers at /no/such/directory/x.ctl");
+        assert_eq!(e, "no switch listens at /no/such/directory/x.ctl");
     }
 }

@@ -66,12 +66,12 @@ const OF_MAN8: [&str; 2] = ["heddled", "heddle-cni"];
 #[rustfmt::skip]
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("heddle", &[
-        ("What the switch does now:", "heddle top"),
+        ("The work of the switch now:", "heddle top"),
         ("Why packets are dropped:", "heddle drops"),
-        ("What is wrong with the switch:", "heddle advise --live"),
+        ("Faults of the switch:", "heddle advise --live"),
     ]),
     ("heddle-advise", &[
-        ("What is wrong with the switch that runs; the status is 1 if something is:", "heddle advise --live"),
+        ("Faults of the running switch; the status is 1 if there is one:", "heddle advise --live"),
         ("An attachment for a workload, from measurements of this machine:",
             "heddle advise --results results.jsonl --pattern rr --connections 50 --sizes 200x1000 --policy"),
     ]),
@@ -79,7 +79,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         ("Packets of a port, into a file for Wireshark:", "heddle capture --port eth1 --write eth1.pcapng"),
     ]),
     ("heddle-drops", &[
-        ("What was dropped, and by which rule:", "heddle drops"),
+        ("Dropped packets, each with the rule behind it:", "heddle drops"),
         ("Each new example, as it comes:", "heddle drops --follow"),
         ("Begin to count anew:", "heddle drops --reset"),
     ]),
@@ -91,7 +91,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("heddle-top", &[("One look, as text:", "heddle top --once")]),
     ("heddled", &[
         ("In the place of ovs-vswitchd, in the background:", "heddled --pidfile --detach --log-file"),
-        ("Ask the daemon:", "ovs-appctl -t heddled version"),
+        ("Query the daemon:", "ovs-appctl -t heddled version"),
     ]),
     ("heddle-cni", &[
         ("Which versions it speaks:", "CNI_COMMAND=VERSION /opt/cni/bin/heddle-cni </dev/null"),

@@ -10,7 +10,7 @@ pub(crate) struct Enough;
 
 impl fmt::Display for Enough {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nobody reads standard output")
+        f.write_str("standard output has no reader")
     }
 }
 

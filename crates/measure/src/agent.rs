@@ -210,7 +210,7 @@ impl Agent {
                         (load, Role::Server, sockets)
                     }
                     State::Connected(load, sockets) => (load, Role::Client, sockets),
-                    _ => return Err(io::Error::other("nobody is connected")),
+                    _ => return Err(io::Error::other("no client is connected")),
                 };
                 self.state = State::Running(Running::start(&load, role, sockets)?);
                 Answer::Done

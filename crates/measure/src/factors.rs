@@ -156,7 +156,7 @@ impl Device {
             }
             "ring" => {
                 let text = run(&self.command(&format!("ethtool -g {name}")))
-                    .with_context(|| format!("{name} does not say how large its rings are"))?;
+                    .with_context(|| format!("{name} does not report the size of its rings"))?;
                 let now = text
                     .split_once("Current hardware settings")
                     .map_or("", |(_, t)| t);
@@ -169,7 +169,7 @@ impl Device {
                     value.ok()
                 };
                 let (Some(rx), Some(tx)) = (of("RX:"), of("TX:")) else {
-                    bail!("{name} does not say how large its rings are");
+                    bail!("{name} does not report the size of its rings");
                 };
                 vec![self.command(&format!("ethtool -G {name} rx {rx} tx {tx}"))]
             }

@@ -117,7 +117,7 @@ impl Peer {
                 "{name}: its agent speaks version {}, this one {VERSION}: install the same heddle on both",
                 hello.version
             ),
-            other => bail!("{name}: an answer that is none: {other:?}"),
+            other => bail!("{name}: unexpected reply {other:?}"),
         }
         Ok(peer)
     }
@@ -167,7 +167,7 @@ impl Peer {
     fn done(&mut self, ask: &Ask) -> Result<()> {
         match self.ask(ask)? {
             Answer::Done => Ok(()),
-            other => bail!("{}: an answer that is none: {other:?}", self.name),
+            other => bail!("{}: unexpected reply {other:?}", self.name),
         }
     }
 
@@ -185,7 +185,7 @@ impl Peer {
         let load = load.clone();
         match self.ask(&Ask::Listen { load, address, port })? {
             Answer::Listening(ports) => Ok(ports),
-            other => bail!("{}: an answer that is none: {other:?}", self.name),
+            other => bail!("{}: unexpected reply {other:?}", self.name),
         }
     }
 
@@ -213,7 +213,7 @@ impl Peer {
     pub fn mark(&mut self, begins: bool) -> Result<Mark> {
         match self.ask(&Ask::Mark { begins })? {
             Answer::Mark(mark) => Ok(*mark),
-            other => bail!("{}: an answer that is none: {other:?}", self.name),
+            other => bail!("{}: unexpected reply {other:?}", self.name),
         }
     }
 
@@ -224,7 +224,7 @@ impl Peer {
     pub fn stop(&mut self) -> Result<Outcome> {
         match self.ask(&Ask::Stop)? {
             Answer::Outcome(outcome) => Ok(*outcome),
-            other => bail!("{}: an answer that is none: {other:?}", self.name),
+            other => bail!("{}: unexpected reply {other:?}", self.name),
         }
     }
 }

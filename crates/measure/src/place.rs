@@ -140,7 +140,7 @@ fn ask_crictl(namespace: &str, name: &str) -> Result<Option<Value>> {
         let out = match Command::new("crictl").args(args).output() {
             Ok(out) => out,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e).context("crictl, which asks the container runtime for pods"),
+            Err(e) => return Err(e).context("crictl, which queries the container runtime for pods"),
         };
         if !out.status.success() {
             let text = String::from_utf8_lossy(&out.stderr).into_owned();

@@ -391,7 +391,7 @@ impl Sink {
         let file = OpenOptions::new().write(true).create_new(true).open(path);
         let file = match file {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => bail!(
-                "{}: is there already; --resume goes on with it, another --out leaves it alone",
+                "{}: exists already: use --resume to continue it, or another --out",
                 path.display()
             ),
             file => {

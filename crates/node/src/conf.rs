@@ -124,7 +124,7 @@ impl Conf {
             );
         }
         if !conf.bridge.is_empty() && conf.check.is_none() {
-            bail!("check is missing: with a bridge, say which address has to answer afterwards");
+            bail!("check is missing: with a bridge, it has to be an address that replies afterwards");
         }
         let cores = [&conf.datapath.cores, &conf.vduse.irq_cores].into_iter();
         for list in cores.chain(conf.nic.iter().map(|n| &n.rps_cores)).flatten() {

@@ -26,10 +26,10 @@ pub enum Error {
     #[error("{0}: not unix:PATH or tcp:HOST:PORT")]
     Address(String),
     /// The server does not speak the protocol.
-    #[error("the database server answers nonsense: {0}")]
+    #[error("the database server sends invalid messages: {0}")]
     Frame(#[from] FrameError),
     /// As `Frame`.
-    #[error("the database server answers nonsense: {0}")]
+    #[error("the database server sends invalid messages: {0}")]
     Message(#[from] MessageError),
     /// The server refused the request.
     #[error("the database server refuses: {0}")]

@@ -155,7 +155,7 @@ fn fork_and_wait(database: Option<&str>) -> Result<Side, String> {
         let said = poll(&mut [PollFd::new(&read_end, PollFlags::IN)], Some(&LONG));
         if said == Ok(0) {
             eprintln!(
-                "still waiting for the database at {database}: is ovsdb-server running, and is this its socket? The log tells more."
+                "still waiting for the database at {database}: is ovsdb-server running, and is this its socket? See the log."
             );
         }
     }

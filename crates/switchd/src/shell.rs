@@ -96,7 +96,7 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
         None => None,
     };
     if let Err(error) = heddle_sys::process::die_of_faults() {
-        log::warn!(target: "vswitchd", "faults are not told to the parent ({})", vlog::errno_text(&error));
+        log::warn!(target: "vswitchd", "faults are not reported to the parent ({})", vlog::errno_text(&error));
     }
     // Each ring of a virtual machine takes some; shells and service managers give 1024 by default.
     if let Err(error) = heddle_sys::process::raise_descriptor_limit() {

@@ -122,7 +122,7 @@ impl Control {
         let (done, wait) = sync_channel(1);
         self.command(Command::Remove(id, for_good, why, done));
         if wait.recv_timeout(REPLY_TIMEOUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-            log::error!("vduse: the devices' thread does not answer; a port is removed later");
+            log::error!("vduse: the devices' thread does not reply; a port is removed later");
         }
     }
 

@@ -76,7 +76,7 @@ impl Memory {
         };
         if entry.start > addr || entry.last < addr {
             return Err(io::Error::other(format!(
-                "asked for {addr:#x}, the kernel told of {:#x} to {:#x}",
+                "no memory at {addr:#x}: the kernel reported {:#x} to {:#x}",
                 entry.start, entry.last
             )));
         }

@@ -238,11 +238,11 @@ impl Session {
             // The kernel did not wait that long; if it has given the device up, reads say so.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 device.note(&format!(
-                    "nobody waits for the answer to {:?} any more",
+                    "the kernel does not wait for the reply to {:?} any more",
                     request.kind
                 ));
             }
-            Err(e) => return Err(Broken(format!("answering a message: {e}"))),
+            Err(e) => return Err(Broken(format!("cannot reply to a message: {e}"))),
         }
         if matches!(request.kind, RequestKind::Status(s) if s & DRIVER_OK != 0) {
             self.greet();
@@ -304,7 +304,7 @@ impl Session {
         let at = device.stop(short);
         let began = self.start(short, ring.config, Some(at), device);
         if let Err(fault) = began {
-            device.trouble(&format!("ring {index} does not go on: {fault}"));
+            device.trouble(&format!("ring {index} does not continue: {fault}"));
         }
         Ok(Answer::State { index, at, packed })
     }
@@ -376,8 +376,8 @@ impl Session {
             };
             match self.memory.covers(&*self.end, &cfg)? {
                 Found::Yes => ready.push((index, cfg)),
-                Found::Nothing => refuse!("ring {index} lies where no memory is"),
-                Found::Forbidden => refuse!("ring {index} lies in memory that may not be read and written"),
+                Found::Nothing => refuse!("ring {index} is where no memory is"),
+                Found::Forbidden => refuse!("ring {index} is in memory that may not be read and written"),
             }
         }
         self.memory.publish(device);
@@ -531,7 +531,7 @@ impl Session {
 }
 
 /// Text for a device that the kernel speaks to no more.
-pub(crate) const GAVE_UP: &str = "the kernel has given the device up: it had no answer in time";
+pub(crate) const GAVE_UP: &str = "the kernel has given the device up: it had no reply in time";
 
 /// Where the kernel says that a ring begins.
 fn told(state: &[u16; 4], packed: bool) -> Position {

@@ -243,7 +243,7 @@ impl Nic {
             bail!("the switch sent flags {flags:#x} without GUEST_CSUM");
         }
         if gso != 0 && !self.features.contains(Features::GUEST_TSO4) {
-            bail!("the switch sent a segment train {gso:#x} without GUEST_TSO4");
+            bail!("the switch sent a GSO packet {gso:#x} without GUEST_TSO4");
         }
         Ok(())
     }

@@ -141,7 +141,7 @@ fn open(options: &Options, plan: &heddle_measure::results::Plan) -> Result<(Resu
         if let Some(before) = &results.plan {
             if before.contenders != plan.contenders {
                 bail!(
-                    "{}: was measured with {}, not {}: give the same contenders to go on",
+                    "{}: was measured with {}, not {}: give the same contenders to continue",
                     path.display(),
                     before.contenders.join(", "),
                     plan.contenders.join(", ")
@@ -149,7 +149,7 @@ fn open(options: &Options, plan: &heddle_measure::results::Plan) -> Result<(Resu
             }
             if before.cases != plan.cases || before.seconds != plan.seconds {
                 bail!(
-                    "{}: has other cases, or series of other lengths: give the same options to go on",
+                    "{}: has other cases, or series of other lengths: give the same options to continue",
                     path.display()
                 );
             }
@@ -186,7 +186,7 @@ fn measure(options: &Options) -> Result<()> {
     if options.out.exists() && !options.resume {
         // Before anything is made. `Sink` looks again.
         bail!(
-            "{}: is there already; --resume goes on with it, another --out leaves it alone",
+            "{}: exists already: use --resume to continue it, or another --out",
             options.out.display()
         );
     }
@@ -216,7 +216,7 @@ fn measure(options: &Options) -> Result<()> {
         return Ok(());
     }
     if names.is_empty() {
-        bail!("no attachment that was asked for can be had here");
+        bail!("none of the given attachments can be made here");
     }
     let contenders = pairs::contenders(&names, &variations);
     let plan = options.plan(contenders.iter().map(|c| c.name.clone()).collect(), cases)?;
@@ -287,7 +287,7 @@ fn noisy(results: &Results, plan: &heddle_measure::results::Plan) -> String {
         stats::mean(&results.series.iter().map(f).collect::<Vec<_>>()) * 100.0
     };
     if worst == 0.0 {
-        return "each measured once, of which nobody knows how sure it is".to_owned();
+        return "each case was measured once, so no interval is known".to_owned();
     }
     format!(
         "{wide} of {all} figures are not within ±{:.0} % (widest ±{:.0} %): other programs took {:.0} % of the \

@@ -93,7 +93,7 @@ fn refused(t: &Traits, w: &Workload) -> Option<&'static str> {
         return Some("NetworkPolicy does not hold for it");
     }
     if w.migration && !t.migration {
-        return Some("what is on it cannot be moved while it runs");
+        return Some("a guest on it cannot be migrated while it runs");
     }
     (w.pods > 1 && !t.many).then_some("each pod needs a device of its own")
 }
@@ -153,7 +153,7 @@ pub fn advise(results: Option<&Results>, w: &Workload) -> String {
     );
     let Some(results) = results else {
         return out
-            + "Nothing was measured here, so nothing is advised. The shortest run that tells:\n"
+            + "Nothing was measured here, so nothing is advised. The shortest run that decides:\n"
             + &run(w);
     };
     let confidence = results.plan.as_ref().map_or(0.95, |p| p.confidence);
@@ -166,7 +166,7 @@ pub fn advise(results: Option<&Results>, w: &Workload) -> String {
     near.sort_by(|a, b| a.0.total_cmp(&b.0));
     let Some((far, case)) = near.first() else {
         return out
-            + "Nothing of the kind was measured, so nothing is advised. The shortest run that tells:\n"
+            + "Nothing of the kind was measured, so nothing is advised. The shortest run that decides:\n"
             + &run(w);
     };
     let mut candidates = Vec::new();
@@ -191,7 +191,7 @@ pub fn advise(results: Option<&Results>, w: &Workload) -> String {
     });
     let Some((best, a, values)) = candidates.first() else {
         return out
-            + "No attachment that may be used was measured for it. The shortest run that tells:\n"
+            + "No attachment that may be used was measured for it. The shortest run that decides:\n"
             + &run(w);
     };
     let _ = writeln!(
@@ -244,7 +244,7 @@ pub fn advise(results: Option<&Results>, w: &Workload) -> String {
                 name.to_owned()
             };
             let why = results.unavailable.iter().find(|(c, _)| *c == wanted);
-            let why = why.map_or("it was not asked for", |(_, why)| why.as_str());
+            let why = why.map_or("it was not selected", |(_, why)| why.as_str());
             let _ = writeln!(out, "  {wanted}: not measured ({why})");
         }
     }
@@ -252,7 +252,7 @@ pub fn advise(results: Option<&Results>, w: &Workload) -> String {
         let _ = writeln!(out, "  how {} pods get on at once: two were measured", w.pods);
     }
     if w.across {
-        out += "  what network cards do: nodes were joined by a veth pair, unless end points on hosts were named\n";
+        out += "  the effect of network cards: nodes were joined by a veth pair, unless end points on hosts were named\n";
     }
     let others = mean(&results.series.iter().map(|s| s.others_share).collect::<Vec<_>>());
     if others > NOISY_SHARE {
@@ -265,7 +265,7 @@ pub fn advise(results: Option<&Results>, w: &Workload) -> String {
     if *far > 0.0 {
         let _ = writeln!(
             out,
-            "  the workload itself; the shortest run that tells:\n{}",
+            "  the workload itself; the shortest run that decides:\n{}",
             run(w).trim_end()
         );
     }
@@ -355,7 +355,7 @@ mod tests {
             "1.33 times as good as internal (1.33 to 1.33)",
             "4.00 times as good as veth",
             "vduse: not measured (no module)",
-            "ipvlan-l2: not measured (it was not asked for)",
+            "ipvlan-l2: not measured (it was not selected)",
             "how 10 pods get on at once",
             "left out: host-device: each pod needs a device of its own",
             "no NetworkPolicy",

@@ -19,7 +19,9 @@ impl Maker<'_> {
             Attachment::Macvlan => self.on_a_parent(a, b, deployment, "macvlan mode bridge"),
             Attachment::IpvlanL2 => self.on_a_parent(a, b, deployment, "ipvlan mode l2"),
             Attachment::IpvlanL3 if deployment == Deployment::Across => {
-                bail!("IPvlan that routes needs routes of the network between nodes, which nobody here makes")
+                bail!(
+                    "IPvlan in mode l3 needs routes in the network between nodes, which this command does not make"
+                )
             }
             Attachment::IpvlanL3 => self.on_a_parent(a, b, deployment, "ipvlan mode l3"),
             Attachment::Internal | Attachment::VhostUser | Attachment::Vduse => {

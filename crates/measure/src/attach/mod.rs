@@ -229,7 +229,7 @@ fn answers(a: &str, address: &str) -> Result<()> {
         match inside(a, &format!("ping -c 1 -W 1 -q {address}")) {
             Ok(_) => return Ok(()),
             Err(e) if Instant::now() > end => {
-                return Err(e).context("it was made, and the second pod does not answer the first");
+                return Err(e).context("it was made, but the second pod does not reply to the first");
             }
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }

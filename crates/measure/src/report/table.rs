@@ -124,7 +124,7 @@ pub(super) fn notes(results: &Results, confidence: f64) -> Vec<String> {
 /// The confidence interval of a ratio, as text. An interval of two noisy series is too wide to say anything.
 pub(crate) fn bounds(r: &crate::stats::Ratio) -> String {
     if r.high / r.low > MAX_INTERVAL {
-        "too few or too noisy series to say how sure".to_owned()
+        "too few or too noisy series for an interval".to_owned()
     } else {
         format!("{:.2} to {:.2}", r.low, r.high)
     }

@@ -190,7 +190,9 @@ impl<'a> Connection<'a> {
         while let Some(json) = framer.next()? {
             self.on_message(json)?;
             if self.outbox.is_stuck() {
-                return Err(End::Protocol("the server does not read what it asked for".into()));
+                return Err(End::Protocol(
+                    "the server does not read the replies to its requests".into(),
+                ));
             }
         }
         Ok(())

@@ -130,7 +130,7 @@ impl Connection<'_> {
             Method::Plain => (false, None, parse_updates(contents, &layouts)?),
         };
         if continues && self.session.resume.is_none() {
-            return Err(Inconsistent("continued from a transaction that was not asked for".into()).into());
+            return Err(Inconsistent("continued from a transaction that was not requested".into()).into());
         }
         let schema = Arc::new(schema);
         self.session.publish(|state| {

@@ -55,7 +55,7 @@ pub enum TxnError {
     #[error("server cannot execute it now: {0}")]
     Busy(String),
     /// It asked to be aborted.
-    #[error("aborted as asked")]
+    #[error("aborted as requested")]
     Aborted,
     /// The server refused it; the same transaction will fail again.
     #[error("{error}{}{}", match .index { Some(i) => format!(" in operation {i}"), None => " at commit".into() },

@@ -341,7 +341,7 @@ fn workers(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
     });
     out.gauges(
         "queue_worker_percent",
-        "What a receive queue took of its worker's last minute.",
+        "Share of its worker's last minute that a receive queue took, in percent.",
         percent,
     )
 }
@@ -377,7 +377,11 @@ fn connections(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
     let events = events
         .filter(|(name, _)| !drops.contains(name))
         .map(|(name, n)| ([("event", name)], n));
-    out.counters("connection_events", "What the tracker met, by name.", events)
+    out.counters(
+        "connection_events",
+        "Events of connection tracking, by name.",
+        events,
+    )
 }
 
 fn bridges(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {

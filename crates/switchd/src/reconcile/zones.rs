@@ -62,7 +62,7 @@ impl<'a> Wanted<'a> {
             for (zone, said) in &row.zones {
                 let counts = *zones.entry(*zone).or_insert(said);
                 if counts != said {
-                    log::warn!(target: "bridge", "zone {zone} of connection tracking is said to be different in two datapaths, which share it: the first by name counts");
+                    log::warn!(target: "bridge", "zone {zone} of connection tracking has different settings in two datapaths, which share it: the first by name counts");
                 }
             }
         }

@@ -86,7 +86,7 @@ pub(super) fn reason(name: &str) -> Result<Option<DropKind>, String> {
         (Some(kind), None) => Ok(Some(*kind)),
         (Some(_), Some(_)) => Err(format!("{name}: the end of several names; give a whole one")),
         (None, _) => Err(format!(
-            "{name}: no reason for a drop (docs/drops.md has all of them; or say any)"
+            "{name}: no reason for a drop (docs/drops.md lists all of them, and any is valid)"
         )),
     }
 }

@@ -121,7 +121,7 @@ fn what_cannot_be_right_is_refused() {
         (|s| s.queues[1].size = 63, "63"),
         (
             |s| s.queues[0].desc = 0x9_0000_0000,
-            "ring 0 lies where no memory is",
+            "ring 0 is where no memory is",
         ),
         (
             |s| s.queues[1].device = kernel::RINGS_AT + kernel::RINGS - 2,

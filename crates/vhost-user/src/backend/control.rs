@@ -107,7 +107,7 @@ impl Control {
         self.command(Command::Remove(id, why, done));
         // Disconnected: the thread is gone, and the device with it.
         if wait.recv_timeout(REPLY_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-            log::error!("vhost-user: the sockets' thread does not answer; a port is removed later");
+            log::error!("vhost-user: the sockets' thread does not reply; a port is removed later");
         }
     }
 

@@ -48,7 +48,7 @@ pub enum FrontendError {
     )]
     TurnedAway,
     /// No answer in time.
-    #[error("no answer to {what} within {after:?}")]
+    #[error("no reply to {what} within {after:?}")]
     Timeout {
         /// The request, or what was waited for.
         what: &'static str,
@@ -64,7 +64,7 @@ pub enum FrontendError {
         code: u64,
     },
     /// An answer to something else.
-    #[error("answer {got} to {what}")]
+    #[error("reply {got} to {what}")]
     Unexpected {
         /// The request.
         what: &'static str,

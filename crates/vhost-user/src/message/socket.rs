@@ -40,7 +40,7 @@ pub enum SocketError {
     #[error("connection closed in the middle of a message")]
     Cut,
     /// The other side does not read its answers.
-    #[error("the other side does not read its answers")]
+    #[error("the peer does not read its replies")]
     Unread,
     /// More descriptors than [`MAX_FDS`] beside one message.
     #[error("more than {MAX_FDS} descriptors beside one message")]

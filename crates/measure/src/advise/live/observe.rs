@@ -49,7 +49,7 @@ impl Switch {
     fn stats(&self) -> Result<Value> {
         let text = self
             .appctl(&["heddle/stats"])
-            .context("this daemon is not Heddle's, or does not answer")?;
+            .context("this daemon is not Heddle's, or does not reply")?;
         serde_json::from_str(&text).context("heddle/stats")
     }
     /// Rows of a table, a map of columns each.

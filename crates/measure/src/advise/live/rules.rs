@@ -102,7 +102,7 @@ fn interface_error(seen: &Seen) -> Vec<(String, String)> {
     let wrong = seen.interfaces.iter().filter(|i| !i.error.is_empty());
     wrong
         .map(|i| {
-            let evidence = format!("the switch says of {}: {}", i.name, i.error);
+            let evidence = format!("the switch reports for {}: {}", i.name, i.error);
             (
                 evidence,
                 format!("make the device, or: ovs-vsctl del-port {}", i.name),
@@ -461,7 +461,7 @@ fn masks(seen: &Seen) -> Vec<(String, String)> {
 fn needless_ct(seen: &Seen) -> Vec<(String, String)> {
     let one = |(bridge, flow): &(String, String)| {
         (
-            format!("{bridge} tracks connections, and no rule asks for their state: {flow}"),
+            format!("{bridge} tracks connections, and no rule matches on their state: {flow}"),
             format!("ovs-ofctl mod-flows {bridge} 'MATCH,actions=...' without ct, or rules with ct_state"),
         )
     };

@@ -69,7 +69,7 @@ const SETTINGS: &[Setting] = &[
     ("Bridge", "mcast_snooping_enable", Asks::Column, Level::Warn, "multicast is flooded"),
     ("Bridge", "netflow", Asks::Any, Level::Warn, "no NetFlow records are sent; use ipfix"),
     ("Bridge", "sflow", Asks::Any, Level::Warn, "no sFlow samples are sent; use ipfix"),
-    ("Bridge", "auto_attach", Asks::Any, Level::Warn, "no mappings are asked for"),
+    ("Bridge", "auto_attach", Asks::Any, Level::Warn, "no mappings are requested"),
     ("Bridge", OTHER, Asks::Key("in-band-queue"), Level::Info, "there is no in-band control"),
     ("Port", "lacp", Asks::NotText("off"), Level::Warn, "no LACP is spoken: the partner may leave the link down"),
     ("Port", "bond_fake_iface", Asks::Column, Level::Info, "no device stands for the bond"),

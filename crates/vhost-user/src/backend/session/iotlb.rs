@@ -137,7 +137,7 @@ impl Iotlb {
             return Ok(());
         }
         let Some(channel) = &mut self.channel else {
-            refuse!("{iova:#x} is not known, and there is no channel to ask for it");
+            refuse!("{iova:#x} is not known, and there is no channel to request it");
         };
         let request = BackendRequest::Iotlb(IotlbMsg {
             iova,
@@ -150,7 +150,7 @@ impl Iotlb {
         request.encode(&mut payload);
         if let Err(e) = channel.send(request.code(), PLAIN, &payload, &[]) {
             self.channel = None;
-            refuse!("asking for {iova:#x}: {e}");
+            refuse!("cannot request {iova:#x}: {e}");
         }
         self.asked.push((iova, access, now));
         Ok(())

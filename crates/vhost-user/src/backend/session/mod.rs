@@ -323,7 +323,10 @@ impl Session {
             Err(e) => return Err(SocketError::from(e).into()),
         };
         if frame.header.is_reply() {
-            return Err(End::Refused(format!("{} came as an answer", request.name())));
+            return Err(End::Refused(format!(
+                "{} came with the reply flag",
+                request.name()
+            )));
         }
         if !request.fds().allows(frame.fds.len()) {
             let fds = frame.fds.len();
