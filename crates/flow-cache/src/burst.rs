@@ -1,7 +1,7 @@
 //! The packets of a burst, as they are looked up.
 //!
-//! Neighbours with equal keys are one [`Run`]: looked up, counted and acted on once. Who reads packets makes
-//! runs of them and keeps their keys ([`Burst`]).
+//! Neighbours with equal keys are one [`Run`]: the cache looks them up and counts them once. The reader of
+//! packets makes the runs and keeps their keys ([`Burst`]).
 
 use crate::cache::NO_BODY;
 use crate::compact::CompactKey;
@@ -12,28 +12,43 @@ use heddle_flow::FlowKey;
 pub struct Sought<'a> {
     /// With its origin.
     pub key: &'a CompactKey,
-    /// Where it carries something besides its usual headers: a full key, of which what is outside of the
-    /// compact one counts.
+    /// The full key of packets whose compact key does not say everything: its members outside of the compact
+    /// key count.
     pub outside: Option<&'a FlowKey>,
 }
 
-/// Which of its keys a run has.
+/// The form in which a run's key is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// The compact one says all.
-    Ordinary,
-    /// The compact one says all of the headers; what the packet carries stands in this place.
-    Carrying(u8),
-    /// The compact one says all of the headers. The run has its program, which asks for nothing that its
-    /// packets carry.
-    Linked,
-    /// As [`Kind::Linked`], of packets of many flows: the compact one says what the program asks for of their
-    /// headers.
-    Mixed,
-    /// The compact one, and the full one in this place, of which what is outside counts too.
+pub enum KeyForm {
+    /// The compact key is the whole key.
+    Compact,
+    /// The compact key has all headers. The packets' context (a tunnel, a connection, marks) is in this slot.
+    InContext(u8),
+    /// The full key is in this slot. The compact key has a part of it.
     Full(u8),
-    /// None: shorter than a frame's header.
-    Runt,
+}
+
+/// A run's program, as far as it is known before the lookup. The entry of a known program has counted the
+/// run already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunProgram {
+    /// The run is to be looked up.
+    Unknown,
+    /// The program of the run's only flow.
+    OneFlow(u32),
+    /// The program of several flows. The run's compact key has those headers that the program needs.
+    ManyFlows(u32),
+}
+
+impl RunProgram {
+    /// The program's number, or [`NO_BODY`].
+    #[inline]
+    pub fn body(self) -> u32 {
+        match self {
+            Self::Unknown => NO_BODY,
+            Self::OneFlow(body) | Self::ManyFlows(body) => body,
+        }
+    }
 }
 
 /// Neighbours in a burst with equal keys: packets `first..end`.
@@ -41,28 +56,27 @@ pub enum Kind {
 pub struct Run {
     /// The first packet.
     pub first: u16,
-    /// The one after the last.
+    /// One more than the last packet.
     pub end: u16,
-    /// Which keys.
-    pub kind: Kind,
-    /// For who reads the packets: where an ordinary run's full key is.
+    /// How its key is stored.
+    pub form: KeyForm,
+    /// For the reader of packets: the slot of a compact run's full key, if it was made.
     pub full: u8,
-    /// The program of an entry that is known to be right and has counted the run; [`NO_BODY`]: it is to be
-    /// looked up.
-    pub body: u32,
-    /// Length of all together.
+    /// What is known of its program.
+    pub program: RunProgram,
+    /// Bytes of all packets together.
     pub bytes: u64,
-    /// Of the longest.
+    /// Bytes of the longest packet.
     pub longest: u32,
 }
 
 impl Run {
-    /// How many packets it has.
+    /// The number of its packets.
     #[inline]
     pub fn packets(&self) -> u64 {
         u64::from(self.end - self.first)
     }
-    /// Packet `i`, the next one, of `total` bytes, is one of it.
+    /// Adds packet `i`, the next one, of `total` bytes.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
     pub fn extend(&mut self, i: u16, total: usize) {
@@ -76,13 +90,13 @@ impl Run {
 pub trait Burst {
     /// The runs.
     fn runs(&self) -> &[Run];
-    /// Of each run that is no runt, in its place.
+    /// The compact key of each run.
     fn keys(&self) -> &[CompactKey];
-    /// Whether anything of any packet stands outside of its compact key.
+    /// Whether any run has more than its compact key.
     fn has_outside(&self) -> bool;
-    /// The key whose outside counts for this run, if any does.
+    /// The key whose members outside of the compact key count for this run, if any do.
     fn outside(&self, run: &Run) -> Option<&FlowKey>;
-    /// Run `r` as it is looked up, if it is.
+    /// The key of run `r`, if the run is to be looked up.
     #[inline]
     fn sought(&self, r: usize) -> Option<Sought<'_>> {
         let run = self.runs().get(r)?;
@@ -90,7 +104,7 @@ pub trait Burst {
             key: self
                 .keys()
                 .get(r)
-                .filter(|_| run.kind != Kind::Runt && run.body == NO_BODY)?,
+                .filter(|_| run.program == RunProgram::Unknown)?,
             outside: self.outside(run),
         })
     }

@@ -36,12 +36,12 @@ use std::sync::Arc;
 mod fill;
 mod find;
 mod follow;
+mod guess;
 mod leave;
 mod masks;
-mod recent;
 
 pub use find::{Common, Found, Level, Moment, NO_BODY};
-pub(crate) use recent::Recent;
+pub(crate) use guess::Guess;
 
 /// No slot.
 pub const NO_SLOT: u32 = u32::MAX;

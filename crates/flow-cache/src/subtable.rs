@@ -11,7 +11,7 @@
 //! full one. If a translation would add one mask too many, its entry is stored under a mask of the list that
 //! has all its bits. If there is none, it is stored under the full mask, which is right, just narrower.
 
-use crate::cache::Recent;
+use crate::cache::Guess;
 use crate::compact::{CompactKey, CompactMask, Family};
 use crate::context::Bits;
 use crate::filter::{CHUNK, Filters};
@@ -64,7 +64,7 @@ pub(crate) struct Origin {
     waits: bool,
     /// Whether the origin is in `hit`: its lists have hits that they are not ordered by yet.
     hit: bool,
-    pub(crate) recent: Recent,
+    pub(crate) guess: Guess,
 }
 
 #[derive(Debug)]

@@ -123,8 +123,6 @@ enum What {
     Short,
     /// In a [`Subject`] beside it, which few packets need: what all need lies close together.
     Subject,
-    /// In `short`; it is UDP between the same ends as the packet before.
-    Again,
     /// Nothing was, for this reason.
     Invalid(Invalid),
 }
@@ -199,7 +197,7 @@ impl Ct<'_> {
         let subject = match read.what {
             What::Invalid(why) => Err(why),
             What::Subject => Ok(subject),
-            What::Short | What::Again => {
+            What::Short => {
                 short = read.short.subject();
                 Ok(&short)
             }
@@ -275,20 +273,15 @@ impl Exec<'_> {
         }
     }
     /// Reads packet `i`, which carries nothing and whose IP header is there, if it is of the most common
-    /// kinds. `again`: it is of the run of the one before, which was.
+    /// kinds.
     #[inline]
-    pub(crate) fn read_plain(&mut self, zone: u16, i: usize, id: LiveId, l3: u16, again: bool) -> bool {
+    pub(crate) fn read_plain(&mut self, zone: u16, i: usize, id: LiveId, l3: u16) -> bool {
         let p = self.live.get(id);
-        let before = self.tracked.read.get(i.wrapping_sub(1)).map(|r| r.hash);
         let Some(read) = self.tracked.read.get_mut(i) else {
             return false;
         };
         if !read_short(&mut read.short, p, l3) {
             return false;
-        }
-        if let Some(hash) = before.filter(|_| again && read.short.says_all()) {
-            (read.what, read.hash, read.guess) = (What::Again, hash, Guess::default());
-            return true;
         }
         read.what = What::Short;
         read.hash = self.ct.tracker.hash_short(&read.short, zone);
@@ -299,7 +292,7 @@ impl Exec<'_> {
     #[inline]
     pub(crate) fn guess_all(&mut self, packets: impl Iterator<Item = usize>, also: impl Fn(u32)) {
         for i in packets {
-            let Some(read) = self.tracked.read.get_mut(i).filter(|r| r.what != What::Again) else {
+            let Some(read) = self.tracked.read.get_mut(i) else {
                 continue;
             };
             let tracker = self.ct.tracker;
@@ -410,12 +403,11 @@ impl Tracked {
     pub(crate) fn begin(&mut self) {
         (self.changed, self.translated) = (0, 0);
     }
-    /// Packet `i`, which was read as one of the usual kind: what was read, its connection as far as that is
-    /// known, and whether it says the same as the one before.
+    /// Packet `i`, which [`Exec::read_plain`] has read: what was read, and its connection as a guess.
     #[inline]
-    pub(crate) fn plain(&self, i: usize) -> Option<(&Short, Guess, bool)> {
+    pub(crate) fn plain(&self, i: usize) -> Option<(&Short, Guess)> {
         let read = self.read.get(i)?;
-        Some((&read.short, read.guess, read.what == What::Again))
+        Some((&read.short, read.guess))
     }
     /// The number of the connection that packet `i` is probably of.
     #[inline]

@@ -5,16 +5,16 @@
 //! equal keys. Counters of entries are written in the lookup stage, that is before any packet of the burst
 //! leaves: who received a packet finds it counted.
 
-use super::recirc::Stage;
+use super::keys::{Context, Keys};
+use super::parse::fresh_origin;
+use super::stage::{Stage, is_runt};
 use super::{Choice, Group, Worker};
+use crate::exec::Live;
 use crate::exec::program::{Merges, Program};
-use crate::exec::{Live, LiveId};
 use crate::flow_cache::Cache;
 use crate::shared::UNSET;
-use crate::worker::parse::{How, Parsed};
-use heddle_datapath_api::DropKind;
 use heddle_flow::packet_type;
-use heddle_flow_cache::{Burst, Common, Entry, Kind, Level, NO_BODY, NO_SLOT, Run};
+use heddle_flow_cache::{Burst, Common, Entry, KeyForm, Level, NO_BODY, NO_SLOT, Run};
 use heddle_packet::BURST;
 use heddle_sync::ReadGuard;
 use heddle_sys::Tsc;
@@ -37,7 +37,6 @@ impl Hits {
     #[inline]
     fn add(&mut self, level: Level, packets: u64) {
         match level {
-            Level::L0 => self.l0 += 1,
             Level::L1 => self.l1 += 1,
             Level::L2 => self.l2 += 1,
         }
@@ -48,14 +47,14 @@ impl Hits {
 /// Adds a group of a program of the cache; to the one before, where both are adjacent and have one program
 /// that does the same to all.
 #[inline]
-fn push_group(groups: &mut Vec<Group>, (parsed, r): (&Parsed, usize), run: &Run, n: u32, cache: &Cache) {
+fn push_group(groups: &mut Vec<Group>, (keys, r): (&Keys, usize), run: &Run, n: u32, cache: &Cache) {
     let choice = Choice::Cached(n);
     if let Some(before) = groups.last_mut()
         && before.choice == choice
         && before.end == run.first
         && match before.merges {
             Merges::All => true,
-            Merges::Alike => parsed.are_alike(before.run.into(), r),
+            Merges::Alike => keys.are_alike(before.run.into(), r),
             Merges::No => false,
         }
         && !may_wait(run, cache, n)
@@ -76,7 +75,7 @@ fn push_group(groups: &mut Vec<Group>, (parsed, r): (&Parsed, usize), run: &Run,
 /// Whether the program may keep packets of a run: fragments wait for others where they are tracked.
 #[inline]
 fn may_wait(run: &Run, cache: &Cache, body: u32) -> bool {
-    matches!(run.kind, Kind::Full(_)) && cache.program(body).is_some_and(|p| p.tracks)
+    matches!(run.form, KeyForm::Full(_)) && cache.program(body).is_some_and(|p| p.tracks)
 }
 
 impl Worker {
@@ -84,38 +83,35 @@ impl Worker {
     /// up. `t0` is the cycle counter now; returns what it is at the end.
     pub(super) fn burst(&mut self, given: Option<&Arc<Program>>, t0: u64) -> u64 {
         let now_ms = self.shared.clock.now_ms();
-        self.now_ms = now_ms;
-        let received = if given.is_none() {
-            &*self.scratch.burst
-        } else {
-            &[]
-        };
-        self.tx.watch.begin(now_ms, received);
+        let engine = &mut self.engine;
+        engine.now_ms = now_ms;
+        let received = if given.is_none() { &*engine.burst } else { &[] };
+        engine.tx.watch.begin(now_ms, received);
         let sampled = self.counters.bursts.get().is_multiple_of(SAMPLE);
         let time = || if sampled { Tsc::now() } else { 0 };
         let mut st = self.scratch.stage(0);
-        self.parse_all(&mut st);
+        self.parse_all(&mut st, given.is_some());
         let t1 = time();
         let translated = match given {
             Some(program) => {
-                self.scratch.once.push(Arc::clone(program));
-                for (r, run) in st.parsed.runs.iter().enumerate() {
+                self.once.push(Arc::clone(program));
+                for (r, run) in st.keys.runs.iter().enumerate() {
                     st.groups.push(Group::of(run, r, Choice::Once(0)));
                 }
                 0
             }
             None => {
-                self.counters.packets.add(self.scratch.burst.len() as u64);
-                self.lookup_all(&mut st, now_ms)
+                self.counters.packets.add(self.engine.burst.len() as u64);
+                self.lookup_all(&mut st)
             }
         };
         let t2 = time();
-        self.execute_all(&mut st, 0, now_ms);
+        self.execute_all(&mut st, 0);
         self.scratch.spare_stages.push(st);
         let within = std::mem::take(&mut self.scratch.translated);
         self.owed.pay(now_ms);
         let t3 = time();
-        self.tx.joins = self.shared.joins.load(Relaxed);
+        self.engine.tx.joins = self.shared.joins.load(Relaxed);
         self.send_all();
         let t4 = Tsc::now();
         let c = &self.counters;
@@ -138,27 +134,45 @@ impl Worker {
         t4
     }
 
-    fn parse_all(&mut self, st: &mut Stage) {
-        let s = &mut self.scratch;
-        s.once.clear();
-        st.ids.be_first(s.burst.len());
-        let how = How {
-            packet_type: s.packet_type,
-            vlan_limit: self.shared.vlan_limit.load(Relaxed),
-        };
-        if s.packet_type != packet_type::ETHERNET || s.carried.is_some() {
-            for (i, p) in (0..).zip(s.burst.iter_mut()) {
-                st.parsed.push_odd(i, p, how, s.carried.as_deref());
+    /// Reads the packets of the burst. Runts are dropped, unless they are to run a `given` program.
+    fn parse_all(&mut self, st: &mut Stage, given: bool) {
+        self.once.clear();
+        let (s, engine) = (&self.scratch, &mut self.engine);
+        let how = engine.read_as(s.packet_type);
+        let injected = s.carried.as_deref().map(Context::Injected);
+        let plain = s.packet_type == packet_type::ETHERNET && injected.is_none();
+        let (mut place, mut runts) = (0, 0_u64);
+        for (i, p) in engine.burst.iter_mut().enumerate() {
+            let origin = fresh_origin(p);
+            if is_runt(p, how) {
+                if !given {
+                    runts |= 1 << i;
+                    continue;
+                }
+                st.keys.read_in(place, p, how, origin, &Context::None);
+            } else if plain {
+                st.keys.read(place, p, how, origin);
+            } else {
+                st.keys
+                    .read_in(place, p, how, origin, &injected.unwrap_or(Context::None));
             }
-            return;
+            place += 1;
         }
-        for (i, p) in (0..).zip(s.burst.iter_mut()) {
-            st.parsed.push(i, p, how);
+        st.ids.be_first(engine.burst.len());
+        if runts != 0 {
+            st.ids.clear();
+            for id in (0..).take(engine.burst.len()) {
+                match runts >> id & 1 {
+                    0 => st.ids.push(id),
+                    _ => engine.drop_runt(id),
+                }
+            }
         }
     }
 
     /// Chooses a program for each packet; returns the cycles that translation took.
-    pub(super) fn lookup_all(&mut self, st: &mut Stage, now_ms: u64) -> u64 {
+    pub(super) fn lookup_all(&mut self, st: &mut Stage) -> u64 {
+        let now_ms = self.engine.now_ms;
         let any = self.shared.translate.generations().any();
         let inv_prob = self.shared.inv_prob.load(Relaxed);
         if inv_prob != self.inv_prob {
@@ -166,29 +180,35 @@ impl Worker {
             self.cache.set_inv_prob((inv_prob != UNSET).then_some(inv_prob));
         }
         let mut hits = Hits::default();
-        if st.parsed.runs.iter().all(|run| run.body != NO_BODY) {
-            for (r, run) in st.parsed.runs.iter().enumerate() {
+        if st.keys.runs.iter().all(|run| run.program.body() != NO_BODY) {
+            for (r, run) in st.keys.runs.iter().enumerate() {
                 hits.add(Level::L1, run.packets());
-                push_group(&mut st.groups, (&st.parsed, r), run, run.body, &self.cache);
+                push_group(
+                    &mut st.groups,
+                    (&st.keys, r),
+                    run,
+                    run.program.body(),
+                    &self.cache,
+                );
             }
             self.count_hits(&hits);
             return 0;
         }
         let (mut translated, mut now, mut reading) = (0, None, None);
         let moment = self.shared.moment(any, now_ms);
-        if let Some(common) = self.cache.find(&st.parsed, &moment)
+        if let Some(common) = self.cache.find(&st.keys, &moment)
             && self.take_common(st, &common)
         {
             return 0;
         }
-        for r in 0..st.parsed.runs.len() {
-            let run = &st.parsed.runs[r];
+        for r in 0..st.keys.runs.len() {
+            let run = &st.keys.runs[r];
             let found = self.cache.found(r);
             // The usual case: an entry that is known to be right, and has counted already.
             if found.body != NO_BODY {
                 now = None;
                 hits.add(found.level, run.packets());
-                push_group(&mut st.groups, (&st.parsed, r), run, found.body, &self.cache);
+                push_group(&mut st.groups, (&st.keys, r), run, found.body, &self.cache);
                 continue;
             }
             let run = *run;
@@ -197,13 +217,9 @@ impl Worker {
                 && let Some(e) = self.cache.entry(found.slot)
             {
                 now = None;
-                e.count(run.packets(), run.bytes, now_ms, st.parsed.tcp_flags(r));
+                e.count(run.packets(), run.bytes, now_ms, st.keys.compact[r].tcp_flags());
                 hits.add(found.level, run.packets());
-                push_group(&mut st.groups, (&st.parsed, r), &run, n, &self.cache);
-                continue;
-            }
-            if run.kind == Kind::Runt {
-                self.drop_runt(st.ids.at(run.first));
+                push_group(&mut st.groups, (&st.keys, r), &run, n, &self.cache);
                 continue;
             }
             // What is read for one packet need not be announced for each.
@@ -211,7 +227,7 @@ impl Worker {
             // Where one of these comes right after another, it begins when that was over.
             let t = now.unwrap_or_else(Tsc::now);
             let found = (found.slot != NO_SLOT).then_some((found.slot, found.level));
-            let missed = self.choose(st, r, found, any, now_ms, &mut hits);
+            let missed = self.choose(st, r, found, any, &mut hits);
             let end = Tsc::now();
             let cycles = end.wrapping_sub(t);
             now = Some(end);
@@ -238,8 +254,8 @@ impl Worker {
             return false;
         };
         let merges = match program.merges {
-            Merges::All => !(program.tracks && st.parsed.has_full()),
-            Merges::Alike => st.parsed.all_are_alike(),
+            Merges::All => !(program.tracks && st.keys.has_full()),
+            Merges::Alike => st.keys.all_are_alike(),
             Merges::No => false,
         };
         if !merges {
@@ -270,16 +286,16 @@ impl Worker {
         r: usize,
         mut found: Option<(u32, Level)>,
         any: u64,
-        now_ms: u64,
         hits: &mut Hits,
     ) -> bool {
-        let mut run = st.parsed.runs[r];
+        let now_ms = self.engine.now_ms;
+        let mut run = st.keys.runs[r];
         let mut missed = false;
         while run.first < run.end {
             let id = st.ids.at(run.first);
             if found.is_none_or(|(slot, _)| !self.cache.entry(slot).is_some_and(Entry::alive)) {
                 // What was not there may have been stored since, for a packet before.
-                let sought = st.parsed.sought(r);
+                let sought = st.keys.sought(r);
                 found = sought.and_then(|s| Some((self.cache.find_fresh(s)?, Level::L2)));
             }
             let (choice, to_count) = match found {
@@ -293,7 +309,7 @@ impl Worker {
             if let (Some(slot), Some((_, level))) = (to_count, found) {
                 let packets = run.packets();
                 if let Some(e) = self.cache.entry(slot) {
-                    e.count(packets, run.bytes, now_ms, st.parsed.tcp_flags(r));
+                    e.count(packets, run.bytes, now_ms, st.keys.compact[r].tcp_flags());
                 }
                 hits.add(level, packets);
                 st.groups.push(Group::of(&run, r, choice));
@@ -304,13 +320,13 @@ impl Worker {
             }
             // This packet was translated for, and is counted and credited. What the next one finds may be its
             // new entry.
-            let len = self.scratch.live().get(id).len();
+            let len = self.engine.live().get(id).len();
             let one = Run {
                 end: run.first + 1,
                 ..run
             };
             match choice {
-                Choice::Cached(n) => push_group(&mut st.groups, (&st.parsed, r), &one, n, &self.cache),
+                Choice::Cached(n) => push_group(&mut st.groups, (&st.keys, r), &one, n, &self.cache),
                 _ => st.groups.push(Group::of(&one, r, choice)),
             }
             run.first += 1;
@@ -319,75 +335,57 @@ impl Worker {
         missed
     }
 
-    /// A packet ends here.
-    pub(super) fn lost(&mut self, kind: DropKind, id: LiveId) {
-        self.counters.drops.add(kind, 1);
-        self.tx.watch.lost(kind, 1, self.scratch.live().get(id), None);
-    }
-
-    fn drop_runt(&mut self, id: LiveId) {
-        self.lost(DropKind::RxInvalid, id);
-        if let Some(c) = self.tx.counters(self.scratch.live().get(id).in_port) {
-            c.rx_errors.add(1);
-        }
-    }
-
     /// Runs the programs that were chosen. Packets that are to be looked up again gather in a stage of their
     /// own, and go on before anything that might overtake them ([`super::recirc`]).
-    pub(super) fn execute_all(&mut self, st: &mut Stage, depth: usize, now_ms: u64) {
+    pub(super) fn execute_all(&mut self, st: &mut Stage, depth: usize) {
         let mut next = None;
         for g in 0..st.groups.len() {
             let group = st.groups[g];
-            let Some(program) = group.choice.program(&self.cache, &self.scratch.once) else {
+            let Some(program) = group.choice.program(&self.cache, &self.once) else {
                 continue;
             };
             if program.recirculates || next.is_some() {
-                self.execute_beside(st, g, &mut next, depth, now_ms);
+                self.execute_beside(st, g, &mut next, depth);
             } else {
-                self.execute(st, &group, st.top, now_ms);
+                self.execute(st, &group, st.top);
             }
         }
         if let Some(next) = next {
-            self.run_stage(next, depth + 1, now_ms);
+            self.run_stage(next, depth + 1);
         }
     }
 
     /// Runs a group that does not recirculate. `top`: no copies are waited for elsewhere.
     #[inline]
-    pub(super) fn execute(&mut self, st: &mut Stage, group: &Group, top: bool, now_ms: u64) {
-        let s = &mut self.scratch;
-        let Some(program) = group.choice.program(&self.cache, &s.once) else {
+    pub(super) fn execute(&mut self, st: &mut Stage, group: &Group, top: bool) {
+        let Some(program) = group.choice.program(&self.cache, &self.once) else {
             return;
         };
-        let r = usize::from(group.run);
+        let (r, engine) = (usize::from(group.run), &mut self.engine);
         if program.needs_key {
             // Before the program changes the packet.
-            let mut live = Live {
-                burst: &mut s.burst,
-                copies: &mut s.copies,
-            };
-            st.parsed.full(r, live.get_mut(st.ids.at(group.first)));
+            st.keys.make_full(r, engine.live().get(st.ids.at(group.first)));
         }
-        let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
-        let regular = st.parsed.is_regular(r);
+        let mut exec = engine.exec(st.keys.full(r), st.keys.context_of(r));
+        let regular = st.keys.is_regular(r);
         for ids in st.ids.ranges(group.first..group.end) {
-            exec.group(program, ids, (group.longest, regular, top), || st.parsed.meta(r));
+            exec.group(program, ids, (group.longest, regular, top), || st.keys.meta(r));
         }
     }
 
     fn send_all(&mut self) {
-        let s = &mut self.scratch;
+        let e = &mut self.engine;
         let mut live = Live {
-            burst: &mut s.burst,
-            copies: &mut s.copies,
+            burst: &mut e.burst,
+            copies: &mut e.copies,
         };
-        self.tx.finish(&mut live, &mut self.pool, &self.counters.drops);
-        self.counters.tx_batches.add(std::mem::take(&mut self.tx.batches));
-        self.counters.tx_packets.add(std::mem::take(&mut self.tx.sent));
-        self.upcalls.announce();
-        debug_assert!(s.burst.len() <= BURST);
-        self.pool.put_all(s.burst.drain(..));
-        self.pool.put_all(s.copies.drain(..));
+        e.tx.finish(&mut live, &mut e.pool, &e.counters.drops);
+        e.counters.tx_batches.add(std::mem::take(&mut e.tx.batches));
+        e.counters.tx_packets.add(std::mem::take(&mut e.tx.sent));
+        e.upcalls.announce();
+        debug_assert!(e.burst.len() <= BURST);
+        e.pool.put_all(e.burst.drain(..));
+        e.pool.put_all(e.copies.drain(..));
         self.reap();
     }
 }

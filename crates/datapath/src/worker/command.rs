@@ -154,7 +154,7 @@ impl Worker {
     fn run_command(&mut self, command: Command) {
         // An answer that nobody waits for any more is no error.
         match command {
-            Command::AddTx(no, port) => drop(self.tx.insert(no, port)),
+            Command::AddTx(no, port) => drop(self.engine.tx.insert(no, port)),
             Command::AddRx(mut slot) => {
                 slot.watched = slot.queue.wake_fd().map(|fd| fd.0).filter(|fd| self.watch(*fd));
                 self.add_slot(slot);
@@ -169,7 +169,7 @@ impl Worker {
             }
             Command::DelPort(no, reply) => {
                 let queues = self.take_rx(no);
-                let tx = self.tx.remove(no).map(|p| p.queue);
+                let tx = self.engine.tx.remove(no).map(|p| p.queue);
                 let _ = reply.send(Reply::Queues(queues, tx));
             }
             Command::Run(injected, program, reply) => {
@@ -178,11 +178,11 @@ impl Worker {
                     packet_type,
                     carried,
                 } = *injected;
-                if let (None, Some(c)) = (&program, self.tx.counters(packet.in_port)) {
+                if let (None, Some(c)) = (&program, self.engine.tx.counters(packet.in_port)) {
                     c.rx_packets.add(1);
                     c.rx_bytes.add(packet.len() as u64);
                 }
-                self.scratch.burst.push(packet);
+                self.engine.burst.push(packet);
                 (self.scratch.packet_type, self.scratch.carried) = (packet_type, carried);
                 self.burst(program.as_ref(), Tsc::now());
                 self.scratch.packet_type = heddle_flow::packet_type::ETHERNET;

@@ -7,13 +7,13 @@
 //! The packet that caused a translation is credited here, before it leaves; the entry counts those that
 //! follow, so a new entry starts with zero packets, as in Open vSwitch.
 
-use super::recirc::Stage;
+use super::stage::Stage;
 use super::{Choice, Worker};
+use crate::exec::LiveId;
 use crate::exec::program::Program;
-use crate::exec::{Live, LiveId};
 use heddle_datapath_api::{DropKind, Purpose, Request};
 use heddle_flow::{FlowKey, Vlan};
-use heddle_flow_cache::{Burst, Kind, Sought};
+use heddle_flow_cache::{Burst, KeyForm, Sought};
 use heddle_packet::BURST;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -38,7 +38,7 @@ impl Worker {
         if let Some(slot) = self.source_of(id)
             && !self.rx[slot].turn.may_miss(st.peer(r))
         {
-            self.lost(DropKind::MissBudget, id);
+            self.engine.lost(DropKind::MissBudget, id);
             return Choice::Gone;
         }
         self.with_subject(st, r, id, |w, subject| {
@@ -51,7 +51,7 @@ impl Worker {
     pub(super) fn source_of(&mut self, id: LiveId) -> Option<usize> {
         let i = usize::from(id);
         if i >= BURST {
-            let in_port = self.scratch.live().get(id).in_port;
+            let in_port = self.engine.live().get(id).in_port;
             return self.rx.iter().position(|slot| slot.port == in_port);
         }
         let mut end = 0;
@@ -89,12 +89,12 @@ impl Worker {
         f: impl FnOnce(&mut Self, &Subject<'_>) -> T,
     ) -> T {
         let mut room = self.scratch.room.take().unwrap_or_default();
-        let sought = st.parsed.sought(r).expect("runts are not looked up");
-        let key = match (st.parsed.runs[r].kind, sought.outside) {
-            (Kind::Full(_), Some(key)) => key,
+        let sought = st.keys.sought(r).expect("runts are not looked up");
+        let key = match (st.keys.runs[r].form, sought.outside) {
+            (KeyForm::Full(_), Some(key)) => key,
             (_, carried) => {
-                let in_port = self.scratch.live().get(id).in_port;
-                room.whole(sought.key, (in_port, st.parsed.recirc_id), carried)
+                let in_port = self.engine.live().get(id).in_port;
+                room.whole(sought.key, (in_port, st.keys.recirc_id), carried)
             }
         };
         let done = f(self, &Subject { key, sought, id });
@@ -105,7 +105,7 @@ impl Worker {
     /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its
     /// packets.
     fn recheck(&mut self, slot: u32, any: u64) -> Option<u32> {
-        let moment = self.shared.moment(any, self.now_ms);
+        let moment = self.shared.moment(any, self.engine.now_ms);
         let current = self.cache.current(slot, &moment);
         if current.is_some() || self.cache.is_watched(slot) {
             return current;
@@ -149,10 +149,7 @@ impl Worker {
     fn translate(&mut self, subject: &Subject<'_>, now_ms: u64) {
         let s = &mut self.scratch;
         s.translation.clear();
-        let live = Live {
-            burst: &mut s.burst,
-            copies: &mut s.copies,
-        };
+        let live = self.engine.live();
         let request = Request {
             key: subject.key,
             packet: Some(live.get(subject.id)),
@@ -173,13 +170,8 @@ impl Worker {
 
     /// Runs the translation at hand for a packet, and caches it if it may be.
     fn install(&mut self, subject: &Subject<'_>, any: u64, now_ms: u64) -> Choice {
-        let s = &mut self.scratch;
-        let live = Live {
-            burst: &mut s.burst,
-            copies: &mut s.copies,
-        };
-        let (key, len) = (subject.key, live.get(subject.id).len() as u64);
-        let t = &mut s.translation;
+        let (key, len) = (subject.key, self.engine.live().get(subject.id).len() as u64);
+        let t = &mut self.scratch.translation;
         self.owed.add(&t.credits, len, key.tcp_flags, now_ms);
         if self.cache.wants_revalidator() {
             self.shared.wake_revalidator();
@@ -203,9 +195,9 @@ impl Worker {
             return Choice::Cached(cached);
         }
         self.counters.not_cached.add(1);
-        s.once.push(Arc::new(Program::compile(&t.actions)));
+        self.once.push(Arc::new(Program::compile(&t.actions)));
         // A burst's packets and their copies are fewer than a number of 16 bits counts.
-        u16::try_from(s.once.len() - 1).map_or(Choice::Gone, Choice::Once)
+        u16::try_from(self.once.len() - 1).map_or(Choice::Gone, Choice::Once)
     }
 
     /// A line for who wants to see every flow that is cached.

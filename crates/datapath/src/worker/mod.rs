@@ -12,6 +12,10 @@
 
 mod burst;
 mod command;
+mod decap;
+mod engine;
+mod ids;
+mod keys;
 mod look;
 mod miss;
 mod owed;
@@ -20,6 +24,7 @@ mod peers;
 mod poll;
 mod polling;
 mod recirc;
+mod stage;
 mod tracked;
 mod turn;
 mod wait;
@@ -30,15 +35,14 @@ pub(crate) use command::{Binding, Command, CommandTx, Injected, Reply, WORKER_TI
 
 use crate::control::perf::{Own, Start};
 use crate::counters::{PortCounters, Window, WorkerCounters};
-use crate::exec::Recirculated;
 use crate::exec::ct::Tracked;
-use crate::exec::fragments::Resumed;
 use crate::exec::program::{Merges, Program};
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
 use crate::exec::watch::Watch;
 use crate::flow_cache::{Cache, CachedTranslation};
 use crate::shared::Shared;
+use engine::Engine;
 use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Meter, Translation};
 use heddle_flow::FlowKey;
@@ -52,7 +56,7 @@ use heddle_tunnel::stt::Frames;
 use look::Look;
 #[expect(clippy::disallowed_types, reason = "the worker only tries")]
 use parking_lot::Mutex;
-use recirc::Stage;
+use stage::Stage;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -220,37 +224,6 @@ impl Choice {
     }
 }
 
-/// What programs are run with: by a worker, on packets of its scratch space, with this key. A macro, because
-/// it borrows single fields.
-macro_rules! exec {
-    ($worker:ident, $scratch:ident, ($key:expr, $carried:expr), $now_ms:expr) => {
-        $crate::exec::Exec {
-            live: $crate::exec::Live {
-                burst: &mut $scratch.burst,
-                copies: &mut $scratch.copies,
-            },
-            key: $key,
-            carried: $carried,
-            ct: $crate::exec::ct::Ct {
-                tracker: &$worker.shared.conntrack,
-                counts: &$worker.counters.ct,
-                now_ms: $now_ms,
-            },
-            fragments: &$worker.shared.fragments,
-            resumed: &mut $scratch.resumed,
-            tracked: &mut $scratch.tracked,
-            pool: &mut $worker.pool,
-            tx: &mut $worker.tx,
-            upcalls: &mut $worker.upcalls,
-            recirc: &mut $scratch.recirc,
-            drops: &$worker.counters.drops,
-            random: &mut $scratch.random,
-            now_ms: $now_ms,
-        }
-    };
-}
-use exec;
-
 /// Packets of one run for which the lookup chose the same.
 #[derive(Clone, Copy, Debug)]
 struct Group {
@@ -291,21 +264,13 @@ struct Source {
 
 /// Scratch space for one burst, reused.
 struct Scratch {
-    burst: Burst,
-    /// What its packets begin with. Queues receive Ethernet frames only.
+    /// The type of the first header of the burst's packets. Queues receive Ethernet frames only.
     packet_type: u32,
     /// What its packets carry; queues receive such as carry nothing.
     carried: Option<Box<FlowKey>>,
     /// Empty but while a queue is read that is to have a short turn.
     spare: Burst,
     sources: Vec<Source>,
-    copies: Vec<Packet>,
-    recirc: Option<Recirculated>,
-    tracked: Box<Tracked>,
-    /// Fragments that go on when the packet at hand has gone its way.
-    resumed: Vec<Resumed>,
-    /// The tunnel that the packet at hand came out of.
-    popped: Box<FlowKey>,
     /// Stages that are in no use.
     #[expect(clippy::vec_box, reason = "they are moved in and out")]
     spare_stages: Vec<Box<Stage>>,
@@ -313,8 +278,6 @@ struct Scratch {
     lookups: usize,
     /// Cycles that translations took while programs ran.
     translated: u64,
-    random: u64,
-    once: Vec<Arc<Program>>,
     translation: Translation,
     /// Of the packet that is translated for; away meanwhile.
     room: Option<Box<Room>>,
@@ -329,7 +292,6 @@ pub(crate) struct Worker {
     budgets: Vec<PortBudget>,
     /// Number of the round over the queues.
     round: u64,
-    tx: TxTable,
     /// Until then queues of which each look is dear are looked at now and then only ([`look`]).
     lively: u64,
     /// When the kernel is asked for all of those at once.
@@ -337,15 +299,18 @@ pub(crate) struct Worker {
     /// Queues that had more packets than a turn took, and queues that had packets, in the last round.
     full: usize,
     active: usize,
-    pool: Pool,
+    engine: Engine,
     cache: Cache,
+    /// Programs of this burst only.
+    once: Vec<Arc<Program>>,
     scratch: Scratch,
+    /// The tunnel that the packet at hand came out of.
+    popped: Box<FlowKey>,
     /// Segments of frames from tunnels that wait for others.
     frames: Frames,
     /// Packets that wait for a neighbour.
     waiting: waiting::Waiting,
     owed: owed::Owed,
-    upcalls: UpcallTx,
     commands: Consumer<Command>,
     /// What the revalidator found about entries (slot, id): of no use any more, or (with a cached
     /// translation) right again.
@@ -361,8 +326,6 @@ pub(crate) struct Worker {
     sorted_ms: u64,
     /// [`Shared::inv_prob`] as the cache was told.
     inv_prob: u32,
-    /// The clock as the last burst read it.
-    now_ms: u64,
     pinned: bool,
     stop: bool,
 }
@@ -390,6 +353,20 @@ impl Worker {
         epoll.add(p.bell.as_raw_fd(), BELL_TOKEN)?;
         let watch = Watch::new(Arc::clone(&p.shared.watched));
         Ok(Self {
+            engine: Engine {
+                shared: Arc::clone(&p.shared),
+                counters: Arc::clone(&p.counters),
+                tx: TxTable::watched(watch),
+                pool: p.pool,
+                upcalls: p.upcalls,
+                burst: Burst::new(),
+                copies: Vec::new(),
+                recirc: None,
+                tracked: Tracked::new(),
+                resumed: Vec::new(),
+                random: Tsc::now() | 1,
+                now_ms: 0,
+            },
             shared: p.shared,
             counters: p.counters,
             rx: Vec::new(),
@@ -399,32 +376,23 @@ impl Worker {
             question: Look::default(),
             full: 0,
             active: 0,
-            tx: TxTable::watched(watch),
-            pool: p.pool,
             cache: p.cache,
+            once: Vec::new(),
+            popped: Box::default(),
             scratch: Scratch {
-                burst: Burst::new(),
                 packet_type: heddle_flow::packet_type::ETHERNET,
                 carried: None,
                 spare: Burst::new(),
                 sources: Vec::new(),
-                copies: Vec::new(),
-                recirc: None,
-                tracked: Tracked::new(),
-                resumed: Vec::new(),
-                popped: Box::default(),
                 spare_stages: Vec::new(),
                 lookups: 0,
                 translated: 0,
-                random: Tsc::now() | 1,
-                once: Vec::new(),
                 translation: Translation::default(),
                 room: None,
             },
             frames: Frames::default(),
             waiting: waiting::Waiting::default(),
             owed: owed::Owed::default(),
-            upcalls: p.upcalls,
             commands: p.commands,
             findings: VecDeque::new(),
             tidied: Tsc::now(),
@@ -435,7 +403,6 @@ impl Worker {
             syncing: Vec::new(),
             sorted_ms: 0,
             inv_prob: crate::shared::UNSET,
-            now_ms: 0,
             pinned: p.pinned,
             stop: false,
         })
@@ -462,7 +429,7 @@ impl Worker {
             if got > 0 {
                 c.iterations_busy.add(1);
                 c.cycles_busy.add(t1.wrapping_sub(t0));
-                c.usage.add(self.now_ms, t1.wrapping_sub(t0));
+                c.usage.add(self.engine.now_ms, t1.wrapping_sub(t0));
                 let max = self.shared.spin_cycles.load(Relaxed);
                 self.wait.busy(got, (t0, t1), max);
             } else {

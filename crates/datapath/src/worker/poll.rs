@@ -88,18 +88,21 @@ impl Worker {
                 0 | 1 => Others::Quiet,
                 _ => Others::Active,
             });
-            let s = &mut self.scratch;
-            let (n, full) = slot.take(most, &mut self.pool, &mut s.burst, &mut s.spare);
+            let engine = &mut self.engine;
+            let (n, full) = slot.take(most, &mut engine.pool, &mut engine.burst, &mut self.scratch.spare);
             let mut kept = n;
             if n > 0 && slot.shared.policing.is_on() {
-                let from = s.burst.len() - n;
+                let from = engine.burst.len() - n;
                 let lose = |mut p: Packet| {
                     p.in_port = slot.port;
                     self.counters.drops.add(DropKind::RxPoliced, 1);
-                    self.tx.watch.lost(DropKind::RxPoliced, 1, &p, None);
-                    self.pool.put(p);
+                    engine.tx.watch.lost(DropKind::RxPoliced, 1, &p, None);
+                    engine.pool.put(p);
                 };
-                kept -= slot.shared.policing.police(&mut s.burst, from, self.now_ms, lose);
+                kept -= slot
+                    .shared
+                    .policing
+                    .police(&mut engine.burst, from, engine.now_ms, lose);
             }
             slot.turn.took(n, full, t);
             self.full += usize::from(full);
@@ -127,7 +130,7 @@ impl Worker {
                 });
                 total += n;
                 t = now;
-                if self.scratch.burst.len() >= BURST / 2 || self.rx[i].turn.is_dear() {
+                if self.engine.burst.len() >= BURST / 2 || self.rx[i].turn.is_dear() {
                     t = self.forward(t);
                 }
             }
@@ -215,7 +218,7 @@ impl Worker {
         let held = std::mem::take(&mut self.rx[slot].held);
         let packets = held.len();
         if packets > 0 {
-            self.scratch.burst.extend(held);
+            self.engine.burst.extend(held);
             let source = Source {
                 slot,
                 packets,
@@ -228,8 +231,8 @@ impl Worker {
 
     /// Forwards what was received, and tells the queues that it is done.
     fn forward(&mut self, t0: u64) -> u64 {
-        let n = self.scratch.burst.len() as u64;
-        let mut packets = self.scratch.burst.iter_mut();
+        let n = self.engine.burst.len() as u64;
+        let mut packets = self.engine.burst.iter_mut();
         for source in &self.scratch.sources {
             let slot = &self.rx[source.slot];
             let mut bytes = 0;
@@ -255,7 +258,7 @@ impl Worker {
             let others = self.full.saturating_sub(usize::from(slot.turn.is_full()));
             slot.turn.over(source.packets, cost, t1, others);
             self.budgets[slot.budget].spend(cost);
-            slot.shared.usage.add(self.now_ms, cost);
+            slot.shared.usage.add(self.engine.now_ms, cost);
         }
         t1
     }

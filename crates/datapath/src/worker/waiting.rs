@@ -20,12 +20,12 @@
 //! **Cost.** Where nothing waits, one comparison per round over the ports.
 
 use super::Worker;
-use super::recirc::{Carried, Stage};
+use super::keys::Carried;
+use super::stage::Stage;
 use crate::exec::program::Program;
 use crate::exec::{Meta, Recirculated};
 use heddle_datapath_api::{Action, Dep, DropKind, Generations, Wait};
 use heddle_flow::FlowKey;
-use heddle_flow_cache::Kind;
 use heddle_packet::Packet;
 use heddle_sys::Tsc;
 use std::collections::VecDeque;
@@ -143,10 +143,10 @@ impl Worker {
     /// Has a copy of a packet wait, which was looked up in a stage as one of run `r`.
     #[cold]
     pub(super) fn have_wait(&mut self, st: &Stage, r: usize, wait: &Wait, of: &Recirculated) {
-        let (id, now_ms) = (of.id, self.now_ms);
-        let len = self.scratch.live().get(id).len();
+        let (id, now_ms) = (of.id, self.engine.now_ms);
+        let len = self.engine.live().get(id).len();
         let Some(since_ms) = self.waiting.admit(wait, len, now_ms) else {
-            return self.lost(DropKind::TunnelNeighbour, id);
+            return self.engine.lost(DropKind::TunnelNeighbour, id);
         };
         let mut carried = Box::<FlowKey>::default();
         // A hash that was to be taken was for another one who goes on.
@@ -155,14 +155,12 @@ impl Worker {
             ..of.meta
         };
         let with = Carried {
-            before: st.parsed.outside_of(r),
-            full: matches!(st.parsed.runs[r].kind, Kind::Full(_)),
-            meta,
             ct: of.ct.as_ref(),
+            ..st.carried(r, meta)
         };
-        with.add(&mut carried, None);
-        let mut packet = self.pool.get_for(len);
-        self.scratch.live().get(id).copy_into(&mut packet);
+        with.write(&mut carried, None);
+        let mut packet = self.engine.pool.get_for(len);
+        self.engine.live().get(id).copy_into(&mut packet);
         self.counters.waited.add(1);
         let waiter = Waiter {
             packet,
@@ -183,12 +181,15 @@ impl Worker {
     }
     #[cold]
     fn end_some(&mut self) {
-        debug_assert!(self.scratch.burst.is_empty());
+        debug_assert!(self.engine.burst.is_empty());
         let now_ms = self.shared.clock.now_ms();
         while let Some(packet) = self.waiting.late(now_ms) {
             self.counters.drops.add(DropKind::TunnelNeighbour, 1);
-            self.tx.watch.lost(DropKind::TunnelNeighbour, 1, &packet, None);
-            self.pool.put(packet);
+            self.engine
+                .tx
+                .watch
+                .lost(DropKind::TunnelNeighbour, 1, &packet, None);
+            self.engine.pool.put(packet);
         }
         // Those that wait again are behind the others then, and are not met twice.
         for _ in 0..self.waiting.queues.len() {
@@ -212,7 +213,7 @@ impl Worker {
         }
     }
     fn go_on_waiter(&mut self, waiter: Waiter, program: &Arc<Program>) {
-        self.scratch.burst.push(waiter.packet);
+        self.engine.burst.push(waiter.packet);
         self.scratch.packet_type = waiter.packet_type;
         self.scratch.carried = Some(waiter.carried);
         self.waiting.since_ms = Some(waiter.since_ms);

@@ -6,9 +6,8 @@
 //! ([`super::masks`]).
 
 use super::masks::Probe;
-use super::recent::Last;
 use super::{Asked, Cache, NO_SLOT, is_current};
-use crate::burst::{Burst, Kind, Run, Sought};
+use crate::burst::{Burst, Run, RunProgram, Sought};
 use crate::compact::{CompactKey, CompactMask};
 use crate::context::{Bits, Contexts, is_context};
 use crate::entry::Entry;
@@ -23,8 +22,6 @@ use heddle_simd::simd;
 /// The cache level that matched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// Same key as in the burst before.
-    L0,
     /// Exact match.
     L1,
     /// Wildcarded.
@@ -65,7 +62,7 @@ pub struct Found {
 pub struct Common {
     /// The program.
     pub body: u32,
-    /// The number of runs that L1 matched. Runs of neither L1 nor L2 matched in L0.
+    /// The number of runs that L1 matched.
     pub l1: u64,
     /// The number of runs that L2 matched.
     pub l2: u64,
@@ -201,26 +198,17 @@ impl<P: Program> Cache<P> {
             return;
         };
         let origin = tail.key.context();
-        let id = self.store.get(last.slot).map_or(0, Entry::id);
+        if head.key.context() != origin {
+            return;
+        }
         let Some(o) = self.subtables.origin_mut(origin) else {
             return;
         };
-        if tail.outside.is_none() {
-            o.recent.last = Last {
-                key: *tail.key,
-                slot: last.slot,
-                id,
-            };
-        }
-        // A burst of one run without outside words needs no guess: the last key identifies it.
-        if head.key.context() != origin || r == 0 && tail.outside.is_none() {
-            return;
-        }
-        if last.slot != o.recent.guess.slot && o.recent.guess.hits > 0 {
+        if last.slot != o.guess.slot && o.guess.hits > 0 {
             self.count_guess(origin);
         }
         if let Some(o) = self.subtables.origin_mut(origin) {
-            o.recent.guess.learn(first.slot, last.slot);
+            o.guess.learn(first.slot, last.slot);
         }
     }
 
@@ -229,9 +217,10 @@ impl<P: Program> Cache<P> {
     fn hash_all(&mut self, parsed: &impl Burst, s: &mut Scratch) -> Option<u32> {
         s.found.clear();
         let origin = parsed.sought(0).map_or(u32::MAX, |s| s.key.context());
-        let recent = self.subtables.origin(origin).map(|o| &o.recent);
-        let guess = recent
-            .and_then(|r| r.guess.slot())
+        let guess = self
+            .subtables
+            .origin(origin)
+            .and_then(|o| o.guess.slot())
             .and_then(|slot| self.guessed(slot));
         let mut guessed = 0;
         let (far, full) = (self.table.is_far(), parsed.has_outside());
@@ -253,8 +242,8 @@ impl<P: Program> Cache<P> {
                     place: 0,
                     hash: 0,
                 };
-                f.body = run.body;
-                if run.kind == Kind::Runt || run.body != NO_BODY {
+                f.body = run.program.body();
+                if run.program != RunProgram::Unknown {
                     return f;
                 }
                 let outside = if full { parsed.outside(run) } else { None };
@@ -303,30 +292,13 @@ impl<P: Program> Cache<P> {
         if guessed > 0 {
             self.note_guesses(origin, guessed);
         }
-        if all.is_none() {
-            self.find_last(origin, parsed, s);
-        }
         all
-    }
-    /// Tries the last key of the burst before for the first run.
-    #[inline]
-    fn find_last(&self, origin: u32, parsed: &impl Burst, s: &mut Scratch) {
-        if let Some(Sought { key, outside: None }) = parsed.sought(0)
-            && let Some(last) = self.subtables.origin(origin).map(|o| &o.recent.last)
-            && *key == last.key
-            && let Some(f) = s.found.first_mut()
-            && let Some(e) = self.store.get(last.slot)
-            && e.id() == last.id
-            && e.alive()
-        {
-            (f.slot, f.level, f.how) = (last.slot, Level::L0, How::Done);
-        }
     }
     fn note_guesses(&mut self, origin: u32, n: u32) {
         let Some(o) = self.subtables.origin_mut(origin) else {
             return;
         };
-        let hits = &mut o.recent.guess.hits;
+        let hits = &mut o.guess.hits;
         let first = *hits == 0;
         *hits = hits.saturating_add(n);
         if first {
@@ -340,7 +312,7 @@ impl<P: Program> Cache<P> {
         let Some(o) = self.subtables.origin_mut(origin) else {
             return;
         };
-        let (slot, hits) = (o.recent.guess.slot, std::mem::take(&mut o.recent.guess.hits));
+        let (slot, hits) = (o.guess.slot, std::mem::take(&mut o.guess.hits));
         if hits > 0
             && let Some(e) = self.store.get(slot)
         {
@@ -420,7 +392,7 @@ impl<P: Program> Cache<P> {
         let full = parsed.has_outside();
         let runs = parsed.runs().iter().zip(parsed.keys());
         for (r, (f, (run, key))) in s.found.iter_mut().zip(runs).enumerate() {
-            if run.kind == Kind::Runt || run.body != NO_BODY {
+            if run.program != RunProgram::Unknown {
                 continue;
             }
             let outside = if full { parsed.outside(run) } else { None };

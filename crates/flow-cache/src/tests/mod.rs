@@ -3,7 +3,7 @@
 mod guess;
 mod twins;
 
-use crate::burst::{Burst, Kind, Run};
+use crate::burst::{Burst, KeyForm, Run, RunProgram};
 use crate::cache::{Cache, CacheParts, NO_BODY};
 use crate::compact::{CompactKey, outside};
 use crate::program_table::Program;
@@ -48,13 +48,13 @@ impl Keys {
             Run {
                 first: i,
                 end: i + 1,
-                kind: if carries {
-                    Kind::Full(u8::try_from(i).unwrap())
+                form: if carries {
+                    KeyForm::Full(u8::try_from(i).unwrap())
                 } else {
-                    Kind::Ordinary
+                    KeyForm::Compact
                 },
                 full: u8::MAX,
-                body: NO_BODY,
+                program: RunProgram::Unknown,
                 bytes: 60,
                 longest: 60,
             }
@@ -75,11 +75,11 @@ impl Burst for Keys {
         &self.compact
     }
     fn has_outside(&self) -> bool {
-        self.runs.iter().any(|run| run.kind != Kind::Ordinary)
+        self.runs.iter().any(|run| run.form != KeyForm::Compact)
     }
     fn outside(&self, run: &Run) -> Option<&FlowKey> {
-        match run.kind {
-            Kind::Full(at) => self.full.get(usize::from(at)),
+        match run.form {
+            KeyForm::Full(at) => self.full.get(usize::from(at)),
             _ => None,
         }
     }

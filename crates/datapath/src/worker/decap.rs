@@ -1,0 +1,123 @@
+//! Packets that come out of tunnels.
+//!
+//! They go on as if the tunnel's port had received them.
+
+use super::keys::Context;
+use super::parse::{ReadAs, fresh_origin};
+use super::stage::{Change, Stage};
+use super::{Choice, Group, Worker};
+use crate::exec::program::Tail;
+use crate::exec::{LiveId, Meta, tunnel};
+use heddle_datapath_api::DropKind;
+use heddle_flow::packet_type;
+use heddle_tunnel::TunnelKind;
+use heddle_tunnel::outer_cache::{OuterHeaderCache, View};
+use std::sync::Arc;
+
+impl Worker {
+    /// Runs the steps before packets of a group are taken out of a tunnel, and puts them into the next stage.
+    pub(super) fn decapsulate_group(
+        &mut self,
+        st: &Stage,
+        (group, tail): (&Group, Tail),
+        step: u16,
+        to: &mut Stage,
+    ) {
+        // Actions find the headers of all packets of the group at the same offsets, see `Program::merges`.
+        let r = usize::from(group.run);
+        for ids in st.ids.ranges(group.first..group.end) {
+            let Some(ran) = self.run_line(st, (group, tail), r, ids) else {
+                return;
+            };
+            let ids = ran.packets().map(|(id, _)| id);
+            self.decapsulate(to, group.choice, step, ids, &ran.meta);
+        }
+    }
+
+    /// Takes packets out of the tunnel of this step.
+    pub(super) fn decapsulate(
+        &mut self,
+        to: &mut Stage,
+        choice: Choice,
+        step: u16,
+        ids: impl Iterator<Item = LiveId>,
+        meta: &Meta,
+    ) {
+        let program = choice.program(&self.cache, &self.once);
+        let Some(tunnel) = program.and_then(|p| p.pop_of(step)) else {
+            return self.counters.drops.add(DropKind::InvalidPort, ids.count() as u64);
+        };
+        let engine = &mut self.engine;
+        let how = engine.read_as(packet_type::ETHERNET);
+        for id in ids {
+            let mut live = engine.live();
+            let p = live.get_mut(id);
+            let (l3, view) = (meta.l3, View::of(p, meta.l3));
+            // Most packets have the outer headers of the packet before. Comparing them costs half of
+            // decapsulating them.
+            if let (Some((outer, of, at)), Some(view)) = (&to.outer, &view)
+                && Arc::ptr_eq(of, tunnel)
+                && outer.apply(tunnel, p, view, l3)
+            {
+                p.in_port = tunnel.port;
+                let change = Change::Decapsulated(how, fresh_origin(p), Context::SameTunnel(*at));
+                if !to.push(&mut live, id..id + 1, change) {
+                    engine.drop_runt(id);
+                }
+                continue;
+            }
+            let p = match usize::from(id) {
+                i if i < heddle_packet::BURST => &mut engine.burst[i],
+                i => &mut engine.copies[i - heddle_packet::BURST],
+            };
+            let waiting = (&mut self.frames, &mut engine.pool, engine.now_ms);
+            match tunnel::pop(p, meta, tunnel, &mut self.popped, waiting) {
+                Ok(None) => {}
+                Ok(Some(out)) => {
+                    p.in_port = tunnel.port;
+                    let how = ReadAs {
+                        packet_type: out.packet_type,
+                        ..how
+                    };
+                    let change = Change::Decapsulated(how, fresh_origin(p), Context::Tunnel(&self.popped));
+                    if !to.push(&mut engine.live(), id..id + 1, change) {
+                        engine.drop_runt(id);
+                        continue;
+                    }
+                    let frame = out.packet_type == packet_type::ETHERNET;
+                    let at = to.keys.last_context().filter(|_| frame);
+                    let new = view.and_then(|v| Some((OuterHeaderCache::new(tunnel, v, l3, &out)?, at?)));
+                    match (&mut to.outer, new) {
+                        (Some((outer, of, at)), Some(new)) if Arc::ptr_eq(of, tunnel) => (*outer, *at) = new,
+                        (old, new) => *old = new.map(|(outer, at)| (outer, Arc::clone(tunnel), at)),
+                    }
+                }
+                Err(kind) => engine.lost(kind, id),
+            }
+        }
+        if tunnel.kind == TunnelKind::Stt {
+            self.count_lost_segments();
+        }
+    }
+
+    /// Drops segments whose frames took too long to complete.
+    #[inline]
+    pub(super) fn expire_segments(&mut self) {
+        if self.frames.any() {
+            let now_ms = self.shared.clock.now_ms();
+            self.frames.expire(&mut self.engine.pool, now_ms);
+            self.count_lost_segments();
+        }
+    }
+    fn count_lost_segments(&mut self) {
+        let lost = self.frames.take_lost();
+        for (kind, n) in [
+            (DropKind::SegmentTimeout, lost.timeout),
+            (DropKind::SegmentEvicted, lost.evicted),
+        ] {
+            if n > 0 {
+                self.counters.drops.add(kind, n);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A worker's means to run programs: buffers, transmit queues, upcalls, and the packets of the burst.
+//!
+//! It is apart from the worker's caches and receive queues, so that a program of the cache can run on it.
+
+use crate::counters::WorkerCounters;
+use crate::exec::ct::{Ct, Tracked};
+use crate::exec::fragments::Resumed;
+use crate::exec::tx::TxTable;
+use crate::exec::upcalls::UpcallTx;
+use crate::exec::{Exec, Live, LiveId, Recirculated};
+use crate::shared::Shared;
+use crate::worker::parse::ReadAs;
+use heddle_datapath_api::DropKind;
+use heddle_flow::FlowKey;
+use heddle_packet::{Burst, Packet, Pool};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+pub(super) struct Engine {
+    pub(super) shared: Arc<Shared>,
+    pub(super) counters: Arc<WorkerCounters>,
+    pub(super) tx: TxTable,
+    pub(super) pool: Pool,
+    pub(super) upcalls: UpcallTx,
+    pub(super) burst: Burst,
+    pub(super) copies: Vec<Packet>,
+    /// The packet that a program recirculates before it continues.
+    pub(super) recirc: Option<Recirculated>,
+    pub(super) tracked: Box<Tracked>,
+    /// Fragments that continue when the packet at hand has left.
+    pub(super) resumed: Vec<Resumed>,
+    pub(super) random: u64,
+    /// The clock, as the last burst read it.
+    pub(super) now_ms: u64,
+}
+
+impl Engine {
+    /// The means to run a program on packets with this full key, if it was made, and this context.
+    #[inline(always)]
+    pub(super) fn exec<'a>(&'a mut self, key: Option<&'a FlowKey>, carried: Option<&'a FlowKey>) -> Exec<'a> {
+        Exec {
+            live: Live {
+                burst: &mut self.burst,
+                copies: &mut self.copies,
+            },
+            key,
+            carried,
+            ct: Ct {
+                tracker: &self.shared.conntrack,
+                counts: &self.counters.ct,
+                now_ms: self.now_ms,
+            },
+            fragments: &self.shared.fragments,
+            resumed: &mut self.resumed,
+            tracked: &mut self.tracked,
+            pool: &mut self.pool,
+            tx: &mut self.tx,
+            upcalls: &mut self.upcalls,
+            recirc: &mut self.recirc,
+            drops: &self.counters.drops,
+            random: &mut self.random,
+            now_ms: self.now_ms,
+        }
+    }
+    #[inline(always)]
+    pub(super) fn live(&mut self) -> Live<'_> {
+        Live {
+            burst: &mut self.burst,
+            copies: &mut self.copies,
+        }
+    }
+    /// How packets with this first header are read.
+    #[inline]
+    pub(super) fn read_as(&self, packet_type: u32) -> ReadAs {
+        ReadAs {
+            packet_type,
+            vlan_limit: self.shared.vlan_limit.load(Relaxed),
+        }
+    }
+    /// Drops a packet.
+    pub(super) fn lost(&mut self, kind: DropKind, id: LiveId) {
+        self.counters.drops.add(kind, 1);
+        let live = Live {
+            burst: &mut self.burst,
+            copies: &mut self.copies,
+        };
+        self.tx.watch.lost(kind, 1, live.get(id), None);
+    }
+    /// Drops a packet that is shorter than its first header.
+    #[cold]
+    pub(super) fn drop_runt(&mut self, id: LiveId) {
+        self.lost(DropKind::RxInvalid, id);
+        let in_port = self.live().get(id).in_port;
+        if let Some(c) = self.tx.counters(in_port) {
+            c.rx_errors.add(1);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Numbers of a stage's packets.
+
+use crate::exec::LiveId;
+use arrayvec::ArrayVec;
+use heddle_packet::BURST;
+use std::ops::Range;
+
+/// Packets by their place in a stage.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    first: LiveId,
+    len: u16,
+    /// All of them, where they are not neighbours.
+    list: ArrayVec<LiveId, BURST>,
+}
+
+impl Ids {
+    /// Those of a whole burst.
+    pub(super) fn be_first(&mut self, n: usize) {
+        self.list.clear();
+        (self.first, self.len) = (0, u16::try_from(n).expect("a burst has fewer packets"));
+    }
+    pub(super) fn clear(&mut self) {
+        self.list.clear();
+        self.len = 0;
+    }
+    #[inline]
+    pub(super) fn push(&mut self, id: LiveId) {
+        let next = self.first + self.len;
+        if id == next && self.len > 0 && self.list.is_empty() && usize::from(id) != BURST {
+            return self.len += 1;
+        }
+        if self.len == 0 {
+            self.first = id;
+        } else if self.list.is_empty() && (id != next || usize::from(id) == BURST) {
+            // Copies are no neighbours of the burst's packets.
+            self.list.extend(self.first..next);
+        }
+        if !self.list.is_empty() {
+            self.list.push(id);
+        }
+        self.len += 1;
+    }
+    /// As many as these, which are neighbours.
+    #[inline]
+    pub(super) fn push_all(&mut self, ids: Range<LiveId>) {
+        if self.len == 0 {
+            (self.first, self.len) = (ids.start, ids.end - ids.start);
+        } else if self.list.is_empty()
+            && ids.start == self.first + self.len
+            && usize::from(ids.start) != BURST
+        {
+            self.len += ids.end - ids.start;
+        } else {
+            ids.for_each(|id| self.push(id));
+        }
+    }
+    #[inline]
+    pub(super) fn len(&self) -> u16 {
+        self.len
+    }
+    #[inline]
+    pub(super) fn at(&self, place: u16) -> LiveId {
+        self.list
+            .get(usize::from(place))
+            .copied()
+            .unwrap_or(self.first + place)
+    }
+    /// The packets of these places, as few ranges as they are.
+    #[inline]
+    pub(super) fn ranges(&self, places: Range<u16>) -> impl Iterator<Item = Range<LiveId>> {
+        let mut at = places.start;
+        std::iter::from_fn(move || {
+            if at >= places.end {
+                return None;
+            }
+            let first = self.at(at);
+            if self.list.is_empty() {
+                let n = places.end - at;
+                at = places.end;
+                return Some(first..first + n);
+            }
+            let mut end = first + 1;
+            at += 1;
+            while at < places.end && self.at(at) == end && usize::from(end) != BURST {
+                (at, end) = (at + 1, end + 1);
+            }
+            Some(first..end)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Beside a list of numbers.
+        #[test]
+        fn ids_are_a_list(jumps in prop::collection::vec(0_u16..4, 0..BURST), first in 0_u16..40, part in any::<(u16, u16)>()) {
+            let (mut ids, mut plain) = (Ids::default(), Vec::new());
+            let mut id = first;
+            for jump in jumps {
+                plain.push(id);
+                ids.push(id);
+                // Mostly neighbours.
+                id += [1, 1, 1, 5][usize::from(jump)];
+            }
+            let n = u16::try_from(plain.len()).unwrap();
+            prop_assert_eq!(ids.len(), n);
+            prop_assert!((0..n).all(|i| ids.at(i) == plain[usize::from(i)]));
+            let from = part.0 % (n + 1);
+            let to = from + part.1 % (n + 1 - from);
+            let ranges: Vec<_> = ids.ranges(from..to).collect();
+            prop_assert!(ranges.iter().all(|r| (usize::from(r.start) < BURST) == (usize::from(r.end) <= BURST)));
+            let all: Vec<_> = ranges.into_iter().flatten().collect();
+            prop_assert_eq!(&all[..], &plain[usize::from(from)..usize::from(to)]);
+        }
+    }
+}
