@@ -1,13 +1,13 @@
 //! Rules become entries of maps.
 //!
 //! **Invariants.** A mask's bytes are in their map before a port names it, and a port names it before a flow
-//! has its number. A flow's counters are zero before the flow is there, and are given to no other flow before
-//! all programs that may have found it have left ([`State::wait`]): so what `change` and `remove` return is
-//! exact, and their old actions run for nobody any more when they return.
+//! has its number. A flow's counters are zero before the flow is there. They are given to another flow only
+//! after all programs that may have found the old one have left ([`State::wait`]). So the counts that
+//! `change` and `remove` return are exact, and no program runs the old actions any more when they return.
 //!
 //! **Generations.** A flow counts only as long as its slot has the generation that it names. Each diverted
-//! port has a slot: when the port goes, or what an earlier process left is dropped, one write ends all flows
-//! of it at once; their entries are taken out later.
+//! port has a slot. One write ends all flows of a slot at once, when its port goes or the flows of an earlier
+//! process are dropped. Their entries are taken out later.
 
 use super::layout::{
     self, COUNT_WORDS, CPU_DROPPED, CPU_LIMITED, CPU_PEER, CPU_UP, CPU_WORDS, CPUS, ConnKeyBytes, Device,
@@ -25,13 +25,13 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the programs of a processor may take before the slow way of waiting is taken.
+/// Longest wait for the programs of a processor before the slower way of waiting is used.
 const PROGRAMS_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A port whose device is diverted.
 pub(super) struct Diverted {
-    /// What is not forwarded is read from there, and the index of that device. `None`: an internal port,
-    /// whose packets go up by themselves.
+    /// Queue of the miss device, from which packets that the program does not forward are read, and that
+    /// device's index. `None`: an internal port, whose packets go up by themselves.
     pub(super) miss: Option<(Arc<TapQueue>, u32)>,
     pub(super) slot: u32,
     pub(super) peer: Option<(Peer, [u8; 6])>,
@@ -39,7 +39,7 @@ pub(super) struct Diverted {
     pub(super) _claim: Option<UnixDatagram>,
 }
 
-/// Where a port's packets leave.
+/// Device that packets to a port are sent by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) ifindex: u32,
@@ -50,17 +50,17 @@ pub(super) struct Way {
 struct Installed {
     key: KeyBytes,
     count: u32,
-    /// What was read of its counters.
+    /// Packets and bytes that were read from its counters last.
     read: (u64, u64),
 }
 
-/// What an earlier process left.
+/// Entries that an earlier process left.
 #[derive(Default)]
 pub(super) struct Adopted {
     /// Flows, with the index of their counters.
     flows: HashMap<KeyBytes, u32>,
     slots: Vec<u32>,
-    /// Connections, with the words that say whether they are there.
+    /// Connections, with the index of the words that show whether they are there.
     pub(super) conns: HashMap<ConnKeyBytes, u32>,
     /// Devices.
     pub(super) ports: Vec<u32>,
@@ -89,9 +89,9 @@ pub(super) struct State {
     next_count: u32,
     free_slots: Vec<u32>,
     next_slot: u32,
-    /// Of all packets that come out of tunnels.
+    /// Slot of all packets that come out of tunnels.
     tunnels: Option<u32>,
-    /// The kernel knows of frames that it is told to make room for outer headers before (Linux 5.13).
+    /// The kernel makes room for outer headers before a given kind of frame (Linux 5.13).
     encaps: bool,
     pub(super) adopted: Adopted,
     n_cpus: usize,
@@ -111,7 +111,7 @@ fn add_mask(masks: &mut Vec<(u8, usize)>, id: u8) -> bool {
     }
 }
 
-/// What a refusal of a map means.
+/// The reason for which a map refused an entry.
 pub(super) fn refused(error: &MapError) -> Why {
     let errno = match error {
         MapError::SyscallError(e) => e.io_error.raw_os_error(),
@@ -215,7 +215,7 @@ impl State {
         self.loaded
             .slots
             .store(at, generation.wrapping_add(1) & u64::from(u32::MAX));
-        // Generations go on: a flow of an earlier user of the slot never counts again.
+        // The generation keeps counting: a flow of an earlier user of the slot never counts again.
         self.free_slots.push(slot);
     }
     fn take_count(&mut self) -> Option<u32> {
@@ -407,7 +407,7 @@ impl State {
             .encode(rule, count, slot)
             .and_then(|flow| self.loaded.insert_flow(&key, flow).map_err(|e| refused(&e)));
         if left.is_some() {
-            // Its flow had the mask, too.
+            // The flow that was replaced had the mask, too.
             self.wait();
             self.give_mask(origin, id);
         }
@@ -416,7 +416,7 @@ impl State {
             self.give_mask(origin, id);
             return Err(why);
         }
-        // What an earlier process's flow has counted is nobody's.
+        // The counts of an earlier process's flow are credited to no flow.
         let read = self.read(count);
         self.installed.insert(at, Installed { key, count, read });
         Ok(())
@@ -425,7 +425,7 @@ impl State {
         let at = count as usize * COUNT_WORDS;
         (self.loaded.counts.load(at), self.loaded.counts.load(at + 1))
     }
-    /// What a flow has counted since it was read last.
+    /// Packets and bytes that a flow has counted since the last call.
     fn more(&self, count: u32, read: &mut (u64, u64), now_ms: u64) -> FlowCounts {
         let now = self.read(count);
         let before = std::mem::replace(read, now);
@@ -483,8 +483,8 @@ impl State {
         self.installed = installed;
     }
 
-    /// Ends what an earlier process left and this one has not taken over: flows at once, by their
-    /// generations; then their entries, and devices that are no ports any more.
+    /// Ends the entries of an earlier process that this one has not taken over. Flows end at once, by their
+    /// generations; then their entries are removed, and devices that are no ports any more.
     pub(super) fn drop_adopted(&mut self) {
         let adopted = std::mem::take(&mut self.adopted);
         if adopted.flows.is_empty() && adopted.ports.is_empty() && adopted.conns.is_empty() {

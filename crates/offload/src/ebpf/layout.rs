@@ -11,7 +11,7 @@ use heddle_datapath_api::PortNo;
 
 /// Entries of the map of flows.
 pub const FLOWS: usize = 131_072;
-/// Of these so many are left for what an earlier process may have left.
+/// Entries of [`FLOWS`] that are reserved for flows that an earlier process may have left.
 pub const SPARE: usize = 1024;
 /// Words of a flow's counters: packets, bytes, TCP flags, and when a packet of it went up that others shall
 /// not overtake.
@@ -26,7 +26,7 @@ pub const CPU_WORDS: usize = 16;
 pub const MASKS: usize = 256;
 /// Masks that packets of one port are looked up with.
 pub const MASKS_PER_PORT: usize = 8;
-/// Connections that may be there, each in both directions; words that say whether they still are.
+/// Connections that may be there, each in both directions; words that show whether they still are.
 pub const LIVE: usize = 131_072;
 /// Words of each: its generation, and whether it was used.
 pub const LIVE_WORDS: usize = 2;
@@ -50,7 +50,7 @@ pub const UP: [&str; 8] = [
     "no-stage",
     "uneven-train",
 ];
-/// Where these begin among a processor's counters.
+/// Index of the first of these counters among a processor's counters.
 pub const CPU_UP: usize = 2;
 /// Packets that flows without an output dropped.
 pub const CPU_DROPPED: usize = 10;
@@ -61,7 +61,7 @@ pub const CPU_LIMITED: usize = 12;
 
 /// A key, or a mask.
 pub type KeyBytes = [u8; 136];
-/// What of a key counts for packets as they come in: the rest is zero.
+/// Bytes of a key that count for packets as they come in: the rest is zero.
 pub type FirstBytes = [u8; 64];
 /// A flow.
 pub type FlowBytes = [u8; HEAD + OP * MAX_OPS];
@@ -125,7 +125,7 @@ fn headers(h: &Headers, ifindex: u32, era: u8) -> KeyBytes {
 
 /// The key of a rule.
 pub fn key(rule: &Rule, ifindex: u32, mask_id: u8, era: u8) -> KeyBytes {
-    // As they come in, packets have none.
+    // Packets have no era as they come in.
     let fresh = rule.key.recirc == 0 && !rule.tunnel;
     let mut all = headers(&rule.key, ifindex, if fresh { 0 } else { era });
     let mask = mask(rule);
@@ -167,7 +167,7 @@ pub fn in_ifindex(key: &KeyBytes) -> u32 {
     u32::from_ne_bytes([key[0], key[1], key[2], key[3]])
 }
 
-/// Where a key is looked up.
+/// Set of masks that a key is looked up under: by device, recirculation id and era.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
     /// Index of the device.
@@ -179,7 +179,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Of packets that come in.
+    /// Origin of packets that come in by a device.
     pub fn port(ifindex: u32) -> Self {
         Self {
             ifindex,
@@ -187,7 +187,7 @@ impl Origin {
             era: 0,
         }
     }
-    /// Of a key.
+    /// Origin that a key belongs to.
     pub fn of(key: &KeyBytes) -> Self {
         Self {
             ifindex: in_ifindex(key),
@@ -199,7 +199,7 @@ impl Origin {
     pub fn is_port(self) -> bool {
         self.recirc == 0 && self.ifindex & TUNNEL_PORT == 0
     }
-    /// Its key among stages.
+    /// Key of this origin in the map of stages.
     pub fn stage(self) -> StageBytes {
         Writer::<12>::new()
             .put(&self.ifindex.to_ne_bytes())
@@ -222,7 +222,7 @@ pub fn masks(ids: &[u8]) -> MasksBytes {
 fn address(addr: u128, ipv6: bool) -> [u8; 16] {
     match ipv6 {
         true => addr.to_be_bytes(),
-        // Its upper bits are zero.
+        // The upper bits of an IPv4 address are zero.
         false => (addr << 96).to_be_bytes(),
     }
 }
@@ -245,12 +245,12 @@ pub fn conn_key(t: &Tuple, zone: u16) -> ConnKeyBytes {
         .bytes
 }
 
-/// Which word says whether a connection is there.
+/// Index of the word that shows whether a connection is there.
 pub fn live_index(number: u32) -> u32 {
     number % u32::try_from(LIVE).unwrap_or(u32::MAX)
 }
 
-/// What that word is if it is.
+/// Value of that word while the connection is there.
 pub fn live_word(generation: u32) -> u64 {
     1 << 32 | u64::from(generation)
 }
@@ -278,7 +278,7 @@ pub fn conn(c: &Offloadable, reply: bool) -> ConnBytes {
 }
 
 /// The connection of which this is the entry of the original direction; its number is that of its word.
-/// `None`: it is the entry of answers.
+/// `None`: it is the entry of the reply direction.
 pub fn conn_of(key: &ConnKeyBytes, conn: &ConnBytes) -> Option<Offloadable> {
     let addr = |bytes: &[u8]| bytes.iter().fold(0, |all, b| all << 8 | u128::from(*b));
     let port = |bytes: &[u8]| bytes.iter().fold(0, |all, b| all << 8 | u32::from(*b));
@@ -319,14 +319,14 @@ pub fn conn_live(conn: &ConnBytes) -> u32 {
     u32::from_ne_bytes([conn[0], conn[1], conn[2], conn[3]])
 }
 
-/// What a flow names besides its steps.
+/// Header of a flow's value in the map, before its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHead {
     /// Index of its counters.
     pub count: u32,
     /// Index of its generation.
     pub slot: u32,
-    /// Its generation.
+    /// Generation of that slot that the flow belongs to.
     pub generation: u32,
     /// Largest IP packet that all of its outputs take.
     pub mtu: u32,
@@ -334,12 +334,12 @@ pub struct FlowHead {
     pub era: u8,
 }
 
-/// The number by which a tunnel's port stands among devices.
+/// Number of a tunnel's port in the place of a device's index.
 pub fn tunnel_port(no: PortNo) -> u32 {
     TUNNEL_PORT | no.0
 }
 
-/// Where [`FlowHead::count`] and [`FlowHead::slot`] of a flow point to.
+/// [`FlowHead::count`] and [`FlowHead::slot`] of a flow.
 pub fn head(flow: &FlowBytes) -> (u32, u32) {
     let word = |at: usize| u32::from_ne_bytes([flow[at], flow[at + 1], flow[at + 2], flow[at + 3]]);
     (word(0), word(4))
@@ -348,9 +348,9 @@ pub fn head(flow: &FlowBytes) -> (u32, u32) {
 /// A device that packets are sent by.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
-    /// Its index.
+    /// Index of the device.
     pub ifindex: u32,
-    /// It is one of an internal port.
+    /// The device is that of an internal port.
     pub internal: bool,
     /// The slot of its port; 0: none.
     pub slot: u32,
@@ -418,7 +418,7 @@ pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<Devic
                 (15, len, ports, [csum[0], csum[1], 0, 0, 0, 0])
             }
             Op::Decap(d) => {
-                // The option's length in words stands behind its class and type.
+                // The option's length in words is stored behind its class and type.
                 let (class, ty, words) = d.option.map_or((0, 0, 0), |(class, ty)| (class, ty, 1));
                 rest = [ty, words];
                 let [c0, c1] = class.to_be_bytes();

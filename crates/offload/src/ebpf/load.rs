@@ -36,11 +36,11 @@ const NAMES: [&str; 11] = [
     "hd_cpus",
 ];
 
-/// Where the filter is among those of a device.
+/// Priority of the filter at a device. With [`HANDLE`], it identifies the filter.
 const PRIORITY: u16 = 0x4844;
 const HANDLE: TcHandle = TcHandle::new(0, 1);
 
-/// Where the program is at a device.
+/// Place of the program at a device.
 #[derive(Clone, Copy)]
 pub(super) enum Hook {
     /// Before the host's stack, for what the device receives.
@@ -76,7 +76,7 @@ pub(super) struct Loaded {
     pub(super) cpus: SharedWords,
 }
 
-/// What went wrong, all causes in one line.
+/// Text of an error with all its causes, in one line.
 fn why(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -180,7 +180,7 @@ fn owned(owner: u64) -> Vec<(u64, ProgramInfo, StdMap<String, Map>)> {
     found
 }
 
-/// What an earlier process of this owner and version left.
+/// The maps and program that an earlier process of this owner and version left.
 pub(super) fn find(owner: u64) -> Result<Option<Loaded>, String> {
     let Some((_, info, maps)) = owned(owner).into_iter().find(|(v, _, _)| *v == version()) else {
         return Ok(None);
@@ -220,7 +220,7 @@ fn io_error(error: impl Error) -> io::Error {
 impl Loaded {
     /// Puts the program to a device, in the place of one that is there.
     pub(super) fn attach(&mut self, name: &str, hook: Hook) -> io::Result<()> {
-        // It is there already, mostly because of an earlier process.
+        // The discipline may be there already, mostly because of an earlier process.
         let _ = tc::qdisc_add_clsact(name);
         if self.add(name, hook) {
             return Ok(());
@@ -230,8 +230,8 @@ impl Loaded {
         self.keep(id);
         Ok(())
     }
-    /// Puts the program to a device that has none any more, because somebody took its filter or its queueing
-    /// discipline away. `true`: it had none.
+    /// Attaches the program to a device that has none any more, because another program removed its filter or
+    /// its queueing discipline. `true`: it had none.
     pub(super) fn attach_again(&mut self, name: &str, hook: Hook) -> bool {
         self.add(name, hook) || tc::qdisc_add_clsact(name).is_ok() && self.add(name, hook)
     }
