@@ -55,32 +55,32 @@ pub use heddle_flow::field::{FieldId, FieldValue, Subfield};
 pub enum Action {
     /// Output to a port; `max_len` is for CONTROLLER only.
     Output {
-        /// Where to.
+        /// Output port.
         port: Port,
         /// Bytes to send to the controller (0xffff: all).
         max_len: u16,
     },
     /// Nicira: output of the packet's first bytes.
     OutputTrunc {
-        /// Where to: an ordinary port, or one of the reserved ones that stand for one.
+        /// Output port: an ordinary port, or a reserved one that stands for one.
         port: Port,
         /// Bytes to send, 14 at least.
         max_len: u32,
     },
     /// Nicira: output to the port named by a subfield.
     OutputReg {
-        /// Where the port number is.
+        /// Subfield that has the port number.
         src: Subfield,
-        /// As in `Output`.
+        /// Bytes to send to the controller (0xffff: all).
         max_len: u16,
     },
     /// Nicira controller action with its options (`controller(reason=...,id=...)`).
     Controller(ControllerAction),
     /// Output into a queue (1.0).
     Enqueue {
-        /// Where to.
+        /// Output port.
         port: Port,
-        /// Which queue.
+        /// Queue id.
         queue: u32,
     },
     /// Queue for later outputs.
@@ -127,11 +127,11 @@ pub enum Action {
     SetL4Dst(u16),
     /// set_field (OXM) or load (`NXAST_REG_LOAD2`), masked.
     SetField {
-        /// Which field.
+        /// Field to write.
         field: FieldId,
         /// New value.
         value: FieldValue,
-        /// Which of its bits are written.
+        /// Bits of the field that are written.
         mask: FieldValue,
     },
     /// set_field of an option of a tunnel that has more bits than a [`FieldValue`].
@@ -147,7 +147,7 @@ pub enum Action {
     Move {
         /// Source.
         src: Subfield,
-        /// Destination, as many bits.
+        /// Destination, of the same width.
         dst: Subfield,
     },
     /// Pushes a subfield on the stack.
@@ -226,7 +226,7 @@ pub enum Action {
     Nat(Box<Nat>),
     /// Tests: recirculates the packet.
     DebugRecirc,
-    /// Tests: no cached answer.
+    /// Tests: the translation is not cached.
     DebugSlow,
 }
 
@@ -272,7 +272,7 @@ impl Action {
 pub struct ControllerAction {
     /// Bytes to send.
     pub max_len: u16,
-    /// Which controllers; 0 is all primary ones.
+    /// Id of the controllers; 0 is all primary ones.
     pub controller_id: u16,
     /// Packet-in reason.
     pub reason: u8,
@@ -302,7 +302,7 @@ pub enum Instruction {
         /// Mask.
         mask: u64,
     },
-    /// Go on in a later table.
+    /// Continue in a later table.
     Goto(u8),
 }
 

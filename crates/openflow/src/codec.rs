@@ -41,7 +41,7 @@ use cursor::{Put, Reader};
 pub use multipart::FlowStatsWriter;
 use types::Type;
 
-/// What a connection has agreed on that changes how messages are read.
+/// State of a connection that changes how messages are read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DecodeContext {
     /// Nicira's extension (1.0): the upper byte of a flow mod's command is a table id.
@@ -51,8 +51,8 @@ pub struct DecodeContext {
 /// Reads one whole message (see [`crate::frame_len`]).
 ///
 /// # Errors
-/// What to answer, with the header to answer to. A message that is known, but that nothing here handles, is
-/// not an error but [`Message::Unsupported`].
+/// The error to reply with, and the header to reply to. A message that is known, but not handled here, is not
+/// an error but [`Message::Unsupported`].
 pub fn decode(bytes: &[u8], cx: &DecodeContext) -> Result<(Header, Message), DecodeError> {
     let header = Header::parse(bytes).unwrap_or(Header {
         version: 0,

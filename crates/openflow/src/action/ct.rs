@@ -10,9 +10,9 @@ pub struct Ct {
     pub commit: bool,
     /// ... even if it must replace one in the other direction.
     pub force: bool,
-    /// Which zone.
+    /// Zone of the connection.
     pub zone: CtZone,
-    /// A copy of the packet goes on in this table, with the connection's state.
+    /// A copy of the packet recirculates to this table, with the connection's state.
     pub table: Option<u8>,
     /// Port of the protocol whose helper is to look at the connection; 0: none.
     pub alg: u16,
@@ -35,7 +35,7 @@ impl Default for CtZone {
     }
 }
 
-/// Which address is translated.
+/// Address that is translated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NatDirection {
     /// The source.

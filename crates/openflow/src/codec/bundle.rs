@@ -24,8 +24,8 @@ pub(super) fn encode_control(c: &BundleControl, out: &mut Vec<u8>) {
     out.u16(c.flags);
 }
 
-/// Reads an add message behind its header `outer`. The message inside has a header of its own, whose version
-/// and transaction id are the outer one's; properties behind it are skipped, as none is defined.
+/// Reads an add message behind its header `outer`. The message inside has a header of its own, with the outer
+/// one's version and transaction id. Properties behind it are skipped, as none is defined.
 pub(super) fn decode_add(
     outer: &Header,
     mut r: Reader<'_>,
@@ -113,7 +113,7 @@ pub(super) fn encode_add(
 mod tests {
     use crate::{DecodeContext, ErrorKind, decode};
 
-    /// What an add with such a message inside is answered with, if it is wrong.
+    /// The error of an add with such a message inside; `None`: it is accepted.
     fn error(version: u8, ty: u8, body: &[u8]) -> Option<ErrorKind> {
         let message = |ty: u8, body: &[u8]| {
             let len = u16::try_from(8 + body.len()).unwrap().to_be_bytes();

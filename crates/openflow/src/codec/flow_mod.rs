@@ -98,7 +98,7 @@ fn buffer(v: u32) -> Option<u32> {
     (v != u32::MAX).then_some(v)
 }
 
-/// Splits 1.0's command into command and table, if the peer asked for tables there.
+/// Splits 1.0's command into command and table, if the peer has enabled tables there.
 fn set_tid(fm: &mut FlowMod, raw: u16, cx: &DecodeContext) -> Result<(), ErrorKind> {
     let [table, low] = raw.to_be_bytes();
     if cx.flow_mod_table_id {

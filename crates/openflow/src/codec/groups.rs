@@ -229,7 +229,9 @@ fn pull_buckets_15(
     Ok(all)
 }
 
-/// Properties of a group. `command`: that of a group mod (`None` in it: not known); `None` in a description.
+/// Properties of a group. `command` is `None` in a description, `Some` in a group mod (`Some(None)`: an
+/// unknown command).
+/// command).
 fn properties(
     mut r: Reader<'_>,
     ty: Option<GroupType>,
@@ -420,7 +422,7 @@ pub(super) fn pull_desc(version: Version, r: &mut Reader<'_>) -> Result<GroupDes
     })
 }
 
-/// Whether statistics say how old the group is.
+/// Whether statistics have the age of a group.
 fn has_age(version: Version) -> bool {
     !matches!(version, Version::V11 | Version::V12)
 }

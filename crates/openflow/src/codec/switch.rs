@@ -74,7 +74,7 @@ pub(super) fn encode_features(version: Version, f: &SwitchFeatures, out: &mut Ve
     out.u32((f.capabilities & capabilities_in(version)).bits());
     out.u32(if version == Version::V10 { f.actions } else { 0 });
     if version < Version::V13 {
-        // Ports that do not fit are left out: descriptions can be asked for.
+        // Ports that do not fit are left out: port descriptions have all.
         let room = usize::from(u16::MAX) - 32;
         let size = if version == Version::V10 { 48 } else { 64 };
         f.ports
@@ -115,7 +115,7 @@ pub(super) fn encode_config(c: &SwitchConfig, out: &mut Vec<u8>) {
 pub(super) fn decode_config(version: Version, mut r: Reader<'_>) -> Result<SwitchConfig, ErrorKind> {
     let (raw, miss_send_len) = (r.u16()?, r.u16()?);
     let mut known = ConfigFlags::FRAG_MASK;
-    // 1.1 and 1.2 say so; Open vSwitch has it in 1.0 too.
+    // The specifications of 1.1 and 1.2 have this bit; Open vSwitch has it in 1.0 too.
     if version < Version::V13 {
         known |= ConfigFlags::INVALID_TTL_TO_CONTROLLER;
     }

@@ -49,7 +49,7 @@ impl BundleCommand {
 pub struct BundleControl {
     /// The bundle, as its connection numbers them.
     pub id: u32,
-    /// What to do, or what was done.
+    /// Command, or the command that was executed.
     pub command: BundleCommand,
     /// [`BUNDLE_ATOMIC`], [`BUNDLE_ORDERED`], and what else a peer sets.
     pub flags: u16,
@@ -60,7 +60,7 @@ pub struct BundleControl {
 pub struct BundleAdd {
     /// The bundle, as its connection numbers them.
     pub id: u32,
-    /// As in the bundle's other messages.
+    /// Flags, the same as in the bundle's other messages.
     pub flags: u16,
     /// The change: a flow mod, group mod, port mod or packet-out.
     pub message: Box<Message>,

@@ -1,4 +1,4 @@
-//! Which tracked connections `NXT_CT_FLUSH` means.
+//! Selection of tracked connections by `NXT_CT_FLUSH`.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ pub struct CtFlush {
     pub zone: Option<u16>,
     /// Parts of the tuple of the first packet.
     pub orig: CtTuple,
-    /// ... and of its answers.
+    /// ... and of the reply direction.
     pub reply: CtTuple,
     /// Mark: value and mask.
     pub mark: Option<(u32, u32)>,

@@ -1,5 +1,5 @@
-//! Flow monitors: a controller is told of every change of flows that match (Nicira's extension before 1.3,
-//! ONF's in 1.3, `OFPMP_FLOW_MONITOR` since 1.4).
+//! Flow monitors: a controller is notified of every change of flows that match (Nicira's extension before
+//! 1.3, ONF's in 1.3, `OFPMP_FLOW_MONITOR` since 1.4).
 
 use super::FlowRemovedReason;
 use crate::action::{InstructionSet, Port};
@@ -38,60 +38,60 @@ pub enum MonitorCommand {
     Delete = 2,
 }
 
-/// One monitor as a controller asks for it.
+/// One monitor as a controller requests it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowMonitorRequest {
     /// The monitor, as its connection numbers them.
     pub id: u32,
-    /// What to do.
+    /// Command: add, change or delete the monitor.
     pub command: MonitorCommand,
-    /// What to tell.
+    /// Events to report, and their form.
     pub flags: MonitorFlags,
     /// Only flows that output here (`Port::NONE`: any).
     pub out_port: Port,
     /// Only flows that use this group (0xffffffff: any).
     pub out_group: u32,
-    /// Which table; 0xff: all.
+    /// Table to monitor; 0xff: all.
     pub table_id: u8,
     /// Only flows that this match covers.
     pub match_: Match,
 }
 
-/// What became of a flow.
+/// Event of a monitored flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlowEvent {
-    /// It was there when the monitor was made (before 1.4 written as `Added`).
+    /// The flow was there when the monitor was made (before 1.4 written as `Added`).
     Initial,
-    /// It was added.
+    /// The flow was added.
     Added,
-    /// It went.
+    /// The flow was removed, for this reason.
     Removed(FlowRemovedReason),
-    /// It changed.
+    /// The flow was changed.
     Modified,
 }
 
 /// One flow and what became of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowChange {
-    /// What became of it.
+    /// Event.
     pub event: FlowEvent,
-    /// Its table.
+    /// Table id.
     pub table_id: u8,
-    /// Its priority.
+    /// Priority.
     pub priority: u16,
-    /// Its idle timeout.
+    /// Idle timeout, seconds.
     pub idle_timeout: u16,
-    /// Its hard timeout.
+    /// Hard timeout, seconds.
     pub hard_timeout: u16,
-    /// Its cookie.
+    /// Cookie.
     pub cookie: u64,
-    /// Its match.
+    /// Match.
     pub match_: Match,
-    /// What it does; empty where no monitor asked for it.
+    /// Instructions; empty if no monitor requested them.
     pub instructions: InstructionSet,
 }
 
-/// One entry of an answer or notification.
+/// One entry of a reply or notification.
 #[derive(Clone, PartialEq, Debug)]
 pub enum FlowUpdate {
     /// A change in full.
@@ -101,6 +101,6 @@ pub enum FlowUpdate {
     /// Too much waits to be read: additions and changes are held back (1.4 and later; before, a message of
     /// its own).
     Paused,
-    /// Everything that was held back has been told.
+    /// All updates that were held back have been sent.
     Resumed,
 }

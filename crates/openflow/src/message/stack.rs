@@ -3,8 +3,8 @@
 use heddle_flow::{FieldValue, FlowKey, Subfield};
 use smallvec::SmallVec;
 
-/// A value that was pushed, as wide as the bits that it comes from: registers and headers have up to 128,
-/// options of tunnels up to 992.
+/// A value that was pushed, as wide as the bits that it comes from. Registers and headers have up to 128
+/// bits, options of tunnels up to 992.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StackValue {
     /// In network order, in whole bytes.
@@ -29,11 +29,11 @@ impl StackValue {
             piece.set(key, FieldValue::from_bytes(chunks.next().unwrap_or_default()));
         }
     }
-    /// Its bytes, in network order.
+    /// Bytes of the value, in network order.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
-    /// Of these bytes.
+    /// A value of these bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self {
             bytes: SmallVec::from_slice(bytes),

@@ -1,7 +1,7 @@
 //! Messages as the log shows them: `OFPT_FLOW_MOD (OF1.4) (xid=0x2): ADD in_port=1 actions=output:2`.
 //!
-//! Every message has its name; what it says is shown of those that people look for in a log: greetings,
-//! errors, flow mods and flows, bundles. Names and layout are those of `ovs-ofctl`.
+//! Every message has its name. Contents are shown of greetings, errors, flow mods and flows, and bundles,
+//! which people look for in a log. Names and layout are those of `ovs-ofctl`.
 
 use super::InstructionsText;
 use super::display::format_port;
@@ -15,12 +15,12 @@ use crate::version::Version;
 use core::fmt::{self, Display, Formatter};
 use heddle_flow::Match;
 
-/// A message with what its header says.
+/// A message with the fields of its header.
 #[derive(Clone, Copy)]
 pub struct MessageText<'a> {
     /// The version that it was sent in.
     pub version: Version,
-    /// Its transaction id.
+    /// Transaction id.
     pub xid: u32,
     /// The message.
     pub message: &'a Message,
@@ -173,7 +173,7 @@ fn flow_mod(f: &mut Formatter<'_>, version: Version, m: &FlowMod) -> fmt::Result
         FlowModCommand::Delete => " DEL",
         FlowModCommand::DeleteStrict => " DEL_STRICT",
     })?;
-    // 1.0 has no tables: there, all of them go without saying.
+    // 1.0 has no tables, so all of them are the default there.
     if m.table_id != 0 && (version > Version::V10 || m.table_id != 0xff) {
         write!(f, " table:{}", m.table_id)?;
     }
@@ -264,7 +264,7 @@ fn name(version: Version, message: &Message) -> String {
         let whose = if version >= first { "OFPT" } else { "NXT" };
         format!("{whose}_{word}")
     };
-    // What 1.4 took over from an experimenter.
+    // Messages that 1.4 took over from an experimenter.
     let onf = |word: &str| {
         let whose = if version >= Version::V14 { "OFPT" } else { "ONFT" };
         format!("{whose}_{word}")

@@ -393,7 +393,7 @@ fn encap(s: &str) -> Result<Action, String> {
 
 /// `CLASS,TYPE,HEX`.
 fn nsh_tlv(s: &str) -> Result<EncapProperty, String> {
-    /// What the length of a property allows, in hexadecimal digits.
+    /// Maximum number of hexadecimal digits, from the length field of a property.
     const MAX_DIGITS: usize = 2 * 240;
     let bad = || format!("Invalid NSH TLV header: {s}");
     let mut parts = s.split(',');

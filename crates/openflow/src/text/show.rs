@@ -67,7 +67,7 @@ impl fmt::Display for Spec<'_> {
     }
 }
 
-/// A subfield that may not lie within its field: that is found out only when the action is checked.
+/// A subfield that may exceed its field, as the check of the action comes later.
 struct Bits(Subfield);
 
 impl fmt::Display for Bits {

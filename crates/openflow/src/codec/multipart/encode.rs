@@ -159,7 +159,8 @@ impl FlowStatsWriter {
     }
 }
 
-/// One answer holds many flows: a line about each that is left out would be too many.
+/// Warns at powers of two only: a reply has many flows, and a line for each that is left out would be too
+/// many.
 fn warn_of_long_flow() {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     static SEEN: AtomicU64 = AtomicU64::new(0);
