@@ -1,4 +1,5 @@
-//! Which of a key's members the packet has: masks made from keys, and matches freed of what cannot match.
+//! Masks of the fields that a packet has, made from its key; and matches freed of conditions that cannot
+//! match.
 
 use crate::field::{dl_type, is_nd};
 use crate::key::{FlowKey, FlowMask, Match, Nsh, Vlan, frag};

@@ -8,7 +8,7 @@ use heddle_wire::{FromBytes, Immutable, KnownLayout, Unaligned};
 pub(super) enum Stop {
     /// The packet (or the layer that contains the header) ends before it does.
     End,
-    /// The packet goes on, but the bytes given end.
+    /// The packet continues, but the bytes given end.
     BeyondView,
 }
 
@@ -32,7 +32,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn left(&self) -> usize {
         self.left
     }
-    /// Where the cursor is, [`NO_OFFSET`] where that is too far to say.
+    /// Offset of the cursor, [`NO_OFFSET`] if it does not fit.
     pub(super) fn offset(&self) -> u16 {
         u16::try_from(self.pos).unwrap_or(NO_OFFSET)
     }

@@ -1,12 +1,11 @@
 //! Reads a packet's headers into a key: the per-packet parser.
 //!
-//! **What it must get right.** Two packets that a rule could treat differently must have different keys, and
-//! the key must be the one that Open vSwitch would make of the same bytes, odd ones too: where a header is
-//! malformed, parsing stops at that layer, the layers before it count, and the packet is forwarded all the
-//! same.
+//! **Requirements.** Two packets that a rule could treat differently must have different keys. The key must
+//! be the one that Open vSwitch would make of the same bytes, also of odd ones. If a header is malformed,
+//! parsing stops at that layer, the layers before it count, and the packet is forwarded all the same.
 //!
-//! **Views.** The bytes given may be only the packet's first part (a private copy of its head); lengths are
-//! checked against the whole packet's size, and [`Oddity::BeyondView`] says that headers went on behind the
+//! **Views.** The bytes given may be only the packet's first part (a private copy of its head). Lengths are
+//! checked against the whole packet's size. [`Oddity::BeyondView`] means that headers continue behind the
 //! view: give more bytes and parse again.
 //!
 //! **Costs.** One pass, no allocation, no formatting; each header is split off its slice once. Nothing here
@@ -32,7 +31,7 @@ pub const DL_TYPE_NONE: u16 = 0x05ff;
 /// An offset that there is not.
 pub const NO_OFFSET: u16 = u16::MAX;
 
-/// What the bytes are, beside themselves.
+/// Facts about a packet that its bytes do not show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hint {
     /// Bytes of the whole packet; never fewer than are given.
@@ -60,7 +59,7 @@ impl Hint {
 pub enum Oddity {
     /// Shorter than an Ethernet header. The key has no EtherType.
     Runt,
-    /// Headers go on behind the bytes given: parse again with more of them.
+    /// Headers continue behind the bytes given: parse again with more of them.
     BeyondView,
     /// ARP too short, or not for Ethernet and IPv4.
     Arp,
@@ -80,14 +79,14 @@ pub enum Oddity {
     NdOption,
 }
 
-/// Where layers start. Offsets are in bytes from the frame's start, [`NO_OFFSET`] for none.
+/// Starts of layers. Offsets are in bytes from the frame's start, [`NO_OFFSET`] for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layers {
     /// The MPLS label stack.
     pub l2_5: u16,
-    /// What is behind the Ethernet header, its tags and the label stack.
+    /// The header behind the Ethernet header, its tags and the label stack.
     pub l3: u16,
-    /// What is behind the IP header and its extensions.
+    /// The header behind the IP header and its extensions.
     pub l4: u16,
     /// Bytes of padding behind the IP packet.
     pub l2_pad: u16,
@@ -155,7 +154,7 @@ fn ethernet(cur: &mut Cursor<'_>, vlan_limit: u8, key: &mut FlowKey) -> Result<(
     key.dl_dst = eth.dst;
     key.dl_src = eth.src;
     let mut dl_type = eth.ethertype.get();
-    // From here on the cursor stands at the EtherType that `dl_type` holds.
+    // From here on the cursor is at the EtherType that `dl_type` holds.
     cur.skip(12);
     for vlan in key.vlans.iter_mut().take(vlan_limit.into()) {
         // A tag counts only when an EtherType follows it.
@@ -219,7 +218,7 @@ fn arp(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
     Ok(())
 }
 
-/// The header counts only as a whole. What is behind it is another packet's business.
+/// The header counts only as a whole. The packet behind it is not parsed.
 fn nsh(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
     let left = cur.left();
     let base: &NshBase = cur.take().map_err(at(Oddity::Nsh))?;
@@ -232,7 +231,7 @@ fn nsh(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
         nsh::MD_TYPE_1 if len != NshBase::LEN + NshContext::LEN => return Err((Stop::End, Oddity::Nsh)),
         nsh::MD_TYPE_1 => context = *cur.take().map_err(at(Oddity::Nsh))?,
         nsh::MD_TYPE_2 if len < NshBase::LEN => return Err((Stop::End, Oddity::Nsh)),
-        // Of other metadata nothing is matched on.
+        // Other metadata has no match fields.
         _ => {}
     }
     key.nsh = Nsh {

@@ -207,7 +207,7 @@ proptest! {
         prop_assert_eq!(sf.to_string().parse::<Subfield>(), Ok(sf));
     }
 
-    /// A run reads, writes and counts what the table says, in whole fields and in parts of them.
+    /// A run reads, writes and counts the bits of the table's row, in whole fields and in parts of them.
     #[test]
     fn runs_are_where_the_fields_are(f in field(), a: u16, n: u16, v: u128, words: [u64; 8]) {
         let w = f.info().n_bits;

@@ -18,9 +18,9 @@ use std::net::Ipv4Addr;
 pub struct KeyText<'a> {
     /// The key.
     pub key: &'a FlowKey,
-    /// What of it counts; `None` writes all of the key, without masks.
+    /// Bits of the key that count; `None` writes all of the key, without masks.
     pub mask: Option<&'a FlowMask>,
-    /// Whether to show what does not count, as `-m` asks for.
+    /// Whether to show fields that do not count, as `-m` does.
     pub verbose: bool,
     /// Names of datapath ports.
     pub names: Option<PortNames<'a>>,
@@ -371,7 +371,7 @@ fn tci(w: &mut Writer<'_>, v: u16, m: u16) -> fmt::Result {
 
 fn l2_5(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey, masked: bool) -> fmt::Result {
     if k.dl_type < ethertype::MIN {
-        // That a frame has no EtherType is said by a mask without a value.
+        // A mask without a value means that a frame has no EtherType.
         if masked {
             w.comma()?;
             w.f.write_str("eth_type(0/0xffff)")?;

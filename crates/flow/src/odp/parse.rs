@@ -1,7 +1,8 @@
 //! Reading a key: attributes first, then what they mean together.
 //!
-//! As the datapath does with netlink attributes, an attribute that has no place in the key (`tcp(...)` where
-//! the protocol is not TCP) is read and then ignored; one that is missing leaves its members zero.
+//! An attribute that has no place in the key is read and then ignored, such as `tcp(...)` where the protocol
+//! is not TCP. The datapath treats netlink attributes in the same way. A missing attribute leaves its members
+//! zero.
 
 use super::{PORT_NONE, scan};
 use crate::extract::DL_TYPE_NONE;
@@ -39,7 +40,7 @@ struct Level<'a> {
 
 impl Level<'_> {
     fn find(&self, name: &str) -> Option<&scan::Attr> {
-        // Of an attribute given twice, the last one counts.
+        // If an attribute is given twice, the last one counts.
         self.attrs.iter().rfind(|(n, _)| *n == name).map(|(_, a)| a)
     }
 }
@@ -103,8 +104,8 @@ pub fn parse_key(s: &str, ports: Option<PortNumbers<'_>>) -> Result<FlowKey, Str
     parse_flow(s, ports).map(|(k, _)| k)
 }
 
-/// Reads a key with its mask, as `dpctl/dump-flows` prints them. What the text does not name does not count,
-/// but the recirculation id always does.
+/// Reads a key with its mask, as `dpctl/dump-flows` prints them. Fields that the text does not name do not
+/// count, but the recirculation id always does.
 ///
 /// # Errors
 /// As [`parse_key`].
@@ -189,7 +190,7 @@ fn dl_type(b: &mut Both, at: &Level<'_>) -> Result<(), String> {
             b.mask.0.dl_type = a.mask.0.dl_type;
             a.key.dl_type
         }
-        // What the packet begins with says it.
+        // The packet type has the EtherType.
         None if b.key.packet_type != 0 => match b.key.packet_type & 0xffff {
             #[allow(clippy::cast_possible_truncation)] // just masked
             id if id >= u32::from(ethertype::MIN) => id as u16,

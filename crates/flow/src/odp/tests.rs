@@ -4,7 +4,7 @@ use crate::extract::{Hint, extract};
 use crate::key::{FlowKey, FlowMask, Vlan};
 use proptest::prelude::*;
 
-/// What the real daemon printed.
+/// Keys and masks as the real daemon printed them.
 const CASES: &str = include_str!("cases.tsv");
 
 fn verbose(key: &FlowKey, mask: &FlowMask) -> String {
@@ -145,9 +145,9 @@ proptest! {
         for (w, b) in mask.words_mut().iter_mut().zip(bits.iter().cycle()) {
             *w &= b;
         }
-        // What a datapath's mask is like: recirculation, packet type, EtherType and tags' presence count.
+        // A datapath's mask always has recirculation, packet type, EtherType and tags' presence.
         mask.0.ipv6_label &= 0xf_ffff;
-        // Where these do not count, the text does not say them, but what follows depends on them.
+        // If these do not count, the text does not show them, but later parts depend on them.
         mask.0.nw_frag = crate::key::frag::MASK;
         mask.0.tcp_flags = 0xfff;
         mask.0.recirc_id = u32::MAX;

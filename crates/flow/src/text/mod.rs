@@ -65,14 +65,14 @@ impl FlowKey {
     pub fn parse_text(s: &str, ports: Option<PortNumbers<'_>>) -> Result<FlowKey, String> {
         parse::parse_key(s, ports)
     }
-    /// The match that a key is printed as: every field that a packet with these headers has, and of
-    /// the pipeline's own those that are not zero.
+    /// The match that a key is printed as. It has every field that a packet with these headers has, and the
+    /// pipeline's own fields that are not zero.
     pub fn shown(&self) -> Match {
         format::shown(self)
     }
 }
 
-/// As `ofproto/trace` prints a packet's key behind "Flow: ".
+/// Writes the key as `ofproto/trace` prints it behind "Flow: ".
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shown().fmt(f)

@@ -40,8 +40,8 @@ pub(super) fn mpls(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result 
 }
 
 impl Writer<'_> {
-    /// Fields of a network service header have a form of their own, and are left out if nothing of them
-    /// counts even where all is shown.
+    /// Fields of a network service header have a form of their own. Even where all fields are shown, one is
+    /// left out if none of its bits count.
     fn nsh_byte(&mut self, name: &str, v: u8, m: u8) -> fmt::Result {
         match m {
             0 => Ok(()),
