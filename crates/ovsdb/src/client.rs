@@ -1,8 +1,8 @@
 //! The handle by which the program uses the replica.
 //!
-//! All handles share one state under one mutex, which is held for the length of a pointer copy by readers and
-//! of one update by the background task; no lock is held across an `await`. The task ends when the last
-//! handle is dropped.
+//! All handles share one state under one mutex. Readers hold it for the length of a pointer copy, the
+//! background task for one update; no lock is held across an `await`. The task ends when the last handle is
+//! dropped.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -53,7 +53,7 @@ pub enum CallError {
     Server(Value),
 }
 
-/// What [`Client::poll`] found.
+/// Result of [`Client::poll`].
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The newest contents.
@@ -63,11 +63,11 @@ pub struct Batch {
     /// The rows that changed since this handle's last poll, each once. A row that went and came back is an
     /// insert.
     pub changes: Vec<Change>,
-    /// So much changed that the log does not hold it: `changes` is empty, look at every row.
+    /// The log does not reach back to the last poll: `changes` is empty, look at every row.
     pub resync: bool,
 }
 
-/// A handle of the replica. Each clone polls for itself, starting where the original stood.
+/// A handle of the replica. Each clone polls for itself, from the position of the original on.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -162,7 +162,7 @@ impl Client {
     /// Executes a transaction. When it returns a result, the replica has its effects.
     ///
     /// # Errors
-    /// [`TxnError`]; [`TxnError::is_retriable`] says whether to compute it anew later.
+    /// [`TxnError`]; if [`TxnError::is_retriable`], compute it anew later.
     pub async fn transact(&self, txn: Txn) -> Result<Vec<OpResult>, TxnError> {
         let (command, pending) = self.prepare(txn)?;
         self.commands

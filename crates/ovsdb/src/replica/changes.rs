@@ -1,32 +1,32 @@
-//! What happened to rows, for those who look only at what changed.
+//! A log of changed rows, for readers that look only at changes.
 //!
-//! The log is bounded. A reader that falls behind it is told to look at everything again; nothing is silently
-//! lost.
+//! The log is bounded. A reader that falls behind it is notified to look at everything again; no change is
+//! silently lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-/// What happened to a row.
+/// Kind of a change to a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeKind {
-    /// It is new.
+    /// The row is new.
     Insert,
     /// Some of its columns changed.
     Modify,
-    /// It is gone.
+    /// The row was deleted.
     Delete,
 }
 
 /// One changed row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its table.
+    /// Table of the row.
     pub table: Arc<str>,
-    /// Its identity.
+    /// UUID of the row.
     pub uuid: Uuid,
-    /// What happened to it.
+    /// Kind of the change.
     pub kind: ChangeKind,
     /// For `Modify`, the columns that changed; empty otherwise. A reader can pass over its own writes of
     /// status by it.
@@ -78,7 +78,7 @@ impl ChangeLog {
         }
     }
 
-    /// What changed after the state `since`, each row once; `None` if the log no longer reaches back so far.
+    /// Rows that changed after the state `since`, each once; `None` if the log no longer reaches back so far.
     pub(crate) fn since(&self, since: u64) -> Option<Vec<Change>> {
         if since < self.floor {
             return None;

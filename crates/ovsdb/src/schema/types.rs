@@ -114,7 +114,7 @@ impl ColumnType {
         }
     }
 
-    /// None or one atom.
+    /// An optional atom.
     pub fn optional(atom: AtomType) -> ColumnType {
         ColumnType {
             key: BaseType::plain(atom),
@@ -124,8 +124,7 @@ impl ColumnType {
         }
     }
 
-    /// The value of the column in a row that does not say otherwise (RFC 7047 section 5.2.1); `insert` and
-    /// `initial` updates leave it out.
+    /// The default value of the column (RFC 7047 section 5.2.1); `insert` and `initial` updates leave it out.
     pub fn default_datum(&self) -> Datum {
         match (&self.value, self.min) {
             (None, 0) => Datum::empty(),

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// What is new about a wait.
+/// Change of a wait against the last one, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    /// It is the shortest, or as long as the last.
+    /// The wait is the shortest, or as long as the last.
     Nothing,
-    /// It is longer than the last.
+    /// The wait is longer than the last.
     Doubled,
     /// From here on it does not grow.
     Longest,
@@ -53,7 +53,7 @@ impl Backoff {
         (self.current, note)
     }
 
-    /// The waits no longer grow: there is nothing new to say about failing.
+    /// The waits no longer grow: further failures are not logged.
     pub(super) fn is_quiet(&self) -> bool {
         self.current >= self.max && self.max > self.min
     }

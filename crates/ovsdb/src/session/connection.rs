@@ -1,8 +1,7 @@
 //! One connection: the loop over socket, commands and the inactivity probe.
 //!
-//! Reading never waits for writing or the other way round: both are branches of one `select`, so a server
-//! that sends much and a client that sends much cannot block each other. What each message means is in
-//! `handle.rs`.
+//! Reading never waits for writing or the other way round: both are branches of one `select`. So a server
+//! that sends much and a client that sends much cannot block each other. Messages are handled in `handle.rs`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -75,7 +74,7 @@ pub(super) enum Method {
     Plain,
 }
 
-/// What the reply to a request is for.
+/// Purpose of a request whose reply is pending.
 #[derive(Debug)]
 pub(super) enum Pending {
     Schema,
@@ -92,14 +91,14 @@ pub(super) enum Pending {
     },
 }
 
-/// The state of one connection. Dropping it drops the pending replies, which tells the waiting handles.
+/// The state of one connection. Dropping it drops the pending replies, which wakes the waiting handles.
 #[derive(Debug)]
 pub(super) struct Connection<'a> {
     pub(super) session: &'a mut Session,
     pub(super) outbox: Outbox,
     pub(super) pending: BTreeMap<u64, Pending>,
     next_id: u64,
-    /// How the contents are followed, once they are loaded.
+    /// Method by which the contents are followed, once they are loaded.
     pub(super) following: Option<Method>,
     probe: Probe,
 }
