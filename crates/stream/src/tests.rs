@@ -162,7 +162,7 @@ async fn talk(server: &Arc<Tls>, client: &Tls) -> bool {
     matches!(tokio::try_join!(serve, call), Ok(((), answer)) if answer == b"wordword")
 }
 
-/// A peer that is dropped in the middle of things has still ended the connection as TLS asks for: the other
+/// A peer that is dropped in the middle of things has still ended the connection as TLS requires. The other
 /// end reads an end, not an error.
 #[tokio::test]
 async fn a_dropped_connection_says_goodbye() {
@@ -233,7 +233,7 @@ async fn without_keys_nothing_is_connected() {
     let mut broken = ours.settings("broken", &ours.ca());
     std::fs::write(broken.private_key.as_ref().unwrap(), "no key").unwrap();
     assert!(!talk(&server, &tls(broken.clone())).await);
-    // Neither a pipe that nobody writes to nor an endless device holds anybody up.
+    // Neither a pipe without a writer nor an endless device blocks the caller.
     let pipe = dir.path().join("pipe");
     assert!(
         std::process::Command::new("mkfifo")
@@ -295,7 +295,7 @@ async fn the_first_peers_authority_is_taken_on_trust() {
     let acceptor = Passive::Tls(loopback).listen(&telling).unwrap();
     let to = acceptor.address().unwrap();
     let caller = Active::Tls(to);
-    // The first connection fetches, the second is the one that was asked for.
+    // The first connection fetches the authority, the second is the requested one.
     let serve = async {
         for _ in 0..2 {
             drop(acceptor.accept().await?.open().await);

@@ -109,10 +109,10 @@ pub(super) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String>
     PrivateKeyDer::from_pem_slice(&contents(file)?).map_err(|e| bad(file, &e))
 }
 
-/// What is in a plain file of reasonable size. Others are refused: a pipe or a device would have us wait, or
+/// Contents of a plain file of reasonable size. Others are refused: a pipe or a device would have us wait, or
 /// read, for ever.
 fn contents(file: &Path) -> Result<Vec<u8>, String> {
-    // Opening a pipe waits for its other end unless told not to.
+    // Opening a pipe waits for its other end unless it is opened with `NONBLOCK`.
     let open = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())

@@ -39,7 +39,7 @@ pub struct Settings {
     pub certificate: Option<PathBuf>,
     /// Certificates (PEM) of the authority that vouches for peers; the word `none` switches the check off.
     pub ca_cert: Option<PathBuf>,
-    /// Where `ca_cert` does not exist: take the first peer's authority on trust and write it there.
+    /// If `ca_cert` does not exist, take the first peer's authority on trust and write it there.
     pub bootstrap: bool,
     /// Further certificates (PEM) sent with ours, for peers that bootstrap.
     pub peer_ca_cert: Option<PathBuf>,
@@ -58,7 +58,7 @@ pub struct Tls {
 struct State {
     settings: Settings,
     loaded: Option<Loaded>,
-    /// The last text that was logged: one fault is told once.
+    /// The last text that was logged: one fault is logged once.
     told: String,
 }
 
@@ -85,12 +85,12 @@ impl Tls {
         self.state.lock().settings.clone()
     }
 
-    /// What to call with.
+    /// Configuration of connections that we open.
     fn client(&self) -> io::Result<Arc<ClientConfig>> {
         self.with(|loaded| loaded.client.clone())
     }
 
-    /// What to be called with.
+    /// Configuration of connections that we accept.
     fn server(&self) -> io::Result<Arc<ServerConfig>> {
         self.with(|loaded| loaded.server.clone())
     }
@@ -131,7 +131,7 @@ impl Tls {
         Ok(Farewell::boxed(within(handshake, "SSL_connect").await?))
     }
 
-    /// Answers a caller.
+    /// Performs the handshake with a caller.
     pub(crate) async fn accept(&self, socket: TcpStream) -> io::Result<Box<dyn Stream>> {
         let handshake = TlsAcceptor::from(self.server()?).accept(socket);
         Ok(Farewell::boxed(within(handshake, "SSL_accept").await?))

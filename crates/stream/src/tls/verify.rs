@@ -1,4 +1,4 @@
-//! Who may answer when we call: anybody with a certificate of the authority, whatever name is in it.
+//! Peers that are accepted when we call: any with a certificate of the authority, whatever name is in it.
 
 use std::sync::Arc;
 
