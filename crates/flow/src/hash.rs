@@ -34,7 +34,7 @@ pub fn add(hash: u32, word: u32) -> u32 {
 }
 
 /// Adds two words, the lower one first.
-#[allow(clippy::cast_possible_truncation)] // the halves are what is wanted
+#[allow(clippy::cast_possible_truncation)] // the halves are wanted
 pub fn add64(hash: u32, words: u64) -> u32 {
     add(add(hash, words as u32), (words >> 32) as u32)
 }

@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const N_VLANS: usize = 2;
 /// Number of MPLS label stack entries that a key can hold, outermost first.
 pub const N_MPLS: usize = 3;
-/// Bytes that a key has for the options of a tunnel; see [`crate::tlv`] on who has which.
+/// Bytes that a key has for the options of a tunnel; [`crate::tlv`] divides them among fields.
 pub const TLV_SPACE: usize = 256;
 /// Size of a [`FlowKey`] in 64-bit words.
 pub const N_WORDS: usize = core::mem::size_of::<FlowKey>() / 8;
@@ -75,10 +75,10 @@ pub mod packet_type {
     pub const NSH: u32 = of_ethertype(ethertype::NSH);
     /// A packet that begins with a label stack.
     pub const MPLS: u32 = of_ethertype(ethertype::MPLS);
-    /// The same, multicast.
+    /// A packet that begins with a multicast label stack.
     pub const MPLS_MCAST: u32 = of_ethertype(ethertype::MPLS_MCAST);
 
-    /// A packet that begins with what an EtherType announces.
+    /// Packet type of a packet that begins with the header of this EtherType.
     pub const fn of_ethertype(ethertype: u16) -> u32 {
         NS_ETHERTYPE << 16 | ethertype as u32
     }
@@ -100,7 +100,7 @@ pub mod tun_flag {
 pub mod frag {
     /// The packet is a fragment.
     pub const ANY: u8 = 1;
-    /// ... and not the first one (no L4 header in it).
+    /// The packet is a fragment and not the first one (no L4 header in it).
     pub const LATER: u8 = 2;
     /// Both bits: the mask of the field.
     pub const MASK: u8 = 3;
@@ -308,8 +308,8 @@ impl FlowKey {
     pub fn copy_headers(&mut self, from: &FlowKey) {
         self.words_mut()[HEADER_WORD..].copy_from_slice(&from.words()[HEADER_WORD..]);
     }
-    /// Takes the tunnel that the packet arrived in from another key (for masks: what was looked at of it);
-    /// all zero: none.
+    /// Takes the tunnel of the packet from another key (for masks: the bits of the tunnel that count); all
+    /// zero: none.
     pub fn copy_tunnel(&mut self, from: &FlowKey) {
         let first = self.first_used().min(from.first_used());
         self.words_mut()[first..TUNNEL_WORDS].copy_from_slice(&from.words()[first..TUNNEL_WORDS]);
@@ -319,8 +319,8 @@ impl FlowKey {
         let first = self.first_used().min(other.first_used()).min(TUNNEL_WORDS);
         self.words()[first..TUNNEL_WORDS] == other.words()[first..TUNNEL_WORDS]
     }
-    /// Takes what a packet carries besides its headers from another key, but for where it came from and its
-    /// type.
+    /// Takes the fields that a packet carries besides its headers from another key, except those of its
+    /// origin and its type.
     pub fn copy_carried(&mut self, from: &FlowKey) {
         let own = (self.in_port, self.recirc_id, self.packet_type);
         let first = self.first_used().min(from.first_used());

@@ -7,8 +7,8 @@ use heddle_wire::eth::{self, ethertype, is_mpls};
 use heddle_wire::ip::proto;
 
 impl FlowMask {
-    /// Every bit that a packet with this key can have: what an exact-match entry for it needs, and what shows
-    /// of it. Registers and metadata, which are the pipeline's, are left out.
+    /// Every bit that a packet with this key can have, for an exact-match entry and for texts. Registers and
+    /// metadata, which are the pipeline's, are left out.
     pub fn for_packet(k: &FlowKey) -> FlowMask {
         let mut mask = FlowMask::default();
         let m = &mut mask.0;

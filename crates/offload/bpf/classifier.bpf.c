@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The classifier at the ingress of a port's device, or at the egress of one whose other end is the host's
-// stack (an internal port). Layouts are those of src/ebpf/layout.rs, which has a plain
-// twin of what is done here (src/ebpf/twin.rs).
+// The classifier at the ingress of a port's device, or at the egress of an internal port's device, whose
+// other end is the host's stack. The layouts are those of src/ebpf/layout.rs. A plain twin of the program is
+// in src/ebpf/twin.rs.
 //
 // One owner per packet: the program forwards a packet of a port, drops it, or sends it to the port's miss
 // device. The switch reads the other end of that device. The host's stack never sees such a packet. Packets
@@ -28,7 +28,8 @@
 #define MASKS_PER_PORT 8
 #define MAX_OPS 16
 #define MAX_STAGES 4
-// No more packets of a port go up in a window of 2^24 ns: half a million a second, about what a worker reads.
+// A port may send up MOST_UP packets in a window of 2^24 ns: half a million a second, about as fast as a
+// worker reads.
 #define WINDOW_SHIFT 24
 #define MOST_UP 8192
 #define MAX_CPUS 1024
@@ -47,14 +48,14 @@
 #define INNER_AT (UDP_AT + UDP_AND_TUNNEL)
 #define OPTION_LEN 8
 #define UDP_CSUM 6 // in its header
-// Most bytes of outer headers, and which steps of a flow give their room to them.
+// Maximum bytes of outer headers, and the first of the steps whose room they take.
 #define MAX_OUTER 80
 #define OUTER_OP 11
 #define ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7) // these two since Linux 6.3
 #define ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
-// A flow that is held goes up until it has rested for so long.
+// A held flow goes up until no packet of it has gone up for this time.
 #define REST_NS (1ULL << 26)
-// A device of none: the port of a tunnel has its number and this bit.
+// The port of a tunnel has no device: its number with this bit is in the place of a device's index.
 #define TUNNEL_PORT 0x80000000
 
 // Integers in network order but for vlan, which is in host order.
@@ -378,10 +379,10 @@ static __always_inline int up(struct port *port, struct cpu *cpu, __u32 why)
     asm volatile("" : "+r"(why));
     if (why < N_UP)
         cpu->up[why]++;
-    // The device's queue is as long as it is: who sends by it waits, or loses packets.
+    // The queue of an internal port's device bounds its packets: a sender waits, or loses packets.
     if (port->internal)
         return TC_ACT_UNSPEC;
-    // Processors that race here let some packets more through.
+    // Processors that race here let a few more packets through.
     window = bpf_ktime_get_ns() >> WINDOW_SHIFT;
     if (port->window != window) {
         port->window = window;
@@ -716,10 +717,10 @@ static __always_inline int leave_by(struct __sk_buff *skb, struct packet *p, str
     if (p->into)
         return bpf_redirect(ifindex, BPF_F_INGRESS);
     out = bpf_map_lookup_elem(&hd_outs, &at);
-    // Packets that the host sends cannot be handed to a peer.
+    // The host's packets cannot be handed to a peer.
     if (out && out->ifindex == ifindex && out->peer && !port->internal && !load(skb, 0, 1, dst, 6)) {
-        // The peer's stack takes what is for it, as if its device had received it. Other frames go through
-        // the device, which sees that they are for others.
+        // The peer's stack takes frames for its address, as if its device had received them. Other frames go
+        // through the device, which marks them as frames for other hosts.
         if (dst[0] == out->mac[0] && dst[1] == out->mac[1] && dst[2] == out->mac[2] && dst[3] == out->mac[3] &&
             dst[4] == out->mac[4] && dst[5] == out->mac[5]) {
             bpf_skb_change_type(skb, 0 /* PACKET_HOST */);
@@ -785,8 +786,7 @@ static __always_inline int is_sound(void *header)
     return sum == 0xffff;
 }
 
-// The packet, whose connection is established and alive, carries from here on what is known of that. 0: it
-// is not.
+// Gives the packet the state of its connection, if that is established and alive. Returns 0 if it is not.
 static __always_inline int track(struct __sk_buff *skb, struct packet *p, struct op *op, struct nat *nat)
 {
     struct key *k = &p->k.key;
@@ -795,7 +795,7 @@ static __always_inline int track(struct __sk_buff *skb, struct packet *p, struct
     struct live *live;
     __u32 i, word, mask;
     __u8 state;
-    // Translated in this zone: the switch knows by what to look for it.
+    // The packet was translated in this zone already: only the switch finds its connection.
     if (k->ct_state & 0xc0 && k->ct_zone == op->x)
         return 0;
     if (k->nw_proto != 6 && k->nw_proto != 17)
@@ -947,7 +947,8 @@ static __always_inline int is_outer_sound(struct __sk_buff *skb, struct packet *
     return fold(sum) == 0xffff;
 }
 
-// The packet comes out of a tunnel: its key becomes that of what is inside. Otherwise, why it goes up.
+// Removes a tunnel's headers from the key: it becomes the key of the packet inside. Returns the reason if the
+// packet goes up.
 static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struct op *op)
 {
     struct key *k = &p->k.key;
@@ -1028,7 +1029,7 @@ static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struc
     return N_UP;
 }
 
-// The packet's outer headers come off. Less than 0: it is as it was. More: it is lost.
+// Removes the packet's outer headers. Less than 0: the packet is unchanged. More: it is lost.
 __noinline int hd_pop(struct __sk_buff *skb)
 {
     __u32 zero = 0;
@@ -1043,7 +1044,7 @@ __noinline int hd_pop(struct __sk_buff *skb)
     if (eth.type == bpf_htons(ETH_P_IP) && p->udp != UDP_AT)
         flags |= ADJ_ROOM_DECAP_L3_IPV4;
     // If the kernel has to finish the outer checksum, it forgets that only when the checksum is before the
-    // packet's data. It compares before it removes bytes, so some bytes must be left to remove afterwards.
+    // packet's data. It compares before it removes bytes, so the last bytes are removed in a second call.
     first = p->has_csum ? p->udp + 2 : p->base;
     if (bpf_skb_adjust_room(skb, -first, BPF_ADJ_ROOM_MAC, flags))
         return -1;
@@ -1089,7 +1090,7 @@ static __always_inline __u32 flow_hash(struct key *k)
     return h ^ h >> 16;
 }
 
-// The packet gets the headers of a tunnel before it. Not 0: it is as it was.
+// Adds a tunnel's headers before the packet. Not 0: the packet is unchanged.
 __noinline int hd_push(struct __sk_buff *skb)
 {
     __u32 zero = 0, len, hash;
@@ -1109,7 +1110,7 @@ __noinline int hd_push(struct __sk_buff *skb)
     if (p->udp == UDP_AT) {
         struct ip4 *ip = (void *)(p->header + IP_AT);
         __u32 total = skb->len + len - IP_AT, sum;
-        // The checksum is that of a header that has zero for its length.
+        // The checksum in the template is of a header with length zero.
         sum = (__u16)~ip->csum + bpf_htons(total);
         sum = (sum & 0xffff) + (sum >> 16);
         ip->csum = ~sum;
@@ -1168,7 +1169,7 @@ __noinline int hd_sum(struct __sk_buff *skb)
         return 0;
     if (bpf_skb_load_bytes(skb, at, p->header, n))
         return 0;
-    // The length that is there is of the whole.
+    // The length in the template is of the whole packet.
     csum = bpf_htons(udp);
     __builtin_memcpy(p->header + 4, &csum, 2);
     sum = (__u32)bpf_csum_diff(NULL, 0, (void *)p->header, MAX_OUTER, 0);
@@ -1196,7 +1197,7 @@ __noinline int hd_sum(struct __sk_buff *skb)
 enum { WALK_END, WALK_ON };
 #define WALK_UP(why) (-1 - (why))
 
-// Does the steps of a flow, the n-th, to the key: whether there is another stage.
+// Applies the n-th flow's steps to the key. Returns whether there is another stage.
 __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
 {
     __u32 n_ops, zero = 0;
@@ -1247,7 +1248,7 @@ __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
     return WALK_END;
 }
 
-// Does the steps of a flow to the packet. The device of the last output, if it has that, or 0.
+// Applies the steps of a flow to the packet. Returns the device of the last output, if the flow has it, or 0.
 __noinline int hd_run(struct __sk_buff *skb, struct flow *flow, __u32 stage)
 {
     __u32 n_ops, zero = 0;
@@ -1278,7 +1279,7 @@ __noinline int hd_run(struct __sk_buff *skb, struct flow *flow, __u32 stage)
 
 enum { RESOLVE_MORE = N_UP, RESOLVE_KNOWN };
 
-// Finds the flow of a stage, and what it does to the key. Or why the packet goes up.
+// Finds the flow of a stage, and applies its steps to the key. Returns the reason if the packet goes up.
 static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, struct packet *p,
                                    struct step *step, __u32 stage, int missing)
 {
@@ -1332,7 +1333,7 @@ static __always_inline int resolve_next(struct __sk_buff *skb, struct packet *p,
     return resolve(skb, masks, p, step, n, UP_NO_STAGE);
 }
 
-// Counts the packet for a flow, and does its steps.
+// Counts the packet for a flow, and applies its steps.
 static __always_inline int finish(struct __sk_buff *skb, struct packet *p, struct step *step, __u32 stage)
 {
     struct count *count = step->count;
@@ -1410,10 +1411,11 @@ int hd_ingress(struct __sk_buff *skb)
         return TC_ACT_UNSPEC;
     if (!cpu)
         return port->miss ? bpf_redirect(port->miss, 0) : TC_ACT_SHOT;
-    // Before any flow is looked up: who takes one out waits for those who came before. The locked addition is
-    // a full barrier on x86.
+    // Counted before any flow is looked up: the thread that removes a flow waits for the programs that
+    // entered before. The locked addition is a full barrier on x86.
     __sync_fetch_and_add(&cpu->entered, 1);
-    // A packet that another one's output leads here, or that comes in between: hd_packet is the other one's.
+    // Another packet is in treatment on this processor, and hd_packet is its own: its output led this one
+    // here, or this one interrupted it.
     if (cpu->entered - cpu->left != 1)
         verdict = up(port, cpu, UP_ODD);
     else

@@ -31,7 +31,8 @@ pub struct PortLink {
     pub ifindex: u32,
     /// Largest IP packet, bytes; 0: no limit.
     pub mtu: u32,
-    /// The device's other end is the host's stack: an internal port. No device is diverted for it.
+    /// The device's other end is the host's stack: an internal port. Its packets are not diverted to a miss
+    /// device.
     pub internal: bool,
 }
 
@@ -39,24 +40,23 @@ pub struct PortLink {
 pub trait Backend: Send {
     /// Name in dumps (`dp:NAME`).
     fn name(&self) -> &'static str;
-    /// Most flows.
+    /// Maximum number of flows.
     fn capacity(&self) -> usize;
-    /// Has it forward the packets of a rule.
+    /// Installs a rule: the back end forwards its packets.
     ///
     /// # Errors
-    /// Why it does not; it forwards none of them then.
+    /// The reason of a refusal; the back end forwards none of the packets then.
     fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why>;
     /// Replaces the actions of an installed flow, without a moment in which a packet finds no flow. Returns
     /// the counts of the old actions. If the new ones are refused, the flow is removed.
     fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>);
-    /// Takes a flow out. Returns what was counted last.
+    /// Takes a flow out. Returns the counts since the last call.
     fn remove(&mut self, at: Handle) -> FlowCounts;
     /// Gives `f` the counts of installed flows since the last call. Flows that counted nothing are left out.
     fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts));
-    /// These are the ports now. Returns those of which flows must be installed anew, or can be for the first
-    /// time.
+    /// Sets the ports. Returns the ports whose flows must be installed anew, or can be for the first time.
     fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo>;
-    /// Most connections.
+    /// Maximum number of connections.
     fn conn_capacity(&self) -> usize {
         0
     }
@@ -68,10 +68,10 @@ pub trait Backend: Send {
     fn adopted_conns(&self) -> Vec<Offloadable> {
         Vec::new()
     }
-    /// Has rules find a connection where they track.
+    /// Installs a connection, so that rules that track find it.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason of a refusal.
     fn install_conn(&mut self, _conn: &Offloadable) -> Result<(), Why> {
         Err(Why::Action("ct"))
     }
@@ -81,7 +81,7 @@ pub trait Backend: Send {
     fn conn_use(&mut self, _id: ConnId) -> ConnUse {
         ConnUse::Ended
     }
-    /// Takes out what an earlier process left and this one has not taken over.
+    /// Removes the entries of an earlier process that this one has not taken over.
     fn drop_adopted(&mut self) {}
     /// Counters of the back end, for people.
     fn stats(&self) -> Vec<(String, u64)>;

@@ -72,7 +72,7 @@ impl Conns {
     pub(crate) fn due(&self, now_ms: u64) -> bool {
         now_ms >= self.round_ms + ROUND_MS
     }
-    /// A round: takes out what is over, and installs what came.
+    /// One round: takes out connections that are over, and installs new ones.
     pub(crate) fn turn(&mut self, backend: &mut dyn Backend, now_ms: u64, zones: &HashSet<u16>) {
         self.round_ms = now_ms;
         let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Keeps a back end at what the revalidator finds right, and gives its counts back.
+//! Keeps the back end's flows equal to the revalidator's, and gives its counts back.
 //!
 //! **Invariants.** Each flow that the revalidator reported has one record: installed, or waiting with a
 //! reason. The back end has exactly the installed ones. Packets that it counted are given to the revalidator
@@ -61,20 +61,20 @@ struct Inner {
     clock: Box<dyn Fn() -> u64 + Send>,
 }
 
-/// Numbers for people.
+/// Numbers of the offload, for people.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// Flows that the revalidator has reported.
     pub told: u64,
     /// Flows that are in the back end.
     pub offloaded: u64,
-    /// Times that a flow was put there, ever.
+    /// Number of installations.
     pub installs: u64,
-    /// ... was changed there.
+    /// Number of changes in place.
     pub changes: u64,
-    /// ... was taken out.
+    /// Number of removals.
     pub removals: u64,
-    /// ... was taken out for a heavier one.
+    /// Number of removals in favour of a heavier flow.
     pub displaced: u64,
     /// Packets that the back end forwarded.
     pub packets: u64,
@@ -102,7 +102,7 @@ fn sum(all: &mut FlowCounts, n: FlowCounts) {
     all.tcp_flags |= n.tcp_flags;
 }
 
-/// Counts what the back end forwarded by a rule: for all, and for the ports of the rule.
+/// Counts packets that the back end forwarded by a rule: for all, and for the ports of the rule.
 fn count(
     stats: &mut Stats,
     ports: &mut HashMap<PortNo, (u32, PortCounts)>,
@@ -181,7 +181,7 @@ impl Offload {
     pub fn explain(&self, id: FlowId) -> Explained {
         self.0.lock().explain(id)
     }
-    /// Numbers, and those of the back end.
+    /// Name and counters of the back end, with the numbers of this module.
     pub fn stats(&self) -> (&'static str, Stats, Vec<(String, u64)>) {
         let inner = self.0.lock();
         let stats = Stats {
@@ -203,8 +203,8 @@ impl Offload {
         all.sort_by_key(|(why, n)| (std::cmp::Reverse(*n), why.to_string()));
         all
     }
-    /// Whether what an earlier process left stays in the back end, although changes are confirmed: until
-    /// flows are restored.
+    /// Whether entries of an earlier process stay in the back end although changes are confirmed. They do
+    /// until flows are restored.
     pub fn hold_adopted(&self, hold: bool) {
         self.0.lock().hold_adopted = hold;
     }
@@ -213,7 +213,7 @@ impl Offload {
     pub fn drop_adopted(&self) {
         self.0.lock().backend.drop_adopted();
     }
-    /// Ends the back end's work for good: all packets go up, or to where they went without it.
+    /// Ends the back end's work for good: all packets go up, or take the path that they had without it.
     pub fn shutdown(&self) {
         let inner = &mut *self.0.lock();
         let now_ms = (inner.clock)();

@@ -10,15 +10,15 @@
 /// The numbers of the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Most flows offloaded, however many the back end could take.
+    /// Maximum number of offloaded flows, if the back end has room for more.
     pub most: usize,
     /// Ratio of weights from which a waiting flow replaces an offloaded one.
     pub hysteresis: u64,
-    /// Least weight of one that takes another's place.
+    /// Minimum weight of a flow that replaces another.
     pub least: u64,
-    /// Most exchanges in a round.
+    /// Maximum number of exchanges in a round.
     pub exchanges: usize,
-    /// Most exchanges in a round of which the one that goes out has rested.
+    /// Maximum number of exchanges in a round whose offloaded flow has no packets.
     pub from_rest: usize,
 }
 

@@ -5,15 +5,15 @@
 //! that such packets fail need not be part of a rule. If a flow has a condition that a rule cannot express
 //! and some recognised packet fails it, the flow has no rule ([`Why`]). A mask bit too many costs an entry,
 //! one too few misforwards.
-//! too few misforwards.
+//!
 //! **Stages.** A flow may recirculate, and a flow behind a recirculation is a rule, too. It names the
 //! recirculation id and the state that `ct` gave to the packet. A tracked packet is forwarded by rules only
 //! if its connection is in the back end ([`crate::conns`]). All others go up, from their first stage.
 //!
-//! **Tunnels.** A packet of VXLAN or Geneve that ends here is recognised if it has no Geneve option, or only
-//! the known one, with four bytes. Rules of the packets inside are of the tunnel's port, and their matches on
-//! the tunnel are part of the key ([`Rule::tunnel`]). A packet without a tag goes into a tunnel as the last
-//! step before its only output; [`Rule::outer`] has the headers.
+//! **Tunnels.** A packet of VXLAN or Geneve that ends here is recognised if it has no Geneve option, or one
+//! only. That option has four bytes and is mapped to the first field. Rules of the packets inside are of the
+//! tunnel's port, and their matches on the tunnel are part of the key ([`Rule::tunnel`]). A packet without a
+//! tag goes into a tunnel as the last step before its only output; [`Rule::outer`] has the headers.
 //!
 //! A back end recognises packets of Ethernet with at most one 802.1Q tag, and IPv4 without options or IPv6
 //! without extension headers. They are no fragments, have a whole TCP, UDP or ICMP header, and are not
@@ -27,7 +27,7 @@ use heddle_flow::{FlowKey, FlowMask};
 use heddle_tunnel::{TunnelKind, TunnelPop, TunnelPush};
 use std::sync::Arc;
 
-/// Flags of TCP by which a packet goes up, where a rule tracks or is not of all: FIN, SYN, RST.
+/// TCP flags (FIN, SYN, RST) of packets that go up, if the rule tracks or does not have [`Rule::all_flags`].
 pub const TCP_UP: u16 = 0x007;
 /// EtherTypes and protocols that are recognised.
 const IPV4: u16 = 0x0800;
@@ -39,11 +39,11 @@ const ETHERTYPE: std::ops::Range<usize> = 12..14;
 pub const VLAN_PRESENT: u16 = 0x1000;
 /// Set in [`Headers::tun_flags`] of a packet whose tunnel had the option that is known.
 pub const TUN_OPTION: u8 = 1;
-/// ... and of one that had a UDP checksum.
+/// Set in [`Headers::tun_flags`] of a packet whose tunnel had a UDP checksum.
 pub const TUN_CSUM: u8 = 2;
-/// ... and of one that had IPv6 outside.
+/// Set in [`Headers::tun_flags`] of a packet whose tunnel had IPv6 outside.
 pub const TUN_IPV6: u8 = 4;
-/// Most bytes of outer headers: Geneve with seven words of options over IPv4, with two over IPv6.
+/// Maximum bytes of outer headers: Geneve with seven words of options over IPv4, with two over IPv6.
 pub const MAX_OUTER: usize = 80;
 
 /// The headers of a recognised packet, integers in host order; or a mask of them.
@@ -100,7 +100,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Without what is known of a tunnel.
+    /// The headers without the fields of a tunnel.
     fn untunnelled(self) -> Self {
         Self {
             tun_src: [0; 16],
@@ -115,7 +115,7 @@ impl Headers {
     }
 }
 
-/// One step of what is done to a packet.
+/// One step of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
     /// Send it as it is now.
@@ -182,7 +182,7 @@ pub struct Ct {
     pub zone: u16,
     /// Translate it, if its connection is translated.
     pub nat: bool,
-    /// Mark that the connection must have (value, mask), or the action would change it.
+    /// Mark that the connection must have (value, mask); otherwise the action would change it.
     pub mark: Option<(u32, u32)>,
 }
 
@@ -197,7 +197,7 @@ pub struct Rule {
     pub mask: Headers,
     /// Steps, in order; an empty list drops the packets.
     pub ops: Box<[Op]>,
-    /// They came out of a tunnel, and `in_port` is its port.
+    /// The packets came out of a tunnel, and `in_port` is its port.
     pub tunnel: bool,
     /// The rule also matches TCP packets with FIN, SYN or RST, if they are not tracked.
     pub all_flags: bool,
@@ -209,7 +209,7 @@ impl Rule {
     /// The rule of a flow.
     ///
     /// # Errors
-    /// Why it has none.
+    /// The reason why the flow has no rule.
     pub fn of(flow: &ObservedFlow<'_>) -> Result<Rule, Why> {
         Rule::new(flow.key, flow.mask, flow.actions)
     }
@@ -217,8 +217,7 @@ impl Rule {
     /// The rule of a flow that is given in parts.
     ///
     /// # Errors
-    ///
-    /// The same as those of [`Rule::of`].
+    /// The reason why the flow has no rule.
     pub fn new(key: &FlowKey, mask: &FlowMask, actions: &[Action]) -> Result<Rule, Why> {
         let tunnel = is_tunnelled(key);
         let (k, m) = headers(key, mask)?;
@@ -328,7 +327,7 @@ fn out_of_tunnel(pop: &TunnelPop) -> Result<Decap, Why> {
     })
 }
 
-/// Moves what rules have words for of a tunnel out of a key and its mask.
+/// Moves the tunnel's fields that rules have out of a key and its mask.
 fn tunnel(v6: bool, key: &mut FlowKey, k: &mut Headers, km: &mut Headers, m: &FlowKey) -> Result<(), Why> {
     // Recognised packets have a key, perhaps a checksum, and none of the other flags.
     let flags = std::mem::take(&mut key.tun_flags);
@@ -404,7 +403,7 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
     if m.nw_proto == u8::MAX && !matches!(k.nw_proto, 1 | 6 | 17 | 58) {
         return Err(Why::Protocol);
     }
-    // Packets with these flags are none of the rule's, and of others nothing is known.
+    // Packets with these flags go up, so a flow of them has no rule. Neither has a match on other flags.
     if std::mem::take(&mut rest.tcp_flags) != 0 || m.tcp_flags & !TCP_UP != 0 {
         return Err(Why::TcpFlags);
     }
@@ -434,7 +433,7 @@ fn carries_more(m: &FlowKey) -> bool {
     orig || m.ct_tp_src | m.ct_tp_dst != 0 || m.ct_nw_proto != 0 || m.ct_state & !0xff != 0
 }
 
-/// Moves what rules have words for out of a key.
+/// Moves the fields that rules have out of a key.
 fn take(from: &mut FlowKey) -> Headers {
     fn t<T: Default>(x: &mut T) -> T {
         std::mem::take(x)

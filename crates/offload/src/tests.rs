@@ -165,7 +165,7 @@ proptest! {
         let mut offload = Offload::new(Box::new(double.clone()), None, Policy::default(), || 1);
         let mut ports: BTreeSet<u32> = (1..4).collect();
         offload.set_ports(&ports.iter().map(|no| link(*no)).collect::<Vec<_>>());
-        // The model: flows that are there, by name, and what was forwarded and given back.
+        // The model: present flows by id, and the packets that were forwarded and given back.
         let mut flows: BTreeMap<u64, (u16, u32, u32)> = BTreeMap::new();
         let (mut next, mut forwarded, mut given) = (0, 0, 0);
         for step in steps {
@@ -340,7 +340,7 @@ fn actions_become_steps() {
         Ok(4)
     );
     assert_eq!(ops(&[push.clone(), push, out()], &untagged), Err(Why::Vlan));
-    // Tracking: what comes behind it is kept, the mark only where it would be written.
+    // Tracking: actions behind it are kept, the mark only if it would be written.
     let ct = |commit, force| {
         Action::Ct(Arc::new(CtAction {
             commit,
@@ -450,7 +450,7 @@ fn tunnels_are_said_or_it_is_said_why_not() {
         let on_a_copy = matches!(why, Why::Action("clone"));
         assert!(matches!(why, Why::Tunnel(_)) || on_a_copy, "{actions:?}: {why:?}");
     }
-    // A flow that ends a tunnel matches on no tag, and has no other step.
+    // A flow that ends a tunnel must match on untagged packets, and has no other step.
     let pop = Action::TunnelPop(Arc::new(TunnelPop {
         kind: TunnelKind::Vxlan,
         port: 5,

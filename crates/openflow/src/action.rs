@@ -42,7 +42,7 @@ impl Port {
     /// No port, any port.
     pub const NONE: Port = Port(0xffff_ffff);
 
-    /// Whether it is one of the reserved numbers.
+    /// Whether the number is one of the reserved ones.
     pub fn is_reserved(self) -> bool {
         self.0 >= 0xffff_ff00
     }

@@ -98,7 +98,7 @@ pub enum Message {
         /// The other controller's message.
         message: Box<Message>,
     },
-    /// Finish what came before.
+    /// Finishes all earlier messages first.
     BarrierRequest,
     /// Reply to `BarrierRequest`.
     BarrierReply,
@@ -160,7 +160,7 @@ pub enum Message {
     },
     /// Reply to `MultipartRequest`; [`crate::encode`] splits it at 64 KiB.
     MultipartReply {
-        /// More parts of the reply follow (in what was decoded; ignored when encoding).
+        /// More parts of the reply follow (in a decoded reply; ignored when encoding).
         more: bool,
         /// Body of the reply.
         body: MpReply,

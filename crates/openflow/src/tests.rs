@@ -66,7 +66,7 @@ fn a_meter_among_actions_is_said_in_each_version_that_has_meters() {
     assert_eq!(trip(Version::V12, &both), [apply(&[output])]);
 }
 
-/// Fields of which some bits mean nothing are loaded whole where all that mean something are.
+/// A load of all meaningful bits of a field is written as a load of the whole field.
 #[test]
 fn whole_fields_are_loaded_whole() {
     use heddle_flow::{FieldId, FieldValue, Subfield};

@@ -254,8 +254,8 @@ fn faults_get_the_same_errors() {
             .iter()
             .filter(|f| (f.1..=f.2).contains(&version))
             .map(|f| f.0)
-            // Open vSwitch forgets what it found wrong with the fixed part of bundle_load; we do not. Packets
-            // whose kind changes half-way are not followed here yet.
+            // Open vSwitch forgets the faults of the fixed part of bundle_load; we do not. Packets whose kind
+            // changes half-way are not followed here yet.
             .filter(|f| !f.contains("bundle_load") && !f.contains("encap"))
             .collect();
         std::fs::write(&file, flows.join("\n") + "\n").expect("temporary file");

@@ -132,7 +132,7 @@ impl Connection {
     /// Sends a transaction and waits for its results.
     ///
     /// # Errors
-    /// As [`Connection::receive`].
+    /// The same as those of [`Connection::receive`].
     pub fn transact(&mut self, database: &str, operations: &[Value]) -> Result<Vec<Value>, Error> {
         let sent = self.send(database, operations)?;
         self.receive(sent)

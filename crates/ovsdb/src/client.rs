@@ -124,9 +124,10 @@ impl Client {
         self.wake.changed().await.map_err(|_| Closed)
     }
 
-    /// The newest contents and what changed since this handle's last poll.
+    /// The newest contents, and the changes since this handle's last poll.
     pub fn poll(&mut self) -> Batch {
-        // Before the look, not after: what comes between the two wakes again, and is not missed.
+        // Marked as seen before the state is read: an update between the two wakes the handle again, and is
+        // not missed.
         self.wake.borrow_and_update();
         let state = self.shared.state.lock();
         let changes = state.log.since(self.cursor);

@@ -39,7 +39,7 @@ async fn continues_from_the_last_transaction() {
     client.poll();
     drop(peer);
 
-    // The server knows the transaction: it sends only what came after, against the contents that we kept.
+    // The server knows the transaction: it sends only later changes, against the contents that we kept.
     let mut peer = loading(&script).await;
     let update = json!({"T": {ROW: {"modify": {"s": ["set", [2, 3]]}}}});
     let params = peer

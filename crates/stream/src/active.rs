@@ -28,7 +28,7 @@ impl Active {
     /// Reads one method. `default_port` is the port where none is given.
     ///
     /// # Errors
-    /// The text is none of them; the error has what was expected.
+    /// The text is not a method; the error has the expected form.
     pub fn parse(text: &str, default_port: u16) -> Result<Active, MethodError> {
         let error = |why| MethodError::new(text, why);
         let address = |rest| {

@@ -29,7 +29,7 @@ impl Passive {
     /// Reads one method.
     ///
     /// # Errors
-    /// The text is none of them; the error has what was expected.
+    /// The text is not a method; the error has the expected form.
     pub fn parse(text: &str, default_port: u16) -> Result<Passive, MethodError> {
         let error = |why| MethodError::new(text, why);
         let address = |rest| {

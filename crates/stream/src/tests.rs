@@ -158,7 +158,7 @@ async fn talk(server: &Arc<Tls>, client: &Tls) -> bool {
         stream.read_to_end(&mut answer).await?;
         std::io::Result::Ok(answer)
     };
-    // The first who fails ends it for both.
+    // The first side that fails ends the test for both.
     matches!(tokio::try_join!(serve, call), Ok(((), answer)) if answer == b"wordword")
 }
 

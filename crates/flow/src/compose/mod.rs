@@ -104,7 +104,7 @@ fn arp(b: &mut Vec<u8>, key: &FlowKey) {
     b.extend_from_slice(arp.as_bytes());
 }
 
-/// The header alone: what is behind it is not in the key. Metadata of type 2 is empty.
+/// The header alone: the key has nothing of the packet behind it. Metadata of type 2 is empty.
 fn nsh(b: &mut Vec<u8>, key: &FlowKey) {
     let k = &key.nsh;
     let context = k.context_header();

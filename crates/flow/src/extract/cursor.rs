@@ -3,7 +3,7 @@
 use crate::extract::NO_OFFSET;
 use heddle_wire::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-/// Why a header could not be had.
+/// Reasons why a header is not there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stop {
     /// The packet (or the layer that contains the header) ends before it does.
@@ -12,7 +12,7 @@ pub(super) enum Stop {
     BeyondView,
 }
 
-/// Invariant: `view` is what is left of the bytes given, `left` what is left of the layer; either may be the
+/// Invariant: `view` is the rest of the bytes given, `left` the length of the layer's rest; either may be the
 /// longer.
 pub(super) struct Cursor<'a> {
     view: &'a [u8],

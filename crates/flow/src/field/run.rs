@@ -1,4 +1,4 @@
-//! Bits of one word of a key: the quick way to most fields.
+//! Bits of one word of a key: the fast access to most fields.
 //!
 //! **Problem.** Values of fields are 128 bits wide ([`super::FieldValue`]), and their bits are found by a
 //! jump over the fields. But actions copy a few bits at a time. Most fields are a number within one word of
@@ -20,19 +20,19 @@ pub struct Run {
 }
 
 impl Run {
-    /// Their value.
+    /// The value of the bits.
     #[inline]
     pub fn get(self, key: &FlowKey) -> u64 {
         key.words()[usize::from(self.word)].rotate_right(self.rot.into()) & self.ones
     }
-    /// Sets them to those of `value`.
+    /// Sets the bits to those of `value`.
     #[inline]
     pub fn set(self, key: &mut FlowKey, value: u64) {
         let (bits, rot) = (self.ones, self.rot.into());
         let word = &mut key.words_mut()[usize::from(self.word)];
         *word = *word & !bits.rotate_left(rot) | (value & bits).rotate_left(rot);
     }
-    /// Makes them count.
+    /// Makes the bits count.
     #[inline]
     pub fn count(self, mask: &mut FlowMask) {
         mask.words_mut()[usize::from(self.word)] |= self.ones.rotate_left(self.rot.into());

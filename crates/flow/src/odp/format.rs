@@ -489,7 +489,7 @@ fn l4(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
                 w.mac("sll", k.arp_sha, m.arp_sha)?;
                 w.mac("tll", k.arp_tha, m.arp_tha)
             })?;
-            // Most messages have neither: a whole key shows them only where they are not zero.
+            // Most messages have neither of these fields: a whole key shows them only if they are not zero.
             let is_there = k.igmp_group != 0 || k.tcp_flags != 0;
             let counts = m.igmp_group != 0 || m.tcp_flags != 0;
             if counts && (is_there || !w.verbose) {

@@ -14,7 +14,7 @@ use heddle_wire::ip::proto;
 
 const DELIMITERS: &[char] = &[',', ' ', '\t', '\r', '\n'];
 
-/// Splits `(...)` off the start of `s`: what is between the parentheses, and what follows.
+/// Splits `(...)` off the start of `s`: the text between the parentheses, and the rest.
 pub(super) fn parenthesis(s: &str) -> Option<(&str, &str)> {
     let inner = s.strip_prefix('(')?;
     let mut level = 1usize;
@@ -99,7 +99,7 @@ impl Both {
 /// text are read and ignored. `ports` resolves names of datapath ports.
 ///
 /// # Errors
-/// A sentence for a person: where the syntax is wrong, or what cannot be.
+/// A sentence for a person: the place of a syntax error, or the impossible value.
 pub fn parse_key(s: &str, ports: Option<PortNumbers<'_>>) -> Result<FlowKey, String> {
     parse_flow(s, ports).map(|(k, _)| k)
 }

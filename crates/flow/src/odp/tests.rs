@@ -51,7 +51,7 @@ fn attributes_that_dumps_of_packets_do_not_have() {
          packet_type(ns=0,id=0),eth_type(0x0800),ipv4(frag=no)",
     ] {
         let text = text.replace(' ', "");
-        // The packet type alone makes these Ethernet packets; the attribute is what the reader goes by.
+        // The packet type alone makes these Ethernet packets; the reader uses the attribute.
         let (key, mask) = parse_flow(&format!("eth(),{text}"), None).expect(&text);
         assert_eq!(format_key(&key, &mask), text);
     }

@@ -7,8 +7,8 @@
 //!
 //! A match is a sequence of such entries without padding; the message around it has its length and pads it.
 //!
-//! **Errors** are those of OpenFlow's `OFPET_BAD_MATCH`, one variant per code. Which error a message with
-//! several faults gets, and where a wrong length counts as an unknown field, follows Open vSwitch.
+//! **Errors** are those of OpenFlow's `OFPET_BAD_MATCH`, one variant per code. The order of checks follows
+//! Open vSwitch, also for wrong lengths that count as an unknown field.
 
 #![deny(clippy::indexing_slicing)] // whatever bytes come
 
@@ -27,7 +27,7 @@ use heddle_wire::{Be32, split};
 /// Fault of a match, named as OpenFlow's `OFPBMC_` codes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum OxmError {
-    /// An entry longer than what holds it.
+    /// An entry is longer than the list that holds it.
     #[error("OFPBMC_BAD_LEN")]
     BadLen,
     /// A field that is not known, or not with this length.

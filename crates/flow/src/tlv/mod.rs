@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock};
 
 /// Number of fields.
 pub const N_TLV: usize = 64;
-/// Most bytes that an option has behind its header (RFC 8926, 3.5: 31 words).
+/// Maximum length of an option behind its header, bytes (RFC 8926, 3.5: 31 words).
 pub const MAX_TLV_LEN: u8 = 124;
 /// Class of the fields' headers.
 const CLASS: u16 = 1;
@@ -74,7 +74,7 @@ static INFO: LazyLock<Vec<FieldInfo>> = LazyLock::new(|| {
 });
 
 impl TlvField {
-    /// The field as those know it who have no map: as wide as can be. For naming it only.
+    /// The field without a map, as wide as can be. For its name only.
     pub fn unmapped(index: u8) -> Self {
         Self {
             index,
@@ -96,7 +96,7 @@ impl TlvField {
         let widths = usize::from(MAX_TLV_LEN / 4) + 1;
         &INFO[usize::from(self.index) * widths + usize::from(self.words)]
     }
-    /// Whether it has more bits than a [`crate::FieldValue`].
+    /// Whether the field has more bits than a [`crate::FieldValue`].
     pub fn is_wide(self) -> bool {
         self.words > 4
     }
@@ -298,7 +298,7 @@ impl TlvMap {
             .flatten()
             .filter(|(m, _)| !is_used(m.index))
             .collect();
-        // The widest first: what is left between the fixed ones is then for the narrow.
+        // The widest first: the gaps between the fixed ones are then for the narrow.
         movable.sort_by_key(|(_, f)| (core::cmp::Reverse(f.words), f.index));
         let places: Option<Vec<u8>> = movable
             .iter()
@@ -325,7 +325,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<TlvMap>>> = const { RefCell::new(None) };
 }
 
-/// Makes a map that of the thread until it is dropped; then it is the one before again.
+/// Makes a map that of the thread until this value is dropped; then the map before it is back.
 #[must_use]
 pub struct Scope {
     before: Option<Arc<TlvMap>>,

@@ -45,7 +45,8 @@ impl State {
         ];
         for (key, reply) in keys.iter().zip([false, true]) {
             if let Some(live) = self.adopted.conns.remove(key) {
-                // The other direction may be nobody's key any more: what the word stands for ends here.
+                // The entry of the other direction may have another key now: its word is cleared, so it
+                // counts no more.
                 self.loaded.live.store(live as usize * LIVE_WORDS, 0);
             }
             if let Err(error) = self.loaded.conns.insert(key, layout::conn(c, reply), 0) {

@@ -77,9 +77,9 @@ pub(super) struct State {
     pub(super) peers: Option<Peers>,
     pub(super) rounds: u32,
     masks: Vec<Option<(KeyBytes, usize)>>,
-    /// Masks that flows of an origin have, and how many of them.
+    /// Masks of the flows of an origin, and the number of flows that have each.
     by_origin: HashMap<Origin, Vec<(u8, usize)>>,
-    /// Tells recirculation ids of this process from those of earlier ones.
+    /// Distinguishes recirculation ids of this process from those of earlier ones.
     era: u8,
     /// Connections, with their keys.
     pub(super) conns: HashMap<ConnId, [ConnKeyBytes; 2]>,
@@ -91,13 +91,13 @@ pub(super) struct State {
     next_slot: u32,
     /// Slot of all packets that come out of tunnels.
     tunnels: Option<u32>,
-    /// The kernel makes room for outer headers before a given kind of frame (Linux 5.13).
+    /// The kernel can make room for outer headers before an Ethernet frame (Linux 5.13).
     encaps: bool,
     pub(super) adopted: Adopted,
     n_cpus: usize,
 }
 
-/// One more flow has this mask. `true`: it is the first.
+/// Counts one more flow with this mask. `true`: it is the first.
 fn add_mask(masks: &mut Vec<(u8, usize)>, id: u8) -> bool {
     match masks.iter_mut().find(|(m, _)| *m == id) {
         Some((_, n)) => {
@@ -152,7 +152,7 @@ impl State {
         }
     }
 
-    /// Finds out what an earlier process left. Its flows count on until [`State::drop_adopted`].
+    /// Takes over the entries of an earlier process. Its flows count until [`State::drop_adopted`].
     pub(super) fn adopt(&mut self) {
         for (key, flow) in self.loaded.all_flows() {
             let (count, slot) = layout::head(&flow);
@@ -227,7 +227,7 @@ impl State {
         (0..COUNT_WORDS).for_each(|i| self.loaded.counts.store(count as usize * COUNT_WORDS + i, 0));
         Some(count)
     }
-    /// Waits until programs that may have found what is no more have left.
+    /// Waits until the programs that may have found a removed entry have left.
     pub(super) fn wait(&self) {
         let cpus = &self.loaded.cpus;
         for cpu in (0..self.n_cpus).map(|n| n * CPU_WORDS) {
@@ -241,7 +241,7 @@ impl State {
                 }
             }
         }
-        // Elsewhere the program's count of those who entered is no barrier.
+        // Except on x86-64, the program's count of entries is no barrier.
         if !cfg!(target_arch = "x86_64") {
             shared_words::wait_for_programs();
         }
@@ -254,7 +254,7 @@ impl State {
         let masks = self.by_origin.get(&origin);
         masks.map_or(Vec::new(), |all| all.iter().map(|(id, _)| *id).collect())
     }
-    /// Writes what the program reads of a port.
+    /// Writes the port's entry in the map, which the program reads.
     pub(super) fn write_port(&mut self, ifindex: u32) -> Result<(), Why> {
         let Some(d) = self.diverted.get(&ifindex) else {
             return Err(Why::InPort);
@@ -284,7 +284,7 @@ impl State {
             .insert(origin.stage(), layout::masks(&masks), 0)
             .map_err(|e| refused(&e))
     }
-    /// A flow of an origin is to have this mask: its number.
+    /// Counts one more flow of an origin with this mask. Returns the mask's number.
     fn take_mask(&mut self, origin: Origin, mask: &KeyBytes) -> Result<u8, Why> {
         let known = self.by_mask.get(mask).copied();
         let masks = self.by_origin.get(&origin).map_or(&[][..], Vec::as_slice);
@@ -321,7 +321,8 @@ impl State {
         }
         Ok(id)
     }
-    /// A flow of an origin has it no more, and no program that may have found the flow runs.
+    /// Counts one flow of an origin with this mask less. No program that may have found the flow runs any
+    /// more.
     fn give_mask(&mut self, origin: Origin, id: u8) {
         if let Some(masks) = self.by_origin.get_mut(&origin)
             && let Some(at) = masks.iter().position(|(m, _)| *m == id)
@@ -347,7 +348,7 @@ impl State {
 
     // -- flows
 
-    /// The bytes of a flow that has this key, these counters.
+    /// The bytes of a flow with this rule, counters and slot.
     fn encode(&self, rule: &Rule, count: u32, slot: u32) -> Result<layout::FlowBytes, Why> {
         let mut mtu = u32::MAX;
         for no in rule.outputs() {
@@ -392,7 +393,7 @@ impl State {
         let mask = layout::mask(rule);
         let bare = layout::key(rule, ifindex, 0, self.era);
         let origin = Origin::of(&bare);
-        // Packets that come in carry nothing, and a key of them has no room for more.
+        // Packets that come in have no state of earlier stages, and their key has no room for it.
         if origin.is_port() && layout::of_first(&layout::first(&bare)) != bare {
             return Err(Why::Stage);
         }

@@ -1,4 +1,4 @@
-//! Bytes of the maps: what `bpf/classifier.bpf.c` declares as structures.
+//! Bytes of the maps, which `bpf/classifier.bpf.c` declares as structures.
 //!
 //! Integers are in the machine's order but for those of a packet's headers, which are in network order, and
 //! the tag, which is not.
@@ -13,8 +13,8 @@ use heddle_datapath_api::PortNo;
 pub const FLOWS: usize = 131_072;
 /// Entries of [`FLOWS`] that are reserved for flows that an earlier process may have left.
 pub const SPARE: usize = 1024;
-/// Words of a flow's counters: packets, bytes, TCP flags, and when a packet of it went up that others shall
-/// not overtake.
+/// Words of a flow's counters: packets, bytes, TCP flags, and the time at which a packet went up that later
+/// ones must not overtake.
 pub const COUNT_WORDS: usize = 4;
 /// Generations. The first two name the owner and the version.
 pub const SLOTS: usize = 8192;
@@ -24,22 +24,22 @@ pub const CPUS: usize = 1024;
 pub const CPU_WORDS: usize = 16;
 /// Masks of all ports.
 pub const MASKS: usize = 256;
-/// Masks that packets of one port are looked up with.
+/// Masks under which packets of one port are looked up.
 pub const MASKS_PER_PORT: usize = 8;
 /// Connections that may be there, each in both directions; words that show whether they still are.
 pub const LIVE: usize = 131_072;
-/// Words of each: its generation, and whether it was used.
+/// Words of each: generation of the connection, and a mark that packets used it.
 pub const LIVE_WORDS: usize = 2;
-/// Most steps of a flow.
+/// Maximum number of steps of a flow.
 pub const MAX_OPS: usize = 16;
-/// Bytes before a flow's steps, and of each.
+/// Bytes before a flow's steps, and bytes of each step.
 const HEAD: usize = 24;
 const OP: usize = 16;
-/// Most steps of a flow whose packets go into a tunnel: its headers have the room of the others.
+/// Maximum number of steps of a flow whose packets go into a tunnel: the headers take the room of the others.
 const OUTER_OP: usize = MAX_OPS - MAX_OUTER / OP;
-/// In the place of a device's index, with a port's number: packets that came out of a tunnel.
+/// Bit that marks a tunnel's port number in the place of a device's index.
 pub const TUNNEL_PORT: u32 = 1 << 31;
-/// Why packets went up, in the order of their counters, from [`CPU_UP`] on.
+/// Reasons for which packets went up, in the order of their counters, from [`CPU_UP`] on.
 pub const UP: [&str; 8] = [
     "odd",
     "tcp-syn-fin-rst",
@@ -56,7 +56,7 @@ pub const CPU_UP: usize = 2;
 pub const CPU_DROPPED: usize = 10;
 /// Packets that went straight into a veth's peer.
 pub const CPU_PEER: usize = 11;
-/// Packets that were too many of one port to go up.
+/// Packets that were dropped because their port sent too many up.
 pub const CPU_LIMITED: usize = 12;
 
 /// A key, or a mask.
@@ -65,7 +65,7 @@ pub type KeyBytes = [u8; 136];
 pub type FirstBytes = [u8; 64];
 /// A flow.
 pub type FlowBytes = [u8; HEAD + OP * MAX_OPS];
-/// Masks that packets of a stage are looked up with.
+/// Masks under which packets of a stage are looked up.
 pub type MasksBytes = [u8; 12];
 /// A stage: a device, a recirculation id, and the era of the process that gave it.
 pub type StageBytes = [u8; 12];
@@ -75,7 +75,7 @@ pub type ConnKeyBytes = [u8; 40];
 pub type ConnBytes = [u8; 72];
 /// A port.
 pub type PortBytes = [u8; 40];
-/// A port to send by.
+/// A device as an output.
 pub type OutBytes = [u8; 12];
 
 /// Offset of the mask's number in a key.
@@ -150,7 +150,7 @@ pub fn first(key: &KeyBytes) -> FirstBytes {
     *key.first_chunk().expect("a key is longer")
 }
 
-/// The whole of such a key.
+/// The whole key of packets as they come in.
 pub fn of_first(key: &FirstBytes) -> KeyBytes {
     let mut all: KeyBytes = [0; 136];
     all[..key.len()].copy_from_slice(key);
@@ -195,7 +195,7 @@ impl Origin {
             era: key[75],
         }
     }
-    /// Whether its packets are as they came in.
+    /// Whether packets of this origin are as they came in.
     pub fn is_port(self) -> bool {
         self.recirc == 0 && self.ifindex & TUNNEL_PORT == 0
     }
@@ -257,7 +257,7 @@ pub fn live_word(generation: u32) -> u64 {
 
 /// A direction of a connection, as its packets find it.
 pub fn conn(c: &Offloadable, reply: bool) -> ConnBytes {
-    // A translated packet becomes the reverse of what comes back.
+    // The packet gets the reversed tuple of the other direction.
     let back = if reply { &c.orig } else { &c.reply };
     let nat = match (c.snat, c.dnat) {
         (false, false) => 0,
@@ -302,7 +302,7 @@ pub fn conn_of(key: &ConnKeyBytes, conn: &ConnBytes) -> Option<Offloadable> {
         },
         zone: u16::from_ne_bytes([key[36], key[37]]),
         orig: tuple(end(&key[..16], &key[32..34]), end(&key[16..32], &key[34..36])),
-        // Packets become the reverse of that.
+        // The tuple of replies is the reverse of the translated packets'.
         reply: tuple(
             end(&conn[56..72], &conn[16..18]),
             end(&conn[40..56], &conn[14..16]),
@@ -356,7 +356,7 @@ pub struct Device {
     pub slot: u32,
 }
 
-/// A flow. `None`: it has too many steps, or a port has no device.
+/// Bytes of a flow. `None`: it has too many steps, or a port has no device.
 pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<Device>) -> Option<FlowBytes> {
     let ops = &rule.ops;
     let most = if rule.outer.is_some() { OUTER_OP } else { MAX_OPS };
@@ -447,7 +447,7 @@ pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<Devic
     Some(w.bytes)
 }
 
-/// A port: the index of the device by which its packets go up, none for an internal one, and its masks.
+/// Bytes of a port: the index of its miss device, none for an internal port, and its masks.
 pub fn port(miss: Option<u32>, ids: &[u8]) -> PortBytes {
     Writer::<40>::new()
         .put(&miss.unwrap_or(0).to_ne_bytes())
@@ -456,7 +456,7 @@ pub fn port(miss: Option<u32>, ids: &[u8]) -> PortBytes {
         .bytes
 }
 
-/// A port to send by: its device, and its peer's address.
+/// Bytes of an output: the device, and its peer's address.
 pub fn out(ifindex: u32, peer: Option<[u8; 6]>) -> OutBytes {
     Writer::<12>::new()
         .put(&ifindex.to_ne_bytes())

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/classifier.bpf.o"));
 
-/// The program's name, and those of its maps.
+/// Names of the program and of its maps.
 const PROGRAM: &str = "hd_ingress";
 const NAMES: [&str; 11] = [
     "hd_ports",
@@ -43,9 +43,9 @@ const HANDLE: TcHandle = TcHandle::new(0, 1);
 /// Place of the program at a device.
 #[derive(Clone, Copy)]
 pub(super) enum Hook {
-    /// Before the host's stack, for what the device receives.
+    /// Before the host's stack, for packets that the device receives.
     Ingress,
-    /// Before the device, for what the host's stack sends.
+    /// Before the device, for packets that the host's stack sends.
     Egress,
 }
 
@@ -258,7 +258,7 @@ impl Loaded {
             false => self.flows.insert(key, flow, 0),
         }
     }
-    /// Takes a flow out; one that is not there is none less.
+    /// Takes a flow out; a missing one is no error.
     pub(super) fn remove_flow(&mut self, key: &KeyBytes) {
         let _ = match Origin::of(key).is_port() {
             true => self.first.remove(&layout::first(key)),

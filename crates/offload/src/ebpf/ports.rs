@@ -84,7 +84,8 @@ impl State {
         self.fresh.push(ifindex);
         Ok(tap)
     }
-    /// Puts the program to the devices of internal ports, and takes it off those that are none any more.
+    /// Attaches the program to the devices of internal ports, and detaches it from devices that are no
+    /// internal ports any more.
     fn set_internal(&mut self, ports: &[PortLink]) {
         let wanted: HashMap<u32, &str> = ports
             .iter()
@@ -110,7 +111,7 @@ impl State {
             }
         }
     }
-    /// Puts the program to the device of an internal port.
+    /// Attaches the program to the device of an internal port.
     fn take_internal(&mut self, ifindex: u32) -> io::Result<()> {
         let name = load::name_of(ifindex).ok_or(io::ErrorKind::NotFound)?;
         let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
@@ -136,7 +137,7 @@ impl State {
         let _ = load::detach(name);
         self.let_go(ifindex);
     }
-    /// Takes the program off a device, and its flows with it.
+    /// Detaches the program from a device, and ends its flows.
     pub(super) fn let_go(&mut self, ifindex: u32) {
         if let Some(name) = load::name_of(ifindex) {
             let _ = load::detach(&name);
@@ -198,7 +199,7 @@ impl State {
         }
     }
 
-    /// Finds out whose other ends are in other network namespaces, for all devices or one.
+    /// Finds devices whose peers are in other network namespaces, for all devices or one.
     fn find_peers(&mut self, only: Option<u32>) {
         self.rounds = self.rounds.wrapping_add(1);
         let again = self.rounds.is_multiple_of(ASK_AGAIN);

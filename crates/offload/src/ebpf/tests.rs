@@ -528,7 +528,7 @@ fn packets_come_out_of_tunnels_as_in_the_twin() {
     assert!(forwarded[1] > 100 && forwarded[2] > 20, "{forwarded:?}");
 }
 
-/// A stage behind the first: what it matches of connections, what it writes, and whether it tracks again.
+/// A stage behind the first: its matches on connections, its writes, and whether it tracks again.
 #[derive(Clone, Debug)]
 struct Behind {
     fields: u8,
@@ -836,7 +836,7 @@ fn uneven_trains_over_ipv6_go_up_and_are_not_overtaken() {
         // Fifteen bytes twice; the kernel adds no room in GSO packets that a test gives to it.
         run_train(&state, &packet, 15);
         assert_eq!(kept(&state), before, "IPv6 {v6}, optional {optional}");
-        // Twenty bytes and ten, and what follows.
+        // Twenty bytes and ten; then the next packet.
         run_train(&state, &packet, 20);
         let now = std::time::Instant::now();
         let next = run(&state, &packet).0;

@@ -1,6 +1,6 @@
-//! A plain twin of the program: what it does to a packet by a rule. It reads packets with the switch's own
-//! parser, and computes checksums anew where the program adjusts them. Packets go into tunnels, and come out
-//! of them, by what workers do.
+//! A plain twin of the program: applies a rule to a packet. It reads packets with the switch's own parser,
+//! and computes checksums anew where the program adjusts them. The workers' code puts packets into tunnels
+//! and takes them out.
 
 use crate::rule::{TCP_UP, TUN_CSUM, TUN_IPV6, TUN_OPTION};
 use crate::{Ct, Decap, Headers, Op, Rule};
@@ -106,7 +106,7 @@ struct Carried {
     zone: u16,
     mark: u32,
     label: u128,
-    /// The tunnel's port, and what is known of the tunnel.
+    /// Port and fields of the tunnel.
     tunnel: Option<(u32, Headers)>,
 }
 
@@ -233,7 +233,7 @@ fn decap(d: Decap, frame: &[u8]) -> Option<(Vec<u8>, Headers)> {
     Some((p.to_vec(), h))
 }
 
-/// Whether a frame of a kind that the program knows holds what its checksums cover, and these are right.
+/// Whether the program recognises a frame, and its checksums are right for its bytes.
 fn is_exact(frame: &[u8]) -> bool {
     if !is_known(frame) {
         return false;
@@ -257,7 +257,7 @@ pub(super) fn encap(push: &TunnelPush, frame: &[u8]) -> Vec<u8> {
     p.to_vec()
 }
 
-/// Whether the program knows what is in a frame.
+/// Whether the program recognises a frame.
 fn is_known(frame: &[u8]) -> bool {
     let (key, _) = read(frame);
     let v4 = key.dl_type == 0x0800;

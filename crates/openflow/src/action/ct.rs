@@ -16,14 +16,14 @@ pub struct Ct {
     pub table: Option<u8>,
     /// Port of the protocol whose helper is to look at the connection; 0: none.
     pub alg: u16,
-    /// Address translation first, then what is written into the connection's mark and label.
+    /// Address translation first, then writes of the connection's mark and label.
     pub actions: Vec<Action>,
 }
 
 /// A connection tracking zone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CtZone {
-    /// This one.
+    /// This number.
     Number(u16),
     /// The one named by 16 bits of a field.
     Field(Subfield),

@@ -12,7 +12,7 @@ pub enum HashFields {
     SymmetricL4 = 1,
     /// Addresses and TCP or SCTP ports, both directions alike.
     SymmetricL3L4 = 2,
-    /// The same with UDP ports.
+    /// Like [`HashFields::SymmetricL3L4`], and with UDP ports.
     SymmetricL3L4Udp = 3,
     /// IP source.
     NwSrc = 4,

@@ -23,7 +23,7 @@ pub struct Learn {
     pub fin_idle_timeout: u16,
     /// Hard timeout from the first FIN or RST on; 0: no change.
     pub fin_hard_timeout: u16,
-    /// Most flows with this cookie in the table; 0: no limit.
+    /// Maximum number of flows with this cookie in the table; 0: no limit.
     pub limit: u32,
     /// A bit that is set to whether the flow could be added.
     pub result_dst: Option<Subfield>,

@@ -46,7 +46,7 @@ pub const MAX_OBSERVATION_BITS: u16 = 32;
 /// A number that samples carry: a constant of the action, or the value of a field of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ObservationId {
-    /// This one.
+    /// A constant.
     Value(u32),
     /// The value of a subfield of at most 32 bits.
     Field(Subfield),
@@ -103,7 +103,7 @@ pub struct Encap {
 pub struct CheckPktLarger {
     /// Bytes.
     pub pkt_len: u16,
-    /// One bit.
+    /// Subfield of one bit that gets the result.
     pub dst: Subfield,
 }
 
@@ -112,7 +112,7 @@ pub struct CheckPktLarger {
 pub struct SetTunMetadata {
     /// Option field to write.
     pub field: heddle_flow::tlv::TlvField,
-    /// To what: as many bytes as the field has.
+    /// New value, of the option's length.
     pub value: Vec<u8>,
     /// Bits of the option that are written.
     pub mask: Vec<u8>,

@@ -191,7 +191,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Later actions may count on what is pushed.
+    /// Later actions may depend on the pushed header.
     fn encap(&mut self, ty: u32) {
         self.key().packet_type = ty;
         if ty >> 16 == ETHERTYPE_NAMESPACE {
@@ -207,7 +207,7 @@ impl Checker<'_> {
         if k.packet_type == packet_type::ETHERNET {
             k.packet_type = ETHERTYPE_NAMESPACE << 16 | u32::from(k.dl_type);
         } else {
-            // Only the packet knows what comes next.
+            // The next header's type is known from the packet alone.
             k.packet_type = UNKNOWN_PACKET_TYPE;
             k.dl_type = u16::MAX;
         }

@@ -58,10 +58,10 @@ pub(crate) fn pull_header(r: &mut Reader<'_>) -> Result<FieldId, ErrorKind> {
     }
 }
 
-/// A field that an action sets, and what to.
+/// A field that an action sets, with its new value.
 pub(crate) enum Set {
     Field(FieldId, FieldValue, Option<FieldValue>),
-    /// One with more bits than a value has.
+    /// A field with more bits than a [`FieldValue`].
     Wide(SetTunMetadata),
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn pull_field_mask(r: &mut Reader<'_>) -> Result<(FieldId, FieldValue
     }
 }
 
-/// Writes what [`pull_field_mask`] reads. A field without header is left out.
+/// Writes the header and mask that [`pull_field_mask`] reads. A field without header is left out.
 pub(crate) fn put_field_mask(out: &mut Vec<u8>, version: Version, field: FieldId, mask: FieldValue) {
     if put_header(out, field, Headers::Oxm(version), false) {
         out.put(mask.bytes(usize::from(field.info().n_bytes)));

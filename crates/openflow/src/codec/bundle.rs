@@ -58,7 +58,7 @@ pub(super) fn decode_add(
     })
 }
 
-/// Whether a message changes something in a way that can be taken back.
+/// Whether a message makes a change that can be undone.
 fn may_be_in_bundle(header: &Header, whole: &[u8]) -> bool {
     let Some(ty) = Version::from_wire(header.version).and_then(|v| Type::from_wire(v, header.msg_type))
     else {
@@ -77,7 +77,7 @@ fn may_be_in_bundle(header: &Header, whole: &[u8]) -> bool {
 /// takes others for no messages at all.
 fn has_length(version: Option<Version>, ty: Type, len: usize) -> bool {
     let v = version.unwrap_or(Version::V10);
-    // The fixed part; what follows is a list of bytes, of pieces of eight bytes, or nothing.
+    // The fixed part; behind it is a list of bytes, of pieces of eight bytes, or nothing.
     let (fixed, piece) = match ty {
         Type::FlowMod if v == Version::V10 => (64, 8),
         Type::FlowMod => (40, 8),

@@ -29,7 +29,7 @@ const INSTRUCTION: u16 = 0x8100;
 const OTHER_ACTIONS: u16 = 0x8101;
 const OTHER_ACTION_SET: u16 = 0x8102;
 
-/// Most bytes of a value on the stack: those of the widest option of a tunnel.
+/// Maximum length of a value on the stack, bytes: the widest option of a tunnel.
 const MAX_VALUE: usize = 124;
 
 /// A continuation's bytes on a connection of this version.

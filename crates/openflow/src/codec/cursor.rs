@@ -96,7 +96,7 @@ pub(crate) trait Put {
         self.put(s);
         self.zeros(n - s.len());
     }
-    /// Zeros until what was written since `start` is a multiple of eight bytes.
+    /// Writes zeros until the bytes since `start` are a multiple of eight.
     fn pad8(&mut self, start: usize) {
         self.zeros((self.end() - start).wrapping_neg() % 8);
     }

@@ -1,4 +1,4 @@
-//! Flow mods: 1.0's, Nicira's, and that of 1.1 and later.
+//! Flow mods: 1.0's, Nicira's, and those of 1.1 and later.
 
 use super::cursor::{Put, Reader};
 use super::port::{port_from_u16, port_from_u32, port_to_u16};
@@ -186,7 +186,7 @@ pub(super) fn decode_11(mut r: Reader<'_>, version: Version) -> Result<Box<FlowM
     fm.out_port = port_from_u32(out_port)?;
     check_ct_addresses(&fm.match_)?;
     fm.command = command(raw_command)?;
-    // 1.1 only: a modification that looks at no cookie adds a flow where there is none, and so gives it one.
+    // 1.1 only: a modification without a cookie mask adds a missing flow, and gives it the cookie.
     let adds = fm.command == FlowModCommand::Add
         || version == Version::V11 && !is_delete(fm.command) && cookie_mask == 0;
     if adds {

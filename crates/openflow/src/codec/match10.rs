@@ -201,7 +201,7 @@ mod tests {
             (0xff, u16::MAX, u16::MAX)
         );
         assert_eq!((key.nw_src, mask.nw_src, mask.ipv6_src), (0, 0, [0; 16]));
-        // ICMPv6 is what has a type there, ICMP is not.
+        // In IPv6, ICMPv6 has a type, and ICMP has none.
         let ports = |proto| {
             decode(&mut Reader(&sent(ETH_IPV6, proto, false)))
                 .unwrap()

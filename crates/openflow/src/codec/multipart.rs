@@ -97,7 +97,7 @@ fn split(version: Version, mut r: Reader<'_>) -> Result<Part<'_>, ErrorKind> {
     })
 }
 
-/// Whether what follows the fixed part of a request is a list.
+/// Whether the variable part of a request is a list.
 fn in_words(version: Version, kind: Kind) -> bool {
     match kind {
         Kind::Of(ty::FLOW | ty::AGGREGATE) => version >= Version::V11,

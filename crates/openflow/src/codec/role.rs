@@ -116,7 +116,7 @@ fn allowed(ty: AsyncType, version: Version) -> u32 {
     }
 }
 
-/// A mask as it came: unknown bits out, and what a reason of the wire stands for in.
+/// A mask from the wire, without unknown bits and with all reasons that a reason of the wire stands for.
 fn from_wire(raw: u32, ty: AsyncType, version: Version) -> u32 {
     use PacketInReason as R;
     let bit = |reason: R| 1 << reason as u32;

@@ -9,7 +9,7 @@ use crate::version::Version;
 /// The only hello element: a bitmap of versions (OpenFlow 1.3.1 §7.5.1).
 const VERSION_BITMAP: u16 = 1;
 
-/// Reads a hello's elements. Nothing in a hello is an error: what cannot be read is left out.
+/// Reads a hello's elements. No fault of a hello is an error: elements that cannot be read are left out.
 pub(super) fn decode_hello(mut r: Reader<'_>) -> Hello {
     let mut hello = Hello::default();
     while let (Ok(ty), Ok(len)) = (r.u16(), r.u16()) {

@@ -18,8 +18,8 @@ macro_rules! kinds {
         }
 
         impl ErrorKind {
-            /// All of them. Where a version gives two errors the same numbers, the earlier one here is what
-            /// the numbers decode to.
+            /// All errors. If a version gives two errors the same numbers, the numbers decode to the earlier
+            /// one here.
             pub const ALL: &'static [ErrorKind] = &[$(ErrorKind::$kind),*];
 
             /// The name in the specification.

@@ -51,7 +51,7 @@ pub struct BundleControl {
     pub id: u32,
     /// Command, or the command that was executed.
     pub command: BundleCommand,
-    /// [`BUNDLE_ATOMIC`], [`BUNDLE_ORDERED`], and what else a peer sets.
+    /// [`BUNDLE_ATOMIC`], [`BUNDLE_ORDERED`], and other bits that a peer sets.
     pub flags: u16,
 }
 

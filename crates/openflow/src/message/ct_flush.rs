@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Connections to be forgotten; what is `None` does not matter.
+/// Connections to be forgotten; a condition of `None` is not checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CtFlush {
     /// Protocol; 0: any.
@@ -11,7 +11,7 @@ pub struct CtFlush {
     pub zone: Option<u16>,
     /// Parts of the tuple of the first packet.
     pub orig: CtTuple,
-    /// ... and of the reply direction.
+    /// Tuple of the reply direction.
     pub reply: CtTuple,
     /// Mark: value and mask.
     pub mark: Option<(u32, u32)>,

@@ -9,7 +9,7 @@ use heddle_flow::Match;
 pub enum FlowModCommand {
     /// New flow; replaces one with the same match and priority.
     Add = 0,
-    /// Changes flows that the match covers; before 1.2, adds one where there is none.
+    /// Changes flows that the match covers; before 1.2, adds one if there are none.
     Modify = 1,
     /// Changes the flow with just this match and priority.
     ModifyStrict = 2,
@@ -135,7 +135,7 @@ pub struct FlowRemoved {
     pub priority: u16,
     /// Cookie.
     pub cookie: u64,
-    /// Why.
+    /// Reason of the removal.
     pub reason: FlowRemovedReason,
     /// Table id (`None` if a message of 1.0 has none).
     pub table_id: Option<u8>,

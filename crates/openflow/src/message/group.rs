@@ -1,4 +1,4 @@
-//! Groups: how to change them, what they count, what they look like (OpenFlow 1.5 §5.10, §7.3.4.3).
+//! Groups: changes, counters and descriptions (OpenFlow 1.5 §5.10, §7.3.4.3).
 
 use crate::action::{Action, Port};
 use heddle_flow::{FieldId, FieldValue};
@@ -22,7 +22,7 @@ pub const BUCKET_ALL: u32 = 0xffff_ffff;
 pub enum GroupCommand {
     /// New group.
     Add,
-    /// Replaces what a group does.
+    /// Replaces a group's type and buckets.
     Modify,
     /// Deletes a group, or all.
     Delete,
@@ -57,7 +57,7 @@ impl GroupType {
     ];
 }
 
-/// One bucket: an action set with what it takes to be chosen.
+/// One bucket: an action set with the conditions under which it is chosen.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Bucket {
     /// Number within its group (1.5; counted from 0 in versions that have none).
@@ -73,7 +73,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Whether it depends on the state of a port or group.
+    /// Whether the bucket depends on the state of a port or group.
     pub fn has_liveness(&self) -> bool {
         self.watch_port != Port::NONE || self.watch_group != super::GROUP_ANY
     }
@@ -126,7 +126,7 @@ pub struct GroupMod {
     pub selection: Option<Selection>,
 }
 
-/// `OFPMP_GROUP_DESC`: what a group looks like.
+/// `OFPMP_GROUP_DESC`: type and buckets of a group.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GroupDesc {
     /// Group id.
@@ -139,7 +139,7 @@ pub struct GroupDesc {
     pub selection: Option<Selection>,
 }
 
-/// `OFPMP_GROUP`: what a group has counted. All ones: unknown.
+/// `OFPMP_GROUP`: counters of a group. All ones: unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GroupStats {
     /// Group id.

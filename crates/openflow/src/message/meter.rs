@@ -1,4 +1,4 @@
-//! Meters: how to change them, what they count, what they look like (OpenFlow 1.5 §5.11, §7.3.4.5).
+//! Meters: changes, counters and descriptions (OpenFlow 1.5 §5.11, §7.3.4.5).
 
 /// `OFPM_MAX`: largest number of an ordinary meter.
 pub const METER_MAX: u32 = 0xffff_0000;

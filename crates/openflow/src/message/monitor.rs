@@ -70,7 +70,7 @@ pub enum FlowEvent {
     Modified,
 }
 
-/// One flow and what became of it.
+/// An event of one flow, with the flow's contents.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowChange {
     /// Event.

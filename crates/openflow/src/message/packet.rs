@@ -49,7 +49,7 @@ pub struct PacketIn {
     pub total_len: u32,
     /// Id of the buffer in which the switch keeps the whole packet, if it does.
     pub buffer_id: Option<u32>,
-    /// Why.
+    /// Reason of the packet-in.
     pub reason: PacketInReason,
     /// Table of the flow.
     pub table_id: u8,

@@ -10,13 +10,13 @@ bitflags::bitflags! {
         const PORT_DOWN = 1 << 0;
         /// No spanning tree (1.0).
         const NO_STP = 1 << 1;
-        /// Drops what it receives.
+        /// The port drops the packets that it receives.
         const NO_RECV = 1 << 2;
         /// Drops received spanning tree packets (1.0).
         const NO_RECV_STP = 1 << 3;
         /// Left out of floods (1.0).
         const NO_FLOOD = 1 << 4;
-        /// Drops what is sent to it.
+        /// The port drops the packets that are sent to it.
         const NO_FWD = 1 << 5;
         /// No packet-ins for it.
         const NO_PACKET_IN = 1 << 6;
@@ -102,7 +102,7 @@ pub struct PortDesc {
     pub max_speed: u32,
 }
 
-/// Why there is a port status message.
+/// Reason of a port status message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PortReason {

@@ -25,7 +25,7 @@ pub struct RoleRequest {
     pub generation_id: Option<u64>,
 }
 
-/// Why a controller's role changed.
+/// Reason of a change of a controller's role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum RoleReason {
@@ -42,7 +42,7 @@ pub enum RoleReason {
 pub struct RoleStatus {
     /// The new role.
     pub role: Role,
-    /// Why.
+    /// Reason of the change.
     pub reason: RoleReason,
     /// Generation id of the request that did it.
     pub generation_id: u64,

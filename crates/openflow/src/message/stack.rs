@@ -76,8 +76,8 @@ mod tests {
         assert_eq!(StackValue::from_bytes(value.bytes()), value);
     }
 
-    /// An option of 124 bytes keeps each of them over push and pop, whole and in part, and over what `learn`
-    /// makes of it.
+    /// An option of 124 bytes keeps all its bytes over push and pop, whole and in part, and in a flow that
+    /// `learn` makes.
     #[test]
     fn options_of_tunnels_are_wide() {
         let mut map = TlvMap::default();

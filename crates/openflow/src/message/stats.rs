@@ -290,7 +290,7 @@ pub struct IpfixStats {
     pub tx_packets: u64,
     /// Messages that could not be sent.
     pub tx_errors: u64,
-    /// Whose they are; 0 for the bridge's own.
+    /// Collector set of the exporter; 0 for the bridge's own.
     pub collector_set: u32,
 }
 
@@ -337,6 +337,6 @@ pub struct MeterFeatures {
     pub capabilities: u32,
     /// Maximum number of bands of a meter.
     pub max_bands: u8,
-    /// Number of colours.
+    /// Maximum colour value.
     pub max_color: u8,
 }

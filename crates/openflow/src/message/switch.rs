@@ -81,7 +81,7 @@ bitflags::bitflags! {
 }
 
 impl ConfigFlags {
-    /// The bits that choose what happens to fragments; both set is Nicira's "match" mode.
+    /// The bits of the treatment of fragments; both set is Nicira's "match" mode.
     pub const FRAG_MASK: ConfigFlags = ConfigFlags::FRAG_DROP.union(ConfigFlags::FRAG_REASM);
 }
 

@@ -28,18 +28,18 @@ pub enum TableMiss {
     Drop,
 }
 
-/// `OFPTFC15_*`: what a request for table features is to do. Before 1.5 it replaces.
+/// `OFPTFC15_*`: command of a request for table features. Before 1.5 it replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum TableFeaturesCommand {
-    /// The tables are these.
+    /// Replaces the whole pipeline by these tables.
     #[default]
     Replace = 0,
-    /// These tables change.
+    /// Changes these tables.
     Modify = 1,
-    /// These tables join the pipeline.
+    /// Adds these tables to the pipeline.
     Enable = 2,
-    /// These tables leave it.
+    /// Removes these tables from the pipeline.
     Disable = 3,
 }
 
@@ -86,7 +86,7 @@ pub struct TableFeatures {
     pub next: Vec<u8>,
     /// Whether it had any property (in a decoded request, an entry without only names the table).
     pub any_properties: bool,
-    /// Whether it named an instruction, action or field that is not known here (in what was decoded).
+    /// Whether a decoded request named an instruction, action or field that is not known here.
     pub unknown: bool,
 }
 

@@ -5,11 +5,11 @@ pub use heddle_flow::tlv::TlvMapping;
 /// Command on the map of tunnel options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlvCommand {
-    /// They are added.
+    /// The mappings are added.
     Add,
     /// Mappings of these fields are removed.
     Delete,
-    /// All there are, are removed.
+    /// All mappings are removed.
     Clear,
 }
 

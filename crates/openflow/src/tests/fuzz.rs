@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 /// Outcomes of a message.
 type Seen = BTreeSet<String>;
 
-/// Decodes, encodes what came of it, decodes that, and writes it as text.
+/// Decodes a message, encodes the result, decodes that, and writes it as text.
 fn play(bytes: &[u8]) -> Seen {
     let mut seen = Seen::new();
     for table_id in [false, true] {
@@ -29,7 +29,7 @@ fn play(bytes: &[u8]) -> Seen {
                 seen.insert(format!("{:?}", e.error.kind));
             }
             Ok((header, message)) => {
-                // Names of variants and types, but nothing of what is between quotation marks.
+                // Names of variants and types, but no text between quotation marks.
                 let text = format!("{message:?}");
                 let bare: String = text.split('"').step_by(2).collect::<Vec<_>>().join(" ");
                 let name: String = bare.chars().take_while(char::is_ascii_alphabetic).collect();
@@ -66,7 +66,7 @@ fn again(version: u8, message: &Message, cx: &DecodeContext) {
     }
 }
 
-/// Everything that is printed for people.
+/// Writes all texts of a message for people.
 fn shown(message: &Message) {
     match message {
         Message::FlowMod(f) => {

@@ -26,7 +26,8 @@ pub struct MessageText<'a> {
     pub message: &'a Message,
 }
 
-/// A whole message by its bytes; of what cannot be read, type and length are all that is shown.
+/// The text of a whole message from its bytes. For a message that cannot be decoded, it has only type and
+/// length.
 pub fn describe(bytes: &[u8], context: &DecodeContext) -> String {
     match crate::decode(bytes, context) {
         Ok((header, message)) => MessageText {
@@ -335,7 +336,7 @@ fn name(version: Version, message: &Message) -> String {
     .to_owned()
 }
 
-/// Whether it is Nicira's, and its name.
+/// Whether the request is Nicira's, and its name.
 fn request_name(body: &MpRequest) -> (bool, &'static str) {
     match body {
         MpRequest::Desc => (false, "DESC"),

@@ -1,4 +1,4 @@
-//! Extensions from text: what is more than a word and a number. The syntax is that of `ovs-actions(7)`.
+//! Extensions with more than a word and a number, from text. The syntax is that of `ovs-actions(7)`.
 
 use super::parse::{action_list, int, read_port, split_arrow};
 use crate::action::{

@@ -1,4 +1,4 @@
-//! Extensions as text: what is more than a word and a number.
+//! Extensions with more than a word and a number, as text.
 
 use super::display::{ActionsText, Hex, format_port};
 use crate::action::{

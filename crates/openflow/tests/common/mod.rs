@@ -67,8 +67,8 @@ pub(crate) fn tempfile() -> std::path::PathBuf {
     dir
 }
 
-/// Runs `ovs-ofctl` against a switch that is this test: `answer` gives a reply to what it does not know
-/// itself. Returns the client's output and every message that it sent.
+/// Runs `ovs-ofctl` against a switch that is this test: `answer` gives a reply to messages without a standard
+/// reply. Returns the client's output and every message that it sent.
 pub(crate) fn with_switch(
     version: Version,
     args: &[&str],

@@ -62,7 +62,7 @@ impl Framer {
         }
     }
 
-    /// Appends what was read. Call [`next`](Framer::next) until it has nothing before the next read.
+    /// Appends bytes that were read. Call [`next`](Framer::next) until it has nothing before the next read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buf.drain(..self.start);
         self.scanned -= self.start;

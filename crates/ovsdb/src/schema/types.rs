@@ -89,7 +89,7 @@ pub struct ColumnType {
     pub value: Option<BaseType>,
     /// Fewest elements.
     pub min: usize,
-    /// Most elements; `usize::MAX` for `"unlimited"`.
+    /// Maximum number of elements; `usize::MAX` for `"unlimited"`.
     pub max: usize,
 }
 

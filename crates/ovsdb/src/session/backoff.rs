@@ -9,7 +9,7 @@ pub(super) enum Note {
     Nothing,
     /// The wait is longer than the last.
     Doubled,
-    /// From here on it does not grow.
+    /// The wait is the longest: it does not grow any more.
     Longest,
 }
 
@@ -36,8 +36,7 @@ impl Backoff {
         self.current
     }
 
-    /// The next wait, and what of it is worth a line in the log; the series starts anew after a connection
-    /// that worked.
+    /// The next wait, and its change for the log; the series starts anew after a connection that worked.
     pub(super) fn next_wait(&mut self, worked: bool) -> (Duration, Note) {
         let before = self.current;
         self.current = if worked || before < self.min {

@@ -149,11 +149,11 @@ impl<'a> Connection<'a> {
         let mut framer = Framer::new(self.session.options.max_message);
         let mut chunk = vec![0; CHUNK];
         loop {
-            // While loading, commands are taken only to be refused; then as far as there is room.
+            // While loading, commands are taken only to be refused; later only as far as there is room.
             let take = self.following.is_none()
                 || (self.outbox.has_room() && self.pending.len() < self.session.options.max_in_flight.max(1));
-            // In this order, so that after a pause of this process what waits in the socket counts before the
-            // probe's clock does. The first two branches are bounded by the outbox and by `take`.
+            // The order matters: after a pause of this process, bytes in the socket are read before the
+            // probe's clock is checked. The first two branches are bounded by the outbox and by `take`.
             tokio::select! {
                 biased;
                 written = writer.write(self.outbox.unsent()), if !self.outbox.is_empty() => match written {
@@ -227,7 +227,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Sends a request and remembers what its reply is for.
+    /// Sends a request and remembers the purpose of its reply.
     pub(super) fn request(&mut self, method: &str, params: Value, pending: Pending) {
         let id = self.next_id;
         self.next_id += 1;

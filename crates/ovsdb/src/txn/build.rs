@@ -245,7 +245,7 @@ impl Txn {
             .push(json!({"op": "update", "table": table, "where": rows, "row": columns.to_json()}));
     }
 
-    /// Changes columns of rows relative to what the server has. Without mutations nothing is added.
+    /// Changes columns of rows relative to the server's values. Without mutations nothing is added.
     pub fn mutate(
         &mut self,
         table: &str,

@@ -1,4 +1,4 @@
-//! Writes only what differs: the desired values of a row against the replica's.
+//! Writes differences only: the desired values of a row against the replica's.
 //!
 //! Status and statistics are computed whole and written often, mostly without change. Equal columns are not
 //! sent, and columns that the database's schema lacks are passed over. A value that its column cannot hold is
@@ -51,8 +51,8 @@ impl Row {
 }
 
 impl Txn {
-    /// Adds an update of the row for those of the desired columns in which it differs; adds nothing if there
-    /// is none. Returns what was refused.
+    /// Adds an update of the row for the desired columns in which it differs; without any, adds nothing.
+    /// Returns the refused columns.
     pub fn update_changed(&mut self, row: &Row, desired: &Columns) -> Vec<Refused> {
         let (changed, refused) = row.differing(desired);
         self.update(row.table(), row, changed);

@@ -152,7 +152,7 @@ impl Peer {
     }
 }
 
-/// Time for something that must not happen to happen.
+/// Waits long enough for a forbidden event to happen.
 pub(crate) async fn a_moment() {
     tokio::time::sleep(Duration::from_millis(150)).await;
 }

@@ -43,7 +43,7 @@ fn say_goodbye<D>(socket: &TcpStream, tls: &mut ConnectionCommon<D>) {
     while tls.wants_write() && tls.write_tls(&mut Now(socket)).is_ok_and(|n| n > 0) {}
 }
 
-/// Writes what fits into the socket's buffer.
+/// Writer that takes only as much as fits into the socket's buffer.
 struct Now<'a>(&'a TcpStream);
 
 impl Write for Now<'_> {

@@ -1,4 +1,4 @@
-//! Reads the files and makes of them what a connection needs.
+//! Reads the files of keys and certificates, and makes the TLS configurations of them.
 
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -32,7 +32,7 @@ impl Loaded {
     /// Reads everything anew.
     ///
     /// # Errors
-    /// A text for the log: which setting is missing, which file cannot be read, what does not fit.
+    /// A text for the log: the missing setting, the unreadable file, or the keys that do not fit together.
     pub(super) fn read(settings: &Settings) -> Result<Loaded, String> {
         let key_file = need(settings.private_key.as_ref(), "Private key")?;
         let cert_file = need(settings.certificate.as_ref(), "Certificate")?;

@@ -48,7 +48,7 @@ pub struct Settings {
     pub protocols: Option<String>,
 }
 
-/// The keys of this process. Shared by all who connect or listen; control plane only.
+/// The keys of this process. Shared by all connections and listeners; control plane only.
 #[derive(Default)]
 pub struct Tls {
     state: Mutex<State>,
@@ -117,8 +117,8 @@ impl Tls {
         }
     }
 
-    /// Calls, and proves who both are. Where the authority is still unknown and may be taken on trust, that
-    /// is done first.
+    /// Connects, with certificates of both sides. If the authority is still unknown and may be taken on
+    /// trust, it is fetched first.
     pub(crate) async fn connect(&self, to: SocketAddr) -> io::Result<Box<dyn Stream>> {
         let settings = self.settings();
         if settings.bootstrap && settings.ca_cert.as_ref().is_some_and(|f| !f.exists()) {

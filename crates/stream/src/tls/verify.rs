@@ -13,7 +13,7 @@ use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 /// name.
 #[derive(Debug)]
 pub(super) struct Authority {
-    /// `None`: anybody will do.
+    /// `None`: any certificate is accepted.
     roots: Option<Arc<RootCertStore>>,
     provider: Arc<CryptoProvider>,
 }
