@@ -7,7 +7,7 @@
 //! over a key's words leave them out of nearly all keys ([`FlowKey::used`]).
 //!
 //! **Which mask error is the safe one.** A mask with a bit too many costs a cache entry; a mask with a bit
-//! too few forwards somebody's packet the wrong way. When in doubt, set the bit.
+//! too few forwards packets the wrong way. When in doubt, set the bit.
 
 mod nsh;
 
@@ -293,8 +293,8 @@ impl FlowKey {
     pub fn words_mut(&mut self) -> &mut [u64; N_WORDS] {
         zerocopy::transmute_mut!(self)
     }
-    /// The number of the first word that may be other than zero: options' values are not looked at where
-    /// there are none.
+    /// Index of the first word that may be other than zero: values of options are skipped where there are
+    /// none.
     #[inline]
     pub fn first_used(&self) -> usize {
         if self.tun_present == 0 { FIRST_WORD } else { 0 }
@@ -304,7 +304,7 @@ impl FlowKey {
     pub fn used(&self) -> &[u64] {
         &self.words()[self.first_used()..]
     }
-    /// Takes all that is in the packet from another key: the members from the Ethernet addresses on.
+    /// Takes the fields of the packet's headers from another key: the members from the Ethernet addresses on.
     pub fn copy_headers(&mut self, from: &FlowKey) {
         self.words_mut()[HEADER_WORD..].copy_from_slice(&from.words()[HEADER_WORD..]);
     }
@@ -336,7 +336,7 @@ impl FlowKey {
         (all.metadata, all.regs, all.conj_id) = (0, [0; 16], 0);
         all
     }
-    /// Forgets all that a packet carries besides its headers, and where it came from.
+    /// Forgets the fields that a packet carries besides its headers, and those of its origin.
     #[inline]
     pub fn clear_carried(&mut self) {
         if self.first_used() < FIRST_WORD {
@@ -344,7 +344,7 @@ impl FlowKey {
         }
         self.words_mut()[FIRST_WORD..HEADER_WORD].fill(0);
     }
-    /// Whether all that a packet carries besides its headers, and where it came from, is the same.
+    /// Whether the fields that a packet carries besides its headers, and those of its origin, are the same.
     #[inline]
     pub fn carries_same(&self, other: &FlowKey) -> bool {
         let first = self.first_used();
@@ -409,13 +409,14 @@ impl FlowMask {
         let words = self.words()[other.0.first_used()..].iter();
         words.zip(other.0.used()).all(|(a, b)| a & b == *b)
     }
-    /// Whether nothing counts.
+    /// Whether no bit counts.
     pub fn is_empty(&self) -> bool {
         self.0.used().iter().all(|w| *w == 0)
     }
 }
 
-/// A key and which of its bits count. Bits of the key outside the mask are zero ([`Match::normalize`]).
+/// A key, and the mask of its bits that count. Bits of the key outside the mask are zero
+/// ([`Match::normalize`]).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 pub struct Match {
     /// The values.

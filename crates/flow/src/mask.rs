@@ -49,7 +49,7 @@ impl FlowMask {
             m.dl_dst = [0xff; 6];
             m.dl_src = [0xff; 6];
             m.dl_type = u16::MAX;
-            // The absence of the first tag that is not there counts too.
+            // The absence of a further tag counts too.
             for (tag, tag_mask) in k.vlans.iter().zip(&mut m.vlans) {
                 *tag_mask = Vlan {
                     tpid: u16::MAX,
@@ -89,7 +89,7 @@ impl FlowMask {
                 m.arp_tha = [0xff; 6];
                 return mask;
             }
-            // That there is no IP header behind it counts, too. A key without EtherType is none of a packet,
+            // The absence of an IP header behind it counts, too. A key without EtherType is not of a packet,
             // and shows no such header.
             ethertype::NSH if k.dl_type == ty => m.nsh = Nsh::ONES,
             _ => {

@@ -25,7 +25,7 @@ impl Port {
     pub const MAX: Port = Port(0xff00 - 1);
     /// Not set (1.5 action set output).
     pub const UNSET: Port = Port(0xffff_fff7);
-    /// Back to where it came from.
+    /// Back to the input port.
     pub const IN_PORT: Port = Port(0xffff_fff8);
     /// Through the tables (packet-out only).
     pub const TABLE: Port = Port(0xffff_fff9);
@@ -103,7 +103,7 @@ pub enum Action {
     },
     /// Pops the outermost tag (1.1 and later; prints as `pop_vlan`).
     PopVlan,
-    /// The same in 1.0; prints as `strip_vlan`.
+    /// Pops the outermost tag in 1.0; prints as `strip_vlan`.
     StripVlan,
     /// Pushes a tag with this EtherType.
     PushVlan(u16),
@@ -154,7 +154,7 @@ pub enum Action {
     StackPush(Subfield),
     /// Pops from the stack into a subfield.
     StackPop(Subfield),
-    /// Decrements the TTL; invalid TTL goes to these controllers (`[0]` by default).
+    /// Decrements the TTL; a packet with an invalid TTL goes to these controllers (`[0]` by default).
     DecTtl(Vec<u16>),
     /// MPLS and TTL copies.
     SetMplsLabel(u32),
@@ -185,7 +185,7 @@ pub enum Action {
     Meter(u32),
     /// Runs actions on a copy.
     Clone(Vec<Action>),
-    /// Bytes that do nothing.
+    /// A comment of bytes, without effect.
     Note(Vec<u8>),
     /// Drops the packet, explicitly.
     Drop,
@@ -289,11 +289,11 @@ pub struct ControllerAction {
 pub enum Instruction {
     /// Meter the packet first.
     Meter(u32),
-    /// Run these now.
+    /// Run these actions now.
     Apply(Vec<Action>),
     /// Empty the action set.
     Clear,
-    /// Merge these into the action set.
+    /// Merge these actions into the action set.
     Write(Vec<Action>),
     /// `metadata = metadata & !mask | value`.
     WriteMetadata {

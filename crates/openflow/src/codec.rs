@@ -73,7 +73,7 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
         return Err(ErrorKind::BadRequestBadLen);
     }
     let mut r = Reader(bytes.get(HEADER_LEN..).unwrap_or(&[]));
-    // These four are the same in every version, also in those that are not known here.
+    // These four are the same in every version, also in unknown ones.
     match header.msg_type {
         0 => return Ok(Message::Hello(switch::decode_hello(r))),
         1 => return Ok(Message::Error(switch::decode_error(header.version, r)?)),
@@ -187,7 +187,7 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
     Ok(message)
 }
 
-/// A message that is a list has a multiple of eight bytes, which is looked at before anything in it.
+/// A message that is a list has a multiple of eight bytes, which is checked before its contents.
 fn whole_words(bytes: &[u8]) -> Result<(), ErrorKind> {
     if bytes.len().is_multiple_of(8) {
         Ok(())
@@ -251,7 +251,7 @@ pub fn encode(version: Version, xid: u32, message: &Message) -> Result<Vec<Vec<u
     Ok(vec![out])
 }
 
-/// Writes a body; gives the message's type.
+/// Writes a body; returns the message's type.
 fn encode_body(version: Version, xid: u32, message: &Message, out: &mut Vec<u8>) -> Result<u8, EncodeError> {
     let v10 = version == Version::V10;
     let wire = |ty: Type, what: &'static str| {

@@ -55,11 +55,11 @@ pub enum Message {
     Hello(Hello),
     /// An error about an earlier message.
     Error(ErrorMsg),
-    /// Are you there?
+    /// Request for a sign of life.
     EchoRequest(Vec<u8>),
-    /// With the bytes of the request.
+    /// Reply to `EchoRequest`, with its bytes.
     EchoReply(Vec<u8>),
-    /// Who are you?
+    /// Requests the features of the switch.
     FeaturesRequest,
     /// Reply to `FeaturesRequest`.
     FeaturesReply(SwitchFeatures),
@@ -77,7 +77,7 @@ pub enum Message {
     PacketOut(Box<PacketOut>),
     /// Adds, changes, deletes flows.
     FlowMod(Box<FlowMod>),
-    /// A flow went away.
+    /// A flow was removed.
     FlowRemoved(Box<FlowRemoved>),
     /// Changes groups (1.1 and later; Nicira's in 1.0).
     GroupMod(Box<GroupMod>),
@@ -91,7 +91,7 @@ pub enum Message {
     TableMod(TableMod),
     /// A table has become full or empty (1.4 and later).
     TableStatus(TableStatus),
-    /// A group or meter mod of another controller that the switch has executed.
+    /// A group or meter mod of another controller, after it was executed.
     RequestForward {
         /// The other controller's transaction id.
         xid: u32,
@@ -130,7 +130,7 @@ pub enum Message {
     CtFlushZone(u16),
     /// Nicira: forgets the tracked connections that match.
     CtFlush {
-        /// Their protocol; 0: any.
+        /// Protocol of the connections; 0: any.
         ip_proto: u8,
         /// Further conditions, as they came: well-framed properties (`NXT_CT_ORIG_TUPLE` and others).
         properties: Vec<u8>,
@@ -165,6 +165,6 @@ pub enum Message {
         /// Body of the reply.
         body: MpReply,
     },
-    /// A message that is well framed, but that nothing handles: the error to send is in it.
+    /// A message that is well framed, but not handled: it has the error to send.
     Unsupported(Unsupported),
 }

@@ -81,7 +81,7 @@ impl Client {
     /// several with commas) and replicates what `spec` names of the database `db`.
     ///
     /// # Errors
-    /// [`SpawnError`]. That the server cannot be reached is not one: the task keeps trying.
+    /// [`SpawnError`]. A server that cannot be reached is no error: the task keeps trying.
     pub fn spawn(remote: &str, db: &str, spec: MonitorSpec, options: Options) -> Result<Client, SpawnError> {
         let remotes = Active::parse_list(remote, OVSDB_PORT)?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| SpawnError::NoRuntime)?;
@@ -202,7 +202,7 @@ impl Client {
         ))
     }
 
-    /// Any other request, such as `list_dbs`.
+    /// Sends any other request, such as `list_dbs`, and waits for its result.
     ///
     /// # Errors
     /// [`CallError`].

@@ -8,8 +8,7 @@
 //!   [`Client`] is the handle; clones of it may be used from any number of tasks and threads.
 //! * [`Client::snapshot`] is the newest state ([`Db`]); it stays available, unchanged, while the server is
 //!   away.
-//! * [`Client::poll`] adds which rows changed since the last poll, [`Client::changed`] waits for there to be
-//!   something.
+//! * [`Client::poll`] adds the rows that changed since the last poll; [`Client::changed`] waits for a change.
 //! * [`Client::transact`] sends a [`Txn`]. When it returns, the replica has the transaction's effects.
 //!
 //! No message of a server can make it panic or hold memory without bound ([`Options::max_message`]). A

@@ -175,7 +175,7 @@ async fn echo_both_ways() {
         peer.answer("echo", json!([])).await;
     }
     assert!(client.status().is_connected());
-    // Unanswered, it gives up after as much time again.
+    // Without a reply, the client gives up after as much time again.
     let asked = Instant::now();
     peer.expect("echo").await;
     peer.closed().await;
@@ -186,7 +186,7 @@ async fn echo_both_ways() {
     })
     .await;
     assert_eq!(n_of(&client), Some(1), "contents stay");
-    // And comes back.
+    // The client connects again.
     let mut peer = loading(&script).await;
     peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 2)]))
         .await;

@@ -1,4 +1,4 @@
-//! Calling: `unix:PATH`, `tcp:IP[:PORT]`, `ssl:IP[:PORT]`.
+//! Outgoing connections: `unix:PATH`, `tcp:IP[:PORT]`, `ssl:IP[:PORT]`.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use crate::{MethodError, Stream, Tls, address};
 /// Longest path that a `sockaddr_un` takes, without its NUL.
 const SUN_PATH_MAX: usize = 107;
 
-/// Whom to call, and how.
+/// Address and method of a peer to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Active {
     /// `unix:PATH`.

@@ -85,7 +85,7 @@ impl Pace {
             match accept().await {
                 Ok(caller) => return caller,
                 Err(e) => {
-                    // Out of descriptors, most likely.
+                    // The likely cause is a lack of descriptors.
                     let why = heddle_sys::errno_text(&e);
                     log::warn!(target: target, per_min = 5, burst = 5; "accept failed: {why}");
                     self.until = Some(Instant::now() + REST);

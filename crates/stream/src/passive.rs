@@ -1,4 +1,4 @@
-//! Being called: `punix:PATH`, `ptcp:[PORT][:IP]`, `pssl:[PORT][:IP]`.
+//! Listening: `punix:PATH`, `ptcp:[PORT][:IP]`, `pssl:[PORT][:IP]`.
 
 use std::fmt;
 use std::io;
@@ -160,7 +160,7 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         if let Socket::Unix(_, path) = &self.socket {
-            // Gone already is as good.
+            // A file that is gone already is no error.
             let _ = std::fs::remove_file(path);
         }
     }

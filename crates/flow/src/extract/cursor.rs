@@ -40,7 +40,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn limit(&mut self, n: usize) {
         self.left = self.left.min(n);
     }
-    /// The header here.
+    /// The header at the cursor.
     pub(super) fn peek<T: FromBytes + KnownLayout + Immutable + Unaligned>(&self) -> Result<&'a T, Stop> {
         if self.left < size_of::<T>() {
             return Err(Stop::End);
@@ -55,7 +55,7 @@ impl<'a> Cursor<'a> {
         self.left = self.left.saturating_sub(n);
         self.pos = self.pos.saturating_add(n);
     }
-    /// The header here, and moves on behind it.
+    /// Returns the header at the cursor, and moves behind it.
     pub(super) fn take<T: FromBytes + KnownLayout + Immutable + Unaligned>(&mut self) -> Result<&'a T, Stop> {
         let t = self.peek()?;
         self.skip(size_of::<T>());

@@ -28,7 +28,7 @@ use heddle_wire::nsh::{self, NshBase, NshContext};
 
 /// EtherType in the key of a frame that has none.
 pub const DL_TYPE_NONE: u16 = 0x05ff;
-/// An offset that there is not.
+/// Offset of a layer that the packet does not have.
 pub const NO_OFFSET: u16 = u16::MAX;
 
 /// Facts about a packet that its bytes do not show.
@@ -115,7 +115,7 @@ pub fn extract(frame: &[u8], hint: &Hint, key: &mut FlowKey) -> Layers {
     layers
 }
 
-/// Why a layer's parser stopped, with the name for the packet's end having come.
+/// Reason why a layer's parser stopped, and the name of the oddity if the packet ended.
 type Stopped = (Stop, Oddity);
 
 /// `stop` with the name that the packet's end has at this place.
@@ -174,7 +174,7 @@ fn ethernet(cur: &mut Cursor<'_>, vlan_limit: u8, key: &mut FlowKey) -> Result<(
     cur.skip(2);
     if dl_type < ethertype::MIN {
         dl_type = DL_TYPE_NONE;
-        // A frame too short for LLC and SNAP is as good as one with another LLC.
+        // A frame too short for LLC and SNAP is treated as one with another LLC.
         if cur.left() >= LlcSnap::LEN {
             let llc: &LlcSnap = cur.peek().map_err(at(Oddity::BeyondView))?;
             if llc.is_ethernet_snap() {
@@ -300,7 +300,7 @@ fn ipv6(cur: &mut Cursor<'_>, key: &mut FlowKey, layers: &mut Layers) -> Result<
 }
 
 /// Walks extension headers; returns the protocol behind them and the fragment bits. A later fragment's
-/// protocol is that of the fragment header: what is behind it is not a header.
+/// protocol is that of the fragment header, as no header follows it.
 fn ipv6_extensions(cur: &mut Cursor<'_>, mut next: u8) -> Result<(u8, u8), Stopped> {
     let mut nw_frag = 0;
     while matches!(

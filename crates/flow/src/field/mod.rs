@@ -111,7 +111,7 @@ impl FieldId {
     /// OXM's). `None` for a field that has no header.
     pub fn header(self, version: u8) -> Option<&'static OxmId> {
         let all = self.info().nxm;
-        // The newest that the version knows; of two equally new, the first.
+        // The newest header that the version knows; of two equally new, the first.
         let known = all.iter().filter(|x| version >= x.version);
         known
             .reduce(|best, x| if x.version > best.version { x } else { best })
@@ -213,7 +213,7 @@ impl Match {
     /// prerequisites.
     pub fn set_field(&mut self, field: FieldId, value: FieldValue, mask: Option<FieldValue>) {
         match mask {
-            // An option of a tunnel must then be there, whatever its value.
+            // The option of a tunnel must then be present, whatever its value.
             Some(m) if m.is_zero() && !matches!(field, FieldId::TunMetadata(_)) => self.clear_field(field),
             Some(m) if !field.is_exact(m) => {
                 table::set(field, &mut self.key, (value & m).as_u128());

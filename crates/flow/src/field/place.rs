@@ -64,7 +64,7 @@ pub(super) const fn ones(n: u32) -> u128 {
 
 /// First port number that OpenFlow reserves, as OpenFlow 1.0 and the key write it.
 pub(super) const PORT_MAX: u32 = 0xff00;
-/// The same in OpenFlow 1.1 and later.
+/// First port number that OpenFlow 1.1 and later reserve.
 pub(super) const PORT_MAX_32: u32 = 0xffff_ff00;
 
 /// A port number of the key (reserved ones are 0xff00 to 0xffff) in OpenFlow 1.1+'s 32 bits.

@@ -15,7 +15,7 @@ pub(crate) const ND_SOLICIT: u16 = heddle_wire::icmp::ND_SOLICIT as u16;
 /// ICMPv6 type of a neighbour advertisement, as the key holds it.
 pub(crate) const ND_ADVERT: u16 = heddle_wire::icmp::ND_ADVERT as u16;
 
-/// The EtherType that decides what is behind it: the key's, or the packet type's for a packet without
+/// The EtherType of the header behind Ethernet: the key's, or the packet type's for a packet without
 /// Ethernet.
 pub(crate) fn dl_type(key: &FlowKey) -> u16 {
     if key.packet_type == 0 {

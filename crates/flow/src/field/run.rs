@@ -1,9 +1,9 @@
 //! Bits of one word of a key: the fast access to most fields.
 //!
-//! **Problem.** Values of fields are 128 bits wide ([`super::FieldValue`]), and their bits are found by a
-//! jump over the fields. But actions copy a few bits at a time. Most fields are a number within one word of
-//! the key, or a part of one: a rotation and a mask reach it. The others have no run: addresses kept as
-//! bytes, port numbers that have two forms, VLAN tags that come with their first bit.
+//! **Problem.** Values of fields are 128 bits wide ([`super::FieldValue`]), and a jump by the field's id
+//! finds their bits. But actions copy a few bits at a time. Most fields are a number within one word of the
+//! key, or a part of one: a rotation and a mask reach it. The others have no run: addresses kept as bytes,
+//! port numbers that have two forms, VLAN tags that come with their first bit.
 
 use super::place::Cell;
 use crate::key::{FlowKey, FlowMask};

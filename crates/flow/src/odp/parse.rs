@@ -1,4 +1,4 @@
-//! Reading a key: attributes first, then what they mean together.
+//! Reading a key: attributes first, then their meaning together.
 //!
 //! An attribute that has no place in the key is read and then ignored, such as `tcp(...)` where the protocol
 //! is not TCP. The datapath treats netlink attributes in the same way. A missing attribute leaves its members
@@ -60,7 +60,7 @@ fn level<'a>(s: &'a str, ports: Option<PortNumbers<'_>>, depth: usize) -> Result
         let (name, after) = rest.split_at(rest.find('(').ok_or_else(error)?);
         let (body, next) = parenthesis(after).ok_or_else(error)?;
         if name == "encap" {
-            // Deeper than the tags of any key: nothing in there could count.
+            // Deeper than the tags of any key: no field in there could count.
             if depth > 8 {
                 return Err(error());
             }
@@ -108,7 +108,7 @@ pub fn parse_key(s: &str, ports: Option<PortNumbers<'_>>) -> Result<FlowKey, Str
 /// count, but the recirculation id always does.
 ///
 /// # Errors
-/// As [`parse_key`].
+/// The same as those of [`parse_key`].
 pub fn parse_flow(s: &str, ports: Option<PortNumbers<'_>>) -> Result<(FlowKey, FlowMask), String> {
     let top = level(s, ports, 0)?;
     let mut b = Both::default();

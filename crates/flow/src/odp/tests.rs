@@ -30,7 +30,7 @@ fn dumps_of_open_vswitch_are_read_and_written_again() {
         }
         let (key, mask) = parse_flow(long, None).expect(long);
         assert_eq!(verbose(&key, &mask), long);
-        // Whether a tag's presence counts does not show where nothing else of it does.
+        // The text does not show whether a tag's presence counts, if no other bit of the tag does.
         if !long.contains("/0x0,pcp=") {
             assert_eq!(format_key(&key, &mask), short);
         }

@@ -33,16 +33,16 @@ pub enum OxmError {
     /// A field that is not known, or not with this length.
     #[error("OFPBMC_BAD_FIELD")]
     BadField,
-    /// A value that the field cannot have.
+    /// A value that is not allowed for the field.
     #[error("OFPBMC_BAD_VALUE")]
     BadValue,
-    /// A mask that the field cannot have, or any where none is allowed.
+    /// A mask that is not allowed for the field.
     #[error("OFPBMC_BAD_MASK")]
     BadMask,
     /// The field's prerequisites are not among the entries before it.
     #[error("OFPBMC_BAD_PREREQ")]
     BadPrereq,
-    /// The field was there before.
+    /// The field is in the match twice.
     #[error("OFPBMC_DUP_FIELD")]
     DupField,
     /// A bit set in a value where its mask has a zero.
@@ -209,7 +209,7 @@ pub fn pull_match(b: &[u8], strict: bool) -> Result<Match, OxmError> {
 /// error `m` has some of the entries.
 ///
 /// # Errors
-/// As [`pull_match`].
+/// The same as those of [`pull_match`].
 pub fn pull_match_into(b: &[u8], strict: bool, m: &mut Match) -> Result<(), OxmError> {
     pull_entries(b, strict, None, m)
 }
@@ -217,7 +217,7 @@ pub fn pull_match_into(b: &[u8], strict: bool, m: &mut Match) -> Result<(), OxmE
 /// Reads a whole match that may hold a cookie; returns it with cookie and mask (0 and 0 for none).
 ///
 /// # Errors
-/// As [`pull_match`].
+/// The same as those of [`pull_match`].
 pub fn pull_match_cookie(b: &[u8], strict: bool) -> Result<(Match, u64, u64), OxmError> {
     let (mut m, mut cookie) = (Match::any(), (0, 0));
     pull_entries(b, strict, Some(&mut cookie), &mut m)?;

@@ -8,7 +8,7 @@ use heddle_wire::eth::{self, ethertype};
 use heddle_wire::icmp::{ND_ADVERT, ND_SOLICIT};
 use heddle_wire::ip::proto;
 
-/// In which dialect to write.
+/// Dialect to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MatchForm {
     /// Nicira's, for OpenFlow 1.0's extensions.
@@ -189,7 +189,7 @@ pub fn put_match(m: &Match, form: MatchForm, out: &mut Vec<u8>) {
     }
 }
 
-/// The options of a tunnel that are matched on, as far as the map of the time has them.
+/// Writes the options of a tunnel that are matched on, if the thread's map has them.
 fn put_options(p: &mut Put<'_>) {
     for f in tlv::fields_of(p.m.mask.0.tun_present) {
         let mask = f.bytes(&p.m.mask.0);

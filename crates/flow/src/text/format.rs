@@ -289,7 +289,7 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
     Ok(())
 }
 
-/// The options of a tunnel that are matched on, as far as the map of the time has them.
+/// Writes the options of a tunnel that are matched on, if the thread's map has them.
 fn tlv_options(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, present: u64) -> fmt::Result {
     if present == 0 {
         return Ok(());
@@ -298,7 +298,7 @@ fn tlv_options(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, present: u64) ->
         let (value, bits) = (f.bytes(k), f.bytes(&mask.0));
         let name = f.name();
         if !f.is_present(k) {
-            // The match is on its absence.
+            // The match is on the absence of the option.
             o.word(&format!("{name}=NP"))?;
         } else if bits.iter().all(|b| *b == 0) {
             o.word(name)?;

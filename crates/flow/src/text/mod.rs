@@ -1,7 +1,7 @@
 //! Matches, keys and field values in the text of `ovs-ofctl`: `tcp,in_port=1,nw_dst=10.0.0.0/8`.
 //!
-//! Output is byte for byte what Open vSwitch 3.1 prints (`ovs-ofctl dump-flows`, the "Flow:" and "Megaflow:"
-//! lines of `ofproto/trace`): scripts compare it. Input is what `ovs-ofctl` accepts (`ovs-fields(7)`). The
+//! Output is byte for byte that of Open vSwitch 3.1 (`ovs-ofctl dump-flows`, the "Flow:" and "Megaflow:"
+//! lines of `ofproto/trace`): scripts compare it. Input is the syntax of `ovs-ofctl` (`ovs-fields(7)`). The
 //! order of output is fixed and has history rather than reason; `format.rs` follows it.
 //!
 //! Nothing here is on a packet's path.

@@ -29,14 +29,14 @@ pub const MAX_TLV_LEN: u8 = 124;
 const CLASS: u16 = 1;
 /// Number of the first field's header within its class.
 const FIRST: u8 = 40;
-/// Words that all options have together.
+/// Words of all options of a map together.
 const WORDS: u8 = 64;
 const _: () = assert!(
     TLV_SPACE == 4 * WORDS as usize && WORDS <= 64,
     "a u64 has a bit for each word"
 );
 
-/// One mapped option: which field it is, how wide, and where keys hold it.
+/// One mapped option: the number, width and place in keys of its field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TlvField {
     index: u8,
@@ -114,7 +114,7 @@ impl TlvField {
     fn bytes_mut(self, key: &mut FlowKey) -> &mut [u8] {
         key.tun_metadata.get_mut(self.range()).unwrap_or(&mut [])
     }
-    /// Whether the packet has the option (in a mask: whether that counts).
+    /// Whether the packet has the option (in a mask: whether its presence counts).
     pub fn is_present(self, key: &FlowKey) -> bool {
         key.tun_present & self.bit() != 0
     }
@@ -123,7 +123,7 @@ impl TlvField {
         key.tun_present &= !self.bit();
         self.bytes_mut(key).fill(0);
     }
-    /// Makes whether the packet has the option count.
+    /// Makes the presence of the option count.
     pub fn mask_presence(self, mask: &mut FlowKey) {
         mask.tun_present |= self.bit();
     }
@@ -150,12 +150,12 @@ impl TlvField {
         let low = bytes.get(bytes.len().saturating_sub(16)..).unwrap_or(bytes);
         low.iter().fold(0, |v, b| v << 8 | u128::from(*b))
     }
-    /// Sets it to a number.
+    /// Sets the field to a number.
     pub(crate) fn set(self, key: &mut FlowKey, v: u128) {
         let n = usize::from(self.words.min(4)) * 4;
         self.put(key, v.to_be_bytes().get(16 - n..).unwrap_or(&[]));
     }
-    /// Sets all of its bits.
+    /// Sets all bits of the field.
     pub(crate) fn set_exact(self, mask: &mut FlowKey) {
         self.mask_presence(mask);
         self.bytes_mut(mask).fill(0xff);
@@ -184,10 +184,10 @@ impl TlvField {
     }
 }
 
-/// That an option, of this class, type and length in bytes, is a field.
+/// A mapping of an option, by class, type and length in bytes, to a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TlvMapping {
-    /// The option's class.
+    /// Option class.
     pub class: u16,
     /// Option type.
     pub ty: u8,
@@ -200,7 +200,7 @@ pub struct TlvMapping {
 /// Why a mapping cannot be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TlvError {
-    /// There is not so much room.
+    /// There is not enough room.
     #[error("no room")]
     TableFull,
     /// The field is mapped.
@@ -255,7 +255,7 @@ impl TlvMap {
         }
         bytes
     }
-    /// The map with one more mapping. `is_used`: fields that must stay where they are.
+    /// Returns the map with one more mapping. `is_used`: fields that must stay where they are.
     ///
     /// # Errors
     /// The first of: the field is mapped, the option is, there is no room for it.
@@ -329,7 +329,7 @@ thread_local! {
 #[must_use]
 pub struct Scope {
     before: Option<Arc<TlvMap>>,
-    /// A thread's own.
+    /// Makes the type stay on its thread.
     _here: core::marker::PhantomData<*const ()>,
 }
 

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub struct Ct {
     /// Keep the connection.
     pub commit: bool,
-    /// ... even if it must replace one in the other direction.
+    /// Commit even if that replaces a connection in the other direction.
     pub force: bool,
     /// Zone of the connection.
     pub zone: CtZone,
@@ -25,7 +25,7 @@ pub struct Ct {
 pub enum CtZone {
     /// This number.
     Number(u16),
-    /// The one named by 16 bits of a field.
+    /// The zone in 16 bits of a field.
     Field(Subfield),
 }
 

@@ -10,7 +10,7 @@ pub mod packet_type {
     pub const NSH: u32 = 1 << 16 | 0x894f;
     /// A label stack.
     pub const MPLS: u32 = 1 << 16 | 0x8847;
-    /// A label stack, multicast.
+    /// A multicast label stack.
     pub const MPLS_MC: u32 = 1 << 16 | 0x8848;
     /// In `decap`: the type that the header names for the next one.
     pub const NEXT: u32 = 0xfffe;
@@ -27,7 +27,7 @@ pub struct Conjunction {
     pub n_clauses: u8,
 }
 
-/// At which side of a port packets are sampled.
+/// Side of a port at which packets are sampled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum SampleDirection {
@@ -65,7 +65,7 @@ pub struct Sample {
     pub obs_point_id: ObservationId,
     /// The port that the sample is about, `Port::NONE` for the input port.
     pub sampling_port: Port,
-    /// At which side of it.
+    /// Side of the port.
     pub direction: SampleDirection,
     /// Form of the action on the wire, from 1 to 4; it is sent back in the same form.
     pub form: u8,

@@ -22,7 +22,7 @@ use std::borrow::Cow;
 const NSH: u16 = 0x894f;
 /// Namespace of packet types that are EtherTypes.
 const ETHERTYPE_NAMESPACE: u32 = 1;
-/// A packet type that nothing else has.
+/// A packet type that no packet has.
 const UNKNOWN_PACKET_TYPE: u32 = u32::MAX;
 
 /// Limits and version of a check, beside the match.
@@ -149,12 +149,12 @@ impl Checker<'_> {
     }
 
     fn ct(&mut self, ct: &Ct) -> Result<(), ErrorKind> {
-        /// Ports of the protocols whose helpers there are, and the protocol under them.
+        /// Ports of the protocols that have helpers, and the protocol under them.
         const FTP: u16 = 21;
         const TFTP: u16 = 69;
         let proto = self.m.key.nw_proto;
         let helper = ct.alg == FTP && proto != 6 || ct.alg == TFTP && proto != 17;
-        // The datapath refuses such flows, so 1.0 does it too.
+        // The datapath refuses such flows, so 1.0's are refused too.
         if helper || !self.holds(FieldId::IpTtl) {
             return Err(ErrorKind::BadActionMatchInconsistent);
         }

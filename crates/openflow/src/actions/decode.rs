@@ -194,7 +194,7 @@ fn decode_one(version: Version, row: &Row, mut r: Reader<'_>, depth: u8) -> Resu
         Raw::SetNwTtl => Action::SetIpTtl(r.u8().map_err(bad_len)?),
         Raw::SetTpSrc => Action::SetL4Src(u16()?),
         Raw::SetTpDst => Action::SetL4Dst(u16()?),
-        // Bits that no label stack entry has go nowhere.
+        // Bits that a label stack entry does not have are dropped.
         Raw::SetMplsLabel => Action::SetMplsLabel(arg32(r)? & 0xf_ffff),
         Raw::SetMplsTc => Action::SetMplsTc(r.u8().map_err(bad_len)? & 7),
         Raw::SetMplsTtl => Action::SetMplsTtl(r.u8().map_err(bad_len)?),

@@ -72,7 +72,7 @@ impl Encoder {
         Ok(start)
     }
 
-    /// A form with a fixed length and an argument in its usual place.
+    /// Writes a form with a fixed length and an argument in its usual place.
     fn simple(&self, raw: Raw, what: &'static str, arg: &[u8], out: &mut Vec<u8>) -> Encoded {
         let start = self.begin(raw, what, out)?;
         // Arguments are aligned to their own size, which only shows behind an experimenter's ten bytes.
@@ -115,7 +115,7 @@ impl Encoder {
         }
         let width = field.info().n_bits;
         if width <= 64 && field.is_exact(mask) {
-            // Also where some bits of the field mean nothing (the upper byte of an ARP opcode).
+            // Also used if some bits of the field mean nothing (the upper byte of an ARP opcode).
             let dst = Subfield::all(field);
             return self.load(dst, dst.extract(value).as_u64(), out);
         }

@@ -84,7 +84,8 @@ fn split(version: Version, bytes: &[u8]) -> Result<Vec<(u16, &[u8])>, ErrorKind>
         if !right {
             return Err(ErrorKind::BadInstructionBadLen);
         }
-        // 1.5 has an action in its place. (1.1 and 1.2 lack it, but it does no harm there.)
+        // 1.5 has an action in the place of the meter instruction. (1.1 and 1.2 lack it, but it does no harm
+        // there.)
         if ty == METER && version >= Version::V15 {
             return Err(ErrorKind::BadInstructionUnknownInst);
         }

@@ -125,7 +125,7 @@ fn pull_spec(r: &mut Reader<'_>, header: u16) -> Result<LearnSpec, ErrorKind> {
         DST_LOAD => LearnDst::Load(subfield(r)?),
         _ => LearnDst::Match(subfield(r)?),
     };
-    // Written again, nothing of its first word might be left, and that ends the list.
+    // Written again, the first word of such a specification could be zero, which ends the list.
     if n_bits == 0 {
         return Err(ErrorKind::BadActionBadSetLen);
     }

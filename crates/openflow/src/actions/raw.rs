@@ -86,7 +86,7 @@ pub(crate) enum Raw {
     DebugRecirc,
 }
 
-/// No maximum but that of the length field.
+/// Form whose length is limited by the length field only.
 const ANY: u16 = u16::MAX;
 
 /// One wire form in a range of versions.

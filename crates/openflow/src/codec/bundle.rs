@@ -47,7 +47,7 @@ pub(super) fn decode_add(
     if inner.xid != outer.xid {
         return Err(ErrorKind::BundleFailedMsgBadXid);
     }
-    // Before it is read: a bundle within a bundle would make this recursive.
+    // Checked before the message is read: a bundle within a bundle would make this recursive.
     if !may_be_in_bundle(&inner, whole) {
         return Err(ErrorKind::BundleFailedMsgUnsup);
     }
@@ -73,8 +73,8 @@ fn may_be_in_bundle(header: &Header, whole: &[u8]) -> bool {
     is_mod && has_length(Version::from_wire(header.version), ty, body.len())
 }
 
-/// Whether the body of a message that may be in a bundle is as long as one of its type can be. Open vSwitch
-/// takes others for no messages at all.
+/// Whether the body of a message in a bundle has a length that its type can have. Open vSwitch takes messages
+/// of other lengths for no messages at all.
 fn has_length(version: Option<Version>, ty: Type, len: usize) -> bool {
     let v = version.unwrap_or(Version::V10);
     // The fixed part; behind it is a list of bytes, of pieces of eight bytes, or nothing.

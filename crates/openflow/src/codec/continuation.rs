@@ -151,7 +151,7 @@ pub fn decode_continuation(version: Version, bytes: &[u8]) -> Result<Continuatio
                 if p.body.is_empty() || p.body.len() > MAX_VALUE {
                     return Err(ErrorKind::BadPropertyBadLen);
                 }
-                // From the top down: each goes below those that came before.
+                // From the top down: each value goes below the earlier ones.
                 c.stack.insert(0, StackValue::from_bytes(p.body));
             }
             MIRRORS => c.mirrors = p.u32()?,

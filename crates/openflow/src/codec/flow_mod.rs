@@ -62,7 +62,7 @@ fn set_flags(fm: &mut FlowMod, raw: u16, version: Version) -> Result<(), ErrorKi
         return Err(ErrorKind::FlowModFailedBadFlags);
     }
     if emergency {
-        // 1.0 §4.6: such flows have no timeouts; and there is no table for them here.
+        // 1.0 §4.6: such flows have no timeouts. There is no table for them here.
         return Err(if fm.hard_timeout != 0 || fm.idle_timeout != 0 {
             ErrorKind::FlowModFailedBadEmergTimeout
         } else {
@@ -211,7 +211,7 @@ fn tid_command(fm: &FlowMod) -> u16 {
     u16::from_be_bytes([table, fm.command as u8])
 }
 
-/// Writes a body. Which message carries it, the caller knows from version and `nxm`.
+/// Writes a body. The caller selects the message by version and `nxm`.
 pub(super) fn encode(version: Version, fm: &FlowMod, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let flags = flags_to_wire(fm.flags, version);
     let buffer = fm.buffer_id.unwrap_or(u32::MAX);

@@ -16,7 +16,7 @@ use crate::message::{
 use crate::version::Version;
 use heddle_flow::Match;
 
-/// Netronome's experimenter id, and the one that Open vSwitch 2.4 took for it.
+/// Netronome's experimenter id, and the id that Open vSwitch 2.4 used in its place.
 const NTR_VENDOR: u32 = 0x0000_154d;
 const NTR_COMPAT_VENDOR: u32 = 0x0000_1540;
 const NTRT_SELECTION_METHOD: u32 = 1;
@@ -109,7 +109,7 @@ fn names_bucket(command: Option<GroupCommand>, id: u32) -> bool {
     }
 }
 
-/// Rules that hold whatever group there is by that number.
+/// Rules that do not depend on the groups that exist.
 fn check(command: Option<GroupCommand>, ty: Option<GroupType>, buckets: &[Bucket]) -> Result<(), ErrorKind> {
     let Some(ty) = ty else {
         return Err(ErrorKind::GroupModFailedBadType);
@@ -231,7 +231,6 @@ fn pull_buckets_15(
 
 /// Properties of a group. `command` is `None` in a description, `Some` in a group mod (`Some(None)`: an
 /// unknown command).
-/// command).
 fn properties(
     mut r: Reader<'_>,
     ty: Option<GroupType>,

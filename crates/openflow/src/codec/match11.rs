@@ -21,7 +21,7 @@ mod fw {
     pub(super) const MPLS_TC: u32 = 1 << 9;
 }
 
-/// Any tag, whatever its id.
+/// Any tag, with any id.
 const VLAN_ANY: u16 = 0xfffe;
 /// No tag.
 const VLAN_NONE: u16 = 0xffff;

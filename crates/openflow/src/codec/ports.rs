@@ -15,7 +15,7 @@ const NAME_LEN: usize = 16;
 /// The Ethernet property of port descriptions and modifications (1.4 and later).
 const ETHERNET: u16 = 0;
 
-/// Features that 1.0 has at the same place, and how far it has the others lower.
+/// Features that 1.0 has at the same place, and the distance by which its other features are lower.
 const SAME_10: u32 = 0x7f;
 const SHIFT_10: u32 = 4;
 

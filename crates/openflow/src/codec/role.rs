@@ -177,7 +177,7 @@ pub(super) fn decode_async_props(version: Version, mut r: Reader<'_>) -> Result<
             return Err(ErrorKind::AsyncConfigFailedInvalid);
         }
         let mask = from_wire(raw, kind, version);
-        // Even types are for the secondary role, odd ones for the others.
+        // Even types are for the secondary role, odd types for primary and equal.
         if ty % 2 == 0 {
             c.secondary[ty / 2] = mask;
             c.named |= 0x100 << (ty / 2);

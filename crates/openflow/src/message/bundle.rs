@@ -5,7 +5,7 @@ use super::Message;
 
 /// All of the changes or none.
 pub const BUNDLE_ATOMIC: u16 = 1 << 0;
-/// In the order in which they came.
+/// Changes are made in the order of the messages.
 pub const BUNDLE_ORDERED: u16 = 1 << 1;
 
 /// `OFPBCT_*`.
@@ -20,13 +20,13 @@ pub enum BundleCommand {
     CloseRequest = 2,
     /// Closed.
     CloseReply = 3,
-    /// Carry it out.
+    /// Carry the bundle out.
     CommitRequest = 4,
     /// Carried out.
     CommitReply = 5,
-    /// Forget it.
+    /// Discard the bundle.
     DiscardRequest = 6,
-    /// Forgotten.
+    /// Discarded.
     DiscardReply = 7,
 }
 

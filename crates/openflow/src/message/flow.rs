@@ -55,11 +55,11 @@ pub struct FlowMod {
     pub cookie: u64,
     /// Bits of `cookie` that count.
     pub cookie_mask: u64,
-    /// Seconds without a packet until it goes; 0: never.
+    /// Seconds without a packet until the flow expires; 0: never.
     pub idle_timeout: u16,
-    /// Seconds until it goes; 0: never.
+    /// Seconds until the flow expires; 0: never.
     pub hard_timeout: u16,
-    /// A buffered packet to run through it.
+    /// Id of a buffered packet to which the flow is applied.
     pub buffer_id: Option<u32>,
     /// Delete only flows that output here (`Port::NONE`: any).
     pub out_port: Port,
@@ -108,7 +108,7 @@ impl FlowMod {
     }
 }
 
-/// `OFPRR_*`: why a flow went.
+/// `OFPRR_*`: reason of a flow's removal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FlowRemovedReason {
@@ -126,7 +126,7 @@ pub enum FlowRemovedReason {
     Eviction = 5,
 }
 
-/// A flow went away.
+/// A flow was removed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowRemoved {
     /// Match.

@@ -30,20 +30,20 @@ pub enum GroupCommand {
     InsertBucket,
     /// Takes buckets from a group (1.5).
     RemoveBucket,
-    /// Nicira: `Add` or `Modify`, whichever it takes.
+    /// Nicira: `Add` if the group does not exist, else `Modify`.
     AddOrModify,
 }
 
 /// `OFPGT_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupType {
-    /// Every bucket, each on a copy of the packet.
+    /// Executes every bucket, each on a copy of the packet.
     All,
-    /// One bucket, chosen by a hash of the packet and the buckets' weights.
+    /// Executes one bucket, chosen by a hash of the packet and the buckets' weights.
     Select,
-    /// The only bucket.
+    /// Executes the only bucket.
     Indirect,
-    /// The first live bucket.
+    /// Executes the first live bucket.
     FastFailover,
 }
 

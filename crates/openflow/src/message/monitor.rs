@@ -9,11 +9,11 @@ bitflags::bitflags! {
     /// `OFPFMF_*` of 1.4. The extensions lack [`MonitorFlags::ONLY_OWN`].
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct MonitorFlags: u16 {
-        /// Flows that are there when the monitor is made.
+        /// Flows that exist when the monitor is made.
         const INITIAL = 1 << 0;
         /// Flows that are added.
         const ADD = 1 << 1;
-        /// Flows that go.
+        /// Flows that are removed.
         const REMOVED = 1 << 2;
         /// Flows that change.
         const MODIFY = 1 << 3;
@@ -21,7 +21,7 @@ bitflags::bitflags! {
         const INSTRUCTIONS = 1 << 4;
         /// The connection's own changes in full, too.
         const NO_ABBREV = 1 << 5;
-        /// Sent by `ovs-ofctl` in 1.4 and later where it means [`MonitorFlags::NO_ABBREV`]; taken as that.
+        /// Sent by `ovs-ofctl` in 1.4 and later in the meaning of [`MonitorFlags::NO_ABBREV`]; taken as that.
         const ONLY_OWN = 1 << 6;
     }
 }
@@ -32,9 +32,9 @@ bitflags::bitflags! {
 pub enum MonitorCommand {
     /// A new monitor (the extensions know only this one).
     Add = 0,
-    /// Replaces one.
+    /// Replaces a monitor.
     Modify = 1,
-    /// Ends one.
+    /// Ends a monitor.
     Delete = 2,
 }
 
@@ -98,7 +98,7 @@ pub enum FlowUpdate {
     Full(Box<FlowChange>),
     /// The changes that the connection's own message with this transaction id made.
     Abbrev(u32),
-    /// Too much waits to be read: additions and changes are held back (1.4 and later; before, a message of
+    /// The peer reads too slowly: additions and changes are held back (1.4 and later; before, a message of
     /// its own).
     Paused,
     /// All updates that were held back have been sent.

@@ -15,8 +15,8 @@ pub enum PacketInFormat {
     Nxt2,
 }
 
-/// `OFPR_*`: why a packet came to the controller. Versions before 1.4 know the first three; later reasons
-/// are written there as the nearest that they have.
+/// `OFPR_*`: reason of a packet-in. Versions before 1.4 know the first three; later reasons are written there
+/// as the nearest that they have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PacketInReason {

@@ -1,4 +1,4 @@
-//! Roles of controllers, and which asynchronous messages each wants.
+//! Roles of controllers, and the asynchronous messages that each wants.
 
 use super::PacketInReason;
 use crate::version::Version;
@@ -44,7 +44,7 @@ pub struct RoleStatus {
     pub role: Role,
     /// Reason of the change.
     pub reason: RoleReason,
-    /// Generation id of the request that did it.
+    /// Generation id of the request that changed the role.
     pub generation_id: u64,
 }
 

@@ -22,7 +22,7 @@ impl StackValue {
         }
         Self { bytes }
     }
-    /// Writes its low bits into a key; where it has fewer, the others are zero.
+    /// Writes the value's low bits into a key; bits that the value lacks become zero.
     pub fn write(&self, to: Subfield, key: &mut FlowKey) {
         let mut chunks = self.bytes.rchunks(size_of::<FieldValue>());
         for piece in to.pieces() {

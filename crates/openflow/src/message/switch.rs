@@ -90,7 +90,7 @@ impl ConfigFlags {
 pub struct SwitchConfig {
     /// Fragment handling and invalid TTLs. Bits that the version lacks are an error when decoding.
     pub flags: ConfigFlags,
-    /// Bytes of a packet that missed to send to the controller.
+    /// Bytes of a table-miss packet to send to the controller.
     pub miss_send_len: u16,
 }
 

@@ -43,7 +43,7 @@ pub enum TableFeaturesCommand {
     Disable = 3,
 }
 
-/// `OFPTR_*`: why there is a table status message.
+/// `OFPTR_*`: reason of a table status message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum TableReason {

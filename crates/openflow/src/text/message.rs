@@ -259,7 +259,7 @@ fn flow(f: &mut Formatter<'_>, s: &FlowStats) -> fmt::Result {
     actions(f, &s.instructions)
 }
 
-/// The name of a message: whose it is (the specification's, Nicira's, ONF's) depends on the version.
+/// The name of a message. Its prefix (the specification's, Nicira's, ONF's) depends on the version.
 fn name(version: Version, message: &Message) -> String {
     let since = |first: Version, word: &str| {
         let whose = if version >= first { "OFPT" } else { "NXT" };

@@ -61,7 +61,7 @@ impl fmt::Display for Spec<'_> {
             (LearnSrc::Field(s), LearnDst::Match(d)) => write!(f, "{}={}", Bits(d), Bits(s)),
             (LearnSrc::Field(s), LearnDst::Load(d)) => write!(f, "load:{}->{}", Bits(s), Bits(d)),
             (LearnSrc::Field(s), LearnDst::Output) => write!(f, "output:{}", Bits(s)),
-            // No such thing comes from a peer or a text.
+            // Neither a peer nor a text can make this combination.
             (LearnSrc::Value(v), LearnDst::Output) => write!(f, "output:{}", Hex128(v)),
         }
     }

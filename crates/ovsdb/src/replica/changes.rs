@@ -28,13 +28,13 @@ pub struct Change {
     pub uuid: Uuid,
     /// Kind of the change.
     pub kind: ChangeKind,
-    /// For `Modify`, the columns that changed; empty otherwise. A reader can pass over its own writes of
-    /// status by it.
+    /// For `Modify`, the columns that changed; empty otherwise. By them, a reader can pass over its own
+    /// writes of status.
     pub columns: Vec<Arc<str>>,
 }
 
 impl Change {
-    /// Whether a column other than `own` changed, or the row came or went.
+    /// Whether a column other than `own` changed, or the row was inserted or deleted.
     pub fn touches_other_than(&self, own: &[&str]) -> bool {
         self.kind != ChangeKind::Modify || self.columns.iter().any(|c| !own.contains(&&**c))
     }
@@ -66,7 +66,7 @@ impl ChangeLog {
             return;
         }
         self.entries.extend(changes.into_iter().map(|c| (seqno, c)));
-        // An update goes out whole: half of one would pass for all of it.
+        // An update leaves the log whole: half of one would pass for all of it.
         while self.entries.len() > self.cap {
             let Some((oldest, _)) = self.entries.pop_front() else {
                 break;
@@ -119,7 +119,7 @@ fn fold(earlier: Option<Change>, later: &Change) -> Option<Change> {
             }
             Some(earlier)
         }
-        // A row that went and came back under its old name may differ in every column.
+        // A row that was deleted and inserted again under its UUID may differ in every column.
         (ChangeKind::Delete, ChangeKind::Insert) => Some(Change {
             kind: ChangeKind::Insert,
             ..later.clone()

@@ -56,7 +56,7 @@ pub enum ColumnError {
     },
 }
 
-/// The value of one column, or why there is none.
+/// The value of one column, or the reason why it has none.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cell {
     Value(Arc<Datum>),

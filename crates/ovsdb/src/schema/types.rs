@@ -10,7 +10,7 @@ pub struct BaseType {
     pub atom: AtomType,
     /// The only values allowed, where the schema lists them.
     pub allowed: Option<Vec<Atom>>,
-    /// `minInteger` and `maxInteger`.
+    /// Limits of integers: `minInteger` and `maxInteger`.
     pub integer_range: (i64, i64),
     /// `minReal` and `maxReal`.
     pub real_range: (f64, f64),
@@ -87,7 +87,7 @@ pub struct ColumnType {
     pub key: BaseType,
     /// Type of a map's values; `None` makes it a set.
     pub value: Option<BaseType>,
-    /// Fewest elements.
+    /// Minimum number of elements.
     pub min: usize,
     /// Maximum number of elements; `usize::MAX` for `"unlimited"`.
     pub max: usize,

@@ -1,4 +1,4 @@
-//! Waits between attempts to connect: doubling from a least to a greatest one.
+//! Waits between attempts to connect: doubling from a minimum to a maximum.
 
 use std::time::Duration;
 

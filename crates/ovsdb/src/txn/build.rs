@@ -345,7 +345,7 @@ impl Txn {
         rows.to_json()
     }
 
-    /// `params` of the `transact` request, and how many operations precede the caller's.
+    /// `params` of the `transact` request, and the number of operations before the caller's.
     pub(crate) fn into_params(self, db: &str, lock: Option<&str>) -> Result<(Value, usize), TxnError> {
         if let Some(why) = self.invalid {
             return Err(TxnError::Invalid(why));

@@ -93,8 +93,8 @@ impl TxnError {
     }
 }
 
-/// Reads the reply to `transact` (RFC 7047 section 4.1.3) with `ops` operations of the caller after `before`
-/// of ours.
+/// Reads the reply to `transact` (RFC 7047 section 4.1.3). `before` operations of ours precede `ops`
+/// operations of the caller.
 pub(crate) fn parse_reply(
     outcome: Result<Value, Value>,
     before: usize,

@@ -38,9 +38,9 @@ pub enum ValueError {
     Size {
         /// Elements found.
         found: usize,
-        /// Fewest allowed.
+        /// Minimum allowed.
         min: usize,
-        /// Most allowed.
+        /// Maximum allowed.
         max: usize,
     },
     /// A value outside the column's `enum`, or outside its numeric or length limits.

@@ -1,8 +1,8 @@
 //! TLS with the process's own key and one authority for all peers.
 //!
 //! Keys are read when a connection needs them, and again when a file has changed, so that certificates are
-//! renewed without a restart. Files that cannot be read are reported in the log; what was read before stays
-//! in use.
+//! renewed without a restart. Files that cannot be read are reported in the log; the keys that were read
+//! before stay in use.
 
 mod bootstrap;
 mod farewell;

@@ -69,7 +69,7 @@ impl Writer<'_> {
     }
 }
 
-/// The fields of a network service header that count, as keys and actions that set them have them.
+/// The fields of a network service header that count, in the form of keys and of actions that set them.
 pub fn nsh_fields(value: &Nsh, mask: &Nsh) -> String {
     let mut text = String::new();
     let mut w = Writer {

@@ -1,4 +1,4 @@
-//! Rows: typed accessors, and values that the server got wrong.
+//! Rows: typed accessors, and wrong values of the server.
 
 use super::*;
 use crate::value::Datum;
