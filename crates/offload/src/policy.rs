@@ -1,24 +1,24 @@
 //! Choice of the flows that are offloaded if there are more flows than the back end has room for.
 //!
 //! While there is room, each flow is offloaded. When there is none, the heaviest waiting flow replaces the
-//! lightest offloaded one, if it is [`Policy::hysteresis`] times as heavy. So two flows of about the same
-//! weight do not take turns: each exchange sends packets of both up for a moment. A round exchanges at most
-//! [`Policy::exchanges`]. Weight is packets in the last round; the weight of flows without packets halves
-//! with each round. A flow whose weight has fallen to zero is replaced by any flow that has packets; a round
-//! makes [`Policy::from_rest`] such exchanges.
+//! lightest offloaded one, if it is more than [`Policy::hysteresis`] times as heavy. So two flows of about
+//! the same weight do not take turns: each exchange sends packets of both up for a moment. A round makes at
+//! most [`Policy::exchanges`] such exchanges. Weight is packets in the last round; the weight of flows
+//! without packets halves with each round. A flow whose weight has fallen to zero is replaced by any flow
+//! that has packets. All exchanges of a round together are at most [`Policy::from_rest`].
 
 /// The numbers of the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Maximum number of offloaded flows, if the back end has room for more.
+    /// Maximum number of offloaded flows, even if the back end has room for more.
     pub most: usize,
-    /// Ratio of weights from which a waiting flow replaces an offloaded one.
+    /// Ratio of weights above which a waiting flow replaces an offloaded one.
     pub hysteresis: u64,
-    /// Minimum weight of a flow that replaces another.
+    /// Minimum weight of a flow that replaces one that still has weight.
     pub least: u64,
-    /// Maximum number of exchanges in a round.
+    /// Maximum number of exchanges in a round whose offloaded flow still has weight.
     pub exchanges: usize,
-    /// Maximum number of exchanges in a round whose offloaded flow has no packets.
+    /// Maximum number of exchanges in a round, with those whose offloaded flow has no weight any more.
     pub from_rest: usize,
 }
 
