@@ -1,5 +1,5 @@
-//! Compiles the program for the kernel, which is carried in the binary. Without clang there is none, and the
-//! back end says so when somebody asks for it.
+//! Compiles the program for the kernel, which is carried in the binary. Without clang there is none, and
+//! starting the back end fails with an error.
 
 use std::env;
 use std::path::PathBuf;

@@ -803,7 +803,7 @@ def scenario_others_at_the_devices(lab):
         lab.net.run(sw.netns, "tc", *what)
         wait_for("the program to be back", lambda: lab.net.ping(a, "10.1.0.2", lossless=False, count=1))
         settled(lab, sw, a)
-    assert sw.log().count("somebody took the program off; it is there again") == 3, sw.log()
+    assert sw.log().count("another program removed the classifier; it is attached again") == 3, sw.log()
 
 
 @limit(200)

@@ -1,6 +1,6 @@
-//! Reads lines from standard input and prints what the crate makes of each: a packet in hexadecimal gives its
-//! key, `match ...` and `key ...` give a text read and written again, `nxm ...` and `oxm ...` a match in
-//! hexadecimal likewise, `odp ...` the key of a datapath's text, `flow ...` (or `flow-m ...`) that text
+//! Reads lines from standard input and prints the crate's result for each. A packet in hexadecimal gives its
+//! key. `match ...` and `key ...` give a text read and written again, `nxm ...` and `oxm ...` a match in
+//! hexadecimal likewise. `odp ...` gives the key of a datapath's text, `flow ...` (or `flow-m ...`) that text
 //! again. For comparing with Open vSwitch's tools.
 
 use heddle_flow::extract::{Hint, extract};

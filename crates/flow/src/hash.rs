@@ -1,12 +1,12 @@
 //! Hashes of keys that OpenFlow actions and select groups choose by.
 //!
-//! **Why these.** A choice made by such a hash is seen from outside: which link a flow takes must not change
-//! when one switch takes another's place. So these are Open vSwitch's functions over the same bytes in the
-//! same order: MurmurHash3's 32-bit steps (Austin Appleby, public domain) for words, and lookup3 (Bob
-//! Jenkins, public domain) for the hashes that are written down in Nicira's extensions. Numbers of a header
-//! go in as they stand on the wire, read as little-endian words.
+//! **Choice of the functions.** Other machines see a choice that is made by such a hash: the link of a flow
+//! must not change when one switch replaces another. So these are Open vSwitch's functions over the same
+//! bytes in the same order. Words are hashed by MurmurHash3's 32-bit steps (Austin Appleby, public domain).
+//! The hashes that Nicira's extensions define use lookup3 (Bob Jenkins, public domain). Numbers of a header
+//! are hashed in network order, read as little-endian words.
 //!
-//! They are not keyed: a sender can choose packets that collide. What a cache hashes by is another hash.
+//! They are not keyed: a sender can choose packets that collide. Caches use another hash.
 
 use crate::key::{FlowKey, FlowMask, Vlan, frag};
 
@@ -34,7 +34,7 @@ pub fn add(hash: u32, word: u32) -> u32 {
 }
 
 /// Adds two words, the lower one first.
-#[allow(clippy::cast_possible_truncation)] // the halves are what is wanted
+#[allow(clippy::cast_possible_truncation)] // the halves are wanted
 pub fn add64(hash: u32, words: u64) -> u32 {
     add(add(hash, words as u32), (words >> 32) as u32)
 }
@@ -48,17 +48,17 @@ pub fn finish(hash: u32, last: u32) -> u32 {
     h ^ h >> 16
 }
 
-/// Of two words.
+/// Hash of two words.
 pub fn two_words(x: u32, y: u32) -> u32 {
     finish(add(add(x, 0), y), 8)
 }
 
-/// Of 64 bits.
+/// Hash of 64 bits.
 pub fn word64(x: u64) -> u32 {
     finish(add64(0, x), 8)
 }
 
-/// Of bytes.
+/// Hash of bytes.
 pub fn bytes(b: &[u8], basis: u32) -> u32 {
     let (words, rest) = b.as_chunks::<4>();
     let mut hash = words.iter().fold(basis, |h, w| add(h, u32::from_le_bytes(*w)));
@@ -97,7 +97,7 @@ fn add_block(s: &mut [u32; 3], b: &[u8]) {
 }
 
 fn mix(s: &mut [u32; 3]) {
-    // Which word each step changes (and which it is changed by) goes round.
+    // The word that each step changes, and the word that it is changed by, rotate.
     for (i, rot) in [4, 6, 8, 16, 19, 4].into_iter().enumerate() {
         let (x, y, z) = (i % 3, (i + 2) % 3, (i + 1) % 3);
         s[x] = s[x].wrapping_sub(s[y]) ^ s[y].rotate_left(rot);
@@ -136,7 +136,7 @@ fn vids(k: &FlowKey) -> u16 {
 
 /// Addresses, protocol and ports, each direction its own.
 pub fn five_tuple(k: &FlowKey, basis: u32) -> u32 {
-    /// Stands where Open vSwitch has it.
+    /// Arbitrary number that ends the hash, as in Open vSwitch.
     const LAST: u32 = 42;
     let mut h = basis;
     match k.dl_type {
@@ -238,13 +238,13 @@ pub fn nw_dst(k: &FlowKey, basis: u32) -> u32 {
 
 // -- the bits that a hash of a packet like `k` looks at
 
-/// Those of both addresses.
+/// Adds the bits of both addresses.
 pub fn mask_addresses(k: &FlowKey, m: &mut FlowMask) {
     mask_nw_src(k, m);
     mask_nw_dst(k, m);
 }
 
-/// Those of [`nw_src`].
+/// Adds the bits that [`nw_src`] hashes.
 pub fn mask_nw_src(k: &FlowKey, m: &mut FlowMask) {
     match k.dl_type {
         IPV4 => m.0.nw_src = u32::MAX,
@@ -253,7 +253,7 @@ pub fn mask_nw_src(k: &FlowKey, m: &mut FlowMask) {
     }
 }
 
-/// Those of [`nw_dst`].
+/// Adds the bits that [`nw_dst`] hashes.
 pub fn mask_nw_dst(k: &FlowKey, m: &mut FlowMask) {
     match k.dl_type {
         IPV4 => m.0.nw_dst = u32::MAX,
@@ -262,7 +262,7 @@ pub fn mask_nw_dst(k: &FlowKey, m: &mut FlowMask) {
     }
 }
 
-/// Those of [`symmetric_l4`].
+/// Adds the bits that [`symmetric_l4`] hashes.
 pub fn mask_symmetric_l4(k: &FlowKey, m: &mut FlowMask) {
     m.0.dl_src = [0xff; 6];
     m.0.dl_dst = [0xff; 6];
@@ -278,8 +278,8 @@ pub fn mask_symmetric_l4(k: &FlowKey, m: &mut FlowMask) {
     }
 }
 
-/// Those of [`symmetric_l3l4`]. (L2, which it takes where there is no IP, is left out, as in Open vSwitch:
-/// see [`mask_symmetric_l2`].)
+/// Adds the bits that [`symmetric_l3l4`] hashes. L2, which is hashed where there is no IP, is left out, as in
+/// Open vSwitch: see [`mask_symmetric_l2`].
 pub fn mask_symmetric_l3l4(k: &FlowKey, m: &mut FlowMask, udp: bool) {
     if !matches!(k.dl_type, IPV4 | IPV6) {
         return;
@@ -292,7 +292,7 @@ pub fn mask_symmetric_l3l4(k: &FlowKey, m: &mut FlowMask, udp: bool) {
     }
 }
 
-/// Those of [`symmetric_l2`].
+/// Adds the bits that [`symmetric_l2`] hashes.
 pub fn mask_symmetric_l2(m: &mut FlowMask) {
     m.0.dl_src = [0xff; 6];
     m.0.dl_dst = [0xff; 6];

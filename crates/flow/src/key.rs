@@ -3,11 +3,11 @@
 //! **Invariants.** Integers are held in host order; MAC, IPv6, ND and label fields are byte arrays in network
 //! order. A field that the packet does not have is zero, so two packets with equal headers have equal keys.
 //! Padding (`_pad*`) is always zero. A VLAN tag that is present has [`Vlan::CFI`] set in its `tci`. Values of
-//! a tunnel's options are zero where none is present (in masks: where the presence of none counts), so that
-//! what goes through a key's words leaves those out of nearly all keys ([`FlowKey::used`]).
+//! a tunnel's options are zero where none is present (in masks: where the presence of none counts). So loops
+//! over a key's words leave them out of nearly all keys ([`FlowKey::used`]).
 //!
 //! **Which mask error is the safe one.** A mask with a bit too many costs a cache entry; a mask with a bit
-//! too few forwards somebody's packet the wrong way. When in doubt, set the bit.
+//! too few forwards packets the wrong way. When in doubt, set the bit.
 
 mod nsh;
 
@@ -16,11 +16,11 @@ pub use nsh::Nsh;
 use core::hash::{Hash, Hasher};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// How many VLAN tags a key can hold, outermost first.
+/// Number of VLAN tags that a key can hold, outermost first.
 pub const N_VLANS: usize = 2;
-/// How many MPLS label stack entries a key can hold, outermost first.
+/// Number of MPLS label stack entries that a key can hold, outermost first.
 pub const N_MPLS: usize = 3;
-/// Bytes that a key has for the options of a tunnel; see [`crate::tlv`] on who has which.
+/// Bytes that a key has for the options of a tunnel; [`crate::tlv`] divides them among fields.
 pub const TLV_SPACE: usize = 256;
 /// Size of a [`FlowKey`] in 64-bit words.
 pub const N_WORDS: usize = core::mem::size_of::<FlowKey>() / 8;
@@ -75,10 +75,10 @@ pub mod packet_type {
     pub const NSH: u32 = of_ethertype(ethertype::NSH);
     /// A packet that begins with a label stack.
     pub const MPLS: u32 = of_ethertype(ethertype::MPLS);
-    /// The same, multicast.
+    /// A packet that begins with a multicast label stack.
     pub const MPLS_MCAST: u32 = of_ethertype(ethertype::MPLS_MCAST);
 
-    /// A packet that begins with what an EtherType announces.
+    /// Packet type of a packet that begins with the header of this EtherType.
     pub const fn of_ethertype(ethertype: u16) -> u32 {
         NS_ETHERTYPE << 16 | ethertype as u32
     }
@@ -100,20 +100,21 @@ pub mod tun_flag {
 pub mod frag {
     /// The packet is a fragment.
     pub const ANY: u8 = 1;
-    /// ... and not the first one (no L4 header in it).
+    /// The packet is a fragment and not the first one (no L4 header in it).
     pub const LATER: u8 = 2;
     /// Both bits: the mask of the field.
     pub const MASK: u8 = 3;
 }
 
-/// Everything a lookup can ask about a packet. See the module's invariants.
+/// All fields of a packet that a lookup can match on. See the module's invariants.
 #[repr(C)]
 #[derive(Clone, Copy, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct FlowKey {
     // -- tunnel that the packet arrived in (zero: none)
-    /// Values of the options that are present, each where the bridge's map says. See the module's invariants.
+    /// Values of the options that are present, at the places of the bridge's map. See the module's
+    /// invariants.
     pub tun_metadata: [u8; TLV_SPACE],
-    /// Which mapped options (`tun_metadata0` is bit 0) there are.
+    /// Mapped options that are present (`tun_metadata0` is bit 0).
     pub tun_present: u64,
     /// Tunnel key: VNI, GRE key.
     pub tun_id: u64,
@@ -158,7 +159,7 @@ pub struct FlowKey {
     pub pkt_mark: u32,
     /// Hash that the datapath computed on request.
     pub dp_hash: u32,
-    /// Where the packet came from: a datapath port number in the datapath, an OpenFlow port in a pipeline.
+    /// Input port: a datapath port number in the datapath, an OpenFlow port in a pipeline.
     pub in_port: u32,
     /// Recirculation id; 0 for a packet fresh from a port.
     pub recirc_id: u32,
@@ -247,7 +248,7 @@ pub struct FlowKey {
     pub igmp_group: u32,
 }
 
-// By words: a comparison field by field takes ten times as long.
+// Compared by words: a comparison field by field takes ten times as long.
 impl PartialEq for FlowKey {
     fn eq(&self, other: &Self) -> bool {
         self.used() == other.used()
@@ -267,9 +268,9 @@ impl Default for FlowKey {
     }
 }
 
-/// Words of the key that tell of the tunnel: those before the pipeline's own.
+/// Words of the key with fields of the tunnel: those before the pipeline's own.
 const TUNNEL_WORDS: usize = std::mem::offset_of!(FlowKey, metadata) / 8;
-/// First word of the key that tells of the packet's headers.
+/// First word of the key with fields of the packet's headers.
 pub const HEADER_WORD: usize = std::mem::offset_of!(FlowKey, dl_dst) / 8;
 const _: () = assert!(std::mem::offset_of!(FlowKey, dl_dst).is_multiple_of(8));
 /// Words of the key up to the VLAN tags.
@@ -292,8 +293,8 @@ impl FlowKey {
     pub fn words_mut(&mut self) -> &mut [u64; N_WORDS] {
         zerocopy::transmute_mut!(self)
     }
-    /// The number of the first word that may be other than zero: options' values are not looked at where
-    /// there are none.
+    /// Index of the first word that may be other than zero: values of options are skipped where there are
+    /// none.
     #[inline]
     pub fn first_used(&self) -> usize {
         if self.tun_present == 0 { FIRST_WORD } else { 0 }
@@ -303,12 +304,12 @@ impl FlowKey {
     pub fn used(&self) -> &[u64] {
         &self.words()[self.first_used()..]
     }
-    /// Takes all that is in the packet from another key: the members from the Ethernet addresses on.
+    /// Takes the fields of the packet's headers from another key: the members from the Ethernet addresses on.
     pub fn copy_headers(&mut self, from: &FlowKey) {
         self.words_mut()[HEADER_WORD..].copy_from_slice(&from.words()[HEADER_WORD..]);
     }
-    /// Takes the tunnel that the packet arrived in from another key (for masks: what was looked at of it);
-    /// all zero: none.
+    /// Takes the tunnel of the packet from another key (for masks: the bits of the tunnel that count); all
+    /// zero: none.
     pub fn copy_tunnel(&mut self, from: &FlowKey) {
         let first = self.first_used().min(from.first_used());
         self.words_mut()[first..TUNNEL_WORDS].copy_from_slice(&from.words()[first..TUNNEL_WORDS]);
@@ -318,16 +319,16 @@ impl FlowKey {
         let first = self.first_used().min(other.first_used()).min(TUNNEL_WORDS);
         self.words()[first..TUNNEL_WORDS] == other.words()[first..TUNNEL_WORDS]
     }
-    /// Takes what a packet carries besides its headers from another key, but for where it came from and its
-    /// type.
+    /// Takes the fields that a packet carries besides its headers from another key, except those of its
+    /// origin and its type.
     pub fn copy_carried(&mut self, from: &FlowKey) {
         let own = (self.in_port, self.recirc_id, self.packet_type);
         let first = self.first_used().min(from.first_used());
         self.words_mut()[first..HEADER_WORD].copy_from_slice(&from.words()[first..HEADER_WORD]);
         (self.in_port, self.recirc_id, self.packet_type) = own;
     }
-    /// What of it a packet carries through a datapath besides its headers: the tunnel that it came out of,
-    /// its connection, marks. Not what it has in a pipeline alone, and not where it came from.
+    /// The fields that a packet carries through a datapath besides its headers: the tunnel that it came out
+    /// of, its connection, marks. Fields of a pipeline alone, and of the packet's origin, are left out.
     #[must_use]
     pub fn carried(&self) -> FlowKey {
         let mut all = FlowKey::default();
@@ -335,7 +336,7 @@ impl FlowKey {
         (all.metadata, all.regs, all.conj_id) = (0, [0; 16], 0);
         all
     }
-    /// Forgets all that a packet carries besides its headers, and where it came from.
+    /// Forgets the fields that a packet carries besides its headers, and those of its origin.
     #[inline]
     pub fn clear_carried(&mut self) {
         if self.first_used() < FIRST_WORD {
@@ -343,14 +344,14 @@ impl FlowKey {
         }
         self.words_mut()[FIRST_WORD..HEADER_WORD].fill(0);
     }
-    /// Whether all that a packet carries besides its headers, and where it came from, is the same.
+    /// Whether the fields that a packet carries besides its headers, and those of its origin, are the same.
     #[inline]
     pub fn carries_same(&self, other: &FlowKey) -> bool {
         let first = self.first_used();
         first == other.first_used() && self.words()[first..HEADER_WORD] == other.words()[first..HEADER_WORD]
     }
-    /// Forgets the VLAN tags behind the first `limit`, and what is behind those: the EtherType is then
-    /// theirs, as it is in a key from a packet that was parsed with this limit.
+    /// Forgets the VLAN tags behind the first `limit`, and the headers behind those. The EtherType becomes
+    /// that of the first forgotten tag, as in a key from a packet that was parsed with this limit.
     pub fn limit_vlans(&mut self, limit: usize) {
         let Some(beyond) = self.vlans.get(limit).copied().filter(|v| v.present()) else {
             return;
@@ -380,7 +381,7 @@ impl FlowKey {
     }
 }
 
-/// Which bits of a [`FlowKey`] count: the same shape, a set bit for each bit that does.
+/// Bits of a [`FlowKey`] that count: the same shape, a set bit for each bit that does.
 #[repr(transparent)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 pub struct FlowMask(pub FlowKey);
@@ -408,18 +409,19 @@ impl FlowMask {
         let words = self.words()[other.0.first_used()..].iter();
         words.zip(other.0.used()).all(|(a, b)| a & b == *b)
     }
-    /// Whether nothing counts.
+    /// Whether no bit counts.
     pub fn is_empty(&self) -> bool {
         self.0.used().iter().all(|w| *w == 0)
     }
 }
 
-/// A key and which of its bits count. Bits of the key outside the mask are zero ([`Match::normalize`]).
+/// A key, and the mask of its bits that count. Bits of the key outside the mask are zero
+/// ([`Match::normalize`]).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 pub struct Match {
     /// The values.
     pub key: FlowKey,
-    /// Which bits of them count.
+    /// Bits of the key that count.
     pub mask: FlowMask,
 }
 

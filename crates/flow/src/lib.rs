@@ -1,13 +1,13 @@
 //! Flow key, mask, and the one declarative table of match fields.
 //!
-//! A [`FlowKey`] is everything that a lookup can ask about a packet: what its headers say, where it came
-//! from, and the pipeline's own registers. A [`FlowMask`] has the same shape and says, bit by bit, what
-//! counts. Both are arrays of 64-bit words underneath ([`FlowKey::words`]), so that masking, comparing and
-//! hashing are plain word loops that a compiler vectorises; the named fields are views of those words.
+//! A [`FlowKey`] has all fields that a lookup can match on: the packet's headers, its origin, and the
+//! pipeline's own registers. A [`FlowMask`] has the same shape, with a set bit for each bit that counts. Both
+//! are arrays of 64-bit words underneath ([`FlowKey::words`]). So masking, comparing and hashing are plain
+//! word loops that a compiler vectorises; the named fields are views of those words.
 //!
-//! Everything else in this crate is a different way to write the same key: bytes of a packet
-//! (`extract`, `compose`), OXM and NXM entries (`oxm`), the text of `ovs-ofctl` (`text`) and the text of
-//! `ovs-dpctl` (`odp`). `field` is the declarative table that they all read.
+//! Everything else in this crate is a different way to write the same key. `extract` and `compose` use bytes
+//! of a packet, `oxm` OXM and NXM entries, `text` the text of `ovs-ofctl`, and `odp` the text of `ovs-dpctl`.
+//! `field` is the declarative table that they all read.
 
 pub mod compose;
 pub mod extract;

@@ -1,4 +1,5 @@
-//! Which of a key's members the packet has: masks made from keys, and matches freed of what cannot match.
+//! Masks of the fields that a packet has, made from its key; and matches freed of conditions that cannot
+//! match.
 
 use crate::field::{dl_type, is_nd};
 use crate::key::{FlowKey, FlowMask, Match, Nsh, Vlan, frag};
@@ -6,8 +7,8 @@ use heddle_wire::eth::{self, ethertype, is_mpls};
 use heddle_wire::ip::proto;
 
 impl FlowMask {
-    /// Every bit that a packet with this key can have: what an exact-match entry for it needs, and what shows
-    /// of it. Registers and metadata, which are the pipeline's, are left out.
+    /// Every bit that a packet with this key can have, for an exact-match entry and for texts. Registers and
+    /// metadata, which are the pipeline's, are left out.
     pub fn for_packet(k: &FlowKey) -> FlowMask {
         let mut mask = FlowMask::default();
         let m = &mut mask.0;
@@ -48,7 +49,7 @@ impl FlowMask {
             m.dl_dst = [0xff; 6];
             m.dl_src = [0xff; 6];
             m.dl_type = u16::MAX;
-            // The absence of the first tag that is not there counts too.
+            // The absence of a further tag counts too.
             for (tag, tag_mask) in k.vlans.iter().zip(&mut m.vlans) {
                 *tag_mask = Vlan {
                     tpid: u16::MAX,
@@ -88,7 +89,7 @@ impl FlowMask {
                 m.arp_tha = [0xff; 6];
                 return mask;
             }
-            // That there is no IP header behind it counts, too. A key without EtherType is none of a packet,
+            // The absence of an IP header behind it counts, too. A key without EtherType is not of a packet,
             // and shows no such header.
             ethertype::NSH if k.dl_type == ty => m.nsh = Nsh::ONES,
             _ => {

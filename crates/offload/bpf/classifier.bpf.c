@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The classifier at the ingress of a port's device, or at the egress of one whose other end is the host's
-// stack (an internal port). Layouts are those of src/ebpf/layout.rs, which has a plain
-// twin of what is done here (src/ebpf/twin.rs).
+// The classifier at the ingress of a port's device, or at the egress of an internal port's device, whose
+// other end is the host's stack. The layouts are those of src/ebpf/layout.rs. A plain twin of the program is
+// in src/ebpf/twin.rs.
 //
-// One owner per packet: a packet of a port is forwarded here, or goes to the port's miss device, whose other
-// end the switch reads, or is dropped. Never does the host's stack see it. What the host's stack sends by an
-// internal port is forwarded here, or goes on to the device's queue, which the switch reads.
+// One owner per packet: the program forwards a packet of a port, drops it, or sends it to the port's miss
+// device. The switch reads the other end of that device. The host's stack never sees such a packet. Packets
+// that the host's stack sends by an internal port are forwarded here, or continue to the device's queue,
+// which the switch reads.
 //
-// No packet is written before all is known that could send it up: length, masks, flows of the right
-// generation, connections. So what a flow does to headers is first done to the key (hd_walk), by which the
-// next stage is looked up behind a recirculation, and to the packet when its last stage is known (hd_run).
+// The program writes to a packet only when nothing can send it up any more. Then length, masks, flows of the
+// right generation and connections are known. So hd_walk applies the steps of a flow to the key first. The
+// next stage behind a recirculation is looked up by that key. The steps are applied to the packet (hd_run)
+// when its last stage is known.
 //
-// Tunnels: what comes out of one is looked up as a packet that the tunnel's port received. Its outer headers
-// go, or those of the tunnel that it goes into come, before anything else is written (hd_pop, hd_push): the
-// kernel may refuse that, and then the packet goes up as it came. All offsets are behind what stands before
-// the frame that is rewritten (packet.base).
+// Tunnels: a packet that comes out of one is looked up as a packet that the tunnel's port received. Outer
+// headers are removed (hd_pop) or added (hd_push) before anything else is written. The kernel may refuse
+// that, and then the packet goes up as it came. All offsets are relative to the frame that is rewritten,
+// which begins at packet.base.
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -26,7 +28,8 @@
 #define MASKS_PER_PORT 8
 #define MAX_OPS 16
 #define MAX_STAGES 4
-// No more packets of a port go up in a window of 2^24 ns: half a million a second, about what a worker reads.
+// A port may send up MOST_UP packets in a window of 2^24 ns: half a million a second, about as fast as a
+// worker reads.
 #define WINDOW_SHIFT 24
 #define MOST_UP 8192
 #define MAX_CPUS 1024
@@ -45,14 +48,14 @@
 #define INNER_AT (UDP_AT + UDP_AND_TUNNEL)
 #define OPTION_LEN 8
 #define UDP_CSUM 6 // in its header
-// Most bytes of outer headers, and which steps of a flow give their room to them.
+// Maximum bytes of outer headers, and the first of the steps whose room they take.
 #define MAX_OUTER 80
 #define OUTER_OP 11
 #define ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7) // these two since Linux 6.3
 #define ADJ_ROOM_DECAP_L3_IPV6 (1ULL << 8)
-// A flow that is held goes up until it has rested for so long.
+// A held flow goes up until no packet of it has gone up for this time.
 #define REST_NS (1ULL << 26)
-// A device of none: the port of a tunnel has its number and this bit.
+// The port of a tunnel has no device: its number with this bit is in the place of a device's index.
 #define TUNNEL_PORT 0x80000000
 
 // Integers in network order but for vlan, which is in host order.
@@ -71,13 +74,13 @@ struct key {
     __u16 tp_dst;
     __u8 src[16];
     __u8 dst[16];
-    // What a packet carries behind a recirculation, in the machine's order but for the label.
+    // State that a packet carries behind a recirculation, in the machine's order but for the label.
     __u32 recirc;
     __u32 ct_mark;
     __u16 ct_zone;
     __u8 ct_state;
-    __u8 era;      // of the process that gave the number of the recirculation
-    // Of the tunnel that it came out of.
+    __u8 era;      // era of the process that gave the recirculation id
+    // Fields of the tunnel that the packet came out of.
     __u8 tun_tos;
     __u8 tun_ttl;
     __u8 tun_flags;
@@ -89,13 +92,13 @@ struct key {
     __u8 tun_dst[16];
 };
 
-// Of tun_flags: it had that option, a UDP checksum, IPv6 outside.
+// Bits of tun_flags: the packet had that option, a UDP checksum, IPv6 outside.
 #define TUN_OPTION 1
 #define TUN_CSUM 2
 #define TUN_IPV6 4
 
 #define WORDS 17
-// What stands before that which a packet carries behind a recirculation or a tunnel.
+// Words before those that a packet carries only behind a recirculation or a tunnel.
 #define FIRST_WORDS 8
 
 union words {
@@ -103,7 +106,7 @@ union words {
     __u64 w[WORDS];
 };
 
-// Of packets as they come in, which is all that most are looked up by.
+// Key of a packet as it comes in. Most packets are looked up by these words alone.
 struct first {
     __u64 w[FIRST_WORDS];
 };
@@ -118,7 +121,7 @@ struct port {
     struct masks masks;
     __u32 internal; // the device's other end is the host's stack
     __u32 pad;
-    __u64 window;  // of time, and how many packets have gone up in it
+    __u64 window;  // current period of time, and packets that have gone up in it
     __u32 n_up;
     __u32 pad2;
 };
@@ -126,7 +129,7 @@ struct port {
 // A port to send by.
 struct out {
     __u32 ifindex;
-    __u8 mac[6];   // of the peer
+    __u8 mac[6];   // MAC address of the peer
     __u8 peer;     // the device is a veth whose peer is in another network namespace
     __u8 pad;
 };
@@ -141,20 +144,21 @@ struct stage {
 enum { OP_OUTPUT = 1, OP_ETH_DST, OP_ETH_SRC, OP_IPV4_SRC, OP_IPV4_DST, OP_TOS, OP_TTL, OP_L4_SRC, OP_L4_DST,
        OP_PUSH_VLAN, OP_POP_VLAN, OP_CT, OP_CT_CLEAR, OP_RECIRC, OP_ENCAP, OP_DECAP, OP_IPV6_WORD };
 
-// Of OP_CT, bits of y: whether to translate, whether the connection's mark has to be data[0..4] in the bits
-// of data[4..8] (or the action would change it).
+// Bits of y of OP_CT: CT_NAT translates. With CT_MARK, the connection's mark has to be data[0..4] in the bits
+// of data[4..8], or the action would change it.
 #define CT_NAT 1
 #define CT_MARK 2
-// Of OP_OUTPUT, x: the last one of the packet; its device is one of an internal port. data: where hd_outs has
-// it.
+// Bits of x of OP_OUTPUT: the packet's last output; the device is that of an internal port. data: index in
+// hd_outs.
 #define LAST 1
 #define INTERNAL 2
-// Of OP_IPV6_WORD, x: which of the eight words of both addresses, y: the word.
-// Of OP_ENCAP, x: bytes of the outer headers, which stand from the step OUTER_OP on. y: first source port,
-// and how many there are less one in the upper half; data[0]: whether they have a UDP checksum; data[1]:
-// whether a train goes without where one is not right for all of its segments.
-// Of OP_DECAP, x: era, y: the tunnel's port, data[0]: kind, data[4..8]: the first word of the option that is
-// known, or zero.
+// OP_IPV6_WORD: x is the index of one of the eight words of both addresses, y the new word.
+// OP_ENCAP: x has the bytes of the outer headers, which are stored from the step OUTER_OP on. The lower half
+// of y is the first source port, the upper half the number of source ports less one. The outer headers have a
+// UDP checksum if data[0] is set. If data[1] is set, a GSO packet goes without it where no checksum is right
+// for all of its segments.
+// OP_DECAP: x has the era, y the tunnel's port, data[0] the kind. data[4..8] has the first word of the known
+// option, or zero.
 #define VXLAN 1
 #define GENEVE 2
 
@@ -176,17 +180,17 @@ struct conn_key {
     __u8 v6;
 };
 
-// Of struct conn, what is translated.
+// Bits of conn.nat: the address and port that are translated.
 #define NAT_SRC 1
 #define NAT_DST 2
 
 struct conn {
-    __u32 live;    // index of the word that says whether it still is
+    __u32 live;    // index of the word that shows whether it still counts
     __u32 generation;
     __u32 mark;
     __u8 state;    // bits of ct_state
     __u8 nat;
-    __u16 tp_src;  // as translated
+    __u16 tp_src;  // port after translation
     __u16 tp_dst;
     __u16 pad;
     __u32 pad2;
@@ -196,11 +200,11 @@ struct conn {
 };
 
 struct live {
-    __u64 generation; // of the connection that has the word, 0: none
+    __u64 generation; // generation of the connection that has the word, 0: none
     __u64 touched;
 };
 
-// Of struct flow: it tracks, recirculates or has to do with a tunnel; it is also of segments with TCP_UP.
+// Bits of a flow: it tracks, recirculates or uses a tunnel; it also matches segments with TCP_UP.
 #define FLOW_WALKS 1
 #define FLOW_ALL_FLAGS 2
 
@@ -321,7 +325,7 @@ struct {
     __type(value, struct cpu);
 } hd_cpus SEC(".maps");
 
-// How a connection translates a packet; ports in network order.
+// Translation of a packet by its connection; ports in network order.
 struct nat {
     __u32 what;
     __u16 tp_src;
@@ -334,10 +338,10 @@ struct packet {
     union words k;
     __u32 l4;        // offset of the TCP, UDP or ICMP header
     __u32 payload;   // offset behind it
-    __u32 flags;     // of TCP
-    __u32 bytes;     // as the stage has it
+    __u32 flags;     // TCP flags
+    __u32 bytes;     // length in this stage
     __u32 base;      // offset of the frame that is rewritten, to which the offsets above are relative
-    __u32 l3_len;    // of the longest IP packet that leaves
+    __u32 l3_len;    // length of the longest IP packet that leaves
     __u32 exact;     // the IP packet is all that the frame has
     __u32 summed;    // ... and its upper layer has a checksum over all of that
     __u32 udp;       // offset of the outer UDP header, of a tunnel that it comes out of or goes into
@@ -345,8 +349,8 @@ struct packet {
     __u32 has_csum;  // outside
     __u32 outer;     // bytes of the headers of the tunnel that it goes into
     __u32 ports;     // and its source ports
-    __u32 out;       // where hd_outs has the last output
-    __u32 into;      // which is an internal port
+    __u32 out;       // index of the last output in hd_outs
+    __u32 into;      // the last output is an internal port
     struct nat nat[MAX_STAGES];
     __u8 header[MAX_OUTER] __attribute__((aligned(8)));
 };
@@ -360,7 +364,7 @@ struct {
     __type(value, struct packet);
 } hd_packet SEC(".maps");
 
-// What becomes of a packet in a stage.
+// Result of one stage of a packet.
 struct step {
     struct flow *flow;
     struct count *count;
@@ -375,10 +379,10 @@ static __always_inline int up(struct port *port, struct cpu *cpu, __u32 why)
     asm volatile("" : "+r"(why));
     if (why < N_UP)
         cpu->up[why]++;
-    // The device's queue is as long as it is: who sends by it waits, or loses packets.
+    // The queue of an internal port's device bounds its packets: a sender waits, or loses packets.
     if (port->internal)
         return TC_ACT_UNSPEC;
-    // Processors that race here let some packets more through.
+    // Processors that race here let a few more packets through.
     window = bpf_ktime_get_ns() >> WINDOW_SHIFT;
     if (port->window != window) {
         port->window = window;
@@ -422,7 +426,8 @@ struct ip6 {
     __u8 dst[16];
 };
 
-// Bytes of a packet. Of one as it came in, they are mostly where they can be read directly.
+// Reads bytes of a packet, mostly directly: the bytes of a packet as it came in usually are in its linear
+// part.
 static __always_inline int load(struct __sk_buff *skb, __u32 at, int direct, void *to, __u32 len)
 {
     if (direct) {
@@ -491,7 +496,8 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p, __u32 
     } else {
         return -1;
     }
-    // A train longer than the length field says so by zero; it is longer than any MTU allows without that.
+    // A GSO packet that is longer than the length field has zero there; it is longer than any MTU allows
+    // without that.
     if (ip_len > have)
         return -1;
     ip_len = ip_len + sizeof eth - l4;
@@ -547,7 +553,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p, __u32 
     return 0;
 }
 
-// Of a field of the IP header.
+// Offset of a field of the IP header.
 #define IP4(p, field) ((p)->base + IP_AT + offsetof(struct ip4, field))
 #define IP6(p, field) ((p)->base + IP_AT + offsetof(struct ip6, field))
 
@@ -588,8 +594,8 @@ static __always_inline void set_port(struct __sk_buff *skb, struct packet *p, __
     bpf_skb_store_bytes(skb, at, &new, 2, 0);
 }
 
-// A word of an address of IPv6. The kernel may know the sum of the packet's bytes (CHECKSUM_COMPLETE): the
-// address and the checksum of the upper layer change that by the same amount, in opposite ways.
+// Writes a word of an IPv6 address. The kernel may know the sum of the packet's bytes (CHECKSUM_COMPLETE).
+// The address and the checksum of the upper layer change that sum by the same amount, in opposite ways.
 static __always_inline void set_word(struct __sk_buff *skb, struct packet *p, __u32 at, __u32 word)
 {
     __u64 flags = (p->k.key.nw_proto == 17 ? BPF_F_MARK_MANGLED_0 : 0) | BPF_F_PSEUDO_HDR | 4;
@@ -711,10 +717,10 @@ static __always_inline int leave_by(struct __sk_buff *skb, struct packet *p, str
     if (p->into)
         return bpf_redirect(ifindex, BPF_F_INGRESS);
     out = bpf_map_lookup_elem(&hd_outs, &at);
-    // What the host sends cannot be handed to a peer.
+    // The host's packets cannot be handed to a peer.
     if (out && out->ifindex == ifindex && out->peer && !port->internal && !load(skb, 0, 1, dst, 6)) {
-        // The peer's stack takes what is for it, as if its device had received it. Other frames go through
-        // the device, which sees that they are for others.
+        // The peer's stack takes frames for its address, as if its device had received them. Other frames go
+        // through the device, which marks them as frames for other hosts.
         if (dst[0] == out->mac[0] && dst[1] == out->mac[1] && dst[2] == out->mac[2] && dst[3] == out->mac[3] &&
             dst[4] == out->mac[4] && dst[5] == out->mac[5]) {
             bpf_skb_change_type(skb, 0 /* PACKET_HOST */);
@@ -780,8 +786,7 @@ static __always_inline int is_sound(void *header)
     return sum == 0xffff;
 }
 
-// The packet, whose connection is established and alive, carries from here on what is known of that. 0: it
-// is not.
+// Gives the packet the state of its connection, if that is established and alive. Returns 0 if it is not.
 static __always_inline int track(struct __sk_buff *skb, struct packet *p, struct op *op, struct nat *nat)
 {
     struct key *k = &p->k.key;
@@ -790,14 +795,14 @@ static __always_inline int track(struct __sk_buff *skb, struct packet *p, struct
     struct live *live;
     __u32 i, word, mask;
     __u8 state;
-    // Translated in this zone: the switch knows by what to look for it.
+    // The packet was translated in this zone already: only the switch finds its connection.
     if (k->ct_state & 0xc0 && k->ct_zone == op->x)
         return 0;
     if (k->nw_proto != 6 && k->nw_proto != 17)
         return 0;
     if (k->dl_type == bpf_htons(ETH_P_IP)) {
         __u32 header[5];
-        // The switch says of broken headers that they are invalid.
+        // The switch tracks packets with broken headers as invalid.
         if (bpf_skb_load_bytes(skb, p->base + IP_AT, header, sizeof header) || !is_sound(header))
             return 0;
     } else {
@@ -842,7 +847,7 @@ static __always_inline int track(struct __sk_buff *skb, struct packet *p, struct
     return 1;
 }
 
-// What a step does to the key.
+// Applies a step to the key.
 static __always_inline void apply(struct packet *p, struct op *op)
 {
     struct key *k = &p->k.key;
@@ -914,9 +919,9 @@ static __always_inline __u64 pseudo(__u8 *src, __u8 *dst, int words, __u8 proto,
     return sum;
 }
 
-// Whether the outer UDP checksum is right if the one inside is: what that covers adds up to what the inner
-// pseudo header says, also where the checksum is not finished. So payload is not read; whoever has the packet
-// in the end looks at the inner one. Or it is not finished, in a packet that has not left this machine.
+// Whether the outer UDP checksum is right if the inner one is. The bytes that the inner checksum covers add
+// up to its pseudo header's sum, even if the checksum is unfinished. So the payload is not read. The final
+// receiver checks the inner checksum. It may stay unfinished only in a packet that has not left this machine.
 static __always_inline int is_outer_sound(struct __sk_buff *skb, struct packet *p, __u32 udp, __u32 n)
 {
     struct key *k = &p->k.key;
@@ -942,7 +947,8 @@ static __always_inline int is_outer_sound(struct __sk_buff *skb, struct packet *
     return fold(sum) == 0xffff;
 }
 
-// The packet comes out of a tunnel: its key becomes that of what is inside. Otherwise, why it goes up.
+// Removes a tunnel's headers from the key: it becomes the key of the packet inside. Returns the reason if the
+// packet goes up.
 static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struct op *op)
 {
     struct key *k = &p->k.key;
@@ -959,7 +965,7 @@ static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struc
     __u16 len;
     if (p->base || k->nw_proto != 17 || !ttl)
         return UP_ODD;
-    // What says another length is for the switch to look at.
+    // A packet with another length goes up to the switch.
     if (v6) {
         if (bpf_skb_load_bytes(skb, IP_AT + offsetof(struct ip6, len), &len, 2))
             return UP_ODD;
@@ -1012,18 +1018,18 @@ static __always_inline int unwrap(struct __sk_buff *skb, struct packet *p, struc
     p->bytes -= base;
     if (parse(skb, p, base))
         return UP_ODD;
-    // A train of outer packets has the first one's length inside. The kernel would cut a train of datagrams
-    // as if it were still in the tunnel.
+    // An outer GSO packet has the length of its first packet inside. The kernel would segment a GSO packet of
+    // datagrams as if it were still in the tunnel.
     if (skb->gso_size && (k->nw_proto != 6 || !p->exact))
         return UP_ODD;
-    // Of a train's outer checksum there is only the beginning.
+    // A GSO packet has only the beginning of an outer checksum.
     p->has_csum = h.csum && !skb->gso_size;
     if (h.csum && !skb->gso_size && (!p->exact || !is_outer_sound(skb, p, udp, base)))
         return UP_ODD;
     return N_UP;
 }
 
-// The packet's outer headers come off. Less than 0: it is as it was. More: it is lost.
+// Removes the packet's outer headers. Less than 0: the packet is unchanged. More: it is lost.
 __noinline int hd_pop(struct __sk_buff *skb)
 {
     __u32 zero = 0;
@@ -1037,8 +1043,8 @@ __noinline int hd_pop(struct __sk_buff *skb)
         flags |= ADJ_ROOM_DECAP_L3_IPV6;
     if (eth.type == bpf_htons(ETH_P_IP) && p->udp != UDP_AT)
         flags |= ADJ_ROOM_DECAP_L3_IPV4;
-    // Where the kernel has to finish the outer checksum, it forgets that when it finds the place before the
-    // packet: it looks before it takes bytes away, so there have to be some then.
+    // If the kernel has to finish the outer checksum, it forgets that only when the checksum is before the
+    // packet's data. It compares before it removes bytes, so the last bytes are removed in a second call.
     first = p->has_csum ? p->udp + 2 : p->base;
     if (bpf_skb_adjust_room(skb, -first, BPF_ADJ_ROOM_MAC, flags))
         return -1;
@@ -1059,8 +1065,8 @@ static __always_inline __u32 hash_add(__u32 hash, __u32 word)
     return hash * 5 + 0xe6546b64;
 }
 
-// The hash by which workers choose source ports (MurmurHash3's steps): what a tunnel's other end sees of a
-// flow is the same wherever its packets are forwarded.
+// Hash by which workers choose source ports (MurmurHash3's steps). So a flow has the same source port at the
+// tunnel's other end, whether a worker or the program forwards it.
 static __always_inline __u32 flow_hash(struct key *k)
 {
     __u32 h = 0, word, n = k->dl_type == bpf_htons(ETH_P_IP) ? 4 : 16;
@@ -1084,7 +1090,7 @@ static __always_inline __u32 flow_hash(struct key *k)
     return h ^ h >> 16;
 }
 
-// The packet gets the headers of a tunnel before it. Not 0: it is as it was.
+// Adds a tunnel's headers before the packet. Not 0: the packet is unchanged.
 __noinline int hd_push(struct __sk_buff *skb)
 {
     __u32 zero = 0, len, hash;
@@ -1104,7 +1110,7 @@ __noinline int hd_push(struct __sk_buff *skb)
     if (p->udp == UDP_AT) {
         struct ip4 *ip = (void *)(p->header + IP_AT);
         __u32 total = skb->len + len - IP_AT, sum;
-        // The checksum is that of a header that has zero for its length.
+        // The checksum in the template is of a header with length zero.
         sum = (__u16)~ip->csum + bpf_htons(total);
         sum = (sum & 0xffff) + (sum >> 16);
         ip->csum = ~sum;
@@ -1128,11 +1134,10 @@ __noinline int hd_push(struct __sk_buff *skb)
     return 0;
 }
 
-// Writes the outer UDP checksum of a packet that has all of its headers, by what the inner one says of the
-// rest (see is_outer_sound). A train's outer headers are written before each of its segments as they are
-// here: the checksum that is right for one is right for all of the same length, since what a longer one
-// adds inside is what its pseudo header says. A train that ends in a shorter segment has none (zero), where
-// that is allowed.
+// Writes the outer UDP checksum of a packet that has all of its headers, from the inner checksum (see
+// is_outer_sound). The outer headers of a GSO packet are written before each of its segments unchanged. The
+// checksum depends only on headers and length, not on payload, so it is right for all segments of the same
+// length. A GSO packet with a shorter last segment has a checksum of zero (none), if that is allowed.
 __noinline int hd_sum(struct __sk_buff *skb)
 {
     __u32 zero = 0, base, l4, len, at, udp, whole, gso = skb->gso_size;
@@ -1164,7 +1169,7 @@ __noinline int hd_sum(struct __sk_buff *skb)
         return 0;
     if (bpf_skb_load_bytes(skb, at, p->header, n))
         return 0;
-    // The length that is there is of the whole.
+    // The length in the template is of the whole packet.
     csum = bpf_htons(udp);
     __builtin_memcpy(p->header + 4, &csum, 2);
     sum = (__u32)bpf_csum_diff(NULL, 0, (void *)p->header, MAX_OUTER, 0);
@@ -1192,14 +1197,14 @@ __noinline int hd_sum(struct __sk_buff *skb)
 enum { WALK_END, WALK_ON };
 #define WALK_UP(why) (-1 - (why))
 
-// Does the steps of a flow, the n-th, to the key: whether there is another stage.
+// Applies the n-th flow's steps to the key. Returns whether there is another stage.
 __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
 {
     __u32 n_ops, zero = 0;
     struct packet *p = bpf_map_lookup_elem(&hd_packet, &zero);
     if (!p || !flow)
         return WALK_UP(UP_ODD);
-    // It is the only step of its flow.
+    // OP_DECAP is the only step of its flow.
     if (flow->ops[0].kind == OP_DECAP) {
         int why = unwrap(skb, p, &flow->ops[0]);
         return why == N_UP ? WALK_ON : WALK_UP(why);
@@ -1220,7 +1225,7 @@ __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
             p->k.key.era = op->x;
             return WALK_ON;
         } else if (op->kind == OP_ENCAP) {
-            // A tag would be outside; trains of datagrams are cut first; a length has two bytes.
+            // A tag would be outside; GSO packets of datagrams are segmented first; a length has two bytes.
             if (p->k.key.vlan || (skb->gso_size && p->k.key.nw_proto != 6))
                 return WALK_UP(UP_ODD);
             if (skb->len + op->x > 0xffff)
@@ -1243,7 +1248,7 @@ __noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
     return WALK_END;
 }
 
-// Does the steps of a flow to the packet. The device of the last output, if it has that, or 0.
+// Applies the steps of a flow to the packet. Returns the device of the last output, if the flow has it, or 0.
 __noinline int hd_run(struct __sk_buff *skb, struct flow *flow, __u32 stage)
 {
     __u32 n_ops, zero = 0;
@@ -1274,7 +1279,7 @@ __noinline int hd_run(struct __sk_buff *skb, struct flow *flow, __u32 stage)
 
 enum { RESOLVE_MORE = N_UP, RESOLVE_KNOWN };
 
-// Finds the flow of a stage, and what it does to the key. Or why the packet goes up.
+// Finds the flow of a stage, and applies its steps to the key. Returns the reason if the packet goes up.
 static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, struct packet *p,
                                    struct step *step, __u32 stage, int missing)
 {
@@ -1311,7 +1316,7 @@ static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, s
         step->count->held = 0;
     }
     more = hd_walk(skb, flow, stage);
-    // What comes behind such a train must not overtake it.
+    // Later packets must not overtake this GSO packet.
     if (more == WALK_UP(UP_UNEVEN))
         step->count->held = bpf_ktime_get_ns();
     if (more < WALK_END)
@@ -1328,7 +1333,7 @@ static __always_inline int resolve_next(struct __sk_buff *skb, struct packet *p,
     return resolve(skb, masks, p, step, n, UP_NO_STAGE);
 }
 
-// Counts the packet for a flow, and does its steps.
+// Counts the packet for a flow, and applies its steps.
 static __always_inline int finish(struct __sk_buff *skb, struct packet *p, struct step *step, __u32 stage)
 {
     struct count *count = step->count;
@@ -1375,7 +1380,7 @@ static __always_inline int treat(struct __sk_buff *skb, struct port *port, struc
     }
     if (p->outer && hd_push(skb))
         return up(port, cpu, UP_ODD);
-    // As if a worker had sent it, whatever the sender's socket asked for.
+    // Clear the mark and priority that the sender's socket set: workers send packets without them.
     skb->mark = 0;
     skb->priority = 0;
     out = finish(skb, p, &steps[0], 0);
@@ -1406,10 +1411,11 @@ int hd_ingress(struct __sk_buff *skb)
         return TC_ACT_UNSPEC;
     if (!cpu)
         return port->miss ? bpf_redirect(port->miss, 0) : TC_ACT_SHOT;
-    // Before any flow is looked up: who takes one out waits for those who came before. The locked addition is
-    // a full barrier on x86.
+    // Counted before any flow is looked up: the thread that removes a flow waits for the programs that
+    // entered before. The locked addition is a full barrier on x86.
     __sync_fetch_and_add(&cpu->entered, 1);
-    // A packet that another one's output leads here, or that comes in between: hd_packet is the other one's.
+    // Another packet is in treatment on this processor, and hd_packet is its own: its output led this one
+    // here, or this one interrupted it.
     if (cpu->entered - cpu->left != 1)
         verdict = up(port, cpu, UP_ODD);
     else

@@ -1,5 +1,5 @@
-//! How long it takes to put so many flows into the kernel, and to change and remove them, and the memory that
-//! they have there. In a network namespace of its own, as root:
+//! Measures the time to put a number of flows into the kernel, and to change and remove them, and the memory
+//! that they have there. In a network namespace of its own, as root:
 //!
 //! ```sh
 //! cargo build --release -p heddle-offload --example install

@@ -1,4 +1,4 @@
-//! What a back end must do.
+//! The trait of a back end.
 //!
 //! The trait is cut so that each of these can be behind it:
 //!
@@ -10,7 +10,7 @@
 //! | what it cannot do | [`Rule`] has no word for it, or [`Why`] | the driver's extack | `rte_flow_validate` |
 //!
 //! **Order.** When [`Backend::change`] or [`Backend::remove`] returns, the old actions run for no packet any
-//! more, and what they counted is in the answer. That is what lets a change be confirmed.
+//! more, and the returned counts include all packets that they processed. So a change can be confirmed.
 
 use crate::{ConnUse, Rule, Why};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
@@ -23,69 +23,67 @@ pub type Handle = u32;
 /// A port as a back end sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortLink {
-    /// Its number in the datapath.
+    /// Number of the port in the datapath.
     pub no: PortNo,
-    /// Its name.
+    /// Name of the port.
     pub name: String,
     /// Index of its device.
     pub ifindex: u32,
     /// Largest IP packet, bytes; 0: no limit.
     pub mtu: u32,
-    /// The device's other end is the host's stack: an internal port. Nobody diverts it.
+    /// The device's other end is the host's stack: an internal port. Its packets are not diverted to a miss
+    /// device.
     pub internal: bool,
 }
 
 /// A place that forwards packets faster than workers do.
 pub trait Backend: Send {
-    /// Its name in dumps (`dp:NAME`).
+    /// Name in dumps (`dp:NAME`).
     fn name(&self) -> &'static str;
-    /// Most flows.
+    /// Maximum number of flows.
     fn capacity(&self) -> usize;
-    /// Has it forward the packets of a rule.
+    /// Installs a rule: the back end forwards its packets.
     ///
     /// # Errors
-    /// Why it does not; it forwards none of them then.
+    /// The reason of a refusal; the back end forwards none of the packets then.
     fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why>;
-    /// As [`Backend::install`] of a flow that is installed, of which only the actions differ: no packet is
-    /// without an answer in between. Returns what was counted under the old actions. Where the new ones are
-    /// refused, the flow is removed.
+    /// Replaces the actions of an installed flow, without a moment in which a packet finds no flow. Returns
+    /// the counts of the old actions. If the new ones are refused, the flow is removed.
     fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>);
-    /// Takes a flow out. Returns what was counted last.
+    /// Takes a flow out. Returns the counts since the last call.
     fn remove(&mut self, at: Handle) -> FlowCounts;
-    /// Gives `f` what installed flows have counted since they were asked last, those that counted nothing
-    /// left out.
+    /// Gives `f` the counts of installed flows since the last call. Flows that counted nothing are left out.
     fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts));
-    /// These are the ports now. Returns those of which flows must be installed anew, or can be for the first
-    /// time.
+    /// Sets the ports. Returns the ports whose flows must be installed anew, or can be for the first time.
     fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo>;
-    /// Most connections.
+    /// Maximum number of connections.
     fn conn_capacity(&self) -> usize {
         0
     }
-    /// Who ends connections at once, from any thread; `None`: the back end has none.
+    /// Handle that ends connections at once, from any thread; `None`: the back end has no connections.
     fn end_conns(&self) -> Option<Arc<dyn EndOffload>> {
         None
     }
-    /// Connections that an earlier process left here and that nobody has ended, by the names that they had.
+    /// Connections that an earlier process left here and that have not ended, by the names that they had.
     fn adopted_conns(&self) -> Vec<Offloadable> {
         Vec::new()
     }
-    /// Has rules find a connection where they track.
+    /// Installs a connection, so that rules that track find it.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason of a refusal.
     fn install_conn(&mut self, _conn: &Offloadable) -> Result<(), Why> {
         Err(Why::Action("ct"))
     }
     /// Takes connections out.
     fn remove_conns(&mut self, _ids: &[ConnId]) {}
-    /// What became of a connection since it was asked last.
+    /// Use of a connection since the last call.
     fn conn_use(&mut self, _id: ConnId) -> ConnUse {
         ConnUse::Ended
     }
-    /// Takes out what an earlier process left and this one has not taken over.
+    /// Removes the entries of an earlier process that this one has not taken over.
     fn drop_adopted(&mut self) {}
-    /// Its own counters, for people.
+    /// Counters of the back end, for people.
     fn stats(&self) -> Vec<(String, u64)>;
     /// Takes everything out and lets go of all ports.
     fn shutdown(&mut self) {}

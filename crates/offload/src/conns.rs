@@ -1,13 +1,15 @@
 //! Established connections go to a back end, and come back.
 //!
-//! **Which.** Those of zones that offloaded flows track in, established, and used within the last seconds. So
-//! a connection of one request seldom goes there. A look at all connections is spread over rounds; one round
-//! goes through [`LOOKS`] records and installs [`INSTALLS`] at most.
+//! **Choice.** A connection goes to the back end if offloaded flows track in its zone, it is established, and
+//! it was used within the last seconds. So a connection of one request seldom goes there. A pass over all
+//! connections is spread over rounds; one round goes through [`LOOKS`] records and installs [`INSTALLS`] at
+//! most.
 //!
-//! **Invariants.** Each connection that the back end has is marked in the tracker, which ends it there at
-//! once when it is over, closes, or has another mark or label ([`heddle_conntrack::offloaded`]). What ended
-//! that way still has entries, which count nothing, until the next round. A connection that the back end
-//! forwards lives as long as packets come; one that rests for [`REST_MS`] comes back, and its age goes on.
+//! **Invariants.** Each connection that the back end has is marked in the tracker. The tracker ends it there
+//! at once when it is over, closes, or has another mark or label ([`heddle_conntrack::offloaded`]). A
+//! connection that ended that way keeps its entries, which count nothing, until the next round. A connection
+//! that the back end forwards lives as long as packets come. A connection without packets for [`REST_MS`]
+//! returns to the tracker, and its age is not reset.
 
 use crate::{Backend, Rule};
 use heddle_conntrack::Conntrack;
@@ -24,12 +26,12 @@ const ROUND_MS: u64 = 250;
 /// A connection without packets for so long has no place.
 const REST_MS: u64 = 10_000;
 
-/// What a back end has seen of a connection.
+/// Use of a connection by the back end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnUse {
     /// The tracker has ended it.
     Ended,
-    /// No packets since it was asked last.
+    /// No packets since the last call.
     Rests,
     /// Packets.
     Used,
@@ -70,7 +72,7 @@ impl Conns {
     pub(crate) fn due(&self, now_ms: u64) -> bool {
         now_ms >= self.round_ms + ROUND_MS
     }
-    /// A round: takes out what is over, and installs what came.
+    /// One round: takes out connections that are over, and installs new ones.
     pub(crate) fn turn(&mut self, backend: &mut dyn Backend, now_ms: u64, zones: &HashSet<u16>) {
         self.round_ms = now_ms;
         let mut out = Vec::new();
@@ -108,7 +110,7 @@ impl Conns {
             return;
         };
         let done = backend.install_conn(&conn);
-        // It may have ended before the back end could hear of that.
+        // The tracker may have ended it before the back end could be notified.
         if done.is_ok() && self.tracker.still_offloaded(now_ms, id, false) {
             self.installed.insert(id, now_ms);
             return;
@@ -130,7 +132,7 @@ impl Conns {
         backend.remove_conns(ids);
         for id in ids {
             self.installed.remove(id);
-            // Whoever ended it has said so already, unless it rested.
+            // The thread that ended it has notified the tracker already, unless it rested.
             if self.tracker.still_offloaded(now_ms, *id, false) {
                 self.tracker.onload(now_ms, *id);
             }

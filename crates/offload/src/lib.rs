@@ -1,15 +1,15 @@
-//! What of the flow cache goes to a faster place, and its back ends.
+//! Hardware or kernel offload: flows of the cache that a faster place forwards, and its back ends.
 //!
 //! ```text
 //!   revalidator ── FlowObserver ──> Offload ── Rule ──> Backend (eBPF; later tc flower, rte_flow)
 //!                <── counts ─────           <── counts ──
 //! ```
 //!
-//! * [`rule`]: what a flow asks for, in the words that all back ends share, or why it cannot be said in them.
-//! * [`policy`]: which flows are worth a place where places are few.
-//! * [`observer`]: keeps a back end at what the revalidator finds right, and gives its counts back.
+//! * [`rule`]: a flow in the form that all back ends share, or the reason why it cannot have that form.
+//! * [`policy`]: the choice of flows if the back end has too little room.
+//! * [`observer`]: keeps the back end's flows equal to the revalidator's, and gives its counts back.
 //! * [`conns`]: established connections, which flows that track need beside them.
-//! * [`backend`]: what a back end must do.
+//! * [`backend`]: the trait of a back end.
 //! * [`ebpf`]: the back end for kernel devices.
 //!
 //! **The truth is the flow cache.** A back end holds copies. A copy is changed or taken out before the change

@@ -1,12 +1,12 @@
-//! Keeps a back end at what the revalidator finds right, and gives its counts back.
+//! Keeps the back end's flows equal to the revalidator's, and gives its counts back.
 //!
-//! **Invariants.** Each flow that was told has one record: installed, or waiting with a reason. The back end
-//! has exactly the installed ones. Packets that it counted are given to the revalidator once: by the answer
-//! to `changed` or `gone` of their flow, by `counters`, or, where this module itself takes a flow out, by the
-//! next of these.
+//! **Invariants.** Each flow that the revalidator reported has one record: installed, or waiting with a
+//! reason. The back end has exactly the installed ones. Packets that it counted are given to the revalidator
+//! once: by the reply to `changed` or `gone` of their flow, or by `counters`. If this module itself takes a
+//! flow out, the next of these calls gives them.
 //!
-//! **Threads.** The revalidator calls under its lock; commands read under this module's. Nobody holds this
-//! module's lock while he waits for the revalidator.
+//! **Threads.** The revalidator calls under its lock; commands read under this module's. No thread holds this
+//! module's lock while it waits for the revalidator.
 
 use crate::conns::{Conns, zones};
 use crate::policy::Weight;
@@ -28,7 +28,7 @@ impl fmt::Debug for Offload {
     }
 }
 
-/// What is known of a flow.
+/// One flow that the revalidator reported.
 struct Record {
     id: FlowId,
     rule: Result<Box<Rule>, Why>,
@@ -44,7 +44,7 @@ struct Record {
 struct Inner {
     backend: Box<dyn Backend>,
     policy: Policy,
-    /// By handle.
+    /// Records by handle.
     records: Vec<Option<Record>>,
     free: Vec<Handle>,
     by_id: HashMap<FlowId, Handle>,
@@ -52,29 +52,29 @@ struct Inner {
     /// Flows that were waiting because the back end was full, at the last round.
     crowded: bool,
     stats: Stats,
-    /// What ports received and sent in the back end, with the devices that they have.
+    /// Packets that ports received and sent in the back end, with the index of their devices.
     ports: HashMap<PortNo, (u32, PortCounts)>,
     /// `None`: it has no connections.
     conns: Option<Conns>,
-    /// What an earlier process left stays, although changes are confirmed.
+    /// Flows of an earlier process stay, although changes are confirmed.
     hold_adopted: bool,
     clock: Box<dyn Fn() -> u64 + Send>,
 }
 
-/// Numbers for people.
+/// Numbers of the offload, for people.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Flows that the revalidator has told.
+    /// Flows that the revalidator has reported.
     pub told: u64,
     /// Flows that are in the back end.
     pub offloaded: u64,
-    /// Times that a flow was put there, ever.
+    /// Number of installations.
     pub installs: u64,
-    /// ... was changed there.
+    /// Number of changes in place.
     pub changes: u64,
-    /// ... was taken out.
+    /// Number of removals.
     pub removals: u64,
-    /// ... was taken out for a heavier one.
+    /// Number of removals in favour of a heavier flow.
     pub displaced: u64,
     /// Packets that the back end forwarded.
     pub packets: u64,
@@ -84,14 +84,14 @@ pub struct Stats {
     pub connections: u64,
 }
 
-/// What there is to say of one flow.
+/// Offload state of one flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Explained {
-    /// It is in the back end of this name.
+    /// The flow is in the back end of this name.
     Offloaded(&'static str),
-    /// It is not.
+    /// The flow is not in the back end, for this reason.
     Waits(Why),
-    /// The next pass of the revalidator will tell it.
+    /// The next pass of the revalidator will report the flow.
     Unknown,
 }
 
@@ -102,7 +102,7 @@ fn sum(all: &mut FlowCounts, n: FlowCounts) {
     all.tcp_flags |= n.tcp_flags;
 }
 
-/// Counts what the back end forwarded by a rule: for all, and for the ports of the rule.
+/// Counts packets that the back end forwarded by a rule: for all, and for the ports of the rule.
 fn count(
     stats: &mut Stats,
     ports: &mut HashMap<PortNo, (u32, PortCounts)>,
@@ -177,11 +177,11 @@ impl Offload {
     pub fn set_ports(&self, ports: &[PortLink]) {
         self.0.lock().set_ports(ports);
     }
-    /// What is known of a flow.
+    /// The offload state of a flow.
     pub fn explain(&self, id: FlowId) -> Explained {
         self.0.lock().explain(id)
     }
-    /// Numbers, and those of the back end.
+    /// Name and counters of the back end, with the numbers of this module.
     pub fn stats(&self) -> (&'static str, Stats, Vec<(String, u64)>) {
         let inner = self.0.lock();
         let stats = Stats {
@@ -192,7 +192,7 @@ impl Offload {
         };
         (inner.backend.name(), stats, inner.backend.stats())
     }
-    /// How many flows wait for which reason, most first.
+    /// Number of waiting flows by reason, in descending order.
     pub fn waiting(&self) -> Vec<(Why, usize)> {
         let inner = self.0.lock();
         let mut all: HashMap<Why, usize> = HashMap::new();
@@ -203,16 +203,17 @@ impl Offload {
         all.sort_by_key(|(why, n)| (std::cmp::Reverse(*n), why.to_string()));
         all
     }
-    /// Whether what an earlier process left stays in the back end, although changes are confirmed: until
-    /// flows are restored.
+    /// Whether entries of an earlier process stay in the back end although changes are confirmed. They do
+    /// until flows are restored.
     pub fn hold_adopted(&self, hold: bool) {
         self.0.lock().hold_adopted = hold;
     }
-    /// Takes out what an earlier process left in the back end and this one has not told since.
+    /// Takes out entries that an earlier process left in the back end and that no flow of this process has
+    /// confirmed.
     pub fn drop_adopted(&self) {
         self.0.lock().backend.drop_adopted();
     }
-    /// Ends the back end's work for good: all packets go up, or to where they went without it.
+    /// Ends the back end's work for good: all packets go up, or take the path that they had without it.
     pub fn shutdown(&self) {
         let inner = &mut *self.0.lock();
         let now_ms = (inner.clock)();
@@ -348,7 +349,7 @@ impl Inner {
             self.take_out(light, Why::Full);
             self.install(heavy);
             self.stats.displaced += 1;
-            // Where the heavy one is refused.
+            // The back end may refuse the heavy one: then the light one returns.
             self.install_if_room(light);
         }
         self.crowded = self.records.iter().flatten().any(|r| r.waits == Some(Why::Full));
@@ -454,7 +455,7 @@ impl FlowObserver for Offload {
     fn seen(&mut self, id: FlowId, packets: u64) {
         let inner = &mut *self.0.lock();
         if let Some(record) = inner.at(id).and_then(|at| inner.record(at)) {
-            // Of an entry that several workers have, the one that counted most is heard.
+            // Several workers may have the entry: only the highest of their counts is used.
             let more = packets.saturating_sub(record.heard);
             record.heard = record.heard.max(packets);
             record.weight.add(more);

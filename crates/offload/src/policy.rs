@@ -1,24 +1,24 @@
-//! Which flows are worth a place in a back end that has fewer places than there are flows.
+//! Choice of the flows that are offloaded if there are more flows than the back end has room for.
 //!
-//! While there is room, whoever comes gets in. When there is none, the heaviest that waits takes the place of
-//! the lightest that is in, if it is [`Policy::hysteresis`] times as heavy: so two flows of about the same
-//! weight do not take turns, since each exchange sends packets of both up for a moment. A round exchanges at
-//! most [`Policy::exchanges`]. Weight is packets in the last round; the weight of those that rest halves with
-//! each round. One that has rested until nothing is left of it gives its place to whoever has packets: of
-//! such exchanges a round makes [`Policy::from_rest`].
+//! While there is room, each flow is offloaded. When there is none, the heaviest waiting flow replaces the
+//! lightest offloaded one, if it is more than [`Policy::hysteresis`] times as heavy. So two flows of about
+//! the same weight do not take turns: each exchange sends packets of both up for a moment. A round makes at
+//! most [`Policy::exchanges`] such exchanges. Weight is packets in the last round; the weight of flows
+//! without packets halves with each round. A flow whose weight has fallen to zero is replaced by any flow
+//! that has packets. All exchanges of a round together are at most [`Policy::from_rest`].
 
 /// The numbers of the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Most flows offloaded, however many the back end could take.
+    /// Maximum number of offloaded flows, even if the back end has room for more.
     pub most: usize,
-    /// How many times as heavy one has to be to take another's place.
+    /// Ratio of weights above which a waiting flow replaces an offloaded one.
     pub hysteresis: u64,
-    /// Least weight of one that takes another's place.
+    /// Minimum weight of a flow that replaces one that still has weight.
     pub least: u64,
-    /// Most exchanges in a round.
+    /// Maximum number of exchanges in a round whose offloaded flow still has weight.
     pub exchanges: usize,
-    /// Most exchanges in a round of which the one that goes out has rested.
+    /// Maximum number of exchanges in a round, with those whose offloaded flow has no weight any more.
     pub from_rest: usize,
 }
 
@@ -51,15 +51,14 @@ impl Weight {
         self.old = self.new.max(self.old / 2);
         self.new = 0;
     }
-    /// What it was worth, at the end of the last round.
+    /// Weight at the end of the last round.
     pub fn worth(&self) -> u64 {
         self.old
     }
 }
 
 impl Policy {
-    /// Which of those that wait (first of each pair) take the place of which that are in, by worth. Both
-    /// lists get sorted.
+    /// The exchanges of this round by worth: pairs of a waiting and an offloaded flow. Sorts both lists.
     pub fn exchange<W: Copy, I: Copy>(
         &self,
         waiting: &mut [(W, u64)],

@@ -1,23 +1,24 @@
-//! What a flow asks for, in words that all back ends share.
+//! Rules: the match and actions of a flow, in a form that all back ends share.
 //!
-//! **Invariant.** A rule matches no packet that its flow does not match. It may match fewer: a back end sends
-//! up what it does not recognise (fragments, options, several tags, other protocols), so conditions that such
-//! packets fail need not be part of a rule. What a rule has no word for must be a condition that every
-//! recognised packet meets; otherwise the flow has no rule ([`Why`]). A mask bit too many costs an entry, one
-//! too few misforwards.
+//! **Invariant.** A rule matches no packet that its flow does not match. It may match fewer. A back end sends
+//! up the packets that it does not recognise: fragments, options, several tags, other protocols. Conditions
+//! that such packets fail need not be part of a rule. If a flow has a condition that a rule cannot express
+//! and some recognised packet fails it, the flow has no rule ([`Why`]). A mask bit too many costs an entry,
+//! one too few misforwards.
 //!
-//! **Stages.** A flow may recirculate, and one that is behind a recirculation is a rule, too: it names the
-//! number, and what `ct` has said. A packet that is tracked has a rule's answer only if its connection is in
-//! the back end ([`crate::conns`]); all others go up, from their first stage.
+//! **Stages.** A flow may recirculate, and a flow behind a recirculation is a rule, too. It names the
+//! recirculation id and the state that `ct` gave to the packet. A tracked packet is forwarded by rules only
+//! if its connection is in the back end ([`crate::conns`]). All others go up, from their first stage.
 //!
-//! **Tunnels.** A packet of VXLAN or Geneve that ends here is recognised with no option of Geneve
-//! but one of four bytes whose field is the first. Rules of the packets inside are of the tunnel's port, and
-//! what they match of the tunnel is part of the key ([`Rule::tunnel`]). A packet without a tag goes into a
-//! tunnel as the last step before its only output; [`Rule::outer`] has the headers.
+//! **Tunnels.** A packet of VXLAN or Geneve that ends here is recognised if it has no Geneve option, or one
+//! only. That option has four bytes and is mapped to the first field. Rules of the packets inside are of the
+//! tunnel's port, and their matches on the tunnel are part of the key ([`Rule::tunnel`]). A packet without a
+//! tag goes into a tunnel as the last step before its only output; [`Rule::outer`] has the headers.
 //!
-//! Which packets a back end recognises: Ethernet, at most one 802.1Q tag, IPv4 without options or IPv6
-//! without extension headers, no fragment, whole TCP, UDP or ICMP header, no neighbour discovery; and of TCP
-//! SYN, FIN and RST where nothing tracks or asks for flags.
+//! A back end recognises packets of Ethernet with at most one 802.1Q tag, and IPv4 without options or IPv6
+//! without extension headers. They are no fragments, have a whole TCP, UDP or ICMP header, and are not
+//! neighbour discovery. TCP packets with SYN, FIN or RST are recognised if the rule neither tracks nor
+//! matches on flags.
 
 use crate::Why;
 use heddle_datapath_api::{Action, Masked, ObservedFlow, PortNo};
@@ -26,23 +27,23 @@ use heddle_flow::{FlowKey, FlowMask};
 use heddle_tunnel::{TunnelKind, TunnelPop, TunnelPush};
 use std::sync::Arc;
 
-/// Flags of TCP by which a packet goes up, where a rule tracks or is not of all: FIN, SYN, RST.
+/// TCP flags (FIN, SYN, RST) of packets that go up, if the rule tracks or does not have [`Rule::all_flags`].
 pub const TCP_UP: u16 = 0x007;
 /// EtherTypes and protocols that are recognised.
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const DOT1Q: u16 = 0x8100;
-/// Where an Ethernet header has it.
+/// Bytes of the EtherType in an Ethernet header.
 const ETHERTYPE: std::ops::Range<usize> = 12..14;
 /// Set in [`Headers::vlan`] of a tagged packet.
 pub const VLAN_PRESENT: u16 = 0x1000;
 /// Set in [`Headers::tun_flags`] of a packet whose tunnel had the option that is known.
 pub const TUN_OPTION: u8 = 1;
-/// ... and of one that had a UDP checksum.
+/// Set in [`Headers::tun_flags`] of a packet whose tunnel had a UDP checksum.
 pub const TUN_CSUM: u8 = 2;
-/// ... and of one that had IPv6 outside.
+/// Set in [`Headers::tun_flags`] of a packet whose tunnel had IPv6 outside.
 pub const TUN_IPV6: u8 = 4;
-/// Most bytes of outer headers: Geneve with seven words of options over IPv4, with two over IPv6.
+/// Maximum bytes of outer headers: Geneve with seven words of options over IPv4, with two over IPv6.
 pub const MAX_OUTER: usize = 80;
 
 /// The headers of a recognised packet, integers in host order; or a mask of them.
@@ -99,7 +100,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Without what is known of a tunnel.
+    /// The headers without the fields of a tunnel.
     fn untunnelled(self) -> Self {
         Self {
             tun_src: [0; 16],
@@ -114,7 +115,7 @@ impl Headers {
     }
 }
 
-/// One step of what is done to a packet.
+/// One step of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
     /// Send it as it is now.
@@ -129,7 +130,7 @@ pub enum Op {
     Ipv4Dst([u8; 4]),
     /// Rewrite a word of the IPv6 addresses.
     Ipv6Word {
-        /// Which: the source has the first four, the destination the others.
+        /// Index of the word: the source has words 0 to 3, the destination 4 to 7.
         at: u8,
         /// New bytes.
         word: [u8; 4],
@@ -138,7 +139,7 @@ pub enum Op {
     Tos {
         /// New bits.
         value: u8,
-        /// Which.
+        /// Bits to rewrite.
         mask: u8,
     },
     /// Rewrite the time to live.
@@ -153,7 +154,7 @@ pub enum Op {
     PopVlan,
     /// Track it.
     Ct(Ct),
-    /// Forget what was said of its connection.
+    /// Forget the packet's connection state.
     CtClear,
     /// Look it up again.
     Recirc(u32),
@@ -174,33 +175,33 @@ pub struct Decap {
     pub option: Option<(u16, u8)>,
 }
 
-/// What tracking asks for of an established connection.
+/// Conditions and actions of a `ct` step, for an established connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ct {
     /// Zone.
     pub zone: u16,
     /// Translate it, if its connection is translated.
     pub nat: bool,
-    /// Its connection has this mark (value, mask), or the action would change it.
+    /// Mark that the connection must have (value, mask); otherwise the action would change it.
     pub mark: Option<(u32, u32)>,
 }
 
-/// What a back end is asked for.
+/// One entry for a back end: match and steps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     /// Port that packets come in by.
     pub in_port: PortNo,
-    /// What they have in the bits of the mask; zero elsewhere.
+    /// Values of the fields in the bits of the mask; zero elsewhere.
     pub key: Headers,
-    /// Which bits count.
+    /// Bits that are compared.
     pub mask: Headers,
-    /// What is done to them; an empty list drops them.
+    /// Steps, in order; an empty list drops the packets.
     pub ops: Box<[Op]>,
-    /// They came out of a tunnel, and `in_port` is its port.
+    /// The packets came out of a tunnel, and `in_port` is its port.
     pub tunnel: bool,
-    /// Those of TCP with FIN, SYN or RST are among them, if they are not tracked.
+    /// The rule also matches TCP packets with FIN, SYN or RST, if they are not tracked.
     pub all_flags: bool,
-    /// What [`Op::Encap`] writes.
+    /// Outer headers that [`Op::Encap`] writes.
     pub outer: Option<Arc<TunnelPush>>,
 }
 
@@ -208,15 +209,15 @@ impl Rule {
     /// The rule of a flow.
     ///
     /// # Errors
-    /// Why it has none.
+    /// The reason why the flow has no rule.
     pub fn of(flow: &ObservedFlow<'_>) -> Result<Rule, Why> {
         Rule::new(flow.key, flow.mask, flow.actions)
     }
 
-    /// As [`Rule::of`], of the parts of a flow.
+    /// The rule of a flow that is given in parts.
     ///
     /// # Errors
-    /// As there.
+    /// The reason why the flow has no rule.
     pub fn new(key: &FlowKey, mask: &FlowMask, actions: &[Action]) -> Result<Rule, Why> {
         let tunnel = is_tunnelled(key);
         let (k, m) = headers(key, mask)?;
@@ -252,7 +253,7 @@ impl Rule {
                 }
             }
         }
-        // What comes after the last output changes nothing that anybody sees, but connections.
+        // Steps after the last output have no visible effect, except on connections.
         let lasts = |op: &Op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Recirc(_) | Op::Decap(_));
         let seen = ops.iter().rposition(lasts);
         ops.truncate(seen.map_or(0, |at| at + 1));
@@ -275,8 +276,8 @@ impl Rule {
         })
     }
 
-    /// Whether a train may go into its tunnel without the outer checksum that others have: IPv4 allows that,
-    /// and over IPv6 who configured the tunnel may.
+    /// Whether a GSO packet may go into its tunnel without the outer checksum that others have. IPv4 allows
+    /// that, and over IPv6 the tunnel's configuration may allow it.
     pub fn may_lack_csum(&self) -> bool {
         let lacks = |push: &Arc<TunnelPush>| !is_over_ipv6(push) || push.csum_optional;
         self.outer.as_ref().is_none_or(lacks)
@@ -312,7 +313,7 @@ fn into_tunnel(push: &TunnelPush, ops: &[Op]) -> Result<(), Why> {
     Ok(())
 }
 
-/// What ends a tunnel.
+/// The step that ends a tunnel.
 fn out_of_tunnel(pop: &TunnelPop) -> Result<Decap, Why> {
     let geneve = match pop.kind {
         TunnelKind::Geneve => true,
@@ -326,7 +327,7 @@ fn out_of_tunnel(pop: &TunnelPop) -> Result<Decap, Why> {
     })
 }
 
-/// Moves what rules have words for of a tunnel out of a key and its mask.
+/// Moves the tunnel's fields that rules have out of a key and its mask.
 fn tunnel(v6: bool, key: &mut FlowKey, k: &mut Headers, km: &mut Headers, m: &FlowKey) -> Result<(), Why> {
     // Recognised packets have a key, perhaps a checksum, and none of the other flags.
     let flags = std::mem::take(&mut key.tun_flags);
@@ -361,7 +362,7 @@ fn tunnel(v6: bool, key: &mut FlowKey, k: &mut Headers, km: &mut Headers, m: &Fl
     key.tun_metadata[..4].fill(0);
     let has = |present: u64| if present & 1 != 0 { TUN_OPTION } else { 0 };
     let csum = |flags: u16| if flags & tun_flag::CSUM != 0 { TUN_CSUM } else { 0 };
-    // Which family it is always counts: addresses of both have the same place.
+    // The family always counts: addresses of both families are in the same field.
     k.tun_flags = has(key.tun_present) | csum(flags) | if v6 { TUN_IPV6 } else { 0 };
     km.tun_flags = has(m.tun_present) | csum(m.tun_flags) | TUN_IPV6;
     key.tun_present &= !1;
@@ -402,11 +403,11 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
     if m.nw_proto == u8::MAX && !matches!(k.nw_proto, 1 | 6 | 17 | 58) {
         return Err(Why::Protocol);
     }
-    // Packets with these flags are none of the rule's, and of others nothing is known.
+    // Packets with these flags go up, so a flow of them has no rule. Neither has a match on other flags.
     if std::mem::take(&mut rest.tcp_flags) != 0 || m.tcp_flags & !TCP_UP != 0 {
         return Err(Why::TcpFlags);
     }
-    // A tag that is told by its type alone, or a packet that is told to have none.
+    // The mask covers only the tag's type, or the flow is of packets without a tag.
     let tpid = std::mem::take(&mut rest.vlans[0].tpid);
     if m.vlans[0].tpid != 0 {
         km.vlan |= VLAN_PRESENT;
@@ -426,14 +427,13 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
     }
 }
 
-/// Whether a mask asks for something that a packet may carry behind a recirculation, and rules have no word
-/// for.
+/// Whether a mask matches on state behind a recirculation that rules have no field for.
 fn carries_more(m: &FlowKey) -> bool {
     let orig = (m.ct_nw_src | m.ct_nw_dst) != 0 || m.ct_ipv6_src != [0; 16] || m.ct_ipv6_dst != [0; 16];
     orig || m.ct_tp_src | m.ct_tp_dst != 0 || m.ct_nw_proto != 0 || m.ct_state & !0xff != 0
 }
 
-/// Moves what rules have words for out of a key.
+/// Moves the fields that rules have out of a key.
 fn take(from: &mut FlowKey) -> Headers {
     fn t<T: Default>(x: &mut T) -> T {
         std::mem::take(x)
@@ -495,8 +495,8 @@ fn first4(all: &[u8; 16]) -> [u8; 4] {
     [all[0], all[1], all[2], all[3]]
 }
 
-/// Adds what an action does. `k`, `m`: what is known of packets. What an earlier action has rewritten is not
-/// known from there: then a field is only taken if it is rewritten as a whole.
+/// Adds the steps of an action. `k`, `m`: the fields of packets that are known. After an action rewrites any
+/// of them, nothing is known: then a field is only taken if it is rewritten as a whole.
 fn add(ops: &mut Vec<Op>, action: &Action, k: &Headers, m: &Headers) -> Result<(), Why> {
     let fresh = ops.iter().all(|op| matches!(op, Op::Output(_)));
     let nothing = Headers::default();

@@ -1,5 +1,5 @@
-//! A back end that is a table, beside a plain model: whatever is told, the table has what the model says, and
-//! each packet is counted once.
+//! A back end that is a table, beside a plain model. After any sequence of reports the table has the flows of
+//! the model, and each packet is counted once.
 
 use crate::{Backend, Ct, Explained, Handle, Offload, Op, Policy, PortLink, Rule, Why};
 use heddle_conntrack::CtAction;
@@ -165,11 +165,11 @@ proptest! {
         let mut offload = Offload::new(Box::new(double.clone()), None, Policy::default(), || 1);
         let mut ports: BTreeSet<u32> = (1..4).collect();
         offload.set_ports(&ports.iter().map(|no| link(*no)).collect::<Vec<_>>());
-        // The model: flows that are there, by name, and what was forwarded and given back.
+        // The model: present flows by id, and the packets that were forwarded and given back.
         let mut flows: BTreeMap<u64, (u16, u32, u32)> = BTreeMap::new();
         let (mut next, mut forwarded, mut given) = (0, 0, 0);
         for step in steps {
-            // What comes late is counted when a flow is changed where it is, or taken out.
+            // Packets that arrive late are counted when a flow is changed in place, or taken out.
             let before = offload.stats().1;
             match step.clone() {
                 Step::Added(sport, in_port, out) => {
@@ -211,7 +211,7 @@ proptest! {
                 && after.changes > before.changes && after.removals > before.removals;
             forwarded += (after.changes - before.changes) + (after.removals - before.removals)
                 - u64::from(in_place);
-            // All that can be, and has room, is in the table, with its own answer.
+            // Each flow that can be offloaded, and has room, is in the table, with its own actions.
             let can = |f: &(u16, u32, u32)| f.2 != 4 && ports.contains(&f.1) && ports.contains(&f.2);
             let able: Vec<_> = flows.iter().filter(|(_, f)| can(f)).collect();
             let t = double.0.lock();
@@ -340,7 +340,7 @@ fn actions_become_steps() {
         Ok(4)
     );
     assert_eq!(ops(&[push.clone(), push, out()], &untagged), Err(Why::Vlan));
-    // Tracking: what comes behind it is kept, the mark only where it would be written.
+    // Tracking: actions behind it are kept, the mark only if it would be written.
     let ct = |commit, force| {
         Action::Ct(Arc::new(CtAction {
             commit,
@@ -371,7 +371,7 @@ fn actions_become_steps() {
     );
 }
 
-/// A train may lack an outer checksum over IPv4, and over IPv6 if the tunnel's options say so.
+/// A GSO packet may lack an outer checksum over IPv4, and over IPv6 if the tunnel's options allow it.
 #[test]
 fn checksums_of_trains_are_left_out_where_that_is_allowed() {
     let (key, mask) = flow(7, 1);
@@ -450,7 +450,7 @@ fn tunnels_are_said_or_it_is_said_why_not() {
         let on_a_copy = matches!(why, Why::Action("clone"));
         assert!(matches!(why, Why::Tunnel(_)) || on_a_copy, "{actions:?}: {why:?}");
     }
-    // What ends a tunnel is told to have no tag, and nothing else is done to it.
+    // A flow that ends a tunnel must match on untagged packets, and has no other step.
     let pop = Action::TunnelPop(Arc::new(TunnelPop {
         kind: TunnelKind::Vxlan,
         port: 5,
@@ -462,7 +462,8 @@ fn tunnels_are_said_or_it_is_said_why_not() {
     let ends = Rule::new(&key, &untagged, std::slice::from_ref(&pop)).unwrap();
     assert!(matches!(*ends.ops, [Op::Decap(d)] if d.port == PortNo(5) && !d.geneve && d.option.is_none()));
     assert!(Rule::new(&key, &untagged, &[out.clone(), pop]).is_err());
-    // What came out of one: flags that a recognised packet has not, and the tunnel beside the rest.
+    // A packet that came out of a tunnel: flags that a recognised packet has not, and the tunnel beside the
+    // rest.
     let (mut key, mut mask) = (key, mask);
     (key.tun_src, key.tun_dst, key.tun_id, key.tun_flags) = (1, 2, 7, 8);
     (mask.0.tun_src, mask.0.tun_dst, mask.0.tun_id, mask.0.tun_flags) =

@@ -1,26 +1,26 @@
-//! Why a flow stays with the workers, in words for those who ask.
+//! Reasons why a flow stays with the workers, as texts for people.
 
 use std::fmt;
 
 /// Why a flow is not offloaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Why {
-    /// It is a stage behind a recirculation, and matches on more than a back end knows there.
+    /// The flow is a stage behind a recirculation, and matches on more than a back end knows there.
     Stage,
-    /// It matches on what a back end does not see: connection state, tunnels, marks, headers that few
-    /// packets have.
+    /// The flow matches on fields that a back end does not see: connection state, tunnels, marks, headers
+    /// that few packets have.
     Match,
-    /// It is not about TCP, UDP or ICMP in IPv4 or IPv6.
+    /// The flow is not of TCP, UDP or ICMP in IPv4 or IPv6.
     Protocol,
-    /// It matches on TCP flags, of which a back end looks at SYN, FIN and RST only, to send those up.
+    /// The flow matches on TCP flags. A back end looks at SYN, FIN and RST only, to send those packets up.
     TcpFlags,
-    /// It has tags of another kind than 802.1Q.
+    /// The flow has tags of another kind than 802.1Q.
     Vlan,
     /// An action that only workers have; its name.
     Action(&'static str),
     /// A field is rewritten in part, and the rest of it is not matched.
     Partly,
-    /// Its tunnel is not one of the back end's; what it does or has.
+    /// The back end does not support the tunnel: its property or action.
     Tunnel(&'static str),
     /// More actions than a back end runs.
     TooManyActions,

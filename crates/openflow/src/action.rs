@@ -25,7 +25,7 @@ impl Port {
     pub const MAX: Port = Port(0xff00 - 1);
     /// Not set (1.5 action set output).
     pub const UNSET: Port = Port(0xffff_fff7);
-    /// Back to where it came from.
+    /// Back to the input port.
     pub const IN_PORT: Port = Port(0xffff_fff8);
     /// Through the tables (packet-out only).
     pub const TABLE: Port = Port(0xffff_fff9);
@@ -42,7 +42,7 @@ impl Port {
     /// No port, any port.
     pub const NONE: Port = Port(0xffff_ffff);
 
-    /// Whether it is one of the reserved numbers.
+    /// Whether the number is one of the reserved ones.
     pub fn is_reserved(self) -> bool {
         self.0 >= 0xffff_ff00
     }
@@ -55,32 +55,32 @@ pub use heddle_flow::field::{FieldId, FieldValue, Subfield};
 pub enum Action {
     /// Output to a port; `max_len` is for CONTROLLER only.
     Output {
-        /// Where to.
+        /// Output port.
         port: Port,
         /// Bytes to send to the controller (0xffff: all).
         max_len: u16,
     },
     /// Nicira: output of the packet's first bytes.
     OutputTrunc {
-        /// Where to: an ordinary port, or one of the reserved ones that stand for one.
+        /// Output port: an ordinary port, or a reserved one that stands for one.
         port: Port,
         /// Bytes to send, 14 at least.
         max_len: u32,
     },
     /// Nicira: output to the port named by a subfield.
     OutputReg {
-        /// Where the port number is.
+        /// Subfield that has the port number.
         src: Subfield,
-        /// As in `Output`.
+        /// Bytes to send to the controller (0xffff: all).
         max_len: u16,
     },
     /// Nicira controller action with its options (`controller(reason=...,id=...)`).
     Controller(ControllerAction),
     /// Output into a queue (1.0).
     Enqueue {
-        /// Where to.
+        /// Output port.
         port: Port,
-        /// Which queue.
+        /// Queue id.
         queue: u32,
     },
     /// Queue for later outputs.
@@ -103,7 +103,7 @@ pub enum Action {
     },
     /// Pops the outermost tag (1.1 and later; prints as `pop_vlan`).
     PopVlan,
-    /// The same in 1.0; prints as `strip_vlan`.
+    /// Pops the outermost tag in 1.0; prints as `strip_vlan`.
     StripVlan,
     /// Pushes a tag with this EtherType.
     PushVlan(u16),
@@ -127,11 +127,11 @@ pub enum Action {
     SetL4Dst(u16),
     /// set_field (OXM) or load (`NXAST_REG_LOAD2`), masked.
     SetField {
-        /// Which field.
+        /// Field to write.
         field: FieldId,
         /// New value.
         value: FieldValue,
-        /// Which of its bits are written.
+        /// Bits of the field that are written.
         mask: FieldValue,
     },
     /// set_field of an option of a tunnel that has more bits than a [`FieldValue`].
@@ -147,14 +147,14 @@ pub enum Action {
     Move {
         /// Source.
         src: Subfield,
-        /// Destination, as many bits.
+        /// Destination, of the same width.
         dst: Subfield,
     },
     /// Pushes a subfield on the stack.
     StackPush(Subfield),
     /// Pops from the stack into a subfield.
     StackPop(Subfield),
-    /// Decrements the TTL; invalid TTL goes to these controllers (`[0]` by default).
+    /// Decrements the TTL; a packet with an invalid TTL goes to these controllers (`[0]` by default).
     DecTtl(Vec<u16>),
     /// MPLS and TTL copies.
     SetMplsLabel(u32),
@@ -185,7 +185,7 @@ pub enum Action {
     Meter(u32),
     /// Runs actions on a copy.
     Clone(Vec<Action>),
-    /// Bytes that do nothing.
+    /// A comment of bytes, without effect.
     Note(Vec<u8>),
     /// Drops the packet, explicitly.
     Drop,
@@ -226,7 +226,7 @@ pub enum Action {
     Nat(Box<Nat>),
     /// Tests: recirculates the packet.
     DebugRecirc,
-    /// Tests: no cached answer.
+    /// Tests: the translation is not cached.
     DebugSlow,
 }
 
@@ -272,7 +272,7 @@ impl Action {
 pub struct ControllerAction {
     /// Bytes to send.
     pub max_len: u16,
-    /// Which controllers; 0 is all primary ones.
+    /// Id of the controllers; 0 is all primary ones.
     pub controller_id: u16,
     /// Packet-in reason.
     pub reason: u8,
@@ -289,11 +289,11 @@ pub struct ControllerAction {
 pub enum Instruction {
     /// Meter the packet first.
     Meter(u32),
-    /// Run these now.
+    /// Run these actions now.
     Apply(Vec<Action>),
     /// Empty the action set.
     Clear,
-    /// Merge these into the action set.
+    /// Merge these actions into the action set.
     Write(Vec<Action>),
     /// `metadata = metadata & !mask | value`.
     WriteMetadata {
@@ -302,7 +302,7 @@ pub enum Instruction {
         /// Mask.
         mask: u64,
     },
-    /// Go on in a later table.
+    /// Continue in a later table.
     Goto(u8),
 }
 

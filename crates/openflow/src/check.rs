@@ -7,7 +7,7 @@ use heddle_flow::Match;
 /// Checks a list of actions of a packet or flow that matches `m`, in a switch with `n_tables` tables.
 ///
 /// # Errors
-/// What to answer.
+/// The error to reply with.
 pub fn actions(version: Version, actions: &[Action], m: &Match, n_tables: usize) -> Result<(), ErrorKind> {
     check_actions(actions, m, &context(version, 0xff, n_tables))
 }
@@ -15,7 +15,7 @@ pub fn actions(version: Version, actions: &[Action], m: &Match, n_tables: usize)
 /// Checks the instructions of a flow of table `table_id`; goto must name a later one.
 ///
 /// # Errors
-/// What to answer.
+/// The error to reply with.
 pub fn instructions(
     version: Version,
     set: &InstructionSet,

@@ -41,7 +41,7 @@ use cursor::{Put, Reader};
 pub use multipart::FlowStatsWriter;
 use types::Type;
 
-/// What a connection has agreed on that changes how messages are read.
+/// State of a connection that changes how messages are read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DecodeContext {
     /// Nicira's extension (1.0): the upper byte of a flow mod's command is a table id.
@@ -51,8 +51,8 @@ pub struct DecodeContext {
 /// Reads one whole message (see [`crate::frame_len`]).
 ///
 /// # Errors
-/// What to answer, with the header to answer to. A message that is known, but that nothing here handles, is
-/// not an error but [`Message::Unsupported`].
+/// The error to reply with, and the header to reply to. A message that is known, but not handled here, is not
+/// an error but [`Message::Unsupported`].
 pub fn decode(bytes: &[u8], cx: &DecodeContext) -> Result<(Header, Message), DecodeError> {
     let header = Header::parse(bytes).unwrap_or(Header {
         version: 0,
@@ -73,7 +73,7 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
         return Err(ErrorKind::BadRequestBadLen);
     }
     let mut r = Reader(bytes.get(HEADER_LEN..).unwrap_or(&[]));
-    // These four are the same in every version, also in those that are not known here.
+    // These four are the same in every version, also in unknown ones.
     match header.msg_type {
         0 => return Ok(Message::Hello(switch::decode_hello(r))),
         1 => return Ok(Message::Error(switch::decode_error(header.version, r)?)),
@@ -187,7 +187,7 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
     Ok(message)
 }
 
-/// A message that is a list has a multiple of eight bytes, which is looked at before anything in it.
+/// A message that is a list has a multiple of eight bytes, which is checked before its contents.
 fn whole_words(bytes: &[u8]) -> Result<(), ErrorKind> {
     if bytes.len().is_multiple_of(8) {
         Ok(())
@@ -251,7 +251,7 @@ pub fn encode(version: Version, xid: u32, message: &Message) -> Result<Vec<Vec<u
     Ok(vec![out])
 }
 
-/// Writes a body; gives the message's type.
+/// Writes a body; returns the message's type.
 fn encode_body(version: Version, xid: u32, message: &Message, out: &mut Vec<u8>) -> Result<u8, EncodeError> {
     let v10 = version == Version::V10;
     let wire = |ty: Type, what: &'static str| {

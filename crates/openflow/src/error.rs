@@ -1,9 +1,8 @@
-//! Protocol errors: what went wrong, the numbers that say it in each version, and the message that carries
-//! it.
+//! Protocol errors: their meanings, their numbers in each version, and the messages that carry them.
 //!
 //! The numbers of one error differ between versions, and some errors exist in some versions only; Nicira's
-//! and ONF's extensions fill gaps. [`ErrorKind`] is the meaning, `error/table.rs` the numbers. An error that
-//! a version cannot say at all is sent as Nicira's "unencodable error".
+//! and ONF's extensions fill gaps. [`ErrorKind`] is the meaning, `error/table.rs` the numbers. An error
+//! without a number in a version is sent as Nicira's "unencodable error".
 
 mod table;
 
@@ -16,15 +15,15 @@ pub const NX_VENDOR: u32 = 0x0000_2320;
 /// Experimenter id of the Open Networking Foundation's extensions.
 pub const ONF_VENDOR: u32 = 0x4f4e_4600;
 
-/// Error type that says "Nicira extended error" in 1.0 and 1.1.
+/// Error type of a "Nicira extended error" in 1.0 and 1.1.
 const NXET_VENDOR: u16 = 0xb0c2;
 /// Experimenter error type of 1.2 and later.
 const OFPET12_EXPERIMENTER: u16 = 0xffff;
-/// How much of the offending message an error carries: all of it, as Open vSwitch does, as long as the error
-/// is a message itself (the specification asks for at least 64 bytes).
+/// Longest part of the offending message that an error carries. All of it is sent, as in Open vSwitch, if the
+/// error fits into a message. The specification requires at least 64 bytes.
 const MAX_DATA: usize = u16::MAX as usize - 32;
 
-/// How an error is said in a version.
+/// Numbers of an error in a version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Numbers {
     /// Standard: type and code.
@@ -53,7 +52,7 @@ impl Numbers {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}", kind.name())]
 pub struct OfError {
-    /// What went wrong.
+    /// Meaning of the error.
     pub kind: ErrorKind,
     /// First bytes of the offending message (or the text of a failed hello).
     pub data: Vec<u8>,
@@ -121,7 +120,8 @@ impl ErrorKind {
             .map(|r| r.2)
     }
 
-    /// Experimenter (0 for a standard error), type and code in `version`, if the version can say it.
+    /// Experimenter (0 for a standard error), type and code in `version`; `None`: the version has no number
+    /// for the error.
     pub fn code(self, version: Version) -> Option<(u32, u16, u16)> {
         self.numbers(version).map(Numbers::raw)
     }
@@ -160,13 +160,13 @@ pub(crate) fn parse_body(version: u8, body: &[u8]) -> Option<(RawCode, &[u8])> {
     Some(((0, t, c), rest))
 }
 
-/// A message that cannot be decoded: the error to answer with, and the header to answer to.
+/// A message that cannot be decoded: the error to reply with, and the header to reply to.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("cannot decode message of type {}: {error}", header.msg_type)]
 pub struct DecodeError {
     /// The message's header.
     pub header: Header,
-    /// What to answer.
+    /// The error to reply with.
     pub error: OfError,
 }
 
@@ -174,14 +174,14 @@ pub struct DecodeError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EncodeError {
     /// The version has no such message, field or value.
-    #[error("{what} cannot be said in {}", version.name())]
+    #[error("{what} cannot be encoded in {}", version.name())]
     NotInVersion {
-        /// What it was.
+        /// The message, field or value.
         what: &'static str,
         /// The version.
         version: Version,
     },
-    /// It is longer than 65535 bytes and cannot be split.
+    /// The encoded message is longer than 65535 bytes and cannot be split.
     #[error("{0} is longer than a message can be")]
     TooLong(&'static str),
 }

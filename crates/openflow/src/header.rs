@@ -43,8 +43,8 @@ impl Header {
     }
 }
 
-/// How long the message at the start of a receive buffer is: `Ok(None)` until its header is complete.
-/// The message itself may still be incomplete.
+/// Length of the message at the start of a receive buffer: `Ok(None)` until its header is complete. The
+/// message itself may still be incomplete.
 pub fn frame_len(buffer: &[u8]) -> Result<Option<usize>, FramingError> {
     match Header::parse(buffer) {
         None => Ok(None),

@@ -1,9 +1,10 @@
 //! OpenFlow 1.0 to 1.5 and the Nicira extensions: encode and decode, no sockets.
 //!
 //! Messages have one version-independent form ([`message::Message`]); a codec per version writes and reads
-//! it. What a version cannot say is an [`EncodeError`], what a peer says wrongly is a [`DecodeError`] with
-//! the type and code that the specification names. Nothing here keeps state or blocks: every function may be
-//! called from any thread. Decoders read through a bounds-checked cursor and never panic on any input.
+//! it. A message or value that a version lacks is an [`EncodeError`]. A faulty message of a peer is a
+//! [`DecodeError`] with the type and code that the specification names. Nothing here keeps state or blocks:
+//! every function may be called from any thread. Decoders read through a bounds-checked cursor and never
+//! panic on any input.
 
 #![deny(clippy::indexing_slicing)] // whatever a peer sends
 

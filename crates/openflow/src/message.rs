@@ -1,8 +1,8 @@
 //! Messages in their version-independent form.
 //!
-//! One enum for every version: what only some versions have is an `Option` or has a neutral value, and the
-//! codec of each version says what it can carry. Large payloads are boxed, so that a [`Message`] stays small
-//! to move. Numbers are in host order.
+//! One enum for every version. A part that only some versions have is an `Option` or has a neutral value. The
+//! codec of each version defines what it can carry. Large payloads are boxed, so that a [`Message`] stays
+//! small to move. Numbers are in host order.
 
 mod bundle;
 mod ct_flush;
@@ -55,29 +55,29 @@ pub enum Message {
     Hello(Hello),
     /// An error about an earlier message.
     Error(ErrorMsg),
-    /// Are you there?
+    /// Request for a sign of life.
     EchoRequest(Vec<u8>),
-    /// With the bytes of the request.
+    /// Reply to `EchoRequest`, with its bytes.
     EchoReply(Vec<u8>),
-    /// Who are you?
+    /// Requests the features of the switch.
     FeaturesRequest,
-    /// Answer to `FeaturesRequest`.
+    /// Reply to `FeaturesRequest`.
     FeaturesReply(SwitchFeatures),
-    /// Asks for the switch configuration.
+    /// Requests the switch configuration.
     GetConfigRequest,
-    /// Answer to `GetConfigRequest`.
+    /// Reply to `GetConfigRequest`.
     GetConfigReply(SwitchConfig),
     /// Sets the switch configuration.
     SetConfig(SwitchConfig),
     /// A packet for the controller.
     PacketIn(Box<PacketIn>),
-    /// Nicira: lets a paused pipeline go on (`NXT_RESUME`): what came as a packet-in, handed back.
+    /// Nicira: resumes a paused pipeline (`NXT_RESUME`) from the contents of the packet-in that paused it.
     Resume(Box<PacketIn>),
     /// A packet from the controller.
     PacketOut(Box<PacketOut>),
     /// Adds, changes, deletes flows.
     FlowMod(Box<FlowMod>),
-    /// A flow went away.
+    /// A flow was removed.
     FlowRemoved(Box<FlowRemoved>),
     /// Changes groups (1.1 and later; Nicira's in 1.0).
     GroupMod(Box<GroupMod>),
@@ -91,32 +91,32 @@ pub enum Message {
     TableMod(TableMod),
     /// A table has become full or empty (1.4 and later).
     TableStatus(TableStatus),
-    /// What another controller asked for and got: a group or meter mod, with its transaction id.
+    /// A group or meter mod of another controller, after it was executed.
     RequestForward {
         /// The other controller's transaction id.
         xid: u32,
-        /// What it asked for.
+        /// The other controller's message.
         message: Box<Message>,
     },
-    /// Finish what came before.
+    /// Finishes all earlier messages first.
     BarrierRequest,
-    /// Answer to `BarrierRequest`.
+    /// Reply to `BarrierRequest`.
     BarrierReply,
-    /// Asks for a role (Nicira's before 1.2).
+    /// Requests a role (Nicira's before 1.2).
     RoleRequest(RoleRequest),
-    /// Answer to `RoleRequest`.
+    /// Reply to `RoleRequest`.
     RoleReply(RoleRequest),
-    /// Somebody else took the role (1.4; experimenter in 1.3).
+    /// Another controller took the role (1.4; experimenter in 1.3).
     RoleStatus(RoleStatus),
-    /// Asks which asynchronous messages are wanted (1.3 and later).
+    /// Requests the asynchronous messages that are sent (1.3 and later).
     GetAsyncRequest,
-    /// Answer to `GetAsyncRequest`.
+    /// Reply to `GetAsyncRequest`.
     GetAsyncReply(AsyncConfig),
-    /// Says which asynchronous messages are wanted.
+    /// Selects the asynchronous messages to send.
     SetAsync(AsyncConfig),
-    /// Asks for the queues of a port (1.0 to 1.3; later a multipart request).
+    /// Requests the queues of a port (1.0 to 1.3; later a multipart request).
     QueueGetConfigRequest(QueueGetConfig),
-    /// Answer to `QueueGetConfigRequest`.
+    /// Reply to `QueueGetConfigRequest`.
     QueueGetConfigReply(QueueConfig),
     /// Nicira (1.0): which format flow-removed messages take; `true` for NXM.
     SetFlowFormat(bool),
@@ -130,41 +130,41 @@ pub enum Message {
     CtFlushZone(u16),
     /// Nicira: forgets the tracked connections that match.
     CtFlush {
-        /// Their protocol; 0: any.
+        /// Protocol of the connections; 0: any.
         ip_proto: u8,
-        /// What else they match, as it came: well-framed properties (`NXT_CT_ORIG_TUPLE` and others).
+        /// Further conditions, as they came: well-framed properties (`NXT_CT_ORIG_TUPLE` and others).
         properties: Vec<u8>,
     },
     /// Nicira: changes the bridge's map of tunnel options.
     TlvTableMod(TlvTableMod),
-    /// Nicira: asks for that map.
+    /// Nicira: requests that map.
     TlvTableRequest,
-    /// Answer to `TlvTableRequest`.
+    /// Reply to `TlvTableRequest`.
     TlvTableReply(TlvTable),
-    /// Opens, closes, commits or discards a bundle (1.3 and later), or says that this was done.
+    /// Opens, closes, commits or discards a bundle (1.3 and later), or confirms that.
     BundleControl(BundleControl),
     /// Adds a change to a bundle.
     BundleAdd(BundleAdd),
     /// Ends a flow monitor (1.3 and earlier; later a multipart request does).
     FlowMonitorCancel(u32),
-    /// Flow updates are held back (1.3 and earlier; later they say so themselves).
+    /// Flow updates are held back (1.3 and earlier; later an update itself).
     FlowMonitorPaused,
     /// All flow updates that were held back have been sent (1.3 and earlier).
     FlowMonitorResumed,
-    /// Asks for statistics or descriptions.
+    /// Requests statistics or descriptions.
     MultipartRequest {
         /// More parts of the request follow.
         more: bool,
-        /// What is asked.
+        /// Body of the request.
         body: MpRequest,
     },
-    /// Answer to `MultipartRequest`; [`crate::encode`] splits it at 64 KiB.
+    /// Reply to `MultipartRequest`; [`crate::encode`] splits it at 64 KiB.
     MultipartReply {
-        /// More parts of the reply follow (in what was decoded; ignored when encoding).
+        /// More parts of the reply follow (in a decoded reply; ignored when encoding).
         more: bool,
-        /// The answer.
+        /// Body of the reply.
         body: MpReply,
     },
-    /// A message that is well framed, but that nothing handles: the error to send is in it.
+    /// A message that is well framed, but not handled: it has the error to send.
     Unsupported(Unsupported),
 }

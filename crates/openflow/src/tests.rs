@@ -15,7 +15,7 @@ const CX: DecodeContext = DecodeContext {
     flow_mod_table_id: true,
 };
 
-/// What a message becomes by going over the wire once. Panics if it does not arrive.
+/// The message that arrives when `m` is encoded and decoded once. Panics if none arrives.
 fn over(version: Version, m: &Message) -> Message {
     let parts = encode(version, 5, m).expect("encodes");
     assert_eq!(parts.len(), 1, "small messages have one part");
@@ -30,7 +30,7 @@ fn survives(version: Version, m: Message) {
     assert_eq!(over(version, &m), m, "{version:?}");
 }
 
-/// A message may lose what its version cannot say in the first trip, and nothing more in a second.
+/// A message may lose parts that its version lacks in the first trip, and nothing more in a second.
 fn settles(version: Version, m: &Message) -> Message {
     let once = over(version, m);
     assert_eq!(over(version, &once), once, "{version:?}");
@@ -66,7 +66,7 @@ fn a_meter_among_actions_is_said_in_each_version_that_has_meters() {
     assert_eq!(trip(Version::V12, &both), [apply(&[output])]);
 }
 
-/// Fields of which some bits mean nothing are loaded whole where all that mean something are.
+/// A load of all meaningful bits of a field is written as a load of the whole field.
 #[test]
 fn whole_fields_are_loaded_whole() {
     use heddle_flow::{FieldId, FieldValue, Subfield};
@@ -101,7 +101,7 @@ proptest! {
         let Message::FlowMod(back) = once else { panic!("a flow mod") };
         prop_assert_eq!(back.command, command);
         prop_assert_eq!(back.idle_timeout, fm.idle_timeout);
-        // OXM and NXM say every field that the strategy makes.
+        // OXM and NXM have every field that the strategy makes.
         if version >= Version::V12 || fm.nxm {
             prop_assert_eq!(back.match_, m);
         }
@@ -249,7 +249,7 @@ proptest! {
     }
 }
 
-/// A packet-out survives but for actions that its version says differently.
+/// A packet-out survives but for actions that have another form in its version.
 fn survives_actions(version: Version, p: PacketOut) {
     let Message::PacketOut(back) = settles(version, &Message::PacketOut(Box::new(p.clone()))) else {
         panic!("a packet-out")
@@ -260,8 +260,8 @@ fn survives_actions(version: Version, p: PacketOut) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// Bytes of good messages with a few of them changed: the decoder answers, whatever it makes of them, and
-    /// what it does accept can be said again.
+    /// Bytes of good messages with a few of them changed: the decoder returns in all cases, and an accepted
+    /// message can be encoded again.
     #[test]
     fn mutations(version in version(), m in flow_match(), set in instructions(),
                  changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), cut: prop::sample::Index) {
@@ -483,7 +483,7 @@ fn extensions_survive() {
             let Message::PacketOut(back) = settles(version, &m) else {
                 panic!("{text}");
             };
-            // 1.5 says a load as a set-field.
+            // 1.5 has a set-field in the place of a load.
             if version == Version::V13 || !text.contains("exec") {
                 assert_eq!(back.actions, std::slice::from_ref(&a));
             }

@@ -1,7 +1,7 @@
 //! Actions and instructions in the text of `ovs-ofctl`.
 //!
-//! Output is byte for byte what Open vSwitch 3.1 prints in `actions=...`; input is what `ovs-actions(7)` and
-//! `ovs-ofctl add-flow` accept.
+//! Output is byte for byte that of Open vSwitch 3.1 in `actions=...`; input is the syntax of `ovs-actions(7)`
+//! and `ovs-ofctl add-flow`.
 
 mod display;
 mod message;

@@ -52,7 +52,7 @@ impl Version {
             Version::V15 => "OpenFlow15",
         }
     }
-    /// The version that the database calls so.
+    /// The version with this name in the database.
     pub fn by_name(name: &str) -> Option<Version> {
         Self::ALL.into_iter().find(|v| v.name() == name)
     }

@@ -20,8 +20,8 @@ fn what_ofctl_sends_survives() {
     let mut problems = Vec::new();
     for version in Version::ALL {
         if version == Version::V11 {
-            // The client offers its 1.1 matches in forms that depend on what they hold; a round trip of
-            // meaning, not of bytes, is in the property tests.
+            // The client writes 1.1 matches in different forms, by their contents. The property tests cover a
+            // round trip of their meaning.
             continue;
         }
         let dir = common::tempfile();

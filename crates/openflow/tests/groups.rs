@@ -139,7 +139,7 @@ fn meters_print_as_they_are() {
     }
 }
 
-/// What the client sends for a command.
+/// The message that the client sends for a command.
 fn sent(version: Version, args: &[&str], rest: &str) -> Message {
     let (said, wires) = with_switch(version, args, &[rest], |_| None);
     let messages = wires

@@ -1,4 +1,4 @@
-//! Everything that a switch says is read without complaint by the real `ovs-ofctl`, and means what was meant.
+//! The real `ovs-ofctl` reads every message of a switch without complaint, and prints its meaning.
 
 mod common;
 
@@ -495,7 +495,7 @@ fn errors_print_by_name() {
     let about = [1u8, 4, 0, 8, 0, 0, 0, 9];
     for version in [V10, V11, V12, V13, V14, V15] {
         for kind in ErrorKind::ALL {
-            // Where two errors share numbers, the first of them is what anybody reads.
+            // If two errors share numbers, readers take the first of them.
             let first = kind
                 .code(version)
                 .and_then(|raw| ErrorKind::from_code(version, raw));

@@ -189,8 +189,8 @@ impl Random {
     }
 }
 
-/// What our side says about a message: the error of decoding it, or of checking its actions.
-/// `None` if it became another kind of message, which the two handle elsewhere.
+/// Our error for a message, from decoding it or from checking its actions. `None` if it became another kind
+/// of message, which the two handle elsewhere.
 fn ours(bytes: &[u8], cx: &DecodeContext, version: Version) -> Option<Option<ErrorKind>> {
     Some(match decode(bytes, cx) {
         Err(e) => Some(e.error.kind),
@@ -254,8 +254,8 @@ fn faults_get_the_same_errors() {
             .iter()
             .filter(|f| (f.1..=f.2).contains(&version))
             .map(|f| f.0)
-            // Open vSwitch forgets what it found wrong with the fixed part of bundle_load; we do not. Packets
-            // whose kind changes half-way are not followed here yet.
+            // Open vSwitch forgets the faults of the fixed part of bundle_load; we do not. Packets whose kind
+            // changes half-way are not followed here yet.
             .filter(|f| !f.contains("bundle_load") && !f.contains("encap"))
             .collect();
         std::fs::write(&file, flows.join("\n") + "\n").expect("temporary file");
@@ -299,7 +299,7 @@ fn faults_get_the_same_errors() {
             let Some(mine) = ours(&bytes, &cx, version) else {
                 continue;
             };
-            // What a version cannot say is said by one error that stands for all such.
+            // One error stands for all errors that a version has no number for.
             let unencodable = ErrorKind::BadRequestUnencodableError.code(version);
             let same = mine.and_then(|k| k.code(version).or(unencodable)) == raw;
             // Tunnel metadata fields are known there, but not mapped; messages for controllers are refused
@@ -313,7 +313,7 @@ fn faults_get_the_same_errors() {
                 (_, Some(K::BadActionUnknownEdProp | K::BadActionBadEdProp)) => continue,
                 _ => {}
             }
-            // Which of these two an unknown field gets there depends on a hash of its number.
+            // The error that an unknown field gets there, of these two, depends on a hash of its number.
             let unknown = |k| {
                 matches!(
                     k,

@@ -1,9 +1,8 @@
 //! A connection for programs that make a few transactions and end: no replica, no task, one blocking socket.
 //!
-//! The operations and results are JSON as in RFC 7047 section 5.2. Each call waits for its own answer, at
-//! most as long as the connection's limit, but for [`Connection::send`], whose answer
-//! [`Connection::receive`] fetches later: the server holds back the answer to a transaction with a `wait`
-//! until the wait is over.
+//! The operations and results are JSON as in RFC 7047 section 5.2. Each call waits for its own reply, at most
+//! as long as the connection's limit. [`Connection::send`] does not wait: [`Connection::receive`] fetches its
+//! reply later. The server holds back the reply to a transaction with a `wait` until the wait is over.
 
 use crate::rpc::{FrameError, Framer, Message, MessageError, reply, request};
 use serde_json::{Value, json};
@@ -13,10 +12,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// Longest answer that is taken, bytes.
+/// Longest reply that is accepted, bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// Why there is no answer, or a bad one.
+/// Reasons for a missing or bad reply.
 #[derive(Debug, Error)]
 pub enum Error {
     /// The server cannot be reached or has left.
@@ -28,7 +27,7 @@ pub enum Error {
     /// The server does not speak the protocol.
     #[error("the database server sends invalid messages: {0}")]
     Frame(#[from] FrameError),
-    /// As `Frame`.
+    /// The server sent JSON that is not a message of the protocol; the connection is of no further use.
     #[error("the database server sends invalid messages: {0}")]
     Message(#[from] MessageError),
     /// The server refused the request.
@@ -37,7 +36,7 @@ pub enum Error {
     /// An operation failed; none of the transaction's operations was done.
     #[error("operation {index}: {error}{}", .details.as_deref().map(|d| format!(" ({d})")).unwrap_or_default())]
     Operation {
-        /// Which; as many as there are operations: the commit.
+        /// Index of the operation; the number of operations: the commit.
         index: usize,
         /// The error's name, such as `timed out` of a wait or `constraint violation`.
         error: String,
@@ -71,13 +70,13 @@ pub struct Connection {
     last_id: u64,
 }
 
-/// A transaction whose answer has not been fetched yet.
+/// A transaction whose reply has not been fetched yet.
 #[derive(Debug)]
 #[must_use]
 pub struct Sent(u64);
 
 impl Connection {
-    /// Connects to `unix:PATH` or `tcp:HOST:PORT`. No answer may take longer than `limit`.
+    /// Connects to `unix:PATH` or `tcp:HOST:PORT`. No reply may take longer than `limit`.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Address`].
@@ -133,7 +132,7 @@ impl Connection {
     /// Sends a transaction and waits for its results.
     ///
     /// # Errors
-    /// As [`Connection::receive`].
+    /// The same as those of [`Connection::receive`].
     pub fn transact(&mut self, database: &str, operations: &[Value]) -> Result<Vec<Value>, Error> {
         let sent = self.send(database, operations)?;
         self.receive(sent)
@@ -196,7 +195,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// A server that says `answers`, each after one read, and then hears no more.
+    /// Results of a connection to a server that sends `answers`, each after one read, and then reads no more.
     fn asked(answers: &'static [&'static str]) -> Result<Vec<Value>, Error> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");

@@ -1,8 +1,8 @@
 //! The handle by which the program uses the replica.
 //!
-//! All handles share one state under one mutex, which is held for the length of a pointer copy by readers and
-//! of one update by the background task; no lock is held across an `await`. The task ends when the last
-//! handle is dropped.
+//! All handles share one state under one mutex. Readers hold it for the length of a pointer copy, the
+//! background task for one update; no lock is held across an `await`. The task ends when the last handle is
+//! dropped.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -53,7 +53,7 @@ pub enum CallError {
     Server(Value),
 }
 
-/// What [`Client::poll`] found.
+/// Result of [`Client::poll`].
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The newest contents.
@@ -63,11 +63,11 @@ pub struct Batch {
     /// The rows that changed since this handle's last poll, each once. A row that went and came back is an
     /// insert.
     pub changes: Vec<Change>,
-    /// So much changed that the log does not hold it: `changes` is empty, look at every row.
+    /// The log does not reach back to the last poll: `changes` is empty, look at every row.
     pub resync: bool,
 }
 
-/// A handle of the replica. Each clone polls for itself, starting where the original stood.
+/// A handle of the replica. Each clone polls for itself, from the position of the original on.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -81,7 +81,7 @@ impl Client {
     /// several with commas) and replicates what `spec` names of the database `db`.
     ///
     /// # Errors
-    /// [`SpawnError`]. That the server cannot be reached is not one: the task keeps trying.
+    /// [`SpawnError`]. A server that cannot be reached is no error: the task keeps trying.
     pub fn spawn(remote: &str, db: &str, spec: MonitorSpec, options: Options) -> Result<Client, SpawnError> {
         let remotes = Active::parse_list(remote, OVSDB_PORT)?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| SpawnError::NoRuntime)?;
@@ -124,9 +124,10 @@ impl Client {
         self.wake.changed().await.map_err(|_| Closed)
     }
 
-    /// The newest contents and what changed since this handle's last poll.
+    /// The newest contents, and the changes since this handle's last poll.
     pub fn poll(&mut self) -> Batch {
-        // Before the look, not after: what comes between the two wakes again, and is not missed.
+        // Marked as seen before the state is read: an update between the two wakes the handle again, and is
+        // not missed.
         self.wake.borrow_and_update();
         let state = self.shared.state.lock();
         let changes = state.log.since(self.cursor);
@@ -162,7 +163,7 @@ impl Client {
     /// Executes a transaction. When it returns a result, the replica has its effects.
     ///
     /// # Errors
-    /// [`TxnError`]; [`TxnError::is_retriable`] says whether to compute it anew later.
+    /// [`TxnError`]; if [`TxnError::is_retriable`], compute it anew later.
     pub async fn transact(&self, txn: Txn) -> Result<Vec<OpResult>, TxnError> {
         let (command, pending) = self.prepare(txn)?;
         self.commands
@@ -201,7 +202,7 @@ impl Client {
         ))
     }
 
-    /// Any other request, such as `list_dbs`.
+    /// Sends any other request, such as `list_dbs`, and waits for its result.
     ///
     /// # Errors
     /// [`CallError`].

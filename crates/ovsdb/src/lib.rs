@@ -1,19 +1,18 @@
 //! A client of an OVSDB server (RFC 7047): a live replica of a database, transactions, and a lock.
 //!
-//! The configuration of a switch lives in a database that other programs write. The daemon needs all of it at
-//! hand, in one consistent state, and to be told what changed; and it writes status back. This crate gives it
-//! that and nothing of what the columns mean.
+//! The configuration of a switch is in a database that other programs write. The daemon needs all of it at
+//! hand, in one consistent state, with notifications of changes; and it writes status back. This crate gives
+//! it that, and does not interpret the columns.
 //!
 //! * A background task owns the socket: it connects (with back-off), loads, follows, and reconnects.
 //!   [`Client`] is the handle; clones of it may be used from any number of tasks and threads.
 //! * [`Client::snapshot`] is the newest state ([`Db`]); it stays available, unchanged, while the server is
 //!   away.
-//! * [`Client::poll`] adds which rows changed since the last poll, [`Client::changed`] waits for there to be
-//!   something.
+//! * [`Client::poll`] adds the rows that changed since the last poll; [`Client::changed`] waits for a change.
 //! * [`Client::transact`] sends a [`Txn`]. When it returns, the replica has the transaction's effects.
 //!
-//! Nothing that a server sends can make it panic or hold memory without bound ([`Options::max_message`]);
-//! what is not understood ends the connection, and the next one starts over.
+//! No message of a server can make it panic or hold memory without bound ([`Options::max_message`]). A
+//! message that is not understood ends the connection, and the next connection starts over.
 //!
 //! ```no_run
 //! use heddle_ovsdb::{Client, Columns, MonitorSpec, Options, Txn};

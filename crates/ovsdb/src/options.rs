@@ -1,4 +1,4 @@
-//! What a client can be told about how to behave.
+//! Options of a client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,13 @@ use heddle_stream::Tls;
 /// Settings of a client; the defaults are those of Open vSwitch's daemons where they have one.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The lock to ask for at every connection (RFC 7047 section 4.1.8).
+    /// The lock to request at every connection (RFC 7047 section 4.1.8).
     pub lock: Option<String>,
     /// After this time without a byte from the server an echo is sent; after as much again the connection is
     /// dropped. `None` never probes.
     pub probe_interval: Option<Duration>,
-    /// Also probes a server on a Unix socket. The kernel tells when such a server ends, and one that is
-    /// merely busy is not reached sooner by connecting again, so Open vSwitch's daemons probe only over the
-    /// network.
+    /// Also probes a server on a Unix socket. The kernel reports the end of such a server, and connecting
+    /// again does not help with a busy one. So Open vSwitch's daemons probe only over the network.
     pub probe_local: bool,
     /// Keys for servers that are reached by TLS.
     pub tls: Arc<Tls>,
@@ -28,10 +27,10 @@ pub struct Options {
     /// Longest message accepted from the server, in bytes. The initial contents come in one message. Parsing
     /// takes a multiple of the message's length for as long as the parsing lasts.
     pub max_message: usize,
-    /// Changed rows that are remembered for those who poll; one who falls further behind is told to look at
-    /// everything.
+    /// Number of changed rows that are remembered for handles that poll. A handle that falls further behind
+    /// is notified to look at everything.
     pub change_log: usize,
-    /// Requests sent and not yet answered; further ones wait in line.
+    /// Requests sent without a reply yet; further ones wait in line.
     pub max_in_flight: usize,
 }
 

@@ -1,4 +1,4 @@
-//! How the client stands with its server.
+//! State of the client's connection and lock.
 
 /// The connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub enum ConnState {
 /// The lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockState {
-    /// None is wanted, or none could be asked for as there is no connection.
+    /// No lock is wanted, or none could be requested as there is no connection.
     None,
-    /// Asked for, not answered.
+    /// Requested; the reply has not come yet.
     Requested,
     /// Another client has it; the server gives it to this one when it is this one's turn.
     Contended,
@@ -33,7 +33,7 @@ pub struct Status {
     pub conn: ConnState,
     /// The lock.
     pub lock: LockState,
-    /// How many connections have reached [`ConnState::Connected`].
+    /// Number of connections that have reached [`ConnState::Connected`].
     pub connections: u64,
     /// Why the last connection or attempt ended.
     pub last_error: Option<String>,
@@ -54,7 +54,7 @@ impl Status {
         self.conn == ConnState::Connected
     }
 
-    /// Whether this client has its lock, as far as the server has told.
+    /// Whether this client has its lock, as far as the server has reported.
     pub fn has_lock(&self) -> bool {
         self.lock == LockState::Held
     }

@@ -87,7 +87,7 @@ async fn garbage() {
         assert_eq!(n_of(&client), Some(n));
     }
 
-    // What is merely odd does not end it: unknown notifications, tables, columns and locks.
+    // Odd messages do not end the connection: unknown notifications, tables, columns and locks.
     let mut peer = loading(&script).await;
     let params = peer
         .answer("monitor_cond_since", json!([false, NIL, row("initial", 10)]))
@@ -118,7 +118,7 @@ async fn garbage() {
     peer.closed().await;
 }
 
-/// A server that asks for replies and does not take them must not fill memory.
+/// A server that sends requests and does not read the replies must not fill memory.
 #[tokio::test]
 async fn a_server_that_does_not_read() {
     let script = Script::listen();

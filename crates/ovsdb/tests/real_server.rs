@@ -146,7 +146,7 @@ async fn restart(kind: Kind) {
     );
     assert!(Arc::ptr_eq(old.unwrap(), new.unwrap()), "the row was kept");
 
-    // What changes while the client is away is told as a change after.
+    // A row that changes while the client is away is reported as a change after.
     server.vsctl(&["add-br", "br1"]);
     until(&client, "new bridge", |db, _| {
         db.find("Bridge", "name", "br1").is_some()

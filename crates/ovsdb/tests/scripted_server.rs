@@ -39,7 +39,7 @@ async fn continues_from_the_last_transaction() {
     client.poll();
     drop(peer);
 
-    // The server knows the transaction: it sends only what came after, against the contents that we kept.
+    // The server knows the transaction: it sends only later changes, against the contents that we kept.
     let mut peer = loading(&script).await;
     let update = json!({"T": {ROW: {"modify": {"s": ["set", [2, 3]]}}}});
     let params = peer
@@ -53,7 +53,7 @@ async fn continues_from_the_last_transaction() {
     assert_eq!(batch.changes.len(), 1);
     drop(peer);
 
-    // It does not know it any more: all contents come, and replace ours.
+    // The server does not know the transaction id any more: all contents come, and replace ours.
     let mut peer = loading(&script).await;
     let params = peer
         .answer("monitor_cond_since", json!([false, NIL, row("initial", 4)]))
@@ -71,7 +71,8 @@ async fn continues_from_the_last_transaction() {
     );
     drop(peer);
 
-    // It gave no id: there is nothing to continue from. Then the schema changes, and there is nothing either.
+    // The server gave no id: there is nothing to continue from. Then the schema changes, and there is nothing
+    // either.
     let mut peer = loading(&script).await;
     assert_eq!(
         peer.answer("monitor_cond_since", json!([false, TXN1, row("initial", 5)]))
@@ -152,7 +153,7 @@ async fn echo_both_ways() {
     peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
         .await;
     until_n(&client, 1).await;
-    // The server asks.
+    // The server sends a request.
     peer.send(&request("echo", json!(["are", "you"]), 77)).await;
     assert_eq!(
         peer.next().await,
@@ -169,23 +170,23 @@ async fn echo_both_ways() {
             outcome: Err(json!("unknown method"))
         })
     );
-    // The client asks when it has heard nothing, again and again as long as it is answered.
+    // The client probes whenever it has heard nothing, as long as replies come.
     for _ in 0..3 {
         peer.answer("echo", json!([])).await;
     }
     assert!(client.status().is_connected());
-    // Unanswered, it gives up after as much time again.
+    // Without a reply, the client gives up after as much time again.
     let asked = Instant::now();
     peer.expect("echo").await;
     peer.closed().await;
-    // The client's clock began when it asked, which was a little before this one.
+    // The client's clock began when it sent the probe, which was a little before this one.
     assert!(asked.elapsed() >= probe / 2);
     until(&client, "loss told", |_, s| {
         s.last_error.as_deref().is_some_and(|e| e.contains("probe"))
     })
     .await;
     assert_eq!(n_of(&client), Some(1), "contents stay");
-    // And comes back.
+    // The client connects again.
     let mut peer = loading(&script).await;
     peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 2)]))
         .await;
@@ -231,7 +232,7 @@ async fn requests_fail_with_their_connection() {
     assert_eq!(e, TxnError::Disconnected);
     assert!(e.is_retriable());
 
-    // A server that does not answer holds back only what exceeds the bound.
+    // A server that does not reply holds back only transactions beyond the bound.
     let mut peer = loading(&script).await;
     peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
         .await;
@@ -271,7 +272,7 @@ async fn at_most_so_many_requests_in_flight() {
     peer.send(&json!({"id": first, "result": [], "error": null}))
         .await;
     peer.expect("transact").await;
-    // A full line is told, not waited for.
+    // A full queue is reported, not waited for.
     let mut filled = None;
     let mut waiting = Vec::new();
     for _ in 0..10_000 {
@@ -298,7 +299,7 @@ async fn attempts_and_states() {
     })
     .await;
     assert_eq!(client.transact(Txn::new()).await, Err(TxnError::NotConnected));
-    // It keeps trying: a server that starts late is found.
+    // The client keeps trying: a server that starts late is found.
     let late = tokio::net::UnixListener::bind(dir.path().join("nobody")).unwrap();
     let late_peer = patiently("connection to the late server", late.accept())
         .await
@@ -307,7 +308,7 @@ async fn attempts_and_states() {
     drop((late_peer, late));
     std::fs::remove_file(dir.path().join("nobody")).unwrap();
 
-    // Of several remotes the one that works is found.
+    // Among several remotes the client finds the one that works.
     let script = Script::listen();
     let both = format!("{nowhere},{}", script.remote);
     let client = Client::spawn(&both, "D", MonitorSpec::all(), quick()).unwrap();

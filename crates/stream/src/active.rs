@@ -1,4 +1,4 @@
-//! Calling: `unix:PATH`, `tcp:IP[:PORT]`, `ssl:IP[:PORT]`.
+//! Outgoing connections: `unix:PATH`, `tcp:IP[:PORT]`, `ssl:IP[:PORT]`.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use crate::{MethodError, Stream, Tls, address};
 /// Longest path that a `sockaddr_un` takes, without its NUL.
 const SUN_PATH_MAX: usize = 107;
 
-/// Whom to call, and how.
+/// Address and method of a peer to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Active {
     /// `unix:PATH`.
@@ -28,7 +28,7 @@ impl Active {
     /// Reads one method. `default_port` is the port where none is given.
     ///
     /// # Errors
-    /// The text is none of them; the error says what was expected.
+    /// The text is not a method; the error has the expected form.
     pub fn parse(text: &str, default_port: u16) -> Result<Active, MethodError> {
         let error = |why| MethodError::new(text, why);
         let address = |rest| {
@@ -49,7 +49,7 @@ impl Active {
     /// Reads a comma-separated list; a client tries them in turn.
     ///
     /// # Errors
-    /// That of the first that cannot be used; an empty list is an error.
+    /// The error of the first method that cannot be used; an empty list is an error.
     pub fn parse_list(text: &str, default_port: u16) -> Result<Vec<Active>, MethodError> {
         text.split(',')
             .map(|one| Active::parse(one.trim(), default_port))
@@ -65,7 +65,7 @@ impl Active {
     /// they are.
     ///
     /// # Errors
-    /// What the system says; for TLS also what is wrong with the keys or the peer's certificate.
+    /// Errors of the system; for TLS also faults of the keys or of the peer's certificate.
     pub async fn connect(&self, tls: &Tls) -> io::Result<Box<dyn Stream>> {
         match self {
             Active::Unix(path) => Ok(Box::new(connect_unix(path).await?)),

@@ -1,17 +1,17 @@
 //! Byte streams of the control plane, in Open vSwitch's notation (ovsdb(7), "Connection Methods").
 //!
 //! **Problem.** The database and the controllers are reached in the same three ways (Unix socket, TCP, TLS),
-//! by calling ([`Active`]) or by being called ([`Passive`]). What they say over it is not this crate's
-//! business.
+//! by calling ([`Active`]) or by being called ([`Passive`]). The protocols above the streams are in other
+//! crates.
 //!
 //! **Keys** belong to the process ([`Tls`]): one private key, one certificate, one authority that vouches for
 //! all peers. They come from the command line or from the database's `SSL` table and are read again when a
 //! file has changed.
 //!
 //! **Invariants.** Without keys no TLS connection is made or taken. A peer without a certificate of the
-//! configured authority is refused in both directions, unless the operator wrote `none` for the authority;
-//! names in certificates are not compared (addresses are what is configured, and the authority is the
-//! operator's own, as in Open vSwitch). A slow handshake delays only its own connection.
+//! configured authority is refused in both directions, unless the operator wrote `none` for the authority.
+//! Names in certificates are not compared: addresses are configured, and the authority is the operator's own,
+//! as in Open vSwitch. A slow handshake delays only its own connection.
 
 mod active;
 mod address;
@@ -43,9 +43,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}: {why}")]
 pub struct MethodError {
-    /// What was given.
+    /// The text that was given.
     pub text: String,
-    /// What to give instead.
+    /// The expected form.
     pub why: &'static str,
 }
 

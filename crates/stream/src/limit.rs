@@ -1,8 +1,8 @@
 //! Limits of accept loops.
 //!
 //! **Problem.** Each caller costs a descriptor. If callers take all of them, nothing else can be opened:
-//! neither new ports nor the socket of the next caller. An accept loop that sleeps after an error must go on
-//! closing the connections that ended, or it waits for descriptors that it holds itself.
+//! neither new ports nor the socket of the next caller. An accept loop that sleeps after an error must still
+//! close the connections that ended, or it waits for descriptors that it holds itself.
 //!
 //! **Invariants.** A caller is accepted only with a [`Slot`], and the slot outlives the caller's socket.
 //! Until a slot is free, callers wait in the kernel's queue. All slots together are a part of the process's
@@ -85,7 +85,7 @@ impl Pace {
             match accept().await {
                 Ok(caller) => return caller,
                 Err(e) => {
-                    // Out of descriptors, most likely.
+                    // The likely cause is a lack of descriptors.
                     let why = heddle_sys::errno_text(&e);
                     log::warn!(target: target, per_min = 5, burst = 5; "accept failed: {why}");
                     self.until = Some(Instant::now() + REST);

@@ -1,4 +1,4 @@
-//! Being called: `punix:PATH`, `ptcp:[PORT][:IP]`, `pssl:[PORT][:IP]`.
+//! Listening: `punix:PATH`, `ptcp:[PORT][:IP]`, `pssl:[PORT][:IP]`.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::{MethodError, Stream, Tls, address};
 
-/// Where to listen, and for what.
+/// Address and method to listen with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Passive {
     /// `punix:PATH`.
@@ -29,7 +29,7 @@ impl Passive {
     /// Reads one method.
     ///
     /// # Errors
-    /// The text is none of them; the error says what was expected.
+    /// The text is not a method; the error has the expected form.
     pub fn parse(text: &str, default_port: u16) -> Result<Passive, MethodError> {
         let error = |why| MethodError::new(text, why);
         let address = |rest| {
@@ -47,10 +47,10 @@ impl Passive {
         }
     }
 
-    /// Listens. A socket file that nobody listens at any more is replaced.
+    /// Listens. A socket file without a listener is replaced.
     ///
     /// # Errors
-    /// Somebody else listens there, or the system refuses; the text names the place.
+    /// Another socket listens there, or the system refuses; the text names the address.
     pub fn listen(&self, tls: &Arc<Tls>) -> io::Result<Acceptor> {
         let what = |e: io::Error| io::Error::new(e.kind(), format!("{self}: {e}"));
         let socket = match self {
@@ -134,7 +134,7 @@ impl Acceptor {
     /// Waits for the next caller.
     ///
     /// # Errors
-    /// What the system says, such as that descriptors have run out.
+    /// Errors of the system, such as when descriptors have run out.
     pub async fn accept(&self) -> io::Result<Incoming> {
         let tcp = |(socket, _): (TcpStream, SocketAddr)| {
             // Latency only; refusal is harmless.
@@ -148,7 +148,7 @@ impl Acceptor {
         })
     }
 
-    /// The address, where it is one of the network: tells which port the system chose.
+    /// The address, if it is one of the network, with the port that the system chose.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.socket {
             Socket::Unix(..) => None,
@@ -160,20 +160,20 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         if let Socket::Unix(_, path) = &self.socket {
-            // Gone already is as good.
+            // A file that is gone already is no error.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Somebody who has called. [`Incoming::open`] belongs into the connection's own task: a handshake takes as
-/// long as the caller likes.
+/// A caller whose connection has been accepted. [`Incoming::open`] belongs into the connection's own task: a
+/// handshake takes as long as the caller likes.
 pub enum Incoming {
-    /// By a Unix socket.
+    /// A caller by a Unix socket.
     Unix(UnixStream),
-    /// By TCP.
+    /// A caller by TCP.
     Tcp(TcpStream),
-    /// By TCP, where TLS is expected.
+    /// A caller by TCP that must use TLS.
     Tls(TcpStream, Arc<Tls>),
 }
 
@@ -181,7 +181,7 @@ impl Incoming {
     /// The stream, ready to be read and written.
     ///
     /// # Errors
-    /// The handshake failed, or took too long; the text says why.
+    /// The handshake failed, or took too long; the text has the reason.
     pub async fn open(self) -> io::Result<Box<dyn Stream>> {
         match self {
             Incoming::Unix(socket) => Ok(Box::new(socket)),

@@ -65,7 +65,7 @@ async fn a_socket_path_longer_than_an_address() {
     std::fs::create_dir(&deep).unwrap();
     let path = deep.join("db.sock");
     assert!(path.as_os_str().len() > 107);
-    // Bound by the same detour that connecting takes.
+    // Bound by way of the directory's descriptor, as connecting does.
     let handle = std::fs::File::open(&deep).unwrap();
     let short = format!(
         "/proc/self/fd/{}/db.sock",
@@ -139,7 +139,7 @@ fn tls(settings: Settings) -> Arc<Tls> {
     Arc::new(tls)
 }
 
-/// A word from the caller comes back doubled. Whether all of it worked.
+/// The server sends the caller's word back twice. Returns whether all of it worked.
 async fn talk(server: &Arc<Tls>, client: &Tls) -> bool {
     let loopback: SocketAddr = ([127, 0, 0, 1], 0).into();
     let acceptor = Passive::Tls(loopback).listen(server).unwrap();
@@ -158,11 +158,11 @@ async fn talk(server: &Arc<Tls>, client: &Tls) -> bool {
         stream.read_to_end(&mut answer).await?;
         std::io::Result::Ok(answer)
     };
-    // The first who fails ends it for both.
+    // The first side that fails ends the test for both.
     matches!(tokio::try_join!(serve, call), Ok(((), answer)) if answer == b"wordword")
 }
 
-/// A peer that is dropped in the middle of things has still ended the connection as TLS asks for: the other
+/// A peer that is dropped in the middle of things has still ended the connection as TLS requires. The other
 /// end reads an end, not an error.
 #[tokio::test]
 async fn a_dropped_connection_says_goodbye() {
@@ -179,7 +179,7 @@ async fn a_dropped_connection_says_goodbye() {
         stream.flush().await.unwrap();
         let mut word = [0; 4];
         stream.read_exact(&mut word).await.unwrap();
-        // Both halves go, as they do where connections are served.
+        // Both halves are dropped, as where connections are served.
         drop(tokio::io::split(stream));
     };
     let call = async {
@@ -233,7 +233,7 @@ async fn without_keys_nothing_is_connected() {
     let mut broken = ours.settings("broken", &ours.ca());
     std::fs::write(broken.private_key.as_ref().unwrap(), "no key").unwrap();
     assert!(!talk(&server, &tls(broken.clone())).await);
-    // Neither a pipe that nobody writes to nor an endless device holds anybody up.
+    // Neither a pipe without a writer nor an endless device blocks the caller.
     let pipe = dir.path().join("pipe");
     assert!(
         std::process::Command::new("mkfifo")
@@ -269,7 +269,7 @@ async fn renewed_files_are_read_again() {
     let later = std::time::SystemTime::now() + std::time::Duration::from_secs(10);
     file.set_modified(later).unwrap();
     assert!(talk(&server, &client).await);
-    // Files that went bad: the keys that were read stay in use.
+    // Files that became unreadable: the keys that were read stay in use.
     std::fs::write(settings.private_key.unwrap(), "no key").unwrap();
     assert!(talk(&server, &client).await);
 }
@@ -284,7 +284,7 @@ async fn the_first_peers_authority_is_taken_on_trust() {
         bootstrap: true,
         ..ours.settings("client", &unknown)
     });
-    // A peer that does not send it.
+    // A peer that does not send the authority's certificate.
     assert!(!talk(&tls(server.clone()), &client).await);
     assert!(!unknown.exists());
     let telling = tls(Settings {
@@ -295,7 +295,7 @@ async fn the_first_peers_authority_is_taken_on_trust() {
     let acceptor = Passive::Tls(loopback).listen(&telling).unwrap();
     let to = acceptor.address().unwrap();
     let caller = Active::Tls(to);
-    // The first connection fetches, the second is the one that was asked for.
+    // The first connection fetches the authority, the second is the requested one.
     let serve = async {
         for _ in 0..2 {
             drop(acceptor.accept().await?.open().await);

@@ -1,9 +1,9 @@
 //! Makes the packet that a key describes: for `netdev-dummy/receive`, `ofproto/trace -generate` and tests.
 //!
-//! The result is an Ethernet frame with right lengths and checksums, as Open vSwitch composes it: reading it
-//! with [`crate::extract`] gives the key back, where the key is one that a packet can have. Not composed are
-//! IPv6 fragment headers (the packet comes out whole), packets without Ethernet header (they get one), and
-//! the payload of ICMP errors.
+//! The result is an Ethernet frame with right lengths and checksums, as Open vSwitch composes it. If a packet
+//! can have the key, reading the frame with [`crate::extract`] gives the key back. Not composed are IPv6
+//! fragment headers (the packet comes out whole), packets without Ethernet header (they get one), and the
+//! payload of ICMP errors.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -34,8 +34,8 @@ pub fn compose(key: &FlowKey, payload_len: usize) -> Vec<u8> {
     compose_with(key, &payload, 0)
 }
 
-/// The frame for a key, filled up with zeros behind its headers to `size` bytes; `None` where the headers
-/// alone are longer, or the size is more than an IP packet's.
+/// The frame for a key, filled up with zeros behind its headers to `size` bytes. `None` if the headers alone
+/// are longer, or the size is more than an IP packet's.
 pub fn compose_sized(key: &FlowKey, size: usize) -> Option<Vec<u8>> {
     let fill = size
         .checked_sub(compose_with(key, &[], 0).len())
@@ -43,7 +43,7 @@ pub fn compose_sized(key: &FlowKey, size: usize) -> Option<Vec<u8>> {
     Some(compose_with(key, &[], fill))
 }
 
-/// As [`compose`]; `fill` zeros follow whatever the payload.
+/// Like [`compose`]; `fill` zeros follow whatever the payload.
 fn compose_with(key: &FlowKey, payload: &[u8], fill: usize) -> Vec<u8> {
     let mut b = Vec::with_capacity(128 + payload.len() + fill);
     b.extend_from_slice(&key.dl_dst);
@@ -104,7 +104,7 @@ fn arp(b: &mut Vec<u8>, key: &FlowKey) {
     b.extend_from_slice(arp.as_bytes());
 }
 
-/// The header alone: what is behind it is not in the key. Metadata of type 2 is empty.
+/// The header alone: the key has nothing of the packet behind it. Metadata of type 2 is empty.
 fn nsh(b: &mut Vec<u8>, key: &FlowKey) {
     let k = &key.nsh;
     let context = k.context_header();

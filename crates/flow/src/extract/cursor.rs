@@ -3,16 +3,16 @@
 use crate::extract::NO_OFFSET;
 use heddle_wire::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-/// Why a header could not be had.
+/// Reasons why a header is not there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stop {
     /// The packet (or the layer that contains the header) ends before it does.
     End,
-    /// The packet goes on, but the bytes given end.
+    /// The packet continues, but the bytes given end.
     BeyondView,
 }
 
-/// Invariant: `view` is what is left of the bytes given, `left` what is left of the layer; either may be the
+/// Invariant: `view` is the rest of the bytes given, `left` the length of the layer's rest; either may be the
 /// longer.
 pub(super) struct Cursor<'a> {
     view: &'a [u8],
@@ -32,7 +32,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn left(&self) -> usize {
         self.left
     }
-    /// Where the cursor is, [`NO_OFFSET`] where that is too far to say.
+    /// Offset of the cursor, [`NO_OFFSET`] if it does not fit.
     pub(super) fn offset(&self) -> u16 {
         u16::try_from(self.pos).unwrap_or(NO_OFFSET)
     }
@@ -40,7 +40,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn limit(&mut self, n: usize) {
         self.left = self.left.min(n);
     }
-    /// The header here.
+    /// The header at the cursor.
     pub(super) fn peek<T: FromBytes + KnownLayout + Immutable + Unaligned>(&self) -> Result<&'a T, Stop> {
         if self.left < size_of::<T>() {
             return Err(Stop::End);
@@ -55,7 +55,7 @@ impl<'a> Cursor<'a> {
         self.left = self.left.saturating_sub(n);
         self.pos = self.pos.saturating_add(n);
     }
-    /// The header here, and moves on behind it.
+    /// Returns the header at the cursor, and moves behind it.
     pub(super) fn take<T: FromBytes + KnownLayout + Immutable + Unaligned>(&mut self) -> Result<&'a T, Stop> {
         let t = self.peek()?;
         self.skip(size_of::<T>());

@@ -1,12 +1,11 @@
 //! Reads a packet's headers into a key: the per-packet parser.
 //!
-//! **What it must get right.** Two packets that a rule could treat differently must have different keys, and
-//! the key must be the one that Open vSwitch would make of the same bytes, odd ones too: where a header is
-//! malformed, parsing stops at that layer, the layers before it count, and the packet is forwarded all the
-//! same.
+//! **Requirements.** Two packets that a rule could treat differently must have different keys. The key must
+//! be the one that Open vSwitch would make of the same bytes, also of odd ones. If a header is malformed,
+//! parsing stops at that layer, the layers before it count, and the packet is forwarded all the same.
 //!
-//! **Views.** The bytes given may be only the packet's first part (a private copy of its head); lengths are
-//! checked against the whole packet's size, and [`Oddity::BeyondView`] says that headers went on behind the
+//! **Views.** The bytes given may be only the packet's first part (a private copy of its head). Lengths are
+//! checked against the whole packet's size. [`Oddity::BeyondView`] means that headers continue behind the
 //! view: give more bytes and parse again.
 //!
 //! **Costs.** One pass, no allocation, no formatting; each header is split off its slice once. Nothing here
@@ -29,10 +28,10 @@ use heddle_wire::nsh::{self, NshBase, NshContext};
 
 /// EtherType in the key of a frame that has none.
 pub const DL_TYPE_NONE: u16 = 0x05ff;
-/// An offset that there is not.
+/// Offset of a layer that the packet does not have.
 pub const NO_OFFSET: u16 = u16::MAX;
 
-/// What the bytes are, beside themselves.
+/// Facts about a packet that its bytes do not show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hint {
     /// Bytes of the whole packet; never fewer than are given.
@@ -60,7 +59,7 @@ impl Hint {
 pub enum Oddity {
     /// Shorter than an Ethernet header. The key has no EtherType.
     Runt,
-    /// Headers go on behind the bytes given: parse again with more of them.
+    /// Headers continue behind the bytes given: parse again with more of them.
     BeyondView,
     /// ARP too short, or not for Ethernet and IPv4.
     Arp,
@@ -80,14 +79,14 @@ pub enum Oddity {
     NdOption,
 }
 
-/// Where layers start. Offsets are in bytes from the frame's start, [`NO_OFFSET`] for none.
+/// Starts of layers. Offsets are in bytes from the frame's start, [`NO_OFFSET`] for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layers {
     /// The MPLS label stack.
     pub l2_5: u16,
-    /// What is behind the Ethernet header, its tags and the label stack.
+    /// The header behind the Ethernet header, its tags and the label stack.
     pub l3: u16,
-    /// What is behind the IP header and its extensions.
+    /// The header behind the IP header and its extensions.
     pub l4: u16,
     /// Bytes of padding behind the IP packet.
     pub l2_pad: u16,
@@ -116,7 +115,7 @@ pub fn extract(frame: &[u8], hint: &Hint, key: &mut FlowKey) -> Layers {
     layers
 }
 
-/// Why a layer's parser stopped, with the name for the packet's end having come.
+/// Reason why a layer's parser stopped, and the name of the oddity if the packet ended.
 type Stopped = (Stop, Oddity);
 
 /// `stop` with the name that the packet's end has at this place.
@@ -155,7 +154,7 @@ fn ethernet(cur: &mut Cursor<'_>, vlan_limit: u8, key: &mut FlowKey) -> Result<(
     key.dl_dst = eth.dst;
     key.dl_src = eth.src;
     let mut dl_type = eth.ethertype.get();
-    // From here on the cursor stands at the EtherType that `dl_type` holds.
+    // From here on the cursor is at the EtherType that `dl_type` holds.
     cur.skip(12);
     for vlan in key.vlans.iter_mut().take(vlan_limit.into()) {
         // A tag counts only when an EtherType follows it.
@@ -175,7 +174,7 @@ fn ethernet(cur: &mut Cursor<'_>, vlan_limit: u8, key: &mut FlowKey) -> Result<(
     cur.skip(2);
     if dl_type < ethertype::MIN {
         dl_type = DL_TYPE_NONE;
-        // A frame too short for LLC and SNAP is as good as one with another LLC.
+        // A frame too short for LLC and SNAP is treated as one with another LLC.
         if cur.left() >= LlcSnap::LEN {
             let llc: &LlcSnap = cur.peek().map_err(at(Oddity::BeyondView))?;
             if llc.is_ethernet_snap() {
@@ -219,7 +218,7 @@ fn arp(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
     Ok(())
 }
 
-/// The header counts only as a whole. What is behind it is another packet's business.
+/// The header counts only as a whole. The packet behind it is not parsed.
 fn nsh(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
     let left = cur.left();
     let base: &NshBase = cur.take().map_err(at(Oddity::Nsh))?;
@@ -232,7 +231,7 @@ fn nsh(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
         nsh::MD_TYPE_1 if len != NshBase::LEN + NshContext::LEN => return Err((Stop::End, Oddity::Nsh)),
         nsh::MD_TYPE_1 => context = *cur.take().map_err(at(Oddity::Nsh))?,
         nsh::MD_TYPE_2 if len < NshBase::LEN => return Err((Stop::End, Oddity::Nsh)),
-        // Of other metadata nothing is matched on.
+        // Other metadata has no match fields.
         _ => {}
     }
     key.nsh = Nsh {
@@ -301,7 +300,7 @@ fn ipv6(cur: &mut Cursor<'_>, key: &mut FlowKey, layers: &mut Layers) -> Result<
 }
 
 /// Walks extension headers; returns the protocol behind them and the fragment bits. A later fragment's
-/// protocol is that of the fragment header: what is behind it is not a header.
+/// protocol is that of the fragment header, as no header follows it.
 fn ipv6_extensions(cur: &mut Cursor<'_>, mut next: u8) -> Result<(u8, u8), Stopped> {
     let mut nw_frag = 0;
     while matches!(

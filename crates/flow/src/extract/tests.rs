@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// What the real daemon makes of odd packets.
+/// Keys that the real daemon makes of odd packets.
 const CASES: &str = include_str!("cases.tsv");
 
 fn hex(s: &str) -> Vec<u8> {
@@ -11,7 +11,7 @@ fn hex(s: &str) -> Vec<u8> {
 }
 
 fn read(b: &[u8]) -> (FlowKey, Layers) {
-    // What was in the key before must not shine through.
+    // Old contents of the key must not remain.
     let mut k = FlowKey::default();
     k.words_mut().fill(u64::MAX);
     let l = extract(b, &Hint::ethernet(b.len()), &mut k);
@@ -183,8 +183,8 @@ proptest! {
         let _ = extract(&b, &Hint { total_len: 0, packet_type: 0, vlan_limit }, &mut k);
     }
 
-    /// Changed and cut packets: no panic, offsets within, padding of the key zero, and the same
-    /// reading where the packet's head is all that headers need.
+    /// Changed and cut packets cause no panic. Offsets are within the packet, and the key's padding is zero.
+    /// The result is the same from the packet's head, if all headers are in it.
     #[test]
     fn changed_packets(
         i in 0usize..200, changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5),

@@ -1,8 +1,8 @@
-//! What the table says about a field, as types.
+//! Properties of a field, as types.
 
 use super::{FieldId, Run};
 
-/// Which masks a match on the field may have.
+/// Masks that a match on the field may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Maskable {
     /// All of the field or none of it.
@@ -11,7 +11,7 @@ pub enum Maskable {
     Any,
 }
 
-/// How the field's value is written.
+/// Text form of the field's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Style {
@@ -33,7 +33,7 @@ pub enum Style {
     PacketType,
 }
 
-/// What a packet must be, for the field to mean anything.
+/// Protocol that a packet must have for the field to mean anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Prereq {
@@ -136,14 +136,14 @@ impl OxmId {
     }
 }
 
-/// All that the table says about one field.
+/// Row of the table of fields.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldInfo {
-    /// Which one.
+    /// The field.
     pub id: FieldId,
-    /// Its name.
+    /// Name of the field.
     pub name: &'static str,
-    /// Its other name.
+    /// Alternative name.
     pub extra_name: Option<&'static str>,
     /// Width, in bits, as subfields count them.
     pub n_bits: u16,
@@ -151,11 +151,11 @@ pub struct FieldInfo {
     pub n_bytes: u16,
     /// Bits that a value may have set (wider than `n_bits` for `vlan_vid`, whose present bit does not count).
     pub valid: u128,
-    /// Which masks are allowed.
+    /// Allowed masks.
     pub maskable: Maskable,
-    /// How it is written.
+    /// Text form.
     pub style: Style,
-    /// What it needs.
+    /// Prerequisite.
     pub prereq: Prereq,
     /// The bits of a word of the key where it is; none for a field that is no number within a word.
     pub run: Option<Run>,

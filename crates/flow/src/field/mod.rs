@@ -1,12 +1,12 @@
 //! Match fields: named pieces of a [`FlowKey`] that rules match on and actions read and write.
 //!
-//! `table.rs` says once, per field, its name, width, place in the key, headers on the wire, text form and
-//! prerequisites; a macro makes the enum, the accessors and [`FieldInfo`] from it. Several fields may share a
-//! place (`tcp_src` and `udp_src`, `reg0` and `xreg0`): prerequisites keep them apart.
+//! Each row of `table.rs` has the name, width, place in the key, headers on the wire, text form and
+//! prerequisites of one field. A macro makes the enum, the accessors and [`FieldInfo`] from it. Several
+//! fields may share a place (`tcp_src` and `udp_src`, `reg0` and `xreg0`): prerequisites keep them apart.
 //!
-//! **Masks.** A field may be wider in the mask than its value: an exact match on `icmp_type` sets 16 mask
-//! bits, of which the key can use eight. That is harmless (see [`crate::key`] on which error is the safe one)
-//! and is what Open vSwitch does; texts depend on it.
+//! **Masks.** A field may be wider in the mask than its value. For example, an exact match on `icmp_type`
+//! sets 16 mask bits, of which the key can use eight. That is harmless (see [`crate::key`] on which error is
+//! the safe one). Open vSwitch does the same, and texts depend on it.
 
 mod info;
 mod place;
@@ -111,7 +111,7 @@ impl FieldId {
     /// OXM's). `None` for a field that has no header.
     pub fn header(self, version: u8) -> Option<&'static OxmId> {
         let all = self.info().nxm;
-        // The newest that the version knows; of two equally new, the first.
+        // The newest header that the version knows; of two equally new, the first.
         let known = all.iter().filter(|x| version >= x.version);
         known
             .reduce(|best, x| if x.version > best.version { x } else { best })
@@ -149,7 +149,7 @@ impl FieldId {
         let old = self.get(key);
         self.set(key, (old & !mask) | (value & mask));
     }
-    /// Which of the field's bits count.
+    /// Bits of the field that count.
     pub fn get_mask(self, mask: &FlowMask) -> FieldValue {
         FieldValue::from_u128(table::get_mask(self, &mask.0))
     }
@@ -177,7 +177,7 @@ impl FieldId {
         match self.info().style {
             Style::OfPort32 => u32::try_from(value.as_u128()).is_ok_and(|p| port_from_32(p).is_some()),
             _ if self == FieldId::NshTtl => value.as_u128() <= 63,
-            // Of further metadata types nothing is known.
+            // Further metadata types are unknown.
             _ if self == FieldId::NshMdtype => matches!(value.as_u128(), 1 | 2),
             _ if matches!(self, FieldId::TunMetadata(_)) => true,
             _ => value.as_u128() & !self.info().valid == 0,
@@ -213,7 +213,7 @@ impl Match {
     /// prerequisites.
     pub fn set_field(&mut self, field: FieldId, value: FieldValue, mask: Option<FieldValue>) {
         match mask {
-            // An option of a tunnel must then be there, whatever its value.
+            // The option of a tunnel must then be present, whatever its value.
             Some(m) if m.is_zero() && !matches!(field, FieldId::TunMetadata(_)) => self.clear_field(field),
             Some(m) if !field.is_exact(m) => {
                 table::set(field, &mut self.key, (value & m).as_u128());

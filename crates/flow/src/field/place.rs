@@ -1,4 +1,4 @@
-//! Where a field lives in the key: the macro that turns the table's rows into code.
+//! Places of fields in the key: the macro that turns the table's rows into code.
 //!
 //! The kinds of place, with what an exact match adds to the mask:
 //!
@@ -22,9 +22,9 @@ pub(super) trait Cell: Copy {
     const ONES: Self;
     /// Whether the machine holds it as a number; otherwise as bytes.
     const NUMBER: bool;
-    /// As an integer.
+    /// The value as an integer.
     fn load(self) -> u128;
-    /// From the low bits of an integer.
+    /// The value of the low bits of an integer.
     fn store(v: u128) -> Self;
 }
 
@@ -64,7 +64,7 @@ pub(super) const fn ones(n: u32) -> u128 {
 
 /// First port number that OpenFlow reserves, as OpenFlow 1.0 and the key write it.
 pub(super) const PORT_MAX: u32 = 0xff00;
-/// The same in OpenFlow 1.1 and later.
+/// First port number that OpenFlow 1.1 and later reserve.
 pub(super) const PORT_MAX_32: u32 = 0xffff_ff00;
 
 /// A port number of the key (reserved ones are 0xff00 to 0xffff) in OpenFlow 1.1+'s 32 bits.
@@ -298,7 +298,7 @@ macro_rules! define_fields {
         /// `MFF_` constants, in their order.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         pub enum FieldId {
-            /// `tun_metadata0` to `tun_metadata63`: an option of a tunnel, as wide as a bridge's map says.
+            /// `tun_metadata0` to `tun_metadata63`: an option of a tunnel, with the width of a bridge's map.
             TunMetadata(TlvField),
             $(#[doc = concat!("`", $name, "`, ", stringify!($bits), " bits.")] $id,)*
         }
@@ -307,7 +307,7 @@ macro_rules! define_fields {
             /// Every field with a place of its own (that is, all but [`FieldId::TunMetadata`]), in order.
             pub const ALL: &'static [FieldId] = &[$(FieldId::$id),*];
 
-            /// What the table says about the field.
+            /// Row of the field in the table.
             pub fn info(self) -> &'static FieldInfo {
                 enum Row {
                     $($id,)*

@@ -1,7 +1,7 @@
-//! Prerequisites: whether a field means anything for a packet, and which bits told so.
+//! Prerequisites: whether a field means anything for a packet, and the bits that this depends on.
 //!
-//! Answering looks at bits of the key; who decides by the answer must have these bits in its mask, or a
-//! cached decision is given to packets it was not made for. So the functions here that work on a
+//! The check reads bits of the key. A decision that depends on it must have these bits in its mask. Otherwise
+//! a cached decision is used for packets that it was not made for. So the functions here that work on a
 //! packet's key add them to a mask when given one.
 
 use super::Prereq;
@@ -15,7 +15,7 @@ pub(crate) const ND_SOLICIT: u16 = heddle_wire::icmp::ND_SOLICIT as u16;
 /// ICMPv6 type of a neighbour advertisement, as the key holds it.
 pub(crate) const ND_ADVERT: u16 = heddle_wire::icmp::ND_ADVERT as u16;
 
-/// The EtherType that decides what is behind it: the key's, or the packet type's for a packet without
+/// The EtherType of the header behind Ethernet: the key's, or the packet type's for a packet without
 /// Ethernet.
 pub(crate) fn dl_type(key: &FlowKey) -> u16 {
     if key.packet_type == 0 {
@@ -80,7 +80,7 @@ impl Prereq {
     }
 
     /// Whether every packet of the match satisfies the prerequisite. Differs from [`Self::ok`] only for
-    /// connection tracking, where a match may also say that the packet is not invalid.
+    /// connection tracking, where a match may also require that the packet is not invalid.
     pub fn ok_for_match(self, m: &Match) -> bool {
         if self != Prereq::Ct {
             return self.ok(&m.key);

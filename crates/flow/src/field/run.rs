@@ -1,9 +1,9 @@
-//! Bits of one word of a key: the quick way to most fields.
+//! Bits of one word of a key: the fast access to most fields.
 //!
-//! **Problem.** Values of fields are 128 bits wide ([`super::FieldValue`]), and which field it is decides by
-//! a jump where its bits are; actions copy a few bits at a time. Most fields are a number that lies in one
-//! word of the key, or a part of one: a rotation and a mask reach it. The others have no run: addresses kept
-//! as bytes, port numbers that have two forms, VLAN tags that come with their first bit.
+//! **Problem.** Values of fields are 128 bits wide ([`super::FieldValue`]), and a jump by the field's id
+//! finds their bits. But actions copy a few bits at a time. Most fields are a number within one word of the
+//! key, or a part of one: a rotation and a mask reach it. The others have no run: addresses kept as bytes,
+//! port numbers that have two forms, VLAN tags that come with their first bit.
 
 use super::place::Cell;
 use crate::key::{FlowKey, FlowMask};
@@ -13,31 +13,31 @@ use core::mem::offset_of;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     word: u8,
-    /// How far the word is rotated to the right until they stand as in a value; below 64.
+    /// Right rotation of the word that moves the bits to their position in a value; below 64.
     rot: u8,
-    /// Which bits of a value there are.
+    /// Bits of a value that the word has.
     ones: u64,
 }
 
 impl Run {
-    /// Their value.
+    /// The value of the bits.
     #[inline]
     pub fn get(self, key: &FlowKey) -> u64 {
         key.words()[usize::from(self.word)].rotate_right(self.rot.into()) & self.ones
     }
-    /// Sets them to those of `value`.
+    /// Sets the bits to those of `value`.
     #[inline]
     pub fn set(self, key: &mut FlowKey, value: u64) {
         let (bits, rot) = (self.ones, self.rot.into());
         let word = &mut key.words_mut()[usize::from(self.word)];
         *word = *word & !bits.rotate_left(rot) | (value & bits).rotate_left(rot);
     }
-    /// Makes them count.
+    /// Makes the bits count.
     #[inline]
     pub fn count(self, mask: &mut FlowMask) {
         mask.words_mut()[usize::from(self.word)] |= self.ones.rotate_left(self.rot.into());
     }
-    /// Those of these bits of a value.
+    /// The part of the run that has these bits of a value.
     #[inline]
     pub fn only(self, bits: u64) -> Self {
         Self {

@@ -12,7 +12,7 @@ pub struct Subfield {
     pub field: FieldId,
     /// The lowest bit.
     pub ofs: u16,
-    /// How many; at least 1.
+    /// Number of bits; at least 1.
     pub n_bits: u16,
 }
 
@@ -34,7 +34,8 @@ impl Subfield {
         let ones = super::place::ones(u32::from(self.n_bits));
         FieldValue::from_u128(ones.checked_shl(u32::from(self.ofs)).unwrap_or(0))
     }
-    /// It in pieces of at most 128 bits, the lowest first; only options of tunnels have more than one.
+    /// The subfield in pieces of at most 128 bits, the lowest first; only options of tunnels have more than
+    /// one.
     pub fn pieces(self) -> impl Iterator<Item = Subfield> {
         (0..self.n_bits).step_by(128).map(move |done| Subfield {
             ofs: self.ofs + done,
@@ -49,7 +50,7 @@ impl Subfield {
             _ => None,
         }
     }
-    /// Where they are, if the field is a number within a word.
+    /// The run of the bits, if the field is a number within a word.
     #[inline]
     pub fn run(self) -> Option<Run> {
         Some(self.field.info().run?.part(self.ofs, self.n_bits))

@@ -1,10 +1,10 @@
-//! The table of match fields: one row says all there is to know about a field.
+//! The table of match fields, one row for each field.
 //!
 //! A row reads `Id "name" (bits in bytes) Maskable Style Prereq access place [OXM-name field-number version,
-//! ...];` where *bits in bytes* is the field's width within its OXM payload, *place* says where the
-//! [`super::FlowKey`] holds it (the kinds are explained in `place.rs`), and the list has every header that
-//! names the field on the wire, in rising order of the OpenFlow version that defined it (0: a Nicira
-//! extension, usable in any version). The OXM class follows from the name's prefix.
+//! ...];`. *Bits in bytes* is the field's width within its OXM payload. *Place* is its place in the
+//! [`super::FlowKey`] (the kinds are explained in `place.rs`). The list has every header that names the field
+//! on the wire, in rising order of the OpenFlow version that defined it. Version 0 is a Nicira extension,
+//! usable in any version. The OXM class follows from the name's prefix.
 //!
 //! A name may be followed by `aka "other name"`. The order of rows is that of Open vSwitch's
 //! `enum mf_field_id`; two tools sort by it.

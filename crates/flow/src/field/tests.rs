@@ -126,7 +126,7 @@ fn every_member_of_the_key_is_reached_by_a_field() {
     }; 2];
     *mpls_lse = [u32::MAX; 3];
     (*_pad1, *_pad2, *_pad3, *_pad4) = (u8::MAX, u16::MAX, u32::MAX, u16::MAX);
-    // These are reached through a map.
+    // Fields of a map reach these members.
     (*tun_present, *tun_metadata) = (u64::MAX, [0xff; crate::key::TLV_SPACE]);
     all.0.ct_state = u32::MAX;
     all.0.nw_frag = u8::MAX;
@@ -207,7 +207,7 @@ proptest! {
         prop_assert_eq!(sf.to_string().parse::<Subfield>(), Ok(sf));
     }
 
-    /// A run reads, writes and counts what the table says, in whole fields and in parts of them.
+    /// A run reads, writes and counts the bits of the table's row, in whole fields and in parts of them.
     #[test]
     fn runs_are_where_the_fields_are(f in field(), a: u16, n: u16, v: u128, words: [u64; 8]) {
         let w = f.info().n_bits;

@@ -19,11 +19,11 @@ impl FieldValue {
     pub const fn from_u128(v: u128) -> Self {
         Self(v.to_be_bytes())
     }
-    /// As an integer.
+    /// The value as an integer.
     pub const fn as_u128(self) -> u128 {
         u128::from_be_bytes(self.0)
     }
-    /// From an integer.
+    /// The value of an integer.
     pub const fn from_u64(v: u64) -> Self {
         Self::from_u128(v as u128)
     }

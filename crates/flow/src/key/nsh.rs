@@ -13,7 +13,7 @@ pub struct Nsh {
     pub ttl: u8,
     /// Metadata type.
     pub mdtype: u8,
-    /// What is behind the header.
+    /// Next protocol: the type of the packet behind the header.
     pub np: u8,
     /// Service path (24 bits) and service index (8).
     pub path: u32,
@@ -52,7 +52,7 @@ impl Nsh {
     pub fn context(&self) -> [u32; 4] {
         [self.c1, self.c2, self.c3, self.c4]
     }
-    /// The header's part that is always there, in front of so many bytes of metadata.
+    /// The header's part that is always there, for a header with `metadata` bytes of metadata.
     pub fn base_header(&self, metadata: usize) -> NshBase {
         NshBase {
             first: NshBase::first_of(self.flags, self.ttl, metadata).into(),

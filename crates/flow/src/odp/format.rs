@@ -18,9 +18,9 @@ use std::net::Ipv4Addr;
 pub struct KeyText<'a> {
     /// The key.
     pub key: &'a FlowKey,
-    /// What of it counts; `None` writes all of the key, without masks.
+    /// Bits of the key that count; `None` writes all of the key, without masks.
     pub mask: Option<&'a FlowMask>,
-    /// Whether to show what does not count, as `-m` asks for.
+    /// Whether to show fields that do not count, as `-m` does.
     pub verbose: bool,
     /// Names of datapath ports.
     pub names: Option<PortNames<'a>>,
@@ -71,7 +71,7 @@ impl Writer<'_> {
         self.first = false;
         Ok(())
     }
-    /// An attribute with fields in it, unless nothing of it counts.
+    /// Writes an attribute with fields in it, unless none of its bits count.
     fn attr(
         &mut self,
         name: &str,
@@ -90,7 +90,7 @@ impl Writer<'_> {
         })?;
         self.f.write_char(')')
     }
-    /// An attribute that is one number: `name(0x1)`, `name(0x1/0x3)`.
+    /// Writes an attribute that is one number: `name(0x1)`, `name(0x1/0x3)`.
     fn number(&mut self, name: &str, v: u128, m: u128, full: u128) -> fmt::Result {
         self.attr(name, m != 0, |w| {
             write!(w.f, "{}", AltHex(v))?;
@@ -101,7 +101,7 @@ impl Writer<'_> {
             }
         })
     }
-    /// A field, unless nothing of it counts: value and mask as given.
+    /// Writes a field with this value and mask, unless none of its bits count.
     fn field(
         &mut self,
         name: &str,
@@ -135,7 +135,7 @@ impl Writer<'_> {
     fn mac(&mut self, name: &str, v: [u8; 6], m: [u8; 6]) -> fmt::Result {
         self.field(name, m == [0; 6], m == [0xff; 6], Mac(v), Mac(m))
     }
-    /// A fragment's kind is an enumeration to the datapath: it counts or it does not.
+    /// A fragment's kind is an enumeration to the datapath: all of its bits count, or none.
     fn frag(&mut self, v: u8, m: u8) -> fmt::Result {
         if m & frag::ANY == 0 {
             return Ok(());
@@ -334,7 +334,7 @@ fn l2(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey, vlan_limit: usize, masked: b
     l2_5(w, k, m, masked)
 }
 
-/// The tag at `i` with all that is behind it, or what is behind the last tag.
+/// Writes the tag at `i` and all headers behind it, or the headers behind the last tag.
 fn vlan(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey, i: usize, limit: usize, masked: bool) -> fmt::Result {
     let (Some(tag), Some(tag_m)) = (k.vlans.get(i).filter(|_| i < limit), m.vlans.get(i)) else {
         return l2_5(w, k, m, masked && i == 0);
@@ -371,7 +371,7 @@ fn tci(w: &mut Writer<'_>, v: u16, m: u16) -> fmt::Result {
 
 fn l2_5(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey, masked: bool) -> fmt::Result {
     if k.dl_type < ethertype::MIN {
-        // That a frame has no EtherType is said by a mask without a value.
+        // A mask without a value means that a frame has no EtherType.
         if masked {
             w.comma()?;
             w.f.write_str("eth_type(0/0xffff)")?;
@@ -489,7 +489,7 @@ fn l4(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
                 w.mac("sll", k.arp_sha, m.arp_sha)?;
                 w.mac("tll", k.arp_tha, m.arp_tha)
             })?;
-            // Most messages have neither: a whole key shows them only where they are not zero.
+            // Most messages have neither of these fields: a whole key shows them only if they are not zero.
             let is_there = k.igmp_group != 0 || k.tcp_flags != 0;
             let counts = m.igmp_group != 0 || m.tcp_flags != 0;
             if counts && (is_there || !w.verbose) {

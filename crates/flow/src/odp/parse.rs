@@ -1,7 +1,8 @@
-//! Reading a key: attributes first, then what they mean together.
+//! Reading a key: attributes first, then their meaning together.
 //!
-//! As the datapath does with netlink attributes, an attribute that has no place in the key (`tcp(...)` where
-//! the protocol is not TCP) is read and then ignored; one that is missing leaves its members zero.
+//! An attribute that has no place in the key is read and then ignored, such as `tcp(...)` where the protocol
+//! is not TCP. The datapath treats netlink attributes in the same way. A missing attribute leaves its members
+//! zero.
 
 use super::{PORT_NONE, scan};
 use crate::extract::DL_TYPE_NONE;
@@ -13,7 +14,7 @@ use heddle_wire::ip::proto;
 
 const DELIMITERS: &[char] = &[',', ' ', '\t', '\r', '\n'];
 
-/// Splits `(...)` off the start of `s`: what is between the parentheses, and what follows.
+/// Splits `(...)` off the start of `s`: the text between the parentheses, and the rest.
 pub(super) fn parenthesis(s: &str) -> Option<(&str, &str)> {
     let inner = s.strip_prefix('(')?;
     let mut level = 1usize;
@@ -39,7 +40,7 @@ struct Level<'a> {
 
 impl Level<'_> {
     fn find(&self, name: &str) -> Option<&scan::Attr> {
-        // Of an attribute given twice, the last one counts.
+        // If an attribute is given twice, the last one counts.
         self.attrs.iter().rfind(|(n, _)| *n == name).map(|(_, a)| a)
     }
 }
@@ -59,7 +60,7 @@ fn level<'a>(s: &'a str, ports: Option<PortNumbers<'_>>, depth: usize) -> Result
         let (name, after) = rest.split_at(rest.find('(').ok_or_else(error)?);
         let (body, next) = parenthesis(after).ok_or_else(error)?;
         if name == "encap" {
-            // Deeper than the tags of any key: nothing in there could count.
+            // Deeper than the tags of any key: no field in there could count.
             if depth > 8 {
                 return Err(error());
             }
@@ -98,16 +99,16 @@ impl Both {
 /// text are read and ignored. `ports` resolves names of datapath ports.
 ///
 /// # Errors
-/// A sentence for a person: where the syntax is wrong, or what cannot be.
+/// A sentence for a person: the place of a syntax error, or the impossible value.
 pub fn parse_key(s: &str, ports: Option<PortNumbers<'_>>) -> Result<FlowKey, String> {
     parse_flow(s, ports).map(|(k, _)| k)
 }
 
-/// Reads a key with its mask, as `dpctl/dump-flows` prints them. What the text does not name does not count,
-/// but the recirculation id always does.
+/// Reads a key with its mask, as `dpctl/dump-flows` prints them. Fields that the text does not name do not
+/// count, but the recirculation id always does.
 ///
 /// # Errors
-/// As [`parse_key`].
+/// The same as those of [`parse_key`].
 pub fn parse_flow(s: &str, ports: Option<PortNumbers<'_>>) -> Result<(FlowKey, FlowMask), String> {
     let top = level(s, ports, 0)?;
     let mut b = Both::default();
@@ -189,7 +190,7 @@ fn dl_type(b: &mut Both, at: &Level<'_>) -> Result<(), String> {
             b.mask.0.dl_type = a.mask.0.dl_type;
             a.key.dl_type
         }
-        // What the packet begins with says it.
+        // The packet type has the EtherType.
         None if b.key.packet_type != 0 => match b.key.packet_type & 0xffff {
             #[allow(clippy::cast_possible_truncation)] // just masked
             id if id >= u32::from(ethertype::MIN) => id as u16,

@@ -12,7 +12,7 @@ pub(super) struct Attr {
     pub(super) mask: FlowMask,
 }
 
-/// A value and its mask (`full` where the text has none), or nothing where it is no such value.
+/// A value and its mask (`full` where the text has none), or `None` for a malformed value.
 type Masked<T> = Option<(T, T)>;
 
 /// `value[/mask]`, unsigned, in C's notations.
@@ -259,7 +259,7 @@ fn tunnel(n: &str, v: &str, k: &mut FlowKey, m: &mut FlowKey) -> Option<()> {
     }
 }
 
-/// Options in braces. Those that the thread's map has set their fields, the others are read and ignored.
+/// Options in braces. The thread's map gives their fields; options that it lacks are read and ignored.
 fn geneve(s: &str, k: &mut FlowKey, m: &mut FlowKey) -> Option<()> {
     let mut rest = s;
     while let Some(inner) = rest.strip_prefix('{') {
@@ -284,7 +284,7 @@ fn geneve(s: &str, k: &mut FlowKey, m: &mut FlowKey) -> Option<()> {
     rest.is_empty().then_some(())
 }
 
-/// Label stack entries one after the other: a field that comes again starts the next.
+/// Label stack entries one after the other: a repeated field starts the next entry.
 fn mpls(s: &str, k: &mut FlowKey, m: &mut FlowKey) -> Option<()> {
     let (mut i, mut seen) = (0, 0u8);
     fields(s, |n, v| {

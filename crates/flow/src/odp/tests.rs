@@ -4,7 +4,7 @@ use crate::extract::{Hint, extract};
 use crate::key::{FlowKey, FlowMask, Vlan};
 use proptest::prelude::*;
 
-/// What the real daemon printed.
+/// Keys and masks as the real daemon printed them.
 const CASES: &str = include_str!("cases.tsv");
 
 fn verbose(key: &FlowKey, mask: &FlowMask) -> String {
@@ -30,7 +30,7 @@ fn dumps_of_open_vswitch_are_read_and_written_again() {
         }
         let (key, mask) = parse_flow(long, None).expect(long);
         assert_eq!(verbose(&key, &mask), long);
-        // Whether a tag's presence counts does not show where nothing else of it does.
+        // The text does not show whether a tag's presence counts, if no other bit of the tag does.
         if !long.contains("/0x0,pcp=") {
             assert_eq!(format_key(&key, &mask), short);
         }
@@ -51,7 +51,7 @@ fn attributes_that_dumps_of_packets_do_not_have() {
          packet_type(ns=0,id=0),eth_type(0x0800),ipv4(frag=no)",
     ] {
         let text = text.replace(' ', "");
-        // The packet type alone makes these Ethernet packets; the attribute is what the reader goes by.
+        // The packet type alone makes these Ethernet packets; the reader uses the attribute.
         let (key, mask) = parse_flow(&format!("eth(),{text}"), None).expect(&text);
         assert_eq!(format_key(&key, &mask), text);
     }
@@ -145,9 +145,9 @@ proptest! {
         for (w, b) in mask.words_mut().iter_mut().zip(bits.iter().cycle()) {
             *w &= b;
         }
-        // What a datapath's mask is like: recirculation, packet type, EtherType and tags' presence count.
+        // A datapath's mask always has recirculation, packet type, EtherType and tags' presence.
         mask.0.ipv6_label &= 0xf_ffff;
-        // Where these do not count, the text does not say them, but what follows depends on them.
+        // If these do not count, the text does not show them, but later parts depend on them.
         mask.0.nw_frag = crate::key::frag::MASK;
         mask.0.tcp_flags = 0xfff;
         mask.0.recirc_id = u32::MAX;

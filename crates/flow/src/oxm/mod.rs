@@ -7,8 +7,8 @@
 //!
 //! A match is a sequence of such entries without padding; the message around it has its length and pads it.
 //!
-//! **Errors** are those of OpenFlow's `OFPET_BAD_MATCH`, one variant per code. Which error a message with
-//! several faults gets, and where a wrong length counts as an unknown field, follows Open vSwitch.
+//! **Errors** are those of OpenFlow's `OFPET_BAD_MATCH`, one variant per code. The order of checks follows
+//! Open vSwitch, also for wrong lengths that count as an unknown field.
 
 #![deny(clippy::indexing_slicing)] // whatever bytes come
 
@@ -24,28 +24,28 @@ use crate::key::Match;
 use crate::tlv;
 use heddle_wire::{Be32, split};
 
-/// What is wrong with a match, named as OpenFlow's `OFPBMC_` codes.
+/// Fault of a match, named as OpenFlow's `OFPBMC_` codes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum OxmError {
-    /// An entry longer than what holds it.
+    /// An entry is longer than the list that holds it.
     #[error("OFPBMC_BAD_LEN")]
     BadLen,
     /// A field that is not known, or not with this length.
     #[error("OFPBMC_BAD_FIELD")]
     BadField,
-    /// A value that the field cannot have.
+    /// A value that is not allowed for the field.
     #[error("OFPBMC_BAD_VALUE")]
     BadValue,
-    /// A mask that the field cannot have, or any where none is allowed.
+    /// A mask that is not allowed for the field.
     #[error("OFPBMC_BAD_MASK")]
     BadMask,
     /// The field's prerequisites are not among the entries before it.
     #[error("OFPBMC_BAD_PREREQ")]
     BadPrereq,
-    /// The field was there before.
+    /// The field is in the match twice.
     #[error("OFPBMC_DUP_FIELD")]
     DupField,
-    /// A bit set in a value where its mask says that it does not count.
+    /// A bit set in a value where its mask has a zero.
     #[error("OFPBMC_BAD_WILDCARDS")]
     BadWildcards,
     /// An option of a tunnel that is not mapped (Nicira's error, [`crate::tlv`]).
@@ -90,7 +90,7 @@ pub fn pull_header(b: &[u8]) -> Result<Header, OxmError> {
     };
     let width = if masked { payload_len / 2 } else { payload_len };
     let known = FieldId::by_oxm(class, number >> 1, experimenter);
-    // An option of a tunnel is what its map says, however many bytes the header speaks of.
+    // The map defines the size of a tunnel's option, whatever number of bytes the header has.
     let fits = |f: &FieldId| matches!(f, FieldId::TunMetadata(_)) || usize::from(f.info().n_bytes) == width;
     let field = known.filter(fits);
     if field.is_none() && tlv::index_of_header(class, number >> 1).is_some() {
@@ -110,9 +110,9 @@ pub fn pull_header(b: &[u8]) -> Result<Header, OxmError> {
 pub struct Entry {
     /// The field.
     pub field: FieldId,
-    /// Its value.
+    /// Value of the entry.
     pub value: FieldValue,
-    /// Its mask; `None` where the entry has none.
+    /// Mask of the entry; `None` if it has none.
     pub mask: Option<FieldValue>,
     /// Bytes of the entry.
     pub consumed: usize,
@@ -136,7 +136,7 @@ fn pull_raw(b: &[u8]) -> Result<Pulled<'_>, OxmError> {
     let consumed = header.header_len + header.payload_len;
     let payload = b.get(header.header_len..consumed).ok_or(OxmError::BadLen)?;
     let bytes = if header.masked {
-        // An odd length has a byte too many at the end, which nobody looks at.
+        // An odd length has a byte too many at the end, which is ignored.
         let width = payload.len() / 2;
         let (v, m) = payload.split_at(width);
         let m = m.get(..width).unwrap_or(m);
@@ -194,8 +194,8 @@ const COOKIE: OxmId = OxmId {
     version: 0,
 };
 
-/// Reads a whole match. Where not `strict`, unknown fields are skipped and prerequisites are not asked for
-/// (for metadata of packets, whose headers are elsewhere).
+/// Reads a whole match. Unless `strict`, unknown fields are skipped and prerequisites are not checked (for
+/// metadata of packets, whose headers are elsewhere).
 ///
 /// # Errors
 /// The first fault found, in the order of entries.
@@ -205,11 +205,11 @@ pub fn pull_match(b: &[u8], strict: bool) -> Result<Match, OxmError> {
     Ok(m)
 }
 
-/// As [`pull_match`], into a match of anything: one that is not to be copied (it is large). After an error
-/// that is some of what was read.
+/// Like [`pull_match`], but adds to `m`, a match of anything, so that a large match is not copied. After an
+/// error `m` has some of the entries.
 ///
 /// # Errors
-/// As [`pull_match`].
+/// The same as those of [`pull_match`].
 pub fn pull_match_into(b: &[u8], strict: bool, m: &mut Match) -> Result<(), OxmError> {
     pull_entries(b, strict, None, m)
 }
@@ -217,7 +217,7 @@ pub fn pull_match_into(b: &[u8], strict: bool, m: &mut Match) -> Result<(), OxmE
 /// Reads a whole match that may hold a cookie; returns it with cookie and mask (0 and 0 for none).
 ///
 /// # Errors
-/// As [`pull_match`].
+/// The same as those of [`pull_match`].
 pub fn pull_match_cookie(b: &[u8], strict: bool) -> Result<(Match, u64, u64), OxmError> {
     let (mut m, mut cookie) = (Match::any(), (0, 0));
     pull_entries(b, strict, Some(&mut cookie), &mut m)?;

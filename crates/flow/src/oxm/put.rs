@@ -8,7 +8,7 @@ use heddle_wire::eth::{self, ethertype};
 use heddle_wire::icmp::{ND_ADVERT, ND_SOLICIT};
 use heddle_wire::ip::proto;
 
-/// In which dialect to write.
+/// Dialect to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MatchForm {
     /// Nicira's, for OpenFlow 1.0's extensions.
@@ -78,7 +78,7 @@ pub fn put_cookie(cookie: u64, mask: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Where a match is written to, and whether an entry already implies an Ethernet header.
+/// Output of a match, and whether an entry already implies an Ethernet header.
 struct Put<'a> {
     m: &'a Match,
     form: MatchForm,
@@ -91,11 +91,11 @@ impl Put<'_> {
         put_field(field, value, mask, self.form, self.out);
         self.implied_ethernet |= field.info().prereq != Prereq::None;
     }
-    /// The field, if the match asks anything of it.
+    /// Writes the field, if the match has a condition on it.
     fn field(&mut self, field: FieldId) {
         let (v, m) = self.m.get_field(field);
         if !m.is_zero() {
-            // Of tunnel flags one bit is public, so that a match is never on all of the field's 16.
+            // One bit of the tunnel flags is public, so a match is never on all of the field's 16.
             let exact = field.is_exact(m) && field != FieldId::TunFlags;
             self.entry(field, v & m, (!exact).then_some(m));
         }
@@ -181,7 +181,7 @@ pub fn put_match(m: &Match, form: MatchForm, out: &mut Vec<u8>) {
         p.fields(&[CtNwProto, CtTpSrc, CtTpDst]);
     }
     p.field(Metadata);
-    // Where no entry implies it, "is Ethernet" must be said; first, as the standard wants.
+    // If no entry implies it, "is Ethernet" must be an entry; first, as the standard wants.
     if default_type && !p.implied_ethernet {
         let mut first = Vec::with_capacity(8);
         put_field(PacketType, FieldValue::ZERO, None, form, &mut first);
@@ -189,7 +189,7 @@ pub fn put_match(m: &Match, form: MatchForm, out: &mut Vec<u8>) {
     }
 }
 
-/// The options of a tunnel that are matched on, as far as the map of the time has them.
+/// Writes the options of a tunnel that are matched on, if the thread's map has them.
 fn put_options(p: &mut Put<'_>) {
     for f in tlv::fields_of(p.m.mask.0.tun_present) {
         let mask = f.bytes(&p.m.mask.0);

@@ -128,7 +128,7 @@ proptest! {
         let mut out = vec![9];
         put_match(&m, form, &mut out);
         let mut want = m;
-        // What the dialects cannot say: a TCI in NXM is whole, in OXM its priority needs the tag.
+        // Leave out matches that a dialect lacks: a TCI in NXM is whole, in OXM its priority needs the tag.
         if form != MatchForm::Nxm && want.key.vlans[0].tci & 0x1fff == 0 {
             want.key.vlans[0].tci &= 0x1fff;
             want.mask.0.vlans[0].tci &= 0x1fff;

@@ -137,7 +137,7 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
         o.dec16("ct_tp_dst", k.ct_tp_dst, ct_tp_dst)?;
     }
 
-    // What the packet is decides which of the fields that share a place are shown. A megaflow's EtherType
+    // The packet's type decides which of the fields that share a place are shown. A megaflow's EtherType
     // shows its value even where the mask has none of it, as long as something of it is left.
     let mut ty = k.dl_type;
     if packet_type != 0 && (k.packet_type != 0 || packet_type != u32::MAX || is_megaflow) {
@@ -263,7 +263,7 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
     } else if ty == ethertype::IPV6 && k.nw_proto == proto::ICMPV6 {
         o.dec16("icmp_type", k.tp_src, tp_src)?;
         o.dec16("icmp_code", k.tp_dst, tp_dst)?;
-        // Of other messages they are zero, whatever the mask says.
+        // In other messages they are zero, whatever the mask has.
         if is_nd(k) {
             o.ip6("nd_target", k.nd_target, nd_target)?;
             o.mac("nd_sll", k.arp_sha, arp_sha)?;
@@ -289,7 +289,7 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
     Ok(())
 }
 
-/// The options of a tunnel that are matched on, as far as the map of the time has them.
+/// Writes the options of a tunnel that are matched on, if the thread's map has them.
 fn tlv_options(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, present: u64) -> fmt::Result {
     if present == 0 {
         return Ok(());
@@ -298,7 +298,7 @@ fn tlv_options(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, present: u64) ->
         let (value, bits) = (f.bytes(k), f.bytes(&mask.0));
         let name = f.name();
         if !f.is_present(k) {
-            // The match is on its absence.
+            // The match is on the absence of the option.
             o.word(&format!("{name}=NP"))?;
         } else if bits.iter().all(|b| *b == 0) {
             o.word(name)?;
@@ -346,7 +346,7 @@ fn packet_type_part(w: &mut dyn Write, v: u32, m: u32) -> fmt::Result {
     if m == 0xffff { Ok(()) } else { write!(w, "/{m:#x}") }
 }
 
-/// The word for EtherType and protocol; whether it says all of either.
+/// Writes the word for EtherType and protocol. Returns whether it covers all of each.
 fn protocol(o: &mut Items<'_>, ty: u16, k: &FlowKey, nw_proto: u8) -> Result<(bool, bool), fmt::Error> {
     let known = |name: Option<&'static str>| name.filter(|_| nw_proto != 0);
     let (l3, l4) = match ty {

@@ -1,7 +1,7 @@
 //! Matches, keys and field values in the text of `ovs-ofctl`: `tcp,in_port=1,nw_dst=10.0.0.0/8`.
 //!
-//! Output is byte for byte what Open vSwitch 3.1 prints (`ovs-ofctl dump-flows`, the "Flow:" and "Megaflow:"
-//! lines of `ofproto/trace`): scripts compare it. Input is what `ovs-ofctl` accepts (`ovs-fields(7)`). The
+//! Output is byte for byte that of Open vSwitch 3.1 (`ovs-ofctl dump-flows`, the "Flow:" and "Megaflow:"
+//! lines of `ofproto/trace`): scripts compare it. Input is the syntax of `ovs-ofctl` (`ovs-fields(7)`). The
 //! order of output is fixed and has history rather than reason; `format.rs` follows it.
 //!
 //! Nothing here is on a packet's path.
@@ -65,14 +65,14 @@ impl FlowKey {
     pub fn parse_text(s: &str, ports: Option<PortNumbers<'_>>) -> Result<FlowKey, String> {
         parse::parse_key(s, ports)
     }
-    /// The match that a key is printed as: every field that a packet with these headers has, and of
-    /// the pipeline's own those that are not zero.
+    /// The match that a key is printed as. It has every field that a packet with these headers has, and the
+    /// pipeline's own fields that are not zero.
     pub fn shown(&self) -> Match {
         format::shown(self)
     }
 }
 
-/// As `ofproto/trace` prints a packet's key behind "Flow: ".
+/// Writes the key as `ofproto/trace` prints it behind "Flow: ".
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shown().fmt(f)

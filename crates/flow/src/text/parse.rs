@@ -87,7 +87,7 @@ pub fn key_values(s: &str) -> impl Iterator<Item = (&str, &str)> {
         rest = if value.is_empty() && !matches!(delimiter, Some(':' | '=' | '(')) {
             next
         } else {
-            // The delimiter that ended the value is not part of what follows.
+            // The delimiter that ended the value is not part of the next item.
             let mut chars = next.chars();
             chars.next();
             chars.as_str()

@@ -2,7 +2,7 @@ use super::*;
 use crate::field::{FieldId, FieldValue};
 use proptest::prelude::*;
 
-/// What the real tool makes of texts.
+/// Texts with the results of the real tool.
 const CASES: &str = include_str!("cases.tsv");
 
 #[test]

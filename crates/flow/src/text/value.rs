@@ -181,7 +181,7 @@ pub fn parse_value(
     Ok((FieldValue::from_u128(v), m))
 }
 
-/// Writes a field's value with its mask (`None`: exact): `ANY` for a zero mask.
+/// Writes a field's value with its mask; `None` is an exact mask, and a zero mask is written as `ANY`.
 ///
 /// # Errors
 /// Those of `f`.

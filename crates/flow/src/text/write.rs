@@ -120,7 +120,7 @@ impl<'a> Items<'a> {
     pub(crate) fn show(&mut self, name: &str, value: impl fmt::Display) -> fmt::Result {
         write!(self.item()?, "{name}={value}")
     }
-    /// Nothing for a zero mask, else `name=0x1` or `name=0x1/0x3`; zero as `0`.
+    /// Writes nothing for a zero mask, else `name=0x1` or `name=0x1/0x3`; zero as `0`.
     pub(crate) fn hex(&mut self, name: &str, v: u128, m: u128, all: u128) -> fmt::Result {
         if m == 0 {
             Ok(())
@@ -130,7 +130,7 @@ impl<'a> Items<'a> {
             write!(self.item()?, "{name}={}/{}", AltHex(v), AltHex(m))
         }
     }
-    /// Nothing for a zero mask, else `name=0x1` or `name=0x1/0x3`; zero as `0x0`.
+    /// Writes nothing for a zero mask, else `name=0x1` or `name=0x1/0x3`; zero as `0x0`.
     pub(crate) fn plain_hex32(&mut self, name: &str, v: u32, m: u32) -> fmt::Result {
         match m {
             0 => Ok(()),
@@ -138,7 +138,7 @@ impl<'a> Items<'a> {
             _ => write!(self.item()?, "{name}={v:#x}/{m:#x}"),
         }
     }
-    /// Nothing for a zero mask, else `name=1` or `name=0x01/0x03`.
+    /// Writes nothing for a zero mask, else `name=1` or `name=0x01/0x03`.
     pub(crate) fn dec8(&mut self, name: &str, v: u8, m: u8) -> fmt::Result {
         match m {
             0 => Ok(()),
@@ -146,7 +146,7 @@ impl<'a> Items<'a> {
             _ => write!(self.item()?, "{name}={v:#04x}/{m:#04x}"),
         }
     }
-    /// Nothing for a zero mask, else `name=1` or `name=0x1/0x3`.
+    /// Writes nothing for a zero mask, else `name=1` or `name=0x1/0x3`.
     pub(crate) fn dec16(&mut self, name: &str, v: u16, m: u16) -> fmt::Result {
         match m {
             0 => Ok(()),
@@ -154,7 +154,7 @@ impl<'a> Items<'a> {
             _ => write!(self.item()?, "{name}={v:#x}/{m:#x}"),
         }
     }
-    /// Nothing for a zero mask, else `name=1` or `name=0x00000001/0x00000003`.
+    /// Writes nothing for a zero mask, else `name=1` or `name=0x00000001/0x00000003`.
     pub(crate) fn dec32(&mut self, name: &str, v: u32, m: u32) -> fmt::Result {
         match m {
             0 => Ok(()),
@@ -162,7 +162,7 @@ impl<'a> Items<'a> {
             _ => write!(self.item()?, "{name}={v:#010x}/{m:#010x}"),
         }
     }
-    /// Nothing for a zero mask, else `name=` an address.
+    /// Writes nothing for a zero mask, else `name=` an address.
     pub(crate) fn ip4(&mut self, name: &str, v: u32, m: u32) -> fmt::Result {
         if m == 0 {
             return Ok(());
@@ -171,7 +171,7 @@ impl<'a> Items<'a> {
         write!(w, "{name}=")?;
         ip4(w, v, m)
     }
-    /// Nothing for a zero mask, else `name=` an address.
+    /// Writes nothing for a zero mask, else `name=` an address.
     pub(crate) fn ip6(&mut self, name: &str, v: [u8; 16], m: [u8; 16]) -> fmt::Result {
         if m == [0; 16] {
             return Ok(());
@@ -180,7 +180,7 @@ impl<'a> Items<'a> {
         write!(w, "{name}=")?;
         ip6(w, v, m)
     }
-    /// Nothing for a zero mask, else `name=` an address.
+    /// Writes nothing for a zero mask, else `name=` an address.
     pub(crate) fn mac(&mut self, name: &str, v: [u8; 6], m: [u8; 6]) -> fmt::Result {
         if m == [0; 6] {
             return Ok(());

@@ -1,15 +1,15 @@
 //! Options of a tunnel (Geneve's TLVs) as match fields.
 //!
-//! **Problem.** A controller says which option, by class and type, is `tun_metadata0` and how long it is
-//! (`NXT_TLV_TABLE_MOD`); each bridge has a map of its own. How wide the field is, and where a key holds it,
-//! is known from that map alone.
+//! **Problem.** A controller defines the class, type and length of the option that is `tun_metadata0`
+//! (`NXT_TLV_TABLE_MOD`); each bridge has a map of its own. The width of the field, and its place in a key,
+//! are known from that map alone.
 //!
-//! **Who knows what.** A [`TlvField`] holds width and place, and is made where a name or header is read: with
+//! **Use of the map.** A [`TlvField`] holds width and place, and is made where a name or header is read. With
 //! it a key is read and written without the map. It stays right for as long as the field stays mapped, and a
-//! bridge keeps fields mapped that any of its rules uses. The map itself is asked where headers and names are
-//! read and where the fields of a match are listed, deep in codecs and texts. They ask for the map of the
-//! time: who handles something on behalf of a bridge makes its map that of the thread first ([`Scope`]).
-//! Without one, no option is mapped.
+//! bridge keeps fields mapped that any of its rules uses. The map itself is needed where headers and names
+//! are read and where the fields of a match are listed, deep in codecs and texts. These use the map that the
+//! thread has at the time. Code that works on behalf of a bridge first makes the bridge's map that of the
+//! thread ([`Scope`]). Without one, no option is mapped.
 //!
 //! **Place.** A field has one run of 4-byte words. When there is room but not in one piece, fields that no
 //! rule uses are moved together; those in use stay where they are.
@@ -21,22 +21,22 @@ use crate::key::{FlowKey, TLV_SPACE};
 use core::cell::RefCell;
 use std::sync::{Arc, LazyLock};
 
-/// How many fields there are.
+/// Number of fields.
 pub const N_TLV: usize = 64;
-/// Most bytes that an option has behind its header (RFC 8926, 3.5: 31 words).
+/// Maximum length of an option behind its header, bytes (RFC 8926, 3.5: 31 words).
 pub const MAX_TLV_LEN: u8 = 124;
 /// Class of the fields' headers.
 const CLASS: u16 = 1;
 /// Number of the first field's header within its class.
 const FIRST: u8 = 40;
-/// Words that all options have together.
+/// Words of all options of a map together.
 const WORDS: u8 = 64;
 const _: () = assert!(
     TLV_SPACE == 4 * WORDS as usize && WORDS <= 64,
     "a u64 has a bit for each word"
 );
 
-/// One mapped option: which field it is, how wide, and where keys hold it.
+/// One mapped option: the number, width and place in keys of its field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TlvField {
     index: u8,
@@ -74,7 +74,7 @@ static INFO: LazyLock<Vec<FieldInfo>> = LazyLock::new(|| {
 });
 
 impl TlvField {
-    /// The field as those know it who have no map: as wide as can be. For naming it only.
+    /// The field without a map, as wide as can be. For its name only.
     pub fn unmapped(index: u8) -> Self {
         Self {
             index,
@@ -82,21 +82,21 @@ impl TlvField {
             words: MAX_TLV_LEN / 4,
         }
     }
-    /// Its number, that of `tun_metadata0` being 0.
+    /// Number of the field, 0 for `tun_metadata0`.
     pub fn index(self) -> u8 {
         self.index
     }
-    /// Its name.
+    /// Name of the field.
     pub fn name(self) -> &'static str {
         self.info().name
     }
-    /// Its row in the table of fields, whose `id` has no place.
+    /// Row in the table of fields, whose `id` has no place.
     #[expect(clippy::indexing_slicing, reason = "a field is made with a row of the table")]
     pub(crate) fn info(self) -> &'static FieldInfo {
         let widths = usize::from(MAX_TLV_LEN / 4) + 1;
         &INFO[usize::from(self.index) * widths + usize::from(self.words)]
     }
-    /// Whether it has more bits than a [`crate::FieldValue`].
+    /// Whether the field has more bits than a [`crate::FieldValue`].
     pub fn is_wide(self) -> bool {
         self.words > 4
     }
@@ -107,28 +107,28 @@ impl TlvField {
         let start = usize::from(self.at) * 4;
         start..start + usize::from(self.words) * 4
     }
-    /// Its value in a key (or what counts of it, in a mask).
+    /// Value in a key, or bits that count, in a mask.
     pub fn bytes(self, key: &FlowKey) -> &[u8] {
         key.tun_metadata.get(self.range()).unwrap_or(&[])
     }
     fn bytes_mut(self, key: &mut FlowKey) -> &mut [u8] {
         key.tun_metadata.get_mut(self.range()).unwrap_or(&mut [])
     }
-    /// Whether the packet has the option (in a mask: whether that counts).
+    /// Whether the packet has the option (in a mask: whether its presence counts).
     pub fn is_present(self, key: &FlowKey) -> bool {
         key.tun_present & self.bit() != 0
     }
-    /// Takes the option off, with its value. In matches: asks nothing of it.
+    /// Takes the option off, with its value. In matches: removes all conditions on it.
     pub fn remove(self, key: &mut FlowKey) {
         key.tun_present &= !self.bit();
         self.bytes_mut(key).fill(0);
     }
-    /// Makes whether the packet has the option count.
+    /// Makes the presence of the option count.
     pub fn mask_presence(self, mask: &mut FlowKey) {
         mask.tun_present |= self.bit();
     }
-    /// Sets the field to what is said at its right end, zeros before it; of more bytes than it has, the first
-    /// ones.
+    /// Sets the field to `said` at its right end, zeros before it; of more bytes than the field has, the
+    /// first ones.
     pub fn put(self, key: &mut FlowKey, said: &[u8]) {
         key.tun_present |= self.bit();
         let to = self.bytes_mut(key);
@@ -144,18 +144,18 @@ impl TlvField {
             *to = *to & !m | v & m;
         }
     }
-    /// Its low 128 bits.
+    /// Low 128 bits of the value.
     pub(crate) fn get(self, key: &FlowKey) -> u128 {
         let bytes = self.bytes(key);
         let low = bytes.get(bytes.len().saturating_sub(16)..).unwrap_or(bytes);
         low.iter().fold(0, |v, b| v << 8 | u128::from(*b))
     }
-    /// Sets it to a number.
+    /// Sets the field to a number.
     pub(crate) fn set(self, key: &mut FlowKey, v: u128) {
         let n = usize::from(self.words.min(4)) * 4;
         self.put(key, v.to_be_bytes().get(16 - n..).unwrap_or(&[]));
     }
-    /// Sets all of its bits.
+    /// Sets all bits of the field.
     pub(crate) fn set_exact(self, mask: &mut FlowKey) {
         self.mask_presence(mask);
         self.bytes_mut(mask).fill(0xff);
@@ -184,14 +184,14 @@ impl TlvField {
     }
 }
 
-/// That an option, of this class, type and length in bytes, is a field.
+/// A mapping of an option, by class, type and length in bytes, to a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TlvMapping {
-    /// The option's class.
+    /// Option class.
     pub class: u16,
-    /// Its type.
+    /// Option type.
     pub ty: u8,
-    /// Its bytes: a multiple of 4, at most [`MAX_TLV_LEN`].
+    /// Length of the option, bytes: a multiple of 4, at most [`MAX_TLV_LEN`].
     pub len: u8,
     /// The field's number, less than [`N_TLV`].
     pub index: u8,
@@ -200,7 +200,7 @@ pub struct TlvMapping {
 /// Why a mapping cannot be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TlvError {
-    /// There is not so much room.
+    /// There is not enough room.
     #[error("no room")]
     TableFull,
     /// The field is mapped.
@@ -211,7 +211,7 @@ pub enum TlvError {
     DupEntry,
 }
 
-/// Which options are which fields, of one bridge.
+/// Mapping of options to fields, of one bridge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlvMap([Option<(TlvMapping, TlvField)>; N_TLV]);
 
@@ -241,7 +241,7 @@ impl TlvMap {
         let (_, f) = self.0.get(usize::from(index))?.as_ref()?;
         Some(*f)
     }
-    /// What is mapped, in the order of the fields.
+    /// All mappings, in the order of the fields.
     pub fn mappings(&self) -> impl Iterator<Item = TlvMapping> + '_ {
         self.0.iter().flatten().map(|(m, _)| *m)
     }
@@ -255,7 +255,7 @@ impl TlvMap {
         }
         bytes
     }
-    /// The map with one more mapping. `is_used`: fields that must stay where they are.
+    /// Returns the map with one more mapping. `is_used`: fields that must stay where they are.
     ///
     /// # Errors
     /// The first of: the field is mapped, the option is, there is no room for it.
@@ -298,7 +298,7 @@ impl TlvMap {
             .flatten()
             .filter(|(m, _)| !is_used(m.index))
             .collect();
-        // The widest first: what is left between the fixed ones is then for the narrow.
+        // The widest first: the gaps between the fixed ones are then for the narrow.
         movable.sort_by_key(|(_, f)| (core::cmp::Reverse(f.words), f.index));
         let places: Option<Vec<u8>> = movable
             .iter()
@@ -308,7 +308,7 @@ impl TlvMap {
                 Some(at)
             })
             .collect();
-        // None: they fitted as they were, and stay.
+        // `None`: they fitted as they were, and stay.
         for ((_, f), at) in movable.into_iter().zip(places.unwrap_or_default()) {
             f.at = at;
         }
@@ -325,11 +325,11 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<TlvMap>>> = const { RefCell::new(None) };
 }
 
-/// Makes a map that of the thread until it is dropped; then it is the one before again.
+/// Makes a map that of the thread until this value is dropped; then the map before it is back.
 #[must_use]
 pub struct Scope {
     before: Option<Arc<TlvMap>>,
-    /// A thread's own.
+    /// Makes the type stay on its thread.
     _here: core::marker::PhantomData<*const ()>,
 }
 

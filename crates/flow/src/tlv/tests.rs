@@ -104,7 +104,7 @@ fn texts_and_headers_know_what_the_scope_maps() {
     assert!("tun_metadata0[0..32]".parse::<Subfield>().is_err());
 }
 
-/// A value shorter than its field is the field's end; of a longer one, the first bytes count.
+/// A value shorter than its field fills the field's end; of a longer value, the first bytes count.
 #[test]
 fn values_of_other_lengths() {
     let _scope = Scope::enter(Some(map_of(&[(0, 4)])));

@@ -1,4 +1,5 @@
-//! Connections become entries of maps: one for each direction, and a word that says whether they still count.
+//! Connections become entries of maps: one for each direction, and a word that shows whether they still
+//! count.
 //!
 //! **Invariants.** The word is written when both entries are there, and is zero before they go. The tracker
 //! writes a zero from any thread, and so ends both at once ([`Live`]). A word belongs to one connection at a
@@ -14,7 +15,7 @@ use std::sync::Arc;
 /// Ends connections.
 pub(super) struct Live(pub(super) Arc<SharedWords>);
 
-/// Where the word of a connection is.
+/// Index of a connection's word.
 fn word(number: u32) -> usize {
     layout::live_index(number) as usize * LIVE_WORDS
 }
@@ -44,7 +45,8 @@ impl State {
         ];
         for (key, reply) in keys.iter().zip([false, true]) {
             if let Some(live) = self.adopted.conns.remove(key) {
-                // The other direction may be nobody's key any more: what the word stands for ends here.
+                // The entry of the other direction may have another key now: its word is cleared, so it
+                // counts no more.
                 self.loaded.live.store(live as usize * LIVE_WORDS, 0);
             }
             if let Err(error) = self.loaded.conns.insert(key, layout::conn(c, reply), 0) {

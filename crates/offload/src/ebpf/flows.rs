@@ -1,13 +1,13 @@
 //! Rules become entries of maps.
 //!
 //! **Invariants.** A mask's bytes are in their map before a port names it, and a port names it before a flow
-//! has its number. A flow's counters are zero before the flow is there, and are given to no other flow before
-//! all programs that may have found it have left ([`State::wait`]): so what `change` and `remove` return is
-//! exact, and their old actions run for nobody any more when they return.
+//! has its number. A flow's counters are zero before the flow is there. They are given to another flow only
+//! after all programs that may have found the old one have left ([`State::wait`]). So the counts that
+//! `change` and `remove` return are exact, and no program runs the old actions any more when they return.
 //!
 //! **Generations.** A flow counts only as long as its slot has the generation that it names. Each diverted
-//! port has a slot: when the port goes, or what an earlier process left is dropped, one write ends all flows
-//! of it at once; their entries are taken out later.
+//! port has a slot. One write ends all flows of a slot at once, when its port goes or the flows of an earlier
+//! process are dropped. Their entries are taken out later.
 
 use super::layout::{
     self, COUNT_WORDS, CPU_DROPPED, CPU_LIMITED, CPU_PEER, CPU_UP, CPU_WORDS, CPUS, ConnKeyBytes, Device,
@@ -25,13 +25,13 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the programs of a processor may take before the slow way of waiting is taken.
+/// Longest wait for the programs of a processor before the slower way of waiting is used.
 const PROGRAMS_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A port whose device is diverted.
 pub(super) struct Diverted {
-    /// What is not forwarded is read from there, and the index of that device. `None`: an internal port,
-    /// whose packets go up by themselves.
+    /// Queue of the miss device, from which packets that the program does not forward are read, and that
+    /// device's index. `None`: an internal port, whose packets go up by themselves.
     pub(super) miss: Option<(Arc<TapQueue>, u32)>,
     pub(super) slot: u32,
     pub(super) peer: Option<(Peer, [u8; 6])>,
@@ -39,7 +39,7 @@ pub(super) struct Diverted {
     pub(super) _claim: Option<UnixDatagram>,
 }
 
-/// Where a port's packets leave.
+/// Device that packets to a port are sent by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) ifindex: u32,
@@ -50,17 +50,17 @@ pub(super) struct Way {
 struct Installed {
     key: KeyBytes,
     count: u32,
-    /// What was read of its counters.
+    /// Packets and bytes that were read from its counters last.
     read: (u64, u64),
 }
 
-/// What an earlier process left.
+/// Entries that an earlier process left.
 #[derive(Default)]
 pub(super) struct Adopted {
     /// Flows, with the index of their counters.
     flows: HashMap<KeyBytes, u32>,
     slots: Vec<u32>,
-    /// Connections, with the words that say whether they are there.
+    /// Connections, with the index of the words that show whether they are there.
     pub(super) conns: HashMap<ConnKeyBytes, u32>,
     /// Devices.
     pub(super) ports: Vec<u32>,
@@ -77,9 +77,9 @@ pub(super) struct State {
     pub(super) peers: Option<Peers>,
     pub(super) rounds: u32,
     masks: Vec<Option<(KeyBytes, usize)>>,
-    /// Masks that flows of an origin have, and how many of them.
+    /// Masks of the flows of an origin, and the number of flows that have each.
     by_origin: HashMap<Origin, Vec<(u8, usize)>>,
-    /// Tells recirculation ids of this process from those of earlier ones.
+    /// Distinguishes recirculation ids of this process from those of earlier ones.
     era: u8,
     /// Connections, with their keys.
     pub(super) conns: HashMap<ConnId, [ConnKeyBytes; 2]>,
@@ -89,15 +89,15 @@ pub(super) struct State {
     next_count: u32,
     free_slots: Vec<u32>,
     next_slot: u32,
-    /// Of all packets that come out of tunnels.
+    /// Slot of all packets that come out of tunnels.
     tunnels: Option<u32>,
-    /// The kernel knows of frames that it is told to make room for outer headers before (Linux 5.13).
+    /// The kernel can make room for outer headers before an Ethernet frame (Linux 5.13).
     encaps: bool,
     pub(super) adopted: Adopted,
     n_cpus: usize,
 }
 
-/// One more flow has this mask. `true`: it is the first.
+/// Counts one more flow with this mask. `true`: it is the first.
 fn add_mask(masks: &mut Vec<(u8, usize)>, id: u8) -> bool {
     match masks.iter_mut().find(|(m, _)| *m == id) {
         Some((_, n)) => {
@@ -111,7 +111,7 @@ fn add_mask(masks: &mut Vec<(u8, usize)>, id: u8) -> bool {
     }
 }
 
-/// What a refusal of a map means.
+/// The reason for which a map refused an entry.
 pub(super) fn refused(error: &MapError) -> Why {
     let errno = match error {
         MapError::SyscallError(e) => e.io_error.raw_os_error(),
@@ -152,7 +152,7 @@ impl State {
         }
     }
 
-    /// Finds out what an earlier process left. Its flows count on until [`State::drop_adopted`].
+    /// Takes over the entries of an earlier process. Its flows count until [`State::drop_adopted`].
     pub(super) fn adopt(&mut self) {
         for (key, flow) in self.loaded.all_flows() {
             let (count, slot) = layout::head(&flow);
@@ -215,7 +215,7 @@ impl State {
         self.loaded
             .slots
             .store(at, generation.wrapping_add(1) & u64::from(u32::MAX));
-        // Generations go on: a flow of an earlier user of the slot never counts again.
+        // The generation keeps counting: a flow of an earlier user of the slot never counts again.
         self.free_slots.push(slot);
     }
     fn take_count(&mut self) -> Option<u32> {
@@ -227,7 +227,7 @@ impl State {
         (0..COUNT_WORDS).for_each(|i| self.loaded.counts.store(count as usize * COUNT_WORDS + i, 0));
         Some(count)
     }
-    /// Waits until programs that may have found what is no more have left.
+    /// Waits until the programs that may have found a removed entry have left.
     pub(super) fn wait(&self) {
         let cpus = &self.loaded.cpus;
         for cpu in (0..self.n_cpus).map(|n| n * CPU_WORDS) {
@@ -241,7 +241,7 @@ impl State {
                 }
             }
         }
-        // Elsewhere the program's count of those who entered is no barrier.
+        // Except on x86-64, the program's count of entries is no barrier.
         if !cfg!(target_arch = "x86_64") {
             shared_words::wait_for_programs();
         }
@@ -254,7 +254,7 @@ impl State {
         let masks = self.by_origin.get(&origin);
         masks.map_or(Vec::new(), |all| all.iter().map(|(id, _)| *id).collect())
     }
-    /// Writes what the program reads of a port.
+    /// Writes the port's entry in the map, which the program reads.
     pub(super) fn write_port(&mut self, ifindex: u32) -> Result<(), Why> {
         let Some(d) = self.diverted.get(&ifindex) else {
             return Err(Why::InPort);
@@ -284,7 +284,7 @@ impl State {
             .insert(origin.stage(), layout::masks(&masks), 0)
             .map_err(|e| refused(&e))
     }
-    /// A flow of an origin is to have this mask: its number.
+    /// Counts one more flow of an origin with this mask. Returns the mask's number.
     fn take_mask(&mut self, origin: Origin, mask: &KeyBytes) -> Result<u8, Why> {
         let known = self.by_mask.get(mask).copied();
         let masks = self.by_origin.get(&origin).map_or(&[][..], Vec::as_slice);
@@ -321,7 +321,8 @@ impl State {
         }
         Ok(id)
     }
-    /// A flow of an origin has it no more, and no program that may have found the flow runs.
+    /// Counts one flow of an origin with this mask less. No program that may have found the flow runs any
+    /// more.
     fn give_mask(&mut self, origin: Origin, id: u8) {
         if let Some(masks) = self.by_origin.get_mut(&origin)
             && let Some(at) = masks.iter().position(|(m, _)| *m == id)
@@ -347,7 +348,7 @@ impl State {
 
     // -- flows
 
-    /// The bytes of a flow that has this key, these counters.
+    /// The bytes of a flow with this rule, counters and slot.
     fn encode(&self, rule: &Rule, count: u32, slot: u32) -> Result<layout::FlowBytes, Why> {
         let mut mtu = u32::MAX;
         for no in rule.outputs() {
@@ -392,7 +393,7 @@ impl State {
         let mask = layout::mask(rule);
         let bare = layout::key(rule, ifindex, 0, self.era);
         let origin = Origin::of(&bare);
-        // Packets that come in carry nothing, and a key of them has no room for more.
+        // Packets that come in have no state of earlier stages, and their key has no room for it.
         if origin.is_port() && layout::of_first(&layout::first(&bare)) != bare {
             return Err(Why::Stage);
         }
@@ -407,7 +408,7 @@ impl State {
             .encode(rule, count, slot)
             .and_then(|flow| self.loaded.insert_flow(&key, flow).map_err(|e| refused(&e)));
         if left.is_some() {
-            // Its flow had the mask, too.
+            // The flow that was replaced had the mask, too.
             self.wait();
             self.give_mask(origin, id);
         }
@@ -416,7 +417,7 @@ impl State {
             self.give_mask(origin, id);
             return Err(why);
         }
-        // What an earlier process's flow has counted is nobody's.
+        // The counts of an earlier process's flow are credited to no flow.
         let read = self.read(count);
         self.installed.insert(at, Installed { key, count, read });
         Ok(())
@@ -425,7 +426,7 @@ impl State {
         let at = count as usize * COUNT_WORDS;
         (self.loaded.counts.load(at), self.loaded.counts.load(at + 1))
     }
-    /// What a flow has counted since it was read last.
+    /// Packets and bytes that a flow has counted since the last call.
     fn more(&self, count: u32, read: &mut (u64, u64), now_ms: u64) -> FlowCounts {
         let now = self.read(count);
         let before = std::mem::replace(read, now);
@@ -483,8 +484,8 @@ impl State {
         self.installed = installed;
     }
 
-    /// Ends what an earlier process left and this one has not taken over: flows at once, by their
-    /// generations; then their entries, and devices that are no ports any more.
+    /// Ends the entries of an earlier process that this one has not taken over. Flows end at once, by their
+    /// generations; then their entries are removed, and devices that are no ports any more.
     pub(super) fn drop_adopted(&mut self) {
         let adopted = std::mem::take(&mut self.adopted);
         if adopted.flows.is_empty() && adopted.ports.is_empty() && adopted.conns.is_empty() {

@@ -1,4 +1,4 @@
-//! Bytes of the maps: what `bpf/classifier.bpf.c` declares as structures.
+//! Bytes of the maps, which `bpf/classifier.bpf.c` declares as structures.
 //!
 //! Integers are in the machine's order but for those of a packet's headers, which are in network order, and
 //! the tag, which is not.
@@ -11,10 +11,10 @@ use heddle_datapath_api::PortNo;
 
 /// Entries of the map of flows.
 pub const FLOWS: usize = 131_072;
-/// Of these so many are left for what an earlier process may have left.
+/// Entries of [`FLOWS`] that are reserved for flows that an earlier process may have left.
 pub const SPARE: usize = 1024;
-/// Words of a flow's counters: packets, bytes, TCP flags, and when a packet of it went up that others shall
-/// not overtake.
+/// Words of a flow's counters: packets, bytes, TCP flags, and the time at which a packet went up that later
+/// ones must not overtake.
 pub const COUNT_WORDS: usize = 4;
 /// Generations. The first two name the owner and the version.
 pub const SLOTS: usize = 8192;
@@ -24,22 +24,22 @@ pub const CPUS: usize = 1024;
 pub const CPU_WORDS: usize = 16;
 /// Masks of all ports.
 pub const MASKS: usize = 256;
-/// Masks that packets of one port are looked up with.
+/// Masks under which packets of one port are looked up.
 pub const MASKS_PER_PORT: usize = 8;
-/// Connections that may be there, each in both directions; words that say whether they still are.
+/// Connections that may be there, each in both directions; words that show whether they still are.
 pub const LIVE: usize = 131_072;
-/// Words of each: its generation, and whether it was used.
+/// Words of each: generation of the connection, and a mark that packets used it.
 pub const LIVE_WORDS: usize = 2;
-/// Most steps of a flow.
+/// Maximum number of steps of a flow.
 pub const MAX_OPS: usize = 16;
-/// Bytes before a flow's steps, and of each.
+/// Bytes before a flow's steps, and bytes of each step.
 const HEAD: usize = 24;
 const OP: usize = 16;
-/// Most steps of a flow whose packets go into a tunnel: its headers have the room of the others.
+/// Maximum number of steps of a flow whose packets go into a tunnel: the headers take the room of the others.
 const OUTER_OP: usize = MAX_OPS - MAX_OUTER / OP;
-/// In the place of a device's index, with a port's number: packets that came out of a tunnel.
+/// Bit that marks a tunnel's port number in the place of a device's index.
 pub const TUNNEL_PORT: u32 = 1 << 31;
-/// Why packets went up, in the order of their counters, from [`CPU_UP`] on.
+/// Reasons for which packets went up, in the order of their counters, from [`CPU_UP`] on.
 pub const UP: [&str; 8] = [
     "odd",
     "tcp-syn-fin-rst",
@@ -50,22 +50,22 @@ pub const UP: [&str; 8] = [
     "no-stage",
     "uneven-train",
 ];
-/// Where these begin among a processor's counters.
+/// Index of the first of these counters among a processor's counters.
 pub const CPU_UP: usize = 2;
 /// Packets that flows without an output dropped.
 pub const CPU_DROPPED: usize = 10;
 /// Packets that went straight into a veth's peer.
 pub const CPU_PEER: usize = 11;
-/// Packets that were too many of one port to go up.
+/// Packets that were dropped because their port sent too many up.
 pub const CPU_LIMITED: usize = 12;
 
 /// A key, or a mask.
 pub type KeyBytes = [u8; 136];
-/// What of a key counts for packets as they come in: the rest is zero.
+/// Bytes of a key that count for packets as they come in: the rest is zero.
 pub type FirstBytes = [u8; 64];
 /// A flow.
 pub type FlowBytes = [u8; HEAD + OP * MAX_OPS];
-/// Masks that packets of a stage are looked up with.
+/// Masks under which packets of a stage are looked up.
 pub type MasksBytes = [u8; 12];
 /// A stage: a device, a recirculation id, and the era of the process that gave it.
 pub type StageBytes = [u8; 12];
@@ -75,7 +75,7 @@ pub type ConnKeyBytes = [u8; 40];
 pub type ConnBytes = [u8; 72];
 /// A port.
 pub type PortBytes = [u8; 40];
-/// A port to send by.
+/// A device as an output.
 pub type OutBytes = [u8; 12];
 
 /// Offset of the mask's number in a key.
@@ -125,7 +125,7 @@ fn headers(h: &Headers, ifindex: u32, era: u8) -> KeyBytes {
 
 /// The key of a rule.
 pub fn key(rule: &Rule, ifindex: u32, mask_id: u8, era: u8) -> KeyBytes {
-    // As they come in, packets have none.
+    // Packets have no era as they come in.
     let fresh = rule.key.recirc == 0 && !rule.tunnel;
     let mut all = headers(&rule.key, ifindex, if fresh { 0 } else { era });
     let mask = mask(rule);
@@ -150,7 +150,7 @@ pub fn first(key: &KeyBytes) -> FirstBytes {
     *key.first_chunk().expect("a key is longer")
 }
 
-/// The whole of such a key.
+/// The whole key of packets as they come in.
 pub fn of_first(key: &FirstBytes) -> KeyBytes {
     let mut all: KeyBytes = [0; 136];
     all[..key.len()].copy_from_slice(key);
@@ -167,7 +167,7 @@ pub fn in_ifindex(key: &KeyBytes) -> u32 {
     u32::from_ne_bytes([key[0], key[1], key[2], key[3]])
 }
 
-/// Where a key is looked up.
+/// Set of masks that a key is looked up under: by device, recirculation id and era.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
     /// Index of the device.
@@ -179,7 +179,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Of packets that come in.
+    /// Origin of packets that come in by a device.
     pub fn port(ifindex: u32) -> Self {
         Self {
             ifindex,
@@ -187,7 +187,7 @@ impl Origin {
             era: 0,
         }
     }
-    /// Of a key.
+    /// Origin that a key belongs to.
     pub fn of(key: &KeyBytes) -> Self {
         Self {
             ifindex: in_ifindex(key),
@@ -195,11 +195,11 @@ impl Origin {
             era: key[75],
         }
     }
-    /// Whether its packets are as they came in.
+    /// Whether packets of this origin are as they came in.
     pub fn is_port(self) -> bool {
         self.recirc == 0 && self.ifindex & TUNNEL_PORT == 0
     }
-    /// Its key among stages.
+    /// Key of this origin in the map of stages.
     pub fn stage(self) -> StageBytes {
         Writer::<12>::new()
             .put(&self.ifindex.to_ne_bytes())
@@ -222,7 +222,7 @@ pub fn masks(ids: &[u8]) -> MasksBytes {
 fn address(addr: u128, ipv6: bool) -> [u8; 16] {
     match ipv6 {
         true => addr.to_be_bytes(),
-        // Its upper bits are zero.
+        // The upper bits of an IPv4 address are zero.
         false => (addr << 96).to_be_bytes(),
     }
 }
@@ -245,19 +245,19 @@ pub fn conn_key(t: &Tuple, zone: u16) -> ConnKeyBytes {
         .bytes
 }
 
-/// Which word says whether a connection is there.
+/// Index of the word that shows whether a connection is there.
 pub fn live_index(number: u32) -> u32 {
     number % u32::try_from(LIVE).unwrap_or(u32::MAX)
 }
 
-/// What that word is if it is.
+/// Value of that word while the connection is there.
 pub fn live_word(generation: u32) -> u64 {
     1 << 32 | u64::from(generation)
 }
 
 /// A direction of a connection, as its packets find it.
 pub fn conn(c: &Offloadable, reply: bool) -> ConnBytes {
-    // A translated packet becomes the reverse of what comes back.
+    // The packet gets the reversed tuple of the other direction.
     let back = if reply { &c.orig } else { &c.reply };
     let nat = match (c.snat, c.dnat) {
         (false, false) => 0,
@@ -278,7 +278,7 @@ pub fn conn(c: &Offloadable, reply: bool) -> ConnBytes {
 }
 
 /// The connection of which this is the entry of the original direction; its number is that of its word.
-/// `None`: it is the entry of answers.
+/// `None`: it is the entry of the reply direction.
 pub fn conn_of(key: &ConnKeyBytes, conn: &ConnBytes) -> Option<Offloadable> {
     let addr = |bytes: &[u8]| bytes.iter().fold(0, |all, b| all << 8 | u128::from(*b));
     let port = |bytes: &[u8]| bytes.iter().fold(0, |all, b| all << 8 | u32::from(*b));
@@ -302,7 +302,7 @@ pub fn conn_of(key: &ConnKeyBytes, conn: &ConnBytes) -> Option<Offloadable> {
         },
         zone: u16::from_ne_bytes([key[36], key[37]]),
         orig: tuple(end(&key[..16], &key[32..34]), end(&key[16..32], &key[34..36])),
-        // Packets become the reverse of that.
+        // The tuple of replies is the reverse of the translated packets'.
         reply: tuple(
             end(&conn[56..72], &conn[16..18]),
             end(&conn[40..56], &conn[14..16]),
@@ -319,14 +319,14 @@ pub fn conn_live(conn: &ConnBytes) -> u32 {
     u32::from_ne_bytes([conn[0], conn[1], conn[2], conn[3]])
 }
 
-/// What a flow names besides its steps.
+/// Header of a flow's value in the map, before its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowHead {
     /// Index of its counters.
     pub count: u32,
     /// Index of its generation.
     pub slot: u32,
-    /// Its generation.
+    /// Generation of that slot that the flow belongs to.
     pub generation: u32,
     /// Largest IP packet that all of its outputs take.
     pub mtu: u32,
@@ -334,12 +334,12 @@ pub struct FlowHead {
     pub era: u8,
 }
 
-/// The number by which a tunnel's port stands among devices.
+/// Number of a tunnel's port in the place of a device's index.
 pub fn tunnel_port(no: PortNo) -> u32 {
     TUNNEL_PORT | no.0
 }
 
-/// Where [`FlowHead::count`] and [`FlowHead::slot`] of a flow point to.
+/// [`FlowHead::count`] and [`FlowHead::slot`] of a flow.
 pub fn head(flow: &FlowBytes) -> (u32, u32) {
     let word = |at: usize| u32::from_ne_bytes([flow[at], flow[at + 1], flow[at + 2], flow[at + 3]]);
     (word(0), word(4))
@@ -348,15 +348,15 @@ pub fn head(flow: &FlowBytes) -> (u32, u32) {
 /// A device that packets are sent by.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
-    /// Its index.
+    /// Index of the device.
     pub ifindex: u32,
-    /// It is one of an internal port.
+    /// The device is that of an internal port.
     pub internal: bool,
     /// The slot of its port; 0: none.
     pub slot: u32,
 }
 
-/// A flow. `None`: it has too many steps, or a port has no device.
+/// Bytes of a flow. `None`: it has too many steps, or a port has no device.
 pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<Device>) -> Option<FlowBytes> {
     let ops = &rule.ops;
     let most = if rule.outer.is_some() { OUTER_OP } else { MAX_OPS };
@@ -418,7 +418,7 @@ pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<Devic
                 (15, len, ports, [csum[0], csum[1], 0, 0, 0, 0])
             }
             Op::Decap(d) => {
-                // The option's length in words stands behind its class and type.
+                // The option's length in words is stored behind its class and type.
                 let (class, ty, words) = d.option.map_or((0, 0, 0), |(class, ty)| (class, ty, 1));
                 rest = [ty, words];
                 let [c0, c1] = class.to_be_bytes();
@@ -447,7 +447,7 @@ pub fn flow(head: FlowHead, rule: &Rule, device: impl Fn(PortNo) -> Option<Devic
     Some(w.bytes)
 }
 
-/// A port: the index of the device by which its packets go up, none for an internal one, and its masks.
+/// Bytes of a port: the index of its miss device, none for an internal port, and its masks.
 pub fn port(miss: Option<u32>, ids: &[u8]) -> PortBytes {
     Writer::<40>::new()
         .put(&miss.unwrap_or(0).to_ne_bytes())
@@ -456,7 +456,7 @@ pub fn port(miss: Option<u32>, ids: &[u8]) -> PortBytes {
         .bytes
 }
 
-/// A port to send by: its device, and its peer's address.
+/// Bytes of an output: the device, and its peer's address.
 pub fn out(ifindex: u32, peer: Option<[u8; 6]>) -> OutBytes {
     Writer::<12>::new()
         .put(&ifindex.to_ne_bytes())

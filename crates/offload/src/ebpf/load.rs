@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/classifier.bpf.o"));
 
-/// The program's name, and those of its maps.
+/// Names of the program and of its maps.
 const PROGRAM: &str = "hd_ingress";
 const NAMES: [&str; 11] = [
     "hd_ports",
@@ -36,16 +36,16 @@ const NAMES: [&str; 11] = [
     "hd_cpus",
 ];
 
-/// Where the filter is among those of a device.
+/// Priority of the filter at a device. With [`HANDLE`], it identifies the filter.
 const PRIORITY: u16 = 0x4844;
 const HANDLE: TcHandle = TcHandle::new(0, 1);
 
-/// Where the program is at a device.
+/// Place of the program at a device.
 #[derive(Clone, Copy)]
 pub(super) enum Hook {
-    /// Before the host's stack, for what the device receives.
+    /// Before the host's stack, for packets that the device receives.
     Ingress,
-    /// Before the device, for what the host's stack sends.
+    /// Before the device, for packets that the host's stack sends.
     Egress,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Loaded {
     pub(super) cpus: SharedWords,
 }
 
-/// What went wrong, all causes in one line.
+/// Text of an error with all its causes, in one line.
 fn why(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -180,7 +180,7 @@ fn owned(owner: u64) -> Vec<(u64, ProgramInfo, StdMap<String, Map>)> {
     found
 }
 
-/// What an earlier process of this owner and version left.
+/// The maps and program that an earlier process of this owner and version left.
 pub(super) fn find(owner: u64) -> Result<Option<Loaded>, String> {
     let Some((_, info, maps)) = owned(owner).into_iter().find(|(v, _, _)| *v == version()) else {
         return Ok(None);
@@ -220,7 +220,7 @@ fn io_error(error: impl Error) -> io::Error {
 impl Loaded {
     /// Puts the program to a device, in the place of one that is there.
     pub(super) fn attach(&mut self, name: &str, hook: Hook) -> io::Result<()> {
-        // It is there already, mostly because of an earlier process.
+        // The discipline may be there already, mostly because of an earlier process.
         let _ = tc::qdisc_add_clsact(name);
         if self.add(name, hook) {
             return Ok(());
@@ -230,8 +230,8 @@ impl Loaded {
         self.keep(id);
         Ok(())
     }
-    /// Puts the program to a device that has none any more, because somebody took its filter or its queueing
-    /// discipline away. `true`: it had none.
+    /// Attaches the program to a device that has none any more, because another program removed its filter or
+    /// its queueing discipline. `true`: it had none.
     pub(super) fn attach_again(&mut self, name: &str, hook: Hook) -> bool {
         self.add(name, hook) || tc::qdisc_add_clsact(name).is_ok() && self.add(name, hook)
     }
@@ -258,7 +258,7 @@ impl Loaded {
             false => self.flows.insert(key, flow, 0),
         }
     }
-    /// Takes a flow out; one that is not there is none less.
+    /// Takes a flow out; a missing one is no error.
     pub(super) fn remove_flow(&mut self, key: &KeyBytes) {
         let _ = match Origin::of(key).is_port() {
             true => self.first.remove(&layout::first(key)),

@@ -1,5 +1,5 @@
-//! The eBPF back end: a classifier at the ingress of each port's device forwards what it knows, and leads the
-//! rest to the switch. `docs/offload.md` says how and why.
+//! The eBPF back end. A classifier at the ingress of each port's device forwards the packets of its flows,
+//! and leads the rest to the switch. `docs/offload.md` explains how and why.
 //!
 //! * [`layout`]: bytes of the maps, which the program and this process share.
 //! * [`load`]: the program comes into the kernel, or is found there, where an earlier process left it.
@@ -8,8 +8,8 @@
 //! * [`conns`]: connections become entries of maps.
 //! * [`twin`]: a plain twin of the program, for tests.
 //!
-//! **Ends.** The program stays at the devices when the process ends, and forwards on. Who wants an end of it
-//! says so ([`crate::Backend::shutdown`]).
+//! **End.** The program stays at the devices when the process ends, and still forwards.
+//! [`crate::Backend::shutdown`] removes it.
 
 mod conns;
 mod flows;
@@ -45,7 +45,7 @@ impl Ebpf {
     /// Loads the program, or takes over what an earlier process with the same `owner` number left.
     ///
     /// # Errors
-    /// One line that says why this kernel, or this user, cannot.
+    /// One line with the reason why this kernel, or this user, cannot load it.
     pub fn start(owner: u64) -> Result<Self, String> {
         let found = load::find(owner)?;
         let adopt = found.is_some();
@@ -59,12 +59,12 @@ impl Ebpf {
         }
         Ok(Self(Arc::new(Mutex::new(state))))
     }
-    /// Takes the programs off that earlier processes with the same `owner` number left, of any version, but
-    /// for those that this back end has taken over. Returns from how many devices.
+    /// Detaches the programs of any version that earlier processes with the same `owner` number left. Those
+    /// that this back end has taken over stay. Returns the number of devices.
     pub fn remove_leftovers(owner: u64) -> usize {
         load::remove_leftovers(owner)
     }
-    /// Entries that an earlier process left, and that nobody has confirmed yet.
+    /// Entries that an earlier process left, and that no flow has confirmed yet.
     pub fn adopted(&self) -> usize {
         self.0.lock().adopted()
     }

@@ -1,12 +1,12 @@
 //! Devices are diverted to the program, and given back.
 //!
-//! Each diverted device has a *miss device*: a tap that only the program sends to. What is read from it is
-//! what the port received and the program did not forward, with segment trains and unfinished checksums as
-//! they were. One tap per port tells the port without a byte in the packet, has room of its own, so that no
-//! port's misses take another's, and is read by the port's own receive queue.
+//! Each diverted device has a *miss device*: a tap that only the program sends to. The switch reads from it
+//! the packets that the port received and the program did not forward, with GSO packets and unfinished
+//! checksums unchanged. One tap per port shows the port without a byte in the packet. It has its own queue,
+//! so the misses of one port take no room of another's. The port's own receive queue reads it.
 //!
-//! An *internal port* is the other way round: what the host's stack sends leaves by its tap device, so the
-//! program is at that device's egress, and what it does not forward goes on to the switch by itself.
+//! An *internal port* is the other way round: packets that the host's stack sends leave by its tap device. So
+//! the program is at that device's egress, and packets that it does not forward continue to the switch.
 
 use super::flows::{Diverted, State, Way};
 use super::load::{self, Hook};
@@ -19,8 +19,8 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 
-/// After so many looks at ports, other ends of veth devices are asked for their addresses again, and each
-/// device has been looked at for whether the program is still there.
+/// Passes over the ports in which each device is checked once. Then the address of a veth device's peer is
+/// read again, and a missing program is attached again.
 const ASK_AGAIN: u32 = 10;
 
 /// The miss device of a device.
@@ -28,8 +28,8 @@ fn miss_name(ifindex: u32) -> String {
     format!("hdm{ifindex}")
 }
 
-/// Takes a device for this process, as long as what is returned lives: a name among the abstract sockets of
-/// the network namespace, which ends with its process.
+/// Claims a device for this process, as long as the returned socket lives. The claim is a name among the
+/// abstract sockets of the network namespace, which ends with its process.
 fn claim(ifindex: u32) -> io::Result<UnixDatagram> {
     let name = SocketAddr::from_abstract_name(format!("heddle-divert-{ifindex}"))?;
     UnixDatagram::bind_addr(&name).map_err(|error| match error.kind() {
@@ -46,7 +46,7 @@ fn make_miss(ifindex: u32) -> io::Result<(TapQueue, u32)> {
     let name = miss_name(ifindex);
     let tap = TapOpen::new(&name).new_only(true).open()?;
     tap.enable_offloads();
-    // The host has nothing to say there.
+    // The host's stack must not send on the miss device.
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
     let link = LinkCtl::new()?;
     link.set_up(&name, true)?;
@@ -84,7 +84,8 @@ impl State {
         self.fresh.push(ifindex);
         Ok(tap)
     }
-    /// Puts the program to the devices of internal ports, and takes it off those that are none any more.
+    /// Attaches the program to the devices of internal ports, and detaches it from devices that are no
+    /// internal ports any more.
     fn set_internal(&mut self, ports: &[PortLink]) {
         let wanted: HashMap<u32, &str> = ports
             .iter()
@@ -110,7 +111,7 @@ impl State {
             }
         }
     }
-    /// Puts the program to the device of an internal port.
+    /// Attaches the program to the device of an internal port.
     fn take_internal(&mut self, ifindex: u32) -> io::Result<()> {
         let name = load::name_of(ifindex).ok_or(io::ErrorKind::NotFound)?;
         let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
@@ -132,11 +133,11 @@ impl State {
         done
     }
     pub(super) fn release(&mut self, name: &str, ifindex: u32) {
-        // It fails where the device is gone, and the program with it.
+        // Detaching fails if the device is gone, and the program with it.
         let _ = load::detach(name);
         self.let_go(ifindex);
     }
-    /// Takes the program off a device, and its flows with it.
+    /// Detaches the program from a device, and ends its flows.
     pub(super) fn let_go(&mut self, ifindex: u32) {
         if let Some(name) = load::name_of(ifindex) {
             let _ = load::detach(&name);
@@ -181,7 +182,7 @@ impl State {
         changed
     }
 
-    /// Puts the program back to devices that somebody took it off, at some devices each time: without it,
+    /// Attaches the program again where another program removed it, at some devices each time. Without it,
     /// packets of a port go to the host's stack.
     fn mend(&mut self, ports: &[PortLink]) {
         let turn = self.rounds % ASK_AGAIN;
@@ -192,13 +193,13 @@ impl State {
             if self.loaded.attach_again(&p.name, hook) {
                 log::warn!(
                     target: "netdev_offload",
-                    "{}: somebody took the program off; it is there again", p.name
+                    "{}: another program removed the classifier; it is attached again", p.name
                 );
             }
         }
     }
 
-    /// Finds out whose other ends are in other network namespaces, for all devices or one.
+    /// Finds devices whose peers are in other network namespaces, for all devices or one.
     fn find_peers(&mut self, only: Option<u32>) {
         self.rounds = self.rounds.wrapping_add(1);
         let again = self.rounds.is_multiple_of(ASK_AGAIN);

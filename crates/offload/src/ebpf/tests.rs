@@ -1,5 +1,5 @@
 //! The program in the kernel beside its twin. The kernel runs it on packets that are given to it
-//! (`BPF_PROG_TEST_RUN`), which needs root: without it, nothing is tested and the test says so.
+//! (`BPF_PROG_TEST_RUN`), which needs root. Without root nothing is tested, and the test prints that.
 
 use super::conns::Live;
 use super::flows::{Diverted, State, Way};
@@ -117,7 +117,7 @@ fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
     let has = |bit: u16| fields & 1 << bit != 0;
     let b = |bit, mask| if has(bit) { mask } else { 0 };
     let ports = matches!(s.proto, 6 | 17);
-    // Who writes ports has matched on the protocol.
+    // A rule that writes ports has matched on the protocol.
     let writes_ports = ports && writes & 0xc0 != 0;
     let mut mask = Headers {
         dl_dst: [b(0, 0xff); 6],
@@ -218,7 +218,7 @@ fn state() -> Option<State> {
     Some(state)
 }
 
-/// What the program says of a frame, and what it makes of it.
+/// The program's return value for a frame, and the frame as the program leaves it.
 fn run(state: &State, frame: &[u8]) -> (u32, Vec<u8>) {
     let mut out = vec![0; 2048];
     let options = TestRunOptions {
@@ -257,7 +257,7 @@ fn the_program_does_what_its_twin_does() {
                 prop_assert_eq!(bytes, expected);
                 prop_assert_eq!(counts.bytes, packet.len() as u64);
             }
-            // It is gone.
+            // The flow is gone.
             prop_assert_eq!(run(state, &packet).0, SHOT);
             Ok(())
         })
@@ -289,7 +289,7 @@ fn one_write_ends_a_ports_flows_and_masks_are_bounded() {
         assert_eq!(done.is_err(), at >= layout::MASKS_PER_PORT, "{at}: {done:?}");
     }
     assert_eq!((refused, run(&state, &packet).0), (4, REDIRECT));
-    // Another answer, and its counts.
+    // Other actions, and the counts of the old ones.
     let (counts, done) = state.change(0, &rule(&s, 0, 1 << 5, 77));
     assert_eq!((counts.packets, done), (1, Ok(())));
     assert_eq!(run(&state, &packet).1[22], 77);
@@ -395,8 +395,8 @@ fn packets_go_into_tunnels_as_in_the_twin() {
     assert!(forwarded > 300, "{forwarded} of 600");
 }
 
-/// Packets come out of tunnels, and what is inside is looked up and rewritten, as in the twin; what is odd
-/// outside or inside goes up untouched.
+/// Packets come out of tunnels, and the packets inside are looked up and rewritten, as in the twin. Packets
+/// that are odd outside or inside go up untouched.
 #[test]
 fn packets_come_out_of_tunnels_as_in_the_twin() {
     let Some(mut state) = state() else { return };
@@ -528,7 +528,7 @@ fn packets_come_out_of_tunnels_as_in_the_twin() {
     assert!(forwarded[1] > 100 && forwarded[2] > 20, "{forwarded:?}");
 }
 
-/// A stage behind the first: what it matches of connections, what it writes, and whether it tracks again.
+/// A stage behind the first: its matches on connections, its writes, and whether it tracks again.
 #[derive(Clone, Debug)]
 struct Behind {
     fields: u8,
@@ -619,7 +619,7 @@ fn stages_and_connections_are_as_in_the_twin() {
                     .collect();
                 let mut rules = vec![first];
                 for (n, b) in (1_u32..).zip(&behind) {
-                    // What the packet is by now: by what the stages so far made of it, as far as they go.
+                    // The packet as the stages so far have made it, as far as they go.
                     let mut probe = rules.clone();
                     let mut all = rule(&of, 0, 0, 0);
                     (all.key, all.mask) = (Headers::default(), Headers::default());
@@ -650,7 +650,7 @@ fn stages_and_connections_are_as_in_the_twin() {
                         r.mask.dst[4..].fill(0);
                     }
                     r.key = h;
-                    // Most often what was said; else a flow of another connection.
+                    // Most often the state that `ct` gave; else a flow of another connection.
                     (r.key.ct_state, r.key.ct_mark, r.key.ct_zone) = (0x22, 0x12, 5);
                     let mut ops = r.ops[..r.ops.len() - 1].to_vec();
                     ops.extend(b.clears.then_some(Op::CtClear));
@@ -702,12 +702,12 @@ fn stages_and_connections_are_as_in_the_twin() {
             },
         )
         .unwrap();
-    // Third stages are seldom reached: how often is not asked.
+    // Third stages are seldom reached: their number is not checked.
     assert!(depths[2] > 50, "{depths:?}");
 }
 
-/// The next process finds the connections that are alive, whole, of both families and translated ones too;
-/// one that it installs itself takes the place of what was left, and leaves no word behind.
+/// The next process finds the connections that are alive: whole, of both families, translated ones too. A
+/// connection that it installs itself replaces one that was left, and leaves no word behind.
 #[test]
 fn connections_outlive_their_process() {
     let Some(mut state) = state() else { return };
@@ -758,7 +758,7 @@ fn connections_outlive_their_process() {
     assert_eq!(words.count(), 0);
 }
 
-/// What a port sends up is limited in the program: a flood does not fill the processor of those who read it.
+/// The program limits the packets that a port sends up: a flood does not fill the processor of their reader.
 #[test]
 fn a_flood_of_misses_is_limited() {
     let Some(state) = state() else { return };
@@ -785,7 +785,7 @@ fn a_flood_of_misses_is_limited() {
     assert!(passed <= windows * 8192, "{passed} of {flood} went up");
 }
 
-/// As [`run`], of a train with segments of this size.
+/// Runs the program as [`run`] does, on a GSO packet with segments of this size.
 fn run_train(state: &State, frame: &[u8], segment: u32) -> u32 {
     // struct __sk_buff, of which this field counts.
     let mut context = [0; 192];
@@ -798,9 +798,9 @@ fn run_train(state: &State, frame: &[u8], segment: u32) -> u32 {
     state.loaded.program().test_run(options).unwrap().return_value
 }
 
-/// Over IPv6 a train whose last segment is a shorter one has no outer checksum that is right for all of its
-/// segments: it goes up, and nothing of its flow overtakes it. Other trains do not, nor those over IPv4, nor
-/// any where checksums may be left out.
+/// A GSO packet over IPv6 whose last segment is shorter has no outer checksum that is right for all of its
+/// segments. It goes up, and nothing of its flow overtakes it. Other GSO packets do not go up, nor those over
+/// IPv4, nor any for which checksums are optional.
 #[test]
 fn uneven_trains_over_ipv6_go_up_and_are_not_overtaken() {
     let Some(mut state) = state() else { return };
@@ -833,10 +833,10 @@ fn uneven_trains_over_ipv6_go_up_and_are_not_overtaken() {
         };
         let before = kept(&state);
         assert_eq!(run(&state, &packet).0, REDIRECT);
-        // Fifteen bytes twice; the kernel makes no room in trains that are given to it so.
+        // Fifteen bytes twice; the kernel adds no room in GSO packets that a test gives to it.
         run_train(&state, &packet, 15);
         assert_eq!(kept(&state), before, "IPv6 {v6}, optional {optional}");
-        // Twenty bytes and ten, and what follows.
+        // Twenty bytes and ten; then the next packet.
         run_train(&state, &packet, 20);
         let now = std::time::Instant::now();
         let next = run(&state, &packet).0;

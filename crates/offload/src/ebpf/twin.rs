@@ -1,6 +1,6 @@
-//! A plain twin of the program: what it does to a packet by a rule. It reads packets with the switch's own
-//! parser, and computes checksums anew where the program adjusts them. Packets go into tunnels, and come out
-//! of them, by what workers do.
+//! A plain twin of the program: applies a rule to a packet. It reads packets with the switch's own parser,
+//! and computes checksums anew where the program adjusts them. The workers' code puts packets into tunnels
+//! and takes them out.
 
 use crate::rule::{TCP_UP, TUN_CSUM, TUN_IPV6, TUN_OPTION};
 use crate::{Ct, Decap, Headers, Op, Rule};
@@ -55,7 +55,7 @@ pub(super) fn finish(frame: &mut [u8]) {
     frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Whether a packet has what a rule asks for.
+/// Whether a packet has the fields that a rule matches on.
 fn agrees(rule: &Rule, h: &Headers) -> bool {
     let bytes = |h: &Headers| super::layout::packet(h, 0);
     let (key, mask) = (bytes(&rule.key), bytes(&rule.mask));
@@ -93,12 +93,12 @@ pub(super) fn read(frame: &[u8]) -> (FlowKey, Headers) {
     (key, h)
 }
 
-/// What becomes of an untagged frame by a rule that outputs last: its bytes; `None`: it goes up.
+/// Bytes of an untagged frame after a rule whose last step is an output; `None`: it goes up.
 pub(super) fn forward(rule: &Rule, frame: &[u8]) -> Option<Vec<u8>> {
     forward_all(std::slice::from_ref(rule), &[], frame).map(|(out, _)| out)
 }
 
-/// What a packet carries between stages.
+/// State that a packet carries between stages.
 #[derive(Default)]
 struct Carried {
     recirc: u32,
@@ -106,11 +106,11 @@ struct Carried {
     zone: u16,
     mark: u32,
     label: u128,
-    /// The tunnel's port, and what is known of the tunnel.
+    /// Port and fields of the tunnel.
     tunnel: Option<(u32, Headers)>,
 }
 
-/// The packet's tuple as it stands in a frame of TCP or UDP.
+/// Tuple of a TCP or UDP packet, from its headers.
 pub(super) fn tuple(h: &Headers) -> Tuple {
     let ipv6 = h.dl_type == 0x86dd;
     let end = |a: &[u8; 16], port: u16| Endpoint {
@@ -148,7 +148,7 @@ fn track(ct: Ct, conns: &[Offloadable], out: &mut [u8], c: &mut Carried) -> Opti
     };
     if ct.nat && (conn.snat || conn.dnat) {
         c.state |= if conn.snat == reply { 0x80 } else { 0x40 };
-        // It becomes the reverse of what comes back.
+        // The packet gets the reversed tuple of the other direction.
         let back = if reply { conn.orig } else { conn.reply };
         let (at, n, l4) = if t.ipv6 { (22, 16, 54) } else { (26, 4, 34) };
         for (i, end) in [back.dst, back.src].into_iter().enumerate() {
@@ -169,7 +169,7 @@ fn address(v4: u32, v6: [u8; 16]) -> [u8; 16] {
     }
 }
 
-/// What is in a tunnel, and what that said. `None`: it goes up.
+/// The packet inside a tunnel, and the tunnel's fields. `None`: it goes up.
 fn decap(d: Decap, frame: &[u8]) -> Option<(Vec<u8>, Headers)> {
     let mut map = TlvMap::default();
     if let Some((class, ty)) = d.option {
@@ -199,8 +199,8 @@ fn decap(d: Decap, frame: &[u8]) -> Option<(Vec<u8>, Headers)> {
     }
     .apply(&mut p, 14, &mut key)
     .ok()?;
-    // What workers take, and the program leaves to them: padding, checksums, group policies, control packets,
-    // options that nobody knows.
+    // Packets that workers take and the program leaves to them: padding, checksums, group policies, control
+    // packets, unknown options.
     let csum = key.tun_flags & 4 != 0;
     if csum && !is_exact(p.head()) {
         return None;
@@ -233,7 +233,7 @@ fn decap(d: Decap, frame: &[u8]) -> Option<(Vec<u8>, Headers)> {
     Some((p.to_vec(), h))
 }
 
-/// Whether a frame of a kind that the program knows holds what its checksums cover, and these are right.
+/// Whether the program recognises a frame, and its checksums are right for its bytes.
 fn is_exact(frame: &[u8]) -> bool {
     if !is_known(frame) {
         return false;
@@ -257,7 +257,7 @@ pub(super) fn encap(push: &TunnelPush, frame: &[u8]) -> Vec<u8> {
     p.to_vec()
 }
 
-/// Whether the program knows what is in a frame.
+/// Whether the program recognises a frame.
 fn is_known(frame: &[u8]) -> bool {
     let (key, _) = read(frame);
     let v4 = key.dl_type == 0x0800;
@@ -267,7 +267,8 @@ fn is_known(frame: &[u8]) -> bool {
     !options && !discovery && known && key.nw_frag == 0
 }
 
-/// As [`forward`], by rules of several stages and connections; and which rules it passed.
+/// Applies rules of several stages, and connections, to a frame. Returns its bytes and the rules that it
+/// passed.
 pub(super) fn forward_all(
     rules: &[Rule],
     conns: &[Offloadable],

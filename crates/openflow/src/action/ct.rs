@@ -8,24 +8,24 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub struct Ct {
     /// Keep the connection.
     pub commit: bool,
-    /// ... even if it must replace one in the other direction.
+    /// Commit even if that replaces a connection in the other direction.
     pub force: bool,
-    /// Which zone.
+    /// Zone of the connection.
     pub zone: CtZone,
-    /// A copy of the packet goes on in this table, with the connection's state.
+    /// A copy of the packet recirculates to this table, with the connection's state.
     pub table: Option<u8>,
     /// Port of the protocol whose helper is to look at the connection; 0: none.
     pub alg: u16,
-    /// Address translation first, then what is written into the connection's mark and label.
+    /// Address translation first, then writes of the connection's mark and label.
     pub actions: Vec<Action>,
 }
 
 /// A connection tracking zone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CtZone {
-    /// This one.
+    /// This number.
     Number(u16),
-    /// The one named by 16 bits of a field.
+    /// The zone in 16 bits of a field.
     Field(Subfield),
 }
 
@@ -35,7 +35,7 @@ impl Default for CtZone {
     }
 }
 
-/// Which address is translated.
+/// Address that is translated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NatDirection {
     /// The source.

@@ -2,7 +2,7 @@
 
 use super::{Port, Subfield};
 
-/// Which fields a hash takes.
+/// Set of fields that a hash takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum HashFields {
@@ -12,7 +12,7 @@ pub enum HashFields {
     SymmetricL4 = 1,
     /// Addresses and TCP or SCTP ports, both directions alike.
     SymmetricL3L4 = 2,
-    /// The same with UDP ports.
+    /// Like [`HashFields::SymmetricL3L4`], and with UDP ports.
     SymmetricL3L4Udp = 3,
     /// IP source.
     NwSrc = 4,
@@ -33,7 +33,7 @@ impl HashFields {
         HashFields::NwDst,
         HashFields::SymmetricL3,
     ];
-    /// Its name in texts.
+    /// Name in texts.
     pub fn name(self) -> &'static str {
         match self {
             HashFields::EthSrc => "eth_src",
@@ -47,7 +47,7 @@ impl HashFields {
     }
 }
 
-/// How a hash becomes a link (RFC 2992 compares them).
+/// Algorithm that turns a hash into a link (RFC 2992 compares them).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum MultipathAlgorithm {
@@ -69,7 +69,7 @@ impl MultipathAlgorithm {
         MultipathAlgorithm::Hrw,
         MultipathAlgorithm::IterHash,
     ];
-    /// Its name in texts.
+    /// Name in texts.
     pub fn name(self) -> &'static str {
         match self {
             MultipathAlgorithm::ModuloN => "modulo_n",
@@ -83,21 +83,21 @@ impl MultipathAlgorithm {
 /// Writes the number of one of several links.
 #[derive(Clone, Copy, PartialEq, Hash, Debug)]
 pub struct Multipath {
-    /// What is hashed.
+    /// Fields to hash.
     pub fields: HashFields,
     /// Seed.
     pub basis: u16,
-    /// How.
+    /// Algorithm.
     pub algorithm: MultipathAlgorithm,
     /// Number of links, less one.
     pub max_link: u16,
     /// Argument of `IterHash`.
     pub arg: u32,
-    /// Where the link's number goes.
+    /// Subfield that gets the link's number.
     pub dst: Subfield,
 }
 
-/// How a bundle chooses among its live members.
+/// Algorithm by which a bundle chooses among its live members.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum BundleAlgorithm {
@@ -110,7 +110,7 @@ pub enum BundleAlgorithm {
 impl BundleAlgorithm {
     /// All of them, by their number on the wire.
     pub const ALL: [BundleAlgorithm; 2] = [BundleAlgorithm::ActiveBackup, BundleAlgorithm::Hrw];
-    /// Its name in texts.
+    /// Name in texts.
     pub fn name(self) -> &'static str {
         match self {
             BundleAlgorithm::ActiveBackup => "active_backup",
@@ -122,14 +122,14 @@ impl BundleAlgorithm {
 /// Outputs to one of several ports, or writes its number.
 #[derive(Clone, PartialEq, Hash, Debug)]
 pub struct Bundle {
-    /// What is hashed.
+    /// Fields to hash.
     pub fields: HashFields,
     /// Seed.
     pub basis: u16,
-    /// How.
+    /// Algorithm.
     pub algorithm: BundleAlgorithm,
     /// The ports.
     pub members: Vec<Port>,
-    /// `bundle_load`: where the port's number goes.
+    /// `bundle_load`: the subfield that gets the port's number.
     pub dst: Option<Subfield>,
 }

@@ -13,7 +13,7 @@ pub struct Learn {
     pub priority: u16,
     /// The flow's cookie.
     pub cookie: u64,
-    /// Tell the controllers when the flow goes.
+    /// Notify the controllers when the flow is removed.
     pub send_flow_rem: bool,
     /// Delete the learned flows when no flow is left that learns them.
     pub delete_learned: bool,
@@ -23,11 +23,11 @@ pub struct Learn {
     pub fin_idle_timeout: u16,
     /// Hard timeout from the first FIN or RST on; 0: no change.
     pub fin_hard_timeout: u16,
-    /// Most flows with this cookie in the table; 0: no limit.
+    /// Maximum number of flows with this cookie in the table; 0: no limit.
     pub limit: u32,
     /// A bit that is set to whether the flow could be added.
     pub result_dst: Option<Subfield>,
-    /// What the flow matches and does.
+    /// Parts of the flow's match and actions.
     pub specs: Vec<LearnSpec>,
 }
 
@@ -50,17 +50,17 @@ impl Default for Learn {
     }
 }
 
-/// A part of the new flow's match or actions. Subfields that came from a peer may lie outside their fields
-/// until the action has been checked.
+/// A part of the new flow's match or actions. Subfields from a peer may exceed their fields until the action
+/// has been checked.
 #[derive(Clone, Copy, PartialEq, Hash, Debug)]
 pub struct LearnSpec {
-    /// Where its bits come from.
+    /// Source of the bits.
     pub src: LearnSrc,
-    /// Where they go.
+    /// Destination of the bits.
     pub dst: LearnDst,
 }
 
-/// Where bits come from.
+/// Source of bits.
 #[derive(Clone, Copy, PartialEq, Hash, Debug)]
 pub enum LearnSrc {
     /// The packet.
@@ -69,7 +69,7 @@ pub enum LearnSrc {
     Value(FieldValue),
 }
 
-/// Where bits go.
+/// Destination of bits.
 #[derive(Clone, Copy, PartialEq, Hash, Debug)]
 pub enum LearnDst {
     /// The new flow matches them.

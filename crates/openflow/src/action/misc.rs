@@ -10,54 +10,54 @@ pub mod packet_type {
     pub const NSH: u32 = 1 << 16 | 0x894f;
     /// A label stack.
     pub const MPLS: u32 = 1 << 16 | 0x8847;
-    /// A label stack, multicast.
+    /// A multicast label stack.
     pub const MPLS_MC: u32 = 1 << 16 | 0x8848;
-    /// In `decap`: what the header says is next.
+    /// In `decap`: the type that the header names for the next one.
     pub const NEXT: u32 = 0xfffe;
 }
 
 /// One part of a conjunctive match.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Conjunction {
-    /// Which conjunction; the flow that it stands for matches on it.
+    /// Conjunction id; the flow with the conjunction's actions matches on it.
     pub id: u32,
-    /// Which of its clauses, from 0.
+    /// Index of the clause, from 0.
     pub clause: u8,
-    /// How many clauses it has, 2 to 64.
+    /// Number of clauses of the conjunction, 2 to 64.
     pub n_clauses: u8,
 }
 
-/// At which side of a port packets are sampled.
+/// Side of a port at which packets are sampled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum SampleDirection {
-    /// Not said.
+    /// Not specified.
     #[default]
     Default = 0,
-    /// As they come in.
+    /// When they come in.
     Ingress = 1,
-    /// As they go out.
+    /// When they go out.
     Egress = 2,
 }
 
 /// Width of the numbers that samples carry.
 pub const MAX_OBSERVATION_BITS: u16 = 32;
 
-/// A number that samples carry: one that the action says, or one that the packet has in a field.
+/// A number that samples carry: a constant of the action, or the value of a field of the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ObservationId {
-    /// This one.
+    /// A constant.
     Value(u32),
-    /// What stands in a subfield of at most 32 bits.
+    /// The value of a subfield of at most 32 bits.
     Field(Subfield),
 }
 
 /// Samples packets for IPFIX collectors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sample {
-    /// Of 65,535 packets, sample this many; not 0.
+    /// Sampling probability, as a fraction of 65,535; not 0.
     pub probability: u16,
-    /// Which collectors.
+    /// Set of collectors.
     pub collector_set_id: u32,
     /// IPFIX observation domain.
     pub obs_domain_id: ObservationId,
@@ -65,9 +65,9 @@ pub struct Sample {
     pub obs_point_id: ObservationId,
     /// The port that the sample is about, `Port::NONE` for the input port.
     pub sampling_port: Port,
-    /// At which side of it.
+    /// Side of the port.
     pub direction: SampleDirection,
-    /// Which of the four forms it came in, from 1 (so that it is sent back in the same).
+    /// Form of the action on the wire, from 1 to 4; it is sent back in the same form.
     pub form: u8,
 }
 
@@ -90,11 +90,11 @@ pub enum EncapProperty {
 /// Pushes a header.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Encap {
-    /// What the packet is then, see [`packet_type`].
+    /// Packet type after the action, see [`packet_type`].
     pub packet_type: u32,
     /// A claim about the header's size, kept as it came.
     pub hdr_size: u16,
-    /// What the header has.
+    /// Properties of the header.
     pub properties: Vec<EncapProperty>,
 }
 
@@ -103,17 +103,17 @@ pub struct Encap {
 pub struct CheckPktLarger {
     /// Bytes.
     pub pkt_len: u16,
-    /// One bit.
+    /// Subfield of one bit that gets the result.
     pub dst: Subfield,
 }
 
 /// A wide option of a tunnel that is set, in whole or in part.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SetTunMetadata {
-    /// Which.
+    /// Option field to write.
     pub field: heddle_flow::tlv::TlvField,
-    /// To what: as many bytes as the field has.
+    /// New value, of the option's length.
     pub value: Vec<u8>,
-    /// Which bits of it.
+    /// Bits of the option that are written.
     pub mask: Vec<u8>,
 }

@@ -1,8 +1,8 @@
 //! Checks of actions against the flow that they are in.
 //!
-//! Whether an action makes sense depends on what the match says about the packet, and on what earlier actions
-//! did to it: setting an IPv4 address needs IPv4, which a popped MPLS label may have brought about. 1.0
-//! allows some actions on packets that lack the header (they do nothing); later versions refuse them with
+//! Whether an action is allowed depends on the flow's match and on earlier actions. For example, setting an
+//! IPv4 address needs IPv4, and popping an MPLS label may have made the packet IPv4. 1.0 allows some actions
+//! on packets that lack the header (they do nothing); later versions refuse them with
 //! `OFPBAC_MATCH_INCONSISTENT`.
 
 use super::decode::is_output_port;
@@ -22,10 +22,10 @@ use std::borrow::Cow;
 const NSH: u16 = 0x894f;
 /// Namespace of packet types that are EtherTypes.
 const ETHERTYPE_NAMESPACE: u32 = 1;
-/// A packet type that nothing else has.
+/// A packet type that no packet has.
 const UNKNOWN_PACKET_TYPE: u32 = u32::MAX;
 
-/// What the checks need to know beside the match.
+/// Limits and version of a check, beside the match.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckContext {
     /// Version that the message came in.
@@ -34,17 +34,17 @@ pub struct CheckContext {
     pub max_port: Port,
     /// The flow's table; 0xff if not known.
     pub table_id: u8,
-    /// How many tables there are; 0xff if not limited.
+    /// Number of tables; 0xff if not limited.
     pub n_tables: u8,
 }
 
-/// Checks the instructions of a flow with this match. The error is what to answer.
+/// Checks the instructions of a flow with this match. Returns the error to reply with.
 pub fn check_instructions(set: &InstructionSet, m: &Match, cx: &CheckContext) -> Result<(), ErrorKind> {
     let mut checker = Checker {
         m: Cow::Borrowed(m),
         cx,
     };
-    // What the packet is when an action set runs cannot be known: whether it fits is nobody's error.
+    // The packet's headers at the time of an action set are unknown, so missing ones are no error.
     let lenient = CheckContext {
         version: Version::V10,
         ..*cx
@@ -86,13 +86,13 @@ fn check_meter(id: u32) -> Result<(), ErrorKind> {
 }
 
 struct Checker<'a> {
-    /// What is known of the packet at this point: the flow's own match, until an action changes something.
+    /// Known facts about the packet at this point: the flow's own match, until an action changes something.
     m: Cow<'a, Match>,
     cx: &'a CheckContext,
 }
 
 impl Checker<'_> {
-    /// What is known of the packet, for an action that changes it.
+    /// The known key of the packet, for an action that changes it.
     fn key(&mut self) -> &mut FlowKey {
         &mut self.m.to_mut().key
     }
@@ -149,12 +149,12 @@ impl Checker<'_> {
     }
 
     fn ct(&mut self, ct: &Ct) -> Result<(), ErrorKind> {
-        /// Ports of the protocols whose helpers there are, and the protocol under them.
+        /// Ports of the protocols that have helpers, and the protocol under them.
         const FTP: u16 = 21;
         const TFTP: u16 = 69;
         let proto = self.m.key.nw_proto;
         let helper = ct.alg == FTP && proto != 6 || ct.alg == TFTP && proto != 17;
-        // The datapath refuses such flows, so 1.0 does it too.
+        // The datapath refuses such flows, so 1.0's are refused too.
         if helper || !self.holds(FieldId::IpTtl) {
             return Err(ErrorKind::BadActionMatchInconsistent);
         }
@@ -191,7 +191,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Later actions may count on what is pushed.
+    /// Later actions may depend on the pushed header.
     fn encap(&mut self, ty: u32) {
         self.key().packet_type = ty;
         if ty >> 16 == ETHERTYPE_NAMESPACE {
@@ -207,7 +207,7 @@ impl Checker<'_> {
         if k.packet_type == packet_type::ETHERNET {
             k.packet_type = ETHERTYPE_NAMESPACE << 16 | u32::from(k.dl_type);
         } else {
-            // Only the packet knows what comes next.
+            // The next header's type is known from the packet alone.
             k.packet_type = UNKNOWN_PACKET_TYPE;
             k.dl_type = u16::MAX;
         }
@@ -273,7 +273,7 @@ impl Checker<'_> {
             Action::PushMpls(ty) => {
                 self.consistent(self.m.key.packet_type == 0)?;
                 self.key().dl_type = *ty;
-                // What is behind the label cannot be looked at any more.
+                // The header behind the label is not known any more.
                 self.key().nw_proto = 0;
                 Ok(())
             }

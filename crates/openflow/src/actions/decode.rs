@@ -1,7 +1,7 @@
 //! Actions from the wire.
 //!
-//! The order of checks is that of Open vSwitch, so that a message with several faults gets the same error:
-//! number, then length, then the fields of the action in turn.
+//! The order of checks is that of Open vSwitch: number, then length, then the fields of the action in turn.
+//! So a message with several faults gets the same error.
 
 use super::field::{Set, check_dst, check_src, from_nxm_ofs, pull_entry, pull_header};
 use super::raw::{Raw, Row, by_number};
@@ -26,7 +26,7 @@ pub fn enable_debug_actions() {
     DEBUG_ACTIONS.store(true, Relaxed);
 }
 
-/// What a list of actions may hold beside actions proper: 1.0 says `write_metadata` as an action.
+/// One item of a list of actions: an action, or `write_metadata`, which 1.0 has as an action.
 pub(crate) enum Item {
     Action(Action),
     WriteMetadata { value: u64, mask: u64 },
@@ -46,7 +46,7 @@ pub(crate) fn decode_items(version: Version, bytes: &[u8], depth: u8) -> Result<
     Ok(items)
 }
 
-/// As [`decode_items`], where only actions are allowed.
+/// Like [`decode_items`], where only actions are allowed.
 pub(crate) fn decode_list(version: Version, bytes: &[u8], depth: u8) -> Result<Vec<Action>, ErrorKind> {
     decode_items(version, bytes, depth)?
         .into_iter()
@@ -194,7 +194,7 @@ fn decode_one(version: Version, row: &Row, mut r: Reader<'_>, depth: u8) -> Resu
         Raw::SetNwTtl => Action::SetIpTtl(r.u8().map_err(bad_len)?),
         Raw::SetTpSrc => Action::SetL4Src(u16()?),
         Raw::SetTpDst => Action::SetL4Dst(u16()?),
-        // Bits that no label stack entry has go nowhere.
+        // Bits that a label stack entry does not have are dropped.
         Raw::SetMplsLabel => Action::SetMplsLabel(arg32(r)? & 0xf_ffff),
         Raw::SetMplsTc => Action::SetMplsTc(r.u8().map_err(bad_len)? & 7),
         Raw::SetMplsTtl => Action::SetMplsTtl(r.u8().map_err(bad_len)?),
@@ -406,8 +406,8 @@ fn set_field(mut r: Reader<'_>, may_mask: bool) -> Result<Action, ErrorKind> {
     if !r.is_zero() || field == FieldId::InPortOxm || !field.info().writable || !fits || untagged {
         return Err(ErrorKind::BadActionBadSetArgument);
     }
-    // A load of a whole field whose bits do not fill its bytes comes with a mask in 1.5 (see
-    // `encode::load15`), and is told from a set-field by it.
+    // In 1.5, a load of a whole field whose bits do not fill its bytes comes with a mask (see
+    // `encode::load15`). The mask distinguishes it from a set-field.
     let partly_filled = usize::from(field.info().n_bits) < usize::from(field.info().n_bytes) * 8;
     if masked && partly_filled && field.is_exact(mask) {
         return Ok(Action::Load {

@@ -1,8 +1,8 @@
 //! Actions to the wire, in the form that a version has for them.
 //!
-//! Some meanings have one form per version: a 1.0 `mod_vlan_vid` is a push and a set-field in 1.3, and
-//! setting a port there needs to know the protocol. So the encoder starts from the flow's match and follows
-//! what the actions do to it.
+//! Some meanings have one form per version. For example, a 1.0 `mod_vlan_vid` is a push and a set-field in
+//! 1.3, and setting a port there needs to know the protocol. So the encoder starts from the flow's match and
+//! follows the effects of the actions on it.
 
 use super::decode::c2;
 use super::field::{Headers, nxm, ofs_nbits, put_entry, put_header};
@@ -72,7 +72,7 @@ impl Encoder {
         Ok(start)
     }
 
-    /// A form with a fixed length and an argument in its usual place.
+    /// Writes a form with a fixed length and an argument in its usual place.
     fn simple(&self, raw: Raw, what: &'static str, arg: &[u8], out: &mut Vec<u8>) -> Encoded {
         let start = self.begin(raw, what, out)?;
         // Arguments are aligned to their own size, which only shows behind an experimenter's ten bytes.
@@ -103,7 +103,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Loads of each run of bits that the mask has: Nicira's way to say a masked set-field.
+    /// Loads of each run of bits that the mask has: Nicira's form of a masked set-field.
     fn loads(&mut self, field: FieldId, value: FieldValue, mask: FieldValue, out: &mut Vec<u8>) -> Encoded {
         if nxm(field).is_none() || matches!(field, FieldId::TunMetadata(_)) {
             let start = self.begin(Raw::RegLoad2, "load", out)?;
@@ -115,7 +115,7 @@ impl Encoder {
         }
         let width = field.info().n_bits;
         if width <= 64 && field.is_exact(mask) {
-            // Also where some bits of the field mean nothing (the upper byte of an ARP opcode).
+            // Also used if some bits of the field mean nothing (the upper byte of an ARP opcode).
             let dst = Subfield::all(field);
             return self.load(dst, dst.extract(value).as_u64(), out);
         }
@@ -153,8 +153,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// A load in 1.5 is a set-field. As in Open vSwitch it has a mask unless it writes whole bytes: a load of
-    /// all 20 bits of a flow label differs in that from a set-field of the label.
+    /// A load in 1.5 is a set-field. As in Open vSwitch it has a mask unless it writes whole bytes. By its
+    /// mask, a load of all 20 bits of a flow label differs from a set-field of the label.
     fn load15(&self, dst: Subfield, value: u64, out: &mut Vec<u8>) -> Encoded {
         let n = usize::from(dst.field.info().n_bytes);
         let whole = usize::from(dst.n_bits) == n * 8;
@@ -451,7 +451,7 @@ impl Encoder {
                 Ok(())
             }
             Action::Group(id) => self.simple(Raw::Group, "group", &id.to_be_bytes(), out),
-            // Before 1.5 a meter is an instruction; one in the midst of actions cannot be said.
+            // Before 1.5 a meter is an instruction; one in the midst of actions is left out.
             Action::Meter(_) if self.version < Version::V15 => Ok(()),
             Action::Meter(id) => self.simple(Raw::Meter15, "meter", &id.to_be_bytes(), out),
             Action::Clone(actions) => {
@@ -467,7 +467,7 @@ impl Encoder {
                 end(out, start);
                 Ok(())
             }
-            // Nothing to do is no action at all.
+            // A drop is written as no action at all.
             Action::Drop => Ok(()),
             Action::Exit => self.simple(Raw::Exit, "exit", &[], out),
             Action::Learn(l) => self.learn(l, out),

@@ -31,7 +31,7 @@ pub(crate) fn pull_any_header(r: &mut Reader<'_>) -> Result<OxmHeader, ErrorKind
     };
     let number = u8::try_from(number).expect("seven bits");
     let known = FieldId::by_oxm(class, number, experimenter);
-    // An option of a tunnel is what its map says, however many bytes the header speaks of.
+    // The map defines the size of a tunnel's option, whatever number of bytes the header has.
     let fits = |f: &FieldId| {
         matches!(f, FieldId::TunMetadata(_)) || usize::from(f.info().n_bytes) << u8::from(masked) == payload
     };
@@ -58,14 +58,14 @@ pub(crate) fn pull_header(r: &mut Reader<'_>) -> Result<FieldId, ErrorKind> {
     }
 }
 
-/// A field that an action sets, and what to.
+/// A field that an action sets, with its new value.
 pub(crate) enum Set {
     Field(FieldId, FieldValue, Option<FieldValue>),
-    /// One with more bits than a value has.
+    /// A field with more bits than a [`FieldValue`].
     Wide(SetTunMetadata),
 }
 
-/// Reads a whole entry: header, value, and mask if the header says so.
+/// Reads a whole entry: header, value, and mask if the header announces one.
 pub(crate) fn pull_entry(r: &mut Reader<'_>) -> Result<Set, ErrorKind> {
     let h = pull_any_header(r)?;
     let unknown = if h.bad_length {
@@ -120,14 +120,14 @@ pub(crate) fn pull_field_mask(r: &mut Reader<'_>) -> Result<(FieldId, FieldValue
     }
 }
 
-/// Writes what [`pull_field_mask`] reads. A field without header is left out.
+/// Writes the header and mask that [`pull_field_mask`] reads. A field without header is left out.
 pub(crate) fn put_field_mask(out: &mut Vec<u8>, version: Version, field: FieldId, mask: FieldValue) {
     if put_header(out, field, Headers::Oxm(version), false) {
         out.put(mask.bytes(usize::from(field.info().n_bytes)));
     }
 }
 
-/// The field that a Nicira action's 32-bit header names, whether the header says that a mask follows or not.
+/// The field of a Nicira action's 32-bit header, whether the header announces a mask or not.
 pub(crate) fn from_nxm(header: u32) -> Result<FieldId, ErrorKind> {
     let bytes = header.to_be_bytes();
     match pull_any_header(&mut Reader(&bytes)) {
@@ -159,7 +159,7 @@ pub(crate) fn nxm(field: FieldId) -> Option<u32> {
         .map(|h| h.header(false))
 }
 
-/// Which headers to write: Nicira's where there are any, or those of a version.
+/// Kind of headers to write: Nicira's where there are any, or those of a version.
 #[derive(Clone, Copy)]
 pub(crate) enum Headers {
     Nxm,
@@ -207,7 +207,7 @@ pub(crate) fn put_entry(
     true
 }
 
-/// A subfield that is read: it must lie within its field, whose prerequisites must hold.
+/// Checks a subfield that is read: it must be within its field, whose prerequisites must hold.
 pub(crate) fn check_src(s: Subfield, m: Option<&Match>) -> Result<(), ErrorKind> {
     let width = s.field.info().n_bits;
     if s.n_bits == 0 || s.ofs >= width || u32::from(s.ofs) + u32::from(s.n_bits) > u32::from(width) {

@@ -84,7 +84,8 @@ fn split(version: Version, bytes: &[u8]) -> Result<Vec<(u16, &[u8])>, ErrorKind>
         if !right {
             return Err(ErrorKind::BadInstructionBadLen);
         }
-        // 1.5 has an action in its place. (1.1 and 1.2 lack it, but it does no harm there.)
+        // 1.5 has an action in the place of the meter instruction. (1.1 and 1.2 lack it, but it does no harm
+        // there.)
         if ty == METER && version >= Version::V15 {
             return Err(ErrorKind::BadInstructionUnknownInst);
         }
@@ -106,7 +107,7 @@ fn decode_10(bytes: &[u8]) -> Result<InstructionSet, ErrorKind> {
     Ok(set)
 }
 
-/// A list of actions as instructions: the actions, and what Nicira's metadata action says.
+/// A list of actions as instructions: the actions, and Nicira's metadata action as `WriteMetadata`.
 fn apply(version: Version, bytes: &[u8]) -> Result<Vec<Instruction>, ErrorKind> {
     let mut actions: Vec<Action> = Vec::new();
     let mut metadata = Vec::new();
@@ -172,7 +173,7 @@ pub(crate) fn encode_instructions(
             {
                 continue;
             }
-            // Left out where it cannot be said, as Open vSwitch does: the flow must still be seen.
+            // Left out in versions without meters, as Open vSwitch does: the flow must still be seen.
             Instruction::Meter(_) if version < Version::V13 => continue,
             Instruction::Meter(id) => {
                 begin(METER, out);
@@ -229,8 +230,8 @@ fn first_meter(set: &InstructionSet) -> Option<u32> {
     })
 }
 
-/// 1.0 has no instructions: goto is a resubmit, metadata an action of Nicira's; the action set, clearing it
-/// and meters cannot be said, and are left out as Open vSwitch leaves them out.
+/// 1.0 has no instructions: goto is a resubmit, metadata an action of Nicira's. The action set, clearing it
+/// and meters are left out, as in Open vSwitch.
 fn encode_10(encoder: &mut Encoder, i: &Instruction, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     match i {
         Instruction::Apply(actions) => encoder.list(actions, out),

@@ -125,15 +125,15 @@ fn pull_spec(r: &mut Reader<'_>, header: u16) -> Result<LearnSpec, ErrorKind> {
         DST_LOAD => LearnDst::Load(subfield(r)?),
         _ => LearnDst::Match(subfield(r)?),
     };
-    // Written again, nothing of its first word might be left, and that ends the list.
+    // Written again, the first word of such a specification could be zero, which ends the list.
     if n_bits == 0 {
         return Err(ErrorKind::BadActionBadSetLen);
     }
     Ok(LearnSpec { src, dst })
 }
 
-/// Checks the subfields of a learn action that runs on packets that match `m`: sources against that match,
-/// destinations against the match that the new flow gets.
+/// Checks the subfields of a learn action on packets that match `m`. Sources are checked against that match,
+/// destinations against the match of the new flow.
 pub(super) fn check(learn: &Learn, m: &Match) -> Result<(), ErrorKind> {
     let mut made = Match::any();
     for spec in &learn.specs {

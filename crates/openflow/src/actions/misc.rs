@@ -77,8 +77,8 @@ pub(super) fn decode_sample(mut r: Reader<'_>, form: u8) -> Result<Action, Error
     }
 }
 
-/// A number, and in the fourth form the header of a field before it. With a field, the number says which of
-/// its bits.
+/// Reads a number, and in the fourth form the header of a field before it. With a field, the number has the
+/// offset and width of a subfield.
 fn observation_id(r: &mut Reader<'_>, form: u8) -> Result<ObservationId, ErrorKind> {
     let header = if form == 4 { r.u32().map_err(short)? } else { 0 };
     if header == 0 {

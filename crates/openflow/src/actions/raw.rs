@@ -1,7 +1,7 @@
 //! The wire forms of actions: which number each has in which version, and how long it is.
 //!
 //! One row per form and range of versions. Lengths are those of the whole action; a form with a maximum of
-//! [`ANY`] ends in a variable part. What is not here is `OFPBAC_BAD_TYPE` or `OFPBAC_BAD_VENDOR_TYPE`.
+//! [`ANY`] ends in a variable part. An action without a row is `OFPBAC_BAD_TYPE` or `OFPBAC_BAD_VENDOR_TYPE`.
 
 use crate::error::{NX_VENDOR, ONF_VENDOR};
 use crate::version::Version;
@@ -86,7 +86,7 @@ pub(crate) enum Raw {
     DebugRecirc,
 }
 
-/// No maximum but that of the length field.
+/// Form whose length is limited by the length field only.
 const ANY: u16 = u16::MAX;
 
 /// One wire form in a range of versions.
@@ -259,7 +259,7 @@ pub(crate) fn by_number(version: Version, vendor: u32, number: u16) -> Option<&'
         .find(|r| r.vendor == vendor && r.number == number && (r.lo..=r.hi).contains(&version))
 }
 
-/// How a form is numbered in a version.
+/// The row of a form in a version: its number and length.
 pub(crate) fn row(version: Version, raw: Raw) -> Option<&'static Row> {
     ROWS.iter()
         .find(|r| r.raw == raw && (r.lo..=r.hi).contains(&version))

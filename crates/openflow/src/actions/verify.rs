@@ -4,7 +4,7 @@ use crate::action::{Action, Instruction, InstructionSet};
 use crate::error::ErrorKind;
 use crate::version::Version;
 
-/// Where a list of actions stands.
+/// Context of a list of actions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// A flow's or packet-out's own list.
@@ -61,7 +61,7 @@ fn writes_ct(a: &Action) -> bool {
     matches!(field, CtMark | CtLabel)
 }
 
-/// What the action set may hold (OpenFlow 1.3 §5.10, and Nicira's that have a slot).
+/// Whether the action set may hold an action (OpenFlow 1.3 §5.10, and Nicira's that have a slot).
 fn allowed_in_set(a: &Action) -> bool {
     match a {
         Action::Output { .. }

@@ -24,8 +24,8 @@ pub(super) fn encode_control(c: &BundleControl, out: &mut Vec<u8>) {
     out.u16(c.flags);
 }
 
-/// Reads an add message behind its header `outer`. The message inside has a header of its own, whose version
-/// and transaction id are the outer one's; properties behind it are skipped, as none is defined.
+/// Reads an add message behind its header `outer`. The message inside has a header of its own, with the outer
+/// one's version and transaction id. Properties behind it are skipped, as none is defined.
 pub(super) fn decode_add(
     outer: &Header,
     mut r: Reader<'_>,
@@ -47,7 +47,7 @@ pub(super) fn decode_add(
     if inner.xid != outer.xid {
         return Err(ErrorKind::BundleFailedMsgBadXid);
     }
-    // Before it is read: a bundle within a bundle would make this recursive.
+    // Checked before the message is read: a bundle within a bundle would make this recursive.
     if !may_be_in_bundle(&inner, whole) {
         return Err(ErrorKind::BundleFailedMsgUnsup);
     }
@@ -58,7 +58,7 @@ pub(super) fn decode_add(
     })
 }
 
-/// Whether a message changes something in a way that can be taken back.
+/// Whether a message makes a change that can be undone.
 fn may_be_in_bundle(header: &Header, whole: &[u8]) -> bool {
     let Some(ty) = Version::from_wire(header.version).and_then(|v| Type::from_wire(v, header.msg_type))
     else {
@@ -73,11 +73,11 @@ fn may_be_in_bundle(header: &Header, whole: &[u8]) -> bool {
     is_mod && has_length(Version::from_wire(header.version), ty, body.len())
 }
 
-/// Whether the body of a message that may be in a bundle is as long as one of its type can be. Open vSwitch
-/// takes others for no messages at all.
+/// Whether the body of a message in a bundle has a length that its type can have. Open vSwitch takes messages
+/// of other lengths for no messages at all.
 fn has_length(version: Option<Version>, ty: Type, len: usize) -> bool {
     let v = version.unwrap_or(Version::V10);
-    // The fixed part; what follows is a list of bytes, of pieces of eight bytes, or nothing.
+    // The fixed part; behind it is a list of bytes, of pieces of eight bytes, or nothing.
     let (fixed, piece) = match ty {
         Type::FlowMod if v == Version::V10 => (64, 8),
         Type::FlowMod => (40, 8),
@@ -113,7 +113,7 @@ pub(super) fn encode_add(
 mod tests {
     use crate::{DecodeContext, ErrorKind, decode};
 
-    /// What an add with such a message inside is answered with, if it is wrong.
+    /// The error of an add with such a message inside; `None`: it is accepted.
     fn error(version: u8, ty: u8, body: &[u8]) -> Option<ErrorKind> {
         let message = |ty: u8, body: &[u8]| {
             let len = u16::try_from(8 + body.len()).unwrap().to_be_bytes();

@@ -1,8 +1,9 @@
-//! Continuations: what a controller hands back to let a paused pipeline go on (`NXPINT_CONTINUATION`).
+//! Continuations: the state of a paused pipeline, which a controller sends back to resume it
+//! (`NXPINT_CONTINUATION`).
 //!
-//! The bytes are the switch's own business, but `ovs-ofctl` shows them, so they are laid out as Open vSwitch
-//! lays them out. What has no place there (instructions, actions that the connection's version cannot say)
-//! has properties of its own, which other readers skip. Everything is checked again when it comes back: a
+//! The bytes are the switch's own business, but `ovs-ofctl` shows them, so their layout is that of Open
+//! vSwitch. Parts that this layout lacks (instructions, actions that the connection's version lacks) have
+//! properties of their own, which other readers skip. Everything is checked again when it comes back: a
 //! controller may send anything.
 
 use super::cursor::{Put, Reader};
@@ -23,18 +24,18 @@ const COOKIE: u16 = 0x8005;
 const ACTIONS: u16 = 0x8006;
 const ACTION_SET: u16 = 0x8007;
 const ODP_PORT: u16 = 0x8008;
-/// Ours: instructions as 1.5 writes them; actions behind the version that says them.
+/// Ours: instructions as 1.5 writes them; actions behind a version that has them.
 const INSTRUCTION: u16 = 0x8100;
 const OTHER_ACTIONS: u16 = 0x8101;
 const OTHER_ACTION_SET: u16 = 0x8102;
 
-/// Most bytes of a value on the stack: those of the widest option of a tunnel.
+/// Maximum length of a value on the stack, bytes: the widest option of a tunnel.
 const MAX_VALUE: usize = 124;
 
 /// A continuation's bytes on a connection of this version.
 ///
 /// # Errors
-/// [`EncodeError`]: no version can say one of the actions.
+/// [`EncodeError`]: no version has one of the actions.
 pub fn encode_continuation(version: Version, c: &Continuation) -> Result<Vec<u8>, EncodeError> {
     let mut out = Vec::new();
     let aligned = |out: &mut Vec<u8>, ty, body: &[u8]| {
@@ -90,7 +91,7 @@ pub fn encode_continuation(version: Version, c: &Continuation) -> Result<Vec<u8>
     Ok(out)
 }
 
-/// Actions as the version says them, or else as another does.
+/// Writes actions in the form of the version, or else in that of another.
 fn put_actions(
     version: Version,
     (own, other): (u16, u16),
@@ -126,7 +127,7 @@ fn put_actions(
 /// Reads a continuation's bytes.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The fault of the bytes.
 pub fn decode_continuation(version: Version, bytes: &[u8]) -> Result<Continuation, ErrorKind> {
     let mut c = Continuation::default();
     let (mut table, mut cookie) = (0, 0);
@@ -150,7 +151,7 @@ pub fn decode_continuation(version: Version, bytes: &[u8]) -> Result<Continuatio
                 if p.body.is_empty() || p.body.len() > MAX_VALUE {
                     return Err(ErrorKind::BadPropertyBadLen);
                 }
-                // From the top down: each goes below those that came before.
+                // From the top down: each value goes below the earlier ones.
                 c.stack.insert(0, StackValue::from_bytes(p.body));
             }
             MIRRORS => c.mirrors = p.u32()?,

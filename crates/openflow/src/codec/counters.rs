@@ -1,4 +1,4 @@
-//! Counters of ports and queues, the switch's description, and what groups and meters can do.
+//! Counters of ports and queues, the switch's description, and features of groups and meters.
 
 use super::cursor::{Put, Reader};
 use super::port::{port_from_u16, port_from_u32, port_to_u16};

@@ -1,4 +1,4 @@
-//! What `NXT_CT_FLUSH` says: which tracked connections are to be forgotten.
+//! Contents of `NXT_CT_FLUSH`: a selection of tracked connections to forget.
 
 use super::cursor::Reader;
 use super::property;
@@ -22,10 +22,10 @@ const ICMP_ID: u16 = 4;
 const ICMP_TYPE: u16 = 5;
 const ICMP_CODE: u16 = 6;
 
-/// Reads the message's protocol and properties. Properties that nobody knows are skipped, as in Open vSwitch.
+/// Reads the message's protocol and properties. Unknown properties are skipped, as in Open vSwitch.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The fault of the protocol or properties.
 pub fn decode_ct_flush(ip_proto: u8, properties: &[u8]) -> Result<CtFlush, ErrorKind> {
     let mut flush = CtFlush {
         ip_proto,
@@ -66,7 +66,7 @@ struct Masked<T> {
 }
 
 impl<T> Masked<T> {
-    /// What is missing is zero, or all ones in a mask; `None` where both are.
+    /// Value and mask; a missing one is zero, or all ones for a mask. `None` if both are missing.
     fn with_default(self, zero: T, ones: T) -> Option<(T, T)> {
         let is_given = self.value.is_some() || self.mask.is_some();
         is_given.then(|| (self.value.unwrap_or(zero), self.mask.unwrap_or(ones)))

@@ -1,7 +1,7 @@
 //! Reading and writing big-endian bytes.
 //!
-//! [`Reader`] never indexes: each step splits off the front of a slice or says [`Short`]. By default a short
-//! read means `OFPBRC_BAD_LEN`; decoders of actions and properties map it to their own error.
+//! [`Reader`] never indexes: each step splits off the front of a slice or returns [`Short`]. By default a
+//! short read means `OFPBRC_BAD_LEN`; decoders of actions and properties map it to their own error.
 
 use crate::error::ErrorKind;
 
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn u64(&mut self) -> Result<u64, Short> {
         self.array().map(u64::from_be_bytes)
     }
-    /// A text of `n` bytes that ends at its first zero byte. What is not UTF-8 is replaced.
+    /// A text of `n` bytes that ends at its first zero byte. Bytes that are not UTF-8 are replaced.
     pub(crate) fn text(&mut self, n: usize) -> Result<String, Short> {
         let raw = self.bytes(n)?;
         let end = raw.iter().position(|b| *b == 0).unwrap_or(n);
@@ -96,7 +96,7 @@ pub(crate) trait Put {
         self.put(s);
         self.zeros(n - s.len());
     }
-    /// Zeros until what was written since `start` is a multiple of eight bytes.
+    /// Writes zeros until the bytes since `start` are a multiple of eight.
     fn pad8(&mut self, start: usize) {
         self.zeros((self.end() - start).wrapping_neg() % 8);
     }

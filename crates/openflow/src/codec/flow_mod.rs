@@ -1,4 +1,4 @@
-//! Flow mods: 1.0's, Nicira's, and that of 1.1 and later.
+//! Flow mods: 1.0's, Nicira's, and those of 1.1 and later.
 
 use super::cursor::{Put, Reader};
 use super::port::{port_from_u16, port_from_u32, port_to_u16};
@@ -62,7 +62,7 @@ fn set_flags(fm: &mut FlowMod, raw: u16, version: Version) -> Result<(), ErrorKi
         return Err(ErrorKind::FlowModFailedBadFlags);
     }
     if emergency {
-        // 1.0 §4.6: such flows have no timeouts; and there is no table for them here.
+        // 1.0 §4.6: such flows have no timeouts. There is no table for them here.
         return Err(if fm.hard_timeout != 0 || fm.idle_timeout != 0 {
             ErrorKind::FlowModFailedBadEmergTimeout
         } else {
@@ -98,7 +98,7 @@ fn buffer(v: u32) -> Option<u32> {
     (v != u32::MAX).then_some(v)
 }
 
-/// Splits 1.0's command into command and table, if the peer asked for tables there.
+/// Splits 1.0's command into command and table, if the peer has enabled tables there.
 fn set_tid(fm: &mut FlowMod, raw: u16, cx: &DecodeContext) -> Result<(), ErrorKind> {
     let [table, low] = raw.to_be_bytes();
     if cx.flow_mod_table_id {
@@ -186,7 +186,7 @@ pub(super) fn decode_11(mut r: Reader<'_>, version: Version) -> Result<Box<FlowM
     fm.out_port = port_from_u32(out_port)?;
     check_ct_addresses(&fm.match_)?;
     fm.command = command(raw_command)?;
-    // 1.1 only: a modification that looks at no cookie adds a flow where there is none, and so gives it one.
+    // 1.1 only: a modification without a cookie mask adds a missing flow, and gives it the cookie.
     let adds = fm.command == FlowModCommand::Add
         || version == Version::V11 && !is_delete(fm.command) && cookie_mask == 0;
     if adds {
@@ -211,7 +211,7 @@ fn tid_command(fm: &FlowMod) -> u16 {
     u16::from_be_bytes([table, fm.command as u8])
 }
 
-/// Writes a body. Which message carries it, the caller knows from version and `nxm`.
+/// Writes a body. The caller selects the message by version and `nxm`.
 pub(super) fn encode(version: Version, fm: &FlowMod, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let flags = flags_to_wire(fm.flags, version);
     let buffer = fm.buffer_id.unwrap_or(u32::MAX);

@@ -11,7 +11,7 @@ use heddle_flow::Match;
 /// Bytes from the cookie to the byte count.
 const FIXED_LEN: usize = 40;
 
-/// The reason as a version says it: what it has no number for was a deletion.
+/// The number of a reason in a version; a reason without a number becomes a deletion.
 fn reason_to_wire(r: FlowRemovedReason, version: Version) -> u8 {
     let least = match r {
         FlowRemovedReason::IdleTimeout | FlowRemovedReason::HardTimeout | FlowRemovedReason::Delete => {
@@ -39,7 +39,7 @@ fn reason_from_wire(v: u8) -> Result<FlowRemovedReason, ErrorKind> {
     })
 }
 
-/// An unknown counter where the version has no way to say so.
+/// Zero for an unknown counter, in versions that have no value for unknown.
 pub(super) fn unknown_to_zero(v: u64) -> u64 {
     if v == u64::MAX { 0 } else { v }
 }
@@ -72,7 +72,7 @@ pub(super) fn encode(version: Version, f: &FlowRemoved, out: &mut Vec<u8>) {
     out.u8(reason);
     out.u8(match f.table_id {
         _ if plain_10 => 0,
-        // Nicira's message counts tables from one, zero meaning that it does not say.
+        // Nicira's message counts tables from one; zero means unknown.
         t if f.nxm => t.map_or(0, |t| t.wrapping_add(1)),
         t => t.unwrap_or(0xff),
     });
@@ -132,7 +132,7 @@ pub(super) fn decode(version: Version, nxm: bool, mut r: Reader<'_>) -> Result<F
     if plain_10 {
         f.match_ = matches::pull_10(&mut r)?.0;
     }
-    // What is cut short is that before it is anything else.
+    // A truncated message gets this error before any other.
     if r.len() < FIXED_LEN {
         return Err(ErrorKind::BadRequestBadLen);
     }

@@ -16,7 +16,7 @@ use crate::message::{
 use crate::version::Version;
 use heddle_flow::Match;
 
-/// Netronome's experimenter id, and the one that Open vSwitch 2.4 took for it.
+/// Netronome's experimenter id, and the id that Open vSwitch 2.4 used in its place.
 const NTR_VENDOR: u32 = 0x0000_154d;
 const NTR_COMPAT_VENDOR: u32 = 0x0000_1540;
 const NTRT_SELECTION_METHOD: u32 = 1;
@@ -109,7 +109,7 @@ fn names_bucket(command: Option<GroupCommand>, id: u32) -> bool {
     }
 }
 
-/// Rules that hold whatever group there is by that number.
+/// Rules that do not depend on the groups that exist.
 fn check(command: Option<GroupCommand>, ty: Option<GroupType>, buckets: &[Bucket]) -> Result<(), ErrorKind> {
     let Some(ty) = ty else {
         return Err(ErrorKind::GroupModFailedBadType);
@@ -229,7 +229,8 @@ fn pull_buckets_15(
     Ok(all)
 }
 
-/// Properties of a group. `command`: that of a group mod (`None` in it: not known); `None` in a description.
+/// Properties of a group. `command` is `None` in a description, `Some` in a group mod (`Some(None)`: an
+/// unknown command).
 fn properties(
     mut r: Reader<'_>,
     ty: Option<GroupType>,
@@ -420,7 +421,7 @@ pub(super) fn pull_desc(version: Version, r: &mut Reader<'_>) -> Result<GroupDes
     })
 }
 
-/// Whether statistics say how old the group is.
+/// Whether statistics have the age of a group.
 fn has_age(version: Version) -> bool {
     !matches!(version, Version::V11 | Version::V12)
 }

@@ -5,7 +5,7 @@ use crate::error::ErrorKind;
 use heddle_flow::key::{FlowMask, Match, Vlan};
 use heddle_flow::{FieldId, FieldValue};
 
-/// Bits that say what does not count.
+/// Bits of the fields that are wildcarded.
 pub(super) mod fw {
     pub(crate) const IN_PORT: u32 = 1 << 0;
     pub(crate) const DL_VLAN: u32 = 1 << 1;
@@ -15,7 +15,7 @@ pub(super) mod fw {
     pub(crate) const NW_PROTO: u32 = 1 << 5;
     pub(crate) const TP_SRC: u32 = 1 << 6;
     pub(crate) const TP_DST: u32 = 1 << 7;
-    /// Six bits: how many low bits of the address do not count (32 or more: none do).
+    /// Six bits: the number of low bits of the address that are wildcarded, all from 32 on.
     pub(crate) const NW_SRC_SHIFT: u32 = 8;
     pub(crate) const NW_DST_SHIFT: u32 = 14;
     pub(crate) const DL_VLAN_PCP: u32 = 1 << 20;
@@ -110,12 +110,12 @@ fn address_mask(w: u32, shift: u32) -> u32 {
     u32::MAX.checked_shl(w >> shift & 0x3f).unwrap_or(0)
 }
 
-/// How many low bits of an address do not count, as six bits at `shift`.
+/// The number of wildcarded low bits of an address, as six bits at `shift`.
 fn address_bits(mask: u32, shift: u32) -> u32 {
     mask.trailing_zeros() << shift
 }
 
-/// Writes a match. Fields that 1.0 lacks, and masks that it cannot say, are left out.
+/// Writes a match. Fields and masks that 1.0 lacks are left out.
 pub(super) fn encode(m: &Match, out: &mut Vec<u8>) {
     let k = &m.key;
     let FlowMask(x) = &m.mask;
@@ -201,7 +201,7 @@ mod tests {
             (0xff, u16::MAX, u16::MAX)
         );
         assert_eq!((key.nw_src, mask.nw_src, mask.ipv6_src), (0, 0, [0; 16]));
-        // ICMPv6 is what has a type there, ICMP is not.
+        // In IPv6, ICMPv6 has a type, and ICMP has none.
         let ports = |proto| {
             decode(&mut Reader(&sent(ETH_IPV6, proto, false)))
                 .unwrap()

@@ -7,7 +7,7 @@ use heddle_flow::field::port_to_32;
 use heddle_flow::key::{FlowMask, Match, Vlan};
 use heddle_flow::{FieldId, FieldValue};
 
-/// Bits that say what does not count.
+/// Bits of the fields that are wildcarded.
 mod fw {
     pub(super) const IN_PORT: u32 = 1 << 0;
     pub(super) const DL_VLAN: u32 = 1 << 1;
@@ -21,7 +21,7 @@ mod fw {
     pub(super) const MPLS_TC: u32 = 1 << 9;
 }
 
-/// Any tag, whatever its id.
+/// Any tag, with any id.
 const VLAN_ANY: u16 = 0xfffe;
 /// No tag.
 const VLAN_NONE: u16 = 0xffff;
@@ -118,7 +118,7 @@ pub(super) fn decode(mut r: Reader<'_>) -> Result<Match, ErrorKind> {
     Ok(m)
 }
 
-/// Writes a match behind its type and length. What 1.1 cannot say is left out.
+/// Writes a match behind its type and length. Conditions that 1.1 lacks are left out.
 pub(super) fn encode(m: &Match, out: &mut Vec<u8>) {
     let k = &m.key;
     let FlowMask(x) = &m.mask;

@@ -1,6 +1,6 @@
 //! Matches on the wire: `ofp_match` of 1.1 and later, and the bare entries of Nicira's messages.
 //!
-//! The entries themselves are [`heddle_flow::oxm`]'s. Here is what stands around them: type, length and
+//! [`heddle_flow::oxm`] has the entries themselves. This module has the frame around them: type, length and
 //! padding, and the fixed forms of 1.0 and 1.1.
 
 use super::cursor::{Put, Reader};
@@ -39,7 +39,7 @@ pub(crate) fn pull(r: &mut Reader<'_>, strict: bool) -> Result<Match, ErrorKind>
     Ok(m)
 }
 
-/// As [`pull`], into a match of anything.
+/// Like [`pull`], but adds to `m`, a match of anything.
 pub(crate) fn pull_into(r: &mut Reader<'_>, strict: bool, m: &mut Match) -> Result<(), ErrorKind> {
     let bad = |_| ErrorKind::BadMatchBadLen;
     let mut head = *r;
@@ -82,7 +82,7 @@ pub(crate) fn put_oxm(out: &mut Vec<u8>, version: Version, m: &Match) {
     out.pad8(start);
 }
 
-/// What Nicira's match entries may say of a cookie: value and mask.
+/// Cookie condition in Nicira's match entries: value and mask.
 pub(crate) type Cookie = (u64, u64);
 
 /// Reads `len` bytes of bare entries and their padding, with the cookie if `cookie` allows one.
@@ -119,7 +119,7 @@ pub(crate) fn pull_10(r: &mut Reader<'_>) -> Result<(Match, bool), ErrorKind> {
     match10::decode(r)
 }
 
-/// Writes the 40 bytes of a 1.0 match; what it cannot say is left out.
+/// Writes the 40 bytes of a 1.0 match; conditions that 1.0 lacks are left out.
 pub(crate) fn put_10(out: &mut Vec<u8>, m: &Match) {
     match10::encode(m, out);
 }

@@ -4,7 +4,7 @@ use super::cursor::{Put, Reader};
 use crate::error::ErrorKind;
 use crate::message::{Band, BandKind, MeterCommand, MeterConfig, MeterFlags, MeterMod, MeterStats};
 
-/// Every band that is known takes this much.
+/// Length of every known band.
 const BAND_LEN: u16 = 16;
 const DROP: u16 = 1;
 const DSCP_REMARK: u16 = 2;

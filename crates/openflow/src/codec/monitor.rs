@@ -1,4 +1,4 @@
-//! Flow monitors on the wire: requests, and the entries of answers and notifications.
+//! Flow monitors on the wire: requests, and the entries of replies and notifications.
 
 use super::cursor::{Put, Reader};
 use super::matches;
@@ -15,7 +15,7 @@ use heddle_flow::Match;
 
 const BAD_FLAGS: ErrorKind = ErrorKind::FlowMonitorFailedBadFlags;
 
-/// Which changes a monitor can be about: one at least.
+/// Changes that a monitor can be about: one at least.
 const CHANGES: MonitorFlags = MonitorFlags::ADD
     .union(MonitorFlags::REMOVED)
     .union(MonitorFlags::MODIFY);
@@ -45,7 +45,7 @@ pub(super) fn pull_request(version: Version, r: &mut Reader<'_>) -> Result<FlowM
         match_: Match::any(),
     };
     if version == Version::V13 {
-        r.skip(2)?; // length of the match, which says it too
+        r.skip(2)?; // length of the match, which the match has too
         q.out_port = port_from_u32(r.u32()?)?;
         q.table_id = r.u8()?;
         zeros::<3>(r)?;
@@ -77,7 +77,7 @@ fn pull_request_14(r: &mut Reader<'_>) -> Result<FlowMonitorRequest, ErrorKind> 
         2 => MonitorCommand::Delete,
         _ => return Err(ErrorKind::FlowMonitorFailedBadCommand),
     };
-    // A deletion names the monitor; the rest of it says nothing.
+    // A deletion names the monitor; its other fields have no meaning.
     let deletes = command == MonitorCommand::Delete;
     Ok(FlowMonitorRequest {
         id,
@@ -136,7 +136,7 @@ pub(super) fn put_request(version: Version, q: &FlowMonitorRequest, out: &mut Ve
     }
 }
 
-/// Copies the length that the match at `start` says of itself to `at`.
+/// Copies the length of the match at `start`, from its header, to `at`.
 fn patch_match_len(out: &mut Vec<u8>, at: usize, start: usize) {
     let len = out.get(start + 2..start + 4).map(<[u8]>::to_vec);
     out.patch(at, &len.unwrap_or_default());
@@ -183,7 +183,7 @@ fn event_from_wire(version: Version, number: u16, reason: u8) -> Result<FlowEven
     })
 }
 
-/// Writes one entry of an answer or notification.
+/// Writes one entry of a reply or notification.
 pub(super) fn put_update(version: Version, u: &FlowUpdate, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let start = out.end();
     let short = |out: &mut Vec<u8>, event: u16, word: u32| {
@@ -254,12 +254,13 @@ fn encode_body(version: Version, change: &FlowChange, out: &mut Vec<u8>) -> Resu
     encode_instructions(version, &change.match_, &change.instructions, out)
 }
 
-/// Nicira's form has actions in 1.1 and 1.2 too, where flows have instructions: the others cannot be said.
+/// Nicira's form has actions in 1.1 and 1.2 too, where flows have instructions: other instructions have no
+/// form.
 fn lists_actions(version: Version) -> bool {
     matches!(version, Version::V11 | Version::V12)
 }
 
-/// Reads one entry of an answer or notification.
+/// Reads one entry of a reply or notification.
 pub(super) fn pull_update(version: Version, r: &mut Reader<'_>) -> Result<FlowUpdate, ErrorKind> {
     let len = { *r }.u16()?;
     if len % 8 != 0 {

@@ -1,7 +1,7 @@
 //! Multipart (1.0: statistics) requests and replies.
 //!
-//! Behind the header stand a type and flags, in an experimenter's also its id and subtype; then a body, or a
-//! list of entries that may go on in further messages with the same transaction id.
+//! The header is followed by a type and flags, in an experimenter's also by its id and subtype. Then comes a
+//! body, or a list of entries that may continue in further messages with the same transaction id.
 
 mod encode;
 
@@ -55,14 +55,14 @@ const ONF_FLOW_MONITOR: u32 = 1870;
 /// More parts follow.
 const MORE: u16 = 1;
 
-/// What a part is: a standard type, or an experimenter's subtype.
+/// Kind of a part: a standard type, or an experimenter's subtype.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Of(u16),
     Nx(u32),
 }
 
-/// What follows the fixed part.
+/// The variable contents of a message, behind its fixed part.
 struct Part<'a> {
     kind: Kind,
     more: bool,
@@ -97,7 +97,7 @@ fn split(version: Version, mut r: Reader<'_>) -> Result<Part<'_>, ErrorKind> {
     })
 }
 
-/// Whether what follows the fixed part of a request is a list.
+/// Whether the variable part of a request is a list.
 fn in_words(version: Version, kind: Kind) -> bool {
     match kind {
         Kind::Of(ty::FLOW | ty::AGGREGATE) => version >= Version::V11,

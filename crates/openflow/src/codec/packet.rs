@@ -23,7 +23,7 @@ mod pin2 {
     pub(super) const CONTINUATION: u16 = 8;
 }
 
-/// The reason as a version says it: later reasons refine "an action" and "no match".
+/// The number of a reason in a version: later reasons refine "an action" and "no match".
 fn reason_to_wire(r: PacketInReason, version: Version) -> u8 {
     use PacketInReason as R;
     (match r {
@@ -256,7 +256,7 @@ pub(super) fn decode_out(version: Version, mut r: Reader<'_>) -> Result<PacketOu
     })
 }
 
-/// 1.5: a match that says where the packet is in the pipeline, and nothing about its headers.
+/// 1.5: a match on pipeline fields only, with the packet's state, and nothing about its headers.
 fn pipeline_match(r: &mut Reader<'_>) -> Result<Match, ErrorKind> {
     let m = matches::pull(r, false)?;
     if m.mask.0.in_port == 0 {

@@ -15,7 +15,7 @@ const NAME_LEN: usize = 16;
 /// The Ethernet property of port descriptions and modifications (1.4 and later).
 const ETHERNET: u16 = 0;
 
-/// Features that 1.0 has at the same place, and how far it has the others lower.
+/// Features that 1.0 has at the same place, and the distance by which its other features are lower.
 const SAME_10: u32 = 0x7f;
 const SHIFT_10: u32 = 4;
 
@@ -247,7 +247,7 @@ pub(super) fn decode_queue_request(version: Version, mut r: Reader<'_>) -> Resul
         r.skip(4)?;
         p
     };
-    // 1.0 has no way to ask for all ports.
+    // 1.0 cannot request all ports.
     if port > Port::MAX && (port != Port::NONE || version == Version::V10) {
         return Err(ErrorKind::QueueOpFailedBadPort);
     }
@@ -265,7 +265,7 @@ pub(super) fn encode_queue_request(version: Version, q: &QueueGetConfig, out: &m
     }
 }
 
-/// Writes the answer of 1.0 to 1.3.
+/// Writes the reply of 1.0 to 1.3.
 pub(super) fn encode_queues(version: Version, q: &QueueConfig, out: &mut Vec<u8>) {
     if version == Version::V10 {
         out.u16(port_to_u16(q.port));
@@ -298,7 +298,7 @@ pub(super) fn encode_queues(version: Version, q: &QueueConfig, out: &mut Vec<u8>
     }
 }
 
-/// Reads the answer of 1.0 to 1.3.
+/// Reads the reply of 1.0 to 1.3.
 pub(super) fn decode_queues(version: Version, mut r: Reader<'_>) -> Result<QueueConfig, ErrorKind> {
     let mut q = QueueConfig::default();
     if version == Version::V10 {

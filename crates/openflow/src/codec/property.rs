@@ -12,7 +12,7 @@ pub(crate) struct Property<'a> {
     pub(crate) ty: u16,
     /// Experimenter and its type, if it has them.
     pub(crate) experimenter: Option<(u32, u32)>,
-    /// What follows the header.
+    /// Bytes behind the header.
     pub(crate) body: &'a [u8],
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn pull<'a>(r: &mut Reader<'a>) -> Result<Property<'a>, ErrorKind> {
     pull_with(r, 8, 0xffff)
 }
 
-/// As [`pull`], with another alignment, and another first type that has an experimenter.
+/// Like [`pull`], with another alignment, and another first type that has an experimenter.
 pub(crate) fn pull_with<'a>(
     r: &mut Reader<'a>,
     align: usize,
@@ -52,7 +52,7 @@ pub(crate) fn pull_with<'a>(
 }
 
 impl Property<'_> {
-    /// Its type, if it is not an experimenter's.
+    /// The property's type, if it is not an experimenter's.
     pub(crate) fn standard(&self) -> Result<u16, ErrorKind> {
         if self.experimenter.is_some() {
             Err(ErrorKind::BadPropertyBadExpType)
@@ -78,7 +78,7 @@ impl Property<'_> {
         let b = <[u8; 8]>::try_from(self.nested()?).map_err(|_| ErrorKind::BadPropertyBadLen)?;
         Ok(u64::from_be_bytes(b))
     }
-    /// What follows the padding of the header to eight bytes.
+    /// Bytes behind the header's padding to eight bytes.
     pub(crate) fn nested(&self) -> Result<&[u8], ErrorKind> {
         self.body.get(4..).ok_or(ErrorKind::BadPropertyBadLen)
     }

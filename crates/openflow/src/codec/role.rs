@@ -25,8 +25,8 @@ fn role_to_wire(r: Role) -> u32 {
     }
 }
 
-/// Reads a role request (or reply) of 1.2 and later. A request has a generation id unless it only asks, a
-/// reply unless it is all ones.
+/// Reads a role request (or reply) of 1.2 and later. A request has a generation id unless its role is
+/// `NoChange`, a reply unless the id is all ones.
 pub(super) fn decode_role(mut r: Reader<'_>, is_reply: bool) -> Result<RoleRequest, ErrorKind> {
     let role = role_from_wire(r.u32()?)?;
     r.skip(4)?;
@@ -116,7 +116,7 @@ fn allowed(ty: AsyncType, version: Version) -> u32 {
     }
 }
 
-/// A mask as it came: unknown bits out, and what a reason of the wire stands for in.
+/// A mask from the wire, without unknown bits and with all reasons that a reason of the wire stands for.
 fn from_wire(raw: u32, ty: AsyncType, version: Version) -> u32 {
     use PacketInReason as R;
     let bit = |reason: R| 1 << reason as u32;
@@ -130,7 +130,7 @@ fn from_wire(raw: u32, ty: AsyncType, version: Version) -> u32 {
             mask |= bit(R::ImplicitMiss);
         }
     }
-    // What 1.4 tells apart was all "action" before.
+    // Reasons that are distinct since 1.4 were all "action" before.
     if version < Version::V14 && mask & bit(R::Action) != 0 {
         mask |= bit(R::ActionSet) | bit(R::Group) | bit(R::PacketOut);
     }
@@ -177,7 +177,7 @@ pub(super) fn decode_async_props(version: Version, mut r: Reader<'_>) -> Result<
             return Err(ErrorKind::AsyncConfigFailedInvalid);
         }
         let mask = from_wire(raw, kind, version);
-        // Even types are for the secondary role, odd ones for the others.
+        // Even types are for the secondary role, odd types for primary and equal.
         if ty % 2 == 0 {
             c.secondary[ty / 2] = mask;
             c.named |= 0x100 << (ty / 2);

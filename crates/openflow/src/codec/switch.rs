@@ -9,7 +9,7 @@ use crate::version::Version;
 /// The only hello element: a bitmap of versions (OpenFlow 1.3.1 §7.5.1).
 const VERSION_BITMAP: u16 = 1;
 
-/// Reads a hello's elements. Nothing in a hello is an error: what cannot be read is left out.
+/// Reads a hello's elements. No fault of a hello is an error: elements that cannot be read are left out.
 pub(super) fn decode_hello(mut r: Reader<'_>) -> Hello {
     let mut hello = Hello::default();
     while let (Ok(ty), Ok(len)) = (r.u16(), r.u16()) {
@@ -74,7 +74,7 @@ pub(super) fn encode_features(version: Version, f: &SwitchFeatures, out: &mut Ve
     out.u32((f.capabilities & capabilities_in(version)).bits());
     out.u32(if version == Version::V10 { f.actions } else { 0 });
     if version < Version::V13 {
-        // Ports that do not fit are left out: descriptions can be asked for.
+        // Ports that do not fit are left out: port descriptions have all.
         let room = usize::from(u16::MAX) - 32;
         let size = if version == Version::V10 { 48 } else { 64 };
         f.ports
@@ -115,7 +115,7 @@ pub(super) fn encode_config(c: &SwitchConfig, out: &mut Vec<u8>) {
 pub(super) fn decode_config(version: Version, mut r: Reader<'_>) -> Result<SwitchConfig, ErrorKind> {
     let (raw, miss_send_len) = (r.u16()?, r.u16()?);
     let mut known = ConfigFlags::FRAG_MASK;
-    // 1.1 and 1.2 say so; Open vSwitch has it in 1.0 too.
+    // The specifications of 1.1 and 1.2 have this bit; Open vSwitch has it in 1.0 too.
     if version < Version::V13 {
         known |= ConfigFlags::INVALID_TTL_TO_CONTROLLER;
     }

@@ -1,7 +1,7 @@
 //! Table modification, features, descriptions and counters.
 //!
-//! What a table can match and do is what this crate and [`heddle_flow`] can carry in the version: it is
-//! derived here from the table of fields, the same for every table.
+//! The features of a table are the fields and actions that this crate and [`heddle_flow`] can carry in the
+//! version. They are derived here from the table of fields, the same for every table.
 
 use super::cursor::{Put, Reader};
 use super::property;
@@ -169,7 +169,8 @@ fn instructions(version: Version, last_table: bool) -> u32 {
     0b11_1100 | goto | meter
 }
 
-/// Bits of the standard actions of a version (11, 12: copying of TTLs between headers; 26, 27: PBB: none).
+/// Bits of the standard actions of a version, without 11 and 12 (copying of TTLs between headers) and 26 and
+/// 27 (PBB).
 fn actions(version: Version) -> u32 {
     match version {
         Version::V10 => 0xfff,

@@ -36,7 +36,7 @@ pub(super) fn decode_table(mut r: Reader<'_>) -> Result<TlvTable, ErrorKind> {
     })
 }
 
-/// What follows is mappings of eight bytes each.
+/// Checks that the rest is a list of mappings of eight bytes each.
 fn well_framed(r: &Reader<'_>) -> Result<(), ErrorKind> {
     if r.len().is_multiple_of(8) {
         Ok(())

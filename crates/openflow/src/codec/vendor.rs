@@ -147,7 +147,7 @@ fn nicira(
         NXT_PACKET_IN2 => Message::PacketIn(Box::new(packet::decode_in2(r)?)),
         NXT_FLOW_AGE => {
             exact(0)?;
-            // Asks to see ages in flow statistics, which always have them here.
+            // Requests ages in flow statistics, which always have them here.
             return unsupported("NXT_FLOW_AGE", ErrorKind::BadRequestBadSubtype, whole);
         }
         NXT_SET_ASYNC_CONFIG => {

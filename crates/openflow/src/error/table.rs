@@ -1,7 +1,7 @@
 //! Every error: its name, and its numbers in each version.
 //!
-//! A row says for a range of versions which number pair (or, for an experimenter's error of 1.2 and later,
-//! which single number) stands for the error. Where a version has no row, the error cannot be said in it.
+//! A row has the number pair of the error for a range of versions. For an experimenter's error of 1.2 and
+//! later it has a single number. In a version without a row, the error has no number.
 
 use super::Numbers::{self, Nx, NxPair, Of, Onf};
 
@@ -18,8 +18,8 @@ macro_rules! kinds {
         }
 
         impl ErrorKind {
-            /// All of them. Where a version gives two errors the same numbers, the earlier one here is what
-            /// the numbers decode to.
+            /// All errors. If a version gives two errors the same numbers, the numbers decode to the earlier
+            /// one here.
             pub const ALL: &'static [ErrorKind] = &[$(ErrorKind::$kind),*];
 
             /// The name in the specification.

@@ -5,7 +5,7 @@ use super::Message;
 
 /// All of the changes or none.
 pub const BUNDLE_ATOMIC: u16 = 1 << 0;
-/// In the order in which they came.
+/// Changes are made in the order of the messages.
 pub const BUNDLE_ORDERED: u16 = 1 << 1;
 
 /// `OFPBCT_*`.
@@ -20,13 +20,13 @@ pub enum BundleCommand {
     CloseRequest = 2,
     /// Closed.
     CloseReply = 3,
-    /// Carry it out.
+    /// Carry the bundle out.
     CommitRequest = 4,
     /// Carried out.
     CommitReply = 5,
-    /// Forget it.
+    /// Discard the bundle.
     DiscardRequest = 6,
-    /// Forgotten.
+    /// Discarded.
     DiscardReply = 7,
 }
 
@@ -49,9 +49,9 @@ impl BundleCommand {
 pub struct BundleControl {
     /// The bundle, as its connection numbers them.
     pub id: u32,
-    /// What to do, or what was done.
+    /// Command, or the command that was executed.
     pub command: BundleCommand,
-    /// [`BUNDLE_ATOMIC`], [`BUNDLE_ORDERED`], and what else a peer sets.
+    /// [`BUNDLE_ATOMIC`], [`BUNDLE_ORDERED`], and other bits that a peer sets.
     pub flags: u16,
 }
 
@@ -60,7 +60,7 @@ pub struct BundleControl {
 pub struct BundleAdd {
     /// The bundle, as its connection numbers them.
     pub id: u32,
-    /// As in the bundle's other messages.
+    /// Flags, the same as in the bundle's other messages.
     pub flags: u16,
     /// The change: a flow mod, group mod, port mod or packet-out.
     pub message: Box<Message>,

@@ -1,8 +1,8 @@
-//! Which tracked connections `NXT_CT_FLUSH` means.
+//! Selection of tracked connections by `NXT_CT_FLUSH`.
 
 use std::net::IpAddr;
 
-/// Connections to be forgotten; what is `None` does not matter.
+/// Connections to be forgotten; a condition of `None` is not checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CtFlush {
     /// Protocol; 0: any.
@@ -11,7 +11,7 @@ pub struct CtFlush {
     pub zone: Option<u16>,
     /// Parts of the tuple of the first packet.
     pub orig: CtTuple,
-    /// ... and of its answers.
+    /// Tuple of the reply direction.
     pub reply: CtTuple,
     /// Mark: value and mask.
     pub mark: Option<(u32, u32)>,

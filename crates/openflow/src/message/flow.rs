@@ -9,7 +9,7 @@ use heddle_flow::Match;
 pub enum FlowModCommand {
     /// New flow; replaces one with the same match and priority.
     Add = 0,
-    /// Changes flows that the match covers; before 1.2, adds one where there is none.
+    /// Changes flows that the match covers; before 1.2, adds one if there are none.
     Modify = 1,
     /// Changes the flow with just this match and priority.
     ModifyStrict = 2,
@@ -23,7 +23,7 @@ bitflags::bitflags! {
     /// `OFPFF_*` with 1.3's bits.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct FlowModFlags: u16 {
-        /// Tell when the flow goes.
+        /// Send a message when the flow is removed.
         const SEND_FLOW_REM = 1 << 0;
         /// Refuse a flow that overlaps one of the same priority.
         const CHECK_OVERLAP = 1 << 1;
@@ -39,9 +39,9 @@ bitflags::bitflags! {
 /// Adds, changes or deletes flows.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowMod {
-    /// What to do.
+    /// Command.
     pub command: FlowModCommand,
-    /// Which table; 0xff: the switch chooses (add), or all (modify and delete).
+    /// Table id; 0xff: the switch chooses (add), or all (modify and delete).
     pub table_id: u8,
     /// Match.
     pub match_: Match,
@@ -55,11 +55,11 @@ pub struct FlowMod {
     pub cookie: u64,
     /// Bits of `cookie` that count.
     pub cookie_mask: u64,
-    /// Seconds without a packet until it goes; 0: never.
+    /// Seconds without a packet until the flow expires; 0: never.
     pub idle_timeout: u16,
-    /// Seconds until it goes; 0: never.
+    /// Seconds until the flow expires; 0: never.
     pub hard_timeout: u16,
-    /// A buffered packet to run through it.
+    /// Id of a buffered packet to which the flow is applied.
     pub buffer_id: Option<u32>,
     /// Delete only flows that output here (`Port::NONE`: any).
     pub out_port: Port,
@@ -67,9 +67,9 @@ pub struct FlowMod {
     pub out_group: u32,
     /// Flags.
     pub flags: FlowModFlags,
-    /// How much an eviction spares it (1.4 and later).
+    /// Importance: eviction removes flows of lower importance first (1.4 and later).
     pub importance: u16,
-    /// What it does. Empty for deletions.
+    /// Instructions. Empty for deletions.
     pub instructions: InstructionSet,
     /// 1.0 only: carried by `NXT_FLOW_MOD`.
     pub nxm: bool,
@@ -108,7 +108,7 @@ impl FlowMod {
     }
 }
 
-/// `OFPRR_*`: why a flow went.
+/// `OFPRR_*`: reason of a flow's removal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FlowRemovedReason {
@@ -118,34 +118,34 @@ pub enum FlowRemovedReason {
     HardTimeout = 1,
     /// A flow mod deleted it.
     Delete = 2,
-    /// Its group went (1.3 and later).
+    /// The flow's group was deleted (1.3 and later).
     GroupDelete = 3,
-    /// Its meter went (1.4 and later).
+    /// The flow's meter was deleted (1.4 and later).
     MeterDelete = 4,
     /// Evicted (1.4 and later; written as `Delete` before).
     Eviction = 5,
 }
 
-/// A flow went away.
+/// A flow was removed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowRemoved {
-    /// Its match.
+    /// Match.
     pub match_: Match,
-    /// Its priority.
+    /// Priority.
     pub priority: u16,
-    /// Its cookie.
+    /// Cookie.
     pub cookie: u64,
-    /// Why.
+    /// Reason of the removal.
     pub reason: FlowRemovedReason,
-    /// Its table (`None` where 1.0 does not say).
+    /// Table id (`None` if a message of 1.0 has none).
     pub table_id: Option<u8>,
-    /// How long it lived: seconds.
+    /// Lifetime: seconds.
     pub duration_sec: u32,
     /// ... and nanoseconds.
     pub duration_nsec: u32,
-    /// Its idle timeout.
+    /// Idle timeout, seconds.
     pub idle_timeout: u16,
-    /// Its hard timeout.
+    /// Hard timeout, seconds.
     pub hard_timeout: u16,
     /// Packets; all ones: unknown.
     pub packet_count: u64,

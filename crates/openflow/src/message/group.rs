@@ -1,4 +1,4 @@
-//! Groups: how to change them, what they count, what they look like (OpenFlow 1.5 §5.10, §7.3.4.3).
+//! Groups: changes, counters and descriptions (OpenFlow 1.5 §5.10, §7.3.4.3).
 
 use crate::action::{Action, Port};
 use heddle_flow::{FieldId, FieldValue};
@@ -22,7 +22,7 @@ pub const BUCKET_ALL: u32 = 0xffff_ffff;
 pub enum GroupCommand {
     /// New group.
     Add,
-    /// Replaces what a group does.
+    /// Replaces a group's type and buckets.
     Modify,
     /// Deletes a group, or all.
     Delete,
@@ -30,20 +30,20 @@ pub enum GroupCommand {
     InsertBucket,
     /// Takes buckets from a group (1.5).
     RemoveBucket,
-    /// Nicira: `Add` or `Modify`, whichever it takes.
+    /// Nicira: `Add` if the group does not exist, else `Modify`.
     AddOrModify,
 }
 
 /// `OFPGT_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupType {
-    /// Every bucket, each on a copy of the packet.
+    /// Executes every bucket, each on a copy of the packet.
     All,
-    /// One bucket, chosen by a hash of the packet and the buckets' weights.
+    /// Executes one bucket, chosen by a hash of the packet and the buckets' weights.
     Select,
-    /// The only bucket.
+    /// Executes the only bucket.
     Indirect,
-    /// The first live bucket.
+    /// Executes the first live bucket.
     FastFailover,
 }
 
@@ -57,29 +57,29 @@ impl GroupType {
     ];
 }
 
-/// One bucket: an action set with what it takes to be chosen.
+/// One bucket: an action set with the conditions under which it is chosen.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Bucket {
     /// Number within its group (1.5; counted from 0 in versions that have none).
     pub id: u32,
     /// Share of the packets of a select group.
     pub weight: u16,
-    /// It is live while this port is (`Port::NONE`: always).
+    /// The bucket is live while this port is (`Port::NONE`: always).
     pub watch_port: Port,
-    /// It is live while this group has a live bucket (`GROUP_ANY`: always).
+    /// The bucket is live while this group has a live bucket (`GROUP_ANY`: always).
     pub watch_group: u32,
-    /// Its action set, as it was written.
+    /// Actions of the bucket's action set, in the order of the message.
     pub actions: Vec<Action>,
 }
 
 impl Bucket {
-    /// Whether it depends on the state of a port or group.
+    /// Whether the bucket depends on the state of a port or group.
     pub fn has_liveness(&self) -> bool {
         self.watch_port != Port::NONE || self.watch_group != super::GROUP_ANY
     }
 }
 
-/// How a select group chooses (Netronome's extension).
+/// Method by which a select group chooses a bucket (Netronome's extension).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SelectionMethod {
     /// A hash of these fields, or of the default ones if there are none.
@@ -89,7 +89,7 @@ pub enum SelectionMethod {
 }
 
 impl SelectionMethod {
-    /// Its name, on the wire and in texts.
+    /// Name on the wire and in texts.
     pub fn name(self) -> &'static str {
         match self {
             SelectionMethod::Hash => "hash",
@@ -101,7 +101,7 @@ impl SelectionMethod {
 /// The selection method with its parameters.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selection {
-    /// How.
+    /// Method.
     pub method: SelectionMethod,
     /// Seed of the hash; for `DpHash`, algorithm (upper half) and seed (lower half).
     pub param: u64,
@@ -112,37 +112,37 @@ pub struct Selection {
 /// Changes groups.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GroupMod {
-    /// What to do.
+    /// Command.
     pub command: GroupCommand,
     /// The group's type (bucket commands leave it as it is).
     pub ty: GroupType,
-    /// Which group; [`GROUP_ALL`] in a deletion.
+    /// Group id; [`GROUP_ALL`] in a deletion.
     pub group_id: u32,
-    /// Where to insert, what to remove.
+    /// Position of an insertion, or bucket to remove.
     pub command_bucket_id: u32,
     /// Buckets, in order.
     pub buckets: Vec<Bucket>,
-    /// How a select group chooses.
+    /// Method by which a select group chooses a bucket.
     pub selection: Option<Selection>,
 }
 
-/// `OFPMP_GROUP_DESC`: what a group looks like.
+/// `OFPMP_GROUP_DESC`: type and buckets of a group.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GroupDesc {
-    /// Its number.
+    /// Group id.
     pub group_id: u32,
-    /// Its type.
+    /// Group type.
     pub ty: GroupType,
-    /// Its buckets.
+    /// Buckets, in order.
     pub buckets: Vec<Bucket>,
-    /// How it chooses, if it was told.
+    /// Selection method, if one was set.
     pub selection: Option<Selection>,
 }
 
-/// `OFPMP_GROUP`: what a group has counted. All ones: unknown.
+/// `OFPMP_GROUP`: counters of a group. All ones: unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GroupStats {
-    /// Its number.
+    /// Group id.
     pub group_id: u32,
     /// Flows that use it.
     pub ref_count: u32,
@@ -150,7 +150,7 @@ pub struct GroupStats {
     pub packet_count: u64,
     /// Bytes.
     pub byte_count: u64,
-    /// Its age: seconds (1.3 and later).
+    /// Age: seconds (1.3 and later).
     pub duration_sec: u32,
     /// ... and nanoseconds.
     pub duration_nsec: u32,

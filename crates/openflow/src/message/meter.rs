@@ -1,4 +1,4 @@
-//! Meters: how to change them, what they count, what they look like (OpenFlow 1.5 §5.11, §7.3.4.5).
+//! Meters: changes, counters and descriptions (OpenFlow 1.5 §5.11, §7.3.4.5).
 
 /// `OFPM_MAX`: largest number of an ordinary meter.
 pub const METER_MAX: u32 = 0xffff_0000;
@@ -25,7 +25,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What a band does to packets above its rate.
+/// Effect of a band on packets above its rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BandKind {
     /// Drops them.
@@ -37,7 +37,7 @@ pub enum BandKind {
 /// One band.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Band {
-    /// What it does.
+    /// Effect of the band.
     pub kind: BandKind,
     /// Kilobits or packets per second.
     pub rate: u32,
@@ -48,11 +48,11 @@ pub struct Band {
 /// A meter's configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MeterConfig {
-    /// Its number.
+    /// Meter id.
     pub meter_id: u32,
     /// Units and the like.
     pub flags: MeterFlags,
-    /// Its bands.
+    /// Bands.
     pub bands: Vec<Band>,
 }
 
@@ -71,16 +71,16 @@ pub enum MeterCommand {
 /// Changes meters (1.3 and later).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MeterMod {
-    /// What to do.
+    /// Command.
     pub command: MeterCommand,
-    /// Which meter, and what it is to be. A deletion has no flags and no bands.
+    /// Meter id and new configuration. A deletion has no flags and no bands.
     pub config: MeterConfig,
 }
 
-/// What a meter has counted.
+/// Counters of a meter.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MeterStats {
-    /// Its number.
+    /// Meter id.
     pub meter_id: u32,
     /// Flows that use it.
     pub flow_count: u32,
@@ -88,7 +88,7 @@ pub struct MeterStats {
     pub packet_in_count: u64,
     /// Bytes metered.
     pub byte_in_count: u64,
-    /// Its age: seconds.
+    /// Age: seconds.
     pub duration_sec: u32,
     /// ... and nanoseconds.
     pub duration_nsec: u32,

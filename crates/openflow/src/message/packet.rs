@@ -3,7 +3,7 @@
 use crate::action::{Action, Instruction, Port};
 use heddle_flow::Match;
 
-/// Which form packet-ins take on a connection.
+/// Form of packet-ins on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PacketInFormat {
     /// The version's own message.
@@ -15,14 +15,14 @@ pub enum PacketInFormat {
     Nxt2,
 }
 
-/// `OFPR_*`: why a packet came to the controller. Versions before 1.4 know the first three; later reasons
-/// are written there as the nearest that they have.
+/// `OFPR_*`: reason of a packet-in. Versions before 1.4 know the first three; later reasons are written there
+/// as the nearest that they have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PacketInReason {
     /// No flow matched (table miss by configuration).
     NoMatch = 0,
-    /// An action said so.
+    /// An output action to the controller.
     Action = 1,
     /// TTL ran out.
     InvalidTtl = 2,
@@ -41,15 +41,15 @@ pub enum PacketInReason {
 /// A packet for the controller.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PacketIn {
-    /// Which message carries it.
+    /// Form of the message that carries it.
     pub format: PacketInFormat,
     /// The packet, perhaps cut short.
     pub data: Vec<u8>,
     /// The packet's length before it was cut.
     pub total_len: u32,
-    /// Where the switch keeps the whole packet, if it does.
+    /// Id of the buffer in which the switch keeps the whole packet, if it does.
     pub buffer_id: Option<u32>,
-    /// Why.
+    /// Reason of the packet-in.
     pub reason: PacketInReason,
     /// Table of the flow.
     pub table_id: u8,
@@ -66,19 +66,19 @@ pub struct PacketIn {
 /// A packet from the controller.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PacketOut {
-    /// Where it is said to come from, and in 1.5 other pipeline fields. `key.in_port` is always set
-    /// (in the key's form; [`PacketOut::in_port`] has it as a port).
+    /// The input port, and in 1.5 other pipeline fields, as the controller sets them. `key.in_port` is always
+    /// set (in the key's form; [`PacketOut::in_port`] has it as a port).
     pub metadata: Match,
     /// A buffered packet to take instead of `data`.
     pub buffer_id: Option<u32>,
-    /// What to do.
+    /// Actions to execute.
     pub actions: Vec<Action>,
     /// The packet; empty with a buffer id.
     pub data: Vec<u8>,
 }
 
 impl PacketOut {
-    /// The port that it is said to come from.
+    /// The input port that the controller sets.
     pub fn in_port(&self) -> Port {
         Port(heddle_flow::field::port_to_32(self.metadata.key.in_port))
     }
@@ -87,23 +87,23 @@ impl PacketOut {
 /// A paused pipeline, as a controller keeps it; see [`crate::encode_continuation`].
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Continuation {
-    /// Which bridge, as the switch names it; not all zeros.
+    /// Id of the bridge, chosen by the switch; not all zeros.
     pub bridge: [u8; 16],
     /// Values, the bottom first.
     pub stack: Vec<super::StackValue>,
-    /// What is left to do, in order.
+    /// Remaining steps, in order.
     pub steps: Vec<ContinuationStep>,
     /// The action set.
     pub action_set: Vec<Action>,
     /// Mirrors that have had the packet, a bit each.
     pub mirrors: u32,
-    /// What is known of the packet's connection counts.
+    /// The packet has been tracked: its connection state is valid.
     pub conntracked: bool,
     /// The datapath's number of the input port, 0: none.
     pub odp_port: u32,
 }
 
-/// Something that is left to do.
+/// One remaining step of a pipeline.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ContinuationStep {
     /// Actions of a table and a rule.

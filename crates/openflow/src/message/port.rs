@@ -10,13 +10,13 @@ bitflags::bitflags! {
         const PORT_DOWN = 1 << 0;
         /// No spanning tree (1.0).
         const NO_STP = 1 << 1;
-        /// Drops what it receives.
+        /// The port drops the packets that it receives.
         const NO_RECV = 1 << 2;
         /// Drops received spanning tree packets (1.0).
         const NO_RECV_STP = 1 << 3;
         /// Left out of floods (1.0).
         const NO_FLOOD = 1 << 4;
-        /// Drops what is sent to it.
+        /// The port drops the packets that are sent to it.
         const NO_FWD = 1 << 5;
         /// No packet-ins for it.
         const NO_PACKET_IN = 1 << 6;
@@ -78,15 +78,15 @@ bitflags::bitflags! {
 /// One port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortDesc {
-    /// Its number.
+    /// Port number.
     pub port: Port,
-    /// Its MAC address.
+    /// MAC address.
     pub hw_addr: [u8; 6],
-    /// Its name; the wire has room for 15 bytes.
+    /// Port name; the wire has room for 15 bytes.
     pub name: String,
-    /// What an administrator set.
+    /// Administrative settings.
     pub config: PortConfig,
-    /// What it is in.
+    /// Operational state.
     pub state: PortState,
     /// Current features.
     pub curr: PortFeatures,
@@ -102,7 +102,7 @@ pub struct PortDesc {
     pub max_speed: u32,
 }
 
-/// Why there is a port status message.
+/// Reason of a port status message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PortReason {
@@ -110,14 +110,14 @@ pub enum PortReason {
     Add = 0,
     /// The port is gone.
     Delete = 1,
-    /// Something about it changed.
+    /// The port's description changed.
     Modify = 2,
 }
 
 /// `OFPT_PORT_STATUS`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortStatus {
-    /// What happened.
+    /// Event.
     pub reason: PortReason,
     /// The port as it is now (as it was, if deleted).
     pub desc: PortDesc,
@@ -126,32 +126,33 @@ pub struct PortStatus {
 /// `OFPT_PORT_MOD`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortMod {
-    /// Which port.
+    /// Port number.
     pub port: Port,
-    /// Its MAC address as a check; it cannot be changed. Zero: not given.
+    /// MAC address, as a check; it cannot be changed. Zero: not given.
     pub hw_addr: [u8; 6],
     /// New bits.
     pub config: PortConfig,
-    /// Which bits are new.
+    /// Bits of `config` that are changed.
     pub mask: PortConfig,
-    /// What to advertise; empty changes nothing.
+    /// Features to advertise; empty changes nothing.
     pub advertise: PortFeatures,
 }
 
-/// Asks for one port's queues, or (`Port::NONE`) for those of all ports.
+/// Requests one port's queues, or (`Port::NONE`) the queues of all ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueGetConfig {
-    /// Which port.
+    /// Port number.
     pub port: Port,
-    /// Which queue; `None` for all. Only 1.4 and later can name one.
+    /// Queue id; `None` for all. Only 1.4 and later can name one.
     pub queue: Option<u32>,
 }
 
-/// Queues of one port: id, least and largest rate in tenths of a percent (`None`: not limited).
+/// Queues of one port. Each has an id, a minimum and a maximum rate in tenths of a percent (`None`: not
+/// limited).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct QueueConfig {
-    /// Which port.
+    /// Port number.
     pub port: Port,
-    /// Its queues.
+    /// Queues: id, minimum rate, maximum rate.
     pub queues: Vec<(u32, Option<u16>, Option<u16>)>,
 }

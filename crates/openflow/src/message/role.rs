@@ -1,4 +1,4 @@
-//! Roles of controllers, and which asynchronous messages each wants.
+//! Roles of controllers, and the asynchronous messages that each wants.
 
 use super::PacketInReason;
 use crate::version::Version;
@@ -6,7 +6,7 @@ use crate::version::Version;
 /// A controller's role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Only asks (1.2 and later).
+    /// Requests the present role (1.2 and later).
     NoChange,
     /// Full access, all messages: the default ("other" in Nicira's extension).
     Equal,
@@ -25,13 +25,13 @@ pub struct RoleRequest {
     pub generation_id: Option<u64>,
 }
 
-/// Why a controller's role changed.
+/// Reason of a change of a controller's role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum RoleReason {
     /// Another controller became the primary one.
     PrimaryRequest = 0,
-    /// The switch's configuration says so.
+    /// The switch's configuration changed.
     Config = 1,
     /// Experimenter data.
     Experimenter = 2,
@@ -42,9 +42,9 @@ pub enum RoleReason {
 pub struct RoleStatus {
     /// The new role.
     pub role: Role,
-    /// Why.
+    /// Reason of the change.
     pub reason: RoleReason,
-    /// Generation id of the request that did it.
+    /// Generation id of the request that changed the role.
     pub generation_id: u64,
 }
 
@@ -66,23 +66,23 @@ pub enum AsyncType {
     RequestForward = 5,
 }
 
-/// Which reasons of each [`AsyncType`] a controller wants, as bit masks.
+/// Bit masks of the reasons that a controller wants, for each [`AsyncType`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AsyncConfig {
     /// While its role is primary or equal.
     pub primary: [u32; 6],
     /// While its role is secondary.
     pub secondary: [u32; 6],
-    /// Which masks a `SetAsync` of 1.4's form names (bit `type` for primary, `8 + type` for secondary);
-    /// the others keep what they had. Other forms name all of theirs.
+    /// Masks that a `SetAsync` of 1.4's form names (bit `type` for primary, `8 + type` for secondary); the
+    /// others keep their values. Other forms name all of theirs.
     pub named: u16,
 }
 
 #[expect(clippy::indexing_slicing, reason = "the arrays have a place for each type")]
 impl AsyncConfig {
-    /// What a new connection gets: packet-ins but for invalid TTLs, port status and flow removed while
-    /// primary; port status only while secondary. Before 1.3 also packets that no flow, not even a
-    /// table-miss flow, matched.
+    /// Default of a new connection: packet-ins but for invalid TTLs, port status and flow removed while
+    /// primary; port status only while secondary. Before 1.3 also packets that no flow, not even a table-miss
+    /// flow, matched.
     pub fn defaults(version: Version) -> AsyncConfig {
         let mut c = AsyncConfig {
             named: 0x3f3f,

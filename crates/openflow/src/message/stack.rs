@@ -3,8 +3,8 @@
 use heddle_flow::{FieldValue, FlowKey, Subfield};
 use smallvec::SmallVec;
 
-/// A value that was pushed, as wide as the bits that it comes from: registers and headers have up to 128,
-/// options of tunnels up to 992.
+/// A value that was pushed, as wide as the bits that it comes from. Registers and headers have up to 128
+/// bits, options of tunnels up to 992.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StackValue {
     /// In network order, in whole bytes.
@@ -22,18 +22,18 @@ impl StackValue {
         }
         Self { bytes }
     }
-    /// Writes its low bits into a key; where it has fewer, the others are zero.
+    /// Writes the value's low bits into a key; bits that the value lacks become zero.
     pub fn write(&self, to: Subfield, key: &mut FlowKey) {
         let mut chunks = self.bytes.rchunks(size_of::<FieldValue>());
         for piece in to.pieces() {
             piece.set(key, FieldValue::from_bytes(chunks.next().unwrap_or_default()));
         }
     }
-    /// Its bytes, in network order.
+    /// Bytes of the value, in network order.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
-    /// Of these bytes.
+    /// A value of these bytes.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self {
             bytes: SmallVec::from_slice(bytes),
@@ -76,8 +76,8 @@ mod tests {
         assert_eq!(StackValue::from_bytes(value.bytes()), value);
     }
 
-    /// An option of 124 bytes keeps each of them over push and pop, whole and in part, and over what `learn`
-    /// makes of it.
+    /// An option of 124 bytes keeps all its bytes over push and pop, whole and in part, and in a flow that
+    /// `learn` makes.
     #[test]
     fn options_of_tunnels_are_wide() {
         let mut map = TlvMap::default();

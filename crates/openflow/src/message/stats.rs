@@ -7,7 +7,7 @@ use super::{
 use crate::action::{InstructionSet, Port};
 use heddle_flow::Match;
 
-/// What a multipart (statistics) request asks.
+/// Body of a multipart (statistics) request.
 #[derive(Clone, PartialEq, Debug)]
 pub enum MpRequest {
     /// Manufacturer and so on.
@@ -22,14 +22,14 @@ pub enum MpRequest {
     Port(Port),
     /// Queue counters.
     Queue {
-        /// Which port; `Port::ALL` or `NONE` for all.
+        /// Port to report; `Port::ALL` or `NONE` for all.
         port: Port,
-        /// Which queue; 0xffffffff for all.
+        /// Queue to report; 0xffffffff for all.
         queue: u32,
     },
     /// Port descriptions; `Port::NONE` for all (only 1.5 can name one).
     PortDesc(Port),
-    /// What tables can do; entries with properties ask for a change.
+    /// Features of tables; entries with properties request a change.
     TableFeatures(Vec<TableFeatures>),
     /// Table configuration (1.4 and later).
     TableDesc,
@@ -39,13 +39,13 @@ pub enum MpRequest {
     GroupStats(u32),
     /// Group descriptions.
     GroupDesc(u32),
-    /// What groups can do.
+    /// Supported group types and their limits.
     GroupFeatures,
     /// Meter counters.
     MeterStats(u32),
     /// Meter descriptions.
     MeterConfig(u32),
-    /// What meters can do.
+    /// Supported meter bands and their limits.
     MeterFeatures,
     /// Makes (since 1.4 also changes and ends) flow monitors.
     FlowMonitor(Vec<FlowMonitorRequest>),
@@ -55,7 +55,7 @@ pub enum MpRequest {
     IpfixFlow,
 }
 
-/// Answers to [`MpRequest`].
+/// Body of a reply to [`MpRequest`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum MpReply {
     /// See `MpRequest::Desc`.
@@ -92,28 +92,28 @@ pub enum MpReply {
     GroupStats(Vec<GroupStats>),
     /// Group descriptions.
     GroupDesc(Vec<GroupDesc>),
-    /// What groups can do.
+    /// Supported group types and their limits.
     GroupFeatures(GroupFeatures),
     /// Meter counters.
     MeterStats(Vec<MeterStats>),
     /// Meter descriptions.
     MeterConfig(Vec<MeterConfig>),
-    /// What meters can do.
+    /// Supported meter bands and their limits.
     MeterFeatures(MeterFeatures),
-    /// Flows that are monitored: the answer to a request, and, with transaction id 0, notifications.
+    /// Monitored flows: the reply to a request, and, with transaction id 0, notifications.
     FlowMonitor(Vec<FlowUpdate>),
     /// Counters of the bridge's own IPFIX exporter.
     IpfixBridge(IpfixStats),
-    /// Those of the exporters that flows name.
+    /// Counters of the exporters that flows name.
     IpfixFlow(Vec<IpfixStats>),
 }
 
-/// Which flows.
+/// Selection of flows for statistics.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowStatsRequest {
     /// Flows that this match covers.
     pub match_: Match,
-    /// Which table; 0xff: all.
+    /// Table of the flows; 0xff: all.
     pub table_id: u8,
     /// Flows that output here (`Port::NONE`: any).
     pub out_port: Port,
@@ -123,7 +123,7 @@ pub struct FlowStatsRequest {
     pub cookie: u64,
     /// Bits of `cookie` that count.
     pub cookie_mask: u64,
-    /// Carried by Nicira's form (1.0): answer in it.
+    /// Nicira's form (1.0), also of the reply.
     pub nxm: bool,
 }
 
@@ -145,21 +145,21 @@ pub struct DescStats {
 /// One flow.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FlowStats {
-    /// Its table.
+    /// Table id.
     pub table_id: u8,
-    /// Its match.
+    /// Match.
     pub match_: Match,
-    /// Its priority.
+    /// Priority.
     pub priority: u16,
-    /// Its cookie.
+    /// Cookie.
     pub cookie: u64,
-    /// Its age: seconds.
+    /// Age: seconds.
     pub duration_sec: u32,
     /// ... and nanoseconds.
     pub duration_nsec: u32,
-    /// Its idle timeout.
+    /// Idle timeout, seconds.
     pub idle_timeout: u16,
-    /// Its hard timeout.
+    /// Hard timeout, seconds.
     pub hard_timeout: u16,
     /// Seconds since the last packet (Nicira's form only).
     pub idle_age: Option<u16>,
@@ -173,7 +173,7 @@ pub struct FlowStats {
     pub packet_count: u64,
     /// Bytes; all ones: unknown.
     pub byte_count: u64,
-    /// What it does.
+    /// Instructions.
     pub instructions: InstructionSet,
 }
 
@@ -191,13 +191,13 @@ pub struct AggregateStats {
 /// One table's counters.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TableStats {
-    /// Its name, 31 bytes at most (1.0 to 1.2).
+    /// Name, 31 bytes at most (1.0 to 1.2).
     pub name: String,
-    /// Which table.
+    /// Table id.
     pub table_id: u8,
-    /// How many flows it can hold (1.0 to 1.2).
+    /// Maximum number of flows (1.0 to 1.2).
     pub max_entries: u32,
-    /// How many it holds.
+    /// Number of flows.
     pub active_count: u32,
     /// Packets looked up.
     pub lookup_count: u64,
@@ -208,7 +208,7 @@ pub struct TableStats {
 /// One port's counters; all ones means unknown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortStats {
-    /// Which port.
+    /// Port that the counters are of.
     pub port: Port,
     /// Seconds since it was made (1.3 and later).
     pub duration_sec: u32,
@@ -276,30 +276,30 @@ pub struct IpfixStats {
     pub current_flows: u64,
     /// Sampled packets.
     pub packets: u64,
-    /// Those of IPv4 that could be read.
+    /// Sampled IPv4 packets that could be parsed.
     pub ipv4_packets: u64,
-    /// Those of IPv6.
+    /// Sampled IPv6 packets that could be parsed.
     pub ipv6_packets: u64,
-    /// Those that could not.
+    /// Sampled packets that could not be parsed.
     pub error_packets: u64,
-    /// Those of IPv4.
+    /// Sampled IPv4 packets that could not be parsed.
     pub ipv4_error_packets: u64,
-    /// Those of IPv6.
+    /// Sampled IPv6 packets that could not be parsed.
     pub ipv6_error_packets: u64,
     /// Messages sent, counted per collector.
     pub tx_packets: u64,
     /// Messages that could not be sent.
     pub tx_errors: u64,
-    /// Whose they are; 0 for the bridge's own.
+    /// Collector set of the exporter; 0 for the bridge's own.
     pub collector_set: u32,
 }
 
 /// One queue's counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueStats {
-    /// Its port.
+    /// Port of the queue.
     pub port: Port,
-    /// Its number.
+    /// Queue id.
     pub queue: u32,
     /// Bytes sent.
     pub tx_bytes: u64,
@@ -313,30 +313,30 @@ pub struct QueueStats {
     pub duration_nsec: u32,
 }
 
-/// What groups can do, by type (all, select, indirect, fast failover).
+/// Supported group types and limits, by type (all, select, indirect, fast failover).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupFeatures {
     /// Bits of the supported types.
     pub types: u32,
     /// `OFPGFC_*` bits.
     pub capabilities: u32,
-    /// How many groups of each type.
+    /// Maximum number of groups of each type.
     pub max_groups: [u32; 4],
     /// Bits of the action types of each, in the numbers of the version at hand.
     pub actions: [u32; 4],
 }
 
-/// What meters can do.
+/// Supported meter bands and limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MeterFeatures {
-    /// How many meters.
+    /// Maximum number of meters.
     pub max_meters: u32,
     /// Bits of the supported band types.
     pub band_types: u32,
     /// `OFPMF13_*` bits.
     pub capabilities: u32,
-    /// How many bands a meter can have.
+    /// Maximum number of bands of a meter.
     pub max_bands: u8,
-    /// How many colours.
+    /// Maximum colour value.
     pub max_color: u8,
 }

@@ -5,15 +5,15 @@ use crate::error::{ErrorKind, OfError};
 /// `OFPT_HELLO`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hello {
-    /// Versions that the sender speaks, bit 1 for 1.0; `None` where the message has no bitmap, so that
-    /// the header's version and all before it are meant.
+    /// Versions that the sender speaks, bit 1 for 1.0. `None` if the message has no bitmap: then the sender
+    /// speaks the header's version and all before it.
     pub bitmap: Option<u32>,
 }
 
 /// `OFPT_ERROR` as received.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ErrorMsg {
-    /// What it means, where its numbers are known.
+    /// Meaning of the error, if its numbers are known.
     pub kind: Option<ErrorKind>,
     /// The numbers as they came: experimenter (0 for a standard error), type, code.
     pub raw: (u32, u16, u16),
@@ -53,17 +53,17 @@ bitflags::bitflags! {
 pub struct SwitchFeatures {
     /// Datapath id.
     pub datapath_id: u64,
-    /// How many packets can be buffered.
+    /// Number of packets that can be buffered.
     pub n_buffers: u32,
-    /// How many tables there are.
+    /// Number of tables.
     pub n_tables: u8,
-    /// Which auxiliary connection this is; 0 is the main one (1.3 and later).
+    /// Auxiliary connection id; 0 is the main one (1.3 and later).
     pub auxiliary_id: u8,
-    /// What the switch can do.
+    /// Capabilities of the switch.
     pub capabilities: Capabilities,
     /// Bitmap of 1.0 action types that it supports; written for 1.0 only.
     pub actions: u32,
-    /// Its ports; written for 1.0 to 1.2 only, later versions ask for port descriptions.
+    /// Ports; written for 1.0 to 1.2 only, later versions use port descriptions.
     pub ports: Vec<super::PortDesc>,
 }
 
@@ -81,7 +81,7 @@ bitflags::bitflags! {
 }
 
 impl ConfigFlags {
-    /// The bits that choose what happens to fragments; both set is Nicira's "match" mode.
+    /// The bits of the treatment of fragments; both set is Nicira's "match" mode.
     pub const FRAG_MASK: ConfigFlags = ConfigFlags::FRAG_DROP.union(ConfigFlags::FRAG_REASM);
 }
 
@@ -90,15 +90,15 @@ impl ConfigFlags {
 pub struct SwitchConfig {
     /// Fragment handling and invalid TTLs. Bits that the version lacks are an error when decoding.
     pub flags: ConfigFlags,
-    /// Bytes of a packet that missed to send to the controller.
+    /// Bytes of a table-miss packet to send to the controller.
     pub miss_send_len: u16,
 }
 
 /// A message or multipart request that is known but not handled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unsupported {
-    /// Its name in the specification, such as `OFPT_GROUP_MOD`.
+    /// Name in the specification, such as `OFPT_GROUP_MOD`.
     pub kind: &'static str,
-    /// What to answer.
+    /// The error to reply with.
     pub error: OfError,
 }

@@ -3,13 +3,13 @@
 /// `OFPT_TABLE_MOD`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableMod {
-    /// Which table; 0xff: all.
+    /// Table id; 0xff: all.
     pub table_id: u8,
-    /// What happens to packets that match nothing, where the version can say (1.1 and 1.2).
+    /// Handling of packets that match no flow, in versions that have it (1.1 and 1.2).
     pub miss: Option<TableMiss>,
     /// Evict flows when full (1.4 and later).
     pub eviction: Option<bool>,
-    /// What eviction looks at (`OFPTMPEF14_*` bits), where the message says so.
+    /// Criteria of eviction (`OFPTMPEF14_*` bits), if the message has them.
     pub eviction_flags: Option<u32>,
     /// Send vacancy events (1.4 and later).
     pub vacancy: Option<bool>,
@@ -28,22 +28,22 @@ pub enum TableMiss {
     Drop,
 }
 
-/// `OFPTFC15_*`: what a request for table features is to do. Before 1.5 it replaces.
+/// `OFPTFC15_*`: command of a request for table features. Before 1.5 it replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum TableFeaturesCommand {
-    /// The tables are these.
+    /// Replaces the whole pipeline by these tables.
     #[default]
     Replace = 0,
-    /// These tables change.
+    /// Changes these tables.
     Modify = 1,
-    /// These tables join the pipeline.
+    /// Adds these tables to the pipeline.
     Enable = 2,
-    /// These tables leave it.
+    /// Removes these tables from the pipeline.
     Disable = 3,
 }
 
-/// `OFPTR_*`: why there is a table status message.
+/// `OFPTR_*`: reason of a table status message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum TableReason {
@@ -56,27 +56,27 @@ pub enum TableReason {
 /// `OFPT_TABLE_STATUS` (1.4 and later).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableStatus {
-    /// What happened.
+    /// Event.
     pub reason: TableReason,
     /// The table as it is now.
     pub desc: TableDesc,
 }
 
-/// What a table can do. Which fields, instructions and actions it has is the same for every table and is
-/// what this codec can carry in the version at hand, so that is not repeated here.
+/// Features of a table. Fields, instructions and actions are left out: they are the same for every table,
+/// namely those that this codec can carry in the version.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TableFeatures {
-    /// Which table.
+    /// Table id.
     pub table_id: u8,
-    /// What to do (in a request; 1.5 and later).
+    /// Command of a request (1.5 and later).
     pub command: TableFeaturesCommand,
-    /// Its name, 31 bytes at most.
+    /// Name, 31 bytes at most.
     pub name: String,
     /// Bits of metadata that it can match.
     pub metadata_match: u64,
     /// Bits of metadata that it can write.
     pub metadata_write: u64,
-    /// How many flows it can hold.
+    /// Maximum number of flows.
     pub max_entries: u32,
     /// Supports eviction (1.4 and later).
     pub eviction: bool,
@@ -86,18 +86,18 @@ pub struct TableFeatures {
     pub next: Vec<u8>,
     /// Whether it had any property (in a decoded request, an entry without only names the table).
     pub any_properties: bool,
-    /// Whether it named an instruction, action or field that is not known here (in what was decoded).
+    /// Whether a decoded request named an instruction, action or field that is not known here.
     pub unknown: bool,
 }
 
 /// `OFPMP_TABLE_DESC` (1.4 and later).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TableDesc {
-    /// Which table.
+    /// Table id.
     pub table_id: u8,
     /// Evicts when full.
     pub eviction: bool,
-    /// What eviction looks at (`OFPTMPEF14_*` bits).
+    /// Criteria of eviction (`OFPTMPEF14_*` bits).
     pub eviction_flags: u32,
     /// Sends vacancy events.
     pub vacancy: bool,

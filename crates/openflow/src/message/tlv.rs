@@ -2,23 +2,23 @@
 
 pub use heddle_flow::tlv::TlvMapping;
 
-/// What becomes of mappings.
+/// Command on the map of tunnel options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlvCommand {
-    /// They are added.
+    /// The mappings are added.
     Add,
-    /// Those of their fields are removed.
+    /// Mappings of these fields are removed.
     Delete,
-    /// All there are, are removed.
+    /// All mappings are removed.
     Clear,
 }
 
 /// Changes the map.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlvTableMod {
-    /// What to do.
+    /// Command.
     pub command: TlvCommand,
-    /// With which.
+    /// Mappings to add or remove.
     pub mappings: Vec<TlvMapping>,
 }
 
@@ -27,8 +27,8 @@ pub struct TlvTableMod {
 pub struct TlvTable {
     /// Bytes that all fields can have together.
     pub max_option_space: u32,
-    /// How many fields there are.
+    /// Number of fields.
     pub max_fields: u16,
-    /// What is mapped, in the order of the fields.
+    /// Mappings, in the order of the fields.
     pub mappings: Vec<TlvMapping>,
 }

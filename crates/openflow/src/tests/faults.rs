@@ -1,4 +1,4 @@
-//! What is wrong with a message is answered as the specifications say.
+//! Faulty messages get the errors that the specifications require.
 
 use super::CX;
 use crate::error::ErrorKind;
@@ -102,8 +102,8 @@ fn deep_nesting_is_refused() {
     );
 }
 
-/// The fuzzer found a specification of no bits, whose first word said nothing else that is known: written
-/// again, it ended the list.
+/// The fuzzer found a specification of no bits, whose first word had no other known meaning: written again,
+/// it ended the list.
 #[test]
 fn learning_no_bits_is_refused() {
     let mut body = vec![0xff; 4];
@@ -167,8 +167,8 @@ fn lists_are_measured_before_they_are_read() {
             .collect()
     };
     for hex in [
-        // An aggregate request whose match is one byte longer than it says; a flow request in words and a
-        // half.
+        // An aggregate request whose match is one byte longer than its length field; a flow request in words
+        // and a half.
         "04120039000000770002000000000000ff0000000008ffffffffffff000000000000000000000000ff00020000000000000001000400000000",
         "0312003d0000007700010000000000000300000000000001ffffffff00000000000000000000000000000000000000000001000a80000a020800000000",
         // Group mods: one of a bad type besides, and one that ends in the middle of a bucket.
@@ -191,7 +191,7 @@ fn lists_are_measured_before_they_are_read() {
             other => panic!("{hex}: {other:?}"),
         }
     }
-    // What is reserved is not looked at here.
+    // Reserved bytes are not checked here.
     assert_eq!(
         decode(&bytes("0104001800000077000023200000000f0100100000000000"), &CX)
             .map(|(_, m)| m)

@@ -1,9 +1,9 @@
-//! Almost good messages: whatever they are, decoding answers, and what it accepts can be said and read again.
+//! Almost good messages: decoding any of them returns, and an accepted one can be encoded and decoded again.
 //!
-//! The corpus (`corpus/messages`) has messages each of which shows something that none before it does: an
-//! error for a kind of message, or a part of the decoded form. `cargo test` replays it with a fixed number of
-//! mutants ([`heddle_fuzz`]); `make fuzz` goes on for a time and, with `KEEP=1`, renews the corpus. A message
-//! that fails is kept in a file that is named.
+//! Each message of the corpus (`corpus/messages`) shows an outcome that none before it does. That is an error
+//! for a kind of message, or a part of the decoded form. `cargo test` replays it with a fixed number of
+//! mutants ([`heddle_fuzz`]); `make fuzz` continues for a time and, with `KEEP=1`, renews the corpus. A
+//! message that fails is kept in a file that is named.
 
 use super::strategies::*;
 use crate::message::*;
@@ -14,10 +14,10 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use std::collections::BTreeSet;
 
-/// What a message showed.
+/// Outcomes of a message.
 type Seen = BTreeSet<String>;
 
-/// Decodes, encodes what came of it, decodes that, and writes it as text.
+/// Decodes a message, encodes the result, decodes that, and writes it as text.
 fn play(bytes: &[u8]) -> Seen {
     let mut seen = Seen::new();
     for table_id in [false, true] {
@@ -29,7 +29,7 @@ fn play(bytes: &[u8]) -> Seen {
                 seen.insert(format!("{:?}", e.error.kind));
             }
             Ok((header, message)) => {
-                // Names of variants and types, but nothing of what is between quotation marks.
+                // Names of variants and types, but no text between quotation marks.
                 let text = format!("{message:?}");
                 let bare: String = text.split('"').step_by(2).collect::<Vec<_>>().join(" ");
                 let name: String = bare.chars().take_while(char::is_ascii_alphabetic).collect();
@@ -55,7 +55,7 @@ fn again(version: u8, message: &Message, cx: &DecodeContext) {
         Message::Error(e) if e.kind.is_none() => return,
         _ => {}
     }
-    // Not all that can be read can be said in one version.
+    // Some decoded messages cannot be encoded in one version.
     let Ok(parts) = encode(version, 7, message) else {
         return;
     };
@@ -66,7 +66,7 @@ fn again(version: u8, message: &Message, cx: &DecodeContext) {
     }
 }
 
-/// Everything that is printed for people.
+/// Writes all texts of a message for people.
 fn shown(message: &Message) {
     match message {
         Message::FlowMod(f) => {
@@ -249,7 +249,7 @@ fn the_corpus_and_mutants_of_it_break_nothing() {
     let corpus = corpus().scripts().expect("the corpus is beside the source");
     let mut seen = Seen::new();
     corpus.iter().for_each(|m| seen.extend(play(m)));
-    // The fuzzer is not merely refused at the door.
+    // The fuzzer's mutants also reach deep decoders.
     for part in [
         "FlowMod SetField",
         "GroupMod Bucket",
@@ -281,7 +281,8 @@ impl Fuzzer for Messages {
     fn mutant(&self, dice: &mut Dice, of: &[Vec<u8>]) -> Vec<u8> {
         dice.message(of, Self::MOST)
     }
-    /// Those that show most come first; the long ones are too many bytes for what they show.
+    /// Sorts messages with most outcomes first; long ones are removed, as they have too many bytes for their
+    /// outcomes.
     fn rank(&self, messages: &mut Vec<Vec<u8>>) {
         messages.retain(|m| m.len() <= 1024);
         messages.sort_by_cached_key(|m| (std::cmp::Reverse(play(m).len()), m.len(), m.clone()));

@@ -200,14 +200,14 @@ fn bucket(version: Version, ty: GroupType) -> impl Strategy<Value = Bucket> {
                 weight: if ty == GroupType::Select { weight } else { 0 },
                 watch_port: if watches { Port(port) } else { Port::NONE },
                 watch_group: group.filter(|_| watches).map_or(GROUP_ANY, u32::from),
-                // What some versions lack is not about groups.
+                // Actions that some versions lack are not about groups.
                 actions: actions.into_iter().filter(|_| version > Version::V10).collect(),
             }
         },
     )
 }
 
-/// A group modification that `version` can say.
+/// A group modification that `version` has a form for.
 pub(super) fn group_mod(version: Version) -> impl Strategy<Value = GroupMod> {
     let numbered = matches!(version, Version::V10 | Version::V15);
     let commands = [
@@ -279,7 +279,7 @@ pub(super) fn instructions() -> impl Strategy<Value = InstructionSet> {
         .prop_map(|(actions, metadata, goto)| {
             let mut set = vec![Instruction::Apply(actions)];
             set.extend(metadata.map(|(value, mask)| Instruction::WriteMetadata { value, mask }));
-            // 1.0 says goto as a resubmit, which must not come after metadata.
+            // 1.0 has goto as a resubmit, which must not come after metadata.
             set.extend(goto.filter(|_| metadata.is_none()).map(Instruction::Goto));
             InstructionSet(set)
         })

@@ -1,7 +1,7 @@
 //! Messages as the log shows them: `OFPT_FLOW_MOD (OF1.4) (xid=0x2): ADD in_port=1 actions=output:2`.
 //!
-//! Every message has its name; what it says is shown of those that people look for in a log: greetings,
-//! errors, flow mods and flows, bundles. Names and layout are those of `ovs-ofctl`.
+//! Every message has its name. Contents are shown of greetings, errors, flow mods and flows, and bundles,
+//! which people look for in a log. Names and layout are those of `ovs-ofctl`.
 
 use super::InstructionsText;
 use super::display::format_port;
@@ -15,18 +15,19 @@ use crate::version::Version;
 use core::fmt::{self, Display, Formatter};
 use heddle_flow::Match;
 
-/// A message with what its header says.
+/// A message with the fields of its header.
 #[derive(Clone, Copy)]
 pub struct MessageText<'a> {
     /// The version that it was sent in.
     pub version: Version,
-    /// Its transaction id.
+    /// Transaction id.
     pub xid: u32,
     /// The message.
     pub message: &'a Message,
 }
 
-/// A whole message by its bytes; of what cannot be read, type and length are all that is shown.
+/// The text of a whole message from its bytes. For a message that cannot be decoded, it has only type and
+/// length.
 pub fn describe(bytes: &[u8], context: &DecodeContext) -> String {
     match crate::decode(bytes, context) {
         Ok((header, message)) => MessageText {
@@ -173,7 +174,7 @@ fn flow_mod(f: &mut Formatter<'_>, version: Version, m: &FlowMod) -> fmt::Result
         FlowModCommand::Delete => " DEL",
         FlowModCommand::DeleteStrict => " DEL_STRICT",
     })?;
-    // 1.0 has no tables: there, all of them go without saying.
+    // 1.0 has no tables, so all of them are the default there.
     if m.table_id != 0 && (version > Version::V10 || m.table_id != 0xff) {
         write!(f, " table:{}", m.table_id)?;
     }
@@ -258,13 +259,13 @@ fn flow(f: &mut Formatter<'_>, s: &FlowStats) -> fmt::Result {
     actions(f, &s.instructions)
 }
 
-/// The name of a message: whose it is (the specification's, Nicira's, ONF's) depends on the version.
+/// The name of a message. Its prefix (the specification's, Nicira's, ONF's) depends on the version.
 fn name(version: Version, message: &Message) -> String {
     let since = |first: Version, word: &str| {
         let whose = if version >= first { "OFPT" } else { "NXT" };
         format!("{whose}_{word}")
     };
-    // What 1.4 took over from an experimenter.
+    // Messages that 1.4 took over from an experimenter.
     let onf = |word: &str| {
         let whose = if version >= Version::V14 { "OFPT" } else { "ONFT" };
         format!("{whose}_{word}")
@@ -335,7 +336,7 @@ fn name(version: Version, message: &Message) -> String {
     .to_owned()
 }
 
-/// Whether it is Nicira's, and its name.
+/// Whether the request is Nicira's, and its name.
 fn request_name(body: &MpRequest) -> (bool, &'static str) {
     match body {
         MpRequest::Desc => (false, "DESC"),

@@ -16,7 +16,7 @@ pub fn parse_actions(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Vec<Acti
     action_list(s, ports, 0)
 }
 
-/// See [`parse_actions`]; the list is in this many others.
+/// Reads a list of actions that is nested in this many others.
 pub(super) fn action_list(s: &str, ports: Option<PortNumbers<'_>>, depth: u8) -> Result<Vec<Action>, String> {
     let set = instructions(s, ports, depth)?;
     match set.0.as_slice() {
@@ -34,7 +34,7 @@ pub fn parse_instructions(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Ins
     instructions(s, ports, 0)
 }
 
-/// See [`parse_instructions`]. Lists nest as deep as they may in messages: each level takes machine stack.
+/// Reads actions and instructions. Lists nest as deep as in messages: each level takes machine stack.
 fn instructions(s: &str, ports: Option<PortNumbers<'_>>, depth: u8) -> Result<InstructionSet, String> {
     if depth > MAX_DEPTH {
         return Err(format!("actions are nested more than {MAX_DEPTH} levels deep"));

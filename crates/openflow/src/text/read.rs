@@ -1,4 +1,4 @@
-//! Extensions from text: what is more than a word and a number. The syntax is that of `ovs-actions(7)`.
+//! Extensions with more than a word and a number, from text. The syntax is that of `ovs-actions(7)`.
 
 use super::parse::{action_list, int, read_port, split_arrow};
 use crate::action::{
@@ -393,7 +393,7 @@ fn encap(s: &str) -> Result<Action, String> {
 
 /// `CLASS,TYPE,HEX`.
 fn nsh_tlv(s: &str) -> Result<EncapProperty, String> {
-    /// What the length of a property allows, in hexadecimal digits.
+    /// Maximum number of hexadecimal digits, from the length field of a property.
     const MAX_DIGITS: usize = 2 * 240;
     let bad = || format!("Invalid NSH TLV header: {s}");
     let mut parts = s.split(',');

@@ -1,4 +1,4 @@
-//! Extensions as text: what is more than a word and a number.
+//! Extensions with more than a word and a number, as text.
 
 use super::display::{ActionsText, Hex, format_port};
 use crate::action::{
@@ -61,13 +61,13 @@ impl fmt::Display for Spec<'_> {
             (LearnSrc::Field(s), LearnDst::Match(d)) => write!(f, "{}={}", Bits(d), Bits(s)),
             (LearnSrc::Field(s), LearnDst::Load(d)) => write!(f, "load:{}->{}", Bits(s), Bits(d)),
             (LearnSrc::Field(s), LearnDst::Output) => write!(f, "output:{}", Bits(s)),
-            // No such thing comes from a peer or a text.
+            // Neither a peer nor a text can make this combination.
             (LearnSrc::Value(v), LearnDst::Output) => write!(f, "output:{}", Hex128(v)),
         }
     }
 }
 
-/// A subfield that may not lie within its field: that is found out only when the action is checked.
+/// A subfield that may exceed its field, as the check of the action comes later.
 struct Bits(Subfield);
 
 impl fmt::Display for Bits {

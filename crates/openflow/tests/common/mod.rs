@@ -1,4 +1,4 @@
-//! What the tests against the real `ovs-ofctl` share.
+//! Shared helpers of the tests against the real `ovs-ofctl`.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -26,12 +26,12 @@ pub(crate) fn have_ofctl() -> bool {
     found
 }
 
-/// What `ovs-ofctl` says about a message.
+/// Output of `ovs-ofctl` for a message.
 pub(crate) fn print(message: &[u8]) -> String {
     print_all(&[message]).remove(0)
 }
 
-/// What `ovs-ofctl` says about each of some messages, in one run.
+/// Outputs of `ovs-ofctl` for several messages, in one run.
 pub(crate) fn print_all(messages: &[&[u8]]) -> Vec<String> {
     let dir = tempfile();
     let mut all = Vec::new();
@@ -67,8 +67,8 @@ pub(crate) fn tempfile() -> std::path::PathBuf {
     dir
 }
 
-/// Runs `ovs-ofctl` against a switch that is this test: `answer` gives a reply to what it does not know
-/// itself. Returns the client's output and every message that it sent.
+/// Runs `ovs-ofctl` against a switch that is this test: `answer` gives a reply to messages without a standard
+/// reply. Returns the client's output and every message that it sent.
 pub(crate) fn with_switch(
     version: Version,
     args: &[&str],
@@ -168,7 +168,7 @@ fn table_zero() -> TableFeatures {
     }
 }
 
-/// What any switch answers.
+/// Reply of any switch to a message.
 fn standard_answer(m: &Message) -> Option<Message> {
     Some(match m {
         Message::EchoRequest(d) => Message::EchoReply(d.clone()),

@@ -1,40 +1,40 @@
-//! What happened to rows, for those who look only at what changed.
+//! A log of changed rows, for readers that look only at changes.
 //!
-//! The log is bounded. A reader that falls behind it is told to look at everything again; nothing is silently
-//! lost.
+//! The log is bounded. A reader that falls behind it is notified to look at everything again; no change is
+//! silently lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-/// What happened to a row.
+/// Kind of a change to a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeKind {
-    /// It is new.
+    /// The row is new.
     Insert,
     /// Some of its columns changed.
     Modify,
-    /// It is gone.
+    /// The row was deleted.
     Delete,
 }
 
 /// One changed row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its table.
+    /// Table of the row.
     pub table: Arc<str>,
-    /// Its identity.
+    /// UUID of the row.
     pub uuid: Uuid,
-    /// What happened to it.
+    /// Kind of the change.
     pub kind: ChangeKind,
-    /// For `Modify`, the columns that changed; empty otherwise. A reader can pass over its own writes of
-    /// status by it.
+    /// For `Modify`, the columns that changed; empty otherwise. By them, a reader can pass over its own
+    /// writes of status.
     pub columns: Vec<Arc<str>>,
 }
 
 impl Change {
-    /// Whether a column other than `own` changed, or the row came or went.
+    /// Whether a column other than `own` changed, or the row was inserted or deleted.
     pub fn touches_other_than(&self, own: &[&str]) -> bool {
         self.kind != ChangeKind::Modify || self.columns.iter().any(|c| !own.contains(&&**c))
     }
@@ -66,7 +66,7 @@ impl ChangeLog {
             return;
         }
         self.entries.extend(changes.into_iter().map(|c| (seqno, c)));
-        // An update goes out whole: half of one would pass for all of it.
+        // An update leaves the log whole: half of one would pass for all of it.
         while self.entries.len() > self.cap {
             let Some((oldest, _)) = self.entries.pop_front() else {
                 break;
@@ -78,7 +78,7 @@ impl ChangeLog {
         }
     }
 
-    /// What changed after the state `since`, each row once; `None` if the log no longer reaches back so far.
+    /// Rows that changed after the state `since`, each once; `None` if the log no longer reaches back so far.
     pub(crate) fn since(&self, since: u64) -> Option<Vec<Change>> {
         if since < self.floor {
             return None;
@@ -119,7 +119,7 @@ fn fold(earlier: Option<Change>, later: &Change) -> Option<Change> {
             }
             Some(earlier)
         }
-        // A row that went and came back under its old name may differ in every column.
+        // A row that was deleted and inserted again under its UUID may differ in every column.
         (ChangeKind::Delete, ChangeKind::Insert) => Some(Change {
             kind: ChangeKind::Insert,
             ..later.clone()

@@ -156,8 +156,8 @@ impl Db {
         Ok(())
     }
 
-    /// Replaces all contents by what the server sent as the whole; says what differs from before. Rows that
-    /// did not change keep their place in memory.
+    /// Replaces all contents by the server's full contents; returns the differences. Rows that did not change
+    /// keep their place in memory.
     pub(crate) fn replace(
         &mut self,
         schema: Arc<Schema>,
@@ -286,7 +286,7 @@ impl Table {
         })
     }
 
-    /// What turned `before` into this; takes over the rows that are the same.
+    /// The changes from `before` to this table; takes over the rows that are the same.
     fn changes_from(&mut self, before: Option<&Table>) -> Vec<Change> {
         let name = self.layout.table().clone();
         let mut changes = Vec::new();

@@ -12,9 +12,9 @@ use crate::value::Datum;
 /// One monitored column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayoutColumn {
-    /// Its name.
+    /// Name of the column.
     pub name: Arc<str>,
-    /// Its type.
+    /// Type of the column.
     pub ty: ColumnType,
     /// The value that updates leave out; shared by all rows that have it.
     pub(crate) default: Arc<Datum>,
@@ -25,7 +25,7 @@ pub struct LayoutColumn {
 pub struct Layout {
     table: Arc<str>,
     columns: Vec<LayoutColumn>,
-    /// Columns that were asked for and that the database does not have.
+    /// Requested columns that the database does not have.
     absent: Vec<Arc<str>>,
 }
 
@@ -74,13 +74,13 @@ impl Layout {
         self.columns.binary_search_by(|c| (*c.name).cmp(column)).ok()
     }
 
-    /// Asked for, but not in the database's schema.
+    /// Whether the column was requested and is not in the database's schema.
     pub fn is_absent(&self, column: &str) -> bool {
         self.absent.iter().any(|a| **a == *column)
     }
 }
 
-/// What of `spec` the database has, by table.
+/// The parts of `spec` that the database has, by table.
 pub(crate) fn layouts(schema: &Schema, spec: &MonitorSpec) -> BTreeMap<Arc<str>, Arc<Layout>> {
     schema
         .tables

@@ -1,13 +1,13 @@
 //! The replica: a copy of the monitored part of the database, kept up to date from the server's
 //! notifications.
 //!
-//! * [`MonitorSpec`] says which tables and columns; [`Layout`] is what of them the database has.
-//! * [`Db`] is one consistent state, shared and never changed in a reader's hands; every update message of
+//! * [`MonitorSpec`] has the wanted tables and columns; [`Layout`] has those that the database has.
+//! * [`Db`] is one consistent state, shared and never changed in a reader's hands. Every update message of
 //!   the server is one transaction and is applied as a whole or not at all.
-//! * [`Change`] says what an update did, so that a reconciler looks at those rows only.
+//! * [`Change`] is one changed row, so that a reconciler looks at changed rows only.
 //!
 //! Cost: a snapshot is one reference count. Applying an update to a table whose snapshot is still held copies
-//! the table's map of row references once (not the rows); a changed row is copied as references to its column
+//! the table's map of row references once (not the rows). A changed row is copied as references to its column
 //! values.
 
 mod changes;

@@ -1,12 +1,10 @@
 //! One row of the replica and its typed accessors.
 //!
-//! An accessor fails for its column alone: a value that the server sent in another shape than its schema
-//! says, or a column of another type than the code expects, is a [`ColumnError`] there, and the other columns
-//! of the row work.
+//! An accessor fails for its column alone. A value in another shape than its schema's, or a column of another
+//! type than the code expects, is a [`ColumnError`] there. The other columns of the row work.
 //!
-//! A column that was asked for and that the database's schema does not have reads as empty (no element,
-//! `None`, an empty map) from the accessors that can say so, and as [`ColumnError::Absent`] from those of
-//! exactly one value.
+//! A requested column that the database's schema lacks reads as empty (no element, `None`, an empty map) from
+//! accessors that can return that. Accessors of exactly one value return [`ColumnError::Absent`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +41,7 @@ pub enum ColumnError {
         table: Arc<str>,
         /// The column.
         column: String,
-        /// What is wrong with the value.
+        /// The value's fault.
         why: Arc<str>,
     },
     /// The column holds another type, or another number of values, than the accessor gives.
@@ -53,12 +51,12 @@ pub enum ColumnError {
         table: Arc<str>,
         /// The column.
         column: String,
-        /// What the accessor wanted.
+        /// Type that the accessor wanted.
         wanted: &'static str,
     },
 }
 
-/// The value of one column, or why there is none.
+/// The value of one column, or the reason why it has none.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cell {
     Value(Arc<Datum>),
@@ -70,7 +68,7 @@ pub(crate) enum Cell {
 pub struct Row {
     uuid: Uuid,
     layout: Arc<Layout>,
-    /// As long as the layout's columns, in their order.
+    /// One cell for each column of the layout, in its order.
     pub(crate) cells: Vec<Cell>,
 }
 

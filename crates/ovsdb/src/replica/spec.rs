@@ -1,8 +1,9 @@
-//! What a client wants to see of the database.
+//! Tables and columns that a client monitors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tables and columns to monitor. What the database lacks is skipped; the rows then tell it as absent.
+/// Tables and columns to monitor. Those that the database lacks are skipped; the rows then report them as
+/// absent.
 ///
 /// ```
 /// use heddle_ovsdb::MonitorSpec;
@@ -15,12 +16,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct MonitorSpec {
     /// Every table and column that there is; `tables` then only adds names whose absence is to be known.
     pub(crate) everything: bool,
-    /// By table; `None` for all of its columns.
+    /// Columns by table; `None` for all columns of the table.
     pub(crate) tables: BTreeMap<String, Option<BTreeSet<String>>>,
 }
 
 impl MonitorSpec {
-    /// Nothing yet.
+    /// A specification without tables.
     pub fn new() -> MonitorSpec {
         MonitorSpec::default()
     }

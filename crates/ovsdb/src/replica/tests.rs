@@ -1,4 +1,4 @@
-//! The replica against a plain twin, and what single accessors and logs do.
+//! The replica against a plain twin, and tests of single accessors and logs.
 
 mod accessors;
 mod log;

@@ -1,8 +1,8 @@
 //! Reads the three forms of table updates into one: `<table-updates>` (RFC 7047 section 4.1.6) and
 //! `<table-updates2>` (ovsdb-server(7) section 4.1.14, also used by `update3`).
 //!
-//! A column's value that does not parse spoils its cell only. What leaves unclear which row is meant, or what
-//! happened to it, spoils the whole update ([`Inconsistent`]): the replica must then be loaded anew.
+//! A column's value that does not parse spoils its cell only. If the row or the kind of its change is
+//! unclear, the whole update is spoilt ([`Inconsistent`]): the replica must then be loaded anew.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::Layout;
 use super::row::Cell;
 use crate::value::{Datum, ValueError, excerpt, parse_uuid};
 
-/// What happens to a row.
+/// Change of one row by an update.
 #[derive(Clone, Debug)]
 pub(crate) enum RowOp {
     /// The row is new or is replaced; one cell for each column of the layout.

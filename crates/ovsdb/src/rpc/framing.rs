@@ -1,11 +1,12 @@
 //! Finds where one JSON object ends in a stream of concatenated ones.
 //!
 //! OVSDB puts no length and no separator between messages (RFC 7047 section 4): the end of a message is the
-//! brace that closes it. The scanner tracks nesting and strings only, over bytes seen once each; the text of
-//! a whole message is then given to the JSON parser, which does the checking.
+//! brace that closes it. The scanner tracks nesting and strings only, and reads each byte once. The text of a
+//! whole message is then given to the JSON parser, which does the checking.
 //!
-//! Bounds: a message above `limit` bytes, nesting deeper than [`MAX_DEPTH`], or anything but an object at the
-//! top ends the stream with an error before more is stored. Buffered memory is at most `limit` plus one read.
+//! Bounds: the stream ends with an error at a message above `limit` bytes, nesting deeper than [`MAX_DEPTH`],
+//! or anything but an object at the top. No more is stored then. Buffered memory is at most `limit` plus one
+//! read.
 
 use serde_json::Value;
 use thiserror::Error;
@@ -61,7 +62,7 @@ impl Framer {
         }
     }
 
-    /// Appends what was read. Call [`next`](Framer::next) until it has nothing before the next read.
+    /// Appends bytes that were read. Call [`next`](Framer::next) until it has nothing before the next read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buf.drain(..self.start);
         self.scanned -= self.start;

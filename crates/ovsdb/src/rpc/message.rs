@@ -8,21 +8,21 @@ use thiserror::Error;
 pub enum Message {
     /// Wants a reply with the same `id`.
     Request {
-        /// What to do.
+        /// Name of the method.
         method: String,
-        /// Its arguments.
+        /// Arguments.
         params: Vec<Value>,
         /// Not null.
         id: Value,
     },
     /// Wants no reply.
     Notification {
-        /// What happened.
+        /// Name of the notification.
         method: String,
-        /// Its arguments.
+        /// Arguments.
         params: Vec<Value>,
     },
-    /// Answers a request of ours.
+    /// Reply to a request of ours.
     Reply {
         /// The request's `id`.
         id: Value,

@@ -1,8 +1,8 @@
-//! The schema of a database as the server tells it (`<database-schema>`, RFC 7047 section 3.2).
+//! The schema of a database as the server sends it (`<database-schema>`, RFC 7047 section 3.2).
 //!
 //! The client runs with whichever schema the database has: an older one lacks columns, a newer one has more.
-//! So the schema is data, read at every connection, and code asks it ([`Schema::column`]) instead of
-//! assuming.
+//! So the schema is data, read at every connection, and code looks columns up ([`Schema::column`]) instead of
+//! assuming them.
 
 mod parse;
 #[cfg(test)]
@@ -22,7 +22,7 @@ pub use types::{BaseType, ColumnType, Reference};
 pub struct Schema {
     /// Name of the database, e.g. `Open_vSwitch`.
     pub name: String,
-    /// Version of the schema, `x.y.z`; empty if the server tells none.
+    /// Version of the schema, `x.y.z`; empty if the server sends none.
     pub version: String,
     /// The tables by name.
     pub tables: BTreeMap<Arc<str>, TableSchema>,
@@ -40,11 +40,11 @@ pub struct TableSchema {
 /// One column of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColumnSchema {
-    /// What it holds.
+    /// Type of the column.
     pub ty: ColumnType,
-    /// Its value is lost when the server restarts.
+    /// The column's value is lost when the server restarts.
     pub ephemeral: bool,
-    /// It can change after the row was inserted.
+    /// The column can change after the row was inserted.
     pub mutable: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct ColumnSchema {
 pub struct SchemaError {
     /// Table and column, or the member at fault.
     pub at: String,
-    /// What is wrong there.
+    /// The fault there.
     pub why: String,
 }
 

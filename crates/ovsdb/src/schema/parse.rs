@@ -1,6 +1,6 @@
 //! From `<database-schema>` in JSON to [`Schema`] (RFC 7047 section 3.2).
 //!
-//! The server is not trusted to send what the RFC says: every member is looked at, nothing is indexed.
+//! The server is not trusted to follow the RFC: every member is checked, nothing is indexed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ pub struct BaseType {
     pub atom: AtomType,
     /// The only values allowed, where the schema lists them.
     pub allowed: Option<Vec<Atom>>,
-    /// `minInteger` and `maxInteger`.
+    /// Limits of integers: `minInteger` and `maxInteger`.
     pub integer_range: (i64, i64),
     /// `minReal` and `maxReal`.
     pub real_range: (f64, f64),
@@ -87,9 +87,9 @@ pub struct ColumnType {
     pub key: BaseType,
     /// Type of a map's values; `None` makes it a set.
     pub value: Option<BaseType>,
-    /// Fewest elements.
+    /// Minimum number of elements.
     pub min: usize,
-    /// Most elements; `usize::MAX` for `"unlimited"`.
+    /// Maximum number of elements; `usize::MAX` for `"unlimited"`.
     pub max: usize,
 }
 
@@ -114,7 +114,7 @@ impl ColumnType {
         }
     }
 
-    /// None or one atom.
+    /// An optional atom.
     pub fn optional(atom: AtomType) -> ColumnType {
         ColumnType {
             key: BaseType::plain(atom),
@@ -124,8 +124,7 @@ impl ColumnType {
         }
     }
 
-    /// The value of the column in a row that does not say otherwise (RFC 7047 section 5.2.1); `insert` and
-    /// `initial` updates leave it out.
+    /// The default value of the column (RFC 7047 section 5.2.1); `insert` and `initial` updates leave it out.
     pub fn default_datum(&self) -> Datum {
         match (&self.value, self.min) {
             (None, 0) => Datum::empty(),

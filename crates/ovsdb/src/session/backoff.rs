@@ -1,15 +1,15 @@
-//! Waits between attempts to connect: doubling from a least to a greatest one.
+//! Waits between attempts to connect: doubling from a minimum to a maximum.
 
 use std::time::Duration;
 
-/// What is new about a wait.
+/// Change of a wait against the last one, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    /// It is the shortest, or as long as the last.
+    /// The wait is the shortest, or as long as the last.
     Nothing,
-    /// It is longer than the last.
+    /// The wait is longer than the last.
     Doubled,
-    /// From here on it does not grow.
+    /// The wait is the longest: it does not grow any more.
     Longest,
 }
 
@@ -36,8 +36,7 @@ impl Backoff {
         self.current
     }
 
-    /// The next wait, and what of it is worth a line in the log; the series starts anew after a connection
-    /// that worked.
+    /// The next wait, and its change for the log; the series starts anew after a connection that worked.
     pub(super) fn next_wait(&mut self, worked: bool) -> (Duration, Note) {
         let before = self.current;
         self.current = if worked || before < self.min {
@@ -53,7 +52,7 @@ impl Backoff {
         (self.current, note)
     }
 
-    /// The waits no longer grow: there is nothing new to say about failing.
+    /// The waits no longer grow: further failures are not logged.
     pub(super) fn is_quiet(&self) -> bool {
         self.current >= self.max && self.max > self.min
     }

@@ -1,8 +1,7 @@
 //! One connection: the loop over socket, commands and the inactivity probe.
 //!
-//! Reading never waits for writing or the other way round: both are branches of one `select`, so a server
-//! that sends much and a client that sends much cannot block each other. What each message means is in
-//! `handle.rs`.
+//! Reading never waits for writing or the other way round: both are branches of one `select`. So a server
+//! that sends much and a client that sends much cannot block each other. Messages are handled in `handle.rs`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -75,7 +74,7 @@ pub(super) enum Method {
     Plain,
 }
 
-/// What the reply to a request is for.
+/// Purpose of a request whose reply is pending.
 #[derive(Debug)]
 pub(super) enum Pending {
     Schema,
@@ -92,14 +91,14 @@ pub(super) enum Pending {
     },
 }
 
-/// The state of one connection. Dropping it drops the pending replies, which tells the waiting handles.
+/// The state of one connection. Dropping it drops the pending replies, which wakes the waiting handles.
 #[derive(Debug)]
 pub(super) struct Connection<'a> {
     pub(super) session: &'a mut Session,
     pub(super) outbox: Outbox,
     pub(super) pending: BTreeMap<u64, Pending>,
     next_id: u64,
-    /// How the contents are followed, once they are loaded.
+    /// Method by which the contents are followed, once they are loaded.
     pub(super) following: Option<Method>,
     probe: Probe,
 }
@@ -150,11 +149,11 @@ impl<'a> Connection<'a> {
         let mut framer = Framer::new(self.session.options.max_message);
         let mut chunk = vec![0; CHUNK];
         loop {
-            // While loading, commands are taken only to be refused; then as far as there is room.
+            // While loading, commands are taken only to be refused; later only as far as there is room.
             let take = self.following.is_none()
                 || (self.outbox.has_room() && self.pending.len() < self.session.options.max_in_flight.max(1));
-            // In this order, so that after a pause of this process what waits in the socket counts before the
-            // probe's clock does. The first two branches are bounded by the outbox and by `take`.
+            // The order matters: after a pause of this process, bytes in the socket are read before the
+            // probe's clock is checked. The first two branches are bounded by the outbox and by `take`.
             tokio::select! {
                 biased;
                 written = writer.write(self.outbox.unsent()), if !self.outbox.is_empty() => match written {
@@ -228,7 +227,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Sends a request and remembers what its reply is for.
+    /// Sends a request and remembers the purpose of its reply.
     pub(super) fn request(&mut self, method: &str, params: Value, pending: Pending) {
         let id = self.next_id;
         self.next_id += 1;

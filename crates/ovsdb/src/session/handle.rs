@@ -1,4 +1,4 @@
-//! What the server's messages do.
+//! Handling of the server's messages.
 
 use std::sync::Arc;
 
@@ -56,8 +56,8 @@ impl Connection<'_> {
                 self.on_contents(method, schema, &contents)?
             }
             (Pending::Monitor(method, schema), Err(e)) => {
-                // An old server does not know the newer methods; whatever it says, the next one is worth the
-                // question.
+                // An old server does not know the newer methods; after any error, the next older method is
+                // tried.
                 let next = match method {
                     Method::CondSince => Method::Cond,
                     Method::Cond => Method::Plain,
@@ -83,12 +83,11 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Sets the columns to follow and asks for the contents.
+    /// Sets the columns to follow and requests the contents.
     fn on_schema(&mut self, schema: Schema) {
         let layouts = layouts(&schema, &self.session.spec);
         if *self.session.layouts != layouts {
-            // Other columns: what the server sends since some transaction would not tell the new ones of old
-            // rows.
+            // The columns changed: an update since some transaction would lack the new columns of old rows.
             self.session.layouts = Arc::new(layouts);
             self.session.resume = None;
         }

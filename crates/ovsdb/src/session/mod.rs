@@ -8,11 +8,11 @@
 //!     +-- wait ------------------ Backoff
 //! ```
 //!
-//! What it logs about connections has the module, the levels and the words that operators know from Open
-//! vSwitch's daemons, and their rule: nothing more once the waits have stopped growing.
+//! Log lines about connections have the module, the levels and the words that operators know from Open
+//! vSwitch's daemons. Their rule is kept too: nothing more is logged once the waits have stopped growing.
 //!
-//! What survives a connection: the replica, and (if the server gives transaction ids) the id up to which it
-//! is complete, so that the next connection loads only what came after.
+//! The replica survives a connection. If the server gives transaction ids, the id up to which the replica is
+//! complete survives too. So the next connection loads only later changes.
 
 mod backoff;
 mod connection;
@@ -40,7 +40,7 @@ use crate::txn::{OpResult, TxnError};
 use backoff::{Backoff, Note};
 use connection::{Connection, End};
 
-/// What all handles and the task share.
+/// State that all handles and the task share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) db_name: String,
@@ -87,7 +87,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Answers that there is no connection. A handle that no longer listens is no error.
+    /// Replies that there is no connection. A handle that no longer listens is no error.
     fn refuse(self) {
         match self {
             Command::Transact { reply, .. } => drop(reply.send(Err(TxnError::NotConnected))),
@@ -232,7 +232,7 @@ impl Session {
         });
     }
 
-    /// Waits, refusing what is asked for meanwhile.
+    /// Waits until `deadline`, refusing commands meanwhile.
     async fn idle_until(&mut self, deadline: Instant) -> Result<(), Abandoned> {
         loop {
             tokio::select! {

@@ -26,7 +26,7 @@ impl Outbox {
         self.buf.extend_from_slice(message.to_string().as_bytes());
     }
 
-    /// What is to be written next.
+    /// Bytes to write next.
     pub(super) fn unsent(&self) -> &[u8] {
         self.buf.get(self.sent..).unwrap_or_default()
     }

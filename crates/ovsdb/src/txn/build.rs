@@ -48,7 +48,7 @@ impl Columns {
     }
 }
 
-/// Which rows an operation is about (`<condition>*`, RFC 7047 section 5.1).
+/// Condition on the rows of an operation (`<condition>*`, RFC 7047 section 5.1).
 #[derive(Clone, Debug)]
 pub struct Where(Vec<(String, &'static str, Datum)>);
 
@@ -63,7 +63,7 @@ impl Where {
         Where::all().and(column, "==", value)
     }
 
-    /// Also asks for this; `function` is one of `<`, `<=`, `==`, `!=`, `>=`, `>`, `includes`, `excludes`.
+    /// Adds a condition; `function` is one of `<`, `<=`, `==`, `!=`, `>=`, `>`, `includes`, `excludes`.
     #[must_use]
     pub fn and(mut self, column: &str, function: &'static str, value: impl Into<Datum>) -> Where {
         self.0.push((column.to_string(), function, value.into()));
@@ -121,7 +121,7 @@ impl Inserted {
     }
 }
 
-/// What a mutation does (`<mutator>`, RFC 7047 section 5.1).
+/// Operator of a mutation (`<mutator>`, RFC 7047 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutator {
     /// `+=`
@@ -197,7 +197,7 @@ pub enum WaitUntil {
 pub struct Txn {
     ops: Vec<Value>,
     assert_lock: bool,
-    /// The first value that no server takes; told when the transaction is sent.
+    /// The first value that no server takes; reported when the transaction is sent.
     invalid: Option<String>,
 }
 
@@ -245,7 +245,7 @@ impl Txn {
             .push(json!({"op": "update", "table": table, "where": rows, "row": columns.to_json()}));
     }
 
-    /// Changes columns of rows relative to what the server has. Without mutations nothing is added.
+    /// Changes columns of rows relative to the server's values. Without mutations nothing is added.
     pub fn mutate(
         &mut self,
         table: &str,
@@ -345,7 +345,7 @@ impl Txn {
         rows.to_json()
     }
 
-    /// `params` of the `transact` request, and how many operations precede the caller's.
+    /// `params` of the `transact` request, and the number of operations before the caller's.
     pub(crate) fn into_params(self, db: &str, lock: Option<&str>) -> Result<(Value, usize), TxnError> {
         if let Some(why) = self.invalid {
             return Err(TxnError::Invalid(why));

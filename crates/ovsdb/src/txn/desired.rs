@@ -1,9 +1,8 @@
-//! Writes only what differs: the desired values of a row against the replica's.
+//! Writes differences only: the desired values of a row against the replica's.
 //!
-//! Status and statistics are computed whole and written often, mostly without change. Columns that are equal
-//! are not sent, columns that the database's schema lacks are passed over, and a value that its column cannot
-//! hold is reported for that column alone, so that it does not fail the transaction with everything else in
-//! it.
+//! Status and statistics are computed whole and written often, mostly without change. Equal columns are not
+//! sent, and columns that the database's schema lacks are passed over. A value that its column cannot hold is
+//! reported for that column alone, so that it does not fail the rest of the transaction.
 
 use super::{Columns, Txn};
 use crate::replica::{ColumnError, Row};
@@ -19,8 +18,8 @@ pub struct Refused {
 }
 
 impl Row {
-    /// Of `desired`, the columns in which this row differs, in the shape of their types; and those that
-    /// cannot be set.
+    /// The columns of `desired` in which this row differs, in the shape of their types; and those that cannot
+    /// be set.
     pub fn differing(&self, desired: &Columns) -> (Columns, Vec<Refused>) {
         let (mut changed, mut refused) = (Columns::new(), Vec::new());
         for (name, value) in desired.iter() {
@@ -52,8 +51,8 @@ impl Row {
 }
 
 impl Txn {
-    /// Adds an update of the row for those of the desired columns in which it differs; adds nothing if there
-    /// is none. Returns what was refused.
+    /// Adds an update of the row for the desired columns in which it differs; without any, adds nothing.
+    /// Returns the refused columns.
     pub fn update_changed(&mut self, row: &Row, desired: &Columns) -> Vec<Refused> {
         let (changed, refused) = row.differing(desired);
         self.update(row.table(), row, changed);

@@ -1,4 +1,4 @@
-//! What the server made of a transaction.
+//! Results of a transaction.
 
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -54,7 +54,7 @@ pub enum TxnError {
     /// The server canceled it or cannot serve the database now. Try again after the next change.
     #[error("server cannot execute it now: {0}")]
     Busy(String),
-    /// It asked to be aborted.
+    /// The transaction had an `abort` operation.
     #[error("aborted as requested")]
     Aborted,
     /// The server refused it; the same transaction will fail again.
@@ -68,7 +68,7 @@ pub enum TxnError {
         /// The server's words.
         details: Option<String>,
     },
-    /// It holds a value that cannot be sent; nothing was sent.
+    /// The transaction holds a value that cannot be sent; nothing was sent.
     #[error("invalid transaction: {0}")]
     Invalid(String),
     /// The server's reply makes no sense. It may have been executed.
@@ -93,8 +93,8 @@ impl TxnError {
     }
 }
 
-/// Reads the reply to `transact` (RFC 7047 section 4.1.3) with `ops` operations of the caller after `before`
-/// of ours.
+/// Reads the reply to `transact` (RFC 7047 section 4.1.3). `before` operations of ours precede `ops`
+/// operations of the caller.
 pub(crate) fn parse_reply(
     outcome: Result<Value, Value>,
     before: usize,

@@ -122,7 +122,7 @@ impl Atom {
     }
 
     /// Writes `<atom>`. A real that is not finite has no JSON form and becomes `null`, which servers refuse;
-    /// [`check_sendable`](Atom::check_sendable) tells beforehand.
+    /// [`check_sendable`](Atom::check_sendable) detects it beforehand.
     pub fn to_json(&self) -> Value {
         match self {
             Atom::Integer(i) => Value::from(*i),
@@ -137,7 +137,7 @@ impl Atom {
     /// Whether a server will take this atom at all.
     ///
     /// # Errors
-    /// [`ValueError::Range`] for a real that is not finite, [`ValueError::Nul`] for a string with a NUL: the
+    /// [`ValueError::Range`] for a real that is not finite, [`ValueError::Nul`] for a string with a NUL. The
     /// reference server takes `\u0000` for a syntax error and closes the connection.
     pub fn check_sendable(&self) -> Result<(), ValueError> {
         match self {

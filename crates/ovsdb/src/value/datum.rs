@@ -1,7 +1,7 @@
-//! What one column of one row holds: a set or a map of atoms (`<value>`, RFC 7047 section 5.1).
+//! Values of one column of one row: a set or a map of atoms (`<value>`, RFC 7047 section 5.1).
 //!
 //! A scalar is a set of one, an optional scalar a set of none or one. The elements are kept sorted and
-//! without duplicates, so equality is element-wise, look-up is a binary search, and a value of one element
+//! without duplicates. So equality is element-wise, look-up is a binary search, and a value of one element
 //! costs one element.
 
 use serde_json::{Value, json};
@@ -79,8 +79,8 @@ impl Datum {
         self.len() == 0
     }
 
-    /// Reads `<value>` as a value of `ty`. The number of elements is not held against the type: a diff may
-    /// have any number, and a row of too many elements is the accessor's business.
+    /// Reads `<value>` as a value of `ty`. The number of elements is not checked: a diff may have any number.
+    /// The accessor checks the number in a row.
     ///
     /// # Errors
     /// [`ValueError`] for JSON of another shape or type.
@@ -108,8 +108,8 @@ impl Datum {
         }
     }
 
-    /// The same value in the shape of `ty`, checked against all that the type says: an empty set becomes an
-    /// empty map where a map is wanted, an integer becomes a real where a real is wanted.
+    /// The same value in the shape of `ty`, checked against all limits of the type. An empty set becomes an
+    /// empty map if a map is wanted, an integer becomes a real if a real is wanted.
     ///
     /// # Errors
     /// [`ValueError`] where the column cannot hold the value; nothing has been sent then.

@@ -1,8 +1,8 @@
 //! Differences of values as `update2` and `update3` carry them (ovsdb-server(7), section 4.1.14).
 //!
 //! A column that holds at most one element is replaced. In a set, the difference is the elements that are on
-//! one side only: applying it toggles each. In a map, a pair of the difference that is equal to the present
-//! one removes it, a pair with another value replaces it, a pair with a new key is added.
+//! one side only: applying it toggles each. In a map, a pair of the difference with a new key is added. A
+//! pair that is equal to the present one removes it, and a pair with another value replaces it.
 //!
 //! Both directions are linear merges of sorted lists; a test compares them with a plain twin on ordered sets
 //! and maps.
@@ -14,8 +14,8 @@ use super::datum::{Datum, Repr};
 use crate::schema::ColumnType;
 
 impl Datum {
-    /// The value after `diff`. A diff of the other kind (set against map) replaces the value, as nothing else
-    /// can be meant; both were read against one type, so it does not arise from the wire.
+    /// The value after `diff`. A diff of the other kind (set against map) replaces the value. It does not
+    /// come from the wire, because both are read against one type.
     pub fn apply_diff(&self, diff: &Datum, ty: &ColumnType) -> Datum {
         if ty.max <= 1 {
             return diff.clone();
@@ -35,8 +35,8 @@ impl Datum {
         }
         match (&self.0, &new.0) {
             (Repr::Set(old), Repr::Set(new)) => Datum(Repr::Set(symmetric_difference(old, new))),
-            // A pair on both sides cancels, else the new side's stands, else the old one's: the walk of
-            // toggling.
+            // A pair on both sides cancels, else the new side's pair is kept, else the old one's: the same
+            // walk toggles.
             (Repr::Map(old), Repr::Map(new)) => Datum(Repr::Map(toggle_pairs(old, new))),
             _ => new.clone(),
         }

@@ -1,7 +1,7 @@
 //! OVSDB values: atoms, and the sets and maps that columns hold (RFC 7047 section 5.1).
 //!
-//! A column of the schema decides how JSON is read: the number `1` is an integer in one column and a real in
-//! another, and a bare atom is a set of one. Reading is therefore always done against an [`AtomType`] or a
+//! The type of a column decides how JSON is read: the number `1` is an integer in one column and a real in
+//! another. A bare atom is a set of one. So values are always read against an [`AtomType`] or a
 //! [`ColumnType`](crate::ColumnType); writing needs no type.
 
 mod atom;
@@ -16,15 +16,15 @@ pub use datum::Datum;
 
 use thiserror::Error;
 
-/// Why a JSON value is not a value of the column's type. The value is refused; the rest of its row stands.
+/// Why a JSON value is not a value of the column's type. The value is refused; the rest of its row is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ValueError {
-    /// The JSON has another shape than the type asks for.
+    /// The JSON has another shape than the type requires.
     #[error("expected {expected}, found {found}")]
     WrongType {
-        /// What the column's type asks for.
+        /// Shape that the column's type requires.
         expected: &'static str,
-        /// What was there, shortened.
+        /// The JSON, shortened.
         found: String,
     },
     /// A number does not fit 64 bits, or is not finite.
@@ -38,9 +38,9 @@ pub enum ValueError {
     Size {
         /// Elements found.
         found: usize,
-        /// Fewest allowed.
+        /// Minimum allowed.
         min: usize,
-        /// Most allowed.
+        /// Maximum allowed.
         max: usize,
     },
     /// A value outside the column's `enum`, or outside its numeric or length limits.
@@ -55,7 +55,7 @@ pub enum ValueError {
 pub(crate) fn excerpt(json: &serde_json::Value) -> String {
     const LIMIT: usize = 80;
     let text = match json {
-        // Containers can be huge: say what they are instead of printing them to cut them.
+        // Containers can be huge: only their size is printed.
         serde_json::Value::Array(a) if a.len() > 8 => return format!("array of {} elements", a.len()),
         serde_json::Value::Object(o) if o.len() > 8 => return format!("object of {} members", o.len()),
         other => other.to_string(),

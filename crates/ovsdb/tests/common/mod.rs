@@ -1,4 +1,4 @@
-//! A real ovsdb-server in a directory of its own, and the clients that ask it.
+//! A real ovsdb-server in a directory of its own, and its clients.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -15,7 +15,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// No test waits longer than this for anything.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How the database is stored.
+/// Storage of the database.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// One file: the server gives no transaction ids.
@@ -54,7 +54,7 @@ fn run(command: &mut Command) -> String {
 }
 
 impl Server {
-    /// Starts a server with an empty `Open_vSwitch` database, or tells why not and gives `None`.
+    /// Starts a server with an empty `Open_vSwitch` database, or prints why it cannot and returns `None`.
     pub(crate) fn start(kind: Kind) -> Option<Server> {
         let (tool, _, _) = (find("ovsdb-tool")?, find("ovsdb-server")?, find("ovs-vsctl")?);
         if !Path::new(SCHEMA).is_file() {
@@ -136,7 +136,7 @@ impl Server {
         command
     }
 
-    /// What `ovs-vsctl --no-wait ARGS` prints.
+    /// Output of `ovs-vsctl --no-wait ARGS`.
     pub(crate) fn vsctl(&self, args: &[&str]) -> String {
         run(&mut self.vsctl_command(args))
     }

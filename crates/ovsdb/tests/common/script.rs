@@ -1,4 +1,4 @@
-//! A server that says what a test wants it to say.
+//! A server that sends messages as a test scripts them.
 
 use std::future::Future;
 use std::time::Duration;
@@ -133,7 +133,7 @@ impl Peer {
             .await;
     }
 
-    /// Answers the next request, which must be `method`.
+    /// Replies to the next request, which must be `method`.
     pub(crate) async fn answer(&mut self, method: &str, result: Value) -> Vec<Value> {
         let (params, id) = self.expect(method).await;
         self.send(&reply(id, result)).await;
@@ -152,7 +152,7 @@ impl Peer {
     }
 }
 
-/// Time for something that must not happen to happen.
+/// Waits long enough for a forbidden event to happen.
 pub(crate) async fn a_moment() {
     tokio::time::sleep(Duration::from_millis(150)).await;
 }

@@ -1,9 +1,9 @@
-//! Trust at first sight (`bootstrap_ca_cert`): the first peer says who its authority is.
+//! Trust at first sight (`bootstrap_ca_cert`): the first peer provides its authority's certificate.
 //!
 //! The peer must send the authority's certificate last in its chain (`--peer-ca-cert` there). It is kept only
-//! if it vouches for the peer, in a file that must not exist yet; from then on it is the authority like any
-//! other. Somebody in the middle of that first connection can pose as the peer: that is what the setting
-//! trades for its comfort.
+//! if it vouches for the peer, in a file that must not exist yet. From then on it is the authority like any
+//! other. An attacker in the middle of that first connection can pose as the peer: the setting accepts this
+//! for its comfort.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use super::verify::Authority;
 use super::{Settings, within};
 use crate::active::connect_tcp;
 
-/// Asks `to` for its authority and writes it where the settings say.
+/// Fetches the authority's certificate of `to` and writes it to the file of the settings.
 pub(super) async fn fetch(settings: &Settings, to: SocketAddr) -> io::Result<()> {
     let (Some(file), Some(key), Some(certificate)) =
         (&settings.ca_cert, &settings.private_key, &settings.certificate)

@@ -1,7 +1,7 @@
 //! The end of a TLS connection. A peer that sees the socket close without the alert `close_notify` (RFC 8446,
-//! section 6.1) has to take that for an attack, and says so: `Input/output error` instead of `End of file`.
-//! Connections here end by being dropped, wherever that is, so the alert is sent there: without waiting, and
-//! not at all if the socket takes nothing.
+//! section 6.1) has to take that for an attack. It logs `Input/output error` instead of `End of file`.
+//! Connections here end by being dropped, at any place. So the alert is sent when they are dropped: without
+//! waiting, and not at all if the socket takes nothing.
 
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use tokio_rustls::TlsStream;
 
 use crate::Stream;
 
-/// A connection that says goodbye when it is dropped.
+/// A connection that sends `close_notify` when it is dropped.
 pub(super) struct Farewell(TlsStream<TcpStream>);
 
 impl Farewell {
@@ -43,7 +43,7 @@ fn say_goodbye<D>(socket: &TcpStream, tls: &mut ConnectionCommon<D>) {
     while tls.wants_write() && tls.write_tls(&mut Now(socket)).is_ok_and(|n| n > 0) {}
 }
 
-/// Writes what fits into the socket's buffer.
+/// Writer that takes only as much as fits into the socket's buffer.
 struct Now<'a>(&'a TcpStream);
 
 impl Write for Now<'_> {

@@ -1,4 +1,4 @@
-//! Reads the files and makes of them what a connection needs.
+//! Reads the files of keys and certificates, and makes the TLS configurations of them.
 
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -32,7 +32,7 @@ impl Loaded {
     /// Reads everything anew.
     ///
     /// # Errors
-    /// A text for the log: which setting is missing, which file cannot be read, what does not fit.
+    /// A text for the log: the missing setting, the unreadable file, or the keys that do not fit together.
     pub(super) fn read(settings: &Settings) -> Result<Loaded, String> {
         let key_file = need(settings.private_key.as_ref(), "Private key")?;
         let cert_file = need(settings.certificate.as_ref(), "Certificate")?;
@@ -109,10 +109,10 @@ pub(super) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String>
     PrivateKeyDer::from_pem_slice(&contents(file)?).map_err(|e| bad(file, &e))
 }
 
-/// What is in a plain file of reasonable size. Others are refused: a pipe or a device would have us wait, or
+/// Contents of a plain file of reasonable size. Others are refused: a pipe or a device would have us wait, or
 /// read, for ever.
 fn contents(file: &Path) -> Result<Vec<u8>, String> {
-    // Opening a pipe waits for its other end unless told not to.
+    // Opening a pipe waits for its other end unless it is opened with `NONBLOCK`.
     let open = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())

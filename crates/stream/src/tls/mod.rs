@@ -1,8 +1,8 @@
 //! TLS with the process's own key and one authority for all peers.
 //!
 //! Keys are read when a connection needs them, and again when a file has changed, so that certificates are
-//! renewed without a restart. Files that cannot be read are reported in the log; what was read before stays
-//! in use.
+//! renewed without a restart. Files that cannot be read are reported in the log; the keys that were read
+//! before stay in use.
 
 mod bootstrap;
 mod farewell;
@@ -39,7 +39,7 @@ pub struct Settings {
     pub certificate: Option<PathBuf>,
     /// Certificates (PEM) of the authority that vouches for peers; the word `none` switches the check off.
     pub ca_cert: Option<PathBuf>,
-    /// Where `ca_cert` does not exist: take the first peer's authority on trust and write it there.
+    /// If `ca_cert` does not exist, take the first peer's authority on trust and write it there.
     pub bootstrap: bool,
     /// Further certificates (PEM) sent with ours, for peers that bootstrap.
     pub peer_ca_cert: Option<PathBuf>,
@@ -48,7 +48,7 @@ pub struct Settings {
     pub protocols: Option<String>,
 }
 
-/// The keys of this process. Shared by all who connect or listen; control plane only.
+/// The keys of this process. Shared by all connections and listeners; control plane only.
 #[derive(Default)]
 pub struct Tls {
     state: Mutex<State>,
@@ -58,7 +58,7 @@ pub struct Tls {
 struct State {
     settings: Settings,
     loaded: Option<Loaded>,
-    /// The last text that was logged: one fault is told once.
+    /// The last text that was logged: one fault is logged once.
     told: String,
 }
 
@@ -85,12 +85,12 @@ impl Tls {
         self.state.lock().settings.clone()
     }
 
-    /// What to call with.
+    /// Configuration of connections that we open.
     fn client(&self) -> io::Result<Arc<ClientConfig>> {
         self.with(|loaded| loaded.client.clone())
     }
 
-    /// What to be called with.
+    /// Configuration of connections that we accept.
     fn server(&self) -> io::Result<Arc<ServerConfig>> {
         self.with(|loaded| loaded.server.clone())
     }
@@ -117,8 +117,8 @@ impl Tls {
         }
     }
 
-    /// Calls, and proves who both are. Where the authority is still unknown and may be taken on trust, that
-    /// is done first.
+    /// Connects, with certificates of both sides. If the authority is still unknown and may be taken on
+    /// trust, it is fetched first.
     pub(crate) async fn connect(&self, to: SocketAddr) -> io::Result<Box<dyn Stream>> {
         let settings = self.settings();
         if settings.bootstrap && settings.ca_cert.as_ref().is_some_and(|f| !f.exists()) {
@@ -131,7 +131,7 @@ impl Tls {
         Ok(Farewell::boxed(within(handshake, "SSL_connect").await?))
     }
 
-    /// Answers a caller.
+    /// Performs the handshake with a caller.
     pub(crate) async fn accept(&self, socket: TcpStream) -> io::Result<Box<dyn Stream>> {
         let handshake = TlsAcceptor::from(self.server()?).accept(socket);
         Ok(Farewell::boxed(within(handshake, "SSL_accept").await?))

@@ -1,4 +1,4 @@
-//! Who may answer when we call: anybody with a certificate of the authority, whatever name is in it.
+//! Peers that are accepted when we call: any with a certificate of the authority, whatever name is in it.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 /// name.
 #[derive(Debug)]
 pub(super) struct Authority {
-    /// `None`: anybody will do.
+    /// `None`: any certificate is accepted.
     roots: Option<Arc<RootCertStore>>,
     provider: Arc<CryptoProvider>,
 }

@@ -40,8 +40,8 @@ pub(super) fn mpls(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result 
 }
 
 impl Writer<'_> {
-    /// Fields of a network service header have a form of their own, and are left out if nothing of them
-    /// counts even where all is shown.
+    /// Fields of a network service header have a form of their own. Even where all fields are shown, one is
+    /// left out if none of its bits count.
     fn nsh_byte(&mut self, name: &str, v: u8, m: u8) -> fmt::Result {
         match m {
             0 => Ok(()),
@@ -69,7 +69,7 @@ impl Writer<'_> {
     }
 }
 
-/// The fields of a network service header that count, as keys and actions that set them have them.
+/// The fields of a network service header that count, in the form of keys and of actions that set them.
 pub fn nsh_fields(value: &Nsh, mask: &Nsh) -> String {
     let mut text = String::new();
     let mut w = Writer {

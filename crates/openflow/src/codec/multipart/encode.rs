@@ -46,7 +46,7 @@ impl Parts {
             out.zeros(4);
         }
         if let Kind::Nx(subtype) = self.kind {
-            // ONF took this one over under a number of its own in 1.3.
+            // ONF's extension has this kind under a number of its own in 1.3.
             if self.version == Version::V13 && subtype == nx::FLOW_MONITOR {
                 out.u32(ONF_VENDOR);
                 out.u32(ONF_FLOW_MONITOR);
@@ -137,8 +137,8 @@ impl FlowStatsWriter {
             nxm,
         }
     }
-    /// Appends a flow. One that is too long is left out, with a line in the log; so is one on another error.
-    /// The reply stays whole.
+    /// Appends a flow. A flow that is too long is left out, with a line in the log. On another error, which
+    /// is returned, the flow is left out, too. The reply stays whole.
     pub fn push(&mut self, flow: &FlowStats) -> Result<(), EncodeError> {
         let (version, nxm) = (self.parts.version, self.nxm);
         match self.parts.entry(|out| flow_stats::put(version, nxm, flow, out)) {
@@ -159,7 +159,8 @@ impl FlowStatsWriter {
     }
 }
 
-/// One answer holds many flows: a line about each that is left out would be too many.
+/// Warns at powers of two only: a reply has many flows, and a line for each that is left out would be too
+/// many.
 fn warn_of_long_flow() {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     static SEEN: AtomicU64 = AtomicU64::new(0);

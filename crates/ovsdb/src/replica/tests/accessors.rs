@@ -1,4 +1,4 @@
-//! Rows: typed accessors, and values that the server got wrong.
+//! Rows: typed accessors, and wrong values of the server.
 
 use super::*;
 use crate::value::Datum;
@@ -64,7 +64,7 @@ fn a_bad_value_spoils_its_column_only() {
             "{column}"
         );
     }
-    // A difference heals what it replaces whole; a difference to an unknown set or map is unknown.
+    // A difference that replaces a whole value heals it; a difference to an unknown set or map is unknown.
     let update = json!({"T": {uuid: {"modify": {"scalar": 7, "set": 3, "unknown_column": 1}}}});
     let changes = apply2(&mut db, &update).unwrap();
     let row = db.row("T", id(1)).unwrap();

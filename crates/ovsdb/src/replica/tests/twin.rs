@@ -1,4 +1,4 @@
-//! A random history of a database, told in each of the three forms of updates, against the database itself.
+//! A random history of a database, sent in each of the three forms of updates, against the database itself.
 
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn column_type(name: &str) -> ColumnType {
     schema().column("T", name).unwrap().ty.clone()
 }
 
-/// What a server sends in `update2` for the step from `old` to `new`.
+/// The `update2` that a server sends for the step from `old` to `new`.
 fn update2(old: &PlainTable, new: &PlainTable) -> Value {
     let mut rows = serde_json::Map::new();
     for (uuid, row) in new {
@@ -103,7 +103,7 @@ fn contents(db: &Db) -> PlainTable {
     db.rows("T").map(|row| (row.uuid(), read(row))).collect()
 }
 
-/// What changed between two states, by the states themselves.
+/// Changes between two states, from the states themselves.
 fn expected_changes(old: &PlainTable, new: &PlainTable) -> BTreeMap<Uuid, (ChangeKind, Vec<String>)> {
     let mut out = BTreeMap::new();
     for (uuid, row) in new {
