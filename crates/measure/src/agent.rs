@@ -1,8 +1,8 @@
-//! An agent: the process at an end point that opens sockets there and does as it is told.
+//! An agent: the process at an end point that opens sockets there and carries out requests.
 //!
-//! One question a line, one answer a line, as JSON, over a stream: a socket pair, the pipes of `ssh`, or TCP
-//! (`heddle measure agent --listen`). An agent ends with its stream, so that nothing is left running wherever
-//! the asker goes. It works with one load at a time; a new one ends the one before.
+//! Requests and replies are one line of JSON each, over a stream: a socket pair, the pipes of `ssh`, or TCP
+//! (`heddle measure agent --listen`). An agent ends with its stream, so no process is left behind when the
+//! requesting program ends. It works with one load at a time; a new load ends the one before.
 
 use crate::load::{Found, Listening, Load, Role, Running, Socket, Totals, connect};
 use crate::usage::{Moment, Usage};
@@ -13,12 +13,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What both sides must agree on; raised when messages change.
+/// Version of the protocol, the same on both sides; raised when messages change.
 pub const VERSION: u32 = 1;
 /// Longest line.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// What an agent is asked.
+/// A request to an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ask {
@@ -26,7 +26,7 @@ pub enum Ask {
     Hello,
     /// Be the server; from `port` on, or wherever there is room (0).
     Listen {
-        /// What will be done.
+        /// The load to serve.
         load: Load,
         /// The address that clients know.
         address: IpAddr,
@@ -35,25 +35,25 @@ pub enum Ask {
     },
     /// Be the client, and connect.
     Connect {
-        /// What will be done.
+        /// The load to generate.
         load: Load,
         /// The server.
         to: IpAddr,
-        /// Its ports.
+        /// The server's ports.
         ports: Vec<u16>,
     },
     /// Both are connected: begin.
     Go,
     /// The measurement begins, or ends, now.
     Mark {
-        /// It begins.
+        /// Whether the measurement begins; false: it ends.
         begins: bool,
     },
-    /// End, and tell.
+    /// End the load, and return its [`Outcome`].
     Stop,
 }
 
-/// What it answers.
+/// The reply of an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
@@ -61,13 +61,13 @@ pub enum Answer {
     Hello(Hello),
     /// To [`Ask::Listen`].
     Listening(Vec<u16>),
-    /// It is done.
+    /// The request was carried out, and there is nothing to return.
     Done,
     /// To [`Ask::Mark`].
     Mark(Box<Mark>),
     /// To [`Ask::Stop`].
     Outcome(Box<Outcome>),
-    /// It is not done, and why.
+    /// The request failed, for this reason.
     Fault(String),
 }
 
@@ -76,7 +76,7 @@ pub enum Answer {
 pub struct Hello {
     /// [`VERSION`].
     pub version: u32,
-    /// Its process.
+    /// Process id of the agent.
     pub pid: u32,
     /// Tells machines apart: two end points with one are on the same.
     pub boot: String,
@@ -101,14 +101,14 @@ pub struct Mark {
     pub is_broken: bool,
 }
 
-/// What an end found.
+/// The result of one end of a load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Latency in ns, as pairs of a value and how often it was met.
     pub latency: Vec<(u64, u64)>,
-    /// How late requests were sent that only the generator held up, likewise.
+    /// Delays of requests that only the generator caused, in ns, as pairs like `latency`.
     pub lag: Vec<(u64, u64)>,
-    /// What went wrong.
+    /// Errors of the threads, as text.
     pub faults: Vec<String>,
 }
 
@@ -146,7 +146,7 @@ struct Agent {
     last: Option<Moment>,
 }
 
-/// Works for whoever asks, until the stream ends.
+/// Handles the requests of one peer, until the stream ends.
 ///
 /// # Errors
 /// The stream breaks.
@@ -241,7 +241,7 @@ impl Agent {
     }
 }
 
-/// How long this process has had a processor, all threads together.
+/// Processor time of this process, all threads together, in ns.
 fn own_ns() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
@@ -287,7 +287,7 @@ fn local_v6(if_inet6: &str) -> Vec<IpAddr> {
     if_inet6.lines().filter_map(one).collect()
 }
 
-/// How to start an agent of this machine.
+/// Settings of an agent on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct AgentOptions {
     /// The network namespace to enter.

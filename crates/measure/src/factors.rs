@@ -1,7 +1,7 @@
-//! Settings that are varied: what a device or the kernel is set to, and how it is put back.
+//! Settings of devices and of the kernel that are varied, and how to restore them.
 //!
-//! A setting is read before it is first changed, and the keeper told how to put it back. Both end points'
-//! devices are set alike.
+//! A setting is read before it is first changed, and the keeper is notified how to restore it. The devices of
+//! both end points are set alike.
 
 use crate::keeper::{Keeper, Undo, run, words};
 use crate::place::Place;
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 /// Entries of the kernel's table of flows for RFS, as its documentation suggests.
 const RFS_ENTRIES: u32 = 32_768;
 
-/// What can be varied, for people.
+/// Names of the factors, for help texts.
 pub const FACTORS: &str = "rfs, rps, gro, gso, tso (off, on), mtu, ring (a number)";
 
 /// `rfs=off,on`, checked.
@@ -118,7 +118,7 @@ impl Device {
         argv
     }
 
-    /// Files of the receive queues, with what they say.
+    /// Files of the receive queues, with their contents.
     fn queues(&self, file: &str) -> Result<Vec<(String, String)>> {
         let script = format!("cd /sys/class/net/{}/queues && grep -H . rx-*/{file}", self.name);
         let text = run(&self.sysfs(&script)).with_context(|| format!("{} has no {file}", self.name))?;
@@ -144,7 +144,7 @@ impl Device {
         }
     }
 
-    /// How each thing that the factor sets is put back to what it is.
+    /// Commands that restore everything that the factor sets.
     fn undo(&self, factor: &str) -> Result<Vec<Vec<String>>> {
         let name = &self.name;
         Ok(match factor {
@@ -239,10 +239,10 @@ fn mask(processors: &[usize]) -> String {
     texts.join(",")
 }
 
-/// What is set now, and was set before.
+/// Values that are set now, and whether earlier values are known to the keeper.
 #[derive(Debug, Default)]
 pub struct Settings {
-    /// By device and factor: the value, once it was changed.
+    /// The present value by device and factor, once it was changed.
     now: BTreeMap<(String, String), String>,
     /// The kernel's table of flows has been noted.
     table: bool,

@@ -1,5 +1,5 @@
-//! Where an end point is: a network namespace, a process's, a container's, a pod's, another host, or an agent
-//! that was started by hand, as in a guest.
+//! The place of an end point. It is a network namespace (by name, process, container or pod), another host,
+//! or an agent that was started by hand, as in a guest.
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -8,10 +8,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where an agent is to be.
+/// The place of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Where this program runs.
+    /// The namespace of this program.
     Here,
     /// In the namespace with this file.
     Netns(PathBuf),
@@ -21,7 +21,7 @@ pub enum Place {
     Tcp(String),
 }
 
-/// How end points are written, for people.
+/// Forms in which a place is written, for help texts.
 pub const FORMS: &str = "here, NAME or netns:NAME (a namespace), pid:N, container:ID, pod:[NAMESPACE/]NAME, \
                          ssh:HOST, tcp:ADDRESS:PORT (`heddle measure agent --listen`)";
 
@@ -120,8 +120,8 @@ fn in_container<'a>(cgroup: &'a str, id: &str) -> Option<&'a str> {
     whole.or_else(|| cgroup.split(['/', '-', '.', ':', '\n']).find(begins))
 }
 
-/// The namespace of a pod: `crictl` asks the container runtime's socket; where there is none, the directories
-/// tell that containerd's shims work in.
+/// The namespace of a pod. `crictl` gets it from the container runtime's socket. Without `crictl`, it is read
+/// from the working directories of containerd's shims.
 fn pod(name: &str) -> Result<Place> {
     let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
     let spec = match ask_crictl(namespace, name)? {
@@ -134,7 +134,7 @@ fn pod(name: &str) -> Result<Place> {
     }
 }
 
-/// What the runtime was told to run for a pod; `None`: there is no `crictl`.
+/// The runtime's specification of a pod; `None`: there is no `crictl`.
 fn ask_crictl(namespace: &str, name: &str) -> Result<Option<Value>> {
     let crictl = |args: &[&str]| -> Result<Option<String>> {
         let out = match Command::new("crictl").args(args).output() {
@@ -161,7 +161,7 @@ fn ask_crictl(namespace: &str, name: &str) -> Result<Option<Value>> {
     Ok(Some(status["info"]["runtimeSpec"].take()))
 }
 
-/// What containerd told a shim to run for a pod. The shim works where that is written.
+/// The specification of a pod that containerd gave to a shim: `config.json` in the shim's working directory.
 fn spec_of_shim(namespace: &str, name: &str) -> Result<Value> {
     let mut shims = 0;
     for entry in std::fs::read_dir("/proc").context("/proc")?.flatten() {
@@ -190,7 +190,7 @@ fn is_of_pod(spec: &Value, namespace: &str, name: &str) -> bool {
     note("namespace") == Some(namespace) && note("name") == Some(name)
 }
 
-/// In what a runtime is told to run.
+/// The path of the network namespace in a runtime's specification.
 fn network_namespace(spec: &Value) -> Option<String> {
     let all = spec["linux"]["namespaces"].as_array()?;
     let network = all.iter().find(|n| n["type"] == "network")?;

@@ -1,7 +1,7 @@
 //! The file of results: one JSON object a line, the machine first.
 //!
-//! A line is written when its series is over, so that whatever happens keeps what there is. A last line that
-//! was cut off is left out when the file is read, and removed when it is gone on with.
+//! A line is written when its series is over, so a crash loses only the series that was running. A last line
+//! that was cut off is ignored when the file is read, and removed when the file is resumed.
 
 use crate::load::{Load, Pattern, Transport};
 use crate::usage::{Process, Processor};
@@ -12,13 +12,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Of this layout of lines.
+/// Version of the layout of lines.
 pub const FORMAT: u32 = 1;
 
-/// What is measured: a load, and how addresses look.
+/// One case: a load, and the family of addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Case {
-    /// What is done.
+    /// Request and response, or a stream.
     pub pattern: Pattern,
     /// Over what.
     pub transport: Transport,
@@ -28,7 +28,7 @@ pub struct Case {
     pub connections: usize,
     /// Bytes of a request or of a stream's message.
     pub request: usize,
-    /// Bytes of an answer; 0 of streams.
+    /// Bytes of a reply; 0 of streams.
     pub response: usize,
     /// Messages a second of all connections; none: as fast as it goes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ impl Case {
         let rate = self.rate_per_s.map_or(String::new(), |r| format!(" {r}/s"));
         format!("{sizes} c{} {transport}{}{rate}", self.connections, self.family)
     }
-    /// As agents are told of it.
+    /// The case as a load for agents.
     pub fn load(&self, threads: usize) -> Load {
         Load {
             pattern: self.pattern,
@@ -62,7 +62,7 @@ impl Case {
             rate_per_s: self.rate_per_s,
         }
     }
-    /// Whether more of what [`Series::headline`] says is better.
+    /// Whether a higher [`Series::headline`] is better.
     pub fn more_is_better(&self) -> bool {
         !(self.pattern == Pattern::Rr && self.rate_per_s.is_some())
     }
@@ -97,14 +97,14 @@ pub struct Latency {
     pub curve_us: Vec<f64>,
 }
 
-/// Where the distribution is kept, for plots.
+/// Quantiles of latency that are stored, for plots.
 pub const QUANTILES: [f64; 25] = [
     0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85,
     0.9, 0.95, 0.975, 0.99, 0.999, 1.0,
 ];
 
 impl Latency {
-    /// Of pairs of nanoseconds and how often they were met, ascending; none of nothing.
+    /// Summary of pairs of nanoseconds and their number, ascending; `None` for no pairs.
     pub fn of(pairs: &[(u64, u64)]) -> Option<Self> {
         let count: u64 = pairs.iter().map(|(_, n)| n).sum();
         let (last, _) = pairs.last()?;
@@ -132,35 +132,35 @@ impl Latency {
     }
 }
 
-/// What one series found.
+/// Results of one series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Who.
+    /// Name of the contender.
     pub contender: String,
-    /// What.
+    /// The case that was measured.
     pub case: Case,
     /// Contenders of one round follow each other.
     pub round: u32,
     /// When it began, seconds since 1970.
     pub at_unix_s: f64,
-    /// How long it was measured.
+    /// Measured time, seconds.
     pub seconds: f64,
-    /// Answered requests, or messages of streams that arrived.
+    /// Requests with a reply, or received messages of streams, per second.
     pub transactions_per_s: f64,
     /// Payload that arrived, both directions of request and response.
     pub mib_per_s: f64,
-    /// Of request and response.
+    /// Latency of request and response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
     /// 99 of 100 requests were sent sooner after they were due, as far as only the generator held them up;
     /// at a fixed rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p99_us: Option<f64>,
-    /// Answers, or messages of streams, that did not come (UDP).
+    /// Replies, or messages of streams, that did not come (UDP).
     pub lost: u64,
     /// Segments that TCP sent again, both ends.
     pub retransmitted: u64,
-    /// Of all machines that took part.
+    /// Processor time of all machines that took part.
     pub processor: Processor,
     /// Processor seconds of both agents.
     pub agents_s: f64,
@@ -187,12 +187,12 @@ impl Series {
     }
 }
 
-/// How it is measured.
+/// The plan of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Who, in the order in which they were named.
+    /// Names of the contenders, in the order of the command line.
     pub contenders: Vec<String>,
-    /// What.
+    /// Cases to measure.
     pub cases: Vec<Case>,
     /// Seconds of a series.
     pub seconds: f64,
@@ -202,9 +202,9 @@ pub struct Plan {
     pub least_rounds: u32,
     /// At most.
     pub most_rounds: u32,
-    /// Of intervals: 0.95.
+    /// Confidence of intervals: 0.95.
     pub confidence: f64,
-    /// How wide half of an interval may be, as a share of the mean, for a case to be done.
+    /// Maximum half width of an interval, as a share of the mean, at which a case is done.
     pub precision: f64,
 }
 
@@ -212,27 +212,27 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "lowercase")]
 pub enum Record {
-    /// What it was measured on: the layout of lines, and names and values for people.
+    /// The machine that measured: the layout of lines, and names and values for people.
     Machine {
         /// [`FORMAT`].
         format: u32,
         /// In the order of their names.
         facts: BTreeMap<String, String>,
     },
-    /// How it is measured.
+    /// The plan of the run.
     Plan(Plan),
-    /// What was asked for and cannot be had.
+    /// A contender that cannot be measured here.
     Unavailable {
-        /// Who.
+        /// Name of the contender.
         contender: String,
         /// Why.
         why: String,
     },
     /// A series that came to nothing.
     Fault {
-        /// Who.
+        /// Name of the contender.
         contender: String,
-        /// What.
+        /// Name of the case.
         case: String,
         /// Why.
         why: String,
@@ -241,19 +241,19 @@ pub enum Record {
     Series(Box<Series>),
 }
 
-/// How each file begins.
+/// First bytes of each file.
 const BEGINNING: &[u8] = b"{\"record\":\"machine\"";
 
 /// A file that was read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
-    /// Where it came from.
+    /// Path of the file, for messages.
     pub name: String,
-    /// Of each run that went into it, the last is the newest.
+    /// Facts of the machine of each run, the newest last.
     pub machines: Vec<BTreeMap<String, String>>,
     /// The last one.
     pub plan: Option<Plan>,
-    /// Who could not be had, and why.
+    /// Contenders that could not be measured, and the reason.
     pub unavailable: Vec<(String, String)>,
     /// Contender, case, why.
     pub faults: Vec<(String, String, String)>,
@@ -274,10 +274,11 @@ impl Results {
         Self::parse(&path.display().to_string(), &text)
     }
 
-    /// As [`Results::read`], to go on with it: a file whose first line was not finished has nothing yet.
+    /// Reads a file to resume it. Unlike [`Results::read`], it takes a file whose first line is cut off as
+    /// empty.
     ///
     /// # Errors
-    /// Likewise.
+    /// As [`Results::read`].
     pub fn read_to_go_on(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         match std::fs::read(path) {
@@ -294,10 +295,10 @@ impl Results {
         }
     }
 
-    /// As [`Results::read`], of a text.
+    /// Reads a text as [`Results::read`] reads a file.
     ///
     /// # Errors
-    /// Likewise.
+    /// As [`Results::read`].
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let mut results = Self {
             name: name.to_owned(),
@@ -369,7 +370,7 @@ impl Results {
         self.series.iter().filter(wanted).collect()
     }
 
-    /// What [`Series::headline`] says of each.
+    /// [`Series::headline`] of each series of a contender in a case.
     pub fn headlines(&self, contender: &str, case: &Case) -> Vec<f64> {
         self.of(contender, case).iter().map(|s| s.headline()).collect()
     }
@@ -402,7 +403,7 @@ impl Sink {
         Ok(Self { file, path })
     }
 
-    /// Goes on behind the whole lines of `results`.
+    /// Opens a file to append to it, behind the whole lines of `results`.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -1,21 +1,20 @@
 //! Profiles of uperf (XML), so that published workloads can be repeated.
 //!
-//! A group becomes cases: its threads are connections, what is written and then read is a request and its
-//! response, what is only written or only read a stream. A transaction with several requests has a case for
-//! each kind of them, one after the other. The transactions that connect and disconnect are what each series
-//! does anyway; whom they call is what `--between` names, and options of their sockets are left out. Flow
-//! operations that have no such meaning are refused by name. `$name` stands for the environment's variable,
-//! as with uperf.
+//! A group becomes cases. Its threads are connections. A write with a read after it is a request and its
+//! response; only writes, or only reads, are a stream. A transaction with several requests has a case for
+//! each kind of them, one after the other. Transactions that connect and disconnect are left out, since each
+//! series connects anyway. Peers come from `--between`, and socket options are left out. Flow operations that
+//! have no such meaning are refused by name. `$name` stands for the environment's variable, as with uperf.
 
 use crate::load::{Pattern, Transport};
 use crate::results::Case;
 use anyhow::{Context as _, Result, bail};
 use roxmltree::{Document, Node};
 
-/// What a profile asks for.
+/// One profile, as cases.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Its name.
+    /// Name of the profile.
     pub name: String,
     /// Loads, in their order.
     pub cases: Vec<Case>,
@@ -164,7 +163,7 @@ impl Profile {
     }
 }
 
-/// What a transaction writes and then reads, turn by turn.
+/// The turns of a transaction: bytes written, then bytes read.
 #[derive(Default)]
 struct Turns(Vec<(usize, usize)>);
 

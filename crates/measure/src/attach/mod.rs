@@ -1,11 +1,11 @@
-//! End points that are made for a measurement: one pair for each attachment that this node can have.
+//! End points that are made for a measurement: one pair for each attachment that this node supports.
 //!
-//! Pods are network namespaces. A node is one, too, where the attachment needs it: the same for both pods, or
-//! one each, joined by a *wire*, a veth pair in the place of two network cards and a cable. What a wire
-//! costs is part of all attachments across nodes alike; it is no network card, and offers no more than one.
+//! Pods are network namespaces. If an attachment needs nodes, they are namespaces too: one for both pods, or
+//! one each, joined by a *wire*. A wire is a veth pair in the place of two network cards and a cable. All
+//! attachments across nodes bear its cost alike; it offers no offloads of real network cards.
 //!
-//! All is told to the [`Keeper`] before it is made. What cannot be had here is refused with the reason, in
-//! one line.
+//! The [`Keeper`] is notified of each step before the step is made. An attachment that this node does not
+//! support is refused with the reason, in one line.
 
 mod kernel;
 mod switch;
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// How pods are attached.
+/// A kind of pod attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
     /// Devices of the host, moved into the pods: here the two ends of a veth pair.
@@ -74,7 +74,7 @@ impl FromStr for Attachment {
     }
 }
 
-/// Where the two pods are.
+/// Placement of the two pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deployment {
     /// On one node.
@@ -117,7 +117,7 @@ pub struct Maker<'a> {
 
 /// The device of a pod.
 const DEVICE: &str = "eth0";
-/// How long a pair may take until it answers.
+/// Timeout for the first reply of a new pair.
 const ANSWERS: Duration = Duration::from_secs(15);
 
 impl<'a> Maker<'a> {
@@ -127,10 +127,10 @@ impl<'a> Maker<'a> {
         Self { keeper, switch, made }
     }
 
-    /// Makes a pair, and waits until it answers.
+    /// Makes a pair, and waits until its second pod replies.
     ///
     /// # Errors
-    /// Why this node cannot have it.
+    /// The reason why this node does not support it.
     pub fn make(&mut self, attachment: Attachment, deployment: Deployment) -> Result<Made> {
         self.made += 1;
         if attachment == Attachment::Vduse {
@@ -176,7 +176,7 @@ impl<'a> Maker<'a> {
         })
     }
 
-    /// What this process's things of the present pair are called, at most 15 characters.
+    /// Name of a device or namespace of the present pair, unique to this process, at most 15 characters.
     fn name(&self, what: &str) -> String {
         format!("hm{}{what}{}", std::process::id(), self.made)
     }
@@ -222,7 +222,7 @@ fn vduse() -> Result<()> {
     Ok(())
 }
 
-/// Waits until the second pod answers the first one.
+/// Waits until the second pod replies to the first one.
 fn answers(a: &str, address: &str) -> Result<()> {
     let end = Instant::now() + ANSWERS;
     loop {

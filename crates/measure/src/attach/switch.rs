@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take for a device.
+/// Timeout for the kernel to make a device.
 const DEVICE_COMES: Duration = Duration::from_secs(10);
 
 /// A running switch.
@@ -73,7 +73,7 @@ impl Switch {
         }
     }
 
-    /// What runs it: `netdev` or whatever its other bridges have.
+    /// Arguments that add a bridge in userspace (`netdev`).
     fn bridge(&self, name: &str) -> Vec<String> {
         self.vsctl(&format!(
             "add-br {name} -- set bridge {name} datapath_type=netdev"
@@ -178,7 +178,7 @@ impl Maker<'_> {
                 .context("heddle guest")?;
             self.keeper.will(&Undo::End {
                 pid: guest.id(),
-                // As the kernel has it.
+                // The kernel cuts command names to 15 characters.
                 name: file.chars().take(15).collect(),
             })?;
             let end = Instant::now() + Duration::from_secs(10);

@@ -16,7 +16,7 @@ const LONGEST: Timespec = Timespec {
     tv_nsec: 100_000_000,
 };
 
-/// What a connection is ready for.
+/// A connection that can be read or written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
     pub(super) index: usize,
@@ -96,7 +96,7 @@ impl Poller {
         for event in self.events.iter().take(n) {
             let (token, flags) = (event.data.u64(), event.flags);
             if token == TIMER {
-                // What is read makes it unready; nobody needs the number.
+                // The read resets the timer; the number of expirations is not needed.
                 let _ = rustix::io::read(&self.timer, &mut [0; 8]);
                 self.armed_ns = 0;
                 continue;

@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a connection may take to come about.
+/// Timeout for making a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// A connection.
 #[derive(Debug)]
 pub enum Socket {
-    /// Of TCP.
+    /// A TCP connection.
     Tcp(TcpStream),
-    /// Of UDP, to one peer.
+    /// A UDP socket that is connected to one peer.
     Udp(UdpSocket),
 }
 
@@ -75,7 +75,7 @@ pub enum Listening {
     Udp(Vec<UdpSocket>),
 }
 
-/// What is said of a port that somebody has.
+/// The error of `bind`, with a clear text for a port in use.
 fn bound(e: io::Error, at: SocketAddr) -> io::Error {
     let text = match e.kind() {
         io::ErrorKind::AddrInUse => format!("port {} of {} is in use", at.port(), at.ip()),
@@ -110,10 +110,10 @@ impl Listening {
         }
     }
 
-    /// Where the client is to connect to, a port for each connection; with TCP one for all.
+    /// Ports to connect to: one for all connections with TCP, one for each with UDP.
     ///
     /// # Errors
-    /// What getsockname(2) says.
+    /// `getsockname` fails.
     pub fn ports(&self) -> io::Result<Vec<u16>> {
         match self {
             Self::Tcp(l) => Ok(vec![l.local_addr()?.port()]),
@@ -146,7 +146,7 @@ impl Listening {
                 }
                 Ok(all)
             }
-            // Each client has said something to its port: connected to it, both sides have one peer.
+            // Each client has sent one datagram to its port: after `connect`, both sides have one peer.
             Self::Udp(sockets) => sockets
                 .into_iter()
                 .map(|socket| {
@@ -162,10 +162,10 @@ impl Listening {
     }
 }
 
-/// The client's connections.
+/// Makes the client's connections.
 ///
 /// # Errors
-/// The server cannot be reached; what the system says.
+/// The server cannot be reached; the system's error.
 pub fn connect(load: &Load, to: IpAddr, ports: &[u16]) -> io::Result<Vec<Arc<Socket>>> {
     let one = |i: usize| {
         let port = ports.get(i).or(ports.first()).copied().unwrap_or(0);

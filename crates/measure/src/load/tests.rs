@@ -74,7 +74,7 @@ fn streams_flow() {
     }
 }
 
-/// As many as were asked for, on few connections and many.
+/// The rate of the load is kept, on few connections and many.
 #[test]
 fn a_rate_is_kept() {
     for (pattern, connections) in [
@@ -133,8 +133,8 @@ fn slow_requests() -> (u64, u64) {
 /// met it.
 #[test]
 fn no_omission_is_coordinated() {
-    // Of 200 that were due, those of the first 150 ms wait 50 ms and more. A busy machine makes others slow,
-    // but not each time.
+    // 200 requests were due. Those of the first 150 ms wait for 50 ms or more. A busy machine makes others
+    // slow, but not each time.
     let mut tries = Vec::new();
     while !tries.last().is_some_and(|(slow, _)| (100..250).contains(slow)) {
         assert!(tries.len() < 5, "{tries:?}");

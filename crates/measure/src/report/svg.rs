@@ -83,7 +83,7 @@ impl Axis {
     }
 }
 
-/// Text as it may stand in XML.
+/// Escapes a text for XML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -174,7 +174,7 @@ fn x_ticks(out: &mut String, axis: &Axis, ticks: &[f64]) {
     }
 }
 
-/// Lines with a mark at each point; both axes as logarithms where asked. The ticks of x are the points'.
+/// Lines with a mark at each point; `log` makes an axis logarithmic. The ticks of x are the points'.
 pub(super) fn lines(title: &str, x: &str, y: &str, lines: &[Line], log: (bool, bool)) -> String {
     let points = || lines.iter().flat_map(|l| l.points.iter());
     let x_axis = Axis::of(points().map(|p| p.0), log.0);

@@ -1,7 +1,7 @@
-//! What is wrong with a running switch, and how it is mended.
+//! Faults of a running switch, and commands that mend them.
 //!
 //! [`observe`] looks twice, a second or more apart, and gathers everything in one structure; [`rules`] judge
-//! it. Rules neither ask nor change anything, so each is tested with made-up observations.
+//! it. Rules run no commands, so each is tested with made-up observations.
 
 mod devices;
 mod observe;
@@ -15,7 +15,7 @@ pub use rules::{Finding, judge};
 /// A worker in the time between two looks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Worker {
-    /// Its processor.
+    /// Number of the worker's processor.
     pub core: u64,
     /// Share of the time in which it handled packets.
     pub busy: f64,
@@ -36,9 +36,9 @@ pub struct Worker {
 /// A receive queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Queue {
-    /// Its port.
+    /// Name of the queue's port.
     pub port: String,
-    /// Its number.
+    /// Index of the queue in its port.
     pub queue: u64,
     /// The processor of the worker that polls it.
     pub core: Option<u64>,
@@ -47,11 +47,11 @@ pub struct Queue {
 /// A row of the table Interface.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interface {
-    /// Its name.
+    /// Column `name`.
     pub name: String,
-    /// Its type.
+    /// Column `type`.
     pub kind: String,
-    /// What the switch says of it.
+    /// Column `error`, written by the switch.
     pub error: String,
     /// `other_config:pmd-rxq-affinity`.
     pub affinity: String,
@@ -64,11 +64,11 @@ pub struct Device {
     pub port: String,
     /// The port's bridge.
     pub bridge: String,
-    /// Its name where it is.
+    /// Name in the device's namespace.
     pub name: String,
-    /// Where it is, as `nsenter --net=` takes it; empty: here.
+    /// The namespace, as `nsenter --net=` takes it; empty: that of this process.
     pub netns: String,
-    /// Its MTU.
+    /// MTU in bytes.
     pub mtu: u64,
     /// Offloads that are off and could be on.
     pub off: Vec<String>,
@@ -100,9 +100,9 @@ pub struct Seen {
     pub devices: Vec<Device>,
     /// Bridge, learned addresses, at most.
     pub tables: Vec<(String, u64, u64)>,
-    /// Bridge, target, connected, what the switch says.
+    /// Bridge, target, whether it is connected, and the switch's error text.
     pub controllers: Vec<(String, String, bool, String)>,
-    /// A flow with `ct` of each bridge in which none asks for anything that `ct` finds.
+    /// Per bridge, an example of a flow with `ct`, where no flow of the bridge uses the result of `ct`.
     pub needless_ct: Vec<(String, String)>,
     /// Share of the machine's time that the hypervisor gave to others.
     pub steal: f64,

@@ -184,13 +184,13 @@ fn inode(path: &str) -> Option<u64> {
     fs::metadata(path).ok().map(|m| m.ino())
 }
 
-/// A first flow with `ct`, where nothing asks for what it finds.
+/// The first flow with `ct`, if no flow uses the result of `ct`.
 pub(super) fn needless_ct(flows: &str) -> Option<String> {
     const ASKS: [&str; 6] = ["ct_state", "ct_mark", "ct_label", "ct_zone", "ct_nw_", "ct_tp_"];
     let mut example = None;
     for line in flows.lines() {
         let (head, actions) = line.split_once("actions=").unwrap_or((line, ""));
-        // Whatever asks, translates addresses, or reads it elsewhere, has a use for it.
+        // A flow that matches on a result, translates addresses or copies a result needs `ct`.
         if ASKS.iter().any(|a| head.contains(a) || actions.contains(a)) || actions.contains("nat") {
             return None;
         }
@@ -259,7 +259,7 @@ pub fn observe(dir: &Path, time: Duration) -> Result<Seen> {
         let clock = number(&second["tsc"])
             .saturating_sub(number(&first["tsc"]))
             .max(cycles);
-        // How its thread is called: with a processor for itself, and without.
+        // Names of the worker's thread: with a processor of its own, and without.
         let names = [
             format!("pmd-c{core:02}"),
             format!("worker{}", number(&worker["id"])),
@@ -303,7 +303,7 @@ pub fn observe(dir: &Path, time: Duration) -> Result<Seen> {
         seen.without_effect = list(&said["settings"]).map(setting).collect();
     }
     database(&switch, &mut seen)?;
-    // Where packets of the switch's ports end.
+    // Namespaces in which packets of the switch's ports end.
     let own = "/proc/self/ns/net".to_owned();
     let ends: HashSet<u64> = seen
         .devices
@@ -323,7 +323,7 @@ pub fn observe(dir: &Path, time: Duration) -> Result<Seen> {
     Ok(seen)
 }
 
-/// What the database and the bridges say.
+/// Reads the database and the bridges.
 fn database(switch: &Switch, seen: &mut Seen) -> Result<()> {
     let uuids = |v: Option<&Value>| -> Vec<String> {
         let Some(v) = v else { return Vec::new() };

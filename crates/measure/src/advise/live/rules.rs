@@ -1,17 +1,18 @@
-//! The rules, one a row: what is looked for, where the rule is from, and the test.
+//! The rules, one a row: its name, the source of the knowledge, and the test.
 //!
-//! A rule tells only what it has evidence of. Thresholds are meant to let the ordinary pass.
+//! A rule reports only faults for which there is evidence. Thresholds are chosen to let ordinary switches
+//! pass.
 
 use super::Seen;
 
-/// Something that is wrong.
+/// One fault that a rule has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Of the rule.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// Of the rule.
+    /// Source of the rule.
     pub source: &'static str,
-    /// What was seen.
+    /// The measured values that show the fault.
     pub evidence: String,
     /// The command that mends it.
     pub mend: String,
@@ -19,11 +20,11 @@ pub struct Finding {
 
 /// A rule. `test` gives evidence and mending, once for each thing that is wrong.
 pub struct Rule {
-    /// What is wrong.
+    /// The fault, in a few words.
     pub name: &'static str,
     /// Why that is known.
     pub source: &'static str,
-    /// How it is seen.
+    /// Returns evidence and mending command of each fault.
     pub test: fn(&Seen) -> Vec<(String, String)>,
 }
 
@@ -41,9 +42,9 @@ const FREE: f64 = 0.2;
 const SOME: f64 = 0.05;
 /// Waiting for a processor this share of the time delays packets.
 const MUCH: f64 = 0.1;
-/// Packets a second below which nothing is said of their way.
+/// Packets per second below which a disabled RFS is not reported.
 const FEW: f64 = 500.0;
-/// Of a limit, this share is near it.
+/// Share of a limit from which on it counts as nearly reached.
 const NEAR: f64 = 0.95;
 
 /// All rules.
@@ -69,7 +70,7 @@ pub const RULES: [Rule; 18] = [
     Rule { name: "MAC table full",         source: "ovs-vswitchd.conf.db(5), other_config:mac-table-size", test: mac_table },
 ];
 
-/// What all rules say.
+/// Findings of all rules.
 pub fn judge(seen: &Seen) -> Vec<Finding> {
     let of = |rule: &Rule| {
         let (name, source) = (rule.name, rule.source);
