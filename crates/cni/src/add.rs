@@ -1,9 +1,9 @@
 //! ADD alone: a port of the bridge for the pod.
 //!
 //! The order: the row first, since the switch needs time for it; addresses while it works; the device last.
-//! The switch is told where a tap device is to be, and makes it there if it can: the kernel takes long to
-//! move one. Where it cannot (its files are not the plug-in's, say), the device is moved.
-//! Whatever fails, [`Undo`] takes back what was done before it.
+//! The row names the pod's namespace, and the switch makes a tap device there if it can: the kernel takes
+//! long to move one. If the switch cannot (it has no access to the plug-in's files, for example), the plug-in
+//! moves the device. If a step fails, [`Undo`] undoes the steps before it.
 
 use crate::args::Args;
 use crate::conf::{self, Conf};
@@ -29,7 +29,7 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
     let mut db = Db::open(conf)?;
     let earlier = db.of(args)?;
     if !earlier.is_empty() {
-        // The runtime asks again after an attempt whose end it has not seen.
+        // The runtime repeats an attempt whose end it has not seen.
         del::take_away(args, conf, &mut db, &earlier)?;
     } else if kind == Kind::Veth {
         // One that was killed before its row was there.
@@ -55,12 +55,12 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
     }
 }
 
-/// What has been done, to be taken back.
+/// Steps that were done, to be undone.
 struct Undo<'a> {
     conf: &'a Conf,
     args: &'a Args,
     db: Db,
-    /// The address plug-in was asked.
+    /// The address plug-in was called.
     addresses: bool,
     /// A veth's end on the host.
     veth: Option<String>,
@@ -163,8 +163,8 @@ impl Undo<'_> {
         Ok(dir.join("vhost.sock").display().to_string())
     }
 
-    /// As if nothing had been. What cannot be taken back is left to the DEL that runtimes send after a
-    /// failed ADD.
+    /// Undoes all steps. Steps that cannot be undone are left to the DEL that runtimes send after a failed
+    /// ADD.
     fn all(&mut self) {
         if let Ok(found) = self.db.of(self.args) {
             let _ = self.db.remove(&found);

@@ -1,9 +1,9 @@
-//! What a runtime says by variables of the environment.
+//! The runtime's parameters, in variables of the environment.
 
 use crate::error::{Code, Failure, fail};
 use heddle_sys::names::{is_absolute, is_device, is_plain};
 
-/// What to do.
+/// A command of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Add,

@@ -2,11 +2,11 @@
 //!
 //! The device in the pod keeps its name, address, MTU, IP addresses, routes and neighbours. If the veth's
 //! other end is a port of a bridge, its Interface becomes one of another type in its place, by one
-//! transaction: `external_ids`, VLANs, rates, and the port's number stay, so a controller has nothing to
-//! do. If it is not (a Linux bridge has it), a port is added to the bridge that the configuration names.
+//! transaction. `external_ids`, VLANs, rates, and the port's number stay, so a controller has nothing to do.
+//! If it is not (a Linux bridge has it), a port is added to the bridge that the configuration names.
 //!
-//! A name cannot be taken by two devices, so the veth goes before its successor comes. If the successor
-//! does not come, a veth with the same names and settings takes its place again.
+//! A name cannot be taken by two devices, so the veth goes before its successor comes. If the successor does
+//! not come, a veth with the same names and settings takes its place again.
 
 use crate::add::{marks, port_name, remove_host_device, switch_device, with_previous};
 use crate::args::Args;
@@ -40,7 +40,7 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
         _ => fail(Code::Delegate, format!("plug-in {first} has no result")),
     };
     if done.is_err() {
-        // What it made is not left behind. Its own failure is not of interest now.
+        // Remove everything that the other plug-in made. A failure of its DEL does not matter now.
         let _ = delegate::run(args, conf, &first, "DEL", &passed_on);
     }
     done
@@ -73,7 +73,7 @@ fn after(
     }
     let mut db = Db::open(conf)?;
     if device.kind != "veth" {
-        // Asked again after an attempt that succeeded.
+        // A repetition after an attempt that succeeded.
         return match db.of(args)?.first() {
             Some(own) => {
                 made.port = &own.name;
@@ -212,8 +212,8 @@ impl Exchange<'_> {
         marks(self.args, self.conf, self.kind, self.inode)
     }
 
-    /// Waits for the switch. What it says of the veth, which it has seen go, may be written over the first
-    /// state of the converted row; so a refusal counts only when it stays.
+    /// Waits for the switch. It may still report the veth's disappearance as the error of the converted row,
+    /// so a refusal counts only if it stays.
     fn wait_for_port(&mut self) -> Result<(), Failure> {
         let end = Instant::now() + Duration::from_secs(3);
         loop {

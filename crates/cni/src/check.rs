@@ -46,7 +46,7 @@ pub(crate) fn check(args: &Args, conf: &Conf) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The device has the address and the addresses that the result says.
+/// Checks that the device has the MAC and IP addresses of the result.
 fn device(args: &Args, conf: &Conf, pod: &Pod, result: &Value) -> Result<(), Failure> {
     let ifname = &args.ifname;
     let Some(device) = pod.device(ifname)? else {

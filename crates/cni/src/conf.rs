@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Where the database listens if the configuration does not say.
+/// Default address of the database.
 pub(crate) const DATABASE: &str = "unix:/var/run/openvswitch/db.sock";
-/// How long the database and the switch may take together, if the configuration does not say.
+/// Default timeout of the database and the switch together, seconds.
 const TIMEOUT_S: u64 = 30;
-/// Directory of the sockets of vhost-user ports, if the configuration does not say.
+/// Default directory of the sockets of vhost-user ports.
 const SOCKET_DIR: &str = "/var/run/heddle/vhost";
 
 /// A configuration.
@@ -33,7 +33,7 @@ pub(crate) struct Conf {
     pub(crate) bandwidth: Bandwidth,
 }
 
-/// What is this plug-in's own, as written.
+/// Keys of this plug-in in the configuration, as written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Own {
@@ -128,13 +128,13 @@ pub(crate) fn version(raw: &Map<String, Value>) -> Result<String, Failure> {
     }
 }
 
-/// Which plug-in a configuration is of.
+/// Name of the plug-in that a configuration is for.
 pub(crate) fn kind_of(conf: &Map<String, Value>) -> Option<&str> {
     conf.get("type").and_then(Value::as_str)
 }
 
 impl Conf {
-    /// Checks all that can be checked without asking anybody.
+    /// Checks everything that needs neither the database nor the kernel.
     pub(crate) fn new(raw: Map<String, Value>, version: &str) -> Result<Self, Failure> {
         let own: Own = serde_json::from_value(Value::Object(own_keys(&raw)))
             .map_err(|e| Failure::new(Code::Conf, format!("the configuration is malformed: {e}")))?;
@@ -203,7 +203,7 @@ impl Conf {
         }
         Some(inner)
     }
-    /// The address that the runtime asks for in one of its three ways, or the configuration.
+    /// The MAC address: from the runtime, in one of its three ways, or from the configuration.
     pub(crate) fn mac(&self, args: &Args) -> Result<Option<[u8; 6]>, Failure> {
         let asked = self.own.runtime_config.mac.is_some() || self.own.args.cni.mac.is_some();
         match args.extra("MAC").filter(|_| !asked) {
@@ -225,7 +225,7 @@ impl Conf {
     }
 }
 
-/// What serde is to look at: null means that a key is not there.
+/// The keys for serde, without those that are null: null means absent.
 fn own_keys(raw: &Map<String, Value>) -> Map<String, Value> {
     let given = raw.iter().filter(|(_, v)| !v.is_null());
     given.map(|(k, v)| (k.clone(), v.clone())).collect()

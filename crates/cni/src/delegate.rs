@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const DEPTH_VARIABLE: &str = "HEDDLE_CNI_DEPTH";
 /// Maximum value of [`DEPTH_VARIABLE`] with which another plug-in is still run.
 const MAX_DEPTH: u32 = 2;
-/// Maximum length of a plug-in's answer.
+/// Maximum length of a plug-in's reply.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
 
 /// The newest version with commands that older plug-ins do not know, and the one before it. Their results
@@ -25,8 +25,8 @@ const MAX_ANSWER_BYTES: u64 = 4 << 20;
 const WITH_GC: &str = "1.1.0";
 const BEFORE_GC: &str = "1.0.0";
 
-/// Runs plug-in `kind`, also one that does not speak the configuration's version: it is asked again in the
-/// version before. A plug-in that does not know GC or STATUS has nothing to do for them. See [`once`].
+/// Runs plug-in `kind`. One that does not support the configuration's version is run again with the version
+/// before. A plug-in that does not know GC or STATUS has nothing to do for them. See [`once`].
 pub(crate) fn run(
     args: &Args,
     own: &Conf,
@@ -49,8 +49,8 @@ pub(crate) fn run(
     }
 }
 
-/// Runs plug-in `kind` as this one was run, with another command and configuration; its answer, `Null` if
-/// it says nothing. A failure of it is passed on with its own number.
+/// Runs plug-in `kind` as this one was run, with another command and configuration. Returns its reply, `Null`
+/// if it is empty. A failure of the plug-in is passed on with its own number.
 fn once(args: &Args, own: &Conf, kind: &str, command: &str, conf: &Value) -> Result<Value, Failure> {
     let depth = child_depth(std::env::var(DEPTH_VARIABLE).ok().as_deref())?;
     let cannot = |e: std::io::Error| {
@@ -115,12 +115,12 @@ fn once(args: &Args, own: &Conf, kind: &str, command: &str, conf: &Value) -> Res
     }
 }
 
-/// Writes a plug-in's input and reads its answer, until the plug-in has ended or the time is over.
+/// Writes a plug-in's input and reads its reply, until the plug-in has ended or the time is over.
 fn talk(child: &mut Child, input: String, limit: Duration) -> IoResult<(ExitStatus, Vec<u8>)> {
     let end = Instant::now() + limit;
     let over = || Error::from(ErrorKind::TimedOut);
-    // Plug-ins read all of their input before they answer. One that does not read ends with a broken pipe
-    // here, and its answer says why. One that neither reads nor ends must not hold up this thread.
+    // Plug-ins read all of their input before they reply. One that does not read ends with a broken pipe
+    // here, and its reply has the reason. One that neither reads nor ends must not hold up this thread.
     if let Some(mut stdin) = child.stdin.take() {
         thread::Builder::new().spawn(move || stdin.write_all(input.as_bytes()))?;
     }

@@ -3,7 +3,7 @@
 use crate::error::{Code, Failure, fail};
 use std::path::Path;
 
-/// What the pod gets.
+/// The kind of a pod's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The best that the node has.

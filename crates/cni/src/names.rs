@@ -1,9 +1,8 @@
 //! The names of a configuration that become a path, a device or a program, checked in one place before
 //! anything is done. Tenants write configurations where NetworkAttachmentDefinitions are theirs.
 //!
-//! Files are confined to directories: those of Heddle and Open vSwitch, and the directories that the
-//! administrator adds with `HEDDLE_CNI_DIRS` and `HEDDLE_CNI_LOG_DIRS` in the environment of the container
-//! runtime.
+//! Files are confined to the directories of Heddle and Open vSwitch. The administrator adds directories with
+//! `HEDDLE_CNI_DIRS` and `HEDDLE_CNI_LOG_DIRS` in the environment of the container runtime.
 
 use crate::conf::{Conf, kind_of};
 use crate::error::{Code, Failure, fail, kernel};

@@ -20,7 +20,7 @@ fn open(path: &str) -> io::Result<Option<OwnedFd>> {
     match netns::open(Path::new(path)) {
         Ok(ns) => Ok(Some(ns)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        // What is left of a namespace that was unmounted is an ordinary, empty file.
+        // A namespace that was unmounted leaves an ordinary, empty file.
         Err(e) if e.raw_os_error() == Some(25) => Ok(None), // ENOTTY
         Err(e) => Err(e),
     }
@@ -165,8 +165,8 @@ impl Pod {
             .map_err(|e| kernel(&format!("device {}", device.name), &e))
     }
 
-    /// Addresses that the pod's earlier holder left in caches are announced anew when the device comes up;
-    /// and IPv6 is on where an address of it is given.
+    /// Makes the device announce its addresses when it comes up, since caches may still have the pod's
+    /// earlier holder. Turns IPv6 on if an IPv6 address is given.
     fn sysctls(&self, name: &str, with_ipv6: bool) -> Result<(), Failure> {
         let name = name.to_owned();
         let set = move || {

@@ -14,11 +14,11 @@ pub(crate) struct Ip {
     pub(crate) gateway: Option<IpAddr>,
 }
 
-/// What an address plug-in hands out.
+/// The result of an address plug-in.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Addresses {
     pub(crate) ips: Vec<Ip>,
-    /// As the plug-in wrote them.
+    /// Routes as the plug-in wrote them.
     routes: Vec<Value>,
     dns: Option<Value>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Made<'a> {
     pub(crate) netns: &'a str,
     pub(crate) mac: Option<[u8; 6]>,
     pub(crate) mtu_bytes: Option<u32>,
-    /// Of a vhost-user port.
+    /// Path of a vhost-user port's socket.
     pub(crate) socket: Option<&'a str>,
     pub(crate) kind: &'a str,
 }
@@ -175,7 +175,7 @@ pub(crate) fn exchanged(mut result: Map<String, Value>, old: &str, made: &Made<'
                 .and_then(Value::as_str)
                 .is_some_and(|s| !s.is_empty());
             if !is_inside && interface.get("name").and_then(Value::as_str) == Some(old) {
-                // Its address was that of a device that is gone.
+                // The old entry's MAC address is that of a device that is gone.
                 *interface = json!({"name": made.port});
             }
         }

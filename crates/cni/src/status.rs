@@ -93,7 +93,8 @@ fn remove(db: &mut Db, gone: &[Found], socket_dir: &str) -> Result<Vec<String>, 
     Ok(gone.iter().map(|i| i.name.clone()).collect())
 }
 
-/// The plug-ins that this one runs, with what each is told. Only the newest version knows these commands.
+/// The plug-ins that this one runs, with the configuration of each. Only the newest version knows these
+/// commands.
 fn others(conf: &Conf) -> Result<Vec<(String, Value)>, Failure> {
     let mut all = Vec::new();
     if conf.version != "1.1.0" {

@@ -27,7 +27,7 @@ impl Corpus {
     /// All scripts, in the order of their names.
     ///
     /// # Errors
-    /// What the system says of the directory.
+    /// The directory cannot be read.
     pub fn scripts(&self) -> io::Result<Vec<Vec<u8>>> {
         self.files()?.iter().map(std::fs::read).collect()
     }
@@ -52,11 +52,11 @@ impl Corpus {
     }
 }
 
-/// What [`go_on`] plays.
+/// The fuzzer of one subject, which [`go_on`] plays.
 pub trait Fuzzer {
-    /// Something that happens.
+    /// One event in a run of a script.
     type Outcome: Ord;
-    /// Something that happens, told less finely: the corpus has a script for each.
+    /// An outcome in coarser classes: the corpus has a script for each.
     type Kept: Ord;
     /// For files and people.
     const NAME: &'static str;
@@ -78,9 +78,9 @@ pub trait Fuzzer {
     }
 }
 
-/// Takes turns as long as `FUZZ_SECONDS` says, with the seed `FUZZ_SEED` where there is one. A turn leaves
-/// what it plays in its script, which is kept in a file if the turn fails. Returns the number of turns, and
-/// how long the slowest took.
+/// Takes turns for `FUZZ_SECONDS` seconds, with the seed `FUZZ_SEED` if it is set. A turn writes its input
+/// into its script, which is kept in a file if the turn fails. Returns the number of turns, and the duration
+/// of the slowest.
 ///
 /// # Panics
 /// When a turn does.
@@ -113,7 +113,7 @@ pub fn rounds(name: &str, mut turn: impl FnMut(&mut Dice, &mut Vec<u8>)) -> (u64
 /// Looks for scripts with new outcomes (see the crate's header).
 ///
 /// # Errors
-/// What the system says of the corpus.
+/// The corpus cannot be read or written.
 ///
 /// # Panics
 /// When a script fails.

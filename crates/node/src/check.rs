@@ -1,11 +1,11 @@
-//! Does the check address answer?
+//! The check address: whether it replies.
 
 use anyhow::{Result, bail};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Asks until it answers, at most for `limit`.
+/// Tries until the check address replies, at most for `limit`.
 pub(crate) fn answers(check: &str, limit: Duration) -> Result<bool> {
     let end = Instant::now() + limit;
     loop {

@@ -13,7 +13,7 @@ pub(crate) struct Conf {
     /// Kernel modules to load.
     #[serde(default)]
     pub(crate) modules: Vec<String>,
-    /// `ADDRESS` (a ping) or `HOST:PORT` (a TCP connection): has to answer before and after.
+    /// `ADDRESS` (a ping) or `HOST:PORT` (a TCP connection): it has to reply before and after.
     pub(crate) check: Option<String>,
     #[serde(default = "check_seconds")]
     pub(crate) check_seconds: u64,

@@ -1,4 +1,4 @@
-//! What is read and written in the configuration database.
+//! Reads and writes of the configuration database.
 
 use anyhow::{Context, Result, bail, ensure};
 use heddle_ovsdb::blocking::{Connection, Error};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 const DATABASE: &str = "Open_vSwitch";
-/// How long the switch may take to make a port.
+/// Timeout for the switch to make a port.
 const LIMIT: Duration = Duration::from_secs(20);
 /// In `external_ids` of what this crate has made.
 const MARK: &str = "heddle-node";

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is set.
+/// A setting of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Target {
@@ -29,7 +29,7 @@ pub(crate) enum Target {
         name: String,
         /// The device.
         nic: String,
-        /// Its datapath, if it has to be made.
+        /// The bridge's `datapath_type`, used if the bridge has to be made.
         #[serde(default)]
         datapath_type: String,
     },
@@ -54,8 +54,8 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// All that a description asks for, in the order in which it is to be set: bridges last, so that what can
-/// fail before fails before.
+/// All settings of a description, in the order in which they are set. Bridges are last, so other settings
+/// fail before an address moves.
 pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
     let mut all: Vec<Wanted> = Vec::new();
     let mut want = |target: Target, value: String| all.push((target, Some(value)));
@@ -176,7 +176,7 @@ impl Machine {
         self.db.as_mut().context("no database")
     }
 
-    /// What a target is now; `None`: not set, or not there.
+    /// The present value of a target; `None`: not set, or not there.
     pub(crate) fn get(&mut self, target: &Target) -> Result<Option<String>> {
         let yes_or_no = |yes: bool| Some(if yes { YES } else { NO }.to_owned());
         let rings = |name: &str| {
@@ -198,8 +198,8 @@ impl Machine {
         })
     }
 
-    /// Whether a device whose addresses are yet to move to a bridge is a port already, as after a boot: the
-    /// switch takes all that the device receives, so the host hears no answer by it.
+    /// Whether a device whose addresses are yet to move to a bridge is a port already, as after a boot. Then
+    /// the switch receives all packets of the device, and the host cannot receive a reply through it.
     pub(crate) fn is_deaf<'a>(&mut self, mut targets: impl Iterator<Item = &'a Target>) -> Result<bool> {
         targets.try_fold(false, |deaf, target| match target {
             Target::Bridge { name, nic, .. } if !deaf => self.db()?.is_port(name, nic),
