@@ -1,6 +1,8 @@
-//! One loop of a kind again and again, for comparing builds: `floors KIND SIZE [packed] [both] [ms]
-//! [rounds]`, one line per round: the line's round trip before and after (ns), busy cycles per packet,
-//! received per microsecond, the generator's ring-full share.
+//! Runs the loop of one kind in rounds, for comparing builds.
+//!
+//! Arguments: `KIND [size=BYTES] [packed] [unmerged] [tso] [both] [ms=MS] [rounds=N]`. Each round prints one
+//! line. Its numbers are: ns of a cache line's round trip before and after, busy cycles per packet, packets
+//! received per microsecond, the generator's share of full rings.
 
 use core::time::Duration;
 use heddle_bench::floor::{Floor, Kind};

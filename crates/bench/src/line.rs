@@ -1,7 +1,7 @@
-//! What a line of memory costs between two cores.
+//! The cost of moving a cache line between two cores.
 //!
-//! Everything that a switch and its guests exchange travels as lines of memory between two cores. In virtual
-//! machines that time varies several times over within seconds, and rates with it; so it is told beside each
+//! A switch and its guests exchange everything as cache lines between two cores. In virtual machines that
+//! time varies several times over within seconds, and rates with it. So it is printed beside each
 //! measurement.
 
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -15,7 +15,7 @@ use heddle_virtio::Features;
 use heddle_virtio::driver::DriverError;
 use serde::Serialize;
 
-/// What is exchanged.
+/// The packets to exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Packets in each direction.
@@ -24,14 +24,14 @@ pub struct Plan {
     pub sizes: (usize, usize),
     /// Flows.
     pub flows: u32,
-    /// How long a packet may take.
+    /// Timeout of a packet.
     pub patience: Duration,
     /// Longest pause before each: any length up to it comes, so that some packets meet a switch that is just
     /// going to sleep.
     pub pause: Duration,
 }
 
-/// What became of the packets.
+/// Numbers of packets by their fate.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Exchanged {
     /// Packets sent, both directions.
@@ -55,10 +55,7 @@ impl Exchanged {
     }
 }
 
-/// Sends packets from `ports[0]` to `ports[1]`, and an answer to each back.
-///
-/// # Errors
-/// [`RunError::Asked`], [`RunError::Ring`].
+/// Sends packets from `ports[0]` to `ports[1]`, and a reply to each back.
 pub fn exchange(ports: &mut [Port], plan: &Plan) -> Result<Exchanged, RunError> {
     let [a, b] = ports else {
         return Err(RunError::Asked(format!("two ports, not {}", ports.len())));

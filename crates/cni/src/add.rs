@@ -2,8 +2,8 @@
 //!
 //! The order: the row first, since the switch needs time for it; addresses while it works; the device last.
 //! The row names the pod's namespace, and the switch makes a tap device there if it can: the kernel takes
-//! long to move one. If the switch cannot (it has no access to the plug-in's files, for example), the plug-in
-//! moves the device. If a step fails, [`Undo`] undoes the steps before it.
+//! long to move one. If the switch cannot (it has a file system of its own, for example), the plug-in moves
+//! the device. If a step fails, [`Undo`] undoes the steps before it.
 
 use crate::args::Args;
 use crate::conf::{self, Conf};

@@ -7,7 +7,7 @@ use crate::run::RunError;
 use heddle_vhost_user::frontend::{Nic, NicQueue};
 use heddle_virtio::Features;
 
-/// Where the number of buffers is in a virtio-net header.
+/// Offset of the number of buffers in a virtio-net header.
 const NUM_BUFFERS: usize = 10;
 
 #[derive(Debug)]

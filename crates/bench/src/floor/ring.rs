@@ -39,7 +39,7 @@ pub(super) struct Ring {
     seen: u16,
     /// Taken, to be given back from the front.
     window: ArrayVec<Buffer, WINDOW>,
-    /// How many of the window are filled, and with how many bytes.
+    /// Filled buffers of the window, with the bytes written to each.
     used: ArrayVec<(u16, u32), WINDOW>,
 }
 
@@ -137,7 +137,7 @@ impl Ring {
             id,
         }
     }
-    /// The first buffer at hand is used, with so many bytes written.
+    /// Marks the first buffer that is not yet used as used, with `bytes` bytes written.
     pub(super) fn use_first(&mut self, bytes: usize) {
         let n = self.used.len();
         if let Some(b) = self.window.get(n) {

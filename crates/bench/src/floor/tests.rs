@@ -129,7 +129,7 @@ fn a_fixed_rate_is_kept() {
     assert_eq!(o.read, o.received_total);
 }
 
-/// Two pairs with loads of their own: each is told by itself, and together they are the whole.
+/// Two pairs with loads of their own: each has its own result, and their sum is the whole.
 #[test]
 fn a_storm_beside_established_traffic() {
     let established = Load {

@@ -9,16 +9,16 @@ use hdrhistogram::Histogram;
 use heddle_sys::Tsc;
 use std::sync::Arc;
 
-/// How often sockets are looked at, in turns of the loop.
+/// Turns of the loop between two checks of the sockets.
 const WATCH: u64 = 4096;
-/// How long a port waits for its back end at the start.
+/// Timeout of a port's back end at the start.
 const START: Duration = Duration::from_secs(60);
-/// A pause of reception that is told, milliseconds.
+/// Shortest pause of reception that is reported, milliseconds.
 const GAP_MS: u64 = 5;
-/// Most pauses that are told: the longest.
+/// Maximum number of reported pauses: the longest.
 const MAX_GAPS: usize = 16;
 
-/// What the loop did in a phase.
+/// Counters of a phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Phase {
     /// Cycles from start to end.
@@ -33,12 +33,12 @@ pub struct Phase {
     pub received: Received,
 }
 
-/// Where a measurement is.
+/// Steps of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The measured phase begins.
     Measuring,
-    /// It has ended; nothing more is sent.
+    /// The measured phase has ended; no more packets are sent.
     Measured,
 }
 
@@ -46,7 +46,7 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Engine {
     ports: Vec<Port>,
-    /// Pairs have loads of their own, and are told one by one.
+    /// Whether pairs have loads of their own, and are reported one by one.
     pairs: bool,
     /// Whether a back end that has gone may come back; else its going is an error.
     reconnect: bool,
@@ -54,20 +54,20 @@ pub struct Engine {
     last: u64,
     gaps: Vec<Outage>,
     started: u64,
-    /// Nothing more is to be sent.
+    /// Set: senders stop.
     enough: Arc<AtomicBool>,
 }
 
 impl Engine {
-    /// Connects all ports and tells switches that learn where they are. The first load is that of ports 0 and
-    /// 1, the second that of ports 2 and 3, …, the last one that of all others.
+    /// Connects all ports, and announces their addresses to learning switches. The first load is that of
+    /// ports 0 and 1, the second that of ports 2 and 3, …, the last one that of all others.
     ///
     /// # Errors
     /// [`RunError`].
     pub fn connect(endpoints: &[Endpoint], setup: &Setup, loads: &[Load]) -> Result<Self, RunError> {
         Self::connect_and_tell(endpoints, setup, loads, &mut |_| ())
     }
-    /// As [`Engine::connect`]; calls `tell` with what it waits for.
+    /// Connects as [`Engine::connect`] does; calls `tell` with the name of what it waits for.
     ///
     /// # Errors
     /// [`RunError`].
@@ -149,7 +149,7 @@ impl Engine {
         }
         Ok(())
     }
-    /// From now on a back end that goes away is waited for, and the pauses are told in the outcome.
+    /// From now on the loop waits for a back end that has gone, and the outcome contains the pauses.
     pub fn reconnecting(&mut self) {
         self.reconnect = true;
     }
@@ -169,8 +169,8 @@ impl Engine {
             })
     }
 
-    /// Runs for `cycles`; with `quiet` only until all has come that was sent, or all is taken and nothing has
-    /// come for so many cycles.
+    /// Runs for `cycles`. With `quiet` it ends earlier: when all sent packets have arrived, or when all are
+    /// taken and none has arrived for `quiet` cycles.
     ///
     /// # Errors
     /// [`RunError`].
@@ -278,8 +278,8 @@ impl Engine {
     pub fn measure(&mut self, timing: &Timing) -> Result<Outcome, RunError> {
         self.measure_and_tell(timing, &mut |_| ())
     }
-    /// As [`Engine::measure`]; tells when the measured phase begins and ends, so that the switch's counters
-    /// can be cleared and read.
+    /// Measures as [`Engine::measure`] does. Calls `tell` when the measured phase begins and ends, so that
+    /// the switch's counters can be cleared and read.
     ///
     /// # Errors
     /// [`RunError`].

@@ -10,12 +10,12 @@ pub use sender::{Frames, Pace, Sender, Sent};
 /// receive buffer.
 pub const HEAD: usize = 128;
 
-/// How much of each packet a guest touches. Lines that one side writes and the other reads travel between
-/// their cores, so this decides most of what a small packet costs, for any switch.
+/// The part of each packet that a guest touches. Lines that one side writes and the other reads travel
+/// between their cores. They are most of the cost of a small packet, for any switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Touch {
-    /// Senders write what differs from the packet before in the same buffer, receivers read what [`Checks`]
-    /// says. The lines of packets stay in the switch's cache.
+    /// Senders write the bytes that differ from the buffer's packet before, receivers read the bytes that
+    /// [`Checks`] needs. The lines of packets stay in the switch's cache.
     Changes,
     /// Senders write and receivers read each packet's first [`HEAD`] bytes, as a guest's network stack does
     /// at least.
@@ -36,12 +36,12 @@ impl Touch {
     }
 }
 
-/// Which packets a receiver reads.
+/// The packets that a receiver reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
-    /// None: lengths only. No latency is known then.
+    /// No packet: lengths only. No latency is known then.
     Lengths,
-    /// One of so many (a power of two, at most the ring's size): the probes.
+    /// One of this number of packets (a power of two, at most the ring's size): the probes.
     Probes(u16),
     /// Every packet: stamp, length, and that the payload is what was sent.
     Content,

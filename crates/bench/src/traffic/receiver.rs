@@ -10,27 +10,27 @@ use heddle_virtio::driver::{DriverError, View};
 
 /// Longest latency that is told apart, in cycles: about half a minute. Longer ones count as this.
 const LONGEST: u64 = 1 << 36;
-/// Where the number of buffers is in a virtio-net header (virtio 1.2 §5.1.6.1).
+/// Offset of the number of buffers in a virtio-net header (virtio 1.2 §5.1.6.1).
 const NUM_BUFFERS: usize = 10;
 /// A byte in the line that a UDP frame's stamp begins in.
 const STAMP_LINE: usize = HDR + 42;
 
-/// What a receiver has seen so far.
+/// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Packets that came from a sender of ours, as far as their length says.
+    /// Packets whose length is that of our senders' packets.
     pub packets: u64,
     /// Bytes of those, without virtio-net headers.
     pub bytes: u64,
-    /// Packets of another length: neighbour discovery, segments of a train.
+    /// Packets of another length: neighbour discovery, segments of a GSO packet.
     pub foreign: u64,
     /// Bytes of those.
     pub foreign_bytes: u64,
     /// Packets that were read.
     pub read: u64,
-    /// Of those: not what was sent.
+    /// Read packets with wrong contents.
     pub corrupt: u64,
-    /// Of those: behind one with a higher number of the same sender.
+    /// Read packets behind one with a higher number of the same sender.
     pub reordered: u64,
 }
 
@@ -48,7 +48,7 @@ impl Received {
             reordered: self.reordered + o.reordered,
         }
     }
-    /// What was added since `o`.
+    /// The difference to the earlier counters `o`.
     #[must_use]
     pub fn since(self, o: Self) -> Self {
         Self {
@@ -87,7 +87,7 @@ struct Open {
 #[derive(Debug)]
 pub struct Receiver {
     sort: Sorter,
-    /// What the payload shall be.
+    /// The expected frame.
     template: Template,
     scratch: Vec<u8>,
     /// The number expected next of each sender.
@@ -127,7 +127,7 @@ impl Sorter {
             self.first_of_many(buffer, len);
         }
     }
-    /// A full buffer: the header says how many follow.
+    /// The first of several full buffers: the header has their number.
     fn first_of_many(&mut self, buffer: u16, len: u32) {
         let mut n = [0; 2];
         self.view.read(buffer, NUM_BUFFERS, &mut n);
@@ -214,7 +214,7 @@ impl Receiver {
             latency: Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds that the library allows"),
         }
     }
-    /// What was seen so far.
+    /// The present counters.
     pub fn counts(&self) -> Received {
         self.sort.counts
     }
@@ -227,8 +227,8 @@ impl Receiver {
         self.latency.reset();
     }
 
-    /// Takes what has come and posts the buffers again; `clock` tells the time (cycles) of what is read.
-    /// Returns how many buffers.
+    /// Takes the packets that have come, and posts the buffers again; `clock` returns the time of reading, in
+    /// cycles. Returns the number of buffers.
     ///
     /// # Errors
     /// [`DriverError::Device`].

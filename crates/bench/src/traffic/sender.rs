@@ -10,10 +10,10 @@ use heddle_virtio::driver::DriverError;
 /// Bytes of a line.
 const LINE: usize = 64;
 
-/// How fast to send.
+/// The rate of a sender.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
-    /// As fast as the device takes packets.
+    /// At the rate at which the device takes packets.
     Full,
     /// One packet each so many cycles (of the cycle counter), as 32.32 fixed point.
     Every(u64),
@@ -27,7 +27,7 @@ impl Pace {
     }
 }
 
-/// What a sender has done so far.
+/// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Packets posted.
@@ -54,7 +54,7 @@ impl Sent {
             skipped: self.skipped + o.skipped,
         }
     }
-    /// What was added since `o`.
+    /// The difference to the earlier counters `o`.
     #[must_use]
     pub fn since(self, o: Self) -> Self {
         Self {
@@ -89,7 +89,7 @@ pub struct Sender {
     counts: Sent,
 }
 
-/// What a sender sends.
+/// The frames of a sender.
 #[derive(Clone, Debug)]
 pub struct Frames {
     full: Template,
@@ -182,7 +182,7 @@ impl Sender {
             &self.frames.full
         }
     }
-    /// What was done so far.
+    /// The present counters.
     pub fn counts(&self) -> Sent {
         self.counts
     }
@@ -215,7 +215,8 @@ impl Sender {
         self.send(queue, n, now);
         Ok(n)
     }
-    /// Packets that are due, at most a burst. What is more than a ring behind is given up.
+    /// The number of packets that are due, at most a burst. Packets that are late by more than a ring are
+    /// skipped.
     fn due(&mut self, now: u64, gap: u64, ring: u16) -> usize {
         let (now, gap) = (u128::from(now) << 32, u128::from(gap.max(1)));
         let due = *self.due.get_or_insert(now);
@@ -234,7 +235,7 @@ impl Sender {
     fn send(&mut self, queue: &mut NicQueue, n: usize, now: u64) {
         let touched = self.touch.of(self.frames.full.bytes.len());
         if touched > 0 {
-            // The switch has read these lines: ask for all of them at once.
+            // The switch has read these lines: prefetch all of them at once.
             for k in 0..n {
                 let buffer = queue.stream.upcoming(k);
                 for at in (0..touched.min(HEAD)).step_by(LINE) {
