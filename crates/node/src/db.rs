@@ -17,7 +17,7 @@ impl Db {
     pub(crate) fn open(address: &str) -> Result<Self> {
         let connection = Connection::open(address, LIMIT + Duration::from_secs(2));
         Ok(Self(connection.with_context(|| {
-            format!("the database at {address} does not answer")
+            format!("the database at {address} does not reply")
         })?))
     }
 

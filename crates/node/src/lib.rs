@@ -134,7 +134,7 @@ impl Node {
             && !is_deaf
             && !check::answers(check, limit)?
         {
-            bail!("the check address {check} does not answer now; nothing was changed");
+            bail!("the check address {check} does not reply now; nothing was changed");
         }
         // The terminal may hang up when the address moves.
         Signals::hold(&[Signal::HUP, Signal::INT, Signal::TERM]).context("signals")?;
@@ -159,9 +159,7 @@ impl Node {
             && let Some(check) = &self.conf.check
             && !check::answers(check, limit).unwrap_or(false)
         {
-            outcome = Err(anyhow::anyhow!(
-                "the check address {check} does not answer any more"
-            ));
+            outcome = Err(anyhow::anyhow!("the check address {check} no longer replies"));
         }
         let Err(why) = outcome else { return Ok(()) };
         say(&format!("taking it back: {why:#}"));
