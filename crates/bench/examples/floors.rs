@@ -1,8 +1,8 @@
 //! Runs the loop of one kind in rounds, for comparing builds.
 //!
 //! Arguments: `KIND [size=BYTES] [packed] [unmerged] [tso] [both] [ms=MS] [rounds=N]`. Each round prints one
-//! line. Its numbers are: ns of a cache line's round trip before and after, busy cycles per packet, packets
-//! received per microsecond, the generator's share of full rings.
+//! line. It begins with the round trip of a cache line in ns, before and after. Busy cycles per packet,
+//! packets received per microsecond, and the share of full rings follow.
 
 use core::time::Duration;
 use heddle_bench::floor::{Floor, Kind};

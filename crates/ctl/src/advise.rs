@@ -20,7 +20,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Look at the switch that runs, and say what is wrong with it and how it is mended
+    /// Find faults of a running switch, and the commands that mend them
     #[arg(long)]
     live: bool,
     /// With --live: how long, seconds
@@ -35,10 +35,10 @@ pub(crate) struct Args {
     /// Results of `heddle measure` on this machine
     #[arg(long, value_name = "FILE", conflicts_with = "live")]
     results: Option<PathBuf>,
-    /// What the workload does: rr (request and response), write, read
+    /// Pattern of the workload: rr (request and response), write, read
     #[arg(long, default_value = "rr")]
     pattern: String,
-    /// Its connections
+    /// Connections of the workload
     #[arg(long, default_value_t = 50)]
     connections: usize,
     /// Bytes of its requests and responses; of a stream's messages the first number
@@ -50,19 +50,19 @@ pub(crate) struct Args {
     /// 4 or 6
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(4..=6))]
     family: u8,
-    /// Its pods are on two nodes
+    /// The workload's pods are on two nodes
     #[arg(long)]
     across: bool,
     /// NetworkPolicy has to hold
     #[arg(long)]
     policy: bool,
-    /// Its virtual machines are moved while they run
+    /// The workload's virtual machines are migrated while they run
     #[arg(long)]
     migration: bool,
-    /// Its pods on a node
+    /// Pods of the workload on a node
     #[arg(long, default_value_t = 2)]
     pods: usize,
-    /// What matters most: speed, p50, p99, efficiency
+    /// Metric to optimize: speed, p50, p99, efficiency
     #[arg(long, default_value = "speed")]
     metric: Metric,
 }

@@ -1,7 +1,7 @@
 //! `heddle drops`: which packets were dropped, by which rule, with an example of each kind.
 //!
-//! The switch keeps the last example of each reason and port, of some that it takes each second, and explains
-//! it by a trace when it is asked: the rule is the one that decides now.
+//! The switch takes some examples each second, and keeps the last one of each reason and port. On request it
+//! explains an example by a trace. The rule is the one that decides now.
 
 use crate::ask::Target;
 use crate::say;
@@ -20,16 +20,16 @@ const COLUMNS: usize = 100;
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// Of packets that came in by this port only
+    /// Only packets that came in by this port
     #[arg(short, long, value_name = "PORT")]
     port: Option<String>,
-    /// Go on, and print each new example
+    /// Continue, and print each new example
     #[arg(short, long)]
     follow: bool,
     /// Also copies of flooded packets for bridges' own devices that are down
     #[arg(short, long)]
     all: bool,
-    /// Count anew from now on; metrics and coverage go on
+    /// Count anew from now on; metrics and coverage are not reset
     #[arg(long, conflicts_with_all = ["follow", "json", "port"])]
     reset: bool,
     /// Print JSON
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What the switch tells.
+/// A reply of the switch.
 #[derive(Debug, Deserialize)]
 struct Told {
     number: u64,

@@ -1,6 +1,5 @@
 //! `heddle manual`: man pages and completions, for packages. Those of `heddle` come from its own command
-//! line; those of the daemon from what it says of itself with `--help`, which is the one place where its
-//! options are explained.
+//! line. Those of the daemon come from its `--help`, the one place where its options are explained.
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Arg, ArgAction, Command, CommandFactory as _};
@@ -8,7 +7,7 @@ use clap_complete::Shell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of the daemon's help that explain what the line before says begin in this column or behind it.
+/// Column from which on a line of the daemon's help continues the explanation of the line before.
 const TEXT_COLUMN: usize = 10;
 
 #[derive(clap::Args)]
@@ -62,7 +61,7 @@ impl Args {
 /// Pages of section 8; all others are of section 1.
 const OF_MAN8: [&str; 2] = ["heddled", "heddle-cni"];
 
-/// Examples by page: a line that says what for, and a command.
+/// Examples by page: a purpose and a command.
 #[rustfmt::skip]
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("heddle", &[
@@ -110,7 +109,7 @@ fn examples(page: &str) -> String {
     text
 }
 
-/// The plug-in's command line. Environment variables say what it does.
+/// The plug-in's command line. Its parameters are environment variables.
 fn cni() -> Command {
     Command::new("heddle-cni")
         .version(env!("CARGO_PKG_VERSION"))
@@ -179,7 +178,7 @@ fn read(help: &str) -> Vec<Told> {
     all
 }
 
-/// The daemon's command line. What its options are is said once a process, so texts may live for ever.
+/// The daemon's command line. It is built once a process, so texts may be leaked.
 fn daemon(help: &str) -> Command {
     let keep = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
     let mut command = Command::new("heddled")
@@ -213,7 +212,7 @@ fn daemon(help: &str) -> Command {
                     value = Some((name.to_owned(), optional.is_some()));
                 }
             } else if let Some(short) = word.strip_prefix('-') {
-                // -vSPEC is said of --verbose too.
+                // The short form of --verbose takes its value without a space: -vSPEC.
                 arg = arg.short(short.chars().next().unwrap_or('?'));
             }
         }

@@ -1,4 +1,4 @@
-//! `heddle report`: what a file of results says.
+//! `heddle report`: reports of a file of results.
 
 use crate::say;
 use anyhow::{Context as _, Result, bail};

@@ -1,10 +1,10 @@
-//! What people are told, on standard output and on standard error.
+//! Texts for people, on standard output and on standard error.
 
 use anyhow::{Context as _, Result, bail};
 use std::fmt;
 use std::io::{self, Write as _};
 
-/// Whoever read standard output has read enough. The program ends with it, and that is no fault.
+/// The reader of standard output has read enough. The program ends with success.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Enough;
 
@@ -40,7 +40,7 @@ pub(crate) fn out(text: &str) -> Result<()> {
     }
 }
 
-/// An error with its causes. Many texts hold that of their cause already: it is not said again.
+/// An error with its causes. Many texts contain that of their cause already; it is not repeated.
 pub(crate) fn error(e: &anyhow::Error) -> String {
     let mut all = String::new();
     for cause in e.chain() {
@@ -54,7 +54,7 @@ pub(crate) fn error(e: &anyhow::Error) -> String {
     all
 }
 
-/// Tells what is waited for.
+/// Reports what the program waits for.
 pub(crate) fn waiting(text: &str) {
     eprintln!("heddle: {text}");
 }

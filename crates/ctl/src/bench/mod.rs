@@ -14,7 +14,7 @@ pub(crate) use interrupt::ended;
 
 use clap::Subcommand;
 
-/// What to measure.
+/// The kind of measurement.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// A switch with vhost-user ports: this is the guests' side of them

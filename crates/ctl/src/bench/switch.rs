@@ -7,7 +7,7 @@ use heddle_bench::flows::{Order, Spread};
 use heddle_bench::run::{Endpoint, Load};
 use heddle_bench::traffic::Checks;
 
-/// What storms.
+/// The traffic of the storm.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Storm {
     /// Each packet is a flow of its own

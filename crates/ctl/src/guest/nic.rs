@@ -8,7 +8,7 @@ use heddle_virtio::ring::{Features, Position, QueueConfig};
 use heddle_virtio::{GuestMemory, net_hdr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-/// Where the guest's memory starts: not at 0, so that an address that was never filled in is seen.
+/// Address of the guest's memory: not 0, so that an address that was never filled in is noticed.
 const BASE: u64 = 1 << 32;
 /// The longest packet with its header.
 const LONGEST: usize = 65_550 + net_hdr::LEN;
@@ -101,7 +101,7 @@ impl Nic {
         self.rx.iter().map(|r| r.call.as_raw_fd()).collect()
     }
 
-    /// Hands memory and rings over, where they stand.
+    /// Hands memory and rings over, with the present positions of rings.
     pub(super) fn attach(&self, front: &mut Frontend) -> Result<()> {
         front.set_features(self.features)?;
         front.set_memory(&[&self.ram])?;
@@ -118,8 +118,8 @@ impl Nic {
     fn rings(&self) -> impl Iterator<Item = (u8, &Ring)> {
         (0_u8..).zip(self.rx.iter().zip(&self.tx).flat_map(|(rx, tx)| [rx, tx]))
     }
-    /// Where a switch is to begin, as QEMU tells it: a split ring's own word; of a packed ring what was known
-    /// at the start.
+    /// Start position for a switch, as QEMU gives it: of a split ring the used index, of a packed ring the
+    /// initial position.
     fn position(&self, ring: &Ring) -> Result<Position> {
         if ring.cfg.packed() {
             return Ok(Position::default());
@@ -195,7 +195,7 @@ impl Nic {
                 }
                 let packet = &self.scratch[..len];
                 self.check(packet)?;
-                // The stack's trouble with a packet (device down, say) is not ours.
+                // An error of the tap (device down, for example) is not the guest's.
                 let _ = tap.write(&[Iov::new(packet)]);
             }
         }
@@ -205,8 +205,8 @@ impl Nic {
         Ok(n > 0)
     }
 
-    /// Takes a packet out of receive ring `i`, all of its buffers. Its length is 0 if it is longer than any
-    /// that a device takes: a guest of another kind may send such GSO packets, and a card drops them.
+    /// Takes a packet out of receive ring `i`, all of its buffers. Returns length 0 for a packet that is
+    /// longer than any device accepts. Other guests may send such GSO packets, and a card drops them.
     fn take(&mut self, i: usize) -> Result<Option<usize>> {
         let r = &mut self.rx[i];
         let (mut at, mut left) = (0, 1);
@@ -248,7 +248,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Asks for notifications; returns whether packets wait already.
+    /// Enables notifications; returns whether packets wait already.
     pub(super) fn arm(&mut self) -> bool {
         self.rx.iter_mut().fold(false, |some, r| {
             r.call.drain();

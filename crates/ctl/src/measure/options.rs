@@ -1,4 +1,4 @@
-//! What `heddle measure` is asked on its command line.
+//! The command line of `heddle measure`.
 
 use anyhow::{Context as _, Result, bail};
 use heddle_measure::attach::{ATTACHMENTS, Attachment, Deployment};
@@ -105,7 +105,7 @@ pub(crate) struct Options {
     /// /var/run/openvswitch
     #[arg(long, value_name = "DIRECTORY")]
     rundir: Option<PathBuf>,
-    /// What connections do: rr (request and response), write, read
+    /// Patterns of connections: rr (request and response), write, read
     #[arg(long, value_name = "LIST", default_value = "rr,write,read")]
     pattern: String,
     /// Connections at once
@@ -123,14 +123,14 @@ pub(crate) struct Options {
     /// 4, 6, or both
     #[arg(long, value_name = "LIST", default_value = "4")]
     family: String,
-    /// Messages a second of all connections together, and latency from when each was due (a list: cases of
-    /// their own); without it as fast as it goes
+    /// Messages a second of all connections together; latency counts from the time when each was due. Each
+    /// value of a list is a case of its own. Without it, connections are as fast as they can be
     #[arg(long, value_name = "LIST")]
     rate: Option<String>,
     /// Run the loads of a profile of uperf (XML) instead; $name in it is taken from the environment
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pattern", "connections", "sizes", "stream_sizes", "transport", "rate"])]
     profile: Option<PathBuf>,
-    /// Seconds of a series; without it 2, or as long as the profile says
+    /// Seconds of a series; without it 2, or the duration in the profile
     #[arg(long, value_parser = seconds)]
     seconds: Option<f64>,
     /// Seconds before it, which do not count
@@ -142,7 +142,7 @@ pub(crate) struct Options {
     /// At most, where the interval is not narrow enough sooner
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     most_rounds: u32,
-    /// A case is repeated until half the confidence interval is at most so many per cent of the mean
+    /// A case is repeated until half the confidence interval is at most PERCENT of the mean
     #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent)]
     precision: f64,
     /// Confidence of intervals, per cent
@@ -169,10 +169,10 @@ pub(crate) struct Options {
     /// The file of results, JSON Lines
     #[arg(long, default_value = "measure.jsonl")]
     pub(super) out: PathBuf,
-    /// Go on with the file of results where it ended
+    /// Continue the file of results where it ended
     #[arg(long)]
     pub(super) resume: bool,
-    /// What `heddle` is called on hosts that ssh reaches
+    /// Path of `heddle` on hosts that ssh reaches
     #[arg(long, default_value = "heddle")]
     pub(super) remote: String,
 }
@@ -189,7 +189,7 @@ impl Options {
             .map_or(Ok(Vec::new()), |t| list(t, "a processor"))
     }
 
-    /// What `new` makes.
+    /// The pairs of `new`.
     pub(super) fn pairs(&self) -> Result<Vec<(Attachment, Deployment)>> {
         let attachments = match self.attachments.as_str() {
             "all" => ATTACHMENTS.iter().map(|(_, a)| *a).collect(),
@@ -282,7 +282,7 @@ impl Options {
         Ok(all)
     }
 
-    /// All that is asked for, checked.
+    /// All requested cases, checked.
     pub(super) fn cases(&self) -> Result<Vec<Case>> {
         if let Some(profile) = self.profile()? {
             return self.checked(self.of_profile(&profile)?);

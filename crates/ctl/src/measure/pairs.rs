@@ -16,7 +16,7 @@ pub(super) struct Pairs {
     pub(super) ends: Vec<Ends>,
     pub(super) names: Vec<String>,
     pub(super) devices: Vec<Vec<Device>>,
-    /// What cannot be had, and why.
+    /// Contenders that this node does not support, and the reason.
     pub(super) unavailable: Vec<(String, String)>,
 }
 

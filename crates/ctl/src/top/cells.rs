@@ -5,7 +5,7 @@
 
 use unicode_width::UnicodeWidthChar;
 
-/// What stands where text was cut off.
+/// Mark of a text that was cut off.
 const CUT: char = '~';
 
 /// The text without characters that a terminal obeys, or that change the direction of others.
@@ -75,7 +75,7 @@ mod tests {
         fn never_too_wide(text in "[a-d端口é\u{301}]{0,12}", cells in 0_usize..20) {
             let fit = exactly(&text, cells);
             prop_assert_eq!(width(&fit), cells);
-            // What has room is there, whole.
+            // A text that fits is there, whole.
             prop_assert_eq!(fit.starts_with(&text), width(&text) <= cells);
         }
     }

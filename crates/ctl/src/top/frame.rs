@@ -1,7 +1,7 @@
-//! The lines that show a frame: tables as wide as the terminal has room, with what deserves a look coloured.
+//! The lines that show a frame: tables as wide as the terminal has room, with important values coloured.
 //!
-//! Red is for losses that happen now, and for nothing else: what rules drop, or what was for a device that is
-//! down, is counted without a colour.
+//! Red is for losses that happen now, and for nothing else. Packets that rules drop, and those for a device
+//! that is down, are counted without a colour.
 
 use super::cells;
 use super::history::{FRAMES, History};
@@ -25,11 +25,11 @@ const PORT_NAME: usize = 10;
 const DROP: usize = 36;
 /// Blanks in front of bars, and of a reason.
 const GAP: usize = 2;
-/// The fewest cells that say something of the reason of drops, and those that most reasons take.
+/// The minimum number of cells for the reason of drops, and the number that most reasons take.
 const SHORTEST_REASON: usize = 6;
 const REASON: usize = 16;
 
-/// So many of these.
+/// A number with its noun, singular or plural.
 fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
@@ -38,7 +38,7 @@ fn heading(text: String) -> Line<'static> {
     Line::from(text.bold())
 }
 
-/// What a rate of losses looks like.
+/// The style of a rate of losses: red if it is above zero.
 fn loss(per_second: f64) -> Style {
     match per_second > 0.0 {
         true => Style::new().fg(Color::Red).bold(),
@@ -65,7 +65,7 @@ pub(super) fn head(frame: &Frame) -> String {
     )
 }
 
-/// The lines below it, for a terminal of so many columns. Tables that are wider stay as wide as they are.
+/// The lines below the first one, for a terminal of `columns` columns. Wider tables are not cut.
 pub(super) fn lines(frame: &Frame, history: &History, columns: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     workers(&mut lines, frame, history, columns);
@@ -163,7 +163,7 @@ fn drops(lines: &mut Vec<Line<'static>>, title: &str, drops: &BTreeMap<String, D
     }
 }
 
-/// Cells for names of ports: those of the longest, where there is room beside so many, but `least`.
+/// Cells for names of ports: those of the longest, if the line has room beside `beside` cells, but `least`.
 fn name_cells<'a>(
     names: impl Iterator<Item = &'a str>,
     beside: usize,
@@ -174,7 +174,7 @@ fn name_cells<'a>(
     longest.min(columns.saturating_sub(beside)).max(least)
 }
 
-/// A drop's name in at most so many cells: without what all names begin with, where it is too long.
+/// A drop's name in at most `cells` cells. If it is too long, its common prefix is left out.
 fn reason(name: &str, cells: usize) -> String {
     if cells::width(name) <= cells {
         return name.to_owned();
@@ -212,7 +212,7 @@ fn port(p: &Port, name: usize, history: &History, columns: usize) -> Line<'stati
     let style = loss(losses.fold(0.0, |sum, (_, n)| sum + n));
     let mut left = columns.saturating_sub(cells::width(&text) + 11);
     let mut spans = vec![text.into(), Span::styled(format!(" {all:>10.1}"), style)];
-    // The name of most drops, where there is room; and bars before it, so that they stand in a column.
+    // The most frequent drop's name, if there is room, and bars before it, aligned in a column.
     if left >= GAP + FRAMES + GAP + REASON {
         left -= GAP + FRAMES;
         let bars = history.of_port(&p.port);
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(lines[13], "p1                           0 nobody       -");
     }
 
-    /// What is red of a frame.
+    /// The red texts of a frame.
     fn red(frame: &Frame) -> Vec<String> {
         let lines = lines(frame, &History::default(), 200);
         let red = lines.iter().flat_map(|l| &l.spans);
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(red_now.len(), 3, "{red_now:?}");
         assert!(red_now[0].starts_with("datapath_drop_tx_full"), "{red_now:?}");
         assert_eq!(red_now[1..], ["10.0", "datapath_drop_tx_full"]);
-        // Nothing is lost any more.
+        // No packet is lost any more.
         let over = Frame::between(&sample(1_000_000, 1, 30), &sample(3_000_000, 2, 30));
         assert!(red(&over).is_empty());
         // No loss at all, and no port lost anything.

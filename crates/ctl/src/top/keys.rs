@@ -5,7 +5,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 /// Columns that a key moves by.
 const ASIDE: usize = 8;
 
-/// What a user wants.
+/// A user's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
@@ -25,7 +25,7 @@ pub(super) enum Key {
 }
 
 impl Key {
-    /// What a key means; `None`: nothing.
+    /// The command of a key; `None`: the key has no meaning.
     pub(super) fn of(event: KeyEvent) -> Option<Key> {
         if event.kind == KeyEventKind::Release {
             return None;
@@ -65,7 +65,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// As far as there is something to see of so many lines and cells on a screen of so many.
+    /// The view, limited so that a screen is filled as far as there are lines and cells.
     pub(super) fn bounded(self, (widest, lines): (usize, usize), (columns, rows): (usize, usize)) -> View {
         View {
             top: self.top.min(lines.saturating_sub(rows)),
@@ -73,7 +73,7 @@ impl View {
         }
     }
 
-    /// After a key, on a screen of so many rows; `None`: the key does not move.
+    /// The view after a key, on a screen of `rows` rows; `None`: the key does not move it.
     pub(super) fn moved(self, key: Key, rows: usize) -> Option<View> {
         let View { top, left } = self;
         let to = |top| View { top, left };

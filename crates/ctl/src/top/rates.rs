@@ -1,7 +1,7 @@
-//! What happened between two samples, as numbers: of workers, ports and drops.
+//! The difference between two samples, as numbers of workers, ports and drops.
 //!
 //! Both the screen and the JSON of scripts are made of a [`Frame`]. Counters that went back, since the daemon
-//! or a port started anew, give rates of zero, never nonsense; nothing here is NaN or infinite.
+//! or a port started anew, give rates of zero, never nonsense. No number here is NaN or infinite.
 
 use super::sample::{self, Queue, Sample};
 use serde::{Serialize, Serializer};
@@ -23,8 +23,8 @@ const LEVELS: [(&str, &str); 4] = [
     ("L2", "l2_hits"),
     ("miss", "misses"),
 ];
-/// Reasons that are no loss: rules and protocols that say so, and devices that are down, to which bridges
-/// flood.
+/// Reasons that are no loss: rules and protocols that drop on purpose, and devices that are down, to which
+/// bridges flood.
 const MEANT: [&str; 4] = [
     "drop_action_of_pipeline",
     "drop_action_explicit",
@@ -32,7 +32,7 @@ const MEANT: [&str; 4] = [
     "datapath_drop_tx_down",
 ];
 
-/// Whether packets that are dropped for this reason are missed by nobody.
+/// Whether packets dropped for this reason are no loss.
 pub(super) fn is_meant(reason: &str) -> bool {
     MEANT.contains(&reason)
 }
@@ -52,7 +52,7 @@ pub(super) struct Frame {
     pub(super) flow_limit: u64,
     pub(super) workers: Vec<Worker>,
     pub(super) ports: Vec<Port>,
-    /// Drops that somebody may miss, by name.
+    /// Drops that may be a loss, by name.
     pub(super) lost: BTreeMap<String, Drops>,
     /// Drops that are meant, by name.
     pub(super) dropped: BTreeMap<String, Drops>,
@@ -70,7 +70,7 @@ pub(super) struct Drops {
 /// A worker.
 #[derive(Debug, Serialize)]
 pub(super) struct Worker {
-    /// Of those that run now, no other has it.
+    /// Number of the worker, unique among those that run.
     pub(super) id: u64,
     pub(super) core: u64,
     pub(super) numa: u64,
@@ -87,7 +87,7 @@ pub(super) struct Worker {
     pub(super) stages_cycles_per_packet: Named,
 }
 
-/// What a port received and sent.
+/// Rates of a port.
 #[derive(Debug, Serialize)]
 pub(super) struct Port {
     pub(super) port: String,
@@ -170,7 +170,7 @@ fn worker(
         read(now).saturating_sub(read(old))
     };
     let (cycles, packets) = (tsc.saturating_sub(then), of("packets"));
-    // A sleep that goes on is in no counter yet.
+    // A sleep that has not ended is in no counter yet.
     let asleep = of("cycles_asleep") + asleep_yet(now, tsc);
     let asleep = asleep.saturating_sub(asleep_yet(old, then));
     let percent = |n| (100.0 * ratio(n, cycles)).min(100.0);
@@ -232,7 +232,7 @@ impl Moved<'_> {
     }
 }
 
-/// Of packets that were received, on average, by the processor that polls their ports.
+/// Average size of the packets received by the ports that a processor polls, by processor.
 fn bytes_per_packet(now: &Sample, ports: &[Moved<'_>]) -> BTreeMap<u64, f64> {
     let by_name: BTreeMap<&str, &Moved<'_>> = ports.iter().map(|p| (p.now.port.as_str(), p)).collect();
     // A port with several queues is counted with each worker once.
