@@ -1,4 +1,4 @@
-//! `heddle advise`: an attachment for a workload, and what is wrong with a running switch.
+//! `heddle advise`: an attachment for a workload, and faults of a running switch.
 
 use crate::say;
 use anyhow::{Result, bail};
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Find faults of a running switch, and the commands that mend them
     #[arg(long)]
     live: bool,
-    /// With --live: how long, seconds
+    /// With --live: seconds between the two looks
     #[arg(long, default_value = "2", value_parser = seconds)]
     seconds: Duration,
     /// With --live: one JSON object a finding
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     /// Connections of the workload
     #[arg(long, default_value_t = 50)]
     connections: usize,
-    /// Bytes of its requests and responses; of a stream's messages the first number
+    /// Bytes of its requests and responses; the first number is that of a stream's messages
     #[arg(long, value_name = "BYTESxBYTES", default_value = "200x1000")]
     sizes: String,
     /// tcp or udp
@@ -109,7 +109,7 @@ impl Args {
         })
     }
 
-    /// The report, and whether it names a fault.
+    /// The report, and whether it has a fault.
     fn look(&self) -> Result<(String, bool)> {
         let named = self
             .rundir

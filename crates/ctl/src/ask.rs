@@ -1,4 +1,4 @@
-//! One question to the daemon: JSON-RPC over its control socket.
+//! One request to the daemon: JSON-RPC over its control socket.
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize as _;

@@ -41,13 +41,13 @@ enum Command {
     Drops(drops::Args),
     /// Write packets of a port, or dropped ones, to a file for Wireshark or tcpdump
     Capture(capture::Args),
-    /// Set this machine up for the switch, from one file, and take that back
+    /// Set this machine up for the switch, from one file, and undo that
     #[command(subcommand)]
     Node(node::Command),
     /// Write man pages and completions
     #[command(hide = true)]
     Manual(manual::Args),
-    /// Show what of the flow cache is forwarded elsewhere, and why the rest is not
+    /// Show which cached flows hardware or the kernel forwards, and why not the others
     Offload(offload::Args),
     /// Show what the switch's workers and ports do, as it happens
     Top(top::Args),

@@ -139,7 +139,7 @@ fn page(command: &Command, path: &Path) -> Result<()> {
     fs::write(path, text).with_context(|| path.display().to_string())
 }
 
-/// One option of the daemon's help: as it is written, under which heading, and what it does.
+/// One option of the daemon's help: its forms, its heading, and its explanation.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
     heading: String,
@@ -147,7 +147,7 @@ struct Told {
     text: String,
 }
 
-/// The options of a help text such as the daemon's.
+/// Parses the options of a help text like the daemon's.
 fn read(help: &str) -> Vec<Told> {
     let mut all: Vec<Told> = Vec::new();
     let mut heading = String::new();
@@ -227,7 +227,7 @@ fn daemon(help: &str) -> Command {
                 }
             }
         };
-        // The second line of one option, which is explained in two.
+        // The second line of an option that is explained in two lines.
         let known = |a: &Arg| arg.get_long().is_some() && a.get_long() == arg.get_long();
         if !command.get_arguments().any(known) {
             command = command.arg(arg);

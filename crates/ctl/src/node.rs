@@ -1,4 +1,4 @@
-//! `heddle node`: what the crate `heddle-node` does, as commands.
+//! `heddle node`: the functions of the crate `heddle-node`, as commands.
 
 use clap::Subcommand;
 use heddle_node::{DEFAULT_FILE, DEFAULT_STATE, Node};

@@ -16,7 +16,7 @@ impl fmt::Display for Enough {
 
 impl std::error::Error for Enough {}
 
-/// Faults that standard output has named. The program ends with status 1.
+/// Faults that standard output has listed. The program ends with status 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults;
 
@@ -28,10 +28,10 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// Writes to standard output, at once.
+/// Writes to standard output, without delay.
 ///
 /// # Errors
-/// [`Enough`]; or it cannot be written, on a full disk for example.
+/// [`Enough`] if there is no reader; another error on a full disk, for example.
 pub(crate) fn out(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

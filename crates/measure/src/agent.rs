@@ -15,16 +15,16 @@ use std::sync::Arc;
 
 /// Version of the protocol, the same on both sides; raised when messages change.
 pub const VERSION: u32 = 1;
-/// Longest line.
+/// Maximum length of a line.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// A request to an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ask {
-    /// Who are you?
+    /// Return the agent's [`Hello`].
     Hello,
-    /// Be the server; from `port` on, or wherever there is room (0).
+    /// Be the server, on `port` and the ones after it; 0: on any free ports.
     Listen {
         /// The load to serve.
         load: Load,
@@ -42,9 +42,9 @@ pub enum Ask {
         /// The server's ports.
         ports: Vec<u16>,
     },
-    /// Both are connected: begin.
+    /// Both ends are connected: start the load.
     Go,
-    /// The measurement begins, or ends, now.
+    /// Return the present counters; the measurement begins or ends now.
     Mark {
         /// Whether the measurement begins; false: it ends.
         begins: bool,
@@ -57,28 +57,28 @@ pub enum Ask {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// To [`Ask::Hello`].
+    /// Reply to [`Ask::Hello`].
     Hello(Hello),
-    /// To [`Ask::Listen`].
+    /// Reply to [`Ask::Listen`]: the ports.
     Listening(Vec<u16>),
     /// The request was carried out, and there is nothing to return.
     Done,
-    /// To [`Ask::Mark`].
+    /// Reply to [`Ask::Mark`].
     Mark(Box<Mark>),
-    /// To [`Ask::Stop`].
+    /// Reply to [`Ask::Stop`].
     Outcome(Box<Outcome>),
     /// The request failed, for this reason.
     Fault(String),
 }
 
-/// An agent about itself.
+/// An agent's description of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`VERSION`].
     pub version: u32,
     /// Process id of the agent.
     pub pid: u32,
-    /// Tells machines apart: two end points with one are on the same.
+    /// The kernel's boot id: end points with the same one are on the same machine.
     pub boot: String,
     /// The machine's name.
     pub host: String,
@@ -86,25 +86,25 @@ pub struct Hello {
     pub addresses: Vec<IpAddr>,
 }
 
-/// The counters of an end at a moment.
+/// The counters of an end at one time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Mark {
-    /// The end's own clock.
+    /// Time by the end's own clock.
     pub at_ns: u64,
-    /// Counted since it began.
+    /// Counters since the load began.
     pub totals: Totals,
     /// Nanoseconds that this agent has had a processor.
     pub own_ns: u64,
-    /// Used since the mark before; nothing at the first.
+    /// Processor time used since the mark before; empty at the first.
     pub usage: Usage,
-    /// Connections broke.
+    /// Whether connections broke.
     pub is_broken: bool,
 }
 
 /// The result of one end of a load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Latency in ns, as pairs of a value and how often it was met.
+    /// Latency in ns, as pairs of a value and its count.
     pub latency: Vec<(u64, u64)>,
     /// Delays of requests that only the generator caused, in ns, as pairs like `latency`.
     pub lag: Vec<(u64, u64)>,
@@ -166,7 +166,7 @@ pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The next line; none at the end.
+/// Reads the next line; `None` at the end.
 pub(crate) fn line(input: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = String::new();
     let n = input.take(MOST_BYTES).read_line(&mut line)?;
@@ -297,10 +297,10 @@ pub struct AgentOptions {
 }
 
 impl AgentOptions {
-    /// Settles this process where it belongs. Before any thread is started.
+    /// Enters the namespace and processors that this agent belongs to. Call it before any thread is started.
     ///
     /// # Errors
-    /// The namespace is gone; it is not ours to enter; no such processor.
+    /// The namespace is gone; this process may not enter it; no such processor.
     pub fn settle(&self) -> io::Result<()> {
         if !self.processors.is_empty() {
             heddle_sys::cpu::pin(&self.processors)
@@ -355,7 +355,7 @@ mod tests {
                 Answer::Hello(_)
             ]
         ));
-        // A question that is cut off.
+        // A request that is cut off.
         assert!(serve(&b"\"hello\""[..], Vec::new()).is_err());
     }
 }

@@ -16,7 +16,7 @@ const RFS_ENTRIES: u32 = 32_768;
 /// Names of the factors, for help texts.
 pub const FACTORS: &str = "rfs, rps, gro, gso, tso (off, on), mtu, ring (a number)";
 
-/// `rfs=off,on`, checked.
+/// Parses a factor and its values, such as `rfs=off,on`.
 ///
 /// # Errors
 /// No such factor, no such value.
@@ -39,7 +39,7 @@ pub fn parse(text: &str) -> Result<(String, Vec<String>)> {
     Ok((factor.to_owned(), values))
 }
 
-/// All combinations of the values of all factors; one that is empty without factors.
+/// All combinations of the values of all factors; one empty combination without factors.
 pub fn combinations(factors: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
     let mut all = vec![Vec::new()];
     for (factor, values) in factors {
@@ -64,7 +64,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Named.
+    /// The device of that name at `place`.
     pub fn of(place: &Place, name: &str) -> Self {
         Self {
             place: place.clone(),
@@ -72,10 +72,10 @@ impl Device {
         }
     }
 
-    /// The one by which `place` reaches `address`, or has it.
+    /// The device by which `place` reaches `address`, or which has it.
     ///
     /// # Errors
-    /// It is on another host; there is no way there.
+    /// The place is on another host; there is no route.
     pub fn towards(place: &Place, address: IpAddr) -> Result<Self> {
         if !place.is_local() {
             bail!("settings of another host cannot be varied from here");
@@ -101,7 +101,7 @@ impl Device {
         }
     }
 
-    /// A command where the device is.
+    /// The command, run in the device's namespace.
     fn command(&self, text: &str) -> Vec<String> {
         let mut argv = match self.place.netns() {
             Some(path) => vec!["nsenter".to_owned(), format!("--net={}", path.display())],
@@ -244,7 +244,7 @@ fn mask(processors: &[usize]) -> String {
 pub struct Settings {
     /// The present value by device and factor, once it was changed.
     now: BTreeMap<(String, String), String>,
-    /// The kernel's table of flows has been noted.
+    /// Whether the keeper knows the kernel's table of flows.
     table: bool,
 }
 

@@ -30,7 +30,7 @@ pub enum Undo {
     End {
         /// The process.
         pid: u32,
-        /// The name it has, lest another has its number now.
+        /// The process's name, in case another process has its number by then.
         name: String,
     },
 }
@@ -54,10 +54,10 @@ impl Undo {
     }
 }
 
-/// Runs a command to its end; its output, or its last line of complaint.
+/// Runs a command to its end. Returns its output; on failure, the last line of its error output.
 ///
 /// # Errors
-/// It cannot be started, or fails.
+/// The command cannot be started, or fails.
 pub fn run(argv: &[String]) -> Result<String> {
     let Some((program, args)) = argv.split_first() else {
         bail!("no command")
@@ -84,7 +84,7 @@ pub fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The keeper, as it is seen by who makes steps.
+/// The handle of the keeper, for the process that makes steps.
 #[derive(Debug)]
 pub struct Keeper {
     input: BufReader<UnixStream>,
@@ -93,7 +93,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts it: `heddle measure keeper`.
+    /// Starts the keeper: `heddle measure keeper`.
     ///
     /// # Errors
     /// No process can be started.

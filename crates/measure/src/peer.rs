@@ -29,7 +29,7 @@ impl std::fmt::Debug for Peer {
     }
 }
 
-/// The command that is an agent at `place`: none for one that is there already.
+/// The command that starts an agent at `place`; `None` for an agent that runs already.
 fn command(place: &Place, processors: &[usize], remote: &str) -> Result<Option<Command>> {
     let mut command = match place {
         Place::Netns(path) => {
@@ -64,10 +64,11 @@ fn command(place: &Place, processors: &[usize], remote: &str) -> Result<Option<C
 }
 
 impl Peer {
-    /// Starts, or calls, the agent of `place`. `remote`: what `heddle` is called on hosts that ssh reaches.
+    /// Starts the agent of `place`, or connects to it. `remote` is the path of `heddle` on hosts that ssh
+    /// reaches.
     ///
     /// # Errors
-    /// It cannot be started or reached; it is of another version.
+    /// The agent cannot be started or reached; it is of another version.
     pub fn start(name: &str, place: &Place, processors: &[usize], remote: &str) -> Result<Self> {
         let gone = Hello {
             version: 0,
@@ -147,7 +148,7 @@ impl Peer {
         }
     }
 
-    /// Why an agent has gone, in its own words if it had any.
+    /// The reason why an agent has gone: the last line of its error output, if there is one.
     fn last_words(&mut self) -> String {
         let mut text = String::new();
         if let Some(mut child) = self.child.take() {
@@ -198,18 +199,18 @@ impl Peer {
         self.done(&Ask::Connect { load, to, ports })
     }
 
-    /// Begin.
+    /// Starts the load.
     ///
     /// # Errors
-    /// The other one does not come; it has gone.
+    /// The other end does not come; the agent has gone.
     pub fn go(&mut self) -> Result<()> {
         self.done(&Ask::Go)
     }
 
-    /// A moment's counters.
+    /// Returns the present counters.
     ///
     /// # Errors
-    /// It has gone.
+    /// The agent has gone.
     pub fn mark(&mut self, begins: bool) -> Result<Mark> {
         match self.ask(&Ask::Mark { begins })? {
             Answer::Mark(mark) => Ok(*mark),
@@ -217,10 +218,10 @@ impl Peer {
         }
     }
 
-    /// End.
+    /// Ends the load, and returns its result.
     ///
     /// # Errors
-    /// It has gone.
+    /// The agent has gone.
     pub fn stop(&mut self) -> Result<Outcome> {
         match self.ask(&Ask::Stop)? {
             Answer::Outcome(outcome) => Ok(*outcome),

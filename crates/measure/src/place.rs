@@ -13,9 +13,9 @@ use std::process::Command;
 pub enum Place {
     /// The namespace of this program.
     Here,
-    /// In the namespace with this file.
+    /// The network namespace with this file.
     Netns(PathBuf),
-    /// On the host that `ssh` calls so.
+    /// A host, by its name for `ssh`.
     Ssh(String),
     /// An agent that listens at this address and port.
     Tcp(String),
@@ -26,10 +26,10 @@ pub const FORMS: &str = "here, NAME or netns:NAME (a namespace), pid:N, containe
                          ssh:HOST, tcp:ADDRESS:PORT (`heddle measure agent --listen`)";
 
 impl Place {
-    /// Finds what `text` names.
+    /// Finds the place that `text` names.
     ///
     /// # Errors
-    /// There is no such thing, or no way to look for it.
+    /// There is no such place, or no way to look for it.
     pub fn find(text: &str) -> Result<Self> {
         let (kind, rest) = text.split_once(':').unwrap_or(("netns", text));
         match kind {
@@ -47,7 +47,7 @@ impl Place {
         }
     }
 
-    /// The namespace's file, where commands of this machine can enter it.
+    /// The file of the namespace, if commands of this machine can enter it.
     pub fn netns(&self) -> Option<&Path> {
         match self {
             Self::Netns(path) => Some(path),
@@ -55,7 +55,7 @@ impl Place {
         }
     }
 
-    /// Whether it is on this machine, so that commands can be run there.
+    /// Whether the place is on this machine, so that commands can be run there.
     pub fn is_local(&self) -> bool {
         matches!(self, Self::Here | Self::Netns(_))
     }
@@ -81,7 +81,7 @@ fn of_process(pid: u32) -> Result<Place> {
     Ok(Place::Netns(path))
 }
 
-/// A process of the container, by its control group, whose path has the container's id with all runtimes.
+/// A process of the container. With all runtimes, the path of its control group contains the container's id.
 fn container(id: &str) -> Result<u32> {
     let may_be = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if id.len() < 6 || !id.chars().all(may_be) || id.contains("..") {
@@ -99,7 +99,7 @@ fn container(id: &str) -> Result<u32> {
     first_of_one(id, &found)
 }
 
-/// The first process, where all are of one container.
+/// The first process, if all are of one container.
 fn first_of_one(id: &str, found: &[(u32, String)]) -> Result<u32> {
     let ids: BTreeSet<&str> = found.iter().map(|(_, whole)| whole.as_str()).collect();
     if ids.len() > 1 {

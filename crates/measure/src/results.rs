@@ -20,23 +20,23 @@ pub const FORMAT: u32 = 1;
 pub struct Case {
     /// Request and response, or a stream.
     pub pattern: Pattern,
-    /// Over what.
+    /// Transport protocol.
     pub transport: Transport,
     /// 4 or 6.
     pub family: u8,
-    /// At once.
+    /// Number of connections at once.
     pub connections: usize,
     /// Bytes of a request or of a stream's message.
     pub request: usize,
     /// Bytes of a reply; 0 of streams.
     pub response: usize,
-    /// Messages a second of all connections; none: as fast as it goes.
+    /// Messages a second of all connections; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_per_s: Option<f64>,
 }
 
 impl Case {
-    /// For people, and for telling cases apart: `rr 200x1000 c50 tcp4`.
+    /// Name of the case, unique in a plan: `rr 200x1000 c50 tcp4`.
     pub fn name(&self) -> String {
         let sizes = match self.pattern {
             Pattern::Rr => format!("rr {}x{}", self.request, self.response),
@@ -93,7 +93,7 @@ pub struct Latency {
     pub p999_us: f64,
     /// The slowest.
     pub max_us: f64,
-    /// At [`QUANTILES`].
+    /// Latency at [`QUANTILES`].
     pub curve_us: Vec<f64>,
 }
 
@@ -139,9 +139,9 @@ pub struct Series {
     pub contender: String,
     /// The case that was measured.
     pub case: Case,
-    /// Contenders of one round follow each other.
+    /// Number of the round; contenders of one round follow each other.
     pub round: u32,
-    /// When it began, seconds since 1970.
+    /// Start of the series, seconds since 1970.
     pub at_unix_s: f64,
     /// Measured time, seconds.
     pub seconds: f64,
@@ -152,8 +152,7 @@ pub struct Series {
     /// Latency of request and response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// 99 of 100 requests were sent sooner after they were due, as far as only the generator held them up;
-    /// at a fixed rate.
+    /// 99th percentile of the generator's own delay of requests, at a fixed rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p99_us: Option<f64>,
     /// Replies, or messages of streams, that did not come (UDP).
@@ -164,20 +163,20 @@ pub struct Series {
     pub processor: Processor,
     /// Processor seconds of both agents.
     pub agents_s: f64,
-    /// The busiest.
+    /// The busiest processes.
     pub processes: Vec<Process>,
-    /// Payload per second of work of the machines.
+    /// Payload per second of processor time of all machines.
     pub mib_per_cpu_s: f64,
-    /// Transactions per second of work of the machines.
+    /// Transactions per second of processor time of all machines.
     pub transactions_per_cpu_s: f64,
-    /// Share of the machines' time that processes took that have nothing to do with it.
+    /// Share of the machines' time that unrelated processes took.
     pub others_share: f64,
     /// Share that the hypervisor gave to others.
     pub steal_share: f64,
 }
 
 impl Series {
-    /// The one number that series of its case are repeated for, and compared by.
+    /// The number by which series of a case are compared, and for which they are repeated.
     pub fn headline(&self) -> f64 {
         match (self.case.pattern, &self.latency) {
             (Pattern::Rr, Some(latency)) if self.case.rate_per_s.is_some() => latency.p99_us,
@@ -196,11 +195,11 @@ pub struct Plan {
     pub cases: Vec<Case>,
     /// Seconds of a series.
     pub seconds: f64,
-    /// Seconds before it, which do not count.
+    /// Seconds before a series that do not count.
     pub warmup_s: f64,
-    /// Series of each, at least.
+    /// Minimum number of series of each case and contender.
     pub least_rounds: u32,
-    /// At most.
+    /// Maximum number of series of each case and contender.
     pub most_rounds: u32,
     /// Confidence of intervals: 0.95.
     pub confidence: f64,
@@ -208,15 +207,15 @@ pub struct Plan {
     pub precision: f64,
 }
 
-/// A line.
+/// One line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "lowercase")]
 pub enum Record {
     /// The machine that measured: the layout of lines, and names and values for people.
     Machine {
-        /// [`FORMAT`].
+        /// Version of the layout: [`FORMAT`].
         format: u32,
-        /// In the order of their names.
+        /// Facts by name.
         facts: BTreeMap<String, String>,
     },
     /// The plan of the run.
@@ -225,16 +224,16 @@ pub enum Record {
     Unavailable {
         /// Name of the contender.
         contender: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A series that came to nothing.
+    /// A series that failed.
     Fault {
         /// Name of the contender.
         contender: String,
         /// Name of the case.
         case: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A series.
@@ -244,22 +243,22 @@ pub enum Record {
 /// First bytes of each file.
 const BEGINNING: &[u8] = b"{\"record\":\"machine\"";
 
-/// A file that was read.
+/// The contents of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
     /// Path of the file, for messages.
     pub name: String,
     /// Facts of the machine of each run, the newest last.
     pub machines: Vec<BTreeMap<String, String>>,
-    /// The last one.
+    /// The newest plan.
     pub plan: Option<Plan>,
     /// Contenders that could not be measured, and the reason.
     pub unavailable: Vec<(String, String)>,
-    /// Contender, case, why.
+    /// Contender, case and reason of series that failed.
     pub faults: Vec<(String, String, String)>,
-    /// In the order in which they were measured.
+    /// Series in the order in which they were measured.
     pub series: Vec<Series>,
-    /// Bytes of whole lines.
+    /// Length of the whole lines, bytes.
     pub whole: u64,
 }
 
@@ -267,7 +266,7 @@ impl Results {
     /// Reads a file.
     ///
     /// # Errors
-    /// It is not there, or not one of results; which line is wrong.
+    /// There is no such file, it has no results, or a line is malformed; the error names the line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .map_err(|e| anyhow::anyhow!("{}: {}", path.display(), heddle_sys::errno_text(&e)))?;
@@ -376,7 +375,7 @@ impl Results {
     }
 }
 
-/// A file that is written.
+/// A results file that is being written.
 #[derive(Debug)]
 pub struct Sink {
     file: File,
@@ -384,10 +383,10 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// A new file.
+    /// Makes a new file.
     ///
     /// # Errors
-    /// It is there already; it cannot be made.
+    /// The file exists; it cannot be made.
     pub fn create(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).open(path);
         let file = match file {
@@ -418,7 +417,7 @@ impl Sink {
         Ok(Self { file, path })
     }
 
-    /// Writes a line, and sees to it that it is on the disk.
+    /// Writes a line, and waits until it is on the disk.
     ///
     /// # Errors
     /// The disk is full.
@@ -449,7 +448,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A series that found `transactions_per_s`.
+    /// A made-up series with `transactions_per_s`.
     pub(crate) fn series(contender: &str, case: &Case, round: u32, transactions_per_s: f64) -> Series {
         Series {
             contender: contender.into(),

@@ -51,7 +51,7 @@ impl Ends {
 /// One of the configurations that are compared in turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contender {
-    /// For people, and for telling contenders apart.
+    /// Name, unique in a run.
     pub name: String,
     /// Index of its pair of end points.
     pub ends: usize,
@@ -83,7 +83,7 @@ pub enum End {
     Interrupted,
 }
 
-/// Sleeps, and not longer than both ends live; false: it is enough.
+/// Sleeps, but no longer than both ends live. Returns false if the run is to stop.
 fn pause(seconds: f64, enough: &AtomicBool, ends: &mut Ends) -> bool {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     loop {
@@ -98,10 +98,10 @@ fn pause(seconds: f64, enough: &AtomicBool, ends: &mut Ends) -> bool {
     }
 }
 
-/// One series; none: it was interrupted.
+/// Runs one series; `None`: the run was interrupted.
 ///
 /// # Errors
-/// An end point has gone, nothing comes through, a port is in use.
+/// An end point has gone, no data arrives, a port is in use.
 pub fn series(
     ends: &mut Ends,
     case: &Case,
@@ -194,8 +194,7 @@ pub fn series(
     }))
 }
 
-/// Seconds of processes that have nothing to do with forwarding: neither agents, switches and guests, nor the
-/// kernel's threads.
+/// Seconds of unrelated processes: neither agents, switches and guests, nor the kernel's threads.
 fn others_s(processes: &[Process]) -> f64 {
     const CONCERNED: [&str; 11] = [
         "heddle",
@@ -228,7 +227,7 @@ fn is_precise(results: &Results, plan: &Plan, case: &Case, contenders: &[Contend
     })
 }
 
-/// Twice without success is enough.
+/// A case is given up after two failures of a contender.
 fn is_given_up(results: &Results, contender: &str, case: &Case) -> bool {
     let name = case.name();
     results
@@ -332,7 +331,7 @@ pub fn run(
     Ok(End::Rounds)
 }
 
-/// Series that are left at least.
+/// Minimum number of series that are left.
 fn left(plan: &Plan, contenders: &[Contender], results: &Results) -> usize {
     let missing = |case: &Case, c: &Contender| {
         if is_given_up(results, &c.name, case) {

@@ -39,7 +39,7 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// The arithmetic mean; 0 of nothing.
+/// The arithmetic mean; 0 for no values.
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -47,7 +47,7 @@ pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The sample's standard deviation; 0 of fewer than two.
+/// The sample's standard deviation; 0 for fewer than two values.
 pub fn deviation(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -57,7 +57,7 @@ pub fn deviation(values: &[f64]) -> f64 {
     (squares / (values.len() - 1) as f64).sqrt()
 }
 
-/// The middle one, or between the two in the middle; 0 of nothing.
+/// The middle value, or the mean of the two in the middle; 0 for no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -18,11 +18,11 @@ pub struct Profile {
     pub name: String,
     /// Loads, in their order.
     pub cases: Vec<Case>,
-    /// The longest of its transactions, seconds; none: it counts iterations.
+    /// Duration of the longest transaction, seconds; `None`: the profile counts iterations.
     pub seconds: Option<f64>,
 }
 
-/// Puts values in the place of `$name`.
+/// Replaces `$name` by its value.
 fn expand(text: &str, get: &dyn Fn(&str) -> Option<String>) -> Result<String> {
     let Some((before, rest)) = text.split_once('$') else {
         return Ok(text.to_owned());
@@ -68,7 +68,7 @@ fn duration_s(text: &str) -> Result<f64> {
     }
 }
 
-/// An operation's option of a name.
+/// The value of an operation's option.
 fn option<'a>(options: &'a str, name: &str) -> Option<&'a str> {
     options
         .split_whitespace()
@@ -188,7 +188,8 @@ impl Turns {
             if let Some((0, _)) = self.0.first() {
                 bail!("a transaction that reads before it writes cannot be repeated here");
             }
-            // A transaction is repeated: what is written last is part of the first request of the next one.
+            // A transaction is repeated, so bytes that are written last belong to the first request of the
+            // next one.
             if let Some(&(left, 0)) = self.0.last() {
                 self.0.pop();
                 if let Some((first, _)) = self.0.first_mut() {

@@ -29,7 +29,7 @@ pub struct Processor {
     pub softirq_s: f64,
     /// Given to other machines by the hypervisor.
     pub steal_s: f64,
-    /// With nothing to do.
+    /// Idle time.
     pub idle_s: f64,
 }
 
@@ -38,11 +38,11 @@ impl Processor {
     pub fn busy_s(&self) -> f64 {
         self.user_s + self.system_s + self.irq_s + self.softirq_s
     }
-    /// All there was.
+    /// Sum of all kinds.
     pub fn all_s(&self) -> f64 {
         self.busy_s() + self.steal_s + self.idle_s
     }
-    /// Adds another machine's.
+    /// Adds the time of another machine.
     pub fn add(&mut self, other: &Self) {
         self.user_s += other.user_s;
         self.system_s += other.system_s;
@@ -111,7 +111,7 @@ impl Process {
     }
 }
 
-/// A moment's counters.
+/// The counters at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {
     processor: Processor,
@@ -146,7 +146,8 @@ impl Moment {
             .processes
             .values()
             .map(|p| {
-                // Threads of the kernel change their names; one that used less is another with its number.
+                // Threads of the kernel change their names. A process that has used less than before is
+                // another one with the same number.
                 let used_less = |b: &&Process| b.user_s <= p.user_s && b.system_s <= p.system_s;
                 let before = earlier.processes.get(&p.pid).filter(used_less);
                 Process {
@@ -203,7 +204,7 @@ mod tests {
         let usage = Moment::now().since(&before);
         assert!(usage.processor.all_s() > 0.1, "{usage:?}");
         let own = usage.processes.iter().find(|p| p.pid == std::process::id());
-        // On a machine that others use, it gets less.
+        // The loop used less time if other programs had the processor.
         assert!(own.is_some_and(|p| p.user_s + p.system_s >= 0.03), "{usage:?}");
     }
 }

@@ -13,7 +13,8 @@ const TWICE: Duration = Duration::from_millis(200);
 
 static ENOUGH: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
-/// Set by the first interrupt. From the first call on interrupts are held.
+/// A flag that the first interrupt sets. From the first call on, interrupts no longer end the program at
+/// once.
 ///
 /// # Errors
 /// No thread can be started.

@@ -46,7 +46,7 @@ pub(crate) enum Touched {
 pub(crate) enum Huge {
     /// If there are enough
     Try,
-    /// Fail where there are not
+    /// Fail if there are not enough
     Need,
     /// Never
     No,
@@ -116,7 +116,7 @@ pub(crate) struct LoadOptions {
     /// Send TCP GSO packets of that size, with segments of MSS bytes of payload
     #[arg(long, value_name = "MSS")]
     tso: Option<u16>,
-    /// Send single segments of TCP, of connections in their midst; they carry no stamps (--check lengths)
+    /// Send single segments of established TCP connections; they carry no stamps (--check lengths)
     #[arg(long, conflicts_with_all = ["tso", "masks"])]
     tcp: bool,
     /// Each port sends, not only the first of each pair
@@ -143,10 +143,10 @@ pub(crate) struct LoadOptions {
     /// First ports of pairs send to this address, not to that of the flow: a load balancer's
     #[arg(long, value_name = "IPV4", conflicts_with = "tso")]
     to: Option<Ipv4Addr>,
-    /// Second ports of pairs send to this address, not to that of the flow: what sources were translated to
+    /// Second ports of pairs send to this address, not to that of the flow: a translated source's
     #[arg(long, value_name = "IPV4", conflicts_with = "tso")]
     answer_to: Option<Ipv4Addr>,
-    /// Packets per second of all ports together; without it as many as the switch takes
+    /// Packets per second of all ports together; without it, the maximum that the switch takes
     #[arg(long)]
     rate: Option<f64>,
     /// The packets that receivers read
@@ -158,7 +158,7 @@ pub(crate) struct LoadOptions {
     /// The part of each packet that the guests touch
     #[arg(long, value_enum, default_value = "heads")]
     touch: Touched,
-    /// Most packets posted at once
+    /// Maximum number of packets posted at once
     #[arg(long, default_value_t = 64)]
     burst: usize,
     /// Seconds that are measured, fewer if the program is interrupted (Ctrl-C)

@@ -22,7 +22,7 @@ pub(crate) struct Output {
 struct Row<'a> {
     size: usize,
     line_ns: Option<f64>,
-    /// Busy cycles per packet of the loop on the switch's core, where it is ours.
+    /// Busy cycles per packet of the loop on the switch's core, if this program runs the loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     loop_cycles: Option<f64>,
     #[serde(flatten)]

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Interval between two requests.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args)]
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Packets that are dropped for this reason (a name, or its end), or any
     #[arg(short, long, value_name = "REASON")]
     drop: Option<String>,
-    /// Packets that are like this, such as tcp,nw_dst=10.0.0.2
+    /// Packets that match, for example tcp,nw_dst=10.0.0.2
     #[arg(long, value_name = "MATCH")]
     filter: Option<String>,
     /// File to write, as pcapng; - is standard output
@@ -94,7 +94,7 @@ impl Args {
         }
         heddle_sys::cpu::stand_back();
         let name = || self.write.display().to_string();
-        // Before signals are held: opening a pipe waits for who reads it.
+        // Open the file before signals are held: opening a pipe waits for its reader.
         let mut made = None;
         let out: Box<dyn Write> = match self.write.to_str() {
             Some("-") => Box::new(io::stdout().lock()),
@@ -162,14 +162,14 @@ impl Args {
     }
 }
 
-/// A file that keeps what is in it until the first write: a switch may refuse, and nothing is lost then.
+/// A file that keeps its contents until the first write: if the switch refuses the capture, nothing is lost.
 struct Late {
     file: File,
     is_new: bool,
 }
 
 impl Late {
-    /// And whether it was not there before.
+    /// Opens the file; also returns whether it is new.
     fn open(path: &Path) -> io::Result<(Late, bool)> {
         let mut how = File::options();
         how.write(true);
@@ -178,7 +178,7 @@ impl Late {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
         }
-        // A link to nothing leads to a new file, too.
+        // A link without a target creates a new file, too.
         let file = how.create(true).truncate(false).open(path)?;
         // Pipes and devices have no length.
         let is_new = !file.metadata()?.is_file();
@@ -213,7 +213,7 @@ fn write<W: Write>(file: &mut Writer<W>, p: &Packet) -> io::Result<()> {
     file.packet((&p.port, way), at_ns, (&unhex(&p.bytes), p.length), &comment)
 }
 
-/// The bytes of hexadecimal digits; what is none ends them.
+/// The bytes of hexadecimal digits; any other character ends them.
 fn unhex(text: &str) -> Vec<u8> {
     let digit = |c: u8| char::from(c).to_digit(16).and_then(|d| u8::try_from(d).ok());
     let (pairs, _) = text.as_bytes().as_chunks::<2>();

@@ -14,7 +14,7 @@ const PACKET: u32 = 6;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const LINKTYPE_ETHERNET: u16 = 1;
 
-// Codes of options: of all blocks, and of each kind.
+// Codes of options: the end of all blocks, and options of each kind of block.
 const END: u16 = 0;
 const COMMENT: u16 = 1;
 const SECTION_APPLICATION: u16 = 4;
@@ -34,7 +34,7 @@ pub(super) enum Way {
     Unknown = 0,
 }
 
-/// A file that is written.
+/// A file that is being written.
 pub(super) struct Writer<W> {
     out: W,
     interfaces: HashMap<String, u32>,

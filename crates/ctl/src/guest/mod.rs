@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A switch that is absent for longer is reported.
 const SOON: Duration = Duration::from_secs(1);
-/// Between attempts: the first pause, which doubles up to the last.
+/// Pauses between attempts to connect: the first one, which doubles up to the last one.
 const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 /// Interval between two checks of the connection, milliseconds.
 const LOOK_MS: i32 = 20;

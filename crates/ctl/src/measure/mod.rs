@@ -46,7 +46,7 @@ enum Part {
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: Option<SocketAddr>,
     },
-    /// Put things back when the measurement is over
+    /// Undo the changes when the measurement is over
     #[command(hide = true)]
     Keeper,
 }
@@ -184,7 +184,7 @@ fn measure(options: &Options) -> Result<()> {
     let pairs = options.pairs()?;
     let given = pairs::given(&options.between)?;
     if options.out.exists() && !options.resume {
-        // Before anything is made. `Sink` looks again.
+        // Fail before anything is made. `Sink` checks again.
         bail!(
             "{}: exists already: use --resume to continue it, or another --out",
             options.out.display()
@@ -194,7 +194,7 @@ fn measure(options: &Options) -> Result<()> {
         heddle_measure::attach::allowed()?;
     }
     let enough = interrupt::enough()?;
-    // From here on things are changed. Agents end before what they sit in is put away.
+    // The machine is changed from here on. Agents end before their namespaces are removed.
     let mut keeper = Keeper::start()?;
     let mut made = Pairs::default();
     for (name, client, server) in given {

@@ -15,10 +15,10 @@ const WORKER: &str = "WORKER NUMA  BUSY% SLEEP%     Mpps cyc/pkt  B/pkt";
 /// Columns of the queues' table beside the port's name, and of that of ports.
 const QUEUES: &str = " QUEUE WORKER MINUTE%";
 const PORTS: &str = "  IN kpps   Gbit/s OUT kpps   Gbit/s    DROPS/s";
-/// Cells of a level's column, and of a stage's.
+/// Width of a level's column, and of a stage's, in cells.
 const LEVEL: usize = 7;
 const STAGE: usize = 8;
-/// The least cells of a port's name in the queues' table, and in that of ports, which has more columns.
+/// Minimum width of a port's name in the queues' table, and in that of ports, which has more columns.
 const NAME: usize = 24;
 const PORT_NAME: usize = 10;
 /// Cells of a drop's name.
@@ -46,7 +46,7 @@ fn loss(per_second: f64) -> Style {
     }
 }
 
-/// Columns that there can be.
+/// All possible columns.
 #[cfg(test)]
 pub(super) fn columns() -> impl Iterator<Item = &'static str> {
     let words = [WORKER, QUEUES, PORTS, "LOST DROPPED L0% L1% L2% miss%"];
@@ -107,7 +107,7 @@ fn workers(lines: &mut Vec<Line<'static>>, frame: &Frame, history: &History, col
         stages.map(|(_, n)| format!("{n:>STAGE$.1}")).collect()
     };
     let bars = |w: &Worker| history.of_worker(w.id).cyan();
-    // Side by side where there is room, else one below the other.
+    // The tables are side by side if there is room, else one below the other.
     let apart = WORKER.len() + levels.len() + stages.len() + GAP + FRAMES > columns;
     lines.push(heading(format!(
         "{WORKER}{levels}{}",
@@ -206,7 +206,7 @@ fn port(p: &Port, name: usize, history: &History, columns: usize) -> Line<'stati
         p.tx_packets_per_second / 1e3,
         p.tx_bits_per_second / 1e9,
     );
-    // Starts at zero: the sum of nothing is `-0.0` elsewhere.
+    // `fold` starts at zero; `sum` of no values would be `-0.0`.
     let all = p.drops_per_second.values().fold(0.0, |sum, n| sum + n);
     let losses = p.drops_per_second.iter().filter(|(name, _)| !is_meant(name));
     let style = loss(losses.fold(0.0, |sum, (_, n)| sum + n));
@@ -284,7 +284,7 @@ mod tests {
         );
         let lines = text(&frame, 200);
         let words: Vec<&str> = lines[1].split_whitespace().collect();
-        // Two seconds; a million cycles of two million busy; four million packets.
+        // A frame of two seconds: a million cycles of two million busy, four million packets.
         assert_eq!(words[..7], ["3*", "1", "50.0", "0.0", "2.000", "0", "1000"]);
         assert_eq!(words[7..11], ["0.0", "100.0", "0.0", "0.0"]);
         assert_eq!(words[13], "0.1");
@@ -326,7 +326,7 @@ mod tests {
         // No packet is lost any more.
         let over = Frame::between(&sample(1_000_000, 1, 30), &sample(3_000_000, 2, 30));
         assert!(red(&over).is_empty());
-        // No loss at all, and no port lost anything.
+        // Nothing is lost, and no port has losses.
         let idle = Frame::between(&sample(1_000_000, 1, 0), &sample(3_000_000, 1, 0));
         let text = text(&idle, 200).join("\n");
         let lost = text.lines().find(|l| l.starts_with("LOST")).unwrap();

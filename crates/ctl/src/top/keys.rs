@@ -1,8 +1,8 @@
-//! Keys, what they mean, and how they move what is seen.
+//! Keys, their commands, and their effect on the view.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// Columns that a key moves by.
+/// Columns by which a key moves the view.
 const ASIDE: usize = 8;
 
 /// A user's command.
@@ -57,7 +57,7 @@ impl Key {
     }
 }
 
-/// The part of the lines that is seen: the first one, and the first cell of all.
+/// The visible part of the lines: the number of its first line, and of its first cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
     pub(super) top: usize,

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A number of seconds, none that is too much for a clock.
+/// Parses a number of seconds; one that is too large for a clock is refused.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(n) if !n.is_nan() => Ok(n.clamp(0.1, 3600.0)),
@@ -78,7 +78,7 @@ impl Args {
                     }
                 }
                 (_, Err(_)) if self.once => return now.map(drop),
-                // Standard output is for objects alone.
+                // With --json, standard output has objects alone.
                 (_, Err(why)) if self.json => say::waiting(&waiting(why)),
                 (_, Err(why)) => say::out(&(waiting(why) + "\n\n"))?,
                 (None, Ok(_)) => {}

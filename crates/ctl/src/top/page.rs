@@ -34,10 +34,10 @@ pub(super) struct Page {
     known: Known,
     history: History,
     view: View,
-    /// The view of the frame, while the page that explains is shown instead of it.
+    /// The view of the frame, while the help page is shown instead of it.
     help: Option<View>,
     interval: f64,
-    /// Rows for lines, as of the last time that it was drawn.
+    /// Rows for lines on the screen, when it was last drawn.
     rows: usize,
 }
 
@@ -138,7 +138,7 @@ impl Page {
         self.rows = usize::from(below);
         self.view = self.view.bounded((widest, lines.len()), (columns, self.rows));
         let foot = self.foot(lines.len());
-        // The lines that are seen alone: there may be thousands.
+        // Draw only the visible lines: there may be thousands.
         let first = self.view.top.min(lines.len());
         let seen: Vec<Line<'static>> = lines.drain(first..).take(self.rows).collect();
         let aside = u16::try_from(self.view.left).unwrap_or(u16::MAX);

@@ -5,7 +5,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// All counts at one time.
+/// All counters at one time.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Sample {
     /// Cycles of the time stamp counter since it started.

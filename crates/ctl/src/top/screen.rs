@@ -73,7 +73,7 @@ impl Shown {
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing put back.
+        // If the terminal is gone, there is nothing to restore.
         let _ = execute!(stdout(), cursor::Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
@@ -105,7 +105,7 @@ pub(super) fn run(interval: f64, look: impl Fn() -> Result<Sample> + Send + 'sta
     }
 }
 
-/// Draws whatever happens; returns whether that is all, or the process is to be stopped.
+/// Draws after each event. Returns true if the program is to end, false if the process is to be stopped.
 fn show(page: &mut Page, shown: &mut Shown, events: &Receiver<Event>, pace: &Sender<f64>) -> Result<bool> {
     loop {
         shown.draw(page)?;

@@ -24,7 +24,7 @@ pub struct Traits {
     pub many: bool,
     /// Drawbacks of the attachment.
     pub lost: &'static str,
-    /// Why that is known.
+    /// The document that the drawbacks are from.
     pub source: &'static str,
 }
 
@@ -68,11 +68,11 @@ pub struct Workload {
     pub case: Case,
     /// Whether the workload's pods are on two nodes.
     pub across: bool,
-    /// NetworkPolicy has to hold.
+    /// Whether NetworkPolicy has to hold.
     pub policy: bool,
     /// Whether the workload's virtual machines are migrated while they run.
     pub migration: bool,
-    /// Pods of a node.
+    /// Number of pods on a node.
     pub pods: usize,
     /// The metric to optimize.
     pub metric: Metric,
@@ -87,7 +87,7 @@ fn traits(a: Attachment) -> &'static Traits {
     TRAITS.iter().find(|t| t.attachment == a).unwrap_or(&TRAITS[1])
 }
 
-/// Why a workload cannot have it.
+/// The reason why a workload cannot use an attachment.
 fn refused(t: &Traits, w: &Workload) -> Option<&'static str> {
     if w.policy && !t.policy {
         return Some("NetworkPolicy does not hold for it");
@@ -141,7 +141,7 @@ fn run(w: &Workload) -> String {
     )
 }
 
-/// The advice, for people.
+/// The advice as text.
 pub fn advise(results: Option<&Results>, w: &Workload) -> String {
     let mut out = format!(
         "Workload: {}, {}{}{}, {} pods of a node\n",

@@ -43,7 +43,7 @@ pub enum Attachment {
     Vduse,
 }
 
-/// All, with their names.
+/// All attachments with their names.
 pub const ATTACHMENTS: [(&str, Attachment); 9] = [
     ("host-device", Attachment::HostDevice),
     ("veth", Attachment::Veth),
@@ -57,7 +57,7 @@ pub const ATTACHMENTS: [(&str, Attachment); 9] = [
 ];
 
 impl Attachment {
-    /// For people.
+    /// Name of the attachment.
     pub fn name(self) -> &'static str {
         ATTACHMENTS
             .iter()
@@ -77,9 +77,9 @@ impl FromStr for Attachment {
 /// Placement of the two pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deployment {
-    /// On one node.
+    /// Both pods on one node.
     Same,
-    /// On two, joined by a wire.
+    /// One pod on each of two nodes, joined by a wire.
     Across,
 }
 
@@ -99,11 +99,11 @@ impl FromStr for Deployment {
 pub struct Made {
     /// The first pod.
     pub client: Place,
-    /// The second.
+    /// The second pod.
     pub server: Place,
-    /// The device in each of them.
+    /// Name of the device in both pods.
     pub device: String,
-    /// The second's addresses.
+    /// Addresses of the second pod.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -121,7 +121,7 @@ const DEVICE: &str = "eth0";
 const ANSWERS: Duration = Duration::from_secs(15);
 
 impl<'a> Maker<'a> {
-    /// `switch`: the one that runs here, or why there is none.
+    /// `switch`: the running switch, or the reason why there is none.
     pub fn new(keeper: &'a mut Keeper, switch: Result<Switch, String>) -> Self {
         let made = 0;
         Self { keeper, switch, made }
@@ -134,7 +134,7 @@ impl<'a> Maker<'a> {
     pub fn make(&mut self, attachment: Attachment, deployment: Deployment) -> Result<Made> {
         self.made += 1;
         if attachment == Attachment::Vduse {
-            // Before anything is made for it.
+            // Check before anything is made for it.
             vduse()?;
         }
         if matches!(
@@ -186,7 +186,7 @@ impl<'a> Maker<'a> {
         let undo = format!("ip netns del {name}");
         self.keeper.step(&format!("ip netns add {name}"), &undo)?;
         ip(&format!("-n {name} link set lo up"))?;
-        // Addresses are there at once.
+        // Without duplicate address detection, IPv6 addresses can be used at once.
         inside(
             &name,
             "sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0",
@@ -195,7 +195,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// Whether this process may make pods: one line for all attachments.
+/// Whether this process may make pods: one check for all attachments.
 ///
 /// # Errors
 /// It may not.
@@ -206,7 +206,7 @@ pub fn allowed() -> Result<()> {
     Ok(())
 }
 
-/// `ip`, of namespaces that were made here.
+/// Runs `ip` with arguments about namespaces that were made here.
 fn ip(args: &str) -> Result<String> {
     run(&words(&format!("ip {args}")))
 }

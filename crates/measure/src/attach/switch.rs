@@ -19,10 +19,10 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// The one whose run directory is `dir`.
+    /// The switch whose run directory is `dir`.
     ///
     /// # Errors
-    /// None runs there.
+    /// No switch runs there.
     pub fn find(dir: &Path) -> Result<Self> {
         let db = dir.join("db.sock");
         let pid = std::fs::read_to_string(dir.join("ovs-vswitchd.pid")).unwrap_or_default();

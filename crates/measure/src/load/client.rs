@@ -43,7 +43,7 @@ impl Due {
     }
 }
 
-/// Sleeps until `at_ns`; false: enough.
+/// Sleeps until `at_ns`; returns false if the load stops.
 pub(super) fn sleep_until(at_ns: u64, shared: &Shared) -> bool {
     loop {
         if shared.stop.load(Relaxed) {
@@ -64,7 +64,7 @@ pub(super) fn closed() -> io::Error {
     )
 }
 
-/// Whether the call may be made again.
+/// Whether the call may be repeated.
 pub(super) fn is_pause(e: &io::Error) -> bool {
     matches!(
         e.kind(),
@@ -140,7 +140,7 @@ fn answers(answer: &[u8], request_len: usize, number: u32) -> bool {
         .eq(number.to_be_bytes().iter().rev().take(n))
 }
 
-/// One connection: blocking calls.
+/// Serves one connection, by blocking calls.
 fn one(load: &Load, mut due: Option<Due>, socket: &Socket, record: &mut Record<'_>) -> io::Result<()> {
     let mut out = load.buffer();
     let mut buffer = load.buffer();
@@ -232,11 +232,11 @@ fn datagram(
     }
 }
 
-/// A connection among many.
+/// One of several connections.
 struct Conn {
     socket: Arc<Socket>,
     due: Option<Due>,
-    /// From when latency counts.
+    /// Time from which latency counts.
     from_ns: u64,
     sent_at_ns: u64,
     sent: usize,

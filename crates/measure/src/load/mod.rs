@@ -36,7 +36,7 @@ use std::time::Duration;
 const SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
 /// A UDP reply that takes longer counts as lost.
 const LOST: Duration = Duration::from_millis(300);
-/// Buffers of streams hold at least this much.
+/// Minimum size of buffers of streams.
 const LEAST_BUFFER: usize = 128 << 10;
 
 /// The exchange on the connections of a series.
@@ -66,17 +66,18 @@ pub enum Transport {
 pub struct Load {
     /// Request and response, or a stream.
     pub pattern: Pattern,
-    /// Over what.
+    /// Transport protocol.
     pub transport: Transport,
     /// Number of connections, at least one.
     pub connections: usize,
-    /// Threads at each end, among which connections are dealt; 0: as many as processors, or connections.
+    /// Threads at each end, among which connections are dealt; 0: the number of processors, or of connections
+    /// if that is smaller.
     pub threads: usize,
     /// Bytes of a request, or of a message of a stream.
     pub request: usize,
     /// Bytes of a reply; streams have none.
     pub response: usize,
-    /// Messages a second of all connections together; none: as fast as it goes.
+    /// Messages a second of all connections together; `None`: no limit.
     pub rate_per_s: Option<f64>,
 }
 
@@ -113,7 +114,7 @@ impl Load {
         }
     }
 
-    /// Threads of an end on this machine.
+    /// Number of threads of an end on this machine.
     fn threads_here(&self) -> usize {
         let processors = heddle_sys::cpu::allowed().map_or(1, |c| c.len());
         let wanted = if self.threads == 0 {
@@ -142,7 +143,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Only the thread that owns them adds, so that no locked instruction is needed.
+    /// Only the owning thread adds, so no locked instruction is needed.
     fn add(&self, transactions: u64, bytes: u64) {
         self.transactions
             .store(self.transactions.load(Relaxed) + transactions, Relaxed);
@@ -172,7 +173,7 @@ struct Left {
     fault: Option<String>,
 }
 
-/// Sums of the threads so far.
+/// Sums over the threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Requests with a reply, or messages of streams that were counted at this end.
@@ -185,7 +186,7 @@ pub struct Totals {
     pub retransmitted: u64,
 }
 
-/// An end at work.
+/// A running end.
 #[derive(Debug)]
 pub struct Running {
     shared: Arc<Shared>,
@@ -210,7 +211,7 @@ pub struct Found {
 pub enum Role {
     /// Connects, and measures latency.
     Client,
-    /// Is connected to.
+    /// Accepts connections.
     Server,
 }
 
@@ -258,7 +259,7 @@ impl Running {
         })
     }
 
-    /// From now on latency is recorded, or no more. After the end either side may stop first.
+    /// Turns the recording of latency on or off. After the measurement either side may stop first.
     pub fn measure(&self, measuring: bool) {
         self.shared.measuring.store(measuring, Relaxed);
         if !measuring {
@@ -283,7 +284,7 @@ impl Running {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Ends it.
+    /// Stops the load, and returns its result.
     pub fn stop(mut self) -> Found {
         self.end();
         let mut found = Found::default();
@@ -317,7 +318,7 @@ impl Drop for Running {
 fn add(sum: &mut Option<Histogram<u64>>, more: Option<Histogram<u64>>) {
     match (sum.as_mut(), more) {
         (Some(sum), Some(more)) => {
-            // Both resize themselves.
+            // Both histograms resize themselves, so this does not fail.
             let _ = sum.add(&more);
         }
         (None, more) => *sum = more,

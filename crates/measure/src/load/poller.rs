@@ -1,4 +1,4 @@
-//! Waiting for many connections and for a time.
+//! Waits for readiness of many connections, and for a time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::time::{
 
 /// The token of the timer.
 const TIMER: u64 = u64::MAX;
-/// No wait is longer.
+/// Maximum duration of a wait.
 const LONGEST: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
@@ -73,7 +73,8 @@ impl Poller {
         let data = EventData::new_u64(index as u64);
         Ok(epoll::modify(&self.epoll, fd, data, flags(readable, writable))?)
     }
-    /// Waits until a connection is ready, `due_ns` of the monotonic clock has come, or a while has passed.
+    /// Waits until a connection is ready, the monotonic clock reaches `due_ns`, or the maximum duration is
+    /// over.
     pub(super) fn wait(&mut self, due_ns: Option<u64>) -> io::Result<&[Ready]> {
         let due_ns = due_ns.unwrap_or(0);
         if due_ns != self.armed_ns {

@@ -1,4 +1,4 @@
-//! Sockets of either transport, and how two ends come together.
+//! Sockets of either transport, and how two ends connect.
 
 use super::{Load, Pattern, SOCKET_TIMEOUT, Transport};
 use std::io::{self, Read, Write};
@@ -26,7 +26,7 @@ impl Socket {
             Self::Udp(s) => s.send(data),
         }
     }
-    /// Zero: a peer that has gone (TCP), or an empty datagram.
+    /// Returns the number of bytes. Zero: a peer that has gone (TCP), or an empty datagram.
     pub(super) fn recv(&self, data: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(s) => (&*s).read(data),
@@ -66,12 +66,12 @@ impl AsFd for Socket {
     }
 }
 
-/// The server's end before the client has come.
+/// The server's sockets before the client has connected.
 #[derive(Debug)]
 pub enum Listening {
     /// One port for all connections.
     Tcp(TcpListener),
-    /// A port for each.
+    /// One port for each connection.
     Udp(Vec<UdpSocket>),
 }
 
@@ -85,7 +85,7 @@ fn bound(e: io::Error, at: SocketAddr) -> io::Error {
 }
 
 impl Listening {
-    /// Takes ports on `address`: `port` and those after it, or any where it is 0.
+    /// Takes ports on `address`: `port` and the ones after it, or any if it is 0.
     ///
     /// # Errors
     /// A port is in use; the address is none of this end's.
@@ -94,7 +94,8 @@ impl Listening {
             Transport::Tcp => {
                 let at = SocketAddr::new(address, port);
                 let listener = TcpListener::bind(at).map_err(|e| bound(e, at))?;
-                // All of them connect before the first is accepted. `net.core.somaxconn` is the limit.
+                // All connections wait in the queue before the first is accepted. `net.core.somaxconn` limits
+                // the queue.
                 rustix::net::listen(&listener, i32::try_from(load.connections).unwrap_or(i32::MAX))?;
                 Ok(Self::Tcp(listener))
             }
@@ -121,10 +122,10 @@ impl Listening {
         }
     }
 
-    /// Waits for the client, which is connected already or nearly so.
+    /// Accepts the client, which has connected already, or nearly.
     ///
     /// # Errors
-    /// It does not come.
+    /// The client does not come.
     pub fn accept(self, load: &Load) -> io::Result<Vec<Arc<Socket>>> {
         match self {
             Self::Tcp(listener) => {

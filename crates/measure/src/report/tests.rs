@@ -119,7 +119,7 @@ fn an_upgrade_is_judged() {
     let mut new = old.clone();
     new.name = "new.jsonl".into();
     for s in &mut new.series {
-        // Measured at other times, without the moods.
+        // Series that were measured at other times, without the machine's changes of speed.
         let steady = if s.round == 2 { 1.01 } else { 1.0 };
         s.transactions_per_s = if s.contender == "slow" && s.case.connections == 3 {
             100.0 * steady

@@ -73,11 +73,11 @@ impl Metric {
 /// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Better by the margin at least, surely.
+    /// Better by the margin at least, and the interval leaves out 1.
     Better,
-    /// Worse by the margin at least, surely.
+    /// Worse by the margin at least, and the interval leaves out 1.
     Worse,
-    /// Neither: alike, or not known well enough.
+    /// Neither: the difference is small, or the interval contains 1.
     Neither,
 }
 
@@ -145,7 +145,7 @@ pub(super) fn compare_files(
 pub struct Beats {
     /// The contender that is judged.
     pub a: String,
-    /// Beside whom.
+    /// The contender that `a` is compared with.
     pub b: String,
     /// Cases in which `a` is better.
     pub wins: usize,
@@ -155,12 +155,12 @@ pub struct Beats {
     pub of: usize,
 }
 
-/// Whether the pods of a contender were made on two nodes: it is compared with its like.
+/// Whether the pods of a contender were made on two nodes. Contenders are compared within a deployment.
 fn is_across(contender: &str) -> bool {
     contender.split(' ').any(|word| word == "across")
 }
 
-/// All pairs of one deployment, those with most wins first; `margin` 0.1: by 10 % and more.
+/// All pairs of contenders of one deployment, those with most wins first; `margin` 0.1: by 10 % and more.
 pub fn beats(results: &Results, metric: Metric, margin: f64, confidence: f64) -> Vec<Beats> {
     let (contenders, cases) = (results.contenders(), results.cases());
     let mut all = Vec::new();

@@ -7,14 +7,14 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-/// Offloads that cost much when they are off, as `ethtool -k` and `ethtool -K` name them.
+/// Offloads that are expensive to miss, as `ethtool -k` and `ethtool -K` name them.
 const OFFLOADS: [(&str, &str); 3] = [
     ("tx-checksumming", "tx"),
     ("tcp-segmentation-offload", "tso"),
     ("generic-segmentation-offload", "gso"),
 ];
 
-/// A device of some namespace.
+/// One device of one namespace.
 struct Found {
     netns: String,
     name: String,
@@ -84,7 +84,7 @@ fn links(netns: &str) -> Vec<Found> {
     links.as_array().into_iter().flatten().filter_map(one).collect()
 }
 
-/// The file of the namespace that `netns` knows by a number; none: it has no name.
+/// The file of the namespace with this number in `netns`; `None`: it has no name.
 fn numbered(netns: &str, number: i64) -> Option<String> {
     let text = inside(netns, "ip -j netns list-id")?;
     let all: Value = serde_json::from_str(&text).ok()?;
@@ -131,7 +131,7 @@ fn with_rfs(netns: &str) -> BTreeSet<String> {
 
 /// The devices of ports. `ports`: name, bridge. `switch`: the switch's namespace.
 pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<Device> {
-    // Kept open, since their names may lead through this process.
+    // Kept open, since names of namespaces may lead through this process.
     let open = heddle_sys::netns::all();
     let mut all: Vec<Found> = Vec::new();
     for ns in &open {

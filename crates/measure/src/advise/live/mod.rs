@@ -19,17 +19,17 @@ pub struct Worker {
     pub core: u64,
     /// Share of the time in which it handled packets.
     pub busy: f64,
-    /// Share in which it was ready to run, and others had its processor.
+    /// Share of the time in which the worker was ready to run, and other threads had its processor.
     pub waiting: f64,
-    /// Masks in its cache.
+    /// Number of masks in its cache.
     pub masks: u64,
     /// Flows that were not cached, since the limit of flows was reached.
     pub limit_hits: u64,
     /// Flows that were not cached for other reasons: masks at their limit.
     pub not_cached: u64,
-    /// Packets.
+    /// Packets received.
     pub packets: u64,
-    /// Only queues that were assigned to it.
+    /// Whether the worker polls only queues that were assigned to it.
     pub isolated: bool,
 }
 
@@ -74,31 +74,31 @@ pub struct Device {
     pub off: Vec<String>,
     /// Whether RFS has entries for one of its queues.
     pub rfs: bool,
-    /// Devices of the same name in other namespaces, which no packet reaches: an internal port's of an
+    /// Namespaces with a device of the same name that no packet reaches: the internal port's device of an
     /// earlier switch.
     pub doubles: Vec<String>,
 }
 
-/// All that is looked at.
+/// One observation of a switch and its machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// Between the two looks.
+    /// Seconds between the two looks.
     pub seconds: f64,
-    /// Processors that are on.
+    /// Processors that are online.
     pub processors: Vec<usize>,
     /// The switch's workers.
     pub workers: Vec<Worker>,
-    /// Their queues.
+    /// Receive queues of the workers.
     pub queues: Vec<Queue>,
-    /// Cached flows.
+    /// Number of cached flows.
     pub flows: u64,
-    /// At most.
+    /// Maximum number of cached flows.
     pub flow_limit: u64,
     /// The database's interfaces.
     pub interfaces: Vec<Interface>,
     /// Devices of ports.
     pub devices: Vec<Device>,
-    /// Bridge, learned addresses, at most.
+    /// Bridge, number of learned addresses, maximum number of learned addresses.
     pub tables: Vec<(String, u64, u64)>,
     /// Bridge, target, whether it is connected, and the switch's error text.
     pub controllers: Vec<(String, String, bool, String)>,
@@ -112,10 +112,10 @@ pub struct Seen {
     pub rfs_entries: u64,
     /// Busy processes with sockets: number, name, processor.
     pub readers: Vec<(u32, String, usize)>,
-    /// Settings of the database that change nothing: row, setting, consequence.
+    /// Settings in the database without effect: row, setting, consequence.
     pub without_effect: Vec<(String, String, String)>,
-    /// All packets are dropped until `flow-restore-wait` is taken away.
+    /// Whether all packets are dropped until `flow-restore-wait` is removed.
     pub restoring: bool,
-    /// Names of drops that went up, and by how much.
+    /// Names of drops whose counter rose, with the difference.
     pub drops: Vec<(String, u64)>,
 }
