@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Random means uniform: each of a thousand flows comes about as often as it should.
+    /// Random means uniform: each of a thousand flows comes about equally often.
     #[test]
     fn random_is_uniform() {
         let mut s = Sequence::new(Order::Random, 1000, 42);
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Crafted packets pass by every rule, and differ from it first at every bit of every field.
+    /// Crafted packets match no allowing rule, and differ from it first at every bit of every field.
     #[test]
     fn explosions_multiply() {
         let (mut bits, mut seen) = (HashSet::new(), HashSet::new());

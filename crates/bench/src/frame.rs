@@ -16,7 +16,7 @@ const TTL: u8 = 64;
 pub const TUPLE_AT: usize = Ethernet::LEN + 8;
 /// Bytes of a [`Stamp`].
 pub const STAMP: usize = 16;
-/// Bytes that a probe lacks.
+/// Number of bytes by which a probe is shorter.
 pub const PROBE_SHORTER: usize = 2;
 
 /// The kind and length of frames.
@@ -24,7 +24,7 @@ pub const PROBE_SHORTER: usize = 2;
 pub enum Shape {
     /// UDP over IPv4; bytes of the frame without the frame check sequence.
     Udp(usize),
-    /// A segment of TCP over IPv4, with a right checksum, which is why it has no stamp.
+    /// A segment of TCP over IPv4, with a correct checksum, and therefore without a stamp.
     Tcp(usize),
     /// A TCP GSO packet over IPv4.
     Tso {
@@ -62,7 +62,8 @@ impl Shape {
             },
         }
     }
-    /// The shortest frame that has room for a stamp at both ends and can be a probe, if there are any.
+    /// Minimum length of the frame, bytes: a probe has room for a stamp at both ends. `Tcp` has no probes,
+    /// and needs the headers only.
     pub fn min(self) -> usize {
         match self {
             Self::Tcp(_) => self.payload_at(),
@@ -102,7 +103,7 @@ impl Stamp {
         let v = u128::from(low) | u128::from(self.seq) << 32 | u128::from(self.tsc) << 64;
         v.to_le_bytes()
     }
-    /// Reads it; `None` when the packet is no checked one.
+    /// Reads a stamp; `None` if the packet has none.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // fields of fixed width
     pub fn read(bytes: [u8; STAMP]) -> Option<Self> {
@@ -239,12 +240,12 @@ impl Template {
         t.give(tuple);
         t
     }
-    /// Becomes a frame of another flow.
+    /// Changes the template to another flow's.
     pub fn give(&mut self, tuple: Tuple) {
         let patch = self.patch(tuple);
         self.bytes[HDR + TUPLE_AT..HDR + TUPLE_AT + patch.len()].copy_from_slice(&patch);
     }
-    /// The same to another Ethernet address: a router's.
+    /// The same frame for another Ethernet address: a router's.
     #[must_use]
     pub fn to_ethernet(mut self, address: [u8; 6]) -> Self {
         self.bytes[HDR..HDR + address.len()].copy_from_slice(&address);
@@ -295,7 +296,7 @@ impl Template {
 /// Bytes at the end of a checked frame that repeat the number in its stamp.
 pub const TAIL: usize = 4;
 
-/// The payload's byte at `at` of the frame.
+/// The expected payload byte at offset `at` of the frame.
 fn pattern(at: usize) -> u8 {
     (at.wrapping_mul(37) >> 3).to_le_bytes()[0]
 }

@@ -43,7 +43,7 @@ impl Latency {
 /// A time without packets while senders were sending.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Outage {
-    /// When it began, since the start.
+    /// Begin, since the start.
     pub at_ms: u64,
     /// Duration.
     pub ms: u64,
@@ -56,7 +56,7 @@ pub struct PairOutcome {
     pub sent_pps: f64,
     /// Packets per second that arrived.
     pub received_pps: f64,
-    /// Share of what was sent that did not arrive.
+    /// Share of the sent packets that did not arrive.
     pub loss: f64,
     /// At a fixed rate: packets that could not be sent in time.
     pub skipped: u64,
@@ -91,7 +91,7 @@ pub struct Outcome {
     pub received_gbps: f64,
     /// Packets per second of another length that arrived: segments of GSO packets, neighbour discovery.
     pub foreign_pps: f64,
-    /// Share of what was sent in the measured phase that did not arrive in it.
+    /// Share of the packets sent in the measured phase that did not arrive in it.
     pub loss: f64,
     /// Packets sent, in all.
     pub sent_total: u64,
@@ -114,7 +114,7 @@ pub struct Outcome {
     pub ring_full: f64,
     /// One way latency.
     pub latency: Option<Latency>,
-    /// Each pair by itself, where they have loads of their own.
+    /// Results of each pair, if pairs have loads of their own.
     pub pairs: Vec<PairOutcome>,
     /// The longest pauses of reception, by time; only with reconnection.
     pub outages: Vec<Outage>,

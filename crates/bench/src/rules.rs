@@ -1,5 +1,4 @@
-//! The OpenFlow rules that belong to flows, as `ovs-ofctl add-flows` reads them: one source for both, for
-//! every switch.
+//! The OpenFlow rules that belong to flows, as `ovs-ofctl add-flows` reads them: the same for every switch.
 
 use crate::flows::{ACL, Spread, Tuple, one_hot};
 use core::fmt::Write;

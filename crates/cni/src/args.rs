@@ -18,7 +18,7 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Args {
     pub(crate) command: Command,
-    /// Empty for commands that are about no container.
+    /// Container id; empty for commands that are about no container.
     pub(crate) container: String,
     /// Path of the network namespace; may be empty for DEL.
     pub(crate) netns: String,

@@ -22,7 +22,7 @@ use heddle_sys::net_config::{Change, Device, Settings};
 use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
 
-/// Exchanges the veth; the earlier result, with what is another device now.
+/// Exchanges the veth; returns the earlier result, with the new device in it.
 pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), Failure> {
     let kind = match conf.kind.on_this_node()? {
         Kind::VhostUser => return fail(Code::Conf, "kind vhost-user cannot replace a veth"),
@@ -133,10 +133,10 @@ fn after(
     ))
 }
 
-/// The end of the veth that is in this namespace.
+/// The veth's end in this namespace.
 fn other_end(host: &NetConfig, device: &Device) -> Result<Device, Failure> {
     let all = host.devices().map_err(|e| kernel("netlink", &e))?;
-    // Numbers of devices are told apart by namespace only, so both ends must mean each other.
+    // Device numbers are unique in a namespace only, so both ends must name each other.
     let is_it =
         |d: &Device| Some(d.ifindex) == device.peer && d.peer == Some(device.ifindex) && d.kind == "veth";
     match all.into_iter().find(is_it) {
@@ -160,9 +160,9 @@ struct Exchange<'a> {
     db: Db,
     /// The number of the pod's namespace.
     inode: u64,
-    /// In the pod.
+    /// The veth's end in the pod.
     device: &'a Device,
-    /// On the host.
+    /// The veth's end on the host.
     other: Device,
     /// The Interface of `other`, if it is a port.
     row: Option<Found>,
@@ -249,9 +249,9 @@ impl Exchange<'_> {
         given.map_err(|e| kernel(&format!("addresses and routes of {}", new.name), &e))
     }
 
-    /// The veth, and its row, as they were, as far as that can be.
+    /// Restores the veth and its row as far as possible.
     fn put_back(&mut self) {
-        // A connection that failed once is of no use.
+        // Open a new connection: one that failed once is of no use.
         if let Ok(mut db) = Db::open(self.conf) {
             let _ = match (&self.row, db.named(self.port)) {
                 (Some(old), Ok(Some(now))) if now.kind != old.kind => db.convert(
@@ -270,7 +270,7 @@ impl Exchange<'_> {
             };
         }
         if self.kind == Kind::Internal {
-            // The switch takes its device away when it sees the row; the name is needed now.
+            // The switch removes its device when it sees the row; the name is needed now.
             remove_host_device(&self.other.name);
         }
         if let Ok(Some(half)) = self.pod.device(&self.device.name) {

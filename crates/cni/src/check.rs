@@ -1,4 +1,4 @@
-//! CHECK: is everything as ADD left it?
+//! CHECK: compares the pod with the result of its ADD.
 
 use crate::args::Args;
 use crate::conf::{Conf, mac_text};

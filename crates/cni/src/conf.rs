@@ -1,4 +1,4 @@
-//! A network's configuration: read, checked, and made into what the other modules need.
+//! A network's configuration: read, checked, and converted for the other modules.
 
 use crate::args::Args;
 use crate::error::{Code, Failure, fail};
@@ -23,7 +23,7 @@ const SOCKET_DIR: &str = "/var/run/heddle/vhost";
 pub(crate) struct Conf {
     /// Version of the specification.
     pub(crate) version: String,
-    /// All of it, for other plug-ins.
+    /// The whole configuration, for other plug-ins.
     pub(crate) raw: Map<String, Value>,
     pub(crate) name: String,
     pub(crate) own: Own,
@@ -83,7 +83,7 @@ struct TrunkEntry {
     max: Option<u16>,
 }
 
-/// Rates in bits a second, bursts in bits; 0: no limit. Ingress is what the pod receives.
+/// Rates in bits a second, bursts in bits; 0: no limit. Ingress is the direction to the pod.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Bandwidth {
@@ -111,7 +111,7 @@ pub(crate) fn parse(input: &[u8]) -> Result<Map<String, Value>, Failure> {
     }
 }
 
-/// The version that a configuration is written in.
+/// The specification version of a configuration.
 pub(crate) fn version(raw: &Map<String, Value>) -> Result<String, Failure> {
     match raw.get("cniVersion") {
         Some(Value::String(v)) if VERSIONS.contains(&v.as_str()) => Ok(v.clone()),
@@ -186,11 +186,11 @@ impl Conf {
             None => fail(Code::Conf, "bridge is missing"),
         }
     }
-    /// Another plug-in has made the device, or is to be run to make it.
+    /// Whether another plug-in has made the device, or is to be run to make it.
     pub(crate) fn is_chained(&self) -> bool {
         self.raw.get("prevResult").is_some_and(|v| !v.is_null()) || self.wrapped().is_some()
     }
-    /// The configuration of the plug-in that is to be run first, as it wants it.
+    /// The configuration of the plug-in that is to be run first, in the form that it expects.
     pub(crate) fn wrapped(&self) -> Option<Map<String, Value>> {
         let Some(Value::Object(inner)) = self.raw.get("delegate") else {
             return None;
@@ -239,7 +239,7 @@ fn vlan(tag: Option<u16>, trunk: Option<&[TrunkEntry]>) -> Result<Vlan, Failure>
             fail(Code::Conf, format!("VLAN {id} is not from 1 to 4094"))
         }
     };
-    // 0 stands for none in many configurations.
+    // Many configurations use 0 for no VLAN.
     let tag = tag.filter(|id| *id != 0).map(legal).transpose()?;
     let mut trunks = Vec::new();
     for entry in trunk.unwrap_or_default() {
@@ -259,7 +259,7 @@ fn vlan(tag: Option<u16>, trunk: Option<&[TrunkEntry]>) -> Result<Vlan, Failure>
     Ok(Vlan { tag, trunks })
 }
 
-/// An address that a device can have.
+/// Parses a MAC address that a device can have.
 fn mac(text: &str) -> Result<[u8; 6], Failure> {
     let parts: Vec<&str> = text.split([':', '-']).collect();
     let bytes: Option<Vec<u8>> = parts

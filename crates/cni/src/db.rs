@@ -23,7 +23,7 @@ pub(crate) const NETNS: &str = "heddle-cni/netns";
 /// Number of the namespace: another one may be at its path later.
 pub(crate) const NETNS_INODE: &str = "heddle-cni/netns-inode";
 pub(crate) const KIND: &str = "heddle-cni/kind";
-/// Bridge and address, in one value, so that one condition finds who has an address there.
+/// Bridge and MAC address in one value, so that one condition finds the port with an address.
 const ADDRESS: &str = "heddle-cni/mac";
 /// Key of QoS and Queue rows: the port that they are for.
 const PORT: &str = "heddle-cni/port";
@@ -148,7 +148,7 @@ impl Db {
         Ok(mtu.and_then(|mtu| u32::try_from(mtu).ok()))
     }
 
-    /// Whether there is that bridge.
+    /// Whether the bridge exists.
     pub(crate) fn has_bridge(&mut self, name: &str) -> Result<bool, Failure> {
         Ok(!self
             .select("Bridge", json!([["name", "==", name]]), json!(["name"]))?
@@ -226,7 +226,7 @@ impl Db {
         self.connection.send(DATABASE, &operations).map_err(away)
     }
 
-    /// The Interface with its port.
+    /// The Interface, when the switch has made its port.
     pub(crate) fn wait_for_port(&mut self, name: &str, sent: Sent) -> Result<Found, Failure> {
         let results = match self.connection.receive(sent) {
             Err(Error::Operation { index: 0, error, .. }) if error == "timed out" => {
@@ -253,7 +253,7 @@ impl Db {
         }
     }
 
-    /// Removes Interfaces with their ports and what was made for them. Those that are gone are fine.
+    /// Removes Interfaces with their ports, QoS and queues. Missing rows are no error.
     pub(crate) fn remove(&mut self, interfaces: &[Found]) -> Result<(), Failure> {
         if interfaces.is_empty() {
             return Ok(());
@@ -274,8 +274,8 @@ impl Db {
         let mut operations = vec![json!({"op": "mutate", "table": "Bridge", "where": [],
             "mutations": [["ports", "delete", ["set", uuids]]]})];
         for i in interfaces {
-            // The row goes with its last reference, but only after the operations; till then it refers to
-            // the QoS.
+            // The row is removed with its last reference, but only after the operations; until then it refers
+            // to the QoS.
             operations.push(
                 json!({"op": "update", "table": "Port", "row": {"qos": ["set", []]},
                 "where": [["interfaces", "includes", ["uuid", i.uuid]]]}),
@@ -288,7 +288,8 @@ impl Db {
         self.transact(&operations).map(drop)
     }
 
-    /// Waits until the switch has taken in all that the database holds now.
+    /// Waits until the switch has applied the present contents of the database, or 5 s; returns whether it
+    /// has.
     pub(crate) fn round_trip(&mut self) -> Result<bool, Failure> {
         let results = self.transact(&[
             json!({"op": "mutate", "table": DATABASE, "where": [], "mutations": [["next_cfg", "+=", 1]]}),
@@ -328,7 +329,7 @@ pub(crate) struct Conversion<'a> {
     pub(crate) mtu_bytes: Option<u32>,
     pub(crate) ofport: Option<i64>,
     pub(crate) ids: BTreeMap<String, String>,
-    /// The keys of `ids` go.
+    /// Remove the keys of `ids` instead of setting them.
     pub(crate) forget: bool,
 }
 

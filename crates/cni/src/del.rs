@@ -10,7 +10,7 @@ use crate::names;
 use heddle_sys::names::is_device;
 use serde_json::Value;
 
-/// Removes the pod's port and gives its addresses back; what was done, for the log.
+/// Removes the pod's port and releases its addresses. Returns a text for the log.
 pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
     let mut db = Db::open(conf)?;
     let found = db.of(args)?;
@@ -52,7 +52,7 @@ pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) 
     Ok(())
 }
 
-/// Removes what the switch does not remove with a port.
+/// Removes the things of a port that the switch does not remove.
 pub(crate) fn remains(interface: &Found, socket_dir: &str) {
     if !is_device(&interface.name) {
         return;

@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 /// Kind of a failure. Numbers below 100 are the specification's, the others are listed in `docs/cni.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// A version of the specification that is not spoken.
+    /// The version of the specification is not supported.
     Version = 1,
     /// The container's namespace does not exist (any more).
     Container = 3,
     /// A variable of the environment is missing or wrong.
     Environment = 4,
-    /// Reading, writing, or the kernel refused.
+    /// Reading or writing failed, or the kernel refused an operation.
     Io = 5,
     /// The configuration is no JSON.
     Decode = 6,
@@ -19,7 +19,7 @@ pub(crate) enum Code {
     Conf = 7,
     /// The database or the switch does not reply; it may later.
     Later = 11,
-    /// Not ready for any pod.
+    /// No ADD can succeed now.
     Unavailable = 50,
     /// The database has no such bridge.
     NoBridge = 100,
@@ -42,7 +42,7 @@ pub(crate) enum Code {
 pub(crate) struct Failure {
     /// A number of [`Code`], or that of another plug-in, passed on as it is.
     pub(crate) code: u64,
-    /// One sentence.
+    /// The failure in one sentence.
     pub(crate) msg: String,
     /// Field `details` of another plug-in's failure.
     pub(crate) details: String,

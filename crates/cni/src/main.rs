@@ -35,11 +35,11 @@ use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-/// The versions of the specification that are spoken.
+/// The supported versions of the specification.
 const VERSIONS: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 /// The newest version, for errors if the configuration names no version.
 const NEWEST: &str = "1.1.0";
-/// Longest configuration, bytes.
+/// Maximum length of a configuration, bytes.
 const MAX_CONF_BYTES: u64 = 4 << 20;
 
 const HELP: &str = "heddle-cni: a CNI plug-in. A container runtime runs it, with the variables CNI_COMMAND,

@@ -27,7 +27,7 @@ impl<'a> Bytes<'a> {
     pub fn new(script: &'a [u8], most: usize) -> Self {
         Self(script.get(..most).unwrap_or(script))
     }
-    /// Whether all was read.
+    /// Whether all bytes were read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

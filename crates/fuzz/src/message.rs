@@ -2,9 +2,9 @@
 //!
 //! **Problem.** Random bytes fail at the first length. A message that breaks a decoder, or its caller, is
 //! almost right. So mutants are made from whole messages. Most changes know the usual shape of OpenFlow's
-//! pieces: a type, then a length in 16 bits, then a body, padded to a multiple of eight. Such pieces are
-//! taken out, put in twice, moved from one message to another, cut and stretched. The lengths of the
-//! enclosing pieces are then corrected about half of the time, and the header's almost always.
+//! pieces: a type, a length in 16 bits, and a body, padded to eight bytes. Such pieces are taken out, put in
+//! twice, moved from one message to another, cut and stretched. The lengths of the enclosing pieces are then
+//! corrected about half of the time, and the header's almost always.
 
 use super::Dice;
 
@@ -54,7 +54,7 @@ impl Dice {
         }
     }
 
-    /// Puts an odd number where a number may be.
+    /// Writes an extreme value where a number may be.
     fn number(&mut self, m: &mut [u8]) {
         let size = [2, 4, 8][self.roll(3)];
         let Some(places) = m.len().checked_sub(HEADER + size) else {
@@ -86,7 +86,7 @@ impl Dice {
                 None => return,
             },
             3 => match self.find(other) {
-                // Before it.
+                // The other piece is inserted before it.
                 Some((from, n)) => [&other[from..from + n], &m[at..at + len]].concat(),
                 None => return,
             },

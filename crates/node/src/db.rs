@@ -8,7 +8,7 @@ use std::time::Duration;
 const DATABASE: &str = "Open_vSwitch";
 /// Timeout for the switch to make a port.
 const LIMIT: Duration = Duration::from_secs(20);
-/// In `external_ids` of what this crate has made.
+/// Key in `external_ids` of rows that this crate has made.
 const MARK: &str = "heddle-node";
 
 pub(crate) struct Db(Connection);
@@ -110,7 +110,7 @@ impl Db {
             operations.push(insert("Port", "nic", row));
             ports.push(json!(["named-uuid", "nic"]));
         }
-        // The address of the device stays that of the machine.
+        // The bridge keeps the MAC address of the device.
         let address = json!(["map", [["hwaddr", mac]]]);
         if there {
             let mutations = json!([

@@ -46,10 +46,10 @@ fn shown(value: Option<&str>) -> &str {
 }
 
 impl Node {
-    /// Reads the description, and what was kept.
+    /// Reads the description, and the values before the first change.
     ///
     /// # Errors
-    /// Files that cannot be read, or are malformed.
+    /// A file cannot be read, or is malformed.
     pub fn open(file: &Path, state: &Path) -> Result<Self> {
         let conf = Conf::read(file)?;
         Ok(Self {
@@ -93,7 +93,7 @@ impl Node {
     /// Prints each setting.
     ///
     /// # Errors
-    /// As [`Node::plan`]; and if something differs.
+    /// As [`Node::plan`], and if a setting differs.
     pub fn status(mut self) -> Result<()> {
         let mut differs = 0;
         for (target, value) in wanted(&self.conf)? {
@@ -172,7 +172,7 @@ impl Node {
     fn take_back(&mut self, entries: impl Iterator<Item = (Target, Option<String>)>) -> Result<()> {
         let mut first = Ok(());
         for (target, before) in entries {
-            // The connection may be what has failed.
+            // A new connection, since the old one may be the cause of the failure.
             let mut machine = Machine::new(&self.conf.database);
             let done = machine.set(&target, before.as_deref());
             match done

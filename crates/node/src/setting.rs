@@ -1,4 +1,4 @@
-//! The settings: each can be read, set, and set back to what it was.
+//! The settings: each can be read, set, and restored.
 
 use crate::conf::{Conf, mask};
 use crate::db::Db;
@@ -13,7 +13,7 @@ use std::process::Command;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Target {
-    /// A kernel module is loaded. It stays when all else is undone.
+    /// A kernel module is loaded. It stays loaded when all other settings are undone.
     Module(String),
     /// A file of `/proc/sys` or `/sys`.
     File(PathBuf),
@@ -35,7 +35,7 @@ pub(crate) enum Target {
     },
 }
 
-/// A target with what it is to be; `None`: not set.
+/// A target with its wanted value; `None`: not set.
 pub(crate) type Wanted = (Target, Option<String>);
 
 pub(crate) const YES: &str = "yes";
@@ -155,7 +155,7 @@ fn vduse_queues() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Reads and sets targets. The database is called when it is needed for the first time.
+/// Reads and sets targets. It connects to the database when it first needs it.
 pub(crate) struct Machine {
     database: String,
     db: Option<Db>,
@@ -239,7 +239,7 @@ impl Machine {
     }
 }
 
-/// Masks come with leading zeros, and everything with a line's end.
+/// Removes leading zeros of masks, and the end of the line.
 fn plain(text: &str) -> String {
     let text = text.trim();
     let cut = text.trim_start_matches(['0', ',']);

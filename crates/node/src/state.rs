@@ -52,7 +52,7 @@ impl State {
         self.save()
     }
 
-    /// In one step: another file takes the place of the old one.
+    /// Writes a new file and renames it, so that the file is never half written.
     fn save(&self) -> Result<()> {
         let save = || -> std::io::Result<()> {
             if self.entries.is_empty() {

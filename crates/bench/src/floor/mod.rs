@@ -19,7 +19,7 @@ use heddle_vhost_user::frontend::Nic;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Packets of one turn and direction.
+/// Maximum number of packets of one turn and direction.
 pub const BURST: usize = 32;
 
 /// The loop's way to move a packet.
@@ -186,7 +186,7 @@ fn run(core: usize, lanes: &mut [Box<dyn Lane + Send>], shared: &Shared) -> Resu
                 work.busy += now - then;
                 work.packets += (moved + dropped) as u64;
                 work.dropped += dropped as u64;
-                // This core's own line; read by the other one a few times per second.
+                // This core's own cache line; the other core reads it a few times per second.
                 shared.busy.store(work.busy, Ordering::Relaxed);
                 shared.packets.store(work.packets, Ordering::Relaxed);
                 shared.dropped.store(work.dropped, Ordering::Relaxed);

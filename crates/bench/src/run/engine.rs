@@ -25,7 +25,7 @@ pub struct Phase {
     pub cycles: u64,
     /// Cycles of turns that moved packets.
     pub busy: u64,
-    /// Turns.
+    /// Number of turns.
     pub turns: u64,
     /// Sent in this phase.
     pub sent: Sent,
@@ -48,7 +48,7 @@ pub struct Engine {
     ports: Vec<Port>,
     /// Whether pairs have loads of their own, and are reported one by one.
     pairs: bool,
-    /// Whether a back end that has gone may come back; else its going is an error.
+    /// Whether a back end that has gone may come back; otherwise its absence is an error.
     reconnect: bool,
     /// When packets came last, in cycles.
     last: u64,
@@ -78,7 +78,7 @@ impl Engine {
         tell: &mut dyn FnMut(&str),
     ) -> Result<Self, RunError> {
         let at = |port| move |error| RunError::Session { port, error };
-        // All sockets first: a back end may wait for one while we wait for another.
+        // Open all sockets first: a back end may wait for one while this program waits for another.
         let mut links = Vec::new();
         for (i, e) in endpoints.iter().enumerate() {
             links.push(Link::new(e.clone()).map_err(at(i))?);
@@ -210,7 +210,7 @@ impl Engine {
             }
             let soon = Tsc::hz() / 200;
             if quiet.is_some_and(|q| now - last > q.min(soon)) {
-                // Once all is taken, one more turn: what was taken last may have arrived after this one.
+                // Once all is taken, one more turn: the last taken packets may have arrived after this one.
                 if settled && moved == 0 && quiet.is_some_and(|q| now - last > q || self.has_all()) {
                     break;
                 }
@@ -229,7 +229,7 @@ impl Engine {
             received: received.since(received0),
         })
     }
-    /// Whether as much has come as was sent.
+    /// Whether the number of received packets has reached that of sent ones.
     fn has_all(&self) -> bool {
         let (sent, received) = self.totals();
         received.packets >= sent.posted
@@ -252,7 +252,7 @@ impl Engine {
             keep_longest(&mut self.gaps, Outage { at_ms, ms });
         }
     }
-    /// Looks after the connections.
+    /// Checks the connections.
     #[cold]
     fn watch(&mut self) -> Result<(), RunError> {
         let reconnect = self.reconnect;
@@ -264,14 +264,14 @@ impl Engine {
                 return Err(RunError::Session { port: i, error });
             }
             if !link.is_up() && reconnect {
-                // A back end that comes and fails is given another chance: it may have been killed once more.
+                // A back end that connects and fails may try again: it may have been killed once more.
                 let _ = link.renew(&port.nic);
             }
         }
         Ok(())
     }
 
-    /// The whole measurement.
+    /// Runs all phases of a measurement.
     ///
     /// # Errors
     /// [`RunError`].
@@ -317,7 +317,7 @@ impl Engine {
         outcome.outages = core::mem::take(&mut self.gaps);
         Ok(outcome)
     }
-    /// Each pair by itself, from what each port had done at the start of a phase.
+    /// Results of each pair, from its ports' counters at the start of a phase.
     fn pair_outcomes(&self, start: &[(Sent, Received)], phase: &Phase) -> Vec<PairOutcome> {
         if !self.pairs {
             return Vec::new();
@@ -352,7 +352,7 @@ impl Engine {
     }
 }
 
-/// Adds a pause; when there are too many, the shortest one goes.
+/// Adds a pause; if there are too many, removes the shortest one.
 fn keep_longest(gaps: &mut Vec<Outage>, new: Outage) {
     gaps.push(new);
     if gaps.len() > MAX_GAPS
@@ -368,7 +368,7 @@ pub(crate) fn load_of(loads: &[Load], i: usize) -> Result<&Load, RunError> {
     load.ok_or_else(|| RunError::Asked("nothing to send".into()))
 }
 
-/// The latencies that all receivers of these ports have seen.
+/// Sum of the latencies of all receivers of these ports.
 fn latency(ports: &[Port]) -> Option<Histogram<u64>> {
     let mut all: Option<Histogram<u64>> = None;
     for r in ports.iter().flat_map(|p| &p.receivers) {

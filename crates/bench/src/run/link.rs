@@ -1,4 +1,4 @@
-//! The connection of a port: made, watched, made again.
+//! The connection of a port: made, checked, made again.
 
 use core::time::Duration;
 use heddle_vhost_user::frontend::{Frontend, FrontendError, Listener, Nic, NicConfig};
@@ -43,7 +43,7 @@ impl Endpoint {
 
 impl core::str::FromStr for Endpoint {
     type Err = String;
-    /// `listen:PATH`, `connect:PATH`; a path alone, which has a slash, is listened at.
+    /// Parses `listen:PATH` or `connect:PATH`; a path alone, which has a slash, means `listen`.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             Some(("listen", path)) => Ok(Self::Listen(path.into())),
@@ -91,8 +91,8 @@ impl Link {
             None => Frontend::connect(self.endpoint.path(), wait, CONNECT_TIMEOUT).map(Some),
         }
     }
-    /// The first connection: makes the device of what both sides have. Calls `tell` once with what it waits
-    /// for, when that takes more than a moment.
+    /// Makes the first connection, and the device from the features of both sides. Calls `tell` once with the
+    /// missing peer if that takes more than a moment.
     ///
     /// # Errors
     /// [`FrontendError`].

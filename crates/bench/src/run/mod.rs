@@ -46,7 +46,7 @@ pub enum RunError {
     /// The requested measurement is impossible.
     #[error("{0}")]
     Asked(String),
-    /// The system's word.
+    /// An error of the system.
     #[error("{what}: {error}")]
     Io {
         /// The failed operation.
@@ -67,15 +67,15 @@ pub struct Setup {
     pub packed: bool,
     /// Mergeable receive buffers.
     pub mergeable: bool,
-    /// IN_ORDER.
+    /// Feature IN_ORDER.
     pub in_order: bool,
-    /// EVENT_IDX.
+    /// Feature EVENT_IDX.
     pub event_idx: bool,
     /// Entries of each ring.
     pub ring: u16,
     /// Queue pairs of each port.
     pub pairs: u16,
-    /// Bytes of a receive buffer; `None`: 2 KiB with mergeable buffers, else what the longest frame needs.
+    /// Bytes of a receive buffer; `None`: 2 KiB with mergeable buffers, else the size of the longest frame.
     pub rx_buffer: Option<u32>,
     /// Use of huge pages for memory.
     pub huge: HugePages,
@@ -143,17 +143,17 @@ pub struct Load {
     pub both_ways: bool,
     /// Flows of each sending port.
     pub flows: u32,
-    /// Their order.
+    /// Order of the flows.
     pub order: Order,
-    /// Their tuples.
+    /// Tuples of the flows.
     pub spread: Spread,
-    /// Packets per second of all senders of this load together; `None`: as many as the switch takes.
+    /// Packets per second of all senders of this load together; `None`: the maximum that the switch takes.
     pub rate: Option<f64>,
     /// The receivers' checks.
     pub checks: Checks,
     /// The part of each packet that guests touch.
     pub touch: Touch,
-    /// Most packets of one post.
+    /// Maximum number of packets of one post.
     pub burst: usize,
     /// The packets' destination.
     pub aim: Aim,
@@ -165,8 +165,8 @@ pub struct Load {
 pub struct Aim {
     /// The Ethernet address of a router that all ports send to.
     pub gateway: Option<[u8; 6]>,
-    /// The IPv4 address that the first ports of pairs send to, and that the second ones do: a balancer's, a
-    /// translated source's.
+    /// The IPv4 addresses that the first and the second ports of pairs send to: a balancer's, a translated
+    /// source's. `None`: that of the flow.
     pub address: [Option<u32>; 2],
 }
 
@@ -242,11 +242,11 @@ impl Load {
 /// Durations of the phases.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Before anything counts.
+    /// Duration of the phase before, which does not count.
     pub warm_up: Duration,
     /// Duration of the measured phase.
     pub measure: Duration,
-    /// Most time for the last packets to arrive.
+    /// Maximum time for the last packets to arrive.
     pub drain: Duration,
     /// When no packet has come for this long, the missing ones are lost.
     pub quiet: Duration,

@@ -55,7 +55,7 @@ impl Port {
             .set_len(buffer, u32::try_from(frame.len()).unwrap_or(0));
         queue.post(1);
     }
-    /// Whether the device has taken what was announced.
+    /// Whether the device has taken the announcement.
     ///
     /// # Errors
     /// [`DriverError::Device`].
@@ -102,7 +102,8 @@ impl Port {
         }
     }
 
-    /// One turn: sends what is due, takes what has come. Returns packets sent and buffers taken.
+    /// One turn: sends the packets that are due, takes those that have come. Returns packets sent and buffers
+    /// taken.
     ///
     /// # Errors
     /// [`DriverError::Device`].
@@ -119,7 +120,7 @@ impl Port {
         }
         Ok((sent, taken))
     }
-    /// Takes back what the device has used of the transmit queues; returns whether it has used everything.
+    /// Takes used transmit buffers back; returns whether the device has used all of them.
     ///
     /// # Errors
     /// [`DriverError::Device`].

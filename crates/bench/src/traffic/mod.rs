@@ -1,4 +1,4 @@
-//! Senders and receivers: what runs in the loop.
+//! Senders and receivers, which the loop runs.
 
 mod receiver;
 mod sender;
@@ -6,8 +6,8 @@ mod sender;
 pub use receiver::{Received, Receiver};
 pub use sender::{Frames, Pace, Sender, Sent};
 
-/// Bytes of a packet, with its virtio-net header, that count as its head: what Linux's driver copies out of a
-/// receive buffer.
+/// Bytes of a packet's head, with its virtio-net header: the part that Linux's driver copies out of a receive
+/// buffer.
 pub const HEAD: usize = 128;
 
 /// The part of each packet that a guest touches. Lines that one side writes and the other reads travel
@@ -43,12 +43,12 @@ pub enum Checks {
     Lengths,
     /// One of this number of packets (a power of two, at most the ring's size): the probes.
     Probes(u16),
-    /// Every packet: stamp, length, and that the payload is what was sent.
+    /// Every packet: stamp, length and payload.
     Content,
 }
 
 impl Checks {
-    /// One of how many packets carries a stamp; 0: none.
+    /// Number of packets of which one carries a stamp; 0: no packet does.
     pub fn every(self) -> u16 {
         match self {
             Self::Lengths => 0,

@@ -8,7 +8,7 @@ use heddle_vhost_user::frontend::NicQueue;
 use heddle_virtio::Features;
 use heddle_virtio::driver::{DriverError, View};
 
-/// Longest latency that is told apart, in cycles: about half a minute. Longer ones count as this.
+/// Longest latency that is distinguished, in cycles: about half a minute. Longer ones count as this.
 const LONGEST: u64 = 1 << 36;
 /// Offset of the number of buffers in a virtio-net header (virtio 1.2 §5.1.6.1).
 const NUM_BUFFERS: usize = 10;
@@ -90,18 +90,18 @@ pub struct Receiver {
     /// The expected frame.
     template: Template,
     scratch: Vec<u8>,
-    /// The number expected next of each sender.
+    /// The next expected number of each sender.
     next: Box<[Option<u32>; 256]>,
     latency: Histogram<u64>,
 }
 
-/// Counts packets by their lengths and picks those to be read.
+/// Counts packets by their lengths, and selects those to read.
 #[derive(Debug)]
 struct Sorter {
     view: View,
     checks: Checks,
     touch: Touch,
-    /// All of a packet's buffers are to be read.
+    /// Whether all of a packet's buffers are to be read.
     keep: bool,
     mergeable: bool,
     /// Bytes of a receive buffer.
@@ -222,7 +222,7 @@ impl Receiver {
     pub fn latency(&self) -> &Histogram<u64> {
         &self.latency
     }
-    /// Starts the latencies anew: after warming up.
+    /// Clears the latencies: after warming up.
     pub fn forget_latency(&mut self) {
         self.latency.reset();
     }
@@ -303,7 +303,7 @@ impl Receiver {
             .read(buffer, HDR + self.template.shape.payload_at(), &mut bytes);
         Stamp::read(bytes)
     }
-    /// Whether the whole packet is what was sent with number `seq`.
+    /// Whether the whole packet is the one sent with number `seq`.
     fn content(&mut self, look: Look, seq: u32) -> bool {
         let whole = self.gather(look);
         let frame = self.scratch.get(HDR..).unwrap_or_default();

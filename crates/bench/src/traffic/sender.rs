@@ -7,7 +7,7 @@ use crate::run::Load;
 use heddle_vhost_user::frontend::NicQueue;
 use heddle_virtio::driver::DriverError;
 
-/// Bytes of a line.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// The rate of a sender.
@@ -15,7 +15,7 @@ const LINE: usize = 64;
 pub enum Pace {
     /// At the rate at which the device takes packets.
     Full,
-    /// One packet each so many cycles (of the cycle counter), as 32.32 fixed point.
+    /// One packet per this number of cycles (of the cycle counter), as 32.32 fixed point.
     Every(u64),
 }
 
@@ -34,9 +34,9 @@ pub struct Sent {
     pub posted: u64,
     /// Packets that the device has given back.
     pub taken: u64,
-    /// Times that the sender wanted to post.
+    /// Number of attempts to post.
     pub wishes: u64,
-    /// Times of those that the ring was full.
+    /// Number of attempts that found the ring full.
     pub full: u64,
     /// At a fixed rate: packets that were not sent because the ring was full when they were due.
     pub skipped: u64,
@@ -80,10 +80,10 @@ pub struct Sender {
     pace: Pace,
     /// When the next packet is due, as cycles in 32.32 fixed point.
     due: Option<u128>,
-    /// Most packets of one post.
+    /// Maximum number of packets of one post.
     burst: usize,
     touch: Touch,
-    /// In place of the flows' own.
+    /// Destination address instead of the flows' own.
     address: Option<u32>,
     seq: u32,
     counts: Sent,
@@ -93,12 +93,12 @@ pub struct Sender {
 #[derive(Clone, Debug)]
 pub struct Frames {
     full: Template,
-    /// [`Shape::less`] bytes shorter.
+    /// The frame of a probe: [`Shape::less`] bytes shorter.
     probe: Template,
 }
 
 impl Frames {
-    /// Frames from port `src` to port `dst`; `id` tells senders apart.
+    /// Frames from port `src` to port `dst`; `id` is the sender's number in stamps.
     ///
     /// # Panics
     /// As [`Template::new`]; a shape of at least [`Shape::min`] is right.
@@ -108,7 +108,7 @@ impl Frames {
             probe: Template::new(shape.shorter(shape.less()), src, dst, id),
         }
     }
-    /// The same to another Ethernet address.
+    /// The same frames for another Ethernet address.
     #[must_use]
     pub fn to_ethernet(self, address: [u8; 6]) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl Sender {
             checks: load.checks,
             flows,
             spread: load.spread,
-            // No flow yet: the template's tuple is another spread's.
+            // Buffers have no flow yet: the template's tuple is that of another spread.
             current: vec![u32::MAX; size.into()].into_boxed_slice(),
             pace,
             due: None,
@@ -187,7 +187,7 @@ impl Sender {
         self.counts
     }
 
-    /// Sends what is due at `now` (cycles); returns how many packets.
+    /// Sends the packets that are due at `now` (cycles); returns their number.
     ///
     /// # Errors
     /// [`DriverError::Device`].
@@ -207,7 +207,7 @@ impl Sender {
         let n = want.min(queue.stream.free());
         self.counts.full += u64::from(n < want);
         match self.pace {
-            // A burst, or nothing: one packet at a time would cost the device a look at the ring for each.
+            // A burst, or no packet: posting one at a time would make the device read the ring for each.
             Pace::Full if n < want => return Ok(0),
             Pace::Full => {}
             Pace::Every(gap) => self.due = self.due.map(|due| due + u128::from(gap) * n as u128),
@@ -296,7 +296,7 @@ impl Sender {
             queue.stream.write(buffer, end, &seq.to_le_bytes());
         }
     }
-    /// Takes back what the device has used; returns how many.
+    /// Takes used buffers back; returns their number.
     ///
     /// # Errors
     /// [`DriverError::Device`].

@@ -326,7 +326,7 @@ mod tests {
         // No packet is lost any more.
         let over = Frame::between(&sample(1_000_000, 1, 30), &sample(3_000_000, 2, 30));
         assert!(red(&over).is_empty());
-        // Nothing is lost, and no port has losses.
+        // A frame without losses.
         let idle = Frame::between(&sample(1_000_000, 1, 0), &sample(3_000_000, 1, 0));
         let text = text(&idle, 200).join("\n");
         let lost = text.lines().find(|l| l.starts_with("LOST")).unwrap();
