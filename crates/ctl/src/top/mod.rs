@@ -1,4 +1,4 @@
-//! The work of the switch's workers and ports, refreshed: `heddle top`.
+//! `heddle top`: the work of the switch's workers and ports, refreshed.
 //!
 //! Everything is read from the daemon's control socket (`heddle/stats`). So it works from any terminal that
 //! reaches the socket, and costs the switch one reply per frame. Rates are differences of two replies. If the
