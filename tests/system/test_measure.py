@@ -230,7 +230,7 @@ def scenario_interrupted_and_resumed(lab):
     wait_for("a series", lambda: os.path.exists(out) and len(records(out, "series")) > 0, 60)
     run.send_signal(signal.SIGINT)
     said = run.communicate(timeout=30)[1]
-    assert run.returncode == 0 and "interrupted; --resume goes on" in said, said
+    assert run.returncode == 0 and "interrupted; --resume continues" in said, said
     kept = len(records(out, "series"))
     assert 1 <= kept < 8, kept
     # Without the word nothing is overwritten, and other cases are not mixed in.

@@ -205,7 +205,7 @@ def scenario_drops_captured(lab):
     receive(sw, WEB)
     receive(sw, TELNET)
     data, said = capture.end()
-    assert "1 packet captured" in said and "1 were not what the filter asks for" in said, said
+    assert "1 packet captured" in said and "1 did not match the filter" in said, said
     assert "10.0.0.2.80" in tcpdump(data)
 
 

@@ -1,6 +1,8 @@
-//! One loop of a kind again and again, for comparing builds: `floors KIND SIZE [packed] [both] [ms]
-//! [rounds]`, one line per round: the line's round trip before and after (ns), busy cycles per packet,
-//! received per microsecond, the generator's ring-full share.
+//! Runs the loop of one kind in rounds, for comparing builds.
+//!
+//! Arguments: `KIND [size=BYTES] [packed] [unmerged] [tso] [both] [ms=MS] [rounds=N]`. Each round prints one
+//! line. It begins with the round trip of a cache line in ns, before and after. Busy cycles per packet,
+//! packets received per microsecond, and the share of full rings follow.
 
 use core::time::Duration;
 use heddle_bench::floor::{Floor, Kind};

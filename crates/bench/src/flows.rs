@@ -1,4 +1,4 @@
-//! Which flow each packet belongs to: sequences of numbers, and the 5-tuple of each number.
+//! The flow of each packet: sequences of numbers, and the 5-tuple of each number.
 
 use heddle_wire::checksum::Sum;
 
@@ -73,24 +73,25 @@ pub struct Tuple {
 const PORTS: u32 = 1 << 14;
 const FIRST_PORT: u16 = 1024;
 
-/// How flow numbers become tuples.
+/// The mapping of flow numbers to tuples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
     /// Numbers below 2^14 differ in the source port, higher ones in both addresses too.
     #[default]
     Plain,
-    /// As before; but senders with odd numbers send the answers to what the senders before them send.
+    /// Like [`Spread::Plain`], but senders with odd numbers send the reverse direction of the flows of the
+    /// senders before them.
     Answered,
     /// Numbers that differ modulo this count (at most [`Spread::MOST`]) hit rules with different masks, see
     /// [`crate::rules`]; the others differ in the addresses.
     Masks(u16),
-    /// Crafted to multiply a classifier's masks: each field differs from that of a rule of
-    /// [`crate::rules::Kind::Acl`] at a bit of its own choice, with anything below it (tuple space explosion:
-    /// Csikor et al. 2019, "Tuple Space Explosion"; CVE-2019-25076).
+    /// Crafted to multiply a classifier's masks. Each field differs from that of a rule of
+    /// [`crate::rules::Kind::Acl`] at one chosen bit, with any value below it. The attack is tuple space
+    /// explosion (Csikor et al. 2019, "Tuple Space Explosion"; CVE-2019-25076).
     Explosion,
 }
 
-/// What the rules of [`crate::rules::Kind::Acl`] let pass; no crafted packet has any of these.
+/// Values that the rules of [`crate::rules::Kind::Acl`] allow; no crafted packet has any of these.
 pub const ACL: Tuple = Tuple {
     src: 0x0a00_0001,
     dst: 0x1400_0001,
@@ -121,8 +122,7 @@ impl Spread {
                 }
             }
             Self::Explosion => {
-                // Which bit of which field, and what lies below it, from disjoint parts of a scrambled
-                // number.
+                // The bits to flip and the noise below them come from disjoint parts of a scrambled number.
                 let v = u64::from(n).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let v = v ^ v >> 29;
                 Tuple {
@@ -167,7 +167,7 @@ impl Tuple {
             dport: 5001,
         }
     }
-    /// That of the answer.
+    /// The tuple of the reverse direction.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Random means uniform: each of a thousand flows comes about as often as it should.
+    /// Random means uniform: each of a thousand flows comes about equally often.
     #[test]
     fn random_is_uniform() {
         let mut s = Sequence::new(Order::Random, 1000, 42);
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Crafted packets pass by every rule, and differ from it first at every bit of every field.
+    /// Crafted packets match no allowing rule, and differ from it first at every bit of every field.
     #[test]
     fn explosions_multiply() {
         let (mut bits, mut seen) = (HashSet::new(), HashSet::new());

@@ -12,21 +12,21 @@ use heddle_wire::{Be16, Be32, IntoBytes};
 /// Bytes of the virtio-net header in front of each frame (VERSION_1).
 pub const HDR: usize = net_hdr::LEN;
 const TTL: u8 = 64;
-/// Where [`Tuple::bytes`] belongs in a frame.
+/// Offset of [`Tuple::bytes`] in a frame.
 pub const TUPLE_AT: usize = Ethernet::LEN + 8;
 /// Bytes of a [`Stamp`].
 pub const STAMP: usize = 16;
-/// Bytes that a probe lacks.
+/// Number of bytes by which a probe is shorter.
 pub const PROBE_SHORTER: usize = 2;
 
-/// What frames are like.
+/// The kind and length of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// UDP over IPv4, of so many bytes (without the frame check sequence).
+    /// UDP over IPv4; bytes of the frame without the frame check sequence.
     Udp(usize),
-    /// A segment of TCP over IPv4, with a right checksum, which is why it has no stamp.
+    /// A segment of TCP over IPv4, with a correct checksum, and therefore without a stamp.
     Tcp(usize),
-    /// A TCP segment train over IPv4 of so many bytes that asks for segments of `mss` bytes of payload.
+    /// A TCP GSO packet over IPv4.
     Tso {
         /// Bytes of the frame.
         size: usize,
@@ -42,7 +42,7 @@ impl Shape {
             Self::Udp(size) | Self::Tcp(size) | Self::Tso { size, .. } => size,
         }
     }
-    /// Where the L4 payload begins.
+    /// Offset of the L4 payload.
     pub fn payload_at(self) -> usize {
         let l4 = match self {
             Self::Udp(_) => Udp::LEN,
@@ -62,14 +62,15 @@ impl Shape {
             },
         }
     }
-    /// The shortest frame that has room for a stamp at both ends and can be a probe, if there are any.
+    /// Minimum length of the frame, bytes: a probe has room for a stamp at both ends. `Tcp` has no probes,
+    /// and needs the headers only.
     pub fn min(self) -> usize {
         match self {
             Self::Tcp(_) => self.payload_at(),
             _ => self.payload_at() + STAMP + PROBE_SHORTER,
         }
     }
-    /// By how much a probe is shorter.
+    /// The number of bytes by which a probe is shorter.
     pub fn less(self) -> usize {
         match self {
             Self::Tcp(_) => 0,
@@ -80,10 +81,10 @@ impl Shape {
     pub const MAX: usize = Ethernet::LEN + 65535;
 }
 
-/// What the payload of a checked packet begins with. Little endian.
+/// The first bytes of a checked packet's payload. Little endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Which sender.
+    /// Number of the sender.
     pub sender: u8,
     /// The sender's number of this packet.
     pub seq: u32,
@@ -94,7 +95,7 @@ pub struct Stamp {
 const MAGIC: [u8; 3] = *b"hdl";
 
 impl Stamp {
-    /// Its bytes.
+    /// The stamp as bytes.
     #[inline]
     pub fn bytes(self) -> [u8; STAMP] {
         let [a, b, c] = MAGIC;
@@ -102,7 +103,7 @@ impl Stamp {
         let v = u128::from(low) | u128::from(self.seq) << 32 | u128::from(self.tsc) << 64;
         v.to_le_bytes()
     }
-    /// Reads it; `None` when the packet is no checked one.
+    /// Reads a stamp; `None` if the packet has none.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // fields of fixed width
     pub fn read(bytes: [u8; STAMP]) -> Option<Self> {
@@ -121,15 +122,15 @@ impl Stamp {
 pub struct Template {
     /// Header and frame.
     pub bytes: Vec<u8>,
-    /// Its shape.
+    /// Kind and length of the frame.
     pub shape: Shape,
     proto: u8,
     rest: Sum,
-    /// What TCP's checksum has besides addresses and ports.
+    /// Part of TCP's checksum that does not depend on addresses and ports.
     l4: Sum,
 }
 
-/// What of a template is another for each flow: bytes from [`TUPLE_AT`] on.
+/// The bytes of a template that differ between flows, from [`TUPLE_AT`] on.
 #[derive(Clone, Copy, Debug)]
 pub struct Patch {
     bytes: [u8; PATCH],
@@ -138,7 +139,7 @@ pub struct Patch {
 
 /// From [`TUPLE_AT`] to TCP's checksum.
 const PATCH: usize = 30;
-/// Where that is in the header of TCP.
+/// Offset of the checksum in a TCP header.
 const TCP_SUM: usize = 16;
 
 impl std::ops::Deref for Patch {
@@ -239,19 +240,19 @@ impl Template {
         t.give(tuple);
         t
     }
-    /// Becomes a frame of another flow.
+    /// Changes the template to another flow's.
     pub fn give(&mut self, tuple: Tuple) {
         let patch = self.patch(tuple);
         self.bytes[HDR + TUPLE_AT..HDR + TUPLE_AT + patch.len()].copy_from_slice(&patch);
     }
-    /// The same to another Ethernet address: a router's.
+    /// The same frame for another Ethernet address: a router's.
     #[must_use]
     pub fn to_ethernet(mut self, address: [u8; 6]) -> Self {
         self.bytes[HDR..HDR + address.len()].copy_from_slice(&address);
         self
     }
-    /// The bytes at [`TUPLE_AT`] for another flow. (A train's pseudo header follows the addresses: trains
-    /// have one flow per sender.)
+    /// The bytes at [`TUPLE_AT`] for another flow. (The pseudo header's checksum of a GSO packet depends on
+    /// the addresses: GSO packets have one flow per sender.)
     #[inline]
     pub fn patch(&self, tuple: Tuple) -> Patch {
         let head = tuple.bytes(TTL, self.proto, self.rest);
@@ -263,7 +264,7 @@ impl Template {
                 len: head.len(),
             };
         };
-        // What lies between is the same for all flows.
+        // The bytes between the tuple and the checksum are the same for all flows.
         let between = HDR + TUPLE_AT + head.len();
         bytes[head.len()..].copy_from_slice(&self.bytes[between..between + PATCH - head.len()]);
         let ports = tuple
@@ -295,7 +296,7 @@ impl Template {
 /// Bytes at the end of a checked frame that repeat the number in its stamp.
 pub const TAIL: usize = 4;
 
-/// The payload's byte at `at` of the frame.
+/// The expected payload byte at offset `at` of the frame.
 fn pattern(at: usize) -> u8 {
     (at.wrapping_mul(37) >> 3).to_le_bytes()[0]
 }

@@ -1,22 +1,22 @@
 //! Load generation and measurement of switches with vhost-user ports.
 //!
-//! **Problem.** A switch is measured by what arrives, with a generator that costs less than the switch and
-//! that treats each switch the same. The generator here is the driver side of virtqueues
+//! **Problem.** A switch is measured by the packets that arrive, with a generator that costs less than the
+//! switch and that treats each switch the same. The generator here is the driver side of virtqueues
 //! ([`heddle_virtio::driver::Stream`]): one thread, one core, polls all ports.
 //!
-//! * [`frame`], [`flows`]: what is sent.
+//! * [`frame`], [`flows`]: the packets.
 //! * [`rules`]: the OpenFlow rules that belong to flows.
-//! * [`traffic`]: senders and receivers on rings; what is counted and checked.
+//! * [`traffic`]: senders and receivers on rings; counters and checks.
 //! * [`run`]: ports, connections, the loop, phases of a measurement.
 //! * [`floor`]: the same generator against a loop that only moves descriptors and copies; the limit of this
 //!   machine.
 //! * [`ping`]: packets one by one with every byte checked, for tests.
-//! * [`line`]: what a line of memory costs between two cores, which decides everything else.
+//! * [`line`]: the cost of a cache line between two cores, which decides everything else.
 //! * [`report`]: results as data and as a table.
 //!
-//! **What is written and read.** Transmit buffers hold their frame; how much of it is written for each packet
-//! is [`traffic::Touch`]'s choice. Sequence number and time stamp are written into one of so many packets
-//! ([`traffic::Checks`]): these *probes* are two bytes shorter than the others, so a receiver knows them by
+//! **Written and read bytes.** Transmit buffers hold their frame; how much of it is written for each packet
+//! is [`traffic::Touch`]'s choice. One of N packets carries a sequence number and a time stamp
+//! ([`traffic::Checks`]). These *probes* are two bytes shorter than the others, so a receiver knows them by
 //! their length. Each packet's length is checked.
 
 #![allow(clippy::cast_precision_loss)] // rates and times: far below 2^52

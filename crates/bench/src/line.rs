@@ -1,24 +1,24 @@
-//! What a line of memory costs between two cores.
+//! The cost of moving a cache line between two cores.
 //!
-//! Everything that a switch and its guests exchange travels as lines of memory between two cores. In virtual
-//! machines that time varies several times over within seconds, and rates with it; so it is told beside each
+//! A switch and its guests exchange everything as cache lines between two cores. In virtual machines that
+//! time varies several times over within seconds, and rates with it. So it is printed beside each
 //! measurement.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use heddle_sys::{Tsc, cpu};
 
-/// Round trips of one batch.
+/// Number of round trips of one batch.
 const TRIPS: u64 = 500;
-/// Batches; the median drops those that a preemption spoilt.
+/// Number of batches; the median drops those that a preemption spoilt.
 const BATCHES: usize = 25;
-/// Most time of all batches together, milliseconds.
+/// Maximum time of all batches together, milliseconds.
 const LIMIT_MS: u64 = 200;
 
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Nanoseconds of a round trip of one line between core `a` and core `b`: the median over batches. `None`
-/// when a core cannot be used, or the two threads did not run at the same time for long enough.
+/// Time of a cache line's round trip between core `a` and core `b`, in ns: the median over batches. `None` if
+/// a core cannot be used, or the two threads did not run at the same time for long enough.
 pub fn round_trip_ns(a: usize, b: usize) -> Option<f64> {
     let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let end = Tsc::now() + Tsc::from_us(LIMIT_MS * 1000);

@@ -1,7 +1,6 @@
 //! Packets one by one, there and back, with every byte checked: for tests.
 //!
-//! Each packet has its own length, flow and content, so that a packet that is mixed up with another one, cut,
-//! or changed is seen.
+//! Each packet has its own length, flow and content, so that a mixed up, cut or changed packet is noticed.
 
 use crate::flows::{Order, Sequence, Tuple};
 use crate::frame::{HDR, STAMP, Shape, Stamp, Template};
@@ -15,36 +14,36 @@ use heddle_virtio::Features;
 use heddle_virtio::driver::DriverError;
 use serde::Serialize;
 
-/// What is exchanged.
+/// The packets to exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Packets in each direction.
     pub count: u32,
-    /// Shortest and longest frame; lengths between them come at random.
+    /// Shortest and longest frame; lengths between them are random.
     pub sizes: (usize, usize),
     /// Flows.
     pub flows: u32,
-    /// How long a packet may take.
+    /// Timeout of a packet.
     pub patience: Duration,
-    /// Longest pause before each: any length up to it comes, so that some packets meet a switch that is just
+    /// Longest pause before each packet. Pauses are random, so that some packets meet a switch that is just
     /// going to sleep.
     pub pause: Duration,
 }
 
-/// What became of the packets.
+/// Numbers of packets by their fate.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Exchanged {
     /// Packets sent, both directions.
     pub sent: u64,
-    /// Arrived as they were sent.
+    /// Packets that arrived unchanged.
     pub received: u64,
-    /// Did not arrive in time.
+    /// Packets that did not arrive in time.
     pub lost: u64,
-    /// Arrived, but not as they were sent.
+    /// Packets that arrived changed.
     pub corrupt: u64,
-    /// Others that arrived: late ones, neighbour discovery.
+    /// Other packets that arrived: late ones, neighbour discovery.
     pub foreign: u64,
-    /// There and back again.
+    /// Latency there and back.
     pub round_trip: Option<Latency>,
 }
 
@@ -55,10 +54,7 @@ impl Exchanged {
     }
 }
 
-/// Sends packets from `ports[0]` to `ports[1]`, and an answer to each back.
-///
-/// # Errors
-/// [`RunError::Asked`], [`RunError::Ring`].
+/// Sends packets from `ports[0]` to `ports[1]`, and a reply to each back.
 pub fn exchange(ports: &mut [Port], plan: &Plan) -> Result<Exchanged, RunError> {
     let [a, b] = ports else {
         return Err(RunError::Asked(format!("two ports, not {}", ports.len())));
@@ -154,7 +150,7 @@ fn carry(
     while Tsc::now() < end {
         for queue in &mut to.nic.rx {
             for got in packets(queue, mergeable).map_err(ring(1 - number))? {
-                // The virtio-net header is the device's; addresses and everything behind them are ours.
+                // The virtio-net header is the device's; the bytes from the addresses on are this program's.
                 if got == packet[HDR..] {
                     out.received += 1;
                     return Ok(true);

@@ -24,7 +24,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of a histogram of cycles on a counter of `hz`.
+    /// Summary of a histogram of cycles on a counter of `hz`.
     pub fn of(h: &Histogram<u64>, hz: u64) -> Self {
         let us = |cycles: f64| cycles * 1e6 / hz as f64;
         let quantile = |q: f64| us(h.value_at_quantile(q) as f64);
@@ -43,20 +43,20 @@ impl Latency {
 /// A time without packets while senders were sending.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Outage {
-    /// When it began, since the start.
+    /// Begin, since the start.
     pub at_ms: u64,
-    /// How long.
+    /// Duration.
     pub ms: u64,
 }
 
-/// What one pair of ports found, where pairs have loads of their own.
+/// Results of one pair of ports, if pairs have loads of their own.
 #[derive(Clone, Debug, Serialize)]
 pub struct PairOutcome {
     /// Packets per second that the switch took.
     pub sent_pps: f64,
     /// Packets per second that arrived.
     pub received_pps: f64,
-    /// Share of what was sent that did not arrive.
+    /// Share of the sent packets that did not arrive.
     pub loss: f64,
     /// At a fixed rate: packets that could not be sent in time.
     pub skipped: u64,
@@ -65,7 +65,7 @@ pub struct PairOutcome {
 }
 
 impl PairOutcome {
-    /// Of the pair's part of a phase.
+    /// Results of the pair's part of a phase.
     pub fn of(p: &Phase, latency: Option<Histogram<u64>>, hz: u64) -> Self {
         let o = Outcome::of(p, hz);
         Self {
@@ -78,7 +78,7 @@ impl PairOutcome {
     }
 }
 
-/// What a measurement found. Rates are of the measured phase; totals include warming up and the last packets.
+/// Results of a measurement. Rates are of the measured phase; totals include warming up and the last packets.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
     /// Length of the measured phase.
@@ -89,9 +89,9 @@ pub struct Outcome {
     pub received_pps: f64,
     /// Bits of frames per second that arrived, segments included.
     pub received_gbps: f64,
-    /// Packets per second of another length that arrived: segments of trains, neighbour discovery.
+    /// Packets per second of another length that arrived: segments of GSO packets, neighbour discovery.
     pub foreign_pps: f64,
-    /// Share of what was sent in the measured phase that did not arrive in it.
+    /// Share of the packets sent in the measured phase that did not arrive in it.
     pub loss: f64,
     /// Packets sent, in all.
     pub sent_total: u64,
@@ -99,9 +99,9 @@ pub struct Outcome {
     pub received_total: u64,
     /// Packets that were read.
     pub read: u64,
-    /// Of those: not what was sent.
+    /// Read packets with wrong contents.
     pub corrupt: u64,
-    /// Of those: out of order.
+    /// Read packets that were out of order.
     pub reordered: u64,
     /// At a fixed rate: packets that could not be sent in time.
     pub skipped: u64,
@@ -114,9 +114,9 @@ pub struct Outcome {
     pub ring_full: f64,
     /// One way latency.
     pub latency: Option<Latency>,
-    /// Each pair by itself, where they have loads of their own.
+    /// Results of each pair, if pairs have loads of their own.
     pub pairs: Vec<PairOutcome>,
-    /// The longest pauses of reception, by time; only where reconnection was asked for.
+    /// The longest pauses of reception, by time; only with reconnection.
     pub outages: Vec<Outage>,
 }
 
@@ -143,7 +143,7 @@ impl Outcome {
     /// One line of text under [`HEADING`].
     pub fn row(&self) -> String {
         let [p50, p99] = match self.latency {
-            // Nothing arrived.
+            // No packet arrived.
             None => ["-", "-"].map(str::to_owned),
             Some(l) => [l.p50_us, l.p99_us].map(|us| format!("{us:.2}")),
         };

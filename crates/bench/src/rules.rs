@@ -1,5 +1,4 @@
-//! The OpenFlow rules that belong to flows, as `ovs-ofctl add-flows` reads them: one source for both, for
-//! every switch.
+//! The OpenFlow rules that belong to flows, as `ovs-ofctl add-flows` reads them: the same for every switch.
 
 use crate::flows::{ACL, Spread, Tuple, one_hot};
 use core::fmt::Write;
@@ -7,24 +6,24 @@ use core::fmt::Write;
 /// A set of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// By port only.
+    /// One rule per input port.
     InPort,
     /// A learning switch.
     Normal,
-    /// By the destination port that all flows of [`Spread::Plain`] have.
+    /// One rule about the destination port that all flows of [`Spread::Plain`] have.
     Tuple,
-    /// One rule for each of so many flows of [`Spread::Plain`], of all five fields.
+    /// One rule about all five fields for each of this number of flows of [`Spread::Plain`].
     Exact(u32),
-    /// So many rules of falling priority, each about other bits of the ports: [`Spread::Masks`].
+    /// This number of rules of falling priority, each about other bits of the ports: [`Spread::Masks`].
     Masks(u16),
-    /// So many tables, each of which looks at something else before it goes on to the next, as OVN's logical
+    /// This number of tables. Each matches on another field and resubmits to the next, as OVN's logical
     /// pipelines do.
     Pipeline(u8),
-    /// A short list of what may pass, by one field each, and a way out for the rest: what
-    /// [`Spread::Explosion`] attacks.
+    /// A short list of rules that allow packets by one field each, and a rule for all other packets: the
+    /// target of [`Spread::Explosion`].
     Acl,
-    /// One rule that looks at both addresses and both ports of each packet: every flow needs a cached answer
-    /// of its own.
+    /// One rule that reads both addresses and both ports of each packet: every flow needs a cached entry of
+    /// its own.
     Each,
 }
 
@@ -32,7 +31,7 @@ impl Kind {
     /// The rules from OpenFlow port `from` to port `to`, which sender `sender` sends on; a line each.
     ///
     /// # Errors
-    /// Says why there are no such rules.
+    /// The reason why there are no such rules.
     pub fn rules(self, from: u16, to: u16, sender: u8) -> Result<String, String> {
         let mut text = String::new();
         let mut line = |rule: String| {

@@ -1,9 +1,9 @@
 //! ADD alone: a port of the bridge for the pod.
 //!
 //! The order: the row first, since the switch needs time for it; addresses while it works; the device last.
-//! The switch is told where a tap device is to be, and makes it there if it can: the kernel takes long to
-//! move one. Where it cannot (its files are not the plug-in's, say), the device is moved.
-//! Whatever fails, [`Undo`] takes back what was done before it.
+//! The row names the pod's namespace, and the switch makes a tap device there if it can: the kernel takes
+//! long to move one. If the switch cannot (it has a file system of its own, for example), the plug-in moves
+//! the device. If a step fails, [`Undo`] undoes the steps before it.
 
 use crate::args::Args;
 use crate::conf::{self, Conf};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The pod gets its port; the result.
+/// Adds the pod's port; returns the result.
 pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), Failure> {
     conf.bridge()?;
     let kind = conf.kind.on_this_node()?;
@@ -29,10 +29,10 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
     let mut db = Db::open(conf)?;
     let earlier = db.of(args)?;
     if !earlier.is_empty() {
-        // The runtime asks again after an attempt whose end it has not seen.
+        // The runtime repeats an attempt whose end it has not seen.
         del::take_away(args, conf, &mut db, &earlier)?;
     } else if kind == Kind::Veth {
-        // One that was killed before its row was there.
+        // The device of an earlier ADD that was killed before it had written its row.
         remove_host_device(&port_name(args));
     }
     if kind != Kind::VhostUser {
@@ -55,12 +55,12 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
     }
 }
 
-/// What has been done, to be taken back.
+/// Steps that were done, to be undone.
 struct Undo<'a> {
     conf: &'a Conf,
     args: &'a Args,
     db: Db,
-    /// The address plug-in was asked.
+    /// The address plug-in was called.
     addresses: bool,
     /// A veth's end on the host.
     veth: Option<String>,
@@ -85,7 +85,7 @@ impl Undo<'_> {
                 mac: Some(mac),
                 ..Change::default()
             };
-            // The switch gives its own devices the bridge's MTU; nothing else does that for a veth pair.
+            // The switch sets the bridge's MTU on its own devices, but not on a veth pair.
             let mtu = match conf.own.mtu {
                 None => self.db.mtu_of(conf.bridge()?)?,
                 given => given,
@@ -156,20 +156,20 @@ impl Undo<'_> {
         Ok(addresses.result(&conf.version, &made, conf.raw.get("dns")))
     }
 
-    /// Makes the directory of a vhost-user socket; the socket's path.
+    /// Makes the directory of a vhost-user socket; returns the socket's path.
     fn socket_dir(&mut self) -> Result<String, Failure> {
         let dir = names::make_socket_dir(self.conf.socket_dir(), &port_name(self.args))?;
         self.dir = true;
         Ok(dir.join("vhost.sock").display().to_string())
     }
 
-    /// As if nothing had been. What cannot be taken back is left to the DEL that runtimes send after a
-    /// failed ADD.
+    /// Undoes all steps. Steps that cannot be undone are left to the DEL that runtimes send after a failed
+    /// ADD.
     fn all(&mut self) {
         if let Ok(found) = self.db.of(self.args) {
             let _ = self.db.remove(&found);
         } else if let Ok(mut db) = Db::open(self.conf) {
-            // A connection that failed once is of no use.
+            // Open a new connection: one that failed once is of no use.
             let _ = db.of(self.args).and_then(|found| db.remove(&found));
         }
         if self.dir {
@@ -190,8 +190,8 @@ impl Undo<'_> {
     }
 }
 
-/// Fails if the kernel lacks the discipline with which the switch limits the packets to a veth's pod. The
-/// switch makes its own in place of the one that is tried here.
+/// Fails if the kernel lacks the queueing discipline by which the switch limits the packets to a veth's pod.
+/// The switch replaces the one that is made here as a test.
 fn can_limit(host: &NetConfig, name: &str) -> Result<(), Failure> {
     let Some(device) = host.device(name).map_err(|e| kernel(name, &e))? else {
         return fail(Code::Device, format!("the device {name} is gone"));
@@ -296,7 +296,7 @@ pub(crate) fn marks(args: &Args, conf: &Conf, kind: Kind, inode: u64) -> BTreeMa
     ids
 }
 
-/// A number that two containers' devices do not share.
+/// Hash of the container's id and the device's name.
 fn hash(args: &Args) -> u64 {
     // FNV-1a, 64 bits, and a mixing step, since neighbours would differ in few bits.
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -318,7 +318,7 @@ fn port_mac(args: &Args) -> [u8; 6] {
     [0x0a, b, c, d, e, f]
 }
 
-/// For those that pass a configuration on: it as JSON, with the earlier result.
+/// Configuration for another plug-in, as JSON, with the earlier result.
 pub(crate) fn with_previous(conf: serde_json::Map<String, Value>, previous: Option<Value>) -> Value {
     conf::with(conf, "prevResult", previous.map(|p| json!(p)))
 }

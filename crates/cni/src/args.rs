@@ -1,9 +1,9 @@
-//! What a runtime says by variables of the environment.
+//! The runtime's parameters, in variables of the environment.
 
 use crate::error::{Code, Failure, fail};
 use heddle_sys::names::{is_absolute, is_device, is_plain};
 
-/// What to do.
+/// A command of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Add,
@@ -18,7 +18,7 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Args {
     pub(crate) command: Command,
-    /// Empty for commands that are about no container.
+    /// Container id; empty for commands that are about no container.
     pub(crate) container: String,
     /// Path of the network namespace; may be empty for DEL.
     pub(crate) netns: String,

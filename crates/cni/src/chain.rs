@@ -2,11 +2,11 @@
 //!
 //! The device in the pod keeps its name, address, MTU, IP addresses, routes and neighbours. If the veth's
 //! other end is a port of a bridge, its Interface becomes one of another type in its place, by one
-//! transaction: `external_ids`, VLANs, rates, and the port's number stay, so a controller has nothing to
-//! do. If it is not (a Linux bridge has it), a port is added to the bridge that the configuration names.
+//! transaction. `external_ids`, VLANs, rates, and the port's number stay, so a controller has nothing to do.
+//! If it is not (a Linux bridge has it), a port is added to the bridge that the configuration names.
 //!
-//! A name cannot be taken by two devices, so the veth goes before its successor comes. If the successor
-//! does not come, a veth with the same names and settings takes its place again.
+//! A name cannot be taken by two devices, so the veth goes before its successor comes. If the successor does
+//! not come, a veth with the same names and settings takes its place again.
 
 use crate::add::{marks, port_name, remove_host_device, switch_device, with_previous};
 use crate::args::Args;
@@ -22,7 +22,7 @@ use heddle_sys::net_config::{Change, Device, Settings};
 use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
 
-/// Exchanges the veth; the earlier result, with what is another device now.
+/// Exchanges the veth; returns the earlier result, with the new device in it.
 pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), Failure> {
     let kind = match conf.kind.on_this_node()? {
         Kind::VhostUser => return fail(Code::Conf, "kind vhost-user cannot replace a veth"),
@@ -40,7 +40,7 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
         _ => fail(Code::Delegate, format!("plug-in {first} has no result")),
     };
     if done.is_err() {
-        // What it made is not left behind. Its own failure is not of interest now.
+        // Remove everything that the other plug-in made. A failure of its DEL does not matter now.
         let _ = delegate::run(args, conf, &first, "DEL", &passed_on);
     }
     done
@@ -73,7 +73,7 @@ fn after(
     }
     let mut db = Db::open(conf)?;
     if device.kind != "veth" {
-        // Asked again after an attempt that succeeded.
+        // A repetition after an attempt that succeeded.
         return match db.of(args)?.first() {
             Some(own) => {
                 made.port = &own.name;
@@ -133,10 +133,10 @@ fn after(
     ))
 }
 
-/// The end of the veth that is in this namespace.
+/// The veth's end in this namespace.
 fn other_end(host: &NetConfig, device: &Device) -> Result<Device, Failure> {
     let all = host.devices().map_err(|e| kernel("netlink", &e))?;
-    // Numbers of devices are told apart by namespace only, so both ends must mean each other.
+    // Device numbers are unique in a namespace only, so both ends must name each other.
     let is_it =
         |d: &Device| Some(d.ifindex) == device.peer && d.peer == Some(device.ifindex) && d.kind == "veth";
     match all.into_iter().find(is_it) {
@@ -160,9 +160,9 @@ struct Exchange<'a> {
     db: Db,
     /// The number of the pod's namespace.
     inode: u64,
-    /// In the pod.
+    /// The veth's end in the pod.
     device: &'a Device,
-    /// On the host.
+    /// The veth's end on the host.
     other: Device,
     /// The Interface of `other`, if it is a port.
     row: Option<Found>,
@@ -212,8 +212,8 @@ impl Exchange<'_> {
         marks(self.args, self.conf, self.kind, self.inode)
     }
 
-    /// Waits for the switch. What it says of the veth, which it has seen go, may be written over the first
-    /// state of the converted row; so a refusal counts only when it stays.
+    /// Waits for the switch. It may still report the veth's disappearance as the error of the converted row,
+    /// so a refusal counts only if it stays.
     fn wait_for_port(&mut self) -> Result<(), Failure> {
         let end = Instant::now() + Duration::from_secs(3);
         loop {
@@ -249,9 +249,9 @@ impl Exchange<'_> {
         given.map_err(|e| kernel(&format!("addresses and routes of {}", new.name), &e))
     }
 
-    /// The veth, and its row, as they were, as far as that can be.
+    /// Restores the veth and its row as far as possible.
     fn put_back(&mut self) {
-        // A connection that failed once is of no use.
+        // Open a new connection: one that failed once is of no use.
         if let Ok(mut db) = Db::open(self.conf) {
             let _ = match (&self.row, db.named(self.port)) {
                 (Some(old), Ok(Some(now))) if now.kind != old.kind => db.convert(
@@ -270,7 +270,7 @@ impl Exchange<'_> {
             };
         }
         if self.kind == Kind::Internal {
-            // The switch takes its device away when it sees the row; the name is needed now.
+            // The switch removes its device when it sees the row; the name is needed now.
             remove_host_device(&self.other.name);
         }
         if let Ok(Some(half)) = self.pod.device(&self.device.name) {

@@ -1,4 +1,4 @@
-//! CHECK: is everything as ADD left it?
+//! CHECK: compares the pod with the result of its ADD.
 
 use crate::args::Args;
 use crate::conf::{Conf, mac_text};
@@ -46,7 +46,7 @@ pub(crate) fn check(args: &Args, conf: &Conf) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The device has the address and the addresses that the result says.
+/// Checks that the device has the MAC and IP addresses of the result.
 fn device(args: &Args, conf: &Conf, pod: &Pod, result: &Value) -> Result<(), Failure> {
     let ifname = &args.ifname;
     let Some(device) = pod.device(ifname)? else {

@@ -1,4 +1,4 @@
-//! A network's configuration: read, checked, and made into what the other modules need.
+//! A network's configuration: read, checked, and converted for the other modules.
 
 use crate::args::Args;
 use crate::error::{Code, Failure, fail};
@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Where the database listens if the configuration does not say.
+/// Default address of the database.
 pub(crate) const DATABASE: &str = "unix:/var/run/openvswitch/db.sock";
-/// How long the database and the switch may take together, if the configuration does not say.
+/// Default timeout of the database and the switch together, seconds.
 const TIMEOUT_S: u64 = 30;
-/// Directory of the sockets of vhost-user ports, if the configuration does not say.
+/// Default directory of the sockets of vhost-user ports.
 const SOCKET_DIR: &str = "/var/run/heddle/vhost";
 
 /// A configuration.
@@ -23,7 +23,7 @@ const SOCKET_DIR: &str = "/var/run/heddle/vhost";
 pub(crate) struct Conf {
     /// Version of the specification.
     pub(crate) version: String,
-    /// All of it, for other plug-ins.
+    /// The whole configuration, for other plug-ins.
     pub(crate) raw: Map<String, Value>,
     pub(crate) name: String,
     pub(crate) own: Own,
@@ -33,7 +33,7 @@ pub(crate) struct Conf {
     pub(crate) bandwidth: Bandwidth,
 }
 
-/// What is this plug-in's own, as written.
+/// Keys of this plug-in in the configuration, as written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Own {
@@ -83,7 +83,7 @@ struct TrunkEntry {
     max: Option<u16>,
 }
 
-/// Rates in bits a second, bursts in bits; 0: no limit. Ingress is what the pod receives.
+/// Rates in bits a second, bursts in bits; 0: no limit. Ingress is the direction to the pod.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Bandwidth {
@@ -111,7 +111,7 @@ pub(crate) fn parse(input: &[u8]) -> Result<Map<String, Value>, Failure> {
     }
 }
 
-/// The version that a configuration is written in.
+/// The specification version of a configuration.
 pub(crate) fn version(raw: &Map<String, Value>) -> Result<String, Failure> {
     match raw.get("cniVersion") {
         Some(Value::String(v)) if VERSIONS.contains(&v.as_str()) => Ok(v.clone()),
@@ -128,13 +128,13 @@ pub(crate) fn version(raw: &Map<String, Value>) -> Result<String, Failure> {
     }
 }
 
-/// Which plug-in a configuration is of.
+/// Name of the plug-in that a configuration is for.
 pub(crate) fn kind_of(conf: &Map<String, Value>) -> Option<&str> {
     conf.get("type").and_then(Value::as_str)
 }
 
 impl Conf {
-    /// Checks all that can be checked without asking anybody.
+    /// Checks everything that needs neither the database nor the kernel.
     pub(crate) fn new(raw: Map<String, Value>, version: &str) -> Result<Self, Failure> {
         let own: Own = serde_json::from_value(Value::Object(own_keys(&raw)))
             .map_err(|e| Failure::new(Code::Conf, format!("the configuration is malformed: {e}")))?;
@@ -186,11 +186,11 @@ impl Conf {
             None => fail(Code::Conf, "bridge is missing"),
         }
     }
-    /// Another plug-in has made the device, or is to be run to make it.
+    /// Whether another plug-in has made the device, or is to be run to make it.
     pub(crate) fn is_chained(&self) -> bool {
         self.raw.get("prevResult").is_some_and(|v| !v.is_null()) || self.wrapped().is_some()
     }
-    /// The configuration of the plug-in that is to be run first, as it wants it.
+    /// The configuration of the plug-in that is to be run first, in the form that it expects.
     pub(crate) fn wrapped(&self) -> Option<Map<String, Value>> {
         let Some(Value::Object(inner)) = self.raw.get("delegate") else {
             return None;
@@ -203,7 +203,7 @@ impl Conf {
         }
         Some(inner)
     }
-    /// The address that the runtime asks for in one of its three ways, or the configuration.
+    /// The MAC address: from the runtime, in one of its three ways, or from the configuration.
     pub(crate) fn mac(&self, args: &Args) -> Result<Option<[u8; 6]>, Failure> {
         let asked = self.own.runtime_config.mac.is_some() || self.own.args.cni.mac.is_some();
         match args.extra("MAC").filter(|_| !asked) {
@@ -225,7 +225,7 @@ impl Conf {
     }
 }
 
-/// What serde is to look at: null means that a key is not there.
+/// The keys for serde, without those that are null: null means absent.
 fn own_keys(raw: &Map<String, Value>) -> Map<String, Value> {
     let given = raw.iter().filter(|(_, v)| !v.is_null());
     given.map(|(k, v)| (k.clone(), v.clone())).collect()
@@ -239,7 +239,7 @@ fn vlan(tag: Option<u16>, trunk: Option<&[TrunkEntry]>) -> Result<Vlan, Failure>
             fail(Code::Conf, format!("VLAN {id} is not from 1 to 4094"))
         }
     };
-    // 0 stands for none in many configurations.
+    // Many configurations use 0 for no VLAN.
     let tag = tag.filter(|id| *id != 0).map(legal).transpose()?;
     let mut trunks = Vec::new();
     for entry in trunk.unwrap_or_default() {
@@ -259,7 +259,7 @@ fn vlan(tag: Option<u16>, trunk: Option<&[TrunkEntry]>) -> Result<Vlan, Failure>
     Ok(Vlan { tag, trunks })
 }
 
-/// An address that a device can have.
+/// Parses a MAC address that a device can have.
 fn mac(text: &str) -> Result<[u8; 6], Failure> {
     let parts: Vec<&str> = text.split([':', '-']).collect();
     let bytes: Option<Vec<u8>> = parts

@@ -1,8 +1,8 @@
-//! The transactions: ports that come and go, and what the switch makes of them.
+//! The transactions: ports that come and go, and the switch's results.
 //!
-//! A row is found by what is in it (`where`), nothing is kept. A transaction that needs something to be
-//! there, or not to be there, says so with a `wait` of no time, so two plug-ins at once cannot both have
-//! found it so.
+//! Rows are found by their contents (`where`); no uuid is stored. If a transaction depends on the presence or
+//! absence of a row, it begins with a `wait` with timeout 0. So of two plug-ins at once, only one can
+//! succeed.
 
 use crate::args::Args;
 use crate::conf::{Bandwidth, Conf, Vlan, mac_text};
@@ -23,9 +23,9 @@ pub(crate) const NETNS: &str = "heddle-cni/netns";
 /// Number of the namespace: another one may be at its path later.
 pub(crate) const NETNS_INODE: &str = "heddle-cni/netns-inode";
 pub(crate) const KIND: &str = "heddle-cni/kind";
-/// Bridge and address, in one value, so that one condition finds who has an address there.
+/// Bridge and MAC address in one value, so that one condition finds the port with an address.
 const ADDRESS: &str = "heddle-cni/mac";
-/// Of QoS and Queue: the port that they are for.
+/// Key of QoS and Queue rows: the port that they are for.
 const PORT: &str = "heddle-cni/port";
 
 /// The database.
@@ -65,7 +65,8 @@ pub(crate) struct NewPort<'a> {
     pub(crate) socket: Option<&'a str>,
     pub(crate) options: &'a BTreeMap<String, String>,
     pub(crate) ids: BTreeMap<String, String>,
-    /// Where the switch may make the device at once: number and path of a network namespace, name there.
+    /// Place where the switch may make the device at once: number and path of a network namespace, name
+    /// there.
     pub(crate) birthplace: Option<(u64, &'a str, &'a str)>,
 }
 
@@ -86,7 +87,7 @@ impl Db {
     }
 
     pub(crate) fn at(address: &str, timeout: Duration) -> Result<Self, Failure> {
-        // The server answers a transaction that waits after `timeout`; then it is still to be there.
+        // The server replies to a `wait` after `timeout` at the latest; the connection must live longer.
         match Connection::open(address, timeout + Duration::from_secs(2)) {
             Ok(connection) => Ok(Self { connection, timeout }),
             Err(Error::Address(address)) => fail(
@@ -115,7 +116,7 @@ impl Db {
         Ok(rows(results.first()))
     }
 
-    /// The Interfaces of a container's device; none or one, if nobody else wrote such rows.
+    /// The Interfaces of a container's device: none or one, unless another client wrote such rows.
     pub(crate) fn of(&mut self, args: &Args) -> Result<Vec<Found>, Failure> {
         let ids = map(&[(CONTAINER, &args.container), (IFNAME, &args.ifname)]);
         self.interfaces(json!([["external_ids", "includes", ids]]))
@@ -135,19 +136,19 @@ impl Db {
             .collect())
     }
 
-    /// The Interface of that name, whoever made it.
+    /// The Interface of that name, also one of another client.
     pub(crate) fn named(&mut self, name: &str) -> Result<Option<Found>, Failure> {
         Ok(self.interfaces(json!([["name", "==", name]]))?.into_iter().next())
     }
 
-    /// The MTU of a bridge's own port, if the switch has said one.
+    /// The MTU of a bridge's own port, if the switch has written one.
     pub(crate) fn mtu_of(&mut self, bridge: &str) -> Result<Option<u32>, Failure> {
         let rows = self.select("Interface", json!([["name", "==", bridge]]), json!(["mtu"]))?;
         let mtu = rows.first().and_then(|row| row.get("mtu")?.as_u64());
         Ok(mtu.and_then(|mtu| u32::try_from(mtu).ok()))
     }
 
-    /// Whether there is that bridge.
+    /// Whether the bridge exists.
     pub(crate) fn has_bridge(&mut self, name: &str) -> Result<bool, Failure> {
         Ok(!self
             .select("Bridge", json!([["name", "==", name]]), json!(["name"]))?
@@ -182,14 +183,14 @@ impl Db {
         }
     }
 
-    /// Makes an Interface that is there one of another kind, in its place: its port, its `external_ids` and
-    /// whoever refers to it stay. `ofport` is emptied, so that the switch's answer can be waited for.
+    /// Changes the type of an existing Interface: its port, its `external_ids` and references to it stay.
+    /// `ofport` is emptied, so that the caller can wait for the switch to set it.
     pub(crate) fn convert(&mut self, old: &Found, to: &Conversion<'_>) -> Result<(), Failure> {
         let here = json!([["_uuid", "==", ["uuid", old.uuid]], ["type", "==", old.kind]]);
         let mut row = json!({"type": to.kind, "ofport": ["set", []], "error": ["set", []]});
         row["mac"] = to.mac.map_or(json!(["set", []]), |mac| json!(mac_text(mac)));
         row["mtu_request"] = to.mtu_bytes.map_or(json!(["set", []]), |mtu| json!(mtu));
-        // The number stays, unless somebody else is given it.
+        // The port keeps its number, unless another port gets it meanwhile.
         row["ofport_request"] = to.ofport.map_or(json!(["set", []]), |n| json!(n));
         let keys: Vec<&str> = to.ids.keys().map(String::as_str).collect();
         let mut mutations = vec![json!(["external_ids", "delete", ["set", keys]])];
@@ -212,7 +213,8 @@ impl Db {
         }
     }
 
-    /// Asks to be told when the switch has a port for the Interface, or an error.
+    /// Sends a request that waits until the switch has set `ofport` of the Interface, to a number or an
+    /// error.
     pub(crate) fn ask_for_port(&mut self, name: &str) -> Result<Sent, Failure> {
         let condition = json!([["name", "==", name]]);
         let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
@@ -224,7 +226,7 @@ impl Db {
         self.connection.send(DATABASE, &operations).map_err(away)
     }
 
-    /// The Interface with its port.
+    /// The Interface, when the switch has made its port.
     pub(crate) fn wait_for_port(&mut self, name: &str, sent: Sent) -> Result<Found, Failure> {
         let results = match self.connection.receive(sent) {
             Err(Error::Operation { index: 0, error, .. }) if error == "timed out" => {
@@ -251,7 +253,7 @@ impl Db {
         }
     }
 
-    /// Removes Interfaces with their ports and what was made for them. Those that are gone are fine.
+    /// Removes Interfaces with their ports, QoS and queues. Missing rows are no error.
     pub(crate) fn remove(&mut self, interfaces: &[Found]) -> Result<(), Failure> {
         if interfaces.is_empty() {
             return Ok(());
@@ -272,8 +274,8 @@ impl Db {
         let mut operations = vec![json!({"op": "mutate", "table": "Bridge", "where": [],
             "mutations": [["ports", "delete", ["set", uuids]]]})];
         for i in interfaces {
-            // The row goes with its last reference, but only after the operations; till then it refers to
-            // the QoS.
+            // The row is removed with its last reference, but only after the operations; until then it refers
+            // to the QoS.
             operations.push(
                 json!({"op": "update", "table": "Port", "row": {"qos": ["set", []]},
                 "where": [["interfaces", "includes", ["uuid", i.uuid]]]}),
@@ -286,7 +288,8 @@ impl Db {
         self.transact(&operations).map(drop)
     }
 
-    /// Waits until the switch has taken in all that the database holds now.
+    /// Waits until the switch has applied the present contents of the database, or 5 s; returns whether it
+    /// has.
     pub(crate) fn round_trip(&mut self) -> Result<bool, Failure> {
         let results = self.transact(&[
             json!({"op": "mutate", "table": DATABASE, "where": [], "mutations": [["next_cfg", "+=", 1]]}),
@@ -319,14 +322,14 @@ impl Db {
     }
 }
 
-/// What becomes of an Interface in its place.
+/// The new values of an Interface that is converted.
 pub(crate) struct Conversion<'a> {
     pub(crate) kind: &'a str,
     pub(crate) mac: Option<[u8; 6]>,
     pub(crate) mtu_bytes: Option<u32>,
     pub(crate) ofport: Option<i64>,
     pub(crate) ids: BTreeMap<String, String>,
-    /// The keys of `ids` go.
+    /// Remove the keys of `ids` instead of setting them.
     pub(crate) forget: bool,
 }
 

@@ -1,4 +1,4 @@
-//! DEL: what a pod had goes. A pod that nobody knows has nothing.
+//! DEL: removes everything that a pod had. A pod without rows has nothing to remove.
 
 use crate::add::{port_name, remove_host_device, with_previous};
 use crate::args::Args;
@@ -10,7 +10,7 @@ use crate::names;
 use heddle_sys::names::is_device;
 use serde_json::Value;
 
-/// Removes the pod's port and gives its addresses back; what was done, for the log.
+/// Removes the pod's port and releases its addresses. Returns a text for the log.
 pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
     let mut db = Db::open(conf)?;
     let found = db.of(args)?;
@@ -33,18 +33,18 @@ pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
     })
 }
 
-/// Removes Interfaces of a container's device, and gives its addresses back: after the port, or another pod
-/// could have the address while this one still answers to it.
+/// Removes Interfaces of a container's device, and releases its addresses. The port goes first, or another
+/// pod could get the address while this one still uses it.
 pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) -> Result<(), Failure> {
     db.remove(found)?;
     for interface in found {
         remains(interface, conf.socket_dir());
     }
-    // The address plug-in is asked in any case: a failed ADD may have left something there only.
+    // The address plug-in is called in any case: a failed ADD may have left addresses only.
     if let Some(ipam) = conf.ipam()? {
         delegate::run(args, conf, ipam, "DEL", &Value::Object(conf.raw.clone()))?;
     }
-    // What has lost its row, or never got one.
+    // Devices and directories without a row, as after a failed ADD.
     if found.is_empty() {
         remove_host_device(&port_name(args));
         names::remove_socket_dir(conf.socket_dir(), &port_name(args));
@@ -52,7 +52,7 @@ pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) 
     Ok(())
 }
 
-/// Removes what the switch does not remove with a port.
+/// Removes the things of a port that the switch does not remove.
 pub(crate) fn remains(interface: &Found, socket_dir: &str) {
     if !is_device(&interface.name) {
         return;

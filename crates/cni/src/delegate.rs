@@ -1,4 +1,4 @@
-//! Running other plug-ins: those that hand out addresses, and one that this one wraps.
+//! Running other plug-ins: address plug-ins, and one that this one wraps.
 
 use crate::args::Args;
 use crate::conf::{Conf, kind_of};
@@ -13,20 +13,20 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Variable with the number of heddle-cni processes that this process was run by, directly or not.
+/// Variable with the number of heddle-cni processes above this one.
 const DEPTH_VARIABLE: &str = "HEDDLE_CNI_DEPTH";
 /// Maximum value of [`DEPTH_VARIABLE`] with which another plug-in is still run.
 const MAX_DEPTH: u32 = 2;
-/// Maximum length of a plug-in's answer.
+/// Maximum length of a plug-in's reply.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
 
-/// The newest version with commands that older plug-ins do not know, and the one before it. Their results
-/// hold the same.
+/// The newest version, whose new commands older plug-ins do not know, and the version before. Results are the
+/// same in both.
 const WITH_GC: &str = "1.1.0";
 const BEFORE_GC: &str = "1.0.0";
 
-/// Runs plug-in `kind`, also one that does not speak the configuration's version: it is asked again in the
-/// version before. A plug-in that does not know GC or STATUS has nothing to do for them. See [`once`].
+/// Runs plug-in `kind`. One that does not support the configuration's version is run again with the version
+/// before. A plug-in that does not know GC or STATUS has nothing to do for them. See [`once`].
 pub(crate) fn run(
     args: &Args,
     own: &Conf,
@@ -49,8 +49,8 @@ pub(crate) fn run(
     }
 }
 
-/// Runs plug-in `kind` as this one was run, with another command and configuration; its answer, `Null` if
-/// it says nothing. A failure of it is passed on with its own number.
+/// Runs plug-in `kind` as this one was run, with another command and configuration. Returns its reply, `Null`
+/// if it is empty. A failure of the plug-in is passed on with its own number.
 fn once(args: &Args, own: &Conf, kind: &str, command: &str, conf: &Value) -> Result<Value, Failure> {
     let depth = child_depth(std::env::var(DEPTH_VARIABLE).ok().as_deref())?;
     let cannot = |e: std::io::Error| {
@@ -115,12 +115,12 @@ fn once(args: &Args, own: &Conf, kind: &str, command: &str, conf: &Value) -> Res
     }
 }
 
-/// Writes a plug-in's input and reads its answer, until the plug-in has ended or the time is over.
+/// Writes a plug-in's input and reads its reply, until the plug-in has ended or the time is over.
 fn talk(child: &mut Child, input: String, limit: Duration) -> IoResult<(ExitStatus, Vec<u8>)> {
     let end = Instant::now() + limit;
     let over = || Error::from(ErrorKind::TimedOut);
-    // Plug-ins read all of their input before they answer. One that does not read ends with a broken pipe
-    // here, and its answer says why. One that neither reads nor ends must not hold up this thread.
+    // Plug-ins read all of their input before they reply. One that does not read ends with a broken pipe
+    // here, and its reply has the reason. One that neither reads nor ends must not hold up this thread.
     if let Some(mut stdin) = child.stdin.take() {
         thread::Builder::new().spawn(move || stdin.write_all(input.as_bytes()))?;
     }
@@ -143,7 +143,7 @@ fn talk(child: &mut Child, input: String, limit: Duration) -> IoResult<(ExitStat
     }
 }
 
-/// The depth of a child of the process whose own depth is `own`; fails where it would be too great.
+/// The depth of a child of the process whose own depth is `own`; fails if it would be too great.
 fn child_depth(own: Option<&str>) -> Result<u32, Failure> {
     // A value that is no number did not come from this program.
     match own.map_or(0, |text| text.parse().unwrap_or(u32::MAX)) {
@@ -208,7 +208,7 @@ mod tests {
         let long = || "x".repeat(1 << 20);
         let (status, answer) = talk(&mut sh("wc -c"), long(), Duration::from_secs(60)).unwrap();
         assert!(status.success() && answer.trim_ascii() == b"1048576");
-        // One hangs with its output open, one with its output closed.
+        // One plug-in hangs with its output open, one with its output closed.
         for script in ["exec sleep 60", "exec sleep 60 >&-"] {
             let mut child = sh(script);
             let e = talk(&mut child, long(), Duration::from_millis(100)).unwrap_err();

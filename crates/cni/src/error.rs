@@ -2,24 +2,24 @@
 
 use serde_json::{Value, json};
 
-/// What went wrong. Numbers below 100 are the specification's, the others are listed in `docs/cni.md`.
+/// Kind of a failure. Numbers below 100 are the specification's, the others are listed in `docs/cni.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// A version of the specification that is not spoken.
+    /// The version of the specification is not supported.
     Version = 1,
     /// The container's namespace does not exist (any more).
     Container = 3,
     /// A variable of the environment is missing or wrong.
     Environment = 4,
-    /// Reading, writing, or the kernel refused.
+    /// Reading or writing failed, or the kernel refused an operation.
     Io = 5,
     /// The configuration is no JSON.
     Decode = 6,
-    /// The configuration says something that cannot be.
+    /// The configuration has an invalid value.
     Conf = 7,
-    /// The database or the switch does not answer; it may later.
+    /// The database or the switch does not reply; it may later.
     Later = 11,
-    /// Not ready for any pod.
+    /// No ADD can succeed now.
     Unavailable = 50,
     /// The database has no such bridge.
     NoBridge = 100,
@@ -31,20 +31,20 @@ pub(crate) enum Code {
     Refused = 103,
     /// The container has a device of this name, or none that could be replaced.
     Device = 104,
-    /// What is there is not what was made.
+    /// The device or port differs from the one that was made.
     Differs = 105,
-    /// Another plug-in could not be run, or said nonsense.
+    /// Another plug-in could not be run, or its reply is malformed.
     Delegate = 106,
 }
 
 /// Why a command has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// Its number; that of another plug-in is passed on as it is.
+    /// A number of [`Code`], or that of another plug-in, passed on as it is.
     pub(crate) code: u64,
-    /// One sentence.
+    /// The failure in one sentence.
     pub(crate) msg: String,
-    /// What another plug-in said besides.
+    /// Field `details` of another plug-in's failure.
     pub(crate) details: String,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn fail<T>(code: Code, msg: impl Into<String>) -> Result<T, Failure> 
     Err(Failure::new(code, msg))
 }
 
-/// What the kernel said about something, without Rust's number behind it.
+/// An error of the kernel, without Rust's number behind it.
 pub(crate) fn kernel(what: &str, e: &std::io::Error) -> Failure {
     let hint = match e.kind() {
         std::io::ErrorKind::PermissionDenied => "; the plug-in needs CAP_NET_ADMIN and CAP_SYS_ADMIN",

@@ -3,10 +3,10 @@
 use crate::error::{Code, Failure, fail};
 use std::path::Path;
 
-/// What the pod gets.
+/// The kind of a pod's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The best that the node has.
+    /// The best kind that the node supports.
     Auto,
     /// A virtio device whose other end is the switch (VDUSE).
     Vduse,
@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Internal,
     /// One end of a veth pair.
     Veth,
-    /// A socket, for those who bring their own virtio driver.
+    /// A socket, for pods that bring their own virtio driver.
     VhostUser,
 }
 
@@ -51,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// The kind itself if this node can make it; for `Auto` the best that it can.
+    /// The kind itself if this node can make it; for `Auto` the best kind that it can make.
     pub(crate) fn on_this_node(self) -> Result<Self, Failure> {
         let lacks = |kind: Self| match kind {
             Self::Vduse => missing(&["/dev/vduse/control", "/sys/bus/vdpa/drivers/virtio_vdpa"]),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
 
-/// Appends what was done. A log that cannot be written fails nothing.
+/// Appends the result of a command. A log that cannot be written is no failure.
 pub(crate) fn write(args: &Args, conf: &Conf, done: &Result<(Option<Value>, String), Failure>) {
     let Some(path) = &conf.own.log_file else { return };
     let outcome = match done {

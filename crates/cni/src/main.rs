@@ -1,16 +1,16 @@
 //! `heddle-cni`: gives pods a port of a Heddle or Open vSwitch bridge (Container Network Interface 0.3.1 to
 //! 1.1.0).
 //!
-//! **Problem.** A container runtime calls a program for each pod that comes or goes, many at once, kills it
-//! when it takes long, and calls it again for pods that it has seen before.
+//! **Problem.** A container runtime calls a program for each pod that comes or goes, many at once. It kills a
+//! program that takes long, and calls it again for pods that it has seen before.
 //!
-//! **How.** Nothing is remembered but in the configuration database, and there in the rows of the pod's own
-//! interface (`external_ids`, keys `heddle-cni/...`). Each step is one transaction that says what it
-//! expects to find, or one request to the kernel. The switch is never talked to: it follows the database,
-//! and what it made of a row is waited for in the database.
+//! **How.** All state is in the configuration database, in the rows of the pod's own interface
+//! (`external_ids`, keys `heddle-cni/...`). Each step is one transaction that checks its preconditions, or
+//! one request to the kernel. The plug-in does not talk to the switch: the switch follows the database, and
+//! the plug-in waits for its results there.
 //!
 //! **Invariants.** An ADD that fails leaves no row, no device and no address. A DEL can be repeated, and
-//! succeeds for pods that nobody knows. What belongs to another container is never removed.
+//! succeeds for unknown pods. Ports of another container are never removed.
 
 mod add;
 mod args;
@@ -35,11 +35,11 @@ use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-/// The versions of the specification that are spoken.
+/// The supported versions of the specification.
 const VERSIONS: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-/// The one in which errors are told if the configuration names none.
+/// The newest version, for errors if the configuration names no version.
 const NEWEST: &str = "1.1.0";
-/// Longest configuration, bytes.
+/// Maximum length of a configuration, bytes.
 const MAX_CONF_BYTES: u64 = 4 << 20;
 
 const HELP: &str = "heddle-cni: a CNI plug-in. A container runtime runs it, with the variables CNI_COMMAND,
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes a line. Who does not listen any more is not told.
+/// Writes a line. A closed output is ignored.
 fn say(text: &str, code: ExitCode) -> ExitCode {
     let _ = writeln!(std::io::stdout(), "{text}");
     code
@@ -99,7 +99,7 @@ fn plug_in() -> ExitCode {
     }
 }
 
-/// Does what the runtime asks; `version` becomes that of the configuration as soon as it is known.
+/// Carries out the runtime's command; `version` becomes that of the configuration as soon as it is known.
 fn answer(version: &mut String) -> Result<Option<Value>, Failure> {
     let args = Args::from_env()?;
     if args.command == Command::Version {
@@ -122,7 +122,7 @@ fn answer(version: &mut String) -> Result<Option<Value>, Failure> {
     done.map(|(value, _)| value)
 }
 
-/// The answer, and what the log says of it.
+/// The reply to the runtime, and the text for the log.
 type Done = Result<(Option<Value>, String), Failure>;
 
 fn run(args: &Args, conf: &Conf) -> Done {

@@ -1,9 +1,8 @@
 //! The names of a configuration that become a path, a device or a program, checked in one place before
 //! anything is done. Tenants write configurations where NetworkAttachmentDefinitions are theirs.
 //!
-//! Files are confined to directories: those of Heddle and Open vSwitch, and the directories that the
-//! administrator adds with `HEDDLE_CNI_DIRS` and `HEDDLE_CNI_LOG_DIRS` in the environment of the container
-//! runtime.
+//! Files are confined to the directories of Heddle and Open vSwitch. The administrator adds directories with
+//! `HEDDLE_CNI_DIRS` and `HEDDLE_CNI_LOG_DIRS` in the environment of the container runtime.
 
 use crate::conf::{Conf, kind_of};
 use crate::error::{Code, Failure, fail, kernel};
@@ -25,14 +24,15 @@ const SOCKET_DIRS: [&str; 4] = [
 ];
 const LOG_DIRS: [&str; 2] = ["/var/log/heddle", "/var/log/openvswitch"];
 
-/// The directories of the administrator, from `variable`, and `own`.
+/// The administrator's directories from `variable`, and `own`.
 fn with_given(own: &[&str], variable: &str) -> Vec<PathBuf> {
     let given = std::env::var_os(variable).unwrap_or_default();
     let given = std::env::split_paths(&given).filter(|dir| dir.is_absolute());
     own.iter().map(PathBuf::from).chain(given).collect()
 }
 
-/// The directory that a log file is confined to; `None` also for a name that does not end in `.log`.
+/// The directory that a log file is confined to; `None` if the name leaves the directories or does not end in
+/// `.log`.
 pub(crate) fn log_dir(path: &str) -> Option<PathBuf> {
     let dirs = with_given(&LOG_DIRS, LOG_DIRS_VARIABLE);
     let dir = dir_of(path, &dirs).filter(|dir| dir.as_os_str() != path)?;
@@ -48,7 +48,7 @@ fn is_socket_path(path: &str) -> bool {
     allowed_dir(path).is_some()
 }
 
-/// Makes the directory of a port's vhost-user socket; its path.
+/// Makes the directory of a port's vhost-user socket; returns its path.
 pub(crate) fn make_socket_dir(socket_dir: &str, port: &str) -> Result<PathBuf, Failure> {
     let dir = Path::new(socket_dir).join(port);
     let Some(allowed) = allowed_dir(socket_dir) else {

@@ -20,7 +20,7 @@ fn open(path: &str) -> io::Result<Option<OwnedFd>> {
     match netns::open(Path::new(path)) {
         Ok(ns) => Ok(Some(ns)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        // What is left of a namespace that was unmounted is an ordinary, empty file.
+        // A namespace that was unmounted leaves an ordinary, empty file.
         Err(e) if e.raw_os_error() == Some(25) => Ok(None), // ENOTTY
         Err(e) => Err(e),
     }
@@ -44,8 +44,8 @@ impl Pod {
         }
     }
 
-    /// Whether the namespace with that number is at that path; without a number, whether there is one. In
-    /// doubt it is there.
+    /// Whether the namespace with that number is at that path; without a number, whether there is any. If
+    /// that is unknown, it is taken to be there.
     pub(crate) fn exists(path: &str, inode: Option<u64>) -> bool {
         match (open(path), inode) {
             (Ok(None), _) => false,
@@ -88,7 +88,7 @@ impl Pod {
         self.device(ifname)
     }
 
-    /// Waits until there is no device of that name, if it is one of `port` that is about to go.
+    /// Waits until the device of that name has gone, if it belongs to `port` and is about to go.
     pub(crate) fn wait_until_free(&self, ifname: &str, port: &str) -> Result<(), Failure> {
         let end = Instant::now() + Duration::from_secs(5);
         loop {
@@ -107,7 +107,7 @@ impl Pod {
         }
     }
 
-    /// Brings a device in, with its name and settings. It stays down.
+    /// Moves a device into the pod, with its name and settings. It stays down.
     pub(crate) fn take(
         &self,
         host: &NetConfig,
@@ -143,7 +143,7 @@ impl Pod {
         self.up(device)?;
         for route in addresses.routes() {
             match self.net.add_route(device.ifindex, &route) {
-                // Another network of the pod leads there already.
+                // Another network of the pod has this route already.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 done => {
                     done.map_err(|e| {
@@ -165,8 +165,8 @@ impl Pod {
             .map_err(|e| kernel(&format!("device {}", device.name), &e))
     }
 
-    /// Addresses that the pod's earlier holder left in caches are announced anew when the device comes up;
-    /// and IPv6 is on where an address of it is given.
+    /// Makes the device announce its addresses when it comes up, since caches may still have the pod's
+    /// earlier holder. Turns IPv6 on if an IPv6 address is given.
     fn sysctls(&self, name: &str, with_ipv6: bool) -> Result<(), Failure> {
         let name = name.to_owned();
         let set = move || {

@@ -1,4 +1,4 @@
-//! Results of ADD: those of other plug-ins read, this one's written, in the form of any version.
+//! Results of ADD: reads those of other plug-ins, writes this one's, in any version.
 
 use crate::conf::mac_text;
 use crate::error::{Code, Failure, fail};
@@ -14,11 +14,11 @@ pub(crate) struct Ip {
     pub(crate) gateway: Option<IpAddr>,
 }
 
-/// What an address plug-in hands out.
+/// The result of an address plug-in.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Addresses {
     pub(crate) ips: Vec<Ip>,
-    /// As the plug-in wrote them.
+    /// Routes as the plug-in wrote them.
     routes: Vec<Value>,
     dns: Option<Value>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Made<'a> {
     pub(crate) netns: &'a str,
     pub(crate) mac: Option<[u8; 6]>,
     pub(crate) mtu_bytes: Option<u32>,
-    /// Of a vhost-user port.
+    /// Path of a vhost-user port's socket.
     pub(crate) socket: Option<&'a str>,
     pub(crate) kind: &'a str,
 }
@@ -89,7 +89,7 @@ impl Addresses {
         };
         let gateway = match route.get("gw").and_then(Value::as_str) {
             Some(text) if !text.is_empty() => Some(text.parse().ok()?),
-            // A route without a gateway goes by that of the addresses.
+            // A route without a gateway uses that of the addresses.
             _ => self
                 .ips
                 .iter()
@@ -153,7 +153,7 @@ impl Ip {
     }
 }
 
-/// `10.1.0.2/24`; an address alone is all of it.
+/// Parses `10.1.0.2/24`; an address alone has the full prefix.
 fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (ip, len) = text.split_once('/').unwrap_or((text, ""));
     let ip: IpAddr = ip.parse().ok()?;
@@ -165,8 +165,7 @@ fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     Some((ip, u8::try_from(len).ok().filter(|_| len <= all)?))
 }
 
-/// The earlier result of a chain, whose device in the pod has been exchanged: with the name of the switch's
-/// port for the other end.
+/// The earlier result of a chain after the exchange, with the name of the switch's port as the other end.
 pub(crate) fn exchanged(mut result: Map<String, Value>, old: &str, made: &Made<'_>) -> Value {
     if let Some(Value::Array(interfaces)) = result.get_mut("interfaces") {
         for interface in interfaces {
@@ -175,7 +174,7 @@ pub(crate) fn exchanged(mut result: Map<String, Value>, old: &str, made: &Made<'
                 .and_then(Value::as_str)
                 .is_some_and(|s| !s.is_empty());
             if !is_inside && interface.get("name").and_then(Value::as_str) == Some(old) {
-                // Its address was that of a device that is gone.
+                // The old entry's MAC address is that of a device that is gone.
                 *interface = json!({"name": made.port});
             }
         }

@@ -1,4 +1,4 @@
-//! STATUS: would an ADD work now? GC and `sweep`: what no pod has any more goes.
+//! STATUS: whether an ADD would work now. GC and `sweep`: remove rows and devices of pods that are gone.
 
 use crate::args::Args;
 use crate::conf::{Conf, kind_of, with};
@@ -10,7 +10,7 @@ use crate::pod::Pod;
 use serde_json::Value;
 use std::time::Duration;
 
-/// Fails if an ADD could not work.
+/// Fails if an ADD could not succeed now.
 pub(crate) fn status(args: &Args, conf: &Conf) -> Result<(), Failure> {
     let unavailable = |e: Failure| Failure::new(Code::Unavailable, e.msg);
     conf.kind.on_this_node().map_err(unavailable)?;
@@ -32,7 +32,7 @@ pub(crate) fn status(args: &Args, conf: &Conf) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes what the network's containers that are not listed have left.
+/// Removes ports of the network's containers that are not listed.
 pub(crate) fn gc(args: &Args, conf: &Conf) -> Result<String, Failure> {
     let listed = match conf.raw.get("cni.dev/valid-attachments") {
         Some(Value::Array(list)) => list,
@@ -74,7 +74,7 @@ pub(crate) fn gc(args: &Args, conf: &Conf) -> Result<String, Failure> {
     Ok(format!("removed {} ports {}", names.len(), names.join(" ")))
 }
 
-/// Removes the ports of pods whose namespaces are gone; their names.
+/// Removes the ports of pods whose namespaces are gone; returns their names.
 pub(crate) fn sweep(database: &str) -> Result<Vec<String>, Failure> {
     let mut db = Db::at(database, Duration::from_secs(30))?;
     let is_gone = |i: &Found| {
@@ -93,7 +93,8 @@ fn remove(db: &mut Db, gone: &[Found], socket_dir: &str) -> Result<Vec<String>, 
     Ok(gone.iter().map(|i| i.name.clone()).collect())
 }
 
-/// The plug-ins that this one runs, with what each is told. Only the newest version knows these commands.
+/// The plug-ins that this one runs, with the configuration of each. Only the newest version knows these
+/// commands.
 fn others(conf: &Conf) -> Result<Vec<(String, Value)>, Failure> {
     let mut all = Vec::new();
     if conf.version != "1.1.0" {

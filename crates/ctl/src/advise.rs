@@ -1,4 +1,4 @@
-//! `heddle advise`: an attachment for a workload, and what is wrong with a running switch.
+//! `heddle advise`: an attachment for a workload, and faults of a running switch.
 
 use crate::say;
 use anyhow::{Result, bail};
@@ -20,10 +20,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Look at the switch that runs, and say what is wrong with it and how it is mended
+    /// Find faults of a running switch, and the commands that mend them
     #[arg(long)]
     live: bool,
-    /// With --live: how long, seconds
+    /// With --live: seconds between the two looks
     #[arg(long, default_value = "2", value_parser = seconds)]
     seconds: Duration,
     /// With --live: one JSON object a finding
@@ -35,13 +35,13 @@ pub(crate) struct Args {
     /// Results of `heddle measure` on this machine
     #[arg(long, value_name = "FILE", conflicts_with = "live")]
     results: Option<PathBuf>,
-    /// What the workload does: rr (request and response), write, read
+    /// Pattern of the workload: rr (request and response), write, read
     #[arg(long, default_value = "rr")]
     pattern: String,
-    /// Its connections
+    /// Connections of the workload
     #[arg(long, default_value_t = 50)]
     connections: usize,
-    /// Bytes of its requests and responses; of a stream's messages the first number
+    /// Bytes of its requests and responses; the first number is that of a stream's messages
     #[arg(long, value_name = "BYTESxBYTES", default_value = "200x1000")]
     sizes: String,
     /// tcp or udp
@@ -50,19 +50,19 @@ pub(crate) struct Args {
     /// 4 or 6
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(4..=6))]
     family: u8,
-    /// Its pods are on two nodes
+    /// The workload's pods are on two nodes
     #[arg(long)]
     across: bool,
     /// NetworkPolicy has to hold
     #[arg(long)]
     policy: bool,
-    /// Its virtual machines are moved while they run
+    /// The workload's virtual machines are migrated while they run
     #[arg(long)]
     migration: bool,
-    /// Its pods on a node
+    /// Pods of the workload on a node
     #[arg(long, default_value_t = 2)]
     pods: usize,
-    /// What matters most: speed, p50, p99, efficiency
+    /// Metric to optimize: speed, p50, p99, efficiency
     #[arg(long, default_value = "speed")]
     metric: Metric,
 }
@@ -109,7 +109,7 @@ impl Args {
         })
     }
 
-    /// The report, and whether it names a fault.
+    /// The report, and whether it has a fault.
     fn look(&self) -> Result<(String, bool)> {
         let named = self
             .rundir

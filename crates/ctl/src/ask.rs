@@ -1,4 +1,4 @@
-//! One question to the daemon: JSON-RPC over its control socket.
+//! One request to the daemon: JSON-RPC over its control socket.
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize as _;
@@ -8,12 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long an answer may take.
+/// Timeout of a reply.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest answer.
+/// Maximum length of a reply.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Where a command finds its switch.
+/// The option that names a command's switch.
 #[derive(Clone, clap::Args)]
 pub(crate) struct Target {
     /// The daemon's control socket [default: that of the daemon whose pidfile is in OVS_RUNDIR]
@@ -22,7 +22,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The control socket: the one that is named, or that of the daemon whose pidfile lies where they do.
+    /// The control socket: that of --target, or that of the daemon whose pidfile is in the run directory.
     pub(crate) fn socket(&self) -> Result<PathBuf> {
         match &self.target {
             Some(path) => Ok(path.clone()),
@@ -33,7 +33,7 @@ impl Target {
         }
     }
 
-    /// The answer to a command.
+    /// Sends a command to the switch; returns its reply.
     pub(crate) fn ask(&self, command: &str, params: &[&str]) -> Result<String> {
         ask(&self.socket()?, command, params)
     }
@@ -55,7 +55,7 @@ fn in_rundir(set: Option<&Path>) -> Result<PathBuf> {
     Ok(dir.join(format!("ovs-vswitchd.{}.ctl", pid.trim())))
 }
 
-/// The answer of the daemon behind a control socket to a command.
+/// Sends a command to the daemon behind a control socket; returns its reply.
 pub(crate) fn ask(socket: &Path, command: &str, params: &[&str]) -> Result<String> {
     let mut stream =
         UnixStream::connect(socket).with_context(|| format!("no switch listens at {}", socket.display()))?;
@@ -63,7 +63,7 @@ pub(crate) fn ask(socket: &Path, command: &str, params: &[&str]) -> Result<Strin
     stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let question = json!({"method": command, "params": params, "id": 0});
     stream.write_all(question.to_string().as_bytes())?;
-    // An answer ends with its last brace, the connection goes on.
+    // A reply ends with its last brace; the connection stays open.
     let mut reader = serde_json::Deserializer::from_reader(BufReader::new(stream.take(MOST_BYTES)));
     text(&Value::deserialize(&mut reader).context("no complete reply")?)
 }

@@ -1,7 +1,7 @@
 //! `heddle drops`: which packets were dropped, by which rule, with an example of each kind.
 //!
-//! The switch keeps the last example of each reason and port, of some that it takes each second, and explains
-//! it by a trace when it is asked: the rule is the one that decides now.
+//! The switch takes some examples each second, and keeps the last one of each reason and port. On request it
+//! explains an example by a trace. The rule is the one that decides now.
 
 use crate::ask::Target;
 use crate::say;
@@ -11,25 +11,25 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Between two looks of `--follow`.
+/// Interval between two requests of `--follow`.
 const LOOK: Duration = Duration::from_millis(250);
-/// Columns of a line, where there is a choice.
+/// Columns of a line, if the text may be wrapped.
 const COLUMNS: usize = 100;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// Of packets that came in by this port only
+    /// Only packets that came in by this port
     #[arg(short, long, value_name = "PORT")]
     port: Option<String>,
-    /// Go on, and print each new example
+    /// Continue, and print each new example
     #[arg(short, long)]
     follow: bool,
     /// Also copies of flooded packets for bridges' own devices that are down
     #[arg(short, long)]
     all: bool,
-    /// Count anew from now on; metrics and coverage go on
+    /// Count anew from now on; metrics and coverage are not reset
     #[arg(long, conflicts_with_all = ["follow", "json", "port"])]
     reset: bool,
     /// Print JSON
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What the switch tells.
+/// A reply of the switch.
 #[derive(Debug, Deserialize)]
 struct Told {
     number: u64,
@@ -50,7 +50,7 @@ struct Told {
 struct Example {
     reason: String,
     port: String,
-    /// The port that it was to leave by.
+    /// Port that the packet was to be output to.
     to: Option<String>,
     /// Whether the output is a bridge's own port.
     #[serde(default)]
@@ -114,7 +114,7 @@ impl Args {
         }
     }
 
-    /// An operator who names a port wants all that is known of it.
+    /// With --port, all examples of that port are shown.
     fn shows_all(&self) -> bool {
         self.all || self.port.is_some()
     }
@@ -125,14 +125,15 @@ impl Args {
     }
 }
 
-/// Names come from the database and packets from anywhere: nothing of them commands the terminal.
+/// Names come from the database, and packets from any host, so characters that control the terminal are
+/// removed.
 fn clean(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect()
 }
 
-/// Text in pieces of at most `width` columns, cut at commas where there are some.
+/// Splits a text into pieces of at most `width` columns, at commas if there are any.
 fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -164,7 +165,7 @@ fn table(told: &Told, of: &str, all: bool) -> String {
             "About {ordinary} of these were copies for bridges' own devices that are down (--all shows them)."
         );
     }
-    // Copies for devices that are down are what a healthy switch drops, too.
+    // A healthy switch drops copies for devices that are down, too.
     let (healthy, others): (Vec<_>, Vec<_>) = told
         .examples
         .iter()
@@ -194,7 +195,7 @@ fn one(e: &Example) -> String {
         }
     };
     if let Some(to) = &e.to {
-        // Most such packets are copies of what is flooded: others have got theirs.
+        // Most such packets are copies of a flooded packet that other ports have received.
         let down = match e.is_for_a_device_that_is_down() {
             true => ", whose device is down; copies for other ports are not concerned",
             false => "",
@@ -217,7 +218,7 @@ fn one(e: &Example) -> String {
         ),
     }
     if let Some(trace) = &e.trace {
-        // In one piece, to be copied.
+        // The trace is one line, so that it can be copied.
         let _ = writeln!(out, "  {:<8}{}", "trace", clean(trace));
     }
     out

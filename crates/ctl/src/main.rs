@@ -1,5 +1,4 @@
-//! `heddle`: measure switches, with load that it generates itself, stand in for a guest, and watch the
-//! switch.
+//! `heddle`: measures switches with load that it generates, plays a guest, and observes the switch.
 
 mod advise;
 mod ask;
@@ -27,7 +26,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Advise an attachment for a workload, from measurements; say what is wrong with a running switch
+    /// Recommend an attachment for a workload, from measurements; find faults of a running switch
     Advise(Box<advise::Args>),
     /// Generate load and measure
     #[command(subcommand)]
@@ -36,19 +35,19 @@ enum Command {
     Guest(guest::Args),
     /// Measure between end points: namespaces, pods, containers, hosts
     Measure(Box<measure::Args>),
-    /// Tell what a file of measurements says: tables, a page with plots, who beats whom, what changed
+    /// Report a file of measurements: tables, a page with plots, comparisons, changes
     Report(report::Args),
-    /// Which packets are dropped, by which rule, with examples
+    /// List dropped packets, with the rules that drop them, and examples
     Drops(drops::Args),
     /// Write packets of a port, or dropped ones, to a file for Wireshark or tcpdump
     Capture(capture::Args),
-    /// Set this machine up for the switch, from one file, and take that back
+    /// Set this machine up for the switch, from one file, and undo that
     #[command(subcommand)]
     Node(node::Command),
     /// Write man pages and completions
     #[command(hide = true)]
     Manual(manual::Args),
-    /// Show what of the flow cache is forwarded elsewhere, and why the rest is not
+    /// Show which cached flows hardware or the kernel forwards, and why not the others
     Offload(offload::Args),
     /// Show what the switch's workers and ports do, as it happens
     Top(top::Args),

@@ -1,6 +1,5 @@
 //! `heddle manual`: man pages and completions, for packages. Those of `heddle` come from its own command
-//! line; those of the daemon from what it says of itself with `--help`, which is the one place where its
-//! options are explained.
+//! line. Those of the daemon come from its `--help`, the one place where its options are explained.
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Arg, ArgAction, Command, CommandFactory as _};
@@ -8,7 +7,7 @@ use clap_complete::Shell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of the daemon's help that explain what the line before says begin in this column or behind it.
+/// Column from which on a line of the daemon's help continues the explanation of the line before.
 const TEXT_COLUMN: usize = 10;
 
 #[derive(clap::Args)]
@@ -62,7 +61,7 @@ impl Args {
 /// Pages of section 8; all others are of section 1.
 const OF_MAN8: [&str; 2] = ["heddled", "heddle-cni"];
 
-/// Examples by page: a line that says what for, and a command.
+/// Examples by page: a purpose and a command.
 #[rustfmt::skip]
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("heddle", &[
@@ -110,7 +109,7 @@ fn examples(page: &str) -> String {
     text
 }
 
-/// The plug-in's command line. Environment variables say what it does.
+/// The plug-in's command line. Its parameters are environment variables.
 fn cni() -> Command {
     Command::new("heddle-cni")
         .version(env!("CARGO_PKG_VERSION"))
@@ -140,7 +139,7 @@ fn page(command: &Command, path: &Path) -> Result<()> {
     fs::write(path, text).with_context(|| path.display().to_string())
 }
 
-/// One option of the daemon's help: as it is written, under which heading, and what it does.
+/// One option of the daemon's help: its forms, its heading, and its explanation.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
     heading: String,
@@ -148,7 +147,7 @@ struct Told {
     text: String,
 }
 
-/// The options of a help text such as the daemon's.
+/// Parses the options of a help text like the daemon's.
 fn read(help: &str) -> Vec<Told> {
     let mut all: Vec<Told> = Vec::new();
     let mut heading = String::new();
@@ -179,7 +178,7 @@ fn read(help: &str) -> Vec<Told> {
     all
 }
 
-/// The daemon's command line. What its options are is said once a process, so texts may live for ever.
+/// The daemon's command line. It is built once a process, so texts may be leaked.
 fn daemon(help: &str) -> Command {
     let keep = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
     let mut command = Command::new("heddled")
@@ -213,7 +212,7 @@ fn daemon(help: &str) -> Command {
                     value = Some((name.to_owned(), optional.is_some()));
                 }
             } else if let Some(short) = word.strip_prefix('-') {
-                // -vSPEC is said of --verbose too.
+                // The short form of --verbose takes its value without a space: -vSPEC.
                 arg = arg.short(short.chars().next().unwrap_or('?'));
             }
         }
@@ -228,7 +227,7 @@ fn daemon(help: &str) -> Command {
                 }
             }
         };
-        // The second line of one option, which is explained in two.
+        // The second line of an option that is explained in two lines.
         let known = |a: &Arg| arg.get_long().is_some() && a.get_long() == arg.get_long();
         if !command.get_arguments().any(known) {
             command = command.arg(arg);

@@ -1,4 +1,4 @@
-//! `heddle node`: what the crate `heddle-node` does, as commands.
+//! `heddle node`: the functions of the crate `heddle-node`, as commands.
 
 use clap::Subcommand;
 use heddle_node::{DEFAULT_FILE, DEFAULT_STATE, Node};
@@ -9,7 +9,7 @@ pub(crate) struct Where {
     /// The machine's description
     #[arg(default_value = DEFAULT_FILE)]
     file: PathBuf,
-    /// Where it is kept what was there before
+    /// File of the values before the first change
     #[arg(long, default_value = DEFAULT_STATE)]
     state: PathBuf,
 }
@@ -18,9 +18,9 @@ pub(crate) struct Where {
 pub(crate) enum Command {
     /// Show what apply would change
     Plan(Where),
-    /// Make the machine as the file says; take it back if the check address does not answer afterwards
+    /// Make the machine as the file describes it; undo that if the check address does not reply afterwards
     Apply(Where),
-    /// Show each setting, and whether it is as the file says (status 1 if not)
+    /// Show each setting, and whether it is as in the file (status 1 if not)
     Status(Where),
     /// Make everything as it was before the first apply
     Undo(Where),

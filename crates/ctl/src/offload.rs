@@ -1,4 +1,4 @@
-//! `heddle offload`: what of the flow cache is forwarded elsewhere, and why the rest is not.
+//! `heddle offload`: the cached flows that hardware or the kernel forwards, and why not the others.
 
 use crate::ask::Target;
 use anyhow::Result;
@@ -7,7 +7,8 @@ use anyhow::Result;
 pub(crate) struct Args {
     #[command(flatten)]
     target: Target,
-    /// Show for each cached flow that this takes (as in filter= of dpctl/dump-flows) where it is, or why not
+    /// Show each cached flow that matches (as in filter= of dpctl/dump-flows): the place where it is, or the
+    /// reason why it is not offloaded
     #[arg(long, value_name = "FLOW")]
     explain: Option<String>,
 }

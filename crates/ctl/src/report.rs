@@ -1,4 +1,4 @@
-//! `heddle report`: what a file of results says.
+//! `heddle report`: reports of a file of results.
 
 use crate::say;
 use anyhow::{Context as _, Result, bail};
@@ -17,7 +17,7 @@ fn percent(text: &str) -> Result<f64, String> {
 pub(crate) struct Args {
     /// A file of `heddle measure`
     file: PathBuf,
-    /// An older file: what changed since
+    /// An older file, to report changes since then
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
     /// With --against: exit with status 1 if a case is worse by the margin

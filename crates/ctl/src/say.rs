@@ -1,10 +1,10 @@
-//! What people are told, on standard output and on standard error.
+//! Texts for people, on standard output and on standard error.
 
 use anyhow::{Context as _, Result, bail};
 use std::fmt;
 use std::io::{self, Write as _};
 
-/// Whoever read standard output has read enough. The program ends with it, and that is no fault.
+/// The reader of standard output has read enough. The program ends with success.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Enough;
 
@@ -16,7 +16,7 @@ impl fmt::Display for Enough {
 
 impl std::error::Error for Enough {}
 
-/// Faults that standard output has named. The program ends with status 1.
+/// Faults that standard output has listed. The program ends with status 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults;
 
@@ -28,10 +28,10 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// Writes to standard output, at once.
+/// Writes to standard output, without delay.
 ///
 /// # Errors
-/// [`Enough`]; or it cannot be written, on a full disk for example.
+/// [`Enough`] if there is no reader; another error on a full disk, for example.
 pub(crate) fn out(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -40,7 +40,7 @@ pub(crate) fn out(text: &str) -> Result<()> {
     }
 }
 
-/// An error with its causes. Many texts hold that of their cause already: it is not said again.
+/// An error with its causes. Many texts contain that of their cause already; it is not repeated.
 pub(crate) fn error(e: &anyhow::Error) -> String {
     let mut all = String::new();
     for cause in e.chain() {
@@ -54,7 +54,7 @@ pub(crate) fn error(e: &anyhow::Error) -> String {
     all
 }
 
-/// Tells what is waited for.
+/// Reports what the program waits for.
 pub(crate) fn waiting(text: &str) {
     eprintln!("heddle: {text}");
 }

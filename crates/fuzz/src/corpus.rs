@@ -1,4 +1,4 @@
-//! The scripts that are worth keeping, and the search for more of them.
+//! The corpus of scripts, and the search for more of them.
 
 use super::Dice;
 use std::collections::BTreeSet;
@@ -27,12 +27,12 @@ impl Corpus {
     /// All scripts, in the order of their names.
     ///
     /// # Errors
-    /// What the system says of the directory.
+    /// The directory cannot be read.
     pub fn scripts(&self) -> io::Result<Vec<Vec<u8>>> {
         self.files()?.iter().map(std::fs::read).collect()
     }
-    /// Replaces the corpus by those of `scripts`, in their order, each of which does something that none
-    /// before it did.
+    /// Replaces the corpus by those of `scripts`, in their order, that have an outcome which no earlier one
+    /// has.
     fn renew<O: Ord>(&self, scripts: Vec<Vec<u8>>, play: impl Fn(&[u8]) -> BTreeSet<O>) -> io::Result<()> {
         std::fs::create_dir_all(&self.0)?;
         for old in self.files()? {
@@ -52,19 +52,19 @@ impl Corpus {
     }
 }
 
-/// What [`go_on`] plays.
+/// The fuzzer of one subject, which [`go_on`] plays.
 pub trait Fuzzer {
-    /// Something that happens.
+    /// One event in a run of a script.
     type Outcome: Ord;
-    /// Something that happens, told less finely: the corpus has a script for each.
+    /// An outcome in coarser classes: the corpus has a script for each.
     type Kept: Ord;
-    /// For files and people.
+    /// Name for files and messages.
     const NAME: &'static str;
-    /// Longest script, bytes.
+    /// Maximum length of a script, bytes.
     const MOST: usize;
-    /// Plays a script, which must break nothing, and returns what happened.
+    /// Plays a script, and returns its outcomes. Panics if the script breaks something.
     fn play(&self, script: &[u8]) -> (BTreeSet<Self::Outcome>, BTreeSet<Self::Kept>);
-    /// Scripts to begin with, beside the corpus.
+    /// First scripts, beside the corpus.
     fn seeds(&self) -> Vec<Vec<u8>> {
         Vec::new()
     }
@@ -72,15 +72,15 @@ pub trait Fuzzer {
     fn mutant(&self, dice: &mut Dice, of: &[Vec<u8>]) -> Vec<u8> {
         dice.mutant(of, Self::MOST)
     }
-    /// Sorts scripts by how much they are wanted in the corpus; those that are not wanted go.
+    /// Sorts scripts so that preferred ones come first; may remove scripts.
     fn rank(&self, scripts: &mut Vec<Vec<u8>>) {
         scripts.sort_by_key(Vec::len);
     }
 }
 
-/// Takes turns as long as `FUZZ_SECONDS` says, with the seed `FUZZ_SEED` where there is one. A turn leaves
-/// what it plays in its script, which is kept in a file if the turn fails. Returns the number of turns, and
-/// how long the slowest took.
+/// Takes turns for `FUZZ_SECONDS` seconds, with the seed `FUZZ_SEED` if it is set. A turn writes its input
+/// into its script, which is kept in a file if the turn fails. Returns the number of turns, and the duration
+/// of the slowest.
 ///
 /// # Panics
 /// When a turn does.
@@ -90,7 +90,7 @@ pub fn rounds(name: &str, mut turn: impl FnMut(&mut Dice, &mut Vec<u8>)) -> (u64
     let failed = std::env::temp_dir().join(format!("fuzz-{name}-failed-{}", std::process::id()));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = number("FUZZ_SEED").unwrap_or(u64::from(now.subsec_nanos()) ^ now.as_secs() << 30);
-    // A fault of memory ends the process before its script is written: the run is repeated from here.
+    // A memory fault ends the process before the script is written: this seed repeats the run.
     println!("FUZZ_SEED={seed}");
     let mut dice = Dice::new(seed);
     let (mut runs, mut slowest, mut script) = (0_u64, Duration::ZERO, Vec::new());
@@ -113,7 +113,7 @@ pub fn rounds(name: &str, mut turn: impl FnMut(&mut Dice, &mut Vec<u8>)) -> (u64
 /// Looks for scripts with new outcomes (see the crate's header).
 ///
 /// # Errors
-/// What the system says of the corpus.
+/// The corpus cannot be read or written.
 ///
 /// # Panics
 /// When a script fails.

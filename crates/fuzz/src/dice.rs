@@ -1,11 +1,11 @@
-//! Numbers, and mutants made with them.
+//! Random numbers, and mutants made with them.
 
 /// A small generator of numbers (SplitMix64, Steele, Lea and Flood 2014): the same mutants for the same seed.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Scripts to begin with where nothing is known of what they should be: fifty of 300 bytes each.
+    /// First scripts if no better ones are known: fifty of 300 bytes each.
     pub fn noise() -> Vec<Vec<u8>> {
         let mut dice = Self::new(7);
         (0..50).map(|_| (0..300).map(|_| dice.byte()).collect()).collect()
@@ -26,7 +26,7 @@ impl Dice {
     pub fn byte(&mut self) -> u8 {
         u8::try_from(self.roll(256)).unwrap_or(0)
     }
-    /// One of the scripts `of`, changed in one to seven places, at most `most` bytes of it.
+    /// One of the scripts `of`, changed in one to seven places, with at most `most` bytes.
     pub fn mutant(&mut self, of: &[Vec<u8>], most: usize) -> Vec<u8> {
         let mut s = of.get(self.roll(of.len())).cloned().unwrap_or_default();
         for _ in 0..=self.roll(6) {

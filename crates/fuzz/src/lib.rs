@@ -2,14 +2,14 @@
 //! mutants.
 //!
 //! It runs on the stable toolchain, without instrumentation: a script is worth keeping when it has an outcome
-//! that none before it had. What an outcome is, each fuzzer says itself: a set of things that happened.
+//! that none before it had. Each fuzzer defines its outcomes: the set of events in a run.
 //!
 //! * A test of the fuzzer replays its [`Corpus`] and a fixed number of mutants of it ([`Dice`]).
 //! * Mutants of messages know the shape of OpenFlow's ([`Dice::message`]).
-//! * [`go_on`] looks for new outcomes as long as `FUZZ_SECONDS` says. A script that fails is kept in a file
-//!   that is named; a fault of memory leaves the seed, with which the run is repeated (`FUZZ_SEED`). With
-//!   `FUZZ_KEEP` the corpus becomes the shortest scripts that together do all that was seen. [`rounds`] is
-//!   the loop alone, for what has no outcomes.
+//! * [`go_on`] looks for new outcomes for `FUZZ_SECONDS` seconds. A script that fails is kept in a file,
+//!   whose name is printed. After a memory fault, the printed seed repeats the run (`FUZZ_SEED`). With
+//!   `FUZZ_KEEP` the corpus is replaced by the shortest scripts that together have all outcomes. [`rounds`]
+//!   is the loop alone, for tests without outcomes.
 
 mod corpus;
 mod dice;
@@ -27,7 +27,7 @@ impl<'a> Bytes<'a> {
     pub fn new(script: &'a [u8], most: usize) -> Self {
         Self(script.get(..most).unwrap_or(script))
     }
-    /// Whether all was read.
+    /// Whether all bytes were read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,11 +1,10 @@
 //! Mutants of good messages, for tests that look for bytes which break something.
 //!
-//! **Problem.** Random bytes fail at the first length; what breaks a decoder, or what a decoder feeds, is a
-//! message that is almost right. So mutants are made from whole messages, and most changes know the shape
-//! that OpenFlow gives nearly everything: a type, then a length in 16 bits, then a body, padded to a multiple
-//! of eight. Such pieces are taken out, put in twice, moved from one message to another, cut and stretched;
-//! the lengths of what they are in are then made right again, as often as not, and the header's almost
-//! always.
+//! **Problem.** Random bytes fail at the first length. A message that breaks a decoder, or its caller, is
+//! almost right. So mutants are made from whole messages. Most changes know the usual shape of OpenFlow's
+//! pieces: a type, a length in 16 bits, and a body, padded to eight bytes. Such pieces are taken out, put in
+//! twice, moved from one message to another, cut and stretched. The lengths of the enclosing pieces are then
+//! corrected about half of the time, and the header's almost always.
 
 use super::Dice;
 
@@ -55,7 +54,7 @@ impl Dice {
         }
     }
 
-    /// Puts an odd number where a number may be.
+    /// Writes an extreme value where a number may be.
     fn number(&mut self, m: &mut [u8]) {
         let size = [2, 4, 8][self.roll(3)];
         let Some(places) = m.len().checked_sub(HEADER + size) else {
@@ -76,7 +75,7 @@ impl Dice {
         m[at..at + size].copy_from_slice(&value.to_be_bytes()[8 - size..]);
     }
 
-    /// Changes a piece that says its own length.
+    /// Changes a piece that has a length field.
     fn piece(&mut self, m: &mut Vec<u8>, other: &[u8]) {
         let Some((at, len)) = self.find(m) else { return };
         let new: Vec<u8> = match self.roll(5) {
@@ -87,12 +86,12 @@ impl Dice {
                 None => return,
             },
             3 => match self.find(other) {
-                // Before it.
+                // The other piece is inserted before it.
                 Some((from, n)) => [&other[from..from + n], &m[at..at + len]].concat(),
                 None => return,
             },
             _ => {
-                // Longer or shorter, and it says so.
+                // A longer or shorter piece, with its length field corrected.
                 let mut piece = m[at..at + len].to_vec();
                 let n = (len + 8 * self.roll(4)).saturating_sub(8 * self.roll(3)).max(4);
                 piece.resize(n, 0);
@@ -103,7 +102,7 @@ impl Dice {
         };
         let (old_end, n) = (at + len, new.len());
         if self.often() {
-            // What it is in: pieces that begin before it and end with or behind it.
+            // Correct the enclosing pieces: they begin before it and end with it or behind it.
             for start in (HEADER..at).step_by(4) {
                 let said = length(m, start);
                 if said >= 8 && start + said >= old_end && start + said <= m.len() {
@@ -115,7 +114,7 @@ impl Dice {
         m.splice(at..old_end, new);
     }
 
-    /// Where a piece with a length is, and that length.
+    /// Offset and length of a random piece with a length field.
     fn find(&mut self, m: &[u8]) -> Option<(usize, usize)> {
         let fits = |at: usize| {
             let n = length(m, at);
@@ -127,7 +126,7 @@ impl Dice {
     }
 }
 
-/// The length that a piece at `at` says it has; 0 where none can be.
+/// The length field of a piece at `at`; 0 if there is no room for one.
 fn length(m: &[u8], at: usize) -> usize {
     match m.get(at + 2..at + 4) {
         Some(&[hi, lo]) => usize::from(u16::from_be_bytes([hi, lo])),

@@ -1,8 +1,8 @@
-//! An agent: the process at an end point that opens sockets there and does as it is told.
+//! An agent: the process at an end point that opens sockets there and carries out requests.
 //!
-//! One question a line, one answer a line, as JSON, over a stream: a socket pair, the pipes of `ssh`, or TCP
-//! (`heddle measure agent --listen`). An agent ends with its stream, so that nothing is left running wherever
-//! the asker goes. It works with one load at a time; a new one ends the one before.
+//! Requests and replies are one line of JSON each, over a stream: a socket pair, the pipes of `ssh`, or TCP
+//! (`heddle measure agent --listen`). An agent ends with its stream, so no process is left behind when the
+//! requesting program ends. It works with one load at a time; a new load ends the one before.
 
 use crate::load::{Found, Listening, Load, Role, Running, Socket, Totals, connect};
 use crate::usage::{Moment, Usage};
@@ -13,20 +13,20 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What both sides must agree on; raised when messages change.
+/// Version of the protocol, the same on both sides; raised when messages change.
 pub const VERSION: u32 = 1;
-/// Longest line.
+/// Maximum length of a line.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// What an agent is asked.
+/// A request to an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ask {
-    /// Who are you?
+    /// Return the agent's [`Hello`].
     Hello,
-    /// Be the server; from `port` on, or wherever there is room (0).
+    /// Be the server, on `port` and the ones after it; 0: on any free ports.
     Listen {
-        /// What will be done.
+        /// The load to serve.
         load: Load,
         /// The address that clients know.
         address: IpAddr,
@@ -35,50 +35,50 @@ pub enum Ask {
     },
     /// Be the client, and connect.
     Connect {
-        /// What will be done.
+        /// The load to generate.
         load: Load,
         /// The server.
         to: IpAddr,
-        /// Its ports.
+        /// The server's ports.
         ports: Vec<u16>,
     },
-    /// Both are connected: begin.
+    /// Both ends are connected: start the load.
     Go,
-    /// The measurement begins, or ends, now.
+    /// Return the present counters; the measurement begins or ends now.
     Mark {
-        /// It begins.
+        /// Whether the measurement begins; false: it ends.
         begins: bool,
     },
-    /// End, and tell.
+    /// End the load, and return its [`Outcome`].
     Stop,
 }
 
-/// What it answers.
+/// The reply of an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// To [`Ask::Hello`].
+    /// Reply to [`Ask::Hello`].
     Hello(Hello),
-    /// To [`Ask::Listen`].
+    /// Reply to [`Ask::Listen`]: the ports.
     Listening(Vec<u16>),
-    /// It is done.
+    /// The request was carried out, and there is nothing to return.
     Done,
-    /// To [`Ask::Mark`].
+    /// Reply to [`Ask::Mark`].
     Mark(Box<Mark>),
-    /// To [`Ask::Stop`].
+    /// Reply to [`Ask::Stop`].
     Outcome(Box<Outcome>),
-    /// It is not done, and why.
+    /// The request failed, for this reason.
     Fault(String),
 }
 
-/// An agent about itself.
+/// An agent's description of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`VERSION`].
     pub version: u32,
-    /// Its process.
+    /// Process id of the agent.
     pub pid: u32,
-    /// Tells machines apart: two end points with one are on the same.
+    /// The kernel's boot id: end points with the same one are on the same machine.
     pub boot: String,
     /// The machine's name.
     pub host: String,
@@ -86,29 +86,29 @@ pub struct Hello {
     pub addresses: Vec<IpAddr>,
 }
 
-/// The counters of an end at a moment.
+/// The counters of an end at one time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Mark {
-    /// The end's own clock.
+    /// Time by the end's own clock.
     pub at_ns: u64,
-    /// Counted since it began.
+    /// Counters since the load began.
     pub totals: Totals,
     /// Nanoseconds that this agent has had a processor.
     pub own_ns: u64,
-    /// Used since the mark before; nothing at the first.
+    /// Processor time used since the mark before; empty at the first.
     pub usage: Usage,
-    /// Connections broke.
+    /// Whether connections broke.
     pub is_broken: bool,
 }
 
-/// What an end found.
+/// The result of one end of a load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Latency in ns, as pairs of a value and how often it was met.
+    /// Latency in ns, as pairs of a value and its count.
     pub latency: Vec<(u64, u64)>,
-    /// How late requests were sent that only the generator held up, likewise.
+    /// Delays of requests that only the generator caused, in ns, as pairs like `latency`.
     pub lag: Vec<(u64, u64)>,
-    /// What went wrong.
+    /// Errors of the threads, as text.
     pub faults: Vec<String>,
 }
 
@@ -146,7 +146,7 @@ struct Agent {
     last: Option<Moment>,
 }
 
-/// Works for whoever asks, until the stream ends.
+/// Handles the requests of one peer, until the stream ends.
 ///
 /// # Errors
 /// The stream breaks.
@@ -166,7 +166,7 @@ pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The next line; none at the end.
+/// Reads the next line; `None` at the end.
 pub(crate) fn line(input: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = String::new();
     let n = input.take(MOST_BYTES).read_line(&mut line)?;
@@ -241,7 +241,7 @@ impl Agent {
     }
 }
 
-/// How long this process has had a processor, all threads together.
+/// Processor time of this process, all threads together, in ns.
 fn own_ns() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
@@ -287,7 +287,7 @@ fn local_v6(if_inet6: &str) -> Vec<IpAddr> {
     if_inet6.lines().filter_map(one).collect()
 }
 
-/// How to start an agent of this machine.
+/// Settings of an agent on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct AgentOptions {
     /// The network namespace to enter.
@@ -297,10 +297,10 @@ pub struct AgentOptions {
 }
 
 impl AgentOptions {
-    /// Settles this process where it belongs. Before any thread is started.
+    /// Enters the namespace and processors that this agent belongs to. Call it before any thread is started.
     ///
     /// # Errors
-    /// The namespace is gone; it is not ours to enter; no such processor.
+    /// The namespace is gone; this process may not enter it; no such processor.
     pub fn settle(&self) -> io::Result<()> {
         if !self.processors.is_empty() {
             heddle_sys::cpu::pin(&self.processors)
@@ -355,7 +355,7 @@ mod tests {
                 Answer::Hello(_)
             ]
         ));
-        // A question that is cut off.
+        // A request that is cut off.
         assert!(serve(&b"\"hello\""[..], Vec::new()).is_err());
     }
 }

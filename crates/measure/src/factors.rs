@@ -1,7 +1,7 @@
-//! Settings that are varied: what a device or the kernel is set to, and how it is put back.
+//! Settings of devices and of the kernel that are varied, and how to restore them.
 //!
-//! A setting is read before it is first changed, and the keeper told how to put it back. Both end points'
-//! devices are set alike.
+//! A setting is read before it is first changed, and the keeper is notified how to restore it. The devices of
+//! both end points are set alike.
 
 use crate::keeper::{Keeper, Undo, run, words};
 use crate::place::Place;
@@ -13,10 +13,10 @@ use std::net::IpAddr;
 /// Entries of the kernel's table of flows for RFS, as its documentation suggests.
 const RFS_ENTRIES: u32 = 32_768;
 
-/// What can be varied, for people.
+/// Names of the factors, for help texts.
 pub const FACTORS: &str = "rfs, rps, gro, gso, tso (off, on), mtu, ring (a number)";
 
-/// `rfs=off,on`, checked.
+/// Parses a factor and its values, such as `rfs=off,on`.
 ///
 /// # Errors
 /// No such factor, no such value.
@@ -39,7 +39,7 @@ pub fn parse(text: &str) -> Result<(String, Vec<String>)> {
     Ok((factor.to_owned(), values))
 }
 
-/// All combinations of the values of all factors; one that is empty without factors.
+/// All combinations of the values of all factors; one empty combination without factors.
 pub fn combinations(factors: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
     let mut all = vec![Vec::new()];
     for (factor, values) in factors {
@@ -64,7 +64,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Named.
+    /// The device of that name at `place`.
     pub fn of(place: &Place, name: &str) -> Self {
         Self {
             place: place.clone(),
@@ -72,10 +72,10 @@ impl Device {
         }
     }
 
-    /// The one by which `place` reaches `address`, or has it.
+    /// The device by which `place` reaches `address`, or which has it.
     ///
     /// # Errors
-    /// It is on another host; there is no way there.
+    /// The place is on another host; there is no route.
     pub fn towards(place: &Place, address: IpAddr) -> Result<Self> {
         if !place.is_local() {
             bail!("settings of another host cannot be varied from here");
@@ -101,7 +101,7 @@ impl Device {
         }
     }
 
-    /// A command where the device is.
+    /// The command, run in the device's namespace.
     fn command(&self, text: &str) -> Vec<String> {
         let mut argv = match self.place.netns() {
             Some(path) => vec!["nsenter".to_owned(), format!("--net={}", path.display())],
@@ -118,7 +118,7 @@ impl Device {
         argv
     }
 
-    /// Files of the receive queues, with what they say.
+    /// Files of the receive queues, with their contents.
     fn queues(&self, file: &str) -> Result<Vec<(String, String)>> {
         let script = format!("cd /sys/class/net/{}/queues && grep -H . rx-*/{file}", self.name);
         let text = run(&self.sysfs(&script)).with_context(|| format!("{} has no {file}", self.name))?;
@@ -144,7 +144,7 @@ impl Device {
         }
     }
 
-    /// How each thing that the factor sets is put back to what it is.
+    /// Commands that restore everything that the factor sets.
     fn undo(&self, factor: &str) -> Result<Vec<Vec<String>>> {
         let name = &self.name;
         Ok(match factor {
@@ -239,12 +239,12 @@ fn mask(processors: &[usize]) -> String {
     texts.join(",")
 }
 
-/// What is set now, and was set before.
+/// Values that are set now, and whether earlier values are known to the keeper.
 #[derive(Debug, Default)]
 pub struct Settings {
-    /// By device and factor: the value, once it was changed.
+    /// The present value by device and factor, once it was changed.
     now: BTreeMap<(String, String), String>,
-    /// The kernel's table of flows has been noted.
+    /// Whether the keeper knows the kernel's table of flows.
     table: bool,
 }
 

@@ -3,10 +3,10 @@
 //! **Problem.** A measurement makes namespaces, devices and ports, and changes settings. It may be
 //! interrupted, killed, or crash at any moment.
 //!
-//! **How.** A process of its own, the keeper, is told how to undo a step *before* the step is made. When its
-//! stream ends, for whatever reason, it undoes all, the last first. That is the only way in which anything is
-//! put back, so each run tests it. The keeper is in a process group of its own, out of reach of the
-//! terminal's interrupt key.
+//! **How.** A process of its own, the keeper, receives the way to undo a step *before* the step is made. When
+//! its stream ends, for whatever reason, it undoes all, the last first. That is the only way in which
+//! anything is put back, so each run tests it. The keeper is in a process group of its own, out of reach of
+//! the terminal's interrupt key.
 
 use crate::agent::{line, send};
 use anyhow::{Context as _, Result, bail};
@@ -18,19 +18,19 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-/// How a step is undone.
+/// One way to undo a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Undo {
-    /// A command; what it says when it fails is told.
+    /// A command; its error output is reported if it fails.
     Run(Vec<String>),
-    /// As [`Undo::Run`], where the thing may be gone already, or never have come about.
+    /// A command whose failure is ignored: the thing may be gone already, or may never have been made.
     Quietly(Vec<String>),
     /// Ends a process that was started with this command name.
     End {
         /// The process.
         pid: u32,
-        /// The name it has, lest another has its number now.
+        /// The process's name, in case another process has its number by then.
         name: String,
     },
 }
@@ -54,10 +54,10 @@ impl Undo {
     }
 }
 
-/// Runs a command to its end; its output, or its last line of complaint.
+/// Runs a command to its end. Returns its output; on failure, the last line of its error output.
 ///
 /// # Errors
-/// It cannot be started, or fails.
+/// The command cannot be started, or fails.
 pub fn run(argv: &[String]) -> Result<String> {
     let Some((program, args)) = argv.split_first() else {
         bail!("no command")
@@ -84,7 +84,7 @@ pub fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The keeper, as it is seen by who makes steps.
+/// The handle of the keeper, for the process that makes steps.
 #[derive(Debug)]
 pub struct Keeper {
     input: BufReader<UnixStream>,
@@ -93,7 +93,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts it: `heddle measure keeper`.
+    /// Starts the keeper: `heddle measure keeper`.
     ///
     /// # Errors
     /// No process can be started.
@@ -111,7 +111,7 @@ impl Keeper {
             output: ours,
             child,
         };
-        // It holds its signals from now on.
+        // The first reply means that the keeper holds its signals from now on.
         keeper.answer()?;
         Ok(keeper)
     }
@@ -123,16 +123,16 @@ impl Keeper {
         }
     }
 
-    /// Tells it how to undo what is done next.
+    /// Notifies the keeper how to undo the next step.
     ///
     /// # Errors
-    /// It has been killed: nothing more may be changed.
+    /// The keeper has been killed: nothing more may be changed.
     pub fn will(&mut self, undo: &Undo) -> Result<()> {
         send(&mut self.output, undo).context("the process that puts things back")?;
         self.answer()
     }
 
-    /// Says how to undo it, and runs a command.
+    /// Notifies the keeper how to undo a command, and runs the command.
     ///
     /// # Errors
     /// The command fails.
@@ -149,7 +149,7 @@ impl Drop for Keeper {
     }
 }
 
-/// What the keeper's process does.
+/// The keeper's process.
 ///
 /// # Errors
 /// Its signals cannot be held.

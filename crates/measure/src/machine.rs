@@ -1,4 +1,4 @@
-//! What is to be known of a machine to judge its results.
+//! Facts about a machine that are needed to judge its results.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The asker's side of an agent: started where the end point is, asked, and heard no more when it has gone.
+//! The requesting side of an agent: starts the agent, sends requests, and notices when it has gone.
 
 use crate::agent::{Answer, Ask, Hello, Mark, Outcome, VERSION, line, send};
 use crate::load::Load;
@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// An agent that says nothing for so long has gone.
+/// Timeout of a reply; an agent that exceeds it has gone.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// An agent.
@@ -29,7 +29,7 @@ impl std::fmt::Debug for Peer {
     }
 }
 
-/// The command that is an agent at `place`: none for one that is there already.
+/// The command that starts an agent at `place`; `None` for an agent that runs already.
 fn command(place: &Place, processors: &[usize], remote: &str) -> Result<Option<Command>> {
     let mut command = match place {
         Place::Netns(path) => {
@@ -64,10 +64,11 @@ fn command(place: &Place, processors: &[usize], remote: &str) -> Result<Option<C
 }
 
 impl Peer {
-    /// Starts, or calls, the agent of `place`. `remote`: what `heddle` is called on hosts that ssh reaches.
+    /// Starts the agent of `place`, or connects to it. `remote` is the path of `heddle` on hosts that ssh
+    /// reaches.
     ///
     /// # Errors
-    /// It cannot be started or reached; it is of another version.
+    /// The agent cannot be started or reached; it is of another version.
     pub fn start(name: &str, place: &Place, processors: &[usize], remote: &str) -> Result<Self> {
         let gone = Hello {
             version: 0,
@@ -122,12 +123,12 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Who it said it is.
+    /// The agent's description of itself.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// Its name, for people.
+    /// Name of the end point, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -147,7 +148,7 @@ impl Peer {
         }
     }
 
-    /// Why an agent has gone, in its own words if it had any.
+    /// The reason why an agent has gone: the last line of its error output, if there is one.
     fn last_words(&mut self) -> String {
         let mut text = String::new();
         if let Some(mut child) = self.child.take() {
@@ -171,16 +172,16 @@ impl Peer {
         }
     }
 
-    /// Whether its process has ended. Of an agent that is reached over TCP, the next question tells.
+    /// Whether the agent's process has ended. False for an agent over TCP: only the next request shows it.
     pub fn has_ended(&mut self) -> bool {
         let ended = |child: &mut Child| child.try_wait().is_ok_and(|status| status.is_some());
         self.child.as_mut().is_some_and(ended)
     }
 
-    /// It is the server from now on, at these ports.
+    /// Makes the agent the server of a load; returns its ports.
     ///
     /// # Errors
-    /// A port is in use; it has gone.
+    /// A port is in use; the agent has gone.
     pub fn listen(&mut self, load: &Load, address: IpAddr, port: u16) -> Result<Vec<u16>> {
         let load = load.clone();
         match self.ask(&Ask::Listen { load, address, port })? {
@@ -189,27 +190,27 @@ impl Peer {
         }
     }
 
-    /// It is the client from now on, and connected.
+    /// Makes the agent the client of a load, and connects it.
     ///
     /// # Errors
-    /// The server cannot be reached; it has gone.
+    /// The server cannot be reached; the agent has gone.
     pub fn connect(&mut self, load: &Load, to: IpAddr, ports: Vec<u16>) -> Result<()> {
         let load = load.clone();
         self.done(&Ask::Connect { load, to, ports })
     }
 
-    /// Begin.
+    /// Starts the load.
     ///
     /// # Errors
-    /// The other one does not come; it has gone.
+    /// The other end does not come; the agent has gone.
     pub fn go(&mut self) -> Result<()> {
         self.done(&Ask::Go)
     }
 
-    /// A moment's counters.
+    /// Returns the present counters.
     ///
     /// # Errors
-    /// It has gone.
+    /// The agent has gone.
     pub fn mark(&mut self, begins: bool) -> Result<Mark> {
         match self.ask(&Ask::Mark { begins })? {
             Answer::Mark(mark) => Ok(*mark),
@@ -217,10 +218,10 @@ impl Peer {
         }
     }
 
-    /// End.
+    /// Ends the load, and returns its result.
     ///
     /// # Errors
-    /// It has gone.
+    /// The agent has gone.
     pub fn stop(&mut self) -> Result<Outcome> {
         match self.ask(&Ask::Stop)? {
             Answer::Outcome(outcome) => Ok(*outcome),
@@ -231,7 +232,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It ends with its stream, too; a kill is sooner.
+        // The agent ends with its stream, too; a kill is sooner.
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();

@@ -1,5 +1,5 @@
-//! Where an end point is: a network namespace, a process's, a container's, a pod's, another host, or an agent
-//! that was started by hand, as in a guest.
+//! The place of an end point. It is a network namespace (by name, process, container or pod), another host,
+//! or an agent that was started by hand, as in a guest.
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
@@ -8,28 +8,28 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where an agent is to be.
+/// The place of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Where this program runs.
+    /// The namespace of this program.
     Here,
-    /// In the namespace with this file.
+    /// The network namespace with this file.
     Netns(PathBuf),
-    /// On the host that `ssh` calls so.
+    /// A host, by its name for `ssh`.
     Ssh(String),
     /// An agent that listens at this address and port.
     Tcp(String),
 }
 
-/// How end points are written, for people.
+/// Forms in which a place is written, for help texts.
 pub const FORMS: &str = "here, NAME or netns:NAME (a namespace), pid:N, container:ID, pod:[NAMESPACE/]NAME, \
                          ssh:HOST, tcp:ADDRESS:PORT (`heddle measure agent --listen`)";
 
 impl Place {
-    /// Finds what `text` names.
+    /// Finds the place that `text` names.
     ///
     /// # Errors
-    /// There is no such thing, or no way to look for it.
+    /// There is no such place, or no way to look for it.
     pub fn find(text: &str) -> Result<Self> {
         let (kind, rest) = text.split_once(':').unwrap_or(("netns", text));
         match kind {
@@ -47,7 +47,7 @@ impl Place {
         }
     }
 
-    /// The namespace's file, where commands of this machine can enter it.
+    /// The file of the namespace, if commands of this machine can enter it.
     pub fn netns(&self) -> Option<&Path> {
         match self {
             Self::Netns(path) => Some(path),
@@ -55,7 +55,7 @@ impl Place {
         }
     }
 
-    /// Whether it is on this machine, so that commands can be run there.
+    /// Whether the place is on this machine, so that commands can be run there.
     pub fn is_local(&self) -> bool {
         matches!(self, Self::Here | Self::Netns(_))
     }
@@ -81,7 +81,7 @@ fn of_process(pid: u32) -> Result<Place> {
     Ok(Place::Netns(path))
 }
 
-/// A process of the container, by its control group, whose path has the container's id with all runtimes.
+/// A process of the container. With all runtimes, the path of its control group contains the container's id.
 fn container(id: &str) -> Result<u32> {
     let may_be = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if id.len() < 6 || !id.chars().all(may_be) || id.contains("..") {
@@ -99,7 +99,7 @@ fn container(id: &str) -> Result<u32> {
     first_of_one(id, &found)
 }
 
-/// The first process, where all are of one container.
+/// The first process, if all are of one container.
 fn first_of_one(id: &str, found: &[(u32, String)]) -> Result<u32> {
     let ids: BTreeSet<&str> = found.iter().map(|(_, whole)| whole.as_str()).collect();
     if ids.len() > 1 {
@@ -120,8 +120,8 @@ fn in_container<'a>(cgroup: &'a str, id: &str) -> Option<&'a str> {
     whole.or_else(|| cgroup.split(['/', '-', '.', ':', '\n']).find(begins))
 }
 
-/// The namespace of a pod: `crictl` asks the container runtime's socket; where there is none, the directories
-/// tell that containerd's shims work in.
+/// The namespace of a pod. `crictl` gets it from the container runtime's socket. Without `crictl`, it is read
+/// from the working directories of containerd's shims.
 fn pod(name: &str) -> Result<Place> {
     let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
     let spec = match ask_crictl(namespace, name)? {
@@ -134,7 +134,7 @@ fn pod(name: &str) -> Result<Place> {
     }
 }
 
-/// What the runtime was told to run for a pod; `None`: there is no `crictl`.
+/// The runtime's specification of a pod; `None`: there is no `crictl`.
 fn ask_crictl(namespace: &str, name: &str) -> Result<Option<Value>> {
     let crictl = |args: &[&str]| -> Result<Option<String>> {
         let out = match Command::new("crictl").args(args).output() {
@@ -161,7 +161,7 @@ fn ask_crictl(namespace: &str, name: &str) -> Result<Option<Value>> {
     Ok(Some(status["info"]["runtimeSpec"].take()))
 }
 
-/// What containerd told a shim to run for a pod. The shim works where that is written.
+/// The specification of a pod that containerd gave to a shim: `config.json` in the shim's working directory.
 fn spec_of_shim(namespace: &str, name: &str) -> Result<Value> {
     let mut shims = 0;
     for entry in std::fs::read_dir("/proc").context("/proc")?.flatten() {
@@ -190,7 +190,7 @@ fn is_of_pod(spec: &Value, namespace: &str, name: &str) -> bool {
     note("namespace") == Some(namespace) && note("name") == Some(name)
 }
 
-/// In what a runtime is told to run.
+/// The path of the network namespace in a runtime's specification.
 fn network_namespace(spec: &Value) -> Option<String> {
     let all = spec["linux"]["namespaces"].as_array()?;
     let network = all.iter().find(|n| n["type"] == "network")?;

@@ -1,7 +1,7 @@
 //! The file of results: one JSON object a line, the machine first.
 //!
-//! A line is written when its series is over, so that whatever happens keeps what there is. A last line that
-//! was cut off is left out when the file is read, and removed when it is gone on with.
+//! A line is written when its series is over, so a crash loses only the series that was running. A last line
+//! that was cut off is ignored when the file is read, and removed when the file is resumed.
 
 use crate::load::{Load, Pattern, Transport};
 use crate::usage::{Process, Processor};
@@ -12,31 +12,31 @@ use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Of this layout of lines.
+/// Version of the layout of lines.
 pub const FORMAT: u32 = 1;
 
-/// What is measured: a load, and how addresses look.
+/// One case: a load, and the family of addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Case {
-    /// What is done.
+    /// Request and response, or a stream.
     pub pattern: Pattern,
-    /// Over what.
+    /// Transport protocol.
     pub transport: Transport,
     /// 4 or 6.
     pub family: u8,
-    /// At once.
+    /// Number of connections at once.
     pub connections: usize,
     /// Bytes of a request or of a stream's message.
     pub request: usize,
-    /// Bytes of an answer; 0 of streams.
+    /// Bytes of a reply; 0 of streams.
     pub response: usize,
-    /// Messages a second of all connections; none: as fast as it goes.
+    /// Messages a second of all connections; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_per_s: Option<f64>,
 }
 
 impl Case {
-    /// For people, and for telling cases apart: `rr 200x1000 c50 tcp4`.
+    /// Name of the case, unique in a plan: `rr 200x1000 c50 tcp4`.
     pub fn name(&self) -> String {
         let sizes = match self.pattern {
             Pattern::Rr => format!("rr {}x{}", self.request, self.response),
@@ -50,7 +50,7 @@ impl Case {
         let rate = self.rate_per_s.map_or(String::new(), |r| format!(" {r}/s"));
         format!("{sizes} c{} {transport}{}{rate}", self.connections, self.family)
     }
-    /// As agents are told of it.
+    /// The case as a load for agents.
     pub fn load(&self, threads: usize) -> Load {
         Load {
             pattern: self.pattern,
@@ -62,7 +62,7 @@ impl Case {
             rate_per_s: self.rate_per_s,
         }
     }
-    /// Whether more of what [`Series::headline`] says is better.
+    /// Whether a higher [`Series::headline`] is better.
     pub fn more_is_better(&self) -> bool {
         !(self.pattern == Pattern::Rr && self.rate_per_s.is_some())
     }
@@ -93,18 +93,18 @@ pub struct Latency {
     pub p999_us: f64,
     /// The slowest.
     pub max_us: f64,
-    /// At [`QUANTILES`].
+    /// Latency at [`QUANTILES`].
     pub curve_us: Vec<f64>,
 }
 
-/// Where the distribution is kept, for plots.
+/// Quantiles of latency that are stored, for plots.
 pub const QUANTILES: [f64; 25] = [
     0.0, 0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85,
     0.9, 0.95, 0.975, 0.99, 0.999, 1.0,
 ];
 
 impl Latency {
-    /// Of pairs of nanoseconds and how often they were met, ascending; none of nothing.
+    /// Summary of pairs of nanoseconds and their number, ascending; `None` for no pairs.
     pub fn of(pairs: &[(u64, u64)]) -> Option<Self> {
         let count: u64 = pairs.iter().map(|(_, n)| n).sum();
         let (last, _) = pairs.last()?;
@@ -132,52 +132,51 @@ impl Latency {
     }
 }
 
-/// What one series found.
+/// Results of one series.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Who.
+    /// Name of the contender.
     pub contender: String,
-    /// What.
+    /// The case that was measured.
     pub case: Case,
-    /// Contenders of one round follow each other.
+    /// Number of the round; contenders of one round follow each other.
     pub round: u32,
-    /// When it began, seconds since 1970.
+    /// Start of the series, seconds since 1970.
     pub at_unix_s: f64,
-    /// How long it was measured.
+    /// Measured time, seconds.
     pub seconds: f64,
-    /// Answered requests, or messages of streams that arrived.
+    /// Requests with a reply, or received messages of streams, per second.
     pub transactions_per_s: f64,
     /// Payload that arrived, both directions of request and response.
     pub mib_per_s: f64,
-    /// Of request and response.
+    /// Latency of request and response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// 99 of 100 requests were sent sooner after they were due, as far as only the generator held them up;
-    /// at a fixed rate.
+    /// 99th percentile of the generator's own delay of requests, at a fixed rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag_p99_us: Option<f64>,
-    /// Answers, or messages of streams, that did not come (UDP).
+    /// Replies, or messages of streams, that did not come (UDP).
     pub lost: u64,
     /// Segments that TCP sent again, both ends.
     pub retransmitted: u64,
-    /// Of all machines that took part.
+    /// Processor time of all machines that took part.
     pub processor: Processor,
     /// Processor seconds of both agents.
     pub agents_s: f64,
-    /// The busiest.
+    /// The busiest processes.
     pub processes: Vec<Process>,
-    /// Payload per second of work of the machines.
+    /// Payload per second of processor time of all machines.
     pub mib_per_cpu_s: f64,
-    /// Transactions per second of work of the machines.
+    /// Transactions per second of processor time of all machines.
     pub transactions_per_cpu_s: f64,
-    /// Share of the machines' time that processes took that have nothing to do with it.
+    /// Share of the machines' time that unrelated processes took.
     pub others_share: f64,
     /// Share that the hypervisor gave to others.
     pub steal_share: f64,
 }
 
 impl Series {
-    /// The one number that series of its case are repeated for, and compared by.
+    /// The number by which series of a case are compared, and for which they are repeated.
     pub fn headline(&self) -> f64 {
         match (self.case.pattern, &self.latency) {
             (Pattern::Rr, Some(latency)) if self.case.rate_per_s.is_some() => latency.p99_us,
@@ -187,79 +186,79 @@ impl Series {
     }
 }
 
-/// How it is measured.
+/// The plan of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Who, in the order in which they were named.
+    /// Names of the contenders, in the order of the command line.
     pub contenders: Vec<String>,
-    /// What.
+    /// Cases to measure.
     pub cases: Vec<Case>,
     /// Seconds of a series.
     pub seconds: f64,
-    /// Seconds before it, which do not count.
+    /// Seconds before a series that do not count.
     pub warmup_s: f64,
-    /// Series of each, at least.
+    /// Minimum number of series of each case and contender.
     pub least_rounds: u32,
-    /// At most.
+    /// Maximum number of series of each case and contender.
     pub most_rounds: u32,
-    /// Of intervals: 0.95.
+    /// Confidence of intervals: 0.95.
     pub confidence: f64,
-    /// How wide half of an interval may be, as a share of the mean, for a case to be done.
+    /// Maximum half width of an interval, as a share of the mean, at which a case is done.
     pub precision: f64,
 }
 
-/// A line.
+/// One line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "lowercase")]
 pub enum Record {
-    /// What it was measured on: the layout of lines, and names and values for people.
+    /// The machine that measured: the layout of lines, and names and values for people.
     Machine {
-        /// [`FORMAT`].
+        /// Version of the layout: [`FORMAT`].
         format: u32,
-        /// In the order of their names.
+        /// Facts by name.
         facts: BTreeMap<String, String>,
     },
-    /// How it is measured.
+    /// The plan of the run.
     Plan(Plan),
-    /// What was asked for and cannot be had.
+    /// A contender that cannot be measured here.
     Unavailable {
-        /// Who.
+        /// Name of the contender.
         contender: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A series that came to nothing.
+    /// A series that failed.
     Fault {
-        /// Who.
+        /// Name of the contender.
         contender: String,
-        /// What.
+        /// Name of the case.
         case: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A series.
     Series(Box<Series>),
 }
 
-/// How each file begins.
+/// First bytes of each file.
 const BEGINNING: &[u8] = b"{\"record\":\"machine\"";
 
-/// A file that was read.
+/// The contents of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
-    /// Where it came from.
+    /// Path of the file, for messages.
     pub name: String,
-    /// Of each run that went into it, the last is the newest.
+    /// Facts of the machine of each run, the newest last.
     pub machines: Vec<BTreeMap<String, String>>,
-    /// The last one.
+    /// The newest plan.
     pub plan: Option<Plan>,
-    /// Who could not be had, and why.
+    /// Contenders that could not be measured, and the reason.
     pub unavailable: Vec<(String, String)>,
-    /// Contender, case, why.
+    /// Contender, case and reason of series that failed.
     pub faults: Vec<(String, String, String)>,
-    /// In the order in which they were measured.
+    /// Series in the order in which they were measured.
     pub series: Vec<Series>,
-    /// Bytes of whole lines.
+    /// Length of the whole lines, bytes.
     pub whole: u64,
 }
 
@@ -267,17 +266,18 @@ impl Results {
     /// Reads a file.
     ///
     /// # Errors
-    /// It is not there, or not one of results; which line is wrong.
+    /// There is no such file, it has no results, or a line is malformed; the error names the line.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .map_err(|e| anyhow::anyhow!("{}: {}", path.display(), heddle_sys::errno_text(&e)))?;
         Self::parse(&path.display().to_string(), &text)
     }
 
-    /// As [`Results::read`], to go on with it: a file whose first line was not finished has nothing yet.
+    /// Reads a file to resume it. Unlike [`Results::read`], it takes a file whose first line is cut off as
+    /// empty.
     ///
     /// # Errors
-    /// Likewise.
+    /// As [`Results::read`].
     pub fn read_to_go_on(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         match std::fs::read(path) {
@@ -294,10 +294,10 @@ impl Results {
         }
     }
 
-    /// As [`Results::read`], of a text.
+    /// Reads a text as [`Results::read`] reads a file.
     ///
     /// # Errors
-    /// Likewise.
+    /// As [`Results::read`].
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let mut results = Self {
             name: name.to_owned(),
@@ -369,13 +369,13 @@ impl Results {
         self.series.iter().filter(wanted).collect()
     }
 
-    /// What [`Series::headline`] says of each.
+    /// [`Series::headline`] of each series of a contender in a case.
     pub fn headlines(&self, contender: &str, case: &Case) -> Vec<f64> {
         self.of(contender, case).iter().map(|s| s.headline()).collect()
     }
 }
 
-/// A file that is written.
+/// A results file that is being written.
 #[derive(Debug)]
 pub struct Sink {
     file: File,
@@ -383,10 +383,10 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// A new file.
+    /// Makes a new file.
     ///
     /// # Errors
-    /// It is there already; it cannot be made.
+    /// The file exists; it cannot be made.
     pub fn create(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).open(path);
         let file = match file {
@@ -402,7 +402,7 @@ impl Sink {
         Ok(Self { file, path })
     }
 
-    /// Goes on behind the whole lines of `results`.
+    /// Opens a file to append to it, behind the whole lines of `results`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -417,7 +417,7 @@ impl Sink {
         Ok(Self { file, path })
     }
 
-    /// Writes a line, and sees to it that it is on the disk.
+    /// Writes a line, and waits until it is on the disk.
     ///
     /// # Errors
     /// The disk is full.
@@ -448,7 +448,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A series that found `transactions_per_s`.
+    /// A made-up series with `transactions_per_s`.
     pub(crate) fn series(contender: &str, case: &Case, round: u32, transactions_per_s: f64) -> Series {
         Series {
             contender: contender.into(),

@@ -1,9 +1,9 @@
-//! Series after series: contenders in turns, until it is known well enough or time is over.
+//! Runs series after series, contenders in turns, until results are precise enough or time is over.
 //!
-//! **Turns.** In each round, each case is measured once with each contender, the order reversed from round to
-//! round: what the machine does meanwhile (clock, neighbours, heat) hits all of them. A case is done when
-//! the interval of each contender is as narrow as was asked for; until then all of them go on, so that
-//! rounds stay whole.
+//! **Turns.** In each round, each case is measured once with each contender. The order is reversed from round
+//! to round, so changes of the machine (clock, neighbours, heat) hit all contenders. A case is done when the
+//! interval of each contender is as narrow as the plan requires. Until then all contenders are measured, so
+//! that rounds stay whole.
 
 use crate::agent::Mark;
 use crate::load::{Pattern, Transport};
@@ -16,17 +16,17 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Of the machines' time that others take, more than this makes a series doubtful.
+/// Share of the machines' time taken by other programs, above which a series is doubtful.
 pub const NOISY_SHARE: f64 = 0.05;
-/// How long a wait is between two looks at whether it is enough.
+/// Interval at which a wait checks for a stop.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Two end points.
 #[derive(Debug)]
 pub struct Ends {
-    /// It connects.
+    /// The end that connects.
     pub client: Peer,
-    /// It is connected to.
+    /// The end that accepts connections.
     pub server: Peer,
     /// The server's addresses.
     pub addresses: Vec<IpAddr>,
@@ -48,42 +48,42 @@ impl Ends {
     }
 }
 
-/// Who takes turns.
+/// One of the configurations that are compared in turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contender {
-    /// For people, and for telling contenders apart.
+    /// Name, unique in a run.
     pub name: String,
-    /// Which of the ends.
+    /// Index of its pair of end points.
     pub ends: usize,
-    /// What is set before its series: factor and value.
+    /// Factors and values that are set before its series.
     pub settings: Vec<(String, String)>,
 }
 
-/// What a run is told from outside, and tells.
+/// The runner's calls into the program: settings, and progress.
 pub trait Outside {
-    /// Sets what the contender's settings say.
+    /// Sets the contender's settings.
     ///
     /// # Errors
-    /// It cannot be set.
+    /// A setting cannot be set.
     fn set(&mut self, contender: &Contender) -> Result<()>;
-    /// A series is over, so many are left at least.
+    /// Reports that a series is over, and the minimum number of series that are left.
     fn progress(&mut self, text: &str, left: usize, each: Duration);
 }
 
 /// Why a run is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All is known as well as was asked for.
+    /// All cases are as precise as the plan requires.
     Precise,
-    /// The most rounds that were asked for are over, not all is known as well.
+    /// The maximum number of rounds is over, and some cases are less precise than required.
     Rounds,
     /// Time is over.
     Time,
-    /// It was interrupted.
+    /// The user interrupted the run.
     Interrupted,
 }
 
-/// Sleeps, and not longer than both ends live; false: it is enough.
+/// Sleeps, but no longer than both ends live. Returns false if the run is to stop.
 fn pause(seconds: f64, enough: &AtomicBool, ends: &mut Ends) -> bool {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     loop {
@@ -98,10 +98,10 @@ fn pause(seconds: f64, enough: &AtomicBool, ends: &mut Ends) -> bool {
     }
 }
 
-/// One series; none: it was interrupted.
+/// Runs one series; `None`: the run was interrupted.
 ///
 /// # Errors
-/// An end point has gone, nothing comes through, a port is in use.
+/// An end point has gone, no data arrives, a port is in use.
 pub fn series(
     ends: &mut Ends,
     case: &Case,
@@ -138,7 +138,7 @@ pub fn series(
             bail!("{}: its connections ended early", peer.name());
         }
     }
-    // What counts is counted where it arrives.
+    // Bytes and messages are counted at the receiving end.
     let at = usize::from(case.pattern == Pattern::Write);
     let seconds = (after[at].at_ns - before[at].at_ns) as f64 / 1e9;
     let counted = |end: usize, what: fn(&Mark) -> u64| what(&after[end]).saturating_sub(what(&before[end]));
@@ -194,8 +194,7 @@ pub fn series(
     }))
 }
 
-/// Seconds of processes that have nothing to do with forwarding: neither agents, switches and guests, nor the
-/// kernel's threads.
+/// Seconds of unrelated processes: neither agents, switches and guests, nor the kernel's threads.
 fn others_s(processes: &[Process]) -> f64 {
     const CONCERNED: [&str; 11] = [
         "heddle",
@@ -218,7 +217,7 @@ fn others_s(processes: &[Process]) -> f64 {
         .sum()
 }
 
-/// Whether the interval of each contender that has no fault is as narrow as was asked for.
+/// Whether the interval of each contender without a fault is as narrow as the plan requires.
 fn is_precise(results: &Results, plan: &Plan, case: &Case, contenders: &[Contender]) -> bool {
     contenders.iter().all(|c| {
         let values = results.headlines(&c.name, case);
@@ -228,7 +227,7 @@ fn is_precise(results: &Results, plan: &Plan, case: &Case, contenders: &[Contend
     })
 }
 
-/// Twice without success is enough.
+/// A case is given up after two failures of a contender.
 fn is_given_up(results: &Results, contender: &str, case: &Case) -> bool {
     let name = case.name();
     results
@@ -239,10 +238,10 @@ fn is_given_up(results: &Results, contender: &str, case: &Case) -> bool {
         >= 2
 }
 
-/// Runs the whole plan, or what is left of it.
+/// Runs the whole plan, or the remaining part.
 ///
 /// # Errors
-/// An end point has gone; settings or results cannot be written. What was measured before is kept.
+/// An end point has gone; settings or results cannot be written. Earlier results are kept.
 #[expect(
     clippy::too_many_arguments,
     reason = "one caller, and a structure would only be taken apart"
@@ -296,7 +295,8 @@ pub fn run(
                         text
                     }
                     Err(e) => {
-                        // Who answers no more ends the run; else this contender may just be unable.
+                        // An end that no longer replies ends the run; otherwise only this contender may be
+                        // unable.
                         let first = format!("{e:#}");
                         if ends.client.stop().is_err() || ends.server.stop().is_err() {
                             return Err(e);
@@ -331,7 +331,7 @@ pub fn run(
     Ok(End::Rounds)
 }
 
-/// Series that are left at least.
+/// Minimum number of series that are left.
 fn left(plan: &Plan, contenders: &[Contender], results: &Results) -> usize {
     let missing = |case: &Case, c: &Contender| {
         if is_given_up(results, &c.name, case) {
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(left(&plan, &both, &results), 0);
         assert!(is_precise(&results, &plan, &case(1), &both[..1]));
         assert!(!is_precise(&results, &plan, &case(1), &both));
-        // Who cannot does not keep the others.
+        // A contender that cannot be measured does not delay the others.
         for _ in 0..2 {
             results.faults.push(("b".into(), case(1).name(), "why".into()));
         }

@@ -2,15 +2,16 @@
 //! turns.
 //!
 //! Series are few (3 to 30), so intervals are Student's. Two contenders that alternate share the machine's
-//! moods: the ratio of each pair of neighbours is looked at, as logarithms, so that "twice" and "half" weigh
-//! the same. An interval says how sure the mean is of *this* machine on *this* day, nothing more.
+//! changes of speed. So the ratio of each pair of neighbours is taken, as logarithms, so that "twice" and
+//! "half" weigh the same. An interval is the precision of the mean on *this* machine on *this* day, nothing
+//! more.
 
 use serde::{Deserialize, Serialize};
 
-/// A mean, and how far the true one may be off at the confidence that was asked for.
+/// A mean with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Of all series.
+    /// Mean of all series.
     pub mean: f64,
     /// Half the width; infinite with fewer than two series.
     pub half: f64,
@@ -27,7 +28,7 @@ impl Interval {
     }
 }
 
-/// How many times as good the one is as the other.
+/// A ratio of two contenders, with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// Geometric mean.
@@ -38,7 +39,7 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// The arithmetic mean; 0 of nothing.
+/// The arithmetic mean; 0 for no values.
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() {
         return 0.0;
@@ -46,7 +47,7 @@ pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The sample's standard deviation; 0 of fewer than two.
+/// The sample's standard deviation; 0 for fewer than two values.
 pub fn deviation(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -56,7 +57,7 @@ pub fn deviation(values: &[f64]) -> f64 {
     (squares / (values.len() - 1) as f64).sqrt()
 }
 
-/// The middle one, or between the two in the middle; 0 of nothing.
+/// The middle value, or the mean of the two in the middle; 0 for no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -81,8 +82,8 @@ pub fn interval(values: &[f64], confidence: f64) -> Interval {
     }
 }
 
-/// How much larger the first of each pair is. Pairs with values that are not above zero are left out; none:
-/// fewer than two are left.
+/// Ratio of the first to the second value of each pair. Pairs with values that are not above zero are left
+/// out. `None`: fewer than two pairs are left.
 pub fn ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<Ratio> {
     let logs: Vec<f64> = pairs
         .iter()
@@ -100,8 +101,8 @@ pub fn ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<Ratio> {
     })
 }
 
-/// How much larger the values of `a` are than those of `b`, which were measured at other times: Welch's
-/// interval of the difference of logarithms. None: either has fewer than two above zero.
+/// Ratio of the values of `a` to those of `b`, measured at different times: Welch's interval of the
+/// difference of logarithms. `None`: either has fewer than two above zero.
 pub fn ratio_apart(a: &[f64], b: &[f64], confidence: f64) -> Option<Ratio> {
     let logs = |values: &[f64]| -> Vec<f64> {
         let above = values.iter().filter(|v| **v > 0.0 && v.is_finite());
@@ -272,7 +273,7 @@ mod tests {
         (*seed >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Of samples whose true mean is known, as many intervals hold it as their confidence says.
+    /// For samples with a known mean, the share of intervals that contain it is the confidence.
     #[test]
     fn intervals_hold_what_they_claim() {
         let mut seed = 1;

@@ -1,29 +1,28 @@
 //! Profiles of uperf (XML), so that published workloads can be repeated.
 //!
-//! A group becomes cases: its threads are connections, what is written and then read is a request and its
-//! response, what is only written or only read a stream. A transaction with several requests has a case for
-//! each kind of them, one after the other. The transactions that connect and disconnect are what each series
-//! does anyway; whom they call is what `--between` names, and options of their sockets are left out. Flow
-//! operations that have no such meaning are refused by name. `$name` stands for the environment's variable,
-//! as with uperf.
+//! A group becomes cases. Its threads are connections. A write with a read after it is a request and its
+//! response; only writes, or only reads, are a stream. A transaction with several requests has a case for
+//! each kind of them, one after the other. Transactions that connect and disconnect are left out, since each
+//! series connects anyway. Peers come from `--between`, and socket options are left out. Flow operations that
+//! have no such meaning are refused by name. `$name` stands for the environment's variable, as with uperf.
 
 use crate::load::{Pattern, Transport};
 use crate::results::Case;
 use anyhow::{Context as _, Result, bail};
 use roxmltree::{Document, Node};
 
-/// What a profile asks for.
+/// One profile, as cases.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Its name.
+    /// Name of the profile.
     pub name: String,
     /// Loads, in their order.
     pub cases: Vec<Case>,
-    /// The longest of its transactions, seconds; none: it counts iterations.
+    /// Duration of the longest transaction, seconds; `None`: the profile counts iterations.
     pub seconds: Option<f64>,
 }
 
-/// Puts values in the place of `$name`.
+/// Replaces `$name` by its value.
 fn expand(text: &str, get: &dyn Fn(&str) -> Option<String>) -> Result<String> {
     let Some((before, rest)) = text.split_once('$') else {
         return Ok(text.to_owned());
@@ -69,7 +68,7 @@ fn duration_s(text: &str) -> Result<f64> {
     }
 }
 
-/// An operation's option of a name.
+/// The value of an operation's option.
 fn option<'a>(options: &'a str, name: &str) -> Option<&'a str> {
     options
         .split_whitespace()
@@ -164,7 +163,7 @@ impl Profile {
     }
 }
 
-/// What a transaction writes and then reads, turn by turn.
+/// The turns of a transaction: bytes written, then bytes read.
 #[derive(Default)]
 struct Turns(Vec<(usize, usize)>);
 
@@ -189,7 +188,8 @@ impl Turns {
             if let Some((0, _)) = self.0.first() {
                 bail!("a transaction that reads before it writes cannot be repeated here");
             }
-            // A transaction is repeated: what is written last is part of the first request of the next one.
+            // A transaction is repeated, so bytes that are written last belong to the first request of the
+            // next one.
             if let Some(&(left, 0)) = self.0.last() {
                 self.0.pop();
                 if let Some((first, _)) = self.0.first_mut() {

@@ -1,9 +1,9 @@
 //! Processor time: of the machine by kind, and of processes.
 //!
-//! **Limits.** The kernel counts in hundredths of a second, and by samples where it is not built to count
-//! exactly: a series of two seconds on two processors is known to about 0.5 %. Work in softirqs is charged to
-//! whichever process was interrupted; the machine's figures have it apart. Steal is what a hypervisor gave to
-//! others.
+//! **Limits.** The kernel counts in hundredths of a second, and by samples unless it is built to count
+//! exactly. So the error in a series of two seconds on two processors is about 0.5 %. Work in softirqs is
+//! charged to the interrupted process; the machine's figures list it separately. Steal is time that a
+//! hypervisor gave to others.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use std::fs;
 
 /// `USER_HZ`, which Linux gives to userspace on all architectures of ours.
 const TICKS_PER_S: f64 = 100.0;
-/// Processes that took less than this share of the time are not told.
+/// Processes that took a smaller share of the time are not reported.
 const LEAST_SHARE: f64 = 0.005;
-/// At most so many are.
+/// Maximum number of reported processes.
 const MOST_PROCESSES: usize = 12;
 
 /// Seconds of all processors together.
@@ -29,20 +29,20 @@ pub struct Processor {
     pub softirq_s: f64,
     /// Given to other machines by the hypervisor.
     pub steal_s: f64,
-    /// With nothing to do.
+    /// Idle time.
     pub idle_s: f64,
 }
 
 impl Processor {
-    /// What was worked.
+    /// Busy time, seconds.
     pub fn busy_s(&self) -> f64 {
         self.user_s + self.system_s + self.irq_s + self.softirq_s
     }
-    /// All there was.
+    /// Sum of all kinds.
     pub fn all_s(&self) -> f64 {
         self.busy_s() + self.steal_s + self.idle_s
     }
-    /// Adds another machine's.
+    /// Adds the time of another machine.
     pub fn add(&mut self, other: &Self) {
         self.user_s += other.user_s;
         self.system_s += other.system_s;
@@ -85,7 +85,7 @@ impl Processor {
 /// A process's time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
     /// The name of its program, up to 15 characters.
     pub name: String,
@@ -96,7 +96,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Of `/proc/PID/stat`. Names may have any characters: the last parenthesis ends them.
+    /// Parses `/proc/PID/stat`. Names may have any characters: the last parenthesis ends them.
     fn parse(text: &str) -> Option<Self> {
         let (head, rest) = text.rsplit_once(") ")?;
         let (pid, name) = head.split_once(" (")?;
@@ -111,7 +111,7 @@ impl Process {
     }
 }
 
-/// A moment's counters.
+/// The counters at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {
     processor: Processor,
@@ -119,7 +119,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Now. What cannot be read is left out: processes end.
+    /// Reads the present values. A process that ends meanwhile is left out.
     pub fn now() -> Self {
         let processor = Processor::parse(&fs::read_to_string("/proc/stat").unwrap_or_default());
         let mut processes = BTreeMap::new();
@@ -138,7 +138,7 @@ impl Moment {
         }
     }
 
-    /// What was used since `earlier`: of the machine, and of the processes that used most.
+    /// Time used since `earlier`: by the machine, and by the processes that used most.
     pub fn since(&self, earlier: &Self) -> Usage {
         let processor = self.processor.since(&earlier.processor);
         let least = processor.all_s() * LEAST_SHARE;
@@ -146,7 +146,8 @@ impl Moment {
             .processes
             .values()
             .map(|p| {
-                // Threads of the kernel change their names; one that used less is another with its number.
+                // Threads of the kernel change their names. A process that has used less than before is
+                // another one with the same number.
                 let used_less = |b: &&Process| b.user_s <= p.user_s && b.system_s <= p.system_s;
                 let before = earlier.processes.get(&p.pid).filter(used_less);
                 Process {
@@ -163,12 +164,12 @@ impl Moment {
     }
 }
 
-/// What was used in a while.
+/// Processor time used in a period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Of the machine.
+    /// Time of the machine.
     pub processor: Processor,
-    /// Of processes, the busiest first.
+    /// Times of processes, the busiest first.
     pub processes: Vec<Process>,
 }
 
@@ -203,7 +204,7 @@ mod tests {
         let usage = Moment::now().since(&before);
         assert!(usage.processor.all_s() > 0.1, "{usage:?}");
         let own = usage.processes.iter().find(|p| p.pid == std::process::id());
-        // On a machine that others use, it gets less.
+        // The loop used less time if other programs had the processor.
         assert!(own.is_some_and(|p| p.user_s + p.system_s >= 0.03), "{usage:?}");
     }
 }

@@ -3,8 +3,8 @@
 //! **Problem.** The machine is reached through these addresses. Whatever happens on the way, a crash too,
 //! they have to be somewhere.
 //!
-//! **How.** The bridge's port gets the device's MAC address, and its IP addresses while the device still
-//! has them; routes are replaced one by one; only then the device loses its addresses. The switch reads the
+//! **How.** The bridge's port gets the device's MAC address, and its IP addresses while the device still has
+//! them. Then routes are replaced one by one. Only then the device loses its addresses. The switch reads the
 //! device through a packet socket, so the host's stack sees its packets too: [`quiet`] keeps it from taking
 //! them in twice.
 
@@ -14,8 +14,8 @@ use heddle_sys::NetConfig;
 use heddle_sys::net_config::{Change, Device};
 use std::path::PathBuf;
 
-/// What keeps the device's packets from the host's stack, as files and their values: as the routes lead
-/// elsewhere, a strict reverse path filter drops what came in by IPv4; ARP is not answered; IPv6 is off.
+/// Files and values that keep the device's packets from the host's stack. The routes use another device, so a
+/// strict reverse path filter drops its IPv4 packets. ARP requests get no reply, and IPv6 is off.
 pub(crate) fn quiet(nic: &str) -> impl Iterator<Item = (PathBuf, &'static str)> {
     let all = [
         ("ipv4", "rp_filter", "1"),

@@ -1,11 +1,11 @@
-//! Does the check address answer?
+//! The check address: whether it replies.
 
 use anyhow::{Result, bail};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Asks until it answers, at most for `limit`.
+/// Tries until the check address replies, at most for `limit`.
 pub(crate) fn answers(check: &str, limit: Duration) -> Result<bool> {
     let end = Instant::now() + limit;
     loop {
@@ -19,7 +19,7 @@ pub(crate) fn answers(check: &str, limit: Duration) -> Result<bool> {
     }
 }
 
-/// A ping of an address, a connection to `HOST:PORT`.
+/// Tries a ping of an address, or a connection to `HOST:PORT`.
 fn once(check: &str) -> Result<bool> {
     if check.parse::<IpAddr>().is_ok() {
         let done = Command::new("ping")
@@ -33,7 +33,7 @@ fn once(check: &str) -> Result<bool> {
             Err(e) => bail!("ping cannot be run ({e}); check may also be HOST:PORT"),
         };
     }
-    // A name that cannot be resolved may be the consequence of what is checked.
+    // A name may be unresolvable because of the change that is checked.
     let addresses = check.to_socket_addrs().into_iter().flatten();
     for address in addresses.take(4) {
         if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {

@@ -13,7 +13,7 @@ pub(crate) struct Conf {
     /// Kernel modules to load.
     #[serde(default)]
     pub(crate) modules: Vec<String>,
-    /// `ADDRESS` (a ping) or `HOST:PORT` (a TCP connection): has to answer before and after.
+    /// `ADDRESS` (a ping) or `HOST:PORT` (a TCP connection): it has to reply before and after.
     pub(crate) check: Option<String>,
     #[serde(default = "check_seconds")]
     pub(crate) check_seconds: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Conf {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Datapath {
-    /// Processors of the workers, `"2-3,6"`.
+    /// Processors of the workers, for example `"2-3,6"`.
     pub(crate) cores: Option<String>,
     /// `pmd-sleep-max`, microseconds.
     pub(crate) sleep_us: Option<u32>,
@@ -61,9 +61,9 @@ pub(crate) struct Nic {
     pub(crate) rx_ring: Option<u32>,
     /// Descriptors of its transmit queues.
     pub(crate) tx_ring: Option<u32>,
-    /// Processors that handle what it receives.
+    /// Processors that handle the packets it receives.
     pub(crate) rps_cores: Option<String>,
-    /// Flows whose packets go to the processor of their application, of all queues.
+    /// RFS entries of all queues together: flows whose packets go to the processor of their application.
     pub(crate) rfs_flows: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! What is read and written in the configuration database.
+//! Reads and writes of the configuration database.
 
 use anyhow::{Context, Result, bail, ensure};
 use heddle_ovsdb::blocking::{Connection, Error};
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 const DATABASE: &str = "Open_vSwitch";
-/// How long the switch may take to make a port.
+/// Timeout for the switch to make a port.
 const LIMIT: Duration = Duration::from_secs(20);
-/// In `external_ids` of what this crate has made.
+/// Key in `external_ids` of rows that this crate has made.
 const MARK: &str = "heddle-node";
 
 pub(crate) struct Db(Connection);
@@ -17,7 +17,7 @@ impl Db {
     pub(crate) fn open(address: &str) -> Result<Self> {
         let connection = Connection::open(address, LIMIT + Duration::from_secs(2));
         Ok(Self(connection.with_context(|| {
-            format!("the database at {address} does not answer")
+            format!("the database at {address} does not reply")
         })?))
     }
 
@@ -110,7 +110,7 @@ impl Db {
             operations.push(insert("Port", "nic", row));
             ports.push(json!(["named-uuid", "nic"]));
         }
-        // The address of the device stays that of the machine.
+        // The bridge keeps the MAC address of the device.
         let address = json!(["map", [["hwaddr", mac]]]);
         if there {
             let mutations = json!([

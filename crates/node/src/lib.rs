@@ -1,12 +1,12 @@
-//! Sets a machine up for the switch, as one file describes it, and takes that back.
+//! Sets a machine up for the switch, as one file describes it, and undoes that.
 //!
-//! **Problem.** What a node needs (modules, processors for the datapath, the NIC's address on a bridge,
-//! queues of NICs) is spread over many places, and a mistake with the address loses the machine.
+//! **Problem.** A node needs many settings in many places: modules, processors for the datapath, the NIC's
+//! address on a bridge, queues of NICs. A mistake with the address makes the machine unreachable.
 //!
-//! **How.** Each thing is a [`setting`] that can be read, compared and set. `apply` sets what differs,
-//! after it has written down what was there ([`state`]), so that it can be repeated at any time and undone
-//! later, also after a crash. Before and after, a check address has to answer; if it does not answer
-//! afterwards, what this run has changed is set back.
+//! **How.** Each thing is a [`setting`] that can be read, compared and set. `apply` sets only the settings
+//! that differ. It first writes down the old value ([`state`]), so it can be repeated at any time and undone
+//! later, also after a crash. A check address has to reply before and after. If it does not reply afterwards,
+//! the changes of this run are undone.
 
 mod bridge;
 mod check;
@@ -24,9 +24,9 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// Where the description is if nobody says.
+/// Default path of the description.
 pub const DEFAULT_FILE: &str = "/etc/heddle/node.toml";
-/// Where it is kept what was there before.
+/// Default path of the values before the first change.
 pub const DEFAULT_STATE: &str = "/var/lib/heddle/node.json";
 
 /// A machine and its description.
@@ -36,7 +36,7 @@ pub struct Node {
     state: State,
 }
 
-/// Tells what is done. Whoever watched may be gone: then it is done all the same.
+/// Prints a step. An output that is closed changes nothing: the step is done all the same.
 fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
@@ -46,10 +46,10 @@ fn shown(value: Option<&str>) -> &str {
 }
 
 impl Node {
-    /// Reads the description, and what was kept.
+    /// Reads the description, and the values before the first change.
     ///
     /// # Errors
-    /// Files that cannot be read, or are malformed.
+    /// A file cannot be read, or is malformed.
     pub fn open(file: &Path, state: &Path) -> Result<Self> {
         let conf = Conf::read(file)?;
         Ok(Self {
@@ -59,7 +59,7 @@ impl Node {
         })
     }
 
-    /// What differs: each target with what it is now, and what it shall be.
+    /// Settings that differ: each target with its wanted value, and its present value.
     fn differences(&mut self) -> Result<Vec<(Wanted, Option<String>)>> {
         let mut all = Vec::new();
         for (target, value) in wanted(&self.conf)? {
@@ -71,10 +71,10 @@ impl Node {
         Ok(all)
     }
 
-    /// Prints what [`Node::apply`] would change.
+    /// Prints the changes that [`Node::apply`] would make.
     ///
     /// # Errors
-    /// What cannot be read: a device that is not there, a database that does not answer.
+    /// A setting cannot be read: there is no such device, or the database does not reply.
     pub fn plan(mut self) -> Result<()> {
         let all = self.differences()?;
         for ((target, value), now) in &all {
@@ -93,7 +93,7 @@ impl Node {
     /// Prints each setting.
     ///
     /// # Errors
-    /// As [`Node::plan`]; and if something differs.
+    /// As [`Node::plan`], and if a setting differs.
     pub fn status(mut self) -> Result<()> {
         let mut differs = 0;
         for (target, value) in wanted(&self.conf)? {
@@ -120,8 +120,8 @@ impl Node {
     /// Makes the machine as described.
     ///
     /// # Errors
-    /// As [`Node::plan`]; the check address does not answer before, or not after: then, and if a change
-    /// fails, all that this call has changed is as it was.
+    /// As [`Node::plan`]. The check address does not reply before: nothing is changed. A change fails, or the
+    /// check address does not reply after: all changes of this call are undone.
     pub fn apply(mut self) -> Result<()> {
         let all = self.differences()?;
         if all.is_empty() {
@@ -134,7 +134,7 @@ impl Node {
             && !is_deaf
             && !check::answers(check, limit)?
         {
-            bail!("the check address {check} does not answer now; nothing was changed");
+            bail!("the check address {check} does not reply now; nothing was changed");
         }
         // The terminal may hang up when the address moves.
         Signals::hold(&[Signal::HUP, Signal::INT, Signal::TERM]).context("signals")?;
@@ -159,9 +159,7 @@ impl Node {
             && let Some(check) = &self.conf.check
             && !check::answers(check, limit).unwrap_or(false)
         {
-            outcome = Err(anyhow::anyhow!(
-                "the check address {check} does not answer any more"
-            ));
+            outcome = Err(anyhow::anyhow!("the check address {check} no longer replies"));
         }
         let Err(why) = outcome else { return Ok(()) };
         say(&format!("taking it back: {why:#}"));
@@ -174,7 +172,7 @@ impl Node {
     fn take_back(&mut self, entries: impl Iterator<Item = (Target, Option<String>)>) -> Result<()> {
         let mut first = Ok(());
         for (target, before) in entries {
-            // The connection may be what has failed.
+            // A new connection, since the old one may be the cause of the failure.
             let mut machine = Machine::new(&self.conf.database);
             let done = machine.set(&target, before.as_deref());
             match done
@@ -192,7 +190,7 @@ impl Node {
     /// Makes all as it was before the first [`Node::apply`], the last change first.
     ///
     /// # Errors
-    /// The first that failed; all others were tried. What failed is tried again the next time.
+    /// The first change that failed; all others were tried. The next call tries a failed one again.
     pub fn undo(file: &Path, state: &Path) -> Result<()> {
         let mut node = Self::open(file, state)?;
         let entries = node.state.entries.clone();

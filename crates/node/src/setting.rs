@@ -1,4 +1,4 @@
-//! The settings: each can be read, set, and set back to what it was.
+//! The settings: each can be read, set, and restored.
 
 use crate::conf::{Conf, mask};
 use crate::db::Db;
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is set.
+/// A setting of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Target {
-    /// A kernel module is loaded. It stays when all else is undone.
+    /// A kernel module is loaded. It stays loaded when all other settings are undone.
     Module(String),
     /// A file of `/proc/sys` or `/sys`.
     File(PathBuf),
@@ -29,13 +29,13 @@ pub(crate) enum Target {
         name: String,
         /// The device.
         nic: String,
-        /// Its datapath, if it has to be made.
+        /// The bridge's `datapath_type`, used if the bridge has to be made.
         #[serde(default)]
         datapath_type: String,
     },
 }
 
-/// A target with what it is to be; `None`: not set.
+/// A target with its wanted value; `None`: not set.
 pub(crate) type Wanted = (Target, Option<String>);
 
 pub(crate) const YES: &str = "yes";
@@ -54,8 +54,8 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// All that a description asks for, in the order in which it is to be set: bridges last, so that what can
-/// fail before fails before.
+/// All settings of a description, in the order in which they are set. Bridges are last, so other settings
+/// fail before an address moves.
 pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
     let mut all: Vec<Wanted> = Vec::new();
     let mut want = |target: Target, value: String| all.push((target, Some(value)));
@@ -155,7 +155,7 @@ fn vduse_queues() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Reads and sets targets. The database is called when it is needed for the first time.
+/// Reads and sets targets. It connects to the database when it first needs it.
 pub(crate) struct Machine {
     database: String,
     db: Option<Db>,
@@ -176,7 +176,7 @@ impl Machine {
         self.db.as_mut().context("no database")
     }
 
-    /// What a target is now; `None`: not set, or not there.
+    /// The present value of a target; `None`: not set, or not there.
     pub(crate) fn get(&mut self, target: &Target) -> Result<Option<String>> {
         let yes_or_no = |yes: bool| Some(if yes { YES } else { NO }.to_owned());
         let rings = |name: &str| {
@@ -198,8 +198,8 @@ impl Machine {
         })
     }
 
-    /// Whether a device whose addresses are yet to move to a bridge is a port already, as after a boot: the
-    /// switch takes all that the device receives, so the host hears no answer by it.
+    /// Whether a device whose addresses are yet to move to a bridge is a port already, as after a boot. Then
+    /// the switch receives all packets of the device, and the host cannot receive a reply through it.
     pub(crate) fn is_deaf<'a>(&mut self, mut targets: impl Iterator<Item = &'a Target>) -> Result<bool> {
         targets.try_fold(false, |deaf, target| match target {
             Target::Bridge { name, nic, .. } if !deaf => self.db()?.is_port(name, nic),
@@ -239,7 +239,7 @@ impl Machine {
     }
 }
 
-/// Masks come with leading zeros, and everything with a line's end.
+/// Removes leading zeros of masks, and the end of the line.
 fn plain(text: &str) -> String {
     let text = text.trim();
     let cut = text.trim_start_matches(['0', ',']);

@@ -1,4 +1,4 @@
-//! What was there before: a file, written before each change.
+//! The values before the first change: a file, written before each change.
 
 use crate::setting::Target;
 use anyhow::{Context, Result};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) target: Target,
-    /// What it was before the first change.
+    /// Value before the first change; `None`: not set.
     pub(crate) before: Option<String>,
 }
 
@@ -34,7 +34,7 @@ impl State {
         })
     }
 
-    /// Notes what a target was. What an earlier change noted stays.
+    /// Notes the present value of a target. An earlier note is kept.
     pub(crate) fn note(&mut self, target: &Target, before: Option<String>) -> Result<()> {
         if self.entries.iter().any(|e| e.target == *target) {
             return Ok(());
@@ -52,7 +52,7 @@ impl State {
         self.save()
     }
 
-    /// In one step: another file takes the place of the old one.
+    /// Writes a new file and renames it, so that the file is never half written.
     fn save(&self) -> Result<()> {
         let save = || -> std::io::Result<()> {
             if self.entries.is_empty() {

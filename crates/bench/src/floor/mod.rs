@@ -1,8 +1,8 @@
 //! The limit of this machine: the generator against a loop that switches nothing.
 //!
-//! A thread on the switch's core takes what one port sends and puts it into its partner's buffers. What it
-//! leaves out is everything that makes a switch: looking at packets, deciding, checking what a guest says
-//! (the guest is ourselves). Three kinds, see [`Kind`].
+//! A thread on the switch's core takes the packets of one port and puts them into its partner's buffers. It
+//! does nothing that makes a switch: it neither reads packets nor decides, and trusts the guest (the guest is
+//! ourselves). Three kinds, see [`Kind`].
 //!
 //! Its cost is counted as switches count theirs: cycles of turns that moved packets, by packets.
 
@@ -19,10 +19,10 @@ use heddle_vhost_user::frontend::Nic;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Packets of one turn and direction.
+/// Maximum number of packets of one turn and direction.
 pub const BURST: usize = 32;
 
-/// What the loop does with a packet.
+/// The loop's way to move a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Moves descriptors and copies once, from one guest's memory to the other's.
@@ -33,7 +33,7 @@ pub enum Kind {
     Rings,
 }
 
-/// What a loop has done.
+/// Counters of a loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Cycles of turns that moved packets.
@@ -45,7 +45,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// What was added since `o`.
+    /// The difference to the earlier counters `o`.
     #[must_use]
     pub fn since(self, o: Self) -> Self {
         Self {
@@ -137,7 +137,7 @@ impl Floor {
         let engine = Engine::over(ports, setup, loads)?;
         Ok((floor, engine))
     }
-    /// What it has done so far.
+    /// The present counters.
     pub fn work(&self) -> Work {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed); // statistics
         Work {
@@ -146,10 +146,10 @@ impl Floor {
             dropped: get(&self.shared.dropped),
         }
     }
-    /// Ends it; returns all that it has done.
+    /// Ends the loop; returns its counters.
     ///
     /// # Errors
-    /// What ended it before.
+    /// The error that ended the loop before.
     pub fn stop(mut self) -> Result<Work, RunError> {
         self.end()?;
         Ok(self.work())
@@ -166,7 +166,7 @@ impl Floor {
 
 impl Drop for Floor {
     fn drop(&mut self) {
-        let _ = self.end(); // told by `stop`, where it matters
+        let _ = self.end(); // `stop` returns the error, if it matters
     }
 }
 
@@ -178,7 +178,7 @@ fn run(core: usize, lanes: &mut [Box<dyn Lane + Send>], shared: &Shared) -> Resu
     let mut work = Work::default();
     let mut then = Tsc::now();
     while !shared.stop.load(Ordering::Relaxed) {
-        // As switches do, time is read once per queue and turn.
+        // Time is read once per queue and turn, as switches do.
         for lane in lanes.iter_mut() {
             let (moved, dropped) = lane.turn()?;
             let now = Tsc::now();
@@ -186,7 +186,7 @@ fn run(core: usize, lanes: &mut [Box<dyn Lane + Send>], shared: &Shared) -> Resu
                 work.busy += now - then;
                 work.packets += (moved + dropped) as u64;
                 work.dropped += dropped as u64;
-                // This core's own line; read by the other one a few times per second.
+                // This core's own cache line; the other core reads it a few times per second.
                 shared.busy.store(work.busy, Ordering::Relaxed);
                 shared.packets.store(work.packets, Ordering::Relaxed);
                 shared.dropped.store(work.dropped, Ordering::Relaxed);

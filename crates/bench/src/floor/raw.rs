@@ -1,4 +1,4 @@
-//! Descriptors and copies, nothing else.
+//! The loop with descriptors and copies only.
 
 use super::ring::{Ring, WINDOW};
 use super::{BURST, Lane};
@@ -7,7 +7,7 @@ use crate::run::RunError;
 use heddle_vhost_user::frontend::{Nic, NicQueue};
 use heddle_virtio::Features;
 
-/// Where the number of buffers is in a virtio-net header.
+/// Offset of the number of buffers in a virtio-net header.
 const NUM_BUFFERS: usize = 10;
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Raw {
     from: Ring,
     to: Ring,
     mergeable: bool,
-    /// Between two copies.
+    /// The private memory between two copies.
     private: Option<Vec<u8>>,
 }
 
@@ -28,8 +28,8 @@ impl Raw {
             private: twice.then(|| vec![0; 1 << 17]),
         })
     }
-    /// Copies `len` bytes from `at` into the buffers at hand of the other port from number `first` on.
-    /// Returns how many buffers it took; `None`: there are too few.
+    /// Copies `len` bytes from `at` into the other port's buffers, from number `first` of its window on.
+    /// Returns the number of used buffers; `None`: there are too few.
     fn copy(&mut self, at: usize, len: usize, first: usize) -> Option<usize> {
         let (from, to) = (&self.from, &self.to);
         let buffers = to.window().get(first..)?;
@@ -80,7 +80,7 @@ impl Lane for Raw {
             }
             let mut copied = self.copy(b.at, b.len, taken);
             if copied.is_none() {
-                // Not enough at hand: give back what is filled, then look for more.
+                // There are too few buffers: give back the filled ones, then look for more.
                 self.to.publish();
                 taken = 0;
                 self.to.fetch(WINDOW);

@@ -7,7 +7,7 @@ use core::sync::atomic::{Ordering, fence};
 use heddle_vhost_user::frontend::{FrontendError, Nic, NicQueue};
 use heddle_virtio::mem::HostRange;
 
-/// Most descriptors held.
+/// Maximum number of descriptors held.
 pub(super) const WINDOW: usize = 64;
 const F_AVAIL: u16 = 1 << 7;
 const F_USED: u16 = 1 << 15;
@@ -30,16 +30,16 @@ pub(super) struct Ring {
     base: u64,
     size: u16,
     packed: bool,
-    /// Next to take, next to give back; packed: with their rounds.
+    /// Next descriptor to take, next to give back; packed: with their wrap counters.
     fetch: u16,
     fetch_wrap: bool,
     done: u16,
     done_wrap: bool,
     /// Split: the available index as last read.
     seen: u16,
-    /// Taken, to be given back from the front.
+    /// Taken buffers, to be given back from the front.
     window: ArrayVec<Buffer, WINDOW>,
-    /// How many of the window are filled, and with how many bytes.
+    /// Filled buffers of the window, with the bytes written to each.
     used: ArrayVec<(u16, u32), WINDOW>,
 }
 
@@ -68,7 +68,7 @@ impl Ring {
             window: ArrayVec::new(),
             used: ArrayVec::new(),
         };
-        // No kicks, ever.
+        // Suppress the driver's kicks, for good: the device polls.
         if packed {
             ring.device.store32(0, 1 << 16, Ordering::Relaxed);
         } else {
@@ -80,11 +80,11 @@ impl Ring {
     fn slot(&self, index: u16) -> usize {
         usize::from(index & (self.size - 1))
     }
-    /// Buffers at hand.
+    /// The taken buffers.
     pub(super) fn window(&self) -> &[Buffer] {
         &self.window
     }
-    /// Takes buffers until `want` are at hand, as far as there are.
+    /// Takes buffers until `want` are taken, or none is left.
     pub(super) fn fetch(&mut self, want: usize) {
         let want = want.min(WINDOW);
         while self.window.len() < want {
@@ -137,14 +137,14 @@ impl Ring {
             id,
         }
     }
-    /// The first buffer at hand is used, with so many bytes written.
+    /// Marks the first buffer that is not yet used as used, with `bytes` bytes written.
     pub(super) fn use_first(&mut self, bytes: usize) {
         let n = self.used.len();
         if let Some(b) = self.window.get(n) {
             self.used.push((b.id, u32::try_from(bytes).unwrap_or(0)));
         }
     }
-    /// Gives back what was used.
+    /// Gives the used buffers back.
     pub(super) fn publish(&mut self) {
         if self.used.is_empty() {
             return;
@@ -180,14 +180,14 @@ impl Ring {
             (self.done, self.done_wrap) = self.step(self.done, self.done_wrap);
         }
         let len = self.used.first().map_or(0, |u| u.1);
-        // Pairs with the driver's acquire: behind the first one's flags all of the burst is there.
+        // Pairs with the driver's acquire: once the first one's flags are visible, the whole burst is.
         self.desc.store16(
             usize::from(first) * 16 + 14,
             flags(first_wrap, len),
             Ordering::Release,
         );
     }
-    /// Brings the first line of the buffers at hand from number `from` on near.
+    /// Prefetches the first line of the taken buffers from number `from` on.
     pub(super) fn prefetch(&self, from: usize) {
         for b in self.window.iter().skip(from) {
             self.data.prefetch(b.at);

@@ -8,8 +8,8 @@ use crate::run::Timing;
 use crate::traffic::{Checks, Touch};
 use core::time::Duration;
 
-/// Measures until enough has been carried, however busy the machine is, and checks that nothing is lost
-/// without a word.
+/// Measures until enough packets were carried, however busy the machine is, and checks that each missing
+/// packet is counted.
 fn measure(kind: Kind, ports: usize, setup: Setup, load: Load) -> Outcome {
     const ENOUGH: u64 = 2000;
     let core = *cpu::allowed().unwrap().last().unwrap();
@@ -123,13 +123,13 @@ fn a_fixed_rate_is_kept() {
         ..Load::default()
     };
     let o = measure(Kind::OneCopy, 2, Setup::default(), load);
-    // Other work on the machine may keep the generator from its core, never speed it up.
+    // Other programs may keep the generator from its core, but never speed it up.
     let due = 50_000.0 * o.seconds;
     assert!(o.sent_pps * o.seconds <= due + 300.0, "{o:?}");
     assert_eq!(o.read, o.received_total);
 }
 
-/// Two pairs with loads of their own: each is told by itself, and together they are the whole.
+/// Two pairs with loads of their own: each has its own result, and their sum is the whole.
 #[test]
 fn a_storm_beside_established_traffic() {
     let established = Load {

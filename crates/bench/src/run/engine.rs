@@ -9,23 +9,23 @@ use hdrhistogram::Histogram;
 use heddle_sys::Tsc;
 use std::sync::Arc;
 
-/// How often sockets are looked at, in turns of the loop.
+/// Turns of the loop between two checks of the sockets.
 const WATCH: u64 = 4096;
-/// How long a port waits for its back end at the start.
+/// Timeout of a port's back end at the start.
 const START: Duration = Duration::from_secs(60);
-/// A pause of reception that is told, milliseconds.
+/// Shortest pause of reception that is reported, milliseconds.
 const GAP_MS: u64 = 5;
-/// Most pauses that are told: the longest.
+/// Maximum number of reported pauses: the longest.
 const MAX_GAPS: usize = 16;
 
-/// What the loop did in a phase.
+/// Counters of a phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Phase {
     /// Cycles from start to end.
     pub cycles: u64,
     /// Cycles of turns that moved packets.
     pub busy: u64,
-    /// Turns.
+    /// Number of turns.
     pub turns: u64,
     /// Sent in this phase.
     pub sent: Sent,
@@ -33,12 +33,12 @@ pub struct Phase {
     pub received: Received,
 }
 
-/// Where a measurement is.
+/// Steps of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The measured phase begins.
     Measuring,
-    /// It has ended; nothing more is sent.
+    /// The measured phase has ended; no more packets are sent.
     Measured,
 }
 
@@ -46,28 +46,28 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Engine {
     ports: Vec<Port>,
-    /// Pairs have loads of their own, and are told one by one.
+    /// Whether pairs have loads of their own, and are reported one by one.
     pairs: bool,
-    /// Whether a back end that has gone may come back; else its going is an error.
+    /// Whether a back end that has gone may come back; otherwise its absence is an error.
     reconnect: bool,
     /// When packets came last, in cycles.
     last: u64,
     gaps: Vec<Outage>,
     started: u64,
-    /// Nothing more is to be sent.
+    /// Set: senders stop.
     enough: Arc<AtomicBool>,
 }
 
 impl Engine {
-    /// Connects all ports and tells switches that learn where they are. The first load is that of ports 0 and
-    /// 1, the second that of ports 2 and 3, …, the last one that of all others.
+    /// Connects all ports, and announces their addresses to learning switches. The first load is that of
+    /// ports 0 and 1, the second that of ports 2 and 3, …, the last one that of all others.
     ///
     /// # Errors
     /// [`RunError`].
     pub fn connect(endpoints: &[Endpoint], setup: &Setup, loads: &[Load]) -> Result<Self, RunError> {
         Self::connect_and_tell(endpoints, setup, loads, &mut |_| ())
     }
-    /// As [`Engine::connect`]; calls `tell` with what it waits for.
+    /// Connects as [`Engine::connect`] does; calls `tell` with the name of what it waits for.
     ///
     /// # Errors
     /// [`RunError`].
@@ -78,7 +78,7 @@ impl Engine {
         tell: &mut dyn FnMut(&str),
     ) -> Result<Self, RunError> {
         let at = |port| move |error| RunError::Session { port, error };
-        // All sockets first: a back end may wait for one while we wait for another.
+        // Open all sockets first: a back end may wait for one while this program waits for another.
         let mut links = Vec::new();
         for (i, e) in endpoints.iter().enumerate() {
             links.push(Link::new(e.clone()).map_err(at(i))?);
@@ -149,7 +149,7 @@ impl Engine {
         }
         Ok(())
     }
-    /// From now on a back end that goes away is waited for, and the pauses are told in the outcome.
+    /// From now on the loop waits for a back end that has gone, and the outcome contains the pauses.
     pub fn reconnecting(&mut self) {
         self.reconnect = true;
     }
@@ -169,8 +169,8 @@ impl Engine {
             })
     }
 
-    /// Runs for `cycles`; with `quiet` only until all has come that was sent, or all is taken and nothing has
-    /// come for so many cycles.
+    /// Runs for `cycles`. With `quiet` it ends earlier: when all sent packets have arrived, or when all are
+    /// taken and none has arrived for `quiet` cycles.
     ///
     /// # Errors
     /// [`RunError`].
@@ -210,7 +210,7 @@ impl Engine {
             }
             let soon = Tsc::hz() / 200;
             if quiet.is_some_and(|q| now - last > q.min(soon)) {
-                // Once all is taken, one more turn: what was taken last may have arrived after this one.
+                // Once all is taken, one more turn: the last taken packets may have arrived after this one.
                 if settled && moved == 0 && quiet.is_some_and(|q| now - last > q || self.has_all()) {
                     break;
                 }
@@ -229,7 +229,7 @@ impl Engine {
             received: received.since(received0),
         })
     }
-    /// Whether as much has come as was sent.
+    /// Whether the number of received packets has reached that of sent ones.
     fn has_all(&self) -> bool {
         let (sent, received) = self.totals();
         received.packets >= sent.posted
@@ -252,7 +252,7 @@ impl Engine {
             keep_longest(&mut self.gaps, Outage { at_ms, ms });
         }
     }
-    /// Looks after the connections.
+    /// Checks the connections.
     #[cold]
     fn watch(&mut self) -> Result<(), RunError> {
         let reconnect = self.reconnect;
@@ -264,22 +264,22 @@ impl Engine {
                 return Err(RunError::Session { port: i, error });
             }
             if !link.is_up() && reconnect {
-                // A back end that comes and fails is given another chance: it may have been killed once more.
+                // A back end that connects and fails may try again: it may have been killed once more.
                 let _ = link.renew(&port.nic);
             }
         }
         Ok(())
     }
 
-    /// The whole measurement.
+    /// Runs all phases of a measurement.
     ///
     /// # Errors
     /// [`RunError`].
     pub fn measure(&mut self, timing: &Timing) -> Result<Outcome, RunError> {
         self.measure_and_tell(timing, &mut |_| ())
     }
-    /// As [`Engine::measure`]; tells when the measured phase begins and ends, so that the switch's counters
-    /// can be cleared and read.
+    /// Measures as [`Engine::measure`] does. Calls `tell` when the measured phase begins and ends, so that
+    /// the switch's counters can be cleared and read.
     ///
     /// # Errors
     /// [`RunError`].
@@ -317,7 +317,7 @@ impl Engine {
         outcome.outages = core::mem::take(&mut self.gaps);
         Ok(outcome)
     }
-    /// Each pair by itself, from what each port had done at the start of a phase.
+    /// Results of each pair, from its ports' counters at the start of a phase.
     fn pair_outcomes(&self, start: &[(Sent, Received)], phase: &Phase) -> Vec<PairOutcome> {
         if !self.pairs {
             return Vec::new();
@@ -352,7 +352,7 @@ impl Engine {
     }
 }
 
-/// Adds a pause; when there are too many, the shortest one goes.
+/// Adds a pause; if there are too many, removes the shortest one.
 fn keep_longest(gaps: &mut Vec<Outage>, new: Outage) {
     gaps.push(new);
     if gaps.len() > MAX_GAPS
@@ -368,7 +368,7 @@ pub(crate) fn load_of(loads: &[Load], i: usize) -> Result<&Load, RunError> {
     load.ok_or_else(|| RunError::Asked("nothing to send".into()))
 }
 
-/// The latencies that all receivers of these ports have seen.
+/// Sum of the latencies of all receivers of these ports.
 fn latency(ports: &[Port]) -> Option<Histogram<u64>> {
     let mut all: Option<Histogram<u64>> = None;
     for r in ports.iter().flat_map(|p| &p.receivers) {

@@ -1,13 +1,13 @@
-//! The connection of a port: made, watched, made again.
+//! The connection of a port: made, checked, made again.
 
 use core::time::Duration;
 use heddle_vhost_user::frontend::{Frontend, FrontendError, Listener, Nic, NicConfig};
 use std::path::{Path, PathBuf};
 
-/// How long one answer of a back end may take.
+/// Timeout of one reply of a back end.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long nothing is said about a switch that is not there.
+/// A switch that is absent for longer is reported.
 const SOON: Duration = Duration::from_secs(1);
 
 /// A port's socket.
@@ -26,7 +26,7 @@ impl Endpoint {
             Self::Listen(p) | Self::Connect(p) => p,
         }
     }
-    /// What a side waits for that is alone at this socket; for people.
+    /// The missing peer of this socket, as text for people.
     pub fn wanted(&self) -> String {
         match self {
             Self::Listen(p) => format!(
@@ -43,7 +43,7 @@ impl Endpoint {
 
 impl core::str::FromStr for Endpoint {
     type Err = String;
-    /// `listen:PATH`, `connect:PATH`; a path alone, which has a slash, is listened at.
+    /// Parses `listen:PATH` or `connect:PATH`; a path alone, which has a slash, means `listen`.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             Some(("listen", path)) => Ok(Self::Listen(path.into())),
@@ -52,7 +52,7 @@ impl core::str::FromStr for Endpoint {
             Some((scheme, _)) if !scheme.contains('/') => {
                 Err(format!("'{scheme}:' is neither 'listen:PATH' nor 'connect:PATH'"))
             }
-            // A name of a port of the switch, most likely, at which nobody would ever call.
+            // Probably the name of a port of the switch; as a path, no switch would ever connect to it.
             _ if !text.contains('/') => Err(format!(
                 "'{text}' is no socket: give 'listen:PATH', 'connect:PATH', or a path with a slash"
             )),
@@ -70,7 +70,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens the socket if it is ours; connects to nobody yet.
+    /// Opens the socket if this side listens; makes no connection yet.
     ///
     /// # Errors
     /// [`FrontendError::Path`].
@@ -91,8 +91,8 @@ impl Link {
             None => Frontend::connect(self.endpoint.path(), wait, CONNECT_TIMEOUT).map(Some),
         }
     }
-    /// The first connection: makes the device of what both sides have. Calls `tell` once with what it waits
-    /// for, when that takes more than a moment.
+    /// Makes the first connection, and the device from the features of both sides. Calls `tell` once with the
+    /// missing peer if that takes more than a moment.
     ///
     /// # Errors
     /// [`FrontendError`].
@@ -127,7 +127,7 @@ impl Link {
     pub fn is_up(&self) -> bool {
         self.session.is_some()
     }
-    /// Whether the back end is there still; says once why not.
+    /// Checks the session; returns once why it has ended.
     pub fn watch(&mut self) -> Option<FrontendError> {
         let session = self.session.as_mut()?;
         let gone = session.check().err()?;
@@ -137,11 +137,11 @@ impl Link {
     /// Tries to hand `nic` to the next back end, without waiting for one. Returns whether one has it.
     ///
     /// # Errors
-    /// What a back end that came did wrong.
+    /// The error of a back end that connected.
     pub fn renew(&mut self, nic: &Nic) -> Result<bool, FrontendError> {
         let mut front = match self.front(Duration::ZERO) {
             Ok(Some(front)) => front,
-            Ok(None) | Err(FrontendError::Path { .. }) => return Ok(false), // nobody there yet
+            Ok(None) | Err(FrontendError::Path { .. }) => return Ok(false), // no back end yet
             Err(e) => return Err(e),
         };
         nic.renew(&mut front, NicConfig::PROTOCOL)?;

@@ -1,7 +1,7 @@
 //! A measurement: ports, the loop that drives all of them from one thread, and its phases.
 //!
 //! One thread, no locks, no allocation while it runs. Per turn of the loop each sender posts at most one
-//! burst and each receiver takes all that has come, so no port waits for another.
+//! burst, and each receiver takes all packets that have come. So no port waits for another.
 
 mod engine;
 mod link;
@@ -30,7 +30,7 @@ pub enum RunError {
     Session {
         /// The port's number.
         port: usize,
-        /// What happened.
+        /// The session's error.
         #[source]
         error: FrontendError,
     },
@@ -39,45 +39,45 @@ pub enum RunError {
     Ring {
         /// The port's number.
         port: usize,
-        /// What happened.
+        /// The ring's error.
         #[source]
         error: DriverError,
     },
-    /// What was asked for makes no sense.
+    /// The requested measurement is impossible.
     #[error("{0}")]
     Asked(String),
-    /// The system's word.
+    /// An error of the system.
     #[error("{what}: {error}")]
     Io {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         #[source]
         error: std::io::Error,
     },
-    /// Nothing arrives although it should.
+    /// No packets arrive although they should.
     #[error("{0}")]
     Silent(String),
 }
 
-/// How ports are set up.
+/// Devices and rings of the ports.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Packed rings instead of split ones.
     pub packed: bool,
     /// Mergeable receive buffers.
     pub mergeable: bool,
-    /// IN_ORDER.
+    /// Feature IN_ORDER.
     pub in_order: bool,
-    /// EVENT_IDX.
+    /// Feature EVENT_IDX.
     pub event_idx: bool,
     /// Entries of each ring.
     pub ring: u16,
     /// Queue pairs of each port.
     pub pairs: u16,
-    /// Bytes of a receive buffer; `None`: 2 KiB with mergeable buffers, else what the longest frame needs.
+    /// Bytes of a receive buffer; `None`: 2 KiB with mergeable buffers, else the size of the longest frame.
     pub rx_buffer: Option<u32>,
-    /// Which memory.
+    /// Use of huge pages for memory.
     pub huge: HugePages,
 }
 
@@ -100,7 +100,7 @@ impl Default for Setup {
 const MERGEABLE_BUFFER: u32 = 2048;
 
 impl Setup {
-    /// What a port's device is like that carries frames of `shape`.
+    /// The device of a port that carries frames of `shape`.
     pub fn nic(&self, shape: Shape) -> NicConfig {
         let mut features = Features::VERSION_1 | Features::ANY_LAYOUT | Features::STATUS;
         features.set(Features::RING_PACKED, self.packed);
@@ -134,7 +134,7 @@ impl Setup {
     }
 }
 
-/// What the ports of one pair send, or those of all pairs.
+/// The traffic of one pair of ports, or of all pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// The frames.
@@ -143,30 +143,30 @@ pub struct Load {
     pub both_ways: bool,
     /// Flows of each sending port.
     pub flows: u32,
-    /// Their order.
+    /// Order of the flows.
     pub order: Order,
-    /// Their tuples.
+    /// Tuples of the flows.
     pub spread: Spread,
-    /// Packets per second of all senders of this load together; `None`: as many as the switch takes.
+    /// Packets per second of all senders of this load together; `None`: the maximum that the switch takes.
     pub rate: Option<f64>,
-    /// What receivers check.
+    /// The receivers' checks.
     pub checks: Checks,
-    /// How much of each packet guests touch.
+    /// The part of each packet that guests touch.
     pub touch: Touch,
-    /// Most packets of one post.
+    /// Maximum number of packets of one post.
     pub burst: usize,
-    /// What packets are addressed to.
+    /// The packets' destination.
     pub aim: Aim,
 }
 
-/// What packets are addressed to, where that is not the partner itself. Receivers know the packets anyway:
-/// what lies between may change their headers.
+/// The packets' destination, if it is not the partner itself. Receivers recognize the packets anyway: devices
+/// on the path may change their headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Aim {
     /// The Ethernet address of a router that all ports send to.
     pub gateway: Option<[u8; 6]>,
-    /// The IPv4 address that the first ports of pairs send to, and that the second ones do: a balancer's, a
-    /// translated source's.
+    /// The IPv4 addresses that the first and the second ports of pairs send to: a balancer's, a translated
+    /// source's. `None`: that of the flow.
     pub address: [Option<u32>; 2],
 }
 
@@ -188,16 +188,16 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Where port `port` of `ports` sends to; `None`: it only receives. Ports form pairs (0 and 1, 2 and 3,
-    /// …); a last port without a partner sends to itself.
+    /// The port that port `port` of `ports` sends to; `None`: it only receives. Ports form pairs (0 and 1, 2
+    /// and 3, …); a last port without a partner sends to itself.
     pub fn target(&self, port: usize, ports: usize) -> Option<usize> {
         let partner = if (port ^ 1) < ports { port ^ 1 } else { port };
         (self.both_ways || port.is_multiple_of(2)).then_some(partner)
     }
-    /// Whether it makes sense with `setup`.
+    /// Checks that the load is possible with `setup`.
     ///
     /// # Errors
-    /// [`RunError::Asked`] says why not.
+    /// [`RunError::Asked`] with the reason.
     pub fn check(&self, setup: &Setup) -> Result<(), RunError> {
         let asked = |text: String| Err(RunError::Asked(text));
         let size = self.shape.size();
@@ -239,16 +239,16 @@ impl Load {
     }
 }
 
-/// How long the phases are.
+/// Durations of the phases.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Before anything counts.
+    /// Duration of the phase before, which does not count.
     pub warm_up: Duration,
-    /// What counts.
+    /// Duration of the measured phase.
     pub measure: Duration,
-    /// Most time for the last packets to arrive.
+    /// Maximum time for the last packets to arrive.
     pub drain: Duration,
-    /// What has not come when nothing has come for so long is lost.
+    /// When no packet has come for this long, the missing ones are lost.
     pub quiet: Duration,
 }
 

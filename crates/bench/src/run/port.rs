@@ -14,7 +14,7 @@ use heddle_wire::eth::ethertype;
 pub struct Port {
     /// The device.
     pub nic: Nic,
-    /// Its connection; `None` where the device side is in this process.
+    /// The device's connection; `None` if the device side is in this process.
     pub link: Option<Link>,
     pub(super) senders: Vec<Sender>,
     pub(super) receivers: Vec<Receiver>,
@@ -31,8 +31,8 @@ impl Port {
         }
     }
 
-    /// Posts one frame that tells a learning switch where this port's address is; [`Port::announced`] waits
-    /// for it.
+    /// Posts one frame from which a learning switch learns this port's address; [`Port::announced`] waits for
+    /// it.
     pub fn announce(&mut self, port: u8) {
         let Some(queue) = self.nic.tx.first_mut() else {
             return;
@@ -41,7 +41,7 @@ impl Port {
         frame.extend([0xff; 6]);
         frame.extend(mac(port));
         frame.extend(ethertype::RARP.to_be_bytes());
-        // RFC 903: a reverse request for one's own address; nobody answers it here.
+        // RFC 903: a reverse request for one's own address; it gets no reply here.
         frame.extend([0, 1, 8, 0, 6, 4, 0, 3]);
         for _ in 0..2 {
             frame.extend(mac(port));
@@ -55,7 +55,7 @@ impl Port {
             .set_len(buffer, u32::try_from(frame.len()).unwrap_or(0));
         queue.post(1);
     }
-    /// Whether the device has taken what was announced.
+    /// Whether the device has taken the announcement.
     ///
     /// # Errors
     /// [`DriverError::Device`].
@@ -102,7 +102,8 @@ impl Port {
         }
     }
 
-    /// One turn: sends what is due, takes what has come. Returns packets sent and buffers taken.
+    /// One turn: sends the packets that are due, takes those that have come. Returns packets sent and buffers
+    /// taken.
     ///
     /// # Errors
     /// [`DriverError::Device`].
@@ -119,7 +120,7 @@ impl Port {
         }
         Ok((sent, taken))
     }
-    /// Takes back what the device has used of the transmit queues; returns whether it has used everything.
+    /// Takes used transmit buffers back; returns whether the device has used all of them.
     ///
     /// # Errors
     /// [`DriverError::Device`].
@@ -131,13 +132,13 @@ impl Port {
         }
         Ok(all)
     }
-    /// What its senders have done.
+    /// Sums of its senders' counters.
     pub fn sent(&self) -> Sent {
         self.senders
             .iter()
             .fold(Sent::default(), |a, s| a.plus(s.counts()))
     }
-    /// What its receivers have seen.
+    /// Sums of its receivers' counters.
     pub fn received(&self) -> Received {
         self.receivers
             .iter()

@@ -175,7 +175,7 @@ fn both_roles_carry_content() {
     }
 }
 
-/// What goes to a router, and comes as it was, is not for the receiver.
+/// A packet to a router that arrives unchanged is corrupt for the receiver.
 #[test]
 fn packets_for_a_gateway_are_for_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
@@ -203,7 +203,8 @@ fn packets_for_a_gateway_are_for_nobody_else() {
     }
 }
 
-/// The switch dies and comes again while packets flow: a pause, nothing corrupt, and on it goes.
+/// The switch dies and comes again while packets flow: reception pauses and continues, and no packet is
+/// corrupt.
 #[test]
 fn switches_come_and_go_under_traffic() {
     let dir = tempfile::tempdir().unwrap();
@@ -263,7 +264,7 @@ fn endpoints_are_read() {
     assert_eq!("listen:/a:b".parse(), Ok(Endpoint::Listen(path.clone())));
     assert_eq!("connect:/a:b".parse(), Ok(Endpoint::Connect(path)));
     assert!("".parse::<Endpoint>().is_err());
-    // The name of a port, say, where one would wait for ever.
+    // The name of a port, for example, as a path on which the program would wait for ever.
     assert!("foo".parse::<Endpoint>().is_err());
     assert_eq!("./foo".parse(), Ok(Endpoint::Listen("./foo".into())));
 }
@@ -283,7 +284,7 @@ fn partners() {
     assert_eq!(one.target(0, 1), Some(0));
 }
 
-/// Nobody is there: it says what it waits for, once, and then that nobody came.
+/// Without a peer, the link reports once what it waits for, and then fails.
 #[test]
 fn what_is_waited_for_is_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Senders and receivers: what runs in the loop.
+//! Senders and receivers, which the loop runs.
 
 mod receiver;
 mod sender;
@@ -6,16 +6,16 @@ mod sender;
 pub use receiver::{Received, Receiver};
 pub use sender::{Frames, Pace, Sender, Sent};
 
-/// Bytes of a packet, with its virtio-net header, that count as its head: what Linux's driver copies out of a
-/// receive buffer.
+/// Bytes of a packet's head, with its virtio-net header: the part that Linux's driver copies out of a receive
+/// buffer.
 pub const HEAD: usize = 128;
 
-/// How much of each packet a guest touches. Lines that one side writes and the other reads travel between
-/// their cores, so this decides most of what a small packet costs, for any switch.
+/// The part of each packet that a guest touches. Lines that one side writes and the other reads travel
+/// between their cores. They are most of the cost of a small packet, for any switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Touch {
-    /// Senders write what differs from the packet before in the same buffer, receivers read what [`Checks`]
-    /// says. The lines of packets stay in the switch's cache.
+    /// Senders write the bytes that differ from the buffer's packet before, receivers read the bytes that
+    /// [`Checks`] needs. The lines of packets stay in the switch's cache.
     Changes,
     /// Senders write and receivers read each packet's first [`HEAD`] bytes, as a guest's network stack does
     /// at least.
@@ -36,19 +36,19 @@ impl Touch {
     }
 }
 
-/// Which packets a receiver reads.
+/// The packets that a receiver reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
-    /// None: lengths only. No latency is known then.
+    /// No packet: lengths only. No latency is known then.
     Lengths,
-    /// One of so many (a power of two, at most the ring's size): the probes.
+    /// One of this number of packets (a power of two, at most the ring's size): the probes.
     Probes(u16),
-    /// Every packet: stamp, length, and that the payload is what was sent.
+    /// Every packet: stamp, length and payload.
     Content,
 }
 
 impl Checks {
-    /// One of how many packets carries a stamp; 0: none.
+    /// Number of packets of which one carries a stamp; 0: no packet does.
     pub fn every(self) -> u16 {
         match self {
             Self::Lengths => 0,

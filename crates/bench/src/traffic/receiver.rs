@@ -8,29 +8,29 @@ use heddle_vhost_user::frontend::NicQueue;
 use heddle_virtio::Features;
 use heddle_virtio::driver::{DriverError, View};
 
-/// Longest latency that is told apart, in cycles: about half a minute. Longer ones count as this.
+/// Longest latency that is distinguished, in cycles: about half a minute. Longer ones count as this.
 const LONGEST: u64 = 1 << 36;
-/// Where the number of buffers is in a virtio-net header (virtio 1.2 §5.1.6.1).
+/// Offset of the number of buffers in a virtio-net header (virtio 1.2 §5.1.6.1).
 const NUM_BUFFERS: usize = 10;
 /// A byte in the line that a UDP frame's stamp begins in.
 const STAMP_LINE: usize = HDR + 42;
 
-/// What a receiver has seen so far.
+/// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Packets that came from a sender of ours, as far as their length says.
+    /// Packets whose length is that of our senders' packets.
     pub packets: u64,
     /// Bytes of those, without virtio-net headers.
     pub bytes: u64,
-    /// Packets of another length: neighbour discovery, segments of a train.
+    /// Packets of another length: neighbour discovery, segments of a GSO packet.
     pub foreign: u64,
     /// Bytes of those.
     pub foreign_bytes: u64,
     /// Packets that were read.
     pub read: u64,
-    /// Of those: not what was sent.
+    /// Read packets with wrong contents.
     pub corrupt: u64,
-    /// Of those: behind one with a higher number of the same sender.
+    /// Read packets behind one with a higher number of the same sender.
     pub reordered: u64,
 }
 
@@ -48,7 +48,7 @@ impl Received {
             reordered: self.reordered + o.reordered,
         }
     }
-    /// What was added since `o`.
+    /// The difference to the earlier counters `o`.
     #[must_use]
     pub fn since(self, o: Self) -> Self {
         Self {
@@ -87,21 +87,21 @@ struct Open {
 #[derive(Debug)]
 pub struct Receiver {
     sort: Sorter,
-    /// What the payload shall be.
+    /// The expected frame.
     template: Template,
     scratch: Vec<u8>,
-    /// The number expected next of each sender.
+    /// The next expected number of each sender.
     next: Box<[Option<u32>; 256]>,
     latency: Histogram<u64>,
 }
 
-/// Counts packets by their lengths and picks those to be read.
+/// Counts packets by their lengths, and selects those to read.
 #[derive(Debug)]
 struct Sorter {
     view: View,
     checks: Checks,
     touch: Touch,
-    /// All of a packet's buffers are to be read.
+    /// Whether all of a packet's buffers are to be read.
     keep: bool,
     mergeable: bool,
     /// Bytes of a receive buffer.
@@ -127,7 +127,7 @@ impl Sorter {
             self.first_of_many(buffer, len);
         }
     }
-    /// A full buffer: the header says how many follow.
+    /// The first of several full buffers: the header has their number.
     fn first_of_many(&mut self, buffer: u16, len: u32) {
         let mut n = [0; 2];
         self.view.read(buffer, NUM_BUFFERS, &mut n);
@@ -214,7 +214,7 @@ impl Receiver {
             latency: Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds that the library allows"),
         }
     }
-    /// What was seen so far.
+    /// The present counters.
     pub fn counts(&self) -> Received {
         self.sort.counts
     }
@@ -222,13 +222,13 @@ impl Receiver {
     pub fn latency(&self) -> &Histogram<u64> {
         &self.latency
     }
-    /// Starts the latencies anew: after warming up.
+    /// Clears the latencies: after warming up.
     pub fn forget_latency(&mut self) {
         self.latency.reset();
     }
 
-    /// Takes what has come and posts the buffers again; `clock` tells the time (cycles) of what is read.
-    /// Returns how many buffers.
+    /// Takes the packets that have come, and posts the buffers again; `clock` returns the time of reading, in
+    /// cycles. Returns the number of buffers.
     ///
     /// # Errors
     /// [`DriverError::Device`].
@@ -303,7 +303,7 @@ impl Receiver {
             .read(buffer, HDR + self.template.shape.payload_at(), &mut bytes);
         Stamp::read(bytes)
     }
-    /// Whether the whole packet is what was sent with number `seq`.
+    /// Whether the whole packet is the one sent with number `seq`.
     fn content(&mut self, look: Look, seq: u32) -> bool {
         let whole = self.gather(look);
         let frame = self.scratch.get(HDR..).unwrap_or_default();

@@ -7,15 +7,15 @@ use crate::run::Load;
 use heddle_vhost_user::frontend::NicQueue;
 use heddle_virtio::driver::DriverError;
 
-/// Bytes of a line.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// How fast to send.
+/// The rate of a sender.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
-    /// As fast as the device takes packets.
+    /// At the rate at which the device takes packets.
     Full,
-    /// One packet each so many cycles (of the cycle counter), as 32.32 fixed point.
+    /// One packet per this number of cycles (of the cycle counter), as 32.32 fixed point.
     Every(u64),
 }
 
@@ -27,16 +27,16 @@ impl Pace {
     }
 }
 
-/// What a sender has done so far.
+/// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Packets posted.
     pub posted: u64,
     /// Packets that the device has given back.
     pub taken: u64,
-    /// Times that the sender wanted to post.
+    /// Number of attempts to post.
     pub wishes: u64,
-    /// Times of those that the ring was full.
+    /// Number of attempts that found the ring full.
     pub full: u64,
     /// At a fixed rate: packets that were not sent because the ring was full when they were due.
     pub skipped: u64,
@@ -54,7 +54,7 @@ impl Sent {
             skipped: self.skipped + o.skipped,
         }
     }
-    /// What was added since `o`.
+    /// The difference to the earlier counters `o`.
     #[must_use]
     pub fn since(self, o: Self) -> Self {
         Self {
@@ -80,25 +80,25 @@ pub struct Sender {
     pace: Pace,
     /// When the next packet is due, as cycles in 32.32 fixed point.
     due: Option<u128>,
-    /// Most packets of one post.
+    /// Maximum number of packets of one post.
     burst: usize,
     touch: Touch,
-    /// In place of the flows' own.
+    /// Destination address instead of the flows' own.
     address: Option<u32>,
     seq: u32,
     counts: Sent,
 }
 
-/// What a sender sends.
+/// The frames of a sender.
 #[derive(Clone, Debug)]
 pub struct Frames {
     full: Template,
-    /// [`Shape::less`] bytes shorter.
+    /// The frame of a probe: [`Shape::less`] bytes shorter.
     probe: Template,
 }
 
 impl Frames {
-    /// Frames from port `src` to port `dst`; `id` tells senders apart.
+    /// Frames from port `src` to port `dst`; `id` is the sender's number in stamps.
     ///
     /// # Panics
     /// As [`Template::new`]; a shape of at least [`Shape::min`] is right.
@@ -108,7 +108,7 @@ impl Frames {
             probe: Template::new(shape.shorter(shape.less()), src, dst, id),
         }
     }
-    /// The same to another Ethernet address.
+    /// The same frames for another Ethernet address.
     #[must_use]
     pub fn to_ethernet(self, address: [u8; 6]) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl Sender {
             checks: load.checks,
             flows,
             spread: load.spread,
-            // No flow yet: the template's tuple is another spread's.
+            // Buffers have no flow yet: the template's tuple is that of another spread.
             current: vec![u32::MAX; size.into()].into_boxed_slice(),
             pace,
             due: None,
@@ -182,12 +182,12 @@ impl Sender {
             &self.frames.full
         }
     }
-    /// What was done so far.
+    /// The present counters.
     pub fn counts(&self) -> Sent {
         self.counts
     }
 
-    /// Sends what is due at `now` (cycles); returns how many packets.
+    /// Sends the packets that are due at `now` (cycles); returns their number.
     ///
     /// # Errors
     /// [`DriverError::Device`].
@@ -207,7 +207,7 @@ impl Sender {
         let n = want.min(queue.stream.free());
         self.counts.full += u64::from(n < want);
         match self.pace {
-            // A burst, or nothing: one packet at a time would cost the device a look at the ring for each.
+            // A burst, or no packet: posting one at a time would make the device read the ring for each.
             Pace::Full if n < want => return Ok(0),
             Pace::Full => {}
             Pace::Every(gap) => self.due = self.due.map(|due| due + u128::from(gap) * n as u128),
@@ -215,7 +215,8 @@ impl Sender {
         self.send(queue, n, now);
         Ok(n)
     }
-    /// Packets that are due, at most a burst. What is more than a ring behind is given up.
+    /// The number of packets that are due, at most a burst. Packets that are late by more than a ring are
+    /// skipped.
     fn due(&mut self, now: u64, gap: u64, ring: u16) -> usize {
         let (now, gap) = (u128::from(now) << 32, u128::from(gap.max(1)));
         let due = *self.due.get_or_insert(now);
@@ -234,7 +235,7 @@ impl Sender {
     fn send(&mut self, queue: &mut NicQueue, n: usize, now: u64) {
         let touched = self.touch.of(self.frames.full.bytes.len());
         if touched > 0 {
-            // The switch has read these lines: ask for all of them at once.
+            // The switch has read these lines: prefetch all of them at once.
             for k in 0..n {
                 let buffer = queue.stream.upcoming(k);
                 for at in (0..touched.min(HEAD)).step_by(LINE) {
@@ -295,7 +296,7 @@ impl Sender {
             queue.stream.write(buffer, end, &seq.to_le_bytes());
         }
     }
-    /// Takes back what the device has used; returns how many.
+    /// Takes used buffers back; returns their number.
     ///
     /// # Errors
     /// [`DriverError::Device`].

@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use heddle_bench::floor::{Floor, Kind};
 
-/// What the loop does with a packet.
+/// The loop's way to move a packet.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Loop {
     /// Move descriptors and copy once
@@ -18,7 +18,7 @@ pub(crate) enum Loop {
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What the loop does with a packet
+    /// The loop's way to move a packet
     #[arg(long, value_enum, default_value = "one-copy")]
     kind: Loop,
     /// Ports

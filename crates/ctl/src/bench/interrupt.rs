@@ -1,5 +1,5 @@
-//! The interrupt key ends a measurement and not the program, which tells what was measured so far. Pressed
-//! again, it ends the program.
+//! The interrupt key ends a measurement but not the program, which prints the results so far. Pressed again,
+//! it ends the program.
 
 use heddle_sys::signal::{Signal, Signals};
 use std::io;
@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What comes again so soon was meant once: `timeout` signals its command, and then its whole group.
+/// A second signal within this time counts as the first: `timeout` signals its command, and then its whole
+/// group.
 const TWICE: Duration = Duration::from_millis(200);
 
 static ENOUGH: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
-/// Set by the first interrupt. From the first call on interrupts are held.
+/// A flag that the first interrupt sets. From the first call on, interrupts no longer end the program at
+/// once.
 ///
 /// # Errors
 /// No thread can be started.
@@ -20,10 +22,10 @@ pub(crate) fn enough() -> io::Result<Arc<AtomicBool>> {
     enough_by(&[Signal::INT])
 }
 
-/// As [`enough`], set by whatever asks this program to end: the terminal's end and SIGTERM, too.
+/// Like [`enough`], but also set by SIGTERM and by the end of the terminal.
 ///
 /// # Errors
-/// As there.
+/// As [`enough`].
 pub(crate) fn ended() -> io::Result<Arc<AtomicBool>> {
     enough_by(&[Signal::INT, Signal::TERM, Signal::HUP])
 }

@@ -1,4 +1,4 @@
-//! What measurements have in common: options, and one row for each size.
+//! Common parts of measurements: options, and one row for each size.
 
 use super::interrupt;
 use super::options::{DeviceOptions, LoadOptions, core};
@@ -21,8 +21,8 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
-    /// Calls `one` for each size, with what is asked for of devices, load and time, on the generator's core;
-    /// it returns the outcome and the cycles of a loop of ours.
+    /// Calls `one` for each size, with the options of devices, load and time, on the generator's core. `one`
+    /// returns the outcome, and the cycles per packet if the loop is this program's.
     pub(super) fn each(
         &self,
         mut one: impl FnMut(&Setup, Load, &Timing) -> Result<(Outcome, Option<f64>)>,
@@ -43,7 +43,7 @@ impl Measurement {
         }
         Ok(())
     }
-    /// Measures with `engine`, until the program is interrupted, and tells the steps.
+    /// Measures with `engine`, until the program is interrupted, and prints the steps.
     pub(super) fn run(&self, engine: &mut Engine, timing: &Timing) -> Result<Outcome> {
         engine.until(interrupt::enough()?);
         Ok(engine.measure_and_tell(timing, &mut |step| self.output.step(step))?)

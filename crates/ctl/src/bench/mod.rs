@@ -14,12 +14,12 @@ pub(crate) use interrupt::ended;
 
 use clap::Subcommand;
 
-/// What to measure.
+/// The kind of measurement.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// A switch with vhost-user ports: this is the guests' side of them
+    /// A switch with vhost-user ports: the program is the guests' side of them
     Vhost(vhost::Args),
-    /// A switch under established traffic, beside which a second pair of ports may storm
+    /// A switch under established traffic; a second pair of ports may send a storm
     Switch(switch::Args),
     /// The OpenFlow rules that belong to the generator's flows, for `ovs-ofctl add-flows`
     Rules(rules::Args),
@@ -29,7 +29,7 @@ pub(crate) enum Command {
     /// The limit of this machine: the same load through a loop in this process that only moves descriptors
     /// and copies
     Floor(floor::Args),
-    /// The time that a line of memory takes from one core to another and back
+    /// The time that a cache line takes from one core to another and back
     Line {
         /// The two cores
         #[arg(default_values_t = [0, 1], num_args = 2)]

@@ -19,10 +19,10 @@ pub(crate) enum FlowOrder {
     Random,
 }
 
-/// Which packets receivers read.
+/// The packets that receivers read.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Check {
-    /// None: lengths only, no latency
+    /// No packets: lengths only, no latency
     Lengths,
     /// One of --probe-every, for latency
     Probes,
@@ -30,7 +30,7 @@ pub(crate) enum Check {
     Content,
 }
 
-/// How much of each packet the guests touch.
+/// The part of each packet that the guests touch.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Touched {
     /// Only what differs from the packet before in the same buffer
@@ -44,9 +44,9 @@ pub(crate) enum Touched {
 /// Hugepages for the guests' memory.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Huge {
-    /// Where there are enough
+    /// If there are enough
     Try,
-    /// Fail where there are not
+    /// Fail if there are not enough
     Need,
     /// Never
     No,
@@ -59,7 +59,7 @@ pub(crate) enum OnOff {
     Off,
 }
 
-/// What the guests' devices are like.
+/// Options of the guests' devices.
 #[derive(Args, Clone)]
 pub(crate) struct DeviceOptions {
     /// Packed rings instead of split ones
@@ -107,16 +107,16 @@ impl DeviceOptions {
     }
 }
 
-/// What is sent, and for how long.
+/// Options of the traffic, and durations.
 #[derive(Args, Clone)]
 pub(crate) struct LoadOptions {
     /// Bytes of the frames, without the check sequence; several: one measurement each
     #[arg(long, value_delimiter = ',', default_value = "64")]
     pub(crate) size: Vec<usize>,
-    /// Send TCP segment trains of that size, with so many bytes of payload in a segment
+    /// Send TCP GSO packets of that size, with segments of MSS bytes of payload
     #[arg(long, value_name = "MSS")]
     tso: Option<u16>,
-    /// Send single segments of TCP, of connections in their midst; they carry no stamps (--check lengths)
+    /// Send single segments of established TCP connections; they carry no stamps (--check lengths)
     #[arg(long, conflicts_with_all = ["tso", "masks"])]
     tcp: bool,
     /// Each port sends, not only the first of each pair
@@ -131,10 +131,10 @@ pub(crate) struct LoadOptions {
     /// Each packet is a flow of its own, for ever (instead of --flows)
     #[arg(long)]
     new_flows: bool,
-    /// Both send: the second port of a pair the answers to what the first sends
+    /// Both send: the second port of a pair sends the reverse direction of the first one's flows
     #[arg(long, conflicts_with_all = ["masks", "tso", "new_flows"])]
     answers: bool,
-    /// Flows hit rules with so many different masks (`heddle bench rules --kind masks`)
+    /// Flows hit rules with COUNT different masks (`heddle bench rules --kind masks`)
     #[arg(long, value_name = "COUNT")]
     masks: Option<u16>,
     /// Send to a router's Ethernet address, not to the partner's
@@ -143,28 +143,28 @@ pub(crate) struct LoadOptions {
     /// First ports of pairs send to this address, not to that of the flow: a load balancer's
     #[arg(long, value_name = "IPV4", conflicts_with = "tso")]
     to: Option<Ipv4Addr>,
-    /// Second ports of pairs send to this address, not to that of the flow: what sources were translated to
+    /// Second ports of pairs send to this address, not to that of the flow: a translated source's
     #[arg(long, value_name = "IPV4", conflicts_with = "tso")]
     answer_to: Option<Ipv4Addr>,
-    /// Packets per second of all ports together; without it as many as the switch takes
+    /// Packets per second of all ports together; without it, the maximum that the switch takes
     #[arg(long)]
     rate: Option<f64>,
-    /// Which packets receivers read
+    /// The packets that receivers read
     #[arg(long, value_enum, default_value = "probes")]
     check: Check,
-    /// One packet of so many carries a time stamp
+    /// One of this number of packets carries a time stamp
     #[arg(long, default_value_t = 64)]
     probe_every: u16,
-    /// How much of each packet the guests touch
+    /// The part of each packet that the guests touch
     #[arg(long, value_enum, default_value = "heads")]
     touch: Touched,
-    /// Most packets posted at once
+    /// Maximum number of packets posted at once
     #[arg(long, default_value_t = 64)]
     burst: usize,
     /// Seconds that are measured, fewer if the program is interrupted (Ctrl-C)
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Packets that are missing in the end are lost when nothing has come for so many seconds
+    /// At the end, missing packets are lost when none has come for this time
     #[arg(long, value_name = "SECONDS", default_value_t = 0.005)]
     drain: f64,
     /// Seconds before that do not count
@@ -173,7 +173,7 @@ pub(crate) struct LoadOptions {
     /// The core of the generator
     #[arg(long, default_value_t = 0)]
     pub(crate) core: usize,
-    /// The core of the switch: a line's round trip to it is told beside the numbers
+    /// The core of the switch: a cache line's round trip to it is printed beside the numbers
     #[arg(long, default_value_t = 1)]
     pub(crate) switch_core: usize,
 }

@@ -22,7 +22,7 @@ pub(crate) struct Output {
 struct Row<'a> {
     size: usize,
     line_ns: Option<f64>,
-    /// Busy cycles per packet of the loop on the switch's core, where it is ours.
+    /// Busy cycles per packet of the loop on the switch's core, if this program runs the loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     loop_cycles: Option<f64>,
     #[serde(flatten)]
@@ -30,21 +30,21 @@ struct Row<'a> {
 }
 
 impl Output {
-    /// Prints what stands above all rows.
+    /// Prints the heading of all rows.
     pub(crate) fn begin(&self) {
         if !self.json {
-            // Nobody reads it any more: that is told with the first row.
+            // An error of a closed output comes with the first row.
             let _ = say::out(&format!("{:>6} {HEADING} line ns loop cy\n", "bytes"));
         }
     }
-    /// Prints where a measurement is, if that was asked for.
+    /// Prints the step of a measurement, if events are to be printed.
     pub(crate) fn step(&self, step: Step) {
         if self.events {
             let event = match step {
                 Step::Measuring => "measuring",
                 Step::Measured => "measured",
             };
-            // Nobody reads it any more: the measurement goes on for its result's sake.
+            // The measurement continues for its result, even if the output is closed.
             let _ = say::out(&format!("{}\n", serde_json::json!({ "event": event })));
         }
     }

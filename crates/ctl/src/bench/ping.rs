@@ -8,9 +8,10 @@ use heddle_bench::ping::{Plan, exchange};
 use heddle_bench::run::{Endpoint, Load};
 use std::time::Duration;
 
-/// Prints one line of JSON: packets sent, received as they were sent, lost (not there in time), corrupt (not
-/// as they were sent) and foreign (none of these packets: late ones, or a system's neighbour discovery), and
-/// the times there and back in microseconds.
+/// Prints one line of JSON with numbers of packets, and round trips in microseconds.
+///
+/// Packets are sent, received unchanged, lost (not there in time), corrupt (changed) or foreign. Foreign
+/// packets are late ones, or of another program, such as neighbour discovery.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The two ports' sockets, as for `heddle bench vhost`

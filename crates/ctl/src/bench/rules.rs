@@ -8,11 +8,11 @@ use heddle_bench::run::Load;
 /// A set of rules.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Set {
-    /// By port only
+    /// One rule per input port
     InPort,
     /// A learning switch
     Normal,
-    /// By the destination port that all flows have
+    /// One rule about the destination port that all flows have
     Tuple,
     /// One rule for each of --count flows, of all five fields
     Exact,
@@ -20,7 +20,7 @@ pub(crate) enum Set {
     Masks,
     /// --count tables, one after the other
     Pipeline,
-    /// A short list of what may pass, by one field each, and a way out for the rest
+    /// A short list of rules that allow packets by one field each, and a rule for all other packets
     Acl,
     /// One rule that looks at addresses and ports of each packet, so that every flow is cached by itself
     Each,
@@ -28,10 +28,10 @@ pub(crate) enum Set {
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which rules
+    /// Set of rules
     #[arg(long, value_enum)]
     kind: Set,
-    /// How many: flows, masks or tables
+    /// Number of flows, masks or tables
     #[arg(long, default_value_t = 1)]
     count: u32,
     /// Ports of the generator; OpenFlow port 1 is the generator's port 0

@@ -7,7 +7,7 @@ use heddle_bench::flows::{Order, Spread};
 use heddle_bench::run::{Endpoint, Load};
 use heddle_bench::traffic::Checks;
 
-/// What storms.
+/// The traffic of the storm.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Storm {
     /// Each packet is a flow of its own
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// A storm beside the established traffic
     #[arg(long, value_enum)]
     storm: Option<Storm>,
-    /// Packets per second of the storm; without it as many as the switch takes
+    /// Packets per second of the storm; without it, the maximum that the switch takes
     #[arg(long)]
     storm_rate: Option<f64>,
     #[command(flatten)]

@@ -10,7 +10,7 @@ pub(crate) struct Args {
     /// us, `connect:PATH` where it listens. Ports 0 and 1, 2 and 3, … are partners
     #[arg(long = "port", value_name = "ENDPOINT", required = true)]
     ports: Vec<Endpoint>,
-    /// Wait for a switch that goes away, go on with the next one, tell the pauses
+    /// If the switch goes away, wait for the next one, continue, and report the pauses
     #[arg(long)]
     reconnect: bool,
     #[command(flatten)]

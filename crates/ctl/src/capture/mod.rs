@@ -1,9 +1,9 @@
 //! `heddle capture`: packets of a port, or packets that are dropped, in a file that Wireshark and tcpdump
 //! read.
 //!
-//! Workers copy as many packets as they can in a percent of their time, and the rest is done where others
-//! leave processor time, so that nobody else suffers; what is missing is told at the end, and in the file.
-//! Filters are looked at after that.
+//! Workers copy packets for at most one percent of their time. All other work runs on processor time that
+//! other programs leave, so no other traffic suffers. The number of missed packets is printed at the end, and
+//! is in the file. Filters are applied after the copy.
 
 mod pcapng;
 
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Interval between two requests.
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args)]
@@ -31,19 +31,19 @@ pub(crate) struct Args {
     /// Packets that are dropped for this reason (a name, or its end), or any
     #[arg(short, long, value_name = "REASON")]
     drop: Option<String>,
-    /// Packets that are like this, such as tcp,nw_dst=10.0.0.2
+    /// Packets that match, for example tcp,nw_dst=10.0.0.2
     #[arg(long, value_name = "MATCH")]
     filter: Option<String>,
-    /// Where to write pcapng; - is standard output
+    /// File to write, as pcapng; - is standard output
     #[arg(short, long, value_name = "FILE")]
     write: PathBuf,
     /// Bytes of each packet
     #[arg(short, long, value_name = "BYTES", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(1..=65_535))]
     snaplen: u32,
-    /// End after so many packets
+    /// End after N packets
     #[arg(short, long, value_name = "N")]
     count: Option<u64>,
-    /// End after so many seconds
+    /// End after N seconds
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<f64>,
 }
@@ -55,7 +55,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What the switch tells.
+/// A reply of the switch.
 #[derive(Deserialize)]
 struct Told {
     packets: Vec<Packet>,
@@ -94,7 +94,7 @@ impl Args {
         }
         heddle_sys::cpu::stand_back();
         let name = || self.write.display().to_string();
-        // Before signals are held: opening a pipe waits for who reads it.
+        // Open the file before signals are held: opening a pipe waits for its reader.
         let mut made = None;
         let out: Box<dyn Write> = match self.write.to_str() {
             Some("-") => Box::new(io::stdout().lock()),
@@ -134,7 +134,7 @@ impl Args {
             });
             if let Err(e) = put.and_then(|()| file.flush()) {
                 break match e.kind() {
-                    // Who reads this has read enough.
+                    // The reader has read enough.
                     io::ErrorKind::BrokenPipe => Ok(()),
                     _ => Err(e).with_context(name),
                 };
@@ -146,14 +146,14 @@ impl Args {
                 std::thread::sleep(LOOK);
             }
         };
-        // It would end by itself after some seconds.
+        // The capture would end by itself after some seconds.
         let _ = ask("heddle/capture-stop", &[&number]);
         let done = done.and_then(|()| match file.finish(missed) {
             Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e).with_context(name),
             _ => Ok(()),
         });
         let not = match &self.filter {
-            Some(_) => format!(", {passed_over} were not what the filter asks for"),
+            Some(_) => format!(", {passed_over} did not match the filter"),
             None => String::new(),
         };
         let s = if written == 1 { "" } else { "s" };
@@ -162,14 +162,14 @@ impl Args {
     }
 }
 
-/// A file that keeps what is in it until the first write: a switch may refuse, and nothing is lost then.
+/// A file that keeps its contents until the first write: if the switch refuses the capture, nothing is lost.
 struct Late {
     file: File,
     is_new: bool,
 }
 
 impl Late {
-    /// And whether it was not there before.
+    /// Opens the file; also returns whether it is new.
     fn open(path: &Path) -> io::Result<(Late, bool)> {
         let mut how = File::options();
         how.write(true);
@@ -178,7 +178,7 @@ impl Late {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
         }
-        // A link to nothing leads to a new file, too.
+        // A link without a target creates a new file, too.
         let file = how.create(true).truncate(false).open(path)?;
         // Pipes and devices have no length.
         let is_new = !file.metadata()?.is_file();
@@ -213,7 +213,7 @@ fn write<W: Write>(file: &mut Writer<W>, p: &Packet) -> io::Result<()> {
     file.packet((&p.port, way), at_ns, (&unhex(&p.bytes), p.length), &comment)
 }
 
-/// The bytes of hexadecimal digits; what is none ends them.
+/// The bytes of hexadecimal digits; any other character ends them.
 fn unhex(text: &str) -> Vec<u8> {
     let digit = |c: u8| char::from(c).to_digit(16).and_then(|d| u8::try_from(d).ok());
     let (pairs, _) = text.as_bytes().as_chunks::<2>();

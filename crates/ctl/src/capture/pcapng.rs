@@ -1,8 +1,8 @@
-//! Writes pcapng (draft-ietf-opsawg-pcapng): what Wireshark and tcpdump read. Blocks of a section header, of
+//! Writes pcapng (draft-ietf-opsawg-pcapng), which Wireshark and tcpdump read. Blocks of a section header, of
 //! interfaces, which are ports of the switch, of packets with comments, and of statistics at the end.
 //!
-//! All numbers are little-endian, as the section header says; options and packets are filled up to four
-//! bytes. Times are in nanoseconds.
+//! All numbers are little-endian, as the section header's magic number shows; options and packets are filled
+//! up to four bytes. Times are in nanoseconds.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ const PACKET: u32 = 6;
 const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 const LINKTYPE_ETHERNET: u16 = 1;
 
-// Codes of options: of all blocks, and of each kind.
+// Codes of options: the end of all blocks, and options of each kind of block.
 const END: u16 = 0;
 const COMMENT: u16 = 1;
 const SECTION_APPLICATION: u16 = 4;
@@ -26,7 +26,7 @@ const STATISTICS_DROPPED: u16 = 5;
 /// Ten to the power of minus nine seconds.
 const NANOSECONDS: u8 = 9;
 
-/// On which way a packet was, as `epb_flags` say.
+/// Direction of a packet, with the values of `epb_flags`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     In = 1,
@@ -34,7 +34,7 @@ pub(super) enum Way {
     Unknown = 0,
 }
 
-/// A file that is written.
+/// A file that is being written.
 pub(super) struct Writer<W> {
     out: W,
     interfaces: HashMap<String, u32>,
@@ -135,7 +135,7 @@ impl<W: Write> Writer<W> {
         Ok(number)
     }
 
-    /// A packet of so many bytes, of which these were captured.
+    /// Writes a packet of `len` bytes, of which `bytes` were captured.
     pub(super) fn packet(
         &mut self,
         (port, way): (&str, Way),
@@ -163,7 +163,7 @@ impl<W: Write> Writer<W> {
         self.out.flush()
     }
 
-    /// Ends the file: how many packets are missing from it is said of its first port.
+    /// Ends the file. The number of missed packets is stored with its first port.
     pub(super) fn finish(mut self, missed: u64) -> io::Result<()> {
         if !self.interfaces.is_empty() {
             let mut b = Block::default();

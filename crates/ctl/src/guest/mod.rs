@@ -1,10 +1,10 @@
 //! `heddle guest`: a guest without a virtual machine. Its network card is a tap device of this machine (or of
-//! a network namespace), behind which an ordinary IP stack sits; its driver is ours.
+//! a network namespace), with an ordinary IP stack behind it. The driver is this program.
 //!
-//! It does what a virtual machine monitor and a guest's driver do together: it negotiates, hands memory and
-//! rings over, moves packets between tap and rings, and goes on with the next switch when one dies. It holds
-//! the switch to what was negotiated: a packet with an offload that the guest did not ask for ends it with a
-//! word.
+//! It does the work of a virtual machine monitor and of a guest's driver. It negotiates, hands memory and
+//! rings over, and moves packets between tap and rings. When the switch dies, it continues with the next one.
+//! It checks that the switch keeps to the negotiated features. A packet with an offload that the guest has
+//! not accepted ends it with an error.
 
 mod nic;
 
@@ -20,16 +20,16 @@ use nic::Nic;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// How long the switch may take to answer.
+/// Timeout of the switch's replies.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long nothing is said about a switch that is not there.
+/// A switch that is absent for longer is reported.
 const SOON: Duration = Duration::from_secs(1);
-/// Between attempts: the first pause, which doubles up to the last.
+/// Pauses between attempts to connect: the first one, which doubles up to the last one.
 const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
-/// How often the connection is looked at, milliseconds.
+/// Interval between two checks of the connection, milliseconds.
 const LOOK_MS: i32 = 20;
 
-/// Something that can be turned off.
+/// A feature that can be turned off.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OnOff {
     On,
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Unfinished checksums, in both directions
     #[arg(long, value_enum, default_value = "on")]
     csum: OnOff,
-    /// Segment trains, in both directions (needs --csum on)
+    /// GSO packets (TCP), in both directions (needs --csum on)
     #[arg(long, value_enum, default_value = "on")]
     tso: OnOff,
     /// Notification thresholds (EVENT_IDX)
@@ -87,7 +87,7 @@ impl Args {
     }
 
     pub(crate) fn run(&self) -> Result<()> {
-        // What the tap has in front of a packet goes into the ring, and the other way, as it is.
+        // The virtio-net header passes unchanged between tap and ring, in both directions.
         let tap = TapOpen::new(&self.tap)
             .multi_queue(true)
             .vnet_hdr_len(net_hdr::LEN)
@@ -161,7 +161,7 @@ impl Args {
     }
 }
 
-/// A line for whoever started it. Nobody may read it: the guest goes on.
+/// Prints a line. A closed output is ignored: the guest continues.
 fn tell(text: &str) {
     let _ = say::out(&format!("{text}\n"));
 }

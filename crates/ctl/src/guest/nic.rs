@@ -1,4 +1,5 @@
-//! Memory, rings and buffers of the guest's card, and the way of packets between them and the tap device.
+//! Memory, rings and buffers of the guest's card, and the movement of packets between them and the tap
+//! device.
 
 use anyhow::{Context, Result, bail};
 use heddle_sys::{EventFd, Iov, TapQueue};
@@ -8,20 +9,20 @@ use heddle_virtio::ring::{Features, Position, QueueConfig};
 use heddle_virtio::{GuestMemory, net_hdr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-/// Where the guest's memory starts: not at 0, so that an address that was never filled in is seen.
+/// Address of the guest's memory: not 0, so that an address that was never filled in is noticed.
 const BASE: u64 = 1 << 32;
-/// The longest packet with its header.
+/// Maximum length of a packet with its header.
 const LONGEST: usize = 65_550 + net_hdr::LEN;
-/// A receive buffer that is one of several for a long packet, or enough for a short one.
+/// Size of a receive buffer: one of several for a long packet, enough for a short one.
 const SHORT: u32 = 2048;
-/// Most packets that are moved in one go.
+/// Maximum number of packets moved in one turn.
 const BURST: usize = 64;
 
 struct Ring {
     cfg: QueueConfig,
     driver: Driver,
     bufs: Vec<Buf>,
-    /// Buffers that the device does not have.
+    /// Buffers that belong to the driver, not the device.
     free: Vec<u32>,
     kick: EventFd,
     call: EventFd,
@@ -37,11 +38,11 @@ pub(super) struct Nic {
     scratch: Vec<u8>,
 }
 
-/// Lets the tap device hand over what the card can send unfinished, and no more.
+/// Sets the tap's offloads to those that the card can transmit.
 pub(super) fn set_offloads(tap: &TapQueue, features: Features) -> Result<()> {
     let wanted = features.contains(Features::CSUM | Features::HOST_TSO4);
     if !wanted {
-        // A new tap device has none.
+        // A new tap device has no offloads.
         return Ok(());
     }
     let has = tap.enable_offloads();
@@ -96,12 +97,12 @@ impl Nic {
     pub(super) fn features(&self) -> Features {
         self.features
     }
-    /// Descriptors that are readable when packets have come.
+    /// Descriptors that become readable when packets have come.
     pub(super) fn call_fds(&self) -> Vec<RawFd> {
         self.rx.iter().map(|r| r.call.as_raw_fd()).collect()
     }
 
-    /// Hands memory and rings over, where they stand.
+    /// Hands memory and rings over, with the present positions of rings.
     pub(super) fn attach(&self, front: &mut Frontend) -> Result<()> {
         front.set_features(self.features)?;
         front.set_memory(&[&self.ram])?;
@@ -118,8 +119,8 @@ impl Nic {
     fn rings(&self) -> impl Iterator<Item = (u8, &Ring)> {
         (0_u8..).zip(self.rx.iter().zip(&self.tx).flat_map(|(rx, tx)| [rx, tx]))
     }
-    /// Where a switch is to begin, as QEMU tells it: a split ring's own word; of a packed ring what was known
-    /// at the start.
+    /// Start position for a switch, as QEMU gives it: of a split ring the used index, of a packed ring the
+    /// initial position.
     fn position(&self, ring: &Ring) -> Result<Position> {
         if ring.cfg.packed() {
             return Ok(Position::default());
@@ -148,7 +149,7 @@ impl Nic {
         Ok(())
     }
 
-    /// From the tap device to the switch; returns whether there was something.
+    /// Moves packets from the tap device to the switch; returns whether there were any.
     pub(super) fn transmit(&mut self, tap: &TapQueue) -> Result<bool> {
         let mut sent = vec![false; self.tx.len()];
         for r in &mut self.tx {
@@ -165,7 +166,7 @@ impl Nic {
             n += 1;
             let queue = spread(packet) % self.tx.len();
             let r = &mut self.tx[queue];
-            // A full ring drops, as a card does.
+            // If the ring is full, the packet is dropped, as a card drops it.
             let Some(token) = r.free.pop() else { continue };
             let buf = r.bufs[token as usize];
             self.mem.write(buf.addr, packet)?;
@@ -182,7 +183,7 @@ impl Nic {
         Ok(n > 0)
     }
 
-    /// From the switch to the tap device; returns whether there was something.
+    /// Moves packets from the switch to the tap device; returns whether there were any.
     pub(super) fn receive(&mut self, tap: &TapQueue) -> Result<bool> {
         let mut n = 0;
         for i in 0..self.rx.len() {
@@ -195,7 +196,7 @@ impl Nic {
                 }
                 let packet = &self.scratch[..len];
                 self.check(packet)?;
-                // The stack's trouble with a packet (device down, say) is not ours.
+                // An error of the tap (device down, for example) is not the guest's.
                 let _ = tap.write(&[Iov::new(packet)]);
             }
         }
@@ -205,8 +206,8 @@ impl Nic {
         Ok(n > 0)
     }
 
-    /// Takes a packet out of receive ring `i`, all of its buffers. Its length is 0 if it is longer than any
-    /// that a device takes: a guest of another kind may send such GSO packets, and a card drops them.
+    /// Takes a packet out of receive ring `i`, all of its buffers. Returns length 0 for a packet that is
+    /// longer than any device accepts. Other guests may send such GSO packets, and a card drops them.
     fn take(&mut self, i: usize) -> Result<Option<usize>> {
         let r = &mut self.rx[i];
         let (mut at, mut left) = (0, 1);
@@ -234,7 +235,7 @@ impl Nic {
         Ok(Some(if fits { at } else { 0 }))
     }
 
-    /// Whether the switch keeps to what was negotiated.
+    /// Checks that a packet keeps to the negotiated features.
     fn check(&self, packet: &[u8]) -> Result<()> {
         let Some(&[flags, gso, ..]) = packet.get(..net_hdr::LEN) else {
             bail!("the switch sent {} bytes", packet.len());
@@ -248,7 +249,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Asks for notifications; returns whether packets wait already.
+    /// Enables notifications; returns whether packets wait already.
     pub(super) fn arm(&mut self) -> bool {
         self.rx.iter_mut().fold(false, |some, r| {
             r.call.drain();
@@ -262,7 +263,7 @@ impl Nic {
     }
 }
 
-/// A number that packets of a connection share: of addresses and ports of an IPv4 packet without options.
+/// Hash of a packet's flow: of addresses and ports of an IPv4 packet without options.
 fn spread(packet: &[u8]) -> usize {
     let fields = packet
         .get(net_hdr::LEN + 26..net_hdr::LEN + 38)

@@ -30,10 +30,10 @@ pub(crate) struct Args {
     options: Options,
 }
 
-/// What `heddle measure` starts by itself, and what is started by hand in a guest.
+/// Processes that `heddle measure` starts by itself, or that are started by hand in a guest.
 #[derive(Subcommand)]
 enum Part {
-    /// Be an end point: answers on standard output what is asked on standard input
+    /// Be an end point: read requests from standard input, write replies to standard output
     Agent {
         /// Enter this network namespace first
         #[arg(long, value_name = "FILE")]
@@ -41,12 +41,12 @@ enum Part {
         /// Stay on these processors
         #[arg(long, value_name = "LIST")]
         processors: Option<String>,
-        /// Be asked over TCP at this address and port instead, by one after the other. Whoever can connect
-        /// can make load: choose an address that only you reach
+        /// Serve one peer after the other over TCP at this address and port instead. Any host that can
+        /// connect can make load: choose an address that only you reach
         #[arg(long, value_name = "ADDRESS:PORT")]
         listen: Option<SocketAddr>,
     },
-    /// Put things back when the measurement is over
+    /// Undo the changes when the measurement is over
     #[command(hide = true)]
     Keeper,
 }
@@ -88,12 +88,12 @@ fn serve_tcp(at: SocketAddr) -> Result<()> {
     }
 }
 
-/// What a run changes, and its progress on standard error: one line that changes on a terminal, a line for
-/// each series elsewhere.
+/// Settings that a run changes, and its progress on standard error. On a terminal one line is rewritten;
+/// elsewhere each series has a line.
 struct Progress<'a> {
     keeper: &'a mut Keeper,
     settings: Settings,
-    /// Of each pair.
+    /// Devices of each pair.
     devices: Vec<Vec<Device>>,
     total: usize,
     done: usize,
@@ -133,7 +133,7 @@ fn stderr() -> std::os::fd::BorrowedFd<'static> {
     STDERR.get_or_init(io::stderr).as_fd()
 }
 
-/// The results so far, and the file that goes on.
+/// The results so far, and the file to which new ones are appended.
 fn open(options: &Options, plan: &heddle_measure::results::Plan) -> Result<(Results, Sink)> {
     let path = &options.out;
     if options.resume && path.exists() {
@@ -184,7 +184,7 @@ fn measure(options: &Options) -> Result<()> {
     let pairs = options.pairs()?;
     let given = pairs::given(&options.between)?;
     if options.out.exists() && !options.resume {
-        // Before anything is made. `Sink` looks again.
+        // Fail before anything is made. `Sink` checks again.
         bail!(
             "{}: exists already: use --resume to continue it, or another --out",
             options.out.display()
@@ -194,7 +194,7 @@ fn measure(options: &Options) -> Result<()> {
         heddle_measure::attach::allowed()?;
     }
     let enough = interrupt::enough()?;
-    // From here on things are changed. Agents end before what they sit in is put away.
+    // The machine is changed from here on. Agents end before their namespaces are removed.
     let mut keeper = Keeper::start()?;
     let mut made = Pairs::default();
     for (name, client, server) in given {
@@ -265,12 +265,12 @@ fn measure(options: &Options) -> Result<()> {
             "{kept}, time is over ({seconds:.0} s); {}",
             noisy(&results, &plan)
         ),
-        End::Interrupted => format!("{kept}, interrupted; --resume goes on"),
+        End::Interrupted => format!("{kept}, interrupted; --resume continues"),
     });
     Ok(())
 }
 
-/// How many are not known well enough, and what is to be blamed.
+/// The number of figures that are not precise enough, and the cause.
 fn noisy(results: &Results, plan: &heddle_measure::results::Plan) -> String {
     let (mut wide, mut all, mut worst) = (0, 0, 0.0_f64);
     for case in results.cases() {

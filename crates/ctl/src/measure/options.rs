@@ -1,4 +1,4 @@
-//! What `heddle measure` is asked on its command line.
+//! The command line of `heddle measure`.
 
 use anyhow::{Context as _, Result, bail};
 use heddle_measure::attach::{ATTACHMENTS, Attachment, Deployment};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A list with commas in between, each once.
+/// Parses a list separated by commas; duplicates are left out.
 pub(super) fn list<T: FromStr + PartialEq>(text: &str, what: &str) -> Result<Vec<T>> {
     let mut all = Vec::new();
     for part in text.split(',') {
@@ -52,7 +52,7 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Two ends with a name, `NAME=A,B` or `A,B`; or pairs that are made.
+/// Two end points with a name, `NAME=A,B` or `A,B`; or `new`: pairs that the program makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Between {
     Given {
@@ -88,7 +88,7 @@ impl FromStr for Between {
 pub(crate) struct Options {
     /// Two end points, the client first (repeated: contenders that take turns). Written as a namespace's
     /// NAME, here, pid:N, container:ID, pod:[NAMESPACE/]NAME, ssh:HOST, or tcp:ADDRESS:PORT. Or `new`: a pair
-    /// of namespaces for each attachment that this node can have, put away afterwards
+    /// of namespaces for each attachment that this node supports, removed afterwards
     #[arg(long, value_name = "[NAME=]A,B | new")]
     pub(super) between: Vec<Between>,
     /// With `new`: host-device, veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, internal, vhost-user, vduse
@@ -97,15 +97,15 @@ pub(crate) struct Options {
     /// With `new`: same (one node), across (two nodes, which are namespaces joined by a veth pair)
     #[arg(long, value_name = "LIST", default_value = "same")]
     deployments: String,
-    /// A setting of both end points' devices, whose values become contenders; put back afterwards: rfs, rps,
-    /// gro, gso, tso (off, on), mtu, ring
+    /// A setting of both end points' devices, whose values become contenders, and which is restored
+    /// afterwards: rfs, rps, gro, gso, tso (off, on), mtu, ring
     #[arg(long, value_name = "FACTOR=VALUES")]
     vary: Vec<String>,
     /// The run directory of the switch, for internal and vhost-user; without it $OVS_RUNDIR, or
     /// /var/run/openvswitch
     #[arg(long, value_name = "DIRECTORY")]
     rundir: Option<PathBuf>,
-    /// What connections do: rr (request and response), write, read
+    /// Patterns of connections: rr (request and response), write, read
     #[arg(long, value_name = "LIST", default_value = "rr,write,read")]
     pattern: String,
     /// Connections at once
@@ -123,26 +123,26 @@ pub(crate) struct Options {
     /// 4, 6, or both
     #[arg(long, value_name = "LIST", default_value = "4")]
     family: String,
-    /// Messages a second of all connections together, and latency from when each was due (a list: cases of
-    /// their own); without it as fast as it goes
+    /// Messages a second of all connections together; latency counts from the time when each was due. Each
+    /// value of a list is a case of its own. Without it, connections are as fast as they can be
     #[arg(long, value_name = "LIST")]
     rate: Option<String>,
     /// Run the loads of a profile of uperf (XML) instead; $name in it is taken from the environment
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pattern", "connections", "sizes", "stream_sizes", "transport", "rate"])]
     profile: Option<PathBuf>,
-    /// Seconds of a series; without it 2, or as long as the profile says
+    /// Seconds of a series; without it 2, or the duration in the profile
     #[arg(long, value_parser = seconds)]
     seconds: Option<f64>,
-    /// Seconds before it, which do not count
+    /// Seconds before each series, which do not count
     #[arg(long, default_value = "0.3", value_parser = seconds)]
     warmup: f64,
     /// Series of each case and contender, at least
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
-    /// At most, where the interval is not narrow enough sooner
+    /// Maximum number of series of each case and contender, if the interval is not narrow enough sooner
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     most_rounds: u32,
-    /// A case is repeated until half the confidence interval is at most so many per cent of the mean
+    /// A case is repeated until half the confidence interval is at most PERCENT of the mean
     #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent)]
     precision: f64,
     /// Confidence of intervals, per cent
@@ -151,7 +151,7 @@ pub(crate) struct Options {
     /// End after this time, whatever is left: 90s, 10m, 1h
     #[arg(long, value_parser = time)]
     pub(super) time: Option<Duration>,
-    /// Threads of each end point; without it as many as processors
+    /// Threads of each end point; without it, the number of processors
     #[arg(long, default_value_t = 0)]
     pub(super) threads: usize,
     /// Keep the clients on these processors
@@ -169,10 +169,10 @@ pub(crate) struct Options {
     /// The file of results, JSON Lines
     #[arg(long, default_value = "measure.jsonl")]
     pub(super) out: PathBuf,
-    /// Go on with the file of results where it ended
+    /// Continue the file of results where it ended
     #[arg(long)]
     pub(super) resume: bool,
-    /// What `heddle` is called on hosts that ssh reaches
+    /// Path of `heddle` on hosts that ssh reaches
     #[arg(long, default_value = "heddle")]
     pub(super) remote: String,
 }
@@ -189,7 +189,7 @@ impl Options {
             .map_or(Ok(Vec::new()), |t| list(t, "a processor"))
     }
 
-    /// What `new` makes.
+    /// The pairs of `new`.
     pub(super) fn pairs(&self) -> Result<Vec<(Attachment, Deployment)>> {
         let attachments = match self.attachments.as_str() {
             "all" => ATTACHMENTS.iter().map(|(_, a)| *a).collect(),
@@ -202,7 +202,7 @@ impl Options {
         Ok(all)
     }
 
-    /// Whether anything is set.
+    /// Whether a setting is varied.
     pub(super) fn varies(&self) -> bool {
         !self.vary.is_empty()
     }
@@ -282,7 +282,7 @@ impl Options {
         Ok(all)
     }
 
-    /// All that is asked for, checked.
+    /// All requested cases, checked.
     pub(super) fn cases(&self) -> Result<Vec<Case>> {
         if let Some(profile) = self.profile()? {
             return self.checked(self.of_profile(&profile)?);

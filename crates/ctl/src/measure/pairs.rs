@@ -1,4 +1,4 @@
-//! Pairs of end points: those that were named, and those that are made.
+//! Pairs of end points: named ones, and ones that the program makes.
 
 use super::options::{Between, Options};
 use anyhow::{Context as _, Result};
@@ -16,7 +16,7 @@ pub(super) struct Pairs {
     pub(super) ends: Vec<Ends>,
     pub(super) names: Vec<String>,
     pub(super) devices: Vec<Vec<Device>>,
-    /// What cannot be had, and why.
+    /// Contenders that this node does not support, and the reason.
     pub(super) unavailable: Vec<(String, String)>,
 }
 
@@ -93,7 +93,7 @@ impl Pairs {
         Ok(())
     }
 
-    /// Makes what can be had, and notes why the rest cannot.
+    /// Makes the pairs that this node supports, and notes the reason for the others.
     pub(super) fn make(
         &mut self,
         options: &Options,

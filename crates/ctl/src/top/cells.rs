@@ -1,14 +1,14 @@
-//! Text measured in a terminal's cells: a letter of many scripts takes two of them, an accent none.
+//! Text measured in a terminal's cells: letters of some scripts take two of them, an accent none.
 //!
-//! Names come from the database, where anybody who may write there can put anything; a terminal obeys some
-//! characters. [`clean`] takes those out, and everything that is shown has gone through it.
+//! Names come from the database, where any client may write any text, and some characters are commands to a
+//! terminal. [`clean`] replaces them; every text that is shown has passed through it.
 
 use unicode_width::UnicodeWidthChar;
 
-/// What stands where text was cut off.
+/// Mark of a text that was cut off.
 const CUT: char = '~';
 
-/// The text without characters that a terminal obeys, or that change the direction of others.
+/// Replaces characters that are commands to a terminal, or that change the direction of text, by `?`.
 pub(super) fn clean(text: &str) -> String {
     let obeyed = |c: char| {
         c.is_control()
@@ -75,7 +75,7 @@ mod tests {
         fn never_too_wide(text in "[a-d端口é\u{301}]{0,12}", cells in 0_usize..20) {
             let fit = exactly(&text, cells);
             prop_assert_eq!(width(&fit), cells);
-            // What has room is there, whole.
+            // A text that fits is there, whole.
             prop_assert_eq!(fit.starts_with(&text), width(&text) <= cells);
         }
     }

@@ -1,7 +1,7 @@
-//! The lines that show a frame: tables as wide as the terminal has room, with what deserves a look coloured.
+//! The lines that show a frame: tables as wide as the terminal has room, with important values coloured.
 //!
-//! Red is for losses that happen now, and for nothing else: what rules drop, or what was for a device that is
-//! down, is counted without a colour.
+//! Red is for losses that happen now, and for nothing else. Packets that rules drop, and those for a device
+//! that is down, are counted without a colour.
 
 use super::cells;
 use super::history::{FRAMES, History};
@@ -15,21 +15,21 @@ const WORKER: &str = "WORKER NUMA  BUSY% SLEEP%     Mpps cyc/pkt  B/pkt";
 /// Columns of the queues' table beside the port's name, and of that of ports.
 const QUEUES: &str = " QUEUE WORKER MINUTE%";
 const PORTS: &str = "  IN kpps   Gbit/s OUT kpps   Gbit/s    DROPS/s";
-/// Cells of a level's column, and of a stage's.
+/// Width of a level's column, and of a stage's, in cells.
 const LEVEL: usize = 7;
 const STAGE: usize = 8;
-/// The least cells of a port's name in the queues' table, and in that of ports, which has more columns.
+/// Minimum width of a port's name in the queues' table, and in that of ports, which has more columns.
 const NAME: usize = 24;
 const PORT_NAME: usize = 10;
 /// Cells of a drop's name.
 const DROP: usize = 36;
 /// Blanks in front of bars, and of a reason.
 const GAP: usize = 2;
-/// The fewest cells that say something of the reason of drops, and those that most reasons take.
+/// The minimum number of cells for the reason of drops, and the number that most reasons take.
 const SHORTEST_REASON: usize = 6;
 const REASON: usize = 16;
 
-/// So many of these.
+/// A number with its noun, singular or plural.
 fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
@@ -38,7 +38,7 @@ fn heading(text: String) -> Line<'static> {
     Line::from(text.bold())
 }
 
-/// What a rate of losses looks like.
+/// The style of a rate of losses: red if it is above zero.
 fn loss(per_second: f64) -> Style {
     match per_second > 0.0 {
         true => Style::new().fg(Color::Red).bold(),
@@ -46,7 +46,7 @@ fn loss(per_second: f64) -> Style {
     }
 }
 
-/// Columns that there can be.
+/// All possible columns.
 #[cfg(test)]
 pub(super) fn columns() -> impl Iterator<Item = &'static str> {
     let words = [WORKER, QUEUES, PORTS, "LOST DROPPED L0% L1% L2% miss%"];
@@ -65,7 +65,7 @@ pub(super) fn head(frame: &Frame) -> String {
     )
 }
 
-/// The lines below it, for a terminal of so many columns. Tables that are wider stay as wide as they are.
+/// The lines below the first one, for a terminal of `columns` columns. Wider tables are not cut.
 pub(super) fn lines(frame: &Frame, history: &History, columns: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     workers(&mut lines, frame, history, columns);
@@ -107,7 +107,7 @@ fn workers(lines: &mut Vec<Line<'static>>, frame: &Frame, history: &History, col
         stages.map(|(_, n)| format!("{n:>STAGE$.1}")).collect()
     };
     let bars = |w: &Worker| history.of_worker(w.id).cyan();
-    // Side by side where there is room, else one below the other.
+    // The tables are side by side if there is room, else one below the other.
     let apart = WORKER.len() + levels.len() + stages.len() + GAP + FRAMES > columns;
     lines.push(heading(format!(
         "{WORKER}{levels}{}",
@@ -163,7 +163,7 @@ fn drops(lines: &mut Vec<Line<'static>>, title: &str, drops: &BTreeMap<String, D
     }
 }
 
-/// Cells for names of ports: those of the longest, where there is room beside so many, but `least`.
+/// Cells for names of ports: those of the longest, if the line has room beside `beside` cells, but `least`.
 fn name_cells<'a>(
     names: impl Iterator<Item = &'a str>,
     beside: usize,
@@ -174,7 +174,7 @@ fn name_cells<'a>(
     longest.min(columns.saturating_sub(beside)).max(least)
 }
 
-/// A drop's name in at most so many cells: without what all names begin with, where it is too long.
+/// A drop's name in at most `cells` cells. If it is too long, its common prefix is left out.
 fn reason(name: &str, cells: usize) -> String {
     if cells::width(name) <= cells {
         return name.to_owned();
@@ -206,13 +206,13 @@ fn port(p: &Port, name: usize, history: &History, columns: usize) -> Line<'stati
         p.tx_packets_per_second / 1e3,
         p.tx_bits_per_second / 1e9,
     );
-    // Starts at zero: the sum of nothing is `-0.0` elsewhere.
+    // `fold` starts at zero; `sum` of no values would be `-0.0`.
     let all = p.drops_per_second.values().fold(0.0, |sum, n| sum + n);
     let losses = p.drops_per_second.iter().filter(|(name, _)| !is_meant(name));
     let style = loss(losses.fold(0.0, |sum, (_, n)| sum + n));
     let mut left = columns.saturating_sub(cells::width(&text) + 11);
     let mut spans = vec![text.into(), Span::styled(format!(" {all:>10.1}"), style)];
-    // The name of most drops, where there is room; and bars before it, so that they stand in a column.
+    // The most frequent drop's name, if there is room, and bars before it, aligned in a column.
     if left >= GAP + FRAMES + GAP + REASON {
         left -= GAP + FRAMES;
         let bars = history.of_port(&p.port);
@@ -284,7 +284,7 @@ mod tests {
         );
         let lines = text(&frame, 200);
         let words: Vec<&str> = lines[1].split_whitespace().collect();
-        // Two seconds; a million cycles of two million busy; four million packets.
+        // A frame of two seconds: a million cycles of two million busy, four million packets.
         assert_eq!(words[..7], ["3*", "1", "50.0", "0.0", "2.000", "0", "1000"]);
         assert_eq!(words[7..11], ["0.0", "100.0", "0.0", "0.0"]);
         assert_eq!(words[13], "0.1");
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(lines[13], "p1                           0 nobody       -");
     }
 
-    /// What is red of a frame.
+    /// The red texts of a frame.
     fn red(frame: &Frame) -> Vec<String> {
         let lines = lines(frame, &History::default(), 200);
         let red = lines.iter().flat_map(|l| &l.spans);
@@ -323,10 +323,10 @@ mod tests {
         assert_eq!(red_now.len(), 3, "{red_now:?}");
         assert!(red_now[0].starts_with("datapath_drop_tx_full"), "{red_now:?}");
         assert_eq!(red_now[1..], ["10.0", "datapath_drop_tx_full"]);
-        // Nothing is lost any more.
+        // No packet is lost any more.
         let over = Frame::between(&sample(1_000_000, 1, 30), &sample(3_000_000, 2, 30));
         assert!(red(&over).is_empty());
-        // No loss at all, and no port lost anything.
+        // A frame without losses.
         let idle = Frame::between(&sample(1_000_000, 1, 0), &sample(3_000_000, 1, 0));
         let text = text(&idle, 200).join("\n");
         let lost = text.lines().find(|l| l.starts_with("LOST")).unwrap();

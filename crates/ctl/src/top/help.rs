@@ -1,6 +1,6 @@
-//! What the columns mean: the page behind `?`.
+//! The page behind `?`, which explains the columns.
 
-/// Its lines.
+/// The lines of the page.
 pub(super) const PAGE: &str = "\
 WORKERS, a line for each; rates are of the time between two frames
   WORKER   processor that it runs on; *: it polls only queues bound to it

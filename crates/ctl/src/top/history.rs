@@ -1,12 +1,12 @@
-//! The last frames, as lines of bars: how busy each worker was, how many packets each port had.
+//! The last frames, as lines of bars: the busy time of each worker, the packets of each port.
 
 use super::rates::Frame;
 use ratatui::symbols::bar;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Frames that a line of bars shows.
+/// Number of frames in a line of bars.
 pub(super) const FRAMES: usize = 20;
-/// Ports that have one: no more names are held than these.
+/// Maximum number of ports with bars, which bounds memory.
 const MOST_PORTS: usize = 4096;
 
 /// The last frames. Workers are known by their numbers, ports by their names.
@@ -32,7 +32,7 @@ fn carry<K: Ord>(
 }
 
 impl History {
-    /// Adds a frame. Workers and ports that are gone are forgotten.
+    /// Adds a frame. Workers and ports that are gone are removed.
     pub(super) fn add(&mut self, frame: &Frame) {
         let mut old = std::mem::take(self);
         for w in &frame.workers {
@@ -43,18 +43,18 @@ impl History {
             carry(&mut old.ports, &mut self.ports, name, value);
         }
     }
-    /// Bars of which the highest is a worker that is busy all the time.
+    /// Bars of a worker. The highest bar means busy all the time.
     pub(super) fn of_worker(&self, id: u64) -> String {
         self.workers.get(&id).map_or_else(String::new, |v| bars(v, 100.0))
     }
-    /// Bars of which the highest is the most packets that the port had.
+    /// Bars of a port. The highest bar is its highest number of packets in these frames.
     pub(super) fn of_port(&self, name: &str) -> String {
         let of = |values: &VecDeque<f64>| bars(values, values.iter().copied().fold(1.0, f64::max));
         self.ports.get(name).map_or_else(String::new, of)
     }
 }
 
-/// One character for each value; nothing at all is a blank, however little more is seen.
+/// One character for each value; zero is a blank, and any other value has a bar, however small.
 fn bars(values: &VecDeque<f64>, most: f64) -> String {
     const BARS: [&str; 8] = [
         bar::ONE_EIGHTH,

@@ -1,11 +1,11 @@
-//! Keys, what they mean, and how they move what is seen.
+//! Keys, their commands, and their effect on the view.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-/// Columns that a key moves by.
+/// Columns by which a key moves the view.
 const ASIDE: usize = 8;
 
-/// What a user wants.
+/// A user's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
@@ -25,7 +25,7 @@ pub(super) enum Key {
 }
 
 impl Key {
-    /// What a key means; `None`: nothing.
+    /// The command of a key; `None`: the key has no meaning.
     pub(super) fn of(event: KeyEvent) -> Option<Key> {
         if event.kind == KeyEventKind::Release {
             return None;
@@ -57,7 +57,7 @@ impl Key {
     }
 }
 
-/// The part of the lines that is seen: the first one, and the first cell of all.
+/// The visible part of the lines: the number of its first line, and of its first cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
     pub(super) top: usize,
@@ -65,7 +65,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// As far as there is something to see of so many lines and cells on a screen of so many.
+    /// The view, limited so that a screen is filled as far as there are lines and cells.
     pub(super) fn bounded(self, (widest, lines): (usize, usize), (columns, rows): (usize, usize)) -> View {
         View {
             top: self.top.min(lines.saturating_sub(rows)),
@@ -73,7 +73,7 @@ impl View {
         }
     }
 
-    /// After a key, on a screen of so many rows; `None`: the key does not move.
+    /// The view after a key, on a screen of `rows` rows; `None`: the key does not move it.
     pub(super) fn moved(self, key: Key, rows: usize) -> Option<View> {
         let View { top, left } = self;
         let to = |top| View { top, left };

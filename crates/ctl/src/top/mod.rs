@@ -1,9 +1,9 @@
-//! `heddle top`: what the switch's workers and ports do, refreshed.
+//! `heddle top`: the work of the switch's workers and ports, refreshed.
 //!
-//! Everything is read from the daemon's control socket (`heddle/stats`), so that it works from any terminal
-//! that reaches the socket and costs the switch one answer per frame. Rates are differences of two answers. A
-//! switch that goes away is waited for. What is no terminal gets plain text, frame after frame; scripts ask
-//! for JSON.
+//! Everything is read from the daemon's control socket (`heddle/stats`). So it works from any terminal that
+//! reaches the socket, and costs the switch one reply per frame. Rates are differences of two replies. If the
+//! switch goes away, the program waits for it. An output that is no terminal gets plain text, frame after
+//! frame; scripts request JSON.
 
 mod cells;
 mod frame;
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A number of seconds, none that is too much for a clock.
+/// Parses a number of seconds; one that is too large for a clock is refused.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(n) if !n.is_nan() => Ok(n.clamp(0.1, 3600.0)),
@@ -78,7 +78,7 @@ impl Args {
                     }
                 }
                 (_, Err(_)) if self.once => return now.map(drop),
-                // Standard output is for objects alone.
+                // With --json, standard output has objects alone.
                 (_, Err(why)) if self.json => say::waiting(&waiting(why)),
                 (_, Err(why)) => say::out(&(waiting(why) + "\n\n"))?,
                 (None, Ok(_)) => {}
@@ -93,7 +93,7 @@ fn waiting(why: &anyhow::Error) -> String {
     format!("waiting for the switch: {}", cells::clean(&format!("{why:#}")))
 }
 
-/// Columns of plain text: of the terminal, or as COLUMNS says; else as many as it takes.
+/// Columns of plain text: COLUMNS if it is set, else those of the terminal, else unlimited.
 fn columns() -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|n| n.parse().ok());
     let shown = || heddle_sys::terminal::size(io::stdout().as_fd()).map(|(columns, _)| usize::from(columns));

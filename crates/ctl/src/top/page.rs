@@ -1,6 +1,6 @@
-//! What is on the screen: the frame, or the page that explains it, and the part of it that is seen.
+//! The contents of the screen: the frame, or the page that explains it, and the visible part of it.
 //!
-//! A page of any size is drawn on a screen of any size. What does not fit is reached with keys.
+//! A page of any size is drawn on a screen of any size. Keys move the visible part.
 
 use super::cells;
 use super::frame;
@@ -19,25 +19,25 @@ use ratatui::widgets::Paragraph;
 const SHORTEST_SECONDS: f64 = 0.1;
 const LONGEST_SECONDS: f64 = 60.0;
 
-/// What is known of the switch.
+/// The result of the last samples.
 enum Known {
-    /// Nothing yet, or one sample, of which there are no rates.
+    /// No sample yet, or one, from which no rates follow.
     Little,
     Frame(Box<Frame>),
-    /// It does not answer.
+    /// The switch does not reply, for this reason.
     Nothing(String),
 }
 
-/// What is on the screen.
+/// The contents of the screen.
 pub(super) struct Page {
     before: Option<Sample>,
     known: Known,
     history: History,
     view: View,
-    /// The view of the frame, while the page that explains is shown instead of it.
+    /// The view of the frame, while the help page is shown instead of it.
     help: Option<View>,
     interval: f64,
-    /// Rows for lines, as of the last time that it was drawn.
+    /// Rows for lines on the screen, when it was last drawn.
     rows: usize,
 }
 
@@ -54,7 +54,7 @@ impl Page {
         }
     }
 
-    /// Takes in what the switch has said, or that it does not answer.
+    /// Takes in a sample of the switch, or the reason why there is none.
     pub(super) fn learn(&mut self, sample: Result<Sample>) {
         match sample {
             Ok(now) => {
@@ -75,7 +75,7 @@ impl Page {
         }
     }
 
-    /// Does what a key says; returns whether the switch is to be asked now.
+    /// Carries out a key's command; returns whether a new sample is to be taken now.
     pub(super) fn pressed(&mut self, key: Key) -> bool {
         if let Some(view) = self.view.moved(key, self.rows) {
             self.view = view;
@@ -138,7 +138,7 @@ impl Page {
         self.rows = usize::from(below);
         self.view = self.view.bounded((widest, lines.len()), (columns, self.rows));
         let foot = self.foot(lines.len());
-        // The lines that are seen alone: there may be thousands.
+        // Draw only the visible lines: there may be thousands.
         let first = self.view.top.min(lines.len());
         let seen: Vec<Line<'static>> = lines.drain(first..).take(self.rows).collect();
         let aside = u16::try_from(self.view.left).unwrap_or(u16::MAX);
@@ -156,7 +156,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    /// A page after two samples of a switch with so many ports.
+    /// A page after two samples of a switch with `ports` ports.
     fn page(ports: usize) -> Page {
         let sample = |tsc: u64| {
             let queues: Vec<String> = (0..ports)
@@ -175,7 +175,7 @@ mod tests {
         page
     }
 
-    /// The rows of a screen of so many columns and rows.
+    /// The rows of a screen of this size.
     fn drawn(page: &mut Page, columns: u16, rows: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
         terminal.draw(|frame| page.render(frame)).unwrap();
@@ -223,7 +223,7 @@ mod tests {
         let help = drawn(&mut page, 100, 30);
         assert!(help[0].starts_with("heddle top: what it shows") && help[1].starts_with("WORKERS"));
         assert!(help[29].contains("?: back"));
-        // It may be moved in, and new samples change nothing.
+        // The view of the help page moves, and new samples do not change the page.
         page.pressed(Key::Down);
         page.learn(Err(anyhow::anyhow!("nobody answers")));
         assert!(drawn(&mut page, 100, 30)[1].starts_with("  WORKER "));

@@ -1,7 +1,7 @@
-//! What happened between two samples, as numbers: of workers, ports and drops.
+//! The difference between two samples, as numbers of workers, ports and drops.
 //!
 //! Both the screen and the JSON of scripts are made of a [`Frame`]. Counters that went back, since the daemon
-//! or a port started anew, give rates of zero, never nonsense; nothing here is NaN or infinite.
+//! or a port started anew, give rates of zero, never nonsense. No number here is NaN or infinite.
 
 use super::sample::{self, Queue, Sample};
 use serde::{Serialize, Serializer};
@@ -23,8 +23,8 @@ const LEVELS: [(&str, &str); 4] = [
     ("L2", "l2_hits"),
     ("miss", "misses"),
 ];
-/// Reasons that are no loss: rules and protocols that say so, and devices that are down, to which bridges
-/// flood.
+/// Reasons that are no loss: rules and protocols that drop on purpose, and devices that are down, to which
+/// bridges flood.
 const MEANT: [&str; 4] = [
     "drop_action_of_pipeline",
     "drop_action_explicit",
@@ -32,19 +32,19 @@ const MEANT: [&str; 4] = [
     "datapath_drop_tx_down",
 ];
 
-/// Whether packets that are dropped for this reason are missed by nobody.
+/// Whether packets dropped for this reason are no loss.
 pub(super) fn is_meant(reason: &str) -> bool {
     MEANT.contains(&reason)
 }
 
-/// Numbers by name, in an order that has a meaning.
+/// Numbers by name, in the order of columns.
 pub(super) type Named = Vec<(&'static str, f64)>;
 
 fn as_map<S: Serializer>(named: &Named, to: S) -> Result<S::Ok, S::Error> {
     to.collect_map(named.iter().copied())
 }
 
-/// All that happened in between.
+/// The difference between two samples.
 #[derive(Debug, Serialize)]
 pub(super) struct Frame {
     pub(super) seconds: f64,
@@ -52,9 +52,9 @@ pub(super) struct Frame {
     pub(super) flow_limit: u64,
     pub(super) workers: Vec<Worker>,
     pub(super) ports: Vec<Port>,
-    /// Drops that somebody may miss, by name.
+    /// Drops that may be a loss, by name.
     pub(super) lost: BTreeMap<String, Drops>,
-    /// Drops that are meant, by name.
+    /// Drops that are no loss, by name.
     pub(super) dropped: BTreeMap<String, Drops>,
     pub(super) queues: Vec<Queue>,
 }
@@ -63,14 +63,14 @@ pub(super) struct Frame {
 #[derive(Debug, Serialize)]
 pub(super) struct Drops {
     pub(super) per_second: f64,
-    /// Since the daemon started.
+    /// Number of packets since the daemon started.
     pub(super) all: u64,
 }
 
 /// A worker.
 #[derive(Debug, Serialize)]
 pub(super) struct Worker {
-    /// Of those that run now, no other has it.
+    /// Number of the worker, unique among those that run.
     pub(super) id: u64,
     pub(super) core: u64,
     pub(super) numa: u64,
@@ -79,7 +79,7 @@ pub(super) struct Worker {
     pub(super) sleep_percent: f64,
     pub(super) packets_per_second: f64,
     pub(super) cycles_per_packet: f64,
-    /// On average, of the ports that it polls.
+    /// Average size of the packets received by the ports that it polls.
     pub(super) bytes_per_packet: f64,
     #[serde(serialize_with = "as_map")]
     pub(super) hits_percent: Named,
@@ -87,7 +87,7 @@ pub(super) struct Worker {
     pub(super) stages_cycles_per_packet: Named,
 }
 
-/// What a port received and sent.
+/// Rates of a port.
 #[derive(Debug, Serialize)]
 pub(super) struct Port {
     pub(super) port: String,
@@ -114,7 +114,7 @@ fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { number(a) / number(b) }
 }
 
-/// Cycles of the sleep that the worker is in.
+/// Cycles of the sleep that the worker is in now.
 fn asleep_yet(w: &sample::Worker, tsc: u64) -> u64 {
     let since = w.counters.get("asleep_since").copied().filter(|t| *t != 0);
     since.map_or(0, |since| tsc.saturating_sub(since))
@@ -170,7 +170,7 @@ fn worker(
         read(now).saturating_sub(read(old))
     };
     let (cycles, packets) = (tsc.saturating_sub(then), of("packets"));
-    // A sleep that goes on is in no counter yet.
+    // A sleep that has not ended is in no counter yet.
     let asleep = of("cycles_asleep") + asleep_yet(now, tsc);
     let asleep = asleep.saturating_sub(asleep_yet(old, then));
     let percent = |n| (100.0 * ratio(n, cycles)).min(100.0);
@@ -194,7 +194,7 @@ fn worker(
     }
 }
 
-/// A port's counts between two samples.
+/// A port's counts in two samples.
 struct Moved<'a> {
     old: Option<&'a sample::Port>,
     now: &'a sample::Port,
@@ -210,7 +210,7 @@ fn moved<'a>(before: &'a Sample, now: &'a Sample) -> Vec<Moved<'a>> {
 }
 
 impl Moved<'_> {
-    /// A port that came in between has no rate yet.
+    /// A port that was added in between has no rate yet.
     fn of(&self, count: impl Fn(&sample::Port) -> u64) -> u64 {
         self.old
             .map_or(0, |old| count(self.now).saturating_sub(count(old)))
@@ -232,10 +232,10 @@ impl Moved<'_> {
     }
 }
 
-/// Of packets that were received, on average, by the processor that polls their ports.
+/// Average size of the packets received by the ports that a processor polls, by processor.
 fn bytes_per_packet(now: &Sample, ports: &[Moved<'_>]) -> BTreeMap<u64, f64> {
     let by_name: BTreeMap<&str, &Moved<'_>> = ports.iter().map(|p| (p.now.port.as_str(), p)).collect();
-    // A port with several queues is counted with each worker once.
+    // Count a port with several queues once for each worker.
     let mut polled: BTreeMap<u64, BTreeMap<&str, &Moved<'_>>> = BTreeMap::new();
     for q in &now.queues {
         if let (Some(core), Some(port)) = (q.core, by_name.get(q.port.as_str())) {
@@ -309,7 +309,7 @@ mod tests {
         );
         let text = serde_json::to_string(&frame).unwrap();
         assert!(!text.contains("null,\"numa") && !text.contains("-0.0"), "{text}");
-        // A port that came in between.
+        // A port that was added in between.
         let none = Sample {
             ports: Vec::new(),
             ..sample(1000, 0, 0)
@@ -318,8 +318,8 @@ mod tests {
         assert_eq!(frame.ports[0].rx_packets_per_second, 0.0);
     }
 
-    /// The share of sleep in a frame from 2 to 4 million, of a worker that has slept `over` cycles in sleeps
-    /// that are over.
+    /// The share of sleep in a frame from 2 to 4 million cycles, of a worker whose finished sleeps took
+    /// `over` cycles.
     fn slept(before: (u64, u64), now: (u64, u64)) -> f64 {
         let at = |tsc, (over, since): (u64, u64)| {
             let mut s = sample(tsc, 0, 0);

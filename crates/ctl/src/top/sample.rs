@@ -1,24 +1,24 @@
-//! One answer of the switch.
+//! One reply of the switch.
 
 use super::cells;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// All counts at one time.
+/// All counters at one time.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Sample {
     /// Cycles of the time stamp counter since it started.
     pub(super) tsc: u64,
-    /// Its frequency.
+    /// Frequency of the time stamp counter.
     pub(super) tsc_hz: u64,
     pub(super) flows: u64,
     pub(super) flow_limit: u64,
     pub(super) workers: Vec<Worker>,
     pub(super) queues: Vec<Queue>,
-    /// By name, since the daemon started.
+    /// Packets by name of the drop, since the daemon started.
     pub(super) drops: BTreeMap<String, u64>,
-    /// None, where an older daemon answers.
+    /// Empty if an older daemon replies.
     #[serde(default)]
     pub(super) ports: Vec<Port>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Port {
     pub(super) rx_bytes: u64,
     pub(super) tx_packets: u64,
     pub(super) tx_bytes: u64,
-    /// Packets that came in by it and were dropped, by name: about so many.
+    /// Packets that came in by it and were dropped, by name; estimated.
     #[serde(default)]
     pub(super) drops: BTreeMap<String, u64>,
 }
@@ -53,12 +53,12 @@ pub(super) struct Queue {
     pub(super) queue: u64,
     /// Processor of the worker that polls it.
     pub(super) core: Option<u64>,
-    /// Of that worker's time in the last minute.
+    /// Share of that worker's time in the last minute.
     pub(super) percent: Option<f64>,
 }
 
 impl Sample {
-    /// Reads an answer. Names in it are fit to be shown.
+    /// Reads a reply. Names in it are cleaned for the terminal.
     pub(super) fn read(text: &str) -> Result<Sample> {
         let mut sample: Sample = serde_json::from_str(text)?;
         for queue in &mut sample.queues {
@@ -73,7 +73,7 @@ impl Sample {
     }
 }
 
-/// The counters of dropped packets; others, of connections that could not be kept, stand beside them.
+/// The counters of dropped packets; the reply has other counters too, such as those of connections.
 fn named(counters: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let drops = counters
         .iter()

@@ -1,10 +1,10 @@
 //! The terminal that frames are shown on.
 //!
-//! Ratatui draws a [`Page`]: it sends what is different from what is there already. The terminal is put back
-//! to what it was however this ends, but by SIGKILL: [`Shown`] does so when it is dropped.
+//! Ratatui draws a [`Page`]: it sends only the cells that have changed. [`Shown`] restores the terminal when
+//! it is dropped, so the terminal is restored after any end but SIGKILL.
 //!
-//! Three threads, so that no one waits for another: one asks the switch, which may not answer; one reads
-//! keys; one takes signals. All tell [`run`], which alone draws.
+//! Three threads, so that none waits for another: one queries the switch, which may not reply; one reads
+//! keys; one takes signals. All send events to [`run`], which alone draws.
 
 use super::keys::Key;
 use super::page::Page;
@@ -23,10 +23,10 @@ use std::os::fd::AsFd as _;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::Duration;
 
-/// What is taken for the size of a terminal that does not know it.
+/// Size of a terminal that does not report one.
 const SIZE: (u16, u16) = (80, 24);
 
-/// What happens to the screen.
+/// An event for the screen.
 enum Event {
     Sample(Box<Result<Sample>>),
     Key(Key),
@@ -47,10 +47,11 @@ fn area() -> Rect {
 
 impl Shown {
     fn enter() -> io::Result<Shown> {
-        // Where nobody can press a key the terminal is still drawn on.
+        // A terminal without keys is still drawn on.
         let _ = enable_raw_mode();
         let area = area();
-        // The cursor is never asked for: its place would come as keys do, which another thread reads.
+        // The cursor's position is never queried: the reply would come as keys do, which another thread
+        // reads.
         let viewport = Viewport::Fixed(area);
         let backend = CrosstermBackend::new(BufWriter::new(stdout()));
         let terminal = Terminal::with_options(backend, TerminalOptions { viewport })?;
@@ -72,13 +73,13 @@ impl Shown {
 
 impl Drop for Shown {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing put back.
+        // If the terminal is gone, there is nothing to restore.
         let _ = execute!(stdout(), cursor::Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }
 }
 
-/// Shows what `look` tells until the user has enough.
+/// Shows the samples that `look` returns, until the user quits.
 pub(super) fn run(interval: f64, look: impl Fn() -> Result<Sample> + Send + 'static) -> Result<()> {
     let signals = Signals::hold()?;
     let (events, happens) = mpsc::sync_channel(16);
@@ -104,7 +105,7 @@ pub(super) fn run(interval: f64, look: impl Fn() -> Result<Sample> + Send + 'sta
     }
 }
 
-/// Draws whatever happens; returns whether that is all, or the process is to be stopped.
+/// Draws after each event. Returns true if the program is to end, false if the process is to be stopped.
 fn show(page: &mut Page, shown: &mut Shown, events: &Receiver<Event>, pace: &Sender<f64>) -> Result<bool> {
     loop {
         shown.draw(page)?;
@@ -115,7 +116,7 @@ fn show(page: &mut Page, shown: &mut Shown, events: &Receiver<Event>, pace: &Sen
             Ok(Event::Sample(sample)) => page.learn(*sample),
             Ok(Event::Key(key)) => {
                 if page.pressed(key) {
-                    // Whoever asks the switch lives as long as this does.
+                    // The sampling thread lives as long as this one.
                     let _ = pace.send(page.interval());
                 }
             }
@@ -124,7 +125,7 @@ fn show(page: &mut Page, shown: &mut Shown, events: &Receiver<Event>, pace: &Sen
 }
 
 fn read_keys(events: &SyncSender<Event>) {
-    // Without a terminal to read from nobody presses keys. The terminal's own end comes as a signal.
+    // Without a terminal there are no keys to read. The end of the terminal comes as a signal.
     while let Ok(event) = event::read() {
         let event = match event {
             event::Event::Key(key) => Key::of(key).map(Event::Key),
@@ -137,8 +138,8 @@ fn read_keys(events: &SyncSender<Event>) {
     }
 }
 
-/// Asks the switch again and again, each time after the interval that was told last, or when another one is
-/// told.
+/// Queries the switch repeatedly, each time after the last received interval, or when a new interval is
+/// received.
 fn sample(
     look: impl Fn() -> Result<Sample>,
     mut interval: f64,

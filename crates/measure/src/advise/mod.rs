@@ -1,5 +1,5 @@
-//! Advice: which attachment for a workload, from measured results ([`workload`]); what is wrong with a
-//! running switch ([`live`]).
+//! Advice: the attachment for a workload, from measured results ([`workload`]); faults of a running switch
+//! ([`live`]).
 
 pub mod live;
 pub mod workload;

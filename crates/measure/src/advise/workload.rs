@@ -1,8 +1,8 @@
-//! Which attachment for a workload, from results: how much better, by which measurements, what is lost, and
-//! what is not known.
+//! Recommends an attachment for a workload from results: its gain, the measurements behind it, its drawbacks,
+//! and open questions.
 //!
-//! Nothing is advised that was not measured. Cases that are near stand in for a workload that was not
-//! measured itself, and are named.
+//! Only measured attachments are recommended. For a workload that was not measured itself, similar cases are
+//! used and named.
 
 use crate::attach::{ATTACHMENTS, Attachment};
 use crate::load::{Pattern, Transport};
@@ -12,9 +12,9 @@ use crate::runner::NOISY_SHARE;
 use crate::stats::{interval, mean};
 use std::fmt::Write as _;
 
-/// What an attachment can and cannot do besides carrying packets.
+/// Properties of an attachment besides its speed.
 pub struct Traits {
-    /// Which.
+    /// The attachment.
     pub attachment: Attachment,
     /// Whether NetworkPolicy holds for its packets.
     pub policy: bool,
@@ -22,9 +22,9 @@ pub struct Traits {
     pub migration: bool,
     /// Whether many pods can share one device of the node.
     pub many: bool,
-    /// What is lost with it.
+    /// Drawbacks of the attachment.
     pub lost: &'static str,
-    /// Why that is known.
+    /// The document that the drawbacks are from.
     pub source: &'static str,
 }
 
@@ -64,17 +64,17 @@ pub const TRAITS: [Traits; 9] = [
 /// A workload.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// What it does, with how many connections and sizes.
+    /// Pattern, sizes and number of connections.
     pub case: Case,
-    /// Its pods are on two nodes.
+    /// Whether the workload's pods are on two nodes.
     pub across: bool,
-    /// NetworkPolicy has to hold.
+    /// Whether NetworkPolicy has to hold.
     pub policy: bool,
-    /// Its virtual machines are moved while they run.
+    /// Whether the workload's virtual machines are migrated while they run.
     pub migration: bool,
-    /// Pods of a node.
+    /// Number of pods on a node.
     pub pods: usize,
-    /// What matters most.
+    /// The metric to optimize.
     pub metric: Metric,
 }
 
@@ -87,7 +87,7 @@ fn traits(a: Attachment) -> &'static Traits {
     TRAITS.iter().find(|t| t.attachment == a).unwrap_or(&TRAITS[1])
 }
 
-/// Why a workload cannot have it.
+/// The reason why a workload cannot use an attachment.
 fn refused(t: &Traits, w: &Workload) -> Option<&'static str> {
     if w.policy && !t.policy {
         return Some("NetworkPolicy does not hold for it");
@@ -98,7 +98,7 @@ fn refused(t: &Traits, w: &Workload) -> Option<&'static str> {
     (w.pods > 1 && !t.many).then_some("each pod needs a device of its own")
 }
 
-/// How unlike two cases are; none: they do not compare.
+/// Distance between two cases; `None`: they cannot be compared.
 fn distance(a: &Case, b: &Case) -> Option<f64> {
     let kind = |c: &Case| (c.pattern, c.transport, c.rate_per_s.is_some());
     if kind(a) != kind(b) {
@@ -110,7 +110,7 @@ fn distance(a: &Case, b: &Case) -> Option<f64> {
     Some(log(a.connections, b.connections) + sizes / 2.0 + family)
 }
 
-/// The shortest run that would tell.
+/// The shortest command that would measure the workload.
 fn run(w: &Workload) -> String {
     let c = &w.case;
     let (pattern, sizes) = match c.pattern {
@@ -141,7 +141,7 @@ fn run(w: &Workload) -> String {
     )
 }
 
-/// The advice, for people.
+/// The advice as text.
 pub fn advise(results: Option<&Results>, w: &Workload) -> String {
     let mut out = format!(
         "Workload: {}, {}{}{}, {} pods of a node\n",

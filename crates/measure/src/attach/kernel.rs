@@ -30,7 +30,7 @@ impl Maker<'_> {
         }
     }
 
-    /// The nodes: one twice, or two that are joined by a wire, whose ends are called `w0`.
+    /// Namespaces of the nodes: one twice, or two that are joined by a wire, whose ends are called `w0`.
     fn nodes(&mut self, deployment: Deployment) -> Result<[String; 2]> {
         let n = self.namespace("n")?;
         if deployment == Deployment::Same {
@@ -87,7 +87,7 @@ impl Maker<'_> {
     }
 
     fn on_a_parent(&mut self, a: &str, b: &str, deployment: Deployment, kind: &str) -> Result<()> {
-        // A wire in any case: it is the node's network card.
+        // Both deployments need a wire: it is the node's network card.
         let wired = self.nodes(Deployment::Across)?;
         let of = |i: usize| &wired[if deployment == Deployment::Same { 0 } else { i }];
         for (i, pod) in [a, b].iter().enumerate() {

@@ -1,11 +1,11 @@
-//! End points that are made for a measurement: one pair for each attachment that this node can have.
+//! End points that are made for a measurement: one pair for each attachment that this node supports.
 //!
-//! Pods are network namespaces. A node is one, too, where the attachment needs it: the same for both pods, or
-//! one each, joined by a *wire*, a veth pair in the place of two network cards and a cable. What a wire
-//! costs is part of all attachments across nodes alike; it is no network card, and offers no more than one.
+//! Pods are network namespaces. If an attachment needs nodes, they are namespaces too: one for both pods, or
+//! one each, joined by a *wire*. A wire is a veth pair in the place of two network cards and a cable. All
+//! attachments across nodes bear its cost alike; it offers no offloads of real network cards.
 //!
-//! All is told to the [`Keeper`] before it is made. What cannot be had here is refused with the reason, in
-//! one line.
+//! The [`Keeper`] is notified of each step before the step is made. An attachment that this node does not
+//! support is refused with the reason, in one line.
 
 mod kernel;
 mod switch;
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// How pods are attached.
+/// A kind of pod attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
     /// Devices of the host, moved into the pods: here the two ends of a veth pair.
@@ -43,7 +43,7 @@ pub enum Attachment {
     Vduse,
 }
 
-/// All, with their names.
+/// All attachments with their names.
 pub const ATTACHMENTS: [(&str, Attachment); 9] = [
     ("host-device", Attachment::HostDevice),
     ("veth", Attachment::Veth),
@@ -57,7 +57,7 @@ pub const ATTACHMENTS: [(&str, Attachment); 9] = [
 ];
 
 impl Attachment {
-    /// For people.
+    /// Name of the attachment.
     pub fn name(self) -> &'static str {
         ATTACHMENTS
             .iter()
@@ -74,12 +74,12 @@ impl FromStr for Attachment {
     }
 }
 
-/// Where the two pods are.
+/// Placement of the two pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deployment {
-    /// On one node.
+    /// Both pods on one node.
     Same,
-    /// On two, joined by a wire.
+    /// One pod on each of two nodes, joined by a wire.
     Across,
 }
 
@@ -99,11 +99,11 @@ impl FromStr for Deployment {
 pub struct Made {
     /// The first pod.
     pub client: Place,
-    /// The second.
+    /// The second pod.
     pub server: Place,
-    /// The device in each of them.
+    /// Name of the device in both pods.
     pub device: String,
-    /// The second's addresses.
+    /// Addresses of the second pod.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -117,24 +117,24 @@ pub struct Maker<'a> {
 
 /// The device of a pod.
 const DEVICE: &str = "eth0";
-/// How long a pair may take until it answers.
+/// Timeout for the first reply of a new pair.
 const ANSWERS: Duration = Duration::from_secs(15);
 
 impl<'a> Maker<'a> {
-    /// `switch`: the one that runs here, or why there is none.
+    /// `switch`: the running switch, or the reason why there is none.
     pub fn new(keeper: &'a mut Keeper, switch: Result<Switch, String>) -> Self {
         let made = 0;
         Self { keeper, switch, made }
     }
 
-    /// Makes a pair, and waits until it answers.
+    /// Makes a pair, and waits until its second pod replies.
     ///
     /// # Errors
-    /// Why this node cannot have it.
+    /// The reason why this node does not support it.
     pub fn make(&mut self, attachment: Attachment, deployment: Deployment) -> Result<Made> {
         self.made += 1;
         if attachment == Attachment::Vduse {
-            // Before anything is made for it.
+            // Check before anything is made for it.
             vduse()?;
         }
         if matches!(
@@ -176,7 +176,7 @@ impl<'a> Maker<'a> {
         })
     }
 
-    /// What this process's things of the present pair are called, at most 15 characters.
+    /// Name of a device or namespace of the present pair, unique to this process, at most 15 characters.
     fn name(&self, what: &str) -> String {
         format!("hm{}{what}{}", std::process::id(), self.made)
     }
@@ -186,7 +186,7 @@ impl<'a> Maker<'a> {
         let undo = format!("ip netns del {name}");
         self.keeper.step(&format!("ip netns add {name}"), &undo)?;
         ip(&format!("-n {name} link set lo up"))?;
-        // Addresses are there at once.
+        // Without duplicate address detection, IPv6 addresses can be used at once.
         inside(
             &name,
             "sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv6.conf.all.accept_dad=0",
@@ -195,7 +195,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// Whether this process may make pods: one line for all attachments.
+/// Whether this process may make pods: one check for all attachments.
 ///
 /// # Errors
 /// It may not.
@@ -206,7 +206,7 @@ pub fn allowed() -> Result<()> {
     Ok(())
 }
 
-/// `ip`, of namespaces that were made here.
+/// Runs `ip` with arguments about namespaces that were made here.
 fn ip(args: &str) -> Result<String> {
     run(&words(&format!("ip {args}")))
 }
@@ -222,7 +222,7 @@ fn vduse() -> Result<()> {
     Ok(())
 }
 
-/// Waits until the second pod answers the first one.
+/// Waits until the second pod replies to the first one.
 fn answers(a: &str, address: &str) -> Result<()> {
     let end = Instant::now() + ANSWERS;
     loop {

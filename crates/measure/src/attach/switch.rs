@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take for a device.
+/// Timeout for the kernel to make a device.
 const DEVICE_COMES: Duration = Duration::from_secs(10);
 
 /// A running switch.
@@ -19,10 +19,10 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// The one whose run directory is `dir`.
+    /// The switch whose run directory is `dir`.
     ///
     /// # Errors
-    /// None runs there.
+    /// No switch runs there.
     pub fn find(dir: &Path) -> Result<Self> {
         let db = dir.join("db.sock");
         let pid = std::fs::read_to_string(dir.join("ovs-vswitchd.pid")).unwrap_or_default();
@@ -73,7 +73,7 @@ impl Switch {
         }
     }
 
-    /// What runs it: `netdev` or whatever its other bridges have.
+    /// Arguments that add a bridge in userspace (`netdev`).
     fn bridge(&self, name: &str) -> Vec<String> {
         self.vsctl(&format!(
             "add-br {name} -- set bridge {name} datapath_type=netdev"
@@ -178,7 +178,7 @@ impl Maker<'_> {
                 .context("heddle guest")?;
             self.keeper.will(&Undo::End {
                 pid: guest.id(),
-                // As the kernel has it.
+                // The kernel cuts command names to 15 characters.
                 name: file.chars().take(15).collect(),
             })?;
             let end = Instant::now() + Duration::from_secs(10);

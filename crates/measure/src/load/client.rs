@@ -22,7 +22,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Of connection `index`; none where nothing is due, but all as fast as it goes.
+    /// The schedule of connection `index`; `None` for a load without a rate, which sends as fast as it can.
     pub(super) fn of(load: &Load, begin_ns: u64, index: usize) -> Option<Self> {
         let between_ns = 1e9 / load.rate_per_s?;
         Some(Self {
@@ -43,7 +43,7 @@ impl Due {
     }
 }
 
-/// Sleeps until `at_ns`; false: enough.
+/// Sleeps until `at_ns`; returns false if the load stops.
 pub(super) fn sleep_until(at_ns: u64, shared: &Shared) -> bool {
     loop {
         if shared.stop.load(Relaxed) {
@@ -64,7 +64,7 @@ pub(super) fn closed() -> io::Error {
     )
 }
 
-/// Whether the call may be made again.
+/// Whether the call may be repeated.
 pub(super) fn is_pause(e: &io::Error) -> bool {
     matches!(
         e.kind(),
@@ -124,14 +124,14 @@ impl Record<'_> {
     }
 }
 
-/// Numbers a request, so that an answer that comes after it was given up is known.
+/// Writes the request's number into the message, so that a reply after the timeout is recognized.
 pub(super) fn stamp(message: &mut [u8], number: u32) {
     for (byte, n) in message.iter_mut().zip(number.to_be_bytes().iter().rev()) {
         *byte = *n;
     }
 }
 
-/// Whether an answer has the number of its request, as far as both have room for it.
+/// Whether a reply has the number of its request, as far as both have room for it.
 fn answers(answer: &[u8], request_len: usize, number: u32) -> bool {
     let n = request_len.min(answer.len()).min(4);
     answer
@@ -140,7 +140,7 @@ fn answers(answer: &[u8], request_len: usize, number: u32) -> bool {
         .eq(number.to_be_bytes().iter().rev().take(n))
 }
 
-/// One connection: blocking calls.
+/// Serves one connection, by blocking calls.
 fn one(load: &Load, mut due: Option<Due>, socket: &Socket, record: &mut Record<'_>) -> io::Result<()> {
     let mut out = load.buffer();
     let mut buffer = load.buffer();
@@ -201,7 +201,7 @@ fn whole(load: &Load, socket: &Socket, out: &[u8], buffer: &mut [u8]) -> io::Res
     Ok(())
 }
 
-/// A transaction over UDP; none: the answer did not come.
+/// A transaction over UDP. Returns the time of the reply in ns; `None`: no reply came in time.
 fn datagram(
     load: &Load,
     socket: &Socket,
@@ -232,11 +232,11 @@ fn datagram(
     }
 }
 
-/// A connection among many.
+/// One of several connections.
 struct Conn {
     socket: Arc<Socket>,
     due: Option<Due>,
-    /// From when latency counts.
+    /// Time from which latency counts.
     from_ns: u64,
     sent_at_ns: u64,
     sent: usize,
@@ -320,7 +320,7 @@ fn many(
     Ok(())
 }
 
-/// The next request of a connection that has its answer: at once, or when it is due.
+/// Starts the next request of a connection whose reply has come: at once, or when it is due.
 fn again(
     load: &Load,
     conn: &mut Conn,
@@ -377,7 +377,7 @@ fn push(load: &Load, conn: &mut Conn, out: &mut [u8], poller: &Poller, index: us
     Ok(())
 }
 
-/// Takes what has come; true: the answer is whole.
+/// Receives the bytes that have come; returns whether the reply is whole.
 fn pull(load: &Load, conn: &mut Conn, buffer: &mut [u8]) -> io::Result<bool> {
     if conn.socket.is_udp() {
         return match conn.socket.recv(buffer) {

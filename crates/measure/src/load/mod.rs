@@ -1,16 +1,16 @@
 //! Load over ordinary sockets: what each end of a measurement does with its connections.
 //!
 //! **Problem.** The generator must cost little beside what it measures, and must not flatter it. One that
-//! waits for a slow answer before it sends the next request leaves out just the requests that would have
-//! been slow (*coordinated omission*).
+//! waits for a slow reply before it sends the next request leaves out just the requests that would have been
+//! slow (*coordinated omission*).
 //!
 //! **How.** Connections are dealt to threads. A thread with one connection uses blocking calls, two per
 //! transaction; one with more waits with epoll. At a fixed rate each request has a time when it is due,
 //! whatever became of those before it, and its latency counts from then. Closed loop: the next request
-//! follows the answer, and latency counts from its sending.
+//! follows the reply, and latency counts from its sending.
 //!
 //! **Invariants.** Threads end when [`Shared::stop`] is set and the sockets are shut down; none waits longer
-//! than [`SOCKET_TIMEOUT`] otherwise. What they count is read while they run: relaxed atomics of each
+//! than [`SOCKET_TIMEOUT`] otherwise. Their counters are read while they run: relaxed atomics of each
 //! thread's own.
 
 mod client;
@@ -32,18 +32,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a call on a socket that loses packets waits before its thread looks around.
+/// Timeout of a socket call that may wait for a lost packet; then the thread checks whether to stop.
 const SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
-/// After this long an answer over UDP is taken for lost.
+/// A UDP reply that takes longer counts as lost.
 const LOST: Duration = Duration::from_millis(300);
-/// Buffers of streams hold at least this much.
+/// Minimum size of buffers of streams.
 const LEAST_BUFFER: usize = 128 << 10;
 
-/// What the connections of a series do.
+/// The exchange on the connections of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
-    /// The client asks, the server answers.
+    /// Request and response: the client sends requests, the server replies.
     Rr,
     /// The client sends all the time.
     Write,
@@ -51,7 +51,7 @@ pub enum Pattern {
     Read,
 }
 
-/// What carries it.
+/// The transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -61,30 +61,31 @@ pub enum Transport {
     Udp,
 }
 
-/// One load, as both ends are told of it.
+/// One load, as both ends receive it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// What is done.
+    /// Request and response, or a stream.
     pub pattern: Pattern,
-    /// Over what.
+    /// Transport protocol.
     pub transport: Transport,
-    /// How many connections, at least one.
+    /// Number of connections, at least one.
     pub connections: usize,
-    /// Threads at each end, among which connections are dealt; 0: as many as processors, or connections.
+    /// Threads at each end, among which connections are dealt; 0: the number of processors, or of connections
+    /// if that is smaller.
     pub threads: usize,
     /// Bytes of a request, or of a message of a stream.
     pub request: usize,
-    /// Bytes of an answer; streams have none.
+    /// Bytes of a reply; streams have none.
     pub response: usize,
-    /// Messages a second of all connections together; none: as fast as it goes.
+    /// Messages a second of all connections together; `None`: no limit.
     pub rate_per_s: Option<f64>,
 }
 
 impl Load {
-    /// What cannot be measured is refused here, in one line.
+    /// Refuses a load that cannot be measured.
     ///
     /// # Errors
-    /// The words for people.
+    /// The reason, one line for the user.
     pub fn check(&self) -> Result<(), String> {
         let most = match self.transport {
             Transport::Tcp => 64 << 20,
@@ -113,7 +114,7 @@ impl Load {
         }
     }
 
-    /// Threads of an end on this machine.
+    /// Number of threads of an end on this machine.
     fn threads_here(&self) -> usize {
         let processors = heddle_sys::cpu::allowed().map_or(1, |c| c.len());
         let wanted = if self.threads == 0 {
@@ -126,14 +127,14 @@ impl Load {
 
     fn buffer(&self) -> Vec<u8> {
         let most = self.request.max(self.response).max(LEAST_BUFFER);
-        // No zeros: somebody on the way might compress them.
+        // No zeros: a device on the path might compress them.
         (0..most)
             .map(|i| u8::try_from((i * 37 + i / 256) % 251).unwrap_or(0))
             .collect()
     }
 }
 
-/// What one thread counts.
+/// Counters of one thread.
 #[derive(Debug, Default)]
 pub struct Counts {
     transactions: AtomicU64,
@@ -142,7 +143,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Only the thread that owns them adds, so that no locked instruction is needed.
+    /// Only the owning thread adds, so no locked instruction is needed.
     fn add(&self, transactions: u64, bytes: u64) {
         self.transactions
             .store(self.transactions.load(Relaxed) + transactions, Relaxed);
@@ -153,7 +154,7 @@ impl Counts {
     }
 }
 
-/// What all threads of an end look at.
+/// Flags that all threads of an end read.
 #[derive(Debug, Default)]
 pub struct Shared {
     stop: AtomicBool,
@@ -162,30 +163,30 @@ pub struct Shared {
     over: AtomicBool,
 }
 
-/// What a thread leaves.
+/// Result of a thread that has ended.
 #[derive(Debug, Default)]
 struct Left {
     /// Latency, ns.
     latency: Option<Histogram<u64>>,
-    /// How late requests were sent that nothing but this generator held up, ns.
+    /// Delays of requests that only this generator caused, ns.
     lag: Option<Histogram<u64>>,
     fault: Option<String>,
 }
 
-/// Sums of the threads so far.
+/// Sums over the threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Requests answered, or messages of streams that were counted at this end.
+    /// Requests with a reply, or messages of streams that were counted at this end.
     pub transactions: u64,
     /// Payload that went through this end's sockets, bytes.
     pub bytes: u64,
-    /// Answers that did not come (UDP).
+    /// Replies that did not come (UDP).
     pub lost: u64,
     /// Segments that TCP sent again.
     pub retransmitted: u64,
 }
 
-/// An end at work.
+/// A running end.
 #[derive(Debug)]
 pub struct Running {
     shared: Arc<Shared>,
@@ -194,23 +195,23 @@ pub struct Running {
     threads: Vec<JoinHandle<Left>>,
 }
 
-/// What an end found, once it is done.
+/// Result of an end that has stopped.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Latency of transactions, ns; of the client of request and response only.
     pub latency: Option<Histogram<u64>>,
-    /// How late requests were sent that only the generator held up, ns; at a fixed rate only.
+    /// Delays of requests that only the generator caused, ns; at a fixed rate only.
     pub lag: Option<Histogram<u64>>,
-    /// What went wrong, once per thread at most.
+    /// Errors, at most one per thread.
     pub faults: Vec<String>,
 }
 
-/// Which end.
+/// The role of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Connects, and measures latency.
     Client,
-    /// Is connected to.
+    /// Accepts connections.
     Server,
 }
 
@@ -243,7 +244,7 @@ impl Running {
                     _ => stream::receive(&load, hand, &shared, &mine),
                 };
                 done.unwrap_or_else(|e| Left {
-                    // What an end says once it is told to stop is no fault.
+                    // An error after the load is over is no fault: the other end may have closed its sockets.
                     fault: (!shared.over.load(Relaxed)).then(|| heddle_sys::errno_text(&e)),
                     ..Left::default()
                 })
@@ -258,7 +259,7 @@ impl Running {
         })
     }
 
-    /// From now on latency is recorded, or no more. After the end either side may stop first.
+    /// Turns the recording of latency on or off. After the measurement either side may stop first.
     pub fn measure(&self, measuring: bool) {
         self.shared.measuring.store(measuring, Relaxed);
         if !measuring {
@@ -266,7 +267,7 @@ impl Running {
         }
     }
 
-    /// What was counted since the start.
+    /// Sums since the start.
     pub fn totals(&self) -> Totals {
         let mut t = Totals::default();
         for c in &self.counts {
@@ -283,7 +284,7 @@ impl Running {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Ends it.
+    /// Stops the load, and returns its result.
     pub fn stop(mut self) -> Found {
         self.end();
         let mut found = Found::default();
@@ -317,7 +318,7 @@ impl Drop for Running {
 fn add(sum: &mut Option<Histogram<u64>>, more: Option<Histogram<u64>>) {
     match (sum.as_mut(), more) {
         (Some(sum), Some(more)) => {
-            // Both resize themselves.
+            // Both histograms resize themselves, so this does not fail.
             let _ = sum.add(&more);
         }
         (None, more) => *sum = more,

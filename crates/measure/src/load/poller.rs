@@ -1,4 +1,4 @@
-//! Waiting for many connections and for a time.
+//! Waits for readiness of many connections, and for a time.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,13 +10,13 @@ use rustix::time::{
 
 /// The token of the timer.
 const TIMER: u64 = u64::MAX;
-/// No wait is longer.
+/// Maximum duration of a wait.
 const LONGEST: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
 
-/// What a connection is ready for.
+/// A connection that can be read or written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
     pub(super) index: usize,
@@ -73,7 +73,8 @@ impl Poller {
         let data = EventData::new_u64(index as u64);
         Ok(epoll::modify(&self.epoll, fd, data, flags(readable, writable))?)
     }
-    /// Waits until a connection is ready, `due_ns` of the monotonic clock has come, or a while has passed.
+    /// Waits until a connection is ready, the monotonic clock reaches `due_ns`, or the maximum duration is
+    /// over.
     pub(super) fn wait(&mut self, due_ns: Option<u64>) -> io::Result<&[Ready]> {
         let due_ns = due_ns.unwrap_or(0);
         if due_ns != self.armed_ns {
@@ -96,7 +97,7 @@ impl Poller {
         for event in self.events.iter().take(n) {
             let (token, flags) = (event.data.u64(), event.flags);
             if token == TIMER {
-                // What is read makes it unready; nobody needs the number.
+                // The read resets the timer; the number of expirations is not needed.
                 let _ = rustix::io::read(&self.timer, &mut [0; 8]);
                 self.armed_ns = 0;
                 continue;

@@ -21,7 +21,7 @@ pub(super) fn run(
     Ok(Left::default())
 }
 
-/// Answers carry the number of their request, as far as there is room.
+/// Copies the number of the request into the reply, as far as there is room.
 fn answer(load: &Load, request: &[u8], out: &mut [u8]) {
     let n = request.len().min(load.response).min(4);
     out[..n].copy_from_slice(&request[..n]);
@@ -62,7 +62,7 @@ fn echo(load: &Load, socket: &Socket, shared: &Shared, counts: &Counts) -> io::R
             Err(e) if is_pause(&e) => continue,
             Err(e) => return Err(e),
         }
-        // An answer that cannot be sent now is lost, as packets are.
+        // A reply that cannot be sent now is lost, as packets are.
         match socket.send(&out[..load.response]) {
             Ok(_) => counts.add(1, bytes),
             Err(e) if is_pause(&e) => {}
@@ -72,7 +72,7 @@ fn echo(load: &Load, socket: &Socket, shared: &Shared, counts: &Counts) -> io::R
     Ok(())
 }
 
-/// A connection among many: how much of the request has come, how much of the answer is still to go.
+/// One of several connections: received bytes of its request, bytes of its reply still to send.
 struct Conn {
     socket: Arc<Socket>,
     got: usize,
@@ -101,7 +101,7 @@ fn many(load: &Load, hand: &[(usize, Arc<Socket>)], shared: &Shared, counts: &Co
             };
             let waited = conn.to_send > 0;
             if waited {
-                // Nothing is read meanwhile: who does not take answers gets no more.
+                // No reading meanwhile: a client that does not take its reply can send no further request.
             } else if conn.socket.is_udp() {
                 match conn.socket.recv(&mut buffer) {
                     Ok(n) => answer(load, &buffer[..n], &mut out),

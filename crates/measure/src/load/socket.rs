@@ -1,4 +1,4 @@
-//! Sockets of either transport, and how two ends come together.
+//! Sockets of either transport, and how two ends connect.
 
 use super::{Load, Pattern, SOCKET_TIMEOUT, Transport};
 use std::io::{self, Read, Write};
@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a connection may take to come about.
+/// Timeout for making a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// A connection.
 #[derive(Debug)]
 pub enum Socket {
-    /// Of TCP.
+    /// A TCP connection.
     Tcp(TcpStream),
-    /// Of UDP, to one peer.
+    /// A UDP socket that is connected to one peer.
     Udp(UdpSocket),
 }
 
@@ -26,7 +26,7 @@ impl Socket {
             Self::Udp(s) => s.send(data),
         }
     }
-    /// Zero: a peer that has gone (TCP), or an empty datagram.
+    /// Returns the number of bytes. Zero: a peer that has gone (TCP), or an empty datagram.
     pub(super) fn recv(&self, data: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(s) => (&*s).read(data),
@@ -66,16 +66,16 @@ impl AsFd for Socket {
     }
 }
 
-/// The server's end before the client has come.
+/// The server's sockets before the client has connected.
 #[derive(Debug)]
 pub enum Listening {
     /// One port for all connections.
     Tcp(TcpListener),
-    /// A port for each.
+    /// One port for each connection.
     Udp(Vec<UdpSocket>),
 }
 
-/// What is said of a port that somebody has.
+/// The error of `bind`, with a clear text for a port in use.
 fn bound(e: io::Error, at: SocketAddr) -> io::Error {
     let text = match e.kind() {
         io::ErrorKind::AddrInUse => format!("port {} of {} is in use", at.port(), at.ip()),
@@ -85,7 +85,7 @@ fn bound(e: io::Error, at: SocketAddr) -> io::Error {
 }
 
 impl Listening {
-    /// Takes ports on `address`: `port` and those after it, or any where it is 0.
+    /// Takes ports on `address`: `port` and the ones after it, or any if it is 0.
     ///
     /// # Errors
     /// A port is in use; the address is none of this end's.
@@ -94,7 +94,8 @@ impl Listening {
             Transport::Tcp => {
                 let at = SocketAddr::new(address, port);
                 let listener = TcpListener::bind(at).map_err(|e| bound(e, at))?;
-                // All of them connect before the first is accepted. `net.core.somaxconn` is the limit.
+                // All connections wait in the queue before the first is accepted. `net.core.somaxconn` limits
+                // the queue.
                 rustix::net::listen(&listener, i32::try_from(load.connections).unwrap_or(i32::MAX))?;
                 Ok(Self::Tcp(listener))
             }
@@ -110,10 +111,10 @@ impl Listening {
         }
     }
 
-    /// Where the client is to connect to, a port for each connection; with TCP one for all.
+    /// Ports to connect to: one for all connections with TCP, one for each with UDP.
     ///
     /// # Errors
-    /// What getsockname(2) says.
+    /// `getsockname` fails.
     pub fn ports(&self) -> io::Result<Vec<u16>> {
         match self {
             Self::Tcp(l) => Ok(vec![l.local_addr()?.port()]),
@@ -121,10 +122,10 @@ impl Listening {
         }
     }
 
-    /// Waits for the client, which is connected already or nearly so.
+    /// Accepts the client, which has connected already, or nearly.
     ///
     /// # Errors
-    /// It does not come.
+    /// The client does not come.
     pub fn accept(self, load: &Load) -> io::Result<Vec<Arc<Socket>>> {
         match self {
             Self::Tcp(listener) => {
@@ -146,7 +147,7 @@ impl Listening {
                 }
                 Ok(all)
             }
-            // Each client has said something to its port: connected to it, both sides have one peer.
+            // Each client has sent one datagram to its port: after `connect`, both sides have one peer.
             Self::Udp(sockets) => sockets
                 .into_iter()
                 .map(|socket| {
@@ -162,10 +163,10 @@ impl Listening {
     }
 }
 
-/// The client's connections.
+/// Makes the client's connections.
 ///
 /// # Errors
-/// The server cannot be reached; what the system says.
+/// The server cannot be reached; the system's error.
 pub fn connect(load: &Load, to: IpAddr, ports: &[u16]) -> io::Result<Vec<Arc<Socket>>> {
     let one = |i: usize| {
         let port = ports.get(i).or(ports.first()).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Streams: one end sends, the other takes. Throughput is what arrives.
+//! Streams: one end sends, the other receives. Throughput is counted at the receiver.
 
 use super::client::{Due, closed, is_pause, sleep_until};
 use super::poller::Poller;
@@ -24,7 +24,7 @@ pub(super) fn send(
     Ok(Left::default())
 }
 
-/// One call's worth of a message. True: it is gone as a whole.
+/// Sends the next piece of a message. Returns whether the message was sent as a whole.
 fn piece(load: &Load, socket: &Socket, out: &[u8], sent: &mut usize, counts: &Counts) -> io::Result<bool> {
     match socket.send(&out[*sent..load.request]) {
         Ok(n) => {

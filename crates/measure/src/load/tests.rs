@@ -17,7 +17,7 @@ fn load(pattern: Pattern, transport: Transport, connections: usize, request: usi
     }
 }
 
-/// Totals of client and server while it was measured, and what the client found.
+/// Totals of client and server in the measured time, and the client's result.
 fn run(load: &Load, to: IpAddr, ms: u64) -> (Totals, Totals, Found) {
     load.check().unwrap();
     let listening = Listening::open(load, to, 0).unwrap();
@@ -50,7 +50,7 @@ fn requests_are_answered() {
             assert!(found.lag.is_none());
         }
     }
-    // More than what listeners usually let wait.
+    // More connections than the usual queue of a listener holds.
     let many = load(Pattern::Rr, Transport::Tcp, 300, 10);
     assert!(run(&many, V4, 300).0.transactions > 300);
     let load = load(Pattern::Rr, Transport::Tcp, 3, 10);
@@ -74,7 +74,7 @@ fn streams_flow() {
     }
 }
 
-/// As many as were asked for, on few connections and many.
+/// The rate of the load is kept, on few connections and many.
 #[test]
 fn a_rate_is_kept() {
     for (pattern, connections) in [
@@ -96,8 +96,8 @@ fn a_rate_is_kept() {
     }
 }
 
-/// Requests that took 50 ms or longer, and all: 1,000 a second for half a second, to a server that stands
-/// still for 200 ms.
+/// Numbers of requests that took 50 ms or longer, and of all requests. The load is 1,000 a second for half a
+/// second, to a server that stops for 200 ms.
 fn slow_requests() -> (u64, u64) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -129,12 +129,11 @@ fn slow_requests() -> (u64, u64) {
     )
 }
 
-/// At a fixed rate all requests that were due while the server stood still are slow, not just the one that
-/// met it.
+/// At a fixed rate, all requests that were due while the server was stopped are slow, not just the first.
 #[test]
 fn no_omission_is_coordinated() {
-    // Of 200 that were due, those of the first 150 ms wait 50 ms and more. A busy machine makes others slow,
-    // but not each time.
+    // 200 requests were due. Those of the first 150 ms wait for 50 ms or more. A busy machine makes others
+    // slow, but not each time.
     let mut tries = Vec::new();
     while !tries.last().is_some_and(|(slow, _)| (100..250).contains(slow)) {
         assert!(tries.len() < 5, "{tries:?}");

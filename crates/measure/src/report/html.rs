@@ -9,7 +9,7 @@ use crate::stats::mean;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// At most so many distributions are drawn.
+/// Maximum number of distributions that are drawn.
 const MOST_CURVES: usize = 24;
 
 const STYLE: &str = "body{font-family:sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222;background:#fff}\
@@ -17,7 +17,7 @@ const STYLE: &str = "body{font-family:sans-serif;max-width:70em;margin:2em auto;
     th:first-child,td:first-child{text-align:left}svg{max-width:100%;height:auto;margin:.5em .5em .5em 0}\
     li{margin:.2em 0}";
 
-/// What cases have in common but for connections.
+/// Name of a case without its number of connections.
 fn family(case: &Case) -> String {
     let one = Case {
         connections: 0,
@@ -26,7 +26,7 @@ fn family(case: &Case) -> String {
     one.name().replace(" c0", "")
 }
 
-/// Mean of what a metric says, of the series of a contender in a case.
+/// Mean of a metric over the series of a contender in a case.
 fn value(results: &Results, metric: Metric, contender: &str, case: &Case) -> Option<f64> {
     let values = metric.values(results, contender, case);
     (!values.is_empty()).then(|| mean(&values))

@@ -1,5 +1,5 @@
-//! What results say: tables for a terminal, a page with plots, who beats whom, and what changed between two
-//! files.
+//! Reports of results: tables for a terminal, a page with plots, comparisons of contenders, and changes
+//! between two files.
 
 mod html;
 mod svg;

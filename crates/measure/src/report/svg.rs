@@ -1,4 +1,4 @@
-//! Plots as SVG: lines, steps and bars, with axes. Plain text, no scripts; it is read as it is by browsers.
+//! Plots as SVG: lines, steps and bars, with axes. Plain text without scripts, which browsers show as it is.
 
 use super::table::figure;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ const LEFT: f64 = 70.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 48.0;
 const RIGHT: f64 = 150.0;
-/// Colours that people with colour blindness tell apart (Okabe and Ito), then more of that kind (Tol).
+/// Colours that people with colour blindness can distinguish (Okabe and Ito), then more of that kind (Tol).
 const COLOURS: [&str; 18] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933", "#332288",
     "#882255", "#117733", "#ddcc77", "#88ccee", "#cc6677", "#44aa99", "#aa4499", "#888888", "#663300",
@@ -31,7 +31,7 @@ pub(super) struct Line {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// An axis that is divided as logarithms.
+/// An axis, linear or logarithmic.
 #[derive(Clone, Copy)]
 struct Axis {
     low: f64,
@@ -58,7 +58,7 @@ impl Axis {
         }
         Self { low, high, log }
     }
-    /// 0 to 1.
+    /// Position on the axis, 0 to 1.
     fn at(&self, v: f64) -> f64 {
         let share = if self.log {
             (v.max(self.low).log10() - self.low.log10()) / (self.high.log10() - self.low.log10())
@@ -83,7 +83,7 @@ impl Axis {
     }
 }
 
-/// Text as it may stand in XML.
+/// Escapes a text for XML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -174,7 +174,7 @@ fn x_ticks(out: &mut String, axis: &Axis, ticks: &[f64]) {
     }
 }
 
-/// Lines with a mark at each point; both axes as logarithms where asked. The ticks of x are the points'.
+/// Lines with a mark at each point; `log` makes an axis logarithmic. The ticks of x are the points'.
 pub(super) fn lines(title: &str, x: &str, y: &str, lines: &[Line], log: (bool, bool)) -> String {
     let points = || lines.iter().flat_map(|l| l.points.iter());
     let x_axis = Axis::of(points().map(|p| p.0), log.0);

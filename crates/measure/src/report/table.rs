@@ -6,10 +6,10 @@ use crate::runner::NOISY_SHARE;
 use crate::stats::{interval, mean};
 use std::fmt::Write as _;
 
-/// An interval whose upper end is this many times the lower one says nothing.
+/// An interval whose upper end is this many times the lower one or more is useless.
 const MAX_INTERVAL: f64 = 100.0;
 
-/// A figure with three digits that say something.
+/// A figure with three significant digits.
 pub(crate) fn figure(v: f64) -> String {
     match v.abs() {
         a if a >= 100.0 || a == 0.0 => format!("{v:.0}"),
@@ -70,7 +70,7 @@ pub(super) fn rows(results: &Results, metric: Metric, confidence: f64) -> Vec<Ve
     rows
 }
 
-/// What is to be known beside the figures.
+/// Remarks on the figures.
 pub(super) fn notes(results: &Results, confidence: f64) -> Vec<String> {
     let mut notes = Vec::new();
     for (contender, why) in &results.unavailable {
@@ -121,7 +121,7 @@ pub(super) fn notes(results: &Results, confidence: f64) -> Vec<String> {
     notes
 }
 
-/// The confidence interval of a ratio, as text. An interval of two noisy series is too wide to say anything.
+/// The confidence interval of a ratio, as text. The interval of two noisy series is too wide to be useful.
 pub(crate) fn bounds(r: &crate::stats::Ratio) -> String {
     if r.high / r.low > MAX_INTERVAL {
         "too few or too noisy series for an interval".to_owned()
@@ -194,8 +194,8 @@ pub fn text(results: &Results, metrics: &[Metric], margin: f64) -> String {
     out
 }
 
-/// What changed from `old` to `new`, how many cases are worse by `margin` at least, and how many were
-/// compared.
+/// Table of changes from `old` to `new`. Also returns the number of cases that are worse by `margin` at
+/// least, and the number of compared cases.
 pub fn against(new: &Results, old: &Results, metric: Metric, margin: f64) -> (String, usize, usize) {
     let confidence = new.plan.as_ref().map_or(0.95, |p| p.confidence);
     let mut rows = vec![

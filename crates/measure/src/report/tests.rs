@@ -1,11 +1,11 @@
-//! Reports of made-up results, of which it is known what they have to say.
+//! Reports of made-up results with known contents.
 
 use super::*;
 use crate::results::tests::{case, series};
 use crate::results::{Plan, Results};
 
-/// Fifteen cases. `fast` is twice `slow` in 13 of them, as good in one, worse in one, while the machine's
-/// speed wanders by a factor of three from round to round.
+/// Fifteen cases. `fast` is twice as good as `slow` in 13 of them, equal in one, worse in one. The machine's
+/// speed varies by a factor of three from round to round.
 fn made_up() -> Results {
     let mut results = Results {
         name: "made-up.jsonl".into(),
@@ -119,7 +119,7 @@ fn an_upgrade_is_judged() {
     let mut new = old.clone();
     new.name = "new.jsonl".into();
     for s in &mut new.series {
-        // Measured at other times, without the moods.
+        // Series that were measured at other times, without the machine's changes of speed.
         let steady = if s.round == 2 { 1.01 } else { 1.0 };
         s.transactions_per_s = if s.contender == "slow" && s.case.connections == 3 {
             100.0 * steady
@@ -148,7 +148,7 @@ fn a_page_is_whole_and_alone() {
     results.unavailable.push(("vduse".into(), "<no module>".into()));
     let page = page(&results, 0.1);
     assert!(page.ends_with("</html>\n") && page.contains("&lt;no module&gt;") && page.contains("&lt;6&gt;"));
-    // Nothing is fetched.
+    // The page loads no other resource.
     for word in ["<script", "src=", "href=", "url("] {
         assert!(!page.contains(word), "{word}");
     }
@@ -186,7 +186,7 @@ fn what_is_missing_is_said() {
         "{text}"
     );
     assert!(!text.contains("never"), "{text}");
-    // Nothing at all.
+    // Reports of empty results.
     assert!(!super::text(&Results::default(), &[Metric::Speed], 0.1).contains("NaN"));
     assert!(!super::page(&Results::default(), 0.1).contains("NaN"));
 }

@@ -1,15 +1,15 @@
-//! Who beats whom: cases in which one is better by so much, and surely.
+//! Comparison of contenders: cases in which one is better by a margin, with confidence.
 //!
-//! Of two contenders of one file, series of the same round are compared, since they were measured one right
-//! after the other; of two files, all with all. A case is won when the ratio is at least what was asked for
-//! *and* its interval leaves out 1. With many cases some intervals err: of 20 at 95 %, one.
+//! For two contenders of one file, series of the same round are compared, since they were measured one right
+//! after the other. For two files, all series are compared with all. A case is won when the ratio reaches the
+//! requested margin *and* its interval leaves out 1. With many cases some intervals err: of 20 at 95 %, one.
 
 use crate::load::Pattern;
 use crate::results::{Case, Results, Series};
 use crate::stats::{Ratio, ratio, ratio_apart};
 use std::str::FromStr;
 
-/// What is compared.
+/// The value that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// Transactions or MiB a second; at a fixed rate the 99th percentile of latency.
@@ -45,7 +45,7 @@ impl Metric {
             Self::Efficiency => "Efficiency (transactions, or MiB of streams, per second of processor time)",
         }
     }
-    /// Of a series; none: it has none.
+    /// The metric's value of a series; `None`: the series has none.
     pub fn of(self, s: &Series) -> Option<f64> {
         match (self, s.case.pattern) {
             (Self::Speed, _) => Some(s.headline()),
@@ -63,25 +63,25 @@ impl Metric {
             Self::P50 | Self::P99 => false,
         }
     }
-    /// Of all series of a contender in a case.
+    /// The values of all series of a contender in a case.
     pub fn values(self, results: &Results, contender: &str, case: &Case) -> Vec<f64> {
         let all = results.of(contender, case);
         all.into_iter().filter_map(|s| self.of(s)).collect()
     }
 }
 
-/// What a comparison says.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Better by the margin at least, surely.
+    /// Better by the margin at least, and the interval leaves out 1.
     Better,
-    /// Worse by the margin at least, surely.
+    /// Worse by the margin at least, and the interval leaves out 1.
     Worse,
-    /// Neither: alike, or not known well enough.
+    /// Neither: the difference is small, or the interval contains 1.
     Neither,
 }
 
-/// Of a ratio where more is better.
+/// Judges a ratio where more is better.
 pub(super) fn verdict(r: &Ratio, margin: f64) -> Verdict {
     if r.ratio >= 1.0 + margin && r.low > 1.0 {
         Verdict::Better
@@ -103,7 +103,7 @@ fn turned(r: Ratio, more_is_better: bool) -> Ratio {
     }
 }
 
-/// How many times as good `a` is as `b` in a case, both of one file.
+/// Ratio of `a` to `b` in a case of one file, above 1 if `a` is better.
 pub fn compare(
     results: &Results,
     metric: Metric,
@@ -124,7 +124,7 @@ pub fn compare(
     ratio(&pairs, confidence).map(|r| turned(r, metric.more_is_better(case)))
 }
 
-/// How many times as good `new` is as `old` in a case, with the same contender.
+/// Ratio of `new` to `old` in a case, with the same contender, above 1 if `new` is better.
 pub(super) fn compare_files(
     new: &Results,
     old: &Results,
@@ -143,9 +143,9 @@ pub(super) fn compare_files(
 /// One contender beside another, over all cases that both were measured in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beats {
-    /// Who is looked at.
+    /// The contender that is judged.
     pub a: String,
-    /// Beside whom.
+    /// The contender that `a` is compared with.
     pub b: String,
     /// Cases in which `a` is better.
     pub wins: usize,
@@ -155,12 +155,12 @@ pub struct Beats {
     pub of: usize,
 }
 
-/// Whether the pods of a contender were made on two nodes: it is compared with its like.
+/// Whether the pods of a contender were made on two nodes. Contenders are compared within a deployment.
 fn is_across(contender: &str) -> bool {
     contender.split(' ').any(|word| word == "across")
 }
 
-/// All pairs of one deployment, those with most wins first; `margin` 0.1: by 10 % and more.
+/// All pairs of contenders of one deployment, those with most wins first; `margin` 0.1: by 10 % and more.
 pub fn beats(results: &Results, metric: Metric, margin: f64, confidence: f64) -> Vec<Beats> {
     let (contenders, cases) = (results.contenders(), results.cases());
     let mut all = Vec::new();

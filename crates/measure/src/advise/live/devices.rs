@@ -1,4 +1,5 @@
-//! Devices behind ports, wherever they were moved to: found by namespace, asked by `ip` and `ethtool`.
+//! Devices behind ports, in any network namespace. Namespaces are found in `/proc`, properties by `ip` and
+//! `ethtool`.
 
 use super::Device;
 use crate::keeper::run;
@@ -6,14 +7,14 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-/// Offloads that cost much when they are off, as `ethtool -k` and `ethtool -K` name them.
+/// Offloads that are expensive to miss, as `ethtool -k` and `ethtool -K` name them.
 const OFFLOADS: [(&str, &str); 3] = [
     ("tx-checksumming", "tx"),
     ("tcp-segmentation-offload", "tso"),
     ("generic-segmentation-offload", "gso"),
 ];
 
-/// A device of some namespace.
+/// One device of one namespace.
 struct Found {
     netns: String,
     name: String,
@@ -28,7 +29,7 @@ struct Found {
     left: bool,
 }
 
-/// What a person writes to get into a namespace: the name it is mounted with, or a process in it.
+/// A name for `nsenter`: the path at which a namespace is mounted, or that of a process in it.
 fn name_of(ns: &OwnedFd) -> Option<String> {
     let id = heddle_sys::netns::id(ns).ok()?;
     let own = heddle_sys::netns::own()
@@ -83,7 +84,7 @@ fn links(netns: &str) -> Vec<Found> {
     links.as_array().into_iter().flatten().filter_map(one).collect()
 }
 
-/// The file of the namespace that `netns` knows by a number; none: it has no name.
+/// The file of the namespace with this number in `netns`; `None`: it has no name.
 fn numbered(netns: &str, number: i64) -> Option<String> {
     let text = inside(netns, "ip -j netns list-id")?;
     let all: Value = serde_json::from_str(&text).ok()?;
@@ -107,7 +108,7 @@ fn off(netns: &str, name: &str) -> Vec<String> {
     all.map(|(_, word)| (*word).to_owned()).collect()
 }
 
-/// The devices of a namespace that have RFS. Asked for all of them at once: each question takes processes.
+/// The devices of a namespace that have RFS. One query for all of them, since each query starts processes.
 fn with_rfs(netns: &str) -> BTreeSet<String> {
     let mut argv = Vec::new();
     if !netns.is_empty() {
@@ -130,7 +131,7 @@ fn with_rfs(netns: &str) -> BTreeSet<String> {
 
 /// The devices of ports. `ports`: name, bridge. `switch`: the switch's namespace.
 pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<Device> {
-    // Kept open, since their names may lead through this process.
+    // Kept open, since names of namespaces may lead through this process.
     let open = heddle_sys::netns::all();
     let mut all: Vec<Found> = Vec::new();
     for ns in &open {
@@ -172,7 +173,7 @@ pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<De
         if let Some(own) = candidates.iter().position(|f| f.netns == switch) {
             candidates = vec![candidates[own]];
         }
-        // Two of one name in pods: nobody knows which.
+        // Pods have two devices of that name, and the port's own cannot be distinguished.
         let [own] = candidates.as_slice() else { continue };
         if port != bridge {
             add(port, bridge, own, doubles);

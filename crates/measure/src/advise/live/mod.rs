@@ -1,7 +1,7 @@
-//! What is wrong with a running switch, and how it is mended.
+//! Faults of a running switch, and commands that mend them.
 //!
 //! [`observe`] looks twice, a second or more apart, and gathers everything in one structure; [`rules`] judge
-//! it. Rules neither ask nor change anything, so each is tested with made-up observations.
+//! it. Rules run no commands, so each is tested with made-up observations.
 
 mod devices;
 mod observe;
@@ -15,30 +15,30 @@ pub use rules::{Finding, judge};
 /// A worker in the time between two looks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Worker {
-    /// Its processor.
+    /// Number of the worker's processor.
     pub core: u64,
     /// Share of the time in which it handled packets.
     pub busy: f64,
-    /// Share in which it was ready to run, and others had its processor.
+    /// Share of the time in which the worker was ready to run, and other threads had its processor.
     pub waiting: f64,
-    /// Masks in its cache.
+    /// Number of masks in its cache.
     pub masks: u64,
     /// Flows that were not cached, since the limit of flows was reached.
     pub limit_hits: u64,
     /// Flows that were not cached for other reasons: masks at their limit.
     pub not_cached: u64,
-    /// Packets.
+    /// Packets received.
     pub packets: u64,
-    /// Only queues that were assigned to it.
+    /// Whether the worker polls only queues that were assigned to it.
     pub isolated: bool,
 }
 
 /// A receive queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Queue {
-    /// Its port.
+    /// Name of the queue's port.
     pub port: String,
-    /// Its number.
+    /// Index of the queue in its port.
     pub queue: u64,
     /// The processor of the worker that polls it.
     pub core: Option<u64>,
@@ -47,11 +47,11 @@ pub struct Queue {
 /// A row of the table Interface.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interface {
-    /// Its name.
+    /// Column `name`.
     pub name: String,
-    /// Its type.
+    /// Column `type`.
     pub kind: String,
-    /// What the switch says of it.
+    /// Column `error`, written by the switch.
     pub error: String,
     /// `other_config:pmd-rxq-affinity`.
     pub affinity: String,
@@ -64,45 +64,45 @@ pub struct Device {
     pub port: String,
     /// The port's bridge.
     pub bridge: String,
-    /// Its name where it is.
+    /// Name in the device's namespace.
     pub name: String,
-    /// Where it is, as `nsenter --net=` takes it; empty: here.
+    /// The namespace, as `nsenter --net=` takes it; empty: that of this process.
     pub netns: String,
-    /// Its MTU.
+    /// MTU in bytes.
     pub mtu: u64,
     /// Offloads that are off and could be on.
     pub off: Vec<String>,
     /// Whether RFS has entries for one of its queues.
     pub rfs: bool,
-    /// Devices of the same name in other namespaces, which no packet reaches: an internal port's of an
+    /// Namespaces with a device of the same name that no packet reaches: the internal port's device of an
     /// earlier switch.
     pub doubles: Vec<String>,
 }
 
-/// All that is looked at.
+/// One observation of a switch and its machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// Between the two looks.
+    /// Seconds between the two looks.
     pub seconds: f64,
-    /// Processors that are on.
+    /// Processors that are online.
     pub processors: Vec<usize>,
     /// The switch's workers.
     pub workers: Vec<Worker>,
-    /// Their queues.
+    /// Receive queues of the workers.
     pub queues: Vec<Queue>,
-    /// Cached flows.
+    /// Number of cached flows.
     pub flows: u64,
-    /// At most.
+    /// Maximum number of cached flows.
     pub flow_limit: u64,
     /// The database's interfaces.
     pub interfaces: Vec<Interface>,
     /// Devices of ports.
     pub devices: Vec<Device>,
-    /// Bridge, learned addresses, at most.
+    /// Bridge, number of learned addresses, maximum number of learned addresses.
     pub tables: Vec<(String, u64, u64)>,
-    /// Bridge, target, connected, what the switch says.
+    /// Bridge, target, whether it is connected, and the switch's error text.
     pub controllers: Vec<(String, String, bool, String)>,
-    /// A flow with `ct` of each bridge in which none asks for anything that `ct` finds.
+    /// Per bridge, an example of a flow with `ct`, where no flow of the bridge uses the result of `ct`.
     pub needless_ct: Vec<(String, String)>,
     /// Share of the machine's time that the hypervisor gave to others.
     pub steal: f64,
@@ -112,10 +112,10 @@ pub struct Seen {
     pub rfs_entries: u64,
     /// Busy processes with sockets: number, name, processor.
     pub readers: Vec<(u32, String, usize)>,
-    /// Settings of the database that change nothing: row, setting, consequence.
+    /// Settings in the database without effect: row, setting, consequence.
     pub without_effect: Vec<(String, String, String)>,
-    /// All packets are dropped until `flow-restore-wait` is taken away.
+    /// Whether all packets are dropped until `flow-restore-wait` is removed.
     pub restoring: bool,
-    /// Names of drops that went up, and by how much.
+    /// Names of drops whose counter rose, with the difference.
     pub drops: Vec<(String, u64)>,
 }

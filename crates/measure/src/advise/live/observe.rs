@@ -1,4 +1,4 @@
-//! Looks at a switch and its machine, twice.
+//! Observes a switch and its machine, twice.
 
 use super::{Interface, Queue, Seen, Worker, devices};
 use crate::keeper::run;
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A process with sockets, where a port leads to, that took this share of a processor reads from them.
+/// Share of a processor from which on a process with sockets counts as a reader of a port's packets.
 const BUSY: f64 = 0.05;
 
 struct Switch {
@@ -107,7 +107,7 @@ fn received() -> Vec<u64> {
     })
 }
 
-/// Name and nanoseconds waited for a processor, of each of the switch's threads.
+/// Name of each thread of the switch, and nanoseconds that it waited for a processor.
 fn waited(pid: u32) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))
@@ -134,7 +134,7 @@ fn processes(switch: u32) -> BTreeMap<u32, (f64, String, usize)> {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
             continue;
         };
-        // Threads: one of them reads.
+        // Sum up the threads: one of them reads.
         for task in fs::read_dir(entry.path().join("task"))
             .into_iter()
             .flatten()
@@ -184,13 +184,13 @@ fn inode(path: &str) -> Option<u64> {
     fs::metadata(path).ok().map(|m| m.ino())
 }
 
-/// A first flow with `ct`, where nothing asks for what it finds.
+/// The first flow with `ct`, if no flow uses the result of `ct`.
 pub(super) fn needless_ct(flows: &str) -> Option<String> {
     const ASKS: [&str; 6] = ["ct_state", "ct_mark", "ct_label", "ct_zone", "ct_nw_", "ct_tp_"];
     let mut example = None;
     for line in flows.lines() {
         let (head, actions) = line.split_once("actions=").unwrap_or((line, ""));
-        // Whatever asks, translates addresses, or reads it elsewhere, has a use for it.
+        // A flow that matches on a result, translates addresses or copies a result needs `ct`.
         if ASKS.iter().any(|a| head.contains(a) || actions.contains(a)) || actions.contains("nat") {
             return None;
         }
@@ -217,10 +217,10 @@ fn list(v: &Value) -> impl Iterator<Item = &Value> {
     v.as_array().into_iter().flatten()
 }
 
-/// Looks at the switch whose run directory is `dir`, for `time`.
+/// Observes the switch whose run directory is `dir`, for `time`.
 ///
 /// # Errors
-/// None runs there, or it is not Heddle.
+/// No switch runs there, or it is not Heddle.
 pub fn observe(dir: &Path, time: Duration) -> Result<Seen> {
     let switch = Switch::find(dir)?;
     let first = switch.stats()?;
@@ -259,7 +259,7 @@ pub fn observe(dir: &Path, time: Duration) -> Result<Seen> {
         let clock = number(&second["tsc"])
             .saturating_sub(number(&first["tsc"]))
             .max(cycles);
-        // How its thread is called: with a processor for itself, and without.
+        // Names of the worker's thread: with a processor of its own, and without.
         let names = [
             format!("pmd-c{core:02}"),
             format!("worker{}", number(&worker["id"])),
@@ -303,7 +303,7 @@ pub fn observe(dir: &Path, time: Duration) -> Result<Seen> {
         seen.without_effect = list(&said["settings"]).map(setting).collect();
     }
     database(&switch, &mut seen)?;
-    // Where packets of the switch's ports end.
+    // Namespaces in which packets of the switch's ports end.
     let own = "/proc/self/ns/net".to_owned();
     let ends: HashSet<u64> = seen
         .devices
@@ -323,7 +323,7 @@ pub fn observe(dir: &Path, time: Duration) -> Result<Seen> {
     Ok(seen)
 }
 
-/// What the database and the bridges say.
+/// Reads the database and the bridges.
 fn database(switch: &Switch, seen: &mut Seen) -> Result<()> {
     let uuids = |v: Option<&Value>| -> Vec<String> {
         let Some(v) = v else { return Vec::new() };
@@ -381,7 +381,7 @@ fn database(switch: &Switch, seen: &mut Seen) -> Result<()> {
             seen.needless_ct.push((name, flow));
         }
     }
-    // The switch's namespace, as `devices` calls it.
+    // The switch's namespace, by the name that `devices` uses.
     let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
     let own = of(&switch.pid.to_string());
     let mut netns = String::new();

@@ -1,29 +1,30 @@
-//! The rules, one a row: what is looked for, where the rule is from, and the test.
+//! The rules, one a row: its name, the source of the knowledge, and the test.
 //!
-//! A rule tells only what it has evidence of. Thresholds are meant to let the ordinary pass.
+//! A rule reports only faults for which there is evidence. Thresholds are chosen to let ordinary switches
+//! pass.
 
 use super::Seen;
 
-/// Something that is wrong.
+/// One fault that a rule has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Of the rule.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// Of the rule.
+    /// Source of the rule.
     pub source: &'static str,
-    /// What was seen.
+    /// The measured values that show the fault.
     pub evidence: String,
-    /// The command that mends it.
+    /// The command that mends the fault.
     pub mend: String,
 }
 
-/// A rule. `test` gives evidence and mending, once for each thing that is wrong.
+/// One rule. `test` returns evidence and mending command of each fault.
 pub struct Rule {
-    /// What is wrong.
+    /// The fault, in a few words.
     pub name: &'static str,
-    /// Why that is known.
+    /// The document or measurement that the rule is from.
     pub source: &'static str,
-    /// How it is seen.
+    /// Returns evidence and mending command of each fault.
     pub test: fn(&Seen) -> Vec<(String, String)>,
 }
 
@@ -33,17 +34,17 @@ impl std::fmt::Debug for Rule {
     }
 }
 
-/// A worker that is busy for more than this has nothing left.
+/// Busy share of the time above which a worker is at its limit.
 const FULL: f64 = 0.9;
-/// One that is busy for less has.
+/// Busy share of the time below which a worker has time to spare.
 const FREE: f64 = 0.2;
-/// Less than this share of the time is nobody's concern.
+/// Smaller shares of the time are ignored.
 const SOME: f64 = 0.05;
-/// Waiting for a processor this share of the time delays packets.
+/// Share of the time spent waiting for a processor above which packets are late.
 const MUCH: f64 = 0.1;
-/// Packets a second below which nothing is said of their way.
+/// Packets per second below which a disabled RFS is not reported.
 const FEW: f64 = 500.0;
-/// Of a limit, this share is near it.
+/// Share of a limit from which on it counts as nearly reached.
 const NEAR: f64 = 0.95;
 
 /// All rules.
@@ -69,7 +70,7 @@ pub const RULES: [Rule; 18] = [
     Rule { name: "MAC table full",         source: "ovs-vswitchd.conf.db(5), other_config:mac-table-size", test: mac_table },
 ];
 
-/// What all rules say.
+/// Findings of all rules.
 pub fn judge(seen: &Seen) -> Vec<Finding> {
     let of = |rule: &Rule| {
         let (name, source) = (rule.name, rule.source);
@@ -90,7 +91,7 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// A command, where the device is.
+/// The command, run in the device's namespace.
 fn at(netns: &str, command: &str) -> String {
     if netns.is_empty() {
         return command.to_owned();
@@ -187,7 +188,7 @@ fn mtu(seen: &Seen) -> Vec<(String, String)> {
     bridges.dedup();
     for bridge in bridges {
         let of: Vec<_> = seen.devices.iter().filter(|d| d.bridge == *bridge).collect();
-        // The MTU that most of them have, the smaller one of two that are as frequent.
+        // The most frequent MTU; of two that are equally frequent, the smaller one.
         let count = |m: u64| of.iter().filter(|d| d.mtu == m).count();
         let Some(usual) = of
             .iter()
@@ -271,7 +272,7 @@ fn unbalanced(seen: &Seen) -> Vec<(String, String)> {
     let Some(free) = seen.workers.iter().find(|w| w.busy < FREE) else {
         return Vec::new();
     };
-    // One that others keep from running is no less crowded.
+    // A worker that waits for its processor is crowded, too.
     let crowded = |w: &&super::Worker| w.busy > FREE && w.busy + w.waiting > 0.5 && ports(w.core).len() > 1;
     let Some(full) = seen.workers.iter().find(crowded) else {
         return Vec::new();
@@ -387,11 +388,11 @@ fn rfs(seen: &Seen) -> Vec<(String, String)> {
     let is_on = seen.rfs_entries > 0 && seen.devices.iter().any(|d| d.rfs);
     let all: u64 = seen.received.iter().sum();
     let ours: u64 = seen.workers.iter().map(|w| w.packets).sum();
-    // The machine may be busy with packets that never meet the switch.
+    // The machine may be busy with packets that do not pass the switch.
     if is_on || (all.min(ours) as f64) < FEW * seen.seconds {
         return Vec::new();
     }
-    // Packets are received on another processor than the one whose process reads them.
+    // The processor that receives packets is not that of the process which reads them.
     let far = seen.readers.iter().find(|(_, _, processor)| {
         let here = seen.received.get(*processor).copied().unwrap_or(0);
         (all - here) as f64 > 0.5 * all as f64

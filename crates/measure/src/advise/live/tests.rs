@@ -1,10 +1,10 @@
-//! Each rule finds what was made up for it, and nothing in a switch that is well.
+//! Each rule finds its made-up fault, and no fault in a healthy switch.
 
 use super::observe::needless_ct;
 use super::rules::RULES;
 use super::*;
 
-/// A switch that is well.
+/// An observation of a healthy switch.
 fn well() -> Seen {
     let worker = |core| Worker {
         core,
@@ -52,7 +52,7 @@ fn nothing_is_found_where_all_is_well() {
     assert_eq!(judge(&Seen::default()), []);
 }
 
-/// A rule's name, and what makes it speak.
+/// A rule's name, and the change that it must find.
 type Fault = (&'static str, fn(&mut Seen));
 
 #[test]
