@@ -4,8 +4,8 @@
 //! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of the
 //! rules that came, went or were changed with it.
 //!
-//! **Changes that do not matter** to a cached translation: all of its packets have one bit that differs from
-//! the changed rule's match at the lookup in that table. This is known of such packets ([`KnownBits`]):
+//! **Changes that do not matter** to a cached translation: all of its packets have a known bit that differs
+//! from the changed rule's match, at the lookup in that table. These bits are known ([`KnownBits`]):
 //!
 //! * Fields that start as constants ([`constants`]), which are registers, metadata, the OpenFlow input port:
 //!   the translation has their values at each lookup ([`Override`]).

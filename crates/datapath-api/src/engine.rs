@@ -66,7 +66,7 @@ pub trait Engine: Send + Sync {
 
 /// A worker did not reply in time, or the datapath was shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("datapath worker does not answer")]
+#[error("datapath worker does not reply")]
 pub struct NoReply;
 
 /// A frame on its way to a worker ([`Engine::post`]).

@@ -1,4 +1,4 @@
-//! What workers count: per port and worker, and per worker. Single writer, any reader (see
+//! Counters of workers: per port and worker, and per worker. Single writer, any reader (see
 //! `heddle_sync::Counter`).
 
 use crate::control::perf::Perf;
@@ -34,7 +34,7 @@ impl Drops {
     pub(crate) fn add(&self, kind: DropKind, n: u64) {
         self.0[kind as usize].add(n);
     }
-    /// How many there were.
+    /// Number of these drops.
     pub(crate) fn get(&self, kind: DropKind) -> u64 {
         self.0[kind as usize].get()
     }
@@ -49,9 +49,9 @@ const KEPT: usize = 16;
 /// The window over which usage is shown, milliseconds.
 pub(crate) const WINDOW_MS: u64 = INTERVAL_MS * INTERVALS as u64;
 
-/// Cycles spent in the last minute, in intervals. Interval `n` is kept in slot `n % 16` with its number, so
-/// that a reader tells a current slot from one that was left behind while the worker slept. Readers look at
-/// intervals that are over.
+/// Cycles spent in the last minute, in intervals. Interval `n` is in slot `n % 16`, with its number. So a
+/// reader can distinguish a current slot from an old one that remained while the worker slept. Readers read
+/// complete intervals only.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     slots: [(Counter, Counter); KEPT],
@@ -113,7 +113,7 @@ macro_rules! worker_counters {
             pub(crate) fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
-            /// What was counted since `base`.
+            /// Counts since `base`.
             pub(crate) fn since(&self, base: &Self) -> Self {
                 Self { $($name: self.$name.wrapping_sub(base.$name),)* }
             }
@@ -144,7 +144,7 @@ worker_counters! {
     revalidated,
     /// Results that were not cached: limit reached, ring full, or not cacheable.
     not_cached,
-    /// Of those, the ones that the flow limit kept out.
+    /// The part of `not_cached` that is due to the flow limit.
     limit_hits,
     /// Transmit calls.
     tx_batches,

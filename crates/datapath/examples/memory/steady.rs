@@ -1,4 +1,4 @@
-//! Packets of flows that are known: what a worker takes for each, by stage, and which cache answers.
+//! Packets of known flows: a worker's cost of each, by stage, and which cache had a hit.
 
 use crate::memory::{Memory, Traffic};
 use heddle_datapath::{Config, Datapath, PerfWanted};
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long is measured.
+/// Length of the measurement.
 #[derive(Clone, Copy)]
 pub(crate) enum Length {
     Seconds(f64),
-    /// So many packets, flows that are new included, for who counts instructions.
+    /// This number of packets, those of new flows included, for instruction counts.
     Packets(u64),
 }
 

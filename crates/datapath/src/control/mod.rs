@@ -1,11 +1,13 @@
-//! The control side of ports and workers: who polls what, and how that changes while packets flow.
+//! The control side of ports and workers: which worker polls which queue, and how that changes while packets
+//! flow.
 //!
-//! All changes are made under one lock (workers never take it) by commands to the workers; a change returns
+//! All changes are made by commands to the workers, under one lock that workers never take. A change returns
 //! when the workers have carried it out. Queues are opened and closed here, not on workers: that may take
 //! milliseconds.
 //!
-//! * [`workers`]: threads come and go; * [`place`]: queues move between them; * [`auto`]: and move by
-//!   themselves, by load.
+//! * [`workers`]: threads come and go;
+//! * [`place`]: queues move between them;
+//! * [`auto`]: queues move automatically, by load.
 
 pub(crate) mod assign;
 mod auto;
@@ -60,9 +62,9 @@ pub(crate) struct PortState {
     /// One per worker, with the worker's id.
     counters: Vec<(usize, Arc<PortCounters>)>,
     pub(crate) rx: Vec<RxInfo>,
-    /// What it may receive.
+    /// Meters on received packets.
     policing: Vec<Arc<Meter>>,
-    /// What workers and queues that are gone have counted.
+    /// Counts of workers and queues that are gone.
     past: PortStats,
 }
 
@@ -73,11 +75,11 @@ pub(crate) struct WorkerHandle {
     pub(crate) commands: Arc<CommandTx>,
     thread: Option<JoinHandle<()>>,
     place: Place,
-    /// The processor that it is pinned to, or that it stands for in texts.
+    /// The processor that it is pinned to, or that represents it in texts.
     pub(crate) core: usize,
     /// That processor's NUMA node.
     pub(crate) numa: u32,
-    /// It polls queues with an affinity only.
+    /// The worker polls queues with an affinity only.
     pub(crate) isolated: bool,
     pub(crate) counters: Arc<WorkerCounters>,
     /// When it started, by the datapath's clock.
@@ -123,7 +125,7 @@ pub(crate) struct Control {
     /// Workers that are about to end, while their queues move.
     leaving: Vec<WorkerHandle>,
     spread: Spread,
-    /// What has changed since queues were assigned last.
+    /// Changes since the last assignment of queues.
     dirty: Dirty,
     auto: AutoState,
     pub(crate) max_sleep: MaxSleep,
@@ -131,7 +133,7 @@ pub(crate) struct Control {
     realtime: bool,
     /// Counters of ended workers that are not shown per worker: drops.
     pub(crate) past_drops: Vec<u64>,
-    /// ... and what was met while connections were tracked.
+    /// ... and of connection tracking.
     pub(crate) past_tracked: Tally,
     pub(crate) past: WorkerNumbers,
 }
@@ -170,16 +172,16 @@ impl Control {
         }
     }
 
-    /// Lets workers come before other programs, or not. `Err`: not all of them could be told.
+    /// Sets whether workers have real-time priority. `Err`: a command failed for some worker.
     pub(crate) fn set_realtime(&mut self, on: bool) -> Result<(), DatapathError> {
         self.realtime = on;
         let told = self.workers.iter().map(|w| w.set_realtime(on));
         told.fold(Ok(()), Result::and)
     }
 
-    // -- asking workers
+    // -- requests to workers
 
-    /// Waits until every worker has done what it was told so far.
+    /// Waits until every worker has done all earlier commands.
     fn barrier(&self) -> Result<(), DatapathError> {
         self.ask_all(Command::Barrier).map(|_| ())
     }
@@ -278,7 +280,7 @@ impl Control {
             return Ok(());
         }
         self.reopen_rx(no)?.or_else(|why| {
-            // As many queues as were asked for cannot be had. One can, as before: the port is not left deaf.
+            // The wanted number of queues cannot be opened. One can, as before, so the port still receives.
             if let Some(state) = self.ports.get_mut(&no.0) {
                 state.config = PortConfig::default();
             }
@@ -294,14 +296,14 @@ impl Control {
         let (port, n) = (Arc::clone(&state.port), state.config.n_rxq.max(1));
         let new = port.takes_over().then(|| port.open_rx(n));
         if matches!(new, Some(Ok(_))) {
-            // What is in the old ones is forwarded before what comes into the new ones.
+            // Packets in the old queues are forwarded before those in the new queues.
             let _ = self.sync(WORKER_TIMEOUT);
         }
         let old = self.ask_all(|reply| Command::DelRx(no.0, reply))?;
         self.keep_counts(no.0);
         let (opened, old) = match new {
             Some(Ok(queues)) => (Ok(queues), Some(old)),
-            // Both at once may have been too many.
+            // Old and new queues together may have been too many.
             _ => {
                 drop(old);
                 (port.open_rx(n), None)

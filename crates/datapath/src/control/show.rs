@@ -28,7 +28,7 @@ fn since(w: &WorkerHandle) -> WorkerNumbers {
     w.counters.read().since(&w.base)
 }
 
-/// Which workers a text is about: those of this processor, or all.
+/// The processor whose worker is shown; `None`: all workers.
 pub(crate) type Core = Option<usize>;
 
 fn chosen(c: &Control, core: Core) -> impl Iterator<Item = (usize, &WorkerHandle)> {
@@ -219,7 +219,7 @@ pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
             "pmd thread numa_id {} core_id {}:\n  isolated : {}\n",
             w.numa, w.core, w.isolated
         );
-        // Nothing is told before there is a whole interval.
+        // No usage is shown before the first whole interval.
         let total = Tsc::from_us(whole_intervals(now_ms, w.started_ms, window_ms) * INTERVAL_MS * 1000);
         let mut queues = 0;
         let mut in_queues = 0;
@@ -273,7 +273,7 @@ pub(crate) fn pmd_sleep(c: &Control) -> String {
     s
 }
 
-/// What workers and queues have counted.
+/// Counters of workers and queues.
 pub(crate) fn snapshot(c: &Control) -> Snapshot {
     let now_ms = c.shared.clock.now_ms();
     let worker = |w: &WorkerHandle| WorkerView {

@@ -61,7 +61,7 @@ pub(super) fn pop_vlan(p: &mut Packet, meta: &mut Meta) -> Result<(), TagError> 
     Ok(())
 }
 
-/// Where a label stack begins, or a first label goes.
+/// Offset of a label stack, or of a first label.
 fn labels_at(p: &Packet, meta: &Meta) -> Option<usize> {
     match meta.packet_type {
         packet_type::ETHERNET => ethertype_at(p.head()).map(|at| at + 2),
@@ -78,7 +78,7 @@ fn has_label(p: &Packet, meta: &Meta, at: usize) -> bool {
     ethertype.is_some_and(is_mpls) && p.head().len() >= at + 4
 }
 
-/// Says what the packet is, of which `at` bytes are before its labels.
+/// Writes the packet's type: into the EtherType before `at`, where its labels begin, or into `meta`.
 fn announce(p: &mut Packet, meta: &mut Meta, at: usize, ethertype: u16) {
     match at.checked_sub(2).and_then(|at| p.head_mut().get_mut(at..at + 2)) {
         Some(field) => field.copy_from_slice(&ethertype.to_be_bytes()),

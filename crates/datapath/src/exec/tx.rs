@@ -1,12 +1,12 @@
 //! Transmit side of one worker: per-port batches, sent at the end of the burst or when full.
 //!
-//! Packets that a queue's device takes as trains are joined before, unless that is turned off
-//! ([`heddle_port::gro`]); what is counted is what was joined.
+//! Packets for a device that takes GSO packets are joined first, unless that is turned off
+//! ([`heddle_port::gro`]); counters count the packets before joining.
 //!
-//! Queues borrow the packets that they send. One that wants to keep packets ([`TxQueue::wants_ownership`])
-//! gets its own, all of whose bytes are private: at the end of the burst the burst's packets themselves, as
-//! far as they are private and no other such queue gets them too, otherwise copies. Other queues pay nothing
-//! for that.
+//! Queues borrow the packets that they send. A queue that wants to keep packets
+//! ([`TxQueue::wants_ownership`]) gets its own, all of whose bytes are private. At the end of the burst it
+//! gets the burst's packets themselves if they are private and no other such queue gets them too. Otherwise
+//! it gets copies. Other queues pay nothing for that.
 
 use crate::counters::Drops;
 use crate::counters::PortCounters;
@@ -58,8 +58,8 @@ impl Batch {
     }
 }
 
-/// Whether a packet is longer than `most` bytes on the wire. Of trains those of datagrams, which stay what
-/// they are: segments of TCP are made to fit.
+/// Whether a packet is longer than `most` bytes on the wire. GSO packets are checked for UDP only, by their
+/// segments: TCP segments are made to fit.
 fn is_too_long(p: &Packet, most: usize) -> bool {
     match (p.offload.gso, p.offload.csum) {
         (None, _) => p.len() > most,
@@ -125,9 +125,9 @@ pub(crate) struct TxTable {
     owners: usize,
     given: Given,
     gro: Gro,
-    /// Packets are joined for devices that take trains.
+    /// Packets are joined for devices that take GSO packets.
     pub(crate) joins: bool,
-    /// Who looks at packets.
+    /// Drop examples and capture of this worker.
     pub(crate) watch: Watch,
     /// Batches and packets sent since the worker last took the numbers.
     pub(crate) batches: u64,
@@ -135,7 +135,7 @@ pub(crate) struct TxTable {
 }
 
 impl TxTable {
-    /// Without ports; this one looks at packets.
+    /// A table without ports, with this watch.
     pub(crate) fn watched(watch: Watch) -> Self {
         Self {
             watch,
@@ -214,8 +214,8 @@ impl TxTable {
             self.sent += send(port, live, (&mut self.given, gro), pool, watch);
         }
     }
-    /// Sends all batches at the end of a burst. Other packets may stand in the place of the burst's
-    /// afterwards.
+    /// Sends all batches at the end of a burst. Afterwards the burst may contain other packets in place of
+    /// its own.
     #[inline]
     pub(crate) fn finish(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
         if self.owners == 0 {
@@ -263,9 +263,9 @@ impl TxTable {
 struct Given {
     /// Such ports with a batch.
     ports: Vec<u32>,
-    /// What the next of them gets.
+    /// Packets for the next of these ports.
     packets: Vec<Packet>,
-    /// How many such queues want each packet of the burst, by its number.
+    /// Number of such queues that want each packet of the burst, by its number.
     want: Vec<u16>,
 }
 
@@ -317,8 +317,8 @@ fn send(
     count(port, n, drops)
 }
 
-/// Tells who looks at packets of those that a queue did not take. Which ones it does not say; those at the
-/// end, mostly.
+/// Reports packets that a queue did not take to the watch. The queue does not report which ones: the example
+/// is the last one.
 #[inline]
 fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut Watch, no: u32) {
     if n.sent != refs.len() as u64
@@ -353,8 +353,8 @@ fn send_joined(
     count(port, n, drops)
 }
 
-/// What a queue says of joined packets, said of those that they are made of. Which of them were lost it does
-/// not say: those at the end.
+/// Converts a queue's counts of joined packets to counts of the original packets. The queue reports no
+/// identity of lost packets, so the last ones count as lost.
 fn as_received<'a>(
     n: TxCounts,
     ranges: impl Iterator<Item = &'a Range<usize>>,

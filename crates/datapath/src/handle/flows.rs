@@ -20,21 +20,20 @@ impl Datapath {
         while sweeper.is_none() && !self.shared.fragments.sweep(self.shared.clock.now_ms()) {}
         while sweeper.is_none() && !self.shared.conntrack.sweep(self.shared.clock.now_ms(), u32::MAX) {}
     }
-    /// Tells this observer of cached flows from now on, those that are there with the next pass; the one
-    /// before is told that all are gone. When the datapath ends, an observer is dropped and not told: what it
-    /// leaves running is its own matter.
+    /// Sets the observer of cached flows. Existing flows are reported to it with the next pass. All flows of
+    /// the previous observer are reported to that one as gone. When the datapath ends, the observer is
+    /// dropped without a report; flows that it has offloaded are its own responsibility.
     pub fn set_observer(&self, observer: Option<Box<dyn FlowObserver>>) {
         self.revalidator.lock().set_observer(observer);
     }
-    /// Has the revalidator leave entries alone, or look at them again (`revalidator/pause`,
-    /// `revalidator/resume`). A pass that is under way ends first. Workers look at what they use all the
-    /// same.
+    /// Pauses or resumes the revalidator (`revalidator/pause`, `revalidator/resume`). A running pass ends
+    /// first. Workers still check the entries that they use.
     pub fn pause_revalidator(&self, paused: bool) {
         self.shared.paused.store(paused, Relaxed);
         drop(self.revalidator.lock());
     }
-    /// Has the revalidator look at entries soon, rather than when its interval is over: something changed of
-    /// which packets should not be the first to tell.
+    /// Makes the next pass begin soon, because of a change that must not wait for the next packet of each
+    /// flow.
     pub fn revalidate_soon(&self) {
         self.shared.hurried.store(true, Relaxed);
         self.shared.wake_revalidator();
@@ -71,20 +70,18 @@ impl Datapath {
     pub fn set_max_idle_ms(&self, ms: u64) {
         self.shared.max_idle_ms.store(ms, Relaxed);
     }
-    /// `emc-insert-inv-prob`: one in so many insertions into a full part of the exact-match cache succeeds; 0
+    /// `emc-insert-inv-prob`: one of `n` insertions into a full part of the exact-match cache succeeds; 0
     /// switches that cache off. `None`, the default: the datapath chooses, and leaves the cache out where it
     /// gains nothing.
     pub fn set_emc_insert_inv_prob(&self, n: Option<u32>) {
         let n = n.map_or(crate::shared::UNSET, |n| n.min(crate::shared::UNSET - 1));
         self.shared.inv_prob.store(n, Relaxed);
     }
-    /// `heddle-gro`: whether packets are joined for devices that take trains of segments. By default they
-    /// are.
+    /// `heddle-gro`: whether packets are joined for devices that take GSO packets; on by default.
     pub fn set_gro(&self, on: bool) {
         self.shared.joins.store(on, Relaxed);
     }
-    /// Sets which iterations workers tell of in the log, while they keep histograms
-    /// (`dpif-netdev/pmd-perf-log-set`).
+    /// Selects iterations that workers log while they keep histograms (`dpif-netdev/pmd-perf-log-set`).
     pub fn set_suspect_log(&self, log: &SuspectLog) {
         self.shared.suspects.set(log);
     }

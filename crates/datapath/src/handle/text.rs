@@ -1,4 +1,4 @@
-//! What the control plane reads: texts and sums.
+//! Texts and sums for the control plane.
 
 use super::Datapath;
 use crate::control::WorkerHandle;
@@ -27,7 +27,7 @@ impl Datapath {
             w.cleared_ms = now_ms;
         }
     }
-    /// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` seconds (0: a minute).
+    /// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` seconds, or a minute if that is 0.
     pub fn pmd_rxq_show(&self, core: Option<usize>, secs: u64) -> String {
         show::pmd_rxq(&self.control.lock(), core, secs)
     }
@@ -35,7 +35,7 @@ impl Datapath {
     pub fn pmd_sleep_show(&self) -> String {
         show::pmd_sleep(&self.control.lock())
     }
-    /// What workers and queues have counted.
+    /// Counters of workers and queues.
     pub fn snapshot(&self) -> Snapshot {
         show::snapshot(&self.control.lock())
     }

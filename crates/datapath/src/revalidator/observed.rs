@@ -1,10 +1,11 @@
-//! What an observer is told of workers' entries, see [`heddle_datapath_api::FlowObserver`].
+//! Reports about workers' entries to an observer, see [`heddle_datapath_api::FlowObserver`].
 //!
-//! A pass marks the flow of each entry that it finds right. Whatever has no mark at its end is gone, whether
-//! it was evicted, replaced or lost its worker. Nobody counts which workers have a flow.
+//! A pass marks the flow of each entry that it finds valid. A flow without a mark at the end of a pass is
+//! gone: its entries were evicted or replaced, or their workers ended. No count of the workers that have a
+//! flow is kept.
 //!
-//! **Cost**, with an observer: about 800 bytes for each flow, 16 for each entry; a lookup by key when an
-//! entry is seen for the first time, and after that a few reads per entry and pass.
+//! **Cost**, with an observer: about 800 bytes for each flow, 16 for each entry. The first sight of an entry
+//! costs a lookup by key; later each pass costs a few reads per entry.
 
 use crate::flow_cache::{CachedTranslation, Records};
 use heddle_flow_cache::{HashKey, Seen, Subtable, same_credits};
@@ -15,14 +16,14 @@ use heddle_flow::{FlowKey, FlowMask};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A flow that was told.
+/// A flow that was reported to the observer.
 struct Flow {
     id: FlowId,
     hash: u64,
     key: FlowKey,
     subtable: Arc<Subtable>,
     said: Arc<CachedTranslation>,
-    /// What the observer has counted.
+    /// Counts of the observer.
     counts: FlowCounts,
     /// The entry (worker, slot) that is shown with these counts.
     shown: (usize, u32),
@@ -40,7 +41,7 @@ impl Flow {
     }
 }
 
-/// Adds what an observer has counted of a flow while it was told this.
+/// Adds packets that an observer has counted under the cached translation `said`.
 fn credit(all: &mut FlowCounts, said: &CachedTranslation, n: FlowCounts) {
     if n.packets == 0 && n.bytes == 0 {
         return;
@@ -64,13 +65,13 @@ pub(super) struct Observed {
     free: Vec<u32>,
     by_key: HashTable<u32>,
     pass: u64,
-    /// Flows told, ever.
+    /// Number of flows reported so far.
     told: u32,
-    /// How long that took, since it was asked for.
+    /// Time spent on these reports since the last [`Observed::take_telling`].
     telling: Duration,
 }
 
-/// A flow's place in the lists.
+/// Index of a flow in the lists.
 #[allow(clippy::cast_possible_truncation)] // the lower half
 fn place(id: FlowId) -> usize {
     id.0 as u32 as usize
@@ -100,11 +101,11 @@ impl Observed {
             telling: Duration::ZERO,
         }
     }
-    /// How long it took to tell of new flows, since this was asked last.
+    /// Returns the time spent reporting new flows since the last call.
     pub(super) fn take_telling(&mut self) -> Duration {
         std::mem::take(&mut self.telling)
     }
-    /// The flow of an entry, if it was told.
+    /// The flow of an entry, if it was reported.
     pub(super) fn find(&mut self, r: &mut Records, seen: &Seen<'_>) -> Option<FlowId> {
         if let Some(id) = r.flow_of(seen).map(FlowId)
             && get(&mut self.flows, id).is_some()
@@ -124,11 +125,11 @@ impl Observed {
         r.set_flow(seen, id.0);
         Some(id)
     }
-    /// What the observer has counted of a flow.
+    /// Counts of the observer for a flow.
     pub(super) fn counts(&mut self, id: FlowId) -> FlowCounts {
         get(&mut self.flows, id).map_or(FlowCounts::default(), |f| f.counts)
     }
-    /// Where else packets of an entry are forwarded, or why nowhere.
+    /// The place outside the workers that forwards packets of an entry, or the reason why there is none.
     pub(super) fn place(
         &mut self,
         r: &mut Records,
@@ -147,7 +148,7 @@ impl Observed {
     pub(super) fn confirm(&mut self) {
         self.observer.confirm();
     }
-    /// What a port received and sent without a worker.
+    /// Counts of a port's packets that no worker received or sent.
     pub(super) fn port_counts(&self, no: PortNo) -> PortCounts {
         self.observer.port_counts(no)
     }
@@ -155,7 +156,7 @@ impl Observed {
     pub(super) fn pass_ends(&mut self) {
         self.observer.pass_ends();
     }
-    /// As [`Observed::counts`], for the entry that is shown with them.
+    /// [`Observed::counts`], if this entry is the one that is shown with them.
     pub(super) fn shown(&mut self, r: &mut Records, seen: &Seen<'_>, worker: usize) -> Option<FlowCounts> {
         let id = self.find(r, seen)?;
         let flow = get(&mut self.flows, id)?;

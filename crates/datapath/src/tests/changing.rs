@@ -1,10 +1,10 @@
-//! Rules that change while packets are on their way: none is forwarded by a rule that had gone before it was
-//! sent.
+//! Rules that change while packets are in flight: no packet is forwarded by a rule that had gone before the
+//! packet was sent.
 //!
-//! Each state of the rules that there ever was is kept, and each rule writes into its packets who it is. A
-//! packet was sent after some state had been announced (`floor`) and was seen again before some later one was
-//! begun (`ceiling`): a linear search in one of the states in between must give the rule that it names. Stale
-//! entries, whoever let them live, name rules of a state before.
+//! Each past state of the rules is kept, and each rule writes its number into its packets. A packet was sent
+//! after some state had been announced (`floor`). It was seen again before some later state was begun
+//! (`ceiling`). A linear search in one of the states in between must give the rule that the packet names.
+//! Stale entries, of any cache, name rules of an earlier state.
 
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::{Config, Datapath};
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const OUT: u32 = 10;
-/// Where the number of a packet and its source port are, from the IP header on.
+/// Offsets of a packet's number and its source port, from the IP header on.
 const NUMBER: std::ops::Range<usize> = 32..36;
 const SPORT: std::ops::Range<usize> = 20..22;
 /// Two tags: such packets are not ordinary ones, and have entries of another kind.
@@ -110,7 +110,7 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// Changes the rules until told to stop.
+/// Changes the rules until `stop` is set.
 fn changes(toy: &Toy, history: &History, stop: &AtomicBool) {
     let mut seed = 0x2545_f491_4f6c_dd1d;
     let mut number = 100_u16;
@@ -173,14 +173,14 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
     let (mut seen, mut told_apart) = (0, 0);
     let end = Instant::now() + Duration::from_secs_f32(seconds);
     let patience = end + Duration::from_secs(60);
-    // It is worth the while when there were states that the test tells apart, and every level had a part in
-    // it: on a busy machine that may take longer.
+    // The run is sufficient when the test saw states that it can distinguish, and every cache level was used.
+    // On a busy machine that may take longer.
     let worth = |told_apart: usize| {
         let t = dp.totals();
         told_apart > 10 && t.l0_hits > 0 && t.l1_hits > 0 && t.l2_hits > 0 && t.misses > 0
     };
     let mut enough = false;
-    // A queue that a busy machine leaves behind gives up new flows, and says how many.
+    // A queue that falls behind on a busy machine drops new flows, and counts them.
     let refused = || {
         let all = dp.coverage();
         let of_budget = all.iter().find(|(name, _)| *name == DropKind::MissBudget.name());

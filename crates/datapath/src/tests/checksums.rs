@@ -18,7 +18,7 @@ enum Sum {
     None,
 }
 
-/// UDP or TCP of these ports, with so many bytes behind it.
+/// UDP or TCP of these ports, with `payload` bytes behind it.
 fn frame(v6: bool, tcp: bool, ports: (u16, u16), sum: Sum, payload: usize) -> Vec<u8> {
     let mut l4 = if tcp {
         // Both numbers 7; ACK; a window.

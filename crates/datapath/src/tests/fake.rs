@@ -23,11 +23,11 @@ struct Wires {
     from_switch: Mutex<Vec<Vec<u8>>>,
     /// The worker has taken packets and not come back for more: they may still be on their way.
     in_hand: AtomicBool,
-    /// Received packets have right checksums, says the port.
+    /// The port reports that received packets have right checksums.
     checked: AtomicBool,
     /// This packet arrives as often as the worker looks.
     endless: Mutex<Option<Vec<u8>>>,
-    /// How often it has looked.
+    /// Number of polls by the worker.
     looks: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl FakePort {
             opened: 0.into(),
         })
     }
-    /// Whether the port says of received packets that their checksums are right.
+    /// Sets whether the port reports right checksums of received packets.
     pub(crate) fn set_checked(&self, on: bool) {
         self.wires.checked.store(on, Relaxed);
     }
@@ -63,7 +63,7 @@ impl FakePort {
         *self.wires.endless.lock() = packet;
         self.bell.notify();
     }
-    /// How often the worker has looked for packets.
+    /// Number of times that the worker has polled.
     pub(crate) fn looks(&self) -> u64 {
         self.wires.looks.load(Relaxed)
     }
@@ -97,7 +97,7 @@ impl FakePort {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    /// What the switch has sent since the last call.
+    /// Returns the packets that the switch has sent since the last call.
     pub(crate) fn take(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.wires.from_switch.lock())
     }
@@ -124,7 +124,7 @@ impl Port for FakePort {
         "fake"
     }
     fn open_rx(&self, _: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
-        // Its first queue has a reference to the bell as long as it lives.
+        // The port's first queue has a reference to the bell as long as it lives.
         if self.takes_over() && Arc::strong_count(&self.bell) > 1 {
             return Err(PortError::Config("too many at once".into()));
         }
@@ -199,7 +199,7 @@ impl RxQueue for FakeRx {
             }
             burst.push(p);
         }
-        // Under the lock, so that nobody finds the queue empty and the packets in nobody's hands.
+        // Under the lock: otherwise a test could find the queue empty before the packets are in hand.
         self.wires.in_hand.store(burst.len() > before, Relaxed);
         burst.len() - before
     }
@@ -343,11 +343,11 @@ pub(crate) struct Toy {
     rules: Published<Vec<ToyRule>>,
     generations: Generations,
     logged: Option<u16>,
-    /// What happens next between a translation's reading of the rules and its answer.
+    /// Runs in the next translation, after it has read the rules and before it returns.
     meanwhile: Mutex<Option<Meanwhile>>,
-    /// How often for packets.
+    /// Number of translations for packets.
     pub(crate) translated: AtomicU64,
-    /// The last key that was asked about without its packet.
+    /// The key of the last translation without a packet.
     pub(crate) asked_again: Mutex<Option<FlowKey>>,
 }
 
@@ -366,7 +366,7 @@ impl Toy {
             ..Self::default()
         })
     }
-    /// Replaces the rules, then says so for all places from the first changed one on.
+    /// Replaces the rules, then bumps the generations of all indices.
     pub(crate) fn set(&self, rules: Vec<ToyRule>) {
         let n = rules.len().max(self.rules.get().len());
         self.rules.store(rules);

@@ -117,7 +117,7 @@ fn a_rule_change_is_seen_by_the_next_packet_and_counts_stay_with_their_rule() {
     let tally = Arc::clone(&dropped.tally);
     s.toy.set(vec![dropped]);
     s.dp.tick();
-    // It is the same flow, which goes on counting for another rule.
+    // The flow is the same, and its further packets count for another rule.
     s.a.send((0..3).map(|_| udp(1, 2, 3, 4)));
     s.a.drained();
     s.dp.flush_stats();
@@ -150,8 +150,8 @@ fn same_answer_keeps_the_entry_and_moves_the_credits() {
     }
 }
 
-/// What a mask leaves open cannot be left out of the question: without the type of a tag, for one, it is
-/// none.
+/// The bits outside the mask must be part of the key for a translation: without its type, for example, a tag
+/// is no tag.
 #[test]
 fn a_pass_asks_about_the_packet_as_it_was() {
     let s = setup(vec![ToyRule::output(2)]);
@@ -400,7 +400,7 @@ fn packets_to_and_from_the_control_plane() {
         2,
         "an injected packet was received, a packet-out was not"
     );
-    // More than the ring holds are dropped by name, and the switch goes on.
+    // Packets beyond the ring's size are dropped by name, and forwarding continues.
     for _ in 0..600 {
         s.dp.inject_translate(Packet::from_bytes(&frame), PortNo(1))
             .unwrap();
@@ -410,7 +410,7 @@ fn packets_to_and_from_the_control_plane() {
     assert_eq!(s.dp.take_control(usize::MAX, &mut |_| {}), 0);
 }
 
-/// Entries go all the time, also while statistics are asked for: what they had counted is in the answer.
+/// Entries are freed all the time, also while statistics are read: their counts are in the result.
 #[test]
 fn a_flush_has_what_goes_meanwhile_had_counted() {
     let mut never = Match::any();

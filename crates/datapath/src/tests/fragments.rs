@@ -1,4 +1,4 @@
-//! Fragments that are tracked: they wait for each other, and go on as they came.
+//! Fragments that are tracked: they wait for each other, and are forwarded as they came.
 
 use super::flows::setup;
 use super::recirc::under;
@@ -72,7 +72,7 @@ fn rules(first: Vec<Action>) -> Vec<ToyRule> {
     ]
 }
 
-/// What the receiver of these frames puts together, if that is right: source address, ports, payload.
+/// Reassembles the frames as a receiver does, if they are right: source address, ports, payload.
 fn received(frames: &[Vec<u8>]) -> (u32, [u8; 4], Vec<u8>) {
     let mut l4 = Vec::new();
     for f in frames {
@@ -125,8 +125,8 @@ fn fragments_are_translated_as_the_datagram_is() {
     );
 }
 
-/// What stands after the action is done once for each fragment: in a clone when they go on, after it when
-/// they come.
+/// Actions behind `ct` run once for each fragment. Those within the clone run when the datagram is complete;
+/// those behind the clone run when the fragment comes.
 #[test]
 fn fragments_in_clones_go_their_way_to_its_end() {
     let ct = || {
@@ -154,7 +154,7 @@ fn fragments_in_clones_go_their_way_to_its_end() {
     assert_eq!(s.dp.conntrack().n_conns(), 1);
 }
 
-/// A fragment whose datagram does not come is dropped by name; one that is bad goes on as invalid.
+/// A fragment whose datagram is never complete is dropped by name; a bad fragment continues as invalid.
 #[test]
 fn what_is_missing_and_what_is_bad() {
     let s = setup(rules(vec![snat(), Action::Recirc(1)]));
@@ -183,8 +183,8 @@ fn what_is_missing_and_what_is_bad() {
     );
 }
 
-/// Fragments that are more than a burst holds are forwarded together, in order, and are counted under the
-/// name that Open vSwitch's tests read at every stop.
+/// Fragments that do not fit into one burst are forwarded together, in order. They are counted under the name
+/// that Open vSwitch's tests read at every stop.
 #[test]
 fn more_fragments_than_a_burst_holds() {
     const STEP: usize = 400;

@@ -1,4 +1,5 @@
-//! How many flows are cached, for how long, in which cache; and that they are read in pieces.
+//! Limits of cached flows: their number, their lifetime, the cache that they go into. Flows are read in
+//! pieces.
 
 use super::flows::{count, setup};
 use super::{FakePort, ToyRule, udp};
@@ -158,8 +159,8 @@ fn masks_of_lookups_in_vain_are_not_counted() {
     }
 }
 
-/// Nobody who reads flows holds many of them, or keeps others from them: what goes between two pieces is not
-/// shown.
+/// A reader of flows holds few of them, and does not block other threads. A flow that is freed between two
+/// pieces is not shown.
 #[test]
 fn flows_are_read_in_pieces() {
     let s = setup(by_source_port());

@@ -96,8 +96,8 @@ fn moving_queues_loses_and_reorders_nothing() {
     assert_eq!(dp.port_stats(PortNo(2)).unwrap().tx_packets, u64::from(sent));
 }
 
-/// A worker whose processor is somebody else's for a while, or a process that was stopped, gives its queues
-/// back late.
+/// A worker whose processor another program takes for a while, or a stopped process, gives its queues back
+/// late.
 #[test]
 fn queues_of_a_worker_that_answers_late_are_not_lost() {
     let dp = datapath(&[0, 0]);
@@ -185,9 +185,9 @@ fn automatic_balancing_follows_the_load() {
     dp.assign_queues().unwrap();
     let place = |dp: &Datapath| cores(dp).into_iter().map(|(_, core)| core).collect::<Vec<_>>();
     assert_eq!(place(&dp), [0, 1, 0, 1]);
-    // The two ports of the first worker have traffic, the others none. A real minute's cycles would be needed
-    // to make it busy by percents, so the packets are dear: this much of pretended time passes while they are
-    // few.
+    // The two ports of the first worker have traffic, the others none. It would take a real minute's cycles
+    // to make the worker busy by percents. So the packets are made expensive: they are few in a long
+    // pretended time.
     for second in 0..200 {
         for (_, port) in ports.iter().filter(|(no, _)| no % 2 == 1) {
             port.send((0..64).map(|i| udp(1, second, i, 4)));
@@ -197,7 +197,7 @@ fn automatic_balancing_follows_the_load() {
         clock.warp(1000);
         dp.balance();
     }
-    // Too little to be worth it: by the numbers nobody was busy for one percent of a minute.
+    // Too little gain: no worker was busy for one percent of a minute.
     assert_eq!(place(&dp), [0, 1, 0, 1]);
     dp.rebalance().unwrap();
     let on = place(&dp);

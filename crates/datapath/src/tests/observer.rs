@@ -1,4 +1,4 @@
-//! Flows as an observer is told of them, and what it counts. The observer is a table that plays the hardware.
+//! Flows as reported to an observer, and its counts. The observer is a table that plays the hardware.
 
 use super::flows::{count, setup};
 use super::recirc::under;
@@ -96,7 +96,7 @@ impl FlowObserver for Double {
     }
 }
 
-/// That of a packet of [`udp`] that came in by port 1.
+/// The key of a packet of [`udp`] received on port 1.
 fn key(sport: u16) -> FlowKey {
     let (frame, mut key) = (udp(1, 2, sport, 80), FlowKey::default());
     extract(&frame, &Hint::ethernet(frame.len()), &mut key);
@@ -144,8 +144,8 @@ fn send(dp: &Datapath, port: &FakePort, packets: impl IntoIterator<Item = Vec<u8
     dp.flush_stats();
 }
 
-/// Waits until the workers have done what the revalidator found: each answers after an iteration without
-/// packets, and there may be one more before it acts on it.
+/// Waits until the workers have executed the revalidator's findings. Each worker replies after an iteration
+/// without packets. There may be one more iteration before it takes the findings in.
 fn settle(dp: &Datapath) {
     (0..2).for_each(|_| dp.flush_stats());
 }
@@ -161,11 +161,11 @@ fn a_flow_of_two_workers_is_told_once() {
         dp.tick();
         assert_eq!((dp.flows().len(), double.told()), (core + 1, (1, 0, 0)));
     }
-    // What it counts is shown once.
+    // The observer's counts are shown once.
     assert!(double.forward(&key(3), 5, clock.now_ms()));
     let packets = |dp: &Datapath| dp.flows().iter().map(|f| f.packets).sum::<u64>();
     assert_eq!(packets(&dp), 2 * 9 + 5);
-    // It is gone with the last worker that has it.
+    // The flow is gone with the last worker that has it.
     dp.set_workers(Some(&[1])).unwrap();
     dp.tick();
     assert_eq!((packets(&dp), double.told()), (9 + 5, (1, 0, 0)));
@@ -316,8 +316,8 @@ fn rule((sport, to): (u16, u32)) -> ToyRule {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// After each pass the observer has the live flows, with what a fresh translation says; and each packet
-    /// is credited once, whoever forwarded it.
+    /// After each pass the observer has the live flows with fresh translations. Each packet is credited once,
+    /// whether a worker or the observer forwarded it.
     #[test]
     fn it_knows_the_live_flows(ops in ops(), logged: bool) {
         let first = vec![ToyRule::output(2)];

@@ -1,9 +1,9 @@
-//! Rules that change between a translation's reading of them and its answer: the answer may be given to the
-//! packet that asked, which was sent before, and to no other.
+//! Rules that change between a translation's reading of them and its result. The result may be used for the
+//! packet that caused it, which was sent before, and for no other.
 //!
-//! What tells is the moment at which the worker (or the revalidator) had read how far changes were known:
-//! before the translation, or the answer looks as fresh as the change. Threads hit on that moment once in a
-//! blue moon, so here the change is made within the translation.
+//! The worker (or the revalidator) must read the known generation of changes before the translation.
+//! Otherwise the result looks as fresh as the change. Threads meet at that moment very rarely, so here the
+//! change is made within the translation.
 
 use super::fake::{FakePort, Toy, ToyRule, udp};
 use crate::{Config, Datapath};
@@ -82,7 +82,7 @@ fn rules(no: u32) -> Vec<ToyRule> {
     vec![ToyRule::new(other, vec![]), last(no)]
 }
 
-/// Of tables that say what changes and those that do not; of ordinary packets and others.
+/// Runs the test with tables that log changes and those that do not, with ordinary packets and others.
 fn each(test: impl Fn(&Setup)) {
     for logged in [false, true] {
         for wide in [false, true] {
@@ -126,7 +126,7 @@ fn a_miss_beside_others_is_overtaken() {
 fn an_entry_that_is_translated_again_is_overtaken() {
     each(|s| {
         s.comes_out_of(2);
-        // The same answer, of another rule.
+        // The same result, of another rule.
         s.toy.replace(1, last(2));
         s.meanwhile_to(3);
         s.comes_out_of(2);

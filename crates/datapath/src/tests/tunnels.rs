@@ -58,14 +58,14 @@ fn out(no: u32) -> Action {
     Action::Output(PortNo(no))
 }
 
-/// What comes in by a port.
+/// Matches packets from a port.
 fn from(no: u32) -> Match {
     let mut m = Match::any();
     (m.key.in_port, m.mask.0.in_port) = (no, u32::MAX);
     m
 }
 
-/// What comes out of the tunnel of a network.
+/// Matches packets from the tunnel of a network.
 fn of_network(vni: u64) -> Match {
     let mut m = from(TUNNEL);
     (m.key.tun_id, m.mask.0.tun_id) = (vni, u64::MAX);
@@ -114,7 +114,7 @@ fn what_went_in_comes_out() {
     }
 }
 
-/// What a device makes of an outer packet of STT: segments of so many bytes, but for TCP's checksum.
+/// Segments an outer packet of STT as a device does, into `size` bytes each, but without TCP's checksum.
 fn cut(outer: &[u8], size: usize) -> Vec<Vec<u8>> {
     let (headers, frame) = outer.split_at(54);
     let part = |(i, part): (usize, &[u8])| {
@@ -158,7 +158,7 @@ fn frames_of_stt_wait_for_their_segments() {
     s.a.set_checked(true);
     let mut all: Vec<Vec<Vec<u8>>> = outer.iter().map(|o| cut(o, 30)).collect();
     assert!(all.iter().all(|segments| segments.len() == 3));
-    // Of one frame a segment comes late, and another one twice; of one a segment never comes.
+    // One frame has a late segment and a repeated one. Another frame lacks a segment.
     let late = all[1].pop();
     all[2].pop();
     let again = all[1][0].clone();
@@ -183,7 +183,7 @@ fn frames_of_stt_wait_for_their_segments() {
         (n(DropKind::SegmentDuplicate), n(DropKind::SegmentTimeout)),
         (1, 0)
     );
-    // What waits in vain is given up, though nothing comes any more.
+    // A frame whose segments time out is given up, although no more packets come.
     s.clock.warp(500);
     let deadline = Instant::now() + Duration::from_secs(60);
     while n(DropKind::SegmentTimeout) == 0 && Instant::now() < deadline {

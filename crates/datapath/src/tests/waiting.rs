@@ -1,4 +1,4 @@
-//! Packets that wait for something go on when it is known, in their order, or are dropped by name.
+//! Packets that wait for an event are recirculated when it occurs, in their order, or are dropped by name.
 
 use super::flows::{Setup, setup};
 use super::recirc::under;
@@ -119,7 +119,7 @@ fn too_many_and_too_late_are_dropped_by_name() {
     );
 }
 
-/// What was told of was not the answer.
+/// The first event was not sufficient: packets that wait again keep the rest of their time.
 #[test]
 fn who_waits_again_has_the_time_that_is_left() {
     let wait_twice = |rules: Vec<ToyRule>| {

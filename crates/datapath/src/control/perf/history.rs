@@ -16,7 +16,7 @@ pub(crate) const LEN: usize = 1000;
 /// Numbers of a row.
 const WIDTH: usize = 8;
 
-/// What was done in an iteration, or in a millisecond.
+/// Counts of an iteration, or of a millisecond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     /// Number of the iteration, or the millisecond.

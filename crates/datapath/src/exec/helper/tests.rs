@@ -1,4 +1,4 @@
-//! What is replaced in a packet, beside a packet that is made with it from the start.
+//! Text replaced in a packet, against a packet that is built with that text from the start.
 
 use super::*;
 use crate::counters::WorkerCounters;

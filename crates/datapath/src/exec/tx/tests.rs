@@ -14,7 +14,7 @@ proptest! {
     fn a_batch_has_what_was_put_in_in_this_order(all in prop::collection::vec((0_u16..40, 0_u16..6), 0..80)) {
         let (mut batch, mut plain) = (Batch::default(), Vec::new());
         for (first, n) in all {
-            // Of the burst, or copies.
+            // Packets of the burst, or copies.
             let most = if usize::from(first) < BURST { BURST } else { BURST + 16 };
             let end = (first + n).min(LiveId::try_from(most).unwrap());
             let end = end.min(first + LiveId::try_from(batch.room()).unwrap());
@@ -115,7 +115,7 @@ fn private_packets_move_and_are_copied_for_all_but_the_last_who_want_them() {
     assert!(given.packets.iter().all(|p| p.head() == [1; 60]));
 }
 
-/// A queue whose device takes trains, and no more than so many packets.
+/// A queue whose device takes GSO packets, and at most this number of packets at once.
 struct Few(usize, Arc<std::sync::Mutex<Vec<Packet>>>);
 
 impl TxQueue for Few {
@@ -147,7 +147,7 @@ fn what_is_counted_is_what_was_joined() {
         f[16..18].copy_from_slice(&628_u16.to_be_bytes());
         f[18..20].copy_from_slice(&id.to_be_bytes());
         f[38..40].copy_from_slice(&608_u16.to_be_bytes());
-        // Nobody looks at it: it is said to be right.
+        // Not verified: the packet is marked as right.
         f[40..42].copy_from_slice(&[1, 1]);
         f[24..26].fill(0);
         let sum = heddle_wire::checksum::checksum(&f[14..34]);
@@ -183,7 +183,7 @@ fn what_is_counted_is_what_was_joined() {
     assert_eq!(sent(9, false), (vec![one; 6], (6, 6 * one as u64, 0)));
 }
 
-/// Datagrams of a train are held against the MTU as if they came one by one; TCP is made to fit elsewhere.
+/// Datagrams of a GSO packet are compared with the MTU one by one; TCP is segmented elsewhere.
 #[test]
 fn a_train_of_datagrams_is_as_long_as_one_of_them() {
     const IN_TUNNEL: u16 = 50 + 34;
