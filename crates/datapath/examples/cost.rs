@@ -21,7 +21,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use steady::{Length, steady};
 
-/// The rules that packets are for.
+/// Kinds of rules.
 #[derive(Clone, Copy)]
 enum Rules {
     /// Match on the whole 5-tuple.
@@ -40,11 +40,11 @@ enum Rules {
         /// The servers' switch has a stateful access list.
         tracked: bool,
     },
-    /// Into a tunnel, and what comes out of one is for the actions.
+    /// The packets go into a tunnel, or come out of one.
     Tunnel {
-        /// The outer checksum too.
+        /// With an outer checksum.
         csum: bool,
-        /// Out of it again.
+        /// The packets also come out of the tunnel again.
         pop: bool,
         /// Behind a router, with an option, and sent back by rewriting the outer addresses.
         routed: bool,

@@ -18,22 +18,24 @@ pub struct Config {
     pub flow_limit: usize,
     /// An entry without a packet for this long is evicted, milliseconds (`max-idle`).
     pub max_idle_ms: u64,
-    /// Most masks per worker, port and family of packets; further results are cached under the full mask.
+    /// Maximum number of masks per worker, port and family of packets; further results are cached under the
+    /// full mask.
     pub max_masks: usize,
-    /// Entries of each worker's exact-match cache at first (rounded up to a power of two), eight bytes each.
+    /// Initial number of entries of each worker's exact-match cache (rounded up to a power of two), eight
+    /// bytes each.
     pub l1_entries: usize,
     /// ... and its maximum.
     pub l1_most: usize,
     /// Maximum time that a worker polls after the last packet, microseconds.
     pub spin_us: u64,
-    /// Packet buffers that each worker keeps.
+    /// Packet buffers in each worker's pool.
     pub pool_packets: usize,
     /// Interval of the revalidator's passes, milliseconds of real time; 0: passes only by
     /// [`crate::Datapath::tick`].
     pub revalidate_interval_ms: u64,
     /// VLAN tags that are parsed, 1 or 2.
     pub vlan_limit: u8,
-    /// Packets for the control plane that may wait per worker; more are dropped and counted.
+    /// Maximum number of packets for the control plane that wait per worker; more are dropped and counted.
     pub upcall_ring: usize,
     /// `--dummy-numa`: the NUMA node of each pretended processor. Workers then represent these and are not
     /// pinned.

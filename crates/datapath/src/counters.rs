@@ -19,7 +19,7 @@ pub(crate) struct PortCounters {
     pub(crate) tx_errors: Counter,
 }
 
-/// One worker's drop counters. The place that decides a drop counts it here.
+/// One worker's drop counters. Each drop is counted by the code that decides it.
 #[derive(Debug)]
 pub(crate) struct Drops([Counter; DropKind::ALL.len()]);
 
@@ -44,7 +44,7 @@ impl Drops {
 pub(crate) const INTERVAL_MS: u64 = 5000;
 /// Intervals of the window: 60 seconds.
 pub(crate) const INTERVALS: usize = 12;
-/// Intervals that are kept: those of the window, the one that runs, and some for a reader that comes late.
+/// Intervals that are kept: those of the window, the current one, and some for a late reader.
 const KEPT: usize = 16;
 /// The window over which usage is shown, milliseconds.
 pub(crate) const WINDOW_MS: u64 = INTERVAL_MS * INTERVALS as u64;
@@ -86,7 +86,7 @@ impl Window {
     }
 }
 
-/// Intervals of the last `window_ms` that a thread has lived through, which started at `started_ms`.
+/// Number of whole intervals of the last `window_ms` since a thread's start at `started_ms`.
 pub(crate) fn whole_intervals(now_ms: u64, started_ms: u64, window_ms: u64) -> u64 {
     let lived = (now_ms / INTERVAL_MS).saturating_sub(started_ms.div_ceil(INTERVAL_MS));
     lived.min(window_ms / INTERVAL_MS)
@@ -124,7 +124,7 @@ macro_rules! worker_counters {
 worker_counters! {
     /// Packets received or injected.
     packets,
-    /// Packets looked up once more on their way.
+    /// Packets recirculated, counted at each lookup.
     recirculated,
     /// Packets that had to wait for a neighbour.
     waited,
@@ -148,10 +148,10 @@ worker_counters! {
     limit_hits,
     /// Transmit calls.
     tx_batches,
-    /// Packets accepted by them.
+    /// Packets accepted by transmit calls.
     tx_packets,
-    /// Loop iterations that found packets. Counted after all iterations and read before them, so that it
-    /// never shows as more.
+    /// Loop iterations that found packets. Counted after all iterations and read before them, so the shown
+    /// number is never greater than theirs.
     iterations_busy,
     /// Loop iterations.
     iterations,
@@ -159,9 +159,9 @@ worker_counters! {
     sleeps,
     /// Cycles of iterations that found packets.
     cycles_busy,
-    /// Cycles of iterations that found none.
+    /// Cycles of iterations that found no packets.
     cycles_idle,
-    /// Cycles asleep, in sleeps that are over.
+    /// Cycles asleep, in completed sleeps.
     cycles_asleep,
     /// Time stamp counter when the worker fell asleep; 0: it is awake.
     asleep_since,

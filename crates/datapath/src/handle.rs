@@ -45,7 +45,7 @@ pub struct Datapath {
     control: Mutex<Control>,
     revalidator: Arc<Mutex<Revalidator>>,
     upcalls: Arc<UpcallRings>,
-    /// The worker for posted frames, as it was last known.
+    /// The worker for posted frames, as last known.
     post_box: Mutex<Option<Arc<CommandTx>>>,
     revalidator_thread: Mutex<Option<JoinHandle<()>>>,
     sweeper: Mutex<Option<JoinHandle<()>>>,
@@ -177,7 +177,7 @@ impl Datapath {
     pub fn set_port_mtu(&self, no: PortNo, mtu: u32) -> Result<(), DatapathError> {
         self.control.lock().set_mtu(no, mtu)
     }
-    /// Drops what a port receives above these meters' rates; none: nothing. They start full.
+    /// Drops packets of a port above these meters' rates; an empty list: no limit. The meters start full.
     ///
     /// # Errors
     /// [`DatapathError::NoPort`].
@@ -238,7 +238,7 @@ impl Datapath {
     pub fn assign_queues(&self) -> Result<(), DatapathError> {
         self.control.lock().assign()
     }
-    /// Assigns receive queues to workers by what they cost now (`dpif-netdev/pmd-rxq-rebalance`).
+    /// Assigns receive queues to workers by their present cost (`dpif-netdev/pmd-rxq-rebalance`).
     ///
     /// # Errors
     /// As [`Datapath::assign_queues`].
@@ -249,19 +249,19 @@ impl Datapath {
     pub fn set_auto_lb(&self, settings: AutoLb) {
         self.control.lock().set_auto_lb(settings);
     }
-    /// Sets how long workers pause at most (`pmd-sleep-max`).
+    /// Sets the pauses of workers (`pmd-sleep-max`).
     pub fn set_max_sleep(&self, max: MaxSleep) {
         self.control.lock().set_max_sleep(max);
     }
-    /// Lets workers come before other programs (`SCHED_RR`, sched(7)), or not (`heddle-realtime`).
+    /// Sets whether workers have real-time priority (`SCHED_RR`, sched(7); `heddle-realtime`).
     ///
     /// # Errors
     /// [`DatapathError::Io`]: this process may not give priorities. [`DatapathError::Timeout`].
     pub fn set_realtime(&self, on: bool) -> Result<(), DatapathError> {
         self.control.lock().set_realtime(on)
     }
-    /// Lets workers keep the machine's processors from halting while packets come every few milliseconds, or
-    /// not (`heddle-light-sleep`).
+    /// Sets whether workers keep the machine's processors from halting while packets come every few
+    /// milliseconds (`heddle-light-sleep`).
     ///
     /// # Errors
     /// The system does not let this process do that.
@@ -272,7 +272,7 @@ impl Datapath {
         }
         Ok(())
     }
-    /// Lets automatic load balancing do what is due; to be called about once a second.
+    /// Checks the load and moves queues if that is due; to be called about once a second.
     pub fn balance(&self) {
         self.control.lock().balance();
     }
@@ -359,8 +359,8 @@ impl Datapath {
             f(example);
         }
     }
-    /// Has workers capture packets from their next bursts on, or stop that. There is one capture at a time;
-    /// what the one before has left is forgotten.
+    /// Starts a capture with the workers' next bursts, or stops it. There is one capture at a time; packets
+    /// of an earlier capture are discarded.
     pub fn capture(&self, wish: Option<CaptureWish>) {
         self.shared.watched.capture(wish);
     }

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Knobs and shared counts; relaxed, each is independent of the others.
+/// Settings and shared counts; relaxed, each is independent of the others.
 pub(crate) struct Shared {
     /// Name of the datapath in the log.
     pub(crate) name: String,
@@ -33,9 +33,9 @@ pub(crate) struct Shared {
     pub(crate) max_idle_ms: AtomicU64,
     /// VLAN tags that the parser reads.
     pub(crate) vlan_limit: AtomicU8,
-    /// Longest polling without packets, in cycles.
+    /// Maximum time of polling without packets, cycles.
     pub(crate) spin_cycles: AtomicU64,
-    /// `emc-insert-inv-prob`; [`UNSET`] where it was not given.
+    /// `emc-insert-inv-prob`; [`UNSET`] by default.
     pub(crate) inv_prob: AtomicU32,
     /// Whether packets are joined to GSO packets at egress.
     pub(crate) joins: AtomicBool,
@@ -47,19 +47,19 @@ pub(crate) struct Shared {
     pub(crate) suspects: SuspectSetting,
     /// The revalidator's thread, to be woken when a worker's handover ring fills up.
     pub(crate) revalidator_wakeup: Wakeup,
-    /// No passes over entries, until this is false again.
+    /// The revalidator makes no passes.
     pub(crate) paused: AtomicBool,
-    /// Entries are to be looked at before the revalidator's interval is over.
+    /// A pass is due before the revalidator's interval is over.
     pub(crate) hurried: AtomicBool,
     pub(crate) stop: AtomicBool,
 }
 
 /// See [`Shared::has_room`].
 const SHARE: usize = 16;
-/// Limits that are worth sharing.
+/// Smaller limits are not shared among ports.
 const SHARED_FROM: usize = 1024;
 
-/// A knob that was not set.
+/// A setting that was not set.
 pub(crate) const UNSET: u32 = u32::MAX;
 
 impl Shared {

@@ -69,7 +69,7 @@ impl MemoryRx {
             let client = (0x0a00_0000 + flow).to_be_bytes();
             self.frame[26..30].copy_from_slice(&client);
             if let Some(c) = self.traffic.connections {
-                // Clients begin.
+                // The client sends the first packet of a connection.
                 self.asked = self.asked.saturating_add(1);
                 let begun = u64::from(self.asked) > 16 * u64::from(self.traffic.flows);
                 let answers = begun && self.random >> 20 & 1 != 0;
@@ -128,7 +128,7 @@ impl Port for Memory {
         "bench"
     }
     fn open_rx(&self, _: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
-        // A queue that never has packets would only have turns of the others be short.
+        // A queue that never has packets would only shorten the turns of other queues.
         if self.traffic.flows == 0 {
             return Ok(Vec::new());
         }

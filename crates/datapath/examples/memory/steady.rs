@@ -25,8 +25,8 @@ impl Length {
     }
 }
 
-/// Has one worker forward the traffic of port 1, with a port 2 besides, and prints what it took. Measures
-/// once there are `entries`.
+/// One worker forwards the traffic of port 1 to port 2; prints its costs. The measurement begins once there
+/// are `entries`.
 pub(crate) fn steady(
     name: &str,
     pipeline: Arc<dyn Translate>,

@@ -53,12 +53,12 @@ impl Place {
 struct Cpu {
     cpu: usize,
     numa: u32,
-    /// Processors with one such number share a physical core; unknown ones share none.
+    /// Processors with the same number share a physical core; `None` shares none.
     core: Option<u32>,
 }
 
-/// The processors of default workers: at most `most`, one node after the other, hardware threads of a core
-/// that is taken last.
+/// Processors of default workers: at most `most`, one node after the other. A second hardware thread of a
+/// core is used last.
 fn choose(cpus: &[Cpu], most: usize) -> Vec<Cpu> {
     let mut nodes: BTreeMap<u32, (Vec<Cpu>, Vec<Cpu>)> = BTreeMap::new();
     for cpu in cpus {
@@ -106,7 +106,7 @@ pub(super) fn default_places() -> Vec<Place> {
     choose(&cpus, MOST_DEFAULT).into_iter().map(place).collect()
 }
 
-/// The pretended processors that workers stand for: those of `cpus` that exist, else the first of each node.
+/// Pretended processors of workers: those of `cpus` that exist, else the first of each node.
 pub(super) fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<Place> {
     let asked = cpus.unwrap_or_default().iter().copied();
     let mut cores: Vec<usize> = asked.filter(|c| *c < nodes.len()).collect();

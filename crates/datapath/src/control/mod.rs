@@ -82,15 +82,15 @@ pub(crate) struct WorkerHandle {
     /// The worker polls queues with an affinity only.
     pub(crate) isolated: bool,
     pub(crate) counters: Arc<WorkerCounters>,
-    /// When it started, by the datapath's clock.
+    /// Start time, by the datapath's clock.
     pub(crate) started_ms: u64,
     /// Counts at the last `pmd-stats-clear`.
     pub(crate) base: WorkerNumbers,
-    /// Histograms then.
+    /// Histograms at that time.
     pub(crate) base_perf: PerfNumbers,
-    /// Lost upcalls then.
+    /// Lost upcalls at that time.
     pub(crate) base_lost: u64,
-    /// When that was.
+    /// Time of the last `pmd-stats-clear`.
     pub(crate) cleared_ms: u64,
 }
 
@@ -99,7 +99,7 @@ impl WorkerHandle {
     fn lives(&self) -> bool {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
-    /// Has it come before other programs, or not.
+    /// Sets whether the worker has real-time priority.
     fn set_realtime(&self, on: bool) -> Result<(), DatapathError> {
         let (reply, done) = mpsc::channel();
         if !self.commands.send(Command::Realtime(on, reply)) {
@@ -110,7 +110,7 @@ impl WorkerHandle {
     }
 }
 
-/// Upcall rings, one of a kind per worker.
+/// Upcall rings of all workers, by kind.
 pub(crate) type UpcallRings = Lanes<Mutex<Inbox>>;
 
 /// Ports and workers.
@@ -129,7 +129,7 @@ pub(crate) struct Control {
     dirty: Dirty,
     auto: AutoState,
     pub(crate) max_sleep: MaxSleep,
-    /// Workers come before other programs.
+    /// Workers have real-time priority.
     realtime: bool,
     /// Counters of ended workers that are not shown per worker: drops.
     pub(crate) past_drops: Vec<u64>,
@@ -164,7 +164,7 @@ impl Control {
         }
     }
 
-    /// Sets how long workers pause.
+    /// Sets the pauses of workers.
     pub(crate) fn set_max_sleep(&mut self, max: MaxSleep) {
         self.max_sleep = max;
         for w in &self.workers {
@@ -246,7 +246,7 @@ impl Control {
             },
         );
         if let Err(e) = self.open_tx(no).and_then(|()| self.open_rx(no)) {
-            // The error that matters is the one that the port gave.
+            // The port's own error is returned.
             let _ = self.close(no);
             self.ports.remove(&no);
             return Err(e);
@@ -289,8 +289,7 @@ impl Control {
         })
     }
 
-    /// Closes the receive queues and opens those that are configured. The inner result is that of the
-    /// opening.
+    /// Closes the receive queues and opens the configured number. The inner result is that of opening them.
     fn reopen_rx(&mut self, no: PortNo) -> Result<Result<(), DatapathError>, DatapathError> {
         let state = self.ports.get(&no.0).ok_or(DatapathError::NoPort(no))?;
         let (port, n) = (Arc::clone(&state.port), state.config.n_rxq.max(1));
@@ -311,7 +310,7 @@ impl Control {
         };
         let opened = opened.map_err(DatapathError::from);
         let opened = opened.and_then(|queues| self.add_rx(no.0, queues));
-        // To close them may take the kernel tens of milliseconds, and the new ones are polled meanwhile.
+        // Closing them may take the kernel tens of milliseconds; meanwhile the new ones are polled.
         drop(old);
         Ok(opened)
     }
@@ -325,7 +324,7 @@ impl Control {
         Ok(())
     }
 
-    /// Limits what a port may receive; an empty list: nothing does.
+    /// Limits the packets that a port receives; an empty list: no limit.
     pub(crate) fn set_policing(&mut self, no: PortNo, limits: Vec<Arc<Meter>>) -> Result<(), DatapathError> {
         let state = self.ports.get_mut(&no.0).ok_or(DatapathError::NoPort(no))?;
         for r in &state.rx {
@@ -335,7 +334,7 @@ impl Control {
         Ok(())
     }
 
-    /// Every worker can send on the port before any receives from it.
+    /// Opens the port for sending on every worker, before any worker receives from it.
     fn open_tx(&mut self, no: u32) -> Result<(), DatapathError> {
         let ids: Vec<usize> = self.workers.iter().map(|w| w.id).collect();
         ids.into_iter().try_for_each(|id| self.open_tx_of(no, id))?;
@@ -385,7 +384,7 @@ impl Control {
         self.place_for_now(no)
     }
 
-    /// Before a port's queues go: keeps what they have counted.
+    /// Keeps the counts of a port's queues before they are closed.
     fn keep_counts(&mut self, no: u32) {
         if let Some(state) = self.ports.get_mut(&no) {
             for r in state.rx.drain(..) {

@@ -98,7 +98,7 @@ pub(crate) struct Own {
 /// One worker's histograms.
 #[derive(Debug, Default)]
 pub(crate) struct Perf {
-    /// There once metrics have been collected.
+    /// Made when metrics are collected for the first time.
     rows: OnceLock<Rows>,
     bins: [[Counter; BINS]; COLUMNS.len()],
     iterations: Counter,
@@ -116,9 +116,8 @@ impl Perf {
         self.bins[column][bin].add(1);
     }
 
-    /// An iteration of `cycles` with `packets`, which began at `start`, is over at `end`. Returns whether
-    /// something was written to the log about it: that took time. `own` is the worker's, with which every
-    /// iteration comes here.
+    /// Ends an iteration of `cycles` with `packets`, from `start` to `end`. Returns whether it was logged,
+    /// which took time. `own` is the worker's own state, the same for every iteration.
     pub(crate) fn iteration(
         &self,
         c: &WorkerCounters,
@@ -173,7 +172,7 @@ impl Perf {
         self.upcall_cycles.add(upcall_cycles);
     }
 
-    /// Iteration number `at` goes into the history, and what millisecond is over.
+    /// Adds iteration number `at` to the history, and the last millisecond if it is over.
     fn note_rows(&self, own: &mut Own, counts: &Counts, at: u64, end: u64) {
         let rows = self.rows.get_or_init(Rows::default);
         rows.iterations.push(&Row {
@@ -210,7 +209,7 @@ impl Perf {
             history::show_milliseconds(s, &rows.milliseconds.last(milliseconds));
         }
     }
-    /// Forgets the last iterations and milliseconds.
+    /// Clears the last iterations and milliseconds.
     pub(crate) fn clear(&self) {
         if let Some(rows) = self.rows.get() {
             rows.iterations.clear();

@@ -141,13 +141,13 @@ impl Control {
                 .iter()
                 .find(|(name, _)| *name == (slot.port, slot.index))
                 .and_then(|(_, to)| *to);
-            // The others are not lost for it.
+            // The remaining queues are still given to their workers.
             failed = self.give(slot, to).err().or(failed);
         }
         failed.map_or_else(|| self.barrier(), Err)
     }
 
-    /// Takes queues back from those who have them.
+    /// Takes queues back from their workers.
     fn take_back(&mut self, moves: &[(Name, Option<usize>)]) -> Vec<RxSlot> {
         let mut slots = Vec::new();
         let mut from: BTreeMap<usize, Vec<Name>> = BTreeMap::new();
@@ -185,7 +185,7 @@ impl Control {
         slots
     }
 
-    /// Gives a queue to worker `to`, or keeps it.
+    /// Gives a queue to worker `to`, or parks it.
     fn give(&mut self, mut slot: RxSlot, to: Option<usize>) -> Result<(), DatapathError> {
         let no = slot.port;
         let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
@@ -248,8 +248,8 @@ fn from_worker(worker: &WorkerHandle, answer: &Receiver<Reply>) -> Vec<RxSlot> {
     }
 }
 
-/// Writes those sentences of a plan to the log that are about queues which `concerned` takes; general ones if
-/// there are any such.
+/// Writes the sentences of a plan to the log that are about queues for which `concerned` is true. General
+/// sentences are written if there are any such queues.
 fn tell(plan: &Plan, concerned: impl Fn(usize) -> bool) {
     let own: Vec<bool> = plan
         .notes

@@ -1,6 +1,6 @@
-//! Texts of `dpif-netdev/pmd-stats-show`, `pmd-perf-show`, `pmd-rxq-show` and `upcall/show`, laid out as Open
-//! vSwitch lays them out. Lines of caches that Heddle does not have (PHWOL, SMC, simple match) are there with
-//! zeros, for scripts.
+//! Texts of `dpif-netdev/pmd-stats-show`, `pmd-perf-show`, `pmd-rxq-show` and `upcall/show`, in the layout of
+//! Open vSwitch. For scripts, caches that Heddle does not have (PHWOL, SMC, simple match) have lines with
+//! zeros.
 
 use crate::control::perf::PerfWanted;
 use crate::control::{Control, WorkerHandle};
@@ -201,7 +201,7 @@ pub(crate) fn stages(s: &mut String, n: &WorkerNumbers) {
     }
 }
 
-/// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` (at most a minute, which 0 means too), or since the
+/// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` (at most a minute; 0: a minute), or since the
 /// worker started.
 pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
     let now_ms = c.shared.clock.now_ms();
@@ -258,7 +258,7 @@ pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
 
 /// `dpif-netdev/pmd-sleep-show`.
 pub(crate) fn pmd_sleep(c: &Control) -> String {
-    // Open vSwitch has no word for the difference between 0 and nothing: there both poll for ever.
+    // Open vSwitch has no text for the difference between 0 and unset: there both poll for ever.
     let text = |max: Option<u64>| match max {
         None => "   0 us (not set: sleeps until woken)".to_owned(),
         Some(0) => "   0 us (never sleeps)".to_owned(),

@@ -62,14 +62,14 @@ impl Control {
             return Err(failed.unwrap_or(DatapathError::Timeout));
         }
         match failed {
-            // A worker that could not be had is no failure where others do its work.
+            // A worker that could not be started is no failure if others do its work.
             Some(e @ DatapathError::Port(_)) => Err(e),
             _ => Ok(()),
         }
     }
 
-    /// Has workers in these places: those among the leaving ones that are, or can be put, there, and new
-    /// ones. Returns the first error.
+    /// Makes workers for these places: leaving ones that fit, or can be bound there, and new ones. Returns
+    /// the first error.
     fn bring(&mut self, places: Vec<Place>) -> Option<DatapathError> {
         let mut failed = None;
         for place in places {
@@ -226,7 +226,7 @@ impl Control {
         })
     }
 
-    /// Ends a worker; what it counted is kept.
+    /// Ends a worker; its counts are kept.
     fn end(&mut self, mut w: WorkerHandle) {
         w.commands.send(Command::Stop);
         if w.thread.take().is_some_and(|t| t.join().is_err()) {

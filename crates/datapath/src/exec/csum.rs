@@ -29,8 +29,8 @@ fn field(proto: u8) -> Option<(usize, bool)> {
     }
 }
 
-/// Accounts for `from` having become `to` (equal even lengths, at an even distance from the L4 header's
-/// start). `l4` is the L4 header's offset.
+/// Updates the checksum after bytes `from` became `to` (equal even lengths, at an even distance from the L4
+/// header's start). `l4` is the L4 header's offset.
 pub(crate) fn changed(
     head: &mut [u8],
     offload: &Offload,
@@ -68,8 +68,8 @@ pub(crate) fn changed(
     *bytes = new.to_be_bytes();
 }
 
-/// Fills a partial checksum in, for a packet whose bytes are about to be cut or looked at by software. The
-/// packet must be private.
+/// Completes a partial checksum, for a packet that software is about to cut or read. The packet must be
+/// private.
 pub(crate) fn fill_in(packet: &mut Packet) {
     let Csum::Partial { start, offset } = packet.offload.csum else {
         return;

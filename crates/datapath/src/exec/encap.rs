@@ -28,7 +28,7 @@ const NEXT: [(u32, u8); 4] = [
 pub(crate) const ETHERNET: i16 = 14;
 const _: () = assert!(Ethernet::LEN == 14);
 
-/// Forgets where headers are.
+/// Forgets the offsets of headers.
 fn forget(meta: &mut Meta) {
     *meta = Meta {
         l2_5: u16::MAX,
@@ -86,7 +86,7 @@ pub(super) fn add_mpls(p: &mut Packet, meta: &mut Meta, lse: u32, ethertype: u16
     Ok(())
 }
 
-/// Bytes of a header.
+/// Length of a header in bytes.
 pub(crate) fn nsh_len(header: &NshHeader) -> usize {
     NshBase::LEN
         + if header.fields.mdtype == MD_TYPE_1 {

@@ -37,7 +37,7 @@ pub(crate) struct Resumed {
 }
 
 impl Resumed {
-    /// On its way again.
+    /// Continues the packet's program.
     pub(crate) fn going(self) -> Going {
         Going {
             id: self.id,

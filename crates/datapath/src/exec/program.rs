@@ -40,11 +40,11 @@ pub(crate) enum Op {
     Apply(Action),
     /// End, unless the meter admits the packet.
     Meter(Arc<Meter>),
-    /// Look the packet up again; a copy of it, if what follows needs it as it is.
+    /// Recirculate the packet, or a copy of it if later steps need it as it is.
     Recirc {
         /// Under this id.
         id: u32,
-        /// A copy.
+        /// A copy is recirculated.
         copy: bool,
     },
     /// Track the packet's connection.
@@ -56,7 +56,7 @@ pub(crate) enum Op {
     Pop {
         /// The tunnel.
         pop: Arc<TunnelPop>,
-        /// A copy.
+        /// A copy is decapsulated.
         copy: bool,
     },
     /// Have a copy wait.
@@ -84,7 +84,7 @@ pub(crate) enum Op {
 /// Class of a whole program: simple ones have shorter executors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// One output of the packet as it is.
+    /// One output of the unchanged packet.
     Output(u32),
     /// Rewrites and outputs of the same packet, and at the end perhaps a recirculation: run over all packets
     /// of a group at once.
@@ -128,7 +128,7 @@ pub(crate) enum Goes {
     Recirc(u32),
     /// The packet was received from a tunnel, which the step with this index names.
     Pop(u16),
-    /// Later, when what it waits for has come.
+    /// The packet waits for a change, and is looked up after it.
     Later(Wait),
 }
 
@@ -144,7 +144,7 @@ impl Goes {
     }
     /// A [`Goes::Pop`] of this step.
     pub(crate) fn pop_at(step: usize) -> Self {
-        // Programs are bounded by the size of their actions; a step that is none drops the packet.
+        // Programs are bounded by the size of their actions. A step beyond the last one drops the packet.
         Self::Pop(u16::try_from(step).unwrap_or(u16::MAX))
     }
 }
@@ -155,9 +155,9 @@ pub(crate) struct Tail {
     pub(crate) goes: Goes,
     /// A copy is recirculated: the packet itself was sent before.
     pub(crate) copy: bool,
-    /// The line has written headers before: they have to be read again.
+    /// The line has written headers before: they must be parsed again.
     pub(crate) rewritten: bool,
-    /// There is nothing before it.
+    /// The recirculation is the only step.
     pub(crate) alone: bool,
 }
 
@@ -216,7 +216,7 @@ impl Program {
             Merges::No
         }
     }
-    /// Whether it does the same whatever packets carry besides their headers.
+    /// Whether the result is independent of a packet's facts outside its headers.
     #[inline]
     pub(crate) fn is_blind(&self) -> bool {
         self.shape != Shape::Any && self.tail.is_none() && !self.tracks && !self.needs_key
@@ -277,7 +277,7 @@ fn forget_nothing_in_vain(ops: &mut Vec<Op>) {
     ops.append(&mut end);
 }
 
-/// Writes fields of headers, none of which goes or comes.
+/// Whether a step writes header fields without adding or removing a header.
 fn writes_in_place(op: &Op) -> bool {
     matches!(
         op,
@@ -328,8 +328,8 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Compiles a list. `shared`: an output may hold the packet. `tail`: nothing runs after the list. `cut`:
-    /// the truncation that waits for an output (it outlives rewrites in between). `None`: too deep.
+    /// Compiles a list. `shared`: an output may hold the packet. `tail`: no step runs after the list. `cut`:
+    /// the truncation for the next output (it is kept across rewrites). `None`: the nesting is too deep.
     fn list(&mut self, actions: &[Action], shared: &mut bool, tail: bool, mut cut: u32) -> Option<()> {
         for (i, action) in actions.iter().enumerate() {
             if cut != u32::MAX && !matches!(action, Action::TunnelPush(_)) {
@@ -341,7 +341,7 @@ impl Compiler {
                     *shared = true;
                 }
                 Action::Output(port) => {
-                    // A packet that is not longer than the cut leaves itself, not as a copy.
+                    // If the packet is not longer than the cut, the packet itself is sent, not a copy.
                     self.ops
                         .push(Op::OutputTrunc(port.0, std::mem::replace(&mut cut, u32::MAX)));
                     *shared = true;
@@ -408,7 +408,8 @@ impl Compiler {
                     self.ops.push(Op::Pop { pop, copy });
                 }
                 Action::Wait(wait) => self.ops.push(Op::Wait(*wait)),
-                // For a tunnel's port, whose device is none: it counts what comes as dropped.
+                // Used by outputs to a tunnel's port. In the engine this port has no device: it counts such
+                // packets as dropped.
                 Action::SetTunnel(_) => {}
                 Action::TunnelPush(_) => {
                     self.unshare(shared);
@@ -468,7 +469,7 @@ impl Compiler {
         self.ops.push(Op::Restore);
         self.ops[save] = Op::Save(at);
     }
-    /// Two lists, one of which runs; on the packet itself if nothing follows.
+    /// Compiles two lists, one of which runs. It runs on the packet itself if nothing follows.
     fn check_len(
         &mut self,
         len: u16,
@@ -605,7 +606,7 @@ mod tests {
         assert_eq!(*p.ops, want);
     }
 
-    /// An output into a tunnel that leads nowhere takes nothing from those that follow.
+    /// An output into a tunnel without a device does not affect the outputs after it.
     #[test]
     fn outputs_after_one_into_a_tunnel_are_done() {
         let out = |n| Action::Output(PortNo(n));
@@ -634,7 +635,7 @@ mod tests {
         assert!(p.merges == Merges::All && !tail.alone && !tail.rewritten && p.recirculates);
     }
 
-    /// Both branches end at the same step; what follows a branch gets the packet as it was before.
+    /// Both branches end at the same step. Steps behind a branch get the packet as it was before.
     #[test]
     fn branches_by_length() {
         let check = Action::CheckPktLen {

@@ -64,7 +64,7 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             ip.dst = m32(old.dst.get(), dst).into();
             ip.tos = m8(old.tos, tos);
             ip.ttl = m8(old.ttl, ttl);
-            // Most rewrites leave most fields as they are.
+            // Most rewrites leave most fields unchanged.
             let addresses = (ip.src, ip.dst) != (old.src, old.dst);
             let mut c = old.csum.get();
             if addresses {
@@ -79,7 +79,7 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             }
             ip.csum = c.into();
             let new = *ip;
-            // ICMPv6 has a pseudo header, but not here: behind IPv4 it is bytes like others.
+            // ICMPv6 over IPv4 has no pseudo header: its bytes are ordinary payload.
             if let Some(l4) = covering(l4, meta).filter(|_| addresses && meta.proto != proto::ICMPV6) {
                 let (from, to) = (pair(old.src, old.dst), pair(new.src, new.dst));
                 changed(p.head_mut(), &offload, l4, meta.proto, Part::Address, &from, &to);
@@ -259,7 +259,7 @@ fn set_ports(old: [u8; 4], src: &Masked<u16>, dst: &Masked<u16>) -> [u8; 4] {
 }
 
 /// SCTP's checksum is a CRC over the whole packet (RFC 9260, appendix A). The difference of the right
-/// checksums before and after is applied, so that a wrong one stays wrong.
+/// checksums before and after is applied, so that a wrong checksum stays wrong.
 fn set_sctp(p: &mut Packet, l4: usize, end: usize, src: &Masked<u16>, dst: &Masked<u16>) -> Option<()> {
     p.make_private();
     let covered = p.head_mut().get_mut(l4..)?;
@@ -288,8 +288,8 @@ fn set_nd_option_type(p: &mut Packet, l4: usize, end: usize, ty: &Masked<u8>) {
     changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
 }
 
-/// Rewrites the source and target link-layer address options (RFC 4861, 4.6.1). Options that are not there
-/// stay away.
+/// Rewrites the source and target link-layer address options (RFC 4861, 4.6.1). Missing options are not
+/// added.
 fn set_nd_options(p: &mut Packet, l4: usize, end: usize, sll: &Masked<[u8; 6]>, tll: &Masked<[u8; 6]>) {
     let offload = p.offload;
     let mut at_opt = l4 + ND_LEN;

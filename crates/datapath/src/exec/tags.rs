@@ -1,4 +1,4 @@
-//! VLAN tags and MPLS labels: headers that appear and disappear in the middle of a packet.
+//! VLAN tags and MPLS labels: headers that are inserted and removed in the middle of a packet.
 //!
 //! The layer offsets of the packet move along with its bytes; checksum offsets in the offload metadata are
 //! moved by the packet itself.
@@ -14,7 +14,7 @@ use heddle_wire::eth::{ethertype, is_mpls, is_vlan};
 pub(super) enum TagError {
     /// No room in front of the packet.
     Headroom,
-    /// The header is not there.
+    /// The header is missing.
     Header,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn be16(head: &[u8], at: usize) -> Option<u16> {
 /// The offset of the EtherType behind the addresses and all tags.
 fn ethertype_at(head: &[u8]) -> Option<usize> {
     let mut at = 12;
-    // A frame cannot consist of tags for ever: the head is finite.
+    // The head is finite, so this loop ends.
     while is_vlan(be16(head, at)?) {
         at += 4;
     }
@@ -119,7 +119,7 @@ pub(super) fn pop_mpls(p: &mut Packet, meta: &mut Meta, ethertype: u16) -> Resul
         meta.l3 = behind;
     }
     if at == 0 && ethertype == ethertype::TEB {
-        // A whole frame, of which nothing is known.
+        // The packet is a whole frame whose headers are not parsed.
         *meta = Meta {
             l3: u16::MAX,
             l4: u16::MAX,

@@ -295,7 +295,7 @@ proptest! {
         verify(&p, &again, &got)?;
     }
 
-    /// A router's rewrites, done at once and one by one.
+    /// A router's rewrites, compiled together and one by one.
     #[test]
     fn quick_rewrites_are_those_of_single_packets(
         bytes in prop::collection::vec(any::<u8>(), 0..60),
@@ -304,9 +304,9 @@ proptest! {
         which in prop::collection::vec(any::<bool>(), 1..4),
     ) {
         let (keep, at) = (m(0, 0), usize::from(l3));
-        // Zero has two forms there, and either is right.
+        // A zero checksum has two forms there, and either is right.
         prop_assume!(bytes.get(at + 10..at + 12) != Some(&[0xff; 2][..]));
-        // They are of different headers, as in packets.
+        // The fields are of different headers, as in packets.
         prop_assume!(at >= 12 || which.windows(2).all(|w| w[0] == w[1]));
         let actions = which.iter().map(|eth| match eth {
             true => Action::SetEth { src, dst },
@@ -316,7 +316,7 @@ proptest! {
         let meta = Meta { l3, ..Meta::default() };
         let (mut plain, mut quick) = (Packet::from_bytes(&bytes), Packet::from_bytes(&bytes));
         let (all, n) = Quick::of(&ops, &meta);
-        // The first that is of a kind that was there is not among them.
+        // A second rewrite of the same kind ends the compiled prefix.
         let same = which.iter().skip(1).position(|eth| *eth == which[0]).map_or(which.len(), |i| i + 1);
         prop_assert_eq!(n, same.min(2));
         let done = actions.take(n).all(|a| set::set(&mut plain, &meta, &a).is_some());
@@ -391,7 +391,7 @@ proptest! {
             prop_assert_eq!(apply(&mut p, &mut meta, a, 0), Ok(()));
         }
         let same = p.to_vec()[l4..] == before[l4..];
-        // A datagram without checksum has none afterwards; a sum may come out as it was.
+        // A datagram without checksum has none afterwards; an updated sum may be equal to the old one.
         let none = s.proto == 17 && before[l4 + 6..l4 + 8] == [0, 0];
         prop_assert!(same || keeps == least && !none, "{:?}", meta);
     }

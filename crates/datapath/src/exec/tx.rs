@@ -22,13 +22,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Most packets handed to a transmit queue at once.
+/// Maximum number of packets handed to a transmit queue at once.
 pub(crate) const TX_BATCH: usize = 64;
 /// Bytes of the L2 header, one VLAN tag included, that the MTU does not count.
 const L2_LEN: usize = 18;
 
-/// Packets that wait for a port's queue: neighbours together, since all packets of a burst mostly leave by
-/// one port.
+/// Packets that wait for a port's queue. Adjacent packets are one range, since mostly all packets of a burst
+/// leave by one port.
 #[derive(Default)]
 struct Batch {
     ranges: ArrayVec<Range<LiveId>, TX_BATCH>,
@@ -47,7 +47,7 @@ impl Batch {
         }
         self.len += ids.len();
         match self.ranges.last_mut() {
-            // Copies are no neighbours of the burst's packets.
+            // Copies are not adjacent to the burst's packets.
             Some(last) if last.end == ids.start && usize::from(ids.start) != BURST => last.end = ids.end,
             _ => self.ranges.push(ids),
         }
@@ -70,7 +70,7 @@ fn is_too_long(p: &Packet, most: usize) -> bool {
     }
 }
 
-/// A port as a worker sends on it.
+/// A port for sending by one worker.
 pub(crate) struct TxPort {
     pub(crate) queue: Box<dyn TxQueue>,
     /// Largest IP packet; 0: no limit. Written by the control side.
@@ -91,7 +91,7 @@ impl TxPort {
             batch: Batch::default(),
         }
     }
-    /// Queues one by one, until the batch is full.
+    /// Queues packets one by one, until the batch is full.
     #[cold]
     fn push_those_that_fit(
         &mut self,
@@ -121,7 +121,7 @@ pub(crate) struct TxTable {
     ports: Vec<Option<TxPort>>,
     /// Ports with a batch that is not empty.
     active: Vec<u32>,
-    /// Ports whose queues take packets over.
+    /// Number of ports whose queues take packets over.
     owners: usize,
     given: Given,
     gro: Gro,
@@ -163,8 +163,8 @@ impl TxTable {
     pub(crate) fn counters(&self, no: u32) -> Option<&Arc<PortCounters>> {
         Some(&self.ports.get(no as usize)?.as_ref()?.counters)
     }
-    /// Queues packets `ids` on a port, taking out of the range what was queued (or was too long); `longest`
-    /// is the longest one's length. `Ok(true)`: the batch is full now.
+    /// Queues packets `ids` on a port, and removes from the range the packets that were queued or too long.
+    /// `longest` is the length of the longest packet. `Ok(true)`: the batch is full now.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -199,7 +199,7 @@ impl TxTable {
         self.active.retain(|a| *a != no);
         self.send_batch(no, live, pool, drops);
     }
-    /// Sends all batches. The packets may be used again.
+    /// Sends all batches. The packets may be reused.
     pub(crate) fn flush(&mut self, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
         while let Some(no) = self.active.pop() {
             self.send_batch(no, live, pool, drops);
@@ -224,7 +224,7 @@ impl TxTable {
             self.hand_over(live, pool, drops);
         }
     }
-    /// Sends by the queues that borrow first, then gives the others what they want.
+    /// Sends by the queues that borrow first, then gives the other queues their packets.
     #[inline(never)]
     fn hand_over(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
         let mut owners = std::mem::take(&mut self.given.ports);
@@ -258,10 +258,10 @@ impl TxTable {
     }
 }
 
-/// Packets on their way to queues that take them over. Lists that are used again.
+/// Packets for queues that take them over. The lists are reused.
 #[derive(Default)]
 struct Given {
-    /// Such ports with a batch.
+    /// Ports of such queues with a batch.
     ports: Vec<u32>,
     /// Packets for the next of these ports.
     packets: Vec<Packet>,
@@ -275,7 +275,7 @@ impl Given {
         packet.copy_into(&mut copy);
         self.packets.push(copy);
     }
-    /// Packet `id`, or a copy where its bytes are not all private or it is wanted once more.
+    /// Gives packet `id`, or a copy if some of its bytes are shared or another queue wants it.
     fn give(&mut self, packet: &mut Packet, id: LiveId, pool: &mut Pool) {
         let want = &mut self.want[usize::from(id)];
         *want -= 1;
@@ -287,7 +287,7 @@ impl Given {
     }
 }
 
-/// Sends a port's batch, whose packets may be used again.
+/// Sends a port's batch, whose packets may be reused.
 #[inline]
 fn send(
     port: &mut TxPort,
@@ -330,7 +330,7 @@ fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut Watch, no: u32) {
     }
 }
 
-/// Joins what can be joined, and sends.
+/// Joins packets where possible, and sends.
 #[inline(never)]
 fn send_joined(
     port: &mut TxPort,
@@ -409,7 +409,7 @@ fn losses(n: &TxCounts) -> [(u64, DropKind); 5] {
     ]
 }
 
-/// Counts what became of a port's batch, which is over.
+/// Counts the results of a port's batch, which was sent.
 #[inline]
 fn count(port: &mut TxPort, n: TxCounts, drops: &Drops) -> u64 {
     port.batch.clear();

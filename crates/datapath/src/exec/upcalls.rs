@@ -66,14 +66,14 @@ struct Lane {
     pushed: bool,
 }
 
-/// The worker's ends.
+/// A worker's ends of its rings.
 pub(crate) struct UpcallTx {
     packets: Lane,
     control: Lane,
     samples: Lane,
 }
 
-/// The control side's ends of one worker's rings, or of all.
+/// One value for each kind of packet.
 #[derive(Default)]
 pub(crate) struct Lanes<T> {
     /// Packets for controllers.
@@ -177,7 +177,7 @@ impl Inbox {
         self.rings
             .retain_mut(|r| r.head().is_some() || !r.ring.is_abandoned());
     }
-    /// Takes up to `max` packets in the order of their numbers. `bell` is rung again if more wait.
+    /// Takes up to `max` packets in the order of their numbers. Rings `bell` again if more are waiting.
     pub(crate) fn take(&mut self, bell: &Bell, max: usize) -> Vec<UpcallPacket> {
         bell.silence();
         // Before the rings. Pairs with `UpcallTx::push`.
@@ -253,7 +253,7 @@ mod tests {
     fn packets_of_all_workers_come_in_their_order() {
         let (mut first, mut second, mut inbox, bell) = workers();
         for n in 0..6 {
-            // The ring that is read first has the newer ones.
+            // The ring that is read first has the newer packets.
             let to = if matches!(n, 1 | 3 | 4) {
                 &mut first
             } else {
@@ -273,8 +273,8 @@ mod tests {
         assert!(inbox.rings.is_empty());
     }
 
-    /// One worker queues a request and sends it on; another queues the reply when it has come. The reader
-    /// looks at any moment, and at the second worker's ring last or first.
+    /// One worker queues a request and sends it on; another worker queues the reply when it has arrived. The
+    /// reader reads at any moment, the second worker's ring last or first.
     #[test]
     fn no_reply_comes_before_its_request() {
         const PAIRS: usize = 20_000;
@@ -293,7 +293,7 @@ mod tests {
                         }
                         first.push(packet(2 * n));
                         sent.store(n as u64 + 1, Release);
-                        // Not further ahead than the rings hold.
+                        // The writers stay within the rings' size.
                         while 2 * n as u64 > read.load(Acquire) + 100 {
                             std::thread::yield_now();
                         }

@@ -46,16 +46,16 @@ const TOGETHER: u64 = 256;
 /// One example of many dropped packets.
 #[derive(Clone, Debug)]
 pub struct DropExample {
-    /// Why.
+    /// Reason of the drop.
     pub kind: DropKind,
     /// The port that it came in by.
     pub in_port: PortNo,
-    /// The port that it was to leave by, if it got so far.
+    /// The port that it was to be sent by, if an output was reached.
     pub out_port: Option<PortNo>,
-    /// The datapath's clock then.
+    /// Time of the drop, by the datapath's clock.
     pub at_ms: u64,
-    /// Packets that were dropped for this reason after they had come in by this port, since the example
-    /// before. Two such pairs may share a slot: then the count is of both.
+    /// Number of such drops since the previous example: with this reason, of packets that came in by this
+    /// port. Two such pairs may share a slot: then the count is of both.
     pub seen: u64,
     /// Length of the whole packet, bytes.
     pub len: usize,
@@ -92,7 +92,7 @@ pub enum Way {
 /// A captured packet.
 #[derive(Clone, Debug)]
 pub struct Captured {
-    /// Since 1970, of its burst.
+    /// Time of its burst since 1970.
     pub at: Duration,
     /// The port that it was received or sent by.
     pub port: PortNo,
@@ -149,7 +149,7 @@ impl Inbox {
             f(packet);
         }
     }
-    /// Packets that were to be captured and were not.
+    /// Number of packets that the capture skipped.
     pub(crate) fn missed(&self) -> u64 {
         self.missed.load(Relaxed)
     }
@@ -188,7 +188,7 @@ pub(crate) struct Watch {
     now_ms: u64,
     version: u32,
     capture: Option<Box<Capture>>,
-    /// The port that packets which are lost now were to leave by.
+    /// The output port of packets that are being sent.
     out_port: Option<PortNo>,
 }
 
@@ -218,7 +218,7 @@ impl Watch {
         }
     }
 
-    /// A burst begins, with these packets if they were received.
+    /// Begins a burst, of these packets if they were received.
     #[inline]
     pub(crate) fn begin(&mut self, now_ms: u64, received: &[Packet]) {
         self.now_ms = now_ms;
@@ -255,7 +255,7 @@ impl Watch {
         let wish = c.wish;
         if wish.traffic {
             let wanted = |p: &&Packet| wish.port.is_none_or(|port| port.0 == p.in_port);
-            // A burst came by one port.
+            // All packets of a burst came by one port.
             if c.packets > 0 {
                 let all = received.iter().filter(wanted);
                 all.for_each(|p| c.copy(&self.inbox, p, p.in_port, Way::In));
@@ -266,7 +266,7 @@ impl Watch {
         c.tell(&self.inbox);
     }
 
-    /// Packets leave by a port.
+    /// Captures packets that are sent by a port.
     #[inline]
     pub(crate) fn sent(&mut self, no: u32, live: &Live<'_>, ids: &[Range<LiveId>]) {
         if let Some(c) = &mut self.capture
@@ -283,10 +283,10 @@ impl Watch {
         }
     }
 
-    /// `n` packets like `p` were dropped.
+    /// Records that `n` packets like `p` were dropped.
     #[inline]
     pub(crate) fn lost(&mut self, kind: DropKind, n: u64, p: &Packet, carried: Option<&FlowKey>) {
-        // Ports and reasons are small numbers: this tells the pairs of some switch apart, or mostly so.
+        // Ports and reasons are small numbers: mostly the pairs of one switch get slots of their own.
         let at = (p.in_port as usize).wrapping_mul(59).wrapping_add(kind as usize) % SLOTS;
         let slot = &mut self.slots[at];
         slot.seen += n;
@@ -298,7 +298,7 @@ impl Watch {
         }
     }
 
-    /// The same of packets that port `no` did not take.
+    /// Records the drop of packets that port `no` did not take.
     pub(crate) fn lost_to(&mut self, no: u32, kind: DropKind, n: u64, p: &Packet) {
         self.out_port = Some(PortNo(no));
         self.lost(kind, n, p, None);
@@ -340,7 +340,7 @@ impl Capture {
         }
     }
 
-    /// Time has passed: more may be copied.
+    /// Allows more copies after time has passed.
     fn save(&mut self, now_ms: u64) {
         if self.ms == Some(now_ms) {
             return;

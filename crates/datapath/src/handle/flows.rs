@@ -5,17 +5,17 @@ use crate::control::perf::SuspectLog;
 use heddle_datapath_api::{Engine, FlowDump, FlowObserver};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Flows that are read at a time.
+/// Flows that are read under one lock.
 const AT_A_TIME: usize = 256;
 
 impl Datapath {
-    /// One full pass of the revalidator now: credits, translates again what depends on changed things, evicts
-    /// idle entries. Nothing while it is paused.
+    /// Runs one full pass of the revalidator: it credits, translates entries with changed dependencies again,
+    /// and evicts idle entries. Does nothing while the revalidator is paused.
     pub fn tick(&self) {
         if !self.shared.paused.load(Relaxed) {
             self.revalidator.lock().pass();
         }
-        // Without a thread of its own, of which there may be one at a time.
+        // Only if there is no connection expiry thread: connections must be checked by one thread at a time.
         let sweeper = self.sweeper.lock();
         while sweeper.is_none() && !self.shared.fragments.sweep(self.shared.clock.now_ms()) {}
         while sweeper.is_none() && !self.shared.conntrack.sweep(self.shared.clock.now_ms(), u32::MAX) {}
@@ -49,8 +49,8 @@ impl Datapath {
         self.each_flow(|flow| all.push(flow));
         all
     }
-    /// Gives `f` all cached flows one by one, as [`Datapath::flows`] has them, some of which are held at a
-    /// time.
+    /// Gives `f` all cached flows one by one, in the order of [`Datapath::flows`]. Only some of them are held
+    /// at a time.
     pub fn each_flow(&self, mut f: impl FnMut(FlowDump)) {
         let places = self.revalidator.lock().places();
         for some in places.chunks(AT_A_TIME) {
@@ -58,15 +58,15 @@ impl Datapath {
             flows.into_iter().for_each(&mut f);
         }
     }
-    /// Most cached flows.
+    /// Maximum number of cached flows.
     pub fn flow_limit(&self) -> usize {
         self.shared.flow_limit.load(Relaxed)
     }
-    /// Sets the most cached flows (`flow-limit`).
+    /// Sets the maximum number of cached flows (`flow-limit`).
     pub fn set_flow_limit(&self, n: usize) {
         self.shared.flow_limit.store(n, Relaxed);
     }
-    /// Sets how long a flow may be idle (`max-idle`).
+    /// Sets the idle time after which a flow is evicted (`max-idle`).
     pub fn set_max_idle_ms(&self, ms: u64) {
         self.shared.max_idle_ms.store(ms, Relaxed);
     }

@@ -48,12 +48,12 @@ impl Datapath {
         let counts = self.revalidator.lock().counts;
         show::upcalls(&self.control.lock(), &counts)
     }
-    /// Named drops, and what was met while connections were tracked, since the start, as `coverage/show` and
+    /// Named drops, and events of connection tracking, since the start, as `coverage/show` and
     /// `coverage/read-counter` name them.
     pub fn coverage(&self) -> Vec<(&'static str, u64)> {
         let control = self.control.lock();
         let kinds = DropKind::ALL.iter().zip(&control.past_drops);
-        // The table of fragments, which is nobody's own, counts itself.
+        // The table of fragments belongs to no worker, so it has counters of its own.
         let (expired, evicted) = self.shared.fragments.dropped();
         let drops = kinds.map(|(kind, past)| {
             let past = match kind {

@@ -34,7 +34,7 @@ fn in_slices(shared: &Shared, mut piece: impl FnMut() -> (bool, Duration)) -> (D
     }
 }
 
-/// Starts it; it ends with [`Shared::stop`].
+/// Starts the revalidator's thread; it ends with [`Shared::stop`].
 pub(super) fn start(
     shared: &Arc<Shared>,
     revalidator: &Arc<Mutex<Revalidator>>,
@@ -58,7 +58,7 @@ pub(super) fn start(
                 shared2.revalidator_wakeup.wait_until(due(next));
                 let started = Instant::now();
                 if started < due(next) {
-                    // Woken because a worker's ring fills up.
+                    // Woken early because a worker's ring fills up.
                     drain();
                     if started < soonest || !revalidator.lock().is_observed() {
                         continue;

@@ -32,14 +32,14 @@ use std::time::{Duration, Instant};
 /// [`HOT_MS`] are left to their worker, which checks them with each packet.
 const LOOKS: u64 = 1024;
 const HOT_MS: u64 = 1000;
-/// Idle time allowed while the entries reach the limit, milliseconds.
+/// Maximum idle time of an entry when the cache is nearly full, milliseconds.
 const HURRIED_IDLE_MS: u64 = 100;
 
 /// Target duration of a step; a single check may take longer.
 const SLICE: Duration = Duration::from_micros(100);
 /// Entries checked between two reads of the clock.
 const GLANCE: usize = 16;
-/// The log's module for the datapath as the control plane sees it.
+/// The log's module for messages that Open vSwitch's `dpif` writes.
 const DPIF: &str = "dpif";
 /// Maximum number of entries that one pass writes into the log.
 const MOST_TOLD: u32 = 600;
@@ -108,11 +108,11 @@ struct Pass {
     chunk: usize,
     /// The next entry of the chunk.
     at: usize,
-    /// Stale entries looked at.
+    /// Number of stale entries checked.
     looked: u64,
     /// Number of entries that this pass may still write into the log.
     tells: u32,
-    /// CachedTranslations made in this pass, by fingerprint.
+    /// Cached translations made in this pass, by fingerprint.
     made: HashMap<u64, Arc<CachedTranslation>>,
 }
 
@@ -137,7 +137,7 @@ impl Revalidator {
             counts: RevalidatorCounts::default(),
         }
     }
-    /// Tells this observer of flows from now on, and the one before that all are gone.
+    /// Sets the observer of flows. All flows of the previous one are reported to that one as gone.
     pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn FlowObserver>>) {
         if let Some(mut before) = self.observed.take() {
             before.all_gone();
@@ -186,7 +186,7 @@ impl Revalidator {
         self.pass = None;
         while self.step() {}
     }
-    /// One piece of a pass; `false`: that was the last one.
+    /// Runs one piece of a pass; `false`: that was the last one.
     pub(crate) fn step(&mut self) -> bool {
         let end = Instant::now() + SLICE;
         let mut pass = match self.pass.take() {
@@ -218,7 +218,7 @@ impl Revalidator {
         }
         if pass.chunk >= n_chunks {
             (pass.worker, pass.chunk) = (pass.worker + 1, 0);
-            // A cached translation is one worker's.
+            // Workers do not share cached translations.
             pass.made.clear();
         }
         self.pass = Some(pass);
@@ -247,7 +247,7 @@ impl Revalidator {
         let seen = f(&mut w.records, horizon, &mut look);
         w.records.give();
         if !findings.is_empty() {
-            // A worker that takes no commands is stopping, and lets go of all its entries.
+            // A worker that takes no commands is stopping, and frees all its entries.
             let _ = w.commands.send(Command::Findings(findings));
         }
         Some(seen)
@@ -282,7 +282,7 @@ impl Revalidator {
             now_ms: self.shared.clock.now_ms(),
             max_idle: match n {
                 _ if n > limit.saturating_mul(2) => 0,
-                // Newcomers are, or will soon be, turned away.
+                // New flows are not cached, or soon will not be.
                 _ if n >= limit - limit / 16 => HURRIED_IDLE_MS,
                 _ => u64::MAX,
             }
@@ -331,7 +331,7 @@ impl Revalidator {
         }
         self.observed.iter_mut().for_each(Observed::all_gone);
     }
-    /// Credits and drops all of a worker that has ended.
+    /// Credits and drops all entries of a worker that has ended.
     pub(crate) fn retire(&mut self, index: usize) {
         self.pass = None;
         self.workers.retain_mut(|w| {
@@ -355,7 +355,7 @@ enum Verdict {
     Wrong,
 }
 
-/// One look at entries.
+/// A check of entries.
 struct Look<'a> {
     shared: &'a Shared,
     scratch: &'a mut Translation,
@@ -411,7 +411,7 @@ impl Look<'_> {
         }
     }
 
-    /// A line for who wants to see what a pass sees.
+    /// Logs an entry at the debug level.
     #[cold]
     fn tell(&mut self, r: &mut Records, seen: &Seen<'_>) {
         if let Some(flow) = dump_of(r, seen) {
@@ -441,7 +441,7 @@ impl Look<'_> {
     /// translation is handed to the worker.
     fn verdict(&mut self, r: &mut Records, seen: &Seen<'_>) -> Verdict {
         let generations = self.shared.translate.generations();
-        // Before anything that the translation reads.
+        // Read before anything that the translation reads.
         let any = generations.any();
         let Some(held) = r.held(seen.now.cached) else {
             // The event of the cached translation arrives by the next pass.
@@ -477,12 +477,12 @@ impl Look<'_> {
             purpose: Purpose::Revalidate,
         };
         self.shared.ask(&request, t);
-        // Masks are per origin.
+        // Masks are per origin, so these bits always count.
         (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
         if t.uncacheable || !subtable.mask.contains(&t.mask) {
             return Verdict::Wrong;
         }
-        // An entry whose packets go elsewhere now is the same flow, and counts on.
+        // An entry with other actions is the same flow, and its counts continue.
         let same = *body.actions == *t.actions;
         if !same {
             self.counts.changed += 1;

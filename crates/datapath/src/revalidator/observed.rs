@@ -55,12 +55,12 @@ fn credit(all: &mut FlowCounts, said: &CachedTranslation, n: FlowCounts) {
     }
 }
 
-/// The flows that an observer knows of.
+/// The flows reported to an observer.
 pub(super) struct Observed {
     observer: Box<dyn FlowObserver>,
     hash_key: HashKey,
     flows: Vec<Option<Box<Flow>>>,
-    /// The last pass that found each of them right, by place.
+    /// The last pass that found each flow valid, by index.
     marks: Vec<u64>,
     free: Vec<u32>,
     by_key: HashTable<u32>,
@@ -140,7 +140,7 @@ impl Observed {
         };
         (self.observer.place(id), self.observer.waits(id))
     }
-    /// A pass sees an entry of a flow, and what its worker has counted.
+    /// A pass has found an entry of a flow; `packets`: the count of its worker.
     pub(super) fn seen(&mut self, id: FlowId, packets: u64) {
         self.observer.seen(id, packets);
     }
@@ -162,7 +162,7 @@ impl Observed {
         let flow = get(&mut self.flows, id)?;
         (flow.shown == (worker, seen.slot)).then_some(flow.counts)
     }
-    /// An entry, of which `known` is the flow, is right with this translation.
+    /// An entry of the flow `known` is valid with this translation.
     pub(super) fn right(
         &mut self,
         known: Option<FlowId>,
@@ -226,7 +226,7 @@ impl Observed {
             .insert_unique(hash, at, |at| flows[*at as usize].as_ref().map_or(0, |f| f.hash));
         id
     }
-    /// A flow is no more.
+    /// Reports that a flow is gone.
     pub(super) fn gone(&mut self, id: FlowId) {
         let Some(flow) = get(&mut self.flows, id) else {
             return;
@@ -237,7 +237,7 @@ impl Observed {
         }
         self.flows[place(id)] = None;
     }
-    /// All of them are.
+    /// Reports that all flows are gone.
     pub(super) fn all_gone(&mut self) {
         for at in 0..self.flows.len() {
             if let Some(id) = self.flows[at].as_ref().map(|f| f.id) {
@@ -247,25 +247,25 @@ impl Observed {
         (self.flows, self.marks, self.free) = <_>::default();
         self.by_key = HashTable::new();
     }
-    /// A pass begins.
+    /// Begins a pass.
     pub(super) fn begin(&mut self) {
         self.pass += 1;
         self.collect();
     }
-    /// The next flow from place `from` on that this pass has not found right, and an entry that was it.
+    /// The next flow, from index `from` on, that this pass has not found valid, and an entry that it had.
     pub(super) fn missed(&self, from: &mut usize) -> Option<(FlowId, (usize, u32))> {
         let marked = |at: usize| self.marks[at] == self.pass;
         let at = (*from..self.flows.len()).find(|at| self.flows[*at].is_some() && !marked(*at));
         *from = at.map_or(self.flows.len(), |at| at + 1);
         self.flows[at?].as_ref().map(|f| (f.id, f.shown))
     }
-    /// A flow that this pass has not found right is gone.
+    /// Reports a flow that this pass has not found valid as gone.
     pub(super) fn gone_if_missed(&mut self, id: FlowId) {
         if self.marks[place(id)] != self.pass {
             self.gone(id);
         }
     }
-    /// Credits what the observer has counted.
+    /// Credits the counts of the observer.
     pub(super) fn collect(&mut self) {
         let flows = &mut self.flows;
         self.observer.counters(&mut |id, n| {

@@ -21,12 +21,12 @@ const OUT: u32 = 10;
 /// Offsets of a packet's number and its source port, from the IP header on.
 const NUMBER: std::ops::Range<usize> = 32..36;
 const SPORT: std::ops::Range<usize> = 20..22;
-/// Two tags: such packets are not ordinary ones, and have entries of another kind.
+/// Two tags: such packets need the full key, and have another kind of entry.
 const TAGS: [u8; 8] = [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6];
 
 type Rules = Arc<Vec<ToyRule>>;
 
-/// A rule that writes its number into the source port; which packets it is about follows from `shape`.
+/// A rule that writes its number into the source port; its match depends on `shape`.
 fn rule(number: u16, shape: u64) -> ToyRule {
     let mut m = Match::any();
     let value = |n: u64| u32::try_from(shape >> n & 3).unwrap();
@@ -67,13 +67,13 @@ fn number_of(r: &ToyRule) -> u16 {
     }
 }
 
-/// The rule that a packet meets.
+/// The rule that matches a packet.
 fn meets(rules: &[ToyRule], key: &FlowKey) -> u16 {
     let found = rules.iter().find(|r| r.matches.matches(key));
     number_of(found.expect("the last one is about all packets"))
 }
 
-/// All states that there were, and how far they are known.
+/// All states of the rules, and how many are begun and announced.
 struct History {
     states: Mutex<Vec<Rules>>,
     begun: AtomicUsize,
@@ -102,7 +102,7 @@ fn ip(frame: &mut [u8]) -> &mut [u8] {
     &mut frame[at..]
 }
 
-/// xorshift64: the order of things differs from run to run by threads alone.
+/// xorshift64: only the threads' timing differs from run to run.
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -120,7 +120,7 @@ fn changes(toy: &Toy, history: &History, stop: &AtomicBool) {
         let r = random(&mut seed);
         let last = next.len() - 1;
         match r % 64 {
-            // Everything, in another order.
+            // All rules, in another order.
             0 => {
                 next.swap(0, last / 2);
                 next[1] = rule(number, r >> 8);
@@ -136,7 +136,7 @@ fn changes(toy: &Toy, history: &History, stop: &AtomicBool) {
                 history.change(toy, next, Some(at));
             }
         }
-        // Now and then a long pause, so that entries come to be right again; now and then none.
+        // Sometimes a long pause, so that entries become valid again; sometimes none.
         match random(&mut seed) % 16 {
             0 => std::thread::sleep(Duration::from_millis(2)),
             1..8 => std::thread::sleep(Duration::from_micros(100)),
@@ -202,7 +202,7 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
                     .map(|i| {
                         let r = random(&mut seed);
                         let part = |n: u32| u32::try_from(r >> n & 3).unwrap();
-                        // Runs of one flow, few flows, and now and then one of many.
+                        // Runs of one flow, few flows, and sometimes one of many flows.
                         let sport = u16::try_from(if r.is_multiple_of(5) {
                             r >> 20 & 0xfff
                         } else {
@@ -218,7 +218,8 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
                         let mut key = FlowKey::default();
                         extract(&f, &Hint::ethernet(f.len()), &mut key);
                         key.in_port = no;
-                        // The port's packets are sent below: what is announced by now was so before.
+                        // The port's packets are sent below, so a state announced by now was announced
+                        // before.
                         floors.push((history.announced.load(SeqCst), key));
                         f
                     })

@@ -31,7 +31,7 @@ const KINDS: [Kind; 4] = [Kind::Udp, Kind::Tcp, Kind::Udp, Kind::Udp6];
 type Left = (u8, u8, Vec<u8>);
 
 fn ct(zone: u16, commit: bool, mark: Option<u32>, nat: bool) -> Action {
-    // One address and port: so the choice does not hang on a random number.
+    // One address and port, so the choice does not depend on a random number.
     let address = [10, 0, 1, u8::try_from(zone).unwrap()].into();
     let range = NatRange {
         end: if zone.is_multiple_of(2) {
@@ -177,7 +177,7 @@ impl Switch {
         }
         Self { toy, dp, ports }
     }
-    /// Has frames come in by a port; gives what leaves by each.
+    /// Sends frames in by a port; returns the frames that leave by each port.
     fn send(&self, port: usize, frames: &[Vec<u8>]) -> Vec<(usize, Vec<Left>)> {
         self.ports[port].send(frames.to_vec());
         self.ports[port].drained();
@@ -205,7 +205,7 @@ fn frame(flow: u16, back: bool, via: Option<u8>, tos: u8, n: u8) -> Vec<u8> {
         Kind::Udp => {}
         Kind::Tcp => {
             f[23] = 6;
-            // Both numbers 7; ACK; a window.
+            // Both sequence numbers 7; ACK; a window.
             f[38..50].copy_from_slice(&[0, 0, 0, 7, 0, 0, 0, 7, 0x50, 0x10, 0xff, 0xff]);
         }
         Kind::Udp6 => {

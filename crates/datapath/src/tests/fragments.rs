@@ -17,7 +17,7 @@ fn fragments(id: u16) -> [Vec<u8>; 3] {
     cut_at(id, PAYLOAD, &cut).try_into().unwrap()
 }
 
-/// Fragments like those of [`fragments`], with `payload` bytes, cut at these bytes of the datagram.
+/// Fragments like those of [`fragments`], with `payload` bytes, cut at these offsets of the datagram.
 fn cut_at(id: u16, payload: usize, cut: &[(usize, usize)]) -> Vec<Vec<u8>> {
     let model = udp(0x0a00_0001, 0x0a00_0002, 1000, 2000);
     let mut l4 = model[34..42].to_vec();
@@ -43,7 +43,7 @@ fn cut_at(id: u16, payload: usize, cut: &[(usize, usize)]) -> Vec<Vec<u8>> {
     cut.iter().map(frame).collect()
 }
 
-/// Tracks, commits and gives sources another address.
+/// Tracks, commits and translates the source address.
 fn snat() -> Action {
     let one = "10.0.0.9".parse().unwrap();
     Action::Ct(Arc::new(CtAction {
@@ -61,7 +61,7 @@ fn snat() -> Action {
     }))
 }
 
-/// Rules: packets with state +trk+new go to port 2; others are tracked, which `first` does.
+/// Rules: packets with state +trk+new go to port 2; other packets are tracked by the actions `first`.
 fn rules(first: Vec<Action>) -> Vec<ToyRule> {
     let mut new = under(1);
     (new.key.ct_state, new.mask.0.ct_state) = (0x21, 0x31);
@@ -88,8 +88,8 @@ fn received(frames: &[Vec<u8>]) -> (u32, [u8; 4], Vec<u8>) {
     (addr(26), l4[..4].try_into().unwrap(), l4.split_off(8))
 }
 
-/// In any order, alone and among other packets: all fragments come out, translated, with the checksums that
-/// the whole has.
+/// In any order, alone and among other packets: all fragments are sent, translated, with the checksums of the
+/// whole datagram.
 #[test]
 fn fragments_are_translated_as_the_datagram_is() {
     let s = setup(rules(vec![snat(), Action::Recirc(1)]));
@@ -107,7 +107,8 @@ fn fragments_are_translated_as_the_datagram_is() {
         s.dp.conntrack()
             .flush_all(0, &heddle_conntrack::dump::Filter::default());
     }
-    // The same addresses and ports in one burst with whole packets, which have another connection.
+    // Fragments and whole packets with the same addresses in one burst. The whole packets have another
+    // connection.
     let parts = fragments(9);
     let other = |i| udp(0x0a00_0003, 0x0a00_0002, 7, i);
     s.a.send([

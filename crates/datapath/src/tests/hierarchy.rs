@@ -122,7 +122,7 @@ fn follows(toy: &Arc<Toy>) {
                 want.sort();
                 prop_assert_eq!(got, want);
             }
-            // A few rules change: only what depends on them may be translated again, the rest must still be
+            // A few rules change: only their packets may be translated again; other entries must still be
             // right.
             for (i, r) in next.iter().take(3).enumerate() {
                 let at = (next.len() + i) % rules.len();
@@ -137,7 +137,7 @@ fn follows(toy: &Arc<Toy>) {
     stop.store(true, Relaxed);
     bumper.join().unwrap();
     outcome.unwrap();
-    // All packets that any rule was credited with are the packets sent: count through the ports.
+    // The packets credited to any rule are the packets sent: count through the ports.
     for r in toy.rules().iter() {
         credited += r.tally.packets.load(Relaxed);
     }
@@ -211,7 +211,7 @@ fn changes_in_flight_lose_no_credit() {
 #[test]
 fn only_what_a_change_is_about_is_translated_again() {
     only_what_a_change_is_about(&[]);
-    // Two tags: no ordinary packets.
+    // Two tags: such packets need the full key.
     only_what_a_change_is_about(&[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]);
 }
 

@@ -1,5 +1,5 @@
-//! Queues move between workers, and workers come and go, under sequence-numbered traffic: nothing is lost,
-//! doubled or overtaken.
+//! Queues move between workers, and workers start and end, under traffic with sequence numbers. No packet is
+//! lost, duplicated or reordered.
 
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::{AutoLb, Config, Datapath, PortConfig, RxqAssign, Spread};
@@ -70,7 +70,7 @@ fn moving_queues_loses_and_reorders_nothing() {
     {
         moves += 1;
         match moves % 50 {
-            // The worker that has the queue goes, and comes again.
+            // The worker of the queue ends, and starts again.
             10 => dp.set_workers(Some(&[(moves + 1) % 3])).unwrap(),
             20 => dp.set_workers(Some(&[0, 1, 2])).unwrap(),
             _ => {
@@ -204,8 +204,8 @@ fn automatic_balancing_follows_the_load() {
     assert_ne!(on[0], on[2], "measured, the two busy queues are apart: {on:?}");
 }
 
-/// Workers of the processors that a mask names are the ones that ran there by choice, and keep what they have
-/// cached; and back. One mask of which nothing can be had is like another.
+/// If a mask names the processors of the default workers, these workers stay and keep their caches; also in
+/// the other direction. Masks without any usable processor are equal to no mask.
 #[test]
 fn a_mask_that_names_the_same_processors_keeps_workers_and_caches() {
     let dp = Datapath::new(Config::default(), Toy::new(vec![ToyRule::output(2)]) as _).unwrap();

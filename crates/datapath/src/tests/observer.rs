@@ -27,7 +27,7 @@ struct Card {
     added: u32,
     changed: u32,
     gone: u32,
-    /// Packets that it forwards while it changes a flow or takes it out.
+    /// Packets that the observer forwards while it changes or removes a flow.
     late: u64,
 }
 
@@ -43,7 +43,7 @@ impl Card {
         self.count(id, self.late, 0);
         self.counted.remove(&id).unwrap()
     }
-    /// Added, changed and gone.
+    /// Number of flows added, changed and gone.
     fn told(&self) -> (u32, u32, u32) {
         (self.added, self.changed, self.gone)
     }
@@ -53,7 +53,7 @@ impl Double {
     fn told(&self) -> (u32, u32, u32) {
         self.0.lock().told()
     }
-    /// Packets with this key arrive at the hardware. `false`: it knows no flow of theirs.
+    /// Packets with this key arrive at the hardware. `false`: it has no flow for them.
     fn forward(&self, key: &FlowKey, packets: u64, now_ms: u64) -> bool {
         let mut card = self.0.lock();
         let flow = card
@@ -184,7 +184,7 @@ fn a_change_is_told_before_it_is_confirmed_and_counts_stay_with_their_rule() {
     send(&s.dp, &s.a, (0..10).map(|_| udp(1, 2, 3, 80)));
     s.dp.observe_now();
     s.dp.pause_revalidator(true);
-    // Other actions, then another rule that does the same.
+    // Other actions, then another rule with the same actions.
     for (i, rule) in rules.iter().enumerate().skip(1) {
         assert!(double.forward(&key(3), 5, 0));
         s.toy.set(vec![rule.clone()]);
@@ -283,9 +283,9 @@ enum Op {
     Send(u16),
     /// The hardware gets packets of this flow.
     Forward(u16),
-    /// Another rule list: the rules for these source ports, and what they do.
+    /// Another rule list: rules for these source ports, and their outputs.
     Rules(Vec<(u16, u32)>),
-    /// This rule does something else.
+    /// This rule gets other actions.
     Replace(usize, u32),
     Warp(u64),
     Move(usize),

@@ -1,4 +1,4 @@
-//! Ports and workers that come and go under traffic; sleeping.
+//! Ports and workers that are added and removed under traffic; sleeping.
 
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::{Config, Datapath, DatapathError, PortConfig};
@@ -221,8 +221,8 @@ fn floods_that_take_many_copies_lose_nothing() {
     assert_eq!(got.len(), 64 * 200);
 }
 
-/// A queue that keeps packets gets each as it was when it was sent there, whatever becomes of it afterwards;
-/// others are not disturbed.
+/// A queue that keeps packets gets each as it was when it was sent there, even if it is rewritten later.
+/// Other queues are unaffected.
 #[test]
 fn a_queue_that_keeps_packets_gets_its_own() {
     const N: u16 = 40;

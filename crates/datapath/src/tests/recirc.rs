@@ -1,4 +1,4 @@
-//! Packets that are recirculated in bursts go where they go one by one, and keep their order.
+//! Packets that are recirculated in bursts take the same path as one by one, and keep their order.
 
 use super::flows::setup;
 use super::{FakePort, Toy, ToyRule, udp};
@@ -144,7 +144,7 @@ fn view<'a>(frames: impl Iterator<Item = &'a Vec<u8>>) -> View {
         }
     }
     own.sort_unstable();
-    // Between flows the order is nobody's concern.
+    // The order between flows is not specified.
     first.sort_by_key(|(flow, _)| *flow);
     (own, first)
 }
@@ -317,7 +317,7 @@ fn odd_packets_of_one_burst_keep_what_they_carry() {
     }
 }
 
-/// A whole burst that is looked up again may be copied as often as one that is not.
+/// A whole burst that is recirculated may be copied as often as one that is not.
 #[test]
 fn copies_behind_a_recirculation_are_enough_for_a_burst() {
     let copies = || vec![Action::Clone(vec![set_src(7), Action::Output(PortNo(2))]); 200];

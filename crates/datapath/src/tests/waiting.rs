@@ -16,7 +16,7 @@ fn slot() -> u16 {
     Generations::learned_slot_of(77)
 }
 
-/// Wait for that, as it is after `changes`.
+/// Waits for the generation after `changes`.
 fn wait(changes: u64, recirc: u32) -> Action {
     Action::Wait(Wait {
         slot: slot(),
@@ -60,7 +60,7 @@ fn changed(s: &Setup) {
 
 #[test]
 fn packets_go_on_as_they_were_and_in_order() {
-    // Mark and rewritten headers go along; the packet itself goes elsewhere meanwhile.
+    // Mark and rewritten headers are kept; meanwhile the packet itself is sent elsewhere.
     let mark = Action::SetMark(Masked {
         value: 7,
         mask: u32::MAX,

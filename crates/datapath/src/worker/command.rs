@@ -50,7 +50,7 @@ pub(crate) enum Command {
     Findings(Findings),
     /// Pause for this number of microseconds when there are no packets (see [`crate::MaxSleep`]).
     MaxSleep(Option<u64>),
-    /// Come before other programs, or not.
+    /// Set the real-time priority, or clear it.
     Realtime(bool, Sender<io::Result<()>>),
     /// Run on these processors from now on.
     Bind(Box<Binding>, Sender<io::Result<()>>),
@@ -107,7 +107,7 @@ pub(crate) fn command_ring(bell: Arc<EventFd>) -> (CommandTx, Consumer<Command>)
 pub(crate) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl CommandTx {
-    /// Sends a command; waits a bounded time for room. `false`: the worker does not take any.
+    /// Sends a command; waits a bounded time for room. `false`: the worker takes no commands.
     #[expect(clippy::disallowed_methods, reason = "the control side waits, not the worker")]
     pub(crate) fn send(&self, command: Command) -> bool {
         let deadline = Instant::now() + WORKER_TIMEOUT;
@@ -141,7 +141,7 @@ pub(super) fn token_of(fd: RawFd) -> u64 {
 }
 
 impl Worker {
-    /// Runs the commands that wait, a bounded number.
+    /// Runs the waiting commands, a bounded number.
     pub(super) fn run_commands(&mut self) {
         for _ in 0..64 {
             let Some(command) = self.commands.pop() else {
@@ -229,7 +229,7 @@ impl Worker {
         slots.into_iter().map(|slot| slot.queue).collect()
     }
 
-    /// Lets go of queues. All of their packets have gone through: commands run between bursts.
+    /// Removes queues from this worker. All of their packets are forwarded: commands run between bursts.
     fn take_slots(&mut self, which: impl Fn(&RxSlot) -> bool) -> Vec<RxSlot> {
         self.publish_rx_drops();
         self.settle();

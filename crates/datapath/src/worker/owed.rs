@@ -14,7 +14,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// One more packet.
+    /// Adds one packet for these credits.
     pub(super) fn add(&mut self, credits: &[Arc<dyn Credit>], bytes: u64, tcp_flags: u16, now_ms: u64) {
         if !same_credits(&self.credits, credits) {
             self.pay(now_ms);

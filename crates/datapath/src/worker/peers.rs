@@ -67,7 +67,8 @@ impl Peers {
 mod tests {
     use super::*;
 
-    /// A hostile sender and three others, who need little: they get it, but for the first window.
+    /// A hostile sender and three others with few misses: the three get all of theirs, except in the first
+    /// window.
     #[test]
     fn one_sender_leaves_the_others_theirs() {
         const BUDGET: u64 = 65_536;
@@ -89,7 +90,7 @@ mod tests {
             assert!(window == 0 || got[1..] == [5, 5, 5], "{got:?}");
             assert!(got[0] >= 5, "{got:?}");
         }
-        // Alone it may have all that there is.
+        // A single sender may use the whole budget.
         peers.begin();
         peers.begin();
         assert!((0..100).all(|_| {

@@ -183,7 +183,7 @@ impl Worker {
             .for_each(|l| l.told_empty(now, Some(&self.question)));
     }
 
-    /// A queue to poll from now on.
+    /// Adds a queue to poll from now on.
     pub(super) fn add_slot(&mut self, mut slot: RxSlot) {
         slot.budget = match self.rx.iter().find(|s| s.port == slot.port) {
             Some(sibling) => sibling.budget,
@@ -196,7 +196,7 @@ impl Worker {
         self.rx.push(slot);
     }
 
-    /// Opens the ports' accounts anew, after queues have gone.
+    /// Makes the ports' accounts anew, after queues were removed.
     pub(super) fn regroup(&mut self) {
         #[expect(clippy::disallowed_types, reason = "when queues have gone")]
         let mut ports = HashMap::new();
@@ -210,7 +210,7 @@ impl Worker {
         }
     }
 
-    /// Forwards what a queue's turns have left.
+    /// Forwards the held packets of a queue.
     pub(super) fn finish_held(&mut self, slot: usize) {
         let held = std::mem::take(&mut self.rx[slot].held);
         let packets = held.len();

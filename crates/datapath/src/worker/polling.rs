@@ -69,7 +69,7 @@ impl Polling {
         self.last = end;
     }
 
-    /// Whether to look again, rather than sleep, where nothing has come until `now`.
+    /// Whether to poll again rather than sleep, at time `now`, after empty polls.
     pub(super) fn goes_on(&self, now: u64, max: u64) -> bool {
         let allowed = self.span.min(max).max(self.credit.min(max * MOST_CREDIT));
         now >= self.courteous && now.saturating_sub(self.last) < allowed
@@ -80,7 +80,7 @@ impl Polling {
 mod tests {
     use super::*;
 
-    /// Nanoseconds stand for cycles.
+    /// The unit of time is nanoseconds in place of cycles.
     const MAX: u64 = 50_000;
     const SECOND: u64 = 1_000_000_000;
     /// Duration of a round with packets.
@@ -92,7 +92,7 @@ mod tests {
         polled: u64,
     }
 
-    /// Packets come these times apart for a second, to a worker that takes `wake` to wake up.
+    /// Simulates a second of packets with these gaps, for a worker that takes `wake` to wake up.
     fn run(wake: u64, mut gap: impl FnMut() -> u64) -> Outcome {
         let (mut polling, mut now, mut next) = (Polling::default(), SECOND, SECOND);
         let (mut sleeps, mut polled) = (0, 0);
@@ -124,7 +124,7 @@ mod tests {
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         ((*seed >> 33) as f64 + 1.0) / f64::from(1_u32 << 31)
     }
-    /// Gaps of packets that come at random, so far apart in the mean.
+    /// Random gaps with this mean.
     fn poisson(mean: f64) -> impl FnMut() -> u64 {
         let mut seed = 1;
         move || {
@@ -142,7 +142,7 @@ mod tests {
             assert!(even.sleeps <= 2, "{}", even.sleeps);
             let random = run(wake, poisson(10_000.0));
             assert!(random.sleeps <= 10, "{}", random.sleeps);
-            // A sender that stands still for a quarter of a millisecond 500 times a second.
+            // A sender that pauses for a quarter of a millisecond 500 times a second.
             let mut n = 0;
             let halting = run(wake, || {
                 n += 1;
@@ -163,7 +163,7 @@ mod tests {
                     rare.polled
                 );
             }
-            // Steady once, for long, and then slow: the credit is soon used up.
+            // Steady traffic for a long time, then slow traffic: the credit is soon used up.
             let mut n = 0;
             let slower = run(wake, || {
                 n += 1;

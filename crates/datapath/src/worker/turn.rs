@@ -13,7 +13,6 @@
 //!    waits for the cycles of its turn, times the number of those queues. So each of them gets at least the
 //!    cycles of that turn. A queue that is drained at each turn never has to wait. The packets of the waiting
 //!    queue stay in its ring: its sender notices, other senders do not.
-//!    stay in its ring: its sender notices, other senders do not.
 //! 2. **Within a queue: the miss budget.** In one ring, packets of established flows wait behind those of new
 //!    flows. A queue is behind if it has packets of established flows and most of its turns leave packets in
 //!    the ring. After [`BEHIND_WINDOWS`] such windows of [`WINDOW`] cycles in a row, its misses may take only
@@ -358,7 +357,7 @@ mod tests {
             sim.run(300_000_000);
             let kept = sim.served[0] * 1000 / (sim.served[0] + sim.lost[0] + sim.waiting[0]);
             assert!(kept >= 990, "{dear}: {kept}, lost {:?}", sim.lost);
-            // And nothing is left idle.
+            // The processor is never idle.
             let used = sim.served[0] * 250 + sim.served[1] * dear;
             assert!(used * 10 > 300_000_000 * 9, "{dear}: {used}");
         }
@@ -387,7 +386,7 @@ mod tests {
         }
         let (least, most) = (turns.iter().min(), turns.iter().max());
         assert!(most.zip(least).is_some_and(|(m, l)| m - l <= 1), "{turns:?}");
-        // Cheap turns: each queue in each round.
+        // Cheap turns: each queue is polled in each round.
         let before: u64 = turns.iter().sum();
         for round in 30_000..30_100 {
             for (bears, turns) in bears.iter_mut().zip(&mut turns) {
@@ -467,9 +466,9 @@ mod tests {
         );
     }
 
-    /// One ring with `hits` of 16 packets established (250 cycles), the others new (2,500; 400 when dropped),
-    /// offered at `rate` per million cycles. Returns the shares of established and of new packets that got
-    /// through, per mille.
+    /// One ring in which `hits` of 16 packets are established (250 cycles), the others new (2,500; 400 when
+    /// dropped), offered at `rate` per million cycles. Returns the shares of established and of new packets
+    /// that were forwarded, per mille.
     fn mixed(hits: u64, rate: u64) -> (u64, u64) {
         let mut turn = Turn::default();
         let (mut now, mut fed, mut waiting, mut lost, mut n) = (1_u64, 1_u64, 0_u64, 0_u64, 0_u64);
@@ -479,7 +478,7 @@ mod tests {
             now += 100;
             let more = now * rate / 1_000_000 - fed * rate / 1_000_000;
             fed = now;
-            // Packets that find no room are lost, established ones as much as new ones.
+            // Packets that find no room are lost, established ones as well as new ones.
             let room = 256 - waiting;
             let gone = more.saturating_sub(room);
             lost += gone;
@@ -524,7 +523,7 @@ mod tests {
             }
             turn.over(32, 1, now, 0);
         }
-        // And a thread that gets no time now and then is not behind.
+        // A thread that is sometimes preempted is not behind.
         let mut turn = Turn::default();
         for i in 0..200 {
             turn.took(32, i % 2 == 0, i * 1_000_000);

@@ -28,10 +28,11 @@ use heddle_sys::awake::Awake;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-/// Interval of polling queues that cannot wake anyone, milliseconds.
+/// Interval of polling queues without a descriptor, milliseconds.
 const POLL_ONLY_MS: i32 = 1;
 
-/// Sleeps shorter than this, [`LIGHT_AFTER`] of them in a row, are light ones from then on, milliseconds.
+/// Sleeps shorter than this are short; after [`LIGHT_AFTER`] short sleeps in a row, sleeps are light.
+/// Milliseconds.
 const LIGHT_MS: i32 = 20;
 const LIGHT_AFTER: u8 = 4;
 
@@ -40,17 +41,17 @@ const LIGHT_AFTER: u8 = 4;
 pub(super) struct Wait {
     polling: Polling,
     slept: bool,
-    /// Descriptors were readable that [`Worker::settle`] has not seen to.
+    /// Descriptors were readable and [`Worker::settle`] has not reset them yet.
     fired: bool,
     /// `pmd-sleep-max`, microseconds.
     pause_us: Option<u64>,
     /// Pauses of full length since the last packet.
     pauses: u8,
-    /// The next pause takes one part in 2^`shorter` of that.
+    /// The next pause is the configured one divided by 2^`shorter`.
     shorter: u8,
-    /// Sleeps in a row that were ended soon.
+    /// Short sleeps in a row.
     brief: u8,
-    /// While it sleeps lightly.
+    /// Set during a light sleep.
     awake: Option<Awake>,
 }
 
@@ -95,7 +96,7 @@ impl Wait {
 }
 
 impl Worker {
-    /// From now on pauses are of this length.
+    /// Sets the length of pauses from now on.
     pub(super) fn pause(&mut self, us: Option<u64>) {
         self.wait.pause_us = us;
         self.wait.shorter = 0;
@@ -128,7 +129,7 @@ impl Worker {
             Some(pause) => {
                 self.wait.slept = true;
                 self.counters.sleeps.add(1);
-                // Not woken by packets.
+                // Packets do not wake the worker from a pause.
                 #[expect(clippy::disallowed_methods, reason = "the user has asked for it")]
                 std::thread::sleep(pause);
             }
@@ -156,8 +157,7 @@ impl Worker {
             work |= slot.queue.arm();
             poll_only |= slot.watched.is_none();
         }
-        // Orders the arming before the look that epoll takes at the descriptors (the queues do the same for
-        // rings).
+        // Orders the arming before epoll checks the descriptors (the queues do the same for rings).
         std::sync::atomic::fence(SeqCst);
         let mut rung = false;
         if !work {
@@ -196,8 +196,8 @@ impl Worker {
         }
     }
 
-    /// Makes descriptors unreadable whose queues were looked at since they woke the worker. Called after a
-    /// round, and before a queue goes elsewhere.
+    /// Makes descriptors unreadable whose queues were polled since they woke the worker. Called after a
+    /// round, and before a queue is moved.
     #[inline]
     pub(super) fn settle(&mut self) {
         if std::mem::take(&mut self.wait.fired) {

@@ -42,7 +42,7 @@ const MAX_BYTES: usize = 8 << 20;
 /// Time limit of a waiting packet: three neighbour requests, as hosts send them.
 const LIMIT_MS: u64 = 3000;
 
-/// A packet with what it carries.
+/// A waiting packet with its facts outside the key.
 struct Waiter {
     packet: Packet,
     packet_type: u32,
@@ -66,7 +66,7 @@ pub(super) struct Waiting {
     queues: Vec<Queue>,
     packets: usize,
     bytes: usize,
-    /// Since when the packet at hand has waited, if it does not come from a port.
+    /// Time since which the packet at hand has waited, if it does not come from a port.
     since_ms: Option<u64>,
 }
 
@@ -75,7 +75,8 @@ impl Waiting {
     pub(super) fn any(&self) -> bool {
         self.packets > 0
     }
-    /// Whether one more packet of `len` bytes may wait for this at time `now_ms`; since when it does.
+    /// Checks whether one more packet of `len` bytes may wait at time `now_ms`. Returns the time since which
+    /// it waits.
     fn admit(&self, wait: &Wait, len: usize, now_ms: u64) -> Option<u64> {
         let since = self.since_ms.unwrap_or(now_ms);
         let (packets, bytes) = match self.queues.iter().find(|q| q.slot == wait.slot) {
@@ -101,14 +102,14 @@ impl Waiting {
             self.queues.len() - 1
         });
         let queue = &mut self.queues[at];
-        // One that saw an older state has the queue looked at sooner, which does no harm.
+        // A packet that saw an older state makes the queue be checked sooner, which does no harm.
         queue.generation = queue.generation.min(wait.generation);
         let len = waiter.packet.len();
         (self.packets, self.bytes) = (self.packets + 1, self.bytes + len);
         queue.bytes += len;
         queue.packets.push_back(waiter);
     }
-    /// Takes a queue whose thing has changed.
+    /// Takes a queue whose slot has changed.
     fn changed(&mut self, generations: &Generations) -> Option<VecDeque<Waiter>> {
         let moved = |q: &Queue| {
             let (slot, generation) = (q.slot, q.generation);
@@ -140,7 +141,7 @@ impl Waiting {
 }
 
 impl Worker {
-    /// Has a copy of a packet wait, which was looked up in a stage as one of run `r`.
+    /// Stores a copy of a packet of run `r` of a stage, until its slot changes.
     #[cold]
     pub(super) fn have_wait(&mut self, st: &Stage, r: usize, wait: &Wait, of: &Recirculated) {
         let (id, now_ms) = (of.id, self.now_ms);
@@ -174,7 +175,7 @@ impl Worker {
         self.waiting.push(wait, waiter);
     }
 
-    /// Sends packets on whose time has come, and drops those that are late. Between bursts.
+    /// Recirculates packets whose slot has changed, and drops those that are late. Called between bursts.
     #[inline]
     pub(super) fn end_waiting(&mut self) {
         if self.waiting.any() {

@@ -27,7 +27,7 @@ pub(crate) struct DryRun {
     pub(crate) go: bool,
 }
 
-/// Why there is nothing to estimate, if so.
+/// The reason why there is nothing to estimate, if there is one.
 pub(super) fn nothing_to_do(spread: Spread, now: &Plan) -> Option<&'static str> {
     if spread.assign == RxqAssign::RoundRobin {
         return Some(

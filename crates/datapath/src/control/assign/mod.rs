@@ -53,8 +53,8 @@ impl RxqAssign {
 pub struct Spread {
     /// `pmd-rxq-assign`.
     pub assign: RxqAssign,
-    /// `pmd-rxq-isolate`: a worker with a queue of affinity gets no others. Only [`RxqAssign::Group`] can do
-    /// without.
+    /// `pmd-rxq-isolate`: a worker with a queue of affinity gets no others. Only [`RxqAssign::Group`] may
+    /// turn it off.
     pub isolate: bool,
 }
 
@@ -67,7 +67,7 @@ impl Default for Spread {
     }
 }
 
-/// A worker's place. Workers are described in ascending order of processors.
+/// One worker. Workers are described in ascending order of processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Core {
     pub(crate) core: usize,
@@ -125,7 +125,7 @@ pub(crate) fn plan(spread: Spread, cores: &[Core], queues: &[Queue]) -> Plan {
     };
     let mut rest: Vec<usize> = (0..queues.len()).filter(|q| !planning.pin(*q, isolate)).collect();
     if spread.assign != RxqAssign::RoundRobin {
-        // Stable: of equal ones the first port's first queue comes first.
+        // Stable: of equal queues the first port's first queue comes first.
         rest.sort_by_key(|q| std::cmp::Reverse(queues[*q].cycles));
     }
     if !rest.is_empty() {

@@ -218,7 +218,7 @@ proptest! {
         prop_assert_eq!(plan(spread, &cores, &queues), p);
     }
 
-    /// A rebalance that was found worth it makes no node's variance worse, and one better.
+    /// A rebalance that is carried out makes no node's variance worse, and at least one better.
     #[test]
     fn rebalancing_never_makes_it_worse(
         (cores, queues, spread) in a_machine(), shuffle in any::<u64>(), improvement in 1_u64..100,

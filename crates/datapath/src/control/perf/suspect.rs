@@ -16,13 +16,13 @@ const AROUND: u64 = 5;
 /// Settings of the log of suspicious iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuspectLog {
-    /// Anything at all.
+    /// Whether suspicious iterations are logged at all.
     pub on: bool,
     /// A second suspicious iteration soon after the first extends the logged range.
     pub extend: bool,
-    /// Iterations before.
+    /// Number of iterations before it that are logged.
     pub before: u64,
-    /// Iterations after.
+    /// Number of iterations after it that are logged.
     pub after: u64,
     /// Minimum duration of a suspicious iteration, microseconds.
     pub us: u64,
@@ -44,7 +44,7 @@ impl Default for SuspectLog {
 }
 
 impl SuspectLog {
-    /// With ranges that the history has.
+    /// Limits the ranges to the history's length.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         const MOST: u64 = LEN as u64 - 2;

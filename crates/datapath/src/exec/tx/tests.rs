@@ -93,7 +93,7 @@ fn a_queue_that_keeps_packets_holds_up_no_guest() {
     assert_eq!(back, frames.len(), "the guest has all of its buffers");
     assert_eq!(ports[2].take(), frames);
     assert!(ports[0].take().is_empty() && ports[1].take().is_empty());
-    // Others go out when the next ones come.
+    // The other packets are sent when the next ones come.
     burst.push(Packet::from_bytes(&[5; 60]));
     send_all(&mut table, &mut pool, &mut burst, [(0, 0..1), (1, 0..1)]);
     assert_eq!(ports[0].take(), frames);
@@ -205,7 +205,7 @@ fn a_train_of_datagrams_is_as_long_as_one_of_them() {
     let fits = 1514 - IN_TUNNEL - 8;
     assert!(!is_too_long(&train(GsoKind::Udp, fits, 30_000), 1514));
     assert!(is_too_long(&train(GsoKind::Udp, fits + 1, 30_000), 1514));
-    // One datagram, shorter than it might be.
+    // A datagram shorter than the segment size.
     assert!(!is_too_long(&train(GsoKind::Udp, 9000, 1514), 1514));
     assert!(!is_too_long(&train(GsoKind::Tcp4, fits + 1, 30_000), 1514));
     let plain = |len: usize| Packet::from_bytes(&vec![0; len]);
