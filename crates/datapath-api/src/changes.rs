@@ -4,8 +4,8 @@
 //! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of the
 //! rules that came, went or were changed with it.
 //!
-//! **Changes that do not matter** to a cached translation: at the lookup in that table, a known bit of all its
-//! packets differs from the rule's match. These bits are known ([`KnownBits`]):
+//! **Changes that do not matter** to a cached translation: a known bit of all its packets differs from the
+//! rule's match at the lookup in that table. These bits are known ([`KnownBits`]):
 //!
 //! * Fields that start as constants ([`constants`]), which are registers, metadata, the OpenFlow input port:
 //!   the translation has their values at each lookup ([`Override`]).

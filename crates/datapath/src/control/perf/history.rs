@@ -94,8 +94,8 @@ impl Ring {
     /// Writes the next row. Owner only.
     pub(super) fn push(&self, row: &Row) {
         let n = self.n.load(Relaxed);
-        // Pairs with the fence in `last`: a reader that sees a number of this row also sees, reading `n`
-        // again, that all rows before it were written.
+        // Pairs with the fence in `last`: a reader that sees a value of this row then reads a counter of at
+        // least `n`.
         fence(Release);
         for (to, value) in self.place(n).into_iter().flatten().zip(row.numbers()) {
             to.store(value, Relaxed);
