@@ -4,8 +4,9 @@
 //! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of the
 //! rules that came, went or were changed with it.
 //!
-//! **Changes that do not matter** to a cached translation: a known bit of all its packets differs from the
-//! rule's match at the lookup in that table. These bits are known ([`KnownBits`]):
+//! **Changes that do not matter.** A changed rule does not concern a cached translation if a known bit
+//! contradicts its match. The bit must be the same in all packets of the translation at the lookup in that
+//! table. These bits are known ([`KnownBits`]):
 //!
 //! * Fields that start as constants ([`constants`]), which are registers, metadata, the OpenFlow input port:
 //!   the translation has their values at each lookup ([`Override`]).

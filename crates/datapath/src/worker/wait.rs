@@ -150,8 +150,8 @@ impl Worker {
 
     fn sleep(&mut self) {
         let mut work = false;
-        // Keep polling while events wait for room in the revalidator's ring, segments wait, or packets wait
-        // for a neighbour. Another worker may learn that neighbour.
+        // No sleep is longer than [`POLL_ONLY_MS`] while events wait for room in the revalidator's ring,
+        // segments wait, or packets wait for a neighbour. Another worker may learn that neighbour.
         let mut poll_only = self.cache.has_doomed() || self.frames.any() || self.waiting.any();
         for slot in &mut self.rx {
             work |= slot.queue.arm();
