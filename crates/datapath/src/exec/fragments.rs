@@ -2,8 +2,8 @@
 //!
 //! The program copies the fragment, which waits ([`Ipf`]), and ends. The fragment that completes its datagram
 //! has the datagram tracked. Then copies of all fragments continue with that connection state behind `ct` in
-//! the fragment's own program. Each has its own headers, in order of their offsets. While one of them is
-//! executed, those behind it wait in [`Exec::resumed`].
+//! the completing fragment's program. Each has its own headers, in order of their offsets. While one of them
+//! is executed, those behind it wait in [`Exec::resumed`].
 //!
 //! Programs take fragments one by one. Their keys are odd, so groups of several runs contain no fragments.
 
