@@ -4,8 +4,9 @@
 //! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of the
 //! rules that came, went or were changed with it.
 //!
-//! **Changes that do not matter** to a cached translation: all of its packets have one bit that differs from
-//! the changed rule's match at the lookup in that table. This is known of such packets ([`KnownBits`]):
+//! **Changes that do not matter.** A changed rule does not concern a cached translation if a known bit
+//! contradicts its match. The bit must be the same in all packets of the translation at the lookup in that
+//! table. These bits are known ([`KnownBits`]):
 //!
 //! * Fields that start as constants ([`constants`]), which are registers, metadata, the OpenFlow input port:
 //!   the translation has their values at each lookup ([`Override`]).
@@ -109,7 +110,8 @@ impl KnownBits {
             *k &= !c;
             *m = (*m | c) & !u;
         }
-        // The first override has its value: a datapath port is no OpenFlow port.
+        // The input port is known from the first override: a datapath port number is not an OpenFlow port
+        // number.
         known.mask.0.in_port = 0;
         known
     }

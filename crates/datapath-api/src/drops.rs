@@ -46,21 +46,21 @@ kinds! {
     MissBudget = "datapath_drop_miss_budget",
     /// No room in front of the packet for another header.
     Headroom = "datapath_drop_no_headroom",
-    /// A header that the actions rewrite lies beyond the packet's private bytes.
+    /// A header that the actions rewrite is beyond the packet's private bytes.
     Header = "datapath_drop_header_missing",
     /// A network service header to be popped has wrong lengths, or hides something unknown.
     NshDecap = "datapath_drop_nsh_decap_error",
-    /// Into a tunnel, which cannot take it.
+    /// For a tunnel that cannot carry it: a GSO packet in too many tunnels already.
     TunnelPush = "datapath_drop_tunnel_push_error",
     /// The outer headers would make it longer than their length fields can hold.
     TunnelTooLong = "datapath_drop_tunnel_too_long",
-    /// Outer headers that are not what the tunnel's are, or lie.
+    /// Outer headers of another tunnel type, or with a wrong length, version, flag or protocol.
     TunnelPop = "datapath_drop_tunnel_pop_error",
     /// An STT header that does not fit the frame behind it.
     TunnelMetadata = "datapath_drop_tunnel_metadata",
     /// A segment of an STT frame that goes beyond the frame.
     SegmentBeyond = "datapath_drop_tunnel_segment_beyond",
-    /// ... that has another length of the frame than the segments before it.
+    /// ... that contains another frame length than the segments before it.
     SegmentLength = "datapath_drop_tunnel_segment_length",
     /// ... that came before.
     SegmentDuplicate = "datapath_drop_tunnel_segment_duplicate",
@@ -108,7 +108,7 @@ kinds! {
     StackTooDeep = "drop_action_stack_too_deep",
     /// A header was to be pushed onto or popped off a packet of another kind.
     UnsupportedPacketType = "drop_action_unsupported_packet_type",
-    /// More label stack entries than are looked at.
+    /// More label stack entries than a key holds.
     TooManyMplsLabels = "drop_action_too_many_mpls_labels",
     /// The bridge or port is gone.
     NoPort = "drop_action_bridge_not_found",
@@ -116,7 +116,7 @@ kinds! {
     TunnelEcn = "drop_action_congestion",
     /// No tunnel port takes a packet from a tunnel.
     NoTunnel = "drop_action_no_tunnel_port",
-    /// Into a tunnel to nowhere, or back to where the packet came from.
+    /// For a tunnel without an address, or back to where the packet came from.
     TunnelAddress = "drop_action_tunnel_own_address",
     /// No route to a tunnel's other end.
     TunnelRoute = "drop_action_tunnel_route",

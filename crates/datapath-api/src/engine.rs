@@ -22,7 +22,7 @@ pub trait Engine: Send + Sync {
     fn device_stats(&self, no: PortNo) -> Option<DeviceStats>;
     /// Sets a port administratively up or down.
     fn set_port_admin(&self, no: PortNo, up: bool) -> Option<LinkChange>;
-    /// Counters of a port's transmit queues (QoS). `None`: it has queue 0, of which nothing is counted.
+    /// Counters of a port's transmit queues (QoS). `None`: it has only queue 0, which is not counted.
     fn queue_counts(&self, no: PortNo) -> Option<Vec<QueueCounts>>;
 
     /// Runs `actions` on `packet`, on a worker. Returns when they have run and the outputs were handed to the
@@ -39,7 +39,7 @@ pub trait Engine: Send + Sync {
         actions: Vec<Action>,
     ) -> Result<(), NoReply>;
     /// Injects an Ethernet frame that came from no port. Waits neither for the worker, nor for threads that
-    /// change ports or workers. `None`: it was not sent, since the worker has more than enough to do.
+    /// change ports or workers. `None`: it was not sent, because the worker is overloaded.
     fn post(&self, packet: Packet, actions: &[Action]) -> Option<Posted>;
 
     /// Hands over up to `max` waiting packets for controllers, returns how many. The callback may call
@@ -66,7 +66,7 @@ pub trait Engine: Send + Sync {
 
 /// A worker did not reply in time, or the datapath was shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("datapath worker does not answer")]
+#[error("datapath worker does not reply")]
 pub struct NoReply;
 
 /// A frame on its way to a worker ([`Engine::post`]).

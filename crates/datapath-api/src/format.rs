@@ -16,7 +16,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// Returns a port's name, where the user wants names.
 pub type PortNames<'a> = Option<&'a dyn Fn(PortNo) -> Option<String>>;
 
-/// A flow's key under its mask; `verbose` (`-m`) shows also what does not count.
+/// A flow's key under its mask; `verbose` (`-m`) also shows bits outside the mask.
 pub fn format_key(key: &FlowKey, mask: &FlowMask, verbose: bool, names: PortNames<'_>) -> String {
     let by_number = |no: u32| names.and_then(|n| n(PortNo(no)));
     KeyText {
@@ -67,7 +67,7 @@ pub fn ufid(key: &FlowKey, mask: &FlowMask) -> String {
 /// A list of actions; `drop` for an empty one.
 pub fn format_actions(actions: &[Action], names: PortNames<'_>) -> String {
     let mut s = String::new();
-    // In Open vSwitch nothing waits: what would is dropped.
+    // In Open vSwitch no packet waits: in its place it would be dropped, so the action is not shown.
     let shown = actions.iter().filter(|a| !matches!(a, Action::Wait(_)));
     for (i, a) in shown.enumerate() {
         if i > 0 {

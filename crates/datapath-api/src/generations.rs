@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 
 /// Number of generation slots. Things hash onto slots; a collision costs a needless re-translation.
 const N_SLOTS: usize = 1 << 15;
-/// The first of them, that of [`Generations::ALL`] apart, are of what controllers make; the others of what
-/// packets make.
+/// The first of them, without [`Generations::ALL`], are for things that controllers make. The others are for
+/// things that packets make.
 const N_MADE: usize = 1 << 10;
 /// Number of further slots, for things with a log of their changes ([`Generations::bump_changed`]).
 const N_LOGGED: usize = 1024;

@@ -32,8 +32,7 @@ use crate::translation::Credit;
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::Arc;
 
-/// Names a flow from its being added until it is gone. Given to another flow after 2^32 others at the
-/// earliest.
+/// Name of a flow until it is gone. A name is used again after 2^32 other flows at the earliest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId(pub u64);
 
@@ -83,14 +82,13 @@ pub struct PortCounts {
 pub trait FlowObserver: Send {
     /// There is a new flow.
     fn added(&mut self, flow: &ObservedFlow<'_>);
-    /// A flow's actions or creditors are others now: when this returns, no packet is forwarded by the old
-    /// actions any more. Returns what was counted under them.
+    /// A flow's actions or creditors have changed. When this returns, no packet is forwarded by the old
+    /// actions any more. Returns the counts under them.
     fn changed(&mut self, flow: &ObservedFlow<'_>) -> FlowCounts;
-    /// A flow is no more: when this returns, none of its packets is forwarded by the observer. Returns what
-    /// was counted last.
+    /// A flow is gone: when this returns, the observer forwards none of its packets. Returns the last counts.
     fn gone(&mut self, id: FlowId) -> FlowCounts;
-    /// Gives `f` what flows have counted. Called at the beginning of each pass, and before statistics and
-    /// flows are shown.
+    /// Gives `f` the counts of flows. Called at the beginning of each pass, and before statistics and flows
+    /// are shown.
     fn counters(&mut self, f: &mut dyn FnMut(FlowId, FlowCounts));
     /// A pass has seen an entry of this flow, and its worker has counted `packets` since it was made.
     fn seen(&mut self, _id: FlowId, _packets: u64) {}
@@ -106,7 +104,7 @@ pub trait FlowObserver: Send {
     fn place(&self, _id: FlowId) -> Option<&'static str> {
         None
     }
-    /// Why they are not, for people.
+    /// Why an observer does not forward the flow, for people.
     fn waits(&self, _id: FlowId) -> Option<String> {
         None
     }

@@ -1,5 +1,5 @@
-//! The result of a translation: actions for all packets that agree with one in some bits, and how long they
-//! are right.
+//! The result of a translation: the actions, the bits of the key that they depend on, and the dependencies
+//! that keep them valid.
 
 use crate::action::Action;
 use crate::changes::{KnownBits, Override};
@@ -51,7 +51,7 @@ impl Credits {
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
-    /// Drops the rest of the translation before: this one is complete.
+    /// Drops the creditors of the previous translation: this one is complete.
     pub fn settle(&mut self) {
         self.held.truncate(self.len);
     }

@@ -91,7 +91,7 @@ pub struct FlowDump {
     pub tcp_flags: u16,
     /// Actions on its packets.
     pub actions: Arc<[Action]>,
-    /// Processor that the worker which holds it is pinned to, or stands for.
+    /// Processor of the worker that holds the flow.
     pub core: usize,
     /// Index of that worker.
     pub worker: usize,
@@ -223,7 +223,7 @@ pub struct Snapshot {
 pub struct WorkerView {
     /// Number.
     pub id: usize,
-    /// The processor that it is pinned to, or stands for.
+    /// The worker's processor: it is pinned to it, or represents it in texts.
     pub core: usize,
     /// NUMA node.
     pub numa: u32,

@@ -1,9 +1,9 @@
-//! What a packet costs, by stage: one worker, ports made of memory, 64-byte packets.
+//! Cost of a packet, by stage: one worker, ports made of memory, 64-byte packets.
 //!
 //! `cargo run --release -p heddle-datapath --example cost [SECONDS [CASE]]`. The receive queue copies
-//! prepared frames into pool buffers and the transmit queue drops them, so the numbers are the datapath's own
+//! prepared frames into pool buffers and the transmit queue drops them. So the numbers are the datapath's own
 //! plus one copy of 64 bytes. With real rules: `hit` of `heddle-ofproto`. `cost 1000000p CASE` forwards about
-//! so many packets, for `valgrind --tool=callgrind
+//! this number of packets, for `valgrind --tool=callgrind
 //! --toggle-collect='heddle_datapath::worker::burst::*burst'`.
 
 mod memory;
@@ -21,30 +21,30 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use steady::{Length, steady};
 
-/// The rules that packets are for.
+/// Kinds of rules.
 #[derive(Clone, Copy)]
 enum Rules {
     /// Match on the whole 5-tuple.
     Exact,
     /// Match on the input port only.
     Any,
-    /// Each kind of packet has a mask of its own, which does not look at what tells flows apart.
+    /// Each kind of packet has a mask of its own, without the bits that distinguish flows.
     Masks,
-    /// Behind a tracker: new connections are kept, and all packets go on.
+    /// Behind a tracker: new connections are kept, and all packets are forwarded.
     Tracked {
-        /// Which end of new ones is translated.
+        /// The translated end of new connections.
         nat: Option<NatEnd>,
     },
-    /// What OVN makes of packets between two logical switches with a router between them.
+    /// OVN's actions for packets between two logical switches with a router between them.
     Routed {
         /// The servers' switch has a stateful access list.
         tracked: bool,
     },
-    /// Into a tunnel, and what comes out of one is for the actions.
+    /// The packets go into a tunnel, or come out of one.
     Tunnel {
-        /// The outer checksum too.
+        /// With an outer checksum.
         csum: bool,
-        /// Out of it again.
+        /// The packets also come out of the tunnel again.
         pop: bool,
         /// Behind a router, with an option, and sent back by rewriting the outer addresses.
         routed: bool,
@@ -81,10 +81,10 @@ fn push(csum: bool, options: Vec<u8>) -> Action {
     Action::TunnelPush(Arc::new(outer.build().expect("headers of one family")))
 }
 
-/// Of [`heddle_flow::FlowKey::ct_state`].
+/// Bit of [`heddle_flow::FlowKey::ct_state`].
 const NEW: u32 = heddle_conntrack::state::NEW as u32;
 
-/// What a router rewrites.
+/// The rewrites of a router.
 fn route() -> [Action; 2] {
     let whole = |value| Masked {
         value,
@@ -107,7 +107,7 @@ fn route() -> [Action; 2] {
 struct Pipeline {
     generations: Generations,
     rules: Rules,
-    /// How often a packet is recirculated before it is for these rules.
+    /// Number of recirculations before these rules apply.
     recirculated: u32,
     actions: Vec<Action>,
 }
@@ -154,7 +154,7 @@ impl Translate for Pipeline {
             if request.key.recirc_id == 0 {
                 (m.dl_src, m.dl_dst) = ([255; 6], [255; 6]);
                 (m.nw_src, m.nw_proto, m.nw_ttl) = (0xffc0_0000, 0xff, 0xff);
-                // Of clients only what they have in common.
+                // The mask covers only the clients' common prefix.
                 m.nw_dst = if asks { u32::MAX } else { 0xff00_0000 };
             } else {
                 m.ct_state = NEW | u32::from(heddle_conntrack::state::EST);
@@ -166,7 +166,7 @@ impl Translate for Pipeline {
                     ..CtAction::default()
                 }))
             };
-            // Requests are tracked behind the router, answers before it.
+            // Requests are tracked behind the router, replies before it.
             if asks == (request.key.recirc_id == 0) || !tracked {
                 out.actions.extend((!asks).then_some(Action::CtClear));
                 out.actions.extend(route());

@@ -1,4 +1,4 @@
-//! What a datapath is told at its start, and its error type.
+//! Start parameters of a datapath, and its error type.
 
 use heddle_datapath_api::PortNo;
 use heddle_port::PortError;
@@ -8,34 +8,36 @@ use std::sync::Arc;
 /// Start parameters. The ones that can change later have a setter on [`crate::Datapath`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What the log calls it. There is one datapath, whatever the types of bridges.
+    /// Name in the log. There is one datapath, whatever the types of bridges.
     pub name: String,
     /// The clock that all times are taken from; share it, so that `time/warp` moves everything.
     pub clock: Arc<Clock>,
     /// Processors to pin one worker each to (`pmd-cpu-mask`); `None`: see [`crate::Datapath::set_workers`].
     pub cpus: Option<Vec<usize>>,
-    /// Most entries of all workers together (`flow-limit`).
+    /// Maximum number of entries of all workers together (`flow-limit`).
     pub flow_limit: usize,
     /// An entry without a packet for this long is evicted, milliseconds (`max-idle`).
     pub max_idle_ms: u64,
-    /// Most masks per worker, port and family of packets; further results are cached under the full mask.
+    /// Maximum number of masks per worker, port and family of packets; further results are cached under the
+    /// full mask.
     pub max_masks: usize,
-    /// Entries of each worker's exact-match cache at first (rounded up to a power of two), eight bytes each.
+    /// Initial number of entries of each worker's exact-match cache (rounded up to a power of two), eight
+    /// bytes each.
     pub l1_entries: usize,
-    /// ... and at most.
+    /// ... and its maximum.
     pub l1_most: usize,
-    /// Upper bound of the time that a worker goes on polling after the last packet, microseconds.
+    /// Maximum time that a worker polls after the last packet, microseconds.
     pub spin_us: u64,
-    /// Packet buffers that each worker keeps.
+    /// Packet buffers in each worker's pool.
     pub pool_packets: usize,
-    /// How often the revalidator looks at all entries, milliseconds of real time; 0: only when told
-    /// ([`crate::Datapath::tick`]).
+    /// Interval of the revalidator's passes, milliseconds of real time; 0: passes only by
+    /// [`crate::Datapath::tick`].
     pub revalidate_interval_ms: u64,
     /// VLAN tags that are parsed, 1 or 2.
     pub vlan_limit: u8,
-    /// Packets for the control plane that may wait per worker; more are dropped and counted.
+    /// Maximum number of packets for the control plane that wait per worker; more are dropped and counted.
     pub upcall_ring: usize,
-    /// `--dummy-numa`: the NUMA node of each pretended processor. Workers then stand for these and are not
+    /// `--dummy-numa`: the NUMA node of each pretended processor. Workers then represent these and are not
     /// pinned.
     pub dummy_numa: Option<Vec<u32>>,
 }
@@ -61,26 +63,26 @@ impl Default for Config {
     }
 }
 
-/// Longest pauses of workers (`pmd-sleep-max`), microseconds. Not set: a worker without packets polls on for
-/// a time that adapts and then sleeps until it is woken. 0: it never sleeps. Else it pauses for so long,
-/// without asking senders to wake it, instead of polling on.
+/// Maximum pauses of workers (`pmd-sleep-max`), microseconds. Not set: a worker without packets polls for an
+/// adaptive time and then sleeps until it is woken. 0: it never sleeps. Otherwise it pauses for this time,
+/// without arming its queues, instead of polling.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaxSleep {
-    /// Of workers that are not named.
+    /// Pause of workers that are not named.
     pub default_us: Option<u64>,
     /// (processor, pause).
     pub of_core: Vec<(usize, u64)>,
 }
 
 impl MaxSleep {
-    /// That of the worker of processor `core`.
+    /// Returns the pause of the worker of processor `core`.
     pub fn of(&self, core: usize) -> Option<u64> {
         let own = self.of_core.iter().find(|(c, _)| *c == core);
         own.map(|(_, us)| *us).or(self.default_us)
     }
 }
 
-/// How a port's receive queues are spread over the workers.
+/// Receive queues of a port, and their spread over the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// Receive queues to open (`n_rxq`); the type may have fewer.
@@ -116,7 +118,7 @@ pub enum DatapathError {
     /// No port number is free, or the wanted one is too large.
     #[error("no free port number")]
     Full,
-    /// A worker did not answer in time, or the datapath was shut down.
+    /// A worker did not reply in time, or the datapath was shut down.
     #[error("{}", heddle_datapath_api::NoReply)]
     Timeout,
     /// The system refused a thread or a descriptor.

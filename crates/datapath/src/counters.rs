@@ -1,4 +1,4 @@
-//! What workers count: per port and worker, and per worker. Single writer, any reader (see
+//! Counters of workers: per port and worker, and per worker. Single writer, any reader (see
 //! `heddle_sync::Counter`).
 
 use crate::control::perf::Perf;
@@ -19,7 +19,7 @@ pub(crate) struct PortCounters {
     pub(crate) tx_errors: Counter,
 }
 
-/// One worker's drop counters. The place that decides a drop counts it here.
+/// One worker's drop counters. Each drop is counted by the code that decides it.
 #[derive(Debug)]
 pub(crate) struct Drops([Counter; DropKind::ALL.len()]);
 
@@ -34,7 +34,7 @@ impl Drops {
     pub(crate) fn add(&self, kind: DropKind, n: u64) {
         self.0[kind as usize].add(n);
     }
-    /// How many there were.
+    /// Number of these drops.
     pub(crate) fn get(&self, kind: DropKind) -> u64 {
         self.0[kind as usize].get()
     }
@@ -44,14 +44,14 @@ impl Drops {
 pub(crate) const INTERVAL_MS: u64 = 5000;
 /// Intervals of the window: 60 seconds.
 pub(crate) const INTERVALS: usize = 12;
-/// Intervals that are kept: those of the window, the one that runs, and some for a reader that comes late.
+/// Intervals that are kept: those of the window, the current one, and some for a late reader.
 const KEPT: usize = 16;
 /// The window over which usage is shown, milliseconds.
 pub(crate) const WINDOW_MS: u64 = INTERVAL_MS * INTERVALS as u64;
 
-/// Cycles spent in the last minute, in intervals. Interval `n` is kept in slot `n % 16` with its number, so
-/// that a reader tells a current slot from one that was left behind while the worker slept. Readers look at
-/// intervals that are over.
+/// Cycles spent in the last minute, in intervals. Interval `n` is in slot `n % 16`, with its number. So a
+/// reader can distinguish a current slot from an old one that remained while the worker slept. Readers read
+/// complete intervals only.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     slots: [(Counter, Counter); KEPT],
@@ -86,7 +86,7 @@ impl Window {
     }
 }
 
-/// Intervals of the last `window_ms` that a thread has lived through, which started at `started_ms`.
+/// Number of whole intervals of the last `window_ms` since a thread's start at `started_ms`.
 pub(crate) fn whole_intervals(now_ms: u64, started_ms: u64, window_ms: u64) -> u64 {
     let lived = (now_ms / INTERVAL_MS).saturating_sub(started_ms.div_ceil(INTERVAL_MS));
     lived.min(window_ms / INTERVAL_MS)
@@ -113,7 +113,7 @@ macro_rules! worker_counters {
             pub(crate) fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
-            /// What was counted since `base`.
+            /// Counts since `base`.
             pub(crate) fn since(&self, base: &Self) -> Self {
                 Self { $($name: self.$name.wrapping_sub(base.$name),)* }
             }
@@ -124,7 +124,7 @@ macro_rules! worker_counters {
 worker_counters! {
     /// Packets received or injected.
     packets,
-    /// Packets looked up once more on their way.
+    /// Packets recirculated, counted at each lookup.
     recirculated,
     /// Packets that had to wait for a neighbour.
     waited,
@@ -144,14 +144,14 @@ worker_counters! {
     revalidated,
     /// Results that were not cached: limit reached, ring full, or not cacheable.
     not_cached,
-    /// Of those, the ones that the flow limit kept out.
+    /// The part of `not_cached` that is due to the flow limit.
     limit_hits,
     /// Transmit calls.
     tx_batches,
-    /// Packets accepted by them.
+    /// Packets accepted by transmit calls.
     tx_packets,
-    /// Loop iterations that found packets. Counted after all iterations and read before them, so that it
-    /// never shows as more.
+    /// Loop iterations that found packets. Counted after all iterations and read before them, so the shown
+    /// number is never greater than theirs.
     iterations_busy,
     /// Loop iterations.
     iterations,
@@ -159,9 +159,9 @@ worker_counters! {
     sleeps,
     /// Cycles of iterations that found packets.
     cycles_busy,
-    /// Cycles of iterations that found none.
+    /// Cycles of iterations that found no packets.
     cycles_idle,
-    /// Cycles asleep, in sleeps that are over.
+    /// Cycles asleep, in completed sleeps.
     cycles_asleep,
     /// Time stamp counter when the worker fell asleep; 0: it is awake.
     asleep_since,

@@ -1,9 +1,9 @@
 //! The public handle of a running datapath.
 //!
-//! **Threads.** Any method may be called from any control thread, none from a worker, that is, from
-//! [`Translate::translate`] or [`heddle_datapath_api::Credit::credit`]: those run under the datapath's locks
-//! or on its threads. Methods that change ports or workers wait for the workers, some milliseconds at most.
-//! The methods that policy calls are in `engine`.
+//! **Threads.** Any method may be called from any control thread, but none from a worker. So
+//! [`Translate::translate`] and [`heddle_datapath_api::Credit::credit`] must not call them: they run under
+//! the datapath's locks or on its threads. Methods that change ports or workers wait for the workers, some
+//! milliseconds at most. The methods that policy calls are in `engine`.
 //!
 //! Locks, in the order in which they are taken: control (ports and workers), revalidator (entries), upcalls.
 
@@ -45,7 +45,7 @@ pub struct Datapath {
     control: Mutex<Control>,
     revalidator: Arc<Mutex<Revalidator>>,
     upcalls: Arc<UpcallRings>,
-    /// The worker for posted frames, as it was last known.
+    /// The worker for posted frames, as last known.
     post_box: Mutex<Option<Arc<CommandTx>>>,
     revalidator_thread: Mutex<Option<JoinHandle<()>>>,
     sweeper: Mutex<Option<JoinHandle<()>>>,
@@ -140,7 +140,7 @@ impl Datapath {
         if let Some(sweeper) = self.sweeper.lock().take() {
             sweeper.thread().unpark();
             if sweeper.join().is_err() {
-                log::error!("the sweeper of connections ended by a panic");
+                log::error!("the connection expiry thread ended by a panic");
             }
         }
     }
@@ -148,10 +148,10 @@ impl Datapath {
     // -- ports
 
     /// Adds a port under `want`, or under the lowest free number from 1. It has one receive queue until
-    /// [`Datapath::configure_port`] says otherwise.
+    /// [`Datapath::configure_port`] changes that.
     ///
     /// # Errors
-    /// What the port says when it cannot be opened; [`DatapathError::InUse`]; [`DatapathError::Full`].
+    /// The port's error when it cannot be opened; [`DatapathError::InUse`]; [`DatapathError::Full`].
     pub fn add_port(&self, port: Arc<dyn Port>, want: Option<PortNo>) -> Result<PortNo, DatapathError> {
         self.control.lock().add_port(port, want)
     }
@@ -162,14 +162,14 @@ impl Datapath {
     pub fn del_port(&self, no: PortNo) -> Result<(), DatapathError> {
         self.control.lock().del_port(no)
     }
-    /// Opens a port's receive queues anew as told, if that is a change.
+    /// Opens a port's receive queues anew with `config`, if that is a change.
     ///
     /// # Errors
-    /// [`DatapathError::NoPort`], or what the port says.
+    /// [`DatapathError::NoPort`], or the port's error.
     pub fn configure_port(&self, no: PortNo, config: PortConfig) -> Result<(), DatapathError> {
         self.control.lock().configure_port(no, config)
     }
-    /// Says that the port's MTU is now this (0: no limit). It was read from `Port::status` when the port was
+    /// Sets the port's MTU (0: no limit). The first value was read from `Port::status` when the port was
     /// added.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Datapath {
     pub fn set_port_mtu(&self, no: PortNo, mtu: u32) -> Result<(), DatapathError> {
         self.control.lock().set_mtu(no, mtu)
     }
-    /// Drops what a port receives above these meters' rates; none: nothing. They start full.
+    /// Drops packets of a port above these meters' rates; an empty list: no limit. The meters start full.
     ///
     /// # Errors
     /// [`DatapathError::NoPort`].
@@ -214,19 +214,19 @@ impl Datapath {
 
     // -- workers
 
-    /// One pinned worker per processor of `cpus` (`pmd-cpu-mask`). `None` or empty: one per processor that
-    /// the process may use, at most 4, not pinned: on a machine that has other work to do, the scheduler
-    /// moves them out of its way. Workers that are wanted before and after stay; queues of the others move,
-    /// and what those have cached is credited and dropped.
+    /// Runs one pinned worker per processor of `cpus` (`pmd-cpu-mask`). `None` or empty: one per processor
+    /// that the process may use, at most 4. These are not pinned, so that the scheduler can move them away
+    /// from other programs. Workers that are wanted before and after stay. Queues of the others move; their
+    /// cached flows are credited and dropped.
     ///
     /// # Errors
-    /// [`DatapathError::Io`] when the system refuses threads; what a port says that cannot be opened for a
+    /// [`DatapathError::Io`] when the system refuses threads; the port's error when it cannot be opened for a
     /// new worker.
     pub fn set_workers(&self, cpus: Option<&[usize]>) -> Result<(), DatapathError> {
         self.control.lock().set_workers(cpus)
     }
-    /// How receive queues are spread over workers (`pmd-rxq-assign`, `pmd-rxq-isolate`); takes effect with
-    /// [`Datapath::assign_queues`].
+    /// Sets how receive queues are spread over workers (`pmd-rxq-assign`, `pmd-rxq-isolate`); takes effect
+    /// with [`Datapath::assign_queues`].
     pub fn set_spread(&self, spread: Spread) {
         self.control.lock().set_spread(spread);
     }
@@ -234,11 +234,11 @@ impl Datapath {
     /// queue is polled before that too, by some worker.
     ///
     /// # Errors
-    /// [`DatapathError::Timeout`] when a worker does not answer.
+    /// [`DatapathError::Timeout`] when a worker does not reply.
     pub fn assign_queues(&self) -> Result<(), DatapathError> {
         self.control.lock().assign()
     }
-    /// Assigns receive queues to workers by what they cost now (`dpif-netdev/pmd-rxq-rebalance`).
+    /// Assigns receive queues to workers by their present cost (`dpif-netdev/pmd-rxq-rebalance`).
     ///
     /// # Errors
     /// As [`Datapath::assign_queues`].
@@ -249,19 +249,19 @@ impl Datapath {
     pub fn set_auto_lb(&self, settings: AutoLb) {
         self.control.lock().set_auto_lb(settings);
     }
-    /// Sets how long workers pause at most (`pmd-sleep-max`).
+    /// Sets the pauses of workers (`pmd-sleep-max`).
     pub fn set_max_sleep(&self, max: MaxSleep) {
         self.control.lock().set_max_sleep(max);
     }
-    /// Lets workers come before other programs (`SCHED_RR`, sched(7)), or not (`heddle-realtime`).
+    /// Sets whether workers have real-time priority (`SCHED_RR`, sched(7); `heddle-realtime`).
     ///
     /// # Errors
     /// [`DatapathError::Io`]: this process may not give priorities. [`DatapathError::Timeout`].
     pub fn set_realtime(&self, on: bool) -> Result<(), DatapathError> {
         self.control.lock().set_realtime(on)
     }
-    /// Lets workers keep the machine's processors from halting while packets come every few milliseconds, or
-    /// not (`heddle-light-sleep`).
+    /// Sets whether workers keep the machine's processors from halting while packets come every few
+    /// milliseconds (`heddle-light-sleep`).
     ///
     /// # Errors
     /// The system does not let this process do that.
@@ -272,15 +272,15 @@ impl Datapath {
         }
         Ok(())
     }
-    /// Lets automatic load balancing do what is due; to be called about once a second.
+    /// Checks the load and moves queues if that is due; to be called about once a second.
     pub fn balance(&self) {
         self.control.lock().balance();
     }
-    /// How many workers there are.
+    /// Number of workers.
     pub fn n_workers(&self) -> usize {
         self.control.lock().workers.len()
     }
-    /// How many VLAN tags are parsed (`vlan-limit`; 0: as many as a key holds).
+    /// Sets the number of VLAN tags that are parsed (`vlan-limit`; 0: as many as a key holds).
     pub fn set_vlan_limit(&self, n: u8) {
         let most = u8::try_from(heddle_flow::N_VLANS).unwrap_or(u8::MAX);
         self.shared
@@ -299,7 +299,7 @@ impl Datapath {
     /// done.
     ///
     /// # Errors
-    /// [`NoReply`] when the worker does not answer within seconds.
+    /// [`NoReply`] when the worker does not reply within seconds.
     pub fn inject_translate(&self, packet: Packet, in_port: PortNo) -> Result<(), NoReply> {
         let injected = Injected {
             packet,
@@ -346,12 +346,12 @@ impl Datapath {
     }
 }
 
-/// Packets that somebody looks at.
+/// Dropped and captured packets, for inspection.
 impl Datapath {
-    /// Hands over the examples of dropped packets that wait. Without somebody who takes them there are no
-    /// newer ones after a while.
+    /// Hands over the waiting examples of dropped packets. If no caller takes them, there are no newer ones
+    /// after a while.
     pub fn take_drop_examples(&self, f: &mut dyn FnMut(DropExample)) {
-        // Bounded: workers go on.
+        // Bounded: workers add examples meanwhile.
         for _ in 0..self.shared.watched.examples.len() {
             let Some(example) = self.shared.watched.examples.pop() else {
                 return;
@@ -359,8 +359,8 @@ impl Datapath {
             f(example);
         }
     }
-    /// Has workers capture packets from their next bursts on, or stop that. There is one capture at a time;
-    /// what the one before has left is forgotten.
+    /// Starts a capture with the workers' next bursts, or stops it. There is one capture at a time; packets
+    /// of an earlier capture are discarded.
     pub fn capture(&self, wish: Option<CaptureWish>) {
         self.shared.watched.capture(wish);
     }
@@ -368,7 +368,7 @@ impl Datapath {
     pub fn take_captured(&self, max: usize, f: &mut dyn FnMut(Captured)) {
         self.shared.watched.take(max, f);
     }
-    /// Packets that the capture should have taken and passed over: there were too many, or nobody took them.
+    /// Number of packets that the capture skipped: there were too many, or no caller took them.
     pub fn capture_missed(&self) -> u64 {
         self.shared.watched.missed()
     }

@@ -1,12 +1,12 @@
 //! The engine that forwards packets: the worker loop, compiled actions, ports, the revalidator.
 //!
-//! The rooms: `worker` (one burst from receive to transmit), `exec` (compiled actions), `revalidator`
-//! (statistics, ageing and re-checks of entries), `control` (ports, workers and who polls what), `handle`
-//! (what others call). Two crates stand beside this one: [`heddle_flow_cache`] has what a worker remembers of
-//! flows, [`heddle_datapath_api`] has what policy and engine share.
+//! Modules: `worker` (one burst from receive to transmit), `exec` (compiled actions), `revalidator`
+//! (statistics, ageing and re-checks of entries). `control` has ports, workers and the assignment of queues;
+//! `handle` has the methods for other crates. Two crates belong to this one: [`heddle_flow_cache`] has a
+//! worker's cache of flows, [`heddle_datapath_api`] has the types shared by policy and engine.
 //!
-//! Workers (one thread per core) take a burst from a receive queue, parse it, look it up, run the actions and
-//! hand it to transmit queues. A miss is translated in place through
+//! Each worker is one thread per core. It takes a burst from a receive queue, parses it, looks it up, runs
+//! the actions and hands it to transmit queues. A miss is translated in place through
 //! [`Translate`](heddle_datapath_api::Translate), which `ofproto` implements; the result is a wildcarded
 //! cache entry.
 

@@ -1,4 +1,4 @@
-//! What all threads of a datapath share.
+//! State shared by all threads of a datapath.
 
 use crate::control::perf::SuspectSetting;
 use crate::exec::fragments::Waiting;
@@ -13,15 +13,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Knobs and shared counts; relaxed, each is independent of the others.
+/// Settings and shared counts; relaxed, each is independent of the others.
 pub(crate) struct Shared {
-    /// What the log calls the datapath.
+    /// Name of the datapath in the log.
     pub(crate) name: String,
     pub(crate) translate: Arc<dyn Translate>,
     pub(crate) clock: Arc<Clock>,
     /// Rung when packets for the control plane wait.
     pub(crate) bells: Lanes<Arc<Bell>>,
-    /// Packets that somebody looks at.
+    /// Examples of dropped packets, and the capture.
     pub(crate) watched: Arc<Inbox>,
     pub(crate) hash_key: HashKey,
     pub(crate) conntrack: Arc<Conntrack>,
@@ -33,45 +33,45 @@ pub(crate) struct Shared {
     pub(crate) max_idle_ms: AtomicU64,
     /// VLAN tags that the parser reads.
     pub(crate) vlan_limit: AtomicU8,
-    /// Longest polling without packets, in cycles.
+    /// Maximum time of polling without packets, cycles.
     pub(crate) spin_cycles: AtomicU64,
-    /// `emc-insert-inv-prob`; [`UNSET`] where it was not given.
+    /// `emc-insert-inv-prob`; [`UNSET`] by default.
     pub(crate) inv_prob: AtomicU32,
-    /// Whether packets are joined to trains on their way out.
+    /// Whether packets are joined to GSO packets at egress.
     pub(crate) joins: AtomicBool,
     /// `pmd-perf-metrics`: iterations are sorted into histograms.
     pub(crate) perf_metrics: AtomicBool,
     /// Workers keep processors from halting while packets come every few milliseconds.
     pub(crate) light_sleep: AtomicBool,
-    /// Which of them are told in the log.
+    /// Selects the iterations that are logged.
     pub(crate) suspects: SuspectSetting,
     /// The revalidator's thread, to be woken when a worker's handover ring fills up.
     pub(crate) revalidator_wakeup: Wakeup,
-    /// No passes over entries, until this is false again.
+    /// The revalidator makes no passes.
     pub(crate) paused: AtomicBool,
-    /// Entries are to be looked at before the revalidator's interval is over.
+    /// A pass is due before the revalidator's interval is over.
     pub(crate) hurried: AtomicBool,
     pub(crate) stop: AtomicBool,
 }
 
 /// See [`Shared::has_room`].
 const SHARE: usize = 16;
-/// Limits that are worth sharing.
+/// Smaller limits are not shared among ports.
 const SHARED_FROM: usize = 1024;
 
-/// A knob that was not set.
+/// A setting that was not set.
 pub(crate) const UNSET: u32 = u32::MAX;
 
 impl Shared {
-    /// Whether another entry may be cached for a port that has `held`. A port may hold [`SHARE`] times as
-    /// many as are left, so that no sender, and no few of them together, leave nothing to others ("dynamic
+    /// Whether another entry may be cached for a port that has `held`. A port may hold [`SHARE`] times the
+    /// number of free entries. So no sender, nor a few of them together, can use up the cache ("dynamic
     /// thresholds", Choudhury and Hahne 1998).
     pub(crate) fn has_room(&self, held: usize) -> bool {
         let limit = self.flow_limit.load(Relaxed);
         let left = limit.saturating_sub(self.n_flows.load(Relaxed));
         left > 0 && (limit < SHARED_FROM || held < left.saturating_mul(SHARE))
     }
-    /// What a lookup is told; `any` was read before.
+    /// The context of a lookup; `any` was read before.
     pub(crate) fn moment(&self, any: u64, now_ms: u64) -> Moment<'_> {
         Moment {
             now_ms,
@@ -79,11 +79,11 @@ impl Shared {
             generations: self.translate.generations(),
         }
     }
-    /// Asks the pipeline. If it panics, which would be a mistake of its own, the answer is to drop the
-    /// packet, and not to be kept: a packet that finds such a mistake costs itself, and not the worker with
-    /// all of its queues.
+    /// Calls the pipeline. A panic would be a bug of the pipeline: then the translation drops the packet and
+    /// is not cached. So a packet that triggers such a bug costs itself, but not the worker with all of its
+    /// queues.
     pub(crate) fn ask(&self, request: &Request<'_>, out: &mut Translation) {
-        // What was written is cleared. The pipeline changes what others see under its own locks, or not at
+        // After a panic `out` is cleared. The pipeline changes shared state under its own locks, or not at
         // all.
         let asked = AssertUnwindSafe(|| self.translate.translate(request, out));
         if catch_unwind(asked).is_err() {

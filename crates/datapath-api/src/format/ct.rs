@@ -70,7 +70,7 @@ fn translate(nat: &CtNat) -> String {
         NatEnd::Dst => "nat(dst".to_owned(),
     };
     if let Some((first, last)) = addresses {
-        // Else a port would look like a part of the address.
+        // Without brackets a port would look like a part of an IPv6 address.
         let name = |a: IpAddr| match a {
             IpAddr::V6(_) if ports.is_some() => format!("[{a}]"),
             _ => a.to_string(),

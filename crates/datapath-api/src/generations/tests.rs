@@ -5,8 +5,8 @@ use heddle_flow::{FlowKey, FlowMask, Match};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::AcqRel;
 
-/// A guest knows the code and its own addresses, and makes up those that fall on one slot, or on that of
-/// the configuration.
+/// A guest knows the code and its own addresses. It invents addresses that would share one slot, or the slot
+/// of the configuration.
 #[test]
 fn who_makes_things_up_chooses_no_slot() {
     let plain = |thing: u64| thing.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;

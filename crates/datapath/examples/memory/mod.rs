@@ -1,4 +1,4 @@
-//! A port of memory: receives copies of a frame as fast as it is asked, and throws away what is sent.
+//! A port of memory: it receives copies of a frame as fast as it is polled, and discards sent packets.
 
 use heddle_packet::{Burst, Csum, Packet, Pool};
 use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
@@ -6,16 +6,16 @@ use heddle_wire::checksum::{Sum, checksum};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What is received: `flows` flows in random order, `run` packets of one in a row, of `masks` kinds, which
-/// differ in the destination port (one kind: 5001).
+/// Received traffic: `flows` flows in random order, with `run` packets of one flow in a row. The flows are of
+/// `masks` kinds, which differ in the destination port (one kind: 5001).
 #[derive(Clone, Copy)]
 pub(crate) struct Traffic {
     pub(crate) flows: u32,
     pub(crate) run: u32,
     pub(crate) masks: u16,
-    /// Each flow once, one after the other.
+    /// Each flow is received once, one after the other.
     pub(crate) once: bool,
-    /// As connections.
+    /// The flows are connections.
     pub(crate) connections: Option<Connections>,
 }
 
@@ -24,9 +24,9 @@ pub(crate) struct Traffic {
 pub(crate) struct Connections {
     /// TCP rather than UDP.
     pub(crate) tcp: bool,
-    /// What the port says of their checksums.
+    /// The port's report about their checksums.
     pub(crate) csum: Csum,
-    /// Answers come from the address that the server's was translated to.
+    /// Replies come from the address that the server's address was translated to.
     pub(crate) dnat: bool,
 }
 
@@ -69,7 +69,7 @@ impl MemoryRx {
             let client = (0x0a00_0000 + flow).to_be_bytes();
             self.frame[26..30].copy_from_slice(&client);
             if let Some(c) = self.traffic.connections {
-                // Clients begin.
+                // The client sends the first packet of a connection.
                 self.asked = self.asked.saturating_add(1);
                 let begun = u64::from(self.asked) > 16 * u64::from(self.traffic.flows);
                 let answers = begun && self.random >> 20 & 1 != 0;
@@ -128,7 +128,7 @@ impl Port for Memory {
         "bench"
     }
     fn open_rx(&self, _: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
-        // A queue that never has packets would only have turns of the others be short.
+        // A queue that never has packets would only shorten the turns of other queues.
         if self.traffic.flows == 0 {
             return Ok(Vec::new());
         }

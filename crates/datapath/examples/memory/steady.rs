@@ -1,4 +1,4 @@
-//! Packets of flows that are known: what a worker takes for each, by stage, and which cache answers.
+//! Packets of known flows: a worker's cost of each, by stage, and which cache had a hit.
 
 use crate::memory::{Memory, Traffic};
 use heddle_datapath::{Config, Datapath, PerfWanted};
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long is measured.
+/// Length of the measurement.
 #[derive(Clone, Copy)]
 pub(crate) enum Length {
     Seconds(f64),
-    /// So many packets, flows that are new included, for who counts instructions.
+    /// This number of packets, those of new flows included, for instruction counts.
     Packets(u64),
 }
 
@@ -25,8 +25,8 @@ impl Length {
     }
 }
 
-/// Has one worker forward the traffic of port 1, with a port 2 besides, and prints what it took. Measures
-/// once there are `entries`.
+/// One worker forwards the traffic of port 1 to port 2; prints its costs. The measurement begins once there
+/// are `entries`.
 pub(crate) fn steady(
     name: &str,
     pipeline: Arc<dyn Translate>,

@@ -1,8 +1,8 @@
-//! Automatic load balancing (`pmd-auto-lb*`): when it is time, and what is done.
+//! Automatic load balancing (`pmd-auto-lb*`): its condition, and its action.
 //!
-//! Every [`AutoLb::interval_ms`] it is asked whether some worker was at least [`AutoLb::load`] percent busy
-//! in each of the last twelve intervals of five seconds; then, if a dry run ([`crate::control::assign`])
-//! promises enough, all queues are assigned anew. All times are the datapath's clock's.
+//! Every [`AutoLb::interval_ms`] it checks the last twelve intervals of five seconds: was some worker at
+//! least [`AutoLb::load`] percent busy in each? If so, and if a dry run ([`crate::control::assign`]) promises
+//! enough, all queues are assigned anew. All times are those of the datapath's clock.
 
 use super::Control;
 use crate::control::assign::{self, Balance, Plan};
@@ -33,7 +33,7 @@ impl Default for AutoLb {
     }
 }
 
-/// What is known from one check to the next.
+/// State between two checks.
 #[derive(Debug, Default)]
 pub(super) struct AutoState {
     settings: AutoLb,

@@ -1,25 +1,26 @@
-//! Which processors workers are for.
+//! Processors of the workers.
 //!
 //! **With a mask** (`pmd-cpu-mask`) there is one worker per processor of it, pinned. The mask may name
 //! processors outside of the process's affinity: that is how a daemon is kept off the processors of its
 //! workers. One that the system refuses (it is not there, or outside of the process's cpuset) is left out,
 //! with a warning.
 //!
-//! **Without a mask** (or when nothing of it can be had) there are at most [`MOST_DEFAULT`] workers on the
-//! processors that the process may use: one per physical core as long as there are some, taken node by node.
-//! None is pinned to a processor, since the machine has other work to do and an idle worker sleeps; on a
-//! machine with several NUMA nodes each is bound to its node's processors, where its memory is.
+//! **Without a mask** (or when none of its processors can be used) there are at most [`MOST_DEFAULT`]
+//! workers. They use the processors that are allowed for the process. Each gets a physical core of its own as
+//! long as there are some, taken node by node. They are not pinned to a processor, since the machine has
+//! other work to do and an idle worker sleeps. On a machine with several NUMA nodes each is bound to its
+//! node's processors, near its memory.
 
 use heddle_sys::cpu;
 use std::collections::BTreeMap;
 
-/// Most workers when no processors are named.
+/// Maximum number of workers when no processors are named.
 const MOST_DEFAULT: usize = 4;
 
-/// Where a worker runs.
+/// Processors and NUMA node of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Its processor, or the one that it stands for.
+    /// The worker's processor, or the one that represents it in texts.
     pub(super) core: usize,
     pub(super) numa: u32,
     /// Processors that it is bound to; empty: all.
@@ -27,7 +28,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// It has the processor for itself.
+    /// Whether the worker is bound to a single processor.
     pub(super) fn pinned(&self) -> bool {
         self.bound.len() == 1
     }
@@ -38,7 +39,7 @@ impl Place {
             false => Ok(self.bound.clone()),
         }
     }
-    /// What the thread of worker `id` is called there.
+    /// Name of the thread of worker `id`.
     pub(super) fn thread_name(&self, id: usize) -> String {
         match self.pinned() {
             true => format!("pmd-c{:02}", self.core),
@@ -52,12 +53,12 @@ impl Place {
 struct Cpu {
     cpu: usize,
     numa: u32,
-    /// Processors with one such number share a physical core; unknown ones share none.
+    /// Processors with the same number share a physical core; `None` shares none.
     core: Option<u32>,
 }
 
-/// The processors of default workers: at most `most`, one node after the other, hardware threads of a core
-/// that is taken last.
+/// Processors of default workers: at most `most`, one node after the other. A second hardware thread of a
+/// core is used last.
 fn choose(cpus: &[Cpu], most: usize) -> Vec<Cpu> {
     let mut nodes: BTreeMap<u32, (Vec<Cpu>, Vec<Cpu>)> = BTreeMap::new();
     for cpu in cpus {
@@ -82,7 +83,7 @@ fn choose(cpus: &[Cpu], most: usize) -> Vec<Cpu> {
     chosen
 }
 
-/// Those of workers where no processors are named.
+/// Processors of the default workers, without a mask.
 pub(super) fn default_places() -> Vec<Place> {
     let allowed = cpu::allowed().unwrap_or_else(|_| vec![0]);
     let describe = |cpu| Cpu {
@@ -105,7 +106,7 @@ pub(super) fn default_places() -> Vec<Place> {
     choose(&cpus, MOST_DEFAULT).into_iter().map(place).collect()
 }
 
-/// The pretended processors that workers stand for: those of `cpus` that exist, else the first of each node.
+/// Pretended processors of workers: those of `cpus` that exist, else the first of each node.
 pub(super) fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<Place> {
     let asked = cpus.unwrap_or_default().iter().copied();
     let mut cores: Vec<usize> = asked.filter(|c| *c < nodes.len()).collect();
@@ -124,8 +125,8 @@ pub(super) fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<Place> {
     cores.into_iter().map(place).collect()
 }
 
-/// Those of workers that are pinned to these processors. The ones that the machine does not have are told of
-/// together: a mask may name any number of them.
+/// Processors of pinned workers. Processors that the machine does not have are logged in one line, because a
+/// mask may name any number of them.
 pub(super) fn pinned_places(cpus: &[usize]) -> Vec<Place> {
     let there = cpu::online().ok();
     let (cpus, absent): (Vec<usize>, Vec<usize>) = cpus

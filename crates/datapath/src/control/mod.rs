@@ -1,11 +1,13 @@
-//! The control side of ports and workers: who polls what, and how that changes while packets flow.
+//! The control side of ports and workers: which worker polls which queue, and how that changes while packets
+//! flow.
 //!
-//! All changes are made under one lock (workers never take it) by commands to the workers; a change returns
+//! All changes are made by commands to the workers, under one lock that workers never take. A change returns
 //! when the workers have carried it out. Queues are opened and closed here, not on workers: that may take
 //! milliseconds.
 //!
-//! * [`workers`]: threads come and go; * [`place`]: queues move between them; * [`auto`]: and move by
-//!   themselves, by load.
+//! * [`workers`]: threads come and go;
+//! * [`place`]: queues move between them;
+//! * [`auto`]: queues move automatically, by load.
 
 pub(crate) mod assign;
 mod auto;
@@ -60,9 +62,9 @@ pub(crate) struct PortState {
     /// One per worker, with the worker's id.
     counters: Vec<(usize, Arc<PortCounters>)>,
     pub(crate) rx: Vec<RxInfo>,
-    /// What it may receive.
+    /// Meters on received packets.
     policing: Vec<Arc<Meter>>,
-    /// What workers and queues that are gone have counted.
+    /// Counts of workers and queues that are gone.
     past: PortStats,
 }
 
@@ -73,22 +75,22 @@ pub(crate) struct WorkerHandle {
     pub(crate) commands: Arc<CommandTx>,
     thread: Option<JoinHandle<()>>,
     place: Place,
-    /// The processor that it is pinned to, or that it stands for in texts.
+    /// The processor that it is pinned to, or that represents it in texts.
     pub(crate) core: usize,
     /// That processor's NUMA node.
     pub(crate) numa: u32,
-    /// It polls queues with an affinity only.
+    /// The worker polls queues with an affinity only.
     pub(crate) isolated: bool,
     pub(crate) counters: Arc<WorkerCounters>,
-    /// When it started, by the datapath's clock.
+    /// Start time, by the datapath's clock.
     pub(crate) started_ms: u64,
     /// Counts at the last `pmd-stats-clear`.
     pub(crate) base: WorkerNumbers,
-    /// Histograms then.
+    /// Histograms at that time.
     pub(crate) base_perf: PerfNumbers,
-    /// Lost upcalls then.
+    /// Lost upcalls at that time.
     pub(crate) base_lost: u64,
-    /// When that was.
+    /// Time of the last `pmd-stats-clear`.
     pub(crate) cleared_ms: u64,
 }
 
@@ -97,7 +99,7 @@ impl WorkerHandle {
     fn lives(&self) -> bool {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
-    /// Has it come before other programs, or not.
+    /// Sets whether the worker has real-time priority.
     fn set_realtime(&self, on: bool) -> Result<(), DatapathError> {
         let (reply, done) = mpsc::channel();
         if !self.commands.send(Command::Realtime(on, reply)) {
@@ -108,7 +110,7 @@ impl WorkerHandle {
     }
 }
 
-/// Upcall rings, one of a kind per worker.
+/// Upcall rings of all workers, by kind.
 pub(crate) type UpcallRings = Lanes<Mutex<Inbox>>;
 
 /// Ports and workers.
@@ -123,15 +125,15 @@ pub(crate) struct Control {
     /// Workers that are about to end, while their queues move.
     leaving: Vec<WorkerHandle>,
     spread: Spread,
-    /// What has changed since queues were assigned last.
+    /// Changes since the last assignment of queues.
     dirty: Dirty,
     auto: AutoState,
     pub(crate) max_sleep: MaxSleep,
-    /// Workers come before other programs.
+    /// Workers have real-time priority.
     realtime: bool,
     /// Counters of ended workers that are not shown per worker: drops.
     pub(crate) past_drops: Vec<u64>,
-    /// ... and what was met while connections were tracked.
+    /// ... and of connection tracking.
     pub(crate) past_tracked: Tally,
     pub(crate) past: WorkerNumbers,
 }
@@ -162,7 +164,7 @@ impl Control {
         }
     }
 
-    /// Sets how long workers pause.
+    /// Sets the pauses of workers.
     pub(crate) fn set_max_sleep(&mut self, max: MaxSleep) {
         self.max_sleep = max;
         for w in &self.workers {
@@ -170,16 +172,16 @@ impl Control {
         }
     }
 
-    /// Lets workers come before other programs, or not. `Err`: not all of them could be told.
+    /// Sets whether workers have real-time priority. `Err`: a command failed for some worker.
     pub(crate) fn set_realtime(&mut self, on: bool) -> Result<(), DatapathError> {
         self.realtime = on;
         let told = self.workers.iter().map(|w| w.set_realtime(on));
         told.fold(Ok(()), Result::and)
     }
 
-    // -- asking workers
+    // -- requests to workers
 
-    /// Waits until every worker has done what it was told so far.
+    /// Waits until every worker has done all earlier commands.
     fn barrier(&self) -> Result<(), DatapathError> {
         self.ask_all(Command::Barrier).map(|_| ())
     }
@@ -244,7 +246,7 @@ impl Control {
             },
         );
         if let Err(e) = self.open_tx(no).and_then(|()| self.open_rx(no)) {
-            // The error that matters is the one that the port gave.
+            // The port's own error is returned.
             let _ = self.close(no);
             self.ports.remove(&no);
             return Err(e);
@@ -278,7 +280,7 @@ impl Control {
             return Ok(());
         }
         self.reopen_rx(no)?.or_else(|why| {
-            // As many queues as were asked for cannot be had. One can, as before: the port is not left deaf.
+            // The wanted number of queues cannot be opened. One can, as before, so the port still receives.
             if let Some(state) = self.ports.get_mut(&no.0) {
                 state.config = PortConfig::default();
             }
@@ -287,21 +289,20 @@ impl Control {
         })
     }
 
-    /// Closes the receive queues and opens those that are configured. The inner result is that of the
-    /// opening.
+    /// Closes the receive queues and opens the configured number. The inner result is that of opening them.
     fn reopen_rx(&mut self, no: PortNo) -> Result<Result<(), DatapathError>, DatapathError> {
         let state = self.ports.get(&no.0).ok_or(DatapathError::NoPort(no))?;
         let (port, n) = (Arc::clone(&state.port), state.config.n_rxq.max(1));
         let new = port.takes_over().then(|| port.open_rx(n));
         if matches!(new, Some(Ok(_))) {
-            // What is in the old ones is forwarded before what comes into the new ones.
+            // Packets in the old queues are forwarded before those in the new queues.
             let _ = self.sync(WORKER_TIMEOUT);
         }
         let old = self.ask_all(|reply| Command::DelRx(no.0, reply))?;
         self.keep_counts(no.0);
         let (opened, old) = match new {
             Some(Ok(queues)) => (Ok(queues), Some(old)),
-            // Both at once may have been too many.
+            // Old and new queues together may have been too many.
             _ => {
                 drop(old);
                 (port.open_rx(n), None)
@@ -309,7 +310,7 @@ impl Control {
         };
         let opened = opened.map_err(DatapathError::from);
         let opened = opened.and_then(|queues| self.add_rx(no.0, queues));
-        // To close them may take the kernel tens of milliseconds, and the new ones are polled meanwhile.
+        // Closing them may take the kernel tens of milliseconds; meanwhile the new ones are polled.
         drop(old);
         Ok(opened)
     }
@@ -323,7 +324,7 @@ impl Control {
         Ok(())
     }
 
-    /// Limits what a port may receive; an empty list: nothing does.
+    /// Limits the packets that a port receives; an empty list: no limit.
     pub(crate) fn set_policing(&mut self, no: PortNo, limits: Vec<Arc<Meter>>) -> Result<(), DatapathError> {
         let state = self.ports.get_mut(&no.0).ok_or(DatapathError::NoPort(no))?;
         for r in &state.rx {
@@ -333,7 +334,7 @@ impl Control {
         Ok(())
     }
 
-    /// Every worker can send on the port before any receives from it.
+    /// Opens the port for sending on every worker, before any worker receives from it.
     fn open_tx(&mut self, no: u32) -> Result<(), DatapathError> {
         let ids: Vec<usize> = self.workers.iter().map(|w| w.id).collect();
         ids.into_iter().try_for_each(|id| self.open_tx_of(no, id))?;
@@ -383,7 +384,7 @@ impl Control {
         self.place_for_now(no)
     }
 
-    /// Before a port's queues go: keeps what they have counted.
+    /// Keeps the counts of a port's queues before they are closed.
     fn keep_counts(&mut self, no: u32) {
         if let Some(state) = self.ports.get_mut(&no) {
             for r in state.rx.drain(..) {

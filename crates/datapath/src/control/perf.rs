@@ -2,7 +2,7 @@
 //! layout of Open vSwitch.
 //!
 //! **Invariants.** One writer, the worker; counters only grow, and clearing is a base that the reader
-//! subtracts. Bins and their walls are Open vSwitch's. What it calls the fill level of vhost queues is not
+//! subtracts. Bins and their walls are Open vSwitch's. Open vSwitch's fill level of vhost queues is not
 //! measured here: that column stays empty.
 //!
 //! **Costs.** A flag per iteration; about thirty loads and stores per iteration while it is set.
@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 pub(crate) use suspect::Setting as SuspectSetting;
 pub use suspect::SuspectLog;
 
-/// Where an iteration began, as far as counters say it.
+/// Counters at the start of an iteration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Start {
     batches: u64,
@@ -42,11 +42,11 @@ impl Start {
     }
 }
 
-/// What iterations did.
+/// Sums over iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     cycles: u64,
-    /// Cycles of those that had packets.
+    /// Cycles of iterations that had packets.
     busy_cycles: u64,
     packets: u64,
     batches: u64,
@@ -65,14 +65,14 @@ impl Counts {
     }
 }
 
-/// What is to be shown of a worker besides what always is.
+/// Optional parts of a worker's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerfWanted {
     /// No histograms (`-nh`), nor cycles per stage.
     pub brief: bool,
-    /// So many of the last iterations (`-it`).
+    /// Number of last iterations (`-it`).
     pub iterations: usize,
-    /// So many of the last milliseconds (`-ms`).
+    /// Number of last milliseconds (`-ms`).
     pub milliseconds: usize,
 }
 
@@ -83,11 +83,11 @@ struct Rows {
     milliseconds: Ring,
 }
 
-/// How often it is looked whether a millisecond is over.
+/// Interval of the check whether a millisecond is over.
 const LOOK_US: u64 = 4;
 
-/// What the worker itself keeps from one iteration to the next: the millisecond that is not over; a
-/// suspicious iteration.
+/// State that the worker keeps from one iteration to the next: the current millisecond, and a suspicious
+/// iteration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own {
     millisecond: Row,
@@ -98,7 +98,7 @@ pub(crate) struct Own {
 /// One worker's histograms.
 #[derive(Debug, Default)]
 pub(crate) struct Perf {
-    /// There once metrics have been collected.
+    /// Made when metrics are collected for the first time.
     rows: OnceLock<Rows>,
     bins: [[Counter; BINS]; COLUMNS.len()],
     iterations: Counter,
@@ -116,9 +116,8 @@ impl Perf {
         self.bins[column][bin].add(1);
     }
 
-    /// An iteration of `cycles` with `packets`, which began at `start`, is over at `end`. Returns whether
-    /// something was written to the log about it: that took time. `own` is the worker's, with which every
-    /// iteration comes here.
+    /// Ends an iteration of `cycles` with `packets`, from `start` to `end`. Returns whether it was logged,
+    /// which took time. `own` is the worker's own state, the same for every iteration.
     pub(crate) fn iteration(
         &self,
         c: &WorkerCounters,
@@ -173,7 +172,7 @@ impl Perf {
         self.upcall_cycles.add(upcall_cycles);
     }
 
-    /// Iteration number `at` goes into the history, and what millisecond is over.
+    /// Adds iteration number `at` to the history, and the last millisecond if it is over.
     fn note_rows(&self, own: &mut Own, counts: &Counts, at: u64, end: u64) {
         let rows = self.rows.get_or_init(Rows::default);
         rows.iterations.push(&Row {
@@ -198,7 +197,7 @@ impl Perf {
             }
         }
     }
-    /// Appends the last so many iterations, and the last so many milliseconds.
+    /// Appends the last `iterations` iterations and the last `milliseconds` milliseconds.
     pub(crate) fn show_last(&self, s: &mut String, iterations: usize, milliseconds: usize) {
         let rows = self.rows.get_or_init(Rows::default);
         if iterations > 0 {
@@ -210,7 +209,7 @@ impl Perf {
             history::show_milliseconds(s, &rows.milliseconds.last(milliseconds));
         }
     }
-    /// Forgets the last iterations and milliseconds.
+    /// Clears the last iterations and milliseconds.
     pub(crate) fn clear(&self) {
         if let Some(rows) = self.rows.get() {
             rows.iterations.clear();

@@ -1,12 +1,12 @@
 //! Queues move between workers while packets flow.
 //!
-//! **Nothing is lost or reordered.** A worker gives a queue back between two bursts, when everything it
-//! received from it has been sent or dropped; the next worker starts where it stopped, and the packets wait
-//! in the queue meanwhile. The hand-over goes over channels, so what the one wrote about the queue (its
-//! counters, its place in a ring) the other sees.
+//! **No packet is lost or reordered.** A worker gives a queue back between two bursts, after all its packets
+//! have been sent or dropped. The next worker starts at the same position; meanwhile the packets wait in the
+//! queue. Channels carry the hand-over, so the next worker sees all that the first one wrote about the queue
+//! (its counters, its index in a ring).
 //!
-//! A new queue is polled at once, by a worker that will do for now ([`Control::place_for_now`]); who should
-//! poll what is decided for all queues together ([`Control::assign`]) when a row of changes is complete.
+//! A worker polls a new queue at once ([`Control::place_for_now`]). The final assignment is made for all
+//! queues together ([`Control::assign`]) when a series of changes is complete.
 
 use super::{Control, WorkerHandle};
 use crate::config::DatapathError;
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 
-/// What has changed since queues were assigned.
+/// Changes since the last assignment of queues.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
     all: bool,
@@ -38,7 +38,7 @@ impl Dirty {
 type Name = (u32, usize);
 
 impl Control {
-    /// What the assignment goes by: queues that take part in it, in order.
+    /// Input of the assignment: the queues that take part in it, in order.
     pub(super) fn describe(&self) -> (Vec<Name>, Vec<Queue>) {
         let now_ms = self.shared.clock.now_ms();
         let (mut names, mut queues) = (Vec::new(), Vec::new());
@@ -130,7 +130,7 @@ impl Control {
             .collect()
     }
 
-    /// Moves queues to other workers; `None`: to nobody.
+    /// Moves queues to other workers; `None`: the queue is parked without a worker.
     fn move_all(&mut self, moves: &[(Name, Option<usize>)]) -> Result<(), DatapathError> {
         if moves.is_empty() {
             return Ok(());
@@ -141,13 +141,13 @@ impl Control {
                 .iter()
                 .find(|(name, _)| *name == (slot.port, slot.index))
                 .and_then(|(_, to)| *to);
-            // The others are not lost for it.
+            // The remaining queues are still given to their workers.
             failed = self.give(slot, to).err().or(failed);
         }
         failed.map_or_else(|| self.barrier(), Err)
     }
 
-    /// Takes queues back from those who have them.
+    /// Takes queues back from their workers.
     fn take_back(&mut self, moves: &[(Name, Option<usize>)]) -> Vec<RxSlot> {
         let mut slots = Vec::new();
         let mut from: BTreeMap<usize, Vec<Name>> = BTreeMap::new();
@@ -165,13 +165,13 @@ impl Control {
             let Some(worker) = self.workers.iter().chain(&self.leaving).find(|w| w.id == id) else {
                 continue;
             };
-            // Each worker answers by a channel of its own: if it ends, only its queues are lost.
+            // Each worker replies by a channel of its own: if it ends, only its queues are lost.
             let (tx, answer) = mpsc::channel();
             if worker.commands.send(Command::TakeRx(names.clone(), tx)) {
                 slots.extend(from_worker(worker, &answer));
                 continue;
             }
-            // It takes no commands now, and goes on with its queues.
+            // The worker takes no commands now, and continues to poll its queues.
             for (no, queue) in names {
                 let rx = self
                     .ports
@@ -185,7 +185,7 @@ impl Control {
         slots
     }
 
-    /// Gives a queue to worker `to`, or keeps it.
+    /// Gives a queue to worker `to`, or parks it.
     fn give(&mut self, mut slot: RxSlot, to: Option<usize>) -> Result<(), DatapathError> {
         let no = slot.port;
         let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
@@ -206,8 +206,8 @@ impl Control {
         }
     }
 
-    /// Gives a port's new queues to workers at once: to that of their affinity; else to the one with the
-    /// fewest queues, on the port's NUMA node and not isolated if there is one.
+    /// Gives a port's new queues to workers at once. A queue with an affinity goes to that worker. Others go
+    /// to the worker with the fewest queues: if there is one, on the port's NUMA node and not isolated.
     pub(super) fn place_for_now(&mut self, no: u32) -> Result<(), DatapathError> {
         let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
         let slots: Vec<RxSlot> = state.rx.iter_mut().filter_map(|r| r.parked.take()).collect();
@@ -232,24 +232,24 @@ impl Control {
     }
 }
 
-/// The queues that a worker gives back, however late: its processor may be somebody else's for a while, or
-/// all of the process may have been stopped. What it gives back would be polled by nobody any more if nobody
-/// took it.
+/// The queues that a worker gives back, however late. Another program may have its processor for a while, or
+/// the whole process may have been stopped. If this thread did not wait, no worker would poll these queues
+/// any more.
 fn from_worker(worker: &WorkerHandle, answer: &Receiver<Reply>) -> Vec<RxSlot> {
     loop {
         match answer.recv_timeout(WORKER_TIMEOUT) {
             Ok(Reply::Slots(slots)) => return slots,
             Err(RecvTimeoutError::Timeout) if worker.lives() => {
-                log::warn!(target: "dpif_netdev", "the worker of processor {} has not answered for {} s: its queues wait", worker.core, WORKER_TIMEOUT.as_secs());
+                log::warn!(target: "dpif_netdev", "the worker of processor {} has not replied for {} s: its queues wait", worker.core, WORKER_TIMEOUT.as_secs());
             }
-            // They are lost with it.
+            // The queues are lost with their worker.
             _ => return Vec::new(),
         }
     }
 }
 
-/// Writes those sentences of a plan to the log that are about queues which `concerned` takes; general ones if
-/// there are any such.
+/// Writes the sentences of a plan to the log that are about queues for which `concerned` is true. General
+/// sentences are written if there are any such queues.
 fn tell(plan: &Plan, concerned: impl Fn(usize) -> bool) {
     let own: Vec<bool> = plan
         .notes

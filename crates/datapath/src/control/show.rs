@@ -1,6 +1,6 @@
-//! Texts of `dpif-netdev/pmd-stats-show`, `pmd-perf-show`, `pmd-rxq-show` and `upcall/show`, laid out as Open
-//! vSwitch lays them out. Lines of caches that Heddle does not have (PHWOL, SMC, simple match) are there with
-//! zeros, for scripts.
+//! Texts of `dpif-netdev/pmd-stats-show`, `pmd-perf-show`, `pmd-rxq-show` and `upcall/show`, in the layout of
+//! Open vSwitch. For scripts, caches that Heddle does not have (PHWOL, SMC, simple match) have lines with
+//! zeros.
 
 use crate::control::perf::PerfWanted;
 use crate::control::{Control, WorkerHandle};
@@ -28,7 +28,7 @@ fn since(w: &WorkerHandle) -> WorkerNumbers {
     w.counters.read().since(&w.base)
 }
 
-/// Which workers a text is about: those of this processor, or all.
+/// The processor whose worker is shown; `None`: all workers.
 pub(crate) type Core = Option<usize>;
 
 fn chosen(c: &Control, core: Core) -> impl Iterator<Item = (usize, &WorkerHandle)> {
@@ -201,7 +201,7 @@ pub(crate) fn stages(s: &mut String, n: &WorkerNumbers) {
     }
 }
 
-/// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` (at most a minute, which 0 means too), or since the
+/// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` (at most a minute; 0: a minute), or since the
 /// worker started.
 pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
     let now_ms = c.shared.clock.now_ms();
@@ -219,7 +219,7 @@ pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
             "pmd thread numa_id {} core_id {}:\n  isolated : {}\n",
             w.numa, w.core, w.isolated
         );
-        // Nothing is told before there is a whole interval.
+        // No usage is shown before the first whole interval.
         let total = Tsc::from_us(whole_intervals(now_ms, w.started_ms, window_ms) * INTERVAL_MS * 1000);
         let mut queues = 0;
         let mut in_queues = 0;
@@ -258,7 +258,7 @@ pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
 
 /// `dpif-netdev/pmd-sleep-show`.
 pub(crate) fn pmd_sleep(c: &Control) -> String {
-    // Open vSwitch has no word for the difference between 0 and nothing: there both poll for ever.
+    // Open vSwitch has no text for the difference between 0 and unset: there both poll for ever.
     let text = |max: Option<u64>| match max {
         None => "   0 us (not set: sleeps until woken)".to_owned(),
         Some(0) => "   0 us (never sleeps)".to_owned(),
@@ -273,7 +273,7 @@ pub(crate) fn pmd_sleep(c: &Control) -> String {
     s
 }
 
-/// What workers and queues have counted.
+/// Counters of workers and queues.
 pub(crate) fn snapshot(c: &Control) -> Snapshot {
     let now_ms = c.shared.clock.now_ms();
     let worker = |w: &WorkerHandle| WorkerView {

@@ -1,9 +1,9 @@
-//! Worker threads: which there are, how they start and end.
+//! Worker threads: their number, start and end.
 //!
-//! **Changes.** A worker whose processor is wanted before and after stays, with its caches; where that was
-//! its processor by choice and is now named, or the other way round, the thread is bound to it, or set free.
-//! New ones start, then queues move ([`super::place`]), then those that are not wanted end; packets wait in
-//! their queues meanwhile. Which processors: [`super::cpus`].
+//! **Changes.** A worker whose processor is wanted before and after stays, with its caches. If the processor
+//! was a default and is now in the mask, its thread is pinned to it; in the opposite case it is unpinned. New
+//! workers start first. Then queues move ([`super::place`]), then unwanted workers end; meanwhile packets
+//! wait in their queues. Processors are chosen by [`super::cpus`].
 
 use super::cpus::{Place, default_places, pinned_places, pretended};
 use super::{Control, UpcallRings, WorkerHandle, add};
@@ -21,12 +21,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-/// How much longer than asked for a worker's pauses may be.
+/// Maximum extra length of a worker's pauses.
 const TIMER_SLACK_NS: u64 = 1000;
 
 impl Control {
-    /// Brings workers to what is wanted; queues move. What a port says that could not be opened for a new
-    /// worker is returned, when all is done.
+    /// Starts, keeps and ends workers according to `cpus`; queues move. Returns the first error of a port
+    /// that could not be opened for a new worker, after all is done.
     pub(crate) fn set_workers(&mut self, cpus: Option<&[usize]>) -> Result<(), DatapathError> {
         let asked = cpus.filter(|c| !c.is_empty());
         const UNUSABLE: &str =
@@ -62,14 +62,14 @@ impl Control {
             return Err(failed.unwrap_or(DatapathError::Timeout));
         }
         match failed {
-            // A worker that could not be had is no failure where others do its work.
+            // A worker that could not be started is no failure if others do its work.
             Some(e @ DatapathError::Port(_)) => Err(e),
             _ => Ok(()),
         }
     }
 
-    /// Has workers in these places: those among the leaving ones that are, or can be put, there, and new
-    /// ones. Returns the first error.
+    /// Makes workers for these places: leaving ones that fit, or can be bound there, and new ones. Returns
+    /// the first error.
     fn bring(&mut self, places: Vec<Place>) -> Option<DatapathError> {
         let mut failed = None;
         for place in places {
@@ -83,8 +83,8 @@ impl Control {
         failed
     }
 
-    /// Keeps the leaving worker at `at`, whose processor is that of `place`, with all that it has; it may
-    /// have to be bound to it, or set free.
+    /// Keeps the leaving worker at `at`, whose processor is that of `place`, with its queues and caches. If
+    /// necessary, it is pinned or unpinned.
     fn keep(&mut self, at: usize, place: &Place) -> Result<(), DatapathError> {
         if self.leaving[at].place != *place
             && let Err(e) = self.bind(at, place)
@@ -172,7 +172,7 @@ impl Control {
                 }
             };
             let worker = bind()
-                // A pause of `pmd-sleep-max` lasts as long as it says.
+                // Without this, pauses of `pmd-sleep-max` would be longer than configured.
                 .and_then(|()| clock::set_timer_slack_ns(TIMER_SLACK_NS))
                 .and_then(|()| Cache::new(cache, config.l1_entries, config.l1_most))
                 .and_then(|cache| {
@@ -226,7 +226,7 @@ impl Control {
         })
     }
 
-    /// Ends a worker; what it counted is kept.
+    /// Ends a worker; its counts are kept.
     fn end(&mut self, mut w: WorkerHandle) {
         w.commands.send(Command::Stop);
         if w.thread.take().is_some_and(|t| t.join().is_err()) {

@@ -1,15 +1,15 @@
-//! What a header change does to the L4 checksum.
+//! Updates the L4 checksum after a header change.
 //!
 //! Three cases. Filled in (or unknown): updated incrementally (RFC 1624), so that a wrong checksum stays
-//! wrong and is found by the receiver. Partial: the field holds what the device will finish, the
-//! pseudo-header's sum (virtio 1.2 §5.1.6.2), which only addresses are part of. Absent: UDP over IPv4 with a
-//! zero field (RFC 768) stays as it is.
+//! wrong and is found by the receiver. Partial: the field holds the pseudo-header's sum, which the device
+//! completes (virtio 1.2 §5.1.6.2); only addresses are part of it. Absent: UDP over IPv4 with a zero field
+//! (RFC 768) stays as it is.
 
 use heddle_packet::{Csum, Offload, Packet};
 use heddle_wire::checksum::Sum;
 use heddle_wire::ip::proto;
 
-/// Which part of the packet changed.
+/// The part of the packet that changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// An address: part of the pseudo header, where the protocol has one.
@@ -18,7 +18,7 @@ pub(crate) enum Part {
     L4,
 }
 
-/// Where the checksum field is in the L4 header, and whether a pseudo header counts.
+/// Offset of the checksum field in the L4 header, and whether a pseudo header counts.
 fn field(proto: u8) -> Option<(usize, bool)> {
     match proto {
         proto::TCP => Some((16, true)),
@@ -29,8 +29,8 @@ fn field(proto: u8) -> Option<(usize, bool)> {
     }
 }
 
-/// Accounts for `from` having become `to` (equal even lengths, at an even distance from the L4 header's
-/// start). `l4` is the L4 header's offset.
+/// Updates the checksum after bytes `from` became `to` (equal even lengths, at an even distance from the L4
+/// header's start). `l4` is the L4 header's offset.
 pub(crate) fn changed(
     head: &mut [u8],
     offload: &Offload,
@@ -68,8 +68,8 @@ pub(crate) fn changed(
     *bytes = new.to_be_bytes();
 }
 
-/// Fills a partial checksum in, for a packet whose bytes are about to be cut or looked at by software. The
-/// packet must be private.
+/// Completes a partial checksum, for a packet that software is about to cut or read. The packet must be
+/// private.
 pub(crate) fn fill_in(packet: &mut Packet) {
     let Csum::Partial { start, offset } = packet.offload.csum else {
         return;

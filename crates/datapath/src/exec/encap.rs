@@ -1,8 +1,8 @@
 //! Headers in front of the whole packet: Ethernet, the network service header (RFC 8300), labels.
 //!
-//! What a packet begins with is part of what the executor knows of it ([`Meta::packet_type`]), and decides
-//! what may be done to it. Behind a new header there is nothing to be rewritten: the offsets of what it hides
-//! are forgotten.
+//! The type of the first header is part of the executor's facts about a packet ([`Meta::packet_type`]), and
+//! decides which actions are possible. Headers behind a new one cannot be rewritten: their offsets are
+//! forgotten.
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +16,7 @@ use heddle_wire::eth::Ethernet;
 use heddle_wire::nsh::{MD_TYPE_1, NshBase, NshContext, next};
 use heddle_wire::{IntoBytes, split, split_mut};
 
-/// What is behind a network service header, as packet type and as the header says it.
+/// Next headers of a network service header: packet type, and protocol number in the header.
 const NEXT: [(u32, u8); 4] = [
     (packet_type::ETHERNET, next::ETHERNET),
     (packet_type::IPV4, next::IPV4),
@@ -28,7 +28,7 @@ const NEXT: [(u32, u8); 4] = [
 pub(crate) const ETHERNET: i16 = 14;
 const _: () = assert!(Ethernet::LEN == 14);
 
-/// Forgets where headers are.
+/// Forgets the offsets of headers.
 fn forget(meta: &mut Meta) {
     *meta = Meta {
         l2_5: u16::MAX,
@@ -86,7 +86,7 @@ pub(super) fn add_mpls(p: &mut Packet, meta: &mut Meta, lse: u32, ethertype: u16
     Ok(())
 }
 
-/// Bytes of a header.
+/// Length of a header in bytes.
 pub(crate) fn nsh_len(header: &NshHeader) -> usize {
     NshBase::LEN
         + if header.fields.mdtype == MD_TYPE_1 {
@@ -123,7 +123,7 @@ pub(super) fn push_nsh(p: &mut Packet, meta: &mut Meta, header: &NshHeader) -> R
     Ok(())
 }
 
-/// `None`: it is no network service header, or one that says nonsense.
+/// `None`: there is no network service header, or an invalid one.
 pub(super) fn pop_nsh(p: &mut Packet, meta: &mut Meta) -> Option<()> {
     let (base, _) = split::<NshBase>(p.head()).filter(|_| meta.packet_type == packet_type::NSH)?;
     let (len, inside) = (base.header_len(), base.next);

@@ -1,12 +1,11 @@
-//! A fragment meets `ct`.
+//! Fragments at a `ct` action.
 //!
-//! It is copied and waits ([`Ipf`]); here it ends. The one that makes its datagram whole has that judged, and
-//! all fragments go on with what was said of it, as copies, through what comes after `ct` in its own program:
-//! each with its own headers, in order of their places. As long as one of them goes on, those behind it wait
-//! in [`Exec::resumed`].
+//! The program copies the fragment, which waits ([`Ipf`]), and ends. The fragment that completes its datagram
+//! has the datagram tracked. Then copies of all fragments continue with that connection state behind `ct` in
+//! the completing fragment's program. Each has its own headers, in order of their offsets. While one of them
+//! is executed, those behind it wait in [`Exec::resumed`].
 //!
-//! Programs take fragments one by one: their keys are odd, and where packets of several runs are taken
-//! together there are no fragments among them.
+//! Programs take fragments one by one. Their keys are odd, so groups of several runs contain no fragments.
 
 use super::ct::known_of;
 use super::{Exec, Going, LiveId, Meta, Saved};
@@ -20,14 +19,14 @@ use heddle_flow::key::frag;
 use heddle_packet::BURST;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What the datapath knows of a fragment that waits.
+/// Facts of the datapath about a waiting fragment.
 #[derive(Debug)]
 pub struct Waiting {
     in_port: u32,
     meta: Meta,
 }
 
-/// A packet that goes on in the midst of a program.
+/// A packet whose execution continues in the midst of a program.
 #[derive(Debug)]
 pub(crate) struct Resumed {
     id: LiveId,
@@ -38,7 +37,7 @@ pub(crate) struct Resumed {
 }
 
 impl Resumed {
-    /// On its way again.
+    /// Continues the packet's program.
     pub(crate) fn going(self) -> Going {
         Going {
             id: self.id,
@@ -50,17 +49,17 @@ impl Resumed {
     }
 }
 
-/// What became of a fragment.
+/// Result of tracking a fragment.
 pub(super) enum Gathered {
-    /// It goes on by itself, as this.
+    /// The fragment continues by itself, with this connection state.
     Alone(Known),
-    /// It waits.
+    /// The fragment waits.
     Waits,
-    /// It and the others go on ([`Exec::resumed`]).
+    /// All fragments of the datagram continue ([`Exec::resumed`]).
     Whole,
 }
 
-/// Tells tunnels apart, in which the same addresses may be other people's.
+/// A hash of the tunnel: the same addresses in another tunnel may be other hosts.
 fn source(carried: Option<&FlowKey>) -> u64 {
     let mut h = DefaultHasher::new();
     if let Some(k) = carried {
@@ -75,8 +74,8 @@ impl Exec<'_> {
         meta.later_fragment || self.carried.is_some_and(|k| k.nw_frag & frag::ANY != 0)
     }
 
-    /// Tracks a fragment. `going` stands behind the action; what is to be done after the fragments have gone
-    /// their way is taken from it.
+    /// Tracks a fragment. `going` is at the step behind the action; its saved states are taken, to be resumed
+    /// after the fragments.
     pub(super) fn track_fragment(&mut self, action: &CtAction, going: &mut Going) -> Gathered {
         let (id, meta) = (going.id, going.meta);
         let p = self.live.get(id);
@@ -86,7 +85,7 @@ impl Exec<'_> {
             Some(6) => Some(true),
             _ => None,
         };
-        // What a device is to cut or to sum up is no fragment that IP made.
+        // A packet that a device has to segment or checksum is not a fragment made by IP.
         let plain = matches!(
             p.offload.csum,
             heddle_packet::Csum::Unknown | heddle_packet::Csum::Valid
@@ -152,7 +151,7 @@ impl Exec<'_> {
         if let Some(rewrite) = &verdict.rewrite {
             datagram.rewrite(rewrite);
         }
-        // The last one pushed goes on first.
+        // The last one pushed is resumed first.
         if !going.saved.is_empty() {
             let saved = std::mem::take(&mut going.saved);
             self.resumed.push(Resumed {

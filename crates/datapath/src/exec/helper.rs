@@ -1,5 +1,5 @@
-//! A packet of a connection that announces others, as those of FTP do: its text is shown to the tracker, and
-//! changed as that says.
+//! Packets of control connections that announce other connections, as FTP does. The tracker reads their text,
+//! and the executor rewrites it as the tracker requires.
 //!
 //! Sequence numbers change in place. Where text is replaced by longer or shorter text, the packet is made
 //! anew, its lengths and checksums with it. A checksum that is left to a device counts the length only.
@@ -15,13 +15,13 @@ use heddle_wire::ip::{Ipv4, Ipv6, proto};
 use heddle_wire::split;
 use std::ops::Range;
 
-/// Where a TCP header has its numbers.
+/// Offsets of fields in a TCP header.
 const SEQ: usize = 4;
 const ACK: usize = 8;
 const OFFSET: usize = 12;
 const CSUM: usize = 16;
 
-/// Where things are in a segment of TCP.
+/// Offsets in a TCP segment.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     l3: usize,
@@ -32,7 +32,7 @@ struct Layout {
     end: usize,
 }
 
-/// Does what the helper asks for.
+/// Runs the connection's helper on the payload, and applies its edit to the packet.
 #[cold]
 pub(super) fn follow(ct: &Ct<'_>, control: Control, p: &mut Packet, meta: &Meta, known: &mut Known) {
     let Some(at) = layout(p, meta) else { return };

@@ -1,11 +1,13 @@
 //! Actions compiled for execution.
 //!
-//! The compiler decides what the executor would otherwise have to ask per packet: where a packet that was
-//! already handed to an output must be copied before it changes ([`Op::Copy`]), which output a truncation
-//! belongs to, and which clones need no saved state (the last action of a list).
+//! The compiler takes decisions that would otherwise be due per packet:
 //!
-//! **Invariant.** A packet that an [`Op::Output`] took is not written any more: every write is preceded by an
-//! [`Op::Copy`] since the last output of the same packet. One copy too many is the safe error.
+//! * a packet that an output took must be copied before it changes ([`Op::Copy`]);
+//! * a truncation belongs to a certain output;
+//! * some clones need no saved state (the last action of a list).
+//!
+//! **Invariant.** A packet that an [`Op::Output`] took is not written any more. An [`Op::Copy`] is between
+//! each output and the next write of the same packet. One copy too many is the safe error.
 
 use crate::exec::encap;
 use heddle_conntrack::CtAction;
@@ -25,10 +27,10 @@ pub(crate) enum Op {
     OutputTrunc(u32, u32),
     /// Hand a copy to the control plane, cut to this length.
     Userspace(Arc<Upcall>, u32),
-    /// Go on with a private copy.
+    /// Continue with a private copy.
     Copy,
-    /// Remember the packet as it is now. What ends the packet from here on goes on at the matching
-    /// [`Op::Restore`], which is this one.
+    /// Remember the packet as it is now. If a later step ends the packet, execution continues at the matching
+    /// [`Op::Restore`], which is this step.
     Save(usize),
     /// Go back to what the matching [`Op::Save`] remembered.
     Restore,
@@ -38,51 +40,51 @@ pub(crate) enum Op {
     Apply(Action),
     /// End, unless the meter admits the packet.
     Meter(Arc<Meter>),
-    /// Look the packet up again; a copy of it, if what follows needs it as it is.
+    /// Recirculate the packet, or a copy of it if later steps need it as it is.
     Recirc {
         /// Under this id.
         id: u32,
-        /// A copy.
+        /// A copy is recirculated.
         copy: bool,
     },
     /// Track the packet's connection.
     Ct(Arc<CtAction>),
     /// Forget the packet's connection.
     CtClear,
-    /// Take a tunnel's headers off the packet, or off a copy if what follows needs it as it is, and look it
-    /// up as one that came by this port.
+    /// Take a tunnel's headers off the packet and look it up as received on the tunnel's port. If later steps
+    /// need the packet as it is, this is done with a copy.
     Pop {
-        /// Which tunnel.
+        /// The tunnel.
         pop: Arc<TunnelPop>,
-        /// A copy.
+        /// A copy is decapsulated.
         copy: bool,
     },
     /// Have a copy wait.
     Wait(Wait),
-    /// Unless the packet is longer than `len`, go on at `at`.
+    /// Unless the packet is longer than `len`, jump to `at`.
     Shorter {
         /// Bytes.
         len: u16,
-        /// Which step.
+        /// Index of the next step.
         at: usize,
     },
-    /// Unless a draw says yes, go on at `at`.
+    /// Jump to `at`, except for a random sample of the packets.
     Unless {
-        /// Of 2³²−1 draws so many do.
+        /// Sampling probability, as a fraction of 2³²−1.
         probability: u32,
-        /// Which step.
+        /// Index of the next step.
         at: usize,
     },
-    /// Go on at this step.
+    /// Continue at this step.
     Jump(usize),
     /// End, counting a drop.
     Drop(DropKind),
 }
 
-/// What a program as a whole amounts to.
+/// Class of a whole program: simple ones have shorter executors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// One output of the packet as it is.
+    /// One output of the unchanged packet.
     Output(u32),
     /// Rewrites and outputs of the same packet, and at the end perhaps a recirculation: run over all packets
     /// of a group at once.
@@ -91,14 +93,14 @@ pub(crate) enum Shape {
     Any,
 }
 
-/// Which runs a program may be run on as if they were one.
+/// Adjacent runs of packets that a program may execute as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Merges {
-    /// None.
+    /// Each run is executed by itself.
     No,
-    /// Those whose headers are at the same places: it rewrites some.
+    /// Runs whose headers have the same offsets: the program rewrites some.
     Alike,
-    /// All: what it needs to know of a packet is asked run by run, if anything.
+    /// All runs: if the program needs facts about a packet, it reads them run by run.
     All,
 }
 
@@ -111,22 +113,22 @@ pub(crate) struct Program {
     pub(crate) needs_key: bool,
     /// Hands packets back to a lookup.
     pub(crate) recirculates: bool,
-    /// Of a line: the recirculation at its end.
+    /// The recirculation at the end of a [`Shape::Line`].
     pub(crate) tail: Option<Tail>,
     /// Tracks connections.
     pub(crate) tracks: bool,
-    /// Which runs may be taken together.
+    /// Runs that may be executed together.
     pub(crate) merges: Merges,
 }
 
-/// How a packet is looked up again.
+/// The next lookup of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goes {
     /// Under this recirculation id.
     Recirc(u32),
-    /// As one out of a tunnel; this step of the program says which.
+    /// The packet was received from a tunnel, which the step with this index names.
     Pop(u16),
-    /// Later, when what it waits for has come.
+    /// The packet waits for a change, and is looked up after it.
     Later(Wait),
 }
 
@@ -142,7 +144,7 @@ impl Goes {
     }
     /// A [`Goes::Pop`] of this step.
     pub(crate) fn pop_at(step: usize) -> Self {
-        // Programs are bounded by the size of their actions; a step that is none drops the packet.
+        // Programs are bounded by the size of their actions. A step beyond the last one drops the packet.
         Self::Pop(u16::try_from(step).unwrap_or(u16::MAX))
     }
 }
@@ -151,11 +153,11 @@ impl Goes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
     pub(crate) goes: Goes,
-    /// Of a copy: the packet itself was sent before.
+    /// A copy is recirculated: the packet itself was sent before.
     pub(crate) copy: bool,
-    /// The line has written headers before: they have to be read again.
+    /// The line has written headers before: they must be parsed again.
     pub(crate) rewritten: bool,
-    /// There is nothing before it.
+    /// The recirculation is the only step.
     pub(crate) alone: bool,
 }
 
@@ -207,27 +209,27 @@ impl Program {
         } else if self.shape == Shape::Line && (self.tail.is_none() || pops) && !self.tracks
             || self.tracking().is_some()
         {
-            // What comes out of a tunnel has nothing of what it was before; what is rewritten to be tracked
-            // is read again.
+            // Decapsulated packets keep no facts from before. Packets that are rewritten and then tracked are
+            // parsed again.
             Merges::Alike
         } else {
             Merges::No
         }
     }
-    /// Whether it does the same whatever packets carry besides their headers.
+    /// Whether the result is independent of a packet's facts outside its headers.
     #[inline]
     pub(crate) fn is_blind(&self) -> bool {
         self.shape != Shape::Any && self.tail.is_none() && !self.tracks && !self.needs_key
     }
-    /// How it tracks packets, if it does nothing else and has them looked up again.
+    /// The `ct` action, if the program only tracks packets and recirculates them.
     #[inline]
     pub(crate) fn only_tracks(&self) -> Option<&CtAction> {
         self.tracking()
             .filter(|t| t.writes.is_empty() && !t.forgets)
             .map(|t| t.action)
     }
-    /// How it tracks packets that it then has looked up again, if all that it does before is to rewrite
-    /// headers.
+    /// The tracking step, if the program tracks packets and recirculates them, and before that at most
+    /// rewrites headers.
     #[inline]
     pub(crate) fn tracking(&self) -> Option<Tracking<'_>> {
         let [before @ .., Op::Ct(action), Op::Recirc { copy: false, .. }] = &*self.ops else {
@@ -245,17 +247,17 @@ impl Program {
     }
 }
 
-/// What a program does that rewrites headers, tracks, and has packets looked up again.
+/// A program that rewrites headers, tracks, and recirculates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tracking<'a> {
-    /// What packets carry of a connection is forgotten first.
+    /// The packet's connection state is cleared first.
     pub(crate) forgets: bool,
     /// The steps that rewrite.
     pub(crate) writes: &'a [Op],
     pub(crate) action: &'a CtAction,
 }
 
-/// Takes out what forgets connections of packets about which nobody asks any more.
+/// Removes steps that clear connection state which no later step reads.
 fn forget_nothing_in_vain(ops: &mut Vec<Op>) {
     let sends = |op: &Op| matches!(op, Op::Output(_) | Op::Apply(_) | Op::Copy | Op::CtClear);
     let jumps = |op: &Op| {
@@ -275,7 +277,7 @@ fn forget_nothing_in_vain(ops: &mut Vec<Op>) {
     ops.append(&mut end);
 }
 
-/// Writes fields of headers, none of which goes or comes.
+/// Whether a step writes header fields without adding or removing a header.
 fn writes_in_place(op: &Op) -> bool {
     matches!(
         op,
@@ -285,7 +287,7 @@ fn writes_in_place(op: &Op) -> bool {
     )
 }
 
-/// What a program of these steps amounts to, and the recirculation at its end.
+/// The class of a program of these steps, and the recirculation at its end.
 fn shape_of(ops: &[Op]) -> (Shape, Option<Tail>) {
     let steps = |ops: &[Op]| {
         ops.iter()
@@ -326,8 +328,8 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Compiles a list. `shared`: an output may hold the packet. `tail`: nothing runs after the list. `cut`:
-    /// the truncation that waits for an output (it outlives rewrites in between). `None`: too deep.
+    /// Compiles a list. `shared`: an output may hold the packet. `tail`: no step runs after the list. `cut`:
+    /// the truncation for the next output (it is kept across rewrites). `None`: the nesting is too deep.
     fn list(&mut self, actions: &[Action], shared: &mut bool, tail: bool, mut cut: u32) -> Option<()> {
         for (i, action) in actions.iter().enumerate() {
             if cut != u32::MAX && !matches!(action, Action::TunnelPush(_)) {
@@ -339,7 +341,7 @@ impl Compiler {
                     *shared = true;
                 }
                 Action::Output(port) => {
-                    // A packet that is not longer than the cut leaves itself, not as a copy.
+                    // If the packet is not longer than the cut, the packet itself is sent, not a copy.
                     self.ops
                         .push(Op::OutputTrunc(port.0, std::mem::replace(&mut cut, u32::MAX)));
                     *shared = true;
@@ -354,7 +356,7 @@ impl Compiler {
                 }
                 Action::Clone(inner) => {
                     let save = self.save();
-                    // What follows needs the packet as it is, so the clone copies before its first write.
+                    // Later actions need the packet as it is, so the clone copies before its first write.
                     self.nested(inner, &mut true, false, cut)?;
                     self.restore(save);
                     *shared |= has_output(inner);
@@ -384,7 +386,7 @@ impl Compiler {
                     self.check_len(*len, [greater, less_equal], shared, tail, cut)?;
                 }
                 Action::Meter(meter) => {
-                    // It may remark what it lets through.
+                    // The meter may rewrite the DSCP of packets that it admits.
                     self.unshare(shared);
                     self.ops.push(Op::Meter(Arc::clone(meter)));
                 }
@@ -393,7 +395,7 @@ impl Compiler {
                     self.ops.push(Op::Recirc { id: *id, copy });
                 }
                 Action::Ct(ct) => {
-                    // It may translate addresses.
+                    // Address translation writes the packet.
                     if ct.nat.is_some() {
                         self.unshare(shared);
                     }
@@ -406,12 +408,13 @@ impl Compiler {
                     self.ops.push(Op::Pop { pop, copy });
                 }
                 Action::Wait(wait) => self.ops.push(Op::Wait(*wait)),
-                // For a tunnel's port, whose device is none: it counts what comes as dropped.
+                // Used by outputs to a tunnel's port. In the engine this port has no device: it counts such
+                // packets as dropped.
                 Action::SetTunnel(_) => {}
                 Action::TunnelPush(_) => {
                     self.unshare(shared);
                     if cut != u32::MAX {
-                        // The outer headers say the length: what is cut off goes before.
+                        // The outer headers contain the length, so the packet is cut before they are added.
                         self.ops.push(Op::Cut(std::mem::replace(&mut cut, u32::MAX)));
                     }
                     self.ops.push(Op::Apply(action.clone()));
@@ -423,7 +426,7 @@ impl Compiler {
                 Action::SetMark(_) | Action::Hash { .. } => {
                     self.ops.push(Op::Apply(action.clone()));
                 }
-                // The packet itself says which queue it is for.
+                // `SetPriority` writes too: the packet stores its queue.
                 Action::SetPriority(_)
                 | Action::SetEth { .. }
                 | Action::SetIpv4 { .. }
@@ -451,7 +454,7 @@ impl Compiler {
         }
         Some(())
     }
-    /// What comes next writes the packet.
+    /// Called before a step that writes the packet: copies it if an output took it.
     fn unshare(&mut self, shared: &mut bool) {
         if std::mem::take(shared) {
             self.ops.push(Op::Copy);
@@ -466,7 +469,7 @@ impl Compiler {
         self.ops.push(Op::Restore);
         self.ops[save] = Op::Save(at);
     }
-    /// Two lists, one of which runs; on the packet itself if nothing follows.
+    /// Compiles two lists, one of which runs. It runs on the packet itself if nothing follows.
     fn check_len(
         &mut self,
         len: u16,
@@ -509,8 +512,8 @@ impl Compiler {
     }
 }
 
-/// Bytes by which an action makes the packet longer. A truncation says how much is cut off the packet as it
-/// was then, so what is pushed afterwards comes on top.
+/// Bytes by which an action makes the packet longer. A truncation removes a number of bytes from the packet
+/// as it was then, so headers that are pushed later are not cut.
 pub(crate) fn growth(action: &Action) -> i32 {
     match action {
         Action::PushVlan { .. } | Action::PushMpls { .. } | Action::AddMpls { .. } => 4,
@@ -539,8 +542,8 @@ mod tests {
     use super::*;
     use heddle_datapath_api::PortNo;
 
-    /// A truncation waits for the output behind a rewrite, less what was popped meanwhile; and a packet that
-    /// was shorter than the cut is shared with that output, so that a later rewrite copies it first.
+    /// A truncation applies to the output after a rewrite, less the bytes that were popped meanwhile. A
+    /// packet shorter than the cut is shared with that output, so a later rewrite copies it first.
     #[test]
     fn truncation_outlives_rewrites_and_shares_what_is_short() {
         let p = Program::compile(&[
@@ -603,7 +606,7 @@ mod tests {
         assert_eq!(*p.ops, want);
     }
 
-    /// An output into a tunnel that leads nowhere takes nothing from those that follow.
+    /// An output into a tunnel without a device does not affect the outputs after it.
     #[test]
     fn outputs_after_one_into_a_tunnel_are_done() {
         let out = |n| Action::Output(PortNo(n));
@@ -612,8 +615,8 @@ mod tests {
         assert_eq!(*p.ops, [Op::Output(1), Op::Output(5), Op::Output(2)]);
     }
 
-    /// Tracked packets may be translated, so one that was sent is copied first; what is tracked and looked up
-    /// again is a line.
+    /// Tracked packets may be translated, so a packet that was sent is copied first. A program that tracks
+    /// and recirculates is a line.
     #[test]
     fn tracking_copies_only_where_it_may_rewrite() {
         let ct = |nat: bool| {
@@ -632,7 +635,7 @@ mod tests {
         assert!(p.merges == Merges::All && !tail.alone && !tail.rewritten && p.recirculates);
     }
 
-    /// Both branches end at the same step; what follows a branch gets the packet as it was before.
+    /// Both branches end at the same step. Steps behind a branch get the packet as it was before.
     #[test]
     fn branches_by_length() {
         let check = Action::CheckPktLen {

@@ -1,10 +1,9 @@
 //! The rewrites of a router, for packets that are laid out alike: Ethernet addresses, and IPv4 fields whose
 //! change concerns no other header.
 //!
-//! **Shape.** Rewrites that follow each other are looked at once for all packets of a line, and become words
-//! to keep and words to put ([`Quick::of`]); per packet that is a load, two operations and a store of each.
-//! Whatever is not of this kind is [`super::set`]'s, which is also the plain twin: a property test compares
-//! the two.
+//! **Design.** Adjacent rewrites are compiled once for all packets of a line, into words to keep and words to
+//! put ([`Quick::of`]). Each word costs a packet a load, two operations and a store. All other rewrites are
+//! done by [`super::set`], which is also the plain twin: a property test compares the two.
 //!
 //! **Checksum.** IPv4's follows by RFC 1624; sums of 16-bit words may be taken in either byte order, so it
 //! is done in the processor's.
@@ -56,8 +55,8 @@ fn byte(m: &Masked<u8>) -> Words<u8> {
 }
 
 impl Quick {
-    /// What the first of these steps do to packets that are laid out so, as far as they are such rewrites;
-    /// and how many they are.
+    /// Compiles the first of these steps that are such rewrites, for packets with the offsets of `meta`. Also
+    /// returns the number of these steps.
     pub(super) fn of(ops: &[Op], meta: &Meta) -> (Self, usize) {
         let (mut all, mut n) = (Self::default(), 0);
         while let Some(Op::Apply(action)) = ops.get(n)
@@ -67,7 +66,7 @@ impl Quick {
         }
         (all, n)
     }
-    /// `false`: it is none of these rewrites, or there is one of its kind already.
+    /// `false`: the action is another rewrite, or there is one of its kind already.
     fn add(&mut self, action: &Action, meta: &Meta) -> bool {
         match action {
             Action::SetEth { src, dst }
@@ -132,7 +131,7 @@ impl Fields {
         if was == now {
             return;
         }
-        // What it was and what it is now, of the second and of the first byte of a word.
+        // Old and new values: the TOS is the second byte of a word, the TTL the first.
         let tos = 0xffff + (u32::from(now.0) << 8) - (u32::from(was.0) << 8);
         let ttl = 0xffff + u32::from(now.1) - u32::from(was.1);
         let sum = u32::from(!u16::from_le_bytes([low, high])) + tos + ttl;

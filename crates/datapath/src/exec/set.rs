@@ -1,9 +1,9 @@
 //! Set actions: masked rewrites of header fields, checksums kept right.
 //!
-//! Each function looks at the packet's own bytes before it writes; a header that is not there (or not in the
-//! packet's private part) makes it `None`, which the caller counts as a drop: forwarding the packet unchanged
-//! would send something that no rule asked for. Only an L4 header that the IP packet has no room for is
-//! passed over, as Open vSwitch does.
+//! Each function reads the packet's own bytes before it writes. If a header is missing (or not in the
+//! packet's private part), the result is `None`, which the caller counts as a drop. Forwarding the packet
+//! unchanged would send a packet that no rule describes. Only an L4 header that does not fit into the IP
+//! packet is skipped, as in Open vSwitch.
 
 use super::Meta;
 use super::csum::{Part, changed};
@@ -19,9 +19,9 @@ use heddle_wire::{Be32, crc32c, split_mut};
 
 /// Bytes of an ICMPv6 header that all messages have (RFC 4443, 2.1).
 const ICMPV6_LEN: usize = 4;
-/// ... of a neighbour message before its options (RFC 4861, 4.3).
+/// ... and of a neighbour message before its options (RFC 4861, 4.3).
 const ND_LEN: usize = 24;
-/// ... of SCTP's common header (RFC 9260, 3.1).
+/// ... and of SCTP's common header (RFC 9260, 3.1).
 const SCTP_LEN: usize = 12;
 
 macro_rules! masked {
@@ -46,7 +46,7 @@ fn at<const N: usize>(head: &mut [u8], offset: usize) -> Option<&mut [u8; N]> {
 /// Applies a set action of headers. `None`: the header is not there.
 pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
     let l3 = usize::from(meta.l3);
-    // Where there is an L4 header whose checksum must follow.
+    // Offset of an L4 header whose checksum must follow.
     let l4 = (meta.l4 != u16::MAX && !meta.later_fragment).then_some(usize::from(meta.l4));
     let offload = p.offload;
     match action {
@@ -64,7 +64,7 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             ip.dst = m32(old.dst.get(), dst).into();
             ip.tos = m8(old.tos, tos);
             ip.ttl = m8(old.ttl, ttl);
-            // Most rewrites leave most fields as they are.
+            // Most rewrites leave most fields unchanged.
             let addresses = (ip.src, ip.dst) != (old.src, old.dst);
             let mut c = old.csum.get();
             if addresses {
@@ -79,7 +79,7 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             }
             ip.csum = c.into();
             let new = *ip;
-            // ICMPv6 has a pseudo header, but not here: behind IPv4 it is bytes like others.
+            // ICMPv6 over IPv4 has no pseudo header: its bytes are ordinary payload.
             if let Some(l4) = covering(l4, meta).filter(|_| addresses && meta.proto != proto::ICMPV6) {
                 let (from, to) = (pair(old.src, old.dst), pair(new.src, new.dst));
                 changed(p.head_mut(), &offload, l4, meta.proto, Part::Address, &from, &to);
@@ -187,8 +187,8 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
     Some(())
 }
 
-/// Whether the IP packet holds all of the L4 header that `action` writes to. A packet that does not stays as
-/// it is, as with Open vSwitch: what lies behind its end is padding.
+/// Whether the IP packet holds all of the L4 header that `action` writes to. If not, the packet stays
+/// unchanged, as in Open vSwitch: bytes behind its end are padding.
 fn is_whole(head: &[u8], l4: usize, meta: &Meta, action: &Action) -> bool {
     let least = match action {
         Action::SetL4 {
@@ -209,8 +209,8 @@ fn is_whole(head: &[u8], l4: usize, meta: &Meta, action: &Action) -> bool {
     l4 + least <= meta.l4_end
 }
 
-/// Where the header at `l4` is, if the IP packet holds all of it: what lies behind the packet's end is
-/// padding, whatever it looks like.
+/// Offset of the header at `l4`, if the IP packet holds all of it. Bytes behind the packet's end are padding,
+/// even if they look like a header.
 fn covering(l4: Option<usize>, meta: &Meta) -> Option<usize> {
     let least = match meta.proto {
         proto::TCP => Tcp::LEN,
@@ -220,7 +220,7 @@ fn covering(l4: Option<usize>, meta: &Meta) -> Option<usize> {
     l4.filter(|at| at + least <= meta.l4_end)
 }
 
-/// Raises the drop precedence of an IP packet by so many steps; leaves others alone.
+/// Raises the drop precedence of an IP packet by `steps`; other packets stay unchanged.
 pub(super) fn remark(p: &mut Packet, meta: &Meta, steps: u8) {
     let l3 = usize::from(meta.l3);
     let Some(b) = p.head().get(l3..).and_then(|h| h.first_chunk::<2>()).copied() else {
@@ -244,7 +244,7 @@ pub(super) fn remark(p: &mut Packet, meta: &Meta, steps: u8) {
         },
         _ => return,
     };
-    // A header that is cut short keeps what it says.
+    // A truncated header stays unchanged.
     let _ = set(p, meta, &action);
 }
 
@@ -259,7 +259,7 @@ fn set_ports(old: [u8; 4], src: &Masked<u16>, dst: &Masked<u16>) -> [u8; 4] {
 }
 
 /// SCTP's checksum is a CRC over the whole packet (RFC 9260, appendix A). The difference of the right
-/// checksums before and after is applied, so that a wrong one stays wrong.
+/// checksums before and after is applied, so that a wrong checksum stays wrong.
 fn set_sctp(p: &mut Packet, l4: usize, end: usize, src: &Masked<u16>, dst: &Masked<u16>) -> Option<()> {
     p.make_private();
     let covered = p.head_mut().get_mut(l4..)?;
@@ -288,8 +288,8 @@ fn set_nd_option_type(p: &mut Packet, l4: usize, end: usize, ty: &Masked<u8>) {
     changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
 }
 
-/// Rewrites the source and target link-layer address options (RFC 4861, 4.6.1). Options that are not there
-/// stay away.
+/// Rewrites the source and target link-layer address options (RFC 4861, 4.6.1). Missing options are not
+/// added.
 fn set_nd_options(p: &mut Packet, l4: usize, end: usize, sll: &Masked<[u8; 6]>, tll: &Masked<[u8; 6]>) {
     let offload = p.offload;
     let mut at_opt = l4 + ND_LEN;

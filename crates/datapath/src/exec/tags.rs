@@ -1,4 +1,4 @@
-//! VLAN tags and MPLS labels: headers that appear and disappear in the middle of a packet.
+//! VLAN tags and MPLS labels: headers that are inserted and removed in the middle of a packet.
 //!
 //! The layer offsets of the packet move along with its bytes; checksum offsets in the offload metadata are
 //! moved by the packet itself.
@@ -14,7 +14,7 @@ use heddle_wire::eth::{ethertype, is_mpls, is_vlan};
 pub(super) enum TagError {
     /// No room in front of the packet.
     Headroom,
-    /// The header is not there.
+    /// The header is missing.
     Header,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn be16(head: &[u8], at: usize) -> Option<u16> {
 /// The offset of the EtherType behind the addresses and all tags.
 fn ethertype_at(head: &[u8]) -> Option<usize> {
     let mut at = 12;
-    // A frame cannot consist of tags for ever: the head is finite.
+    // The head is finite, so this loop ends.
     while is_vlan(be16(head, at)?) {
         at += 4;
     }
@@ -61,7 +61,7 @@ pub(super) fn pop_vlan(p: &mut Packet, meta: &mut Meta) -> Result<(), TagError> 
     Ok(())
 }
 
-/// Where a label stack begins, or a first label goes.
+/// Offset of a label stack, or of a first label.
 fn labels_at(p: &Packet, meta: &Meta) -> Option<usize> {
     match meta.packet_type {
         packet_type::ETHERNET => ethertype_at(p.head()).map(|at| at + 2),
@@ -78,7 +78,7 @@ fn has_label(p: &Packet, meta: &Meta, at: usize) -> bool {
     ethertype.is_some_and(is_mpls) && p.head().len() >= at + 4
 }
 
-/// Says what the packet is, of which `at` bytes are before its labels.
+/// Writes the packet's type: into the EtherType before `at`, where its labels begin, or into `meta`.
 fn announce(p: &mut Packet, meta: &mut Meta, at: usize, ethertype: u16) {
     match at.checked_sub(2).and_then(|at| p.head_mut().get_mut(at..at + 2)) {
         Some(field) => field.copy_from_slice(&ethertype.to_be_bytes()),
@@ -119,7 +119,7 @@ pub(super) fn pop_mpls(p: &mut Packet, meta: &mut Meta, ethertype: u16) -> Resul
         meta.l3 = behind;
     }
     if at == 0 && ethertype == ethertype::TEB {
-        // A whole frame, of which nothing is known.
+        // The packet is a whole frame whose headers are not parsed.
         *meta = Meta {
             l3: u16::MAX,
             l4: u16::MAX,

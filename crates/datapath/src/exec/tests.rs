@@ -1,5 +1,5 @@
-//! The executor against a parse of what comes out: the key says what was asked for, the checksums are right
-//! from scratch.
+//! The executor against a parse of its output: the key has the values that were set, and the checksums are
+//! right when computed from scratch.
 
 use super::csum::fill_in;
 use super::program::Op;
@@ -34,7 +34,7 @@ fn shape() -> impl Strategy<Value = Shape> {
     })
 }
 
-/// Where the L4 checksum is, and the sum of the pseudo header.
+/// Offset of the L4 checksum, and the sum of the pseudo header.
 fn csum_field(proto: u8, s: Sum, bare: Sum) -> Option<(usize, Sum)> {
     match proto {
         6 => Some((16, s)),
@@ -295,7 +295,7 @@ proptest! {
         verify(&p, &again, &got)?;
     }
 
-    /// A router's rewrites, done at once and one by one.
+    /// A router's rewrites, compiled together and one by one.
     #[test]
     fn quick_rewrites_are_those_of_single_packets(
         bytes in prop::collection::vec(any::<u8>(), 0..60),
@@ -304,9 +304,9 @@ proptest! {
         which in prop::collection::vec(any::<bool>(), 1..4),
     ) {
         let (keep, at) = (m(0, 0), usize::from(l3));
-        // Zero has two forms there, and either is right.
+        // A zero checksum has two forms there, and either is right.
         prop_assume!(bytes.get(at + 10..at + 12) != Some(&[0xff; 2][..]));
-        // They are of different headers, as in packets.
+        // The fields are of different headers, as in packets.
         prop_assume!(at >= 12 || which.windows(2).all(|w| w[0] == w[1]));
         let actions = which.iter().map(|eth| match eth {
             true => Action::SetEth { src, dst },
@@ -316,7 +316,7 @@ proptest! {
         let meta = Meta { l3, ..Meta::default() };
         let (mut plain, mut quick) = (Packet::from_bytes(&bytes), Packet::from_bytes(&bytes));
         let (all, n) = Quick::of(&ops, &meta);
-        // The first that is of a kind that was there is not among them.
+        // A second rewrite of the same kind ends the compiled prefix.
         let same = which.iter().skip(1).position(|eth| *eth == which[0]).map_or(which.len(), |i| i + 1);
         prop_assert_eq!(n, same.min(2));
         let done = actions.take(n).all(|a| set::set(&mut plain, &meta, &a).is_some());
@@ -356,8 +356,8 @@ proptest! {
         verify(&p, &again, &got)?;
     }
 
-    /// What the IP header says is not part of the packet keeps its bytes, though it looks like a header with
-    /// a checksum.
+    /// Padding behind the length in the IP header keeps its bytes, although it looks like a header with a
+    /// checksum.
     #[test]
     fn padding_is_no_header(s in shape(), cut in 0_usize..20, push in any::<bool>()) {
         let proto = if s.proto == 58 { s.proto } else { [6, 17][usize::from(s.proto % 2)] };
@@ -391,12 +391,12 @@ proptest! {
             prop_assert_eq!(apply(&mut p, &mut meta, a, 0), Ok(()));
         }
         let same = p.to_vec()[l4..] == before[l4..];
-        // A datagram without checksum has none afterwards; a sum may come out as it was.
+        // A datagram without checksum has none afterwards; an updated sum may be equal to the old one.
         let none = s.proto == 17 && before[l4 + 6..l4 + 8] == [0, 0];
         prop_assert!(same || keeps == least && !none, "{:?}", meta);
     }
 
-    /// No action panics on any bytes, whatever the offsets say.
+    /// No action panics on any bytes, for any offsets.
     #[test]
     fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..120), s in shape(), v in any::<[u16; 3]>(), proto in any::<u8>()) {
         let masked = m(0, u8::MAX);
@@ -422,7 +422,8 @@ proptest! {
     }
 }
 
-/// The length of a segment of a train that is in a tunnel, and not of what looks like one outside.
+/// Wire length of a segment of a GSO packet in a tunnel: the outer headers count, too, although `meta` has
+/// other offsets.
 #[test]
 fn segments_in_tunnels_have_all_headers() {
     const OUTER: usize = 50;
@@ -451,8 +452,8 @@ fn segments_in_tunnels_have_all_headers() {
     assert_eq!(wire_len(&p, &meta), OUTER + 54 + 1000);
 }
 
-/// An asker's message becomes an answer: flags, the option's type, then the address in it; the checksum
-/// follows. Without an option there is no type to write.
+/// A neighbour solicitation becomes an advertisement: flags, the option's type, then the address in it; the
+/// checksum follows. Without an option there is no type to write.
 #[test]
 fn neighbour_discovery_beside_its_addresses() {
     let whole = |v| Masked {

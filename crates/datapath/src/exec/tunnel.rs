@@ -15,7 +15,7 @@ pub(super) fn push(p: &mut Packet, meta: &mut Meta, push: &TunnelPush, now_ms: u
     Ok(())
 }
 
-/// As [`push`], with what is known of the packet said otherwise.
+/// [`push`], but the caller updates the packet's [`Meta`].
 #[inline]
 pub(super) fn push_one(p: &mut Packet, inner: Inner, push: &TunnelPush, now_ms: u64) -> Result<(), DropKind> {
     push.apply(p, inner, now_ms).map_err(|e| match e {
@@ -25,7 +25,7 @@ pub(super) fn push_one(p: &mut Packet, inner: Inner, push: &TunnelPush, now_ms: 
     })
 }
 
-/// Where the headers are of a packet that goes into a tunnel.
+/// Offsets of the headers of a packet that goes into a tunnel.
 pub(super) fn inner(meta: &Meta) -> Inner {
     Inner {
         l3: meta.l3,
@@ -34,7 +34,7 @@ pub(super) fn inner(meta: &Meta) -> Inner {
     }
 }
 
-/// What is known of it then.
+/// Offsets and protocol of the packet with its outer headers.
 pub(super) fn outside(meta: &Meta, push: &TunnelPush) -> Meta {
     let (l3, behind_ip) = push.offsets();
     let (l4, proto) = push.transport();
@@ -51,8 +51,8 @@ pub(super) fn outside(meta: &Meta, push: &TunnelPush) -> Meta {
     }
 }
 
-/// Takes the outer headers off a packet, and writes what they said into `tunnel` (members of the tunnel; the
-/// others are not looked at). `None`: it is a part of a frame, and waits for the others.
+/// Takes the outer headers off a packet, and writes their values into `tunnel` (members of the tunnel; the
+/// others are not read). `None`: the packet is a part of a frame, and waits for the others.
 pub(crate) fn pop(
     p: &mut Packet,
     meta: &Meta,

@@ -1,12 +1,12 @@
 //! Transmit side of one worker: per-port batches, sent at the end of the burst or when full.
 //!
-//! Packets that a queue's device takes as trains are joined before, unless that is turned off
-//! ([`heddle_port::gro`]); what is counted is what was joined.
+//! Packets for a device that takes GSO packets are joined first, unless that is turned off
+//! ([`heddle_port::gro`]); counters count the packets before joining.
 //!
-//! Queues borrow the packets that they send. One that wants to keep packets ([`TxQueue::wants_ownership`])
-//! gets its own, all of whose bytes are private: at the end of the burst the burst's packets themselves, as
-//! far as they are private and no other such queue gets them too, otherwise copies. Other queues pay nothing
-//! for that.
+//! Queues borrow the packets that they send. A queue that wants to keep packets
+//! ([`TxQueue::wants_ownership`]) gets its own, all of whose bytes are private. At the end of the burst it
+//! gets the burst's packets themselves if they are private and no other such queue gets them too. Otherwise
+//! it gets copies. Other queues pay nothing for that.
 
 use crate::counters::Drops;
 use crate::counters::PortCounters;
@@ -22,13 +22,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Most packets handed to a transmit queue at once.
+/// Maximum number of packets handed to a transmit queue at once.
 pub(crate) const TX_BATCH: usize = 64;
 /// Bytes of the L2 header, one VLAN tag included, that the MTU does not count.
 const L2_LEN: usize = 18;
 
-/// Packets that wait for a port's queue: neighbours together, since all packets of a burst mostly leave by
-/// one port.
+/// Packets that wait for a port's queue. Adjacent packets are one range, since mostly all packets of a burst
+/// leave by one port.
 #[derive(Default)]
 struct Batch {
     ranges: ArrayVec<Range<LiveId>, TX_BATCH>,
@@ -47,7 +47,7 @@ impl Batch {
         }
         self.len += ids.len();
         match self.ranges.last_mut() {
-            // Copies are no neighbours of the burst's packets.
+            // Copies are not adjacent to the burst's packets.
             Some(last) if last.end == ids.start && usize::from(ids.start) != BURST => last.end = ids.end,
             _ => self.ranges.push(ids),
         }
@@ -58,8 +58,8 @@ impl Batch {
     }
 }
 
-/// Whether a packet is longer than `most` bytes on the wire. Of trains those of datagrams, which stay what
-/// they are: segments of TCP are made to fit.
+/// Whether a packet is longer than `most` bytes on the wire. GSO packets are checked for UDP only, by their
+/// segments: TCP segments are made to fit.
 fn is_too_long(p: &Packet, most: usize) -> bool {
     match (p.offload.gso, p.offload.csum) {
         (None, _) => p.len() > most,
@@ -70,7 +70,7 @@ fn is_too_long(p: &Packet, most: usize) -> bool {
     }
 }
 
-/// A port as a worker sends on it.
+/// A port for sending by one worker.
 pub(crate) struct TxPort {
     pub(crate) queue: Box<dyn TxQueue>,
     /// Largest IP packet; 0: no limit. Written by the control side.
@@ -91,7 +91,7 @@ impl TxPort {
             batch: Batch::default(),
         }
     }
-    /// Queues one by one, until the batch is full.
+    /// Queues packets one by one, until the batch is full.
     #[cold]
     fn push_those_that_fit(
         &mut self,
@@ -121,13 +121,13 @@ pub(crate) struct TxTable {
     ports: Vec<Option<TxPort>>,
     /// Ports with a batch that is not empty.
     active: Vec<u32>,
-    /// Ports whose queues take packets over.
+    /// Number of ports whose queues take packets over.
     owners: usize,
     given: Given,
     gro: Gro,
-    /// Packets are joined for devices that take trains.
+    /// Packets are joined for devices that take GSO packets.
     pub(crate) joins: bool,
-    /// Who looks at packets.
+    /// Drop examples and capture of this worker.
     pub(crate) watch: Watch,
     /// Batches and packets sent since the worker last took the numbers.
     pub(crate) batches: u64,
@@ -135,7 +135,7 @@ pub(crate) struct TxTable {
 }
 
 impl TxTable {
-    /// Without ports; this one looks at packets.
+    /// A table without ports, with this watch.
     pub(crate) fn watched(watch: Watch) -> Self {
         Self {
             watch,
@@ -163,8 +163,8 @@ impl TxTable {
     pub(crate) fn counters(&self, no: u32) -> Option<&Arc<PortCounters>> {
         Some(&self.ports.get(no as usize)?.as_ref()?.counters)
     }
-    /// Queues packets `ids` on a port, taking out of the range what was queued (or was too long); `longest`
-    /// is the longest one's length. `Ok(true)`: the batch is full now.
+    /// Queues packets `ids` on a port, and removes from the range the packets that were queued or too long.
+    /// `longest` is the length of the longest packet. `Ok(true)`: the batch is full now.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -199,7 +199,7 @@ impl TxTable {
         self.active.retain(|a| *a != no);
         self.send_batch(no, live, pool, drops);
     }
-    /// Sends all batches. The packets may be used again.
+    /// Sends all batches. The packets may be reused.
     pub(crate) fn flush(&mut self, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
         while let Some(no) = self.active.pop() {
             self.send_batch(no, live, pool, drops);
@@ -214,8 +214,8 @@ impl TxTable {
             self.sent += send(port, live, (&mut self.given, gro), pool, watch);
         }
     }
-    /// Sends all batches at the end of a burst. Other packets may stand in the place of the burst's
-    /// afterwards.
+    /// Sends all batches at the end of a burst. Afterwards the burst may contain other packets in place of
+    /// its own.
     #[inline]
     pub(crate) fn finish(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
         if self.owners == 0 {
@@ -224,7 +224,7 @@ impl TxTable {
             self.hand_over(live, pool, drops);
         }
     }
-    /// Sends by the queues that borrow first, then gives the others what they want.
+    /// Sends by the queues that borrow first, then gives the other queues their packets.
     #[inline(never)]
     fn hand_over(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
         let mut owners = std::mem::take(&mut self.given.ports);
@@ -258,14 +258,14 @@ impl TxTable {
     }
 }
 
-/// Packets on their way to queues that take them over. Lists that are used again.
+/// Packets for queues that take them over. The lists are reused.
 #[derive(Default)]
 struct Given {
-    /// Such ports with a batch.
+    /// Ports of such queues with a batch.
     ports: Vec<u32>,
-    /// What the next of them gets.
+    /// Packets for the next of these ports.
     packets: Vec<Packet>,
-    /// How many such queues want each packet of the burst, by its number.
+    /// Number of such queues that want each packet of the burst, by its number.
     want: Vec<u16>,
 }
 
@@ -275,7 +275,7 @@ impl Given {
         packet.copy_into(&mut copy);
         self.packets.push(copy);
     }
-    /// Packet `id`, or a copy where its bytes are not all private or it is wanted once more.
+    /// Gives packet `id`, or a copy if some of its bytes are shared or another queue wants it.
     fn give(&mut self, packet: &mut Packet, id: LiveId, pool: &mut Pool) {
         let want = &mut self.want[usize::from(id)];
         *want -= 1;
@@ -287,7 +287,7 @@ impl Given {
     }
 }
 
-/// Sends a port's batch, whose packets may be used again.
+/// Sends a port's batch, whose packets may be reused.
 #[inline]
 fn send(
     port: &mut TxPort,
@@ -317,8 +317,8 @@ fn send(
     count(port, n, drops)
 }
 
-/// Tells who looks at packets of those that a queue did not take. Which ones it does not say; those at the
-/// end, mostly.
+/// Reports packets that a queue did not take to the watch. The queue does not report which ones: the example
+/// is the last one.
 #[inline]
 fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut Watch, no: u32) {
     if n.sent != refs.len() as u64
@@ -330,7 +330,7 @@ fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut Watch, no: u32) {
     }
 }
 
-/// Joins what can be joined, and sends.
+/// Joins packets where possible, and sends.
 #[inline(never)]
 fn send_joined(
     port: &mut TxPort,
@@ -353,8 +353,8 @@ fn send_joined(
     count(port, n, drops)
 }
 
-/// What a queue says of joined packets, said of those that they are made of. Which of them were lost it does
-/// not say: those at the end.
+/// Converts a queue's counts of joined packets to counts of the original packets. The queue reports no
+/// identity of lost packets, so the last ones count as lost.
 fn as_received<'a>(
     n: TxCounts,
     ranges: impl Iterator<Item = &'a Range<usize>>,
@@ -409,7 +409,7 @@ fn losses(n: &TxCounts) -> [(u64, DropKind); 5] {
     ]
 }
 
-/// Counts what became of a port's batch, which is over.
+/// Counts the results of a port's batch, which was sent.
 #[inline]
 fn count(port: &mut TxPort, n: TxCounts, drops: &Drops) -> u64 {
     port.batch.clear();

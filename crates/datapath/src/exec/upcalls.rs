@@ -1,15 +1,15 @@
 //! Packets for the control plane: bounded rings, three per worker, each kind with one eventfd for all.
 //!
-//! Packets for controllers, frames of protocols that the switch itself speaks, and samples have rings of
-//! their own, so that no storm of one kind delays another.
+//! There are separate rings for packets to controllers, frames of protocols that the switch itself speaks,
+//! and samples. So no storm of one kind delays another.
 //!
 //! The worker never waits: a full ring is a named drop. The eventfd is written once per burst at most, and
-//! only if the control side has not been told since it last looked.
+//! only for the first packet since the control side last read the rings.
 //!
 //! **Order.** A reply may be forwarded by another worker than its request, and controllers must see the
-//! request first. A worker takes a number from a counter that all share before it queues a packet, and before
-//! it sends that packet on. The control side reads the counter, then the rings, and takes packets with lower
-//! numbers only, in their order: whatever was queued before such a packet was sent is visible by then.
+//! request first. Before a worker queues a packet and sends it on, it takes a number from a counter that all
+//! workers share. The control side reads the counter, then the rings. It takes packets with lower numbers
+//! only, in their order. All packets that were queued before such a packet was sent are visible by then.
 
 use heddle_datapath_api::{UpcallKind, UpcallPacket};
 use heddle_sync::ring::{Consumer, Producer, ring};
@@ -34,8 +34,8 @@ impl Bell {
             next: AtomicU64::new(0),
         })
     }
-    /// Makes the descriptor readable. The swap orders the ring's content before the flag: a control side that
-    /// cleared the flag (Release) before it looked at the rings is told again.
+    /// Makes the descriptor readable. The swap orders the ring's content before the flag. A control side that
+    /// cleared the flag (Release) before it read the rings is notified again.
     pub(crate) fn ring(&self) {
         // Between the ring's tail and the flag; pairs with the fence in `silence`, so that not both sides
         // miss the other.
@@ -66,14 +66,14 @@ struct Lane {
     pushed: bool,
 }
 
-/// The worker's ends.
+/// A worker's ends of its rings.
 pub(crate) struct UpcallTx {
     packets: Lane,
     control: Lane,
     samples: Lane,
 }
 
-/// The control side's ends of one worker's rings, or of all.
+/// One value for each kind of packet.
 #[derive(Default)]
 pub(crate) struct Lanes<T> {
     /// Packets for controllers.
@@ -134,7 +134,7 @@ impl UpcallTx {
         let number = lane.bell.next.fetch_add(1, AcqRel);
         lane.pushed |= lane.ring.push(Numbered { number, packet: p }).is_ok();
     }
-    /// At the end of a burst: tells the control side.
+    /// At the end of a burst: notifies the control side.
     pub(crate) fn announce(&mut self) {
         for lane in [&mut self.packets, &mut self.control, &mut self.samples] {
             if std::mem::take(&mut lane.pushed) {
@@ -177,7 +177,7 @@ impl Inbox {
         self.rings
             .retain_mut(|r| r.head().is_some() || !r.ring.is_abandoned());
     }
-    /// Takes up to `max` packets in the order of their numbers. `bell` is rung again if more wait.
+    /// Takes up to `max` packets in the order of their numbers. Rings `bell` again if more are waiting.
     pub(crate) fn take(&mut self, bell: &Bell, max: usize) -> Vec<UpcallPacket> {
         bell.silence();
         // Before the rings. Pairs with `UpcallTx::push`.
@@ -253,7 +253,7 @@ mod tests {
     fn packets_of_all_workers_come_in_their_order() {
         let (mut first, mut second, mut inbox, bell) = workers();
         for n in 0..6 {
-            // The ring that is read first has the newer ones.
+            // The ring that is read first has the newer packets.
             let to = if matches!(n, 1 | 3 | 4) {
                 &mut first
             } else {
@@ -273,8 +273,8 @@ mod tests {
         assert!(inbox.rings.is_empty());
     }
 
-    /// One worker queues a request and sends it on; another queues the reply when it has come. The reader
-    /// looks at any moment, and at the second worker's ring last or first.
+    /// One worker queues a request and sends it on; another worker queues the reply when it has arrived. The
+    /// reader reads at any moment, the second worker's ring last or first.
     #[test]
     fn no_reply_comes_before_its_request() {
         const PAIRS: usize = 20_000;
@@ -293,7 +293,7 @@ mod tests {
                         }
                         first.push(packet(2 * n));
                         sent.store(n as u64 + 1, Release);
-                        // Not further ahead than the rings hold.
+                        // The writers stay within the rings' size.
                         while 2 * n as u64 > read.load(Acquire) + 100 {
                             std::thread::yield_now();
                         }

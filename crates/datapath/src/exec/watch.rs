@@ -1,15 +1,17 @@
-//! Packets that somebody looks at: examples of those that are dropped, and copies for a capture.
+//! Packets for inspection: examples of dropped packets, and copies for a capture.
 //!
-//! **Problem.** A counter says that packets are dropped, not which. Copying all of them would make a flood of
-//! drops dearer than forwarding, and a capture must not slow down who is not looked at.
+//! **Problem.** A counter of drops does not show which packets are dropped. Copying all of them would make a
+//! flood of drops more expensive than forwarding. A capture must not slow down traffic that it does not
+//! match.
 //!
 //! **Costs.** A drop costs an addition and a comparison with the clock; packets of one run that are all
 //! dropped cost that together. Each pair of a name and a port has a slot, and a slot gives one example in
-//! [`PERIOD_MS`]. A capture copies as many packets and bytes as a worker, and whoever reads them, can in a
-//! few percent of the time. Those that it passes over are counted, burst by burst.
+//! [`PERIOD_MS`]. A capture is limited to the packets and bytes that a worker and the reader can handle in a
+//! few percent of their time. Skipped packets are counted, burst by burst.
 //!
 //! **Bounds.** Queues to the control side hold [`EXAMPLES`] and [`CAPTURED_PACKETS`], the latter not more
-//! than [`CAPTURED_BYTES`]. Nobody waits: what finds no room is lost, with a count where that matters.
+//! than [`CAPTURED_BYTES`]. Workers never wait: an example or packet that finds no room is lost. Lost packets
+//! of a capture are counted.
 
 use crate::exec::{Live, LiveId};
 use crossbeam_queue::ArrayQueue;
@@ -33,50 +35,50 @@ const EXAMPLES: usize = 4096;
 /// Captured packets that wait for the control side, and their bytes.
 const CAPTURED_PACKETS: usize = 16 << 10;
 const CAPTURED_BYTES: usize = 16 << 20;
-/// What a worker copies in a millisecond of a capture, over time: a percent of its time, and what others can
-/// write down in a few percent of theirs; and at once, which it has saved.
+/// Capture limits of a worker per millisecond: about a percent of its time, and a few percent of the
+/// reader's. Unused milliseconds are saved for a burst, up to the maximum below.
 const PACKETS_PER_MS: u32 = 16;
 const BYTES_PER_MS: usize = 16 << 10;
 const MOST_SAVED_MS: u32 = 256;
-/// Packets that were passed over are told of together: so many, or as soon as there is room for others.
+/// Number of skipped packets that are reported together. Fewer are reported as soon as others can be copied.
 const TOGETHER: u64 = 256;
 
-/// A packet that was dropped, of many.
+/// One example of many dropped packets.
 #[derive(Clone, Debug)]
 pub struct DropExample {
-    /// Why.
+    /// Reason of the drop.
     pub kind: DropKind,
     /// The port that it came in by.
     pub in_port: PortNo,
-    /// The port that it was to leave by, if it got so far.
+    /// The port that it was to be sent by, if an output was reached.
     pub out_port: Option<PortNo>,
-    /// The datapath's clock then.
+    /// Time of the drop, by the datapath's clock.
     pub at_ms: u64,
-    /// Packets that were dropped for this reason after they had come in by this port, since the example
-    /// before. Two such pairs may share a slot: then the count is of both.
+    /// Number of such drops since the previous example: with this reason, of packets that came in by this
+    /// port. Two such pairs may share a slot: then the count is of both.
     pub seen: u64,
     /// Length of the whole packet, bytes.
     pub len: usize,
-    /// What it begins with, as it was when it was dropped.
+    /// First bytes of the packet, as it was when it was dropped.
     pub head: Vec<u8>,
-    /// What it carried besides its bytes when it was last looked up, where that is known.
+    /// Facts outside the packet's bytes at its last lookup, if they are known.
     pub carried: Option<Box<FlowKey>>,
 }
 
-/// What a capture takes.
+/// A request for a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureWish {
     /// Packets that are received or sent by `port`; without one, packets that are received.
     pub traffic: bool,
-    /// Packets that are dropped; of one reason, if that is given.
+    /// Dropped packets, if the outer option is set; the inner one selects a reason.
     pub drops: Option<Option<DropKind>>,
-    /// Of one port only.
+    /// Only packets of this port.
     pub port: Option<PortNo>,
-    /// Most bytes of a packet.
+    /// Maximum number of bytes of a packet.
     pub snap_len: usize,
 }
 
-/// On which way a captured packet was.
+/// Direction of a captured packet, or the reason of its drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Received.
@@ -90,23 +92,23 @@ pub enum Way {
 /// A captured packet.
 #[derive(Clone, Debug)]
 pub struct Captured {
-    /// Since 1970, of its burst.
+    /// Time of its burst since 1970.
     pub at: Duration,
     /// The port that it was received or sent by.
     pub port: PortNo,
-    /// Which of these.
+    /// Direction, or the reason of its drop.
     pub way: Way,
     /// Length of the whole packet, bytes.
     pub len: usize,
-    /// Its first bytes.
+    /// First bytes of the packet.
     pub bytes: Vec<u8>,
 }
 
-/// What workers and the control side share.
+/// Shared by workers and the control side.
 #[expect(clippy::disallowed_types, reason = "workers only try")]
 pub(crate) struct Inbox {
     pub(crate) examples: ArrayQueue<DropExample>,
-    /// Counts wishes.
+    /// Incremented with each new wish.
     version: AtomicU32,
     wish: Mutex<Option<CaptureWish>>,
     captured: ArrayQueue<Captured>,
@@ -129,13 +131,14 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Has workers capture this from their next bursts on, or nothing. What was captured before is forgotten.
+    /// Starts a capture with the workers' next bursts, or stops it. Packets of an earlier capture are
+    /// discarded.
     #[expect(clippy::disallowed_methods, reason = "the control side")]
     pub(crate) fn capture(&self, wish: Option<CaptureWish>) {
         *self.wish.lock() = wish;
         self.take(usize::MAX, &mut drop);
         self.missed.store(0, Relaxed);
-        // After the wish: who sees the number tries the lock.
+        // After the wish: a worker that reads the new number tries the lock.
         self.version.fetch_add(1, Relaxed);
     }
     /// Hands over up to `max` captured packets.
@@ -146,7 +149,7 @@ impl Inbox {
             f(packet);
         }
     }
-    /// Packets that were to be captured and were not.
+    /// Number of packets that the capture skipped.
     pub(crate) fn missed(&self) -> u64 {
         self.missed.load(Relaxed)
     }
@@ -169,23 +172,23 @@ struct Slot {
 /// A worker's part of a capture.
 struct Capture {
     wish: CaptureWish,
-    /// What may still be copied in this millisecond; `None`: it has not begun.
+    /// The current millisecond and what may still be copied in it; `None`: no packet yet.
     ms: Option<u64>,
     packets: u32,
     bytes: usize,
     at: Duration,
-    /// Passed over, and not told yet.
+    /// Skipped packets that are not reported yet.
     missed: u64,
 }
 
-/// A worker's end.
+/// A worker's end of the [`Inbox`].
 pub(crate) struct Watch {
     inbox: Arc<Inbox>,
     slots: Box<[Slot; SLOTS]>,
     now_ms: u64,
     version: u32,
     capture: Option<Box<Capture>>,
-    /// The port that packets which are lost now were to leave by.
+    /// The output port of packets that are being sent.
     out_port: Option<PortNo>,
 }
 
@@ -215,7 +218,7 @@ impl Watch {
         }
     }
 
-    /// A burst begins, with these packets if they were received.
+    /// Begins a burst, of these packets if they were received.
     #[inline]
     pub(crate) fn begin(&mut self, now_ms: u64, received: &[Packet]) {
         self.now_ms = now_ms;
@@ -252,7 +255,7 @@ impl Watch {
         let wish = c.wish;
         if wish.traffic {
             let wanted = |p: &&Packet| wish.port.is_none_or(|port| port.0 == p.in_port);
-            // A burst came by one port.
+            // All packets of a burst came by one port.
             if c.packets > 0 {
                 let all = received.iter().filter(wanted);
                 all.for_each(|p| c.copy(&self.inbox, p, p.in_port, Way::In));
@@ -263,7 +266,7 @@ impl Watch {
         c.tell(&self.inbox);
     }
 
-    /// Packets leave by a port.
+    /// Captures packets that are sent by a port.
     #[inline]
     pub(crate) fn sent(&mut self, no: u32, live: &Live<'_>, ids: &[Range<LiveId>]) {
         if let Some(c) = &mut self.capture
@@ -280,10 +283,10 @@ impl Watch {
         }
     }
 
-    /// `n` packets like `p` were dropped.
+    /// Records that `n` packets like `p` were dropped.
     #[inline]
     pub(crate) fn lost(&mut self, kind: DropKind, n: u64, p: &Packet, carried: Option<&FlowKey>) {
-        // Ports and reasons are small numbers: this tells the pairs of some switch apart, or mostly so.
+        // Ports and reasons are small numbers: mostly the pairs of one switch get slots of their own.
         let at = (p.in_port as usize).wrapping_mul(59).wrapping_add(kind as usize) % SLOTS;
         let slot = &mut self.slots[at];
         slot.seen += n;
@@ -295,7 +298,7 @@ impl Watch {
         }
     }
 
-    /// The same of packets that port `no` did not take.
+    /// Records the drop of packets that port `no` did not take.
     pub(crate) fn lost_to(&mut self, no: u32, kind: DropKind, n: u64, p: &Packet) {
         self.out_port = Some(PortNo(no));
         self.lost(kind, n, p, None);
@@ -318,7 +321,7 @@ impl Watch {
             carried: carried.map(|key| Box::new(*key)),
         };
         if self.inbox.examples.push(example).is_err() {
-            // Nobody looks; the count is for the next one.
+            // The control side does not read examples; the next one includes this count.
             slot.seen = seen;
         }
     }
@@ -337,7 +340,7 @@ impl Capture {
         }
     }
 
-    /// Time has passed: more may be copied.
+    /// Allows more copies after time has passed.
     fn save(&mut self, now_ms: u64) {
         if self.ms == Some(now_ms) {
             return;
@@ -349,8 +352,8 @@ impl Capture {
         self.ms = Some(now_ms);
     }
 
-    /// Tells of what was passed over. Not for each packet, nor each burst: that would cost more than looking
-    /// at them.
+    /// Reports skipped packets to the inbox. A report for each packet or burst would cost more than the
+    /// check.
     fn tell(&mut self, inbox: &Inbox) {
         if self.missed >= TOGETHER || self.missed > 0 && self.packets > 0 {
             inbox.missed.fetch_add(std::mem::take(&mut self.missed), Relaxed);
@@ -411,7 +414,7 @@ mod tests {
             [(1, 1500, HEAD_BYTES)]
         );
         let counted: u64 = of(1).map(|e| e.seen).sum();
-        // What came after the last example is with the next.
+        // Packets dropped after the last example are counted in the next one.
         assert_eq!(
             counted + watch.slots.iter().map(|s| s.seen).sum::<u64>(),
             1000 * 100 * 32
@@ -464,7 +467,7 @@ mod tests {
         watch.lost(DropKind::TxFull, TOGETHER + 1, &burst[1], None);
         assert_eq!(inbox.missed(), 2 + TOGETHER, "many are told of at once");
         inbox.take(9, &mut drop);
-        // As many as were saved, then as many as a millisecond gives.
+        // The saved number first, then the number of one millisecond.
         let (saved, before) = (u64::from(PACKETS_PER_MS * MOST_SAVED_MS), inbox.missed());
         for ms in [3, 4] {
             for _ in 0..2 * saved {

@@ -74,7 +74,7 @@ impl Engine for Datapath {
             carried: None,
         };
         let mut to = self.post_box.lock();
-        // While somebody changes something, the worker that it was before is as good.
+        // If another thread holds the lock, the previous worker is as good.
         if let Some(control) = self.control.try_lock()
             && let Some(worker) = control.worker_of(PortNo::NONE)
         {
@@ -100,8 +100,8 @@ impl Engine for Datapath {
         self.shared.bells.control.ring();
     }
     fn flush_stats(&self) {
-        // A busy worker answers after a bounded number of rounds. Only one that gets no processor time lets
-        // the limit pass: then what is counted so far is credited.
+        // A busy worker replies after a bounded number of rounds. The limit passes only if a worker gets no
+        // processor time: then the counts so far are credited.
         if let Err(e) = self.control.lock().sync(Duration::from_secs(1)) {
             log::debug!("statistics flushed without waiting for a worker: {e}");
         }

@@ -5,36 +5,35 @@ use crate::control::perf::SuspectLog;
 use heddle_datapath_api::{Engine, FlowDump, FlowObserver};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Flows that are read at a time.
+/// Flows that are read under one lock.
 const AT_A_TIME: usize = 256;
 
 impl Datapath {
-    /// One full pass of the revalidator now: credits, translates again what depends on changed things, evicts
-    /// idle entries. Nothing while it is paused.
+    /// Runs one full pass of the revalidator: it credits, translates entries with changed dependencies again,
+    /// and evicts idle entries. Does nothing while the revalidator is paused.
     pub fn tick(&self) {
         if !self.shared.paused.load(Relaxed) {
             self.revalidator.lock().pass();
         }
-        // Without a thread of its own, of which there may be one at a time.
+        // Only if there is no connection expiry thread: connections must be checked by one thread at a time.
         let sweeper = self.sweeper.lock();
         while sweeper.is_none() && !self.shared.fragments.sweep(self.shared.clock.now_ms()) {}
         while sweeper.is_none() && !self.shared.conntrack.sweep(self.shared.clock.now_ms(), u32::MAX) {}
     }
-    /// Tells this observer of cached flows from now on, those that are there with the next pass; the one
-    /// before is told that all are gone. When the datapath ends, an observer is dropped and not told: what it
-    /// leaves running is its own matter.
+    /// Sets the observer of cached flows. Existing flows are reported to it with the next pass. All flows of
+    /// the previous observer are reported to that one as gone. When the datapath ends, the observer is
+    /// dropped without a report; flows that it has offloaded are its own responsibility.
     pub fn set_observer(&self, observer: Option<Box<dyn FlowObserver>>) {
         self.revalidator.lock().set_observer(observer);
     }
-    /// Has the revalidator leave entries alone, or look at them again (`revalidator/pause`,
-    /// `revalidator/resume`). A pass that is under way ends first. Workers look at what they use all the
-    /// same.
+    /// Pauses or resumes the revalidator (`revalidator/pause`, `revalidator/resume`). A running pass ends
+    /// first. Workers still check the entries that they use.
     pub fn pause_revalidator(&self, paused: bool) {
         self.shared.paused.store(paused, Relaxed);
         drop(self.revalidator.lock());
     }
-    /// Has the revalidator look at entries soon, rather than when its interval is over: something changed of
-    /// which packets should not be the first to tell.
+    /// Makes the next pass begin soon, because of a change that must not wait for the next packet of each
+    /// flow.
     pub fn revalidate_soon(&self) {
         self.shared.hurried.store(true, Relaxed);
         self.shared.wake_revalidator();
@@ -50,8 +49,8 @@ impl Datapath {
         self.each_flow(|flow| all.push(flow));
         all
     }
-    /// Gives `f` all cached flows one by one, as [`Datapath::flows`] has them, some of which are held at a
-    /// time.
+    /// Gives `f` all cached flows one by one, in the order of [`Datapath::flows`]. Only some of them are held
+    /// at a time.
     pub fn each_flow(&self, mut f: impl FnMut(FlowDump)) {
         let places = self.revalidator.lock().places();
         for some in places.chunks(AT_A_TIME) {
@@ -59,32 +58,30 @@ impl Datapath {
             flows.into_iter().for_each(&mut f);
         }
     }
-    /// Most cached flows.
+    /// Maximum number of cached flows.
     pub fn flow_limit(&self) -> usize {
         self.shared.flow_limit.load(Relaxed)
     }
-    /// Sets the most cached flows (`flow-limit`).
+    /// Sets the maximum number of cached flows (`flow-limit`).
     pub fn set_flow_limit(&self, n: usize) {
         self.shared.flow_limit.store(n, Relaxed);
     }
-    /// Sets how long a flow may be idle (`max-idle`).
+    /// Sets the idle time after which a flow is evicted (`max-idle`).
     pub fn set_max_idle_ms(&self, ms: u64) {
         self.shared.max_idle_ms.store(ms, Relaxed);
     }
-    /// `emc-insert-inv-prob`: one in so many insertions into a full part of the exact-match cache succeeds; 0
+    /// `emc-insert-inv-prob`: one of `n` insertions into a full part of the exact-match cache succeeds; 0
     /// switches that cache off. `None`, the default: the datapath chooses, and leaves the cache out where it
     /// gains nothing.
     pub fn set_emc_insert_inv_prob(&self, n: Option<u32>) {
         let n = n.map_or(crate::shared::UNSET, |n| n.min(crate::shared::UNSET - 1));
         self.shared.inv_prob.store(n, Relaxed);
     }
-    /// `heddle-gro`: whether packets are joined for devices that take trains of segments. By default they
-    /// are.
+    /// `heddle-gro`: whether packets are joined for devices that take GSO packets; on by default.
     pub fn set_gro(&self, on: bool) {
         self.shared.joins.store(on, Relaxed);
     }
-    /// Sets which iterations workers tell of in the log, while they keep histograms
-    /// (`dpif-netdev/pmd-perf-log-set`).
+    /// Selects iterations that workers log while they keep histograms (`dpif-netdev/pmd-perf-log-set`).
     pub fn set_suspect_log(&self, log: &SuspectLog) {
         self.shared.suspects.set(log);
     }

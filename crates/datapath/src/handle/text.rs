@@ -1,4 +1,4 @@
-//! What the control plane reads: texts and sums.
+//! Texts and sums for the control plane.
 
 use super::Datapath;
 use crate::control::WorkerHandle;
@@ -27,7 +27,7 @@ impl Datapath {
             w.cleared_ms = now_ms;
         }
     }
-    /// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` seconds (0: a minute).
+    /// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` seconds, or a minute if that is 0.
     pub fn pmd_rxq_show(&self, core: Option<usize>, secs: u64) -> String {
         show::pmd_rxq(&self.control.lock(), core, secs)
     }
@@ -35,7 +35,7 @@ impl Datapath {
     pub fn pmd_sleep_show(&self) -> String {
         show::pmd_sleep(&self.control.lock())
     }
-    /// What workers and queues have counted.
+    /// Counters of workers and queues.
     pub fn snapshot(&self) -> Snapshot {
         show::snapshot(&self.control.lock())
     }
@@ -48,12 +48,12 @@ impl Datapath {
         let counts = self.revalidator.lock().counts;
         show::upcalls(&self.control.lock(), &counts)
     }
-    /// Named drops, and what was met while connections were tracked, since the start, as `coverage/show` and
+    /// Named drops, and events of connection tracking, since the start, as `coverage/show` and
     /// `coverage/read-counter` name them.
     pub fn coverage(&self) -> Vec<(&'static str, u64)> {
         let control = self.control.lock();
         let kinds = DropKind::ALL.iter().zip(&control.past_drops);
-        // The table of fragments, which is nobody's own, counts itself.
+        // The table of fragments belongs to no worker, so it has counters of its own.
         let (expired, evicted) = self.shared.fragments.dropped();
         let drops = kinds.map(|(kind, past)| {
             let past = match kind {

@@ -1,4 +1,4 @@
-//! The threads of the revalidator and of the sweeper of connections.
+//! The revalidator's thread and the connection expiry thread.
 
 use crate::config::DatapathError;
 use crate::revalidator::Revalidator;
@@ -9,16 +9,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Rests between two pieces of the revalidator's work, in multiples of what a piece took.
+/// Length of the rest between two pieces of the revalidator's work, as a multiple of the piece's time.
 const RESTS: u32 = 3;
-/// A pass begins early where a worker has many new entries of which an observer is to be told, but not
-/// sooner than so after the last one began.
+/// A pass begins early if a worker has many new entries for an observer. This is the minimum time between the
+/// beginnings of two passes.
 const SOONEST: Duration = Duration::from_millis(100);
 
-/// Works piece by piece, so that others get the lock, and the processor, in between; until `piece` says that
-/// there is no more. It says, too, how much of its time an observer took to be told of new flows: that is
-/// time that workers save from then on, so rests are as long as that. Returns the time worked without that,
-/// and that.
+/// Works piece by piece, so that other threads get the lock, and the processor, in between. `piece` returns
+/// whether there is more work, and the time spent reporting new flows to an observer. A rest is [`RESTS`]
+/// times the work, plus the time of reports once: workers save that time from then on. Returns the time
+/// worked without reports, and the time of reports.
 fn in_slices(shared: &Shared, mut piece: impl FnMut() -> (bool, Duration)) -> (Duration, Duration) {
     let (mut worked, mut told) = (Duration::ZERO, Duration::ZERO);
     loop {
@@ -34,7 +34,7 @@ fn in_slices(shared: &Shared, mut piece: impl FnMut() -> (bool, Duration)) -> (D
     }
 }
 
-/// Starts it; it ends with [`Shared::stop`].
+/// Starts the revalidator's thread; it ends with [`Shared::stop`].
 pub(super) fn start(
     shared: &Arc<Shared>,
     revalidator: &Arc<Mutex<Revalidator>>,
@@ -58,7 +58,7 @@ pub(super) fn start(
                 shared2.revalidator_wakeup.wait_until(due(next));
                 let started = Instant::now();
                 if started < due(next) {
-                    // Woken because a worker's ring fills up.
+                    // Woken early because a worker's ring fills up.
                     drain();
                     if started < soonest || !revalidator.lock().is_observed() {
                         continue;
@@ -71,8 +71,8 @@ pub(super) fn start(
                     let more = !shared2.paused.load(Relaxed) && revalidator.step();
                     (more, revalidator.take_telling())
                 });
-                // At most a twentieth of a processor, however many flows there are, and a quarter of one to
-                // tell of new ones, however many somebody makes up.
+                // At most a twentieth of a processor for any number of flows, and a quarter of one for
+                // reports of any number of new flows.
                 earliest = started + (worked * 20).max(told * 4);
                 next = earliest.max(started + interval);
                 soonest = earliest.max(started + SOONEST);
@@ -81,13 +81,13 @@ pub(super) fn start(
     Ok(thread)
 }
 
-/// How often the sweeper looks for connections that are over, and how many records it looks at in a row.
+/// Interval of the search for expired connections, and the number of records checked in a row.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 const SWEEP_STEP: u32 = 4096;
-/// How often it makes memory ready for connections to come.
+/// Interval at which the thread prepares memory for new connections.
 const PREPARE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts the sweeper, which frees connections and fragments whose time is over; it ends with
+/// Starts the connection expiry thread, which frees expired connections and fragments. It ends with
 /// [`Shared::stop`].
 pub(super) fn start_sweeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>, DatapathError> {
     let shared = Arc::clone(shared);

@@ -1,9 +1,9 @@
-//! Entries as the control plane is shown them.
+//! Entries as shown to the control plane.
 //!
-//! **Bounds.** There may be a million, each of which takes a kilobyte to show. So first it is noted where
-//! they are, and then they are read some at a time: whoever shows them holds no more of them than that, and
-//! keeps the revalidator's lock no longer. An entry that goes meanwhile is not shown, one that is new in its
-//! place is.
+//! **Bounds.** There may be a million entries, each of which takes a kilobyte to show. So a dump first
+//! collects their locations. Then it reads a few at a time, which bounds both its memory and the time under
+//! the revalidator's lock. An entry that is freed meanwhile is not shown; a new entry in the same slot is
+//! shown.
 
 use super::Revalidator;
 use crate::flow_cache::Records;
@@ -11,17 +11,17 @@ use heddle_datapath_api::FlowDump;
 use heddle_flow_cache::Seen;
 use std::sync::Arc;
 
-/// Where a live entry was seen.
+/// Location of a live entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
-    /// Its id then: the order in which a worker's entries were made.
+    /// Id of the entry: the order in which a worker's entries were made.
     id: u64,
     worker: u32,
     slot: u32,
 }
 
 impl Revalidator {
-    /// Where all live entries are, the oldest of each worker first.
+    /// Locations of all live entries, the oldest of each worker first.
     pub(crate) fn places(&mut self) -> Vec<Place> {
         let mut all = Vec::new();
         self.observed.iter_mut().for_each(super::Observed::collect);
@@ -39,7 +39,7 @@ impl Revalidator {
         all.sort_unstable();
         all
     }
-    /// What is there now.
+    /// The entries that are now at these locations.
     pub(crate) fn dump(&mut self, places: &[Place]) -> Vec<FlowDump> {
         let observed = &mut self.observed;
         let horizons: Vec<u64> = self.workers.iter_mut().map(|w| w.records.drain()).collect();
@@ -73,7 +73,7 @@ impl Revalidator {
     }
 }
 
-/// What is shown of an entry, whosever it is.
+/// The shown form of an entry.
 pub(super) fn dump_of(r: &mut Records, seen: &Seen<'_>) -> Option<FlowDump> {
     let s = &seen.now;
     let (key, subtable) = r.whole_key(seen)?;

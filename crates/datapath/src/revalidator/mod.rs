@@ -1,16 +1,15 @@
 //! The control side of the caches: crediting, re-checking, evicting.
 //!
-//! The revalidator reads workers' entries where they lie. A pass credits what was counted since the last one,
-//! condemns entries that are idle or whose fresh translation differs, gives those whose translation agrees a
-//! cached translation that holds again, and tells the workers.
+//! The revalidator reads workers' entries in place. A pass credits the packets counted since the last pass.
+//! It condemns entries that are idle or whose fresh translation differs. Stale entries whose fresh
+//! translation agrees get a valid cached translation. The pass reports these findings to the workers.
 //!
-//! **Cost.** A pass reads one cache line per entry. It goes in steps of about [`SLICE`] and lets go of its
-//! lock in between; workers never take the lock. The revalidator's thread rests between steps: it may have
-//! the processor of a worker, or of one that sends to it, and a thread that works on would keep it for
-//! milliseconds, in which rings run over. While rules change all the time, a pass does not look at all
-//! entries that are in use again: their worker does, with each packet. `Credit::credit`,
-//! `Translate::translate` and the observer of flows ([`observed`]) are called under it, so they must not call
-//! the datapath.
+//! **Cost.** A pass reads one cache line per entry. It goes in steps of about [`SLICE`] and releases its lock
+//! between steps; workers never take the lock. The revalidator's thread rests between steps, because it may
+//! share a processor with a worker or with a program that sends to it. Without rests it would keep that
+//! processor for milliseconds, and rings would overflow. While rules change all the time, a pass skips some
+//! of the entries in use: their worker checks them with each packet. `Credit::credit`, `Translate::translate`
+//! and the observer of flows ([`observed`]) are called under this lock, so they must not call the datapath.
 
 mod dump;
 mod observed;
@@ -29,23 +28,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Stale entries that a pass looks at although their worker does so with each packet: beyond that it trusts
-/// the worker with those that were used in the last [`HOT_MS`].
+/// Number of stale entries that a pass checks itself in any case. Beyond it, entries used in the last
+/// [`HOT_MS`] are left to their worker, which checks them with each packet.
 const LOOKS: u64 = 1024;
 const HOT_MS: u64 = 1000;
-/// Idle time allowed while the entries reach the limit, milliseconds.
+/// Maximum idle time of an entry when the cache is nearly full, milliseconds.
 const HURRIED_IDLE_MS: u64 = 100;
 
-/// How long a step takes, if nothing in it takes longer.
+/// Target duration of a step; a single check may take longer.
 const SLICE: Duration = Duration::from_micros(100);
-/// Entries between two looks at the clock.
+/// Entries checked between two reads of the clock.
 const GLANCE: usize = 16;
-/// The log's module for the datapath as the control plane sees it.
+/// The log's module for messages that Open vSwitch's `dpif` writes.
 const DPIF: &str = "dpif";
-/// Entries that one pass writes into the log, at most.
+/// Maximum number of entries that one pass writes into the log.
 const MOST_TOLD: u32 = 600;
 
-/// Notes taken in by one step.
+/// Maximum number of events that one step takes in.
 const NOTES: usize = 1024;
 
 /// One worker's entries.
@@ -53,7 +52,7 @@ pub(crate) struct WorkerRecords {
     pub(crate) index: usize,
     pub(crate) core: usize,
     counters: Arc<WorkerCounters>,
-    /// What it had counted of answers that the limit kept out, at the last look.
+    /// The worker's count of translations that were not cached for the limit, at the last pass.
     limit_hits: u64,
     records: Records,
     commands: Arc<CommandTx>,
@@ -81,13 +80,13 @@ impl WorkerRecords {
             self.records
                 .scan_all(chunk, horizon, |r, seen| r.credit(seen.slot, &seen.now));
         }
-        // Of entries that went meanwhile nothing was seen, but their worker has told what they had counted.
+        // Entries that were freed meanwhile were not scanned; the worker has reported their counts.
         self.records.drain();
         self.records.give();
     }
 }
 
-/// What a pass did, for `upcall/show` and the tests.
+/// Counts of passes and entries, for `upcall/show` and the tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RevalidatorCounts {
     pub(crate) passes: u64,
@@ -100,7 +99,7 @@ pub(crate) struct RevalidatorCounts {
     pub(crate) last_pass_ms: u64,
 }
 
-/// Where a pass is.
+/// State of a running pass.
 struct Pass {
     started: Instant,
     now_ms: u64,
@@ -109,11 +108,11 @@ struct Pass {
     chunk: usize,
     /// The next entry of the chunk.
     at: usize,
-    /// Stale entries looked at.
+    /// Number of stale entries checked.
     looked: u64,
-    /// Entries that are still to be told of in the log.
+    /// Number of entries that this pass may still write into the log.
     tells: u32,
-    /// CachedTranslations made in this pass, by fingerprint.
+    /// Cached translations made in this pass, by fingerprint.
     made: HashMap<u64, Arc<CachedTranslation>>,
 }
 
@@ -138,7 +137,7 @@ impl Revalidator {
             counts: RevalidatorCounts::default(),
         }
     }
-    /// Tells this observer of flows from now on, and the one before that all are gone.
+    /// Sets the observer of flows. All flows of the previous one are reported to that one as gone.
     pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn FlowObserver>>) {
         if let Some(mut before) = self.observed.take() {
             before.all_gone();
@@ -158,19 +157,19 @@ impl Revalidator {
     pub(crate) fn is_observed(&self) -> bool {
         self.observed.is_some()
     }
-    /// How long it took to tell an observer of new flows, since this was asked last.
+    /// Returns the time spent notifying the observer of new flows since the last call.
     pub(crate) fn take_telling(&mut self) -> Duration {
         self.observed
             .as_mut()
             .map_or(Duration::ZERO, Observed::take_telling)
     }
-    /// What a port received and sent without a worker.
+    /// Counts of a port's packets that no worker received or sent.
     pub(crate) fn port_counts(&self, no: PortNo) -> PortCounts {
         self.observed
             .as_ref()
             .map_or(PortCounts::default(), |o| o.port_counts(no))
     }
-    /// Takes some notes in, so that the rings have room; `false`: no more wait.
+    /// Takes in some of the waiting events, so that the rings have room; `false`: no more are waiting.
     pub(crate) fn drain(&mut self) -> bool {
         let all = self.workers.iter_mut();
         all.fold(false, |more, w| w.records.drain_some(NOTES) | more)
@@ -187,7 +186,7 @@ impl Revalidator {
         self.pass = None;
         while self.step() {}
     }
-    /// One piece of a pass; `false`: that was the last one.
+    /// Runs one piece of a pass; `false`: that was the last one.
     pub(crate) fn step(&mut self) -> bool {
         let end = Instant::now() + SLICE;
         let mut pass = match self.pass.take() {
@@ -219,14 +218,14 @@ impl Revalidator {
         }
         if pass.chunk >= n_chunks {
             (pass.worker, pass.chunk) = (pass.worker + 1, 0);
-            // A cached translation is one worker's.
+            // Workers do not share cached translations.
             pass.made.clear();
         }
         self.pass = Some(pass);
         true
     }
-    /// Lets `f` look at entries of one worker, with ids below the one that it is given, and tells the worker
-    /// what was found. `None`: there is no such worker.
+    /// Lets `f` check entries of one worker, with ids below the given one, and sends the findings to the
+    /// worker. `None`: there is no such worker.
     fn look_at<T>(
         &mut self,
         worker: usize,
@@ -248,14 +247,14 @@ impl Revalidator {
         let seen = f(&mut w.records, horizon, &mut look);
         w.records.give();
         if !findings.is_empty() {
-            // A worker that takes no commands is stopping, and lets go of all its entries.
+            // A worker that takes no commands is stopping, and frees all its entries.
             let _ = w.commands.send(Command::Findings(findings));
         }
         Some(seen)
     }
-    /// The end of a pass: flows that it has not found right are gone, for the observer. Their workers may
-    /// have been rewriting them, mostly as the pass before had told them to: so they are looked at once more.
-    /// `false`: not all by that time.
+    /// Ends a pass: the observer is notified that flows which the pass did not find valid are gone. Before
+    /// that they are checked once more: their worker may have been rewriting them, mostly after findings of
+    /// the pass before. `false`: `end` was reached first.
     fn look_again(&mut self, pass: &mut Pass, end: Instant) -> bool {
         while let Some((id, (worker, slot))) = self.observed.as_ref().and_then(|o| o.missed(&mut pass.at)) {
             if let Some(at) = self.workers.iter().position(|w| w.index == worker) {
@@ -283,7 +282,7 @@ impl Revalidator {
             now_ms: self.shared.clock.now_ms(),
             max_idle: match n {
                 _ if n > limit.saturating_mul(2) => 0,
-                // Newcomers are, or will soon be, turned away.
+                // New flows are not cached, or soon will not be.
                 _ if n >= limit - limit / 16 => HURRIED_IDLE_MS,
                 _ => u64::MAX,
             }
@@ -300,7 +299,8 @@ impl Revalidator {
             made: HashMap::new(),
         }
     }
-    /// Says that the limit has kept answers out since the last pass: their packets are translated one by one.
+    /// Logs that the limit kept translations out of the cache since the last pass: each of their packets is
+    /// translated.
     fn tell_limit(&mut self, limit: usize) {
         let mut kept_out = 0;
         for w in &mut self.workers {
@@ -309,7 +309,7 @@ impl Revalidator {
         }
         if kept_out > 0 {
             log::warn!(target: "ofproto_dpif_upcall", per_min = 1, burst = 5;
-                "upcall: datapath reached the limit of {limit} flows: {kept_out} answers were not cached");
+                "upcall: datapath reached the limit of {limit} flows: {kept_out} translations were not cached");
         }
     }
     /// Removes all entries, crediting them.
@@ -331,7 +331,7 @@ impl Revalidator {
         }
         self.observed.iter_mut().for_each(Observed::all_gone);
     }
-    /// Credits and drops all of a worker that has ended.
+    /// Credits and drops all entries of a worker that has ended.
     pub(crate) fn retire(&mut self, index: usize) {
         self.pass = None;
         self.workers.retain_mut(|w| {
@@ -343,19 +343,19 @@ impl Revalidator {
     }
 }
 
-/// What a look at an entry says of its translation.
+/// Result of checking an entry's translation.
 enum Verdict {
-    /// It holds.
+    /// The cached translation is valid.
     Holds,
-    /// This one holds instead; the worker is told.
+    /// This cached translation replaces it; the worker is notified.
     Renewed(Arc<CachedTranslation>),
-    /// Not looked at.
+    /// The entry was not checked.
     Unknown,
-    /// None holds under the entry's mask.
+    /// No translation is valid under the entry's mask.
     Wrong,
 }
 
-/// One look at entries.
+/// A check of entries.
 struct Look<'a> {
     shared: &'a Shared,
     scratch: &'a mut Translation,
@@ -411,7 +411,7 @@ impl Look<'_> {
         }
     }
 
-    /// A line for who wants to see what a pass sees.
+    /// Logs an entry at the debug level.
     #[cold]
     fn tell(&mut self, r: &mut Records, seen: &Seen<'_>) {
         if let Some(flow) = dump_of(r, seen) {
@@ -421,7 +421,7 @@ impl Look<'_> {
             log::debug!(target: DPIF, "{}: flow_dump {ufid} {text}", self.shared.name);
         }
     }
-    /// A line about an entry of which the translation at hand says something new.
+    /// Logs an entry whose fresh translation differs.
     #[cold]
     fn tell_changed(&mut self, r: &Records, seen: &Seen<'_>) {
         if let Some((key, subtable)) = r.whole_key(seen) {
@@ -437,29 +437,29 @@ impl Look<'_> {
         }
     }
 
-    /// Whether the entry says what a fresh translation says; if that took one, the worker is given its cached
-    /// translation.
+    /// Checks whether the entry agrees with a fresh translation. If a translation was made, its cached
+    /// translation is handed to the worker.
     fn verdict(&mut self, r: &mut Records, seen: &Seen<'_>) -> Verdict {
         let generations = self.shared.translate.generations();
-        // Before anything that the translation reads.
+        // Read before anything that the translation reads.
         let any = generations.any();
         let Some(held) = r.held(seen.now.cached) else {
-            // Told of by the time of the next pass.
+            // The event of the cached translation arrives by the next pass.
             return Verdict::Unknown;
         };
         if held.cached.valid_at(any) || held.cached.recheck(any, generations) {
             return Verdict::Holds;
         }
         let hot = seen.now.packets > 0 && self.pass.now_ms.saturating_sub(seen.now.used_ms) < HOT_MS;
-        // What an observer forwards, no worker looks at.
+        // If an observer forwards a flow, no worker checks it.
         if hot && self.pass.looked >= LOOKS && self.observed.is_none() {
             return Verdict::Unknown;
         }
         self.pass.looked += 1;
         let cached = Arc::clone(&held.cached);
         let body = Arc::clone(&cached.body);
-        // Of the packet as it was: a key without what the mask leaves open need not be any packet's (a tag
-        // without its type).
+        // The key of an actual packet is needed. A key without the bits outside the mask may be impossible (a
+        // tag without its type).
         let Some((whole, subtable)) = r.whole_key(seen) else {
             return Verdict::Unknown;
         };
@@ -477,12 +477,12 @@ impl Look<'_> {
             purpose: Purpose::Revalidate,
         };
         self.shared.ask(&request, t);
-        // Masks are per origin.
+        // Masks are per origin, so these bits always count.
         (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
         if t.uncacheable || !subtable.mask.contains(&t.mask) {
             return Verdict::Wrong;
         }
-        // An entry whose packets go elsewhere now is the same flow, and counts on.
+        // An entry with other actions is the same flow, and its counts continue.
         let same = *body.actions == *t.actions;
         if !same {
             self.counts.changed += 1;

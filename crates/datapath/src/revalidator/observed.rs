@@ -1,10 +1,11 @@
-//! What an observer is told of workers' entries, see [`heddle_datapath_api::FlowObserver`].
+//! Reports about workers' entries to an observer, see [`heddle_datapath_api::FlowObserver`].
 //!
-//! A pass marks the flow of each entry that it finds right. Whatever has no mark at its end is gone, whether
-//! it was evicted, replaced or lost its worker. Nobody counts which workers have a flow.
+//! A pass marks the flow of each entry that it finds valid. A flow without a mark at the end of a pass is
+//! gone: its entries were evicted or replaced, or their workers ended. No count of the workers that have a
+//! flow is kept.
 //!
-//! **Cost**, with an observer: about 800 bytes for each flow, 16 for each entry; a lookup by key when an
-//! entry is seen for the first time, and after that a few reads per entry and pass.
+//! **Cost**, with an observer: about 800 bytes for each flow, 16 for each entry. The first sight of an entry
+//! costs a lookup by key; later each pass costs a few reads per entry.
 
 use crate::flow_cache::{CachedTranslation, Records};
 use heddle_flow_cache::{HashKey, Seen, Subtable, same_credits};
@@ -15,14 +16,14 @@ use heddle_flow::{FlowKey, FlowMask};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A flow that was told.
+/// A flow that was reported to the observer.
 struct Flow {
     id: FlowId,
     hash: u64,
     key: FlowKey,
     subtable: Arc<Subtable>,
     said: Arc<CachedTranslation>,
-    /// What the observer has counted.
+    /// Counts of the observer.
     counts: FlowCounts,
     /// The entry (worker, slot) that is shown with these counts.
     shown: (usize, u32),
@@ -40,7 +41,7 @@ impl Flow {
     }
 }
 
-/// Adds what an observer has counted of a flow while it was told this.
+/// Adds packets that an observer has counted under the cached translation `said`.
 fn credit(all: &mut FlowCounts, said: &CachedTranslation, n: FlowCounts) {
     if n.packets == 0 && n.bytes == 0 {
         return;
@@ -54,23 +55,23 @@ fn credit(all: &mut FlowCounts, said: &CachedTranslation, n: FlowCounts) {
     }
 }
 
-/// The flows that an observer knows of.
+/// The flows reported to an observer.
 pub(super) struct Observed {
     observer: Box<dyn FlowObserver>,
     hash_key: HashKey,
     flows: Vec<Option<Box<Flow>>>,
-    /// The last pass that found each of them right, by place.
+    /// The last pass that found each flow valid, by index.
     marks: Vec<u64>,
     free: Vec<u32>,
     by_key: HashTable<u32>,
     pass: u64,
-    /// Flows told, ever.
+    /// Number of flows reported so far.
     told: u32,
-    /// How long that took, since it was asked for.
+    /// Time spent on these reports since the last [`Observed::take_telling`].
     telling: Duration,
 }
 
-/// A flow's place in the lists.
+/// Index of a flow in the lists.
 #[allow(clippy::cast_possible_truncation)] // the lower half
 fn place(id: FlowId) -> usize {
     id.0 as u32 as usize
@@ -100,11 +101,11 @@ impl Observed {
             telling: Duration::ZERO,
         }
     }
-    /// How long it took to tell of new flows, since this was asked last.
+    /// Returns the time spent reporting new flows since the last call.
     pub(super) fn take_telling(&mut self) -> Duration {
         std::mem::take(&mut self.telling)
     }
-    /// The flow of an entry, if it was told.
+    /// The flow of an entry, if it was reported.
     pub(super) fn find(&mut self, r: &mut Records, seen: &Seen<'_>) -> Option<FlowId> {
         if let Some(id) = r.flow_of(seen).map(FlowId)
             && get(&mut self.flows, id).is_some()
@@ -124,11 +125,11 @@ impl Observed {
         r.set_flow(seen, id.0);
         Some(id)
     }
-    /// What the observer has counted of a flow.
+    /// Counts of the observer for a flow.
     pub(super) fn counts(&mut self, id: FlowId) -> FlowCounts {
         get(&mut self.flows, id).map_or(FlowCounts::default(), |f| f.counts)
     }
-    /// Where else packets of an entry are forwarded, or why nowhere.
+    /// The place outside the workers that forwards packets of an entry, or the reason why there is none.
     pub(super) fn place(
         &mut self,
         r: &mut Records,
@@ -139,7 +140,7 @@ impl Observed {
         };
         (self.observer.place(id), self.observer.waits(id))
     }
-    /// A pass sees an entry of a flow, and what its worker has counted.
+    /// A pass has found an entry of a flow; `packets`: the count of its worker.
     pub(super) fn seen(&mut self, id: FlowId, packets: u64) {
         self.observer.seen(id, packets);
     }
@@ -147,7 +148,7 @@ impl Observed {
     pub(super) fn confirm(&mut self) {
         self.observer.confirm();
     }
-    /// What a port received and sent without a worker.
+    /// Counts of a port's packets that no worker received or sent.
     pub(super) fn port_counts(&self, no: PortNo) -> PortCounts {
         self.observer.port_counts(no)
     }
@@ -155,13 +156,13 @@ impl Observed {
     pub(super) fn pass_ends(&mut self) {
         self.observer.pass_ends();
     }
-    /// As [`Observed::counts`], for the entry that is shown with them.
+    /// [`Observed::counts`], if this entry is the one that is shown with them.
     pub(super) fn shown(&mut self, r: &mut Records, seen: &Seen<'_>, worker: usize) -> Option<FlowCounts> {
         let id = self.find(r, seen)?;
         let flow = get(&mut self.flows, id)?;
         (flow.shown == (worker, seen.slot)).then_some(flow.counts)
     }
-    /// An entry, of which `known` is the flow, is right with this translation.
+    /// An entry of the flow `known` is valid with this translation.
     pub(super) fn right(
         &mut self,
         known: Option<FlowId>,
@@ -225,7 +226,7 @@ impl Observed {
             .insert_unique(hash, at, |at| flows[*at as usize].as_ref().map_or(0, |f| f.hash));
         id
     }
-    /// A flow is no more.
+    /// Reports that a flow is gone.
     pub(super) fn gone(&mut self, id: FlowId) {
         let Some(flow) = get(&mut self.flows, id) else {
             return;
@@ -236,7 +237,7 @@ impl Observed {
         }
         self.flows[place(id)] = None;
     }
-    /// All of them are.
+    /// Reports that all flows are gone.
     pub(super) fn all_gone(&mut self) {
         for at in 0..self.flows.len() {
             if let Some(id) = self.flows[at].as_ref().map(|f| f.id) {
@@ -246,25 +247,25 @@ impl Observed {
         (self.flows, self.marks, self.free) = <_>::default();
         self.by_key = HashTable::new();
     }
-    /// A pass begins.
+    /// Begins a pass.
     pub(super) fn begin(&mut self) {
         self.pass += 1;
         self.collect();
     }
-    /// The next flow from place `from` on that this pass has not found right, and an entry that was it.
+    /// The next flow, from index `from` on, that this pass has not found valid, and an entry that it had.
     pub(super) fn missed(&self, from: &mut usize) -> Option<(FlowId, (usize, u32))> {
         let marked = |at: usize| self.marks[at] == self.pass;
         let at = (*from..self.flows.len()).find(|at| self.flows[*at].is_some() && !marked(*at));
         *from = at.map_or(self.flows.len(), |at| at + 1);
         self.flows[at?].as_ref().map(|f| (f.id, f.shown))
     }
-    /// A flow that this pass has not found right is gone.
+    /// Reports a flow that this pass has not found valid as gone.
     pub(super) fn gone_if_missed(&mut self, id: FlowId) {
         if self.marks[place(id)] != self.pass {
             self.gone(id);
         }
     }
-    /// Credits what the observer has counted.
+    /// Credits the counts of the observer.
     pub(super) fn collect(&mut self) {
         let flows = &mut self.flows;
         self.observer.counters(&mut |id, n| {

@@ -1,10 +1,10 @@
-//! Rules that change while packets are on their way: none is forwarded by a rule that had gone before it was
-//! sent.
+//! Rules that change while packets are in flight: no packet is forwarded by a rule that had gone before the
+//! packet was sent.
 //!
-//! Each state of the rules that there ever was is kept, and each rule writes into its packets who it is. A
-//! packet was sent after some state had been announced (`floor`) and was seen again before some later one was
-//! begun (`ceiling`): a linear search in one of the states in between must give the rule that it names. Stale
-//! entries, whoever let them live, name rules of a state before.
+//! Each past state of the rules is kept, and each rule writes its number into its packets. A packet was sent
+//! after some state had been announced (`floor`). It was seen again before some later state was begun
+//! (`ceiling`). A linear search in one of the states in between must give the rule that the packet names.
+//! Stale entries, of any cache, name rules of an earlier state.
 
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::{Config, Datapath};
@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const OUT: u32 = 10;
-/// Where the number of a packet and its source port are, from the IP header on.
+/// Offsets of a packet's number and its source port, from the IP header on.
 const NUMBER: std::ops::Range<usize> = 32..36;
 const SPORT: std::ops::Range<usize> = 20..22;
-/// Two tags: such packets are not ordinary ones, and have entries of another kind.
+/// Two tags: such packets need the full key, and have another kind of entry.
 const TAGS: [u8; 8] = [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6];
 
 type Rules = Arc<Vec<ToyRule>>;
 
-/// A rule that writes its number into the source port; which packets it is about follows from `shape`.
+/// A rule that writes its number into the source port; its match depends on `shape`.
 fn rule(number: u16, shape: u64) -> ToyRule {
     let mut m = Match::any();
     let value = |n: u64| u32::try_from(shape >> n & 3).unwrap();
@@ -67,13 +67,13 @@ fn number_of(r: &ToyRule) -> u16 {
     }
 }
 
-/// The rule that a packet meets.
+/// The rule that matches a packet.
 fn meets(rules: &[ToyRule], key: &FlowKey) -> u16 {
     let found = rules.iter().find(|r| r.matches.matches(key));
     number_of(found.expect("the last one is about all packets"))
 }
 
-/// All states that there were, and how far they are known.
+/// All states of the rules, and how many are begun and announced.
 struct History {
     states: Mutex<Vec<Rules>>,
     begun: AtomicUsize,
@@ -102,7 +102,7 @@ fn ip(frame: &mut [u8]) -> &mut [u8] {
     &mut frame[at..]
 }
 
-/// xorshift64: the order of things differs from run to run by threads alone.
+/// xorshift64: only the threads' timing differs from run to run.
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -110,7 +110,7 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// Changes the rules until told to stop.
+/// Changes the rules until `stop` is set.
 fn changes(toy: &Toy, history: &History, stop: &AtomicBool) {
     let mut seed = 0x2545_f491_4f6c_dd1d;
     let mut number = 100_u16;
@@ -120,7 +120,7 @@ fn changes(toy: &Toy, history: &History, stop: &AtomicBool) {
         let r = random(&mut seed);
         let last = next.len() - 1;
         match r % 64 {
-            // Everything, in another order.
+            // All rules, in another order.
             0 => {
                 next.swap(0, last / 2);
                 next[1] = rule(number, r >> 8);
@@ -136,7 +136,7 @@ fn changes(toy: &Toy, history: &History, stop: &AtomicBool) {
                 history.change(toy, next, Some(at));
             }
         }
-        // Now and then a long pause, so that entries come to be right again; now and then none.
+        // Sometimes a long pause, so that entries become valid again; sometimes none.
         match random(&mut seed) % 16 {
             0 => std::thread::sleep(Duration::from_millis(2)),
             1..8 => std::thread::sleep(Duration::from_micros(100)),
@@ -173,14 +173,14 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
     let (mut seen, mut told_apart) = (0, 0);
     let end = Instant::now() + Duration::from_secs_f32(seconds);
     let patience = end + Duration::from_secs(60);
-    // It is worth the while when there were states that the test tells apart, and every level had a part in
-    // it: on a busy machine that may take longer.
+    // The run is sufficient when the test saw states that it can distinguish, and every cache level was used.
+    // On a busy machine that may take longer.
     let worth = |told_apart: usize| {
         let t = dp.totals();
         told_apart > 10 && t.l0_hits > 0 && t.l1_hits > 0 && t.l2_hits > 0 && t.misses > 0
     };
     let mut enough = false;
-    // A queue that a busy machine leaves behind gives up new flows, and says how many.
+    // A queue that falls behind on a busy machine drops new flows, and counts them.
     let refused = || {
         let all = dp.coverage();
         let of_budget = all.iter().find(|(name, _)| *name == DropKind::MissBudget.name());
@@ -202,7 +202,7 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
                     .map(|i| {
                         let r = random(&mut seed);
                         let part = |n: u32| u32::try_from(r >> n & 3).unwrap();
-                        // Runs of one flow, few flows, and now and then one of many.
+                        // Runs of one flow, few flows, and sometimes one of many flows.
                         let sport = u16::try_from(if r.is_multiple_of(5) {
                             r >> 20 & 0xfff
                         } else {
@@ -218,7 +218,8 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
                         let mut key = FlowKey::default();
                         extract(&f, &Hint::ethernet(f.len()), &mut key);
                         key.in_port = no;
-                        // The port's packets are sent below: what is announced by now was so before.
+                        // The port's packets are sent below, so a state announced by now was announced
+                        // before.
                         floors.push((history.announced.load(SeqCst), key));
                         f
                     })

@@ -1,5 +1,5 @@
-//! Packets behind `ct` whose checksums the port does not vouch for: right ones are tracked as those that it
-//! vouches for, wrong ones are invalid.
+//! Packets behind `ct` whose checksums the port does not report as right. Packets with right checksums are
+//! tracked as if the port had; packets with wrong ones are invalid.
 
 use super::recirc::under;
 use super::{FakePort, Toy, ToyRule, udp};
@@ -14,14 +14,14 @@ use std::sync::Arc;
 enum Sum {
     Right,
     Wrong,
-    /// Zero: none.
+    /// No checksum: the field is zero.
     None,
 }
 
-/// UDP or TCP of these ports, with so many bytes behind it.
+/// UDP or TCP of these ports, with `payload` bytes behind it.
 fn frame(v6: bool, tcp: bool, ports: (u16, u16), sum: Sum, payload: usize) -> Vec<u8> {
     let mut l4 = if tcp {
-        // Both numbers 7; ACK; a window.
+        // Both sequence numbers 7; ACK; a window.
         let rest = [0, 0, 0, 7, 0, 0, 0, 7, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0];
         [&ports.0.to_be_bytes()[..], &ports.1.to_be_bytes(), &rest].concat()
     } else {
@@ -81,11 +81,11 @@ fn unknown_checksums_are_read() {
     }
     let mut wrong = 0;
     for (v6, tcp) in [(false, false), (false, true), (true, false), (true, true)] {
-        // Twice: a connection that begins, and one that is there; one packet alone, and several in a burst.
+        // Twice: a new connection and an existing one; one packet alone, and several in a burst.
         for (n, payload) in [(1_u16, 18), (1, 18), (2, 1), (2, 1401), (3, 0)] {
             for sum in [Sum::Right, Sum::Wrong, Sum::None] {
                 let f = frame(v6, tcp, (1000 + n, 80), sum, payload);
-                // Only UDP over IPv4 goes without one.
+                // Only UDP over IPv4 may have no checksum.
                 let right = sum == Sum::Right || sum == Sum::None && !v6 && !tcp;
                 ports[0].send(vec![f.clone(), f.clone(), f.clone()]);
                 ports[0].drained();
@@ -98,7 +98,7 @@ fn unknown_checksums_are_read() {
                 );
                 assert!(left.iter().flatten().all(|l| *l == f));
                 wrong += u64::from(!right) * 3;
-                // A port that vouches for them is believed.
+                // The port's report is trusted.
                 ports[1].set_checked(true);
                 ports[1].send(vec![f.clone()]);
                 ports[1].drained();

@@ -1,5 +1,5 @@
-//! Packets behind `ct` get what a datapath gives them that forgets its entries before each burst, and with
-//! them the links from connections to entries, while rules change.
+//! Packets behind `ct` have the same result as in a datapath that forgets its entries before each burst. That
+//! one also forgets the links from connections to entries. Rules change meanwhile.
 
 use super::recirc::under;
 use super::{FakePort, Toy, ToyRule, udp};
@@ -16,10 +16,10 @@ use std::sync::atomic::Ordering::Relaxed;
 const PORTS: u32 = 4;
 /// The first client's L4 port; the server's is 1.
 const CLIENT: u16 = 10;
-/// What ports are translated to.
+/// The port that address translation gives.
 const GIVEN: u16 = 20;
 
-/// What the packets of the flows are.
+/// Protocol of a flow.
 enum Kind {
     Udp,
     Tcp,
@@ -27,11 +27,11 @@ enum Kind {
 }
 const KINDS: [Kind; 4] = [Kind::Udp, Kind::Tcp, Kind::Udp, Kind::Udp6];
 
-/// What of a frame that left is compared: its number, its source, and its headers from IP on.
+/// The compared parts of a frame that left: its number, its source, and its headers from IP on.
 type Left = (u8, u8, Vec<u8>);
 
 fn ct(zone: u16, commit: bool, mark: Option<u32>, nat: bool) -> Action {
-    // One address and port: so the choice does not hang on a random number.
+    // One address and port, so the choice does not depend on a random number.
     let address = [10, 0, 1, u8::try_from(zone).unwrap()].into();
     let range = NatRange {
         end: if zone.is_multiple_of(2) {
@@ -66,10 +66,11 @@ fn set_src(v: u8) -> Action {
     }
 }
 
-/// What a logical router does before packets are tracked or sent.
+/// Actions of a logical router before packets are tracked or sent.
 fn before() -> impl Strategy<Value = Vec<Action>> {
     let some = |p, action: Action| prop::option::weighted(p, Just(action));
-    // Rules that come later ask for it. (What it writes of IPv6 is not that, but the same in both switches.)
+    // Later rules match on the TOS. (For IPv6 this action has another meaning, but the same in both
+    // switches.)
     let tos = Action::SetIpv4 {
         src: Masked::default(),
         dst: Masked::default(),
@@ -88,10 +89,10 @@ fn before() -> impl Strategy<Value = Vec<Action>> {
         .prop_map(|(clear, src, tos)| [clear, src, tos].into_iter().flatten().collect())
 }
 
-/// What a rule under this id does; ids of stages that track lead to the next one.
+/// Actions of a rule under this id; ids of stages that track lead to the next one.
 fn actions(id: u32) -> impl Strategy<Value = Vec<Action>> {
-    // A zone for each stage: so it does not count how packets come together in bursts, of which all are
-    // tracked in one stage before any is in the next.
+    // Each stage has a zone of its own. So the result does not depend on the bursts: all packets of a burst
+    // are tracked in one stage before any is in the next.
     let zone = u16::try_from(id).unwrap();
     let track = (
         any::<bool>(),
@@ -176,7 +177,7 @@ impl Switch {
         }
         Self { toy, dp, ports }
     }
-    /// Has frames come in by a port; gives what leaves by each.
+    /// Sends frames in by a port; returns the frames that leave by each port.
     fn send(&self, port: usize, frames: &[Vec<u8>]) -> Vec<(usize, Vec<Left>)> {
         self.ports[port].send(frames.to_vec());
         self.ports[port].drained();
@@ -188,7 +189,7 @@ impl Switch {
     }
 }
 
-/// A packet of a conversation; `back`: in the direction of answers. `via`: the address that a zone gives to
+/// A packet of a conversation; `back`: in the direction of replies. `via`: the address that a zone gives to
 /// one of both ends, which the other one then talks to.
 fn frame(flow: u16, back: bool, via: Option<u8>, tos: u8, n: u8) -> Vec<u8> {
     let (client, server) = (0x0a00_0001 + u32::from(flow), 0x0a00_0100);
@@ -204,7 +205,7 @@ fn frame(flow: u16, back: bool, via: Option<u8>, tos: u8, n: u8) -> Vec<u8> {
         Kind::Udp => {}
         Kind::Tcp => {
             f[23] = 6;
-            // Both numbers 7; ACK; a window.
+            // Both sequence numbers 7; ACK; a window.
             f[38..50].copy_from_slice(&[0, 0, 0, 7, 0, 0, 0, 7, 0x50, 0x10, 0xff, 0xff]);
         }
         Kind::Udp6 => {

@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 struct Wires {
     to_switch: Mutex<VecDeque<Vec<u8>>>,
     from_switch: Mutex<Vec<Vec<u8>>>,
-    /// The worker has taken packets and not come back for more: they may still be on their way.
+    /// The worker has taken packets and has not polled again: they may still be in flight.
     in_hand: AtomicBool,
-    /// Received packets have right checksums, says the port.
+    /// The port reports that received packets have right checksums.
     checked: AtomicBool,
-    /// This packet arrives as often as the worker looks.
+    /// This packet arrives at each poll of the worker.
     endless: Mutex<Option<Vec<u8>>>,
-    /// How often it has looked.
+    /// Number of polls by the worker.
     looks: AtomicU64,
 }
 
@@ -54,26 +54,25 @@ impl FakePort {
             opened: 0.into(),
         })
     }
-    /// Whether the port says of received packets that their checksums are right.
+    /// Sets whether the port reports right checksums of received packets.
     pub(crate) fn set_checked(&self, on: bool) {
         self.wires.checked.store(on, Relaxed);
     }
-    /// From now on this packet arrives as often as the worker looks; or no more does.
+    /// From now on this packet arrives at each poll of the worker; `None`: no more.
     pub(crate) fn set_endless(&self, packet: Option<Vec<u8>>) {
         *self.wires.endless.lock() = packet;
         self.bell.notify();
     }
-    /// How often the worker has looked for packets.
+    /// Number of times that the worker has polled.
     pub(crate) fn looks(&self) -> u64 {
         self.wires.looks.load(Relaxed)
     }
-    /// Packets arrive at the switch.
+    /// Sends packets to the switch.
     pub(crate) fn send(&self, packets: impl IntoIterator<Item = Vec<u8>>) {
         self.wires.to_switch.lock().extend(packets);
         self.bell.notify();
     }
-    /// The worker that has the queue stands still when it looks there next, for so long; returns when it
-    /// does.
+    /// Blocks the worker of the queue for `time` at its next poll; returns when it is blocked.
     pub(crate) fn stall(self: &Arc<Self>, time: Duration) -> std::thread::JoinHandle<()> {
         let port = Arc::clone(self);
         let (tell, held) = std::sync::mpsc::channel();
@@ -84,11 +83,11 @@ impl FakePort {
             std::thread::sleep(time);
         });
         held.recv().unwrap();
-        // For the worker to come by.
+        // Time for the worker to poll.
         std::thread::sleep(Duration::from_millis(200));
         thread
     }
-    /// Waits until the switch has taken all packets and is done with them, a bounded time.
+    /// Waits until the switch has taken and forwarded all packets, a bounded time.
     pub(crate) fn drained(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
         let done = || self.wires.to_switch.lock().is_empty() && !self.wires.in_hand.load(Relaxed);
@@ -97,7 +96,7 @@ impl FakePort {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    /// What the switch has sent since the last call.
+    /// Returns the packets that the switch has sent since the last call.
     pub(crate) fn take(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.wires.from_switch.lock())
     }
@@ -124,7 +123,7 @@ impl Port for FakePort {
         "fake"
     }
     fn open_rx(&self, _: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
-        // Its first queue has a reference to the bell as long as it lives.
+        // The port's first queue has a reference to the bell as long as it lives.
         if self.takes_over() && Arc::strong_count(&self.bell) > 1 {
             return Err(PortError::Config("too many at once".into()));
         }
@@ -199,7 +198,7 @@ impl RxQueue for FakeRx {
             }
             burst.push(p);
         }
-        // Under the lock, so that nobody finds the queue empty and the packets in nobody's hands.
+        // Under the lock: otherwise a test could find the queue empty before the packets are in hand.
         self.wires.in_hand.store(burst.len() > before, Relaxed);
         burst.len() - before
     }
@@ -238,7 +237,7 @@ impl TxQueue for FakeTx {
     }
 }
 
-/// Sends later, as a shaper does: at each call some of the packets that came in calls before.
+/// Sends later, as a shaper does: each call sends some of the packets of earlier calls.
 struct Shaper {
     kept: VecDeque<Packet>,
     wires: Arc<Wires>,
@@ -293,7 +292,7 @@ pub(crate) fn udp(src: u32, dst: u32, sport: u16, dport: u16) -> Vec<u8> {
     p
 }
 
-/// Counts what it is credited with.
+/// Counts its credits.
 #[derive(Default, Debug)]
 pub(crate) struct Tally {
     pub(crate) packets: AtomicU64,
@@ -336,18 +335,18 @@ type Meanwhile = Box<dyn FnOnce(&Toy) + Send>;
 /// Both ports of a packet that makes [`Toy`] panic.
 pub(crate) const FATAL: u16 = 6666;
 
-/// A pipeline: one list of rules. Each rule's place in the list has a generation slot; or all of them have
-/// one, with a log.
+/// A pipeline: one list of rules. Each index of the list has a generation slot; or all have one slot, with a
+/// log.
 #[derive(Default)]
 pub(crate) struct Toy {
     rules: Published<Vec<ToyRule>>,
     generations: Generations,
     logged: Option<u16>,
-    /// What happens next between a translation's reading of the rules and its answer.
+    /// Runs in the next translation, after it has read the rules and before it returns.
     meanwhile: Mutex<Option<Meanwhile>>,
-    /// How often for packets.
+    /// Number of translations for packets.
     pub(crate) translated: AtomicU64,
-    /// The last key that was asked about without its packet.
+    /// The key of the last translation without a packet.
     pub(crate) asked_again: Mutex<Option<FlowKey>>,
 }
 
@@ -358,7 +357,7 @@ impl Toy {
             ..Self::default()
         })
     }
-    /// With one slot, that has a log.
+    /// A pipeline with one slot that has a log.
     pub(crate) fn logged(rules: Vec<ToyRule>) -> Arc<Self> {
         Arc::new(Self {
             rules: Published::new(rules),
@@ -366,7 +365,7 @@ impl Toy {
             ..Self::default()
         })
     }
-    /// Replaces the rules, then says so for all places from the first changed one on.
+    /// Replaces the rules, then bumps the generations of all indices.
     pub(crate) fn set(&self, rules: Vec<ToyRule>) {
         let n = rules.len().max(self.rules.get().len());
         self.rules.store(rules);
@@ -375,7 +374,7 @@ impl Toy {
         }
         (0..=n).for_each(|i| self.generations.bump(Generations::slot_of(i as u64)));
     }
-    /// Replaces one rule: only what depends on its place is stale.
+    /// Replaces one rule: only results that depend on its index are stale.
     pub(crate) fn replace(&self, at: usize, rule: ToyRule) {
         let mut rules = (*self.rules.get()).clone();
         let mut changes = Changes::default();
@@ -389,7 +388,7 @@ impl Toy {
         }
         self.generations.bump(Generations::slot_of(at as u64));
     }
-    /// The next translation finds out too late that this has happened.
+    /// Runs `what` within the next translation, after it has read the rules.
     pub(crate) fn meanwhile(&self, what: impl FnOnce(&Toy) + Send + 'static) {
         *self.meanwhile.lock() = Some(Box::new(what));
     }
@@ -405,7 +404,7 @@ impl Translate for Toy {
         } else {
             *self.asked_again.lock() = Some(*request.key);
         }
-        // The number of places may change, so read more generations than there are rules; then the rules.
+        // The number of rules may change, so read more generations than there are rules; then the rules.
         let slot = |i| self.logged.unwrap_or(Generations::slot_of(i));
         let deps: Vec<Dep> = (0..64).map(|i| self.generations.read(slot(i))).collect();
         let rules = self.rules.get();

@@ -80,7 +80,7 @@ fn forwards_caches_and_credits_each_packet_once() {
         ),
         (100, 6000, 100, 6000)
     );
-    // Idle entries go, and their counts with them to the rule, once.
+    // Idle entries are evicted, and their counts are credited to the rule once.
     s.a.send([udp(1, 2, 3, 4)]);
     s.b.wait(1);
     s.clock.warp(9_999);
@@ -111,13 +111,13 @@ fn a_rule_change_is_seen_by_the_next_packet_and_counts_stay_with_their_rule() {
     s.dp.flush_stats();
     s.dp.tick();
     assert_eq!((count(&old_tally).0, count(&new_tally).0), (10, 5));
-    // The revalidator finds a change too, without traffic.
+    // The revalidator finds a change without traffic, too.
     let before = s.dp.flows()[0].packets;
     let dropped = ToyRule::any(vec![]);
     let tally = Arc::clone(&dropped.tally);
     s.toy.set(vec![dropped]);
     s.dp.tick();
-    // It is the same flow, which goes on counting for another rule.
+    // The flow is the same, and its further packets count for another rule.
     s.a.send((0..3).map(|_| udp(1, 2, 3, 4)));
     s.a.drained();
     s.dp.flush_stats();
@@ -150,8 +150,8 @@ fn same_answer_keeps_the_entry_and_moves_the_credits() {
     }
 }
 
-/// What a mask leaves open cannot be left out of the question: without the type of a tag, for one, it is
-/// none.
+/// The bits outside the mask must be part of the key for a translation: without its type, for example, a tag
+/// is no tag.
 #[test]
 fn a_pass_asks_about_the_packet_as_it_was() {
     let s = setup(vec![ToyRule::output(2)]);
@@ -290,8 +290,7 @@ fn drops_have_names() {
     assert_eq!(read(DropKind::Policy), 1);
 }
 
-/// Fifty copies that are looked up again, six times within each other, would be looked up 15 thousand million
-/// times.
+/// Fifty copies per recirculation, six levels deep, would need 15 thousand million lookups.
 #[test]
 fn a_packet_is_looked_up_so_often_and_no_more() {
     let copies = vec![Action::Clone(vec![Action::Recirc(1)]); 50];
@@ -351,7 +350,7 @@ fn packets_to_and_from_the_control_plane() {
             .text(1000, None)
             .ends_with("actions:userspace(pid=0,controller(reason=1)),2")
     );
-    // A slow-path packet comes whole and goes back in.
+    // A slow-path packet is handed over whole, and is injected again.
     s.toy.set(vec![ToyRule::any(vec![up(
         UpcallKind::SlowPath("test"),
         u16::MAX,
@@ -368,7 +367,7 @@ fn packets_to_and_from_the_control_plane() {
     )
     .unwrap();
     assert_eq!(s.b.take(), std::slice::from_ref(&frame));
-    // One may carry what it had when it left.
+    // An injected packet may have facts outside its bytes.
     let mut known = Match::any();
     (known.key.recirc_id, known.mask.0.recirc_id) = (9, u32::MAX);
     (known.key.ct_mark, known.mask.0.ct_mark) = (7, u32::MAX);
@@ -400,7 +399,7 @@ fn packets_to_and_from_the_control_plane() {
         2,
         "an injected packet was received, a packet-out was not"
     );
-    // More than the ring holds are dropped by name, and the switch goes on.
+    // Packets beyond the ring's size are dropped by name, and forwarding continues.
     for _ in 0..600 {
         s.dp.inject_translate(Packet::from_bytes(&frame), PortNo(1))
             .unwrap();
@@ -410,7 +409,7 @@ fn packets_to_and_from_the_control_plane() {
     assert_eq!(s.dp.take_control(usize::MAX, &mut |_| {}), 0);
 }
 
-/// Entries go all the time, also while statistics are asked for: what they had counted is in the answer.
+/// Entries are freed all the time, also while statistics are read: their counts are in the result.
 #[test]
 fn a_flush_has_what_goes_meanwhile_had_counted() {
     let mut never = Match::any();
@@ -440,8 +439,8 @@ fn a_flush_has_what_goes_meanwhile_had_counted() {
     }
 }
 
-/// Packets that find a mistake in the pipeline are dropped by name; those before and behind them go their
-/// way.
+/// Packets that trigger a bug of the pipeline are dropped by name; packets before and behind them are
+/// forwarded.
 #[test]
 fn a_panic_of_the_pipeline_costs_its_packet() {
     let mut never = Match::any();

@@ -1,4 +1,4 @@
-//! Fragments that are tracked: they wait for each other, and go on as they came.
+//! Fragments that are tracked: they wait for each other, and are forwarded as they came.
 
 use super::flows::setup;
 use super::recirc::under;
@@ -17,7 +17,7 @@ fn fragments(id: u16) -> [Vec<u8>; 3] {
     cut_at(id, PAYLOAD, &cut).try_into().unwrap()
 }
 
-/// Fragments like those of [`fragments`], with `payload` bytes, cut at these bytes of the datagram.
+/// Fragments like those of [`fragments`], with `payload` bytes, cut at these offsets of the datagram.
 fn cut_at(id: u16, payload: usize, cut: &[(usize, usize)]) -> Vec<Vec<u8>> {
     let model = udp(0x0a00_0001, 0x0a00_0002, 1000, 2000);
     let mut l4 = model[34..42].to_vec();
@@ -43,7 +43,7 @@ fn cut_at(id: u16, payload: usize, cut: &[(usize, usize)]) -> Vec<Vec<u8>> {
     cut.iter().map(frame).collect()
 }
 
-/// Tracks, commits and gives sources another address.
+/// Tracks, commits and translates the source address.
 fn snat() -> Action {
     let one = "10.0.0.9".parse().unwrap();
     Action::Ct(Arc::new(CtAction {
@@ -61,7 +61,7 @@ fn snat() -> Action {
     }))
 }
 
-/// Rules: packets with state +trk+new go to port 2; others are tracked, which `first` does.
+/// Rules: packets with state +trk+new go to port 2; other packets are tracked by the actions `first`.
 fn rules(first: Vec<Action>) -> Vec<ToyRule> {
     let mut new = under(1);
     (new.key.ct_state, new.mask.0.ct_state) = (0x21, 0x31);
@@ -72,7 +72,7 @@ fn rules(first: Vec<Action>) -> Vec<ToyRule> {
     ]
 }
 
-/// What the receiver of these frames puts together, if that is right: source address, ports, payload.
+/// Reassembles the frames as a receiver does, if they are right: source address, ports, payload.
 fn received(frames: &[Vec<u8>]) -> (u32, [u8; 4], Vec<u8>) {
     let mut l4 = Vec::new();
     for f in frames {
@@ -88,8 +88,8 @@ fn received(frames: &[Vec<u8>]) -> (u32, [u8; 4], Vec<u8>) {
     (addr(26), l4[..4].try_into().unwrap(), l4.split_off(8))
 }
 
-/// In any order, alone and among other packets: all fragments come out, translated, with the checksums that
-/// the whole has.
+/// In any order, alone and among other packets: all fragments are sent, translated, with the checksums of the
+/// whole datagram.
 #[test]
 fn fragments_are_translated_as_the_datagram_is() {
     let s = setup(rules(vec![snat(), Action::Recirc(1)]));
@@ -107,7 +107,8 @@ fn fragments_are_translated_as_the_datagram_is() {
         s.dp.conntrack()
             .flush_all(0, &heddle_conntrack::dump::Filter::default());
     }
-    // The same addresses and ports in one burst with whole packets, which have another connection.
+    // Fragments and whole packets with the same addresses in one burst. The whole packets have another
+    // connection.
     let parts = fragments(9);
     let other = |i| udp(0x0a00_0003, 0x0a00_0002, 7, i);
     s.a.send([
@@ -125,8 +126,8 @@ fn fragments_are_translated_as_the_datagram_is() {
     );
 }
 
-/// What stands after the action is done once for each fragment: in a clone when they go on, after it when
-/// they come.
+/// Actions behind `ct` run once for each fragment. Those within the clone run when the datagram is complete;
+/// those behind the clone run when the fragment comes.
 #[test]
 fn fragments_in_clones_go_their_way_to_its_end() {
     let ct = || {
@@ -154,7 +155,7 @@ fn fragments_in_clones_go_their_way_to_its_end() {
     assert_eq!(s.dp.conntrack().n_conns(), 1);
 }
 
-/// A fragment whose datagram does not come is dropped by name; one that is bad goes on as invalid.
+/// A fragment whose datagram is never complete is dropped by name; a bad fragment continues as invalid.
 #[test]
 fn what_is_missing_and_what_is_bad() {
     let s = setup(rules(vec![snat(), Action::Recirc(1)]));
@@ -183,8 +184,8 @@ fn what_is_missing_and_what_is_bad() {
     );
 }
 
-/// Fragments that are more than a burst holds are forwarded together, in order, and are counted under the
-/// name that Open vSwitch's tests read at every stop.
+/// Fragments that do not fit into one burst are forwarded together, in order. They are counted under the name
+/// that Open vSwitch's tests read at every stop.
 #[test]
 fn more_fragments_than_a_burst_holds() {
     const STEP: usize = 400;

@@ -11,7 +11,7 @@ use proptest::test_runner::{Config as TestConfig, TestRunner};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Rules over few values, overlapping; the output tells which rule it was.
+/// Rules over few values, overlapping; the output identifies the rule.
 fn rules() -> impl Strategy<Value = Vec<ToyRule>> {
     let one = (0_u32..4, 0_u32..4, 0_u16..4, 0_u8..8, 0_u32..3);
     prop::collection::vec(one, 1..8).prop_map(|list| {
@@ -81,7 +81,7 @@ fn follows(toy: &Arc<Toy>) {
     for (no, p) in (10..).zip(&outs) {
         dp.add_port(Arc::clone(p) as _, Some(PortNo(no))).unwrap();
     }
-    // Unrelated bumps go on all the time, from another thread.
+    // Another thread bumps unrelated generations all the time.
     let stop = Arc::new(AtomicBool::new(false));
     let bumper = {
         let (toy, stop) = (Arc::clone(toy), Arc::clone(&stop));
@@ -122,7 +122,7 @@ fn follows(toy: &Arc<Toy>) {
                 want.sort();
                 prop_assert_eq!(got, want);
             }
-            // A few rules change: only what depends on them may be translated again, the rest must still be
+            // A few rules change: only their packets may be translated again; other entries must still be
             // right.
             for (i, r) in next.iter().take(3).enumerate() {
                 let at = (next.len() + i) % rules.len();
@@ -137,7 +137,7 @@ fn follows(toy: &Arc<Toy>) {
     stop.store(true, Relaxed);
     bumper.join().unwrap();
     outcome.unwrap();
-    // All packets that any rule was credited with are the packets sent: count through the ports.
+    // The packets credited to any rule are the packets sent: count through the ports.
     for r in toy.rules().iter() {
         credited += r.tally.packets.load(Relaxed);
     }
@@ -151,8 +151,8 @@ fn follows(toy: &Arc<Toy>) {
     assert!(t.masks <= 4);
 }
 
-/// Rules change while packets fly: each packet is forwarded by some rule set that was current in between, and
-/// each is credited to exactly one rule.
+/// Rules change while packets are in flight. Each packet is forwarded by some rule set that was current in
+/// between, and is credited to exactly one rule.
 #[test]
 fn changes_in_flight_lose_no_credit() {
     let rule = |out| ToyRule::output(out);
@@ -206,12 +206,12 @@ fn changes_in_flight_lose_no_credit() {
     assert_eq!((out as u64, credited), (total as u64, total as u64));
 }
 
-/// What a changed rule has nothing to do with is not translated again, neither alone nor among many entries
-/// of one cached translation.
+/// Entries that a changed rule does not concern are not translated again, neither alone nor among many
+/// entries of one cached translation.
 #[test]
 fn only_what_a_change_is_about_is_translated_again() {
     only_what_a_change_is_about(&[]);
-    // Two tags: no ordinary packets.
+    // Two tags: such packets need the full key.
     only_what_a_change_is_about(&[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]);
 }
 

@@ -1,4 +1,5 @@
-//! How many flows are cached, for how long, in which cache; and that they are read in pieces.
+//! Limits of cached flows: their number, their lifetime, the cache that they go into. Flows are read in
+//! pieces.
 
 use super::flows::{count, setup};
 use super::{FakePort, ToyRule, udp};
@@ -43,7 +44,7 @@ fn by_source_port() -> Vec<ToyRule> {
     vec![ToyRule::new(m, vec![]), ToyRule::output(2)]
 }
 
-/// However many flows come in on one port, there is room for those of another.
+/// A flood of flows on one port leaves room for those of another.
 #[test]
 fn a_port_leaves_room_for_others() {
     let s = setup(by_source_port());
@@ -64,7 +65,7 @@ fn a_port_leaves_room_for_others() {
     assert_eq!(s.dp.flows().len(), held + 100);
 }
 
-/// `max-idle` is when an entry without packets goes.
+/// An entry without packets is evicted after `max-idle`.
 #[test]
 fn idle_entries_go_when_they_are_told_to() {
     let s = setup(vec![ToyRule::output(2)]);
@@ -81,8 +82,8 @@ fn idle_entries_go_when_they_are_told_to() {
     }
 }
 
-/// `emc-insert-inv-prob`: without it a port with one mask does without the exact-match cache; with 1 it is
-/// used; with 0 never.
+/// `emc-insert-inv-prob`: by default a port with one mask does not use the exact-match cache; with 1 it does;
+/// with 0 no port does.
 #[test]
 fn the_exact_match_cache_is_used_as_it_is_told() {
     let s = setup(by_source_port());
@@ -105,7 +106,7 @@ fn the_exact_match_cache_is_used_as_it_is_told() {
     assert_eq!(hits(Some(0)), (0, 80), "what it knew is forgotten");
 }
 
-/// Masks are counted that hits went through, however many packets miss beside them.
+/// Only masks of hits are counted, for any number of packets that miss beside them.
 #[test]
 fn masks_of_lookups_in_vain_are_not_counted() {
     let tagged = |port: u16| {
@@ -125,7 +126,7 @@ fn masks_of_lookups_in_vain_are_not_counted() {
         let t = s.dp.totals();
         assert!(t.misses > 100 && t.l2_hits >= 25, "{t:?}");
         assert_eq!(t.l2_masks_probed, t.l2_hits, "there is one mask: {t:?}");
-        // One more mask, of one entry, and all packets under the first one go past it at most.
+        // With one more mask, of one entry, each packet under the first mask probes at most one mask more.
         let before = t;
         let mut m = heddle_flow::key::Match::any();
         m.mask.0.tp_dst = 0xffff;
@@ -158,8 +159,8 @@ fn masks_of_lookups_in_vain_are_not_counted() {
     }
 }
 
-/// Nobody who reads flows holds many of them, or keeps others from them: what goes between two pieces is not
-/// shown.
+/// A reader of flows holds few of them, and does not block other threads. A flow that is freed between two
+/// pieces is not shown.
 #[test]
 fn flows_are_read_in_pieces() {
     let s = setup(by_source_port());

@@ -1,5 +1,5 @@
-//! Queues move between workers, and workers come and go, under sequence-numbered traffic: nothing is lost,
-//! doubled or overtaken.
+//! Queues move between workers, and workers start and end, under traffic with sequence numbers. No packet is
+//! lost, duplicated or reordered.
 
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::{AutoLb, Config, Datapath, PortConfig, RxqAssign, Spread};
@@ -70,7 +70,7 @@ fn moving_queues_loses_and_reorders_nothing() {
     {
         moves += 1;
         match moves % 50 {
-            // The worker that has the queue goes, and comes again.
+            // The worker of the queue ends, and starts again.
             10 => dp.set_workers(Some(&[(moves + 1) % 3])).unwrap(),
             20 => dp.set_workers(Some(&[0, 1, 2])).unwrap(),
             _ => {
@@ -96,8 +96,8 @@ fn moving_queues_loses_and_reorders_nothing() {
     assert_eq!(dp.port_stats(PortNo(2)).unwrap().tx_packets, u64::from(sent));
 }
 
-/// A worker whose processor is somebody else's for a while, or a process that was stopped, gives its queues
-/// back late.
+/// A worker whose processor another program takes for a while, or a stopped process, gives its queues back
+/// late.
 #[test]
 fn queues_of_a_worker_that_answers_late_are_not_lost() {
     let dp = datapath(&[0, 0]);
@@ -185,9 +185,9 @@ fn automatic_balancing_follows_the_load() {
     dp.assign_queues().unwrap();
     let place = |dp: &Datapath| cores(dp).into_iter().map(|(_, core)| core).collect::<Vec<_>>();
     assert_eq!(place(&dp), [0, 1, 0, 1]);
-    // The two ports of the first worker have traffic, the others none. A real minute's cycles would be needed
-    // to make it busy by percents, so the packets are dear: this much of pretended time passes while they are
-    // few.
+    // The two ports of the first worker have traffic, the others none. It would take a real minute's cycles
+    // to make the worker busy by percents. So the packets are made expensive: they are few in a long
+    // pretended time.
     for second in 0..200 {
         for (_, port) in ports.iter().filter(|(no, _)| no % 2 == 1) {
             port.send((0..64).map(|i| udp(1, second, i, 4)));
@@ -197,15 +197,15 @@ fn automatic_balancing_follows_the_load() {
         clock.warp(1000);
         dp.balance();
     }
-    // Too little to be worth it: by the numbers nobody was busy for one percent of a minute.
+    // Too little gain: no worker was busy for one percent of a minute.
     assert_eq!(place(&dp), [0, 1, 0, 1]);
     dp.rebalance().unwrap();
     let on = place(&dp);
     assert_ne!(on[0], on[2], "measured, the two busy queues are apart: {on:?}");
 }
 
-/// Workers of the processors that a mask names are the ones that ran there by choice, and keep what they have
-/// cached; and back. One mask of which nothing can be had is like another.
+/// If a mask names the processors of the default workers, these workers stay and keep their caches; also in
+/// the other direction. Masks without any usable processor are equal to no mask.
 #[test]
 fn a_mask_that_names_the_same_processors_keeps_workers_and_caches() {
     let dp = Datapath::new(Config::default(), Toy::new(vec![ToyRule::output(2)]) as _).unwrap();

@@ -1,4 +1,4 @@
-//! Flows as an observer is told of them, and what it counts. The observer is a table that plays the hardware.
+//! Flows as reported to an observer, and its counts. The observer is a table that plays the hardware.
 
 use super::flows::{count, setup};
 use super::recirc::under;
@@ -27,7 +27,7 @@ struct Card {
     added: u32,
     changed: u32,
     gone: u32,
-    /// Packets that it forwards while it changes a flow or takes it out.
+    /// Packets that the observer forwards while it changes or removes a flow.
     late: u64,
 }
 
@@ -43,7 +43,7 @@ impl Card {
         self.count(id, self.late, 0);
         self.counted.remove(&id).unwrap()
     }
-    /// Added, changed and gone.
+    /// Number of flows added, changed and gone.
     fn told(&self) -> (u32, u32, u32) {
         (self.added, self.changed, self.gone)
     }
@@ -53,7 +53,7 @@ impl Double {
     fn told(&self) -> (u32, u32, u32) {
         self.0.lock().told()
     }
-    /// Packets with this key arrive at the hardware. `false`: it knows no flow of theirs.
+    /// Packets with this key arrive at the hardware. `false`: it has no flow for them.
     fn forward(&self, key: &FlowKey, packets: u64, now_ms: u64) -> bool {
         let mut card = self.0.lock();
         let flow = card
@@ -96,7 +96,7 @@ impl FlowObserver for Double {
     }
 }
 
-/// That of a packet of [`udp`] that came in by port 1.
+/// The key of a packet of [`udp`] received on port 1.
 fn key(sport: u16) -> FlowKey {
     let (frame, mut key) = (udp(1, 2, sport, 80), FlowKey::default());
     extract(&frame, &Hint::ethernet(frame.len()), &mut key);
@@ -144,8 +144,8 @@ fn send(dp: &Datapath, port: &FakePort, packets: impl IntoIterator<Item = Vec<u8
     dp.flush_stats();
 }
 
-/// Waits until the workers have done what the revalidator found: each answers after an iteration without
-/// packets, and there may be one more before it acts on it.
+/// Waits until the workers have executed the revalidator's findings. Each worker replies after an iteration
+/// without packets. There may be one more iteration before it takes the findings in.
 fn settle(dp: &Datapath) {
     (0..2).for_each(|_| dp.flush_stats());
 }
@@ -161,11 +161,11 @@ fn a_flow_of_two_workers_is_told_once() {
         dp.tick();
         assert_eq!((dp.flows().len(), double.told()), (core + 1, (1, 0, 0)));
     }
-    // What it counts is shown once.
+    // The observer's counts are shown once.
     assert!(double.forward(&key(3), 5, clock.now_ms()));
     let packets = |dp: &Datapath| dp.flows().iter().map(|f| f.packets).sum::<u64>();
     assert_eq!(packets(&dp), 2 * 9 + 5);
-    // It is gone with the last worker that has it.
+    // The flow is gone with the last worker that has it.
     dp.set_workers(Some(&[1])).unwrap();
     dp.tick();
     assert_eq!((packets(&dp), double.told()), (9 + 5, (1, 0, 0)));
@@ -184,7 +184,7 @@ fn a_change_is_told_before_it_is_confirmed_and_counts_stay_with_their_rule() {
     send(&s.dp, &s.a, (0..10).map(|_| udp(1, 2, 3, 80)));
     s.dp.observe_now();
     s.dp.pause_revalidator(true);
-    // Other actions, then another rule that does the same.
+    // Other actions, then another rule with the same actions.
     for (i, rule) in rules.iter().enumerate().skip(1) {
         assert!(double.forward(&key(3), 5, 0));
         s.toy.set(vec![rule.clone()]);
@@ -283,9 +283,9 @@ enum Op {
     Send(u16),
     /// The hardware gets packets of this flow.
     Forward(u16),
-    /// Another rule list: the rules for these source ports, and what they do.
+    /// Another rule list: rules for these source ports, and their outputs.
     Rules(Vec<(u16, u32)>),
-    /// This rule does something else.
+    /// This rule gets other actions.
     Replace(usize, u32),
     Warp(u64),
     Move(usize),
@@ -316,8 +316,8 @@ fn rule((sport, to): (u16, u32)) -> ToyRule {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// After each pass the observer has the live flows, with what a fresh translation says; and each packet
-    /// is credited once, whoever forwarded it.
+    /// After each pass the observer has the live flows with fresh translations. Each packet is credited once,
+    /// whether a worker or the observer forwarded it.
     #[test]
     fn it_knows_the_live_flows(ops in ops(), logged: bool) {
         let first = vec![ToyRule::output(2)];

@@ -1,4 +1,4 @@
-//! Ports and workers that come and go under traffic; sleeping.
+//! Ports and workers that are added and removed under traffic; sleeping.
 
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::{Config, Datapath, DatapathError, PortConfig};
@@ -82,7 +82,7 @@ fn ports_come_and_go_while_traffic_runs() {
     assert_eq!(dp.port_by_name("b"), Some(PortNo(2)));
 }
 
-/// Where old and new queues cannot be there at once, the old ones go first.
+/// If old and new queues cannot exist at once, the old ones are closed first.
 #[test]
 fn queues_that_cannot_take_over_take_their_turn() {
     let toy = Toy::new(vec![ToyRule::output(2)]);
@@ -119,7 +119,7 @@ fn idle_workers_sleep_and_wake_up() {
             .map(|l| l.split_whitespace().next().unwrap().parse::<u64>().unwrap())
             .sum()
     };
-    // It falls asleep in the end, however late.
+    // The worker falls asleep in the end, however late.
     let sleeps = || {
         let before = iterations();
         std::thread::sleep(Duration::from_millis(200));
@@ -194,8 +194,8 @@ fn queues_go_to_workers_of_their_memorys_node() {
     );
 }
 
-/// A broadcast storm where each of many ports gets the packet in another form: a burst of it takes more
-/// copies than may be held at a time.
+/// A broadcast storm in which each of many ports gets the packet in another form. A burst takes more copies
+/// than may be held at a time.
 #[test]
 fn floods_that_take_many_copies_lose_nothing() {
     let form = |n: u8| Action::SetEth {
@@ -221,8 +221,8 @@ fn floods_that_take_many_copies_lose_nothing() {
     assert_eq!(got.len(), 64 * 200);
 }
 
-/// A queue that keeps packets gets each as it was when it was sent there, whatever becomes of it afterwards;
-/// others are not disturbed.
+/// A queue that keeps packets gets each as it was when it was sent there, even if it is rewritten later.
+/// Other queues are unaffected.
 #[test]
 fn a_queue_that_keeps_packets_gets_its_own() {
     const N: u16 = 40;
@@ -260,15 +260,15 @@ fn a_queue_that_keeps_packets_gets_its_own() {
         f[6..12].fill(0);
         f
     };
-    // What came with the last packet is still kept.
+    // Packets that came with the last one are still kept.
     let want: Vec<_> = (0..N - 1).flat_map(|i| [frame(i), rewritten(i)]).collect();
     assert_eq!(later, want);
     dp.flush_stats();
     assert_eq!(dp.port_stats(PortNo(2)).unwrap().tx_packets, 2 * u64::from(N));
 }
 
-/// Queues whose every look is a system call are not looked at while they are empty and others have packets,
-/// and what comes to them is seen all the same.
+/// Queues whose every poll is a system call are not polled while they are empty and other queues have
+/// packets. Their new packets are seen all the same.
 #[test]
 fn empty_taps_are_not_looked_at_beside_rings() {
     let toy = Toy::new(vec![ToyRule::any(vec![Action::Output(PortNo(9))])]);
@@ -288,7 +288,7 @@ fn empty_taps_are_not_looked_at_beside_rings() {
     ring.set_endless(Some(udp(1, 2, 3, 4)));
     std::thread::sleep(Duration::from_millis(20));
     let before = (looks(), ring.looks());
-    // By rounds, not by time: on a busy machine the worker has few of them in a while.
+    // Measured in rounds, not in time: on a busy machine the worker has few rounds in a while.
     while ring.looks() - before.1 < 10_000 {
         std::thread::sleep(Duration::from_millis(1));
     }

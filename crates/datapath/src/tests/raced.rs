@@ -1,9 +1,9 @@
-//! Rules that change between a translation's reading of them and its answer: the answer may be given to the
-//! packet that asked, which was sent before, and to no other.
+//! Rules that change between a translation's reading of them and its result. The result may be used for the
+//! packet that caused it, which was sent before, and for no other.
 //!
-//! What tells is the moment at which the worker (or the revalidator) had read how far changes were known:
-//! before the translation, or the answer looks as fresh as the change. Threads hit on that moment once in a
-//! blue moon, so here the change is made within the translation.
+//! The worker (or the revalidator) must read the known generation of changes before the translation.
+//! Otherwise the result looks as fresh as the change. Threads meet at that moment very rarely, so here the
+//! change is made within the translation.
 
 use super::fake::{FakePort, Toy, ToyRule, udp};
 use crate::{Config, Datapath};
@@ -45,7 +45,7 @@ impl Setup {
         let (from, to) = (port(1), [port(2), port(3)]);
         let mut frame = udp(1, 2, 3, 4);
         if wide {
-            // Two tags: no ordinary packet.
+            // Two tags: the packet needs the full key.
             frame.splice(12..12, [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]);
         }
         Self {
@@ -56,13 +56,13 @@ impl Setup {
             frame,
         }
     }
-    /// Sends one packet, which comes out of this port.
+    /// Sends one packet, and checks that this port sends it.
     fn comes_out_of(&self, no: usize) {
         self.from.send([self.frame.clone()]);
         self.to[no - 2].wait(1);
         assert!(self.to.iter().all(|p| p.take().is_empty()));
     }
-    /// From within the next translation on, packets go to this port.
+    /// Within the next translation, the rules change: packets go to this port.
     fn meanwhile_to(&self, no: u32) {
         self.toy.meanwhile(move |toy| toy.replace(1, last(no)));
     }
@@ -75,14 +75,14 @@ fn last(no: u32) -> ToyRule {
     ToyRule::output(no)
 }
 
-/// A rule about other packets, and one about all the others.
+/// A rule about other packets, and one about all packets.
 fn rules(no: u32) -> Vec<ToyRule> {
     let mut other = Match::any();
     (other.key.tp_src, other.mask.0.tp_src) = (77, u16::MAX);
     vec![ToyRule::new(other, vec![]), last(no)]
 }
 
-/// Of tables that say what changes and those that do not; of ordinary packets and others.
+/// Runs the test with tables that log changes and those that do not, with ordinary packets and others.
 fn each(test: impl Fn(&Setup)) {
     for logged in [false, true] {
         for wide in [false, true] {
@@ -102,8 +102,7 @@ fn a_miss_is_overtaken() {
     });
 }
 
-/// An entry is there, so that changes are known up to some point, and packets of another flow come in
-/// meanwhile.
+/// An entry exists, so changes are known up to some point. Packets of another flow arrive meanwhile.
 #[test]
 fn a_miss_beside_others_is_overtaken() {
     each(|s| {
@@ -111,7 +110,7 @@ fn a_miss_beside_others_is_overtaken() {
         let mut other = s.frame.clone();
         let sport = other.len() - 60 + 34;
         other[sport + 1] = 9;
-        // The first flow's packet, in the same burst or not, takes the change in.
+        // The first flow's packet, in the same burst or not, makes the worker read the change.
         s.meanwhile_to(3);
         s.from.send([other.clone()]);
         s.to[0].wait(1);
@@ -126,7 +125,7 @@ fn a_miss_beside_others_is_overtaken() {
 fn an_entry_that_is_translated_again_is_overtaken() {
     each(|s| {
         s.comes_out_of(2);
-        // The same answer, of another rule.
+        // The same result, of another rule.
         s.toy.replace(1, last(2));
         s.meanwhile_to(3);
         s.comes_out_of(2);

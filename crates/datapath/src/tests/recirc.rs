@@ -1,4 +1,4 @@
-//! Packets that are recirculated in bursts go where they go one by one, and keep their order.
+//! Packets that are recirculated in bursts take the same path as one by one, and keep their order.
 
 use super::flows::setup;
 use super::{FakePort, Toy, ToyRule, udp};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Ids of recirculation that rules use; each leads to greater ones.
 const IDS: u32 = 5;
-/// Where a frame has its number.
+/// Offset of a frame's number.
 const NUMBER: usize = 42;
 
 pub(super) fn under(recirc_id: u32) -> Match {
@@ -33,7 +33,7 @@ fn set_src(v: u8) -> Action {
     }
 }
 
-/// What a rule under this id may do.
+/// Actions that a rule under this id may have.
 fn actions(id: u32) -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec((0_u32..9, 0_u8..3), 1..4).prop_map(move |list| {
         let mut all = Vec::new();
@@ -84,7 +84,7 @@ fn rules() -> impl Strategy<Value = Vec<ToyRule>> {
     })
 }
 
-/// What leaves, one packet after the other: the plain way.
+/// The plain twin: sends one packet after the other.
 struct Plain<'a> {
     rules: &'a [ToyRule],
     sent: Vec<(u32, Vec<u8>)>,
@@ -125,7 +125,7 @@ impl Plain<'_> {
     }
 }
 
-/// What each packet's own frames at a port have for a source, in their order; and the order in which packets
+/// For each packet, the sources of its own frames at a port, in their order. Then the order in which packets
 /// of each flow came there first: a burst's copies leave after its packets.
 type View = (Vec<(u8, Vec<u8>)>, Vec<(u8, u8)>);
 
@@ -144,7 +144,7 @@ fn view<'a>(frames: impl Iterator<Item = &'a Vec<u8>>) -> View {
         }
     }
     own.sort_unstable();
-    // Between flows the order is nobody's concern.
+    // The order between flows is not specified.
     first.sort_by_key(|(flow, _)| *flow);
     (own, first)
 }
@@ -175,7 +175,7 @@ fn bursts_are_recirculated_as_packets_are() {
     });
     let outcome = runner.run(&strategy, |(rules, bursts)| {
         toy.set(rules.clone());
-        // What a case that failed has left.
+        // Frames left by an earlier case that failed.
         ports.iter().for_each(|p| drop(p.take()));
         for burst in bursts {
             let frames: Vec<_> = (0..)
@@ -206,7 +206,7 @@ fn bursts_are_recirculated_as_packets_are() {
     outcome.unwrap();
 }
 
-/// So often is a packet looked up again, and no more.
+/// A packet is recirculated this number of times, and no more.
 #[test]
 fn recirculation_ends() {
     let chain = |length: u32| -> Vec<ToyRule> {
@@ -232,7 +232,7 @@ fn recirculation_ends() {
             .map(|(_, n)| *n)
     };
     assert_eq!(dropped(&s), Some(1));
-    // Ten copies each time are too many, but the packet that asks for them comes to its end.
+    // Ten copies each time are too many, but the original packet comes to its end.
     let wide = |id: u32| {
         let mut list = vec![Action::Recirc(id + 1); 10];
         list.push(Action::Output(PortNo(2)));
@@ -275,7 +275,7 @@ fn stages_are_entries_of_their_own() {
     assert!(s.dp.flows().is_empty());
 }
 
-/// Packets whose headers do not lie in the usual places carry each their own.
+/// Packets whose headers are not at the usual offsets keep their own facts.
 #[test]
 fn odd_packets_of_one_burst_keep_what_they_carry() {
     let port = |v: u16| {
@@ -317,7 +317,7 @@ fn odd_packets_of_one_burst_keep_what_they_carry() {
     }
 }
 
-/// A whole burst that is looked up again may be copied as often as one that is not.
+/// A whole burst that is recirculated may be copied as often as one that is not.
 #[test]
 fn copies_behind_a_recirculation_are_enough_for_a_burst() {
     let copies = || vec![Action::Clone(vec![set_src(7), Action::Output(PortNo(2))]); 200];

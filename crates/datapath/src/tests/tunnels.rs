@@ -1,4 +1,4 @@
-//! Packets go into tunnels and come out of them, with all that actions around that may do.
+//! Packets go into tunnels and come out of them, with other actions before and after.
 
 use super::flows::setup;
 use super::{FakePort, ToyRule, udp};
@@ -58,14 +58,14 @@ fn out(no: u32) -> Action {
     Action::Output(PortNo(no))
 }
 
-/// What comes in by a port.
+/// Matches packets from a port.
 fn from(no: u32) -> Match {
     let mut m = Match::any();
     (m.key.in_port, m.mask.0.in_port) = (no, u32::MAX);
     m
 }
 
-/// What comes out of the tunnel of a network.
+/// Matches packets from the tunnel of a network.
 fn of_network(vni: u64) -> Match {
     let mut m = from(TUNNEL);
     (m.key.tun_id, m.mask.0.tun_id) = (vni, u64::MAX);
@@ -88,7 +88,7 @@ fn what_went_in_comes_out() {
     for csum in [false, true] {
         let outer = encapsulated(vec![push(7, csum), out(2)], 40);
         assert!(outer.iter().all(|f| f.len() == udp(1, 2, 3, 4).len() + OUTER));
-        // Flows have ports of their own, and a flow has one.
+        // Outer source ports: equal within a flow, different between flows.
         assert_eq!(outer[0][34..36], outer[1][34..36]);
         assert_ne!(outer[0][34..36], outer[4][34..36]);
         let rules = vec![
@@ -114,7 +114,7 @@ fn what_went_in_comes_out() {
     }
 }
 
-/// What a device makes of an outer packet of STT: segments of so many bytes, but for TCP's checksum.
+/// Segments an outer packet of STT as a device does, into `size` bytes each, but without TCP's checksum.
 fn cut(outer: &[u8], size: usize) -> Vec<Vec<u8>> {
     let (headers, frame) = outer.split_at(54);
     let part = |(i, part): (usize, &[u8])| {
@@ -158,7 +158,7 @@ fn frames_of_stt_wait_for_their_segments() {
     s.a.set_checked(true);
     let mut all: Vec<Vec<Vec<u8>>> = outer.iter().map(|o| cut(o, 30)).collect();
     assert!(all.iter().all(|segments| segments.len() == 3));
-    // Of one frame a segment comes late, and another one twice; of one a segment never comes.
+    // One frame has a late segment and a repeated one. Another frame lacks a segment.
     let late = all[1].pop();
     all[2].pop();
     let again = all[1][0].clone();
@@ -183,7 +183,7 @@ fn frames_of_stt_wait_for_their_segments() {
         (n(DropKind::SegmentDuplicate), n(DropKind::SegmentTimeout)),
         (1, 0)
     );
-    // What waits in vain is given up, though nothing comes any more.
+    // A frame whose segments time out is given up, although no more packets come.
     s.clock.warp(500);
     let deadline = Instant::now() + Duration::from_secs(60);
     while n(DropKind::SegmentTimeout) == 0 && Instant::now() < deadline {
@@ -192,7 +192,7 @@ fn frames_of_stt_wait_for_their_segments() {
     assert_eq!(n(DropKind::SegmentTimeout), 2);
 }
 
-/// A packet that was sent, or is needed as it is, does not get outer headers.
+/// A packet that was sent, or is needed unchanged, does not get outer headers.
 #[test]
 fn copies_go_into_tunnels() {
     let plain = frames(1).remove(0);
@@ -213,7 +213,7 @@ fn copies_go_into_tunnels() {
     assert!(got[2..].iter().all(|f| f[OUTER..] == plain));
 }
 
-/// A long packet that floods goes everywhere whole, although its bytes are there once.
+/// A long packet is flooded whole to every tunnel, although its bytes are stored once.
 #[test]
 fn a_long_packet_floods_to_many_tunnels() {
     let long: Vec<u8> = [
@@ -240,7 +240,7 @@ fn a_long_packet_floods_to_many_tunnels() {
     }
 }
 
-/// The length outside is that of what was left.
+/// The outer length is that of the truncated packet.
 #[test]
 fn a_cut_comes_before_outer_headers() {
     let got = encapsulated(vec![Action::Trunc(30), push(7, true), out(2)], 1).remove(0);
@@ -251,7 +251,7 @@ fn a_cut_comes_before_outer_headers() {
     assert_eq!(s.b.wait(1), [frames(1)[0][..30].to_vec()]);
 }
 
-/// Headers that are not the tunnel's, or lie, have names.
+/// Packets with wrong outer headers are dropped by name.
 #[test]
 fn what_cannot_come_out_is_dropped_by_name() {
     let good = encapsulated(vec![push(7, true), out(2)], 1).remove(0);
@@ -284,7 +284,7 @@ fn what_cannot_come_out_is_dropped_by_name() {
     }
 }
 
-/// A packet that comes out of a tunnel that goes back into it ends.
+/// A packet that goes from a tunnel back into it is dropped in the end.
 #[test]
 fn loops_through_tunnels_end() {
     let rules = vec![

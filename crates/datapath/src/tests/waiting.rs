@@ -1,4 +1,4 @@
-//! Packets that wait for something go on when it is known, in their order, or are dropped by name.
+//! Packets that wait for an event are recirculated when it occurs, in their order, or are dropped by name.
 
 use super::flows::{Setup, setup};
 use super::recirc::under;
@@ -16,7 +16,7 @@ fn slot() -> u16 {
     Generations::learned_slot_of(77)
 }
 
-/// Wait for that, as it is after `changes`.
+/// Waits for the generation after `changes`.
 fn wait(changes: u64, recirc: u32) -> Action {
     Action::Wait(Wait {
         slot: slot(),
@@ -60,7 +60,7 @@ fn changed(s: &Setup) {
 
 #[test]
 fn packets_go_on_as_they_were_and_in_order() {
-    // Mark and rewritten headers go along; the packet itself goes elsewhere meanwhile.
+    // Mark and rewritten headers are kept; meanwhile the packet itself is sent elsewhere.
     let mark = Action::SetMark(Masked {
         value: 7,
         mask: u32::MAX,
@@ -119,7 +119,7 @@ fn too_many_and_too_late_are_dropped_by_name() {
     );
 }
 
-/// What was told of was not the answer.
+/// The first event was not sufficient: packets that wait again keep the rest of their time.
 #[test]
 fn who_waits_again_has_the_time_that_is_left() {
     let wait_twice = |rules: Vec<ToyRule>| {

@@ -1,7 +1,7 @@
-//! What the control side asks of a worker.
+//! Requests of the control side to a worker.
 //!
 //! A bounded ring and an eventfd. Senders take turns under a lock of their own; the worker, the only
-//! consumer, takes none. Answers go over a channel whose buffer the command brings along.
+//! consumer, takes none. Replies go over a channel whose buffer the command contains.
 
 use super::{RxSlot, Worker};
 use crate::exec::program::Program;
@@ -26,9 +26,9 @@ pub const REALTIME: u8 = 1;
 /// A packet from the control side.
 pub(crate) struct Injected {
     pub(crate) packet: Packet,
-    /// What it begins with ([`heddle_flow::packet_type`]).
+    /// Type of its first header ([`heddle_flow::packet_type`]).
     pub(crate) packet_type: u32,
-    /// What it carries, if that is anything ([`FlowKey::carried`]).
+    /// Facts outside the packet's bytes, if there are any ([`FlowKey::carried`]).
     pub(crate) carried: Option<Box<FlowKey>>,
 }
 
@@ -46,37 +46,37 @@ pub(crate) enum Command {
     DelPort(u32, Sender<Reply>),
     /// Forward one packet: by the program, or as if it had been received.
     Run(Box<Injected>, Option<Arc<Program>>, Sender<Reply>),
-    /// These entries (slot, id) are of no use any more, or are right with this cached translation.
+    /// Condemns these entries (slot, id), or gives them a valid cached translation.
     Findings(Findings),
-    /// Pause so many microseconds when there are no packets (see [`crate::MaxSleep`]).
+    /// Pause for this number of microseconds when there are no packets (see [`crate::MaxSleep`]).
     MaxSleep(Option<u64>),
-    /// Come before other programs, or not.
+    /// Set the real-time priority, or clear it.
     Realtime(bool, Sender<io::Result<()>>),
     /// Run on these processors from now on.
     Bind(Box<Binding>, Sender<io::Result<()>>),
-    /// Answer when all commands before this one are done.
+    /// Reply when all commands before this one are done.
     Barrier(Sender<Reply>),
-    /// Answer after a round in which no queue had anything, or after a bounded number of rounds.
+    /// Reply after a round in which all queues were empty, or after a bounded number of rounds.
     Sync(Sender<Reply>),
     /// End the thread.
     Stop,
 }
 
-/// Where a worker is to run.
+/// Processors of a worker.
 pub(crate) struct Binding {
     pub(crate) name: String,
     pub(crate) cpus: Vec<usize>,
-    /// It has the only one of them for itself.
+    /// The worker has the only processor for itself.
     pub(crate) pinned: bool,
 }
 
-/// A worker's answer.
+/// A reply of a worker.
 pub(crate) enum Reply {
-    /// It is done.
+    /// The command is done.
     Done,
-    /// The queues that were asked back.
+    /// The queues that the command took back.
     Slots(Vec<RxSlot>),
-    /// It is done, and these are closed where the answer is dropped: by the one who asked.
+    /// The command is done. The caller that drops this reply closes these queues.
     Queues(
         #[expect(dead_code, reason = "held to be dropped elsewhere")] Vec<Box<dyn RxQueue>>,
         #[expect(dead_code, reason = "as before")] Option<Box<dyn TxQueue>>,
@@ -103,11 +103,11 @@ pub(crate) fn command_ring(bell: Arc<EventFd>) -> (CommandTx, Consumer<Command>)
     )
 }
 
-/// How long a sender waits for room, or for an answer.
+/// Time that a sender waits for room or for a reply.
 pub(crate) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl CommandTx {
-    /// Sends a command; waits a bounded time for room. `false`: the worker does not take any.
+    /// Sends a command; waits a bounded time for room. `false`: the worker takes no commands.
     #[expect(clippy::disallowed_methods, reason = "the control side waits, not the worker")]
     pub(crate) fn send(&self, command: Command) -> bool {
         let deadline = Instant::now() + WORKER_TIMEOUT;
@@ -126,7 +126,7 @@ impl CommandTx {
         self.bell.notify();
         true
     }
-    /// As [`CommandTx::send`], if there is room.
+    /// Sends a command if there is room; `false`: there is none.
     #[expect(clippy::disallowed_methods, reason = "as before")]
     pub(crate) fn try_send(&self, command: Command) -> bool {
         let sent = self.ring.lock().push(command).is_ok();
@@ -141,7 +141,7 @@ pub(super) fn token_of(fd: RawFd) -> u64 {
 }
 
 impl Worker {
-    /// Runs the commands that wait, a bounded number.
+    /// Runs the waiting commands, a bounded number.
     pub(super) fn run_commands(&mut self) {
         for _ in 0..64 {
             let Some(command) = self.commands.pop() else {
@@ -152,7 +152,7 @@ impl Worker {
     }
 
     fn run_command(&mut self, command: Command) {
-        // An answer that nobody waits for any more is no error.
+        // The caller may have stopped waiting for the reply, which is no error.
         match command {
             Command::AddTx(no, port) => drop(self.engine.tx.insert(no, port)),
             Command::AddRx(mut slot) => {
@@ -208,7 +208,7 @@ impl Worker {
         }
     }
 
-    /// Its memory stays where it is.
+    /// Moves the thread; its memory stays on its node.
     fn bind(&mut self, b: Binding) -> io::Result<()> {
         cpu::pin(&b.cpus)?;
         cpu::name_thread(&b.name);
@@ -229,7 +229,7 @@ impl Worker {
         slots.into_iter().map(|slot| slot.queue).collect()
     }
 
-    /// Lets go of queues. All of their packets have gone through: commands run between bursts.
+    /// Removes queues from this worker. All of their packets are forwarded: commands run between bursts.
     fn take_slots(&mut self, which: impl Fn(&RxSlot) -> bool) -> Vec<RxSlot> {
         self.publish_rx_drops();
         self.settle();
@@ -241,7 +241,7 @@ impl Worker {
                 let mut slot = self.rx.remove(i);
                 slot.watched = None;
                 if let Some(fd) = slot.queue.wake_fd() {
-                    // It may have been shared with a queue that went before.
+                    // The descriptor may have been shared with a queue removed before.
                     let _ = self.epoll.remove(fd.0);
                 }
                 gone.push(slot);

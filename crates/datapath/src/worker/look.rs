@@ -1,66 +1,65 @@
-//! How often a queue is looked at in vain whose every look is a system call.
+//! Back-off for queues whose every poll is a system call.
 //!
-//! A worker asks each of its queues in each round. For a ring that is a load; for a tap it is a thousand
-//! cycles and more, which with a burst from another queue in each round is a sixth of the worker's time, and
-//! more with more taps. So a queue that was empty is left out for a while as long as **others have packets**
-//! in this round, or rings had some lately ([`LIVELY`]): a packet that comes to a ring meanwhile would wait
-//! until all taps have been asked. Otherwise a worker asks all.
+//! A worker polls each of its queues in each round. Polling an empty ring is one load. Polling an empty tap
+//! takes a thousand cycles or more. With a burst from another queue in each round, that is a sixth of the
+//! worker's time, and more with more taps. So the worker skips an empty queue for a while as long as **other
+//! queues have packets**. It also does so if rings had packets recently ([`LIVELY`]). A packet that arrives
+//! on a ring would otherwise wait until all taps have been polled. Otherwise a worker polls all queues.
 //!
-//! When the while is over, the kernel is asked for all such queues at once, through the set of descriptors
-//! that the worker sleeps on, and those of which it knows nothing are left out again. The while is twice as
-//! long each time that there is nothing. The bounds: such questions take about a thirtieth of the time, and
-//! nobody waits longer than [`LONGEST`] for his first packet to be seen. A queue that is looked at in vain
-//! although the kernel named it is left out by itself in the same way; that takes at most about an eighth of
-//! the time.
+//! When the back-off ends, the worker queries the kernel for all such queues at once, through its epoll set.
+//! Queues that the kernel does not report are skipped again. Each query without a result doubles the
+//! back-off. Bounds: the queries take about a thirtieth of the time, and no queue waits longer than
+//! [`LONGEST`] for its first packet to be seen. A queue that the kernel reported but that was empty backs off
+//! by itself in the same way. These polls take at most about an eighth of the time.
 //!
-//! Who wakes the worker says which queues have something: the others are left out of the round that follows.
+//! An epoll wake-up reports which queues have packets: the other ones are skipped in the next round.
 //!
-//! Pure: the caller brings the time.
+//! Pure: the caller passes the time.
 
-/// Cycles that a queue is left out at most: some 100 us.
+/// Maximum back-off of a queue, cycles: some 100 us.
 const LONGEST: u64 = 1 << 18;
-/// A look may take one part in this many times the number of queues (of questions there is one) ...
+/// An empty poll may take one part in this number times the number of queues (the kernel query counts as one
+/// queue).
 const PART: u64 = 8;
-/// ... which are taken for these many, if they are fewer.
+/// A smaller number of queues counts as this one.
 const FEW: u64 = 4;
 
-/// As long after packets from rings more of them are expected, as a worker without packets polls on: some 50
-/// us.
+/// Time after the last packet from a ring in which more are expected, cycles: some 50 us. A worker without
+/// packets polls for the same time.
 pub(super) const LIVELY: u64 = 1 << 17;
-/// That the kernel knew of no packets is true for so long: a few microseconds.
+/// Time for which "no packets" from the kernel is taken as true, cycles: a few microseconds.
 const TOLD: u64 = 1 << 13;
 
-/// One queue's account.
+/// The back-off of one queue, or of the kernel query.
 #[derive(Debug, Default)]
 pub(super) struct Look {
     not_before: u64,
-    /// What a look cost is multiplied by two to this power.
+    /// Empty polls in a row: the back-off is the cost of a poll times two to this power.
     vain: u32,
 }
 
 impl Look {
-    /// Whether it is left out at time `now`, if others have packets.
+    /// Whether the queue is skipped at time `now` if other queues have packets.
     #[inline]
     pub(super) fn waits(&self, now: u64) -> bool {
         now < self.not_before
     }
-    /// Whether the kernel is to be asked at time `now` before it is looked at again.
+    /// Whether the kernel has to be queried at time `now` before the queue is polled again.
     #[inline]
     pub(super) fn asks(&self, now: u64) -> bool {
         self.vain > 0 && !self.waits(now)
     }
-    /// The kernel, asked for all queues at once, knew of no packets at time `now`; it is to be asked again
-    /// no sooner than `other` is over.
+    /// The kernel reported no packets at time `now`. The next query is due after the back-off of `other`.
     pub(super) fn told_empty(&mut self, now: u64, other: Option<&Self>) {
         let until = other.map_or(0, |o| o.not_before).max(now + TOLD);
         self.not_before = self.not_before.max(until);
     }
-    /// There were packets.
+    /// A poll returned packets: ends the back-off.
     #[inline]
     pub(super) fn found(&mut self) {
         *self = Self::default();
     }
-    /// A look that ended at `now` found nothing and took `cycles`; the worker has so many queues.
+    /// An empty poll ended at `now` and took `cycles`; the worker has `queues` queues.
     pub(super) fn in_vain(&mut self, cycles: u64, now: u64, queues: usize) {
         let most = PART * (queues as u64).max(FEW);
         self.vain = (self.vain + 1).min(u64::BITS / 2);
@@ -73,9 +72,9 @@ impl Look {
 mod tests {
     use super::*;
 
-    /// A worker with other work: rounds of `round` cycles, in which each of `queues` queues is looked at for
-    /// `look` cycles unless it waits. Returns the share of looks in all of the time, and the longest time
-    /// between two looks at one queue.
+    /// Simulates a worker with other work: rounds of `round` cycles, in which each of `queues` queues is
+    /// polled for `look` cycles unless it backs off. Returns the share of these polls in the whole time, and
+    /// the longest time between two polls of one queue.
     fn run(queues: usize, look: u64, round: u64) -> (f64, u64) {
         let mut looks: Vec<(Look, u64)> = (0..queues).map(|_| (Look::default(), 0)).collect();
         let (mut now, mut spent, mut longest) = (0, 0, 0);
@@ -105,7 +104,7 @@ mod tests {
             assert!(share < 0.13, "{queues} queues: {share}");
             assert!(longest <= LONGEST + 6000 + 1000 * queues as u64, "{longest}");
         }
-        // Where so many are left out as long as may be, they take what they take.
+        // With very many queues, each at the maximum back-off, the polls take more than their share.
         let (_, longest) = run(200, 1000, 6000);
         assert!(longest <= LONGEST + 6000 + 200_000, "{longest}");
     }
@@ -115,11 +114,11 @@ mod tests {
         let mut l = Look::default();
         l.told_empty(1, None);
         assert!(l.waits(TOLD) && !l.waits(TOLD + 1));
-        // It makes no wait shorter.
+        // A kernel report does not shorten a back-off.
         (0..10).for_each(|_| l.in_vain(1000, 1, 1));
         l.told_empty(1, None);
         assert!(l.waits(30_000) && l.asks(40_000));
-        // Nor shorter than that of the question.
+        // The back-off also lasts as long as that of the query.
         let (mut question, mut l) = (Look::default(), Look::default());
         (0..10).for_each(|_| question.in_vain(1000, 1, 1));
         l.told_empty(1, Some(&question));
@@ -136,8 +135,8 @@ mod tests {
         assert!(l.waits(30_000) && !l.waits(40_000));
         l.found();
         assert!(!l.waits(1));
-        // The first look in vain after packets costs little time, a thread that was put aside in one no more
-        // than the bound.
+        // The first empty poll after packets causes a short back-off. If the thread was preempted in a poll,
+        // the back-off stays within the bound.
         l.in_vain(1000, 1, 1);
         assert!(l.waits(2000) && !l.waits(2001));
         l.in_vain(u64::MAX, 1, 1);

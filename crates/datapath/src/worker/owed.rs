@@ -1,5 +1,5 @@
-//! Packets that were translated for, until those who are credited with them are told: before anything of the
-//! burst leaves, and mostly the same ones for many packets in a row.
+//! Pending credits of translated packets. Mostly the same counters are credited for many packets in a row, so
+//! their sums are paid together, before any packet of the burst leaves.
 
 use heddle_datapath_api::Credit;
 use heddle_flow_cache::same_credits;
@@ -14,7 +14,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// One more packet.
+    /// Adds one packet for these credits.
     pub(super) fn add(&mut self, credits: &[Arc<dyn Credit>], bytes: u64, tcp_flags: u16, now_ms: u64) {
         if !same_credits(&self.credits, credits) {
             self.pay(now_ms);
@@ -24,7 +24,7 @@ impl Owed {
         self.bytes += bytes;
         self.tcp_flags |= tcp_flags;
     }
-    /// Tells them; nothing is owed any more, and nobody held.
+    /// Pays the credits and releases them.
     pub(super) fn pay(&mut self, now_ms: u64) {
         if self.packets > 0 {
             for c in self.credits.drain(..) {
@@ -43,12 +43,12 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     proptest! {
-        /// Each has what it would have if it were told at once.
+        /// Each tally has the counts that it would have if it were credited at once.
         #[test]
         fn all_is_paid(packets in prop::collection::vec((0_usize..4, 1_u64..100, any::<bool>()), 0..40)) {
             let (now, later): (Vec<_>, Vec<_>) = (0..4).map(|_| <(Arc<Tally>, Arc<Tally>)>::default()).unzip();
             let of = |all: &[Arc<Tally>], which: usize| -> Vec<Arc<dyn Credit>> {
-                // Nobody, one, two, others.
+                // No credit, one, two, others.
                 let some = [&all[..0], &all[..1], &all[..2], &all[2..]][which];
                 some.iter().map(|t| Arc::clone(t) as _).collect()
             };

@@ -1,21 +1,21 @@
-//! Who of those behind one queue has misses translated: so that one tunnel peer's new flows leave others
-//! theirs.
+//! The miss policer: divides a queue's miss budget among senders, so that one tunnel peer's new flows leave
+//! other peers their share.
 //!
-//! **Problem.** Many senders may be behind one queue: what comes by an uplink came through tunnels of many
-//! peers and networks. The queue's miss budget ([`super::turn`]) is one, and one hostile sender would use it
-//! up.
+//! **Problem.** Many senders may be behind one queue: packets from an uplink come through tunnels of many
+//! peers and networks. The queue has a single miss budget ([`super::turn`]), and one hostile sender would use
+//! it up.
 //!
-//! **Shape.** A sender is its tunnel's outer source and key, hashed into one of [`PEERS`] accounts: fixed
-//! memory, whatever is made up. In a window each account may take as much of the budget as is left to it if
-//! all that asked for some, in this window or the one before, take the same; one alone, all. Packets without
-//! a tunnel are one sender.
+//! **Design.** A sender is the outer source and key of a tunnel, hashed into one of [`PEERS`] accounts. So
+//! the memory is fixed, whatever a sender invents. In a window, each active account may use an equal part of
+//! the budget; a single active account may use all. An account is active if it had a miss in this window or
+//! the one before. Packets without a tunnel are one sender.
 //!
-//! Pure: who calls says when a window ends.
+//! Pure: the caller signals the end of a window.
 
 use heddle_flow::FlowKey;
 use heddle_flow_cache::HashKey;
 
-/// Accounts.
+/// Number of accounts.
 const PEERS: usize = 32;
 
 /// The account of a packet's sender.
@@ -38,24 +38,25 @@ pub(super) fn peer_of(outside: Option<&FlowKey>) -> u8 {
 pub(super) struct Peers {
     /// Cycles that misses took in this window.
     spent: [u64; PEERS],
-    /// Who asked in this window, and in the one before: a bit each.
+    /// Accounts that had a miss in this window, and in the one before: a bit each.
     asked: u32,
     before: u32,
 }
 
 impl Peers {
-    /// Whether a sender may have another miss translated, where all may take `budget` cycles in a window.
+    /// Whether a sender may have another miss translated, if all together may take `budget` cycles in a
+    /// window.
     pub(super) fn admits(&mut self, peer: u8, budget: u64) -> bool {
         let at = usize::from(peer) % PEERS;
         self.asked |= 1 << at;
         let senders = (self.asked | self.before).count_ones();
         senders == 1 || self.spent[at] * u64::from(senders) < budget
     }
-    /// A sender's miss took so many cycles.
+    /// Charges a sender for a miss that took `cycles`.
     pub(super) fn spend(&mut self, peer: u8, cycles: u64) {
         self.spent[usize::from(peer) % PEERS] += cycles;
     }
-    /// Another window begins.
+    /// Begins another window.
     pub(super) fn begin(&mut self) {
         (self.before, self.asked) = (self.asked, 0);
         self.spent = [0; PEERS];
@@ -66,7 +67,8 @@ impl Peers {
 mod tests {
     use super::*;
 
-    /// A hostile sender and three others, who need little: they get it, but for the first window.
+    /// A hostile sender and three others with few misses: the three get all of theirs, except in the first
+    /// window.
     #[test]
     fn one_sender_leaves_the_others_theirs() {
         const BUDGET: u64 = 65_536;
@@ -74,7 +76,7 @@ mod tests {
         let mut peers = Peers::default();
         for window in 0..4 {
             let (mut credit, mut got) = (BUDGET, [0; 4]);
-            // Of twenty packets three are of others.
+            // Three in twenty packets are of the other senders.
             for i in 0..2_000 {
                 let peer = [0, 1, 2, 3][usize::try_from((i % 20_i32 - 16).max(0)).unwrap()];
                 let wants = peer == 0 || got[usize::from(peer)] < 5;
@@ -88,7 +90,7 @@ mod tests {
             assert!(window == 0 || got[1..] == [5, 5, 5], "{got:?}");
             assert!(got[0] >= 5, "{got:?}");
         }
-        // Alone it may have all that there is.
+        // A single sender may use the whole budget.
         peers.begin();
         peers.begin();
         assert!((0..100).all(|_| {

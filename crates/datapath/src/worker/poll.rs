@@ -1,5 +1,5 @@
-//! Rounds over the receive queues: who is asked, for how much, and what it is charged ([`super::turn`]
-//! decides, this obeys).
+//! Rounds over the receive queues: which queues are polled, for how many packets, and what they are charged
+//! ([`super::turn`] decides this).
 
 use super::command::{Reply, token_of};
 use super::look::LIVELY;
@@ -14,12 +14,12 @@ use std::os::fd::RawFd;
 
 impl Worker {
     /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues
-    /// with few packets share a burst: it is forwarded when it is half full, so that the next queue always
-    /// finds room, or when all queues have been asked. One whose packets are dear shares none.
+    /// with few packets share a burst. It is forwarded when it is half full, so that the next queue always
+    /// finds room, or at the end of the round. A queue whose packets are expensive shares no burst.
     pub(super) fn poll_all(&mut self, t0: u64) -> usize {
         let (mut total, waited) = self.poll_each(t0, true);
         if total == 0 && waited {
-            // Those that were waited for have no packets after all, or wait too.
+            // The other queues have no packets after all, or wait too.
             (total, _) = self.poll_each(Tsc::now(), false);
         }
         if !self.syncing.is_empty() {
@@ -28,7 +28,7 @@ impl Worker {
                 *rounds = rounds.saturating_sub(1);
                 let over = total == 0 || *rounds == 0;
                 if over {
-                    // The one who asked may have given up waiting.
+                    // The caller may have stopped waiting.
                     let _ = reply.send(Reply::Done);
                 }
                 !over
@@ -37,9 +37,9 @@ impl Worker {
         total
     }
 
-    /// Asks each queue, in their order, but `patient`ly those that have to wait for others not, nor those
-    /// that are too dear to be looked at again so soon; the latter neither while rings had packets lately.
-    /// Returns the number of packets, and whether some queue was left out.
+    /// Polls each queue, in their order. If `patient`, it skips queues that have to wait for others, and
+    /// queues in back-off. Queues in back-off are also skipped while rings had packets recently. Returns the
+    /// number of packets, and whether some queue was left out.
     fn poll_each(&mut self, t0: u64, patient: bool) -> (usize, bool) {
         let (mut total, mut waited) = (0, false);
         let mut t = t0;
@@ -64,7 +64,7 @@ impl Worker {
                 waited = true;
                 continue;
             }
-            // Who asked for a round over all queues gets one.
+            // A `Sync` command requires a round over all queues.
             let hasty = (patient || t < self.lively) && self.syncing.is_empty();
             if hasty && !asked && slot.watched.is_some() && slot.look.as_ref().is_some_and(|l| l.asks(t)) {
                 asked = true;
@@ -79,7 +79,7 @@ impl Worker {
                 t = self.forward(t);
             }
             if self.scratch.sources.is_empty() {
-                // What stands behind these in a queue does not overtake them.
+                // Later packets of a queue must not overtake the waiting ones.
                 self.end_waiting();
             }
             let slot = &mut self.rx[i];
@@ -110,7 +110,7 @@ impl Worker {
             let now = Tsc::now();
             let cycles = now.wrapping_sub(t);
             if n == 0 {
-                // What is read and gives nothing is not free, nor the next queue's.
+                // An empty poll is not free, and the next queue must not pay for it.
                 slot.turn.barren(cycles, now, others);
                 if let Some(look) = &mut slot.look {
                     look.in_vain(cycles, now, n_queues);
@@ -141,12 +141,12 @@ impl Worker {
         (total, waited)
     }
 
-    /// Asks the kernel which queues have something, at time `t`: of all others nothing is expected for a
-    /// while. Returns the time.
+    /// Queries the kernel at time `t` for queues that have packets; the other ones are skipped for a while.
+    /// Returns the time.
     fn ask_kernel(&mut self, t: u64) -> u64 {
         let (_, rung) = self.see_ready(0);
         if rung {
-            // Commands are looked for in each round.
+            // The round reads commands in any case.
             self.bell.drain();
         }
         let now = Tsc::now();
@@ -159,8 +159,8 @@ impl Worker {
         now
     }
 
-    /// Asks the kernel, for so long, which queues and whether the bell have something: marks the queues.
-    /// Returns whether there was anything, and whether that was the bell.
+    /// Waits up to `timeout_ms` for events on queues and the bell, and marks the queues. Returns whether
+    /// there was an event, and whether the bell rang.
     pub(super) fn see_ready(&mut self, timeout_ms: i32) -> (bool, bool) {
         let (mut any, mut rung) = (false, false);
         let Ok(ready) = self.epoll.wait(timeout_ms) else {
@@ -178,7 +178,7 @@ impl Worker {
         (any, rung)
     }
 
-    /// Nothing is expected of the queues of which the kernel knew nothing at time `now`.
+    /// Skips the queues for which the kernel reported no packets at time `now`.
     pub(super) fn tell_empty(&mut self, now: u64) {
         let others = self.rx.iter_mut().filter(|s| !s.fired && s.watched.is_some());
         others
@@ -186,7 +186,7 @@ impl Worker {
             .for_each(|l| l.told_empty(now, Some(&self.question)));
     }
 
-    /// A queue to poll from now on.
+    /// Adds a queue to poll from now on.
     pub(super) fn add_slot(&mut self, mut slot: RxSlot) {
         slot.budget = match self.rx.iter().find(|s| s.port == slot.port) {
             Some(sibling) => sibling.budget,
@@ -199,7 +199,7 @@ impl Worker {
         self.rx.push(slot);
     }
 
-    /// Opens the ports' accounts anew, after queues have gone.
+    /// Makes the ports' accounts anew, after queues were removed.
     pub(super) fn regroup(&mut self) {
         #[expect(clippy::disallowed_types, reason = "when queues have gone")]
         let mut ports = HashMap::new();
@@ -213,7 +213,7 @@ impl Worker {
         }
     }
 
-    /// Forwards what a queue's turns have left.
+    /// Forwards the held packets of a queue.
     pub(super) fn finish_held(&mut self, slot: usize) {
         let held = std::mem::take(&mut self.rx[slot].held);
         let packets = held.len();
@@ -229,7 +229,7 @@ impl Worker {
         }
     }
 
-    /// Forwards what was received, and tells the queues that it is done.
+    /// Forwards the received packets, and notifies the queues that their packets are done.
     fn forward(&mut self, t0: u64) -> u64 {
         let n = self.engine.burst.len() as u64;
         let mut packets = self.engine.burst.iter_mut();
@@ -244,7 +244,7 @@ impl Worker {
             slot.counters.rx_bytes.add(bytes);
         }
         let t1 = self.burst(None, t0);
-        // What was measured by itself is charged already, the rest is by packets.
+        // Packets measured by themselves are charged already; the rest is charged by the number of packets.
         let sources = self.scratch.sources.iter();
         let charged: u64 = sources.map(|s| self.rx[s.slot].turn.charged()).sum();
         let cycles = t1.wrapping_sub(t0).saturating_sub(charged);

@@ -1,31 +1,31 @@
-//! How long a worker polls on after the last packets, before it sleeps. Pure: the caller brings the time.
+//! Decides how long a worker polls after the last packets before it sleeps. Pure: the caller passes the time.
 //!
-//! **Problem.** Waking costs more than most gaps between packets: some microseconds, 50 and more where the
-//! processor has halted. Polling in vain takes the processor from others, and an idle switch must take next
-//! to none of it.
+//! **Problem.** Waking costs more than most gaps between packets: some microseconds, 50 and more if the
+//! processor has halted. Empty polls take the processor from other programs, and an idle switch must use
+//! almost none of it.
 //!
 //! **Two allowances**, of which the longer one counts. `max` is the setting (50 us).
-//! * The *span* is for replies. A gap that is longer than it sets it to `max` if polling for `max` would have
-//!   found packets that came that far apart, and halves it if not.
+//! * The *span* is for replies. A gap longer than the span changes it. If the gap per packet is at most
+//!   `max`, polling would have found the packets, and the span becomes `max`. Otherwise it is halved.
 //! * The *credit* is for steady traffic, which has longer gaps now and then. While packets come less than
 //!   `max` apart, a quarter of the time is credited, up to [`MOST_CREDIT`] times `max`. Longer gaps are taken
 //!   from it.
 //!
-//! **Others on this processor.** A round that found nothing takes some microseconds. One that took more than
-//! [`TAKEN`] times `max` was interrupted: the kernel gave the processor to another program, often the sender
-//! or receiver of these very packets. Polling would take that program's time. So for [`COURTESY`] times `max`
-//! the worker does not poll, but sleeps as soon as it has no packets.
+//! **Other programs on this processor.** An empty round takes some microseconds. If it took more than
+//! [`TAKEN`] times `max`, the kernel gave the processor to another program, often the sender or receiver of
+//! these very packets. Polling would take that program's time. So for [`COURTESY`] times `max` the worker
+//! does not poll, but sleeps as soon as it has no packets.
 //!
-//! **Bound.** All that is polled in vain by credit is at most a quarter of the time in which packets came
-//! steadily, and at most [`MOST_CREDIT`] times `max` after the last of them.
+//! **Bound.** Polling by credit without packets takes at most a quarter of the time of steady traffic. After
+//! its last packet it takes at most [`MOST_CREDIT`] times `max`.
 
 /// One part in 2^2 of the time in which packets come steadily is credited.
 const CREDIT_SHIFT: u32 = 2;
-/// The largest credit, as a multiple of `max`: a millisecond.
+/// Maximum credit, as a multiple of `max`: a millisecond.
 const MOST_CREDIT: u64 = 20;
-/// An empty round longer than so many times `max` (200 us) was interrupted by another program.
+/// An empty round longer than this multiple of `max` (200 us) was interrupted by another program.
 const TAKEN: u64 = 4;
-/// How long it does not poll then, as a multiple of `max`: 50 ms. After that it polls again, and the other
+/// Time without polling after that, as a multiple of `max`: 50 ms. Then the worker polls again, and the other
 /// program loses a few milliseconds until the next gap is noticed.
 const COURTESY: u64 = 1000;
 
@@ -36,7 +36,7 @@ pub(super) struct Polling {
     last: u64,
     span: u64,
     credit: u64,
-    /// Nothing is polled for until then.
+    /// The worker does not poll until this time.
     courteous: u64,
 }
 
@@ -69,7 +69,7 @@ impl Polling {
         self.last = end;
     }
 
-    /// Whether to look again, rather than sleep, where nothing has come until `now`.
+    /// Whether to poll again rather than sleep, at time `now`, after empty polls.
     pub(super) fn goes_on(&self, now: u64, max: u64) -> bool {
         let allowed = self.span.min(max).max(self.credit.min(max * MOST_CREDIT));
         now >= self.courteous && now.saturating_sub(self.last) < allowed
@@ -80,10 +80,10 @@ impl Polling {
 mod tests {
     use super::*;
 
-    /// Nanoseconds stand for cycles.
+    /// The unit of time is nanoseconds in place of cycles.
     const MAX: u64 = 50_000;
     const SECOND: u64 = 1_000_000_000;
-    /// How long a round with packets takes.
+    /// Duration of a round with packets.
     const ROUND: u64 = 300;
 
     struct Outcome {
@@ -92,7 +92,7 @@ mod tests {
         polled: u64,
     }
 
-    /// Packets come these times apart for a second, to a worker that takes `wake` to wake up.
+    /// Simulates a second of packets with these gaps, for a worker that takes `wake` to wake up.
     fn run(wake: u64, mut gap: impl FnMut() -> u64) -> Outcome {
         let (mut polling, mut now, mut next) = (Polling::default(), SECOND, SECOND);
         let (mut sleeps, mut polled) = (0, 0);
@@ -124,7 +124,7 @@ mod tests {
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         ((*seed >> 33) as f64 + 1.0) / f64::from(1_u32 << 31)
     }
-    /// Gaps of packets that come at random, so far apart in the mean.
+    /// Random gaps with this mean.
     fn poisson(mean: f64) -> impl FnMut() -> u64 {
         let mut seed = 1;
         move || {
@@ -142,7 +142,7 @@ mod tests {
             assert!(even.sleeps <= 2, "{}", even.sleeps);
             let random = run(wake, poisson(10_000.0));
             assert!(random.sleeps <= 10, "{}", random.sleeps);
-            // A sender that stands still for a quarter of a millisecond 500 times a second.
+            // A sender that pauses for a quarter of a millisecond 500 times a second.
             let mut n = 0;
             let halting = run(wake, || {
                 n += 1;
@@ -163,7 +163,7 @@ mod tests {
                     rare.polled
                 );
             }
-            // Steady once, for long, and then slow: the credit is soon used up.
+            // Steady traffic for a long time, then slow traffic: the credit is soon used up.
             let mut n = 0;
             let slower = run(wake, || {
                 n += 1;
@@ -181,7 +181,7 @@ mod tests {
             n += 1;
             if n % 100 == 0 { 9_000_000 } else { 10_000 }
         });
-        // The gaps within trains are a tenth, what is polled after them a fortieth.
+        // The gaps within groups are a tenth, the polling after them a fortieth.
         assert!((100..=130).contains(&trains.polled), "{}", trains.polled);
     }
 

@@ -1,91 +1,93 @@
-//! Whose turn it is: receive queues share a worker by cycles, not by packets, and a queue's new flows do not
-//! crowd out its old ones.
+//! The queue scheduler: receive queues share a worker by cycles, not by packets. Packets of new flows in a
+//! queue do not crowd out those of established flows.
 //!
-//! Packets are not equally dear: one that is translated costs ten times one that an entry answers, one that
-//! is looked up under many masks may cost as much. Three rules keep dear packets from starving the others.
-//! They are **work conserving**: where nothing waits, nothing is held back.
+//! Packets cost different amounts. A translation costs ten times a cache hit, and a lookup under many masks
+//! may cost as much. Three rules keep expensive packets from starving the others. They are **work
+//! conserving**: if no packets wait, no queue is held back.
 //!
-//! 1. **Between queues.** While several queues have packets, a turn of packets of which a burst would cost
-//!    more than [`ROUND`] cycles is limited to half of [`QUANTUM`], by what the queue's packets have cost
-//!    lately: nobody's ring runs over because another's turn takes long. Cheaper ones always come in bursts:
-//!    a few at a time are dearer each, and a limit that makes them dear would keep itself up. And a queue
-//!    turn cost more than [`QUANTUM`] cycles waits while other queues have more packets than one turn took,
-//!    for as many cycles as its turn cost, times the number of those queues. So each of them gets at least
-//!    the cycles that it got, and a queue that is drained each time is never made to wait for anybody. The
-//!    packets of the waiting queue stay in its ring: its sender notices, others do not.
+//! 1. **Between queues.** The rule applies while several queues have packets. If a burst of a queue's packets
+//!    would cost more than [`ROUND`] cycles, by their recent cost, its turn is limited to half of
+//!    [`QUANTUM`]. So no ring overflows during a long turn of another queue. Cheaper packets always come in
+//!    bursts: small bursts cost more per packet, so a limit on them would sustain itself. A queue whose turn
+//!    cost more than [`QUANTUM`] cycles waits while other queues have more packets than one turn took. It
+//!    waits for the cycles of its turn, times the number of those queues. So each of them gets at least the
+//!    cycles of that turn. A queue that is drained at each turn never has to wait. The packets of the waiting
+//!    queue stay in its ring: its sender notices, other senders do not.
 //! 2. **Within a queue: the miss budget.** In one ring, packets of established flows wait behind those of new
-//!    ones. As long as a queue is behind although it has such established packets, and has been for
-//!    [`BEHIND_WINDOWS`] windows of [`WINDOW`] cycles, its misses may take a share of the time that is halved
-//!    every window down to a sixteenth, and grows again when the queue keeps up. What goes beyond is dropped,
-//!    under a reason of its own (`datapath_drop_miss_budget`): left in the ring it would hold up what stands
-//!    behind it, and a new flow's first packet is sent again. A queue of new flows only is not limited.
+//!    flows. A queue is behind if it has packets of established flows and most of its turns leave packets in
+//!    the ring. After [`BEHIND_WINDOWS`] such windows of [`WINDOW`] cycles in a row, its misses may take only
+//!    half of the time. Each further such window halves the share, down to a sixteenth; it grows again when
+//!    the queue keeps up. Misses beyond the share are dropped under a reason of their own
+//!    (`datapath_drop_miss_budget`). In the ring they would delay the packets behind them, and the sender of
+//!    a new flow repeats its first packet. A queue of new flows only is not limited.
 //!
-//! 3. **Between ports.** A guest chooses how many queues it has, so they share: in one round over all queues
-//!    those of a port may take [`ROUND`] cycles together. Queues that do not come to their turn for that are
-//!    the first of the port in the next round ([`PortBudget`]). And what a queue costs that gives no packets
-//!    is charged like what packets cost.
+//! 3. **Between ports.** A guest chooses how many queues it has. So the queues of a port share [`ROUND`]
+//!    cycles in one round over all queues. Queues that get no turn in a round because of this limit are the
+//!    first of the port in the next round ([`PortBudget`]). The cost of a poll without packets is charged
+//!    like the cost of packets.
 //!
-//! **Who is charged.** All of this holds only as long as nobody pays for others' packets, although queues
-//! with few packets share a burst. What is not answered by an entry that is known to be right is measured one
-//! by one, and charged to its own queue. A queue whose packets are dear all the same ([`DEAR`]; they are
-//! looked up under many masks) has its bursts for itself. Otherwise a cheap queue that shares bursts with a
-//! dear one would look dear too, and be given turns of a few packets.
+//! **Charging.** These rules hold only if each queue pays for its own packets, although queues with few
+//! packets share a burst. A packet without a valid cached entry is measured by itself and charged to its
+//! queue. If packets hit the cache but are expensive ([`DEAR`]: a lookup under many masks), their queue
+//! shares no bursts. Otherwise a cheap queue that shares bursts with an expensive one would seem expensive
+//! and get short turns.
 //!
-//! Cost: a few additions per turn, two reads of the cycle counter per packet that no entry answers. Pure: the
-//! caller brings the time.
+//! Cost: a few additions per turn, two reads of the cycle counter per cache miss. Pure: the caller passes the
+//! time.
 
 use super::peers::Peers;
 use heddle_packet::BURST;
 
-/// A turn that costs less makes nobody wait: about a burst of answered packets.
+/// A turn that costs less delays no other queue: about a burst of cache hits.
 pub(super) const QUANTUM: u64 = 16 * 1024;
-/// What a turn is charged at most.
+/// Maximum charge of one turn, cycles.
 const MOST: u64 = 8 * QUANTUM;
-/// Cycles over which it is judged whether a queue keeps up.
+/// Window in which the scheduler measures whether a queue keeps up, cycles.
 pub(super) const WINDOW: u64 = 1 << 20;
-/// The smallest share is one part in 2^4.
+/// Minimum share of misses, as a negative power of two: one sixteenth.
 const LEAST: u8 = 4;
-/// Windows in a row that a queue has to be behind in before misses are limited: a burst of new flows is no
-/// reason.
+/// Windows in a row that a queue has to be behind before its misses are limited: one burst of new flows is
+/// not enough.
 const BEHIND_WINDOWS: u8 = 4;
-/// Turns that say something about a window.
+/// Minimum number of turns in a window for a decision.
 const TURNS: u32 = 16;
-/// Windows that a queue has to keep up in before its share is doubled.
+/// Windows in a row in which a queue has to keep up before its share is doubled.
 const CALM: u8 = 16;
 
-/// A packet that costs more does so for what it is, not because there were few of them: its queue shares no
-/// bursts.
+/// A packet that costs more does so because of its lookup, not because the burst was small: its queue shares
+/// no bursts.
 const DEAR: u64 = QUANTUM / 8;
 
-/// Cycles that the queues of one port together, or one queue where others of other ports might have packets,
-/// take in a round.
+/// Budget of one port's queues in a round, cycles. A single queue has the same budget if queues of other
+/// ports may have packets.
 const ROUND: u64 = 4 * QUANTUM;
 
-/// What the queues of one port on a worker have together. A round asks each queue once; a *cycle* of the port
-/// is over when each of its queues had a turn, in one round or in several.
+/// The shared budget of one port's queues on a worker. A round polls each queue once. A *cycle* of the port
+/// ends when each of its queues had a turn, in one round or in several.
 #[derive(Debug, Default)]
 pub(super) struct PortBudget {
-    /// Queues that it has.
+    /// Number of queues of the port.
     queues: u32,
-    /// Those that had no turn yet in this cycle.
+    /// Queues that had no turn yet in this cycle.
     left: u32,
-    /// Its number. A queue that had its turn bears it.
+    /// Number of this cycle. A queue that had its turn stores it.
     cycle: u64,
-    /// What the port took in this round.
+    /// The round that `spent` belongs to, and the cycles that the port took in it.
     round: u64,
     spent: u64,
 }
 
 impl PortBudget {
-    /// One more queue; returns the number that it bears: it had no turn in this cycle.
+    /// Adds a queue; returns the cycle number that it stores: the one before, as it had no turn in this
+    /// cycle.
     pub(super) fn join(&mut self) -> u64 {
         self.queues += 1;
         self.left += 1;
         self.cycle = self.cycle.max(1);
         self.cycle - 1
     }
-    /// Whether a queue that bears the number `last` has its turn in `round`; it then bears the number of this
-    /// cycle.
+    /// Whether a queue that stores the cycle number `last` has its turn in `round`; if so, `last` becomes
+    /// this cycle.
     pub(super) fn admits(&mut self, last: &mut u64, round: u64) -> bool {
         if self.queues < 2 {
             return true;
@@ -103,52 +105,52 @@ impl PortBudget {
         }
         true
     }
-    /// A turn of the port took `cycles`.
+    /// Charges the port for a turn that took `cycles`.
     pub(super) fn spend(&mut self, cycles: u64) {
         self.spent = self.spent.saturating_add(cycles);
     }
 }
 
-/// The worker's other queues.
+/// State of the worker's other queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Others {
-    /// There are none.
+    /// The worker has one queue.
     None,
-    /// None of them had packets in the last round.
+    /// No other queue had packets in the last round.
     Quiet,
-    /// Some had.
+    /// Some other queue had packets in the last round.
     Active,
 }
 
-/// A receive queue's account.
+/// The account of one receive queue.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// The last turn took all that fitted: more waits.
+    /// The last turn took as many packets as it was allowed to: more are waiting.
     full: bool,
-    /// What a packet cost lately, cycles.
+    /// Recent average cost of a packet, cycles.
     dear: u64,
-    /// Not before this time, while others are full.
+    /// The queue waits until this time while other queues are full.
     not_before: u64,
     /// Misses may take one part in 2^`shift` of the time.
     shift: u8,
     /// Cycles that misses may take now.
     credit: u64,
-    /// The last turn's time.
+    /// Time of the last turn.
     last: u64,
-    /// The window: its start, turns in it, those that were full, packets, misses.
+    /// The window: its start, its turns, its full turns, its packets, its misses.
     start: u64,
     turns: u32,
     full_turns: u32,
     packets: u32,
     missed: u32,
-    /// Cycles that misses took in it.
+    /// Cycles that misses took in the window.
     window_spent: u64,
-    /// Who took of that.
+    /// The same by sender.
     peers: Peers,
-    /// Windows in a row with a backlog; without one, since the share was changed.
+    /// Windows in a row in which the queue was behind, and in which it kept up.
     behind: u8,
     calm: u8,
-    /// What packets of this turn have cost that were measured one by one.
+    /// Cost of those packets of this turn that were measured one by one, cycles.
     charged: u64,
 }
 
@@ -160,7 +162,7 @@ impl Turn {
     pub(super) fn is_full(&self) -> bool {
         self.full
     }
-    /// A turn began: `packets` were taken, and `full` says that there was no room for more.
+    /// Begins a turn that took `packets`; `full`: as many as it was allowed to.
     pub(super) fn took(&mut self, packets: usize, full: bool, now: u64) {
         self.full = full;
         if packets == 0 && self.shift == 0 {
@@ -170,7 +172,7 @@ impl Turn {
         self.full_turns += u32::from(full);
         self.packets += u32::try_from(packets).unwrap_or(u32::MAX);
         if self.shift > 0 {
-            // What was not used is kept for a window.
+            // Unused credit is kept for one window.
             let gained = now.saturating_sub(self.last).min(WINDOW) >> self.shift;
             self.credit = (self.credit + gained).min(WINDOW >> self.shift);
         }
@@ -181,7 +183,7 @@ impl Turn {
     }
     fn judge(&mut self, now: u64) {
         let established = self.packets - self.missed.min(self.packets);
-        // Misses are to blame only if they took, or would take, a part of the time that matters.
+        // Misses are limited only if they took, or would take, a relevant part of the time.
         let dear = self.shift > 0 || self.window_spent << LEAST > now.saturating_sub(self.start);
         let behind = self.turns >= TURNS
             && self.full_turns * 4 > self.turns * 3
@@ -206,14 +208,12 @@ impl Turn {
         self.window_spent = 0;
         self.peers.begin();
     }
-    /// Whether a miss may be translated. It is counted either way.
-    /// `peer`: whose it is.
+    /// Whether a miss of the sender `peer` may be translated. It is counted either way.
     pub(super) fn may_miss(&mut self, peer: u8) -> bool {
         self.missed += 1;
         self.shift == 0 || self.peers.admits(peer, WINDOW >> self.shift) && self.credit > 0
     }
-    /// A packet of this turn has cost `cycles`, which others do not pay for; it `missed`: they are of what
-    /// misses may take.
+    /// Charges `cycles` of one packet to this queue alone; `missed`: also to the miss budget.
     pub(super) fn charge(&mut self, cycles: u64, missed: bool, peer: u8) {
         self.charged += cycles;
         if missed {
@@ -222,16 +222,16 @@ impl Turn {
             self.peers.spend(peer, cycles);
         }
     }
-    /// What was charged in this turn.
+    /// Cycles charged to single packets in this turn.
     pub(super) fn charged(&self) -> u64 {
         self.charged
     }
-    /// Whether the queue's packets are forwarded by themselves.
+    /// Whether the queue's packets are expensive, so that its bursts are not shared.
     pub(super) fn is_dear(&self) -> bool {
         self.dear > DEAR
     }
-    /// Packets that the queue's next turn may take: few dear ones, where others have packets too, or may have
-    /// before it is over.
+    /// Maximum number of packets of the queue's next turn. It is below a burst if they are expensive and
+    /// other queues have packets, or may have some before the turn is over.
     pub(super) fn most(&self, others: Others) -> usize {
         let (enough, budget) = match others {
             Others::None => return BURST,
@@ -241,7 +241,7 @@ impl Turn {
         if self.dear * BURST as u64 <= enough {
             return BURST;
         }
-        // Packets that are dear only because few come at a time are to come out of it.
+        // Small bursts raise the cost per packet. This minimum lets such a queue return to full bursts.
         let least = match self.dear / DEAR {
             0 | 1 => BURST / 4,
             2 | 3 => BURST / 8,
@@ -249,16 +249,16 @@ impl Turn {
         };
         usize::try_from(budget / self.dear).unwrap_or(BURST).max(least)
     }
-    /// A turn that gave no packets took `cycles`, which is not nothing.
+    /// Charges a turn without packets that took `cycles`, unless that is little.
     pub(super) fn barren(&mut self, cycles: u64, now: u64, others: usize) {
         if cycles > QUANTUM / 4 {
             self.over(0, cycles, now, others);
         }
     }
-    /// The turn of `packets` is over at `now` and took `cycles`; `others` queues are full.
+    /// Ends the turn of `packets` at `now`, which took `cycles`; `others` queues are full.
     pub(super) fn over(&mut self, packets: usize, cycles: u64, now: u64, others: usize) {
         self.charged = 0;
-        // Beyond that the thread was interrupted: not the queue's fault.
+        // A longer turn means that the thread was interrupted, which is not the queue's fault.
         let each = cycles.min(4 * MOST) / (packets as u64).max(1);
         let cycles = cycles.min(MOST);
         self.dear = (self.dear * 7 + each) / 8;
@@ -335,7 +335,7 @@ mod tests {
                     self.served[i] += n;
                     self.turns[i].took(packets(n), more, self.now);
                     let mut cost = n * self.kinds[i].0;
-                    // Somebody else has the processor now and then.
+                    // Another program takes the processor now and then.
                     if n > 0 && self.served[i] % 10_000 < n {
                         cost += 150_000;
                     }
@@ -357,7 +357,7 @@ mod tests {
             sim.run(300_000_000);
             let kept = sim.served[0] * 1000 / (sim.served[0] + sim.lost[0] + sim.waiting[0]);
             assert!(kept >= 990, "{dear}: {kept}, lost {:?}", sim.lost);
-            // And nothing is left idle.
+            // The processor is never idle.
             let used = sim.served[0] * 250 + sim.served[1] * dear;
             assert!(used * 10 > 300_000_000 * 9, "{dear}: {used}");
         }
@@ -386,7 +386,7 @@ mod tests {
         }
         let (least, most) = (turns.iter().min(), turns.iter().max());
         assert!(most.zip(least).is_some_and(|(m, l)| m - l <= 1), "{turns:?}");
-        // Cheap turns: each queue in each round.
+        // Cheap turns: each queue is polled in each round.
         let before: u64 = turns.iter().sum();
         for round in 30_000..30_100 {
             for (bears, turns) in bears.iter_mut().zip(&mut turns) {
@@ -466,9 +466,9 @@ mod tests {
         );
     }
 
-    /// One ring with `hits` of 16 packets established (250 cycles), the others new (2,500; 400 when dropped),
-    /// offered at `rate` per million cycles. Returns the shares of established and of new packets that got
-    /// through, per mille.
+    /// One ring in which `hits` of 16 packets are established (250 cycles), the others new (2,500; 400 when
+    /// dropped), offered at `rate` per million cycles. Returns the shares of established and of new packets
+    /// that were forwarded, per mille.
     fn mixed(hits: u64, rate: u64) -> (u64, u64) {
         let mut turn = Turn::default();
         let (mut now, mut fed, mut waiting, mut lost, mut n) = (1_u64, 1_u64, 0_u64, 0_u64, 0_u64);
@@ -478,7 +478,7 @@ mod tests {
             now += 100;
             let more = now * rate / 1_000_000 - fed * rate / 1_000_000;
             fed = now;
-            // Packets that find no room are lost, established ones as much as new ones.
+            // Packets that find no room are lost, established ones as well as new ones.
             let room = 256 - waiting;
             let gone = more.saturating_sub(room);
             lost += gone;
@@ -523,7 +523,7 @@ mod tests {
             }
             turn.over(32, 1, now, 0);
         }
-        // And a thread that gets no time now and then is not behind.
+        // A thread that is sometimes preempted is not behind.
         let mut turn = Turn::default();
         for i in 0..200 {
             turn.took(32, i % 2 == 0, i * 1_000_000);
@@ -538,7 +538,7 @@ mod tests {
         let (old, new) = mixed(4, 1_333);
         assert!(old >= 900, "{old}");
         assert!(new >= 30, "some are served: {new}");
-        // What can be served is: half the time for new flows.
+        // This load can be served: new flows take half of the time.
         let (old, new) = mixed(8, 500);
         assert!(old >= 990 && new >= 990, "{old} {new}");
         // New flows alone are as many as can be translated: one per 2,500 cycles.

@@ -1,24 +1,25 @@
-//! What a worker does without packets: poll on for a while, then sleep until a queue or the control side
-//! wakes it.
+//! A worker without packets polls for a while. Then it sleeps until a queue or the control side wakes it.
 //!
-//! **How long to poll** is what [`super::polling`] decides. An unpinned worker yields between polls, because
+//! **How long to poll** is decided by [`super::polling`]. An unpinned worker yields between polls, because
 //! there may be fewer processors than threads.
 //!
-//! **`pmd-sleep-max`** ([`crate::MaxSleep`]) replaces the polling: by pauses of that length in which nobody
-//! is asked to wake the worker, two after the last packet before it goes to sleep; or (0) by polling for
-//! ever. After a round with many packets more of them may come any moment, and rings run over in a long
-//! pause: the first ones are short then.
+//! **`pmd-sleep-max`** ([`crate::MaxSleep`]) replaces the polling by pauses of that length, during which
+//! queues are not armed. After two pauses without packets it goes to sleep. With 0 it polls for ever. After a
+//! round with many packets more may come at any moment, and rings overflow in a long pause. So the first
+//! pauses after such a round are short.
 //!
-//! **Light sleep** (`heddle-light-sleep`). What waking costs is mostly the processor's halt (in a virtual
+//! **Light sleep** (`heddle-light-sleep`). The cost of waking is mostly the processor's halt (in a virtual
 //! machine the host's). As long as packets come every few milliseconds, a worker keeps processors from
-//! halting while it sleeps ([`Awake`]); after [`LIGHT_MS`] without any it lets go, and sleeps on.
+//! halting while it sleeps ([`Awake`]). After [`LIGHT_MS`] without packets it lets them halt, and continues
+//! to sleep.
 //!
 //! **No lost wake-up.** Before sleeping every queue is armed and looks again after arming; commands are
 //! pushed before the eventfd is written, and the descriptor is level triggered. Queues without a descriptor
 //! are polled every millisecond.
 //!
-//! **The packet first.** What woke the worker is forwarded before the queue's descriptor is made unreadable
-//! again ([`Worker::settle`]): that is a system call, and all that it must come before is the next arming.
+//! **The packet first.** A packet that woke the worker is forwarded before the queue's descriptor is made
+//! unreadable again ([`Worker::settle`]). That is a system call, and it only has to happen before the next
+//! arming.
 
 use super::Worker;
 use super::polling::Polling;
@@ -27,10 +28,11 @@ use heddle_sys::awake::Awake;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-/// Interval of polling queues that cannot wake anyone, milliseconds.
+/// Interval of polling queues without a descriptor, milliseconds.
 const POLL_ONLY_MS: i32 = 1;
 
-/// Sleeps shorter than this, [`LIGHT_AFTER`] of them in a row, are light ones from then on, milliseconds.
+/// Sleeps shorter than this are short; after [`LIGHT_AFTER`] short sleeps in a row, sleeps are light.
+/// Milliseconds.
 const LIGHT_MS: i32 = 20;
 const LIGHT_AFTER: u8 = 4;
 
@@ -39,31 +41,31 @@ const LIGHT_AFTER: u8 = 4;
 pub(super) struct Wait {
     polling: Polling,
     slept: bool,
-    /// Descriptors were readable that [`Worker::settle`] has not seen to.
+    /// Descriptors were readable and [`Worker::settle`] has not reset them yet.
     fired: bool,
     /// `pmd-sleep-max`, microseconds.
     pause_us: Option<u64>,
     /// Pauses of full length since the last packet.
     pauses: u8,
-    /// The next pause takes one part in 2^`shorter` of that.
+    /// The next pause is the configured one divided by 2^`shorter`.
     shorter: u8,
-    /// Sleeps in a row that were ended soon.
+    /// Short sleeps in a row.
     brief: u8,
-    /// While it sleeps lightly.
+    /// Set during a light sleep.
     awake: Option<Awake>,
 }
 
 /// Pauses before a worker sleeps.
 const PAUSES: u8 = 2;
-/// A round of so many packets is one of many (half of what Open vSwitch takes from a queue at once, which is
-/// its measure, too).
+/// A round with this number of packets has many of them. It is half of what Open vSwitch takes from a queue
+/// at once, which is its measure, too.
 const MANY: usize = 16;
-/// How much shorter the first pause is after that, and how much less so the next, as powers of two.
+/// Power of two by which the first pause after that is shorter, and the step by which the power falls.
 const SHORTER: u8 = 6;
 const STEP: u8 = 2;
 
 impl Wait {
-    /// The last round, from `begin` to `end`, found so many packets.
+    /// The last round, from `begin` to `end`, found `packets` packets.
     pub(super) fn busy(&mut self, packets: usize, (begin, end): (u64, u64), max: u64) {
         self.polling.found(begin, end, packets, max);
         self.pauses = 0;
@@ -75,7 +77,7 @@ impl Wait {
     pub(super) fn note_fired(&mut self) {
         self.fired = true;
     }
-    /// How long the next pause is where the longest one is of `us` microseconds; `None`: it is time to sleep.
+    /// Length of the next pause, if the maximum is `us` microseconds; `None`: it is time to sleep.
     fn next_pause(&mut self, us: u64) -> Option<Duration> {
         if self.pauses >= PAUSES {
             return None;
@@ -94,11 +96,11 @@ impl Wait {
 }
 
 impl Worker {
-    /// From now on pauses are of this length.
+    /// Sets the length of pauses from now on.
     pub(super) fn pause(&mut self, us: Option<u64>) {
         self.wait.pause_us = us;
         self.wait.shorter = 0;
-        // It may never come to sleep again.
+        // With pauses, the worker may never sleep again.
         (self.wait.brief, self.wait.awake) = (0, None);
     }
 
@@ -127,7 +129,7 @@ impl Worker {
             Some(pause) => {
                 self.wait.slept = true;
                 self.counters.sleeps.add(1);
-                // Not woken by packets.
+                // Packets do not wake the worker from a pause.
                 #[expect(clippy::disallowed_methods, reason = "the user has asked for it")]
                 std::thread::sleep(pause);
             }
@@ -148,15 +150,14 @@ impl Worker {
 
     fn sleep(&mut self) {
         let mut work = false;
-        // What the revalidator had no room to hear of is told a little later; segments do not wait for ever,
-        // nor packets for a neighbour, who may be told of to another worker.
+        // No sleep is longer than [`POLL_ONLY_MS`] while events wait for room in the revalidator's ring,
+        // segments wait, or packets wait for a neighbour. Another worker may learn that neighbour.
         let mut poll_only = self.cache.has_doomed() || self.frames.any() || self.waiting.any();
         for slot in &mut self.rx {
             work |= slot.queue.arm();
             poll_only |= slot.watched.is_none();
         }
-        // Orders the arming before the look that epoll takes at the descriptors (the queues do the same for
-        // rings).
+        // Orders the arming before epoll checks the descriptors (the queues do the same for rings).
         std::sync::atomic::fence(SeqCst);
         let mut rung = false;
         if !work {
@@ -195,8 +196,8 @@ impl Worker {
         }
     }
 
-    /// Makes descriptors unreadable whose queues were looked at since they woke the worker. Called after a
-    /// round, and before a queue goes elsewhere.
+    /// Makes descriptors unreadable whose queues were polled since they woke the worker. Called after a
+    /// round, and before a queue is moved.
     #[inline]
     pub(super) fn settle(&mut self) {
         if std::mem::take(&mut self.wait.fired) {

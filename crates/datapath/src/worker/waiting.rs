@@ -1,23 +1,23 @@
-//! Packets that wait until something is known: the neighbour on a tunnel's way, which was asked for just now.
+//! Packets that wait for an event: a neighbour request of their tunnel is open.
 //!
-//! **Problem.** The first packets into a fresh tunnel come before the answer to the question whom to send
-//! them to. Dropped, each first connection would lose a second or more.
+//! **Problem.** The first packets into a fresh tunnel come before the reply to the neighbour request. If they
+//! were dropped, each first connection would lose a second or more.
 //!
-//! **Shape.** What a packet waits for is a slot of the generations ([`Wait`]): a copy of it, with all that it
-//! carries, stands in that slot's queue. When the slot moves, the queue is taken, and its packets go on under
-//! the recirculation id that the translation gave, before the worker takes anything else from its ports. Who
-//! has to wait again (another thing shares the slot, or a question was repeated) does so with the time that
-//! is left to it.
+//! **Design.** A packet waits for a slot of the generations ([`Wait`]). A copy of it, with its facts outside
+//! the key, is stored in the queue of that slot. When the slot changes, the worker recirculates the packets
+//! of the queue under the id that the translation gave. It does so before it polls its ports again. A packet
+//! may have to wait again, because another thing shares the slot or a request was repeated. Then only the
+//! rest of its time limit is left.
 //!
 //! **Order.** Packets of one flow come by one receive queue, so they wait at one worker. Until the burst
-//! after the change begins, entries are taken for what they were, so what follows waits behind them. A flow
-//! that has no entry (the cache is full) may overtake in the burst in which the answer itself comes.
+//! after the change, the flow's cached entry stays in use, so later packets wait behind the first ones. A
+//! flow without an entry (the cache is full) may overtake in the burst in which the reply arrives.
 //!
 //! **Bounds.** [`MAX_OF_ONE`] packets and [`MAX_BYTES_OF_ONE`] of a slot, [`MAX`] and [`MAX_BYTES`] of a
-//! worker, [`LIMIT_MS`] each. What is too much or too late is dropped with the name that it would have had at
-//! once (`drop_action_tunnel_neighbour`).
+//! worker, [`LIMIT_MS`] each. Packets beyond these bounds are dropped under the name of an unresolved
+//! neighbour (`drop_action_tunnel_neighbour`).
 //!
-//! **Cost.** Where nothing waits, one comparison per round over the ports.
+//! **Cost.** Without waiting packets, one comparison per round over the ports.
 
 use super::Worker;
 use super::keys::Carried;
@@ -31,18 +31,18 @@ use heddle_sys::Tsc;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Packets that wait for one thing.
+/// Maximum number of packets that wait for one slot.
 const MAX_OF_ONE: usize = 256;
-/// Their bytes: 32 of the longest trains.
+/// Their maximum bytes: 32 of the longest GSO packets.
 const MAX_BYTES_OF_ONE: usize = 2 << 20;
-/// Packets that wait at a worker.
+/// Maximum number of packets that wait at a worker.
 const MAX: usize = 1024;
-/// Their bytes.
+/// Their maximum bytes.
 const MAX_BYTES: usize = 8 << 20;
-/// How long a packet waits, ms: three questions, as hosts do.
+/// Time limit of a waiting packet: three neighbour requests, as hosts send them.
 const LIMIT_MS: u64 = 3000;
 
-/// A packet with what it carries.
+/// A waiting packet with its facts outside the key.
 struct Waiter {
     packet: Packet,
     packet_type: u32,
@@ -51,7 +51,7 @@ struct Waiter {
     since_ms: u64,
 }
 
-/// Who waits for one thing.
+/// Packets that wait for one slot.
 struct Queue {
     slot: u16,
     generation: u64,
@@ -62,11 +62,11 @@ struct Queue {
 /// See the module's text.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// Few: hosts that are asked for and have not answered yet.
+    /// Few: hosts with an open neighbour request.
     queues: Vec<Queue>,
     packets: usize,
     bytes: usize,
-    /// Since when the packet at hand has waited, if it does not come from a port.
+    /// Time since which the packet at hand has waited, if it does not come from a port.
     since_ms: Option<u64>,
 }
 
@@ -75,7 +75,8 @@ impl Waiting {
     pub(super) fn any(&self) -> bool {
         self.packets > 0
     }
-    /// Whether one more packet of `len` bytes may wait for this at time `now_ms`; since when it does.
+    /// Checks whether one more packet of `len` bytes may wait at time `now_ms`. Returns the time since which
+    /// it waits.
     fn admit(&self, wait: &Wait, len: usize, now_ms: u64) -> Option<u64> {
         let since = self.since_ms.unwrap_or(now_ms);
         let (packets, bytes) = match self.queues.iter().find(|q| q.slot == wait.slot) {
@@ -101,14 +102,14 @@ impl Waiting {
             self.queues.len() - 1
         });
         let queue = &mut self.queues[at];
-        // One that saw an older state has the queue looked at sooner, which does no harm.
+        // A packet that saw an older state makes the queue be checked sooner, which does no harm.
         queue.generation = queue.generation.min(wait.generation);
         let len = waiter.packet.len();
         (self.packets, self.bytes) = (self.packets + 1, self.bytes + len);
         queue.bytes += len;
         queue.packets.push_back(waiter);
     }
-    /// Takes a queue whose thing has changed.
+    /// Takes a queue whose slot has changed.
     fn changed(&mut self, generations: &Generations) -> Option<VecDeque<Waiter>> {
         let moved = |q: &Queue| {
             let (slot, generation) = (q.slot, q.generation);
@@ -140,7 +141,7 @@ impl Waiting {
 }
 
 impl Worker {
-    /// Has a copy of a packet wait, which was looked up in a stage as one of run `r`.
+    /// Stores a copy of a packet of run `r` of a stage, until its slot changes.
     #[cold]
     pub(super) fn have_wait(&mut self, st: &Stage, r: usize, wait: &Wait, of: &Recirculated) {
         let (id, now_ms) = (of.id, self.engine.now_ms);
@@ -149,7 +150,7 @@ impl Worker {
             return self.engine.lost(DropKind::TunnelNeighbour, id);
         };
         let mut carried = Box::<FlowKey>::default();
-        // A hash that was to be taken was for another one who goes on.
+        // The hash, if any, belongs to the original packet, which continues without waiting.
         let meta = Meta {
             hash: None,
             ..of.meta
@@ -172,7 +173,7 @@ impl Worker {
         self.waiting.push(wait, waiter);
     }
 
-    /// Sends packets on whose time has come, and drops those that are late. Between bursts.
+    /// Recirculates packets whose slot has changed, and drops those that are late. Called between bursts.
     #[inline]
     pub(super) fn end_waiting(&mut self) {
         if self.waiting.any() {
@@ -191,7 +192,7 @@ impl Worker {
                 .lost(DropKind::TunnelNeighbour, 1, &packet, None);
             self.engine.pool.put(packet);
         }
-        // Those that wait again are behind the others then, and are not met twice.
+        // Packets that wait again are behind the other queues then, so this loop does not meet them twice.
         for _ in 0..self.waiting.queues.len() {
             let generations = self.shared.translate.generations();
             let Some(packets) = self.waiting.changed(generations) else {

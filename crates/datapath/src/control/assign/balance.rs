@@ -10,13 +10,13 @@ use super::{Core, Plan, Queue, RxqAssign, Spread, plan};
 /// Settings of automatic rebalancing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Balance {
-    /// Improvement of the variance that is asked for, percent.
+    /// Required improvement of the variance, percent.
     pub(crate) improvement: u64,
     /// The assignment's settings.
     pub(crate) spread: Spread,
 }
 
-/// What a dry run came to.
+/// Result of a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DryRun {
     /// Sentences for the log (debug).
@@ -27,7 +27,7 @@ pub(crate) struct DryRun {
     pub(crate) go: bool,
 }
 
-/// Why there is nothing to estimate, if so.
+/// The reason why there is nothing to estimate, if there is one.
 pub(super) fn nothing_to_do(spread: Spread, now: &Plan) -> Option<&'static str> {
     if spread.assign == RxqAssign::RoundRobin {
         return Some(

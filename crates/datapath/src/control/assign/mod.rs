@@ -1,18 +1,18 @@
-//! Which worker polls which receive queue: the assignment, and whether another one would be better.
+//! Assigns receive queues to workers, and decides whether another assignment would be better.
 //!
-//! Pure functions over a description of workers and queues ([`Core`], [`Queue`]), so that tests can ask for
+//! Pure functions over a description of workers and queues ([`Core`], [`Queue`]), so that tests can describe
 //! any machine. The rules are Open vSwitch's (`pmd-rxq-assign`, `pmd-rxq-affinity`, `pmd-rxq-isolate`), and
 //! so are the sentences that go to the log:
 //!
-//! * a queue with an affinity goes to the worker of that processor, which then polls queues with an affinity
-//!   only (unless [`Spread::isolate`] is off, which the algorithm `group` alone allows);
-//! * the others go, busiest first, to workers of their memory's NUMA node; where none is free there, node by
-//!   node to any;
-//! * `cycles` walks the workers up and down, `roundrobin` in a circle and in the order of ports, `group`
+//! * A queue with an affinity goes to the worker of that processor. This worker is isolated: it polls queues
+//!   with an affinity only. [`Spread::isolate`] turns that off, but only with the algorithm `group`.
+//! * The other queues go, busiest first, to workers of their memory's NUMA node. If none is free there, they
+//!   go to any worker, node by node.
+//! * `cycles` walks the workers up and down. `roundrobin` takes them in turn, in the order of ports. `group`
 //!   takes the worker with the least load so far.
 //!
-//! One thing is kept from harm that Open vSwitch polls on its main thread: a queue that must be polled
-//! ([`Queue::must`]) goes to an isolated worker where there is no other.
+//! One exception protects a queue that Open vSwitch polls on its main thread. A queue that must be polled
+//! ([`Queue::must`]) goes to an isolated worker if there is no other.
 //!
 //! Cost: O(q log q + q × w) for q queues and w workers, on a control thread.
 
@@ -25,15 +25,15 @@ mod tests;
 pub(crate) use balance::{Balance, dry_run};
 use walk::{Node, Nodes};
 
-/// How queues are spread over workers (`pmd-rxq-assign`).
+/// Algorithm that spreads queues over workers (`pmd-rxq-assign`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxqAssign {
-    /// By measured cycles, workers taken up and down.
+    /// Queues in order of measured cycles, workers taken up and down.
     #[default]
     Cycles,
-    /// In a circle, whatever they cost.
+    /// Workers in turn, regardless of cycles.
     RoundRobin,
-    /// By measured cycles, each to the worker with the least so far.
+    /// Queues in order of measured cycles, each to the worker with the least so far.
     Group,
 }
 
@@ -53,8 +53,8 @@ impl RxqAssign {
 pub struct Spread {
     /// `pmd-rxq-assign`.
     pub assign: RxqAssign,
-    /// `pmd-rxq-isolate`: a worker with a queue of affinity gets no others. Only [`RxqAssign::Group`] can do
-    /// without.
+    /// `pmd-rxq-isolate`: a worker with a queue of affinity gets no others. Only [`RxqAssign::Group`] may
+    /// turn it off.
     pub isolate: bool,
 }
 
@@ -67,7 +67,7 @@ impl Default for Spread {
     }
 }
 
-/// A worker's place. Workers are described in ascending order of processors.
+/// One worker. Workers are described in ascending order of processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Core {
     pub(crate) core: usize,
@@ -102,7 +102,7 @@ pub(crate) struct Note {
 /// An assignment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Each queue's worker, as an index into the workers; `None`: nobody polls it.
+    /// Each queue's worker, as an index into the workers; `None`: no worker polls it.
     pub(crate) place: Vec<Option<usize>>,
     /// Workers that poll queues with an affinity only.
     pub(crate) isolated: Vec<bool>,
@@ -125,7 +125,7 @@ pub(crate) fn plan(spread: Spread, cores: &[Core], queues: &[Queue]) -> Plan {
     };
     let mut rest: Vec<usize> = (0..queues.len()).filter(|q| !planning.pin(*q, isolate)).collect();
     if spread.assign != RxqAssign::RoundRobin {
-        // Stable: of equal ones the first port's first queue comes first.
+        // Stable: of equal queues the first port's first queue comes first.
         rest.sort_by_key(|q| std::cmp::Reverse(queues[*q].cycles));
     }
     if !rest.is_empty() {

@@ -59,7 +59,7 @@ fn another_node_is_told_of() {
     let text = "There's no available (non-isolated) pmd thread on numa node 1. Port 'p0' rx queue 7 will be assigned to a pmd on \
                 numa node 0. This may lead to reduced performance.";
     assert!(p.notes.iter().any(|n| n.queue == Some(7) && n.text == text));
-    // Its own node, as long as that has a worker; else all nodes take part.
+    // The queue's own node, as long as that has a worker; else all nodes take part.
     let far = cores(&[1, 2, 1, 2]);
     assert_eq!(
         places(&plan(spread(RxqAssign::Group), &far, &q[..4])),
@@ -189,7 +189,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// Every queue has one place, affinities are followed, isolated workers get nothing else, and a queue
+    /// Every queue has one worker, affinities are followed, and isolated workers get no other queues. A queue
     /// stays on its node if that has a worker for it.
     #[test]
     fn any_machine((cores, queues, spread) in a_machine()) {
@@ -214,11 +214,11 @@ proptest! {
         for w in (0..cores.len()).filter(|w| p.isolated[*w]) {
             prop_assert!(queues.iter().zip(&p.place).any(|(q, at)| *at == Some(w) && q.pinned.is_some()));
         }
-        // The same question has the same answer: nothing moves without a reason.
+        // Equal inputs give equal assignments: no queue moves without a reason.
         prop_assert_eq!(plan(spread, &cores, &queues), p);
     }
 
-    /// A rebalance that was found worth it makes no node's variance worse, and one better.
+    /// A rebalance that is carried out makes no node's variance worse, and at least one better.
     #[test]
     fn rebalancing_never_makes_it_worse(
         (cores, queues, spread) in a_machine(), shuffle in any::<u64>(), improvement in 1_u64..100,

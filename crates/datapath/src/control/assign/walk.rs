@@ -13,7 +13,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// The next worker: in a circle, or (`updown`) to the end and back, each end twice.
+    /// The next worker: in turn, or (`updown`) to the end and back, each end twice.
     pub(super) fn next(&mut self, updown: bool) -> Option<usize> {
         let worker = self.workers.get(self.at).copied()?;
         let last = self.workers.len() - 1;

@@ -1,8 +1,8 @@
-//! Which values the bins of histograms are for: those of Open vSwitch.
+//! Bins of the histograms: those of Open vSwitch.
 
 use std::sync::OnceLock;
 
-/// Bins of a histogram; the last is for what is beyond all walls.
+/// Bins of a histogram; the last is for values beyond all walls.
 pub(super) const BINS: usize = 32;
 /// Histograms, in the order of the columns.
 pub(super) const COLUMNS: [&str; 7] = [

@@ -1,11 +1,11 @@
 //! The last iterations of a worker one by one, and its last milliseconds (`dpif-netdev/pmd-perf-show -it N
 //! -ms N`), in the layout of Open vSwitch.
 //!
-//! **Invariants.** One writer. A reader copies rows and then looks whether the writer has come around to them
-//! meanwhile: those count as not there. So a row that is shown is of one iteration.
+//! **Invariants.** One writer. A reader copies rows. Then it checks whether the writer has overwritten some
+//! of them meanwhile; these count as empty. So a row that is shown is of one iteration.
 //!
-//! **Costs.** Ten stores per iteration while metrics are collected; [`LEN`] rows of 64 bytes per ring, which
-//! a worker makes when it begins to.
+//! **Costs.** Ten stores per iteration while metrics are collected. Each ring has [`LEN`] rows of 64 bytes,
+//! allocated when collection begins.
 
 use super::Counts;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ pub(crate) const LEN: usize = 1000;
 /// Numbers of a row.
 const WIDTH: usize = 8;
 
-/// What was done in an iteration, or in a millisecond.
+/// Counts of an iteration, or of a millisecond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     /// Number of the iteration, or the millisecond.
@@ -94,16 +94,16 @@ impl Ring {
     /// Writes the next row. Owner only.
     pub(super) fn push(&self, row: &Row) {
         let n = self.n.load(Relaxed);
-        // Pairs with the one in `last`: who reads a number of this row finds, looking at `n` again, that the
-        // writer had come here.
+        // Pairs with the fence in `last`: a reader that sees a value of this row then reads a counter of at
+        // least `n`.
         fence(Release);
         for (to, value) in self.place(n).into_iter().flatten().zip(row.numbers()) {
             to.store(value, Relaxed);
         }
         self.n.store(n + 1, Release);
     }
-    /// The last `most` rows, the newest first; those that there were not, or that went while they were read,
-    /// are empty.
+    /// The last `most` rows, the newest first. Rows that do not exist, or were overwritten while they were
+    /// read, are empty.
     pub(super) fn last(&self, most: usize) -> Vec<Row> {
         let n = self.n.load(Acquire);
         let base = self.base.load(Relaxed);
@@ -114,16 +114,16 @@ impl Ring {
             None => Row::default(),
         };
         let mut rows: Vec<Row> = (1..=most.min(LEN - 1) as u64).map(row).collect();
-        // Pairs with the one in `push`.
+        // Pairs with the fence in `push`.
         fence(Acquire);
         let written = usize::try_from(self.n.load(Relaxed) - n).unwrap_or(LEN);
-        // One more is being written.
+        // The writer may be in the middle of one more row.
         for row in rows.iter_mut().skip(LEN.saturating_sub(written + 1)) {
             *row = Row::default();
         }
         rows
     }
-    /// Forgets what there is.
+    /// Clears the ring.
     pub(super) fn clear(&self) {
         self.base.store(self.n.load(Acquire), Relaxed);
     }
@@ -133,7 +133,7 @@ fn each(a: u64, b: u64) -> u64 {
     a.checked_div(b).unwrap_or(0)
 }
 
-/// Iterations.
+/// Shows iterations.
 pub(super) fn show_iterations(s: &mut String, rows: &[Row]) {
     let _ = writeln!(
         s,
@@ -155,7 +155,7 @@ pub(super) fn show_iterations(s: &mut String, rows: &[Row]) {
     }
 }
 
-/// Milliseconds: what packets there are in one are thousands per second.
+/// Shows milliseconds: packets per millisecond are thousands per second.
 pub(super) fn show_milliseconds(s: &mut String, rows: &[Row]) {
     let _ = writeln!(
         s,

@@ -1,4 +1,4 @@
-//! What a worker's histograms said at one time, and the text of it.
+//! A copy of a worker's histograms at one time, and its text.
 
 use super::histogram::{BINS, COLUMNS, walls};
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ pub(crate) struct PerfNumbers {
 }
 
 impl PerfNumbers {
-    /// What was counted since `base`.
+    /// Counts since `base`.
     pub(crate) fn since(&self, base: &Self) -> Self {
         Self {
             bins: std::array::from_fn(|c| {

@@ -1,32 +1,32 @@
-//! Iterations that took too long, told in the log with those around them (`dpif-netdev/pmd-perf-log-set`).
+//! Suspiciously long iterations are logged with the iterations around them (`dpif-netdev/pmd-perf-log-set`).
 //!
-//! The worker itself writes the log, as in Open vSwitch, so that its name stands on the lines. That takes
-//! time, which the caller counts to no iteration, else each telling would be the next thing to be told of.
-//! For debugging: off unless somebody asks.
+//! The worker itself writes the log, as in Open vSwitch, so that its name is in the lines. The caller counts
+//! this time to no iteration, as otherwise each log entry would cause the next one. For debugging: off by
+//! default.
 
 use super::history::{self, LEN, Ring};
 use heddle_sys::Tsc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Ranges above this are told once.
+/// After a range longer than this, later ranges have [`AROUND`] iterations on each side.
 const LONG_RANGE: u64 = 100;
-/// Iterations that are told before and after.
+/// Iterations before and after, in later ranges.
 const AROUND: u64 = 5;
 
-/// What is told of.
+/// Settings of the log of suspicious iterations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuspectLog {
-    /// Anything at all.
+    /// Whether suspicious iterations are logged at all.
     pub on: bool,
-    /// Another one soon after lengthens what is told, rather than being part of it.
+    /// A second suspicious iteration soon after the first extends the logged range.
     pub extend: bool,
-    /// Iterations before.
+    /// Number of iterations before it that are logged.
     pub before: u64,
-    /// Iterations after.
+    /// Number of iterations after it that are logged.
     pub after: u64,
-    /// Microseconds from which on an iteration is suspicious.
+    /// Minimum duration of a suspicious iteration, microseconds.
     pub us: u64,
-    /// Packets in a guest's queue from which on it would be; not measured here.
+    /// Minimum fill level of a guest's queue for a suspicious iteration; not measured here.
     pub qlen: u64,
 }
 
@@ -44,7 +44,7 @@ impl Default for SuspectLog {
 }
 
 impl SuspectLog {
-    /// With ranges that the history has.
+    /// Limits the ranges to the history's length.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         const MOST: u64 = LEN as u64 - 2;
@@ -74,12 +74,12 @@ impl Setting {
     }
 }
 
-/// An iteration that is to be told of.
+/// An iteration that has to be logged.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     at: u64,
     cycles: u64,
-    /// Rows that are told, and rows that are still to come.
+    /// Rows to log, and rows that are not finished yet.
     range: u64,
     left: u64,
 }
@@ -113,7 +113,7 @@ impl Watch {
                 Some(s) if setting.extend.load(Relaxed) => {
                     tell(s);
                     told = true;
-                    // As far as the history reaches.
+                    // Limited to the history's length.
                     let room = (LEN as u64 - 2).saturating_sub(s.range);
                     (s.at, s.cycles, s.left) = (at, cycles, after.min(room));
                 }
@@ -129,7 +129,7 @@ impl Watch {
             history::show_iterations(&mut text, &rows.last(n));
             log::warn!(target: "pmd_perf", per_min = 600, burst = 600; "Neighborhood of suspicious iteration:\n{}", text.trim_end());
             if s.range > LONG_RANGE {
-                // Once is enough of so much.
+                // One long range is enough.
                 setting.before.store(AROUND, Relaxed);
                 setting.after.store(AROUND, Relaxed);
                 setting.extend.store(false, Relaxed);
@@ -211,8 +211,8 @@ mod tests {
             after: 10,
             ..huge
         };
-        // Each lengthens it up to the history's end, and from then on only those five before and after are
-        // told.
+        // Each iteration extends the range up to the history's length. After that only the five iterations
+        // before and after the last one are logged.
         let told = told(extend, &all);
         assert!(told.iter().take(980).copied().eq(1..=980));
         assert_eq!(told.last_chunk().map(|[a, b]| b - a), Some(6));

@@ -1,5 +1,5 @@
-//! Headers pushed and popped in any order, against a list of headers: the bytes are theirs, and parsing says
-//! what the executor believes.
+//! Headers pushed and popped in any order, against a list of headers. The bytes match the list, and a parse
+//! agrees with the executor's offsets.
 
 use crate::exec::{Meta, apply};
 use crate::worker::parse::parsed;
@@ -21,7 +21,7 @@ const IP: &[u8] = &[
     0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0x66, 0xcd, 10, 0, 0, 1, 10, 0, 0, 2, 0, 53, 0, 54, 0, 10, 0, 0, 1, 2,
 ];
 
-/// What a packet begins with whose headers are these, and the EtherType of it.
+/// Packet type and EtherType of a packet with these headers.
 fn type_of(layers: &[Layer]) -> u32 {
     match layers.last() {
         Some(Layer::Ethernet { .. }) => packet_type::ETHERNET,
@@ -119,7 +119,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does a step to the list, and says which action does it to the packet. `None`: it cannot be done.
+/// Applies a step to the list, and returns the action that does the same to the packet. `None`: it is
+/// impossible.
 fn model(layers: &mut Vec<Layer>, step: Step) -> Option<Action> {
     let ty = type_of(layers);
     let action = match step {
@@ -132,7 +133,7 @@ fn model(layers: &mut Vec<Layer>, step: Step) -> Option<Action> {
             Action::PushNsh(h)
         }
         Step::Push(Layer::Label(lse)) => {
-            // Below another label is none that says to be the last.
+            // Only the label at the bottom has the bottom-of-stack bit.
             let lse = if ty == packet_type::MPLS {
                 lse & !0x100
             } else {
@@ -193,7 +194,7 @@ proptest! {
                 prop_assert_eq!(Nsh { np: 0, ..key.nsh }, h.fields);
             }
             if forgetful {
-                // What was not parsed is parsed when the packet comes back.
+                // Offsets that were forgotten are parsed when the packet is recirculated.
                 meta = again;
             } else if meta.l3 != u16::MAX && meta.l2_5 == u16::MAX {
                 prop_assert_eq!(meta.l3, again.l3);
@@ -227,7 +228,7 @@ proptest! {
     }
 }
 
-/// What is not a packet of the right kind is dropped by name rather than made into nonsense.
+/// A packet of the wrong kind is dropped by name, not corrupted.
 #[test]
 fn headers_go_on_what_they_can_go_on() {
     let on = |ty: u32, a: Action| {

@@ -1,11 +1,11 @@
-//! What is replaced in a packet, beside a packet that is made with it from the start.
+//! Text replaced in a packet, against a packet that is built with that text from the start.
 
 use super::*;
 use crate::counters::WorkerCounters;
 use heddle_conntrack::{Config, Conntrack, CtAction, CtHelper, CtNat, NatEnd, NatHow, NatRange, Verdict};
 use proptest::prelude::*;
 
-/// A segment of TCP with right checksums; `partial`: as it is left to a device.
+/// A TCP segment with right checksums; `partial`: the checksum is left to a device.
 fn segment(ipv6: bool, numbers: (u32, u32), text: &[u8], pad: usize, partial: bool) -> Packet {
     let mut l4 = vec![0x0f, 0xa0, 0, 21];
     l4.extend(numbers.0.to_be_bytes());
@@ -100,7 +100,7 @@ fn sums_agree(a: &Packet, b: &Packet, sum: usize) -> bool {
     (whole(&mut a), &a) == (whole(&mut b), &b)
 }
 
-/// A message whose address is translated, through the tracker: the packet comes out longer, and right.
+/// A message whose address is translated, through the tracker: the packet gets longer, with right checksums.
 #[test]
 fn a_message_is_rewritten() {
     let tracker = Conntrack::new(Config {

@@ -14,7 +14,7 @@ proptest! {
     fn a_batch_has_what_was_put_in_in_this_order(all in prop::collection::vec((0_u16..40, 0_u16..6), 0..80)) {
         let (mut batch, mut plain) = (Batch::default(), Vec::new());
         for (first, n) in all {
-            // Of the burst, or copies.
+            // Packets of the burst, or copies.
             let most = if usize::from(first) < BURST { BURST } else { BURST + 16 };
             let end = (first + n).min(LiveId::try_from(most).unwrap());
             let end = end.min(first + LiveId::try_from(batch.room()).unwrap());
@@ -93,7 +93,7 @@ fn a_queue_that_keeps_packets_holds_up_no_guest() {
     assert_eq!(back, frames.len(), "the guest has all of its buffers");
     assert_eq!(ports[2].take(), frames);
     assert!(ports[0].take().is_empty() && ports[1].take().is_empty());
-    // Others go out when the next ones come.
+    // The other packets are sent when the next ones come.
     burst.push(Packet::from_bytes(&[5; 60]));
     send_all(&mut table, &mut pool, &mut burst, [(0, 0..1), (1, 0..1)]);
     assert_eq!(ports[0].take(), frames);
@@ -115,7 +115,7 @@ fn private_packets_move_and_are_copied_for_all_but_the_last_who_want_them() {
     assert!(given.packets.iter().all(|p| p.head() == [1; 60]));
 }
 
-/// A queue whose device takes trains, and no more than so many packets.
+/// A queue whose device takes GSO packets, and at most this number of packets at once.
 struct Few(usize, Arc<std::sync::Mutex<Vec<Packet>>>);
 
 impl TxQueue for Few {
@@ -147,7 +147,7 @@ fn what_is_counted_is_what_was_joined() {
         f[16..18].copy_from_slice(&628_u16.to_be_bytes());
         f[18..20].copy_from_slice(&id.to_be_bytes());
         f[38..40].copy_from_slice(&608_u16.to_be_bytes());
-        // Nobody looks at it: it is said to be right.
+        // Not verified: the packet is marked as right.
         f[40..42].copy_from_slice(&[1, 1]);
         f[24..26].fill(0);
         let sum = heddle_wire::checksum::checksum(&f[14..34]);
@@ -183,7 +183,7 @@ fn what_is_counted_is_what_was_joined() {
     assert_eq!(sent(9, false), (vec![one; 6], (6, 6 * one as u64, 0)));
 }
 
-/// Datagrams of a train are held against the MTU as if they came one by one; TCP is made to fit elsewhere.
+/// Datagrams of a GSO packet are compared with the MTU one by one; TCP is segmented elsewhere.
 #[test]
 fn a_train_of_datagrams_is_as_long_as_one_of_them() {
     const IN_TUNNEL: u16 = 50 + 34;
@@ -205,7 +205,7 @@ fn a_train_of_datagrams_is_as_long_as_one_of_them() {
     let fits = 1514 - IN_TUNNEL - 8;
     assert!(!is_too_long(&train(GsoKind::Udp, fits, 30_000), 1514));
     assert!(is_too_long(&train(GsoKind::Udp, fits + 1, 30_000), 1514));
-    // One datagram, shorter than it might be.
+    // A datagram shorter than the segment size.
     assert!(!is_too_long(&train(GsoKind::Udp, 9000, 1514), 1514));
     assert!(!is_too_long(&train(GsoKind::Tcp4, fits + 1, 30_000), 1514));
     let plain = |len: usize| Packet::from_bytes(&vec![0; len]);
