@@ -21,7 +21,7 @@ pub const VNET_HDR_LEN: usize = 10;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 const PACKET_VNET_HDR: i32 = 15;
 
-/// A packet socket that sends, and receives if asked to.
+/// A packet socket that sends, and receives if that was requested.
 #[derive(Debug)]
 pub struct PacketSocket {
     /// Taken out when this is dropped, and never else.
@@ -126,14 +126,14 @@ impl PacketSocket {
         let arg = i32::from(group) | (libc::PACKET_FANOUT_HASH as i32) << 16;
         sock::set(self.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, &arg)
     }
-    /// Asks for `bytes` of receive buffer; beyond `net.core.rmem_max` only with `CAP_NET_ADMIN`.
+    /// Requests `bytes` of receive buffer; beyond `net.core.rmem_max` only with `CAP_NET_ADMIN`.
     pub fn set_rcvbuf(&self, bytes: usize) {
         let forced = sockopt::set_socket_recv_buffer_size_force(self, bytes);
         if forced.is_err() {
             let _ = sockopt::set_socket_recv_buffer_size(self, bytes);
         }
     }
-    /// Asks for `bytes` of send buffer; beyond `net.core.wmem_max` only with `CAP_NET_ADMIN`.
+    /// Requests `bytes` of send buffer; beyond `net.core.wmem_max` only with `CAP_NET_ADMIN`.
     pub fn set_sndbuf(&self, bytes: usize) {
         let forced = sockopt::set_socket_send_buffer_size_force(self, bytes);
         if forced.is_err() {
@@ -148,14 +148,14 @@ impl PacketSocket {
         sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, &priority)
     }
     /// Forgets a pending error. A device that goes down leaves `ENETDOWN` on its sockets, which keeps them
-    /// "readable" until it is asked for.
+    /// "readable" until it is read.
     pub fn clear_error(&self) {
         let _ = sockopt::socket_error(self);
     }
     /// Packets that found the receive buffer full since the last call.
     ///
     /// # Errors
-    /// None in practice; what getsockopt(2) says.
+    /// None in practice; errors of getsockopt(2).
     pub fn take_drops(&self) -> io::Result<u64> {
         let mut st = libc::tpacket_stats {
             tp_packets: 0,

@@ -1,8 +1,8 @@
 //! Words of memory that the kernel shares with this process: an array map of BPF, of which programs write
 //! words while they are read here.
 //!
-//! Each word is read and written as one. What belongs together in several words has to be ordered by those
-//! who write it.
+//! Each word is read and written as one. A value of several words is not read as one: the programs that write
+//! it have to order their writes.
 
 #![allow(unsafe_code)] // atomics in mapped memory
 
@@ -22,7 +22,7 @@ impl SharedWords {
     /// Maps the first `len` words of `fd`.
     ///
     /// # Errors
-    /// What mmap(2) says.
+    /// Errors of mmap(2).
     pub fn of_fd(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let map = Mapping::of_fd(fd, 0, len as u64 * 8)?;
         Ok(Self { map, len })

@@ -34,7 +34,7 @@ impl Peers {
     /// All of them.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// Errors of the kernel.
     pub fn all(&self) -> io::Result<Vec<Peer>> {
         let mut all = Vec::new();
         self.0
@@ -48,7 +48,7 @@ impl Peers {
     /// The other end's hardware address.
     ///
     /// # Errors
-    /// What the kernel answers: `PermissionDenied` without rights there, `EINVAL` before Linux 4.19.
+    /// Errors of the kernel: `PermissionDenied` without rights there, `EINVAL` before Linux 4.19.
     pub fn mac(&self, peer: &Peer) -> io::Result<[u8; 6]> {
         let mut request = LinkMessage::default();
         request.header.index = peer.index;

@@ -1,9 +1,9 @@
 //! One socket: makes connections and keeps them, one at a time.
 //!
-//! As a server the socket is listened at as long as the port exists; as a client it is connected to about
-//! once a second. A front end that did something wrong is let in again after a pause that grows; so is one
-//! that comes and goes ([`Backoff`]). Whoever only connects is heard a bounded number of times a second
-//! ([`Gate`]), and whoever talks all the time a part of it ([`Budget`]): all sockets share one thread.
+//! A server listens at the socket as long as the port exists; a client tries to connect to it about once a
+//! second. A front end that did something wrong is served again after a pause that grows; so is one that
+//! comes and goes ([`Backoff`]). All sockets share one thread. So the number of new connections that a socket
+//! accepts a second is bounded ([`Gate`]), and so is its share of the thread's time ([`Budget`]).
 
 use super::listen::{Listener, dial};
 use super::pace::{Backoff, Budget, Gate, RETRY};
@@ -23,7 +23,7 @@ use std::time::Instant;
 /// From the loss of a connection to the first attempt.
 const AFTER_LOSS: Duration = Duration::from_millis(200);
 
-/// What of an endpoint is ready.
+/// The part of an endpoint that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Listener,
@@ -49,7 +49,7 @@ pub(super) struct Endpoint {
     rest: Instant,
     /// The last text about the socket itself, which is not repeated.
     told: String,
-    /// Which parts are watched.
+    /// The parts that epoll watches.
     watched: [bool; 2],
 }
 
@@ -189,8 +189,9 @@ impl Endpoint {
             } else if now >= self.next && !conn.is_over() {
                 self.begin(conn);
             }
-            // Otherwise it is in a pause: whoever comes now has to come again. Left waiting, those who came
-            // before him, and are gone, would be heard first, each with a pause of its own.
+            // Otherwise the endpoint is in a pause, and the front end has to connect again. If such
+            // connections stayed in the queue, those that are closed by now would be accepted first, each
+            // with a pause of its own.
         }
     }
 
@@ -228,8 +229,8 @@ impl Endpoint {
         self.end(&End::Removed(why));
     }
 
-    /// Another port is to call at `socket`. Says so when this one does, too: whoever listens there serves one
-    /// of them.
+    /// Another port is configured to connect to `socket`. If this endpoint connects to the same path, it logs
+    /// that: the server at that path serves one of the two ports only.
     pub(super) fn compare(&mut self, socket: &Socket) {
         if (socket.role, self.socket.role) == (Role::Client, Role::Client) && socket.path == self.socket.path
         {
@@ -238,7 +239,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells what the system said about the socket.
+    /// Reports the system's error about the socket.
     fn failed(&mut self, what: &str, e: &io::Error) {
         self.trouble(&format!("{what} {}: {e}", self.socket.path.display()));
         if is_starved(e) {
@@ -246,7 +247,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells something about the socket, once.
+    /// Reports a fault of the socket to the device, unless it was the last one reported.
     fn trouble(&mut self, text: &str) {
         if self.told != text {
             text.clone_into(&mut self.told);

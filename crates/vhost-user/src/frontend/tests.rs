@@ -210,7 +210,7 @@ fn frames_go_and_come_in_both_roles_and_layouts() {
             front.check().unwrap();
             let at = nic.detach(&mut front).unwrap();
             let q = [&nic.rx[0], &nic.tx[0]];
-            // What was sent has been used, so both sides name the same place.
+            // The packets that were sent have been used, so both sides name the same position.
             assert_eq!(at, q.map(|q| q.stream.position()), "{features:?}");
         }
     }
@@ -231,7 +231,7 @@ fn several_queue_pairs() {
     exchange(&mut nic, 200, 0);
 }
 
-/// The rings outlive back ends: the next one goes on where the one before stood.
+/// The rings outlive back ends: the next one continues at the old position.
 #[test]
 fn back_ends_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ fn what_is_missing_is_named() {
     ));
 }
 
-/// A back end that never answers costs the time that it was given, no more.
+/// A back end that never replies costs its timeout, no more.
 #[test]
 fn silence_ends() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
 //! The messages (specification, "Message Specification"): pure bytes here, descriptors beside them.
 //!
 //! **Problem.** Each side reads what another process wrote: a length, a number of regions, an index, a wrong
-//! number of descriptors. Nothing of it may make the reader panic or hold unbounded memory.
+//! number of descriptors. None of this may make the reader panic or hold unbounded memory.
 //!
-//! **Invariants.** What [`Request::decode`] returns is well formed in itself: the payload has exactly the
-//! size that its request has, counts match, indices fit their fields. Whether it makes sense now is the
-//! session's question. `decode(encode(x)) == x`.
+//! **Invariants.** A request from [`Request::decode`] is well formed in itself: the payload has exactly the
+//! size that its request has, counts match, indices fit their fields. The session checks whether the request
+//! is valid in its state. `decode(encode(x)) == x`.
 //!
 //! **Costs.** Control plane: allocation where a message has lists. Numbers are in the machine's byte order.
 
@@ -65,9 +65,9 @@ pub enum MessageError {
     Field {
         /// The request's number.
         request: u32,
-        /// Which field.
+        /// The field's name.
         field: &'static str,
-        /// What it holds.
+        /// The field's value.
         value: u64,
     },
     /// The number of descriptors is not what the request has.

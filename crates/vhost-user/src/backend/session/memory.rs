@@ -1,12 +1,12 @@
 //! The guest's memory and the dirty log.
 //!
-//! **A request is done or refused.** All that can be refused is found before the table changes. A ring whose
-//! areas are not in the new table stops, with a word in the log, and starts again when a later one has them:
-//! memory is replaced region by region, too.
+//! **A request is done or refused.** Each reason to refuse a request is found before the table changes. A
+//! ring whose areas are not in the new table stops, with a line in the log. It starts again when a later
+//! table has them: front ends also replace memory region by region.
 //!
-//! A table is built from what the front end sent, published, and answered for when the one before is out of
-//! use ([`super::Outcome::Await`]): "use after unmap" cannot happen, since a table keeps its mappings, and
-//! the front end is not told that memory is free while a worker may still copy into it.
+//! A table is built from the front end's message and published. The reply follows when the old table is out
+//! of use ([`super::Outcome::Await`]). "Use after unmap" cannot happen, since a table keeps its mappings. The
+//! front end does not learn that memory is free while a worker may still copy into it.
 
 use super::{Handled, Outcome, Refusal, Session, memory_file, no_memory, refuse};
 use crate::backend::quota::{Quota, Share};
@@ -31,14 +31,14 @@ pub(super) struct Mapped {
     file: FileId,
     region: Region,
     pub(super) map: Arc<Mapping>,
-    /// Its part of what all sessions may map.
+    /// The region's share of the quota of all sessions.
     share: Arc<Share>,
 }
 
-/// Which file a descriptor stands for.
+/// Identity of a descriptor's file: device and inode.
 type FileId = (u64, u64);
 
-/// What the front end set up.
+/// The memory that the front end set up.
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) regions: Vec<Mapped>,

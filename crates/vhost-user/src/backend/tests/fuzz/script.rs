@@ -23,18 +23,18 @@ pub(super) enum Fd {
     Path,
 }
 
-/// What a front end does.
+/// One act of a front end.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
     /// A well-formed request, so often, with descriptors of these kinds (`None`: those that it should have).
     Send(Request, Option<Vec<Fd>>, bool, u8),
-    /// As above, but only written: the session sees it together with what comes next.
+    /// Like `Send`, but only written: the session reads it together with the next message.
     Queue(Request, Option<Vec<Fd>>, bool),
     /// A header that announces `size`, and these bytes.
     Frame(u32, u32, u32, Vec<u8>, Vec<Fd>),
     /// A request in two pieces, with time between.
     Pieces(Request, u8),
-    /// A request, cut after so many bytes, then the end.
+    /// A request, cut after this number of bytes, then the end.
     Cut(Request, u8),
     Poke(u64, Vec<u8>),
     /// Frames in ring 1, made by a driver.
@@ -44,7 +44,7 @@ pub(super) enum Act {
     Again(u64),
     /// The guest's file gets shorter.
     Truncate(u8),
-    /// The front end reads nothing of what it is told.
+    /// The front end reads none of the replies.
     Deaf(bool),
 }
 
