@@ -45,8 +45,8 @@ fn peer() {
     }
 }
 
-/// An IPv4 TCP frame of `payload` bytes behind `tags` VLAN tags, checksum left to the receiver; a train if
-/// longer than a segment.
+/// An IPv4 TCP frame of `payload` bytes behind `tags` VLAN tags, checksum left to the receiver; a GSO packet
+/// if longer than a segment.
 fn tcp_frame(tags: &[u16], payload: usize) -> Packet {
     let mut b = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for tci in tags {
@@ -349,7 +349,7 @@ fn a_tap_is_made_in_another_namespace() {
         status.mtu == 1400 && status.admin_up && status.ifindex > 0,
         "{status:?}"
     );
-    // One that has not changed for long is asked less often, and its changes are seen all the same.
+    // A device that has not changed for long is queried less often, and its changes are seen all the same.
     for _ in 0..20 {
         port.status();
     }
@@ -363,7 +363,7 @@ fn a_tap_is_made_in_another_namespace() {
     assert_eq!(second.status().mtu, 1500);
     second.forget();
     drop(second);
-    // It outlives its port, and is found where it is.
+    // The device outlives its port, and is found where it is.
     drop(port);
     wait_closed(&owner);
     let port = kept().open_at(&name, 2, None).unwrap();
@@ -393,7 +393,7 @@ fn tap_names_are_exclusive() {
     assert_eq!(again.name(), name);
 }
 
-/// Sends a broadcast frame and says whether the namespace's device counts it.
+/// Sends a broadcast frame and returns whether the namespace's device counts it.
 fn arrives(port: &dyn Port, worker: usize, n: usize) -> bool {
     let mut frame = vec![0xff; 60];
     frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
@@ -526,8 +526,8 @@ fn fanout_shares_and_loses_nothing() {
     assert!(!port.stale());
 }
 
-/// More queues, fewer, and as many: what came before is in the old ones, what comes later in the new ones,
-/// and nothing in both.
+/// More queues, fewer, and the same number. Earlier packets are in the old ones, later packets in the new
+/// ones, and no packet is in both.
 #[test]
 fn new_queues_take_over() {
     let Some((ns, outer)) = veth("new_queues_take_over") else {

@@ -1,5 +1,5 @@
-//! TCP between network namespaces through two ports: segment trains cross whole. Needs root; each test can
-//! run alone.
+//! TCP between network namespaces through two ports: GSO packets cross whole. Needs root; each test can run
+//! alone.
 
 #![allow(clippy::unwrap_used)] // helpers of tests, outside #[test] functions
 #![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own

@@ -2,8 +2,8 @@
 //! and goes.
 //!
 //! **Problem.** A thread waits on a descriptor for as long as a queue lives. The descriptor that makes the
-//! queue ready (a guest's kick) is a different one in each session, and the session itself must be able to
-//! wake the thread.
+//! queue ready (a guest's kick) is a different one in each session. The session itself must be able to wake
+//! the thread, too.
 //!
 //! **Invariants.** [`WakeSet::as_raw_fd`] never changes. It is readable when, since the last
 //! [`WakeSet::clear`], the source was raised, the doorbell was rung, or a millisecond passed. The millisecond

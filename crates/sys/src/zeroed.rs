@@ -296,9 +296,9 @@ impl<T> Deref for SharedZeroed<T> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the owner's values (see its `deref`), which stay where they are and which nobody borrows
-        // exclusively, because the owner is behind an `Arc` of this module that hands no such borrow out;
-        // without an owner, none.
+        // SAFETY: the owner's values (see its `deref`), which stay where they are. No exclusive borrow of
+        // them exists, because the owner is behind an `Arc` of this module that hands none out. Without an
+        // owner there are no values.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }

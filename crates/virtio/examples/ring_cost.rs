@@ -1,4 +1,4 @@
-//! What the rings cost: driver → device → one copy → device → driver in one thread, cycles per packet.
+//! The cost of the rings: driver → device → one copy → device → driver in one thread, cycles per packet.
 //!
 //! One thread means that no line travels between cores: this is the floor of the code, not of a machine.
 //! `device` is what a switch's worker spends (receive, copy, send, complete); `driver` is the generator's

@@ -1,8 +1,7 @@
 //! The virtio-net header (virtio 1.2 §5.1.6) and its checked form, [`Offload`].
 //!
-//! Invariants of a decoded [`Offload`]: the checksum field lies within the first `head_len` bytes; a segment
-//! train has a partial checksum and a segment size above zero. `hdr_len` stays a hint: nothing may index with
-//! it.
+//! Invariants of a decoded [`Offload`]: the checksum field is within the first `head_len` bytes. A GSO packet
+//! has a partial checksum and a segment size above zero. `hdr_len` stays a hint: no code may index with it.
 //!
 //! Cost: a packet without metadata takes two compares.
 
@@ -12,10 +11,10 @@ use heddle_packet::{Csum, Gso, GsoKind, Offload, Wrap, Wraps};
 
 /// Header length without `num_buffers`: packet sockets.
 pub const LEN_LEGACY: usize = 10;
-/// Header length with `num_buffers`: virtio 1.x, and tap devices asked for it.
+/// Header length with `num_buffers`: virtio 1.x, and tap devices set to it.
 pub const LEN: usize = 12;
-/// Header length with the fields of trains in tunnels of UDP (virtio 1.4 §5.1.6, behind those of hashes): tap
-/// devices.
+/// Header length with the fields of GSO packets in tunnels of UDP (virtio 1.4 §5.1.6, behind those of
+/// hashes): tap devices.
 pub const LEN_TUNNEL: usize = 24;
 
 const F_NEEDS_CSUM: u8 = 1;
@@ -42,13 +41,13 @@ pub enum NetHdrError {
     Ufo,
     /// A segmentation type that the standard does not have.
     UnknownGso(u8),
-    /// A segment train without a partial checksum.
+    /// A GSO packet without a partial checksum.
     GsoWithoutCsum,
-    /// A segment train of zero-byte segments.
+    /// A GSO packet of zero-byte segments.
     GsoZeroSize,
     /// The ECN mark on something that is not TCP.
     EcnWithoutTcp,
-    /// A train in a tunnel whose headers are not where the header says, or of no tunnel that is known here.
+    /// A GSO packet in a tunnel whose headers are not at the header's offsets, or in an unknown tunnel.
     Tunnel,
 }
 
@@ -135,7 +134,7 @@ pub fn decode(hdr: &[u8], head_len: usize) -> Result<Offload, NetHdrError> {
     })
 }
 
-/// As [`encode`], with the number of buffers that the packet is spread over (virtio 1.2 §5.1.6.1).
+/// Like [`encode`], with the number of buffers that the packet is spread over (virtio 1.2 §5.1.6.1).
 #[inline]
 pub fn header(offload: &Offload, packet_len: usize, num_buffers: u16) -> [u8; LEN] {
     let mut hdr = if offload.is_plain() {
@@ -150,8 +149,8 @@ pub fn header(offload: &Offload, packet_len: usize, num_buffers: u16) -> [u8; LE
 /// Writes the header for a packet of `packet_len` bytes; a packet socket takes the first [`LEN_LEGACY`]
 /// bytes.
 ///
-/// `hdr_len` is put between the shortest and the longest L4 header: Linux makes that many bytes contiguous,
-/// so a claim that is too long would cost it a large allocation, and one beyond the packet would be refused.
+/// `hdr_len` is put between the shortest and the longest L4 header. Linux makes that many bytes contiguous,
+/// so a claim that is too long would cost it a large allocation. It would refuse a claim beyond the packet.
 pub fn encode(offload: &Offload, packet_len: usize) -> [u8; LEN] {
     let mut hdr = [0; LEN];
     let mut csum_start = 0;
@@ -181,7 +180,7 @@ pub fn encode(offload: &Offload, packet_len: usize) -> [u8; LEN] {
     hdr
 }
 
-/// Where the headers of a train in a tunnel of UDP are, from the packet's start.
+/// Offsets of the headers of a GSO packet in a tunnel of UDP, from the packet's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tunnel {
     /// The outer UDP header.
@@ -194,7 +193,7 @@ pub struct Tunnel {
     pub csum: bool,
 }
 
-/// As [`encode`], for a train that is in this tunnel.
+/// Like [`encode`], for a GSO packet that is in this tunnel.
 pub fn encode_tunnel(offload: &Offload, packet_len: usize, tunnel: Option<Tunnel>) -> [u8; LEN_TUNNEL] {
     let mut hdr = [0; LEN_TUNNEL];
     hdr[..LEN].copy_from_slice(&encode(offload, packet_len));
@@ -207,9 +206,9 @@ pub fn encode_tunnel(offload: &Offload, packet_len: usize, tunnel: Option<Tunnel
     hdr
 }
 
-/// As [`decode`], of a header of [`LEN_TUNNEL`] bytes; `frame` is the packet's head.
+/// Like [`decode`], for a header of [`LEN_TUNNEL`] bytes; `frame` is the packet's head.
 ///
-/// The header does not say which tunnel it is: the bytes do, by the place of what is inside.
+/// The header does not name the tunnel; the offset of the inner packet shows it.
 ///
 /// # Errors
 /// Names the claim that does not hold.
@@ -241,7 +240,7 @@ pub fn decode_tunnel(hdr: &[u8], frame: &[u8]) -> Result<Offload, NetHdrError> {
     Ok(offload)
 }
 
-/// Where a frame's type is.
+/// Offset of a frame's type.
 const ETHERTYPE: usize = 12;
 const TAG: [u8; 2] = [0x81, 0x00];
 const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
@@ -252,7 +251,7 @@ fn is_tagged(frame: &[u8]) -> bool {
     matches!(kind, Some(&(TAG | SERVICE_TAG)))
 }
 
-/// Where the UDP header of an IP packet without options is.
+/// Offset of the UDP header of an IP packet without options.
 fn outer_udp(frame: &[u8]) -> Option<usize> {
     const V4: (u8, usize, usize) = (0x45, 9, 20);
     const V6: (usize, usize) = (6, 40);
@@ -283,7 +282,7 @@ fn wrap_of(frame: &[u8], outer_l4: usize, inner_l3: usize) -> Option<Wrap> {
     (network_at(frame, inside + options) == Some(inner_l3)).then_some(Wrap::Geneve)
 }
 
-/// Where the network header of the frame at `at` is, behind up to two tags.
+/// Offset of the network header of the frame at `at`, behind up to two tags.
 fn network_at(frame: &[u8], at: usize) -> Option<usize> {
     let mut kind = at + ETHERTYPE;
     for _ in 0..2 {

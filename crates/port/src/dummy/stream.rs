@@ -1,7 +1,7 @@
 //! The stream of a dummy port: frames, each behind its length in two bytes (big-endian), over a Unix or TCP
 //! connection.
 //!
-//! A passive endpoint (`punix:`, `ptcp:`) sends to and receives from every peer that connects; an active one
+//! A passive endpoint (`punix:`, `ptcp:`) sends to and receives from every peer that connects. An active one
 //! (`unix:`, `tcp:`) connects, and connects again with growing pauses. One thread per endpoint does all of
 //! it, woken by an eventfd when there is something to send or to stop for. Each peer has up to 100 frames
 //! waiting; more are dropped.
@@ -30,7 +30,7 @@ const MIN_FRAME: usize = 14;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(8);
 
-/// Which end of a connection the port is.
+/// The port's end of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Endpoint {
     /// Waits for peers at the address.
@@ -54,7 +54,7 @@ pub(super) struct Conn {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread and the worker share.
+/// The state that the thread and the worker share.
 #[derive(Debug)]
 struct Link {
     outbox: Mutex<VecDeque<Vec<u8>>>,
@@ -195,7 +195,7 @@ impl Run {
         }
     }
 
-    /// How long nothing can happen without an event.
+    /// The time in which nothing can happen without an event.
     fn timeout_ms(&self) -> i32 {
         if self.peers.iter().any(|p| !p.output.is_empty()) {
             return 5;

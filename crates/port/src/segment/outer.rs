@@ -1,8 +1,8 @@
-//! Headers of tunnels around a train: where they are, and how each segment's differ.
+//! Headers of tunnels around a GSO packet: their offsets, and the fields that differ in each segment.
 //!
-//! An outer checksum costs no second pass over a segment: what the inner one covers adds up to what its
-//! pseudo header says (the device's "local checksum offload" in the words of Linux), and only the headers in
-//! between are summed.
+//! An outer checksum costs no second pass over a segment. The bytes under the inner checksum add up to a sum
+//! that the inner pseudo header determines (Linux: "local checksum offload"). So only the headers in between
+//! are summed.
 
 use super::frame::{Begins, L3, be16, network};
 use super::{SegmentError, is_v4};
@@ -47,7 +47,7 @@ pub(super) fn outers(frame: &[u8], mut wraps: Wraps) -> Result<(Outers, usize, B
 }
 
 impl Outer {
-    /// Where what is inside begins, and with what.
+    /// Offset and type of the inner packet.
     fn inside(&self, frame: &[u8]) -> Result<(usize, Begins), SegmentError> {
         let l4 = frame.get(self.l4_at..).ok_or(SegmentError::Malformed)?;
         let behind_udp = l4.get(Udp::LEN..).ok_or(SegmentError::Malformed)?;
@@ -188,7 +188,8 @@ impl Outer {
         Ok(())
     }
 
-    /// What the field of UDP's checksum holds as long as a device has to make it, of a packet of `len` bytes.
+    /// The value in UDP's checksum field while a device still has to make the checksum, of a packet of `len`
+    /// bytes.
     pub(super) fn open_csum(&self, head: &[u8], len: usize) -> Option<u16> {
         let len = u32::try_from(len.checked_sub(self.l4_at)?).ok()?;
         let sum = pseudo_sum(head.get(self.l3_at..)?, self.l3, proto::UDP, len);

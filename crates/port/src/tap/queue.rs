@@ -99,7 +99,7 @@ fn decode(read: &[u8]) -> Result<Offload, NetHdrError> {
     net_hdr::decode_tunnel(hdr, frame)
 }
 
-/// Makes a packet of the `n` bytes that were read into `room`, or says why not.
+/// Makes a packet of the `n` bytes that were read into `room`, or returns the reason of the drop.
 fn take(p: &mut Packet, n: usize, room: usize) -> Result<(), &'static str> {
     if n >= room {
         return Err("truncated");
@@ -146,7 +146,7 @@ impl TapTx {
         self.write_pieces(&iovs)
     }
 
-    /// Writes a train that is in a tunnel as it is. `None`: the device or the train is not fit for it.
+    /// Writes a GSO packet that is in a tunnel as it is. `None`: the device or the packet is not fit for it.
     fn write_whole(&mut self, packet: &Packet) -> Option<Result<(), i32>> {
         if !self.queue.takes_tunnels() {
             return None;
@@ -181,7 +181,7 @@ impl TapTx {
         }
     }
 
-    /// Sends a train that is in tunnels: as it is, as datagrams in a train, or as segments.
+    /// Sends a GSO packet that is in tunnels: as it is, as a GSO packet of datagrams, or as segments.
     fn send_wrapped(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
         if let Some(done) = self.write_whole(packet) {
             return done;
@@ -216,7 +216,7 @@ impl TapTx {
             EAGAIN | ENOBUFS | ENOMEM => counts.full += 1,
             EIO => counts.down += 1,
             EINVAL if packet.offload.gso.is_some() => {
-                // A kernel that does not know this kind of segment train: send the segments.
+                // A kernel that does not know this kind of GSO packet: send the segments.
                 if self.send_segments(pool, packet).is_ok() {
                     counts.sent += 1;
                     counts.bytes += packet.len() as u64;

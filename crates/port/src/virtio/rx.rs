@@ -20,10 +20,10 @@ pub(super) struct VirtioRx {
     name: Arc<str>,
     index: usize,
     changed: Changed,
-    /// The turn that was answered last; 0: none.
+    /// The last turn that was handled; 0: none.
     seen: u32,
     mine: Option<FromGuest>,
-    /// The failure that was told.
+    /// The failure that was reported.
     told: Option<RingError>,
     /// The ring's drops that are in `drops` already.
     counted: RxDrops,

@@ -36,7 +36,7 @@ pub fn try_ip(args: &str) -> Result<(), String> {
     ))
 }
 
-/// As [`try_ip`], for what must work.
+/// [`try_ip`] for commands that must work.
 pub fn ip(args: &str) {
     try_ip(args).expect("ip");
 }

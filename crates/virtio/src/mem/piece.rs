@@ -1,8 +1,8 @@
 //! Checked pieces of buffers, and the copies into and out of them: the bytes of packets go through here.
 //!
-//! Another party may write to the same bytes at any time. Copies therefore go through raw pointers (no
-//! reference is made, the result may be a mixture of old and new bytes, nothing is decided on it before it is
-//! private).
+//! Another party may write to the same bytes at any time. Copies therefore go through raw pointers, and no
+//! reference is made. The result may be a mixture of old and new bytes. No decision depends on it before it
+//! is private.
 
 #![allow(unsafe_code)] // a buffer of the guest by its address
 
@@ -14,13 +14,13 @@ use heddle_packet::{HEAD_SPACE, Lender, Packet, Seg};
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// A checked piece of a buffer. Valid as long as the [`super::GuestMemory`] that made it; queues keep that
+/// A checked piece of a buffer. Valid as long as the [`super::GuestMemory`] that made it. Queues keep that
 /// snapshot until none of its pieces is in use, so pieces do not leave this crate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     ptr: NonNull<u8>,
     len: u32,
-    /// Its place in the table of regions, for the dirty log.
+    /// The index of its region in the table, for the dirty log.
     pub(super) region: u16,
 }
 
@@ -46,13 +46,13 @@ impl Piece {
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
-    /// Asks for the lines of the first `n` bytes (at most all; at most three lines), to read or to write.
+    /// Prefetches the lines of the first `n` bytes (at most all; at most three lines), to read or to write.
     #[inline(always)]
     pub(crate) fn prefetch(&self, n: usize, write: bool) {
         let from = self.ptr.as_ptr().cast_const();
         let last = self.len().min(n).wrapping_sub(1);
         prefetch::either(from, write);
-        // Buffers seldom begin at a line: the last byte may be one line further than the length says.
+        // Buffers seldom begin at a line: the last byte may be one line further than the length suggests.
         prefetch::either(from.wrapping_add(last), write);
         if last.wrapping_add(1) > 2 * LINE {
             prefetch::either(from.wrapping_add(LINE), write);
@@ -98,8 +98,8 @@ impl Piece {
         }
         n
     }
-    /// As [`Piece::write`], from a foreign segment (without its first `skip` bytes): the one copy between two
-    /// guests.
+    /// Like [`Piece::write`], from a foreign segment (without its first `skip` bytes): the one copy between
+    /// two guests.
     #[inline]
     pub(crate) fn write_seg(&self, at: usize, seg: &Seg, skip: usize) -> usize {
         let left = seg.len().saturating_sub(skip);
@@ -117,8 +117,9 @@ impl Piece {
         }
         n
     }
-    /// Writes a virtio-net header that says nothing but "one buffer" and the whole packet behind it; `false`,
-    /// and nothing written, without room, or where the packet's head is too short for this to be worth while.
+    /// Writes a virtio-net header whose only information is "one buffer", and the whole packet behind it.
+    /// Returns `false`, and writes nothing, without room, or if the packet's head is too short for this to be
+    /// worth while.
     #[inline(always)]
     pub(crate) fn write_plain(&self, packet: &Packet) -> bool {
         const HEADER: usize = net_hdr::LEN;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 /// A cell with the current [`GuestMemory`].
 ///
 /// A queue compares [`SharedMemory::generation`] once per burst and takes the new table when no packet of it
-/// points into the old one. A session that must not answer before the old table is out of use keeps the `Arc`
-/// that [`SharedMemory::replace`] returns, wakes the workers and waits (bounded) until it is the only owner
-/// ([`Arc::strong_count`]).
+/// points into the old one. A session that must not reply before the old table is out of use keeps the `Arc`
+/// that [`SharedMemory::replace`] returns. It wakes the workers and waits (bounded) until it is the only
+/// owner ([`Arc::strong_count`]).
 #[derive(Debug)]
 pub struct SharedMemory {
     table: Published<GuestMemory>,

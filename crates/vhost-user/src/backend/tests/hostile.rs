@@ -223,7 +223,7 @@ impl Rig {
             (Request::SetVringKick(fd), &[ev.as_fd()]),
             (Request::SetVringEnable(state(n, 1)), &[]),
         ] {
-            let _ = self.front.send_request(&request, HeaderFlags::NEED_REPLY, fds); // the session may have ended
+            let _ = self.front.send_request(&request, HeaderFlags::NEED_REPLY, fds); // may have ended
             self.run();
             self.answer(&request);
         }

@@ -87,7 +87,7 @@ fn metadata(packet: &mut Packet, hdr: &[u8; net_hdr::LEN]) -> Result<Offload, Ne
     decoded
 }
 
-/// As [`take`], of any pieces: header and packet may be spread over the buffers in any way (virtio 1.2
+/// Like [`take`], for any pieces: header and packet may be spread over the buffers in any way (virtio 1.2
 /// §2.7.4.1).
 #[expect(clippy::indexing_slicing, reason = "lengths that no guest chooses")]
 #[inline(never)]

@@ -1,5 +1,5 @@
-//! Drivers that break the protocol: what has bitten other back ends, each by name. The queue stops or drops
-//! by name; nothing outside the guest's memory is read, nothing panics, and another queue goes on. Tables
+//! Drivers that break the protocol: known faults of other back ends, each by name. The queue stops or drops
+//! by name; nothing outside the guest's memory is read, nothing panics, and another queue continues. Tables
 //! that are replaced under a worker are in `ahead` and `memory`.
 //!
 //! A control queue's double fetch has no counterpart: this crate has no control queue. With vhost-user the
@@ -14,7 +14,7 @@ const NEXT: u16 = F_NEXT;
 const WRITE: u16 = F_WRITE;
 const INDIRECT: u16 = F_INDIRECT;
 
-/// What became of one descriptor table on a split transmit ring of 8.
+/// The outcome of one descriptor table on a split transmit ring of 8.
 fn verdict(features: Features, prepare: impl FnOnce(&mut Rig)) -> Option<RingError> {
     let mut rig = Rig::new(features, 8);
     prepare(&mut rig);
@@ -442,7 +442,7 @@ fn receive_descriptors_are_read_once() {
     );
 }
 
-/// One guest's broken ring is its own: another queue of the same memory goes on.
+/// One guest's broken ring is its own: another queue of the same memory continues.
 #[test]
 fn a_broken_queue_disturbs_no_other() {
     let mut rig = Rig::new(Features::empty(), 8);
@@ -517,8 +517,8 @@ fn empty_buffers_are_bounded_too() {
         assert!(receive(&mut dev).is_empty());
         assert_eq!(dev.error(), Some(RingError::ChainTooLong), "{features:?}");
     }
-    // As long as a chain may be, the same one again and again: a call takes few of them, and the next goes
-    // on.
+    // The longest possible chain, the same one again and again: a call takes few of them, and the next
+    // continues.
     let rig = Rig::new(Features::empty(), BIG);
     let chain = MAX_INDIRECT as u16;
     for i in 0..chain {

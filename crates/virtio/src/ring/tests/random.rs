@@ -138,7 +138,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What came of a run, coarsely: runs that differ in it went different ways.
+/// The outcome of a run, coarsely: runs with different outcomes went different ways.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Seen {
     packed: bool,
@@ -268,7 +268,7 @@ pub(super) fn run(features: Features, acts: &[Act]) -> Seen {
             *to |= n > 0;
         }
         if rx.error().is_some_and(|e| !e.may_recover()) && opened < 20 {
-            // The driver resets the queue: the test goes on with what is in memory.
+            // The driver resets the queue: the test continues with the content of the memory.
             burst.drain(..).for_each(|p| pool.put(p));
             rx.complete();
             rx = rig.rx();
