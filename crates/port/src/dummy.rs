@@ -26,7 +26,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most queues of one port.
+/// Maximum number of queues of one port.
 pub const MAX_QUEUES: usize = 1024;
 
 /// State of a dummy port's connections, for `netdev-dummy/conn-state`.

@@ -33,7 +33,7 @@ use std::ops::Range;
 
 /// Minimum length of a GSO packet's first packet: it is cheaper to send shorter ones than to join them.
 pub const MIN_LEN: usize = 256;
-/// Most packets of a batch that are looked at.
+/// Maximum number of packets of a batch that are looked at.
 pub const MAX_BATCH: usize = 64;
 /// GSO packets of a batch that may grow at a time, each of a flow.
 const OPEN: usize = 8;
@@ -133,7 +133,7 @@ pub struct Gro {
 }
 
 impl Gro {
-    /// Joins what can be joined of a batch of at most [`MAX_BATCH`] packets. `false`: nothing was.
+    /// Joins packets of a batch of at most [`MAX_BATCH`] packets. `false`: none could be joined.
     pub fn join(&mut self, pool: &mut Pool, packets: &[&Packet], trains: Trains) -> bool {
         self.trains.clear();
         self.became.clear();
@@ -355,7 +355,7 @@ impl Train {
         }
         Some(len < self.size || h.ends(p))
     }
-    /// Whether headers are what segmentation would make of the first one's.
+    /// Whether headers are those that segmentation would make of the first one's.
     fn continues(&self, this: &[u8], first: &[u8]) -> bool {
         let Headers { l3, l4, payload, .. } = self.headers;
         let same =

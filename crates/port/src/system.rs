@@ -45,9 +45,9 @@ use tx::{Senders, SystemTx};
 
 /// Receive buffer of a queue, bytes of kernel memory: room for the windows of some fast TCP connections.
 const RCVBUF: usize = 16 << 20;
-/// Frames of a receive ring: what may arrive while the worker is elsewhere.
+/// Frames of a receive ring: the packets that may arrive while the worker is elsewhere.
 const RING: usize = 512;
-/// Send buffer of a queue: what a device may hold back.
+/// Send buffer of a queue: the bytes that a device may hold back.
 const SNDBUF: usize = 4 << 20;
 /// `Interface.status`: why the host's stack gets a copy of received packets.
 const HOST_STACK_KEY: &str = "heddle_host_stack";
@@ -387,8 +387,8 @@ impl Port for SystemPort {
     }
 }
 
-/// Refuses devices that would take in what is sent to them and give nothing sensible back. The words begin as
-/// Open vSwitch's do.
+/// Refuses devices that would take sent packets in and give nothing sensible back. The words begin as Open
+/// vSwitch's do.
 fn may_be_a_port(link: &LinkCtl, name: &str) -> Result<(), PortError> {
     let refused = |why| {
         let text = format!("could not add network device {name} to ofproto (Invalid argument: {why})");

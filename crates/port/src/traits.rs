@@ -27,7 +27,7 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// The system's refusal of `what`.
+    /// The system's refusal of the operation `what`.
     pub fn sys(what: impl Into<String>, source: std::io::Error) -> Self {
         Self::Sys {
             what: what.into(),
@@ -143,7 +143,7 @@ pub trait Port: Send + Sync {
             )),
         }
     }
-    /// The queues that it has, with what their rates have become.
+    /// The queues in force, with their actual rates.
     fn qos(&self) -> Option<crate::QosConfig> {
         None
     }
@@ -173,7 +173,7 @@ pub trait Port: Send + Sync {
         true
     }
     /// Whether receive queues may be opened while those that were opened before are still there. Nothing
-    /// comes into the old ones from then on; what they have can be taken, and is to be taken first. The
+    /// comes into the old ones from then on; the packets in them can be taken, and must be taken first. The
     /// others' old queues have to go before.
     fn takes_over(&self) -> bool {
         false
@@ -271,8 +271,8 @@ impl std::ops::AddAssign for TxCounts {
 
 /// One transmit queue, owned by one worker.
 pub trait TxQueue: Send {
-    /// Sends packets in order. None waits for the device: what it does not take after a bounded number of
-    /// tries is dropped and counted. `pool` serves software segmentation where the device needs it.
+    /// Sends packets in order, without waiting for the device: packets that it does not take after a bounded
+    /// number of tries is dropped and counted. `pool` serves software segmentation where the device needs it.
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts;
     /// Whether the queue keeps packets beyond the call (a device that reads them later, a shaper): it is
     /// given packets by [`TxQueue::tx_owned`] then. Always the same for a queue.

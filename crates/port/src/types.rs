@@ -40,7 +40,7 @@ pub struct PortType {
     pub takes_mac: bool,
     /// The port's MTU follows those of its bridge's other ports, unless `mtu_request` is set.
     pub follows_mtu: bool,
-    /// Most receive queues; `None`: as many as there are workers.
+    /// Maximum number of receive queues; `None`: as many as there are workers.
     pub max_rxq: Option<usize>,
     /// The options that `dpctl/show` shows.
     pub shown_options: &'static [&'static str],

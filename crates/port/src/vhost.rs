@@ -2,9 +2,9 @@
 //! vhost-user.
 //!
 //! The session ([`heddle_vhost_user::backend`]) runs on the one control thread of all sockets and drives the
-//! device that all sessions share ([`crate::virtio`]). Here is what is vhost-user's own: sockets, who makes
-//! them, and where they are; options; and the file that keeps positions of packed rings. Options are those of
-//! Open vSwitch; nothing of DPDK is needed.
+//! device that all sessions share ([`crate::virtio`]). This module has vhost-user's own parts: sockets,
+//! options, and the file that keeps positions of packed rings. Options are those of Open vSwitch; nothing of
+//! DPDK is needed.
 
 mod settings;
 #[cfg(test)]

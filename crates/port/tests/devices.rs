@@ -19,7 +19,7 @@ fn pattern(i: usize) -> u8 {
     (i % 251) as u8 ^ (i >> 13) as u8
 }
 
-/// Not a test by itself: what this program does when a test starts it inside a namespace.
+/// Not a test by itself: the part of this program that a test starts inside a namespace.
 #[test]
 fn peer() {
     let Ok(role) = std::env::var("HEDDLE_PEER") else {

@@ -277,7 +277,7 @@ fn two_ports_forward_through_sessions_that_come_and_go() {
         a.attach(&mut front_a).unwrap();
         both_ways(&mut a, &mut b);
 
-        // Down and up again: what the guest sends meanwhile waits.
+        // Down and up again: packets that the guest sends meanwhile wait.
         pa.set_admin(false).unwrap();
         assert!(send(&mut a, 0));
         std::thread::sleep(Duration::from_millis(5));

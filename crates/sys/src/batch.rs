@@ -67,7 +67,8 @@ impl RecvBatch {
     /// none is there. Each message goes to the buffer of its index.
     ///
     /// # Errors
-    /// Errors of recvmmsg(2) except `EAGAIN`: for a packet socket `ENETDOWN` once when its device goes down.
+    /// The error of recvmmsg(2) except `EAGAIN`. A packet socket returns `ENETDOWN` once when its device goes
+    /// down.
     pub fn recv<'b>(
         &mut self,
         fd: BorrowedFd<'_>,

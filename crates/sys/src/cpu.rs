@@ -15,7 +15,7 @@ pub fn stand_back() {
 /// The processors that this thread may run on, ascending.
 ///
 /// # Errors
-/// Errors of sched_getaffinity(2).
+/// The error of sched_getaffinity(2).
 pub fn allowed() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
@@ -24,7 +24,7 @@ pub fn allowed() -> io::Result<Vec<usize>> {
 /// The processors of the machine that are on, ascending.
 ///
 /// # Errors
-/// Errors of reading the kernel's list.
+/// The error of reading the kernel's list.
 pub fn online() -> io::Result<Vec<usize>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
     parse_list(text.trim()).ok_or_else(|| io::Error::other(format!("{text:?} is no list of processors")))

@@ -42,7 +42,7 @@ impl EventFd {
         rustix::io::write(&self.fd, &1_u64.to_ne_bytes())
     }
     fn notify_other(&self, stuck: &AtomicBool) {
-        // Relaxed: who does not see it yet is made to wait once more, which is bounded.
+        // Relaxed: a thread that does not see it yet blocks once more, which is bounded.
         if stuck.load(Ordering::Relaxed) {
             return;
         }
@@ -110,7 +110,7 @@ pub struct Epoll {
     events: Vec<epoll::Event>,
 }
 
-// SAFETY: what keeps it from being sent by itself is that an event can hold a pointer; these hold numbers.
+// SAFETY: it is not `Send` by itself since an event can hold a pointer; these hold numbers.
 unsafe impl Send for Epoll {}
 
 impl std::fmt::Debug for Epoll {
@@ -227,7 +227,7 @@ mod tests {
         }
         began.elapsed()
     }
-    /// Adds to its counter what it does not hold twice.
+    /// Adds a number to its counter that it cannot hold twice.
     fn fill(fd: &EventFd) {
         let most = (u64::MAX - 2).to_ne_bytes();
         assert_eq!(rustix::io::write(fd, &most), Ok(8));

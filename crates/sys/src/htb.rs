@@ -123,12 +123,9 @@ impl Htb {
         self.requests.ask(request, NLM_F_ACK | flags, |_| {})
     }
 
-    /// Makes an empty hierarchy in place of what is at the device's root.
-    ///
-    /// # Errors
-    /// `PermissionDenied` without `CAP_NET_ADMIN`, `NotFound` of a kernel without HTB, `ENODEV`.
+    /// Makes an empty hierarchy in place of the qdisc at the device's root.
     pub fn make(&self, ifindex: u32) -> io::Result<()> {
-        // Whatever its handle; nothing may be there, or what every device has.
+        // The handle does not matter; the root may have no qdisc, or the default one.
         let _ = self.send(
             RouteNetlinkMessage::DelQueueDiscipline(Self::message(ifindex, TcHandle::UNSPEC, TcHandle::ROOT)),
             0,
@@ -200,7 +197,7 @@ impl Htb {
         let mut opt = Vec::with_capacity(44);
         ratespec(c.rate, &mut opt);
         ratespec(c.ceil, &mut opt);
-        // Both bursts, the turn, the level (the kernel's), who borrows first.
+        // Both bursts, the quantum, the level (the kernel's), the priority of borrowing.
         for n in [ticks(c.rate, burst), ticks(c.ceil, burst), quantum, 0, c.prio] {
             opt.extend(n.to_ne_bytes());
         }

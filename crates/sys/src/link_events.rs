@@ -50,7 +50,7 @@ impl LinkEvents {
     /// Subscribes. The descriptor is non-blocking and readable when notices wait.
     ///
     /// # Errors
-    /// Errors of socket(2) and bind(2).
+    /// The error of socket(2) and bind(2).
     pub fn new() -> io::Result<Self> {
         netlink::Notices::new((libc::RTMGRP_LINK | libc::RTMGRP_TC) as u32).map(Self)
     }
@@ -58,7 +58,7 @@ impl LinkEvents {
     /// Takes the notices that wait now (at most one datagram's worth); empty when none does.
     ///
     /// # Errors
-    /// Errors of recv(2) except `EAGAIN`, `EINTR` and `ENOBUFS` (which is [`LinkEvent::Lost`]).
+    /// The error of recv(2) except `EAGAIN`, `EINTR` and `ENOBUFS` (which is [`LinkEvent::Lost`]).
     pub fn read(&mut self) -> io::Result<Vec<LinkEvent>> {
         match self.0.read() {
             Ok(data) => Ok(netlink::messages(data).filter_map(event).collect()),

@@ -5,8 +5,8 @@
 use std::io;
 use std::ptr::NonNull;
 
-/// Gives memory that was freed back to the system. The allocator keeps what a flood of flows took, piece by
-/// piece; call this after a collapse, from a thread that may wait some milliseconds.
+/// Gives memory that was freed back to the system. The allocator keeps the memory of a flood of flows, piece
+/// by piece. Call this after a collapse, from a thread that may wait some milliseconds.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes the allocator's own locks, has no precondition.
@@ -44,7 +44,7 @@ pub fn node_of(ptr: NonNull<u8>) -> Option<u32> {
 pub struct Memory {
     /// Resident now.
     pub resident: u64,
-    /// Most that was ever resident.
+    /// Maximum that was ever resident.
     pub peak: u64,
 }
 

@@ -32,7 +32,7 @@ pub enum Pages {
 /// sealed. `name` is for `/proc/PID/maps`.
 ///
 /// # Errors
-/// Errors of memfd_create(2) and ftruncate(2); `InvalidInput` for a name with a zero byte.
+/// The error of memfd_create(2) and ftruncate(2); `InvalidInput` for a name with a zero byte.
 pub fn memfd(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
     let huge = match pages {
         Pages::Normal => MemfdFlags::empty(),
@@ -162,7 +162,7 @@ impl Mapping {
     /// Maps `len` zero bytes that no other process sees.
     ///
     /// # Errors
-    /// Errors of mmap(2).
+    /// The error of mmap(2).
     pub fn anonymous(len: usize) -> io::Result<Self> {
         let base_len = len
             .max(1)
@@ -218,7 +218,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Before the addresses can be another mapping's.
         self.guard = None;
-        // SAFETY: exactly what `map` returned; the owner's contract is that nothing refers to it any more.
+        // SAFETY: exactly the range that `map` returned; the owner's contract is that nothing refers to it
+        // any more.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.base_len) };
     }
 }

@@ -27,7 +27,7 @@ const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 /// The identity of an open namespace.
 ///
 /// # Errors
-/// Errors of fstat(2).
+/// The error of fstat(2).
 pub fn id(ns: &OwnedFd) -> io::Result<Id> {
     Ok(File::from(ns.try_clone()?).metadata()?.ino())
 }
@@ -114,7 +114,7 @@ pub fn all() -> Vec<OwnedFd> {
 /// Opens a file that is a network namespace. Does not wait, whatever the file is.
 ///
 /// # Errors
-/// Errors of open(2); `EINVAL` or `ENOTTY` for another file.
+/// The error of open(2); `EINVAL` or `ENOTTY` for another file.
 pub fn open(path: &Path) -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

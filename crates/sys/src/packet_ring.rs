@@ -32,7 +32,7 @@ const STATUS_USER: u32 = 1;
 const STATUS_COPY: u32 = 1 << 1;
 const STATUS_VLAN_VALID: u32 = 1 << 4;
 const STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
-/// Bytes of a block: what the kernel allocates in one piece.
+/// Bytes of a block, which the kernel allocates in one piece.
 const BLOCK: usize = 64 * 1024;
 
 /// `struct tpacket_req`.

@@ -31,8 +31,8 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// A socket that receives what arrives at its device (not what the host itself sends there), and may
-    /// send.
+    /// A socket that receives packets that arrive at its device (not those that the host itself sends there),
+    /// and may send.
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_RAW`.
@@ -140,7 +140,7 @@ impl PacketSocket {
             let _ = sockopt::set_socket_send_buffer_size(self, bytes);
         }
     }
-    /// The priority of what is sent from now on (`SO_PRIORITY`): the device's queueing discipline goes by it.
+    /// The priority of packets sent from now on (`SO_PRIORITY`): the device's queueing discipline goes by it.
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_ADMIN`, for those beyond 6.

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 /// Time between two checks of the watchman.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
-/// Most threads that are watched.
+/// Maximum number of threads that are watched.
 const SLOTS: usize = 256;
 /// Looks without any call before the watchman sleeps.
 const QUIET: u32 = 16;
@@ -163,7 +163,7 @@ fn watch() {
         quiet = if calls { 0 } else { quiet + 1 };
         if quiet >= QUIET {
             ASLEEP.store(true, Ordering::SeqCst);
-            // Once more: who did not see that there is sleep is seen here.
+            // Check once more: a thread that did not see `ASLEEP` has moved its slot before this.
             let moved = |(slot, last): (&Slot, &u64)| slot.turn.load(Ordering::SeqCst) != *last;
             if !TABLE.iter().zip(&last).any(moved) {
                 while ASLEEP.load(Ordering::SeqCst) {

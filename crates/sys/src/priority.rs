@@ -48,7 +48,7 @@ mod tests {
                     assert_eq!(child.join().expect("no panic"), libc::SCHED_OTHER, "inherited");
                     set_realtime(0).expect("who may raise may lower");
                 }
-                // Not everybody may.
+                // Some users may not.
                 Err(e) => assert_eq!(e.kind(), io::ErrorKind::PermissionDenied),
             }
             assert_eq!(policy(), libc::SCHED_OTHER);

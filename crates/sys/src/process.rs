@@ -62,7 +62,7 @@ const MOST_DESCRIPTORS: u64 = 1 << 20;
 /// Returns the limit before and the one that holds now.
 ///
 /// # Errors
-/// Errors of setrlimit(2).
+/// The error of setrlimit(2).
 pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let soft = current.unwrap_or(u64::MAX);

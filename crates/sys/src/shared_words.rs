@@ -22,7 +22,7 @@ impl SharedWords {
     /// Maps the first `len` words of `fd`.
     ///
     /// # Errors
-    /// Errors of mmap(2).
+    /// The error of mmap(2).
     pub fn of_fd(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let map = Mapping::of_fd(fd, 0, len as u64 * 8)?;
         Ok(Self { map, len })
@@ -33,17 +33,11 @@ impl SharedWords {
         // page; everybody else writes whole words, too.
         unsafe { self.map.as_ptr().cast::<AtomicU64>().add(at).as_ref() }
     }
-    /// Reads a word, and with it what was written before it.
-    ///
-    /// # Panics
-    /// Behind the end.
+    /// Reads a word; later reads see all that its writer wrote before it.
     pub fn load(&self, at: usize) -> u64 {
         self.word(at).load(Ordering::SeqCst)
     }
-    /// Writes a word, after all that was written before.
-    ///
-    /// # Panics
-    /// Behind the end.
+    /// Writes a word after all earlier writes of this thread.
     pub fn store(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::SeqCst);
     }

@@ -26,7 +26,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-/// Most registered mappings.
+/// Maximum number of registered mappings.
 const SLOTS: usize = 16_384;
 
 struct Slot {
@@ -77,7 +77,7 @@ impl Guard {
                 slot.len.store(len, Ordering::Relaxed);
                 slot.page.store(page, Ordering::Relaxed);
                 slot.cut.store(false, Ordering::Relaxed);
-                // Release pairs with the Acquire in the handler: who sees the base sees the rest.
+                // Release pairs with the Acquire in the handler: a handler that sees the base sees the rest.
                 slot.base.store(base, Ordering::Release);
                 return Ok(Some(Self(i)));
             }
@@ -122,7 +122,7 @@ fn install() -> io::Result<()> {
         }
         // Before the handler is there, so that it finds it.
         let _ = BEFORE.set(old);
-        // SAFETY: the handler keeps to what is safe in one.
+        // SAFETY: the handler does only things that are safe in one.
         if unsafe { libc::sigaction(libc::SIGBUS, &raw const new, std::ptr::null_mut()) } != 0 {
             return Err(errno());
         }

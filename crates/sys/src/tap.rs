@@ -30,7 +30,7 @@ pub const VNET_HDR_LEN: usize = 24;
 const NEW_VNET_HDR_LEN: usize = 10;
 /// Longest interface name, bytes.
 pub const NAME_MAX: usize = 15;
-/// Most queues of one device.
+/// Maximum number of queues of one device.
 pub const MAX_QUEUES: usize = 256;
 
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
@@ -212,8 +212,8 @@ impl TapQueue {
         self.tunnels.load(Ordering::Relaxed)
     }
 
-    /// Gives the device the settings of a new one, no offloads and the short virtio-net header: who takes it
-    /// over may not know others. No queue can be used any more.
+    /// Gives the device the settings of a new one, no offloads and the short virtio-net header: the next
+    /// owner may not know others. No queue can be used any more.
     ///
     /// # Errors
     /// `EBADFD` for a detached queue or a deleted device.
@@ -301,7 +301,7 @@ impl TapQueue {
         self.ioctl(libc::SIOCSIFHWADDR, (&raw mut req).cast())
     }
 
-    /// Most bytes that may wait for the reader beyond the device's queue, and for the kernel.
+    /// Maximum number of bytes that may wait for the reader beyond the device's queue, and for the kernel.
     pub fn set_sndbuf(&self, bytes: i32) {
         let mut n = bytes;
         let _ = self.ioctl(libc::TUNSETSNDBUF, (&raw mut n).cast());
@@ -363,7 +363,7 @@ pub fn valid_name(name: &str) -> bool {
             .any(|&b| b == 0 || b == b'/' || b == b':' || b == b'%' || b.is_ascii_whitespace() || b == 0x0b)
 }
 
-/// An empty request for interface `name` (cut to what fits).
+/// An empty request for interface `name` (cut to the size of its field).
 pub(crate) fn ifreq(name: &str) -> libc::ifreq {
     // SAFETY: a C structure for which all zeroes are a value.
     let mut req: libc::ifreq = unsafe { core::mem::zeroed() };

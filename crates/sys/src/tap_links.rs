@@ -59,7 +59,7 @@ impl TapLinks {
     /// All devices of the namespace.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn all(&self) -> io::Result<Vec<Link>> {
         self.ask(GetLink(LinkMessage::default()), NLM_F_DUMP)
     }
@@ -67,7 +67,7 @@ impl TapLinks {
     /// The device with that name, if there is one.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn named(&self, name: &str) -> io::Result<Option<Link>> {
         let mut request = LinkMessage::default();
         request.attributes.push(LinkAttribute::IfName(name.into()));

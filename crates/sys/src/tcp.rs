@@ -18,7 +18,7 @@ pub struct TcpInfo {
 /// Queries a connected socket.
 ///
 /// # Errors
-/// Errors of getsockopt(2), also for a socket that is not TCP's.
+/// The error of getsockopt(2), also for a socket that is not TCP's.
 pub fn info(socket: impl AsFd) -> io::Result<TcpInfo> {
     // SAFETY: a structure of numbers only, for which zeros are values. An older kernel fills less of it.
     let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };

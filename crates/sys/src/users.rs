@@ -29,7 +29,7 @@ pub struct Group {
 /// The user of that name.
 ///
 /// # Errors
-/// Errors of getpwnam(3); an unknown name is no error.
+/// The error of getpwnam(3); an unknown name is no error.
 pub fn user_named(name: &str) -> io::Result<Option<User>> {
     let name = CString::new(name)?;
     // SAFETY: a terminated name, and the arguments of `find`.
@@ -42,7 +42,7 @@ pub fn user_named(name: &str) -> io::Result<Option<User>> {
 /// The user of that number.
 ///
 /// # Errors
-/// Errors of getpwuid(3); an unknown number is no error.
+/// The error of getpwuid(3); an unknown number is no error.
 pub fn user_of(uid: Uid) -> io::Result<Option<User>> {
     // SAFETY: the arguments of `find`.
     find(
@@ -54,7 +54,7 @@ pub fn user_of(uid: Uid) -> io::Result<Option<User>> {
 /// The group of that name.
 ///
 /// # Errors
-/// Errors of getgrnam(3); an unknown name is no error.
+/// The error of getgrnam(3); an unknown name is no error.
 pub fn group_named(name: &str) -> io::Result<Option<Group>> {
     let name = CString::new(name)?;
     let read = |entry: &libc::group| {

@@ -1,4 +1,5 @@
-//! The vDPA bus: adding and removing devices, over generic netlink (linux/vdpa.h), and what sysfs shows.
+//! The vDPA bus: adding and removing devices, over generic netlink (linux/vdpa.h), and their attributes in
+//! sysfs.
 //!
 //! The kernel serves these requests in its initial network namespace only. So all requests go there, if the
 //! process may enter it.

@@ -1,8 +1,8 @@
 //! vDPA devices in userspace: the ioctls of `/dev/vduse/control` and `/dev/vduse/NAME` (linux/vduse.h).
 //!
-//! Each call is one ioctl(2) or read(2); what messages mean is the caller's business (`heddle-vduse`). The
-//! structures' layouts are the kernel's (UAPI, version 0). A size that is not right is refused with `ENOTTY`:
-//! it is part of a request's number.
+//! Each call is one ioctl(2) or read(2); the caller interprets the messages (`heddle-vduse`). The structures'
+//! layouts are the kernel's (UAPI, version 0). A size that is not right is refused with `ENOTTY`: it is part
+//! of a request's number.
 //!
 //! None of the calls waits for a driver. Adding a device to the vDPA bus does ([`crate::vdpa`]).
 
@@ -251,7 +251,7 @@ impl Device {
             ready: raw.ready != 0,
         })
     }
-    /// The eventfd of a queue's kicks. A kick that came before is made good.
+    /// The eventfd of a queue's kicks. An earlier kick is repeated.
     ///
     /// # Errors
     /// `EINVAL` without such a queue.
@@ -320,7 +320,7 @@ impl Device {
     /// The next message. `None`: there is none now.
     ///
     /// # Errors
-    /// Errors of read(2).
+    /// The error of read(2).
     pub fn receive(&self) -> io::Result<Option<[u8; MESSAGE_LEN]>> {
         let mut message = [0; MESSAGE_LEN];
         match rustix::io::read(&self.fd, &mut message) {

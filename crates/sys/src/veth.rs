@@ -1,4 +1,4 @@
-//! Pairs of veth devices of which one end is in another network namespace: who the other end is.
+//! Pairs of veth devices of which one end is in another network namespace: identity and address of that end.
 
 use crate::netlink::Requests;
 use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_DUMP};
@@ -34,7 +34,7 @@ impl Peers {
     /// All of them.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn all(&self) -> io::Result<Vec<Peer>> {
         let mut all = Vec::new();
         self.0
@@ -48,7 +48,7 @@ impl Peers {
     /// The other end's hardware address.
     ///
     /// # Errors
-    /// Errors of the kernel: `PermissionDenied` without rights there, `EINVAL` before Linux 4.19.
+    /// The kernel's error: `PermissionDenied` without rights there, `EINVAL` before Linux 4.19.
     pub fn mac(&self, peer: &Peer) -> io::Result<[u8; 6]> {
         let mut request = LinkMessage::default();
         request.header.index = peer.index;

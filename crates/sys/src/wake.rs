@@ -60,7 +60,7 @@ impl WakeSet {
     /// Adds a source. One that is readable already makes the set readable.
     ///
     /// # Errors
-    /// Errors of epoll_ctl(2): a regular file, for example, cannot be waited for.
+    /// The error of epoll_ctl(2): a regular file, for example, cannot be waited for.
     pub fn add(&self, source: BorrowedFd<'_>) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(
@@ -87,7 +87,7 @@ impl WakeSet {
         };
         let done = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
         debug_assert!(done.is_ok(), "the descriptor is a timer and the times are legal");
-        // Relaxed: who does not see it yet is woken once more, which does no harm.
+        // Relaxed: a thread that does not see it yet is woken once more, which does no harm.
         self.polling.store(on, Ordering::Relaxed);
     }
     /// Makes the set readable.
@@ -97,10 +97,10 @@ impl WakeSet {
     /// Makes it unreadable until something new happens.
     pub fn clear(&self) {
         if self.polling.load(Ordering::Relaxed) {
-            // Reading is what makes a timer run on.
+            // A read makes the timer run on.
             let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         }
-        // Their content does not matter: taking edge-triggered events is what clears them.
+        // The events' content does not matter: taking edge-triggered events clears them.
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 4];
         let _ = epoll::wait(&self.epoll, &mut events[..], Some(&Timespec::default()));
     }

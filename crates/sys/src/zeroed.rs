@@ -73,7 +73,7 @@ impl<T: FromZeros> Zeroed<T> {
     {
         let bytes = Self::bytes(len)?;
         let file = memfd(name, bytes as u64, Pages::Normal)?;
-        // Reading what was cut off would end this process (SIGBUS).
+        // A read of a page that was cut off would end this process (SIGBUS).
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
         Self::map(len, true, Some(file))
     }
@@ -162,7 +162,7 @@ impl<T> Zeroed<T> {
     /// milliseconds.
     ///
     /// # Errors
-    /// Errors of madvise(2): this system does not do it, or not now; or none of the pages was touched yet.
+    /// The error of madvise(2): this system does not do it, or not now; or none of the pages was touched yet.
     pub fn join_pages(&self, at: usize) -> io::Result<()> {
         const MADV_COLLAPSE: libc::c_int = 25;
         let start = at.saturating_mul(size_of::<T>()) & !(HUGE - 1);
@@ -171,7 +171,7 @@ impl<T> Zeroed<T> {
         }
         // SAFETY: `start` is below the table's bytes.
         let page = unsafe { self.ptr.cast::<u8>().add(start) };
-        // SAFETY: the range is within the mapping, and what is in it stays what it is.
+        // SAFETY: the range is within the mapping, and its content stays.
         cvt(unsafe { libc::madvise(page.as_ptr().cast(), HUGE, MADV_COLLAPSE) })?;
         Ok(())
     }
@@ -352,7 +352,7 @@ mod tests {
                 [0, 3, HUGE / 8].map(|at| t.next_page(at)),
                 [HUGE / 8, HUGE / 8, HUGE / 4]
             );
-            // Joined or not, all stays what it is.
+            // Joined or not, the content stays.
             if let Err(e) = t.join_pages(3) {
                 println!("no huge pages for files: {e}");
             }

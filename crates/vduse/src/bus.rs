@@ -26,7 +26,7 @@ pub(crate) struct Done {
     pub(crate) result: io::Result<()>,
 }
 
-/// The thread, and what it has done.
+/// The thread, and the results of its errands.
 pub(crate) struct Bus {
     errands: Sender<(u64, Errand, String)>,
     done: Arc<Mutex<Vec<Done>>>,

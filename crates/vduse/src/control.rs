@@ -23,7 +23,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Most devices.
+/// Maximum number of devices.
 pub const MAX_DEVICES: usize = 4096;
 /// Timeout of a caller that waits for the thread.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -113,7 +113,7 @@ impl Control {
         self.command(Command::Settled);
     }
 
-    /// Changes what the driver reads, and interrupts it.
+    /// Changes the values that the driver reads, and interrupts it.
     pub fn configure(&self, id: DeviceId, wanted: Wanted) {
         self.command(Command::Configure(id, wanted));
     }
@@ -225,7 +225,7 @@ fn run(inner: &Inner, host: &dyn Host, bus: &Bus, mut epoll: Epoll) {
         }
         let timeout = [due, stop].into_iter().flatten().min().map_or(-1, |at| {
             let left = at.saturating_duration_since(Instant::now());
-            // Rounded up, so that what is due is due when it wakes.
+            // Rounded up, so that a deadline has passed when the thread wakes.
             i32::try_from(left.as_millis()).map_or(i32::MAX, |ms| ms.saturating_add(1))
         });
         match epoll.wait(timeout) {

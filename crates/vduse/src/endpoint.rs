@@ -120,8 +120,8 @@ impl Endpoint {
         self.ends && !self.is_gone()
     }
 
-    /// Does what is due. Returns when it wants to be called again. `taken`: an endpoint before this one has
-    /// the device; whether that one is just leaving.
+    /// Does the due work. Returns the time of the next call. `taken`: an endpoint before this one has the
+    /// device; whether that one is just leaving.
     pub(crate) fn service(&mut self, taken: Option<bool>, shared: &Shared<'_>) -> Option<Instant> {
         let now = Instant::now();
         match core::mem::replace(&mut self.stage, Stage::Gone) {

@@ -35,12 +35,12 @@ use std::time::Instant;
 /// `DRIVER_OK` and `FAILED` of the device status.
 const DRIVER_OK: u8 = 4;
 const FAILED: u8 = 128;
-/// Most messages in one turn, so that no device has the thread for itself.
+/// Maximum number of messages in one turn, so that no device has the thread for itself.
 const TURN: usize = 16;
 /// Time that workers have to drop memory that the kernel takes back.
 const LET_GO: Duration = Duration::from_secs(1);
-/// Most looks at a ring that contradicts what is kept of it, and the time between them: its driver may just
-/// be writing to it.
+/// Maximum number of checks of a ring that contradicts its record, and the time between them: its driver may
+/// just be writing to it.
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// Time after which an unknown address is requested again.
@@ -165,7 +165,7 @@ impl Session {
         device.disconnected(why);
     }
 
-    /// Does what there is to do: messages, missing addresses, rings that wait.
+    /// Does the due work: messages, missing addresses, rings that wait.
     pub(crate) fn serve(&mut self, device: &mut dyn Device) -> Result<(), Broken> {
         for _ in 0..TURN {
             let message = match self.end.receive() {
@@ -478,7 +478,7 @@ impl Session {
         }
     }
 
-    /// Interrupts are made good that were refused so far.
+    /// Starts to repeat the interrupts that the kernel refused so far.
     fn greet(&mut self) {
         self.greet = Some((Instant::now(), 0));
     }

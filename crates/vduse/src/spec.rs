@@ -12,7 +12,7 @@ pub const MAX_SIZE: u16 = 4096;
 pub struct Spec {
     /// The device's name, of 1 to 255 bytes.
     pub name: String,
-    /// Most entries of a ring.
+    /// Maximum number of entries of a ring.
     pub size: u16,
     /// Whether packed rings are offered. Linux takes them if they are.
     pub packed: bool,
@@ -58,7 +58,7 @@ const NOT_HERE: Features = Features::CTRL_VQ
     .union(Features::LOG_ALL)
     .union(Features::PROTOCOL_FEATURES);
 
-/// All that a session can serve, of what the port can.
+/// Features of the port that a session can serve.
 pub(crate) fn servable(port: Features) -> Features {
     // The kernel demands the first two.
     let own =

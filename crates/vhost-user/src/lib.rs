@@ -2,7 +2,7 @@
 //! process (the back end) over a Unix socket.
 //!
 //! * [`message`]: the bytes and descriptors of every message, for both sides.
-//! * [`frontend`]: what a virtual machine monitor does, for load generators and tests.
+//! * [`frontend`]: a virtual machine monitor's side, for load generators and tests.
 //! * [`backend`]: sockets of the switch and the sessions that drive a [`heddle_virtio::device::Device`].
 //!
 //! The text followed is QEMU's `docs/interop/vhost-user.rst` ("the specification" in this crate).

@@ -25,13 +25,13 @@ use std::sync::Arc;
 pub struct Offer {
     /// Features of rings and device. The session adds those of its own protocol.
     pub features: Features,
-    /// Most queue pairs, 1 to [`MAX_QUEUE_PAIRS`].
+    /// Maximum number of queue pairs, 1 to [`MAX_QUEUE_PAIRS`].
     pub queue_pairs: u16,
-    /// Most regions of memory that may be added one by one, up to [`crate::mem::MAX_REGIONS`].
+    /// Maximum number of regions of memory that may be added one by one, up to [`crate::mem::MAX_REGIONS`].
     pub mem_slots: usize,
 }
 
-/// Most queue pairs: a ring's index is a byte in vhost-user's messages that carry descriptors.
+/// Maximum number of queue pairs: a ring's index is a byte in vhost-user's messages that carry descriptors.
 pub const MAX_QUEUE_PAIRS: u16 = 128;
 
 /// Notifies the driver of one ring; also reports a broken ring to the front end.
@@ -54,9 +54,9 @@ pub trait Link: Send + Sync + Debug {
 /// A ring's queue, ready for a worker.
 #[derive(Debug)]
 pub enum Queue {
-    /// Odd index: what the guest transmits.
+    /// Odd index: packets that the guest transmits.
     FromGuest(DeviceRx),
-    /// Even index: what the guest receives.
+    /// Even index: packets that the guest receives.
     ToGuest(DeviceTx),
 }
 
@@ -73,12 +73,12 @@ pub struct RingSetup {
     pub memory: Arc<SharedMemory>,
     /// Readable when the guest made buffers available. `None`: the ring has to be polled.
     pub kick: Option<OwnedFd>,
-    /// Raised when the guest shall be notified. `None`: the guest polls.
+    /// Raised when the guest has to be notified. `None`: the guest polls.
     pub call: Option<Call>,
     /// Raised when the ring breaks ([`crate::RingError`]).
     pub err: Option<Call>,
-    /// Whether the ring may have side effects. If not, what the guest transmits is taken and dropped, and
-    /// nothing is sent to the guest (vhost-user specification, "Ring states").
+    /// Whether the ring may have side effects. If not, packets that the guest transmits are taken and
+    /// dropped, and nothing is sent to the guest (vhost-user specification, "Ring states").
     pub enabled: bool,
 }
 

@@ -8,7 +8,7 @@
 //! * [`net_hdr`]: the header in front of each packet.
 //!
 //! Bytes that a guest or another process writes into a ring or a header are a claim. The decoders here turn
-//! claims into checked values ([`net_hdr::decode`], [`mem::Claim`]) and name what they refuse.
+//! claims into checked values ([`net_hdr::decode`], [`mem::Claim`]) and name the refused claims.
 
 #![allow(clippy::cast_possible_truncation)] // fields have fixed widths, positions are masked
 

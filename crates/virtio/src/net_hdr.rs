@@ -230,8 +230,8 @@ pub fn decode_tunnel(hdr: &[u8], frame: &[u8]) -> Result<Offload, NetHdrError> {
     }
     let wrap = outer_udp(frame).and_then(|at| match at.checked_sub(outer_l4)? {
         0 => wrap_of(frame, at, inner_l3),
-        // Linux keeps a tag beside the packet and writes it into what is read. It counts it for the checksum,
-        // not for these (`virtio_net_hdr_tnl_from_skb`, 6.17).
+        // Linux keeps a tag beside the packet and writes it into the packet that is read. It counts it for
+        // the checksum, not for these (`virtio_net_hdr_tnl_from_skb`, 6.17).
         TAG_LEN if is_tagged(frame) => wrap_of(frame, at, inner_l3 + TAG_LEN),
         _ => None,
     });
@@ -412,7 +412,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is claimed of whatever bytes, what passes is in one tunnel or in none.
+        /// For any claims and any bytes, a decoded packet is in one tunnel or in none.
         #[test]
         fn tunnels_are_checked(h in any::<[u8; LEN_TUNNEL]>(), frame in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(Offload { gso: Some(gso), .. }) = decode_tunnel(&h, &frame) {
@@ -420,7 +420,7 @@ mod tests {
             }
         }
 
-        /// Whatever the header claims, what passes keeps the invariants, and survives another round.
+        /// For any header, a decoded value keeps the invariants, and survives another round.
         #[test]
         fn passed_claims_hold(h in any::<[u8; LEN]>(), gso in 0_u8..8, len in 0_usize..70_000, plain: bool) {
             let mut h = h;

@@ -268,7 +268,7 @@ impl Run {
 }
 
 impl Peer {
-    /// Takes what has arrived; an error ends the connection.
+    /// Takes the bytes that have arrived; an error ends the connection.
     fn receive(&mut self, port: &Shared) -> io::Result<()> {
         let mut chunk = [0; 16 * 1024];
         match self.socket.read(&mut chunk) {
@@ -294,7 +294,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Sends what the socket takes.
+    /// Sends the bytes that the socket takes.
     fn flush(&mut self) -> io::Result<()> {
         while let Some(frame) = self.output.front() {
             match self.socket.write(frame.get(self.sent..).unwrap_or_default()) {

@@ -249,7 +249,7 @@ fn flows(all: impl Iterator<Item = Vec<u8>>) -> Vec<(u8, Vec<Vec<u8>>)> {
     flows
 }
 
-/// Joins a batch and cuts what came of it; gives that, and how many packets were sent.
+/// Joins a batch and cuts the result; returns the cut packets, and the number of packets that were sent.
 fn there_and_back(gro: &mut Gro, batch: &[Packet], trains: Trains) -> (Vec<Vec<u8>>, usize) {
     let mut pool = Pool::new(8);
     let refs: Vec<&Packet> = batch.iter().collect();

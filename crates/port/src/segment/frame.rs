@@ -26,7 +26,7 @@ pub(super) struct Layout {
     pub(super) payload: usize,
 }
 
-/// Most tags that are stepped over.
+/// Maximum number of tags that are stepped over.
 const MAX_TAGS: usize = 4;
 
 /// The header that a packet, or a part of it, begins with.
@@ -38,7 +38,7 @@ pub(super) enum Begins {
     Ip(L3),
 }
 
-/// The IP header of what begins at `at`.
+/// The IP header of the packet that begins at `at`.
 pub(super) fn network(frame: &[u8], at: usize, begins: Begins) -> Result<(L3, usize), SegmentError> {
     if let Begins::Ip(l3) = begins {
         return Ok((l3, at));
@@ -91,7 +91,8 @@ pub(super) fn fix_ip(
 }
 
 impl Layout {
-    /// Finds the headers of what begins at `at`; `l4_at` is where the checksum starts, that is the L4 header.
+    /// Finds the headers of the packet that begins at `at`; `l4_at` is the start of the checksum, that is the
+    /// L4 header.
     pub(super) fn of(
         frame: &[u8],
         (at, begins): (usize, Begins),

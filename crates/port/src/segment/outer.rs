@@ -27,7 +27,7 @@ pub(super) struct Outer {
 /// The tunnels of a packet, the outermost first.
 pub(super) type Outers = ArrayVec<Outer, { Wraps::MOST }>;
 
-/// Finds the outer headers; where what is inside begins, and with what.
+/// Finds the outer headers, and the offset and type of the inner packet.
 pub(super) fn outers(frame: &[u8], mut wraps: Wraps) -> Result<(Outers, usize, Begins), SegmentError> {
     let (mut all, mut at, mut begins) = (Outers::new(), 0, Begins::Frame);
     while let Some((wrap, inner)) = wraps.split() {

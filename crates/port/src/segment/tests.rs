@@ -227,7 +227,7 @@ proptest! {
         prop_assert_eq!(payload, t.payload);
     }
 
-    /// Whatever the bytes and the metadata, nothing panics, and what comes out is bounded.
+    /// For any bytes and metadata, nothing panics, and the output is bounded.
     #[test]
     fn lies_are_refused_or_harmless(
         t in train(), at in 0_usize..100, byte: u8, start in 0_u16..200, offset in 0_u16..40, cut in 0_usize..120, lie: bool,

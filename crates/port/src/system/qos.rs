@@ -30,7 +30,7 @@ pub(super) struct Device {
 #[derive(Debug, Default)]
 pub(super) struct Qos {
     applied: Option<(Device, QosConfig)>,
-    /// Whether the device has been looked at for what an earlier daemon set up.
+    /// Whether the device was checked for the hierarchy of an earlier daemon.
     looked: bool,
     classes: BTreeMap<u32, (HtbClass, Instant)>,
     /// The rate of all, bytes per second.
@@ -108,7 +108,7 @@ impl Qos {
         htb.set_whole(d.index, d.mtu, &all)?;
         self.whole = all.rate;
         let none = Details::default();
-        // Queue 0 takes what names no other: it is there in any case.
+        // Queue 0 takes packets that name no other queue: it is there in any case.
         let mut queues: BTreeMap<u32, &Details> = config.queues.iter().map(|(n, d)| (*n, d)).collect();
         queues.entry(0).or_insert(&none);
         let gone: Vec<u32> = self
@@ -134,7 +134,7 @@ impl Qos {
         Ok(())
     }
 
-    /// The port goes: what was set up for it goes, too.
+    /// The port goes, and with it the hierarchy that was set up for it.
     pub(super) fn end(&mut self) {
         if let Some((d, config)) = self.applied.take()
             && config.kind == HTB

@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// Tries for a packet that the kernel has no room for.
 const TRIES: u32 = 4;
-// Error numbers of Linux that decide what becomes of a packet.
+// Error numbers of Linux that decide the fate of a packet.
 const ENXIO: i32 = 6;
 const EAGAIN: i32 = 11;
 const ENOMEM: i32 = 12;
@@ -34,7 +34,7 @@ const ENOBUFS: i32 = 105;
 /// Time from a socket that could not be opened to the next attempt. A number of bursts would make a port that
 /// sends a packet a second wait for minutes.
 const RETRY_US: u64 = 100_000;
-/// Most sockets for queues of one device.
+/// Maximum number of sockets for queues of one device.
 const MAX_LANES: usize = 64;
 
 /// The first sockets of all transmit queues of a device, which are led to where it is.

@@ -22,7 +22,7 @@ pub(super) struct TapCtl {
     queue: Arc<TapQueue>,
     /// Requests by name in the daemon's own namespace.
     home: LinkCtl,
-    /// That namespace.
+    /// The daemon's own namespace.
     home_ns: Option<netns::Id>,
     last: PortStatus,
     /// Equal results in a row, while that matters.

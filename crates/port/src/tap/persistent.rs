@@ -140,7 +140,7 @@ impl KeptTaps {
         }
     }
 
-    /// Forgets what the last look has found. True: look again, something could not be joined.
+    /// Forgets the result of the last look. True: look again, some device could not be joined.
     pub fn settle(&self) -> bool {
         std::mem::take(&mut *self.found.lock()).failed
     }

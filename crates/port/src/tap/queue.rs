@@ -18,7 +18,7 @@ use std::sync::Arc;
 const ETH_HEADER: usize = 14;
 /// Tries for a packet that the kernel has no room for.
 const TRIES: u32 = 4;
-// Error numbers of Linux that decide what becomes of a packet.
+// Error numbers of Linux that decide the fate of a packet.
 const EIO: i32 = 5;
 const EAGAIN: i32 = 11;
 const ENOMEM: i32 = 12;
@@ -93,7 +93,7 @@ impl RxQueue for TapRx {
     }
 }
 
-/// The metadata of what was read.
+/// The metadata of a packet that was read.
 fn decode(read: &[u8]) -> Result<Offload, NetHdrError> {
     let (hdr, frame) = read.split_at_checked(VNET_HDR_LEN).ok_or(NetHdrError::Short)?;
     net_hdr::decode_tunnel(hdr, frame)

@@ -1,4 +1,4 @@
-//! Options of a port and what all ports share, read as Open vSwitch reads them.
+//! Options of a port and settings that all ports share, read as Open vSwitch reads them.
 
 use super::Mode;
 use crate::PortError;
@@ -23,7 +23,7 @@ pub struct VhostContext {
     pub control: Arc<Control>,
     /// Called, from any thread, when a port's status changes.
     pub changed: Changed,
-    /// The run directory: what outlives the process is kept here.
+    /// The run directory, for files that outlive the process.
     pub rundir: PathBuf,
     /// Directory of the sockets of `dpdkvhostuser` ports ([`socket_dir`]).
     pub socket_dir: PathBuf,

@@ -94,7 +94,7 @@ fn pair(index: u16) -> usize {
     usize::from(index / 2)
 }
 
-/// Whether a ring is what the guest transmits.
+/// Whether a ring is one of the guest's transmit rings.
 fn is_from_guest(index: u16) -> bool {
     index % 2 == 1
 }

@@ -2,7 +2,7 @@
 //!
 //! **Problem.** The session starts, changes and stops a ring at any time. A worker uses it for each burst,
 //! and packets point into the guest's memory from [`heddle_virtio::DeviceRx::rx`] to `complete`. Neither may
-//! wait for the other for long, and the worker shall not pay for changes that do not happen.
+//! wait for the other for long, and the worker must not pay for changes that do not happen.
 //!
 //! **How.** The ring is lent: the worker keeps it, and looks before each burst at one number
 //! ([`Lease::turn`]) that only changes when the session wants something. Then it takes the lock if that is
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// fault of its own.
 pub(super) const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A started ring and what belongs to it.
+/// A started ring and its notifications.
 #[derive(Debug)]
 pub(super) struct FromGuest {
     pub(super) ring: Box<DeviceRx>,
@@ -49,7 +49,7 @@ pub(super) struct FromGuest {
 struct State {
     ring: Option<FromGuest>,
     lent: bool,
-    /// Starts and ends so far: what is returned of another generation came too late, and is dropped.
+    /// Starts and ends so far: a ring that is returned with another generation came too late, and is dropped.
     generation: u64,
     wanted: bool,
     /// The port is administratively down: the ring stays here.

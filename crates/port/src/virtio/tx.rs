@@ -150,7 +150,7 @@ fn hand_over(set: &TxSet, cell: &TxCell, pool: &mut Pool, packets: &[&Packet]) -
     }
 }
 
-/// Sends what others have handed over, then `packets`: a worker's earlier ones may be among them.
+/// Sends the packets that others have handed over, then `packets`: a worker's earlier ones may be among them.
 #[cold]
 fn behind_others(
     set: &TxSet,
@@ -167,7 +167,7 @@ fn behind_others(
     }
 }
 
-/// Lets go of a ring, and sends what others hand over until then; bounded. Adds to `counts`.
+/// Releases a ring, and sends the packets that others hand over until then; bounded. Adds to `counts`.
 #[cold]
 pub(super) fn let_go(
     set: &TxSet,

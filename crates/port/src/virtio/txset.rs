@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Packets that a ring's queue holds for the worker that has the ring: some bursts of each of many workers.
 const HANDED: usize = 16 * BURST;
 
-/// A started ring and what belongs to it.
+/// A started ring and its notifications.
 #[derive(Debug)]
 pub(super) struct ToGuest {
     pub(super) ring: Box<DeviceTx>,
@@ -59,7 +59,7 @@ pub(super) struct TxCell {
     pub(super) ring: Combining<Option<ToGuest>>,
     /// Packets of workers that found the ring in use, each worker's in its order.
     pub(super) handed: ArrayQueue<Packet>,
-    /// A copy of [`ToGuest::told`] for those who show it.
+    /// A copy of [`ToGuest::told`] for status.
     failure: Mutex<Option<RingError>>,
     /// Written by the worker that has the ring.
     pub(super) counts: Counts,
@@ -186,7 +186,7 @@ impl TxSet {
             self.turn.fetch_add(1, Ordering::Release);
         }
     }
-    /// Changes the places, and what workers choose from with them.
+    /// Changes the places, and the workers' choice with them.
     fn change<T>(&self, change: impl FnOnce(&mut Places) -> T) -> T {
         let p = &mut *self.places.lock();
         let value = change(p);
@@ -211,8 +211,8 @@ impl TxSet {
     pub(super) fn cells(&self) -> Vec<Arc<TxCell>> {
         self.places.lock().cells.clone()
     }
-    /// Calls `change` on a ring's place when no worker is in the middle of a burst; sends what workers handed
-    /// over meanwhile.
+    /// Calls `change` on a ring's place when no worker is in the middle of a burst; sends the packets that
+    /// workers handed over meanwhile.
     fn with_place<T>(&self, cell: &TxCell, change: impl FnOnce(&mut Option<ToGuest>) -> T) -> T {
         let mut guard = cell.wait();
         let value = change(&mut guard);

@@ -1,4 +1,4 @@
-//! A thread that forwards between two ports and looks at what passes.
+//! A thread that forwards between two ports and checks the packets that pass.
 
 #![allow(dead_code, unreachable_pub)] // each test file uses a part of this module
 

@@ -51,7 +51,7 @@ pub struct HostAddress {
     pub secondary: bool,
     /// A temporary IPv6 address.
     pub temporary: bool,
-    /// Not to be used for what is new.
+    /// The address must not be used for new connections.
     pub deprecated: bool,
     /// The address is being tested: another host may have it.
     pub tentative: bool,
@@ -171,7 +171,7 @@ pub struct HostRoutes {
 
 const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6];
 
-/// Reads what the kernel knows, of the network namespace that it was made in.
+/// Reads the kernel's data of the network namespace that it was made in.
 #[derive(Debug)]
 pub struct HostNet(Requests);
 
@@ -187,7 +187,7 @@ impl HostNet {
     /// All devices.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn links(&self) -> io::Result<HostLinks> {
         let mut links = HostLinks::new();
         self.dump(M::GetLink(LinkMessage::default()), |m| {
@@ -201,7 +201,7 @@ impl HostNet {
     /// All addresses.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn addresses(&self, links: &HostLinks) -> io::Result<Vec<HostAddress>> {
         let mut all = Vec::new();
         for family in FAMILIES {
@@ -219,7 +219,7 @@ impl HostNet {
     /// Addresses, rules, and routes of all tables.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn routes(&self, links: &HostLinks) -> io::Result<HostRoutes> {
         let mut all = HostRoutes {
             addresses: self.addresses(links)?,
@@ -252,7 +252,7 @@ impl HostNet {
     /// Neighbours behind devices that `wanted` names.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn neighbours(
         &self,
         links: &HostLinks,
@@ -334,7 +334,7 @@ impl HostEvents {
     /// Subscribes. The descriptor is non-blocking and readable when notices wait.
     ///
     /// # Errors
-    /// Errors of socket(2) and bind(2).
+    /// The error of socket(2) and bind(2).
     pub fn new() -> io::Result<Self> {
         Notices::new(GROUPS).map(Self)
     }
@@ -342,7 +342,7 @@ impl HostEvents {
     /// Takes notices that wait now, at most `max` datagrams.
     ///
     /// # Errors
-    /// Errors of recv(2) except `EAGAIN`, `EINTR` and `ENOBUFS`; after the latter all has changed.
+    /// The error of recv(2) except `EAGAIN`, `EINTR` and `ENOBUFS`; after the latter all has changed.
     pub fn read(&mut self, max: usize) -> io::Result<Changed> {
         let mut changed = Changed::default();
         for _ in 0..max {

@@ -80,7 +80,7 @@ impl NetConfig {
     /// All devices.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn devices(&self) -> io::Result<Vec<Device>> {
         self.links(LinkMessage::default(), NLM_F_DUMP)
     }
@@ -88,7 +88,7 @@ impl NetConfig {
     /// The device of that name, if there is one.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn device(&self, name: &str) -> io::Result<Option<Device>> {
         if name.is_empty() || name.len() > crate::tap::NAME_MAX {
             return Ok(None);

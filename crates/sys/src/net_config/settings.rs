@@ -155,7 +155,7 @@ impl NetConfig {
     /// The settings of a device: addresses, routes that are not the kernel's own, neighbours.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn settings(&self, ifindex: u32) -> io::Result<Settings> {
         let mut all = Settings::default();
         for family in FAMILIES {
@@ -235,7 +235,7 @@ impl NetConfig {
     /// Takes a device's addresses away, and with them its routes.
     ///
     /// # Errors
-    /// Errors of the kernel.
+    /// The kernel's error.
     pub fn remove_addresses(&self, settings: &Settings) -> io::Result<()> {
         for m in &settings.routes {
             // The route may have gone with the one before.

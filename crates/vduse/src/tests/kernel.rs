@@ -347,7 +347,7 @@ impl Guest {
     fn drivers(&mut self) -> &mut [Driver; 2] {
         self.drivers.as_mut().expect("rings are set up")
     }
-    /// One more buffer for what is received.
+    /// One more buffer for received packets.
     pub(super) fn post_buffer(&mut self) {
         let addr = self.packets.take(BUFFER.into(), 8).unwrap();
         self.buffers.push_back(addr);

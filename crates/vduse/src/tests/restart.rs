@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// Ends without a word: nothing is stopped, nothing is written.
+/// Ends without any call: nothing is stopped, nothing is written.
 fn kill(rig: &mut Rig) {
     rig.session = None;
     let rings = core::mem::take(&mut rig.device.0.lock().rings);
-    // Queues that are dropped publish nothing; what they had taken stays taken in the ring's eyes.
+    // Queues that are dropped publish nothing; in the ring, the chains that they had taken stay taken.
     drop(rings);
 }
 

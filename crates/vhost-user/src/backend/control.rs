@@ -20,7 +20,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Most sockets.
+/// Maximum number of sockets.
 pub const MAX_SOCKETS: usize = 4096;
 /// Timeout of a caller that waits for the thread. The thread waits only for workers that are in the middle of
 /// a burst.
@@ -182,7 +182,7 @@ fn run(shared: &Shared, mut epoll: Epoll) {
             .min();
         let timeout = due.map_or(-1, |at| {
             let left = at.saturating_duration_since(Instant::now());
-            // Rounded up, so that what is due is due when it wakes.
+            // Rounded up, so that a deadline has passed when the thread wakes.
             i32::try_from(left.as_millis()).map_or(i32::MAX, |ms| ms.saturating_add(1))
         });
         let ready: Vec<(SocketId, Part)> = match epoll.wait(timeout) {

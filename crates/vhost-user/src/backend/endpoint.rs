@@ -81,7 +81,7 @@ impl Endpoint {
         }
     }
 
-    /// Does what is due; returns when to be called again at the latest.
+    /// Does the due work; returns the latest time of the next call.
     pub(super) fn service(&mut self, token: impl Fn(Part) -> u64, epoll: &Epoll) -> Option<Instant> {
         let mut due = None;
         if let Some((session, _)) = &mut self.session {
@@ -164,7 +164,8 @@ impl Endpoint {
     fn accept(&mut self) {
         while let Some(listener) = &self.listener {
             let now = Instant::now();
-            // The session rests, so its end would go unseen: who comes waits in the listener's queue.
+            // The session rests, so its end would not be noticed: new connections wait in the listener's
+            // queue.
             if self.session.is_some() && now < self.rest {
                 self.deaf = self.rest;
                 return;
@@ -224,7 +225,7 @@ impl Endpoint {
         self.next = now + pause.max(least);
     }
 
-    /// Ends the session because the port lets go of the socket; `why` is for people.
+    /// Ends the session because the port drops the socket; `why` is for people.
     pub(super) fn close(mut self, why: &'static str) {
         self.end(&End::Removed(why));
     }
@@ -260,7 +261,8 @@ impl Endpoint {
         self.watched[0] = false;
     }
 
-    /// Makes what is watched what is wanted. A descriptor that was closed is not watched any more.
+    /// Adds and removes descriptors so that exactly the wanted ones are watched. A descriptor that was closed
+    /// is not watched any more.
     #[expect(clippy::indexing_slicing, reason = "0 and 1 are the places of two")]
     fn watch(&mut self, token: impl Fn(Part) -> u64, epoll: &Epoll) {
         let now = Instant::now();

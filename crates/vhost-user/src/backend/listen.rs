@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 /// Longest path that a socket's address holds.
 const MAX_PATH: usize = 107;
 
-/// Most connections that wait to be accepted: few, so that a flood of them is soon through.
+/// Maximum number of connections that wait to be accepted: few, so that a flood of them is soon through.
 const BACKLOG: i32 = 256;
 
 /// The file that is locked while a socket is made.
 const LOCK: &str = ".vhost-user.lock";
 
-/// A path that fits into an address, and what keeps it valid: that of a long path goes through its
+/// A path that fits into an address, and the descriptor that keeps it valid: a long path goes through its
 /// directory's descriptor.
 fn address(path: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     if path.as_os_str().len() <= MAX_PATH {
@@ -64,7 +64,7 @@ fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
 /// Connects without waiting: a listener whose queue is full is as good as none.
 ///
 /// # Errors
-/// Errors of connect(2).
+/// The error of connect(2).
 pub(super) fn dial(path: &Path) -> io::Result<UnixStream> {
     let (short, _dir) = address(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -126,7 +126,7 @@ impl Listener {
     /// The next connection, if there is one.
     ///
     /// # Errors
-    /// Errors of accept(2).
+    /// The error of accept(2).
     pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
         match accept_with(&self.socket, SocketFlags::CLOEXEC) {
             Ok(stream) => Ok(Some(stream.into())),

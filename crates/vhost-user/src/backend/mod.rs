@@ -1,6 +1,6 @@
 //! The back end: the switch's side of vhost-user.
 //!
-//! [`Control`] serves sockets, each with a [`Device`](heddle_virtio::device::Device), which is what a port
+//! [`Control`] serves sockets, each with a [`Device`](heddle_virtio::device::Device), which a port
 //! implements. A front end that connects gets a session. The session turns messages into calls of the device:
 //! start or stop a ring, change the memory, reset or migrate the guest.
 //!

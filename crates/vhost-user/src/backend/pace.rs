@@ -7,7 +7,7 @@ use super::session::End;
 use core::time::Duration;
 use std::time::Instant;
 
-/// Between attempts to connect or to listen, and first pause after a fault.
+/// Time between attempts to connect or to listen, and first pause after a fault.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Longest pause after faults of front ends.
 const MAX_PAUSE: Duration = Duration::from_secs(16);
@@ -92,22 +92,22 @@ impl Gate {
     }
 }
 
-/// A session's part of the thread's time: a quarter, where it wants more, after a moment in which it may have
-/// all.
+/// A session's share of the thread's time. A session that wants more gets a quarter, after a moment in which
+/// it may have all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// Time that was used and not made good for yet, at `at`.
+    /// Used time that is not paid back yet, at `at`.
     debt: Duration,
     at: Instant,
 }
 
 impl Budget {
-    /// Used time is made good for by so much time.
+    /// A unit of used time is paid back by this number of units of elapsed time.
     const PRICE: u32 = 4;
     /// Beyond this debt the session rests until it is down to [`Budget::LEAST`].
     const MOST: Duration = Duration::from_millis(40);
     const LEAST: Duration = Duration::from_millis(20);
-    /// No debt is more: what takes longer was not the session's work, but the process was stopped meanwhile.
+    /// Maximum debt: longer use was not the session's work, but the process was stopped meanwhile.
     const CEILING: Duration = Duration::from_millis(500);
 
     pub(super) fn new(now: Instant) -> Self {
@@ -142,7 +142,7 @@ mod tests {
         }
         let pauses: Vec<_> = (0..8).map(|_| hasty(5 * MS).as_millis()).collect();
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1000, 1000, 1000]);
-        // One that stays makes good for all before.
+        // A session that lasts clears the record.
         assert_eq!(hasty(HASTY), Duration::ZERO);
         assert_eq!(hasty(5 * MS), Duration::ZERO);
     }

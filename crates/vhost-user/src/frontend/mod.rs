@@ -1,4 +1,4 @@
-//! The front end: what a virtual machine monitor does towards a back end, for load generators and tests.
+//! The front end: a virtual machine monitor's side of vhost-user, for load generators and tests.
 //!
 //! * [`Frontend`]: one connection; sends requests, waits (bounded) for replies, negotiates.
 //! * [`Listener`]: where back ends connect to us (a back end in client mode).
@@ -32,7 +32,7 @@ use heddle_virtio::ring::RingError;
 /// Why this connection of the front end is of no further use.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
-    /// The connection is broken, or the back end sent what is no message.
+    /// The connection is broken, or the back end's bytes are no message.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// The back end's reply does not fit the request.
@@ -50,7 +50,7 @@ pub enum FrontendError {
     /// No reply in time.
     #[error("no reply to {what} within {after:?}")]
     Timeout {
-        /// The request, or what was waited for.
+        /// The request, or the event that was waited for.
         what: &'static str,
         /// The timeout.
         after: Duration,
@@ -71,7 +71,7 @@ pub enum FrontendError {
         /// The number of the request in the reply.
         got: u32,
     },
-    /// The back end lacks what is needed.
+    /// The back end lacks a needed feature.
     #[error("the back end does not offer {0:?}")]
     Lacks(Features),
     /// Fewer queues than are needed.

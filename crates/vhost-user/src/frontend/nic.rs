@@ -132,7 +132,7 @@ impl Nic {
             tx,
         })
     }
-    /// Opens a session and makes a device of what both sides have; [`Nic::attach`] hands it over.
+    /// Opens a session and makes a device with the features of both sides; [`Nic::attach`] hands it over.
     ///
     /// # Errors
     /// [`FrontendError`].

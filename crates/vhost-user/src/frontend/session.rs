@@ -27,7 +27,7 @@ pub struct Offered {
     pub mem_slots: u64,
 }
 
-/// A connection to a back end, and what was agreed on it.
+/// A connection to a back end, and the features agreed on it.
 #[derive(Debug)]
 pub struct Frontend {
     connection: Connection,

@@ -1,4 +1,4 @@
-//! The front end against this project's back end, with a device that sends back what it receives.
+//! The front end against this project's back end, with a device that sends each received packet back.
 
 use super::*;
 use crate::backend::{Control, Role, Socket};
@@ -18,7 +18,7 @@ use std::time::Instant;
 const WAIT: Duration = Duration::from_secs(60);
 type Rings = Arc<Mutex<BTreeMap<u16, RingSetup>>>;
 
-/// Sends back on queue pair `i` what comes on queue pair `i`.
+/// Sends packets of queue pair `i` back on queue pair `i`.
 struct Echo {
     rings: Rings,
     features: Features,
@@ -61,7 +61,7 @@ impl Device for Echo {
     fn send_rarp(&mut self, _: [u8; 6]) {}
 }
 
-/// Moves what waits, once.
+/// Moves the waiting packets, once.
 fn turn(rings: &Rings, pool: &mut Pool) {
     let mut rings = rings.lock();
     for pair in 0..4 {
@@ -334,7 +334,7 @@ fn only_sockets_are_replaced() {
         assert!(e.contains("no socket"), "{e}");
         assert_eq!(std::fs::read(&plain).unwrap(), b"precious");
     }
-    // A stale one is replaced; what was put in our socket's place stays.
+    // A stale one is replaced; a file that was put in our socket's place stays.
     let path = dir.path().join("vm0");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let ours = Listener::bind(&path).unwrap();

@@ -29,7 +29,7 @@ bitflags::bitflags! {
         const BACKEND_SEND_FD = 1 << 10;
         /// Notification areas of the host.
         const HOST_NOTIFIER = 1 << 11;
-        /// The record of what is in flight survives the back end.
+        /// The record of chains in flight survives the back end.
         const INFLIGHT_SHMFD = 1 << 12;
         /// RESET_DEVICE.
         const RESET_DEVICE = 1 << 13;

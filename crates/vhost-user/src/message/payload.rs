@@ -132,7 +132,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Most bytes of a configuration space.
+/// Maximum number of bytes of a configuration space.
 pub const MAX_CONFIG: usize = 256;
 
 /// A part of the device's configuration space. In a reply, no bytes mean an error.

@@ -15,7 +15,7 @@ pub enum Reply {
     Config(ConfigSpace),
     /// No configuration space, which is an error (specification, GET_CONFIG: "zero length of payload").
     NoConfig,
-    /// The record of what is in flight.
+    /// The record of chains in flight.
     Inflight(Inflight),
 }
 

@@ -24,16 +24,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-/// Most bytes that wait to be sent.
+/// Maximum number of bytes that wait to be sent.
 pub const MAX_UNSENT: usize = 64 * 1024;
 
-/// Most descriptors that the kernel delivers beside one message (`SCM_MAX_FD`).
+/// Maximum number of descriptors that the kernel delivers beside one message (`SCM_MAX_FD`).
 const MAX_SENT: usize = 253;
 
 /// Why a connection is at its end.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The other side sent what is not a message.
+    /// The bytes of the other side are no message.
     #[error(transparent)]
     Message(#[from] MessageError),
     /// The other side closed its end in the middle of a message.
@@ -272,7 +272,7 @@ impl Connection {
         self.since
     }
 
-    /// Sends a message, or keeps what the socket does not take now for [`Connection::flush`].
+    /// Sends a message, or keeps the bytes that the socket does not take now for [`Connection::flush`].
     ///
     /// # Errors
     /// [`SocketError`]: the connection is of no further use.
@@ -330,10 +330,7 @@ impl Connection {
         self.send(request, HeaderFlags::REPLY, &payload, fds)
     }
 
-    /// Sends more of what was kept; returns whether all of it is gone.
-    ///
-    /// # Errors
-    /// As [`Connection::send`].
+    /// Sends more of the kept bytes; returns whether all of them are gone.
     pub fn flush(&mut self) -> Result<bool, SocketError> {
         if !self.unsent.is_empty() {
             let sent = self.write(&[IoSlice::new(&self.unsent)], &[])?;
@@ -368,7 +365,7 @@ impl Connection {
     /// last case. For front ends, which send a request and wait; the back end's thread never calls it.
     ///
     /// # Errors
-    /// Errors of poll(2).
+    /// The error of poll(2).
     pub fn wait_readable(&self, timeout: Duration) -> std::io::Result<bool> {
         let timeout = Timespec::try_from(timeout).ok();
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];

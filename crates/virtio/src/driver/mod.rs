@@ -1,4 +1,4 @@
-//! The driver side of virtqueues: what a guest's kernel does, for load generators and tests.
+//! The driver side of virtqueues, a guest kernel's part, for load generators and tests.
 //!
 //! It works over a [`GuestMemory`] that this process shares with a device, which may be another process. It
 //! checks the device's writes too ([`DriverError::Device`]). So a wrong device ends a test with an error, not
@@ -109,7 +109,7 @@ impl Driver {
             Layout::Packed(p) => p.add(mem, readable, writable, place, token),
         }
     }
-    /// Shows the device what was added; returns whether it wants a kick.
+    /// Shows the device the added chains; returns whether it wants a kick.
     pub fn publish(&mut self) -> bool {
         match &mut self.0 {
             Layout::Split(s) => s.publish(),

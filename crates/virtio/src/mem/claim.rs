@@ -7,7 +7,7 @@
 pub struct Claim<T>(T);
 
 impl<T: Copy> Claim<T> {
-    /// Wraps what was read.
+    /// Wraps a value that was read.
     #[inline]
     pub fn new(value: T) -> Self {
         Self(value)

@@ -57,7 +57,7 @@ impl DirtyLog {
     #[cfg(test)]
     pub(crate) fn is_marked(&self, gpa: u64) -> bool {
         let page = gpa / PAGE;
-        // Acquire pairs with the Release in `mark`: who sees the bit sees the page.
+        // Acquire pairs with the Release in `mark`: a reader that sees the bit sees the page.
         self.byte(page / 8)
             .is_some_and(|b| b.load(Ordering::Acquire) & (1 << (page % 8)) != 0)
     }

@@ -1,7 +1,7 @@
 //! Guest memory: the translation of a guest's addresses to addresses of this process.
 //!
-//! **Problem.** A guest names its buffers by its own addresses and may change their content, the ring and its
-//! mind at any moment. Its memory table is replaced (hotplug, migration, IOTLB) while workers copy packets.
+//! **Problem.** A guest names its buffers by its own addresses and may change their content and the ring at
+//! any moment. Its memory table is replaced (hotplug, migration, IOTLB) while workers copy packets.
 //!
 //! **Invariants.** A [`GuestMemory`] is immutable: regions sorted, disjoint, without wrap-around, each inside
 //! a mapping that it keeps alive. No address of a guest becomes a pointer except through [`GuestMemory`]'s

@@ -105,8 +105,8 @@ impl Piece {
         let left = seg.len().saturating_sub(skip);
         let n = left.min(self.len().saturating_sub(at));
         if n > 0 {
-            // A long segment is spread over many pieces: what the next one takes is on its way while this one
-            // is filled.
+            // A long segment is spread over many pieces: the bytes for the next one are prefetched while this
+            // one is filled.
             let next = seg.as_ptr().wrapping_add(skip + n);
             for off in (0..n.min(left - n)).step_by(LINE) {
                 prefetch::read(next.wrapping_add(off));
@@ -130,7 +130,7 @@ impl Piece {
         if rest.len() < 16 || self.len() < HEADER + packet.len() {
             return false;
         }
-        // The header's last two words, and what the packet begins with: sixteen bytes are one store.
+        // The header's last two words, and the packet's first bytes: sixteen bytes are one store.
         let [a, b, c, d] = *first;
         let [e, f] = 1_u16.to_le_bytes();
         let to = self.ptr.as_ptr();

@@ -46,7 +46,7 @@ pub enum MemError {
         /// Length in bytes.
         len: u64,
     },
-    /// The address is not a multiple of what the structure needs (virtio 1.2 §2.7, §2.8.10.1).
+    /// The address does not have the alignment that the structure needs (virtio 1.2 §2.7, §2.8.10.1).
     #[error("{addr:#x} is not aligned to {align}")]
     Misaligned {
         /// The address.

@@ -30,7 +30,7 @@ impl SharedMemory {
     pub fn replace(&self, table: GuestMemory) -> Arc<GuestMemory> {
         let old = self.table.get();
         self.table.store(table);
-        // Release pairs with the Acquire in `generation`: who sees the number sees the table.
+        // Release pairs with the Acquire in `generation`: a reader that sees the number sees the table.
         self.generation.fetch_add(1, Ordering::Release);
         old
     }

@@ -7,9 +7,9 @@ use super::{Access, DirtyLog, HostRange, MemError, Piece, Region};
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// Most regions of a guest's memory (QEMU's limit of memory slots with CONFIGURE_MEM_SLOTS).
+/// Maximum number of regions of a guest's memory (QEMU's limit of memory slots with CONFIGURE_MEM_SLOTS).
 pub const MAX_REGIONS: usize = 512;
-/// Most regions of one table: behind an IOMMU there is one for each range that the guest mapped.
+/// Maximum number of regions of one table: behind an IOMMU there is one for each range that the guest mapped.
 pub const MAX_ENTRIES: usize = 4096;
 
 /// The fields of a region that translation needs, without indirection.
@@ -23,7 +23,7 @@ struct Fast {
     backed: Option<NonNull<Backed>>,
 }
 
-/// A copy of what translation needs of one region. Its pieces are valid as those of the table that it is of.
+/// A copy of one region's fields for translation. Its pieces are valid as long as its table's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Near {
     region: Fast,

@@ -57,7 +57,7 @@ pub enum RingError {
     /// would be charged for each of these pages.
     #[error("the guest transmits memory that it never wrote to")]
     Hole,
-    /// The file of the guest's memory was cut: what is read there means nothing.
+    /// The file of the guest's memory was cut: bytes read there mean nothing.
     #[error("the file of the guest's memory was cut")]
     Cut,
 }

@@ -10,12 +10,12 @@ pub const MAX_INDIRECT: u32 = 1024;
 /// Descriptors of chains with several that a call reads, and then the rest of one chain: buffers of no bytes
 /// cost as much as others.
 pub const DESCS: u32 = 1024;
-/// Most chains that are held in private memory between their reading and their use.
+/// Maximum number of chains that are held in private memory between their reading and their use.
 pub const WINDOW: usize = 128;
-/// Bytes of a packet that are copied into its private head: headers of a tunnel and of what it carries.
+/// Bytes of a packet that are copied into its private head: headers of a tunnel and of the inner packet.
 /// Longer headers are taken from the tail when they are needed.
 pub const HEAD: usize = 128;
-/// Bytes of the longest frame that is taken from a guest: what a pool's buffer holds.
+/// Bytes of the longest frame that is taken from a guest: the size of a pool's buffer.
 pub const MAX_FRAME: usize = heddle_packet::BUF_SIZE - heddle_packet::HEADROOM;
 /// Chains that a queue reads beyond those that a call needs, so that the lines of their buffers are on the
 /// way.

@@ -11,7 +11,7 @@
 //! * A ring that breaks the protocol stops ([`RingError`]) and stays stopped until it is set up again;
 //!   nothing panics, nothing outside this queue notices.
 //! * No descriptor waits for another device: a receive burst is given back by [`DeviceRx::complete`], a
-//!   transmit call takes only what it fills.
+//!   transmit call takes only buffers that it fills.
 //!
 //! **Orderings.** Stated at each access in `split` and `packed` with the access that they pair with.
 //!

@@ -163,7 +163,7 @@ impl Packed {
     pub(super) fn position(&self) -> Position {
         self.used.into()
     }
-    /// Forgets what was taken and not used.
+    /// Forgets the chains that were taken and not used.
     pub(super) fn rewind(&mut self) {
         self.fetch = self.used;
         self.held = 0;
@@ -236,7 +236,7 @@ impl Packed {
         (done, odd)
     }
 
-    /// Adds what cannot be reached of the descriptors behind the next one, of those that are available.
+    /// Adds the unreachable addresses of the available descriptors behind the next one.
     #[cold]
     pub(super) fn look_ahead(&self, mem: &GuestMemory, misses: &mut Vec<Miss>) {
         let mut at = self.fetch;
@@ -365,7 +365,7 @@ impl Packed {
         }
     }
 
-    /// Whether the driver wants to hear of what was published.
+    /// Whether the driver wants a notification of the published chains.
     pub(super) fn needs_call(&mut self) -> bool {
         // A full barrier pairs with the driver's barrier between writing its event area and looking at the
         // ring again (§2.8.21.3.1).

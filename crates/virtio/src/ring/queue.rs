@@ -159,11 +159,10 @@ impl Queue {
             self.look_for_cuts();
         }
     }
-    /// Somebody's memory was cut: a queue over such memory stops here, without waiting for the session that
-    /// will end.
+    /// A guest's memory was cut: a queue over it stops here, without waiting for the session that will end.
     #[cold]
     fn look_for_cuts(&mut self) {
-        // The number first: what is cut in between is looked for again.
+        // The number first: a file that is cut in between is noticed at the next call.
         self.cuts = heddle_sys::sigbus::cuts();
         if self.mem.is_cut() {
             self.stop(RingError::Cut);
@@ -277,7 +276,7 @@ impl Queue {
         self.window.release();
         true
     }
-    /// Whether the driver wants to be notified of what was given back.
+    /// Whether the driver wants to be notified of the chains that were given back.
     #[inline]
     pub(super) fn needs_call(&mut self) -> bool {
         match &mut self.layout {
@@ -314,7 +313,7 @@ impl Queue {
             None => {}
         }
     }
-    /// Gives back what was taken and not used, so that [`Queue::position`] is the whole state.
+    /// Gives back the chains that were taken and not used, so that [`Queue::position`] is the whole state.
     pub(super) fn rewind(&mut self) {
         self.window.forget_ready();
         match &mut self.layout {

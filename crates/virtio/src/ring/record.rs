@@ -68,8 +68,8 @@ pub enum Recovery {
     Nothing,
     /// The ring is here.
     At(Position),
-    /// The ring's content is not what it can be with this record: the driver was reset meanwhile, or it is
-    /// just writing to the ring. In the latter case it is right a moment later.
+    /// The ring's content is not possible with this record: the driver was reset meanwhile, or it is just
+    /// writing to the ring. In the latter case it is right a moment later.
     Contradicted,
 }
 
@@ -140,7 +140,7 @@ impl Record {
         })
     }
 
-    /// Whether the flags of all slots are what they can be when the device is there.
+    /// Whether the flags of all slots are possible when the device is there.
     fn agrees(&self, ring: &HostRange, noted: Noted) -> bool {
         let flags = |slot: u16| {
             let f = ring.load16(usize::from(slot) * desc::SIZE + FLAGS, Ordering::Relaxed);
@@ -228,8 +228,8 @@ impl Record {
             let e = u64::from(u.id) | u64::from(u.slots) << 16 | u64::from(u.len) << 32;
             self.area.store64(self.layout.entry(i), e);
         }
-        // The reader is another process, after this one has ended: what counts is the order of this thread's
-        // stores, which the compiler must keep. (A processor's own order does not outlive the kernel's switch
+        // The reader is another process, after this one has ended: only the order of this thread's stores
+        // counts, which the compiler must keep. (A processor's own order does not outlive the kernel's switch
         // away from the thread.)
         compiler_fence(Ordering::SeqCst);
         let new = to(slots);

@@ -86,7 +86,7 @@ impl Split {
     pub(super) fn position(&self) -> u16 {
         self.done
     }
-    /// Forgets what was taken and not used.
+    /// Forgets the chains that were taken and not used.
     pub(super) fn rewind(&mut self) {
         self.fetch = self.done;
         self.seen = self.done;
@@ -241,7 +241,7 @@ impl Split {
         }
     }
 
-    /// Adds what cannot be reached of the chains behind the next one, of those that are known to wait.
+    /// Adds the unreachable addresses of the chains behind the next one that are known to wait.
     #[cold]
     pub(super) fn look_ahead(&self, mem: &GuestMemory, misses: &mut Vec<Miss>) {
         let known = self.seen.wrapping_sub(self.fetch);
@@ -323,8 +323,8 @@ impl Split {
             self.mark_elements(log, at);
         }
         self.done = self.done.wrapping_add(n);
-        // Release pairs with the driver's acquire of `used.idx` (§2.7.14): who sees the index sees the
-        // entries and the bytes that were copied into the buffers.
+        // Release pairs with the driver's acquire of `used.idx` (§2.7.14). A driver that sees the index sees
+        // the entries and the bytes that were copied into the buffers.
         self.used.store16(IDX, self.done, Ordering::Release);
         self.mark(log, IDX, 2);
         if let Some(r) = &self.resubmit {
@@ -335,7 +335,7 @@ impl Split {
         }
     }
 
-    /// Whether the driver wants to hear of what was published.
+    /// Whether the driver wants a notification of the published chains.
     pub(super) fn needs_call(&mut self) -> bool {
         // A full barrier pairs with the driver's barrier between writing `used_event` (or the flag) and
         // looking at `used.idx` again (§2.7.7.1). Either the driver sees the index, or this sees its wish.

@@ -28,7 +28,8 @@ pub struct TxOutcome {
     pub bytes: u64,
     /// Dropped: the guest had no buffers left.
     pub full: u64,
-    /// Dropped: longer than the guest's buffer (without MRG_RXBUF), or than what a packet may be spread over.
+    /// Dropped: longer than the guest's buffer (without MRG_RXBUF), or than the buffers that a packet may
+    /// use.
     pub too_long: u64,
     /// Dropped: the queue is stopped.
     pub down: u64,
@@ -82,7 +83,7 @@ impl DeviceTx {
     }
 
     /// Sends packets in order. Looks a bounded number of times for buffers, then drops. The packets' metadata
-    /// must be what the guest negotiated (software segmentation comes before).
+    /// must fit the guest's features (software segmentation comes before).
     pub fn tx(&mut self, packets: &[&Packet]) -> TxOutcome {
         let mut out = TxOutcome::default();
         self.queue.refresh();

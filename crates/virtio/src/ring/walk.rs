@@ -97,7 +97,7 @@ impl Scratch {
         self.again |= now;
         now
     }
-    /// Whether this call has read what it may of such chains: the others wait for the next.
+    /// Whether this call has read its maximum of such chains: the others wait for the next.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.read >= DESCS
@@ -169,7 +169,7 @@ impl Walk<'_> {
     }
 
     /// Adds the buffers of the indirect table that `d` names. The table is read once, whole, into private
-    /// memory: its length and its entries are then what was checked.
+    /// memory: its length and its entries are then the checked ones.
     pub(super) fn indirect(&mut self, d: &RawDesc, flags: u16) -> Result<(), RingError> {
         if !self.rules.indirect {
             return Err(RingError::IndirectNotNegotiated);

@@ -12,9 +12,7 @@ use arrayvec::ArrayVec;
 const MAX_PIECES: usize = 4 * WINDOW;
 const _: () = assert!(WINDOW.is_power_of_two());
 
-/// One chain: what is needed to use it and to give it back.
-///
-/// Two of them are a cache line.
+/// One chain: the values needed to use it and to give it back.
 #[repr(C, align(32))]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
@@ -305,7 +303,7 @@ impl Window {
     /// Prefetches the lines of the first `bytes` of the last chain, which has several pieces.
     pub(super) fn prefetch_last(&self, bytes: usize, write: bool) {
         let chain = self.slot(self.back.wrapping_sub(1));
-        // A header of its own, then the packet: two pieces hold what is looked at first.
+        // A header of its own, then the packet: two pieces hold the bytes that are read first.
         for piece in self.pieces(chain).iter().take(2) {
             piece.prefetch(bytes, write);
         }

@@ -269,7 +269,7 @@ fn a_ring_that_is_not_enabled_is_emptied() {
         0,
         "the guest has its buffers back"
     );
-    // Down is not disabled: what the guest sends waits.
+    // Down is not disabled: the guest's packets wait.
     lease.set_down(true);
     guest.send(5);
     assert!(poll(&mut rx, &mut pool).is_empty());

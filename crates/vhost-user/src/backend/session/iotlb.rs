@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most entries: each change makes a new table of them all.
+/// Maximum number of entries: each change makes a new table of them all.
 const MAX_ENTRIES: usize = mem::MAX_ENTRIES / 2;
 /// Maximum number of addresses that are requested at a time.
 const MAX_ASKED: usize = 1024;

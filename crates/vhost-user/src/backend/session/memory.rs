@@ -18,10 +18,10 @@ use heddle_virtio::ring::Features;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Most bytes of a dirty log: a guest of 1 PiB.
+/// Maximum number of bytes of a dirty log: a guest of 1 PiB.
 const MAX_LOG: u64 = 1 << 35;
 
-/// Most bytes of a guest's memory: this process has 128 TiB of addresses for all of them.
+/// Maximum number of bytes of a guest's memory: this process has 128 TiB of addresses for all of them.
 const MAX_MEMORY: u64 = 16 << 40;
 
 /// A region that the front end handed over.
@@ -53,7 +53,7 @@ fn file_id(fd: &Foreign) -> Result<FileId, Refusal> {
     Ok((st.st_dev, st.st_ino))
 }
 
-/// Maps what the front end handed over.
+/// Maps a region that the front end handed over.
 pub(super) fn mapped(fd: &Foreign, offset: u64, size: u64) -> Result<Mapping, Refusal> {
     Mapping::guarded(fd.as_fd(), offset, size).map_err(|e| {
         let why = match e.kind() {
@@ -165,7 +165,7 @@ impl Session {
         Ok(published)
     }
 
-    /// Whether the front end cut a file whose memory is in use: what was read there since means nothing.
+    /// Whether the front end cut a file whose memory is in use: bytes read there since then mean nothing.
     pub(super) fn is_cut(&self) -> bool {
         self.memory.regions.iter().any(|m| m.map.was_cut())
             || self.memory.log.as_ref().is_some_and(|log| log.is_cut())

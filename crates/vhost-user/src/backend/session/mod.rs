@@ -48,7 +48,8 @@ const PARTIAL_WAIT: Duration = Duration::from_secs(2);
 const UNSENT_WAIT: Duration = Duration::from_secs(2);
 /// Timeout of a front end's first message.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
-/// Most messages that are handled before others get their turn, and the time after which no further one is.
+/// Maximum number of messages that a session handles before other sessions get their turn, and the time after
+/// which it handles no further one.
 const TURN: usize = 64;
 const TURN_TIME: Duration = Duration::from_millis(1);
 
@@ -58,7 +59,7 @@ pub(super) enum End {
     /// The front end closed the connection.
     #[error("the front end closed the connection")]
     Closed,
-    /// The connection is broken, or what came is no message.
+    /// The connection is broken, or the received bytes are no message.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// A message that makes no sense here.
@@ -67,7 +68,7 @@ pub(super) enum End {
     /// The front end has not sent anything.
     #[error("no message from the front end (does it serve another port at this socket?)")]
     Silent,
-    /// The port lets go of the socket, with the reason.
+    /// The port drops the socket, with the reason.
     #[error("{0}")]
     Removed(&'static str),
 }
@@ -81,7 +82,7 @@ impl End {
             Self::Socket(_) | Self::Refused(_) => !self.is_starved(),
         }
     }
-    /// Whether this process had no descriptors left for what the front end sent.
+    /// Whether this process had no descriptors left for those of the front end.
     pub(super) fn is_starved(&self) -> bool {
         match self {
             Self::Socket(SocketError::NoDescriptors) => true,
@@ -169,7 +170,7 @@ pub(super) struct Session {
     /// Whether a message came.
     greeted: bool,
     unsent_since: Option<Instant>,
-    /// When to look again at rings that contradict what is kept of them.
+    /// The time of the next check of rings that contradict their records.
     look_again: Option<Instant>,
 }
 
@@ -226,7 +227,7 @@ impl Session {
         self.greeted
     }
 
-    /// Reads and handles what is there, bounded.
+    /// Reads and handles the messages that wait, bounded.
     pub(super) fn readable(&mut self, device: &mut dyn Device) -> Result<(), End> {
         let began = Instant::now();
         for _ in 0..TURN {

@@ -207,7 +207,7 @@ impl Session {
     }
 
     pub(super) fn get_vring_base(&mut self, v: VringState, device: &mut dyn Device) -> Handled {
-        // One that was not understood yet keeps what is known of it.
+        // A ring whose state was not determined yet keeps its known position.
         let unknown = self.ring(v.index)?.looks > 0;
         self.stop(v.index, device);
         let packed = self.features.contains(Features::RING_PACKED);
@@ -363,7 +363,7 @@ impl Session {
         )
     }
 
-    /// Looks again at rings that contradicted what is kept of them, when it is time.
+    /// Checks rings again that contradicted their records, when it is time.
     pub(super) fn look_at_rings(&mut self, now: Instant, device: &mut dyn Device) -> Result<(), Refusal> {
         if self.look_again.is_none_or(|at| now < at) {
             return Ok(());

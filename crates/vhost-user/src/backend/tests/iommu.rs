@@ -252,7 +252,7 @@ fn entries_are_bounded() {
     assert_eq!(table, heddle_virtio::mem::MAX_ENTRIES / 2);
 }
 
-/// The channel is the front end's: it may close it or send what it likes.
+/// The channel is the front end's: it may close it or send anything.
 #[test]
 fn a_broken_channel_harms_nobody() {
     let mut it = Iommu::new();

@@ -1,4 +1,4 @@
-//! Each message: what it does, and what it is refused for.
+//! Each message: its effect, and the reasons to refuse it.
 
 use super::*;
 
@@ -194,7 +194,7 @@ fn messages_with_the_wrong_descriptors_end_the_session() {
             "{request:?}"
         );
     }
-    // A descriptor that is not what it should be.
+    // A descriptor of a wrong kind.
     let mut rig = Rig::new();
     rig.negotiate(Features::VERSION_1);
     let file = rig.file.try_clone().unwrap();

@@ -235,7 +235,7 @@ impl Rig {
         assert!(self.session.is_none());
     }
 
-    /// Lets the session handle what was sent, once.
+    /// Lets the session handle the messages sent, once.
     fn run(&mut self) {
         let Some(session) = &mut self.session else { return };
         let did = session

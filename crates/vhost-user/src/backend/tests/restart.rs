@@ -7,7 +7,8 @@ use proptest::prelude::*;
 const PACKED: Features = Features::VERSION_1.union(Features::RING_PACKED);
 
 impl Rig {
-    /// The switch is killed: nothing is stopped, workers' queues are gone with what they had taken.
+    /// The switch is killed: nothing is stopped, workers' queues are gone with the chains that they had
+    /// taken.
     fn kill(&mut self) {
         // Dropped queues write nothing, and descriptors are closed as the kernel closes them.
         self.device.seen.lock().rings.clear();
@@ -95,7 +96,7 @@ fn survives(features: Features, keep: Keep, rounds: &[(u8, u8, u8)]) {
                     panic!()
                 };
                 base = v.num;
-                // A stop lets the worker finish what it had taken.
+                // A stop lets the worker finish the chains that it had taken.
                 waiting -= done(&mut driver).len();
                 rig.hang_up();
             }

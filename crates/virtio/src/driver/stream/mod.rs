@@ -75,7 +75,7 @@ pub struct View {
 }
 
 impl View {
-    /// Copies `bytes` to `at` of `buffer`; what does not fit is left out.
+    /// Copies `bytes` to `at` of `buffer`; bytes beyond its end are left out.
     #[inline]
     pub fn write(&self, buffer: u16, at: usize, bytes: &[u8]) {
         let (off, room) = self.place(buffer, at);

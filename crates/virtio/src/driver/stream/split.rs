@@ -1,6 +1,6 @@
 //! The split layout (virtio 1.2 §2.7) of a stream.
 //!
-//! `order` is what the available ring holds: entry `k` (modulo the size) is the buffer of the `k`th post.
+//! `order` is the content of the available ring: entry `k` (modulo the size) is the buffer of the `k`th post.
 //! When entry `u` of the used ring is taken, its buffer will be posted as number `u + size`, which is the
 //! same entry. If the device works in order, that entry has the buffer's identifier already, and nothing is
 //! written. The device has read the entry before, because it used at least that many buffers.

@@ -239,7 +239,7 @@ impl Shuffler {
     }
 }
 
-/// A device that gives back what it does not have is named, in both layouts.
+/// A device that gives back a buffer that it does not have is an error, in both layouts.
 #[test]
 fn lies_are_named() {
     for features in [Features::empty(), Features::RING_PACKED] {

@@ -29,7 +29,7 @@ fn rig(features: Features) -> (Rig, DeviceRx, Vec<Vec<u8>>) {
     (rig, rx, frames)
 }
 
-/// The guest rewrites descriptors that it has made available: what was read and checked is used.
+/// The guest rewrites descriptors that it has made available: the values that were read and checked are used.
 #[test]
 fn descriptors_read_ahead_are_read_once() {
     for features in layouts() {

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 /// Longest script, bytes.
 const MAX_LEN: usize = 400;
 
-/// A script of what a driver does.
+/// A script of a driver's acts.
 struct Script<'a>(Bytes<'a>);
 
 impl Script<'_> {

@@ -137,7 +137,7 @@ fn chain_length_unbounded() {
     assert_eq!(e, Some(RingError::ChainTooLong));
 }
 
-/// A packed driver that makes everything available, also what the device still has.
+/// A packed driver that makes everything available, also descriptors that the device still has.
 #[test]
 fn packed_ring_offers_more_than_it_has() {
     let rig = Rig::new(Features::RING_PACKED, 4);
@@ -224,8 +224,8 @@ fn buffers_outside_the_guest_or_of_the_wrong_direction() {
     assert_eq!(e, Some(RingError::Direction));
 }
 
-/// The length of an indirect table changes while the device reads it (TOCTOU): whatever it saw is what it
-/// checks.
+/// The length of an indirect table changes while the device reads it (TOCTOU): the value that it read is the
+/// one that it checks.
 #[test]
 #[cfg_attr(miri, ignore = "a race on purpose: the guest's side writes without atomics")]
 fn indirect_table_length_is_read_once() {
@@ -266,7 +266,7 @@ fn indirect_table_length_is_read_once() {
     assert_eq!(frames + refused, 20_000);
 }
 
-/// The guest rewrites header and headers after they were decided on: the packet stays what it was.
+/// The guest rewrites header and headers after they were decided on: the packet stays as it was.
 #[test]
 fn csum_start_is_read_once() {
     let mut rig = Rig::new(Features::empty(), 8);
@@ -418,7 +418,7 @@ fn a_buffer_posted_in_both_directions_is_no_overlapping_copy() {
     rx.complete();
 }
 
-/// Chains that wait in the window are what was read, whatever the guest writes afterwards.
+/// Chains that wait in the window stay as they were read, whatever the guest writes afterwards.
 #[test]
 fn receive_descriptors_are_read_once() {
     let mut rig = Rig::new(Features::MRG_RXBUF, 8);

@@ -140,7 +140,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251 + seed * 31) as u8).collect()
 }
 
-/// Every combination of layout and the features that change what is in the ring.
+/// Every combination of layout and the features that change the ring's content.
 fn combinations() -> impl Iterator<Item = Features> {
     let bits = [
         Features::RING_PACKED,

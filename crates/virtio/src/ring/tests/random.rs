@@ -1,5 +1,6 @@
-//! Random ring memory: a driver that writes anything anywhere, with a bias to what is almost right. The
-//! device may stop or drop; it must not panic, must not loop, and gives out only bytes of the guest's memory.
+//! Random ring memory: a driver that writes anything anywhere, with a bias to chains that are almost right.
+//! The device may stop or drop; it must not panic, must not loop, and gives out only bytes of the guest's
+//! memory.
 
 use super::*;
 use proptest::prelude::*;
@@ -48,7 +49,7 @@ fn desc() -> impl Strategy<Value = Desc> {
         })
 }
 
-/// A chain that is almost right: what is wrong with it is in its descriptors, not in how it is offered.
+/// A chain that is almost right: its faults are in its descriptors, not in how it is offered.
 #[derive(Clone, Debug)]
 pub(super) struct Offer {
     pub(super) indirect: bool,

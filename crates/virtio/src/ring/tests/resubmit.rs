@@ -1,4 +1,4 @@
-//! A split ring after another back end, which gave chains back in any order, died: what was in flight comes
+//! A split ring after another back end, which gave chains back in any order, died: chains in flight come
 //! once, in order.
 
 use super::*;
@@ -165,7 +165,7 @@ proptest! {
         let rest: Vec<u32> = (0..sent).filter(|t| !seen.contains(t)).collect();
         let mut rx = start(&rig, &other);
         if killed && !rest.is_empty() {
-            // Dies with what it took, without a word.
+            // The device dies with its chains taken, and writes nothing.
             let (mut pool, mut burst) = (Pool::new(0), Burst::new());
             rx.rx(&mut pool, &mut burst);
             core::mem::forget(burst);

@@ -126,7 +126,7 @@ impl Player {
         self.out.plain.insert(what);
     }
 
-    /// The session takes what was sent, and time passes for it.
+    /// The session handles the messages sent, and time passes for it.
     fn run(&mut self) {
         self.rig.run();
         self.rig.run();

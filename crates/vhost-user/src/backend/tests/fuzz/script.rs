@@ -1,4 +1,4 @@
-//! From bytes to what a hostile front end does.
+//! From bytes to the acts of a hostile front end.
 
 #![allow(clippy::cast_possible_truncation)] // any number will do
 
@@ -48,7 +48,7 @@ pub(super) enum Act {
     Deaf(bool),
 }
 
-/// A script of what a front end does.
+/// A script of a front end's acts.
 pub(super) struct Script<'a>(Bytes<'a>);
 
 impl<'a> Script<'a> {
@@ -266,7 +266,7 @@ impl<'a> Script<'a> {
             _ => Fd::Path,
         }
     }
-    /// Mostly what the request should have.
+    /// Mostly the descriptors that the request should have.
     fn fds(&mut self) -> Option<Vec<Fd>> {
         match self.0.u8() {
             n @ 0..70 => Some((0..n % 4).map(|_| self.fd()).collect()),
