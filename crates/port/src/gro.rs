@@ -150,8 +150,8 @@ impl Gro {
         }
         for t in &self.trains {
             let mut big = pool.get_big();
-            // A GSO packet that cannot be built would have been refused before; otherwise its packets are
-            // sent as they are.
+            // A GSO packet that cannot be built should have been refused before; its packets are sent as they
+            // are.
             if t.members.len() < 2 || build(t, packets, &mut big).is_none() {
                 big.reset();
             }

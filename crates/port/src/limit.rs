@@ -103,8 +103,7 @@ impl TxLimit {
         self.on.load(Relaxed)
     }
 
-    /// Sends those of `packets` that the limit lets through by `send`; the others count as dropped for want
-    /// of room.
+    /// Sends, by `send`, the packets that the limit allows; the others count as dropped for want of room.
     #[cold]
     pub(crate) fn apply(
         &self,

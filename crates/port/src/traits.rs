@@ -151,8 +151,7 @@ pub trait Port: Send + Sync {
     fn queue_counts(&self) -> Vec<QueueCounts> {
         Vec::new()
     }
-    /// Counters of this type alone, for `Interface.statistics`; and those of its counters that workers do not
-    /// keep.
+    /// Counters of this type alone, for `Interface.statistics`; and its counters that workers do not keep.
     fn statistics(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
@@ -164,7 +163,7 @@ pub trait Port: Send + Sync {
             _ => None,
         }
     }
-    /// Whether workers poll it by right ([`crate::PortType::pmd`]).
+    /// Whether workers poll the type's queues by assignment ([`crate::PortType::pmd`]).
     fn is_pmd(&self) -> bool {
         self.port_type().pmd
     }

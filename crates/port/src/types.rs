@@ -28,8 +28,8 @@ pub struct PortType {
     pub pretended: bool,
     /// The type that takes its place in tests, and when.
     pub instead: Option<(Pretend, &'static str)>,
-    /// Workers poll it by right: its queues are assigned to them and shown (`dpif-netdev/pmd-rxq-show`). The
-    /// others' queues are all polled by the first worker.
+    /// The queues of the type are assigned to workers and shown (`dpif-netdev/pmd-rxq-show`). The first
+    /// worker polls all queues of other types.
     pub pmd: bool,
     /// The type's device is one of the kernel's and can disappear at any time. Open vSwitch polls such
     /// devices on its main thread.
@@ -252,7 +252,7 @@ pub static TYPES: [PortType; 21] = [
 ];
 
 impl PortType {
-    /// The type of that name; the empty name is that of `system`.
+    /// The type of that name; the empty name means `system`.
     pub fn named(name: &str) -> Option<&'static PortType> {
         let name = if name.is_empty() { "system" } else { name };
         TYPES.iter().find(|t| t.name == name)
@@ -295,10 +295,7 @@ impl PortType {
     }
 }
 
-/// Opens port `name` of `Interface.type` `kind`, in a program that has no [`Host`] for it.
-///
-/// # Errors
-/// Those of [`PortType::open`]; [`PortError::Config`] for a type that does not exist.
+/// The errors of [`PortType::open`]; [`PortError::Config`] for a type that does not exist.
 pub fn open(kind: &str, name: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn Port>, PortError> {
     let unknown = || PortError::Config(format!("could not create {name}: unknown interface type {kind}"));
     PortType::named(kind)

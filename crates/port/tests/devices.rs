@@ -78,7 +78,7 @@ fn tcp_frame(tags: &[u16], payload: usize) -> Packet {
     p
 }
 
-/// Short packets come by the ring and long ones by the socket: their order is that of sending.
+/// Short packets come by the ring and long ones by the socket: they arrive in the order of sending.
 #[test]
 fn short_and_long_keep_their_order() {
     let Some(_root) = Netns::new("short_and_long_keep_their_order") else {
@@ -328,7 +328,7 @@ fn a_tap_is_made_in_another_namespace() {
         kept
     };
     let here = || Path::new("/sys/class/net").join(&name).exists();
-    // Another namespace than that which was meant: here, as without a wish.
+    // The namespace is not the one meant: the device is made here, as without a birthplace.
     let port = kept().open_at(&name, 1, at(id + 1)).unwrap();
     assert!(here());
     port.forget();
@@ -357,7 +357,7 @@ fn a_tap_is_made_in_another_namespace() {
     assert!((0..5).any(|_| port.status().mtu == 1300));
     port.set_mtu(1400).unwrap();
     assert_eq!(port.status().mtu, 1400);
-    // Somebody's device of that name: here.
+    // Another program has a device of that name: the port's device is made here.
     let other = format!("{name}x");
     let second = kept().open_at(&other, 1, at(id)).unwrap();
     assert_eq!(second.status().mtu, 1500);

@@ -2,8 +2,8 @@
 //! chooses its class, and each class has its rate.
 //!
 //! **Layout.** One qdisc `1:` at the device's root; one class `1:fffe` that all others are in, with the
-//! device's whole rate; class `1:N+1` for queue N. Packets of priority `1:N+1` are queue N's, all others
-//! those of queue 0.
+//! device's whole rate; class `1:N+1` for queue N. Packets of priority `1:N+1` are queue N's, all others are
+//! queue 0's.
 //!
 //! **Which qdisc is ours.** An `htb` with the handle `1:` counts as one of an earlier daemon, as in Open
 //! vSwitch. Any other qdisc at the root is left alone until a hierarchy is configured.
@@ -147,7 +147,7 @@ impl Htb {
     /// Takes a hierarchy away, if the device has one of ours.
     ///
     /// # Errors
-    /// As for [`Htb::make`].
+    /// The errors of [`Htb::make`].
     pub fn remove(&self, ifindex: u32) -> io::Result<()> {
         // The kernel removes the qdisc only if it has this handle and this kind. So no query is needed, which
         // would list the qdiscs of all devices: with one query for each of thousands, millions of lines.
@@ -162,7 +162,7 @@ impl Htb {
     /// Makes or changes the class that all queues are in; its rate is the device's.
     ///
     /// # Errors
-    /// As for [`Htb::make`].
+    /// The errors of [`Htb::make`].
     pub fn set_whole(&self, ifindex: u32, mtu: u32, class: &HtbClass) -> io::Result<()> {
         self.class(ifindex, ROOT_CLASS, handle(0), mtu, class)
     }
@@ -170,7 +170,7 @@ impl Htb {
     /// Makes or changes a queue.
     ///
     /// # Errors
-    /// As for [`Htb::make`]; `InvalidInput` for a number of [`MAX_QUEUES`] or more.
+    /// The errors of [`Htb::make`]; `InvalidInput` for a number of [`MAX_QUEUES`] or more.
     pub fn set_queue(&self, ifindex: u32, queue: u32, mtu: u32, class: &HtbClass) -> io::Result<()> {
         self.class(ifindex, minor(queue)?, handle(ROOT_CLASS), mtu, class)
     }
@@ -178,7 +178,7 @@ impl Htb {
     /// Takes a queue away.
     ///
     /// # Errors
-    /// As for [`Htb::set_queue`]; `NotFound` where there is none.
+    /// The errors of [`Htb::set_queue`]; `NotFound` where there is none.
     pub fn remove_queue(&self, ifindex: u32, queue: u32) -> io::Result<()> {
         let m = Self::message(ifindex, handle(minor(queue)?), TcHandle::UNSPEC);
         self.send(RouteNetlinkMessage::DelTrafficClass(m), 0)
@@ -214,7 +214,7 @@ impl Htb {
     /// The counters of each queue.
     ///
     /// # Errors
-    /// As for [`Htb::make`].
+    /// The errors of [`Htb::make`].
     pub fn counts(&self, ifindex: u32) -> io::Result<Vec<(u32, HtbCounts)>> {
         let mut found = Vec::new();
         let m = Self::message(ifindex, TcHandle::UNSPEC, TcHandle::UNSPEC);

@@ -1,7 +1,7 @@
 //! Packet sockets (packet(7)): raw frames of one network device, with the virtio-net header in front.
 //!
-//! Invariants: a socket is bound to one interface index. When that device is deleted the socket hears nothing
-//! more, also if a device of the same name appears again, until [`PacketSocket::bind`] is called.
+//! Invariants: a socket is bound to one interface index. When that device is deleted the socket receives
+//! nothing more, also if a device of the same name appears again, until [`PacketSocket::bind`] is called.
 //!
 //! The device's own IP stack sees the same packets: a packet socket is a tap, not a diversion.
 //!
@@ -81,10 +81,7 @@ impl PacketSocket {
         addr.sll_ifindex = i32::try_from(ifindex).unwrap_or(-1);
         sock::bind(self.as_fd(), &addr)
     }
-    /// Takes no more packets in, until [`PacketSocket::accept`]; those that wait can still be received.
-    ///
-    /// # Errors
-    /// `ENOMEM`; those of a kernel without socket filters.
+    /// `ENOMEM`; the errors of a kernel without socket filters.
     pub fn refuse(&self) -> io::Result<()> {
         // One instruction of a classic filter: return 0 bytes of the packet.
         let mut nothing = libc::sock_filter {

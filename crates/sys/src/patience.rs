@@ -34,7 +34,7 @@ const SLOTS: usize = 256;
 const QUIET: u32 = 16;
 
 struct Slot {
-    /// The thread; 0: nobody's.
+    /// The thread's id; 0: the slot is free.
     tid: AtomicI32,
     /// Odd while the thread is in a call; counts on with each call.
     turn: AtomicU64,

@@ -30,7 +30,7 @@ impl SharedWords {
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < self.len, "word {at} of {}", self.len);
         // SAFETY: within the mapping, which lives as long as `self`, and aligned, since it begins with a
-        // page; everybody else writes whole words, too.
+        // page; all other writers write whole words, too.
         unsafe { self.map.as_ptr().cast::<AtomicU64>().add(at).as_ref() }
     }
     /// Reads a word; later reads see all that its writer wrote before it.

@@ -31,10 +31,7 @@ impl Peers {
     pub fn new() -> io::Result<Self> {
         Requests::new(None).map(Self)
     }
-    /// All of them.
-    ///
-    /// # Errors
-    /// The kernel's error.
+    /// All pairs.
     pub fn all(&self) -> io::Result<Vec<Peer>> {
         let mut all = Vec::new();
         self.0

@@ -112,7 +112,7 @@ impl<T: FromZeros> Zeroed<T> {
         };
         // SAFETY: `shift` is below the alignment, by which the mapping is longer than the table.
         let ptr = unsafe { base.add(shift) };
-        // From here on it is unmapped whatever happens.
+        // From here on a drop unmaps it, also after an error.
         let table = Self {
             base,
             base_len,

@@ -415,7 +415,7 @@ impl Endpoint {
             Stage::Open { session, watched, .. } if for_good => self.leave(Some(session), watched, shared),
             Stage::Open { session, watched, .. } => self.close(session, watched, why, shared),
             leaving @ (Stage::Leaving { .. } | Stage::Destroying { .. }) => self.stage = leaving,
-            // One that another process had, or that an earlier one left: not this port's to destroy.
+            // A device of another process, or left by an earlier one: this port must not destroy it.
             Stage::Waiting(_) | Stage::Gone => {}
         }
     }

@@ -103,7 +103,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether all areas of a ring are there, readable and writable; requests those that are not known.
+    /// Whether all areas of a ring are there, readable and writable; requests the unknown ones.
     pub(crate) fn covers(&mut self, end: &dyn DeviceEnd, cfg: &QueueConfig) -> io::Result<Found> {
         for addr in [cfg.desc, cfg.driver, cfg.device] {
             match self.resolve(end, addr, Access::all())? {

@@ -45,7 +45,8 @@ const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// Time after which an unknown address is requested again.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
-/// Until a driver is interrupted again after it was refused, each time longer; and how often.
+/// Time until the next interrupt of a driver after a refusal, each time longer; and the maximum number of
+/// tries.
 const GREET_AGAIN: Duration = Duration::from_millis(1);
 const GREETINGS: u32 = 50;
 /// `EPERM`: the kernel's error for a device that it has given up.
@@ -516,7 +517,7 @@ impl Session {
             }
         }
         if found && self.memory.publish(device).is_none() {
-            // In the table since before: the queue looks again.
+            // The region was in the table before: the queue looks again.
             device.refresh_memory();
         }
         Ok(())
@@ -530,7 +531,7 @@ impl Session {
     }
 }
 
-/// Text for a device that the kernel speaks to no more.
+/// Text for a device to which the kernel sends no more messages.
 pub(crate) const GAVE_UP: &str = "the kernel has given the device up: it had no reply in time";
 
 /// The kernel's start position of a ring.

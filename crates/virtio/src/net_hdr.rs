@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(decode(&hdr(2, 0, 0, 0, 0, 0), 0).unwrap().csum, Csum::Valid);
     }
 
-    /// A frame with UDP at 34, this shim, and a frame behind it; the header that speaks of it.
+    /// A frame with UDP at 34, this shim, and a frame behind it; and a header that describes it.
     fn tunnelled(shim: &[u8], v6: bool, csum: bool) -> ([u8; LEN_TUNNEL], Vec<u8>) {
         let mut frame = vec![0; if v6 { 62 } else { 42 }];
         (frame[14], frame[if v6 { 20 } else { 23 }]) = (if v6 { 0x60 } else { 0x45 }, 17);

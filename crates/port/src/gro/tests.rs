@@ -284,7 +284,7 @@ proptest! {
         order in prop::collection::vec(any::<prop::sample::Index>(), MAX_BATCH),
     ) {
         let (mut sent, mut id) = ([0; 9], [0_u16; 9]);
-        // Parts of one flow come one after the other, those of different flows among each other.
+        // Packets of one flow come one after the other; packets of different flows are mixed.
         let mut queues: Vec<std::collections::VecDeque<Packet>> = (0..9).map(|_| Default::default()).collect();
         for part in &parts {
             let kind = match part.kind { GsoKind::Tcp4 => 0, GsoKind::Tcp6 => 1, GsoKind::Udp => 2 };

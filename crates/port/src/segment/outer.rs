@@ -105,7 +105,8 @@ impl Outer {
     }
 
     /// Lengths, numbers and checksums of segment `index`. `place` is at an even distance behind these
-    /// headers, and `sum` is that of all bytes from there on. Returns the same of this tunnel's L4 header.
+    /// headers, and `sum` is the sum of all bytes from there on. Returns offset and sum for this tunnel's L4
+    /// header.
     pub(super) fn fix(
         &self,
         segment: &mut [u8],
@@ -176,7 +177,7 @@ impl Outer {
         Ok((self.l4_at, all(l4).ok_or(SegmentError::Malformed)?))
     }
 
-    /// Has this tunnel's headers speak of all of `frame`, whose checksum a device makes: the lengths, and the
+    /// Sets this tunnel's headers for all of `frame`, whose checksum a device makes: the lengths, and the
     /// pseudo header's sum.
     pub(super) fn begin_datagrams(&self, frame: &mut [u8]) -> Result<(), SegmentError> {
         super::frame::fix_ip(frame, (self.l3, self.l3_at, self.l4_at), 0)?;

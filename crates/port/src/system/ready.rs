@@ -40,7 +40,7 @@ impl Receivers {
         });
     }
 
-    /// Gives up those that no port has taken.
+    /// Closes the sockets that no port has taken.
     pub fn clear(&self) {
         self.made.lock().clear();
     }

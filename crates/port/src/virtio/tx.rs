@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// worker.
 const ROUNDS: usize = 4;
 
-/// One worker's way into the guest.
+/// One worker's transmit queue into the guest.
 pub(super) struct VirtioTx {
     shared: Arc<Shared>,
     worker: usize,

@@ -188,7 +188,7 @@ impl Rig {
         let session = self.session.as_mut().unwrap();
         session.resume(Rings::All, &mut self.device).unwrap();
     }
-    /// A device whose driver will choose `features` besides those that it needs.
+    /// A device whose driver will choose `features` beside the required ones.
     fn new(features: Features) -> Self {
         let kernel = FakeDevice::new(Features::VERSION_1 | Features::ACCESS_PLATFORM | features);
         let mut rig = Self {

@@ -20,7 +20,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// From the loss of a connection to the first attempt.
+/// Time from the loss of a connection to the first attempt.
 const AFTER_LOSS: Duration = Duration::from_millis(200);
 
 /// The part of an endpoint that is ready.
@@ -40,12 +40,12 @@ pub(super) struct Endpoint {
     session: Option<(Session, Instant)>,
     /// When to try to connect or listen, or to let a front end in again.
     next: Instant,
-    /// Until when connections are not accepted, since the last attempt failed.
+    /// Time until which connections are not accepted, since the last attempt failed.
     deaf: Instant,
     backoff: Backoff,
     gate: Gate,
     budget: Budget,
-    /// Until when the session is not heard.
+    /// Time until which the session's messages are not read.
     rest: Instant,
     /// The last text about the socket itself, which is not repeated.
     told: String,

@@ -58,7 +58,7 @@ impl Backoff {
     }
 }
 
-/// Connections that are heard in each [`Gate::SPAN`].
+/// Connections that are accepted in each [`Gate::SPAN`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gate {
     since: Instant,
@@ -76,7 +76,7 @@ impl Gate {
             passed: 0,
         }
     }
-    /// One more at `now`.
+    /// Counts one more connection at `now`.
     ///
     /// # Errors
     /// The time of the next try: until then connections wait in the listener's queue.

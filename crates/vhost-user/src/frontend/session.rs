@@ -139,8 +139,8 @@ impl Frontend {
         }
     }
 
-    /// Queries the back end's offer, agrees on those of its protocol features that are in `want`, and owns
-    /// the session. With BACKEND_REQ the back end gets a channel of its own.
+    /// Queries the back end's offer, agrees on its protocol features that are in `want`, and owns the
+    /// session. With BACKEND_REQ the back end gets a channel of its own.
     ///
     /// # Errors
     /// [`FrontendError`]; [`FrontendError::TurnedAway`] by a back end that serves no front end now.

@@ -321,7 +321,8 @@ fn sockets_that_nobody_listens_at_are_replaced_and_live_ones_left_alone() {
     Listener::bind(&path).unwrap();
 }
 
-/// A file of another kind at the path is somebody's: it is neither replaced nor removed, also not at the end.
+/// A file of another kind at the path belongs to another program. It is neither replaced nor removed, also
+/// not at the end.
 #[test]
 fn only_sockets_are_replaced() {
     let dir = tempfile::tempdir().unwrap();

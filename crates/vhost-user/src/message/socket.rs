@@ -300,10 +300,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a request of the front end.
-    ///
-    /// # Errors
-    /// As [`Connection::send`].
+    /// The errors of [`Connection::send`].
     pub fn send_request(
         &mut self,
         request: &Request,

@@ -8,7 +8,7 @@
 /// Sixteen bytes in a register.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 type Chunk = core::arch::x86_64::__m128i;
-/// The same width without SSE2.
+/// A chunk of the same width for other targets.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 type Chunk = u128;
 

@@ -168,7 +168,7 @@ impl Piece {
         true
     }
     /// Appends the bytes from `at` on to the packet as a segment; `false` if that has too many already.
-    /// `lender` is that of the receive queue whose window this piece is in.
+    /// `lender` belongs to the receive queue whose window this piece is in.
     #[inline]
     pub(crate) fn lend(&self, at: usize, packet: &mut Packet, lender: &mut Lender) -> bool {
         let at = at.min(self.len());

@@ -41,7 +41,7 @@ pub enum RecordLayout {
     /// vhost-user's `QueueRegionPacked`: in the address fields of its descriptor states, whose in-flight
     /// marks stay clear.
     Inflight,
-    /// One after the other, as many as a batch has at most.
+    /// One after the other, up to the maximum of a batch.
     Dense,
 }
 
@@ -169,7 +169,7 @@ impl Record {
             return false;
         }
         // In order from the position on: slots that are available, then slots that are not (virtio 1.2
-        // §2.8.1). None has been used in the lap in which the device comes to it next.
+        // §2.8.1). No slot has been used in the lap in which the device reaches it next.
         let mut ended = false;
         for i in half..u32::from(self.size) {
             let slot = u32::from(at.index) + i;

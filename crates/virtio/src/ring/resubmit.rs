@@ -130,7 +130,7 @@ impl SplitRecord {
     }
 }
 
-/// Chains that come before those of the available ring.
+/// Chains that come before the chains of the available ring.
 #[derive(Clone, Debug)]
 pub struct Resubmit {
     record: SplitRecord,

@@ -71,7 +71,7 @@ impl DeviceRx {
     /// Sets a queue up of which something is kept outside.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// The errors of [`Self::new`].
     pub fn tracked(cfg: QueueConfig, mem: Arc<SharedMemory>, tracking: Tracking) -> Result<Self, RingError> {
         Ok(Self {
             header_len: cfg.features.header_len(),

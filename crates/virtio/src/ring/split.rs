@@ -45,7 +45,7 @@ pub(super) struct Split {
     done: u16,
     /// The used index when the driver was last notified, or decided against; `None` at the start.
     signalled: Option<u16>,
-    /// Chains that come before those of the available ring.
+    /// Chains that come before the chains of the available ring.
     resubmit: Option<Box<Resubmit>>,
 }
 

@@ -50,7 +50,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// The flags, of those that a descriptor of one plain buffer may have, that it must have.
+    /// The flags that a descriptor of one plain buffer must have, among those that it may have.
     #[inline]
     pub(super) fn plain(self) -> u16 {
         match self.direction {

@@ -1,7 +1,7 @@
 //! Chains in private memory: read, checked and translated, until they are given back.
 //!
-//! A circular buffer of [`WINDOW`] chains in order of arrival: first those that were taken out to be used,
-//! then those that are ready. A chain of one piece, which nearly every chain is, is stored in it whole; the
+//! A circular buffer of [`WINDOW`] chains in order of arrival: first chains that were taken out to be used,
+//! then chains that are ready. A chain of one piece, which nearly every chain is, is stored in it whole; the
 //! pieces of others are kept beside it.
 
 use super::limits::{MAX_INDIRECT, WINDOW};
@@ -156,7 +156,7 @@ impl Window {
     pub(super) fn get(&self, at: usize) -> Option<&Chain> {
         (at < self.len()).then(|| self.slot(self.ready.wrapping_add(at as u32)))
     }
-    /// The pieces of a chain in order. Those of a taken chain stay until chains are added.
+    /// The pieces of a chain in order. The pieces of a taken chain stay until chains are added.
     pub(super) fn pieces<'a>(&'a self, chain: &'a Chain) -> &'a [Piece] {
         match chain.single() {
             Some(piece) => core::slice::from_ref(piece),
@@ -190,7 +190,7 @@ impl Window {
     pub(super) fn take_all(&mut self, n: usize) {
         let n = n.min(self.len()) as u32;
         if self.spent < self.pieces.len() {
-            // Some of those that are ready have several pieces.
+            // Some of the ready chains have several pieces.
             for i in 0..n {
                 let chain = self.slot(self.ready.wrapping_add(i));
                 if chain.count != SINGLE {

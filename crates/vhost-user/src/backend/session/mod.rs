@@ -82,7 +82,7 @@ impl End {
             Self::Socket(_) | Self::Refused(_) => !self.is_starved(),
         }
     }
-    /// Whether this process had no descriptors left for those of the front end.
+    /// Whether this process had no descriptors left for the front end's.
     pub(super) fn is_starved(&self) -> bool {
         match self {
             Self::Socket(SocketError::NoDescriptors) => true,

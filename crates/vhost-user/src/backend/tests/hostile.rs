@@ -202,7 +202,7 @@ impl Rig {
             }
         }
     }
-    /// Everything that a ring needs, at a place of its own.
+    /// All settings of a ring, at a place of its own.
     fn good_ring(&mut self, index: u8, log_used: bool) {
         let at = USER + 0x4000 * u64::from(index);
         let n = u32::from(index);

@@ -58,7 +58,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let ours = Listener::bind(&path).unwrap();
     assert_eq!(Listener::bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
     assert!(ours.is_there());
-    // A file of another kind is somebody's.
+    // A file of another kind belongs to another program.
     let plain = dir.path().join("plain");
     std::fs::write(&plain, b"precious").unwrap();
     assert_eq!(
@@ -122,7 +122,7 @@ fn a_server_has_one_front_end_at_a_time() {
             .unwrap();
         assert!(first.wait_readable(LONG).unwrap());
         assert!(matches!(first.recv().unwrap(), Received::Frame(_)));
-        // One that is killed makes room at once for the next.
+        // A session that is killed makes room at once for the next.
         drop(first);
         assert!(connected(&device) >= round);
     }

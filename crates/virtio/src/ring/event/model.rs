@@ -83,7 +83,7 @@ impl Shape {
             Self::Area | Self::Descriptor => AREA_DISABLE,
         }
     }
-    /// A wish to hear of item `n` (counted from 0) or any behind it.
+    /// A wish for a notification of item `n` (counted from 0) or any behind it.
     fn loud(self, n: u16) -> u32 {
         match self {
             Self::Flag | Self::Area => 0,

@@ -493,8 +493,8 @@ fn ring_sizes_and_areas_are_checked() {
     assert_eq!(open(&packed), Some(RingError::Head(8)));
 }
 
-/// Chains of nothing but empty buffers, up to the ring's size: their descriptors are bounded as those of any
-/// others, per chain and per call.
+/// Chains of nothing but empty buffers, up to the ring's size: their descriptors are bounded like all others,
+/// per chain and per call.
 #[test]
 fn empty_buffers_are_bounded_too() {
     use crate::ring::limits::{DESCS, MAX_INDIRECT};

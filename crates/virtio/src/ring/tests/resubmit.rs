@@ -58,7 +58,7 @@ impl Other {
         self.next_avail = self.next_avail.wrapping_add(1);
         self.taken.push(head);
     }
-    /// Gives some of the taken chains back; returns those that the driver has then.
+    /// Gives some of the taken chains back; returns the chains that the driver has then.
     fn give(&mut self, rig: &Rig, picks: &[u8], death: Death) -> Vec<u16> {
         let mut batch = Vec::new();
         for &pick in picks {

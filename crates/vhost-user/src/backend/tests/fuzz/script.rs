@@ -26,7 +26,8 @@ pub(super) enum Fd {
 /// One act of a front end.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
-    /// A well-formed request, so often, with descriptors of these kinds (`None`: those that it should have).
+    /// A well-formed request, sent this number of times, with descriptors of these kinds (`None`: the right
+    /// ones).
     Send(Request, Option<Vec<Fd>>, bool, u8),
     /// Like `Send`, but only written: the session reads it together with the next message.
     Queue(Request, Option<Vec<Fd>>, bool),
@@ -176,7 +177,7 @@ impl<'a> Script<'a> {
             bytes: vec![self.0.u8(); usize::from(self.0.u8() % 20)],
         }
     }
-    /// Features: of those that are offered, and now and then another.
+    /// Features: some of the offered ones, and now and then another.
     pub(super) fn features(&mut self) -> u64 {
         let mine = Dummy::new().offer.features | Features::PROTOCOL_FEATURES | Features::LOG_ALL;
         let bits = self.0.u64() & mine.bits();
