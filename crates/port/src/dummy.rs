@@ -1,11 +1,11 @@
 //! `dummy` ports: packets come from a command, a stream or nowhere, and go to a file, a stream or nowhere.
 //!
-//! They exist for tests: everything that Open vSwitch's test-suite asks of its own dummy devices (`receive`,
-//! admin state, `pcap`, `rxq_pcap`, `tx_pcap`, `stream`, `pstream`, `ifindex`, `ol_tso_segsz`, addresses with
-//! an ARP responder). A lock per call is fine here.
+//! They exist for tests, and have all features of Open vSwitch's dummy devices that its test suite uses.
+//! These are `receive`, admin state, `pcap`, `rxq_pcap`, `tx_pcap`, `stream`, `pstream`, `ifindex`,
+//! `ol_tso_segsz`, and addresses with an ARP responder. A lock per call is fine here.
 //!
 //! [`DummyPort::wait_processed`] lets a command that injected packets wait until the worker is done with
-//! them, so that a test sees their effects when the command returns.
+//! them. So a test sees their effects when the command returns.
 
 mod address;
 mod counts;
@@ -26,15 +26,15 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most queues of one port.
+/// Maximum number of queues of one port.
 pub const MAX_QUEUES: usize = 1024;
 
-/// What `netdev-dummy/conn-state` tells.
+/// State of a dummy port's connections, for `netdev-dummy/conn-state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConnState {
     /// A peer is connected.
     Connected,
-    /// None is.
+    /// No peer is connected.
     Disconnected,
     /// The port has no stream.
     Unknown,
@@ -87,7 +87,7 @@ impl DummyPort {
         self.shared.conn_state()
     }
 
-    /// Sets the IPv4 address for which the port answers ARP requests.
+    /// Sets the IPv4 address; the port replies to ARP requests for it.
     pub fn set_ip4(&self, addr: Ipv4Addr, mask: Ipv4Addr) {
         self.shared.state.lock().ip4 = Some((addr, mask));
     }
@@ -202,8 +202,8 @@ impl Port for DummyPort {
     fn set_tx_steering(&self, by_flow: bool) {
         self.shared.state.lock().by_flow = by_flow;
     }
-    /// As Open vSwitch's dummy devices have them, so that clients can be tested with counters of a type's
-    /// own. Nothing moves the custom ones.
+    /// The counters of Open vSwitch's dummy devices, so that clients can be tested with counters of a port
+    /// type's own. The custom ones are always 0.
     fn statistics(&self) -> Vec<(String, u64)> {
         let state = self.shared.state.lock();
         let custom = ["rx_custom_packets_1", "rx_custom_packets_2"];

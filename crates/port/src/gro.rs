@@ -1,20 +1,20 @@
-//! Joining segments to trains (generic receive offload, done where packets are sent): the opposite of
+//! Joining segments to GSO packets (generic receive offload, done where packets are sent): the opposite of
 //! [`crate::segment`].
 //!
-//! **Problem.** A guest, a pod or the kernel takes a train of 64 KiB for the price of a packet. What comes in
-//! by a device that joins nothing, or out of a tunnel, comes in packets of an MTU each.
+//! **Problem.** A guest, a pod or the kernel takes a GSO packet of 64 KiB for the price of a packet. A device
+//! that joins nothing delivers packets of one MTU each, and so does a tunnel.
 //!
-//! **What is joined.** Neighbours of one flow within one batch of one transmit queue, TCP or UDP, if they
-//! differ in nothing but what segmentation makes differ: lengths, IP identification (one more each time),
-//! checksums, TCP's sequence number, and FIN and PSH of the last one. All are of one size, the last one may
-//! be shorter. So segmentation of what was joined gives the same packets again, byte by byte. Checksums that
-//! nobody has looked at are looked at first; what has a wrong one is not joined.
+//! **Joined packets.** Neighbours of one flow within one batch of one transmit queue, TCP or UDP. They may
+//! differ only in fields that segmentation changes. These are lengths, IP identification (one more each
+//! time), checksums, TCP's sequence number, and FIN and PSH of the last one. All are of one size, the last
+//! one may be shorter. So segmentation of the joined packet gives the same packets again, byte by byte.
+//! Unverified checksums are verified first; a packet with a wrong one is not joined.
 //!
-//! **Order.** A train stands where its first packet stood. A packet of the same flow that does not belong to
-//! it ends it, so no packet of a flow overtakes another.
+//! **Order.** A GSO packet takes the place of its first packet. A packet of the same flow that does not
+//! belong to it ends it, so no packet of a flow overtakes another.
 //!
-//! **Cost.** One copy of what is joined. Queues whose devices take no trains, and batches without two packets
-//! of [`MIN_LEN`], do not come here.
+//! **Cost.** One copy of each joined packet. Queues whose devices take no GSO packets, and batches without
+//! two packets of [`MIN_LEN`], do not come here.
 
 #![deny(clippy::indexing_slicing)] // whatever a packet holds
 
@@ -31,11 +31,11 @@ use heddle_wire::l4::{Tcp, Udp};
 use heddle_wire::{Be16, IntoBytes, split, split_mut};
 use std::ops::Range;
 
-/// Shortest packet that a train begins with: shorter ones are cheaper sent than joined.
+/// Minimum length of a GSO packet's first packet: it is cheaper to send shorter ones than to join them.
 pub const MIN_LEN: usize = 256;
-/// Most packets of a batch that are looked at.
+/// Maximum number of packets of a batch that are looked at.
 pub const MAX_BATCH: usize = 64;
-/// Trains of a batch that may grow at a time, each of a flow.
+/// GSO packets of a batch that may grow at a time, each of a flow.
 const OPEN: usize = 8;
 /// Longest IP packet, bytes.
 const MAX_IP: usize = 65_535;
@@ -50,7 +50,7 @@ const CWR: u16 = 0x80;
 /// All flags of TCP.
 const FLAGS: u16 = 0xfff;
 
-/// Which trains a queue's device takes.
+/// The kinds of GSO packets that a queue's device takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Trains {
     /// TCP over IPv4.
@@ -94,11 +94,11 @@ struct Headers {
     kind: GsoKind,
     l3: usize,
     l4: usize,
-    /// Where the payload begins; 0: it is not to be joined.
+    /// Offset of the payload; 0: the packet is not to be joined.
     payload: usize,
 }
 
-/// A train in the making.
+/// A GSO packet in the making.
 #[derive(Clone, Debug)]
 struct Train {
     headers: Headers,
@@ -109,21 +109,21 @@ struct Train {
     sent: usize,
 }
 
-/// What became of a packet of a batch.
+/// The outcome for a packet of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Became {
     Itself,
-    /// The first of this train.
+    /// The first packet of this GSO packet.
     First(u8),
-    /// It is in a train.
+    /// A later packet of a GSO packet.
     Member,
 }
 
-/// A packet that is to be sent, and how many of the batch it stands for: a range of the order in which they
-/// are sent.
+/// A packet that is to be sent, and the packets of the batch that it contains: a range in the order of
+/// sending.
 pub type Joined<'a> = (&'a Packet, Range<usize>);
 
-/// One worker's place for joining. Trains are made in buffers that go back to the pool.
+/// One worker's state for joining. GSO packets are made in buffers that go back to the pool.
 #[derive(Debug, Default)]
 pub struct Gro {
     trains: Vec<Train>,
@@ -133,7 +133,7 @@ pub struct Gro {
 }
 
 impl Gro {
-    /// Joins what can be joined of a batch of at most [`MAX_BATCH`] packets. `false`: nothing was.
+    /// Joins packets of a batch of at most [`MAX_BATCH`] packets. `false`: none could be joined.
     pub fn join(&mut self, pool: &mut Pool, packets: &[&Packet], trains: Trains) -> bool {
         self.trains.clear();
         self.became.clear();
@@ -150,7 +150,8 @@ impl Gro {
         }
         for t in &self.trains {
             let mut big = pool.get_big();
-            // What cannot be built would have been refused before; it would be sent as it is.
+            // A GSO packet that cannot be built should have been refused before; its packets are sent as they
+            // are.
             if t.members.len() < 2 || build(t, packets, &mut big).is_none() {
                 big.reset();
             }
@@ -158,8 +159,8 @@ impl Gro {
         }
         true
     }
-    /// The batch as it is to be sent, after [`Gro::join`] has said that there is something; and the numbers
-    /// of its packets in the order of the ranges.
+    /// The batch as it is to be sent, after [`Gro::join`] has returned true, and the numbers of its packets
+    /// in the order of the ranges.
     pub fn result<'a>(&'a mut self, packets: &[&'a Packet]) -> (ArrayVec<Joined<'a>, MAX_BATCH>, &'a [u8]) {
         let mut all = ArrayVec::new();
         self.order.clear();
@@ -186,12 +187,12 @@ impl Gro {
         }
         (all, &self.order)
     }
-    /// The trains were sent.
+    /// The GSO packets were sent.
     pub fn done(&mut self, pool: &mut Pool) {
         pool.put_all(self.made.drain(..));
     }
 
-    /// Puts a packet into a train, or begins one with it.
+    /// Puts a packet into a GSO packet, or begins one with it.
     fn add(
         &mut self,
         i: u8,
@@ -201,7 +202,7 @@ impl Gro {
         open: &mut ArrayVec<usize, OPEN>,
     ) -> Became {
         let Some(h) = Headers::of(p) else {
-            // What flow it is of is not known.
+            // The packet's flow is not known.
             if is_ip(p) {
                 open.clear();
             }
@@ -209,7 +210,7 @@ impl Gro {
         };
         let same = |n: &usize| self.trains.get(*n).is_some_and(|t| t.is_of(p, &h, packets));
         let at = open.iter().position(same);
-        // What is for a queue of its own leaves by itself: queues count frames.
+        // A packet for a queue of its own leaves by itself: queues count frames.
         let alone = p.queue() != 0 || p.offload.gso.is_some();
         let joins = h.payload > 0 && trains.takes(h.kind) && !alone;
         if let Some(n) = at.and_then(|at| open.get(at).copied())
@@ -302,7 +303,7 @@ impl Headers {
             }
             _ => return None,
         };
-        // Nothing behind the IP packet, and something in it.
+        // No byte may follow the IP packet, and its payload may not be empty.
         let whole = end == p.len() && payload < end && payload <= head.len();
         Some(Self {
             kind,
@@ -325,7 +326,7 @@ impl Headers {
         let addresses = if self.v6() { 8 } else { 12 };
         self.l3 + addresses..self.l4 + 4
     }
-    /// Whether nothing may come behind it in a train.
+    /// Whether this packet has to be the last of a GSO packet.
     fn ends(&self, p: &Packet) -> bool {
         self.tcp() && flags(p, self).is_none_or(|f| f & (FIN | PSH) != 0)
     }
@@ -343,7 +344,7 @@ impl Train {
         (own.kind, own.l3, own.l4) == (h.kind, h.l3, h.l4)
             && first.is_some_and(|f| p.head().get(range.clone()) == f.head().get(range))
     }
-    /// Whether a packet of the flow is the next one of the train; and if so, whether it is its last.
+    /// Whether a packet of the flow is the next one of the GSO packet; and if so, whether it is its last.
     fn takes(&self, p: &Packet, h: &Headers, packets: &[&Packet]) -> Option<bool> {
         let first = packets.get(usize::from(*self.members.first()?))?;
         let len = p.len() - h.payload;
@@ -354,7 +355,7 @@ impl Train {
         }
         Some(len < self.size || h.ends(p))
     }
-    /// Whether headers are what segmentation would make of the first one's.
+    /// Whether headers are those that segmentation would make of the first one's.
     fn continues(&self, this: &[u8], first: &[u8]) -> bool {
         let Headers { l3, l4, payload, .. } = self.headers;
         let same =
@@ -410,7 +411,7 @@ fn is_right(p: &Packet, h: &Headers) -> bool {
     known && ip_is_right()
 }
 
-/// Builds a train in an empty packet with room for it.
+/// Builds a GSO packet in an empty packet with room for it.
 fn build(t: &Train, packets: &[&Packet], to: &mut Packet) -> Option<()> {
     let Headers {
         l3,

@@ -1,8 +1,8 @@
 //! Receive and transmit queues of every port type.
 //!
-//! A [`Port`] is the control plane's handle of one port: it opens queues, tells status, changes MTU, MAC and
-//! admin state. A [`RxQueue`] or [`TxQueue`] belongs to one worker at a time and is all that the fast path
-//! sees: no lock, no allocation, no clock.
+//! A [`Port`] is the control plane's handle of one port: it opens queues, reports status, changes MTU, MAC
+//! and admin state. A [`RxQueue`] or [`TxQueue`] belongs to one worker at a time and is all that the fast
+//! path sees: no lock, no allocation, no clock.
 
 mod drops;
 pub mod dummy;

@@ -43,7 +43,7 @@ impl Default for TxLimit {
     }
 }
 
-/// The rate that a configuration asks for; `None` if it asks for something else.
+/// The rate of a configuration; `None` if it requires anything else.
 fn rate(qos: &QosConfig) -> Option<Option<Rate>> {
     if qos.kind != HTB || qos.queues.keys().any(|id| *id != 0) {
         return None;
@@ -72,7 +72,7 @@ impl TxLimit {
     /// Applies a row of `QoS`.
     ///
     /// # Errors
-    /// The row asks for more than a maximum rate.
+    /// The row requires more than a maximum rate.
     pub(crate) fn set_qos(&self, name: &str, qos: Option<&QosConfig>) -> Result<(), PortError> {
         let qos = qos.filter(|q| !q.kind.is_empty() && q.kind != NOOP);
         let wanted = qos.map_or(Some(None), rate);
@@ -103,8 +103,7 @@ impl TxLimit {
         self.on.load(Relaxed)
     }
 
-    /// Sends those of `packets` that the limit lets through by `send`; the others count as dropped for want
-    /// of room.
+    /// Sends, by `send`, the packets that the limit allows; the others count as dropped for want of room.
     #[cold]
     pub(crate) fn apply(
         &self,

@@ -1,11 +1,11 @@
-//! What a port may send, and by which queues (`Port.qos` of the database).
+//! QoS of a port: its rates and its queues (`Port.qos` of the database).
 
 use std::collections::BTreeMap;
 
 /// Keys and values of a row.
 pub type Details = BTreeMap<String, String>;
 
-/// The type whose queues are somebody else's: nothing is to be set up.
+/// The type whose queues another program configures: the switch sets nothing up.
 pub(crate) const NOOP: &str = "linux-noop";
 
 /// One row of `QoS` with its queues.
@@ -19,7 +19,7 @@ pub struct QosConfig {
     pub queues: BTreeMap<u32, Details>,
 }
 
-/// A number of a row; 0: it says none.
+/// A number of a row; 0: the row has none.
 pub(crate) fn number(details: &Details, key: &str) -> u64 {
     details.get(key).and_then(|v| v.parse().ok()).unwrap_or(0)
 }

@@ -1,9 +1,9 @@
-//! Finishing packets in software: segment trains cut into segments, checksums filled in. A train that is in
-//! tunnels is cut after it went into them: each segment gets its outer headers.
+//! Finishing packets in software: GSO packets cut into segments, checksums filled in. A GSO packet in tunnels
+//! is cut after it went into them: each segment gets its outer headers.
 //!
-//! Used for destinations without these offloads. The packet's metadata says what to do, its bytes say where:
-//! both come from a sender that may lie, so each offset is checked against the bytes and a train that does
-//! not look like what it claims is refused ([`SegmentError`]), never sent half.
+//! Used for destinations without these offloads. The packet's metadata defines the work, its bytes give the
+//! offsets. Both come from a sender that may lie, so each offset is checked against the bytes. A GSO packet
+//! that does not look like its metadata is refused ([`SegmentError`]), never sent half.
 //!
 //! Cost: each segment is copied once, behind a copy of the headers, and summed once; no allocation beyond the
 //! pool's.
@@ -23,17 +23,18 @@ use outer::{Outer, Outers};
 use std::ops::Range;
 pub use whole::{Whole, whole};
 
-/// Most segments of one train; a sender that asks for more (tiny segments of a huge packet) is refused: each
-/// costs about as much as a packet. The longest train may have segments of 128 bytes.
+/// Maximum number of segments of one GSO packet. A sender of more (tiny segments of a huge packet) is
+/// refused: each costs about as much as a packet. The longest GSO packet may have segments of 128 bytes.
 pub const MAX_SEGMENTS: usize = 512;
 
-/// Most datagrams of one train that Linux takes (`UDP_MAX_SEGMENTS`), before version 6.9 and since.
+/// Maximum number of datagrams of one GSO packet that Linux takes (`UDP_MAX_SEGMENTS`), before version 6.9
+/// and since.
 const MAX_DATAGRAMS: [usize; 2] = [64, 128];
-/// Error number: the kernel does not take such a train.
+/// Error number: the kernel does not take such a GSO packet.
 const EINVAL: i32 = 22;
 /// Bytes up to the end of an outer UDP header at most: tags, IPv6.
 const MOST_OUTER: usize = 14 + 4 * 4 + 40 + 8;
-/// Where UDP's checksum is in its header.
+/// Offset of UDP's checksum in its header.
 const UDP_CSUM_AT: u16 = 6;
 
 /// Why a packet cannot be finished.
@@ -75,11 +76,12 @@ fn fill_csum(frame: &mut [u8], start: usize, offset: usize) -> Result<(), Segmen
     Ok(())
 }
 
-/// Calls `each` with finished packets that together are `packet`: itself if nothing is open, a copy with its
-/// checksum filled in, or the segments of the train in order. Returns how many.
+/// Calls `each` with finished packets that together are `packet`, and returns their number. They are the
+/// packet itself if nothing is open, a copy with its checksum filled in, or the segments of the GSO packet in
+/// order.
 ///
 /// # Errors
-/// As [`SegmentError`] says; `each` has not been called then.
+/// [`SegmentError`]; `each` has not been called then.
 pub fn finish(
     pool: &mut Pool,
     packet: &Packet,
@@ -91,10 +93,10 @@ pub fn finish(
     })
 }
 
-/// As [`finish`], as long as `each` says to go on: segments that nobody takes are not made.
+/// Like [`finish`], as long as `each` returns true: no further segments are made then.
 ///
 /// # Errors
-/// As [`finish`].
+/// The errors of [`finish`].
 pub fn finish_while(
     pool: &mut Pool,
     packet: &Packet,
@@ -122,10 +124,10 @@ pub fn finish_while(
     })
 }
 
-/// As [`finish`], with up to [`BURST`] pieces at a time: what one system call takes.
+/// Like [`finish`], with up to [`BURST`] pieces at a time: one system call takes that number.
 ///
 /// # Errors
-/// As [`finish`].
+/// The errors of [`finish`].
 pub fn finish_batches(
     pool: &mut Pool,
     packet: &Packet,
@@ -164,7 +166,7 @@ fn private(pool: &mut Pool, packet: &Packet) -> Packet {
     whole
 }
 
-/// Runs `f` on a train whose headers are in its head: itself, as a rule, or a copy.
+/// Runs `f` on a GSO packet whose headers are in its head: usually the packet itself, otherwise a copy.
 fn with_headers<T>(
     pool: &mut Pool,
     packet: &Packet,
@@ -181,13 +183,14 @@ fn with_headers<T>(
     }
 }
 
-/// Puts a train that is in one tunnel of UDP into trains of outer datagrams, each with a segment in it: for
-/// devices that cut datagrams and know nothing of tunnels. Mostly it is one, or two where the outer headers
-/// lift a long train over what an IP header can say. All outer datagrams have a checksum then. Calls `each`
-/// with them as long as it says to go on, each of `most` datagrams at most. `false`: it is no such train.
+/// Puts a GSO packet that is in one tunnel of UDP into GSO packets of outer datagrams, each with a segment in
+/// it. They are for devices that cut datagrams and know nothing of tunnels. Mostly the result is one. It is
+/// two if the outer headers lift a long GSO packet over the maximum length of an IP header. All outer
+/// datagrams have a checksum then. Calls `each` with them as long as it returns true, each of `most`
+/// datagrams at most. `false`: the packet is not in such a tunnel.
 ///
 /// # Errors
-/// As [`SegmentError`] says.
+/// [`SegmentError`].
 pub fn as_datagrams(
     pool: &mut Pool,
     packet: &Packet,
@@ -210,7 +213,7 @@ pub fn as_datagrams(
     })
 }
 
-/// How many datagrams of one train the kernel takes, as far as it was tried.
+/// The number of datagrams of one GSO packet that the kernel takes, as far as it was tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagrams {
     most: usize,
@@ -224,8 +227,9 @@ impl Default for Datagrams {
 }
 
 impl Datagrams {
-    /// Sends a train that is in a tunnel as datagrams ([`as_datagrams`]). `send` gives the kernel one train
-    /// and says its error number. `None`: nothing was sent, segments are left to be.
+    /// Sends a GSO packet that is in a tunnel as datagrams ([`as_datagrams`]). `send` gives the kernel one
+    /// GSO packet and returns the kernel's error number. `None`: nothing was sent, and the caller has to send
+    /// segments.
     pub fn send(
         &mut self,
         pool: &mut Pool,
@@ -243,7 +247,7 @@ impl Datagrams {
             match (tried, done) {
                 (Ok(true), Err(EINVAL)) if sent == 0 && self.most > fewer => self.most = fewer,
                 (Ok(true), Err(EINVAL)) if sent == 0 => {
-                    // It was not the number.
+                    // The number of datagrams was not the reason.
                     self.most = most;
                     return None;
                 }
@@ -254,11 +258,11 @@ impl Datagrams {
     }
 }
 
-/// How a train is cut.
+/// The description of how a GSO packet is cut.
 struct Cut {
     outers: Outers,
     layout: Layout,
-    /// Where the innermost network header is.
+    /// Offset of the innermost network header.
     inner_l3: usize,
     gso: Gso,
     count: usize,

@@ -1,4 +1,4 @@
-//! Sums over packets whose bytes lie in several places.
+//! Sums over packets whose bytes are in several segments.
 
 use heddle_packet::Packet;
 use heddle_wire::checksum::Sum;

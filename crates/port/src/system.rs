@@ -1,23 +1,23 @@
 //! `system` ports: an existing network device, through packet sockets.
 //!
-//! Each receive queue is a packet socket with the virtio-net header and a ring shared with the kernel;
-//! several share the device by flow hash (fanout). Transmission uses sockets of its own that receive nothing,
-//! one for each worker that sends.
-//! The device's offloads stay as they are: its segment trains and unfinished checksums are handed on as
-//! metadata. The device's own IP stack gets nothing ([`ingress`]). Sent packets go through the device's
-//! queueing discipline: `tcpdump` on the device shows them, and settings made with `tc` apply.
+//! Each receive queue is a packet socket with the virtio-net header and a ring shared with the kernel.
+//! Several queues share the device by flow hash (fanout). Transmission uses other sockets, which receive
+//! nothing, one for each worker that sends. The device's offloads stay as they are: its GSO packets and
+//! unfinished checksums are handed on as metadata. The device's own IP stack gets nothing ([`ingress`]). Sent
+//! packets go through the device's queueing discipline: `tcpdump` on the device shows them, and settings made
+//! with `tc` apply.
 //!
-//! Queues that are opened while others are open (another number of them is wanted) take over from these: they
-//! are made ready behind a filter that takes nothing in, and then the old ones get such a filter and theirs
-//! goes. Packets that come within the microsecond between are lost; all others are in the old queues or in
+//! Queues that are opened while others are open (for another number of them) replace these. They are made
+//! ready behind a filter that takes nothing in. Then the old ones get such a filter, and the new ones lose
+//! theirs. Packets that come within the microsecond between are lost; all others are in the old queues or in
 //! the new.
 //!
-//! Where somebody diverts devices ([`crate::types::Divert`]), there is one receive queue, which reads
-//! what was diverted, and the host's stack sees nothing. Should that fail, the port has packet sockets and
-//! says so.
+//! If the program diverts devices ([`crate::types::Divert`]), there is one receive queue, which reads the
+//! diverted packets, and the host's stack sees nothing. If that fails, the port has packet sockets and
+//! reports the failure.
 //!
 //! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets
-//! again; members of a fanout group cannot be, so with several queues the port says that it is stale.
+//! again; members of a fanout group cannot be, so with several queues the port reports that it is stale.
 
 mod ingress;
 mod qos;
@@ -45,9 +45,9 @@ use tx::{Senders, SystemTx};
 
 /// Receive buffer of a queue, bytes of kernel memory: room for the windows of some fast TCP connections.
 const RCVBUF: usize = 16 << 20;
-/// Frames of a receive ring: what may arrive while the worker is elsewhere.
+/// Frames of a receive ring: the packets that may arrive while the worker is elsewhere.
 const RING: usize = 512;
-/// Send buffer of a queue: what a device may hold back.
+/// Send buffer of a queue: the bytes that a device may hold back.
 const SNDBUF: usize = 4 << 20;
 /// `Interface.status`: why the host's stack gets a copy of received packets.
 const HOST_STACK_KEY: &str = "heddle_host_stack";
@@ -98,7 +98,7 @@ impl SystemPort {
         let link = LinkCtl::new().map_err(|e| PortError::open(name, e))?;
         let index = link.ifindex(name).map_err(|e| PortError::open(name, e))?;
         may_be_a_port(&link, name)?;
-        // A missing privilege is told here and not later.
+        // A missing privilege is reported here and not later.
         let senders = Senders::new(index).map_err(|e| PortError::open(name, e))?;
         let port = Self {
             name: name.to_owned(),
@@ -116,7 +116,7 @@ impl SystemPort {
         Ok(port)
     }
 
-    /// Has what the device receives diverted, if there is somebody who does.
+    /// Sets the program's part that diverts received packets, if there is one.
     #[must_use]
     pub fn diverted_by(self, divert: Option<Arc<dyn Divert>>) -> Self {
         Self { divert, ..self }
@@ -149,8 +149,8 @@ impl SystemPort {
         Self { ready, ..self }
     }
 
-    /// The queue of a diverted device, or none. An error: somebody else has the device, and packets would be
-    /// forwarded by both.
+    /// The queue of a diverted device, or none. An error: another program has the device, and both would
+    /// forward its packets.
     fn divert(&self, index: u32) -> io::Result<Option<Box<dyn RxQueue>>> {
         let name = &self.name;
         let Some(divert) = &self.divert else {
@@ -166,7 +166,7 @@ impl SystemPort {
         }
     }
 
-    /// A socket for one queue; `waits`: it takes nothing in until it is told to.
+    /// A socket for one queue; `waits`: it takes nothing in until a later call.
     fn receiver(
         &self,
         index: u32,
@@ -189,7 +189,7 @@ impl SystemPort {
         Ok((Arc::new(s), ring))
     }
 
-    /// What the device says now; what it does not say keeps its value from `last`.
+    /// The device's present status; a value that the device does not report is kept from `last`.
     fn read(&self, last: &PortStatus) -> PortStatus {
         let (link, name) = (&self.link, self.name.as_str());
         let mut now = last.clone();
@@ -270,7 +270,7 @@ impl Port for SystemPort {
             old.iter().try_for_each(|s| s.refuse()).map_err(fail)?;
             made.iter().try_for_each(|(s, _)| s.accept()).map_err(fail)?;
         }
-        // What they lost is not asked for any more.
+        // Losses of the old sockets are read for the last time here.
         let lost = old.iter().filter_map(|s| s.take_drops().ok());
         state.last.rx_dropped += lost.sum::<u64>();
         state.receivers = made.iter().map(|(s, _)| Arc::downgrade(s)).collect();
@@ -370,7 +370,7 @@ impl Port for SystemPort {
     fn steer(&self, cpus: &[usize]) {
         let mut state = self.state.lock();
         if state.diverted.is_some() {
-            // What is forwarded where it arrives is not to change processors.
+            // Packets of a diverted device are forwarded where they arrive, and must not change processors.
             return;
         }
         let veth = state
@@ -387,8 +387,8 @@ impl Port for SystemPort {
     }
 }
 
-/// Refuses devices that would take in what is sent to them and give nothing sensible back. The words begin as
-/// Open vSwitch's do.
+/// Refuses devices that would take sent packets in and give nothing sensible back. The words begin as Open
+/// vSwitch's do.
 fn may_be_a_port(link: &LinkCtl, name: &str) -> Result<(), PortError> {
     let refused = |why| {
         let text = format!("could not add network device {name} to ofproto (Invalid argument: {why})");

@@ -1,8 +1,8 @@
 //! `internal` ports: a tap device, whose other end is the host's (or a pod's) IP stack.
 //!
-//! Each queue reads and writes one packet per system call, with the virtio-net header, so that 64 KiB segment
-//! trains and unfinished checksums cross unchanged. A read goes straight into a pool buffer, the header into
-//! its headroom.
+//! Each queue reads and writes one packet per system call, with the virtio-net header. So GSO packets of 64
+//! KiB and unfinished checksums cross unchanged. A read goes straight into a pool buffer, the header into its
+//! headroom.
 //!
 //! The owner may move the device into another network namespace; [`ctl`] follows it. With [`KeptTaps`] the
 //! device outlives the process, and the next one finds it wherever it is.
@@ -87,7 +87,7 @@ impl TapPort {
         let queues = self.queues.lock();
         Arc::clone(queues.first().expect("the first queue is never removed"))
     }
-    /// Says so if `n_rxq` receive queues are wanted and the device cannot have them.
+    /// Logs a warning if `n_rxq` receive queues are wanted and the device cannot have them.
     fn warn_of_queues(&self, n_rxq: usize) {
         if n_rxq > 1 && !self.multi_queue {
             log::warn!(
@@ -129,8 +129,8 @@ impl TapPort {
 impl Drop for TapPort {
     fn drop(&mut self) {
         if self.kept.load(Ordering::Relaxed) {
-            // Who takes it over may know neither offloads nor a long header, and the device would go on using
-            // them. It may be gone: then nothing is to do.
+            // The next process may know neither offloads nor a long header, and the device would continue to
+            // use them. If the device is gone, nothing needs to be done.
             let _ = self.first().give_back();
         }
     }
@@ -143,7 +143,7 @@ fn enable_offloads(name: &str, queue: &TapQueue) {
     }
 }
 
-/// A receive queue of a tap device that somebody else has.
+/// A receive queue of a tap device that another part of the program owns.
 pub(crate) fn receiver(queue: Arc<TapQueue>) -> Box<dyn RxQueue> {
     Box::new(TapRx::new(queue))
 }
@@ -211,7 +211,7 @@ impl Port for TapPort {
     }
     fn forget(&self) {
         if self.kept.swap(false, Ordering::Relaxed) {
-            // It fails if the device is gone already.
+            // The call fails if the device is gone already.
             let _ = self.first().set_persistent(false);
         }
     }

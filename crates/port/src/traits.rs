@@ -1,4 +1,4 @@
-//! What every port type implements.
+//! The traits that every port type implements.
 
 use crate::gro::Trains;
 use arrayvec::ArrayVec;
@@ -9,16 +9,16 @@ use std::os::fd::RawFd;
 /// Why a port cannot be opened or changed; the text goes to `Interface.error`.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    /// The system refused; what was tried, and its answer.
+    /// The system refused; the attempted operation, and the system's error.
     #[error("{what} ({})", errno_text(source))]
     Sys {
-        /// What was tried, for example `could not open network device eth7`.
+        /// The attempted operation, for example `could not open network device eth7`.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// The options make no sense; says which and why.
+    /// The options make no sense; the text names the option and the reason.
     #[error("{0}")]
     Config(String),
     /// This port type cannot do that.
@@ -27,7 +27,7 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// The system's refusal of `what`.
+    /// The system's refusal of the operation `what`.
     pub fn sys(what: impl Into<String>, source: std::io::Error) -> Self {
         Self::Sys {
             what: what.into(),
@@ -40,7 +40,7 @@ impl PortError {
     }
 }
 
-/// What a port's device says of itself now.
+/// The present status of a port's device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortStatus {
     /// Hardware address.
@@ -64,9 +64,9 @@ pub struct PortStatus {
     /// Receive queues that the device has now, where it decides that and not the user (a guest's queue
     /// pairs).
     pub n_rxq: Option<usize>,
-    /// NUMA node of the memory that its packets lie in, where that is known.
+    /// NUMA node of the memory that holds its packets, if that is known.
     pub numa: Option<u32>,
-    /// What is wrong with the port although it is there, for `Interface.error`.
+    /// The fault of a port that exists, for `Interface.error`.
     pub error: Option<String>,
     /// Further key-value pairs for `Interface.status` (`driver_name`, ...).
     pub extra: Vec<(String, String)>,
@@ -82,7 +82,7 @@ pub trait Port: Send + Sync {
     fn name(&self) -> &str;
     /// The `Interface.type` that it implements (`system`, `internal`, `dummy`, ...).
     fn kind(&self) -> &'static str;
-    /// What is known of its type.
+    /// Properties of its type.
     fn port_type(&self) -> &'static crate::PortType {
         crate::PortType::of(self.kind())
     }
@@ -102,7 +102,7 @@ pub trait Port: Send + Sync {
     }
     /// Sets the MTU.
     fn set_mtu(&self, mtu: u32) -> Result<(), PortError>;
-    /// The MTU of a port for which nobody asks for one. `None`: what the device had before.
+    /// The MTU of a port without a configured one. `None`: the device's earlier MTU.
     fn default_mtu(&self) -> Option<u32> {
         None
     }
@@ -117,7 +117,8 @@ pub trait Port: Send + Sync {
     fn set_options(&self, _options: &std::collections::BTreeMap<String, String>) -> Result<(), PortError> {
         Ok(())
     }
-    /// Whether losses and errors of the device are known; if not, OpenFlow says so instead of zero.
+    /// Whether losses and errors of the device are known; if not, OpenFlow reports them as unknown instead of
+    /// zero.
     fn counts_losses(&self) -> bool {
         true
     }
@@ -129,7 +130,7 @@ pub trait Port: Send + Sync {
     fn qos_types(&self) -> &'static [&'static str] {
         &[]
     }
-    /// Makes its queues what this says; `None`: it has none.
+    /// Sets its queues up as configured; `None`: it has none.
     ///
     /// # Errors
     /// [`PortError::Sys`] where the system refuses, or the type is none of [`Port::qos_types`].
@@ -142,16 +143,15 @@ pub trait Port: Send + Sync {
             )),
         }
     }
-    /// The queues that it has, with what their rates have become.
+    /// The queues in force, with their actual rates.
     fn qos(&self) -> Option<crate::QosConfig> {
         None
     }
-    /// What its queues have sent.
+    /// The counters of its queues.
     fn queue_counts(&self) -> Vec<QueueCounts> {
         Vec::new()
     }
-    /// Counters of this type alone, for `Interface.statistics`; and those of its counters that workers do not
-    /// keep.
+    /// Counters of this type alone, for `Interface.statistics`; and its counters that workers do not keep.
     fn statistics(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
@@ -163,16 +163,16 @@ pub trait Port: Send + Sync {
             _ => None,
         }
     }
-    /// Whether workers poll it by right ([`crate::PortType::pmd`]).
+    /// Whether workers poll the type's queues by assignment ([`crate::PortType::pmd`]).
     fn is_pmd(&self) -> bool {
         self.port_type().pmd
     }
-    /// Whether the device wants receive queue `queue` to be polled (`dpif-netdev/pmd-rxq-show` says so).
+    /// Whether the device wants receive queue `queue` to be polled (shown by `dpif-netdev/pmd-rxq-show`).
     fn rxq_enabled(&self, _queue: usize) -> bool {
         true
     }
     /// Whether receive queues may be opened while those that were opened before are still there. Nothing
-    /// comes into the old ones from then on; what they have can be taken, and is to be taken first. The
+    /// comes into the old ones from then on; the packets in them can be taken, and must be taken first. The
     /// others' old queues have to go before.
     fn takes_over(&self) -> bool {
         false
@@ -182,12 +182,12 @@ pub trait Port: Send + Sync {
     fn stale(&self) -> bool {
         false
     }
-    /// Tells which processors no worker of the switch uses (all of them, if workers use all). A type whose
-    /// packets can overtake each other on their way in (a veth pair) steers them by flow to these; the
-    /// default needs nothing.
+    /// Passes the processors that no worker of the switch uses (all of them, if workers use all). In a type
+    /// whose packets can overtake each other at ingress (a veth pair), the port steers them by flow to these.
+    /// The default needs nothing.
     fn steer(&self, _cpus: &[usize]) {}
-    /// The port leaves the configuration for good: what of it would outlive the process (a device, a file)
-    /// goes too, with the port's last handle at the latest.
+    /// The port leaves the configuration for good. Parts of it that would outlive the process (a device, a
+    /// file) go too, with the port's last handle at the latest.
     fn forget(&self) {}
     /// Whether a packet's flow, instead of the worker that sends it, chooses among the device's transmit
     /// queues (`tx-steering=hash`). For types whose device has several.
@@ -202,8 +202,8 @@ pub trait RxQueue: Send {
     /// `pool`. Returns how many. A packet that cannot be taken (truncated by the kernel, runt, a bad
     /// virtio-net header) is dropped here and counted in [`RxQueue::dropped`].
     fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
-    /// The burst's packets are gone: foreign memory they referred to can be reused. While somebody keeps a
-    /// packet that refers to it, the queue keeps it, too ([`heddle_packet::Lender`]).
+    /// The burst's packets are gone: foreign memory they referred to can be reused. While another owner keeps
+    /// a packet that refers to it, the queue keeps it, too ([`heddle_packet::Lender`]).
     fn complete(&mut self) {}
     /// Whether each look is a system call, also one that finds nothing: a worker that has other work looks
     /// less often then.
@@ -212,9 +212,9 @@ pub trait RxQueue: Send {
     }
     /// Readable when the queue has work. `None`: the queue can only be polled.
     fn wake_fd(&self) -> Option<WakeFd>;
-    /// Called after sleeping, and before [`RxQueue::arm`] is the next time, on the queue whose descriptor was
-    /// readable: what made it so is taken note of, and it is readable again only when something new happens.
-    /// A queue whose descriptor is that of the device needs nothing: reading the device makes it unreadable.
+    /// Called after sleeping, and before the next [`RxQueue::arm`], on the queue whose descriptor was
+    /// readable. It consumes the event, so that the descriptor is readable again only at a new event. A queue
+    /// whose descriptor is the device's needs nothing: reading the device makes it unreadable.
     fn woken(&mut self) {}
     /// Called before sleeping: arm notifications, then look again. Returns whether there is work already.
     fn arm(&mut self) -> bool {
@@ -228,12 +228,12 @@ pub trait RxQueue: Send {
     }
 }
 
-/// What became of the packets of one transmit call.
+/// The outcomes of the packets of one transmit call.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct TxCounts {
     /// Packets accepted.
     pub sent: u64,
-    /// Their bytes on the wire (of a segment train: as one packet).
+    /// Their bytes on the wire (a GSO packet counts as one packet).
     pub bytes: u64,
     /// Dropped: the queue or device stayed full.
     pub full: u64,
@@ -270,20 +270,21 @@ impl std::ops::AddAssign for TxCounts {
 
 /// One transmit queue, owned by one worker.
 pub trait TxQueue: Send {
-    /// Sends packets in order. None waits for the device: what it does not take after a bounded number of
-    /// tries is dropped and counted. `pool` serves software segmentation where the device needs it.
+    /// Sends packets in order, without waiting for the device: packets that it does not take after a bounded
+    /// number of tries is dropped and counted. `pool` serves software segmentation where the device needs it.
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts;
     /// Whether the queue keeps packets beyond the call (a device that reads them later, a shaper): it is
     /// given packets by [`TxQueue::tx_owned`] then. Always the same for a queue.
     fn wants_ownership(&self) -> bool {
         false
     }
-    /// Which trains of segments its device takes, so that packets are worth being joined for it.
+    /// The kinds of GSO packets that its device takes: only for these is it worth to join packets.
     fn trains(&self) -> Trains {
         Trains::default()
     }
-    /// As [`TxQueue::tx`], of packets that the queue may keep: all of their bytes are private. What it kept
-    /// goes back to the `pool` of a later call; what it leaves in the list goes back at once.
+    /// Like [`TxQueue::tx`], with packets that the queue may keep: all of their bytes are private. Packets
+    /// that it kept go back to the `pool` of a later call; packets that it leaves in the list go back at
+    /// once.
     fn tx_owned(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> TxCounts {
         let mut counts = TxCounts::default();
         for some in packets.chunks(BURST) {

@@ -1,7 +1,7 @@
 //! The types of ports: one table, from which all else that depends on a type is read.
 //!
 //! A new type is one entry of [`TYPES`] and one file that implements [`Port`]. `Open_vSwitch.iface_types`,
-//! what may be asked of an `Interface` of the type, and who polls it follow from the entry.
+//! the options of an `Interface` of the type, and the thread that polls it follow from the entry.
 
 mod vduse;
 
@@ -17,45 +17,45 @@ use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One type of port. Of the `bool`s, each says what is special about it.
+/// One type of port. Each `bool` is one special property of it.
 #[derive(Debug)]
 pub struct PortType {
     /// `Interface.type`.
     pub name: &'static str,
-    /// What a port of the type is made of.
+    /// The way in which a port of the type is made.
     pub make: Make,
-    /// It exists for tests only, with `--enable-dummy`, and no packet leaves the process by it.
+    /// The type exists for tests only, with `--enable-dummy`, and no packet leaves the process by it.
     pub pretended: bool,
     /// The type that takes its place in tests, and when.
     pub instead: Option<(Pretend, &'static str)>,
-    /// Workers poll it by right: its queues are assigned to them and shown (`dpif-netdev/pmd-rxq-show`). The
-    /// others' queues are all polled by the first worker.
+    /// The queues of the type are assigned to workers and shown (`dpif-netdev/pmd-rxq-show`). The first
+    /// worker polls all queues of other types.
     pub pmd: bool,
-    /// Its device is one of the kernel's and can leave without being asked. Open vSwitch polls such devices
-    /// on its main thread.
+    /// The type's device is one of the kernel's and can disappear at any time. Open vSwitch polls such
+    /// devices on its main thread.
     pub kernel: bool,
-    /// Its device outlives the process ([`KeptTaps`]).
+    /// The type's device outlives the process ([`KeptTaps`]).
     pub persists: bool,
     /// `Interface.mac` is its address.
     pub takes_mac: bool,
-    /// Its MTU follows those of its bridge's other ports, unless `mtu_request` says one.
+    /// The port's MTU follows those of its bridge's other ports, unless `mtu_request` is set.
     pub follows_mtu: bool,
-    /// Most receive queues; `None`: as many as there are workers.
+    /// Maximum number of receive queues; `None`: as many as there are workers.
     pub max_rxq: Option<usize>,
     /// The options that `dpctl/show` shows.
     pub shown_options: &'static [&'static str],
 }
 
-/// What a port is made of.
+/// The way in which a port is made.
 #[derive(Debug)]
 pub enum Make {
-    /// Of nothing: it exists in translation only.
+    /// No device: the port exists in translation only.
     Nothing,
-    /// Of a place in the datapath that it shares with its like ([`crate::TunnelPort`]).
+    /// A place in the datapath that it shares with tunnels of its type ([`crate::TunnelPort`]).
     Tunnel(TunnelType),
-    /// Of what a port of that type is made of: this is another name for it.
+    /// Another name for that type: its ports are made in the same way.
     As(&'static str),
-    /// Of a device.
+    /// A device, opened by this function.
     Device(fn(&Request<'_>) -> Result<Arc<dyn Port>, PortError>),
 }
 
@@ -78,25 +78,25 @@ pub struct Request<'a> {
     pub(crate) host: &'a dyn Host,
 }
 
-/// Who can lead what network devices receive to the switch, before packet sockets and the host's stack.
+/// Leads packets that network devices receive to the switch, before packet sockets and the host's stack.
 pub trait Divert: Send + Sync {
-    /// From now on, what device `name` receives, and nobody else has forwarded, is read from this queue, and
-    /// comes to nobody else. Asked again, it is the same queue.
+    /// From now on the returned queue reads the packets that device `name` receives and that were not
+    /// forwarded before. No other reader gets them. A second call returns the same queue.
     ///
     /// # Errors
-    /// What the system refused; the device is as it was.
+    /// The system's error; the device is as it was.
     fn divert(&self, name: &str, ifindex: u32) -> std::io::Result<Arc<TapQueue>>;
     /// The device is as it was before. It may be gone.
     fn release(&self, name: &str, ifindex: u32);
 }
 
-/// What ports may need of the program that they are in.
+/// Services that ports may need of their program.
 pub trait Host {
-    /// Its persistent taps; without them, a tap device ends with its port.
+    /// The program's persistent taps; without them, a tap device ends with its port.
     fn taps(&self) -> Option<&KeptTaps> {
         None
     }
-    /// Where a tap device that has to be made is made.
+    /// The namespace and name of a tap device that has to be made.
     fn birthplace(&self) -> Option<Birthplace<'_>> {
         None
     }
@@ -112,14 +112,14 @@ pub trait Host {
     fn receivers(&self) -> Option<Arc<Receivers>> {
         None
     }
-    /// What its vhost-user ports share, for port `name`.
+    /// The state that its vhost-user ports share, for port `name`.
     ///
     /// # Errors
     /// When it has none, or none can be made.
     fn vhost(&self, _name: &str) -> Result<VhostContext, PortError> {
         Err(PortError::Unsupported("vhost-user"))
     }
-    /// What its VDUSE ports share, and what is wished for port `name`.
+    /// The state that its VDUSE ports share, and the settings of port `name`.
     ///
     /// # Errors
     /// When it has none, or none can be made.
@@ -252,13 +252,13 @@ pub static TYPES: [PortType; 21] = [
 ];
 
 impl PortType {
-    /// The type of that name; the empty name is that of `system`.
+    /// The type of that name; the empty name means `system`.
     pub fn named(name: &str) -> Option<&'static PortType> {
         let name = if name.is_empty() { "system" } else { name };
         TYPES.iter().find(|t| t.name == name)
     }
 
-    /// What is known of a port's type. Tests have ports of types that are not in the table.
+    /// The properties of a port's type. Tests have ports of types that are not in the table.
     pub(crate) fn of(kind: &str) -> &'static PortType {
         Self::named(kind).unwrap_or(const { &PLAIN })
     }
@@ -295,10 +295,7 @@ impl PortType {
     }
 }
 
-/// Opens port `name` of `Interface.type` `kind`, in a program that has no [`Host`] for it.
-///
-/// # Errors
-/// Those of [`PortType::open`]; [`PortError::Config`] for a type that does not exist.
+/// The errors of [`PortType::open`]; [`PortError::Config`] for a type that does not exist.
 pub fn open(kind: &str, name: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn Port>, PortError> {
     let unknown = || PortError::Config(format!("could not create {name}: unknown interface type {kind}"));
     PortType::named(kind)

@@ -2,9 +2,9 @@
 //! vhost-user.
 //!
 //! The session ([`heddle_vhost_user::backend`]) runs on the one control thread of all sockets and drives the
-//! device that all sessions share ([`crate::virtio`]). Here is what is vhost-user's own: sockets, who makes
-//! them, and where they are; options; and the file that keeps positions of packed rings. Options are those of
-//! Open vSwitch; nothing of DPDK is needed.
+//! device that all sessions share ([`crate::virtio`]). This module has vhost-user's own parts: sockets,
+//! options, and the file that keeps positions of packed rings. Options are those of Open vSwitch; nothing of
+//! DPDK is needed.
 
 mod settings;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Who owns the socket.
+/// The side that owns the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// The front end: this side connects, and again whenever the connection ends (`dpdkvhostuserclient`).
@@ -37,7 +37,7 @@ pub struct VhostPort {
     context: VhostContext,
     /// The socket; `None` only while it is replaced.
     socket: Mutex<Option<SocketId>>,
-    /// What was said about the options.
+    /// Warnings about the options, as logged.
     warnings: Mutex<Vec<String>>,
 }
 
@@ -91,7 +91,7 @@ impl VhostPort {
         Ok(Arc::new(port))
     }
 
-    /// Tells the log what of the options does nothing, once.
+    /// Logs the options that have no effect, once.
     fn doubt(&self, options: &BTreeMap<String, String>) {
         let (mode, name) = (self.mode, &self.shared.name);
         let warnings = settings::warnings(mode, options, &self.context);
@@ -151,14 +151,14 @@ impl VhostPort {
         }
     }
 
-    /// Where positions of packed rings outlive this process. A directory of their own: sockets in the run
-    /// directory have ports' names, which may be anything.
+    /// The file that keeps positions of packed rings beyond this process. It is in a directory of its own:
+    /// sockets in the run directory have ports' names, which may be anything.
     fn journal(&self) -> Option<PathBuf> {
         journal(&self.context.rundir, &self.shared.name)
     }
 }
 
-/// Where positions of port `name`'s packed rings outlive this process.
+/// The file that keeps positions of port `name`'s packed rings beyond this process.
 pub(crate) fn journal(rundir: &Path, name: &str) -> Option<PathBuf> {
     let plain = !name.contains('/') && !matches!(name, "." | "..");
     plain.then(|| rundir.join(JOURNALS).join(name))

@@ -19,7 +19,7 @@ fn pattern(i: usize) -> u8 {
     (i % 251) as u8 ^ (i >> 13) as u8
 }
 
-/// Not a test by itself: what this program does when a test starts it inside a namespace.
+/// Not a test by itself: the part of this program that a test starts inside a namespace.
 #[test]
 fn peer() {
     let Ok(role) = std::env::var("HEDDLE_PEER") else {
@@ -45,8 +45,8 @@ fn peer() {
     }
 }
 
-/// An IPv4 TCP frame of `payload` bytes behind `tags` VLAN tags, checksum left to the receiver; a train if
-/// longer than a segment.
+/// An IPv4 TCP frame of `payload` bytes behind `tags` VLAN tags, checksum left to the receiver; a GSO packet
+/// if longer than a segment.
 fn tcp_frame(tags: &[u16], payload: usize) -> Packet {
     let mut b = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for tci in tags {
@@ -78,7 +78,7 @@ fn tcp_frame(tags: &[u16], payload: usize) -> Packet {
     p
 }
 
-/// Short packets come by the ring and long ones by the socket: their order is that of sending.
+/// Short packets come by the ring and long ones by the socket: they arrive in the order of sending.
 #[test]
 fn short_and_long_keep_their_order() {
     let Some(_root) = Netns::new("short_and_long_keep_their_order") else {
@@ -328,7 +328,7 @@ fn a_tap_is_made_in_another_namespace() {
         kept
     };
     let here = || Path::new("/sys/class/net").join(&name).exists();
-    // Another namespace than that which was meant: here, as without a wish.
+    // The namespace is not the one meant: the device is made here, as without a birthplace.
     let port = kept().open_at(&name, 1, at(id + 1)).unwrap();
     assert!(here());
     port.forget();
@@ -349,7 +349,7 @@ fn a_tap_is_made_in_another_namespace() {
         status.mtu == 1400 && status.admin_up && status.ifindex > 0,
         "{status:?}"
     );
-    // One that has not changed for long is asked less often, and its changes are seen all the same.
+    // A device that has not changed for long is queried less often, and its changes are seen all the same.
     for _ in 0..20 {
         port.status();
     }
@@ -357,13 +357,13 @@ fn a_tap_is_made_in_another_namespace() {
     assert!((0..5).any(|_| port.status().mtu == 1300));
     port.set_mtu(1400).unwrap();
     assert_eq!(port.status().mtu, 1400);
-    // Somebody's device of that name: here.
+    // Another program has a device of that name: the port's device is made here.
     let other = format!("{name}x");
     let second = kept().open_at(&other, 1, at(id)).unwrap();
     assert_eq!(second.status().mtu, 1500);
     second.forget();
     drop(second);
-    // It outlives its port, and is found where it is.
+    // The device outlives its port, and is found where it is.
     drop(port);
     wait_closed(&owner);
     let port = kept().open_at(&name, 2, None).unwrap();
@@ -393,7 +393,7 @@ fn tap_names_are_exclusive() {
     assert_eq!(again.name(), name);
 }
 
-/// Sends a broadcast frame and says whether the namespace's device counts it.
+/// Sends a broadcast frame and returns whether the namespace's device counts it.
 fn arrives(port: &dyn Port, worker: usize, n: usize) -> bool {
     let mut frame = vec![0xff; 60];
     frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
@@ -526,8 +526,8 @@ fn fanout_shares_and_loses_nothing() {
     assert!(!port.stale());
 }
 
-/// More queues, fewer, and as many: what came before is in the old ones, what comes later in the new ones,
-/// and nothing in both.
+/// More queues, fewer, and the same number. Earlier packets are in the old ones, later packets in the new
+/// ones, and no packet is in both.
 #[test]
 fn new_queues_take_over() {
     let Some((ns, outer)) = veth("new_queues_take_over") else {

@@ -1,5 +1,5 @@
-//! TCP between network namespaces through two ports: segment trains cross whole. Needs root; each test can
-//! run alone.
+//! TCP between network namespaces through two ports: GSO packets cross whole. Needs root; each test can run
+//! alone.
 
 #![allow(clippy::unwrap_used)] // helpers of tests, outside #[test] functions
 #![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own
@@ -25,7 +25,7 @@ fn pattern(i: usize) -> u8 {
     (i % 251) as u8 ^ (i >> 13) as u8
 }
 
-/// Not a test by itself: what this program does when a test starts it inside a namespace.
+/// Not a test by itself: the part of this program that a test starts inside a namespace.
 #[test]
 fn peer() {
     let Ok(role) = std::env::var("HEDDLE_PEER") else {
@@ -106,7 +106,7 @@ impl Pair {
         Some(Self { a, b, ports, dev })
     }
 
-    /// Carries a TCP stream from a to b; what the forwarder saw.
+    /// Carries a TCP stream from a to b; returns the forwarder's counts.
     fn tcp(&self, server: &str) -> bridge::Seen {
         let forward = Bridge::start(Arc::clone(&self.ports[0]), Arc::clone(&self.ports[1]));
         let sink = self.b.peer(&format!("tcp-server {server}:5001"));

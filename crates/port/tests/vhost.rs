@@ -230,13 +230,13 @@ fn two_ports_forward_through_sessions_that_come_and_go() {
         a.attach(&mut front_a).unwrap();
         wait_for("links", || pa.status().link_up && pb.status().link_up);
         both_ways(&mut a, &mut b);
-        // Only packed rings need a journal; it lies where no port's socket can be.
+        // Only packed rings need a journal; it is in a directory without ports' sockets.
         let packed = features.contains(Features::RING_PACKED);
         assert_eq!(lab.path(".vrings/b").exists(), packed);
         assert_eq!(status(&pa, "vring_1_size").as_deref(), Some("64"));
         assert!(pa.rxq_enabled(0) && !pa.rxq_enabled(1));
 
-        // What the monitor may say besides.
+        // Other messages of the monitor.
         front_a.request(&Request::NetSetMtu(9000), &[]).unwrap();
         wait_for("the MTU", || status(&pa, "mtu").as_deref() == Some("9000"));
         front_a
@@ -277,7 +277,7 @@ fn two_ports_forward_through_sessions_that_come_and_go() {
         a.attach(&mut front_a).unwrap();
         both_ways(&mut a, &mut b);
 
-        // Down and up again: what the guest sends meanwhile waits.
+        // Down and up again: packets that the guest sends meanwhile wait.
         pa.set_admin(false).unwrap();
         assert!(send(&mut a, 0));
         std::thread::sleep(Duration::from_millis(5));
@@ -327,7 +327,7 @@ fn ports_that_cannot_be_are_refused_with_a_reason() {
     };
     let nowhere = open("dpdkvhostuser", "a", None, &nowhere);
     assert!(nowhere.contains("No such file or directory"), "{nowhere}");
-    // Somebody listens there: the port waits, and says so.
+    // Another process listens there: the port waits, and reports it.
     let live = std::os::unix::net::UnixListener::bind(lab.path("b")).unwrap();
     let port = lab.server("b");
     wait_for("the trouble", || port.status().error.is_some());

@@ -1,12 +1,12 @@
-//! Closing descriptors whose end takes the kernel long, on threads of their own.
+//! Closing descriptors whose closing takes the kernel long, on threads of their own.
 //!
-//! To close a packet socket the kernel waits until no processor looks at it any more: some 10 ms, three times
-//! that with a ring, and the caller waits along. Many that end at the same time wait for the same moment, if
-//! each has a thread: a switch with a hundred ports ends in a moment instead of seconds.
+//! To close a packet socket the kernel waits until no processor uses it any more. That takes some 10 ms, or
+//! 30 ms with a ring, and blocks the caller. Sockets that are closed at the same time share that wait if each
+//! has a thread. So a switch with a hundred ports ends at once instead of in seconds.
 //!
 //! Threads are started when there is something to close, [`MOST`] at most, and end when there is nothing
-//! left. Whoever closes more than they can waits along, so that no more than [`MOST_WAITING`] are open in
-//! vain. Any thread may call.
+//! left. A caller that closes more than they can waits too, so that no more than [`MOST_WAITING`] descriptors
+//! wait to be closed. Any thread may call.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -92,7 +92,7 @@ mod tests {
         }
         assert!(wait_closed(Duration::from_secs(20)));
         for mut end in ends {
-            // Nobody has the other end.
+            // No descriptor of the other end is open.
             assert_eq!(end.read(&mut [0]).unwrap(), 0);
         }
     }

@@ -1,15 +1,15 @@
 //! Keeps the machine's idle processors from halting.
 //!
-//! A thread that sleeps on a processor that has halted is woken late: by microseconds on bare metal, by 50
-//! and more in a virtual machine, where the host has to run the processor again. Linux takes wishes in
-//! `/dev/cpu_dma_latency`: with 0 us its idle loop looks for work instead of halting. The wish holds as long
-//! as the descriptor is open, so nothing is left behind by a process that was killed. It is about all
-//! processors; there is none for one processor that ends by itself.
+//! A thread that sleeps on a halted processor is woken late: by microseconds on bare metal. In a virtual
+//! machine it is 50 and more, since the host has to run the processor again. Linux takes latency limits in
+//! `/dev/cpu_dma_latency`: with 0 us its idle loop looks for work instead of halting. The limit holds as long
+//! as the descriptor is open, so a killed process leaves nothing behind. It is for all processors; Linux has
+//! no such limit for one processor that ends by itself.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 
-/// As long as this lives, idle processors do not halt.
+/// A limit that keeps idle processors from halting as long as this value lives.
 #[derive(Debug)]
 pub struct Awake(#[expect(dead_code, reason = "open as long as the wish holds")] File);
 

@@ -27,7 +27,7 @@ pub struct StrippedVlan {
 pub struct Received {
     /// Bytes written to its buffer.
     pub len: usize,
-    /// It was longer than its buffer; the rest is lost.
+    /// The message was longer than its buffer; the rest is lost.
     pub truncated: bool,
     /// The tag to put back, if the kernel took one out.
     pub vlan: Option<StrippedVlan>,
@@ -63,11 +63,12 @@ impl RecvBatch {
         }
     }
 
-    /// Receives up to as many messages as `bufs` yields, without waiting. Returns how many; 0 means none is
-    /// there. Each message goes to the buffer of its index.
+    /// Receives at most one message for each buffer of `bufs`, without waiting. Returns their number; 0 means
+    /// none is there. Each message goes to the buffer of its index.
     ///
     /// # Errors
-    /// What recvmmsg(2) says but `EAGAIN`: for a packet socket `ENETDOWN` once when its device goes down.
+    /// The error of recvmmsg(2) except `EAGAIN`. A packet socket returns `ENETDOWN` once when its device goes
+    /// down.
     pub fn recv<'b>(
         &mut self,
         fd: BorrowedFd<'_>,

@@ -1,6 +1,6 @@
 //! Clocks: the time-stamp counter for cycle accounting, and the monotonic clock.
 //!
-//! The counter is used for cost accounting and short spins only, never for protocol timers: its rate is
+//! The counter is used for cost accounting and short spins only, never for protocol timers. Its rate is
 //! calibrated once against the monotonic clock and may be a few parts per million off.
 
 #![allow(unsafe_code)] // one instruction
@@ -21,8 +21,7 @@ pub fn monotonic_ns() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// How much longer than asked for the calling thread's sleeps may be (`PR_SET_TIMERSLACK`; 50 us if nothing
-/// is said).
+/// Sets how late the calling thread's sleeps may end (`PR_SET_TIMERSLACK`; by default 50 us).
 ///
 /// # Errors
 /// None in practice.

@@ -1,4 +1,4 @@
-//! Which processors this process may use, where they are, and how threads are bound to them.
+//! The processors that this process may use, their NUMA nodes, and binding threads to processors.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ pub fn stand_back() {
 /// The processors that this thread may run on, ascending.
 ///
 /// # Errors
-/// What sched_getaffinity(2) says.
+/// The error of sched_getaffinity(2).
 pub fn allowed() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
@@ -24,7 +24,7 @@ pub fn allowed() -> io::Result<Vec<usize>> {
 /// The processors of the machine that are on, ascending.
 ///
 /// # Errors
-/// What reading the kernel's list says.
+/// The error of reading the kernel's list.
 pub fn online() -> io::Result<Vec<usize>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
     parse_list(text.trim()).ok_or_else(|| io::Error::other(format!("{text:?} is no list of processors")))
@@ -56,7 +56,7 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The NUMA node of processor `cpu`; `None` where the kernel does not say (then treat it as node 0).
+/// The NUMA node of processor `cpu`; `None` where the kernel does not report one (then treat it as node 0).
 pub fn numa_node(cpu: usize) -> Option<u32> {
     let dir = format!("/sys/devices/system/cpu/cpu{cpu}");
     std::fs::read_dir(dir)
@@ -75,13 +75,13 @@ thread_local! {
     static RENAMED: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
 }
 
-/// What the calling thread was named last by [`name_thread`], if it was.
+/// The last name that [`name_thread`] gave the calling thread, if it did.
 pub fn renamed() -> Option<Arc<str>> {
     RENAMED.try_with(|name| name.borrow().clone()).ok().flatten()
 }
 
-/// Names the calling thread for ps, top and gdb; the kernel keeps 15 bytes. Whoever asks [`renamed`] is told
-/// all of it.
+/// Names the calling thread for ps, top and gdb; the kernel keeps 15 bytes. [`renamed`] returns the whole
+/// name.
 pub fn name_thread(name: &str) {
     RENAMED.with(|slot| *slot.borrow_mut() = Some(name.into()));
     let mut buf = [0_u8; 16];
@@ -89,7 +89,7 @@ pub fn name_thread(name: &str) {
         *dst = src;
     }
     if let Ok(name) = CStr::from_bytes_until_nul(&buf) {
-        // None in practice: it takes any text.
+        // No failure in practice: the call takes any text.
         let _ = rustix::thread::set_name(name);
     }
 }

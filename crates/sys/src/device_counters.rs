@@ -1,8 +1,9 @@
 //! Counters that drivers keep of the network devices in the process's own namespace: collisions, framing
 //! errors and the like, which no worker sees.
 //!
-//! One dump of all devices over rtnetlink(7) serves every port for [`MAX_AGE`]: a node has thousands of
-//! ports, and the database asks for all of them at once. Any thread may call; only one dumps at a time.
+//! One dump of all devices over rtnetlink(7) serves every port for [`MAX_AGE`]. A node has thousands of
+//! ports, and the database needs the counters of all of them at once. Any thread may call; only one dumps at
+//! a time.
 
 use crate::netlink::Requests;
 use netlink_packet_core::NLM_F_DUMP;
@@ -56,7 +57,7 @@ struct Dump {
 
 static LAST: Mutex<Option<Dump>> = Mutex::new(None);
 
-/// The counters of the device with this index, at most a second old. `None`: no such device, or no answer.
+/// The counters of the device with this index, at most a second old. `None`: no such device, or no reply.
 pub fn device_counters(ifindex: u32) -> Option<DeviceCounters> {
     let mut last = LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // A device that the dump lacks may have been made since.

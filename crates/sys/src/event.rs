@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A counter that other threads raise to wake a waiter (eventfd(2)), non-blocking.
 ///
-/// One that another process made ([`EventFd::from`]) never makes this one wait either, whatever it is and
-/// whatever is done to it: a notification that is made to wait is interrupted within some 40 ms, and was the
-/// last one.
+/// A counter that another process made ([`EventFd::from`]) never blocks this process either, whatever the
+/// other process does to it. A notification that blocks is interrupted within some 40 ms, and is the last
+/// one.
 #[derive(Debug)]
 pub struct EventFd {
     fd: OwnedFd,
-    /// Of another process's descriptor: whether a notification was made to wait.
+    /// Whether a notification blocked, for a descriptor of another process.
     stuck: Option<AtomicBool>,
 }
 
@@ -42,7 +42,7 @@ impl EventFd {
         rustix::io::write(&self.fd, &1_u64.to_ne_bytes())
     }
     fn notify_other(&self, stuck: &AtomicBool) {
-        // Relaxed: who does not see it yet is made to wait once more, which is bounded.
+        // Relaxed: a thread that does not see it yet blocks once more, which is bounded.
         if stuck.load(Ordering::Relaxed) {
             return;
         }
@@ -72,8 +72,8 @@ impl EventFd {
 }
 
 impl From<OwnedFd> for EventFd {
-    /// Takes over a descriptor that somebody else made, for [`EventFd::notify`]. It should be non-blocking:
-    /// who is made to wait by it does not write to it again.
+    /// Takes over a descriptor that another process made, for [`EventFd::notify`]. It should be non-blocking:
+    /// after a write that blocks, this process writes to it no more.
     fn from(fd: OwnedFd) -> Self {
         Self {
             fd,
@@ -93,7 +93,7 @@ impl AsRawFd for EventFd {
     }
 }
 
-/// What [`Epoll::wait`] reports of one descriptor.
+/// One descriptor that [`Epoll::wait`] reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
     /// The token given to [`Epoll::add`].
@@ -110,7 +110,7 @@ pub struct Epoll {
     events: Vec<epoll::Event>,
 }
 
-// SAFETY: what keeps it from being sent by itself is that an event can hold a pointer; these hold numbers.
+// SAFETY: it is not `Send` by itself since an event can hold a pointer; these hold numbers.
 unsafe impl Send for Epoll {}
 
 impl std::fmt::Debug for Epoll {
@@ -137,7 +137,7 @@ impl Epoll {
     /// Watches `fd` for input. A descriptor that is closed leaves the set by itself.
     ///
     /// # Errors
-    /// `AlreadyExists` when it is watched already; else what epoll_ctl(2) says of the descriptor.
+    /// `AlreadyExists` when it is watched already; otherwise errors of epoll_ctl(2).
     pub fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token);
         Ok(epoll::add(&self.fd, named(fd)?, data, epoll::EventFlags::IN)?)
@@ -149,11 +149,11 @@ impl Epoll {
     pub fn remove(&self, fd: RawFd) -> io::Result<()> {
         Ok(epoll::delete(&self.fd, named(fd)?)?)
     }
-    /// Waits up to `timeout_ms` (-1: without limit, 0: not at all). A signal ends the wait with an empty
-    /// answer.
+    /// Waits up to `timeout_ms` (-1 is without limit, 0 is not at all). A signal ends the wait with an empty
+    /// result.
     ///
     /// # Errors
-    /// None in practice; what epoll_wait(2) says.
+    /// None in practice; errors of epoll_wait(2).
     pub fn wait(&mut self, timeout_ms: i32) -> io::Result<impl Iterator<Item = Ready> + '_> {
         let limit = u64::try_from(timeout_ms).ok().map(|ms| Timespec {
             tv_sec: (ms / 1000) as i64,
@@ -219,7 +219,7 @@ mod tests {
     fn set_blocking(fd: &EventFd) {
         rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::empty()).unwrap();
     }
-    /// Notifies until nothing more fits, twice; nobody reads. Returns how long it took.
+    /// Notifies until nothing more fits, twice, without a reader. Returns the time that it took.
     fn flood(fd: &EventFd, times: usize) -> std::time::Duration {
         let began = std::time::Instant::now();
         for _ in 0..times {
@@ -227,7 +227,7 @@ mod tests {
         }
         began.elapsed()
     }
-    /// Adds to its counter what it does not hold twice.
+    /// Adds a number to its counter that it cannot hold twice.
     fn fill(fd: &EventFd) {
         let most = (u64::MAX - 2).to_ne_bytes();
         assert_eq!(rustix::io::write(fd, &most), Ok(8));
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// The same with a pipe that nobody reads, and with one whose reader is gone.
+    /// The same with a pipe that no process reads, and with one whose reader is gone.
     #[test]
     fn a_full_pipe_holds_nobody() {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -275,7 +275,7 @@ mod tests {
         call.notify();
     }
 
-    /// Many threads are made to wait at the same time; each goes on.
+    /// Many threads block at the same time; each continues.
     #[test]
     fn threads_are_let_go_one_by_one() {
         let call = blocking();

@@ -1,5 +1,5 @@
-//! Files in directories that other users may write to, opened so that a symlink or FIFO of theirs neither
-//! leads a write elsewhere nor keeps the process waiting.
+//! Files in directories that other users may write to. They are opened so that another user's symlink or FIFO
+//! neither redirects a write nor blocks the process.
 
 use rustix::fs::{CWD, Mode, OFlags, PROC_SUPER_MAGIC, fstat, fstatfs, open, readlinkat};
 use rustix::io::Errno;
@@ -17,8 +17,8 @@ const MAX_LINKS: usize = 8;
 /// to a FIFO do not wait.
 ///
 /// # Errors
-/// `PermissionDenied` for a symlink of another user; `ENXIO` for a FIFO that no process reads; else what
-/// open(2) says.
+/// `PermissionDenied` for a symlink of another user; `ENXIO` for a FIFO that no process reads; otherwise
+/// errors of open(2).
 pub fn append(path: &Path, mode: u32) -> Result<File> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(mode);

@@ -1,15 +1,15 @@
-//! Descriptors that another process handed over, to be let go of without waiting.
+//! Descriptors that another process handed over, to be closed without waiting.
 //!
-//! **Problem.** Closing a descriptor can take as long as whoever made it likes: a TCP socket that lingers, a
-//! file whose server does not answer, a Unix socket with such descriptors in its queue. A thread that serves
-//! many processes must not close such a thing, and also not ask about it what would be asked of a file's
-//! server (fstat(2), fstatfs(2)).
+//! **Problem.** Closing a descriptor can take as long as its maker likes. Examples are a TCP socket that
+//! lingers, a file whose server does not reply, a Unix socket with such descriptors in its queue. A thread
+//! that serves many processes must not close such a descriptor. It must not query it either if the query goes
+//! to a file's server (fstat(2), fstatfs(2)).
 //!
-//! **How.** What is dropped here is closed by a thread that exists for nothing else. What cannot make anybody
-//! wait (memory files) is closed on the spot.
+//! **How.** A descriptor that is dropped here is closed by a thread that exists for nothing else. Descriptors
+//! that cannot block (memory files) are closed at once.
 //!
-//! **Limits.** A descriptor whose closing never returns stays in this process's table, as its maker wanted,
-//! and so do those that are dropped after it; no thread but that one waits.
+//! **Limits.** A descriptor whose closing never returns stays in this process's table, as its maker wanted.
+//! So do those that are dropped after it; only the closing thread waits.
 
 #![allow(unsafe_code)] // a descriptor that is kept open
 
@@ -22,7 +22,7 @@ use std::sync::mpsc::{Sender, channel};
 #[derive(Debug)]
 pub struct Foreign(ManuallyDrop<OwnedFd>);
 
-/// What kinds of descriptors there are that may be used and closed without waiting.
+/// Kinds of descriptors that may be used and closed without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A file in memory: a memfd, or a file in a tmpfs or hugetlbfs.
@@ -38,19 +38,19 @@ impl Foreign {
     pub fn new(fd: OwnedFd) -> Self {
         Self(ManuallyDrop::new(fd))
     }
-    /// The descriptor itself, for who knows that it makes nobody wait ([`Foreign::kind`]).
+    /// The descriptor itself, for a caller that knows that it never blocks ([`Foreign::kind`]).
     pub fn into_fd(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is not dropped, and its descriptor is taken once.
         unsafe { ManuallyDrop::take(&mut this.0) }
     }
-    /// What it is. Asks nobody but the kernel's own code.
+    /// The descriptor's kind. Runs only the kernel's own code.
     pub fn kind(&self) -> Kind {
         kind(self.as_fd())
     }
 }
 
-/// What a descriptor is. Asks nobody but the kernel's own code: no file's server, no network.
+/// The kind of a descriptor. Runs only the kernel's own code: no file's server, no network.
 pub fn kind(fd: BorrowedFd<'_>) -> Kind {
     // SAFETY: plain system call on a descriptor that is open. Files in memory have seals, others give an
     // error.
@@ -106,13 +106,13 @@ pub fn close(fd: OwnedFd) {
     }
 }
 
-/// Asks a socket not to wait when it is closed; its maker may ask for the opposite at any time.
+/// Sets a socket not to wait when it is closed; its maker may set the opposite at any time.
 fn do_not_linger(fd: BorrowedFd<'_>) {
     let off = libc::linger {
         l_onoff: 0,
         l_linger: 0,
     };
-    // What is no socket refuses.
+    // A descriptor that is no socket refuses.
     let _ = crate::sock::set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &off);
 }
 
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!((of(a.into()), of(b.into())), (Kind::Other, Kind::Other));
     }
 
-    /// Connections that linger, with unsent data: whoever lets go of them does not wait.
+    /// Connections that linger, with unsent data: the thread that drops them does not wait.
     #[test]
     fn letting_go_of_what_lingers_takes_no_time() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -164,7 +164,7 @@ mod tests {
             assert!(before.elapsed() < Duration::from_secs(2));
         }
         assert!(began.elapsed() < Duration::from_secs(10));
-        // It is closed nevertheless.
+        // The descriptor is closed nevertheless.
         let (mut reader, writer) = std::io::pipe().unwrap();
         drop(Foreign::new(writer.into()));
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);

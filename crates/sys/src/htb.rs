@@ -1,12 +1,12 @@
-//! Hierarchies of token buckets (tc-htb(8)) of network devices, over rtnetlink: what a device sends is put
-//! into classes by its priority, and each class has its rate.
+//! Hierarchies of token buckets (tc-htb(8)) of network devices, over rtnetlink. The priority of a sent packet
+//! chooses its class, and each class has its rate.
 //!
 //! **Layout.** One qdisc `1:` at the device's root; one class `1:fffe` that all others are in, with the
-//! device's whole rate; class `1:N+1` for queue N. Packets of priority `1:N+1` are queue N's, all others
-//! those of queue 0.
+//! device's whole rate; class `1:N+1` for queue N. Packets of priority `1:N+1` are queue N's, all others are
+//! queue 0's.
 //!
-//! **Which qdisc is ours.** An `htb` with the handle `1:` is taken for one of an earlier daemon, as Open
-//! vSwitch takes it; anything else at the root is left alone until a hierarchy is asked for.
+//! **Which qdisc is ours.** An `htb` with the handle `1:` counts as one of an earlier daemon, as in Open
+//! vSwitch. Any other qdisc at the root is left alone until a hierarchy is configured.
 
 use crate::netlink::Requests;
 use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
@@ -33,13 +33,13 @@ const RATE_TO_QUANTUM: u64 = 10;
 const LINKLAYER_ETHERNET: u8 = 1;
 /// Shortest frame.
 const MIN_FRAME: u16 = 64;
-/// What the kernel says of a qdisc that is another one, and of none.
+/// The kernel's errors for a different qdisc, and for none.
 const INVALID: i32 = rustix::io::Errno::INVAL.raw_os_error();
 const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
 /// Length of a tick in which the kernel counts (`PSCHED_SHIFT`).
 const TICK_NS: u64 = 64;
 
-/// What a class may send.
+/// The rates of a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HtbClass {
     /// Bytes per second that it has in any case.
@@ -48,11 +48,11 @@ pub struct HtbClass {
     pub ceil: u64,
     /// Bytes that it may send at once.
     pub burst: u64,
-    /// Who borrows first: the lowest.
+    /// The class with the lowest number borrows first.
     pub prio: u32,
 }
 
-/// What a queue has sent.
+/// Counters of the packets that a queue has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HtbCounts {
     /// Bytes.
@@ -123,12 +123,9 @@ impl Htb {
         self.requests.ask(request, NLM_F_ACK | flags, |_| {})
     }
 
-    /// Makes an empty hierarchy in place of what is at the device's root.
-    ///
-    /// # Errors
-    /// `PermissionDenied` without `CAP_NET_ADMIN`, `NotFound` of a kernel without HTB, `ENODEV`.
+    /// Makes an empty hierarchy in place of the qdisc at the device's root.
     pub fn make(&self, ifindex: u32) -> io::Result<()> {
-        // Whatever its handle; nothing may be there, or what every device has.
+        // The handle does not matter; the root may have no qdisc, or the default one.
         let _ = self.send(
             RouteNetlinkMessage::DelQueueDiscipline(Self::message(ifindex, TcHandle::UNSPEC, TcHandle::ROOT)),
             0,
@@ -150,10 +147,10 @@ impl Htb {
     /// Takes a hierarchy away, if the device has one of ours.
     ///
     /// # Errors
-    /// As for [`Htb::make`].
+    /// The errors of [`Htb::make`].
     pub fn remove(&self, ifindex: u32) -> io::Result<()> {
-        // The kernel removes it only if it has this handle and this kind. So nothing has to be asked first,
-        // which would be a list of all devices' qdiscs: of thousands that each ask once, millions of lines.
+        // The kernel removes the qdisc only if it has this handle and this kind. So no query is needed, which
+        // would list the qdiscs of all devices: with one query for each of thousands, millions of lines.
         let mut m = Self::message(ifindex, handle(0), TcHandle::ROOT);
         m.attributes = vec![TcAttribute::Kind(KIND.into())];
         match self.send(RouteNetlinkMessage::DelQueueDiscipline(m), 0) {
@@ -165,7 +162,7 @@ impl Htb {
     /// Makes or changes the class that all queues are in; its rate is the device's.
     ///
     /// # Errors
-    /// As for [`Htb::make`].
+    /// The errors of [`Htb::make`].
     pub fn set_whole(&self, ifindex: u32, mtu: u32, class: &HtbClass) -> io::Result<()> {
         self.class(ifindex, ROOT_CLASS, handle(0), mtu, class)
     }
@@ -173,7 +170,7 @@ impl Htb {
     /// Makes or changes a queue.
     ///
     /// # Errors
-    /// As for [`Htb::make`]; `InvalidInput` for a number of [`MAX_QUEUES`] or more.
+    /// The errors of [`Htb::make`]; `InvalidInput` for a number of [`MAX_QUEUES`] or more.
     pub fn set_queue(&self, ifindex: u32, queue: u32, mtu: u32, class: &HtbClass) -> io::Result<()> {
         self.class(ifindex, minor(queue)?, handle(ROOT_CLASS), mtu, class)
     }
@@ -181,7 +178,7 @@ impl Htb {
     /// Takes a queue away.
     ///
     /// # Errors
-    /// As for [`Htb::set_queue`]; `NotFound` where there is none.
+    /// The errors of [`Htb::set_queue`]; `NotFound` where there is none.
     pub fn remove_queue(&self, ifindex: u32, queue: u32) -> io::Result<()> {
         let m = Self::message(ifindex, handle(minor(queue)?), TcHandle::UNSPEC);
         self.send(RouteNetlinkMessage::DelTrafficClass(m), 0)
@@ -200,7 +197,7 @@ impl Htb {
         let mut opt = Vec::with_capacity(44);
         ratespec(c.rate, &mut opt);
         ratespec(c.ceil, &mut opt);
-        // Both bursts, the turn, the level (the kernel's), who borrows first.
+        // Both bursts, the quantum, the level (the kernel's), the priority of borrowing.
         for n in [ticks(c.rate, burst), ticks(c.ceil, burst), quantum, 0, c.prio] {
             opt.extend(n.to_ne_bytes());
         }
@@ -214,10 +211,10 @@ impl Htb {
         self.send(RouteNetlinkMessage::NewTrafficClass(m), NLM_F_CREATE)
     }
 
-    /// What each queue has sent.
+    /// The counters of each queue.
     ///
     /// # Errors
-    /// As for [`Htb::make`].
+    /// The errors of [`Htb::make`].
     pub fn counts(&self, ifindex: u32) -> io::Result<Vec<(u32, HtbCounts)>> {
         let mut found = Vec::new();
         let m = Self::message(ifindex, TcHandle::UNSPEC, TcHandle::UNSPEC);
@@ -293,7 +290,7 @@ mod tests {
             if rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).is_err() {
                 return None;
             }
-            // Nothing is sent there but by this test.
+            // Only this test sends packets there.
             run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
             run("ip link add h0 type veth peer name h1 && ip link set h0 up && ip link set h1 up");
             let index = crate::LinkCtl::new().ok()?.ifindex("h0").ok()?;
@@ -301,7 +298,7 @@ mod tests {
             if htb.make(index).is_err() {
                 return None;
             }
-            // In place of what somebody else has put there.
+            // In place of the qdisc of another program.
             run(
                 "tc qdisc replace dev h0 root handle 7: pfifo; tc qdisc del dev h1 root; tc qdisc add dev h1 root noqueue",
             );
@@ -324,7 +321,7 @@ mod tests {
             htb.remove(index).unwrap();
             let after = run("tc qdisc show dev h0");
             htb.remove(index).unwrap();
-            // Somebody else's: of another kind, or with another handle.
+            // Qdiscs of other programs: of another kind, or with another handle.
             let others = ["handle 1: pfifo", "handle 7: htb"].map(|theirs| {
                 run(&format!("tc qdisc replace dev h0 root {theirs}"));
                 htb.remove(index).unwrap();

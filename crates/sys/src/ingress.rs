@@ -2,8 +2,8 @@
 //! receives from the host's own stack, after packet sockets have had their copy.
 //!
 //! **Two filters.** [`Ingress::hold`] puts one after all others that this switch has: it takes every frame
-//! but those of a VLAN, which the kernel gives to a VLAN device or drops. [`Ingress::pass`] puts one before
-//! them, which lets the frames of some VLANs through to their devices.
+//! except frames of a VLAN. The kernel gives those to a VLAN device or drops them. [`Ingress::pass`] puts one
+//! before them. It lets the frames of some VLANs through to their devices.
 //!
 //! **Classic BPF.** Neither needs a map, so both are classic programs, which the kernel takes with
 //! `CAP_NET_ADMIN` alone: also where bpf(2) is forbidden.
@@ -40,11 +40,11 @@ const CLSACT_INGRESS: TcHandle = TcHandle {
 };
 const TCA_BPF_OPS_LEN: u16 = 4;
 const TCA_BPF_OPS: u16 = 5;
-/// Maximum number of VLANs that a filter can let through: a jump in a classic program goes over 255
-/// instructions, so each VLAN has a jump and a return, and the kernel takes 4,096 instructions.
+/// Maximum number of VLANs that a filter can let through. A jump in a classic program goes over at most 255
+/// instructions, so each VLAN has a jump and a return. The kernel takes 4,096 instructions.
 const MAX_VLANS: usize = 2_000;
 
-/// Verdicts of a classifier (linux/pkt_cls.h).
+/// Return codes of a classifier (linux/pkt_cls.h).
 const TC_ACT_OK: u32 = 0;
 const TC_ACT_STOLEN: u32 = 4;
 const TC_ACT_UNSPEC: u32 = u32::MAX;
@@ -86,7 +86,7 @@ pub struct VlanDevice {
 pub struct HeldDevice {
     /// Interface index.
     pub ifindex: u32,
-    /// Whether the filter belongs to the owner that asked.
+    /// Whether the filter belongs to the owner that sent the request.
     pub ours: bool,
 }
 

@@ -1,8 +1,8 @@
 //! One element of a gather list, for memory that may be foreign.
 //!
-//! [`std::io::IoSlice`] holds a `&[u8]`, which promises that nobody writes to the bytes meanwhile. Guest
-//! memory and kernel rings cannot promise that, so their addresses travel in an [`Iov`]: only the kernel
-//! reads through it.
+//! [`std::io::IoSlice`] holds a `&[u8]`, which promises that no thread or process writes to the bytes
+//! meanwhile. Guest memory and kernel rings cannot promise that, so their addresses travel in an [`Iov`]:
+//! only the kernel reads through it.
 
 #![allow(unsafe_code)] // an address for the kernel
 

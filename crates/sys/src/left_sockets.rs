@@ -4,7 +4,7 @@
 //! that it needs. Files of ports and bridges that were removed meanwhile would stay for ever.
 //!
 //! **How.** A process notes each socket that it makes in a file of its run directory: device, inode, path.
-//! The next one removes those that are still the same file and that no process listens at.
+//! The next one removes each socket that is still the same file and has no listener.
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::fs::{self, OpenOptions};

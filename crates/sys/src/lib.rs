@@ -4,9 +4,9 @@
 //! Problem: a userspace switch lives on a handful of Linux system calls that have no safe binding. Each
 //! module wraps one of them so that every caller stays in safe Rust.
 //!
-//! Invariants: descriptors are owned ([`std::os::fd::OwnedFd`]) and close-on-exec; buffers given to the
-//! kernel are borrowed for the length of the call; no function panics on what the kernel or another process
-//! answers.
+//! Invariants: descriptors are owned ([`std::os::fd::OwnedFd`]) and close-on-exec. Buffers given to the
+//! kernel are borrowed for the length of the call. No function panics on data from the kernel or another
+//! process.
 //!
 //! Costs: modules used by the forwarding path ([`tap`], [`packet_socket`], [`batch`], [`event`], [`clock`])
 //! neither allocate nor lock per call; all others may.
@@ -94,7 +94,7 @@ fn cvt(ret: libc::c_int) -> std::io::Result<libc::c_int> {
     }
 }
 
-/// As [`cvt`], for calls that return a length.
+/// [`cvt`] for calls that return a length.
 fn cvt_len(ret: libc::ssize_t) -> std::io::Result<usize> {
     usize::try_from(ret).map_err(|_| std::io::Error::last_os_error())
 }

@@ -1,7 +1,7 @@
 //! Reading and changing network devices by name: index, MTU, address, flags, driver.
 //!
-//! Requests go through ioctl(2) on a socket (netdevice(7)), because a socket stays in the network namespace
-//! that it was opened in: one handle per namespace serves any thread.
+//! Requests go through ioctl(2) on a socket (netdevice(7)). A socket stays in the network namespace that it
+//! was opened in, so one handle per namespace serves any thread.
 
 #![allow(unsafe_code)] // ioctls
 
@@ -30,7 +30,7 @@ pub struct LinkFlags {
     pub loopback: bool,
 }
 
-/// Who drives a device.
+/// The driver of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Driver {
     /// Driver name (`veth`, `tun`, `e1000e`).
@@ -52,12 +52,12 @@ pub struct Speed {
     pub full_duplex: Option<bool>,
 }
 
-/// How many descriptors the rings of a device have.
+/// The number of descriptors in a device's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rings {
-    /// Of a receive queue.
+    /// Descriptors of a receive queue.
     pub rx: u32,
-    /// Of a transmit queue.
+    /// Descriptors of a transmit queue.
     pub tx: u32,
     /// The most that `rx` can be.
     pub rx_max: u32,
@@ -144,7 +144,7 @@ impl LinkCtl {
         // SAFETY: the call has written the address form of the union.
         Ok(mac_of(unsafe { &req.ifr_ifru.ifru_hwaddr }))
     }
-    /// What the device's frames begin with: `ARPHRD_ETHER` of `linux/if_arp.h`, or another of its numbers.
+    /// The type of the device's link layer: `ARPHRD_ETHER` of `linux/if_arp.h`, or another of its numbers.
     ///
     /// # Errors
     /// `ENODEV`.
@@ -193,7 +193,7 @@ impl LinkCtl {
     /// Sets the admin state.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's error.
     pub fn set_up(&self, name: &str, up: bool) -> io::Result<()> {
         let old = self.raw_flags(name)?;
         let bit = libc::IFF_UP as u16;
@@ -220,7 +220,7 @@ impl LinkCtl {
     /// Driver, as ethtool shows it.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where the driver does not say.
+    /// `EOPNOTSUPP` where the driver has no such report.
     pub fn driver(&self, name: &str) -> io::Result<Driver> {
         let mut info = [0_u32; 49]; // struct ethtool_drvinfo, 196 bytes
         info[0] = ETHTOOL_GDRVINFO;
@@ -244,7 +244,7 @@ impl LinkCtl {
     /// Line rate, as ethtool shows it.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` where the driver does not say.
+    /// `EOPNOTSUPP` where the driver has no such report.
     pub fn speed(&self, name: &str) -> io::Result<Speed> {
         let mut cmd = [0_u32; 11]; // struct ethtool_cmd, 44 bytes
         cmd[0] = ETHTOOL_GSET;
@@ -303,7 +303,7 @@ impl LinkCtl {
     }
 }
 
-/// A request for device `name`; a name that cannot exist gets the answer that the kernel would give.
+/// A request for device `name`; for a name that cannot exist, the error that the kernel would return.
 fn named(name: &str) -> io::Result<libc::ifreq> {
     if name.is_empty() || name.len() > crate::tap::NAME_MAX || name.contains('\0') {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));

@@ -1,8 +1,8 @@
 //! Notices of changed network devices, from an rtnetlink socket (rtnetlink(7), groups `RTNLGRP_LINK` and
 //! `RTNLGRP_TC`).
 //!
-//! The kernel drops notices when the reader is late. [`LinkEvents::read`] then says [`LinkEvent::Lost`], and
-//! the reader looks at all its devices. So it does for a notice that is not understood.
+//! The kernel drops notices when the reader is late. [`LinkEvents::read`] then returns [`LinkEvent::Lost`],
+//! and the reader checks all its devices. A notice that cannot be parsed has the same effect.
 
 use crate::netlink::{self, Message};
 use netlink_packet_core::NetlinkPayload;
@@ -11,7 +11,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-/// What happened.
+/// A change of one device, or a sign of lost notices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     /// A device appeared or changed.
@@ -50,7 +50,7 @@ impl LinkEvents {
     /// Subscribes. The descriptor is non-blocking and readable when notices wait.
     ///
     /// # Errors
-    /// What socket(2) and bind(2) say.
+    /// The error of socket(2) and bind(2).
     pub fn new() -> io::Result<Self> {
         netlink::Notices::new((libc::RTMGRP_LINK | libc::RTMGRP_TC) as u32).map(Self)
     }
@@ -58,7 +58,7 @@ impl LinkEvents {
     /// Takes the notices that wait now (at most one datagram's worth); empty when none does.
     ///
     /// # Errors
-    /// What recv(2) says but `EAGAIN`, `EINTR` and `ENOBUFS` (which is [`LinkEvent::Lost`]).
+    /// The error of recv(2) except `EAGAIN`, `EINTR` and `ENOBUFS` (which is [`LinkEvent::Lost`]).
     pub fn read(&mut self) -> io::Result<Vec<LinkEvent>> {
         match self.0.read() {
             Ok(data) => Ok(netlink::messages(data).filter_map(event).collect()),
@@ -79,7 +79,7 @@ impl AsRawFd for LinkEvents {
     }
 }
 
-/// What a message is a notice of, if it is one about links.
+/// The event that a message reports, if it is one about links.
 fn event(message: Result<Message, ()>) -> Option<LinkEvent> {
     let Ok(message) = message else {
         return Some(LinkEvent::Lost);
@@ -160,7 +160,7 @@ mod tests {
             LinkEvent::Gone(info(8, "veth-a", false, 1500)),
         ];
         assert_eq!(parse(&data), expected);
-        // A name of no bytes is longer than its attribute says: nobody knows what the notice was about.
+        // A name of no bytes, but its attribute has a length: the notice's device is unknown.
         let mut odd = message(RouteNetlinkMessage::NewLink, 9, up, "eth9", 1500);
         odd[32] = 2;
         data.extend(odd);

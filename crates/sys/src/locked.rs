@@ -8,8 +8,8 @@
 //! **How.** [`lock`] locks everything on fault, now and in future. Big tables ([`crate::Zeroed`]) and large
 //! mappings without access rights are unlocked. [`follow`], called about once a second, locks memory that
 //! came into use since. Tables fill from their beginning: if a page of a table's next [`WINDOW_BYTES`] is
-//! used, these are locked. Of other mappings the writable ones are locked. So a page is locked about a second
-//! after its first use.
+//! used, these are locked. All writable pages of other mappings are locked. So a page is locked about a
+//! second after its first use.
 //!
 //! **Limit.** [`lock`] finds out by a trial whether a limit would make later mappings fail. If so, it locks
 //! nothing.

@@ -1,12 +1,12 @@
-//! How much memory this process has.
+//! The memory of this process, and its NUMA nodes.
 
 #![allow(unsafe_code)] // malloc_trim, get_mempolicy
 
 use std::io;
 use std::ptr::NonNull;
 
-/// Gives memory that was freed back to the system. The allocator keeps what a flood of flows took, piece by
-/// piece; call this after a collapse, from a thread that may wait some milliseconds.
+/// Gives memory that was freed back to the system. The allocator keeps the memory of a flood of flows, piece
+/// by piece. Call this after a collapse, from a thread that may wait some milliseconds.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes the allocator's own locks, has no precondition.
@@ -16,13 +16,13 @@ pub fn trim() {
 }
 
 /// The NUMA node of the page at `ptr`, which is read into memory if it is not there (get_mempolicy(2)).
-/// `None`: nothing is mapped there, or the kernel does not say.
+/// `None`: nothing is mapped there, or the kernel does not report it.
 pub fn node_of(ptr: NonNull<u8>) -> Option<u32> {
     const MPOL_F_NODE: libc::c_ulong = 1;
     const MPOL_F_ADDR: libc::c_ulong = 2;
     let mut node: libc::c_int = -1;
-    // SAFETY: `node` is writable; no mask is asked for; the kernel looks the address up and does not trust
-    // it.
+    // SAFETY: `node` is writable; the mask's pointer is null; the kernel looks the address up and does not
+    // trust it.
     let done = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
@@ -44,7 +44,7 @@ pub fn node_of(ptr: NonNull<u8>) -> Option<u32> {
 pub struct Memory {
     /// Resident now.
     pub resident: u64,
-    /// Most that was ever resident.
+    /// Maximum that was ever resident.
     pub peak: u64,
 }
 
@@ -175,7 +175,7 @@ mod tests {
     fn a_page_has_a_node_and_a_hole_has_none() {
         let byte = Box::new(7_u8);
         let node = super::node_of(core::ptr::NonNull::from(&*byte));
-        // A kernel without NUMA says nothing.
+        // A kernel without NUMA reports no node.
         if std::path::Path::new("/sys/devices/system/node/node0").exists() {
             assert!(node.is_some());
         }

@@ -1,12 +1,11 @@
 //! Memory that is shared with another process: mappings of descriptors, and memfds to map.
 //!
 //! Invariants: a [`Mapping`] is readable and writable from [`Mapping::as_ptr`] for [`Mapping::len`] bytes
-//! until it is dropped; the descriptor may be closed meanwhile. There is no access to the bytes here: whoever
-//! maps memory that others write to decides how to read it (`heddle-virtio`'s `mem`).
+//! until it is dropped; the descriptor may be closed meanwhile. There is no access to the bytes here: the
+//! code that maps memory shared with other processes decides how to read it (`heddle-virtio`'s `mem`).
 //!
 //! A file that its owner cuts after it was mapped raises SIGBUS on access. Its length is checked when it is
-//! mapped; for files of other processes there is [`Mapping::guarded`], which survives what happens
-//! afterwards.
+//! mapped; for files of other processes there is [`Mapping::guarded`], which survives a later cut.
 //!
 //! Thread-safety: a mapping is an address range; it may be used and dropped on any thread.
 
@@ -19,7 +18,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// Which pages a memfd is made of.
+/// The kind of pages of a memfd.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
     /// The system's usual pages.
@@ -33,7 +32,7 @@ pub enum Pages {
 /// sealed. `name` is for `/proc/PID/maps`.
 ///
 /// # Errors
-/// What memfd_create(2) and ftruncate(2) say; `InvalidInput` for a name with a zero byte.
+/// The error of memfd_create(2) and ftruncate(2); `InvalidInput` for a name with a zero byte.
 pub fn memfd(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
     let huge = match pages {
         Pages::Normal => MemfdFlags::empty(),
@@ -47,7 +46,7 @@ pub fn memfd(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
 /// A mapped range of memory.
 #[derive(Debug)]
 pub struct Mapping {
-    /// What was mapped: whole pages around the range.
+    /// The mapped address: whole pages around the range.
     base: NonNull<u8>,
     base_len: usize,
     ptr: NonNull<u8>,
@@ -68,8 +67,8 @@ impl Mapping {
     /// multiple of a page.
     ///
     /// # Errors
-    /// `InvalidInput` for an empty range, one beyond the file's end, or beyond the address space; else what
-    /// fstat(2) and mmap(2) say.
+    /// `InvalidInput` for an empty range, one beyond the file's end, or beyond the address space; otherwise
+    /// errors of fstat(2) and mmap(2).
     pub fn of_fd(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
         let refuse = || io::Error::from(io::ErrorKind::InvalidInput);
         let st = fstat(fd)?;
@@ -111,13 +110,13 @@ impl Mapping {
         })
     }
 
-    /// As [`Mapping::of_fd`], of a file that its owner may cut at any time: from then on the first missing
-    /// page that is touched and all behind it are empty ones of this process, and [`Mapping::was_cut`] says
-    /// so.
+    /// Maps like [`Mapping::of_fd`], but a file that its owner may cut at any time. When this process touches
+    /// a missing page, that page and all behind it become empty pages of this process. [`Mapping::was_cut`]
+    /// reports it.
     ///
     /// # Errors
-    /// As [`Mapping::of_fd`]; `QuotaExceeded` when 16384 mappings are guarded already; what sigaction(2)
-    /// says.
+    /// The errors of [`Mapping::of_fd`]; `QuotaExceeded` when 16384 mappings are guarded already; errors of
+    /// sigaction(2).
     pub fn guarded(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
         let mut map = Self::of_fd(fd, offset, len)?;
         let base = map.base.addr().get();
@@ -132,7 +131,7 @@ impl Mapping {
         }
         Ok(map)
     }
-    /// Whether the file may have holes, so that [`Mapping::data_from`] is worth asking.
+    /// Whether the file may have holes, so that [`Mapping::data_from`] is worth a call.
     pub fn is_sparse(&self) -> bool {
         self.sparse.is_some()
     }
@@ -140,8 +139,8 @@ impl Mapping {
     pub fn misalignment(&self) -> usize {
         self.ptr.addr().get() - self.base.addr().get()
     }
-    /// The number of bytes from byte `at` on (counted from the beginning of the first page) that the file has
-    /// pages for: 0 in a hole.
+    /// The number of bytes from byte `at` on that the file has pages for: 0 in a hole. `at` counts from the
+    /// beginning of the first page.
     ///
     /// # Errors
     /// The error of lseek(2); `Unsupported` for a file that has no holes.
@@ -155,8 +154,7 @@ impl Mapping {
             Err(e) => Err(e.into()),
         }
     }
-    /// Whether a guarded file was found to be shorter than it was. What is read from it means nothing any
-    /// more.
+    /// Whether a guarded file was found to be shorter than it was. Bytes read from it mean nothing any more.
     pub fn was_cut(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::was_cut)
     }
@@ -164,7 +162,7 @@ impl Mapping {
     /// Maps `len` zero bytes that no other process sees.
     ///
     /// # Errors
-    /// What mmap(2) says.
+    /// The error of mmap(2).
     pub fn anonymous(len: usize) -> io::Result<Self> {
         let base_len = len
             .max(1)
@@ -183,7 +181,7 @@ impl Mapping {
         })
     }
 
-    /// Asks for transparent hugepages, where the system gives them for such memory.
+    /// Advises transparent hugepages, where the system gives them for such memory.
     pub fn advise_huge(&self) {
         // SAFETY: advice about a range that is mapped; refusal is no loss.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.base_len, Advice::LinuxHugepage) };
@@ -220,7 +218,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Before the addresses can be another mapping's.
         self.guard = None;
-        // SAFETY: exactly what `map` returned; the owner's contract is that nothing refers to it any more.
+        // SAFETY: exactly the range that `map` returned; the owner's contract is that nothing refers to it
+        // any more.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.base_len) };
     }
 }
@@ -236,7 +235,7 @@ mod tests {
         let a = Mapping::of_fd(fd.as_fd(), 0, 10_000).unwrap();
         let b = Mapping::of_fd(fd.as_fd(), 5000, 100).unwrap();
         assert_eq!((a.len(), b.len()), (10_000, 100));
-        // SAFETY: both ranges are mapped; nobody else uses them.
+        // SAFETY: both ranges are mapped, and used by this test only.
         let seen = unsafe {
             a.as_ptr().add(5003).write(7);
             b.as_ptr().add(3).read()
@@ -251,7 +250,7 @@ mod tests {
         let map = Mapping::guarded(fd.as_fd(), 4096, 8 * 4096).unwrap();
         assert!(map.is_sparse());
         assert_eq!(map.data_from(2 * 4096).unwrap(), 0);
-        // SAFETY: inside the mapping; nobody else uses it.
+        // SAFETY: inside the mapping, which only this test uses.
         unsafe { map.as_ptr().add(2 * 4096).write_volatile(1) };
         assert_eq!(map.data_from(2 * 4096).unwrap(), 4096);
         assert_eq!(
@@ -261,7 +260,7 @@ mod tests {
         assert!(!Mapping::of_fd(fd.as_fd(), 0, 4096).unwrap().is_sparse());
     }
 
-    /// Its owner cuts the file under a guarded mapping: no signal, empty pages, and a word about it.
+    /// The file's owner cuts it under a guarded mapping: no signal, empty pages, and a report of it.
     #[test]
     fn a_file_that_is_cut_is_survived() {
         use crate::event::EventFd;
@@ -289,8 +288,8 @@ mod tests {
         unsafe { byte(8191).write_volatile(1) };
     }
 
-    /// Whoever cut the file has every other page touched, in any order: the process never has more than two
-    /// mappings for it.
+    /// The process that cut the file has every other page touched, in any order: this process never has more
+    /// than two mappings for it.
     #[test]
     fn cut_pages_do_not_use_up_mappings() {
         const PAGES: usize = 4096;

@@ -1,8 +1,8 @@
-//! The one place that says which texts of a configuration may become a path, a device or a program.
+//! The one place that decides which texts of a configuration may become a path, a device or a program.
 //!
-//! **Problem.** Tenants write network configurations, and programs with all privileges of the host read
-//! them. A name such as `../../bin/sh` leads out of the directory that it is joined to; one that begins
-//! with `-` is an option to the program that it is given to.
+//! **Problem.** Tenants write network configurations, and programs with all privileges of the host read them.
+//! A name such as `../../bin/sh` leads out of the directory that it is joined to. A name that begins with `-`
+//! is an option to the program that gets it.
 //!
 //! **Limits.** These functions look at the text alone. A symlink inside an allowed directory
 //! still leads out of it: [`append_below`], [`make_dir_below`] and [`remove_dir_below`] refuse those.
@@ -32,8 +32,8 @@ pub fn is_device(text: &str) -> bool {
         && !reserved
 }
 
-/// Whether `text` names a container, a network, a kernel module, or a program in a directory of programs:
-/// letters, digits, `_`, `.` and `-`, with a letter or digit first.
+/// Whether `text` may name a container, a network, a kernel module, or a program in a directory of programs.
+/// Such a name has letters, digits, `_`, `.` and `-`, with a letter or digit first.
 pub fn is_plain(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphanumeric())

@@ -19,8 +19,8 @@ pub(crate) type Message = NetlinkMessage<RouteNetlinkMessage>;
 
 /// Room for one datagram, bytes: the kernel fills at most 32 KiB of it in a dump.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Longest wait for the kernel's answer. It answers before the request returns: nobody waits that long unless
-/// the answer is lost.
+/// Timeout of the kernel's reply. It replies before the request returns: the wait is that long only if the
+/// reply is lost.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A socket of the calling thread's network namespace.
@@ -39,7 +39,7 @@ pub(crate) fn messages(mut data: &[u8]) -> impl Iterator<Item = Result<Message, 
     })
 }
 
-/// A socket that is told of what happens in its network namespace.
+/// A socket that gets notices of changes in its network namespace.
 #[derive(Debug)]
 pub(crate) struct Notices {
     pub(crate) fd: OwnedFd,
@@ -87,9 +87,9 @@ impl Requests {
         set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_LIMIT))?;
         Ok(Self { fd: Mutex::new(fd) })
     }
-    /// Sends a request with `flags` (`NLM_F_*`) and gives each message of the answer to `each`. A dump or an
-    /// acknowledgement has to be among the flags: they end the answer. `each` must not
-    /// make a request: it would wait for itself.
+    /// Sends a request with `flags` (`NLM_F_*`) and gives each message of the reply to `each`. A dump or an
+    /// acknowledgement has to be among the flags: they end the reply. `each` must not make a request: it
+    /// would wait for itself.
     pub(crate) fn ask(
         &self,
         request: RouteNetlinkMessage,

@@ -1,10 +1,10 @@
-//! Network namespaces: which there are, and doing something inside one.
+//! Network namespaces: listing them, and doing something inside one.
 //!
-//! A namespace belongs to a thread; a short-lived thread enters it, so nobody else's view changes. What is
-//! opened there (a socket, `/dev/net/tun`) stays there whoever uses it.
+//! A namespace belongs to a thread. A short-lived thread enters it, so no other thread's view changes. A
+//! descriptor opened there (a socket, `/dev/net/tun`) stays there, whichever thread uses it.
 //!
-//! **Limits.** [`all`] finds namespaces in which a visible process runs or that are mounted somewhere here
-//! (`ip netns add`, container runtimes), not those that only a descriptor of some process keeps.
+//! **Limits.** [`all`] finds namespaces in which a visible process runs or that are mounted here (`ip netns
+//! add`, container runtimes). It does not find namespaces that only a descriptor of some process keeps.
 
 #![allow(unsafe_code)] // an ioctl
 
@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a namespace is known by: its inode in the file system of namespaces. Given to another one after its
-/// end.
+/// The identity of a namespace: its inode in the file system of namespaces. The kernel may give it to another
+/// namespace after the end of this one.
 pub type Id = u64;
 
 /// `NS_GET_NSTYPE` of linux/nsfs.h.
@@ -27,7 +27,7 @@ const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 /// The identity of an open namespace.
 ///
 /// # Errors
-/// What fstat(2) says.
+/// The error of fstat(2).
 pub fn id(ns: &OwnedFd) -> io::Result<Id> {
     Ok(File::from(ns.try_clone()?).metadata()?.ino())
 }
@@ -43,7 +43,7 @@ pub fn own() -> io::Result<OwnedFd> {
 /// Runs `work` on a thread inside the namespace `ns`, and waits for it.
 ///
 /// # Errors
-/// `PermissionDenied` without `CAP_SYS_ADMIN`; what setns(2) or `work` say.
+/// `PermissionDenied` without `CAP_SYS_ADMIN`; errors of setns(2) or `work`.
 pub fn inside<T: Send + 'static>(
     ns: &OwnedFd,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -62,8 +62,8 @@ pub fn inside<T: Send + 'static>(
 /// Moves this process into the namespace at `path` for good: `/run/netns/NAME`, `/proc/PID/ns/net`.
 ///
 /// # Errors
-/// `Unsupported` when other threads run already, which would stay where they are; what open(2) or setns(2)
-/// say.
+/// `Unsupported` when other threads run already, which would stay where they are; errors of open(2) or
+/// setns(2).
 pub fn enter(path: &Path) -> io::Result<()> {
     if fs::read_dir("/proc/self/task")?.count() != 1 {
         let text = "cannot change the namespace of a process with several threads";
@@ -72,7 +72,7 @@ pub fn enter(path: &Path) -> io::Result<()> {
     move_into_link_name_space(open(path)?.as_fd(), Some(LinkNameSpaceType::Network)).map_err(Into::into)
 }
 
-/// Where the namespaces of all processes that are there can be opened.
+/// The paths at which the namespaces of all running processes can be opened.
 pub fn of_processes() -> impl Iterator<Item = PathBuf> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = all.filter(|e| {
@@ -114,7 +114,7 @@ pub fn all() -> Vec<OwnedFd> {
 /// Opens a file that is a network namespace. Does not wait, whatever the file is.
 ///
 /// # Errors
-/// What open(2) says; `EINVAL` or `ENOTTY` for another file.
+/// The error of open(2); `EINVAL` or `ENOTTY` for another file.
 pub fn open(path: &Path) -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

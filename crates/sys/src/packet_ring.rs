@@ -1,10 +1,10 @@
 //! A receive ring shared with the kernel (`PACKET_RX_RING`, `TPACKET_V2`): packets are found and taken
 //! without a system call.
 //!
-//! The ring is an array of frames of [`FRAME`] bytes; the status word of each says whose it is. The kernel
-//! fills frames in order and gives each to us; we read it and give it back, in order. A packet that is longer
-//! than a frame is queued on the socket whole, and its frame says so ([`Frame::on_socket`]): long packets are
-//! received with [`crate::RecvBatch`], in the order of their frames.
+//! The ring is an array of frames of [`FRAME`] bytes; the status word of each shows its owner. The kernel
+//! fills frames in order and gives each to us; we read it and give it back, in order. If a packet is longer
+//! than a frame, the kernel queues it whole on the socket, and marks its frame ([`Frame::on_socket`]). Long
+//! packets are received with [`crate::RecvBatch`], in the order of their frames.
 //!
 //! Invariants: `at` is the first frame that we have not given back. The bytes of a frame are only borrowed
 //! while it is ours, when the kernel does not write to it. Lengths in a frame are the kernel's; they are
@@ -32,7 +32,7 @@ const STATUS_USER: u32 = 1;
 const STATUS_COPY: u32 = 1 << 1;
 const STATUS_VLAN_VALID: u32 = 1 << 4;
 const STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
-/// Bytes of a block: what the kernel allocates in one piece.
+/// Bytes of a block, which the kernel allocates in one piece.
 const BLOCK: usize = 64 * 1024;
 
 /// `struct tpacket_req`.

@@ -1,7 +1,7 @@
 //! Packet sockets (packet(7)): raw frames of one network device, with the virtio-net header in front.
 //!
-//! Invariants: a socket is bound to one interface index. When that device is deleted the socket hears nothing
-//! more, also if a device of the same name appears again, until [`PacketSocket::bind`] is called.
+//! Invariants: a socket is bound to one interface index. When that device is deleted the socket receives
+//! nothing more, also if a device of the same name appears again, until [`PacketSocket::bind`] is called.
 //!
 //! The device's own IP stack sees the same packets: a packet socket is a tap, not a diversion.
 //!
@@ -21,7 +21,7 @@ pub const VNET_HDR_LEN: usize = 10;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 const PACKET_VNET_HDR: i32 = 15;
 
-/// A packet socket that sends, and receives if asked to.
+/// A packet socket that sends, and receives if that was requested.
 #[derive(Debug)]
 pub struct PacketSocket {
     /// Taken out when this is dropped, and never else.
@@ -31,8 +31,8 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// A socket that receives what arrives at its device (not what the host itself sends there), and may
-    /// send.
+    /// A socket that receives packets that arrive at its device (not those that the host itself sends there),
+    /// and may send.
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_RAW`.
@@ -81,10 +81,7 @@ impl PacketSocket {
         addr.sll_ifindex = i32::try_from(ifindex).unwrap_or(-1);
         sock::bind(self.as_fd(), &addr)
     }
-    /// Takes no more packets in, until [`PacketSocket::accept`]; those that wait can still be received.
-    ///
-    /// # Errors
-    /// `ENOMEM`; those of a kernel without socket filters.
+    /// `ENOMEM`; the errors of a kernel without socket filters.
     pub fn refuse(&self) -> io::Result<()> {
         // One instruction of a classic filter: return 0 bytes of the packet.
         let mut nothing = libc::sock_filter {
@@ -126,21 +123,21 @@ impl PacketSocket {
         let arg = i32::from(group) | (libc::PACKET_FANOUT_HASH as i32) << 16;
         sock::set(self.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, &arg)
     }
-    /// Asks for `bytes` of receive buffer; beyond `net.core.rmem_max` only with `CAP_NET_ADMIN`.
+    /// Requests `bytes` of receive buffer; beyond `net.core.rmem_max` only with `CAP_NET_ADMIN`.
     pub fn set_rcvbuf(&self, bytes: usize) {
         let forced = sockopt::set_socket_recv_buffer_size_force(self, bytes);
         if forced.is_err() {
             let _ = sockopt::set_socket_recv_buffer_size(self, bytes);
         }
     }
-    /// Asks for `bytes` of send buffer; beyond `net.core.wmem_max` only with `CAP_NET_ADMIN`.
+    /// Requests `bytes` of send buffer; beyond `net.core.wmem_max` only with `CAP_NET_ADMIN`.
     pub fn set_sndbuf(&self, bytes: usize) {
         let forced = sockopt::set_socket_send_buffer_size_force(self, bytes);
         if forced.is_err() {
             let _ = sockopt::set_socket_send_buffer_size(self, bytes);
         }
     }
-    /// The priority of what is sent from now on (`SO_PRIORITY`): the device's queueing discipline goes by it.
+    /// The priority of packets sent from now on (`SO_PRIORITY`): the device's queueing discipline goes by it.
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_ADMIN`, for those beyond 6.
@@ -148,14 +145,14 @@ impl PacketSocket {
         sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, &priority)
     }
     /// Forgets a pending error. A device that goes down leaves `ENETDOWN` on its sockets, which keeps them
-    /// "readable" until it is asked for.
+    /// "readable" until it is read.
     pub fn clear_error(&self) {
         let _ = sockopt::socket_error(self);
     }
     /// Packets that found the receive buffer full since the last call.
     ///
     /// # Errors
-    /// None in practice; what getsockopt(2) says.
+    /// None in practice; errors of getsockopt(2).
     pub fn take_drops(&self) -> io::Result<u64> {
         let mut st = libc::tpacket_stats {
             tp_packets: 0,

@@ -1,18 +1,19 @@
-//! A system call that another process can make wait: it is interrupted after a while.
+//! A system call that another process can block: it is interrupted after a while.
 //!
-//! **Problem.** A worker notifies a guest by writing to a descriptor that the guest's monitor made. Whether
-//! such a write may block is a flag of the open file, which both processes share: the monitor can clear it at
-//! any moment, fill the counter (or pipe), and the write never returns. No form of write that the kernel
-//! takes for eventfds is exempt from that (`RWF_NOWAIT` is refused), a check before the write comes too
-//! early, and handing every notification to another thread costs each of them a wake-up.
+//! **Problem.** A worker notifies a guest by writing to a descriptor that the guest's monitor made. A flag of
+//! the open file decides whether the write may block, and both processes share that file. The monitor can
+//! clear the flag at any moment and fill the counter (or pipe): then the write never returns. Other ways do
+//! not help. The kernel takes no non-blocking write for eventfds (`RWF_NOWAIT` is refused), and a check
+//! before the write comes too early. Handing every notification to another thread costs a wake-up each.
 //!
-//! **How.** A thread says in a slot of its own that it is in such a call. A watchman looks at the slots while
-//! calls are made, every [`TICK`]; a thread that it finds in the same call twice gets a signal whose handler
-//! does nothing, so that the call returns `EINTR`. The caller then never uses that descriptor again.
+//! **How.** A thread marks in a slot of its own that it is in such a call. A watchman thread reads the slots
+//! every [`TICK`] while calls are made. If it finds a thread in the same call twice, it sends that thread a
+//! signal. The signal's handler does nothing, so that the call returns `EINTR`. The caller then never uses
+//! that descriptor again.
 //!
 //! **Invariants.** A call waits for at most about two ticks. A signal that comes too late interrupts another
 //! call of the same thread, which such calls have to expect anyway. A thread without a slot (there are
-//! [`SLOTS`]) makes the call only when poll(2) says that it would not wait now.
+//! [`SLOTS`]) makes the call only when poll(2) reports that it would not wait now.
 //!
 //! **Costs.** Two stores and a load per call (one of the stores is a full barrier). The watchman sleeps when
 //! no calls are made.
@@ -25,15 +26,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// How often the watchman looks.
+/// Time between two checks of the watchman.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
-/// Most threads that are watched.
+/// Maximum number of threads that are watched.
 const SLOTS: usize = 256;
 /// Looks without any call before the watchman sleeps.
 const QUIET: u32 = 16;
 
 struct Slot {
-    /// The thread; 0: nobody's.
+    /// The thread's id; 0: the slot is free.
     tid: AtomicI32,
     /// Odd while the thread is in a call; counts on with each call.
     turn: AtomicU64,
@@ -71,8 +72,8 @@ fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 5
 }
 
-/// Makes `call`, which returns within about two ticks, interrupted if need be. `None`: it was not made, since
-/// nobody would interrupt it and `waits` said that it would wait.
+/// Makes `call`, which returns within about two ticks, interrupted if need be. `None`: the call was not made,
+/// since this thread has no slot and `waits` returned true.
 #[inline]
 pub(crate) fn bounded<T>(waits: impl FnOnce() -> bool, call: impl FnOnce() -> T) -> Option<T> {
     let slot = MINE.try_with(|mine| mine.get_or_init(enrol).0).ok().flatten();
@@ -162,7 +163,7 @@ fn watch() {
         quiet = if calls { 0 } else { quiet + 1 };
         if quiet >= QUIET {
             ASLEEP.store(true, Ordering::SeqCst);
-            // Once more: who did not see that there is sleep is seen here.
+            // Check once more: a thread that did not see `ASLEEP` has moved its slot before this.
             let moved = |(slot, last): (&Slot, &u64)| slot.turn.load(Ordering::SeqCst) != *last;
             if !TABLE.iter().zip(&last).any(moved) {
                 while ASLEEP.load(Ordering::SeqCst) {

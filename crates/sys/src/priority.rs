@@ -1,18 +1,18 @@
-//! Threads that come before those of other programs.
+//! Threads that run before those of other programs.
 //!
-//! The kernel shares a processor fairly among all that want it: a thread that works for a microsecond a
-//! thousand times a second may still wait for tens of milliseconds where many want to run, and for hundreds
-//! where they are in groups. One with a real-time priority (`SCHED_RR`, sched(7)) runs at once. Whoever has
-//! one and does not sleep keeps others from the processor, so it is for threads that hardly work, or where an
-//! operator wants it.
+//! The kernel shares a processor fairly among all threads that want it. A thread that works for a microsecond
+//! a thousand times a second may still wait for tens of milliseconds where many want to run. If they are in
+//! groups, it may wait for hundreds. A thread with a real-time priority (`SCHED_RR`, sched(7)) runs at once.
+//! If it does not sleep, it keeps other threads from the processor. So it is for threads that hardly work, or
+//! where an operator wants it.
 
 #![allow(unsafe_code)] // a system call
 
 use crate::cvt;
 use std::io;
 
-/// Gives the calling thread real-time priority `level`, from 1 to 99; 0 makes it an ordinary one again. What
-/// it starts is ordinary.
+/// Gives the calling thread real-time priority `level`, from 1 to 99; 0 makes it an ordinary one again.
+/// Threads and processes that it starts are ordinary.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_NICE` (and without `RLIMIT_RTPRIO`), or where the thread's group may have none.
@@ -48,7 +48,7 @@ mod tests {
                     assert_eq!(child.join().expect("no panic"), libc::SCHED_OTHER, "inherited");
                     set_realtime(0).expect("who may raise may lower");
                 }
-                // Not everybody may.
+                // Some users may not.
                 Err(e) => assert_eq!(e.kind(), io::ErrorKind::PermissionDenied),
             }
             assert_eq!(policy(), libc::SCHED_OTHER);

@@ -1,9 +1,8 @@
 //! Forking a daemon.
 //!
 //! `fork` copies one thread only. A lock that another thread holds at that moment stays locked in the child
-//! for ever, so the call is sound only while the process has a single thread. [`fork`] checks that claim
-//! against the kernel's own count instead of trusting its caller; everything else about daemons is safe code
-//! elsewhere.
+//! for ever. So the call is sound only while the process has a single thread. [`fork`] checks that against
+//! the kernel's own count instead of trusting its caller.
 //!
 //! Cost: one read of `/proc/self/status` and one system call. Call it at start-up only.
 
@@ -13,7 +12,7 @@ use crate::cvt;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
-/// Which side of a [`fork`] this is.
+/// The side of a [`fork`] that this process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fork {
     /// The process that called [`fork`], with the id of the new one.
@@ -25,15 +24,15 @@ pub enum Fork {
 /// Splits the process in two, as fork(2) does.
 ///
 /// # Errors
-/// `Unsupported` when the process has more than one thread, or when the number of threads cannot be read;
-/// else what fork(2) reports (out of memory, process limit).
+/// `Unsupported` when the process has more than one thread, or their number cannot be read. Otherwise the
+/// errors of fork(2) (out of memory, process limit).
 pub fn fork() -> io::Result<Fork> {
     let threads = thread_count()?;
     if threads != 1 {
         let text = format!("cannot fork with {threads} threads running");
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
-    // SAFETY: the process has one thread (checked above, and only this thread could start another), so no
+    // SAFETY: the process has one thread (checked above, and only this thread could start another). So no
     // lock of the allocator or of any library can be held by a thread that the child lacks.
     let child = cvt(unsafe { libc::fork() })?;
     Ok(Pid::from_raw(child).map_or(Fork::Child, Fork::Parent))
@@ -41,8 +40,8 @@ pub fn fork() -> io::Result<Fork> {
 
 /// Lets SIGSEGV and SIGBUS end the process again, as they do by default.
 ///
-/// Rust's runtime handles both, to tell of a stack overflow; when one is sent by kill(2) instead of caused by
-/// an access, its handler goes on as if nothing had happened, and a monitor would never see a crash.
+/// Rust's runtime handles both, to report a stack overflow. If one is sent by kill(2) instead of caused by an
+/// access, its handler continues as if nothing had happened. Then a monitor would never see a crash.
 ///
 /// # Errors
 /// None in practice: both signals exist.
@@ -56,14 +55,14 @@ pub fn die_of_faults() -> io::Result<()> {
     Ok(())
 }
 
-/// Most descriptors that [`raise_descriptor_limit`] asks for: tools size tables by the limit.
+/// Maximum number of descriptors that [`raise_descriptor_limit`] requests: tools size tables by the limit.
 const MOST_DESCRIPTORS: u64 = 1 << 20;
 
 /// Raises the process's soft limit of descriptors (`RLIMIT_NOFILE`) to its hard one, at most about a million.
 /// Returns the limit before and the one that holds now.
 ///
 /// # Errors
-/// What setrlimit(2) says.
+/// The error of setrlimit(2).
 pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let soft = current.unwrap_or(u64::MAX);

@@ -1,8 +1,8 @@
 //! Words of memory that the kernel shares with this process: an array map of BPF, of which programs write
 //! words while they are read here.
 //!
-//! Each word is read and written as one. What belongs together in several words has to be ordered by those
-//! who write it.
+//! Each word is read and written as one. A value of several words is not read as one: the programs that write
+//! it have to order their writes.
 
 #![allow(unsafe_code)] // atomics in mapped memory
 
@@ -22,7 +22,7 @@ impl SharedWords {
     /// Maps the first `len` words of `fd`.
     ///
     /// # Errors
-    /// What mmap(2) says.
+    /// The error of mmap(2).
     pub fn of_fd(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let map = Mapping::of_fd(fd, 0, len as u64 * 8)?;
         Ok(Self { map, len })
@@ -30,20 +30,14 @@ impl SharedWords {
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < self.len, "word {at} of {}", self.len);
         // SAFETY: within the mapping, which lives as long as `self`, and aligned, since it begins with a
-        // page; everybody else writes whole words, too.
+        // page; all other writers write whole words, too.
         unsafe { self.map.as_ptr().cast::<AtomicU64>().add(at).as_ref() }
     }
-    /// Reads a word, and with it what was written before it.
-    ///
-    /// # Panics
-    /// Behind the end.
+    /// Reads a word; later reads see all that its writer wrote before it.
     pub fn load(&self, at: usize) -> u64 {
         self.word(at).load(Ordering::SeqCst)
     }
-    /// Writes a word, after all that was written before.
-    ///
-    /// # Panics
-    /// Behind the end.
+    /// Writes a word after all earlier writes of this thread.
     pub fn store(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::SeqCst);
     }

@@ -1,21 +1,21 @@
 //! Memory of another process whose file gets shorter (SIGBUS).
 //!
-//! **Problem.** Who maps a file that another process owns dies by SIGBUS when that process cuts the file and
-//! the missing pages are touched. For a switch that would be one virtual machine monitor ending the
-//! connections of all others.
+//! **Problem.** A process maps a file that another process owns. When the owner cuts the file, the first
+//! process dies by SIGBUS at its next access to a missing page. In a switch, one virtual machine monitor
+//! could so end the connections of all others.
 //!
-//! **How.** A signal handler puts empty private memory in the place of the missing page and of all that
-//! follows in the mapping, for mappings that were registered here, marks the mapping as cut and raises a
-//! descriptor, so that its owner can let go of it. Any other SIGBUS goes where it went before.
+//! **How.** A signal handler acts on mappings that were registered here. It puts empty private memory in the
+//! place of the missing page and of all that follows in the mapping. It marks the mapping as cut and raises a
+//! descriptor, so that its owner can drop it. Any other SIGBUS goes to the handler that was installed before.
 //!
-//! **Why all that follows.** The kernel bounds the mappings of a process (`vm.max_map_count`), and whoever
-//! cut the file chooses which pages are touched: page by page he would use them up, and the next signal would
-//! be the last. This way a guarded mapping never becomes more than two, so that all slots together stay well
-//! below the bound. What lies there means nothing any more.
+//! **Why all that follows.** The kernel bounds the mappings of a process (`vm.max_map_count`), and the
+//! process that cut the file chooses which pages are touched. With one mapping a page it could use them up,
+//! and the next signal would be the last. This way a guarded mapping never becomes more than two, so that all
+//! slots together stay well below the bound. The bytes behind the cut mean nothing any more.
 //!
-//! **Invariants.** A slot's base is written last when it is taken and first when it is given back, and the
-//! handler reads it before and after the rest: what it acts on belongs together. The handler calls only what
-//! a handler may (mmap(2), write(2)).
+//! **Invariants.** A slot's base is written last when it is taken and first when it is given back. The
+//! handler reads it before and after the rest: so it acts on values of one mapping. The handler calls only
+//! functions that a handler may call (mmap(2), write(2)).
 //!
 //! Costs: none until the signal comes; taking a slot searches the table.
 
@@ -26,25 +26,25 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-/// Most registered mappings.
+/// Maximum number of registered mappings.
 const SLOTS: usize = 16_384;
 
 struct Slot {
-    /// 0: free, 1: being written.
+    /// 0 is free, 1 is being written; any other value is the mapping's address.
     base: AtomicUsize,
     len: AtomicUsize,
     page: AtomicUsize,
     cut: AtomicBool,
 }
 
-/// How many signals were mended.
+/// The number of signals after which memory was replaced.
 static CUTS: AtomicU32 = AtomicU32::new(0);
 
-/// Changes when a guarded mapping was found cut: for those who look for it often, at the cost of one load of
-/// a line that is hardly ever written.
+/// Changes when a guarded mapping was found cut. Callers may read it often: it costs one load of a line that
+/// is hardly ever written.
 #[inline]
 pub fn cuts() -> u32 {
-    CUTS.load(Ordering::Relaxed) // who sees it late looks again at the next burst
+    CUTS.load(Ordering::Relaxed) // a late reader sees it at the next burst
 }
 
 static TABLE: [Slot; SLOTS] = [const {
@@ -58,7 +58,7 @@ static TABLE: [Slot; SLOTS] = [const {
 
 /// The descriptor to raise; -1: none.
 static RAISE: AtomicI32 = AtomicI32::new(-1);
-/// What was installed before.
+/// The handler that was installed before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A registered range; given back when dropped.
@@ -77,7 +77,7 @@ impl Guard {
                 slot.len.store(len, Ordering::Relaxed);
                 slot.page.store(page, Ordering::Relaxed);
                 slot.cut.store(false, Ordering::Relaxed);
-                // Release pairs with the Acquire in the handler: who sees the base sees the rest.
+                // Release pairs with the Acquire in the handler: a handler that sees the base sees the rest.
                 slot.base.store(base, Ordering::Release);
                 return Ok(Some(Self(i)));
             }
@@ -101,7 +101,7 @@ impl Drop for Guard {
 pub fn raise(fd: BorrowedFd<'_>) {
     RAISE.store(fd.as_raw_fd(), Ordering::Relaxed);
 }
-/// Nothing is raised any more, if it was `fd` that was.
+/// Stops raising `fd`, if it is the descriptor that is raised.
 pub fn quiet(fd: BorrowedFd<'_>) {
     let _ = RAISE.compare_exchange(fd.as_raw_fd(), -1, Ordering::Relaxed, Ordering::Relaxed);
 }
@@ -116,13 +116,13 @@ fn install() -> io::Result<()> {
         new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: all-zero is a valid sigaction.
         let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: both structures are valid; asking changes nothing.
+        // SAFETY: both structures are valid; the query changes nothing.
         if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut old) } != 0 {
             return Err(errno());
         }
         // Before the handler is there, so that it finds it.
         let _ = BEFORE.set(old);
-        // SAFETY: the handler keeps to what is safe in one.
+        // SAFETY: the handler does only things that are safe in one.
         if unsafe { libc::sigaction(libc::SIGBUS, &raw const new, std::ptr::null_mut()) } != 0 {
             return Err(errno());
         }
@@ -157,7 +157,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
 /// `si_code` of a page beyond the file's end.
 const BUS_ADRERR: libc::c_int = 2;
 
-/// Puts empty memory from the page of `addr` on if it lies in a registered mapping.
+/// Puts empty memory from the page of `addr` on if it is in a registered mapping.
 fn mend(addr: usize) -> bool {
     for slot in &TABLE {
         let base = slot.base.load(Ordering::Acquire); // pairs with the Release in `Guard::new`
@@ -170,9 +170,9 @@ fn mend(addr: usize) -> bool {
             continue;
         }
         let at = addr & !(page - 1);
-        // One mapping for the rest; where the bound is reached nevertheless, one in the place of the whole,
-        // which takes none away; where the system does not promise that much memory (`vm.overcommit_memory`),
-        // the page alone.
+        // First choice: one mapping for the rest. If the bound of mappings is reached, one replaces the
+        // whole, which takes none away. If the system does not promise that much memory
+        // (`vm.overcommit_memory`), the page alone.
         let end = base + len;
         let done = [(at, end - at), (base, len), (at, page)]
             .into_iter()
@@ -194,9 +194,9 @@ fn mend(addr: usize) -> bool {
     false
 }
 
-/// Puts empty private memory in the place of `len` bytes from `from` on, which lie in a registered mapping.
+/// Puts empty private memory in the place of `len` bytes from `from` on, which are in a registered mapping.
 fn replace(from: usize, len: usize) -> bool {
-    // SAFETY: the range lies in a mapping that its owner keeps while this thread accesses it; only that
+    // SAFETY: the range is in a mapping that its owner keeps while this thread accesses it. Only that
     // mapping's content changes, which its owner never relies on.
     let p = unsafe {
         libc::mmap(

@@ -1,4 +1,4 @@
-//! Signals that a thread takes when it asks for them, instead of being interrupted by them.
+//! Signals that a thread takes by a call, instead of being interrupted by them.
 //!
 //! They go through libc, whose threads and timers have signals of their own: a mask that is set behind its
 //! back could hold them up.
@@ -35,7 +35,7 @@ impl Signals {
         }
     }
     fn mask(&self, how: libc::c_int) -> io::Result<()> {
-        // SAFETY: the set is valid; the old one is not asked for.
+        // SAFETY: the set is valid; the pointer for the old one is null.
         done(unsafe { libc::pthread_sigmask(how, &raw const self.0, core::ptr::null_mut()) })
     }
     /// From now on `signals` wait, in this thread and those that it starts.

@@ -2,15 +2,17 @@
 //! documentation).
 //!
 //! Invariants: every queue carries a virtio-net header, of [`VNET_HDR_LEN`] bytes unless another length was
-//! asked for; all queues of a device have the same. The device exists as long as one of its queues, or until
-//! it is deleted if it is persistent. Its owner may rename it or move it to another network namespace: the
-//! queues go on working, and [`TapQueue::ifname`] and [`TapQueue::namespace`] follow it.
+//! requested; all queues of a device have the same. The device exists as long as one of its queues, or until
+//! it is deleted if it is persistent. Its owner may rename it or move it to another network namespace. The
+//! queues continue to work, and [`TapQueue::ifname`] and [`TapQueue::namespace`] follow it.
 //!
-//! Facts about joining a device that exists (Linux, `drivers/net/tun.c`): whether it can have several queues
-//! was decided when it was made, and asking for the other kind is `EINVAL`; so is asking for a device that is
-//! no tap. With one queue, a device that somebody holds is `EBUSY`; with several, one more queue joins
-//! whoever holds the others. The first queue says whether there is a virtio-net header. Its
-//! length and the offloads stay as they were set last, also when nobody holds the device.
+//! Facts about joining a device that exists (Linux, `drivers/net/tun.c`):
+//! * Its maker decided whether it can have several queues. A request for the other kind is `EINVAL`; so is a
+//!   request for a device that is no tap.
+//! * A device with one queue that is held already is `EBUSY`. A device with several queues gets one more,
+//!   whichever process holds the others.
+//! * The first queue decides whether there is a virtio-net header. Its length and the offloads stay as they
+//!   were set last, also when no process holds the device.
 
 #![allow(unsafe_code)] // ioctls, writev
 
@@ -21,14 +23,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Length of the virtio-net header that tap queues use here: up to the fields of trains in tunnels. Kernels
-/// that know no such trains (before 6.17) skip what they do not know.
+/// Length of the virtio-net header that tap queues use here: up to the fields of GSO packets in tunnels.
+/// Kernels without such packets (before 6.17) skip these fields.
 pub const VNET_HDR_LEN: usize = 24;
-/// That of a device that nobody has set it for.
+/// Header length of a device before the first call that sets it.
 const NEW_VNET_HDR_LEN: usize = 10;
 /// Longest interface name, bytes.
 pub const NAME_MAX: usize = 15;
-/// Most queues of one device.
+/// Maximum number of queues of one device.
 pub const MAX_QUEUES: usize = 256;
 
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
@@ -37,16 +39,16 @@ const TUN_F_USO6: u32 = 0x40;
 const TUN_F_UDP_TUNNEL_GSO: u32 = 0x80;
 const TUN_F_UDP_TUNNEL_GSO_CSUM: u32 = 0x100;
 
-/// What the device may hand over without finishing it.
+/// Work that the device may leave to the reader of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TapOffloads {
     /// Checksums left to the reader.
     pub csum: bool,
-    /// TCP segment trains.
+    /// GSO packets of TCP.
     pub tso: bool,
-    /// UDP segment trains.
+    /// GSO packets of UDP.
     pub uso: bool,
-    /// Trains in a tunnel of UDP, with and without an outer checksum.
+    /// GSO packets in a tunnel of UDP, with and without an outer checksum.
     pub tunnels: bool,
 }
 
@@ -56,11 +58,11 @@ pub struct TapQueue {
     fd: OwnedFd,
     /// Length of the virtio-net header, bytes.
     vnet_hdr_len: usize,
-    /// The device takes and gives trains in tunnels.
+    /// The device takes and gives GSO packets in tunnels.
     tunnels: AtomicBool,
 }
 
-/// How a queue is opened.
+/// Options for opening a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct TapOpen<'a> {
     name: &'a str,
@@ -96,7 +98,8 @@ impl<'a> TapOpen<'a> {
     pub fn new_only(self, new: bool) -> Self {
         Self { new, ..self }
     }
-    /// With a virtio-net header of so many bytes: for whoever hands it on to a ring as it is.
+    /// Sets the length of the virtio-net header, in bytes: for a caller that hands the header on to a ring as
+    /// it is.
     #[must_use]
     pub fn vnet_hdr_len(self, vnet_hdr_len: usize) -> Self {
         Self { vnet_hdr_len, ..self }
@@ -104,9 +107,9 @@ impl<'a> TapOpen<'a> {
     /// Opens the queue.
     ///
     /// # Errors
-    /// `EINVAL` for a name that is empty, too long, or not a legal interface name, when the device is no tap,
-    /// or when it was made for one queue and several are wanted or the other way round; `EBUSY` when it is
-    /// held, or exists; `NotFound` without `/dev/net/tun`; `PermissionDenied`.
+    /// `EINVAL` for a name that is empty, too long, or not a legal interface name, or when the device is no
+    /// tap. Also `EINVAL` when it was made for one queue and several are wanted, or the other way round.
+    /// `EBUSY` when it is held, or exists; `NotFound` without `/dev/net/tun`; `PermissionDenied`.
     pub fn open(self) -> io::Result<TapQueue> {
         if !valid_name(self.name) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -142,7 +145,7 @@ fn clone_device() -> io::Result<OwnedFd> {
 }
 
 impl TapQueue {
-    /// Turns on as many offloads as the kernel knows, and says which.
+    /// Turns on all offloads that the kernel knows, and returns them.
     pub fn enable_offloads(&self) -> TapOffloads {
         let tso = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
         let tunnels = TUN_F_UDP_TUNNEL_GSO | TUN_F_UDP_TUNNEL_GSO_CSUM;
@@ -203,14 +206,14 @@ impl TapQueue {
         }
     }
 
-    /// Whether the device takes trains in tunnels, as [`Self::enable_offloads`] has found.
+    /// Whether the device takes GSO packets in tunnels, as [`Self::enable_offloads`] has found.
     #[inline]
     pub fn takes_tunnels(&self) -> bool {
         self.tunnels.load(Ordering::Relaxed)
     }
 
-    /// Gives the device the settings of a new one, no offloads and the short virtio-net header: who takes it
-    /// over may not know others. No queue can be used any more.
+    /// Gives the device the settings of a new one, no offloads and the short virtio-net header: the next
+    /// owner may not know others. No queue can be used any more.
     ///
     /// # Errors
     /// `EBADFD` for a detached queue or a deleted device.
@@ -219,14 +222,14 @@ impl TapQueue {
         self.set_vnet_hdr_len(NEW_VNET_HDR_LEN)
     }
 
-    /// The device keeps it, also when nobody holds it.
+    /// The device keeps the length, also when no process holds it.
     fn set_vnet_hdr_len(&self, len: usize) -> io::Result<()> {
         let len = libc::c_int::try_from(len);
         let mut len = len.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         self.ioctl(libc::TUNSETVNETHDRSZ, (&raw mut len).cast())
     }
 
-    /// Whether the device stays when nobody holds it.
+    /// Sets whether the device stays when no process holds it.
     ///
     /// # Errors
     /// `EBADFD` for a detached queue or a deleted device.
@@ -273,7 +276,7 @@ impl TapQueue {
     pub fn namespace(&self) -> io::Result<OwnedFd> {
         // SAFETY: this request takes no argument and returns a descriptor.
         let fd = cvt(unsafe { libc::ioctl(self.fd.as_raw_fd(), TUNGETDEVNETNS, 0) })?;
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor without another owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
@@ -298,7 +301,7 @@ impl TapQueue {
         self.ioctl(libc::SIOCSIFHWADDR, (&raw mut req).cast())
     }
 
-    /// Most bytes that may wait for the reader beyond the device's queue, and for the kernel.
+    /// Maximum number of bytes that may wait for the reader beyond the device's queue, and for the kernel.
     pub fn set_sndbuf(&self, bytes: i32) {
         let mut n = bytes;
         let _ = self.ioctl(libc::TUNSETSNDBUF, (&raw mut n).cast());
@@ -307,7 +310,7 @@ impl TapQueue {
     /// Reads one packet, header first. `Ok(0)`: none is there.
     ///
     /// # Errors
-    /// `EBADFD` for a detached queue; what read(2) says.
+    /// `EBADFD` for a detached queue; errors of read(2).
     pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
         match rustix::io::read(&self.fd, buf) {
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
@@ -360,7 +363,7 @@ pub fn valid_name(name: &str) -> bool {
             .any(|&b| b == 0 || b == b'/' || b == b':' || b == b'%' || b.is_ascii_whitespace() || b == 0x0b)
 }
 
-/// An empty request for interface `name` (cut to what fits).
+/// An empty request for interface `name` (cut to the size of its field).
 pub(crate) fn ifreq(name: &str) -> libc::ifreq {
     // SAFETY: a C structure for which all zeroes are a value.
     let mut req: libc::ifreq = unsafe { core::mem::zeroed() };

@@ -1,5 +1,5 @@
-//! The kernel's list of tap devices, with what only rtnetlink(7) tells: their alias, their queues, whether
-//! they are kept.
+//! The kernel's list of tap devices, with the data that only rtnetlink(7) has: their alias, their queues,
+//! whether they are persistent.
 //!
 //! The alias (`ip link set DEV alias TEXT`) is a text that the kernel keeps with a device through renaming
 //! and moves between namespaces; it serves to recognise a device.
@@ -20,16 +20,16 @@ pub struct Link {
     pub name: String,
     /// Alias, empty if none.
     pub alias: String,
-    /// What a tap device says of itself; `None` for devices of other kinds.
+    /// Properties of a tap device; `None` for devices of other kinds.
     pub tap: Option<TapInfo>,
 }
 
-/// What a tap device says of itself.
+/// Properties of a tap device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TapInfo {
-    /// It stays when nobody holds it.
+    /// The device stays when no process holds it.
     pub persistent: bool,
-    /// It was made for several queues. This never changes.
+    /// The device was made for several queues. This never changes.
     pub multi_queue: bool,
     /// Queues that processes hold. Counted for devices with several queues only: joining another that is held
     /// is refused with `EBUSY`.
@@ -59,7 +59,7 @@ impl TapLinks {
     /// All devices of the namespace.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn all(&self) -> io::Result<Vec<Link>> {
         self.ask(GetLink(LinkMessage::default()), NLM_F_DUMP)
     }
@@ -67,7 +67,7 @@ impl TapLinks {
     /// The device with that name, if there is one.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn named(&self, name: &str) -> io::Result<Option<Link>> {
         let mut request = LinkMessage::default();
         request.attributes.push(LinkAttribute::IfName(name.into()));
@@ -89,7 +89,7 @@ impl TapLinks {
         self.ask(SetLink(request), NLM_F_ACK).map(drop)
     }
 
-    /// The devices in the answer to a request.
+    /// The devices in the reply to a request.
     fn ask(&self, request: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<Link>> {
         let mut links = Vec::new();
         self.0.ask(request, flags, |answer| {
@@ -117,7 +117,7 @@ fn link(message: LinkMessage) -> Link {
     link
 }
 
-/// What a tun or tap device says of itself, if it is a tap.
+/// The properties of a tun or tap device, if it is a tap.
 fn tap(part: &LinkInfo) -> Option<TapInfo> {
     let LinkInfo::Data(InfoData::Tun(data)) = part else {
         return None;

@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection.
+//! The kernel's state of a TCP connection.
 
 #![allow(unsafe_code)] // getsockopt
 
@@ -6,7 +6,7 @@ use crate::cvt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Of `TCP_INFO`, tcp(7).
+/// Fields of `TCP_INFO`, tcp(7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Segments sent again since the connection began.
@@ -15,10 +15,10 @@ pub struct TcpInfo {
     pub rtt_us: u32,
 }
 
-/// Asks about a connected socket.
+/// Queries a connected socket.
 ///
 /// # Errors
-/// What getsockopt(2) says: of a socket that is not TCP's, too.
+/// The error of getsockopt(2), also for a socket that is not TCP's.
 pub fn info(socket: impl AsFd) -> io::Result<TcpInfo> {
     // SAFETY: a structure of numbers only, for which zeros are values. An older kernel fills less of it.
     let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };

@@ -1,7 +1,7 @@
 //! A terminal that is drawn on: its size, and the signals that concern it.
 //!
-//! Whoever draws puts the terminal back to what it was. Signals that would end or stop the process are
-//! therefore taken by [`Signals`] instead of ending it in the middle.
+//! The program that draws puts the terminal back to its first state. Signals that would end or stop the
+//! process are therefore taken by [`Signals`] instead of ending it in the middle.
 
 use crate::signal::{self, Signal};
 use rustix::termios::tcgetwinsize;
@@ -14,7 +14,7 @@ pub fn size(fd: BorrowedFd<'_>) -> Option<(u16, u16)> {
     (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }
 
-/// What a signal asks of whoever draws.
+/// The program's reaction to a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Stop until continued: put the terminal back and call [`stop`].
@@ -23,7 +23,7 @@ pub enum Asked {
     End,
 }
 
-/// Signals that this process takes when it asks for them.
+/// Signals that this process takes by a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Signals(signal::Signals);
 
@@ -48,7 +48,7 @@ impl Signals {
     }
 }
 
-/// Stops this process, until somebody continues it.
+/// Stops this process, until another one continues it.
 ///
 /// # Errors
 /// None in practice.

@@ -29,7 +29,7 @@ pub struct Group {
 /// The user of that name.
 ///
 /// # Errors
-/// What getpwnam(3) says; that nobody has the name is none.
+/// The error of getpwnam(3); an unknown name is no error.
 pub fn user_named(name: &str) -> io::Result<Option<User>> {
     let name = CString::new(name)?;
     // SAFETY: a terminated name, and the arguments of `find`.
@@ -42,7 +42,7 @@ pub fn user_named(name: &str) -> io::Result<Option<User>> {
 /// The user of that number.
 ///
 /// # Errors
-/// What getpwuid(3) says; that nobody has the number is none.
+/// The error of getpwuid(3); an unknown number is no error.
 pub fn user_of(uid: Uid) -> io::Result<Option<User>> {
     // SAFETY: the arguments of `find`.
     find(
@@ -54,7 +54,7 @@ pub fn user_of(uid: Uid) -> io::Result<Option<User>> {
 /// The group of that name.
 ///
 /// # Errors
-/// What getgrnam(3) says; that no group has the name is none.
+/// The error of getgrnam(3); an unknown name is no error.
 pub fn group_named(name: &str) -> io::Result<Option<Group>> {
     let name = CString::new(name)?;
     let read = |entry: &libc::group| {
@@ -91,13 +91,13 @@ fn user(entry: &libc::passwd) -> User {
 /// # Safety
 /// `at` is a terminated text.
 unsafe fn text(at: *const c_char) -> String {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's promise.
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
 }
 
 /// Calls a lookup with room for an entry (`T`, a structure of pointers and numbers), for its texts, and for
-/// where the entry is. If it says that there is too little room for texts, it is called again with more.
-/// Reads the entry, if there is one.
+/// where the entry is. If it reports too little room for texts, it is called again with more. Reads the
+/// entry, if there is one.
 fn find<T, R>(
     mut call: impl FnMut(*mut T, *mut c_char, usize, *mut *mut T) -> c_int,
     read: impl FnOnce(&T) -> R,

@@ -1,10 +1,11 @@
-//! The vDPA bus: adding and removing devices, over generic netlink (linux/vdpa.h), and what sysfs shows.
+//! The vDPA bus: adding and removing devices, over generic netlink (linux/vdpa.h), and their attributes in
+//! sysfs.
 //!
-//! The kernel answers in its initial network namespace only, so requests go there whoever asks, if the
-//! process may.
+//! The kernel serves these requests in its initial network namespace only. So all requests go there, if the
+//! process may enter it.
 //!
-//! **These calls wait for the device**: adding or removing one makes the driver reset it, and the kernel
-//! returns when whoever serves the device has answered. They must not be made by the thread that serves it.
+//! **These calls wait for the device**: adding or removing one makes the driver reset it. The kernel returns
+//! when the device's server has replied. So the thread that serves the device must not call them.
 
 use crate::netns;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -36,7 +37,8 @@ const ERROR: u16 = 2;
 const HEADER: usize = 16;
 const GENERIC: usize = 4;
 
-/// Longest wait for the kernel. It waits itself for the device's answer: 30 s, unless it was told otherwise.
+/// Timeout of the kernel's reply. The kernel itself waits for the device's reply: 30 s, unless it is set
+/// otherwise.
 const ANSWER_LIMIT: Duration = Duration::from_secs(40);
 
 /// One message: netlink's header, generic netlink's, and strings as attributes.
@@ -83,7 +85,7 @@ fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
     }
 }
 
-/// Sends `request` and gives each message of the answer to `each`, until the acknowledgement.
+/// Sends `request` and gives each message of the reply to `each`, until the acknowledgement.
 fn ask(fd: &OwnedFd, request: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
     send(fd, request, SendFlags::empty())?;
     let mut buf = vec![0; 32 * 1024];
@@ -150,7 +152,7 @@ fn request(command: u8, attributes: &[(u16, &str)]) -> io::Result<()> {
 /// Adds the VDUSE device `name` to the bus, where a driver finds it. Waits for the device.
 ///
 /// # Errors
-/// `AlreadyExists`; `Unsupported` without the bus; `ENODEV` without the device; what the driver says.
+/// `AlreadyExists`; `Unsupported` without the bus; `ENODEV` without the device; the driver's error.
 pub fn add(name: &str) -> io::Result<()> {
     request(DEV_NEW, &[(DEVICE_NAME, name), (MANAGEMENT_NAME, "vduse")])
 }
@@ -208,7 +210,7 @@ mod tests {
         }
     }
 
-    /// The kernel knows its own family; one without the bus says so in words.
+    /// The kernel knows its own family; a kernel without the vDPA bus causes an error with a text.
     #[test]
     fn the_kernel_answers() {
         let fd = socket().unwrap();

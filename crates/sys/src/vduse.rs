@@ -1,8 +1,8 @@
 //! vDPA devices in userspace: the ioctls of `/dev/vduse/control` and `/dev/vduse/NAME` (linux/vduse.h).
 //!
-//! Each call is one ioctl(2) or read(2); what messages mean is the caller's business (`heddle-vduse`). The
-//! structures' layouts are the kernel's (UAPI, version 0). A size that is not right is refused with `ENOTTY`:
-//! it is part of a request's number.
+//! Each call is one ioctl(2) or read(2); the caller interprets the messages (`heddle-vduse`). The structures'
+//! layouts are the kernel's (UAPI, version 0). A size that is not right is refused with `ENOTTY`: it is part
+//! of a request's number.
 //!
 //! None of the calls waits for a driver. Adding a device to the vDPA bus does ([`crate::vdpa`]).
 
@@ -36,7 +36,7 @@ const fn request(direction: u32, number: u32, len: usize) -> libc::Ioctl {
     (direction << 30 | (len as u32) << 16 | 0x81 << 8 | number) as libc::Ioctl
 }
 
-/// What a device is made with.
+/// The settings of a new device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewDevice<'a> {
     /// Name: the file in [`DIRECTORY`], and the device's name on the vDPA bus.
@@ -95,12 +95,13 @@ impl Control {
         bytes.extend([0; 13 * 4]); // reserved
         bytes.extend((new.config.len() as u32).to_ne_bytes());
         bytes.extend(new.config);
-        // SAFETY: the request reads a `vduse_dev_config` and as many bytes behind it as that says.
+        // SAFETY: the request reads a `vduse_dev_config` and the bytes behind it, whose number is in its last
+        // field.
         cvt(unsafe { libc::ioctl(self.fd.as_raw_fd(), request(WRITE, 2, CREATE_LEN), bytes.as_ptr()) })?;
         Ok(())
     }
 
-    /// Destroys a device that nobody has opened and that is not on the bus.
+    /// Destroys a device that no process has opened and that is not on the bus.
     ///
     /// # Errors
     /// `EBUSY` where it is in use, `EINVAL` where there is none.
@@ -155,7 +156,7 @@ struct RawQueueInfo {
 /// A region of I/O virtual addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Where in its file the region begins.
+    /// Offset of the region in its file.
     pub offset: u64,
     /// First address.
     pub start: u64,
@@ -178,8 +179,8 @@ pub struct QueueInfo {
     pub driver: u64,
     /// Address of the device area.
     pub device: u64,
-    /// Of a packed ring: the available wrap counter and index, the used ones. Of a split ring the first is
-    /// the available index.
+    /// For a packed ring: the available wrap counter and index, then the used ones. For a split ring the
+    /// first is the available index.
     pub state: [u16; 4],
     /// The driver uses it.
     pub ready: bool,
@@ -192,7 +193,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the device, which answers reads without waiting.
+    /// Opens the device; reads from it do not wait.
     ///
     /// # Errors
     /// `EBUSY` when it is open already, `NotFound`.
@@ -231,7 +232,7 @@ impl Device {
         self.call(request(WRITE, 0x14, size_of::<RawQueueConfig>()), &mut config)?;
         Ok(())
     }
-    /// What the driver said of a queue.
+    /// The driver's settings of a queue.
     ///
     /// # Errors
     /// `EINVAL` without such a queue.
@@ -250,7 +251,7 @@ impl Device {
             ready: raw.ready != 0,
         })
     }
-    /// The eventfd of a queue's kicks. A kick that came before is made good.
+    /// The eventfd of a queue's kicks. An earlier kick is repeated.
     ///
     /// # Errors
     /// `EINVAL` without such a queue.
@@ -302,11 +303,12 @@ impl Device {
         raw.extend(offset.to_ne_bytes());
         raw.extend((bytes.len() as u32).to_ne_bytes());
         raw.extend(bytes);
-        // SAFETY: the request reads a `vduse_config_data` and as many bytes behind it as that says.
+        // SAFETY: the request reads a `vduse_config_data` and the bytes behind it, whose number is in its
+        // length field.
         cvt(unsafe { libc::ioctl(self.fd.as_raw_fd(), request(WRITE, 0x12, 8), raw.as_ptr()) })?;
         Ok(())
     }
-    /// Tells the driver that the configuration space has changed.
+    /// Notifies the driver that the configuration space has changed.
     ///
     /// # Errors
     /// `EINVAL` while the driver is not ready.
@@ -318,7 +320,7 @@ impl Device {
     /// The next message. `None`: there is none now.
     ///
     /// # Errors
-    /// What read(2) says.
+    /// The error of read(2).
     pub fn receive(&self) -> io::Result<Option<[u8; MESSAGE_LEN]>> {
         let mut message = [0; MESSAGE_LEN];
         match rustix::io::read(&self.fd, &mut message) {
@@ -328,10 +330,10 @@ impl Device {
             Err(e) => Err(e.into()),
         }
     }
-    /// Answers a message.
+    /// Replies to a message.
     ///
     /// # Errors
-    /// `NotFound` when nobody waits for the answer any more.
+    /// `NotFound` when the kernel no longer waits for the reply.
     pub fn answer(&self, message: &[u8; MESSAGE_LEN]) -> io::Result<()> {
         rustix::io::write(&self.fd, message)?;
         Ok(())

@@ -1,4 +1,4 @@
-//! Pairs of veth devices of which one end is in another network namespace: who the other end is.
+//! Pairs of veth devices of which one end is in another network namespace: identity and address of that end.
 
 use crate::netlink::Requests;
 use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_DUMP};
@@ -31,10 +31,7 @@ impl Peers {
     pub fn new() -> io::Result<Self> {
         Requests::new(None).map(Self)
     }
-    /// All of them.
-    ///
-    /// # Errors
-    /// What the kernel answers.
+    /// All pairs.
     pub fn all(&self) -> io::Result<Vec<Peer>> {
         let mut all = Vec::new();
         self.0
@@ -48,7 +45,7 @@ impl Peers {
     /// The other end's hardware address.
     ///
     /// # Errors
-    /// What the kernel answers: `PermissionDenied` without rights there, `EINVAL` before Linux 4.19.
+    /// The kernel's error: `PermissionDenied` without rights there, `EINVAL` before Linux 4.19.
     pub fn mac(&self, peer: &Peer) -> io::Result<[u8; 6]> {
         let mut request = LinkMessage::default();
         request.header.index = peer.index;

@@ -1,17 +1,17 @@
-//! One descriptor that stands for a changing one: what a sleeper waits on while the descriptor behind it
-//! comes and goes.
+//! One descriptor that stands for a changing one: a sleeper waits on it while the descriptor behind it comes
+//! and goes.
 //!
-//! **Problem.** A thread waits on a descriptor for as long as a queue lives. What makes the queue ready (a
-//! guest's kick) is another descriptor in each session, and the session itself must be able to wake the
-//! thread.
+//! **Problem.** A thread waits on a descriptor for as long as a queue lives. The descriptor that makes the
+//! queue ready (a guest's kick) is a different one in each session. The session itself must be able to wake
+//! the thread, too.
 //!
 //! **Invariants.** [`WakeSet::as_raw_fd`] never changes. It is readable when, since the last
-//! [`WakeSet::clear`], the source was raised, the doorbell was rung, or (with a source of `None` and polling
-//! asked for) a millisecond went by. Nothing is lost: who clears first and looks at the queue then sees
-//! either the work or the descriptor readable again.
+//! [`WakeSet::clear`], the source was raised, the doorbell was rung, or a millisecond passed. The millisecond
+//! counts only with a source of `None` and polling on. No wake-up is lost: a thread that clears first and
+//! then checks the queue sees either the work or the descriptor readable again.
 //!
-//! **Costs.** An epoll descriptor with edge-triggered members, so the source is never read: clearing is one
-//! system call (two while polling), and only whoever was woken makes it. A source may be any descriptor; one
+//! **Costs.** An epoll descriptor with edge-triggered members, so the source is never read. Clearing is one
+//! system call (two while polling), and only a woken thread makes it. A source may be any descriptor; one
 //! that epoll refuses is reported.
 //!
 //! **Thread-safety.** All functions take `&self` and may be called from any thread.
@@ -26,7 +26,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How often a polled source is looked at, nanoseconds.
+/// Time between two checks of a polled source, nanoseconds.
 const POLL_NS: i64 = 1_000_000;
 
 /// A stable descriptor in front of a source that may be replaced, a doorbell and a timer.
@@ -60,7 +60,7 @@ impl WakeSet {
     /// Adds a source. One that is readable already makes the set readable.
     ///
     /// # Errors
-    /// What epoll_ctl(2) says: a regular file, for example, cannot be waited for.
+    /// The error of epoll_ctl(2): a regular file, for example, cannot be waited for.
     pub fn add(&self, source: BorrowedFd<'_>) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(
@@ -87,7 +87,7 @@ impl WakeSet {
         };
         let done = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
         debug_assert!(done.is_ok(), "the descriptor is a timer and the times are legal");
-        // Relaxed: who does not see it yet is woken once more, which does no harm.
+        // Relaxed: a thread that does not see it yet is woken once more, which does no harm.
         self.polling.store(on, Ordering::Relaxed);
     }
     /// Makes the set readable.
@@ -97,10 +97,10 @@ impl WakeSet {
     /// Makes it unreadable until something new happens.
     pub fn clear(&self) {
         if self.polling.load(Ordering::Relaxed) {
-            // Reading is what makes a timer run on.
+            // A read makes the timer run on.
             let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         }
-        // Their content does not matter: taking edge-triggered events is what clears them.
+        // The events' content does not matter: taking edge-triggered events clears them.
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 4];
         let _ = epoll::wait(&self.epoll, &mut events[..], Some(&Timespec::default()));
     }

@@ -1,13 +1,13 @@
-//! Big tables of plain numbers in pages of their own: zero at first, resident only where they were touched,
-//! given back to the system at once when dropped.
+//! Big tables of plain numbers in pages of their own. They are zero at first, resident only where they were
+//! touched, and given back to the system at once when dropped.
 //!
-//! A table of two megabytes or more starts at a huge page's boundary and can ask the kernel for huge pages
-//! (`madvise(2)`, `MADV_HUGEPAGE`): random reads of a large table otherwise spend most of their time in the
-//! page tables. The kernel may decline; nothing depends on it.
+//! A table of two megabytes or more starts at a huge page's boundary and can request huge pages from the
+//! kernel (`madvise(2)`, `MADV_HUGEPAGE`). Without them, random reads of a large table spend most of their
+//! time in the page tables. The kernel may decline; nothing depends on it.
 //!
 //! A table in a file without a name ([`Zeroed::in_file`]) can be handed to another process. Most systems give
 //! such files no huge pages when they are written to, even where advised
-//! (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`), but join what is there on demand
+//! (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`). They join the present pages on demand
 //! ([`Zeroed::join_pages`]).
 
 #![allow(unsafe_code)] // mmap and the memory behind it
@@ -44,7 +44,7 @@ pub struct Zeroed<T> {
     base_len: usize,
     ptr: NonNull<T>,
     len: usize,
-    /// What it is a mapping of; `None`: memory of this process.
+    /// The mapped file; `None`: memory of this process.
     file: Option<OwnedFd>,
 }
 
@@ -54,11 +54,11 @@ unsafe impl<T: Send> Send for Zeroed<T> {}
 unsafe impl<T: Sync> Sync for Zeroed<T> {}
 
 impl<T: FromZeros> Zeroed<T> {
-    /// Maps a table. `huge`: ask for huge pages, so that the first write into each costs the zeroing of all
+    /// Maps a table. `huge`: request huge pages, so that the first write into each costs the zeroing of all
     /// of it.
     ///
     /// # Errors
-    /// `OutOfMemory` for a table beyond the address space; what mmap(2) says.
+    /// `OutOfMemory` for a table beyond the address space; errors of mmap(2).
     pub fn new(len: usize, huge: bool) -> io::Result<Self> {
         Self::map(len, huge, None)
     }
@@ -66,14 +66,14 @@ impl<T: FromZeros> Zeroed<T> {
     /// table's. Memory is used as it is written to.
     ///
     /// # Errors
-    /// As [`Zeroed::new`], and what memfd_create(2) says.
+    /// The errors of [`Zeroed::new`] and of memfd_create(2).
     pub fn in_file(name: &str, len: usize) -> io::Result<Self>
     where
         T: Sync,
     {
         let bytes = Self::bytes(len)?;
         let file = memfd(name, bytes as u64, Pages::Normal)?;
-        // Reading what was cut off would end this process (SIGBUS).
+        // A read of a page that was cut off would end this process (SIGBUS).
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
         Self::map(len, true, Some(file))
     }
@@ -112,7 +112,7 @@ impl<T: FromZeros> Zeroed<T> {
         };
         // SAFETY: `shift` is below the alignment, by which the mapping is longer than the table.
         let ptr = unsafe { base.add(shift) };
-        // From here on it is unmapped whatever happens.
+        // From here on a drop unmaps it, also after an error.
         let table = Self {
             base,
             base_len,
@@ -121,8 +121,8 @@ impl<T: FromZeros> Zeroed<T> {
             file,
         };
         if let Some(file) = &table.file {
-            // SAFETY: it takes the place of a part of the mapping above, which nobody has seen; the file has
-            // that many bytes, and is sealed against being cut.
+            // SAFETY: it takes the place of a part of the mapping above, to which no reference exists. The
+            // file has that many bytes, and is sealed against being cut.
             let place = unsafe {
                 libc::mmap(
                     ptr.as_ptr().cast(),
@@ -138,7 +138,7 @@ impl<T: FromZeros> Zeroed<T> {
             }
         }
         if huge && align != 0 && !cfg!(miri) {
-            // SAFETY: the range is within the mapping. Advice: an answer other than "yes" changes nothing.
+            // SAFETY: the range is within the mapping. The call is advice: a refusal changes nothing.
             let _ = cvt(unsafe { libc::madvise(ptr.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) });
         }
         crate::locked::add(base.addr().get(), base_len);
@@ -147,7 +147,8 @@ impl<T: FromZeros> Zeroed<T> {
 }
 
 impl<T> Zeroed<T> {
-    /// The file that it is a mapping of, if [`Zeroed::in_file`] made it. It is sealed: nobody can cut it.
+    /// The file that it is a mapping of, if [`Zeroed::in_file`] made it. The file is sealed: no process can
+    /// cut it.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
@@ -157,10 +158,11 @@ impl<T> Zeroed<T> {
         start.saturating_add(HUGE).div_ceil(size_of::<T>())
     }
     /// Joins the small pages around the beginning of value `at` to a huge page (`MADV_COLLAPSE`, Linux 6.1),
-    /// if all of that belongs to the table. Who touches it meanwhile waits, up to some milliseconds.
+    /// if all of that belongs to the table. A thread that touches it meanwhile waits, up to some
+    /// milliseconds.
     ///
     /// # Errors
-    /// What madvise(2) says: this system does not do it, or not now; or nobody has touched any of the pages.
+    /// The error of madvise(2): this system does not do it, or not now; or none of the pages was touched yet.
     pub fn join_pages(&self, at: usize) -> io::Result<()> {
         const MADV_COLLAPSE: libc::c_int = 25;
         let start = at.saturating_mul(size_of::<T>()) & !(HUGE - 1);
@@ -169,7 +171,7 @@ impl<T> Zeroed<T> {
         }
         // SAFETY: `start` is below the table's bytes.
         let page = unsafe { self.ptr.cast::<u8>().add(start) };
-        // SAFETY: the range is within the mapping, and what is in it stays what it is.
+        // SAFETY: the range is within the mapping, and its content stays.
         cvt(unsafe { libc::madvise(page.as_ptr().cast(), HUGE, MADV_COLLAPSE) })?;
         Ok(())
     }
@@ -222,7 +224,7 @@ impl<T> Deref for Zeroed<T> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `ptr` is aligned to a page at least and `T` to no more; the mapping has room for `len`
+        // SAFETY: `ptr` is aligned to a page at least and `T` to no more. The mapping has room for `len`
         // values, which are valid when zero (`FromZeros`) and stay valid until drop.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
@@ -239,13 +241,13 @@ impl<T> DerefMut for Zeroed<T> {
 impl<T> Drop for Zeroed<T> {
     fn drop(&mut self) {
         crate::locked::remove(self.base.addr().get(), self.base_len);
-        // SAFETY: exactly the range that `new` mapped; nobody borrows it any more. `T` needs no drop.
+        // SAFETY: exactly the range that `new` mapped; no borrow of it exists any more. `T` needs no drop.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.base_len) };
     }
 }
 
-/// A [`Zeroed`] that several hold, none of whom can have it exclusively any more: its values are changed
-/// through atomics, if at all. Whoever holds one has the table's address, not that of a counter beside it.
+/// A [`Zeroed`] with several owners, none of which can have it exclusively any more: its values are changed
+/// through atomics, if at all. Each owner has the table's address, not the address of a counter beside it.
 #[derive(Debug)]
 pub struct SharedZeroed<T> {
     ptr: NonNull<T>,
@@ -260,7 +262,7 @@ unsafe impl<T: Send + Sync> Send for SharedZeroed<T> {}
 unsafe impl<T: Send + Sync> Sync for SharedZeroed<T> {}
 
 impl<T> SharedZeroed<T> {
-    /// Of a table that is given up for that.
+    /// Makes a shared table of one that its owner gives up.
     pub fn new(table: Zeroed<T>) -> Self {
         Self {
             ptr: table.ptr,
@@ -294,9 +296,9 @@ impl<T> Deref for SharedZeroed<T> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the owner's values (see its `deref`), which stay where they are and which nobody borrows
-        // exclusively, because the owner is behind an `Arc` of this module that hands no such borrow out;
-        // without an owner, none.
+        // SAFETY: the owner's values (see its `deref`), which stay where they are. No exclusive borrow of
+        // them exists, because the owner is behind an `Arc` of this module that hands none out. Without an
+        // owner there are no values.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -350,7 +352,7 @@ mod tests {
                 [0, 3, HUGE / 8].map(|at| t.next_page(at)),
                 [HUGE / 8, HUGE / 8, HUGE / 4]
             );
-            // Joined or not, all stays what it is.
+            // Joined or not, the content stays.
             if let Err(e) = t.join_pages(3) {
                 println!("no huge pages for files: {e}");
             }

@@ -1,7 +1,7 @@
 //! Adding devices to the vDPA bus and removing them, on a thread of its own.
 //!
-//! Each of these calls returns when the device has answered the messages that it causes. The thread that
-//! answers can therefore not make them.
+//! Each of these calls returns when the device has replied to the messages that it causes. So the thread that
+//! replies cannot make them.
 
 use crate::host::Host;
 use heddle_sys::EventFd;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// What is asked of the bus.
+/// A request to the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Errand {
     Add,
     Remove,
 }
 
-/// What became of an errand for endpoint `id`.
+/// The result of an errand for endpoint `id`.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) id: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Done {
     pub(crate) result: io::Result<()>,
 }
 
-/// The thread, and what it has done.
+/// The thread, and the results of its errands.
 pub(crate) struct Bus {
     errands: Sender<(u64, Errand, String)>,
     done: Arc<Mutex<Vec<Done>>>,
@@ -49,14 +49,14 @@ impl Bus {
             _thread: thread,
         })
     }
-    /// Asks for something; [`Bus::done`] has the result later.
+    /// Queues an errand; [`Bus::done`] has the result later.
     pub(crate) fn ask(&self, id: u64, errand: Errand, name: &str) {
         if self.errands.send((id, errand, name.to_owned())).is_err() {
             let result = Err(io::Error::other("the thread of the vDPA bus has ended"));
             self.done.lock().push(Done { id, errand, result });
         }
     }
-    /// What was done since the last call.
+    /// The results since the last call.
     pub(crate) fn done(&self) -> Vec<Done> {
         core::mem::take(&mut *self.done.lock())
     }

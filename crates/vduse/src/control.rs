@@ -1,7 +1,8 @@
 //! The thread that serves all VDUSE devices of the process.
 //!
-//! **Costs.** One thread, asleep unless the kernel has a message, a queue misses an address, or something is
-//! to be tried again; and one for the vDPA bus ([`crate::bus`]), asleep unless devices come or go.
+//! **Costs.** One thread serves the devices. It sleeps until the kernel has a message, a queue misses an
+//! address, or a retry is due. Another thread serves the vDPA bus ([`crate::bus`]). It sleeps until devices
+//! come or go.
 //!
 //! **Thread-safety.** [`Control`] may be used from any thread; devices are called on the control thread only.
 
@@ -22,9 +23,9 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Most devices.
+/// Maximum number of devices.
 pub const MAX_DEVICES: usize = 4096;
-/// How long a caller waits for the thread.
+/// Timeout of a caller that waits for the thread.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The name of a device that was added.
@@ -36,8 +37,8 @@ enum Command {
     Configure(DeviceId, Wanted),
     /// All ports of the configuration are there.
     Settled,
-    /// Whether the device goes for good; the reason, for people; told when workers have no ring any more, or
-    /// the device is on its way off the bus.
+    /// Whether the device goes for good; the reason, for people; the channel. The reply is sent when workers
+    /// have no ring any more, or the device is on its way off the bus.
     Remove(DeviceId, bool, &'static str, SyncSender<()>),
     Stop,
 }
@@ -87,7 +88,7 @@ impl Control {
         })
     }
 
-    /// Makes and serves a device from now on. What goes wrong is told to `device`, and tried again.
+    /// Makes and serves a device from now on. Faults are reported to `device`, and tried again.
     ///
     /// # Errors
     /// `QuotaExceeded` beyond [`MAX_DEVICES`].
@@ -106,12 +107,13 @@ impl Control {
     }
 
     /// All ports of the configuration are there. Until then, for at most two seconds, rings that an earlier
-    /// process had wait: what one pod sent to another is not dropped because that one's port comes later.
+    /// process had wait. So packets from one pod to another are not dropped because the other's port comes
+    /// later.
     pub fn settled(&self) {
         self.command(Command::Settled);
     }
 
-    /// Changes what the driver reads, and interrupts it.
+    /// Changes the values that the driver reads, and interrupts it.
     pub fn configure(&self, id: DeviceId, wanted: Wanted) {
         self.command(Command::Configure(id, wanted));
     }
@@ -181,7 +183,7 @@ fn run(inner: &Inner, host: &dyn Host, bus: &Bus, mut epoll: Epoll) {
                     if let Some(endpoint) = endpoints.get_mut(&id.0) {
                         endpoint.end(for_good, why, &shared);
                     }
-                    let _ = done.send(()); // nobody waits any more: fine
+                    let _ = done.send(()); // the caller may have stopped waiting
                 }
                 Command::Stop => {
                     for endpoint in endpoints.values_mut() {
@@ -212,7 +214,7 @@ fn run(inner: &Inner, host: &dyn Host, bus: &Bus, mut epoll: Epoll) {
         let before = endpoints.len();
         endpoints.retain(|_, e| !e.is_gone());
         inner.count.lock().1 -= before - endpoints.len();
-        // Devices that go are waited for, since nobody else would take them off the bus.
+        // Devices that leave are waited for, since no other thread would take them off the bus.
         if let Some(until) = stop
             && (endpoints.is_empty() || until <= Instant::now())
         {
@@ -223,7 +225,7 @@ fn run(inner: &Inner, host: &dyn Host, bus: &Bus, mut epoll: Epoll) {
         }
         let timeout = [due, stop].into_iter().flatten().min().map_or(-1, |at| {
             let left = at.saturating_duration_since(Instant::now());
-            // Rounded up, so that what is due is due when it wakes.
+            // Rounded up, so that a deadline has passed when the thread wakes.
             i32::try_from(left.as_millis()).map_or(i32::MAX, |ms| ms.saturating_add(1))
         });
         match epoll.wait(timeout) {
@@ -240,7 +242,7 @@ fn run(inner: &Inner, host: &dyn Host, bus: &Bus, mut epoll: Epoll) {
 
 /// Looks at all devices. Returns when the first wants that again.
 fn serve(endpoints: &mut BTreeMap<u64, Endpoint>, shared: &Shared<'_>) -> Option<Instant> {
-    // Who has a device: the first endpoint that asked for it, until it is gone.
+    // The endpoint that has a device: the first one that uses its name, until it is gone.
     let mut holders: BTreeMap<String, bool> = BTreeMap::new();
     let mut due: Option<Instant> = None;
     for endpoint in endpoints.values_mut().filter(|e| !e.is_gone()) {

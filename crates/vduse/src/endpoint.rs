@@ -8,11 +8,11 @@
 //!      └──────────────── Leaving: taken off the bus, closed, destroyed ──> gone
 //! ```
 //!
-//! A device that exists already is opened and served as it is, if it is on the bus and the kernel has not
-//! given it up; otherwise nobody can use it any more, and it is made anew.
+//! If a device exists already, is on the bus, and the kernel has not given it up, it is opened and served as
+//! it is. Otherwise no driver can use it any more, and it is made anew.
 //!
-//! What goes wrong is told to the port, and tried again every second: a module that is loaded later, a
-//! process that had the device open and ends.
+//! The endpoint reports each fault to the port, and tries again every second. A module may be loaded later,
+//! or a process that had the device open may end.
 
 use crate::QUEUES;
 use crate::bus::{Bus, Done, Errand};
@@ -32,13 +32,13 @@ use std::time::Instant;
 
 /// When something is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// When a device that somebody is just leaving is tried again.
+/// Time after which a device is tried again that another process is just closing.
 const SOON: Duration = Duration::from_millis(20);
-/// Tries to destroy a device that somebody still has open.
+/// Maximum number of tries to destroy a device that another process still has open.
 const DESTROY_TRIES: u32 = 50;
-/// `EPERM`: what the kernel answers of a device that it has given up.
+/// `EPERM`: the kernel's error for a device that it has given up.
 const GIVEN_UP: i32 = 1;
-/// How long rings of an earlier process wait for the other ports of the configuration.
+/// Time that rings of an earlier process wait for the other ports of the configuration.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Most looks for the network device of a driver, one each [`AGAIN`].
 const NETDEV_LOOKS: u32 = 5;
@@ -51,7 +51,7 @@ enum Stage {
         joined: Joined,
         watched: bool,
     },
-    /// It is taken off the bus; the session answers what that causes.
+    /// The device is being taken off the bus; the session replies to the messages that this causes.
     Leaving {
         session: Option<Session>,
         watched: bool,
@@ -64,17 +64,17 @@ enum Stage {
     Gone,
 }
 
-/// Where a device is on its way to the bus.
+/// The state of a device on its way to the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Joined {
     Asked,
-    /// To be asked for again at this time.
+    /// To be requested again at this time.
     Refused(Instant),
-    /// On the bus; the driver's network device is looked for at this time, so many times still.
+    /// On the bus; the driver's network device is looked for at this time, and this number of times more.
     Yes(Option<(Instant, u32)>),
 }
 
-/// What the control thread shares with endpoints.
+/// The state that the control thread shares with endpoints.
 pub(crate) struct Shared<'a> {
     /// All ports of the first configuration are there.
     pub(crate) settled: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Endpoint {
     device: Box<dyn Device>,
     journal: Journal,
     stage: Stage,
-    /// It is not made again.
+    /// The device is not made again.
     ends: bool,
     /// Rings that an earlier process had are started at this time at the latest.
     held: Option<Instant>,
@@ -120,8 +120,8 @@ impl Endpoint {
         self.ends && !self.is_gone()
     }
 
-    /// Does what is due. Returns when it wants to be called again. `taken`: an endpoint before this one has
-    /// the device; whether that one is just leaving.
+    /// Does the due work. Returns the time of the next call. `taken`: an endpoint before this one has the
+    /// device; whether that one is just leaving.
     pub(crate) fn service(&mut self, taken: Option<bool>, shared: &Shared<'_>) -> Option<Instant> {
         let now = Instant::now();
         match core::mem::replace(&mut self.stage, Stage::Gone) {
@@ -259,7 +259,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What a new device needs before it comes to the bus.
+    /// Sets up a new device before it comes to the bus.
     fn set_up(&mut self, session: &Session, shared: &Shared<'_>) -> Result<(), String> {
         for index in 0..QUEUES {
             let done = session.end().set_up_queue(index, self.spec.size);
@@ -301,7 +301,7 @@ impl Endpoint {
         }
     }
 
-    /// Asks the bus again where it refused; looks for the driver's network device.
+    /// Repeats a request that the bus refused; looks for the driver's network device.
     fn join(&mut self, joined: Joined, now: Instant, shared: &Shared<'_>) -> Joined {
         match joined {
             Joined::Refused(at) if at <= now => {
@@ -324,7 +324,7 @@ impl Endpoint {
         }
     }
 
-    /// The bus has done what was asked for this endpoint.
+    /// The bus has finished an errand of this endpoint.
     pub(crate) fn done(&mut self, done: Done, shared: &Shared<'_>) {
         let now = Instant::now();
         match (&mut self.stage, done.errand) {
@@ -355,7 +355,7 @@ impl Endpoint {
                 }
                 self.stage = Stage::Destroying { at: now, tries: 0 };
             }
-            // An answer that has been overtaken.
+            // A reply that has been overtaken.
             _ => {}
         }
     }
@@ -415,7 +415,7 @@ impl Endpoint {
             Stage::Open { session, watched, .. } if for_good => self.leave(Some(session), watched, shared),
             Stage::Open { session, watched, .. } => self.close(session, watched, why, shared),
             leaving @ (Stage::Leaving { .. } | Stage::Destroying { .. }) => self.stage = leaving,
-            // One that another process had, or that an earlier one left: not this port's to destroy.
+            // A device of another process, or left by an earlier one: this port must not destroy it.
             Stage::Waiting(_) | Stage::Gone => {}
         }
     }
@@ -432,7 +432,7 @@ impl Endpoint {
         }
     }
 
-    /// What the driver reads changes.
+    /// Changes the settings that the driver reads.
     pub(crate) fn configure(&mut self, wanted: Wanted) {
         self.spec.wanted = wanted;
         if let Stage::Open { session, .. } = &self.stage {

@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// An open device: `/dev/vduse/NAME`. Functions are those of [`vduse::Device`], which says what they do.
+/// An open device: `/dev/vduse/NAME`. Functions are those of [`vduse::Device`], whose comments describe them.
 #[expect(missing_docs, reason = "heddle_sys::vduse::Device has the text")]
 pub trait DeviceEnd: Send + Sync + Debug {
-    /// What to wait for: readable when there is a message.
+    /// The descriptor to wait for: readable when there is a message.
     fn as_fd(&self) -> BorrowedFd<'_>;
     fn features(&self) -> io::Result<u64>;
     fn set_up_queue(&self, index: u16, max_size: u16) -> io::Result<()>;
@@ -25,14 +25,14 @@ pub trait DeviceEnd: Send + Sync + Debug {
     fn answer(&self, message: &[u8; MESSAGE_LEN]) -> io::Result<()>;
 }
 
-/// What makes devices, and the bus that drivers find them on.
+/// Makes devices, and has the bus that drivers find them on.
 pub trait Host: Send + Sync {
     /// Makes a device.
     ///
     /// # Errors
     /// `AlreadyExists`; `NotFound` without the kernel's module.
     fn create(&self, new: &NewDevice<'_>) -> io::Result<()>;
-    /// Destroys a device that nobody has opened and that is not on the bus.
+    /// Destroys a device that no process has opened and that is not on the bus.
     ///
     /// # Errors
     /// `ResourceBusy`.
@@ -40,19 +40,19 @@ pub trait Host: Send + Sync {
     /// Opens a device.
     ///
     /// # Errors
-    /// `ResourceBusy` while somebody else has it open.
+    /// `ResourceBusy` while another process has it open.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DeviceEnd>>;
     /// Writes an attribute of a device that is not on the bus yet (`bounce_size`, `vq0/irq_cb_affinity`).
     ///
     /// # Errors
-    /// What the kernel says of the value.
+    /// The kernel's error for the value.
     fn set_attribute(&self, name: &str, attribute: &str, value: &str) -> io::Result<()>;
-    /// Adds a device to the bus. Waits for whoever serves it.
+    /// Adds a device to the bus. Waits for the thread that serves it.
     ///
     /// # Errors
-    /// `AlreadyExists`; what the driver says.
+    /// `AlreadyExists`; the driver's error.
     fn add(&self, name: &str) -> io::Result<()>;
-    /// Removes a device from the bus. Waits for whoever serves it.
+    /// Removes a device from the bus. Waits for the thread that serves it.
     ///
     /// # Errors
     /// Where there is none.

@@ -7,10 +7,10 @@ use heddle_virtio::ring::Miss;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Most misses that wait. Queues tell a miss again when it was not resolved.
+/// Maximum number of misses that wait. A queue reports an unresolved miss again.
 const MAX_MISSES: usize = 64;
 
-/// What workers have to tell a session.
+/// Reports of workers to a session.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     misses: Mutex<Vec<Miss>>,
@@ -24,7 +24,7 @@ impl Outbox {
             wake,
         }
     }
-    /// What was told since the last time.
+    /// The misses since the last call.
     pub(crate) fn take(&self) -> Vec<Miss> {
         core::mem::take(&mut *self.misses.lock())
     }
@@ -33,7 +33,7 @@ impl Outbox {
 impl Link for Outbox {
     fn miss(&self, miss: Miss) {
         let Some(mut misses) = self.misses.try_lock() else {
-            return; // the queue tells it again
+            return; // the queue reports it again
         };
         if misses.len() < MAX_MISSES && !misses.contains(&miss) {
             misses.push(miss);

@@ -1,7 +1,7 @@
-//! The driver's memory: regions that the kernel was asked for, as they are needed.
+//! The driver's memory: regions that are requested from the kernel as they are needed.
 //!
-//! Under `virtio_vdpa` each ring is a region of its own, and all packets lie in one, the bounce region, which
-//! is there from the first packet on. So a region is asked for when a ring starts in it or a queue misses an
+//! Under `virtio_vdpa` each ring is a region of its own. All packets are in one, the bounce region, which
+//! exists from the first packet on. So a region is requested when a ring starts in it or a queue misses an
 //! address. A reset takes all regions back.
 //!
 //! The regions' pages are the kernel's. One that no driver has used raises SIGBUS, so mappings are guarded
@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Most regions at a time; with one more all are forgotten, and those in use are asked for again.
+/// Maximum number of known regions. With one more all are forgotten, and those in use are requested again.
 const MAX_KNOWN: usize = 1024;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct Known {
     region: Region,
 }
 
-/// What became of a question.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// The address is in the table, now or since before.
@@ -58,7 +58,7 @@ impl Memory {
         self.known.iter().find(|k| (k.start..=k.last).contains(&addr))
     }
 
-    /// Finds the region with `addr`, asking the kernel if need be.
+    /// Finds the region with `addr`, and queries the kernel if need be.
     pub(crate) fn resolve(&mut self, end: &dyn DeviceEnd, addr: u64, access: Access) -> io::Result<Found> {
         if self.holder(addr).is_none_or(|k| !k.access.contains(access)) {
             self.ask(end, addr)?;
@@ -103,7 +103,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether all areas of a ring are there, readable and writable; asks for those that are not known.
+    /// Whether all areas of a ring are there, readable and writable; requests the unknown ones.
     pub(crate) fn covers(&mut self, end: &dyn DeviceEnd, cfg: &QueueConfig) -> io::Result<Found> {
         for addr in [cfg.desc, cfg.driver, cfg.device] {
             match self.resolve(end, addr, Access::all())? {
@@ -114,7 +114,7 @@ impl Memory {
         Ok(Found::Yes)
     }
 
-    /// Forgets what the kernel said of these addresses, the last included.
+    /// Forgets the regions with these addresses, the last included.
     pub(crate) fn forget(&mut self, start: u64, last: u64) {
         let before = self.known.len();
         self.known.retain(|k| k.last < start || k.start > last);

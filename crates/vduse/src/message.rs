@@ -1,4 +1,4 @@
-//! Messages of the kernel and their answers (linux/vduse.h, `vduse_dev_request` and `vduse_dev_response`).
+//! Messages of the kernel and their replies (linux/vduse.h, `vduse_dev_request` and `vduse_dev_response`).
 
 use heddle_sys::vduse::MESSAGE_LEN;
 use heddle_virtio::ring::Position;
@@ -6,16 +6,16 @@ use heddle_virtio::ring::Position;
 /// A message of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The number that the answer has to carry.
+    /// The number that the reply has to carry.
     pub id: u32,
-    /// What is asked.
+    /// The kind of request.
     pub kind: RequestKind,
 }
 
-/// What the kernel asks.
+/// A kind of request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// Where a ring is.
+    /// The position of a ring.
     QueueState(u32),
     /// The driver sets the device status (virtio 1.2 §2.1). Zero is a reset.
     Status(u8),
@@ -30,7 +30,7 @@ pub enum RequestKind {
     Unknown(u32),
 }
 
-/// Where the part that depends on the kind begins.
+/// Offset of the part that depends on the kind.
 const BODY: usize = 24;
 
 fn u32_at<const AT: usize>(m: &[u8; MESSAGE_LEN]) -> u32 {
@@ -65,12 +65,12 @@ impl Request {
     }
 }
 
-/// What a message is answered with.
+/// The reply to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Done,
     Failed,
-    /// Where a ring is.
+    /// The position of a ring.
     State {
         index: u32,
         at: Position,

@@ -1,17 +1,17 @@
 //! One open device: the kernel's messages, and the rings that run.
 //!
-//! **Order.** The driver sets the status; with DRIVER_OK all rings that it made ready are started, with zero
-//! all are stopped and everything that was known is forgotten. A message is answered when that is done: until
-//! then the kernel keeps what it told, so that nothing is used that is gone.
+//! **Order.** The driver sets the status. With DRIVER_OK all rings that it made ready are started. With zero
+//! all are stopped and their settings forgotten. The session replies when that is done. Until then the kernel
+//! keeps the memory and settings that it sent, so that no worker uses memory that is gone.
 //!
-//! **Interrupts are refused until the kernel has taken the answer to DRIVER_OK.** Rings run before that. So
-//! each driver is interrupted once after it, tried until it is accepted; what was lost is made good by that.
+//! **Interrupts are refused until the kernel has taken the reply to DRIVER_OK.** Rings run before that. So
+//! each driver is interrupted once after it, tried until it is accepted; that makes lost interrupts good.
 //!
-//! **Who opens the device again** after this process ended finds the features that were negotiated and the
-//! rings that are ready, and goes on from there. A message that was read and not answered comes again.
+//! **After this process ends,** the next one that opens the device finds the negotiated features and the
+//! ready rings, and continues from there. A message that was read without a reply comes again.
 //!
-//! **What the other side gets wrong** is refused with the answer "failed", or ends the ring that it concerns;
-//! the text is for `Interface.status`.
+//! **Faults of the other side** are refused with the reply "failed", or end the ring that they concern; the
+//! text is for `Interface.status`.
 
 use crate::QUEUES;
 use crate::host::DeviceEnd;
@@ -35,26 +35,27 @@ use std::time::Instant;
 /// `DRIVER_OK` and `FAILED` of the device status.
 const DRIVER_OK: u8 = 4;
 const FAILED: u8 = 128;
-/// Most messages in one turn, so that no device has the thread for itself.
+/// Maximum number of messages in one turn, so that no device has the thread for itself.
 const TURN: usize = 16;
-/// How long workers have to let go of memory that the kernel takes back.
+/// Time that workers have to drop memory that the kernel takes back.
 const LET_GO: Duration = Duration::from_secs(1);
-/// Most looks at a ring that contradicts what is kept of it, and the time between them: its driver may just
-/// be writing to it.
+/// Maximum number of checks of a ring that contradicts its record, and the time between them: its driver may
+/// just be writing to it.
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
-/// When an address that nobody knew is asked for again.
+/// Time after which an unknown address is requested again.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
-/// Until a driver is interrupted again after it was refused, each time longer; and how often.
+/// Time until the next interrupt of a driver after a refusal, each time longer; and the maximum number of
+/// tries.
 const GREET_AGAIN: Duration = Duration::from_millis(1);
 const GREETINGS: u32 = 50;
-/// `EPERM`: what the kernel answers of a device that it has given up.
+/// `EPERM`: the kernel's error for a device that it has given up.
 const GIVEN_UP: i32 = 1;
 
-/// Which rings are started.
+/// The rings that are started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rings {
-    /// Those that the driver receives by.
+    /// The rings by which the driver receives.
     ToDriver,
     /// All.
     All,
@@ -95,10 +96,10 @@ struct Ring {
     _kick: EventFd,
 }
 
-/// How a ring begins.
+/// The start of a ring.
 enum Begin {
     At(Position, Option<Record>),
-    /// It is looked at again.
+    /// The ring is checked again later.
     Later,
 }
 
@@ -150,7 +151,7 @@ impl Session {
         &*self.end
     }
 
-    /// Goes on where a process before this one was.
+    /// Continues at the state of a process before this one.
     pub(crate) fn resume(&mut self, rings: Rings, device: &mut dyn Device) -> Result<(), Broken> {
         match self.start_some(rings, device) {
             Ok(()) => self.greet(),
@@ -165,7 +166,7 @@ impl Session {
         device.disconnected(why);
     }
 
-    /// Does what there is to do: messages, missing addresses, rings that wait.
+    /// Does the due work: messages, missing addresses, rings that wait.
     pub(crate) fn serve(&mut self, device: &mut dyn Device) -> Result<(), Broken> {
         for _ in 0..TURN {
             let message = match self.end.receive() {
@@ -178,7 +179,7 @@ impl Session {
         }
         self.serve_misses(device)?;
         if self.memory.shared.get().is_cut() {
-            // Its pages are nothing that a driver has given.
+            // The new pages are not the driver's.
             self.stop_all(device);
             device.trouble("the driver's memory ends before its rings: they are stopped");
             self.memory.forget(0, u64::MAX);
@@ -235,7 +236,7 @@ impl Session {
         };
         match self.end.answer(&answer.encode(request.id)) {
             Ok(()) => {}
-            // The kernel did not wait that long; if it has given the device up, reads say so.
+            // The kernel did not wait that long; if it has given the device up, reads fail.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 device.note(&format!(
                     "the kernel does not wait for the reply to {:?} any more",
@@ -277,7 +278,7 @@ impl Session {
         Ok(Answer::Done)
     }
 
-    /// What the driver told is void.
+    /// Forgets the driver's settings.
     fn reset(&mut self, device: &mut dyn Device) {
         for index in 0..QUEUES {
             self.journal.end(index);
@@ -289,7 +290,7 @@ impl Session {
         self.memory.publish(device);
     }
 
-    /// Where a ring is. It goes on afterwards: to be asked is no reason to stop.
+    /// The position of a ring. The ring continues afterwards: a query is no reason to stop.
     fn queue_state(&mut self, index: u32, device: &mut dyn Device) -> Result<Answer, Fault> {
         let Some(short) = u16::try_from(index).ok().filter(|i| *i < QUEUES) else {
             refuse!("there is no ring {index}");
@@ -432,7 +433,7 @@ impl Session {
             err: None,
             enabled: true,
         })?;
-        // What the driver kicked for while nobody listened.
+        // The driver may have kicked while no process listened.
         kick.notify();
         if let Some(ring) = self.rings.get_mut(usize::from(index)) {
             *ring = Some(Ring {
@@ -443,8 +444,8 @@ impl Session {
         Ok(())
     }
 
-    /// Where a ring begins. A split ring says what was used last, so that what another process had taken and
-    /// not used is taken again.
+    /// The start position of a ring. A split ring contains its used index, so that chains that another
+    /// process had taken and not used are taken again.
     fn begin(
         &self,
         index: u16,
@@ -478,7 +479,7 @@ impl Session {
         }
     }
 
-    /// Interrupts are made good that were refused so far.
+    /// Starts to repeat the interrupts that the kernel refused so far.
     fn greet(&mut self) {
         self.greet = Some((Instant::now(), 0));
     }
@@ -516,7 +517,7 @@ impl Session {
             }
         }
         if found && self.memory.publish(device).is_none() {
-            // In the table since before: the queue looks again.
+            // The region was in the table before: the queue looks again.
             device.refresh_memory();
         }
         Ok(())
@@ -530,10 +531,10 @@ impl Session {
     }
 }
 
-/// Text for a device that the kernel speaks to no more.
+/// Text for a device to which the kernel sends no more messages.
 pub(crate) const GAVE_UP: &str = "the kernel has given the device up: it had no reply in time";
 
-/// Where the kernel says that a ring begins.
+/// The kernel's start position of a ring.
 fn told(state: &[u16; 4], packed: bool) -> Position {
     let [available, _, used_wrap, used] = *state;
     if packed {

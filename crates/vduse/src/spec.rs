@@ -1,4 +1,4 @@
-//! What a device is made with: features, sizes, the configuration space.
+//! The settings of a new device: features, sizes, the configuration space.
 
 use heddle_virtio::ring::Features;
 
@@ -10,9 +10,9 @@ pub const MAX_SIZE: u16 = 4096;
 /// A device to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Its name, of 1 to 255 bytes.
+    /// The device's name, of 1 to 255 bytes.
     pub name: String,
-    /// Most entries of a ring.
+    /// Maximum number of entries of a ring.
     pub size: u16,
     /// Whether packed rings are offered. Linux takes them if they are.
     pub packed: bool,
@@ -22,7 +22,7 @@ pub struct Spec {
     pub irq_mask: Option<String>,
     /// A file that keeps positions of packed rings across processes.
     pub journal: Option<std::path::PathBuf>,
-    /// What the driver reads.
+    /// The values that the driver reads.
     pub wanted: Wanted,
 }
 
@@ -31,7 +31,7 @@ pub struct Spec {
 pub struct Wanted {
     /// The address of the driver's network device, as it begins.
     pub mac: [u8; 6],
-    /// Its MTU, and the largest that it can be given.
+    /// The device's MTU, and the largest that it can be given.
     pub mtu: u16,
     /// Whether its link is up.
     pub link_up: bool,
@@ -49,7 +49,7 @@ impl Wanted {
     }
 }
 
-/// What the kernel refuses or no driver can use with one queue pair and no control queue.
+/// Features that the kernel refuses, or that no driver can use with one queue pair and no control queue.
 const NOT_HERE: Features = Features::CTRL_VQ
     .union(Features::MQ)
     .union(Features::GUEST_ANNOUNCE)
@@ -58,7 +58,7 @@ const NOT_HERE: Features = Features::CTRL_VQ
     .union(Features::LOG_ALL)
     .union(Features::PROTOCOL_FEATURES);
 
-/// All that a session can serve, of what the port can.
+/// Features of the port that a session can serve.
 pub(crate) fn servable(port: Features) -> Features {
     // The kernel demands the first two.
     let own =
@@ -67,7 +67,7 @@ pub(crate) fn servable(port: Features) -> Features {
 }
 
 impl Spec {
-    /// What a new device offers.
+    /// The features that a new device offers.
     pub(crate) fn offered(&self, port: Features) -> Features {
         let all = servable(port);
         if self.packed {

@@ -1,8 +1,8 @@
-//! What the rings cost: driver → device → one copy → device → driver in one thread, cycles per packet.
+//! The cost of the rings: driver → device → one copy → device → driver in one thread, cycles per packet.
 //!
 //! One thread means that no line travels between cores: this is the floor of the code, not of a machine.
-//! `device` is what a switch's worker spends (receive, copy, send, complete); `driver` is the generator's
-//! part. Medians over rounds.
+//! `device` is a switch worker's part (receive, copy, send, complete); `driver` is the generator's part.
+//! Medians over rounds.
 //!
 //! `cargo run --release -p heddle-virtio --example ring_cost [ROUNDS [CASE]]`, CASE a part of a line's name
 //! as `packed 64`; counts of instructions come from `valgrind --tool=callgrind

@@ -1,11 +1,11 @@
-//! What the rings cost between two cores: a driver of two guests on one, receive → send → complete on the
+//! The cost of the rings between two cores: a driver of two guests on one, receive → send → complete on the
 //! other.
 //!
 //! Unlike `ring_cost` every line that both sides touch travels between the cores, as it does under a real
-//! guest. `busy` is cycles of the device's rounds that moved packets, per packet; `line` is a round trip of
-//! one line between the cores, measured beside each case because it swings on virtual machines. With `full`
-//! the driver writes and reads whole frames, else their first 64 bytes. Cases alternate; minimum and median
-//! over the rounds.
+//! guest. `busy` is cycles of the device's rounds that moved packets, per packet. `line` is a round trip of
+//! one line between the cores. It is measured beside each case because it swings on virtual machines. With
+//! `full` the driver writes and reads whole frames, else their first 64 bytes. Cases alternate; minimum and
+//! median over the rounds.
 //!
 //! `cargo run --release -p heddle-virtio --example ring_pair [MS_PER_CASE] [ROUNDS] [full] [idle] [only
 //! SUBSTRING]`
@@ -99,7 +99,7 @@ fn drive(a: &mut Guest, b: &mut Guest, touch: usize, stop: &AtomicBool) -> Resul
     Ok(received)
 }
 
-/// What one case gave.
+/// The result of one case.
 struct Outcome {
     packets: u64,
     busy: u64,

@@ -1,17 +1,16 @@
-//! What stands between a session and a port: the session drives a [`Device`].
+//! The seam between a session and a port: the session drives a [`Device`].
 //!
 //! **Problem.** Several protocols hand over a driver's memory and rings: vhost-user by messages on a socket,
-//! VDUSE by a character device. What a port does with rings is the same for all of them.
+//! VDUSE by a character device. A port uses the rings in the same way for all of them.
 //!
-//! **How.** A session turns its protocol into calls of a [`Device`]; the port implements that once. What
-//! differs in the other direction are two small traits that the session implements: [`Interrupt`], by which a
-//! worker notifies the driver (an eventfd, or an ioctl), and [`Link`], by which a worker says which address
-//! it misses (the session asks its front end for the entry, or the kernel for the mapping, and publishes
-//! another table).
+//! **How.** A session turns its protocol into calls of a [`Device`]; the port implements that once. In the
+//! other direction the session implements two small traits. By [`Interrupt`] a worker notifies the driver (an
+//! eventfd, or an ioctl). By [`Link`] a worker reports an address that it misses. The session then requests
+//! the entry from its front end, or the mapping from the kernel, and publishes another table.
 //!
-//! **Memory** may appear at any time: the session replaces the table in [`SharedMemory`] and calls
-//! [`Device::refresh_memory`]; queues that wait for an address ([`QueueConfig::wait_for_miss`]) go on by
-//! themselves. A reset stops all rings; they are started again with everything told anew.
+//! **Memory** may appear at any time. The session replaces the table in [`SharedMemory`] and calls
+//! [`Device::refresh_memory`]. Queues that wait for an address ([`QueueConfig::wait_for_miss`]) continue by
+//! themselves. A reset stops all rings; the session starts them again with all settings sent anew.
 
 use crate::mem::SharedMemory;
 use crate::ring::{Features, Miss, Position, QueueConfig};
@@ -20,21 +19,22 @@ use core::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What a device offers to a driver. Read at the start of each session, which leaves out what it cannot keep.
+/// Features and limits that a device offers to a driver. A session reads them at its start, and leaves out
+/// those that it cannot keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Features of rings and device. The session adds those of its own protocol.
     pub features: Features,
-    /// Most queue pairs, 1 to [`MAX_QUEUE_PAIRS`].
+    /// Maximum number of queue pairs, 1 to [`MAX_QUEUE_PAIRS`].
     pub queue_pairs: u16,
-    /// Most regions of memory that may be added one by one, up to [`crate::mem::MAX_REGIONS`].
+    /// Maximum number of regions of memory that may be added one by one, up to [`crate::mem::MAX_REGIONS`].
     pub mem_slots: usize,
 }
 
-/// Most queue pairs: a ring's index is a byte in vhost-user's messages that carry descriptors.
+/// Maximum number of queue pairs: a ring's index is a byte in vhost-user's messages that carry descriptors.
 pub const MAX_QUEUE_PAIRS: u16 = 128;
 
-/// How the driver of one ring is notified; also how the front end is told of a broken ring.
+/// Notifies the driver of one ring; also reports a broken ring to the front end.
 pub trait Interrupt: Send + Debug {
     /// Notifies. Called by the worker that has the ring, so it must not wait.
     fn raise(&self);
@@ -43,29 +43,29 @@ pub trait Interrupt: Send + Debug {
 /// The notification of one ring.
 pub type Call = Box<dyn Interrupt>;
 
-/// What a device has to tell its session, from any thread and without waiting. Calls after the session's end
-/// do nothing.
+/// Reports of a device to its session, from any thread and without waiting. Calls after the session's end do
+/// nothing.
 pub trait Link: Send + Sync + Debug {
-    /// A queue waits for an address that is not in its memory table ([`DeviceRx::take_miss`]). May be
-    /// forgotten: a queue that still waits tells it again.
+    /// A queue waits for an address that is not in its memory table ([`DeviceRx::take_miss`]). The session
+    /// may forget the report: a queue that still waits repeats it.
     fn miss(&self, miss: Miss);
 }
 
 /// A ring's queue, ready for a worker.
 #[derive(Debug)]
 pub enum Queue {
-    /// Odd index: what the guest transmits.
+    /// Odd index: packets that the guest transmits.
     FromGuest(DeviceRx),
-    /// Even index: what the guest receives.
+    /// Even index: packets that the guest receives.
     ToGuest(DeviceTx),
 }
 
 /// A ring that starts.
 #[derive(Debug)]
 pub struct RingSetup {
-    /// The ring: queue pair `index / 2`; even: to the guest, odd: from the guest.
+    /// The ring of queue pair `index / 2`: even ones go to the guest, odd ones come from the guest.
     pub index: u16,
-    /// What the queue was set up with; for status and for the choice of memory.
+    /// The queue's configuration; for status and for the choice of memory.
     pub config: QueueConfig,
     /// The queue. The worker that owns it follows the memory table by itself.
     pub queue: Queue,
@@ -73,16 +73,17 @@ pub struct RingSetup {
     pub memory: Arc<SharedMemory>,
     /// Readable when the guest made buffers available. `None`: the ring has to be polled.
     pub kick: Option<OwnedFd>,
-    /// Raised when the guest shall be notified. `None`: the guest polls.
+    /// Raised when the guest has to be notified. `None`: the guest polls.
     pub call: Option<Call>,
     /// Raised when the ring breaks ([`crate::RingError`]).
     pub err: Option<Call>,
-    /// Whether the ring may have side effects. If not, what the guest transmits is taken and dropped, and
-    /// nothing is sent to the guest (vhost-user specification, "Ring states").
+    /// Whether the ring may have side effects. If not, packets that the guest transmits are taken and
+    /// dropped, and nothing is sent to the guest (vhost-user specification, "Ring states").
     pub enabled: bool,
 }
 
-/// Why a device does not start a ring. The front end is told, or disconnected, with this text.
+/// Why a device does not start a ring. The session sends this text to the front end, or disconnects it with
+/// this text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StartError(pub String);
@@ -90,36 +91,36 @@ pub struct StartError(pub String);
 /// The device that a session drives: a port.
 ///
 /// All functions are called by the session's thread, one at a time. A function may wait for a worker that is
-/// in the middle of a burst, but not for anything that a guest or a front end does: one thread may serve many
-/// sessions.
+/// in the middle of a burst. It must not wait for a guest or a front end: one thread may serve many sessions.
 ///
 /// Order of calls: [`Device::connected`], then any others, then [`Device::disconnected`]. Rings that are
 /// started are stopped before `disconnected`; a started ring is stopped before it is started again.
 pub trait Device: Send {
-    /// What is offered to the next front end.
+    /// The offer to the next front end.
     fn offer(&mut self) -> Offer;
 
-    /// A front end is there. `link` is for what the device has to tell the session.
+    /// A front end is there. `link` takes the device's reports to the session.
     fn connected(&mut self, link: Arc<dyn Link>);
 
     /// The front end is gone, or was disconnected; `reason` is for people.
     fn disconnected(&mut self, reason: &str);
 
-    /// Something for `Interface.status` and the log: the socket cannot be bound, nobody answers, a request of
-    /// this session was refused. It holds until the next front end is there ([`Device::connected`]).
+    /// A fault for `Interface.status` and the log: the socket cannot be bound, the peer does not reply, a
+    /// request of this session was refused. It holds until the next front end is there
+    /// ([`Device::connected`]).
     fn trouble(&mut self, text: &str);
 
-    /// As [`Device::trouble`], and nothing can connect until [`Device::listening`] is called.
+    /// Like [`Device::trouble`]; in addition no front end can connect until [`Device::listening`] is called.
     fn unavailable(&mut self, text: &str) {
         self.trouble(text);
     }
 
-    /// Something for `Interface.status`, for as long as the front end is there.
+    /// A value for `Interface.status`, for as long as the front end is there.
     fn show(&mut self, key: &'static str, value: &str) {
         let _ = (key, value);
     }
 
-    /// Something for the log alone: what is connected goes on.
+    /// An event for the log alone: connected front ends continue.
     fn note(&mut self, text: &str) {
         let _ = text;
     }
@@ -154,15 +155,15 @@ pub trait Device: Send {
     /// once, since a notification may have gone to the old one.
     fn set_call(&mut self, index: u16, call: Option<Call>);
 
-    /// What tells of a started ring's errors is replaced.
+    /// Replaces the call that reports a started ring's errors.
     fn set_err(&mut self, index: u16, err: Option<Call>);
 
     /// The memory table of the started rings was replaced: make their queues take the new one
     /// ([`DeviceRx::refresh`], [`DeviceTx::refresh`]), waking or waiting for workers as needed. Called again
-    /// every few milliseconds until nobody uses the old table; so it may also return at once.
+    /// every few milliseconds until no worker uses the old table; so it may also return at once.
     fn refresh_memory(&mut self);
 
-    /// The MTU that the guest is told (vhost-user's NET_SET_MTU).
+    /// The MTU that the front end gives the guest (vhost-user's NET_SET_MTU).
     ///
     /// # Errors
     /// A text, when the MTU is not possible.

@@ -1,16 +1,16 @@
-//! Packed rings' positions across sessions and processes, where the other side keeps none (QEMU keeps no
-//! inflight area for network devices, and after a crash of the back end tells the base that it knew at the
-//! start; the kernel knows of a VDUSE device's rings what they were at their start).
+//! Packed rings' positions across sessions and processes, where the other side keeps none. QEMU keeps no
+//! inflight area for network devices. After a crash of the back end it sends the base that it knew at the
+//! start. The kernel knows only the start positions of a VDUSE device's rings.
 //!
-//! A file (or nameless memory) with a slot for each ring: what the ring was when it started, and its
-//! [`Record`]. A ring is taken to be the same one when size, addresses and the told base are, it was not
-//! stopped in between, and its content agrees with the record.
+//! A journal is a file (or nameless memory) with a slot for each ring: the ring's settings at its start, and
+//! its [`Record`]. A ring is taken to be the same one if size, addresses and the front end's base are equal.
+//! Also it must not have been stopped in between, and its content must agree with the record.
 //!
-//! The file is made when the first such ring starts. Where it cannot be made, or its file system is full,
-//! positions are kept in this process's memory, and the log says so.
+//! The file is made when the first such ring starts. If it cannot be made, or its file system is full,
+//! positions are kept in this process's memory, and the log reports it.
 //!
-//! Whoever can write the file can make this port's rings go wrong, nothing more; it is made readable for its
-//! owner only.
+//! A process that can write the file can make this port's rings go wrong, nothing more; the file is readable
+//! for its owner only.
 
 use crate::mem::{GuestMemory, HostRange};
 use crate::ring::limits::MAX_QUEUE;
@@ -30,7 +30,7 @@ const IDENTITY: u64 = 64;
 /// The mark of an identity: also the layout's version.
 const MAGIC: u64 = 0x4845_4444_4c45_0000;
 
-/// What [`Journal::begin`] found.
+/// The result of [`Journal::begin`].
 #[derive(Debug)]
 pub enum Begun {
     /// The ring's place, and its record from now on.
@@ -97,9 +97,9 @@ impl Journal {
         .ok()
     }
 
-    /// Where ring `index`, which the front end places at `told`, really is, and the record to keep of it from
-    /// now on. `known` is its place when this session stopped it itself. A ring that contradicts its record
-    /// is to be looked at again, unless this is the `last` look.
+    /// The real position of ring `index`, which the front end places at `told`, and the record to keep of it
+    /// from now on. `known` is its position if this session stopped it itself. A ring that contradicts its
+    /// record has to be checked again, unless this is the `last` check.
     pub fn begin(
         &self,
         index: u16,
@@ -153,7 +153,7 @@ fn file(path: &Path, len: u64) -> io::Result<Mapping> {
     let fd = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR)?;
     // Filled with zeros where it is new; another version's slots have another length and no identity here.
     ftruncate(&fd, len)?;
-    // Its pages come with the first write, for which the file system may have no room.
+    // The file's pages come with the first write, for which the file system may have no room.
     Mapping::guarded(fd.as_fd(), 0, len)
 }
 

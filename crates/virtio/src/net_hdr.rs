@@ -1,8 +1,7 @@
 //! The virtio-net header (virtio 1.2 §5.1.6) and its checked form, [`Offload`].
 //!
-//! Invariants of a decoded [`Offload`]: the checksum field lies within the first `head_len` bytes; a segment
-//! train has a partial checksum and a segment size above zero. `hdr_len` stays a hint: nothing may index with
-//! it.
+//! Invariants of a decoded [`Offload`]: the checksum field is within the first `head_len` bytes. A GSO packet
+//! has a partial checksum and a segment size above zero. `hdr_len` stays a hint: no code may index with it.
 //!
 //! Cost: a packet without metadata takes two compares.
 
@@ -12,10 +11,10 @@ use heddle_packet::{Csum, Gso, GsoKind, Offload, Wrap, Wraps};
 
 /// Header length without `num_buffers`: packet sockets.
 pub const LEN_LEGACY: usize = 10;
-/// Header length with `num_buffers`: virtio 1.x, and tap devices asked for it.
+/// Header length with `num_buffers`: virtio 1.x, and tap devices set to it.
 pub const LEN: usize = 12;
-/// Header length with the fields of trains in tunnels of UDP (virtio 1.4 §5.1.6, behind those of hashes): tap
-/// devices.
+/// Header length with the fields of GSO packets in tunnels of UDP (virtio 1.4 §5.1.6, behind those of
+/// hashes): tap devices.
 pub const LEN_TUNNEL: usize = 24;
 
 const F_NEEDS_CSUM: u8 = 1;
@@ -42,13 +41,13 @@ pub enum NetHdrError {
     Ufo,
     /// A segmentation type that the standard does not have.
     UnknownGso(u8),
-    /// A segment train without a partial checksum.
+    /// A GSO packet without a partial checksum.
     GsoWithoutCsum,
-    /// A segment train of zero-byte segments.
+    /// A GSO packet of zero-byte segments.
     GsoZeroSize,
     /// The ECN mark on something that is not TCP.
     EcnWithoutTcp,
-    /// A train in a tunnel whose headers are not where the header says, or of no tunnel that is known here.
+    /// A GSO packet in a tunnel whose headers are not at the header's offsets, or in an unknown tunnel.
     Tunnel,
 }
 
@@ -135,7 +134,7 @@ pub fn decode(hdr: &[u8], head_len: usize) -> Result<Offload, NetHdrError> {
     })
 }
 
-/// As [`encode`], with the number of buffers that the packet is spread over (virtio 1.2 §5.1.6.1).
+/// Like [`encode`], with the number of buffers that the packet is spread over (virtio 1.2 §5.1.6.1).
 #[inline]
 pub fn header(offload: &Offload, packet_len: usize, num_buffers: u16) -> [u8; LEN] {
     let mut hdr = if offload.is_plain() {
@@ -150,8 +149,8 @@ pub fn header(offload: &Offload, packet_len: usize, num_buffers: u16) -> [u8; LE
 /// Writes the header for a packet of `packet_len` bytes; a packet socket takes the first [`LEN_LEGACY`]
 /// bytes.
 ///
-/// `hdr_len` is put between the shortest and the longest L4 header: Linux makes that many bytes contiguous,
-/// so a claim that is too long would cost it a large allocation, and one beyond the packet would be refused.
+/// `hdr_len` is put between the shortest and the longest L4 header. Linux makes that many bytes contiguous,
+/// so a claim that is too long would cost it a large allocation. It would refuse a claim beyond the packet.
 pub fn encode(offload: &Offload, packet_len: usize) -> [u8; LEN] {
     let mut hdr = [0; LEN];
     let mut csum_start = 0;
@@ -181,7 +180,7 @@ pub fn encode(offload: &Offload, packet_len: usize) -> [u8; LEN] {
     hdr
 }
 
-/// Where the headers of a train in a tunnel of UDP are, from the packet's start.
+/// Offsets of the headers of a GSO packet in a tunnel of UDP, from the packet's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tunnel {
     /// The outer UDP header.
@@ -194,7 +193,7 @@ pub struct Tunnel {
     pub csum: bool,
 }
 
-/// As [`encode`], for a train that is in this tunnel.
+/// Like [`encode`], for a GSO packet that is in this tunnel.
 pub fn encode_tunnel(offload: &Offload, packet_len: usize, tunnel: Option<Tunnel>) -> [u8; LEN_TUNNEL] {
     let mut hdr = [0; LEN_TUNNEL];
     hdr[..LEN].copy_from_slice(&encode(offload, packet_len));
@@ -207,9 +206,9 @@ pub fn encode_tunnel(offload: &Offload, packet_len: usize, tunnel: Option<Tunnel
     hdr
 }
 
-/// As [`decode`], of a header of [`LEN_TUNNEL`] bytes; `frame` is the packet's head.
+/// Like [`decode`], for a header of [`LEN_TUNNEL`] bytes; `frame` is the packet's head.
 ///
-/// The header does not say which tunnel it is: the bytes do, by the place of what is inside.
+/// The header does not name the tunnel; the offset of the inner packet shows it.
 ///
 /// # Errors
 /// Names the claim that does not hold.
@@ -231,8 +230,8 @@ pub fn decode_tunnel(hdr: &[u8], frame: &[u8]) -> Result<Offload, NetHdrError> {
     }
     let wrap = outer_udp(frame).and_then(|at| match at.checked_sub(outer_l4)? {
         0 => wrap_of(frame, at, inner_l3),
-        // Linux keeps a tag beside the packet and writes it into what is read. It counts it for the checksum,
-        // not for these (`virtio_net_hdr_tnl_from_skb`, 6.17).
+        // Linux keeps a tag beside the packet and writes it into the packet that is read. It counts it for
+        // the checksum, not for these (`virtio_net_hdr_tnl_from_skb`, 6.17).
         TAG_LEN if is_tagged(frame) => wrap_of(frame, at, inner_l3 + TAG_LEN),
         _ => None,
     });
@@ -241,7 +240,7 @@ pub fn decode_tunnel(hdr: &[u8], frame: &[u8]) -> Result<Offload, NetHdrError> {
     Ok(offload)
 }
 
-/// Where a frame's type is.
+/// Offset of a frame's type.
 const ETHERTYPE: usize = 12;
 const TAG: [u8; 2] = [0x81, 0x00];
 const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
@@ -252,7 +251,7 @@ fn is_tagged(frame: &[u8]) -> bool {
     matches!(kind, Some(&(TAG | SERVICE_TAG)))
 }
 
-/// Where the UDP header of an IP packet without options is.
+/// Offset of the UDP header of an IP packet without options.
 fn outer_udp(frame: &[u8]) -> Option<usize> {
     const V4: (u8, usize, usize) = (0x45, 9, 20);
     const V6: (usize, usize) = (6, 40);
@@ -283,7 +282,7 @@ fn wrap_of(frame: &[u8], outer_l4: usize, inner_l3: usize) -> Option<Wrap> {
     (network_at(frame, inside + options) == Some(inner_l3)).then_some(Wrap::Geneve)
 }
 
-/// Where the network header of the frame at `at` is, behind up to two tags.
+/// Offset of the network header of the frame at `at`, behind up to two tags.
 fn network_at(frame: &[u8], at: usize) -> Option<usize> {
     let mut kind = at + ETHERTYPE;
     for _ in 0..2 {
@@ -337,7 +336,7 @@ mod tests {
         assert_eq!(decode(&hdr(2, 0, 0, 0, 0, 0), 0).unwrap().csum, Csum::Valid);
     }
 
-    /// A frame with UDP at 34, this shim, and a frame behind it; the header that speaks of it.
+    /// A frame with UDP at 34, this shim, and a frame behind it; and a header that describes it.
     fn tunnelled(shim: &[u8], v6: bool, csum: bool) -> ([u8; LEN_TUNNEL], Vec<u8>) {
         let mut frame = vec![0; if v6 { 62 } else { 42 }];
         (frame[14], frame[if v6 { 20 } else { 23 }]) = (if v6 { 0x60 } else { 0x45 }, 17);
@@ -413,7 +412,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is claimed of whatever bytes, what passes is in one tunnel or in none.
+        /// For any claims and any bytes, a decoded packet is in one tunnel or in none.
         #[test]
         fn tunnels_are_checked(h in any::<[u8; LEN_TUNNEL]>(), frame in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(Offload { gso: Some(gso), .. }) = decode_tunnel(&h, &frame) {
@@ -421,7 +420,7 @@ mod tests {
             }
         }
 
-        /// Whatever the header claims, what passes keeps the invariants, and survives another round.
+        /// For any header, a decoded value keeps the invariants, and survives another round.
         #[test]
         fn passed_claims_hold(h in any::<[u8; LEN]>(), gso in 0_u8..8, len in 0_usize..70_000, plain: bool) {
             let mut h = h;

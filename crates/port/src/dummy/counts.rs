@@ -1,11 +1,11 @@
-//! What each queue of a dummy port has carried, under the names that Open vSwitch's dummy devices use.
+//! Counters of each queue of a dummy port, under the names that Open vSwitch's dummy devices use.
 
 /// Packets and bytes, by queue.
 #[derive(Debug, Default)]
 pub(super) struct Queues(Vec<(u64, u64)>);
 
 impl Queues {
-    /// Of so many queues; those that there were go on counting.
+    /// Sets the number of queues; existing queues keep their counts.
     pub(super) fn resize(&mut self, n: usize) {
         self.0.resize(n.max(1), (0, 0));
     }

@@ -1,4 +1,4 @@
-//! What the handle, the queues and the stream of a dummy port share.
+//! The state that the handle, the queues and the stream of a dummy port share.
 
 use super::counts::Queues;
 use super::pcap::Pcap;
@@ -266,7 +266,7 @@ impl Queue {
     }
 }
 
-/// The answer of a host with address `addr` and `mac` to `frame`, if that is an ARP request for it (RFC 826).
+/// The reply of a host with address `addr` and `mac` to `frame`, if that is an ARP request for it (RFC 826).
 fn arp_reply(frame: &[u8], addr: Ipv4Addr, mac: [u8; 6]) -> Option<Vec<u8>> {
     const REQUEST: [u8; 10] = [0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1];
     let arp = frame.get(12..42)?;

@@ -1,7 +1,7 @@
 //! The stream of a dummy port: frames, each behind its length in two bytes (big-endian), over a Unix or TCP
 //! connection.
 //!
-//! A passive endpoint (`punix:`, `ptcp:`) sends to and receives from every peer that connects; an active one
+//! A passive endpoint (`punix:`, `ptcp:`) sends to and receives from every peer that connects. An active one
 //! (`unix:`, `tcp:`) connects, and connects again with growing pauses. One thread per endpoint does all of
 //! it, woken by an eventfd when there is something to send or to stop for. Each peer has up to 100 frames
 //! waiting; more are dropped.
@@ -30,7 +30,7 @@ const MIN_FRAME: usize = 14;
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(8);
 
-/// Which end of a connection the port is.
+/// The port's end of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Endpoint {
     /// Waits for peers at the address.
@@ -54,7 +54,7 @@ pub(super) struct Conn {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread and the worker share.
+/// The state that the thread and the worker share.
 #[derive(Debug)]
 struct Link {
     outbox: Mutex<VecDeque<Vec<u8>>>,
@@ -195,7 +195,7 @@ impl Run {
         }
     }
 
-    /// How long nothing can happen without an event.
+    /// The time in which nothing can happen without an event.
     fn timeout_ms(&self) -> i32 {
         if self.peers.iter().any(|p| !p.output.is_empty()) {
             return 5;
@@ -268,7 +268,7 @@ impl Run {
 }
 
 impl Peer {
-    /// Takes what has arrived; an error ends the connection.
+    /// Takes the bytes that have arrived; an error ends the connection.
     fn receive(&mut self, port: &Shared) -> io::Result<()> {
         let mut chunk = [0; 16 * 1024];
         match self.socket.read(&mut chunk) {
@@ -294,7 +294,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Sends what the socket takes.
+    /// Sends the bytes that the socket takes.
     fn flush(&mut self) -> io::Result<()> {
         while let Some(frame) = self.output.front() {
             match self.socket.write(frame.get(self.sent..).unwrap_or_default()) {

@@ -1,5 +1,5 @@
-//! TCP segmentation of dummy ports (`options:ol_tso_segsz=N`): the port receives long TCP packets as GSO
-//! packets with N bytes of payload for each segment, and transmits GSO packets in one piece.
+//! TCP segmentation of dummy ports (`options:ol_tso_segsz=N`). The port receives long TCP packets as GSO
+//! packets with N bytes of payload for each segment. It transmits GSO packets in one piece.
 
 #![deny(clippy::indexing_slicing)] // packets may be malformed
 

@@ -1,4 +1,4 @@
-//! What is joined, and then cut, is what there was: byte by byte, each flow in its order.
+//! Packets that are joined and then cut are the same as before: byte by byte, each flow in its order.
 
 use super::*;
 use crate::segment::finish;
@@ -14,7 +14,7 @@ struct Part {
     payload: usize,
     size: u16,
     flags: u16,
-    /// What is done to one of its packets.
+    /// The fault of one of its packets.
     fault: Option<(u8, Fault)>,
     known: bool,
 }
@@ -33,9 +33,9 @@ enum Fault {
     /// One byte of its headers is another one, and checksums are right all the same: lengths that lie, flags,
     /// offsets, sequence numbers that overlap, fragments.
     Lies(u8, u8),
-    /// It comes twice.
+    /// The packet comes twice.
     Twice,
-    /// Its first bytes come again, with other data: a sequence number that overlaps.
+    /// The packet's first bytes come again, with other data: a sequence number that overlaps.
     Overlaps,
     /// Without a UDP checksum; TCP: a checksum field of zero.
     NoSum,
@@ -169,7 +169,7 @@ fn packets(part: &Part, sent: &mut usize, id: &mut u16) -> Vec<Packet> {
                 bytes[i] = v;
                 mend(bytes, l4, tcp);
                 if i < l4 {
-                    // It may be another header's checksum now.
+                    // The field may be another header's checksum now.
                     all[at].offload.csum = Csum::Unknown;
                 }
             }
@@ -215,7 +215,7 @@ fn copy_of(p: &Packet) -> Packet {
     copy
 }
 
-/// Makes the checksums right that a header at `l4` of so many bytes has, whatever else it says.
+/// Makes the checksums right for a header at `l4` of `bytes`, whatever its other fields hold.
 fn mend(bytes: &mut [u8], l4: usize, tcp: bool) {
     if bytes[14] >> 4 == 4 {
         let end = (14 + usize::from(bytes[14] & 15) * 4).clamp(34, bytes.len());
@@ -249,7 +249,7 @@ fn flows(all: impl Iterator<Item = Vec<u8>>) -> Vec<(u8, Vec<Vec<u8>>)> {
     flows
 }
 
-/// Joins a batch and cuts what came of it; gives that, and how many packets were sent.
+/// Joins a batch and cuts the result; returns the cut packets, and the number of packets that were sent.
 fn there_and_back(gro: &mut Gro, batch: &[Packet], trains: Trains) -> (Vec<Vec<u8>>, usize) {
     let mut pool = Pool::new(8);
     let refs: Vec<&Packet> = batch.iter().collect();
@@ -284,7 +284,7 @@ proptest! {
         order in prop::collection::vec(any::<prop::sample::Index>(), MAX_BATCH),
     ) {
         let (mut sent, mut id) = ([0; 9], [0_u16; 9]);
-        // Parts of one flow come one after the other, those of different flows among each other.
+        // Packets of one flow come one after the other; packets of different flows are mixed.
         let mut queues: Vec<std::collections::VecDeque<Packet>> = (0..9).map(|_| Default::default()).collect();
         for part in &parts {
             let kind = match part.kind { GsoKind::Tcp4 => 0, GsoKind::Tcp6 => 1, GsoKind::Udp => 2 };
@@ -345,7 +345,7 @@ fn no_train_is_longer_than_an_ip_packet() {
         fault: None,
         known: true,
     };
-    // The last one of the first part ends its train.
+    // The last packet of the first part ends its GSO packet.
     batch.pop();
     sent -= 60_000 % 1448;
     id -= 1;

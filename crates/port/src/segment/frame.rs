@@ -1,4 +1,4 @@
-//! Where the headers of a train are, and how each segment's differ.
+//! The offsets of a GSO packet's headers, and the fields that differ in each segment.
 
 use super::outer::pseudo_sum;
 use super::{SegmentError, is_v4};
@@ -26,10 +26,10 @@ pub(super) struct Layout {
     pub(super) payload: usize,
 }
 
-/// Most tags that are stepped over.
+/// Maximum number of tags that are stepped over.
 const MAX_TAGS: usize = 4;
 
-/// What a packet, or a part of it, begins with.
+/// The header that a packet, or a part of it, begins with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Begins {
     /// An Ethernet header.
@@ -38,7 +38,7 @@ pub(super) enum Begins {
     Ip(L3),
 }
 
-/// The IP header of what begins at `at`.
+/// The IP header of the packet that begins at `at`.
 pub(super) fn network(frame: &[u8], at: usize, begins: Begins) -> Result<(L3, usize), SegmentError> {
     if let Begins::Ip(l3) = begins {
         return Ok((l3, at));
@@ -63,8 +63,8 @@ pub(super) fn network(frame: &[u8], at: usize, begins: Begins) -> Result<(L3, us
     }
 }
 
-/// Lengths and identification of an IP header of segment `index`, whose bytes are `segment`: an IP header at
-/// `l3_at` that ends at `l4_at`, if it is IPv4's.
+/// Sets lengths and identification of the IP header of segment `index`, whose bytes are `segment`. The header
+/// is at `l3_at` and, if it is IPv4's, ends at `l4_at`.
 pub(super) fn fix_ip(
     segment: &mut [u8],
     (l3_kind, l3_at, l4_at): (L3, usize, usize),
@@ -91,7 +91,8 @@ pub(super) fn fix_ip(
 }
 
 impl Layout {
-    /// Finds the headers of what begins at `at`; `l4_at` is where the checksum starts, that is the L4 header.
+    /// Finds the headers of the packet that begins at `at`; `l4_at` is the start of the checksum, that is the
+    /// L4 header.
     pub(super) fn of(
         frame: &[u8],
         (at, begins): (usize, Begins),
@@ -120,7 +121,7 @@ impl Layout {
             (GsoKind::Udp, _) => proto::UDP,
             _ => return Err(SegmentError::Mismatch),
         };
-        // IPv6 extension headers may lie between; that they lead to this protocol is the sender's claim.
+        // IPv6 extension headers may be between; the sender claims that they lead to this protocol.
         let l4 = frame
             .get(l4_at..)
             .filter(|_| l4_at >= l3_at + min)
@@ -152,8 +153,8 @@ impl Layout {
         fix_ip(frame, (self.l3, self.l3_at, self.l4_at), index)
     }
 
-    /// The L4 header's place in a finished segment, and the sum of all bytes from there on: its checksum has
-    /// it be the complement of what the pseudo header adds.
+    /// The L4 header's offset in a finished segment, and the sum of all bytes from there on. Its checksum
+    /// makes that sum the complement of the pseudo header's sum.
     pub(super) fn sum_behind(&self, segment: &[u8]) -> Result<(usize, Sum), SegmentError> {
         let pseudo = self.pseudo(segment)?;
         Ok((self.l4_at, Sum::ZERO.word(!pseudo.folded())))

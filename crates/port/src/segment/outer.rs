@@ -1,8 +1,8 @@
-//! Headers of tunnels around a train: where they are, and how each segment's differ.
+//! Headers of tunnels around a GSO packet: their offsets, and the fields that differ in each segment.
 //!
-//! An outer checksum costs no second pass over a segment: what the inner one covers adds up to what its
-//! pseudo header says (the device's "local checksum offload" in the words of Linux), and only the headers in
-//! between are summed.
+//! An outer checksum costs no second pass over a segment. The bytes under the inner checksum add up to a sum
+//! that the inner pseudo header determines (Linux: "local checksum offload"). So only the headers in between
+//! are summed.
 
 use super::frame::{Begins, L3, be16, network};
 use super::{SegmentError, is_v4};
@@ -27,7 +27,7 @@ pub(super) struct Outer {
 /// The tunnels of a packet, the outermost first.
 pub(super) type Outers = ArrayVec<Outer, { Wraps::MOST }>;
 
-/// Finds the outer headers; where what is inside begins, and with what.
+/// Finds the outer headers, and the offset and type of the inner packet.
 pub(super) fn outers(frame: &[u8], mut wraps: Wraps) -> Result<(Outers, usize, Begins), SegmentError> {
     let (mut all, mut at, mut begins) = (Outers::new(), 0, Begins::Frame);
     while let Some((wrap, inner)) = wraps.split() {
@@ -47,7 +47,7 @@ pub(super) fn outers(frame: &[u8], mut wraps: Wraps) -> Result<(Outers, usize, B
 }
 
 impl Outer {
-    /// Where what is inside begins, and with what.
+    /// Offset and type of the inner packet.
     fn inside(&self, frame: &[u8]) -> Result<(usize, Begins), SegmentError> {
         let l4 = frame.get(self.l4_at..).ok_or(SegmentError::Malformed)?;
         let behind_udp = l4.get(Udp::LEN..).ok_or(SegmentError::Malformed)?;
@@ -105,7 +105,8 @@ impl Outer {
     }
 
     /// Lengths, numbers and checksums of segment `index`. `place` is at an even distance behind these
-    /// headers, and `sum` is that of all bytes from there on. Returns the same of this tunnel's L4 header.
+    /// headers, and `sum` is the sum of all bytes from there on. Returns offset and sum for this tunnel's L4
+    /// header.
     pub(super) fn fix(
         &self,
         segment: &mut [u8],
@@ -176,7 +177,7 @@ impl Outer {
         Ok((self.l4_at, all(l4).ok_or(SegmentError::Malformed)?))
     }
 
-    /// Has this tunnel's headers speak of all of `frame`, whose checksum a device makes: the lengths, and the
+    /// Sets this tunnel's headers for all of `frame`, whose checksum a device makes: the lengths, and the
     /// pseudo header's sum.
     pub(super) fn begin_datagrams(&self, frame: &mut [u8]) -> Result<(), SegmentError> {
         super::frame::fix_ip(frame, (self.l3, self.l3_at, self.l4_at), 0)?;
@@ -188,7 +189,8 @@ impl Outer {
         Ok(())
     }
 
-    /// What the field of UDP's checksum holds as long as a device has to make it, of a packet of `len` bytes.
+    /// The value in UDP's checksum field while a device still has to make the checksum, of a packet of `len`
+    /// bytes.
     pub(super) fn open_csum(&self, head: &[u8], len: usize) -> Option<u16> {
         let len = u32::try_from(len.checked_sub(self.l4_at)?).ok()?;
         let sum = pseudo_sum(head.get(self.l3_at..)?, self.l3, proto::UDP, len);

@@ -1,4 +1,4 @@
-//! Segments put together again are the train; every checksum is right.
+//! Segments put together again are the GSO packet; every checksum is right.
 
 #![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
 
-/// A train as a sender with these offloads leaves it.
+/// A GSO packet as a sender with these offloads leaves it.
 #[derive(Clone, Debug)]
 struct Train {
     kind: GsoKind,
@@ -27,7 +27,7 @@ struct Train {
 }
 
 impl Train {
-    /// Something that a switch that puts trains together does not look behind.
+    /// Whether it has a header that a switch that joins packets does not look behind.
     fn has_options(&self) -> bool {
         self.tags > 0 || self.ip_options > 0 && !self.v6 || self.tcp() && self.flags & 0x10 == 0
     }
@@ -227,7 +227,7 @@ proptest! {
         prop_assert_eq!(payload, t.payload);
     }
 
-    /// Whatever the bytes and the metadata, nothing panics, and what comes out is bounded.
+    /// For any bytes and metadata, nothing panics, and the output is bounded.
     #[test]
     fn lies_are_refused_or_harmless(
         t in train(), at in 0_usize..100, byte: u8, start in 0_u16..200, offset in 0_u16..40, cut in 0_usize..120, lie: bool,

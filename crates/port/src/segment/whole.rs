@@ -1,5 +1,5 @@
-//! A train in a tunnel of UDP as it is, for devices that cut such trains: where its headers are, and an outer
-//! checksum that speaks of the pseudo header, as the device expects it.
+//! A GSO packet in a tunnel of UDP as it is, for devices that cut such packets: its headers' offsets, and an
+//! outer checksum. The checksum field holds the sum of the pseudo header, as the device expects it.
 
 use super::{Cut, MOST_OUTER, is_v4};
 use arrayvec::ArrayVec;
@@ -8,17 +8,17 @@ use heddle_virtio::net_hdr::Tunnel;
 use heddle_wire::l4::Udp;
 use heddle_wire::split;
 
-/// What is sent of a train instead of the first bytes of its head.
+/// The bytes to send in place of the first bytes of a GSO packet's head.
 #[derive(Debug)]
 pub struct Whole {
-    /// Its headers.
+    /// The offsets of its headers.
     pub tunnel: Tunnel,
     /// The packet up to the end of the outer UDP header.
     pub outer: ArrayVec<u8, MOST_OUTER>,
 }
 
-/// Describes a train in one tunnel of UDP. `None`: it is no such train, is longer than an IP header
-/// can say, or its headers are not what they have to be.
+/// Describes a GSO packet in one tunnel of UDP. `None`: it is in no such tunnel, is longer than an IP header
+/// allows, or its headers are not the expected ones.
 pub fn whole(packet: &Packet) -> Option<Whole> {
     let gso = packet.offload.gso?;
     let (Wrap::Vxlan | Wrap::Geneve, within) = gso.wraps.split()? else {

@@ -1,13 +1,13 @@
-//! Keeps the packets that a port receives from the host's own stack, as the kernel's datapath does: from the
-//! moment that the port is added until it is removed, also while no switch runs.
+//! Keeps the packets that a port receives from the host's own stack, as the kernel's datapath does. This
+//! holds from the moment that the port is added until it is removed, also while no switch runs.
 //!
 //! * A classifier at the device's ingress ([`heddle_sys::ingress`]) takes them, after the packet sockets.
 //! * Where the kernel has no such classifiers, or another program has the place, a rule of nftables does.
-//! * Where neither can be had, the log says so once and `Interface.status` as long as it is true.
+//! * If neither can be had, the log reports it once, and `Interface.status` shows it as long as it is true.
 //!
-//! A VLAN that has a device on top of the port's (`eth0.10`) is that device's, as in the kernel: the host's
-//! stack gets its frames and the port does not ([`VlanSet`]). A VLAN device that was moved to another network
-//! namespace is not seen: the port gets a copy of its frames.
+//! A VLAN that has a device on top of the port's (`eth0.10`) belongs to that device, as in the kernel. The
+//! host's stack gets its frames and the port does not ([`VlanSet`]). A VLAN device that was moved to another
+//! network namespace is not seen: the port gets a copy of its frames.
 //!
 //! The filter outlives the process. The next process with the same owner finds the filters of removed ports
 //! ([`IngressFilters::keep_only`]). Filters of its own ports stay in place, so there is no gap.
@@ -126,8 +126,8 @@ pub struct IngressFilters {
 }
 
 impl IngressFilters {
-    /// `owner` is the number by which the next process finds the filters of this one. A note in `rundir` says
-    /// whether nftables was needed.
+    /// `owner` is the number by which the next process finds the filters of this one. A note in `rundir`
+    /// records whether nftables was needed.
     pub fn new(owner: u64, rundir: &Path) -> Self {
         let folded = (owner ^ (owner >> 32)) & 0xffff_ffff;
         Self {
@@ -146,7 +146,7 @@ impl IngressFilters {
     /// Takes device `ifindex` of port `name`.
     ///
     /// # Errors
-    /// One line that says why the host's stack gets a copy.
+    /// One line with the reason why the host's stack gets a copy.
     pub(super) fn hold(&self, name: &str, ifindex: u32) -> Result<(), String> {
         let by_tc = self.ingress().and_then(|i| i.hold(ifindex));
         let by_nft = by_tc.is_err();

@@ -1,7 +1,7 @@
 //! Queues of a device: the kernel keeps their rates ([`heddle_sys::htb`]), packets name them.
 //!
-//! Rates come from rows in the way that Open vSwitch reads them: what a queue may send is between one MTU and
-//! what the device may.
+//! Rates come from rows in the way that Open vSwitch reads them. The rate of a queue is at least one MTU a
+//! second and at most the device's rate.
 
 use crate::qos::{Details, NOOP, QosConfig, number};
 use heddle_sys::QueueCounts;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Instant;
 
-/// Types of QoS that system ports have: rates by the kernel, and those that somebody else sets up.
+/// Types of QoS that system ports have: rates by the kernel, and queues that another program configures.
 pub(super) const TYPES: &[&str] = &[HTB, NOOP];
 const HTB: &str = "linux-htb";
 /// Rate of a device whose speed is not known, bits per second.
@@ -26,11 +26,11 @@ pub(super) struct Device {
     pub(super) speed_bps: u64,
 }
 
-/// What has been set up.
+/// The configuration that has been set up.
 #[derive(Debug, Default)]
 pub(super) struct Qos {
     applied: Option<(Device, QosConfig)>,
-    /// Whether the device has been looked at for what an earlier daemon set up.
+    /// Whether the device was checked for the hierarchy of an earlier daemon.
     looked: bool,
     classes: BTreeMap<u32, (HtbClass, Instant)>,
     /// The rate of all, bytes per second.
@@ -66,17 +66,17 @@ fn class(d: Device, whole: u64, details: &Details) -> HtbClass {
 }
 
 impl Qos {
-    /// Makes the device's queues what `config` says, if they are not.
+    /// Sets the device's queues up as in `config`, if they are not.
     pub(super) fn set(&mut self, d: Device, config: Option<&QosConfig>) -> io::Result<()> {
         let config = config.filter(|c| !c.kind.is_empty());
         if self.applied.as_ref().map(|(d, c)| (d, c)) == config.map(|c| (&d, c)) && self.looked {
             return Ok(());
         }
         if config.is_some_and(|c| !TYPES.contains(&c.kind.as_str())) {
-            // As in Open vSwitch: what was set up before stays.
+            // The earlier configuration stays, as in Open vSwitch.
             return Err(io::ErrorKind::Unsupported.into());
         }
-        // What is set up in part is taken away when it is not wanted any more.
+        // A partial configuration is removed when it is not wanted any more.
         self.looked = config.is_none();
         let was_htb = self
             .applied
@@ -84,7 +84,7 @@ impl Qos {
             .is_some_and(|(old, c)| old.index == d.index && c.kind == HTB);
         match config {
             Some(c) if c.kind == HTB => self.set_htb(d, c, was_htb)?,
-            // Somebody else sees to it: only what was set up here goes.
+            // Another program configures the device: only queues that were set up here go.
             Some(c) if c.kind == NOOP && !was_htb => self.classes.clear(),
             Some(_) | None => self.clear(d)?,
         }
@@ -108,7 +108,7 @@ impl Qos {
         htb.set_whole(d.index, d.mtu, &all)?;
         self.whole = all.rate;
         let none = Details::default();
-        // Queue 0 takes what names no other: it is there in any case.
+        // Queue 0 takes packets that name no other queue: it is there in any case.
         let mut queues: BTreeMap<u32, &Details> = config.queues.iter().map(|(n, d)| (*n, d)).collect();
         queues.entry(0).or_insert(&none);
         let gone: Vec<u32> = self
@@ -134,7 +134,7 @@ impl Qos {
         Ok(())
     }
 
-    /// The port goes: what was set up for it goes, too.
+    /// The port goes, and with it the hierarchy that was set up for it.
     pub(super) fn end(&mut self) {
         if let Some((d, config)) = self.applied.take()
             && config.kind == HTB
@@ -144,7 +144,7 @@ impl Qos {
         }
     }
 
-    /// What is set up, as the kernel has it.
+    /// The present configuration, as the kernel has it.
     pub(super) fn shown(&self) -> Option<QosConfig> {
         let (_, config) = self.applied.as_ref()?;
         let mut shown = QosConfig {
@@ -161,7 +161,7 @@ impl Qos {
         Some(shown)
     }
 
-    /// What the queues have sent.
+    /// The counters of the queues.
     pub(super) fn counts(&self) -> Vec<QueueCounts> {
         let Some((d, _)) = self.applied.as_ref().filter(|(_, c)| c.kind == HTB) else {
             return Vec::new();
@@ -181,7 +181,7 @@ impl Qos {
     }
 }
 
-/// A class as a row says it.
+/// A class in the form of a row.
 fn details(c: &HtbClass) -> Details {
     let mut d = Details::new();
     let mut put = |key: &str, n: u64| _ = d.insert(key.into(), n.to_string());
@@ -257,7 +257,7 @@ mod tests {
         };
         let error = qos.set(d, Some(&config("linux-hfsc"))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
-        // What is there is known, so that it can be taken away.
+        // The existing configuration is known, so that it can be removed.
         assert_eq!(qos.shown().map(|q| q.kind).as_deref(), Some(HTB));
     }
 }

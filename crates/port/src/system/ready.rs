@@ -1,8 +1,8 @@
 //! Receiving sockets that are made before their ports are.
 //!
-//! To give a socket a ring takes the kernel some 10 ms, in which it waits for all processors, and a socket
-//! needs no device for it. Those of many ports are made at the same time, and wait once: a switch with a
-//! hundred ports starts in a moment instead of a second. Any thread may use one.
+//! To give a socket a ring takes the kernel some 10 ms, in which it waits for all processors. A socket needs
+//! no device for that. The sockets of many ports are made at the same time and share one wait. So a switch
+//! with a hundred ports starts at once instead of in a second. Any thread may use one.
 
 use super::RING;
 use heddle_sys::{PacketSocket, RxRing};
@@ -22,7 +22,7 @@ pub struct Receivers {
 }
 
 impl Receivers {
-    /// Makes `n` of them. What cannot be made now is made, or refused, when a port needs it.
+    /// Makes `n` of them. A socket that cannot be made now is made, or refused, when a port needs it.
     pub fn prepare(&self, n: usize) {
         let threads = n.min(MOST);
         std::thread::scope(|scope| {
@@ -40,7 +40,7 @@ impl Receivers {
         });
     }
 
-    /// Gives up those that no port has taken.
+    /// Closes the sockets that no port has taken.
     pub fn clear(&self) {
         self.made.lock().clear();
     }

@@ -1,11 +1,11 @@
 //! Receive queue of a network device. Exits: empty, burst full, dropped by name, left to a VLAN device.
 //!
-//! Packets up to a ring frame's size are copied out of the ring that the kernel fills, without a system call;
-//! longer ones (segment trains, jumbo frames) wait on the socket, in the order of their frames, and are
-//! received into the buffers directly. Where no ring can be had, everything comes by the socket.
+//! Packets up to a ring frame's size are copied out of the ring that the kernel fills, without a system call.
+//! Longer ones (GSO packets, jumbo frames) wait on the socket, in the order of their frames, and are received
+//! into the buffers directly. If no ring can be had, all packets come by the socket.
 //!
-//! Measured with 64-byte packets: 13 cycles a packet and 26 for an empty look, against 1570 and 1040 with
-//! recvmmsg(2); the sender's side pays 700 more.
+//! Measured with 64-byte packets: 13 cycles a packet and 26 for an empty poll. With recvmmsg(2) it was 1570
+//! and 1040. The sender's side pays 700 more.
 
 use super::ingress::VlanSet;
 use super::socket::Socket;
@@ -22,8 +22,8 @@ const ETH_HEADER: usize = 14;
 
 #[derive(Debug)]
 pub(super) struct SystemRx {
-    /// Goes before the socket: whoever lets go of the last of both waits for the kernel, and that is to be
-    /// whoever closes the socket.
+    /// Dropped before the socket: the thread that drops the last reference to both waits for the kernel. That
+    /// has to be the thread that closes the socket.
     ring: Option<RxRing>,
     socket: Socket,
     /// Frames given back whose packets are still to be received from the socket.
@@ -58,7 +58,7 @@ impl SystemRx {
                 continue;
             }
             if self.on_socket > 0 {
-                // Those on the socket came first.
+                // The packets on the socket came first.
                 return;
             }
             let mut p = pool.get_for(frame.bytes.len());
@@ -91,7 +91,8 @@ impl SystemRx {
     }
 }
 
-/// Makes a packet of received bytes and their virtio-net header (empty: none), or says why not.
+/// Makes a packet of received bytes and their virtio-net header (empty: none), or returns the reason of the
+/// drop.
 pub(super) fn finish(
     p: &mut Packet,
     hdr: &[u8],

@@ -1,7 +1,7 @@
 //! Receiving from a packet socket into pool buffers, many packets per system call.
 //!
-//! Buffers wait in a stack: message 0 goes to its top, so that at low rates the same warm buffer is used
-//! again, and how many are offered follows how many came last time.
+//! Buffers wait in a stack. Message 0 goes to its top, so that at low rates the same warm buffer is used
+//! again. The number of offered buffers follows the number of packets of the last call.
 
 use super::ingress::VlanSet;
 use super::rx::finish;
@@ -88,8 +88,8 @@ impl Socket {
         let bufs = self.ready.iter_mut().rev().take(offer).map(Packet::space_mut);
         let mut got = self.batch.recv(self.socket.as_fd(), bufs);
         if let Err(e) = &got {
-            // ENETDOWN is told once when the device goes down (the control plane sees that by itself) and
-            // hides what has come since it is up again.
+            // The kernel reports ENETDOWN once when the device goes down, which the control plane sees by
+            // itself. The error hides packets that came since the device is up again.
             if e.raw_os_error() == Some(ENETDOWN) {
                 let bufs = self.ready.iter_mut().rev().take(offer).map(Packet::space_mut);
                 got = self.batch.recv(self.socket.as_fd(), bufs);
@@ -118,7 +118,7 @@ impl AsRawFd for Socket {
     }
 }
 
-/// Makes a packet of what was received, or says why not.
+/// Makes a packet of a received message, or returns the reason of the drop.
 fn take(p: &mut Packet, got: Received, hdr_len: usize, devices: &VlanSet) -> Result<(), &'static str> {
     if got.truncated {
         return Err("truncated");

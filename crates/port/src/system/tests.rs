@@ -1,4 +1,4 @@
-//! What needs no privilege.
+//! Tests that need no privilege.
 
 use super::SystemPort;
 
@@ -9,7 +9,7 @@ fn refusals_use_the_expected_words() {
         e.to_string(),
         "could not open network device no-such-dev0 (No such device)"
     );
-    // There in any namespace; packets that are sent to it would come back to nobody.
+    // This device exists in any namespace; no process would receive packets that are sent to it.
     let e = SystemPort::open("lo").unwrap_err();
     assert_eq!(
         e.to_string(),

@@ -2,9 +2,9 @@
 //! down, error.
 //!
 //! Packets for different queues of the device go by sockets of their own: a slow queue fills its own send
-//! buffer, and the others go on. They are opened when the first such packet comes, at most [`MAX_LANES`] of
-//! them; packets of further queues share the first one. That one, too, is opened with the first packet: most
-//! workers send nothing to most devices, and the kernel closes sockets slowly.
+//! buffer, and the others continue. The sockets are opened when the first such packet comes, at most
+//! [`MAX_LANES`] of them. Packets of further queues share the first one. That one, too, is opened with the
+//! first packet: most workers send nothing to most devices, and the kernel closes sockets slowly.
 
 use crate::gro::Trains;
 use crate::segment::{self, Datagrams};
@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// Tries for a packet that the kernel has no room for.
 const TRIES: u32 = 4;
-// Error numbers of Linux that decide what becomes of a packet.
+// Error numbers of Linux that decide the fate of a packet.
 const ENXIO: i32 = 6;
 const EAGAIN: i32 = 11;
 const ENOMEM: i32 = 12;
@@ -34,7 +34,7 @@ const ENOBUFS: i32 = 105;
 /// Time from a socket that could not be opened to the next attempt. A number of bursts would make a port that
 /// sends a packet a second wait for minutes.
 const RETRY_US: u64 = 100_000;
-/// Most sockets for queues of one device.
+/// Maximum number of sockets for queues of one device.
 const MAX_LANES: usize = 64;
 
 /// The first sockets of all transmit queues of a device, which are led to where it is.
@@ -46,18 +46,18 @@ pub(super) struct Senders {
 
 #[derive(Debug)]
 struct SendersState {
-    /// Where the device is.
+    /// The device's index.
     index: u32,
     open: Vec<Weak<PacketSocket>>,
 }
 
 impl Senders {
-    /// None is opened yet.
+    /// Opens no socket yet; the first call checks that this process may.
     ///
     /// # Errors
-    /// This process may not have any.
+    /// This process may not open packet sockets.
     pub(super) fn new(index: u32) -> io::Result<Self> {
-        // Asked once: a socket for every port would have to be closed again, too.
+        // Checked once: a socket for every port would have to be closed again, too.
         static VNET: OnceLock<bool> = OnceLock::new();
         let vnet = match VNET.get() {
             Some(vnet) => *vnet,
@@ -100,7 +100,7 @@ impl Senders {
 
 #[derive(Debug)]
 pub(super) struct SystemTx {
-    /// That of packets at hand; none before the first packet.
+    /// The socket of the present packets; `None` before the first packet.
     socket: Option<Arc<PacketSocket>>,
     /// The queue that it is for.
     queue: u32,
@@ -157,7 +157,7 @@ impl SystemTx {
         self.socket.is_some()
     }
 
-    /// What is sent next is for this queue of the device.
+    /// The next packets are for this queue of the device.
     #[cold]
     fn turn_to(&mut self, queue: u32) {
         if !self.without.is_empty() && !self.rests() {
@@ -273,17 +273,17 @@ impl SystemTx {
         self.try_again(pool, packet, errno)
     }
 
-    /// After the system has said `errno` of a packet; 0: it took it.
+    /// Handles the system's error `errno` for a packet; 0: the system took it.
     fn try_again(&mut self, pool: &mut Pool, packet: &Packet, errno: i32) -> Result<(), i32> {
         match errno {
             0 => Ok(()),
-            // The device or kernel does not know this kind of segment train.
+            // The device or kernel does not know this kind of GSO packet.
             EINVAL if packet.offload.gso.is_some() => self.send_finished(pool, packet),
             errno => Err(errno),
         }
     }
 
-    /// Sends a train that is in tunnels: as datagrams in a train, or as segments.
+    /// Sends a GSO packet that is in tunnels: as a GSO packet of datagrams, or as segments.
     fn send_wrapped(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
         if !self.vnet {
             return self.send_finished(pool, packet);
@@ -347,7 +347,7 @@ impl SystemTx {
         let plain = |p: &Packet| p.offload.gso.is_none() && !matches!(p.offload.csum, Csum::Partial { .. });
         let vnet = self.vnet;
         let whole = |p: &Packet| if vnet { !p.is_wrapped() } else { plain(p) };
-        // Those that have to be cut go by themselves, those before and behind them together.
+        // Packets that have to be cut go by themselves, those before and behind them together.
         for chunk in packets
             .chunks(BURST)
             .flat_map(|c| c.chunk_by(|a, b| whole(a) == whole(b)))

@@ -1,13 +1,12 @@
 //! State of a tap device that may have been renamed or moved to another network namespace.
 //!
-//! The queue's descriptor knows the present name and namespace, so a request goes first to the descriptor,
-//! then by name to a socket in that namespace. What cannot be asked (no `CAP_SYS_ADMIN` to enter the
-//! namespace) keeps its last known value; nothing is logged, since the control plane asks every few seconds.
+//! The queue's descriptor knows the present name and namespace. So a request goes first to the descriptor,
+//! then by name to a socket in that namespace. A value that cannot be read (no `CAP_SYS_ADMIN` to enter the
+//! namespace) stays the last known one. Nothing is logged, since the control plane queries every few seconds.
 //!
-//! A socket in another namespace is opened for each request and closed again (some 50 µs): it would keep the
-//! namespace alive, and with it the device, after the pod that they belong to has ended. So a device
-//! elsewhere that does not change is asked less often than it could be: a hundred of them took half a per
-//! cent of a core.
+//! A socket in another namespace is opened for each request and closed again (some 50 µs). An open socket
+//! would keep the namespace and the device alive after the end of their pod. A device elsewhere that does not
+//! change is queried less often: a hundred of them took half a per cent of a core.
 
 use crate::PortStatus;
 use heddle_sys::{LinkCtl, TapQueue, netns};
@@ -23,16 +22,16 @@ pub(super) struct TapCtl {
     queue: Arc<TapQueue>,
     /// Requests by name in the daemon's own namespace.
     home: LinkCtl,
-    /// That namespace.
+    /// The daemon's own namespace.
     home_ns: Option<netns::Id>,
     last: PortStatus,
-    /// Answers in a row that were the same, while that matters.
+    /// Equal results in a row, while that matters.
     same: u32,
 }
 
-/// After so many equal answers a device in another namespace counts as steady,
+/// After this number of equal results a device in another namespace counts as steady,
 const STEADY: u32 = 8;
-/// and is asked again only when its state has been wanted so often.
+/// and only one in this number of status requests queries it.
 const SELDOM: u32 = 4;
 
 impl TapCtl {
@@ -64,7 +63,8 @@ impl TapCtl {
         }
     }
 
-    /// The device's namespace, if it is not the daemon's own. Old kernels do not say: then it has to be here.
+    /// The device's namespace, if it is not the daemon's own. Old kernels do not report it: then the device
+    /// has to be here.
     pub(super) fn elsewhere(&self) -> Option<OwnedFd> {
         let ns = self.queue.namespace().ok()?;
         (netns::id(&ns).ok() != self.home_ns).then_some(ns)
@@ -95,7 +95,7 @@ impl TapCtl {
         now
     }
 
-    /// What only the device's namespace knows.
+    /// Reads the state that only the device's namespace has.
     fn ask(&self, now: &mut PortStatus) -> io::Result<()> {
         self.by_name(|link, name| {
             if let Ok(mtu) = link.mtu(name) {
@@ -118,7 +118,7 @@ impl TapCtl {
         })
     }
 
-    /// Whether the device was deleted, by its owner or with its namespace. The queue that this asks is never
+    /// Whether the device was deleted, by its owner or with its namespace. The queried queue is never
     /// detached.
     fn is_gone(&self) -> bool {
         matches!(self.queue.ifname(), Err(e) if e.raw_os_error() == Some(EBADFD))

@@ -1,23 +1,24 @@
 //! Tap devices that outlive the daemon, and how the next one finds them.
 //!
-//! **Problem.** Whoever configured an internal port (addresses, routes, the namespace of a pod) expects all
-//! that to be there after the switch was restarted, upgraded or killed. A tap device can be persistent, but a
-//! process joins it by name, in one namespace, and meanwhile it may have been moved and renamed.
+//! **Problem.** An administrator configures an internal port (addresses, routes, the namespace of a pod). All
+//! that has to be there after the switch was restarted, upgraded or killed. A tap device can be persistent.
+//! But a process joins it by name, in one namespace, and meanwhile it may have been moved and renamed.
 //!
 //! **How.** Each device carries a mark: its alias (`ip link` shows it) is `heddle:OWNER:PORT`. OWNER is a
 //! random text that belongs to one run directory, so daemons that share a kernel do not take each other's
 //! devices. The kernel keeps the alias with the device wherever it goes, so there is no record that a crash
 //! could leave behind wrong. At its start the daemon [looks](KeptTaps::look) for marks in all namespaces that
-//! can be found ([`heddle_sys::netns::all`]), joins the devices whose ports it still has, and
-//! [removes](KeptTaps::remove_others) the others. Without a mark, a tap device of the port's name in the
-//! daemon's own namespace is taken over, if it is one that nobody holds: Open vSwitch leaves such devices.
+//! can be found ([`heddle_sys::netns::all`]). It joins the devices whose ports it still has, and
+//! [removes](KeptTaps::remove_others) the others. If no device has a port's mark, the daemon takes over a tap
+//! device of the port's name in its own namespace. It does so only if no process holds that device. Open
+//! vSwitch leaves such devices.
 //!
-//! A device that is wanted elsewhere can be made there at once ([`Birthplace`]): to move one, the kernel
+//! A device that is wanted elsewhere can be made there at once ([`Birthplace`]). To move a device, the kernel
 //! waits for all its readers, with a lock that all changes of devices need.
 //!
 //! **Limit.** A queue that joins or makes a device in another namespace keeps that namespace alive until the
-//! port is deleted (the kernel ties the queue to the namespace that it was opened in). A device that was made
-//! at home and moved away does not.
+//! port is deleted. The kernel ties the queue to the namespace that it was opened in. A device that was made
+//! at home and moved away does not keep the other namespace alive.
 //!
 //! **Safe side.** Nothing but a persistent tap device with this owner's mark is ever removed, and only if no
 //! process holds it.
@@ -38,12 +39,12 @@ const ENODEV: i32 = 19;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 
-/// Where a new device is to be made, if not here under the port's name.
+/// The namespace and name of a new device, if it is not made here under the port's name.
 #[derive(Clone, Copy, Debug)]
 pub struct Birthplace<'a> {
     /// Path of the network namespace.
     pub namespace: &'a Path,
-    /// Which one is meant, as a path may lead elsewhere for another process.
+    /// The namespace's identity, as a path may lead elsewhere for another process.
     pub id: netns::Id,
     /// Name of the device.
     pub device: &'a str,
@@ -56,11 +57,11 @@ pub struct KeptTaps {
     found: Mutex<Found>,
 }
 
-/// What the last look has found. The descriptors keep namespaces alive, so they are let go of soon
+/// The result of the last look. The descriptors keep namespaces alive, so they are dropped soon
 /// ([`KeptTaps::settle`]).
 #[derive(Debug, Default)]
 struct Found {
-    /// By port.
+    /// The devices by port.
     places: BTreeMap<String, Place>,
     /// Further devices of such ports.
     spare: Vec<(String, Place)>,
@@ -68,7 +69,7 @@ struct Found {
     failed: bool,
 }
 
-/// Where a device is.
+/// The namespace and name of a device.
 #[derive(Debug)]
 struct Place {
     namespace: OwnedFd,
@@ -76,7 +77,7 @@ struct Place {
 }
 
 impl KeptTaps {
-    /// Those that carry the mark of `owner`, a text without colons.
+    /// The taps that carry the mark of `owner`, a text without colons.
     pub fn new(owner: &str) -> Self {
         Self {
             prefix: format!("heddle:{owner}:"),
@@ -139,25 +140,25 @@ impl KeptTaps {
         }
     }
 
-    /// Forgets what the last look has found. True: look again, something could not be joined.
+    /// Forgets the result of the last look. True: look again, some device could not be joined.
     pub fn settle(&self) -> bool {
         std::mem::take(&mut *self.found.lock()).failed
     }
 
-    /// Opens port `name` for `n_rxq` receive queues: with the device that carries its mark, or one of that
+    /// Opens port `name` for `n_rxq` receive queues, with the device that carries its mark, or one of that
     /// name, or a new one.
     ///
     /// # Errors
-    /// [`PortError::Sys`]: a device of that name is no tap (`EINVAL`) or is held by another process
-    /// (`EBUSY`); the name is not legal; no `/dev/net/tun`; no permission.
+    /// [`PortError::Sys`]. A device of that name is no tap (`EINVAL`) or is held by another process
+    /// (`EBUSY`). The name is not legal; no `/dev/net/tun`; no permission.
     pub fn open(&self, name: &str, n_rxq: usize) -> Result<TapPort, PortError> {
         self.open_at(name, n_rxq, None)
     }
 
-    /// As [`KeptTaps::open`]; a new device is made at `birthplace` if that can be.
+    /// Like [`KeptTaps::open`], but makes a new device at `birthplace` if that is possible.
     ///
     /// # Errors
-    /// See there.
+    /// The errors of [`KeptTaps::open`].
     pub fn open_at(
         &self,
         name: &str,
@@ -187,7 +188,7 @@ impl KeptTaps {
                     found.places.remove(name);
                     return Ok((queue, multi_queue));
                 }
-                // It went between the look and now.
+                // The device went away between the look and now.
                 Err(e) if e.raw_os_error() == Some(ENODEV) => {}
                 Err(e) => {
                     found.failed = true;
@@ -200,7 +201,7 @@ impl KeptTaps {
             if let Some(place) = birthplace {
                 match make_at(place, multi_queue) {
                     Ok(queue) => return Ok((queue, multi_queue)),
-                    // Who wants it there can move it.
+                    // The user can move it there.
                     Err(error) => {
                         log::info!(target: "netdev_linux", "{name}: not made as {} in {}, but here ({error})", place.device, place.namespace.display())
                     }
@@ -244,7 +245,7 @@ fn make_at(place: Birthplace<'_>, multi_queue: bool) -> io::Result<TapQueue> {
         .open()
 }
 
-/// Joins a device that nobody holds.
+/// Joins a device that no process holds.
 fn join(place: &Place) -> io::Result<TapQueue> {
     let tap = place.link.tap.unwrap_or_default();
     if tap.queues > 0 {

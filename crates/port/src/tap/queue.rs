@@ -18,7 +18,7 @@ use std::sync::Arc;
 const ETH_HEADER: usize = 14;
 /// Tries for a packet that the kernel has no room for.
 const TRIES: u32 = 4;
-// Error numbers of Linux that decide what becomes of a packet.
+// Error numbers of Linux that decide the fate of a packet.
 const EIO: i32 = 5;
 const EAGAIN: i32 = 11;
 const ENOMEM: i32 = 12;
@@ -93,13 +93,13 @@ impl RxQueue for TapRx {
     }
 }
 
-/// The metadata of what was read.
+/// The metadata of a packet that was read.
 fn decode(read: &[u8]) -> Result<Offload, NetHdrError> {
     let (hdr, frame) = read.split_at_checked(VNET_HDR_LEN).ok_or(NetHdrError::Short)?;
     net_hdr::decode_tunnel(hdr, frame)
 }
 
-/// Makes a packet of the `n` bytes that were read into `room`, or says why not.
+/// Makes a packet of the `n` bytes that were read into `room`, or returns the reason of the drop.
 fn take(p: &mut Packet, n: usize, room: usize) -> Result<(), &'static str> {
     if n >= room {
         return Err("truncated");
@@ -146,7 +146,7 @@ impl TapTx {
         self.write_pieces(&iovs)
     }
 
-    /// Writes a train that is in a tunnel as it is. `None`: the device or the train is not fit for it.
+    /// Writes a GSO packet that is in a tunnel as it is. `None`: the device or the packet is not fit for it.
     fn write_whole(&mut self, packet: &Packet) -> Option<Result<(), i32>> {
         if !self.queue.takes_tunnels() {
             return None;
@@ -181,7 +181,7 @@ impl TapTx {
         }
     }
 
-    /// Sends a train that is in tunnels: as it is, as datagrams in a train, or as segments.
+    /// Sends a GSO packet that is in tunnels: as it is, as a GSO packet of datagrams, or as segments.
     fn send_wrapped(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
         if let Some(done) = self.write_whole(packet) {
             return done;
@@ -216,7 +216,7 @@ impl TapTx {
             EAGAIN | ENOBUFS | ENOMEM => counts.full += 1,
             EIO => counts.down += 1,
             EINVAL if packet.offload.gso.is_some() => {
-                // A kernel that does not know this kind of segment train: send the segments.
+                // A kernel that does not know this kind of GSO packet: send the segments.
                 if self.send_segments(pool, packet).is_ok() {
                     counts.sent += 1;
                     counts.bytes += packet.len() as u64;

@@ -1,4 +1,4 @@
-//! What needs no device.
+//! Tests that need no device.
 
 use super::TapPort;
 

@@ -1,9 +1,9 @@
 //! `vduse` ports: virtio-net devices of pods, which the kernel's own driver uses (VDUSE).
 //!
 //! The session ([`heddle_vduse`]) runs on the one control thread of all such devices and drives the device
-//! that all sessions share ([`crate::virtio`]). Here is what is VDUSE's own: names, options, and what of the
-//! port the driver is told. A `dpdkvhostuserclient` port whose `vhost-server-path` lies in `/dev/vduse` is
-//! such a port, as in Open vSwitch.
+//! that all sessions share ([`crate::virtio`]). This module has VDUSE's own parts: names, options, and the
+//! port's settings that the driver gets. A `dpdkvhostuserclient` port whose `vhost-server-path` is in
+//! `/dev/vduse` is such a port, as in Open vSwitch.
 
 mod settings;
 
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What all VDUSE ports of a switch have in common, and what `Interface` wishes for one.
+/// The state that all VDUSE ports of a switch share, and the settings of `Interface` for one.
 #[derive(Clone)]
 pub struct VduseContext {
     /// The control thread of all devices.
@@ -43,7 +43,7 @@ pub struct VdusePort {
 struct State {
     spec: Spec,
     id: Option<DeviceId>,
-    /// What was said about the options.
+    /// Warnings about the options, as logged.
     warnings: Vec<String>,
 }
 
@@ -59,8 +59,8 @@ impl VdusePort {
     /// Opens port `name` of type `kind` (`vduse` or `dpdkvhostuserclient`).
     ///
     /// # Errors
-    /// [`PortError::Config`] for options that make no sense; [`PortError::Sys`] beyond 4096 devices. What
-    /// keeps the device from being made is in the port's status, and is tried again.
+    /// [`PortError::Config`] for options that make no sense; [`PortError::Sys`] beyond 4096 devices. If the
+    /// device cannot be made, the reason is in the port's status, and the port tries again.
     pub fn open(
         kind: &'static str,
         name: &str,
@@ -92,7 +92,7 @@ impl VdusePort {
         Ok(Arc::new(port))
     }
 
-    /// Tells the log what of the options does nothing, once.
+    /// Logs the options that have no effect, once.
     fn doubt(&self, options: &BTreeMap<String, String>) {
         let warnings = settings::warnings(options);
         let before = core::mem::replace(&mut self.state.lock().warnings, warnings.clone());
@@ -118,7 +118,7 @@ impl VdusePort {
         }
     }
 
-    /// Changes what the driver is told.
+    /// Changes the settings that the driver gets.
     fn want(&self, change: impl FnOnce(&mut Wanted)) {
         let mut state = self.state.lock();
         let before = state.spec.wanted;
@@ -196,7 +196,7 @@ impl Port for VdusePort {
         if before == new {
             return Ok(());
         }
-        // What a device is made with changes with another device only.
+        // Settings that a device is made with change only with a new device.
         self.detach(true, "the port was given another device, or other options");
         *self.shared.backing.at.lock() = settings::path(&new);
         self.state.lock().spec = new;

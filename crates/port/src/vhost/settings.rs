@@ -1,4 +1,4 @@
-//! Options of a port and what all ports share, read as Open vSwitch reads them.
+//! Options of a port and settings that all ports share, read as Open vSwitch reads them.
 
 use super::Mode;
 use crate::PortError;
@@ -16,20 +16,20 @@ const MAX_PATH: usize = 107;
 const RETRIES_DEFAULT: u32 = 8;
 const RETRIES_MOST: u32 = 32;
 
-/// What all ports of a switch have in common.
+/// The state that all vhost-user ports of a switch share.
 #[derive(Clone)]
 pub struct VhostContext {
     /// The control thread of all sockets.
     pub control: Arc<Control>,
     /// Called, from any thread, when a port's status changes.
     pub changed: Changed,
-    /// The run directory: what outlives the process is kept here.
+    /// The run directory, for files that outlive the process.
     pub rundir: PathBuf,
-    /// Where sockets of `dpdkvhostuser` ports are ([`socket_dir`]).
+    /// Directory of the sockets of `dpdkvhostuser` ports ([`socket_dir`]).
     pub socket_dir: PathBuf,
     /// `vhost-iommu-support`: guests may put an IOMMU before their memory.
     pub iommu: bool,
-    /// `--dummy-numa`: `options:numa_id` says where a guest's memory is.
+    /// `--dummy-numa`: `options:numa_id` replaces the NUMA node of a guest's memory.
     pub dummy_numa: bool,
 }
 
@@ -89,8 +89,8 @@ pub(super) fn path(
     Ok(path)
 }
 
-/// Whether a socket can be made in the directory of `path`: tried with a file, since the socket itself is
-/// made later, and tried again for as long as the port exists.
+/// Whether a socket can be made in the directory of `path`. It is tried with a file, since the socket itself
+/// is made later, and tried again for as long as the port exists.
 pub(super) fn probe_directory(path: &Path) -> io::Result<()> {
     let probe = path.with_extension(format!("{}.probe", std::process::id()));
     File::create(&probe)?;
@@ -103,7 +103,7 @@ pub(super) fn tx_retries_max(mode: Mode, options: &BTreeMap<String, String>) -> 
     set.and_then(|v| retries(v)).unwrap_or(RETRIES_DEFAULT)
 }
 
-/// What of the options does nothing, for the log. (Open vSwitch says nothing of a client's.)
+/// Warnings about options that have no effect, for the log. (Open vSwitch does not warn of a client's.)
 pub(super) fn warnings(
     mode: Mode,
     options: &BTreeMap<String, String>,
@@ -141,7 +141,7 @@ fn retries(value: &str) -> Option<u32> {
     value.trim().parse().ok().filter(|n| *n <= RETRIES_MOST)
 }
 
-/// Where a guest's memory is said to be.
+/// The NUMA node that stands for the node of a guest's memory in tests.
 pub(super) fn pretended_numa(options: &BTreeMap<String, String>, context: &VhostContext) -> Option<u32> {
     options
         .get("numa_id")

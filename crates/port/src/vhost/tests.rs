@@ -1,8 +1,9 @@
-//! What vhost-user ports make of what they are asked to do.
+//! Options, MTU and status of vhost-user ports.
 
 use super::*;
 
-/// An MTU that is not possible is told where people look; nothing asked for, or another one, makes it good.
+/// An impossible MTU is shown where people look; without a configured MTU, or with another one, the error
+/// goes.
 #[test]
 fn an_impossible_mtu_is_an_error_until_it_is_gone() {
     let lab = tempfile::tempdir().unwrap();

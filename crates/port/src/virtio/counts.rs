@@ -1,9 +1,9 @@
-//! What a port counts beside the datapath's own counters. Each counter has one writer at a time: the worker
-//! that has the ring.
+//! Counters of a port beside the datapath's own. Each counter has one writer at a time: the worker that has
+//! the ring.
 
 use heddle_sync::Counter;
 
-/// Of a guest's transmit ring.
+/// Counters of a guest's transmit ring.
 #[derive(Debug, Default)]
 pub(super) struct RxCounts {
     pub(super) packets: Counter,
@@ -14,7 +14,7 @@ pub(super) struct RxCounts {
     pub(super) broken: Counter,
 }
 
-/// Of a guest's receive ring.
+/// Counters of a guest's receive ring.
 #[derive(Debug, Default)]
 pub(super) struct TxCounts {
     pub(super) packets: Counter,

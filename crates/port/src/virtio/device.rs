@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// What every port offers. There is no control queue behind it: front ends answer that one themselves, and
-/// want the bit to be offered with MQ.
+/// Features that every port offers. There is no control queue behind it: front ends serve that one
+/// themselves, and want the bit to be offered with MQ.
 const OFFERED: Features = Features::RING
     .union(Features::NOTIFY_ON_EMPTY)
     .union(Features::CSUM)
@@ -34,7 +34,7 @@ const OFFERED: Features = Features::RING
 /// Smallest MTU of IPv4 (virtio 1.2 §5.1.4.1).
 pub(crate) const MIN_MTU: u16 = 68;
 
-/// What a session drives. It belongs to the session's thread.
+/// The device that a session drives. It belongs to the session's thread.
 pub(crate) struct PortDevice {
     shared: Arc<Shared>,
     iommu: bool,
@@ -94,7 +94,7 @@ fn pair(index: u16) -> usize {
     usize::from(index / 2)
 }
 
-/// Whether a ring is what the guest transmits.
+/// Whether a ring is one of the guest's transmit rings.
 fn is_from_guest(index: u16) -> bool {
     index % 2 == 1
 }
@@ -133,7 +133,7 @@ impl Device for PortDevice {
 
     fn trouble(&mut self, text: &str) {
         let name = &self.shared.name;
-        // That nobody listens at a client's socket yet is nothing to worry about.
+        // A client's socket without a listener is usual: no warning.
         let waiting = self.link.is_none() && self.shared.backing.calls;
         let level = if waiting {
             log::Level::Info

@@ -1,20 +1,20 @@
 //! A guest's transmit ring on its way between the session and the worker that polls it.
 //!
-//! **Problem.** The session starts, changes and stops a ring at any time; a worker uses it for each burst,
+//! **Problem.** The session starts, changes and stops a ring at any time. A worker uses it for each burst,
 //! and packets point into the guest's memory from [`heddle_virtio::DeviceRx::rx`] to `complete`. Neither may
-//! wait for the other for long, and the worker shall not pay for changes that do not happen.
+//! wait for the other for long, and the worker must not pay for changes that do not happen.
 //!
 //! **How.** The ring is lent: the worker keeps it, and looks before each burst at one number
 //! ([`Lease::turn`]) that only changes when the session wants something. Then it takes the lock if that is
-//! free, hands the ring back or takes another; if not, it looks again at its next poll. The session asks for
+//! free, hands the ring back or takes another; if not, it looks again at its next poll. The session requests
 //! the ring back, rings the doorbell and waits until it is there, which takes one burst of a worker that
 //! runs.
 //!
 //! **Invariants.** A ring is in one place: here, or with one worker. A worker gives it back between bursts
 //! only. A queue that is dropped (its worker ends, the port is reconfigured) gives it back too.
 //!
-//! **Costs.** One load of a line that nobody writes, per poll. Changes cost the session up to one burst; it
-//! waits at most [`LEASE_TIMEOUT`] and says so in the log if that is not enough.
+//! **Costs.** One load of a line that is seldom written, per poll. Changes cost the session up to one burst.
+//! It waits at most [`LEASE_TIMEOUT`] and logs a timeout.
 
 use super::counts::RxCounts;
 use heddle_sys::WakeSet;
@@ -25,23 +25,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the session waits for a worker. A worker that does not come back within seconds has ended by a
-/// mistake of its own.
+/// Time that the session waits for a worker. A worker that does not come back within seconds has ended by a
+/// fault of its own.
 pub(super) const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A started ring and what belongs to it.
+/// A started ring and its notifications.
 #[derive(Debug)]
 pub(super) struct FromGuest {
     pub(super) ring: Box<DeviceRx>,
     /// Notifications of the guest.
     pub(super) call: Option<Call>,
-    /// Told when the ring breaks.
+    /// Notified when the ring breaks.
     pub(super) err: Option<Call>,
     /// Packets are forwarded; otherwise taken and dropped.
     pub(super) enabled: bool,
     /// For addresses that the memory table does not have yet.
     pub(super) link: Option<Arc<dyn Link>>,
-    /// Which of the ring's starts this is ([`Lease::start`]).
+    /// The number of the ring's start ([`Lease::start`]).
     pub(super) generation: u64,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct FromGuest {
 struct State {
     ring: Option<FromGuest>,
     lent: bool,
-    /// Starts and ends so far: what is returned of another generation came too late, and is dropped.
+    /// Starts and ends so far: a ring that is returned with another generation came too late, and is dropped.
     generation: u64,
     wanted: bool,
     /// The port is administratively down: the ring stays here.
@@ -68,7 +68,7 @@ pub(super) struct Lease {
     pub(super) counts: RxCounts,
 }
 
-/// What a worker gets when it looks.
+/// Values that a worker takes from a lease.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
     /// The ring to poll from now on.
@@ -95,8 +95,8 @@ impl Lease {
     pub(super) fn turn(&self) -> u32 {
         self.turn.load(Ordering::Acquire) // pairs with the Release in `changed`
     }
-    /// Gives back what the worker holds, and takes what it is to hold; returns also the turn that this
-    /// answers. `None`: the session is just here, come again.
+    /// Gives back the worker's ring, and takes the one that it is to hold; returns also the turn of this
+    /// exchange. `None`: the session holds the lock, try again later.
     pub(super) fn exchange(&self, mine: &mut Option<FromGuest>) -> Option<(u32, Handed)> {
         let mut s = self.state.try_lock()?;
         let turn = self.turn();
@@ -105,7 +105,7 @@ impl Lease {
         let ring = if s.wanted || s.down { None } else { s.ring.take() };
         s.lent |= ring.is_some();
         drop(s);
-        drop(late); // it may unmap a guest's memory
+        drop(late); // this may unmap a guest's memory
         Some((turn, Handed { ring, announce }))
     }
     /// The worker takes no more: its queue ends.
@@ -113,7 +113,8 @@ impl Lease {
         let late = self.take_back(&mut self.state.lock(), mine);
         drop(late);
     }
-    /// A ring that a worker had; returned when it is of an earlier start, which nobody waits for any more.
+    /// Takes back a ring that a worker had. Returns it if it is of an earlier start, for which the session no
+    /// longer waits.
     fn take_back(&self, s: &mut State, mine: FromGuest) -> Option<FromGuest> {
         if mine.generation != s.generation {
             return Some(mine);
@@ -168,7 +169,7 @@ impl Lease {
         let ring = self.recall();
         let mut s = self.state.lock();
         if ring.is_none() {
-            // Whoever holds it is not to bring it back.
+            // The worker that holds it must not bring it back.
             s.generation += 1;
             s.lent = false;
         }

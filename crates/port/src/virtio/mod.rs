@@ -1,20 +1,20 @@
-//! The virtio-net device as a port: what any session that hands over a driver's memory and rings serves.
+//! The virtio-net device as a port, for any session that hands over a driver's memory and rings.
 //!
 //! **Problem.** A session hands rings over and takes them back whenever it likes; workers move packets by
-//! these rings all the time. Neither may wait for the other for longer than a burst, workers wait for nobody
-//! at all, and the fast path shall not pay for what seldom changes.
+//! these rings all the time. A session waits for a worker at most one burst long. A worker never waits, and
+//! the fast path must not pay for rare changes.
 //!
 //! **Parts.** A session drives [`PortDevice`] ([`heddle_virtio::device::Device`]). Rings from the guest are
-//! lent to the worker that polls them ([`lease`]), rings to the guest are used for a burst at a time by the
-//! worker that sends ([`txset`]). What the guest does not take unfinished is segmented and summed in software
-//! ([`takes`], [`tx`]). A port type holds a [`Shared`], gives its session a [`PortDevice`] on it, and answers
-//! most of [`crate::Port`] by it.
+//! lent to the worker that polls them ([`lease`]). Rings to the guest are used for a burst at a time by the
+//! worker that sends ([`txset`]). Packets that the guest does not take unfinished are segmented and summed in
+//! software ([`takes`], [`tx`]). A port type holds a [`Shared`], gives its session a [`PortDevice`] on it,
+//! and implements most of [`crate::Port`] by it.
 //!
 //! **Names.** Keys of `Interface.status` and counters are those that Open vSwitch has for vhost-user ports
 //! ([`state`]).
 //!
-//! **A broken ring** stops by itself ([`heddle_virtio::RingError`]); it is counted, told once in the log
-//! (rate-limited), shown in `Interface.status` and told to the front end. Nobody else notices.
+//! **A broken ring** stops by itself ([`heddle_virtio::RingError`]). It is counted, logged once
+//! (rate-limited), shown in `Interface.status` and reported to the front end. Other rings continue.
 
 mod counts;
 mod device;
@@ -45,7 +45,7 @@ use std::sync::Arc;
 use tx::VirtioTx;
 use txset::TxSet;
 
-/// What a port, its queues and its session share.
+/// The state that a port, its queues and its session share.
 pub(crate) struct Shared {
     pub(crate) name: Arc<str>,
     pub(crate) backing: Backing,
@@ -70,7 +70,7 @@ impl Shared {
             state: Mutex::new(State::new(state::random_mac())),
         })
     }
-    /// Changes the state, and says so to whoever shows it.
+    /// Changes the state, and notifies the part that shows it.
     fn update(&self, change: impl FnOnce(&mut State)) {
         let at = self.backing.at.lock().clone();
         let mut state = self.state.lock();
@@ -97,7 +97,7 @@ impl Shared {
     }
 }
 
-/// What [`crate::Port`] asks of a port.
+/// Functions that implement [`crate::Port`].
 impl Shared {
     pub(crate) fn open_rx(&self, n: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
         let n = n.clamp(1, usize::from(MAX_QUEUE_PAIRS));
@@ -147,7 +147,7 @@ impl Shared {
         }
         self.tx.set_down(!up);
     }
-    /// `--dummy-numa`: the node that the guest's memory is said to be on.
+    /// `--dummy-numa`: the node that replaces the one of the guest's memory.
     pub(crate) fn set_pretended_numa(&self, numa: Option<u32>) {
         if self.state.lock().pretended_numa != numa {
             self.update(|s| s.pretended_numa = numa);

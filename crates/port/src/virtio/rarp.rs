@@ -1,5 +1,5 @@
-//! The announcement of a guest that has migrated and cannot make its own: a RARP request (RFC 903) that
-//! teaches switches where its address is now (vhost-user VHOST_USER_SEND_RARP).
+//! The announcement of a guest that has migrated and cannot make its own. It is a RARP request (RFC 903) that
+//! teaches switches the new location of the guest's address (vhost-user VHOST_USER_SEND_RARP).
 
 /// Shortest frame, without its check sequence.
 const LEN: usize = 60;

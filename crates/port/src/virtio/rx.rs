@@ -1,5 +1,5 @@
-//! Receive queue: what a guest transmits by one ring. Exits: no ring, empty, burst full, stopped by name,
-//! dropped by name.
+//! Receive queue: packets that a guest transmits by one ring. Exits: no ring, empty, burst full, stopped by
+//! name, dropped by name.
 
 use super::lease::{FromGuest, Handed, Lease};
 use super::rarp;
@@ -20,10 +20,10 @@ pub(super) struct VirtioRx {
     name: Arc<str>,
     index: usize,
     changed: Changed,
-    /// The turn that was answered last; 0: none.
+    /// The last turn that was handled; 0: none.
     seen: u32,
     mine: Option<FromGuest>,
-    /// The failure that was told.
+    /// The failure that was reported.
     told: Option<RingError>,
     /// The ring's drops that are in `drops` already.
     counted: RxDrops,
@@ -45,7 +45,7 @@ impl VirtioRx {
         }
     }
 
-    /// The session wants something: hands the ring back and takes what there is.
+    /// The session wants something: hands the ring back and takes the present one.
     #[cold]
     fn attend(&mut self, pool: &mut Pool, burst: &mut Burst) {
         self.count_drops();
@@ -68,7 +68,7 @@ impl VirtioRx {
         }
     }
 
-    /// A poll found nothing: the time to look at what is rare.
+    /// A poll found no packet: the time to check for rare events.
     fn look_around(&mut self) {
         let Some(mine) = &mut self.mine else { return };
         if mine.ring.take_call() {
@@ -103,7 +103,7 @@ impl VirtioRx {
         (self.changed)();
     }
 
-    /// Adds what the ring has dropped since the last time.
+    /// Adds the ring's drops since the last time.
     fn count_drops(&mut self) {
         let Some(mine) = &self.mine else { return };
         let now = mine.ring.drops();

@@ -1,8 +1,8 @@
-//! Which of a guest's rings a packet takes when its flow decides (`tx-steering=hash`).
+//! Choice of a guest's ring for a packet by its flow (`tx-steering=hash`).
 //!
 //! The packets of a flow stay in one ring and so in order; flows spread over all. Addresses, protocol and
-//! ports decide; of fragments, which have no ports but in the first, and of what is not IP, the addresses. A
-//! wrong guess spreads badly, it misforwards nothing.
+//! ports decide. For fragments, of which only the first has ports, and for other packets than IP, the
+//! addresses decide. A wrong guess spreads badly, it misforwards nothing.
 
 const VLANS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 const IPV4: [u8; 2] = [0x08, 0x00];

@@ -1,9 +1,8 @@
-//! What a port knows of itself and of its session, and how `Interface` shows it.
+//! The state of a port and of its session, and its form in `Interface`.
 //!
 //! Keys of `Interface.status` that Open vSwitch has (`mode`, `status`, `socket`, `features`, `mtu`, `numa`,
 //! `num_of_vrings`, `vring_N_size`) mean and look the same. Heddle's own: `vring_N_error` (why a ring is
-//! stopped), `disconnect_reason` (why the last front end left), `socket_error` (what is wrong with the
-//! socket).
+//! stopped), `disconnect_reason` (why the last front end left), `socket_error` (the fault of the socket).
 
 use super::Shared;
 use super::device::MIN_MTU;
@@ -18,17 +17,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Largest MTU: an IP packet's length.
 pub(super) const MAX_MTU: u32 = 65535;
-/// The MTU of a port for which nobody asks for one.
+/// The MTU of a port without a configured one.
 pub(crate) const DEFAULT_MTU: u32 = 1500;
 /// Linux's number for an invalid argument.
 pub(super) const EINVAL: i32 = 22;
 
-/// What the kind of session says of itself.
+/// Properties of the kind of session.
 #[derive(Debug)]
 pub(crate) struct Backing {
     /// `status:mode`.
     pub(crate) mode: &'static str,
-    /// The session's other side comes when it likes: that nobody is there yet is nothing to worry about.
+    /// The session's other side comes when it likes: its absence is no fault.
     pub(crate) calls: bool,
     /// The socket, or device, of the session: `status:socket`, and the device's name in the log.
     pub(crate) at: Mutex<String>,
@@ -46,10 +45,10 @@ struct Ring {
 pub(super) struct Session {
     connected: bool,
     pub(super) features: Features,
-    /// The MTU that the front end has told.
+    /// The MTU that the front end has sent.
     pub(super) mtu: Option<u16>,
     pub(super) numa: Option<u32>,
-    /// What else it has told, for `Interface.status`.
+    /// Other values that it has sent, for `Interface.status`.
     pub(super) told: BTreeMap<&'static str, String>,
     /// Started rings by index.
     rings: BTreeMap<u16, Ring>,
@@ -90,15 +89,15 @@ pub(super) struct State {
     pub(super) mtu: u32,
     pub(super) admin_up: bool,
     pub(super) session: Session,
-    /// `--dummy-numa`: the node that the guest's memory is said to be on.
+    /// `--dummy-numa`: the node that replaces the one of the guest's memory.
     pub(super) pretended_numa: Option<u32>,
-    /// What is wrong with the socket or the session.
+    /// The fault of the socket or the session.
     pub(super) trouble: Option<String>,
     /// A server's socket is there.
     pub(super) listening: bool,
     /// The process had no descriptors left for the last front end.
     pub(super) starved: bool,
-    /// The MTU that was asked for last, if it is not possible.
+    /// The MTU that was requested last, if it is not possible.
     pub(super) refused_mtu: Option<u32>,
     left: Option<String>,
     link_up: bool,
@@ -138,7 +137,7 @@ impl State {
         let known = self.pretended_numa.or(self.session.numa);
         known.filter(|_| self.session.pairs > 0)
     }
-    /// Takes note of the link; tells the log as Open vSwitch does. To be called after each change.
+    /// Records the link's state, and logs a change as Open vSwitch does. To be called after each change.
     pub(super) fn follow_link(&mut self, at: &str) {
         let up = self.session.is_running();
         if up == self.link_up {
@@ -189,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// What keeps the port from serving, or from doing what it was asked to.
+    /// The fault that keeps the port from serving, or from a requested setting.
     fn error(&self, s: &State) -> Option<String> {
         if s.starved {
             return Some("no file descriptors left (RLIMIT_NOFILE): the front end cannot be served".into());

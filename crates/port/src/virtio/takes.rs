@@ -1,11 +1,11 @@
-//! Which unfinished packets a guest takes as they are (virtio 1.2 §5.1.6.4): the others are finished in
+//! Unfinished packets that a guest takes as they are (virtio 1.2 §5.1.6.4): the others are finished in
 //! software.
 
 use crate::gro::Trains;
 use heddle_packet::{Csum, Gso, Offload};
 use heddle_virtio::ring::Features;
 
-/// What a guest has negotiated for packets that it receives.
+/// Features that a guest has negotiated for packets that it receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Takes {
     csum: bool,
@@ -15,7 +15,7 @@ pub(super) struct Takes {
 
 impl Takes {
     pub(super) fn of(features: Features) -> Self {
-        // §5.1.3.1: each kind of train requires GUEST_CSUM.
+        // §5.1.3.1: each kind of GSO packet requires GUEST_CSUM.
         let csum = features.contains(Features::GUEST_CSUM);
         let has = |f| csum && features.contains(f);
         Self {
@@ -29,7 +29,7 @@ impl Takes {
             },
         }
     }
-    /// Which trains it takes.
+    /// The kinds of GSO packets that it takes.
     pub(super) fn trains(self) -> Trains {
         self.trains
     }
@@ -42,7 +42,7 @@ impl Takes {
         }
     }
     fn takes_train(self, gso: Gso) -> bool {
-        // Trains in tunnels are not negotiated.
+        // GSO packets in tunnels are not negotiated.
         self.trains.takes(gso.kind) && (self.ecn || !gso.ecn) && gso.wraps.is_empty()
     }
 }

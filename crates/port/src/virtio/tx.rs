@@ -15,17 +15,18 @@ use heddle_sync::CombiningGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How often a worker sends all that others have handed over, before the next one that comes has to.
+/// Number of times that a worker sends all packets handed over by others, before it leaves them to the next
+/// worker.
 const ROUNDS: usize = 4;
 
-/// One worker's way into the guest.
+/// One worker's transmit queue into the guest.
 pub(super) struct VirtioTx {
     shared: Arc<Shared>,
     worker: usize,
-    /// The turn that was answered last; 0: none.
+    /// The last turn that was handled; 0: none.
     seen: u32,
     cell: Option<Arc<TxCell>>,
-    /// Where flows choose among the rings.
+    /// The rings among which flows choose.
     choice: Arc<Choice>,
 }
 
@@ -123,7 +124,7 @@ fn send(set: &TxSet, cell: &TxCell, pool: &mut Pool, packets: &[&Packet]) -> TxC
     }
 }
 
-/// The ring is in use: leaves copies for whoever has it.
+/// The ring is in use: leaves copies for the worker that has it.
 #[cold]
 fn hand_over(set: &TxSet, cell: &TxCell, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
     // Relaxed: statistics.
@@ -149,7 +150,7 @@ fn hand_over(set: &TxSet, cell: &TxCell, pool: &mut Pool, packets: &[&Packet]) -
     }
 }
 
-/// Sends what others have handed over, then `packets`: a worker's earlier ones may be among them.
+/// Sends the packets that others have handed over, then `packets`: a worker's earlier ones may be among them.
 #[cold]
 fn behind_others(
     set: &TxSet,
@@ -166,7 +167,7 @@ fn behind_others(
     }
 }
 
-/// Lets go of a ring, and sends what others hand over until then; bounded. Adds to `counts`.
+/// Releases a ring, and sends the packets that others hand over until then; bounded. Adds to `counts`.
 #[cold]
 pub(super) fn let_go(
     set: &TxSet,
@@ -184,16 +185,16 @@ pub(super) fn let_go(
             Some(again) => held = again,
         }
     }
-    // Others come faster than they can be served: the next of them goes on.
+    // Packets come faster than this worker can send them: the next worker that comes continues.
     held.leave();
     counts
 }
 
-/// Sends what others had handed over when the ring was taken, or they told of it last.
+/// Sends the packets that others had handed over when the ring was taken, or at their last post.
 #[cold]
 fn handed(set: &TxSet, cell: &TxCell, held: &mut Held<'_>, pool: &mut Pool) -> TxCounts {
     let mut counts = TxCounts::default();
-    // What comes beyond that was handed over later, and is told of then.
+    // Packets beyond that were handed over later, and have a post of their own.
     let mut left = cell.handed.capacity();
     while left > 0 {
         let next = std::iter::from_fn(|| cell.handed.pop());
@@ -211,7 +212,7 @@ fn handed(set: &TxSet, cell: &TxCell, held: &mut Held<'_>, pool: &mut Pool) -> T
     counts
 }
 
-/// As [`use_ring`], where several workers share a ring.
+/// [`use_ring`] for a ring that several workers share.
 #[cold]
 #[inline(never)]
 fn use_shared(
@@ -300,17 +301,17 @@ struct Send<'a> {
     retries: u32,
     counts: &'a mut TxCounts,
     call: bool,
-    /// How many more packets are made in software of this burst's: what is beyond is dropped as if the guest
-    /// had no room.
+    /// The number of packets of this burst that may still be made in software. Further ones are dropped as if
+    /// the guest had no room.
     segments: u32,
 }
 
-/// Packets that are made in software of one burst: enough for 32 of the longest trains of segments of 512
-/// bytes.
+/// Packets that are made in software of one burst: enough for 32 of the longest GSO packets with segments of
+/// 512 bytes.
 const SEGMENTS: u32 = 4096;
 
 impl Send<'_> {
-    #[inline(always)] // as `use_ring`
+    #[inline(always)] // like `use_ring`
     fn all(&mut self, pool: &mut Pool, packets: &[&Packet]) {
         let takes = self.to.takes;
         let mut rest = packets;
@@ -340,7 +341,7 @@ impl Send<'_> {
             if out.full == 0 {
                 return;
             }
-            // As long as it takes some it may take more; the guest is told of those first, or it would not
+            // A guest that took some packets may take more. It is notified of those first, or it would not
             // make room.
             let again = out.sent > 0 && tries < self.retries;
             if !again {
@@ -377,7 +378,7 @@ impl Send<'_> {
             full + too_long + down == 0
         });
         if full > 0 {
-            // Nor has it for other trains of this burst.
+            // The guest has no room for other GSO packets of this burst either.
             self.segments = 0;
         }
         self.counts.bytes += sent;

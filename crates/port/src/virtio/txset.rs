@@ -1,22 +1,21 @@
 //! The guest's receive rings of one port, shared by all workers.
 //!
-//! **Problem.** A guest has as many receive rings as it likes, the switch has its own number of workers, and
-//! the session changes the rings at any time. Workers that come to one ring at the same time neither wait for
+//! **Problem.** A guest has any number of receive rings, the switch has its own number of workers, and the
+//! session changes the rings at any time. Workers that come to one ring at the same time neither wait for
 //! each other nor lose packets.
 //!
-//! **How.** Worker *w* of the switch sends by running ring *w mod n* (the order of the rings): with as many
-//! rings as workers each has its own, with fewer they share. The choice is made anew when a ring starts,
-//! stops, is enabled or disabled ([`TxSet::turn`] changes then), never per packet, and from a snapshot that
-//! the session publishes.
+//! **How.** Worker *w* of the switch sends by running ring *w mod n* (the order of the rings). If there are
+//! enough rings, each worker has its own, otherwise workers share. The choice is made anew when a ring
+//! starts, stops, is enabled or disabled ([`TxSet::turn`] changes then), never per packet. It is made from a
+//! snapshot that the session publishes.
 //!
-//! A worker that finds its ring in use copies its packets into the ring's queue ([`TxCell::handed`]) and goes
-//! on; whoever has the ring sends them before it lets go ([`Combining`]). What the queue has no room for is
-//! dropped, as if the guest had none (`ovs_tx_failure_drops`). The session is the only one that waits: for
-//! the end of a worker's burst.
+//! A worker that finds its ring in use copies its packets into the ring's queue ([`TxCell::handed`]) and
+//! continues. The worker that has the ring sends them before it releases it ([`Combining`]). Packets without
+//! room in the queue are dropped, as if the guest had none (`ovs_tx_failure_drops`). Only the session waits:
+//! for the end of a worker's burst.
 //!
-//! With `tx-steering=hash` a flow chooses its ring instead ([`super::spread`]), so that a guest with many
-//! rings is served by all of them whatever the number of workers; a burst then takes each ring that it goes
-//! to.
+//! With `tx-steering=hash` a flow chooses its ring instead ([`super::spread`]). So all rings of a guest are
+//! used, whatever the number of workers. A burst then takes each ring that one of its packets goes to.
 //!
 //! **Costs.** Two compare-and-swaps per burst, uncontended unless workers share a ring; a copy of each packet
 //! that is handed over.
@@ -38,19 +37,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Packets that a ring's queue holds for the worker that has the ring: some bursts of each of many workers.
 const HANDED: usize = 16 * BURST;
 
-/// A started ring and what belongs to it.
+/// A started ring and its notifications.
 #[derive(Debug)]
 pub(super) struct ToGuest {
     pub(super) ring: Box<DeviceTx>,
     /// Notifications of the guest.
     pub(super) call: Option<Call>,
-    /// Told when the ring breaks.
+    /// Notified when the ring breaks.
     pub(super) err: Option<Call>,
-    /// What need not be finished in software.
+    /// Packets that need not be finished in software.
     pub(super) takes: Takes,
     /// For addresses that the memory table does not have yet.
     pub(super) link: Option<Arc<dyn Link>>,
-    /// The failure that was told.
+    /// The failure that was reported.
     pub(super) told: Option<RingError>,
 }
 
@@ -60,9 +59,9 @@ pub(super) struct TxCell {
     pub(super) ring: Combining<Option<ToGuest>>,
     /// Packets of workers that found the ring in use, each worker's in its order.
     pub(super) handed: ArrayQueue<Packet>,
-    /// A copy of [`ToGuest::told`] for those who show it.
+    /// A copy of [`ToGuest::told`] for status.
     failure: Mutex<Option<RingError>>,
-    /// Written by whoever has the ring.
+    /// Written by the worker that has the ring.
     pub(super) counts: Counts,
     /// Times that a worker found the ring in use.
     pub(super) contention: AtomicU64,
@@ -97,7 +96,8 @@ impl TxCell {
     pub(super) fn failure(&self) -> Option<RingError> {
         *self.failure.lock()
     }
-    /// The ring broke, or works again. `false`: somebody just looks at it, and a worker comes again.
+    /// Records that the ring broke, or works again. `false`: another thread reads the failure now, and a
+    /// worker tries again later.
     pub(super) fn try_set_failure(&self, failure: Option<RingError>) -> bool {
         self.failure.try_lock().map(|mut f| *f = failure).is_some()
     }
@@ -111,18 +111,18 @@ struct Places {
     down: bool,
     /// A flow decides which ring its packets take, not the worker.
     by_flow: bool,
-    /// What the guest takes by the ring that was started last.
+    /// Packets that the guest takes by the ring that was started last.
     takes: Takes,
 }
 
-/// What workers choose from.
+/// The rings among which workers choose.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     /// The rings that run, by index.
     pub(super) cells: Vec<Arc<TxCell>>,
     /// A flow decides.
     pub(super) by_flow: bool,
-    /// What the guest takes.
+    /// Packets that the guest takes.
     pub(super) takes: Takes,
 }
 
@@ -144,7 +144,7 @@ pub(crate) struct TxSet {
     pub(super) name: Arc<str>,
     pub(super) changed: Changed,
     places: Mutex<Places>,
-    /// What became of packets that the session sent for workers: the next worker to choose tells it.
+    /// Outcome of packets that the session sent for workers: the next worker that chooses a ring reports it.
     owed: Mutex<TxCounts>,
 }
 
@@ -168,7 +168,8 @@ impl TxSet {
     pub(super) fn turn(&self) -> u32 {
         self.turn.load(Ordering::Acquire) // pairs with the Release in `tell`
     }
-    /// What there is to choose from, and the turn that this answers; and what the session has sent meanwhile.
+    /// The rings to choose from, and the turn that they belong to; and the counts of packets that the session
+    /// has sent meanwhile.
     pub(super) fn choice(&self) -> (u32, Arc<Choice>, TxCounts) {
         // The turn first: a choice that is published in between is looked at again.
         let turn = self.turn();
@@ -185,7 +186,7 @@ impl TxSet {
             self.turn.fetch_add(1, Ordering::Release);
         }
     }
-    /// Changes the places, and what workers choose from with them.
+    /// Changes the places, and the workers' choice with them.
     fn change<T>(&self, change: impl FnOnce(&mut Places) -> T) -> T {
         let p = &mut *self.places.lock();
         let value = change(p);
@@ -210,8 +211,8 @@ impl TxSet {
     pub(super) fn cells(&self) -> Vec<Arc<TxCell>> {
         self.places.lock().cells.clone()
     }
-    /// Calls `change` on a ring's place when no worker is in the middle of a burst; sends what workers handed
-    /// over meanwhile.
+    /// Calls `change` on a ring's place when no worker is in the middle of a burst; sends the packets that
+    /// workers handed over meanwhile.
     fn with_place<T>(&self, cell: &TxCell, change: impl FnOnce(&mut Option<ToGuest>) -> T) -> T {
         let mut guard = cell.wait();
         let value = change(&mut guard);
@@ -266,7 +267,7 @@ impl TxSet {
         self.change(|p| p.by_flow = on);
         true
     }
-    /// How often a burst looks again for buffers. Returns whether that is new.
+    /// Sets how often a burst looks again for buffers. Returns whether the number is new.
     pub(crate) fn set_retries_max(&self, n: u32) -> bool {
         self.retries_max.swap(n, Ordering::Relaxed) != n
     }

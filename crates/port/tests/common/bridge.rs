@@ -1,4 +1,4 @@
-//! A thread that forwards between two ports and looks at what passes.
+//! A thread that forwards between two ports and checks the packets that pass.
 
 #![allow(dead_code, unreachable_pub)] // each test file uses a part of this module
 
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// What has passed.
+/// Counts of the packets that have passed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Packets.
     pub packets: u64,
-    /// Segment trains.
+    /// GSO packets.
     pub trains: u64,
     /// Packets with an unfinished checksum.
     pub partial: u64,

@@ -36,7 +36,7 @@ pub fn try_ip(args: &str) -> Result<(), String> {
     ))
 }
 
-/// As [`try_ip`], for what must work.
+/// [`try_ip`] for commands that must work.
 pub fn ip(args: &str) {
     try_ip(args).expect("ip");
 }
@@ -55,7 +55,7 @@ impl Netns {
                 Some(ns)
             }
             Err(why) => {
-                // Past the harness, which hides what a passing test prints.
+                // Past the harness, which hides a passing test's output.
                 let _ = writeln!(std::io::stderr(), "SKIP {test}: {why}");
                 None
             }
@@ -92,7 +92,7 @@ impl Drop for Netns {
 pub struct Peer(Child);
 
 impl Peer {
-    /// Waits until it ends by itself; what it printed.
+    /// Waits until it ends by itself; returns its output.
     pub fn finish(mut self) -> String {
         let until = Instant::now() + 2 * LIMIT;
         while self.0.try_wait().expect("wait").is_none() {

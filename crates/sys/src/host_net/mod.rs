@@ -1,9 +1,9 @@
-//! What the kernel knows of ways to other hosts: devices, addresses, routes, rules and neighbours, from
-//! rtnetlink(7), and notices that some of it has changed.
+//! The kernel's knowledge of paths to other hosts, from rtnetlink(7): devices, addresses, routes, rules,
+//! neighbours, and notices of their changes.
 //!
-//! A notice says only which of it is to be read anew: who is late, or misses notices (`ENOBUFS`), has no more
-//! to do than who is not. [`HostEvents`] is to be made before the first reading, so that no change is missed
-//! between the two.
+//! A notice names only the kind of data to read again. So a reader that is late, or misses notices
+//! (`ENOBUFS`), has no more to do than another. [`HostEvents`] has to be made before the first reading, so
+//! that no change is missed between the two.
 
 mod parse;
 #[cfg(test)]
@@ -43,21 +43,21 @@ pub struct HostAddress {
     pub device: Arc<str>,
     /// The address.
     pub addr: IpAddr,
-    /// How many bits are the same on all of the link.
+    /// The number of leading bits that all addresses of the link share.
     pub prefix_len: u8,
-    /// How far it reaches (`RT_SCOPE_*`).
+    /// The address's scope (`RT_SCOPE_*`).
     pub scope: u8,
     /// An IPv4 address beside an older one of the same network.
     pub secondary: bool,
     /// A temporary IPv6 address.
     pub temporary: bool,
-    /// Not to be used for what is new.
+    /// The address must not be used for new connections.
     pub deprecated: bool,
-    /// It may turn out to be somebody else's.
+    /// The address is being tested: another host may have it.
     pub tentative: bool,
 }
 
-/// What becomes of a route's packets.
+/// The fate of a route's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostRouteKind {
     /// They are sent.
@@ -66,7 +66,7 @@ pub enum HostRouteKind {
     Local,
     /// They are not sent (unreachable, prohibited, a black hole).
     Refused,
-    /// Other tables are asked.
+    /// The lookup continues in other tables.
     Throw,
 }
 
@@ -77,17 +77,17 @@ pub struct HostRoute {
     pub table: u32,
     /// The first address that it is for.
     pub dst: IpAddr,
-    /// How many bits of that count.
+    /// The length of the prefix, in bits.
     pub dst_len: u8,
-    /// What becomes of packets.
+    /// The fate of the packets.
     pub kind: HostRouteKind,
-    /// Of equal prefixes the least counts.
+    /// Among equal prefixes the route with the lowest metric counts.
     pub metric: u32,
-    /// The source that it asks for.
+    /// The preferred source address.
     pub prefsrc: Option<IpAddr>,
-    /// How far it reaches (`RT_SCOPE_*`).
+    /// The route's scope (`RT_SCOPE_*`).
     pub scope: u8,
-    /// Longest packet, bytes, if the route says so.
+    /// Maximum packet length, bytes, if the route has one.
     pub mtu_bytes: Option<u32>,
     /// Ways whose devices are up.
     pub hops: Vec<HostHop>,
@@ -98,22 +98,22 @@ pub struct HostRoute {
 pub struct HostHop {
     /// The device.
     pub device: Arc<str>,
-    /// Its longest packet, bytes.
+    /// The device's maximum packet length, bytes.
     pub device_mtu_bytes: Option<u32>,
-    /// Who gets packets there; `None`: the destination itself.
+    /// The next hop; `None`: the destination itself.
     pub gateway: Option<IpAddr>,
-    /// Its share of packets, beside other ways.
+    /// The hop's share of packets, beside other hops.
     pub weight: u32,
 }
 
-/// What a rule says to do.
+/// The action of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostRuleAction {
-    /// Ask a table; with a length, only longer prefixes count.
+    /// Look up in a table; with a length, only longer prefixes count.
     Table(u32, Option<u8>),
-    /// Go on with the rules from this priority on.
+    /// Continue with the rules from this priority on.
     Goto(u32),
-    /// Nothing.
+    /// No action.
     Nop,
     /// No packets are sent.
     Refuse,
@@ -126,7 +126,7 @@ pub struct HostRule {
     pub priority: u32,
     /// For IPv6.
     pub v6: bool,
-    /// It holds for the packets that it would not hold for without this.
+    /// The rule holds for the packets that do not match it.
     pub invert: bool,
     /// The source begins so.
     pub from: Option<(IpAddr, u8)>,
@@ -136,9 +136,9 @@ pub struct HostRule {
     pub mark: u32,
     /// See `mark`.
     pub mark_mask: u32,
-    /// It asks for something else: where packets came in, users, ports, ...
+    /// The rule matches on other things too: input device, users, ports, ...
     pub elsewhere: bool,
-    /// What to do.
+    /// The rule's action.
     pub action: HostRuleAction,
 }
 
@@ -147,11 +147,11 @@ pub struct HostRule {
 pub struct HostNeighbour {
     /// The device behind which it is.
     pub device: Arc<str>,
-    /// Its address.
+    /// The neighbour's address.
     pub addr: IpAddr,
-    /// Its Ethernet address.
+    /// The neighbour's Ethernet address.
     pub mac: [u8; 6],
-    /// Nothing was heard of it for long, and nobody asks (`NUD_STALE`).
+    /// The neighbour was not heard for long, and the kernel does not probe it (`NUD_STALE`).
     pub stale: bool,
 }
 
@@ -171,7 +171,7 @@ pub struct HostRoutes {
 
 const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6];
 
-/// Reads what the kernel knows, of the network namespace that it was made in.
+/// Reads the kernel's data of the network namespace that it was made in.
 #[derive(Debug)]
 pub struct HostNet(Requests);
 
@@ -187,7 +187,7 @@ impl HostNet {
     /// All devices.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn links(&self) -> io::Result<HostLinks> {
         let mut links = HostLinks::new();
         self.dump(M::GetLink(LinkMessage::default()), |m| {
@@ -201,7 +201,7 @@ impl HostNet {
     /// All addresses.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn addresses(&self, links: &HostLinks) -> io::Result<Vec<HostAddress>> {
         let mut all = Vec::new();
         for family in FAMILIES {
@@ -219,7 +219,7 @@ impl HostNet {
     /// Addresses, rules, and routes of all tables.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn routes(&self, links: &HostLinks) -> io::Result<HostRoutes> {
         let mut all = HostRoutes {
             addresses: self.addresses(links)?,
@@ -228,7 +228,7 @@ impl HostNet {
         for family in FAMILIES {
             let mut request = RuleMessage::default();
             request.header.family = family;
-            // A kernel without rules has none to tell of.
+            // A kernel without rules refuses the request.
             let told = self.dump(M::GetRule(request), |m| {
                 if let M::NewRule(m) = m {
                     all.rules.push(parse::rule(&m));
@@ -252,7 +252,7 @@ impl HostNet {
     /// Neighbours behind devices that `wanted` names.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn neighbours(
         &self,
         links: &HostLinks,
@@ -276,7 +276,7 @@ impl HostNet {
     }
 }
 
-/// What is to be read anew.
+/// The kinds of data to read again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Changed {
     /// Devices, addresses, rules, routes.
@@ -334,7 +334,7 @@ impl HostEvents {
     /// Subscribes. The descriptor is non-blocking and readable when notices wait.
     ///
     /// # Errors
-    /// What socket(2) and bind(2) say.
+    /// The error of socket(2) and bind(2).
     pub fn new() -> io::Result<Self> {
         Notices::new(GROUPS).map(Self)
     }
@@ -342,7 +342,7 @@ impl HostEvents {
     /// Takes notices that wait now, at most `max` datagrams.
     ///
     /// # Errors
-    /// What recv(2) says but `EAGAIN`, `EINTR` and `ENOBUFS`; after the latter all has changed.
+    /// The error of recv(2) except `EAGAIN`, `EINTR` and `ENOBUFS`; after the latter all has changed.
     pub fn read(&mut self, max: usize) -> io::Result<Changed> {
         let mut changed = Changed::default();
         for _ in 0..max {
@@ -368,7 +368,8 @@ impl AsRawFd for HostEvents {
     }
 }
 
-/// What a datagram's messages are about. Only their headers are read; what is odd is about everything.
+/// The kinds of data that a datagram's messages concern. Only their headers are read; an odd message concerns
+/// everything.
 fn changes(mut data: &[u8]) -> Changed {
     let mut changed = Changed::default();
     while !data.is_empty() {
@@ -376,7 +377,7 @@ fn changes(mut data: &[u8]) -> Changed {
             return Changed::ALL;
         };
         let len = message.length() as usize;
-        // What comes first in the message is its family.
+        // A message begins with its family.
         let family = message.payload().first().copied().map(i32::from);
         match message.message_type() {
             libc::RTM_NEWNEIGH | libc::RTM_DELNEIGH => {

@@ -1,4 +1,4 @@
-//! The kernel's messages as what they tell.
+//! The kernel's messages as typed values.
 
 use super::{
     HostAddress, HostHop, HostLink, HostLinks, HostNeighbour, HostRoute, HostRouteKind, HostRule,
@@ -90,7 +90,7 @@ pub(super) fn route(message: RouteMessage, links: &HostLinks) -> Option<HostRout
         RouteType::Throw => HostRouteKind::Throw,
         _ => return None,
     };
-    // Those that ask for more than a destination, and those that are only a note of a way that was found.
+    // Routes that match on more than a destination, and routes that only cache a lookup, are left out.
     if header.tos != 0 || header.source_prefix_length != 0 || header.flags.contains(RouteFlags::Cloned) {
         return None;
     }
@@ -135,14 +135,14 @@ pub(super) fn route(message: RouteMessage, links: &HostLinks) -> Option<HostRout
     if several.is_empty() && !header.flags.contains(RouteFlags::Dead) {
         several.extend(single.hop(1, links));
     }
-    // What is not sent has no way, whatever device the kernel names.
+    // A route that sends no packets has no next hop, whatever device the kernel names.
     if matches!(kind, HostRouteKind::Unicast | HostRouteKind::Local) {
         route.hops = several;
     }
     Some(route)
 }
 
-/// A way, as attributes tell of it.
+/// A next hop as its attributes describe it.
 #[derive(Default)]
 struct Way {
     device: Option<u32>,

@@ -42,7 +42,7 @@ proptest! {
     }
 }
 
-/// What every host has: a loopback device, its addresses, their routes and the rule that asks for them.
+/// Every host has a loopback device, its addresses, their routes and the rule that looks them up.
 #[test]
 fn this_host_is_as_all_are() {
     let mut events = HostEvents::new().unwrap();

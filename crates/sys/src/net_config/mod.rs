@@ -1,12 +1,12 @@
 //! Changing the network devices of a namespace over rtnetlink(7): moving, naming, addresses, routes.
 //!
-//! **Problem.** Who sets up a pod's or a machine's network has to work in namespaces that are not its own,
-//! and must not run another program for each step.
+//! **Problem.** A program that sets up the network of a pod or machine works in namespaces that are not its
+//! own. It must not run another program for each step.
 //!
-//! **How.** A socket stays in the namespace that it was opened in, so one [`NetConfig`] per namespace
-//! serves any thread. Each call is one request that the kernel acknowledges. [`NetConfig::settings`] keeps
-//! what a device has as the kernel's own messages, so that [`NetConfig::restore`] gives it to another
-//! device with all its attributes, also those that this crate does not know.
+//! **How.** A socket stays in the namespace that it was opened in, so one [`NetConfig`] per namespace serves
+//! any thread. Each call is one request that the kernel acknowledges. [`NetConfig::settings`] keeps a
+//! device's settings as the kernel's own messages. So [`NetConfig::restore`] gives them to another device
+//! with all attributes, also those that this crate does not know.
 
 mod settings;
 #[cfg(test)]
@@ -29,9 +29,9 @@ pub struct Device {
     pub ifindex: u32,
     /// Name.
     pub name: String,
-    /// Its driver's kind of link (`veth`, `tun`), empty for hardware.
+    /// The kind of link (`veth`, `tun`), empty for hardware.
     pub kind: String,
-    /// The text that somebody has given it (`ip link set DEV alias TEXT`), empty if none.
+    /// The text set by `ip link set DEV alias TEXT`, empty if none.
     pub alias: String,
     /// Hardware address, if it is an Ethernet device.
     pub mac: Option<[u8; 6]>,
@@ -47,12 +47,12 @@ pub struct Device {
     pub peer: Option<u32>,
 }
 
-/// What to change of a device; `None` leaves it.
+/// Changes of a device; `None` leaves a setting as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change<'a> {
     /// Move it there, before all else.
     pub namespace: Option<&'a OwnedFd>,
-    /// Its name from then on.
+    /// The device's new name.
     pub name: Option<&'a str>,
     /// Hardware address.
     pub mac: Option<[u8; 6]>,
@@ -80,7 +80,7 @@ impl NetConfig {
     /// All devices.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn devices(&self) -> io::Result<Vec<Device>> {
         self.links(LinkMessage::default(), NLM_F_DUMP)
     }
@@ -88,7 +88,7 @@ impl NetConfig {
     /// The device of that name, if there is one.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn device(&self, name: &str) -> io::Result<Option<Device>> {
         if name.is_empty() || name.len() > crate::tap::NAME_MAX {
             return Ok(None);
@@ -105,7 +105,7 @@ impl NetConfig {
     /// Changes a device, in one request.
     ///
     /// # Errors
-    /// `ENODEV`; `EEXIST` if the new name is taken; what the driver says.
+    /// `ENODEV`; `EEXIST` if the new name is taken; the driver's error.
     pub fn change(&self, ifindex: u32, change: &Change<'_>) -> io::Result<()> {
         let mut request = LinkMessage::default();
         request.header.index = ifindex;

@@ -12,7 +12,7 @@ use netlink_packet_route::{AddressFamily, route};
 use std::io;
 use std::net::IpAddr;
 
-/// What a device has, as the kernel told it.
+/// The settings of a device, as the kernel's messages.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     addresses: Vec<AddressMessage>,
@@ -30,12 +30,12 @@ impl Settings {
     pub fn routes(&self) -> usize {
         self.routes.len()
     }
-    /// Nothing that was given to the device: at most addresses that the kernel makes by itself.
+    /// Whether the device has no setting of a user: at most addresses that the kernel makes by itself.
     pub fn is_empty(&self) -> bool {
         let link_local = |(ip, _): &(IpAddr, u8)| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         self.routes.is_empty() && self.addresses().iter().all(link_local)
     }
-    /// Those of the addresses that the kernel did not make by itself.
+    /// Keeps only the addresses that the kernel did not make by itself.
     pub fn retain_given(&mut self) {
         self.addresses
             .retain(|m| !matches!(address_of(m), Some(IpAddr::V6(ip)) if ip.is_unicast_link_local()));
@@ -47,19 +47,19 @@ impl Settings {
 pub struct Route {
     /// The first address that it is for.
     pub dst: IpAddr,
-    /// How many bits of that count; 0: the default route.
+    /// The length of the prefix, in bits; 0: the default route.
     pub dst_len: u8,
-    /// Who gets packets; `None`: the destination itself.
+    /// The next hop; `None`: the destination itself.
     pub gateway: Option<IpAddr>,
     /// Longest packet, bytes.
     pub mtu_bytes: Option<u32>,
-    /// Longest TCP segment to ask for, bytes.
+    /// Maximum TCP segment size to advertise, bytes.
     pub advmss: Option<u32>,
-    /// Of equal prefixes the least counts.
+    /// Among equal prefixes the route with the lowest priority counts.
     pub priority: Option<u32>,
     /// Number of its table; `None`: the main one.
     pub table: Option<u32>,
-    /// How far it reaches (`RT_SCOPE_*`); `None`: as the gateway says.
+    /// The route's scope (`RT_SCOPE_*`); `None`: derived from the gateway.
     pub scope: Option<u8>,
 }
 
@@ -152,10 +152,10 @@ impl NetConfig {
         self.0.ask(M::NewRoute(m), flags, drop)
     }
 
-    /// What a device has: addresses, routes that are not the kernel's own, neighbours.
+    /// The settings of a device: addresses, routes that are not the kernel's own, neighbours.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn settings(&self, ifindex: u32) -> io::Result<Settings> {
         let mut all = Settings::default();
         for family in FAMILIES {
@@ -197,11 +197,11 @@ impl NetConfig {
         Ok(all)
     }
 
-    /// Gives a device, which must be up, what another one had, whose index was `old`. What it has already
-    /// stays.
+    /// Gives a device, which must be up, the settings of another one, whose index was `old`. The device keeps
+    /// the settings that it has.
     ///
     /// # Errors
-    /// The first that the kernel refuses; all others were tried.
+    /// The first error of the kernel; all other settings were tried.
     pub fn restore(&self, ifindex: u32, old: u32, settings: &Settings) -> io::Result<()> {
         let mut first = Ok(());
         let mut done = |result: io::Result<()>| match result {
@@ -235,10 +235,10 @@ impl NetConfig {
     /// Takes a device's addresses away, and with them its routes.
     ///
     /// # Errors
-    /// What the kernel answers.
+    /// The kernel's error.
     pub fn remove_addresses(&self, settings: &Settings) -> io::Result<()> {
         for m in &settings.routes {
-            // It may have gone with the one before.
+            // The route may have gone with the one before.
             let _ = self.0.ask(M::DelRoute(m.clone()), NLM_F_ACK, drop);
         }
         for m in &settings.addresses {
@@ -260,7 +260,7 @@ fn leads_through(m: &RouteMessage, ifindex: u32) -> bool {
     })
 }
 
-/// A route that somebody has given: the kernel makes the others with addresses.
+/// A route that a user has given: the kernel makes the others with addresses.
 fn is_given(header: &RouteHeader) -> bool {
     !matches!(
         header.protocol,
@@ -272,8 +272,8 @@ fn is_given(header: &RouteHeader) -> bool {
 fn address_for(m: &AddressMessage, ifindex: u32) -> AddressMessage {
     let mut m = m.clone();
     m.header.index = ifindex;
-    // Whether it is secondary, and whether it is still to be tested, the kernel finds out anew; a test
-    // would keep the address from being used for a second.
+    // The kernel finds out anew whether the address is secondary and whether to test it. A test would keep
+    // the address from being used for a second.
     let nodad = m.header.family == AddressFamily::Inet6;
     m.header.flags = if nodad {
         AddressHeaderFlags::Nodad

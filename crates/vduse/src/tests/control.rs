@@ -56,7 +56,7 @@ fn a_device_is_made_and_destroyed() {
             "pod/vq1/irq_cb_affinity=00000003"
         ]
     );
-    // The driver is told of its link.
+    // The driver gets its link's state.
     control.configure(
         id,
         Wanted {
@@ -141,7 +141,8 @@ fn a_device_that_was_given_up_is_made_anew() {
         other.has("unavailable: another process serves /dev/vduse/pod")
     });
     drop(others);
-    // Given up while nobody served it; and one that is not on the bus, which nobody can use.
+    // A device that was given up while no process served it; and one that is not on the bus, which no driver
+    // can use.
     control.remove(id, false, "a restart");
     host.device("pod").give_up();
     let dummy = Dummy::default();
@@ -166,7 +167,7 @@ fn without_the_module_it_waits() {
     });
     *host.absent.lock() = false;
     until("rings", || dummy.running() == [0, 1]);
-    // Two ports, one device: the second says so.
+    // Two ports, one device: the second reports it.
     let second = Dummy::default();
     control.add(spec("pod"), Box::new(second.clone())).unwrap();
     until("a word", || {

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where rings lie, and how many bytes they have; packets lie in the bounce region at zero.
+/// Address of the rings, and their length in bytes; packets are in the bounce region at zero.
 pub(super) const RINGS_AT: u64 = 0x4000_0000;
 pub(super) const RINGS: u64 = 128 << 10;
 pub(super) const PACKETS: u64 = 256 << 10;
@@ -40,7 +40,7 @@ pub(super) struct State {
     replies: BTreeMap<u32, Reply>,
     last_id: u32,
     pub(super) regions: Vec<Entry>,
-    /// Offsets of regions count from here: another file's content, as far as a session can tell.
+    /// Offsets of regions count from here: for a session, this is another file's content.
     pub(super) moved_by: u64,
     pub(super) broken: bool,
     is_open: bool,
@@ -54,7 +54,7 @@ pub(super) struct FakeDevice {
     /// Readable while there are messages.
     ready: EventFd,
     pub(super) file: OwnedFd,
-    /// What the driver will choose.
+    /// The features that the driver will choose.
     wish: u64,
 }
 
@@ -105,7 +105,7 @@ impl FakeDevice {
         let s = self.state.lock();
         s.waiting.len() + s.read.len()
     }
-    /// Sends a message and waits for its answer; gives the device up when none comes.
+    /// Sends a message and waits for its reply; gives the device up when none comes.
     fn call(&self, kind: u32, body: &[u8], patience: Duration) -> io::Result<Reply> {
         if self.state.lock().broken {
             return Err(errno(5));
@@ -132,7 +132,7 @@ impl FakeDevice {
         self.took(status);
         Ok(())
     }
-    /// The status was answered.
+    /// The device replied to the status.
     pub(super) fn took(&self, status: u8) {
         let mut s = self.state.lock();
         s.status = status;
@@ -196,7 +196,7 @@ impl core::fmt::Debug for FakeEnd {
     }
 }
 impl Drop for Opened {
-    /// What was read and not answered is read again by the next.
+    /// Messages that were read without a reply go to the next reader.
     fn drop(&mut self) {
         let mut s = self.0.state.lock();
         s.is_open = false;
@@ -320,7 +320,7 @@ impl Guest {
             buffers: VecDeque::new(),
         }
     }
-    /// New rings, which the device is told.
+    /// New rings, whose addresses the device gets.
     pub(super) fn set_up(&mut self, device: &FakeDevice) {
         let zeros = vec![0; 4096];
         for at in (0..RINGS).step_by(4096) {
@@ -347,7 +347,7 @@ impl Guest {
     fn drivers(&mut self) -> &mut [Driver; 2] {
         self.drivers.as_mut().expect("rings are set up")
     }
-    /// One more buffer for what is received.
+    /// One more buffer for received packets.
     pub(super) fn post_buffer(&mut self) {
         let addr = self.packets.take(BUFFER.into(), 8).unwrap();
         self.buffers.push_back(addr);
@@ -368,7 +368,7 @@ impl Guest {
             .unwrap();
         driver.publish();
     }
-    /// What came into the oldest buffer.
+    /// The bytes in the oldest buffer.
     pub(super) fn received(&mut self) -> Option<Vec<u8>> {
         let done = self.drivers()[0].pop().unwrap()?;
         let addr = self.buffers.pop_front().unwrap();
@@ -391,7 +391,7 @@ pub(super) struct FakeHost {
     pub(super) log: Mutex<Vec<String>>,
 }
 
-/// How long the fake kernel waits for an answer.
+/// Time that the fake kernel waits for a reply.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 impl FakeHost {
@@ -416,7 +416,7 @@ impl Host for FakeHost {
             return Err(errno(17));
         }
         let features = Features::from_bits_truncate(new.features);
-        // What linux/drivers/vdpa/vdpa_user/vduse_dev.c refuses.
+        // The checks of linux/drivers/vdpa/vdpa_user/vduse_dev.c.
         let needed = Features::VERSION_1 | Features::ACCESS_PLATFORM;
         if !features.contains(needed) || features.contains(Features::CTRL_VQ) || new.queues != 2 {
             return Err(errno(EINVAL));
@@ -463,7 +463,7 @@ impl Host for FakeHost {
         if !device.state.lock().on_bus {
             return Err(errno(19));
         }
-        // The driver's reset; what the device says to it changes nothing.
+        // The driver's reset; the device's reply changes nothing.
         let _ = device.set_status(0, PATIENCE);
         device.state.lock().on_bus = false;
         self.tell(format!("off the bus: {name}"));

@@ -1,4 +1,4 @@
-//! One device: what its driver and the kernel ask for, in order and out of it.
+//! One device: requests of its driver and of the kernel, in order and out of it.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn a_driver_comes_and_goes() {
     }
 }
 
-/// Packets' memory appears with the first packet only; until then queues wait, whatever they are told.
+/// Packets' memory appears with the first packet only; until then queues wait, whatever messages come.
 #[test]
 fn memory_appears_when_it_is_used() {
     let mut rig = Rig::new(Features::empty());
@@ -68,7 +68,7 @@ fn the_place_of_a_ring_is_told_and_it_goes_on() {
     }
 }
 
-/// Memory that moves is not used where it was from the answer on.
+/// Memory that moves is not used at its old place from the reply on.
 #[test]
 fn memory_that_moves_is_asked_for_again() {
     let mut rig = Rig::new(Features::empty());
@@ -96,7 +96,7 @@ fn memory_that_moves_is_asked_for_again() {
     rig.kernel.state.lock().moved_by = len;
     let all = [0_u64.to_ne_bytes(), u64::MAX.to_ne_bytes()].concat();
     assert_eq!(rig.ask(2, &all).result, 0);
-    // The used index of ring 0, which lies behind its other areas, is written at the new place alone.
+    // The used index of ring 0, which is behind its other areas, is written at the new place alone.
     rig.device.send(&[1; 60]);
     let used = |m: &heddle_virtio::GuestMemory| {
         let mut bytes = vec![0; usize::try_from(kernel::RINGS).unwrap()];
@@ -104,7 +104,7 @@ fn memory_that_moves_is_asked_for_again() {
         bytes
     };
     let before = used(&old);
-    rig.guest.post_buffer(); // at the old place: nobody looks there
+    rig.guest.post_buffer(); // at the old place, which the device does not read
     assert!(!rig.device.send(&[1; 60]));
     assert_eq!(used(&new)[..64], before[..64]);
     let backwards = [9_u64.to_ne_bytes(), 3_u64.to_ne_bytes()].concat();

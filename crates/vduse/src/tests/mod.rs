@@ -18,13 +18,13 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What a device was told.
+/// The calls that a device got.
 #[derive(Default)]
 pub(super) struct Seen {
     events: Vec<String>,
     rings: BTreeMap<u16, RingSetup>,
     link: Option<Arc<dyn Link>>,
-    /// Of the start that comes next.
+    /// Refuses the start that comes next.
     refuse: bool,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Seen {
 #[derive(Clone, Default)]
 pub(super) struct Dummy(Arc<Mutex<Seen>>);
 
-/// What the port offers.
+/// The features that the port offers.
 const OFFER: Features = Features::RING
     .union(Features::CSUM)
     .union(Features::GUEST_CSUM)
@@ -52,7 +52,7 @@ impl Dummy {
     fn has(&self, part: &str) -> bool {
         self.0.lock().events.iter().any(|e| e.contains(part))
     }
-    /// Lets the driver have `frame`; says whether it took it.
+    /// Gives the driver `frame`; returns whether it took it.
     fn send(&self, frame: &[u8]) -> bool {
         let mut seen = self.0.lock();
         let link = seen.link.clone();
@@ -74,7 +74,7 @@ impl Dummy {
         }
         out.sent == 1
     }
-    /// What the driver has sent.
+    /// The packets that the driver has sent.
     fn receive(&self) -> Vec<Vec<u8>> {
         let mut seen = self.0.lock();
         let link = seen.link.clone();
@@ -183,12 +183,12 @@ struct Rig {
 }
 
 impl Rig {
-    /// The session goes on with what the device was before.
+    /// The session continues with the device's earlier state.
     fn resume(&mut self) {
         let session = self.session.as_mut().unwrap();
         session.resume(Rings::All, &mut self.device).unwrap();
     }
-    /// A device whose driver will choose `features` besides those that it needs.
+    /// A device whose driver will choose `features` beside the required ones.
     fn new(features: Features) -> Self {
         let kernel = FakeDevice::new(Features::VERSION_1 | Features::ACCESS_PLATFORM | features);
         let mut rig = Self {
@@ -211,7 +211,7 @@ impl Rig {
         let session = self.session.as_mut().unwrap();
         session.serve(&mut self.device).unwrap();
     }
-    /// Sends a message and returns the answer.
+    /// Sends a message and returns the reply.
     fn ask(&mut self, kind: u32, body: &[u8]) -> kernel::Reply {
         let id = self.kernel.post(kind, body);
         self.serve();

@@ -1,4 +1,4 @@
-//! Messages, rings and regions in any order: each message is answered once, rings run only between DRIVER_OK
+//! Messages, rings and regions in any order. Each message gets one reply, rings run only between DRIVER_OK
 //! and the next reset, and a driver that behaves is served afterwards.
 
 use super::*;

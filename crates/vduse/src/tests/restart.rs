@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// Ends without a word: nothing is stopped, nothing is written.
+/// Ends without any call: nothing is stopped, nothing is written.
 fn kill(rig: &mut Rig) {
     rig.session = None;
     let rings = core::mem::take(&mut rig.device.0.lock().rings);
-    // Queues that are dropped publish nothing; what they had taken stays taken in the ring's eyes.
+    // Queues that are dropped publish nothing; in the ring, the chains that they had taken stay taken.
     drop(rings);
 }
 
@@ -18,7 +18,7 @@ fn the_next_process_goes_on() {
         for mark in [10, 20, 30] {
             rig.exchange(mark);
         }
-        // Frames that nobody has taken, and one while nobody is there.
+        // Frames that no process has taken, and one while no process is there.
         rig.guest.transmit(&[40; 66]);
         rig.guest.post_buffer();
         kill(&mut rig);
@@ -49,7 +49,7 @@ fn a_device_without_a_driver_is_found_empty() {
     rig.exchange(1);
 }
 
-/// The process dies with a message read and not answered: it comes again.
+/// The process dies after it read a message and before its reply: the message comes again.
 #[test]
 fn a_message_that_was_not_answered_comes_again() {
     let mut rig = Rig::new(Features::empty());
@@ -72,7 +72,7 @@ fn a_message_that_was_not_answered_comes_again() {
     rig.exchange(1);
 }
 
-/// The driver was reset while nobody was there, which the next process hears first.
+/// The driver was reset while no process was there; the next process gets that message first.
 #[test]
 fn a_reset_while_nobody_was_there() {
     for layout in [Features::empty(), Features::RING_PACKED] {

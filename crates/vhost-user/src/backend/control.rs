@@ -1,7 +1,7 @@
 //! The thread that serves all vhost-user sockets of the process.
 //!
-//! **Costs.** One thread, asleep unless a front end says something, a socket has to be tried again (once a
-//! second each), or workers are waited for. Each turn looks at every endpoint.
+//! **Costs.** One thread. It sleeps until a front end sends something, a retry of a socket is due (once a
+//! second), or a request waits for workers. Each iteration looks at every endpoint.
 //!
 //! **Thread-safety.** [`Control`] may be used from any thread; devices are called on the control thread only.
 
@@ -20,9 +20,10 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Most sockets.
+/// Maximum number of sockets.
 pub const MAX_SOCKETS: usize = 4096;
-/// How long a caller waits for the thread. It waits itself for nothing but workers in the middle of a burst.
+/// Timeout of a caller that waits for the thread. The thread waits only for workers that are in the middle of
+/// a burst.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The name of a socket that was added.
@@ -31,7 +32,7 @@ pub struct SocketId(u64);
 
 enum Command {
     Add(SocketId, Socket, Box<dyn Device>),
-    /// The reason, for people; the answer comes when the device is gone.
+    /// The reason, for people; the thread replies when the device is gone.
     Remove(SocketId, &'static str, SyncSender<()>),
     Stop,
 }
@@ -80,8 +81,8 @@ impl Control {
         })
     }
 
-    /// Serves `socket` with `device` from now on. What goes wrong with the socket is told to the device, and
-    /// tried again.
+    /// Serves `socket` with `device` from now on. The thread reports each fault of the socket to the device,
+    /// and tries the socket again.
     ///
     /// # Errors
     /// `QuotaExceeded` beyond [`MAX_SOCKETS`].
@@ -100,8 +101,8 @@ impl Control {
     }
 
     /// Ends the socket's session, if there is one, with `why` for people, removes its file and drops the
-    /// device. Returns when that is done, or after [`REPLY_TIMEOUT`], with a word in the log: it is done then
-    /// as soon as the thread comes to it. Must not be called by a device.
+    /// device. Returns when that is done, at the latest after [`REPLY_TIMEOUT`]. After a timeout it logs a
+    /// warning, and the thread removes the socket when it comes to the command. A device must not call this.
     pub fn remove(&self, id: SocketId, why: &'static str) {
         let (done, wait) = sync_channel(1);
         self.command(Command::Remove(id, why, done));
@@ -165,7 +166,7 @@ fn run(shared: &Shared, mut epoll: Epoll) {
                         endpoint.close(why);
                         shared.count.lock().1 -= 1;
                     }
-                    let _ = done.send(()); // nobody waits any more: fine
+                    let _ = done.send(()); // the caller may have stopped waiting
                 }
                 Command::Stop => {
                     for (_, endpoint) in endpoints {
@@ -181,7 +182,7 @@ fn run(shared: &Shared, mut epoll: Epoll) {
             .min();
         let timeout = due.map_or(-1, |at| {
             let left = at.saturating_duration_since(Instant::now());
-            // Rounded up, so that what is due is due when it wakes.
+            // Rounded up, so that a deadline has passed when the thread wakes.
             i32::try_from(left.as_millis()).map_or(i32::MAX, |ms| ms.saturating_add(1))
         });
         let ready: Vec<(SocketId, Part)> = match epoll.wait(timeout) {

@@ -1,9 +1,9 @@
 //! One socket: makes connections and keeps them, one at a time.
 //!
-//! As a server the socket is listened at as long as the port exists; as a client it is connected to about
-//! once a second. A front end that did something wrong is let in again after a pause that grows; so is one
-//! that comes and goes ([`Backoff`]). Whoever only connects is heard a bounded number of times a second
-//! ([`Gate`]), and whoever talks all the time a part of it ([`Budget`]): all sockets share one thread.
+//! A server listens at the socket as long as the port exists; a client tries to connect to it about once a
+//! second. A front end that did something wrong is served again after a pause that grows; so is one that
+//! comes and goes ([`Backoff`]). All sockets share one thread. So the number of new connections that a socket
+//! accepts a second is bounded ([`Gate`]), and so is its share of the thread's time ([`Budget`]).
 
 use super::listen::{Listener, dial};
 use super::pace::{Backoff, Budget, Gate, RETRY};
@@ -20,10 +20,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// From the loss of a connection to the first attempt.
+/// Time from the loss of a connection to the first attempt.
 const AFTER_LOSS: Duration = Duration::from_millis(200);
 
-/// What of an endpoint is ready.
+/// The part of an endpoint that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Listener,
@@ -40,16 +40,16 @@ pub(super) struct Endpoint {
     session: Option<(Session, Instant)>,
     /// When to try to connect or listen, or to let a front end in again.
     next: Instant,
-    /// Until when connections are not accepted, since the last attempt failed.
+    /// Time until which connections are not accepted, since the last attempt failed.
     deaf: Instant,
     backoff: Backoff,
     gate: Gate,
     budget: Budget,
-    /// Until when the session is not heard.
+    /// Time until which the session's messages are not read.
     rest: Instant,
     /// The last text about the socket itself, which is not repeated.
     told: String,
-    /// Which parts are watched.
+    /// The parts that epoll watches.
     watched: [bool; 2],
 }
 
@@ -81,7 +81,7 @@ impl Endpoint {
         }
     }
 
-    /// Does what is due; returns when to be called again at the latest.
+    /// Does the due work; returns the latest time of the next call.
     pub(super) fn service(&mut self, token: impl Fn(Part) -> u64, epoll: &Epoll) -> Option<Instant> {
         let mut due = None;
         if let Some((session, _)) = &mut self.session {
@@ -164,7 +164,8 @@ impl Endpoint {
     fn accept(&mut self) {
         while let Some(listener) = &self.listener {
             let now = Instant::now();
-            // The session rests, so its end would go unseen: who comes waits in the listener's queue.
+            // The session rests, so its end would not be noticed: new connections wait in the listener's
+            // queue.
             if self.session.is_some() && now < self.rest {
                 self.deaf = self.rest;
                 return;
@@ -189,8 +190,9 @@ impl Endpoint {
             } else if now >= self.next && !conn.is_over() {
                 self.begin(conn);
             }
-            // Otherwise it is in a pause: whoever comes now has to come again. Left waiting, those who came
-            // before him, and are gone, would be heard first, each with a pause of its own.
+            // Otherwise the endpoint is in a pause, and the front end has to connect again. If such
+            // connections stayed in the queue, those that are closed by now would be accepted first, each
+            // with a pause of its own.
         }
     }
 
@@ -223,13 +225,13 @@ impl Endpoint {
         self.next = now + pause.max(least);
     }
 
-    /// Ends the session because the port lets go of the socket; `why` is for people.
+    /// Ends the session because the port drops the socket; `why` is for people.
     pub(super) fn close(mut self, why: &'static str) {
         self.end(&End::Removed(why));
     }
 
-    /// Another port is to call at `socket`. Says so when this one does, too: whoever listens there serves one
-    /// of them.
+    /// Another port is configured to connect to `socket`. If this endpoint connects to the same path, it logs
+    /// that: the server at that path serves one of the two ports only.
     pub(super) fn compare(&mut self, socket: &Socket) {
         if (socket.role, self.socket.role) == (Role::Client, Role::Client) && socket.path == self.socket.path
         {
@@ -238,7 +240,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells what the system said about the socket.
+    /// Reports the system's error about the socket.
     fn failed(&mut self, what: &str, e: &io::Error) {
         self.trouble(&format!("{what} {}: {e}", self.socket.path.display()));
         if is_starved(e) {
@@ -246,7 +248,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells something about the socket, once.
+    /// Reports a fault of the socket to the device, unless it was the last one reported.
     fn trouble(&mut self, text: &str) {
         if self.told != text {
             text.clone_into(&mut self.told);
@@ -259,7 +261,8 @@ impl Endpoint {
         self.watched[0] = false;
     }
 
-    /// Makes what is watched what is wanted. A descriptor that was closed is not watched any more.
+    /// Adds and removes descriptors so that exactly the wanted ones are watched. A descriptor that was closed
+    /// is not watched any more.
     #[expect(clippy::indexing_slicing, reason = "0 and 1 are the places of two")]
     fn watch(&mut self, token: impl Fn(Part) -> u64, epoll: &Epoll) {
         let now = Instant::now();

@@ -8,11 +8,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most misses that wait to be sent. Queues tell a miss again when it was not resolved, so those beyond are
-/// no loss.
+/// Maximum number of misses that wait to be sent. A queue reports an unresolved miss again, so the misses
+/// beyond are no loss.
 const MAX_MISSES: usize = 256;
 
-/// What workers have to tell a session. Cheap to clone; calls after the connection's end do nothing.
+/// Reports of workers to a session. A clone is cheap; calls after the connection's end do nothing.
 #[derive(Clone, Debug)]
 pub(super) struct Outbox(Arc<Inner>);
 
@@ -43,7 +43,7 @@ impl Outbox {
     pub(super) fn is_stuck(&self) -> bool {
         self.0.stuck.load(Ordering::Relaxed)
     }
-    /// What was told since the last time.
+    /// The misses since the last call.
     pub(super) fn take(&self) -> Vec<Miss> {
         let misses = &mut *self.0.misses.lock();
         if misses.is_empty() {
@@ -61,10 +61,10 @@ impl Outbox {
 }
 
 impl Link for Outbox {
-    /// Costs a lock that nobody is waited for at, and a system call; a queue has at most one miss at a time.
+    /// Costs a `try_lock`, which never waits, and a system call; a queue has at most one miss at a time.
     fn miss(&self, miss: Miss) {
         let Some(mut misses) = self.0.misses.try_lock() else {
-            return; // the queue tells it again
+            return; // the queue reports it again
         };
         if misses.len() < MAX_MISSES && !misses.contains(&miss) {
             misses.push(miss);

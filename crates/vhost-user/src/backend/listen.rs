@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 /// Longest path that a socket's address holds.
 const MAX_PATH: usize = 107;
 
-/// Most connections that wait to be accepted: few, so that a flood of them is soon through.
+/// Maximum number of connections that wait to be accepted: few, so that a flood of them is soon through.
 const BACKLOG: i32 = 256;
 
 /// The file that is locked while a socket is made.
 const LOCK: &str = ".vhost-user.lock";
 
-/// A path that fits into an address, and what keeps it valid: that of a long path goes through its
+/// A path that fits into an address, and the descriptor that keeps it valid: a long path goes through its
 /// directory's descriptor.
 fn address(path: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     if path.as_os_str().len() <= MAX_PATH {
@@ -49,8 +49,8 @@ fn directory(path: &Path) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Holds off other processes that look for stale sockets in the same directory. A file of its own, which only
-/// its owner can open: the directory itself could be locked by whoever may read it.
+/// Holds off other processes that look for stale sockets in the same directory. The lock is a file of its own
+/// that only its owner can open. A process that may read the directory could lock the directory itself.
 fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = openat(dir, LOCK, flags, Mode::RUSR | Mode::WUSR);
@@ -64,7 +64,7 @@ fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
 /// Connects without waiting: a listener whose queue is full is as good as none.
 ///
 /// # Errors
-/// What connect(2) says.
+/// The error of connect(2).
 pub(super) fn dial(path: &Path) -> io::Result<UnixStream> {
     let (short, _dir) = address(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -76,7 +76,7 @@ pub(super) fn dial(path: &Path) -> io::Result<UnixStream> {
 /// A listening socket, whose file goes with it.
 #[derive(Debug)]
 pub(super) struct Listener {
-    /// With connections in its queue that nobody has taken: closed where nobody waits.
+    /// Connections in its queue are closed by [`Foreign`], on a thread that may wait.
     socket: Foreign,
     path: PathBuf,
     /// The file that was made.
@@ -84,12 +84,12 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. A socket there that nobody listens at is what a process that was killed left
-    /// behind: it is replaced. The file has the permissions that the process's umask leaves.
+    /// Listens at `path`. A socket there without a listener was left behind by a killed process: it is
+    /// replaced. The file has the permissions that the process's umask leaves.
     ///
     /// # Errors
-    /// `AddrInUse` when somebody listens there, `AlreadyExists` when something else than a socket is there,
-    /// `WouldBlock` when another process is just doing the same; else what the system says.
+    /// `AddrInUse`: another process listens there. `AlreadyExists`: the file there is no socket.
+    /// `WouldBlock`: another process is binding a socket in this directory now. Otherwise the system's error.
     pub(super) fn bind(path: &Path) -> io::Result<Self> {
         // Two processes that both find a stale socket must not remove each other's new one.
         let _lock = lock(&directory(path)?)?;
@@ -126,7 +126,7 @@ impl Listener {
     /// The next connection, if there is one.
     ///
     /// # Errors
-    /// What accept(2) says.
+    /// The error of accept(2).
     pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
         match accept_with(&self.socket, SocketFlags::CLOEXEC) {
             Ok(stream) => Ok(Some(stream.into())),
@@ -135,8 +135,8 @@ impl Listener {
         }
     }
 
-    /// Whether the file is still this socket's: somebody may have removed or replaced it, so that nobody
-    /// finds it any more.
+    /// Whether the file is still this socket's: a process may have removed or replaced it, so that front ends
+    /// no longer find this socket.
     pub(super) fn is_there(&self) -> bool {
         std::fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file)
     }
@@ -150,7 +150,7 @@ impl AsRawFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = shutdown(&self.socket, Shutdown::Both); // nobody connects any more, wherever it is closed
+        let _ = shutdown(&self.socket, Shutdown::Both); // no front end can connect from now on
         if self.is_there() {
             let _ = std::fs::remove_file(&self.path);
         }

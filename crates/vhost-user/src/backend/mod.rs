@@ -1,14 +1,14 @@
 //! The back end: the switch's side of vhost-user.
 //!
-//! [`Control`] serves sockets, each with a [`Device`](heddle_virtio::device::Device), which is what a port
-//! implements. A front end that connects gets a session, which turns its messages into calls of the device:
-//! rings start and stop, memory changes, the guest is reset or migrates.
+//! [`Control`] serves sockets, each with a [`Device`](heddle_virtio::device::Device), which a port
+//! implements. A front end that connects gets a session. The session turns messages into calls of the device:
+//! start or stop a ring, change the memory, reset or migrate the guest.
 //!
-//! * **Sockets.** As a server ([`Role::Server`]) a stale socket file is replaced and a live one left alone;
-//!   as a client the connection is tried about once a second, for ever. One front end at a time.
-//! * **Restarts.** A split ring says where it is. A packed ring's position is kept in the front end's
-//!   inflight area or in a journal (a file, so that it survives a killed process). Either way what was in
-//!   flight is taken again.
+//! * **Sockets.** A server ([`Role::Server`]) replaces a stale socket file and leaves a live one alone. A
+//!   client tries to connect about once a second, for ever. An endpoint serves one front end at a time.
+//! * **Restarts.** A split ring contains its position. A packed ring's position is kept in the front end's
+//!   inflight area or in a journal (a file, so that it survives a killed process). In both cases, the switch
+//!   takes the chains in flight again.
 //! * **Not implemented:** postcopy migration (its feature is not offered; its messages are refused),
 //!   cross-endian rings, in-band notifications.
 
@@ -28,7 +28,7 @@ pub use control::{Control, MAX_SOCKETS, SocketId};
 use crate::message::ProtocolFeatures;
 use std::path::PathBuf;
 
-/// Which side makes the connection.
+/// The side that makes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The front end connects to a socket of ours (OVS's `dpdkvhostuser`).
@@ -40,9 +40,9 @@ pub enum Role {
 /// A socket to be served.
 #[derive(Clone, Debug)]
 pub struct Socket {
-    /// Where it is.
+    /// The path of the socket's file.
     pub path: PathBuf,
-    /// Who connects.
+    /// The side that connects.
     pub role: Role,
     /// A file that keeps the positions of packed rings across processes; made, with its directory, when such
     /// a ring starts. `None`: across connections only.

@@ -1,13 +1,13 @@
-//! How often a socket's front ends are heard: one that misbehaves, or comes and goes all the time, costs the
-//! thread of all sockets only so much.
+//! Limits how often a socket's front ends are served. A front end that misbehaves, or reconnects all the
+//! time, takes only a bounded part of the thread that all sockets share.
 //!
-//! Times are told by the caller, so that tests need not wait.
+//! The caller passes the current time, so that tests need not wait.
 
 use super::session::End;
 use core::time::Duration;
 use std::time::Instant;
 
-/// Between attempts to connect or to listen, and first pause after a fault.
+/// Time between attempts to connect or to listen, and first pause after a fault.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Longest pause after faults of front ends.
 const MAX_PAUSE: Duration = Duration::from_secs(16);
@@ -15,12 +15,13 @@ const MAX_PAUSE: Duration = Duration::from_secs(16);
 const GOOD: Duration = Duration::from_secs(10);
 /// A session that is shorter is a hasty one.
 const HASTY: Duration = Duration::from_secs(1);
-/// So many hasty sessions in a row are nothing special: monitors try what a back end can do.
+/// This number of hasty sessions in a row is usual: virtual machine monitors probe the features of a back
+/// end.
 const FREE: u32 = 4;
 /// The first pause after one more; it doubles, up to [`RETRY`].
 const FIRST: Duration = Duration::from_millis(50);
 
-/// What is known of a socket's front ends.
+/// The record of a socket's front ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
     /// Sessions in a row that ended with a fault of the front end.
@@ -57,7 +58,7 @@ impl Backoff {
     }
 }
 
-/// Connections that are heard in each [`Gate::SPAN`].
+/// Connections that are accepted in each [`Gate::SPAN`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gate {
     since: Instant,
@@ -75,10 +76,10 @@ impl Gate {
             passed: 0,
         }
     }
-    /// One more at `now`.
+    /// Counts one more connection at `now`.
     ///
     /// # Errors
-    /// When to ask again: until then connections wait in the listener's queue.
+    /// The time of the next try: until then connections wait in the listener's queue.
     pub(super) fn pass(&mut self, now: Instant) -> Result<(), Instant> {
         if now.duration_since(self.since) >= Self::SPAN {
             *self = Self::new(now);
@@ -91,22 +92,22 @@ impl Gate {
     }
 }
 
-/// A session's part of the thread's time: a quarter, where it wants more, after a moment in which it may have
-/// all.
+/// A session's share of the thread's time. A session that wants more gets a quarter, after a moment in which
+/// it may have all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
-    /// Time that was used and not made good for yet, at `at`.
+    /// Used time that is not paid back yet, at `at`.
     debt: Duration,
     at: Instant,
 }
 
 impl Budget {
-    /// Used time is made good for by so much time.
+    /// A unit of used time is paid back by this number of units of elapsed time.
     const PRICE: u32 = 4;
     /// Beyond this debt the session rests until it is down to [`Budget::LEAST`].
     const MOST: Duration = Duration::from_millis(40);
     const LEAST: Duration = Duration::from_millis(20);
-    /// No debt is more: what takes longer was not the session's work, but the process was stopped meanwhile.
+    /// Maximum debt: longer use was not the session's work, but the process was stopped meanwhile.
     const CEILING: Duration = Duration::from_millis(500);
 
     pub(super) fn new(now: Instant) -> Self {
@@ -141,7 +142,7 @@ mod tests {
         }
         let pauses: Vec<_> = (0..8).map(|_| hasty(5 * MS).as_millis()).collect();
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1000, 1000, 1000]);
-        // One that stays makes good for all before.
+        // A session that lasts clears the record.
         assert_eq!(hasty(HASTY), Duration::ZERO);
         assert_eq!(hasty(5 * MS), Duration::ZERO);
     }
@@ -152,7 +153,7 @@ mod tests {
         let fault = End::Socket(SocketError::Cut);
         let pauses: Vec<_> = (0..7).map(|_| m.after(&fault, true, MS).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 16, 16]);
-        // Whoever says nothing is no better.
+        // A front end that sends nothing is no better.
         assert_eq!(m.after(&End::Closed, false, 2 * GOOD), MAX_PAUSE);
         assert_eq!(m.after(&fault, true, 2 * GOOD), RETRY);
         assert_eq!(m.after(&End::Closed, true, 2 * GOOD), Duration::ZERO);
@@ -171,7 +172,7 @@ mod tests {
         }
         let part = busy.as_secs_f64() / 10.0;
         assert!((0.2..0.27).contains(&part), "{part}");
-        // What an ordinary front end says never makes it rest.
+        // An ordinary front end's messages never make it rest.
         let mut budget = Budget::new(now);
         for i in 0..1000 {
             let at = now + i * Duration::from_millis(2);

@@ -1,11 +1,11 @@
-//! What all front ends together may have mapped.
+//! The limits of the memory that all front ends together may have mapped.
 //!
-//! **Problem.** Addresses and guards against cut files ([`heddle_sys::sigbus`]) are the process's; a few
-//! front ends must not take them all, on purpose or by accident.
+//! **Problem.** Addresses and guards against cut files ([`heddle_sys::sigbus`]) are resources of the process.
+//! A few front ends must not take them all, on purpose or by accident.
 //!
-//! **How.** A session may take at most half of what is left, so that there is always something left for
-//! others: whoever comes late in a flood of greedy ones gets less, an ordinary one (a few regions, some GiB)
-//! always enough.
+//! **Rule.** A session may take at most half of what is left, so that something is always left for others. In
+//! a flood of greedy sessions a late one gets less. An ordinary session (a few regions, some GiB) always gets
+//! enough.
 //!
 //! **Thread-safety.** Atomic counters; sessions take from one thread, mappings are given back from any.
 

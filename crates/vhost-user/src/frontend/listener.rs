@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// How often a waiting side looks again.
+/// Time between two polls of a side that waits.
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
 /// Listens at a path; its socket's file is removed when it is dropped. No other file ever is.
@@ -21,12 +21,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. A socket of that name that nobody listens at is replaced; any other file is left
-    /// alone.
+    /// Listens at `path`. A socket of that name without a listener is replaced; any other file is left alone.
     ///
     /// # Errors
-    /// [`FrontendError::Path`]; `AddrInUse` when somebody listens there, `AlreadyExists` when there is a file
-    /// that is no socket.
+    /// [`FrontendError::Path`]; `AddrInUse` when another process listens there, `AlreadyExists` when there is
+    /// a file that is no socket.
     pub fn bind(path: &Path) -> Result<Self> {
         let named = |error| FrontendError::Path {
             path: path.display().to_string(),
@@ -34,7 +33,7 @@ impl Listener {
         };
         let socket = match UnixListener::bind(path) {
             Err(e) if e.kind() == ErrorKind::AddrInUse => {
-                // A plain file refuses connections, as a socket does that nobody listens at.
+                // A plain file refuses connections, as a socket without a listener does.
                 let there = std::fs::symlink_metadata(path).map_err(named)?;
                 if !there.file_type().is_socket() {
                     let text = "there is a file that is no socket";
@@ -56,8 +55,8 @@ impl Listener {
             file: (meta.dev(), meta.ino()),
         })
     }
-    /// The next back end's connection, whose answers are waited for up to `patience` each; `None` when nobody
-    /// came within `wait`.
+    /// The next back end's connection, with timeout `patience` for each reply; `None` when no back end
+    /// connects within `wait`.
     ///
     /// # Errors
     /// [`FrontendError::Path`].
@@ -82,14 +81,14 @@ impl Listener {
     }
 }
 
-/// Whether nobody listens at the socket any more.
+/// Whether the socket has no listener any more.
 fn stale(path: &Path) -> bool {
     std::os::unix::net::UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Somebody may have put another file there.
+        // Another process may have put its own file there.
         if std::fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file) {
             let _ = std::fs::remove_file(&self.path);
         }

@@ -1,10 +1,10 @@
-//! The front end: what a virtual machine monitor does towards a back end, for load generators and tests.
+//! The front end: a virtual machine monitor's side of vhost-user, for load generators and tests.
 //!
-//! * [`Frontend`]: one connection; sends requests, waits (bounded) for answers, negotiates.
+//! * [`Frontend`]: one connection; sends requests, waits (bounded) for replies, negotiates.
 //! * [`Listener`]: where back ends connect to us (a back end in client mode).
 //! * [`Ram`]: memory that both sides map.
-//! * [`Nic`]: a network device of a pretended guest: memory, rings, their descriptors. It outlives
-//!   connections: after a back end's death it is handed to the next one where the rings stand.
+//! * [`Nic`]: a network device of a pretended guest, with memory, rings and their descriptors. It outlives
+//!   connections: after a back end's death the next one gets it, with the rings at their positions.
 //!
 //! It works against any back end; Debian's OVS-DPDK is the reference that it is tested with.
 //!
@@ -29,49 +29,49 @@ use heddle_virtio::Features;
 use heddle_virtio::mem::MemError;
 use heddle_virtio::ring::RingError;
 
-/// Why the front end cannot go on with this connection.
+/// Why this connection of the front end is of no further use.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontendError {
-    /// The connection is broken, or the back end sent what is no message.
+    /// The connection is broken, or the back end's bytes are no message.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The back end's answer does not fit the request.
+    /// The back end's reply does not fit the request.
     #[error(transparent)]
     Message(#[from] MessageError),
     /// The back end closed the connection.
     #[error("the back end closed the connection")]
     Closed,
-    /// The back end closed the connection before it answered anything.
+    /// The back end closed the connection before its first reply.
     #[error(
         "the switch closed the connection before its first answer: it serves another front end at this socket, or has this one wait \
          after a fault (its log and Interface.status say which)"
     )]
     TurnedAway,
-    /// No answer in time.
+    /// No reply in time.
     #[error("no reply to {what} within {after:?}")]
     Timeout {
-        /// The request, or what was waited for.
+        /// The request, or the event that was waited for.
         what: &'static str,
-        /// How long.
+        /// The timeout.
         after: Duration,
     },
-    /// The back end says no.
+    /// The back end refuses the request.
     #[error("the back end refuses {what}: {code}")]
     Refused {
         /// The request.
         what: &'static str,
-        /// Its number for why; each back end has its own.
+        /// The back end's error number; each back end has its own.
         code: u64,
     },
-    /// An answer to something else.
+    /// A reply to another request.
     #[error("reply {got} to {what}")]
     Unexpected {
         /// The request.
         what: &'static str,
-        /// The number of the request that was answered.
+        /// The number of the request in the reply.
         got: u32,
     },
-    /// The back end lacks what is needed.
+    /// The back end lacks a needed feature.
     #[error("the back end does not offer {0:?}")]
     Lacks(Features),
     /// Fewer queues than are needed.
@@ -91,7 +91,7 @@ pub enum FrontendError {
     Path {
         /// The path.
         path: String,
-        /// What the system says of it.
+        /// The system's error.
         #[source]
         error: std::io::Error,
     },

@@ -7,18 +7,18 @@ use heddle_virtio::driver::{Buffers, Flow, Stream};
 use heddle_virtio::ring::{Features, Position, QueueConfig};
 use std::os::fd::AsFd;
 
-/// Where the guest's memory starts. Not at 0, so that an address that was never filled in is seen.
+/// Start of the guest's memory. Not 0, so that an address that was never filled in is noticed.
 const BASE: u64 = 1 << 32;
 /// Status bits of a running device: ACKNOWLEDGE, DRIVER, FEATURES_OK, DRIVER_OK (virtio 1.2 §2.1).
 const RUNNING: u8 = 0x0f;
 /// Bytes of a line.
 const LINE: u32 = 64;
 
-/// What a device of a pretended guest is like.
+/// Properties of a device of a pretended guest.
 #[derive(Clone, Copy, Debug)]
 pub struct NicConfig {
-    /// Features to ask for. Those that change rings or frames must be offered ([`NicConfig::MUST`]); others
-    /// are asked for where they are offered.
+    /// Requested features. Features that change rings or frames must be offered ([`NicConfig::MUST`]); others
+    /// are used if they are offered.
     pub features: Features,
     /// Protocol features to agree on where they are offered.
     pub protocol: ProtocolFeatures,
@@ -30,12 +30,12 @@ pub struct NicConfig {
     pub tx_len: u32,
     /// Bytes of each receive buffer.
     pub rx_len: u32,
-    /// Which memory.
+    /// The kind of memory.
     pub huge: HugePages,
 }
 
 impl NicConfig {
-    /// Features that cannot be left out when they are asked for.
+    /// Requested features that the back end has to offer.
     pub const MUST: Features = Features::VERSION_1
         .union(Features::RING_PACKED)
         .union(Features::MRG_RXBUF)
@@ -43,7 +43,7 @@ impl NicConfig {
         .union(Features::HOST_TSO4)
         .union(Features::GUEST_TSO4)
         .union(Features::MQ);
-    /// What the front end can do of the protocol.
+    /// Protocol features of the front end.
     pub const PROTOCOL: ProtocolFeatures = ProtocolFeatures::MQ
         .union(ProtocolFeatures::REPLY_ACK)
         .union(ProtocolFeatures::CONFIGURE_MEM_SLOTS)
@@ -55,7 +55,7 @@ impl NicConfig {
 pub struct NicQueue {
     /// The ring.
     pub config: QueueConfig,
-    /// Its driver.
+    /// The ring's driver.
     pub stream: Stream,
     kick: EventFd,
     call: EventFd,
@@ -132,7 +132,7 @@ impl Nic {
             tx,
         })
     }
-    /// Opens a session and makes a device of what both sides have; [`Nic::attach`] hands it over.
+    /// Opens a session and makes a device with the features of both sides; [`Nic::attach`] hands it over.
     ///
     /// # Errors
     /// [`FrontendError`].
@@ -161,7 +161,7 @@ impl Nic {
             Err(FrontendError::Lacks(lacks))
         }
     }
-    /// Hands memory and rings to the back end of an opened session, where they stand, and enables them.
+    /// Hands memory and rings to the back end of an opened session, at their positions, and enables them.
     ///
     /// # Errors
     /// [`FrontendError`].
@@ -178,12 +178,12 @@ impl Nic {
         }
         front.set_status(RUNNING)?;
         for (_, q) in self.queues() {
-            // What was posted before the back end came was kicked for nobody.
+            // The kicks for buffers that were posted before the back end came are lost.
             q.kick();
         }
         Ok(())
     }
-    /// Takes the rings back from the back end; returns where each stands, by index.
+    /// Takes the rings back from the back end; returns the position of each, by index.
     ///
     /// # Errors
     /// [`FrontendError`].
@@ -196,7 +196,7 @@ impl Nic {
     pub fn features(&self) -> Features {
         self.features
     }
-    /// Its memory.
+    /// The device's memory.
     pub fn ram(&self) -> &Ram {
         &self.ram
     }
@@ -207,8 +207,8 @@ impl Nic {
     }
 }
 
-/// Bytes from one buffer to the next: an odd number of lines, so that the first lines of the buffers spread
-/// over the sets of a cache.
+/// Bytes from one buffer to the next: an odd number of lines. So the first lines of the buffers spread over
+/// the sets of a cache.
 fn stride(len: u32) -> u32 {
     (len.div_ceil(LINE) | 1) * LINE
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Whether memory is made of hugepages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
-    /// Where the system has enough of them, else usual pages.
+    /// Huge pages if the system has enough of them, otherwise usual pages.
     #[default]
     Try,
     /// An error where the system has too few.
@@ -88,11 +88,12 @@ impl Ram {
             offset: 0,
         }
     }
-    /// What pages it has.
+    /// The kind of its pages.
     pub fn pages(&self) -> Pages {
         self.pages
     }
-    /// The front end's own address of the guest's address `addr`, as ring addresses are told.
+    /// The front end's own address of the guest's address `addr`, in the form in which ring addresses are
+    /// sent.
     pub fn user_addr(&self, addr: u64) -> u64 {
         self.user().wrapping_add(addr.wrapping_sub(self.base))
     }

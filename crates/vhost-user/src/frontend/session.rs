@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
-/// What a back end offers.
+/// The offer of a back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offered {
     /// Features of rings and device.
@@ -27,18 +27,18 @@ pub struct Offered {
     pub mem_slots: u64,
 }
 
-/// A connection to a back end, and what was agreed on it.
+/// A connection to a back end, and the features agreed on it.
 #[derive(Debug)]
 pub struct Frontend {
     connection: Connection,
-    /// The channel on which the back end asks.
+    /// The channel on which the back end sends requests.
     asked: Option<Connection>,
     protocol: ProtocolFeatures,
     patience: Duration,
 }
 
 impl Frontend {
-    /// Takes over a connected socket; each answer is waited for up to `patience`.
+    /// Takes over a connected socket; `patience` is the timeout of each reply.
     pub fn new(stream: UnixStream, patience: Duration) -> Self {
         Self {
             connection: Connection::new(stream),
@@ -67,7 +67,7 @@ impl Frontend {
         }
     }
 
-    /// Sends a request with its descriptors and returns the answer, if it has one of its own. With REPLY_ACK
+    /// Sends a request with its descriptors and returns the reply, if it has one of its own. With REPLY_ACK
     /// any other request is confirmed too.
     ///
     /// # Errors
@@ -139,11 +139,11 @@ impl Frontend {
         }
     }
 
-    /// Asks what the back end offers, agrees on those of its protocol features that are in `want`, and owns
-    /// the session. With BACKEND_REQ the back end gets a channel of its own.
+    /// Queries the back end's offer, agrees on its protocol features that are in `want`, and owns the
+    /// session. With BACKEND_REQ the back end gets a channel of its own.
     ///
     /// # Errors
-    /// [`FrontendError`]; [`FrontendError::TurnedAway`] by a back end that hears nobody now.
+    /// [`FrontendError`]; [`FrontendError::TurnedAway`] by a back end that serves no front end now.
     pub fn open(&mut self, want: ProtocolFeatures) -> Result<Offered> {
         let first = self.number(&Request::GetFeatures);
         let features = Features::from_bits_retain(first.map_err(turned_away)?);
@@ -179,7 +179,7 @@ impl Frontend {
     pub fn protocol(&self) -> ProtocolFeatures {
         self.protocol
     }
-    /// Tells the driver's choice of features.
+    /// Sends the driver's choice of features.
     ///
     /// # Errors
     /// [`FrontendError`].
@@ -272,7 +272,7 @@ impl Frontend {
             }),
         }
     }
-    /// Tells the device status field, where that was agreed.
+    /// Sends the device status field, if that was negotiated.
     ///
     /// # Errors
     /// [`FrontendError`].
@@ -305,7 +305,7 @@ impl Frontend {
             }
         }
     }
-    /// Whether the back end is there still. What it says without being asked is an error.
+    /// Checks that the back end is still connected. A message without a request is an error.
     ///
     /// # Errors
     /// [`FrontendError`].
@@ -321,7 +321,7 @@ impl Frontend {
     }
 }
 
-/// What a lost connection means before the first answer.
+/// The meaning of a lost connection before the first reply.
 fn turned_away(e: FrontendError) -> FrontendError {
     use crate::message::SocketError::{Cut, Io};
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset};

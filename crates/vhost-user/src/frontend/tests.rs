@@ -1,4 +1,4 @@
-//! The front end against this project's back end, with a device that sends back what it receives.
+//! The front end against this project's back end, with a device that sends each received packet back.
 
 use super::*;
 use crate::backend::{Control, Role, Socket};
@@ -18,7 +18,7 @@ use std::time::Instant;
 const WAIT: Duration = Duration::from_secs(60);
 type Rings = Arc<Mutex<BTreeMap<u16, RingSetup>>>;
 
-/// Sends back on queue pair `i` what comes on queue pair `i`.
+/// Sends packets of queue pair `i` back on queue pair `i`.
 struct Echo {
     rings: Rings,
     features: Features,
@@ -61,7 +61,7 @@ impl Device for Echo {
     fn send_rarp(&mut self, _: [u8; 6]) {}
 }
 
-/// Moves what waits, once.
+/// Moves the waiting packets, once.
 fn turn(rings: &Rings, pool: &mut Pool) {
     let mut rings = rings.lock();
     for pair in 0..4 {
@@ -210,7 +210,7 @@ fn frames_go_and_come_in_both_roles_and_layouts() {
             front.check().unwrap();
             let at = nic.detach(&mut front).unwrap();
             let q = [&nic.rx[0], &nic.tx[0]];
-            // What was sent has been used, so both sides name the same place.
+            // The packets that were sent have been used, so both sides name the same position.
             assert_eq!(at, q.map(|q| q.stream.position()), "{features:?}");
         }
     }
@@ -231,7 +231,7 @@ fn several_queue_pairs() {
     exchange(&mut nic, 200, 0);
 }
 
-/// The rings outlive back ends: the next one goes on where the one before stood.
+/// The rings outlive back ends: the next one continues at the old position.
 #[test]
 fn back_ends_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ fn what_is_missing_is_named() {
     ));
 }
 
-/// A back end that never answers costs the time that it was given, no more.
+/// A back end that never replies costs its timeout, no more.
 #[test]
 fn silence_ends() {
     let dir = tempfile::tempdir().unwrap();
@@ -321,7 +321,8 @@ fn sockets_that_nobody_listens_at_are_replaced_and_live_ones_left_alone() {
     Listener::bind(&path).unwrap();
 }
 
-/// A file of another kind at the path is somebody's: it is neither replaced nor removed, also not at the end.
+/// A file of another kind at the path belongs to another program. It is neither replaced nor removed, also
+/// not at the end.
 #[test]
 fn only_sockets_are_replaced() {
     let dir = tempfile::tempdir().unwrap();
@@ -334,7 +335,7 @@ fn only_sockets_are_replaced() {
         assert!(e.contains("no socket"), "{e}");
         assert_eq!(std::fs::read(&plain).unwrap(), b"precious");
     }
-    // A stale one is replaced; what was put in our socket's place stays.
+    // A stale one is replaced; a file that was put in our socket's place stays.
     let path = dir.path().join("vm0");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let ours = Listener::bind(&path).unwrap();

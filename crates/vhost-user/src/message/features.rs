@@ -1,7 +1,7 @@
 //! Protocol features (specification, "Protocol features").
 
 bitflags::bitflags! {
-    /// What the two sides agree on about the protocol itself (the device's features are
+    /// Features of the protocol itself that both sides agree on (the device's features are
     /// [`heddle_virtio::Features`]).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ProtocolFeatures: u64 {
@@ -11,13 +11,13 @@ bitflags::bitflags! {
         const LOG_SHMFD = 1 << 1;
         /// SEND_RARP.
         const RARP = 1 << 2;
-        /// Any request may ask for an answer.
+        /// Any request may require a reply.
         const REPLY_ACK = 1 << 3;
         /// NET_SET_MTU.
         const MTU = 1 << 4;
         /// A channel for requests of the back end.
         const BACKEND_REQ = 1 << 5;
-        /// Byte order of legacy rings is told.
+        /// The front end sends the byte order of legacy rings.
         const CROSS_ENDIAN = 1 << 6;
         /// Crypto sessions.
         const CRYPTO_SESSION = 1 << 7;
@@ -29,7 +29,7 @@ bitflags::bitflags! {
         const BACKEND_SEND_FD = 1 << 10;
         /// Notification areas of the host.
         const HOST_NOTIFIER = 1 << 11;
-        /// The record of what is in flight survives the back end.
+        /// The record of chains in flight survives the back end.
         const INFLIGHT_SHMFD = 1 << 12;
         /// RESET_DEVICE.
         const RESET_DEVICE = 1 << 13;

@@ -12,9 +12,9 @@ bitflags::bitflags! {
     /// Flags of a header besides its version.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct HeaderFlags: u32 {
-        /// The message is an answer.
+        /// The message is a reply.
         const REPLY = 1 << 2;
-        /// The sender waits for an answer (with [`super::ProtocolFeatures::REPLY_ACK`]).
+        /// The sender waits for a reply (with [`super::ProtocolFeatures::REPLY_ACK`]).
         const NEED_REPLY = 1 << 3;
     }
 }
@@ -22,7 +22,7 @@ bitflags::bitflags! {
 /// A message's header. Flags that the specification does not name are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The request's number; an answer has that of its request.
+    /// The request's number; a reply has the number of its request.
     pub request: u32,
     /// Flags.
     pub flags: HeaderFlags,
@@ -41,7 +41,7 @@ impl Header {
         let size = len as u32;
         Self { request, flags, size }
     }
-    /// Its bytes.
+    /// The header's bytes.
     pub fn encode(self) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
         let flags = self.flags.bits() | VERSION;
@@ -72,11 +72,11 @@ impl Header {
             size,
         })
     }
-    /// Whether the message is an answer.
+    /// Whether the message is a reply.
     pub fn is_reply(self) -> bool {
         self.flags.contains(HeaderFlags::REPLY)
     }
-    /// Whether an answer is waited for.
+    /// Whether the sender waits for a reply.
     pub fn needs_reply(self) -> bool {
         self.flags.contains(HeaderFlags::NEED_REPLY)
     }

@@ -1,11 +1,11 @@
 //! The messages (specification, "Message Specification"): pure bytes here, descriptors beside them.
 //!
-//! **Problem.** Each side reads what another process wrote: a length, a number of regions, an index, a wrong
-//! number of descriptors. Nothing of it may make the reader panic or hold unbounded memory.
+//! **Problem.** Each side reads values that another process wrote: a length, a number of regions, an index, a
+//! wrong number of descriptors. None of this may make the reader panic or hold unbounded memory.
 //!
-//! **Invariants.** What [`Request::decode`] returns is well formed in itself: the payload has exactly the
-//! size that its request has, counts match, indices fit their fields. Whether it makes sense now is the
-//! session's question. `decode(encode(x)) == x`.
+//! **Invariants.** A request from [`Request::decode`] is well formed in itself: the payload has exactly the
+//! size that its request has, counts match, indices fit their fields. The session checks whether the request
+//! is valid in its state. `decode(encode(x)) == x`.
 //!
 //! **Costs.** Control plane: allocation where a message has lists. Numbers are in the machine's byte order.
 
@@ -30,9 +30,9 @@ pub use reply::Reply;
 pub use request::{BackendRequest, FdRule, ReplyKind, Request};
 pub use socket::{Connection, Frame, MAX_UNSENT, Received, SocketError};
 
-/// Most bytes of a payload. The longest message is a memory table of [`MAX_FDS`] regions.
+/// Maximum number of bytes of a payload. The longest message is a memory table of [`MAX_FDS`] regions.
 pub const MAX_PAYLOAD: usize = 4096;
-/// Most descriptors beside one message.
+/// Maximum number of descriptors beside one message.
 pub const MAX_FDS: usize = 32;
 
 /// Why a message is refused. The sender cannot be trusted to have meant anything by it.
@@ -52,7 +52,7 @@ pub enum MessageError {
     /// No such request.
     #[error("unknown request {0}")]
     Unknown(u32),
-    /// The payload's size is not what the request has.
+    /// The payload's size is not the request's.
     #[error("request {request} has {size} bytes of payload")]
     Size {
         /// The request's number.
@@ -65,12 +65,12 @@ pub enum MessageError {
     Field {
         /// The request's number.
         request: u32,
-        /// Which field.
+        /// The field's name.
         field: &'static str,
-        /// What it holds.
+        /// The field's value.
         value: u64,
     },
-    /// The number of descriptors is not what the request has.
+    /// The number of descriptors is not the request's.
     #[error("request {request} came with {fds} descriptors")]
     Fds {
         /// The request's number.

@@ -1,21 +1,21 @@
-//! What messages carry (specification, "Payload").
+//! Payloads of messages (specification, "Payload").
 
 use super::wire::{Reader, Writer};
 
 /// A ring and a number: its size, its base, or whether it is enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VringState {
-    /// Which ring.
+    /// The ring's index.
     pub index: u32,
     /// The number.
     pub num: u32,
 }
 
-/// Where a ring's areas are. Addresses are the front end's own ("user addresses"), or I/O virtual addresses
+/// The addresses of a ring's areas. They are the front end's own ("user addresses"), or I/O virtual addresses
 /// when ACCESS_PLATFORM was negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VringAddr {
-    /// Which ring.
+    /// The ring's index.
     pub index: u32,
     /// Whether writes to the used ring are logged (`VHOST_VRING_F_LOG`).
     pub log_used: bool,
@@ -38,7 +38,7 @@ pub struct MemRegion {
     pub size: u64,
     /// The front end's address.
     pub user: u64,
-    /// Where it starts in the descriptor's file.
+    /// Offset of its start in the descriptor's file.
     pub offset: u64,
 }
 
@@ -47,12 +47,12 @@ pub struct MemRegion {
 pub struct LogArea {
     /// Bytes.
     pub size: u64,
-    /// Where it starts.
+    /// Offset of its start.
     pub offset: u64,
 }
 
 bitflags::bitflags! {
-    /// What may be done at an I/O virtual address.
+    /// Permissions at an I/O virtual address.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Access: u8 {
         /// The device reads.
@@ -62,10 +62,10 @@ bitflags::bitflags! {
     }
 }
 
-/// What an IOTLB message says.
+/// The meaning of an IOTLB message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IotlbKind {
-    /// The back end asks for an entry.
+    /// The back end requests an entry.
     Miss,
     /// An entry.
     Update,
@@ -84,16 +84,16 @@ pub struct IotlbMsg {
     pub size: u64,
     /// The front end's address of the same bytes.
     pub user: u64,
-    /// What is allowed, or asked for.
+    /// The allowed or requested access.
     pub access: Access,
-    /// What the message says.
+    /// The meaning of the message.
     pub kind: IotlbKind,
 }
 
 /// A ring and how it is notified; at most one descriptor comes beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VringFd {
-    /// Which ring.
+    /// The ring's index.
     pub index: u8,
     /// Whether a descriptor comes with it; else the ring is polled.
     pub has_fd: bool,
@@ -106,16 +106,16 @@ pub struct VringArea {
     pub ring: u64,
     /// Bytes.
     pub size: u64,
-    /// Where it starts.
+    /// Offset of its start.
     pub offset: u64,
 }
 
-/// Where the record of what is in flight lies in its descriptor's file.
+/// The location of the record of chains in flight in its descriptor's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inflight {
     /// Bytes.
     pub mmap_size: u64,
-    /// Where it starts.
+    /// Offset of its start.
     pub mmap_offset: u64,
     /// Rings.
     pub num_queues: u16,
@@ -132,10 +132,10 @@ bitflags::bitflags! {
     }
 }
 
-/// Most bytes of a configuration space.
+/// Maximum number of bytes of a configuration space.
 pub const MAX_CONFIG: usize = 256;
 
-/// A part of the device's configuration space. In an answer, no bytes mean an error.
+/// A part of the device's configuration space. In a reply, no bytes mean an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigSpace {
     /// First byte.

@@ -1,10 +1,10 @@
-//! Answers of the back end.
+//! Replies of the back end.
 
 use super::payload::{ConfigSpace, Inflight, Payload, VringState};
 use super::wire::Reader;
 use super::{MessageError, Request};
 
-/// An answer. A descriptor comes beside [`Reply::Inflight`].
+/// A reply. A descriptor comes beside [`Reply::Inflight`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A number, or for an acknowledgement zero or an error.
@@ -13,9 +13,9 @@ pub enum Reply {
     Vring(VringState),
     /// A part of the configuration space.
     Config(ConfigSpace),
-    /// No configuration space: an error (specification, GET_CONFIG: "zero length of payload").
+    /// No configuration space, which is an error (specification, GET_CONFIG: "zero length of payload").
     NoConfig,
-    /// The record of what is in flight.
+    /// The record of chains in flight.
     Inflight(Inflight),
 }
 
@@ -31,7 +31,7 @@ impl Reply {
         }
     }
 
-    /// Reads the answer to `request`; for the front end.
+    /// Reads the reply to `request`; for the front end.
     ///
     /// # Errors
     /// [`MessageError::Size`].
@@ -42,7 +42,7 @@ impl Reply {
             Request::GetConfig(_) if payload.is_empty() => Some(Self::NoConfig),
             Request::GetConfig(_) => ConfigSpace::read(&mut r).map(Self::Config),
             Request::GetInflightFd(_) => Inflight::read(&mut r).map(Self::Inflight),
-            // DPDK answers without a payload.
+            // DPDK replies without a payload.
             Request::SetLogBase(_) if payload.is_empty() => Some(Self::U64(0)),
             _ => r.u64().map(Self::U64),
         };

@@ -6,12 +6,12 @@ use super::payload::{
 use super::wire::{Reader, Writer};
 use super::{MAX_FDS, MessageError};
 
-/// How many descriptors come beside a message.
+/// Number of descriptors beside a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FdRule {
-    /// Exactly so many.
+    /// Exactly this number.
     Exactly(usize),
-    /// None or one.
+    /// One or no descriptor.
     Optional,
 }
 
@@ -25,10 +25,10 @@ impl FdRule {
     }
 }
 
-/// Which answer a request gets.
+/// The kind of reply that a request gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyKind {
-    /// None, or zero or an error number where the sender set NEED_REPLY and REPLY_ACK was negotiated.
+    /// Zero or an error number if the sender set NEED_REPLY and REPLY_ACK was negotiated; otherwise no reply.
     Ack,
     /// Always a [`super::Reply`].
     Own,
@@ -167,7 +167,7 @@ impl Request {
         }
     }
 
-    /// How many descriptors come beside it.
+    /// The number of descriptors beside it.
     pub fn fds(&self) -> FdRule {
         match self {
             Self::SetMemTable(regions) => FdRule::Exactly(regions.len()),
@@ -185,7 +185,7 @@ impl Request {
         }
     }
 
-    /// Which answer it gets. SET_LOG_BASE has its own only with a descriptor.
+    /// The kind of its reply. SET_LOG_BASE has its own only with a descriptor.
     pub fn reply(&self) -> ReplyKind {
         match self {
             Self::GetFeatures

@@ -1,12 +1,12 @@
 //! Messages over a Unix stream socket, with their descriptors.
 //!
-//! **Problem.** Bytes come in pieces of the sender's choice and descriptors beside one of them; the reader
-//! must neither block nor hold more than one message, and must not lose or mix up descriptors.
+//! **Problem.** Bytes come in pieces of the sender's choice, and descriptors beside one of them. The reader
+//! must not block, hold more than one message, or lose or mix up descriptors.
 //!
 //! **Invariants.** At most one unfinished message is held: its header, at most [`MAX_PAYLOAD`] bytes, at most
-//! [`MAX_FDS`] descriptors. No call blocks. Exactly the header and then exactly the payload are asked of the
-//! kernel, so descriptors of the next message cannot be taken for this one's. What is not sent yet is bounded
-//! ([`MAX_UNSENT`]).
+//! [`MAX_FDS`] descriptors. No call blocks. The connection reads exactly the header and then exactly the
+//! payload from the kernel. So descriptors of the next message cannot be taken for this one's. Unsent bytes
+//! are bounded ([`MAX_UNSENT`]).
 
 use super::{HEADER_LEN, Header, HeaderFlags, MAX_FDS, MAX_PAYLOAD, MessageError, Reply, Request};
 use arrayvec::ArrayVec;
@@ -24,22 +24,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-/// Most bytes that wait to be sent.
+/// Maximum number of bytes that wait to be sent.
 pub const MAX_UNSENT: usize = 64 * 1024;
 
-/// Most descriptors that the kernel delivers beside one message (`SCM_MAX_FD`).
+/// Maximum number of descriptors that the kernel delivers beside one message (`SCM_MAX_FD`).
 const MAX_SENT: usize = 253;
 
 /// Why a connection is at its end.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The other side sent what is not a message.
+    /// The bytes of the other side are no message.
     #[error(transparent)]
     Message(#[from] MessageError),
     /// The other side closed its end in the middle of a message.
     #[error("connection closed in the middle of a message")]
     Cut,
-    /// The other side does not read its answers.
+    /// The peer does not read its replies.
     #[error("the peer does not read its replies")]
     Unread,
     /// More descriptors than [`MAX_FDS`] beside one message.
@@ -62,20 +62,20 @@ impl From<Errno> for SocketError {
 /// A whole message.
 #[derive(Debug)]
 pub struct Frame {
-    /// Its header.
+    /// The frame's header.
     pub header: Header,
-    /// Its payload.
+    /// The frame's payload.
     pub payload: Vec<u8>,
     /// The descriptors that came beside it.
     pub fds: ArrayVec<Foreign, MAX_FDS>,
 }
 
-/// What [`Connection::recv`] found.
+/// Result of [`Connection::recv`].
 #[derive(Debug)]
 pub enum Received {
     /// A message.
     Frame(Frame),
-    /// Nothing, or not all of a message, yet.
+    /// No message, or only a part of one, yet.
     Nothing,
     /// The other side closed its end.
     Closed,
@@ -84,7 +84,7 @@ pub enum Received {
 /// One end of a connection. Not shared: one thread at a time.
 #[derive(Debug)]
 pub struct Connection {
-    /// What is in its queue goes with it: closed where nobody waits.
+    /// Descriptors in its queue go with it: [`Foreign`] closes it on a thread that may wait.
     stream: Foreign,
     head: [u8; HEADER_LEN],
     /// The header, once it is complete.
@@ -180,10 +180,10 @@ impl Connection {
 
     /// Reads into `buf` from `at` on; `None`: nothing is there.
     ///
-    /// Looks first. Descriptors that the kernel cannot deliver, because the process has no room for them, are
-    /// closed by whoever takes the bytes they came with, which may take as long as their maker likes. Left in
-    /// the queue they go with the socket, which is closed where nobody waits ([`Foreign`]). While the second
-    /// copies are here that the look brings, taking the bytes closes nothing.
+    /// Peeks first. If the process has no room for a descriptor, the kernel closes it in the thread that
+    /// takes its bytes. That may take as long as the descriptor's maker likes. Descriptors left in the queue
+    /// go with the socket, which another thread closes ([`Foreign`]). The peek makes second copies: while
+    /// they exist, taking the bytes closes nothing.
     #[expect(clippy::indexing_slicing, reason = "`at` bytes of `buf` are there already")]
     fn read(&mut self, buf: &mut [u8], at: usize) -> Result<Option<usize>, SocketError> {
         // For all that the kernel delivers.
@@ -226,15 +226,15 @@ impl Connection {
 
     /// Descriptors came that are not here.
     fn truncated(&self) -> SocketError {
-        // The space is too small, or the kernel could not place a descriptor here: then nobody did anything
-        // wrong.
+        // The space is too small, or the process has no room for a descriptor: the second is not the peer's
+        // fault.
         match rustix::io::dup(&self.stream) {
             Err(Errno::MFILE | Errno::NFILE) => SocketError::NoDescriptors,
             _ => SocketError::TooManyFds,
         }
     }
 
-    /// Whether the other side has closed its end already, whatever it said before.
+    /// Whether the peer has closed its end already, whatever it sent before.
     pub fn is_over(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::empty())];
         let now = Timespec::default();
@@ -272,7 +272,7 @@ impl Connection {
         self.since
     }
 
-    /// Sends a message, or keeps what the socket does not take now for [`Connection::flush`].
+    /// Sends a message, or keeps the bytes that the socket does not take now for [`Connection::flush`].
     ///
     /// # Errors
     /// [`SocketError`]: the connection is of no further use.
@@ -300,10 +300,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a request of the front end.
-    ///
-    /// # Errors
-    /// As [`Connection::send`].
+    /// The errors of [`Connection::send`].
     pub fn send_request(
         &mut self,
         request: &Request,
@@ -315,10 +312,10 @@ impl Connection {
         self.send(request.code(), flags, &payload, fds)
     }
 
-    /// Sends the answer to the request with number `request`.
+    /// Sends the reply to the request with number `request`.
     ///
     /// # Errors
-    /// As [`Connection::send`].
+    /// The errors of [`Connection::send`].
     pub fn send_reply(
         &mut self,
         request: u32,
@@ -330,10 +327,7 @@ impl Connection {
         self.send(request, HeaderFlags::REPLY, &payload, fds)
     }
 
-    /// Sends more of what was kept; returns whether all of it is gone.
-    ///
-    /// # Errors
-    /// As [`Connection::send`].
+    /// Sends more of the kept bytes; returns whether all of them are gone.
     pub fn flush(&mut self) -> Result<bool, SocketError> {
         if !self.unsent.is_empty() {
             let sent = self.write(&[IoSlice::new(&self.unsent)], &[])?;
@@ -364,11 +358,11 @@ impl Connection {
         }
     }
 
-    /// Waits until something can be received, the other side closed, or the time is over; returns whether it
-    /// was one of the former. For front ends, which ask and wait; the back end's thread never calls it.
+    /// Waits until something can be received, the peer has closed, or the time is over; returns false in the
+    /// last case. For front ends, which send a request and wait; the back end's thread never calls it.
     ///
     /// # Errors
-    /// What poll(2) says.
+    /// The error of poll(2).
     pub fn wait_readable(&self, timeout: Duration) -> std::io::Result<bool> {
         let timeout = Timespec::try_from(timeout).ok();
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
@@ -383,7 +377,7 @@ impl Connection {
 impl Drop for Connection {
     /// The other side learns of the end at once, wherever the socket is closed.
     fn drop(&mut self) {
-        let _ = shutdown(&self.stream, Shutdown::Both); // it may have ended already
+        let _ = shutdown(&self.stream, Shutdown::Both); // the connection may have ended already
     }
 }
 
@@ -404,18 +398,18 @@ fn descriptors(control: &mut RecvAncillaryBuffer<'_>) -> impl Iterator<Item = Ow
         .flatten()
 }
 
-/// What recvmsg(2) says.
+/// Results of recvmsg(2).
 struct RecvMsg {
     bytes: usize,
     flags: ReturnFlags,
 }
 
-/// How far a read came.
+/// Result of a read.
 enum Fill {
     /// Some bytes.
     Done,
-    /// None for now.
+    /// No bytes for now.
     Wait,
-    /// None any more.
+    /// No bytes any more.
     End,
 }

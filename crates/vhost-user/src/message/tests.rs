@@ -138,7 +138,8 @@ proptest! {
         prop_assert_eq!(Header::decode(header.encode()), Ok(header));
     }
 
-    /// Bytes of any kind: refused, or a request that encodes to as many bytes (padding may differ).
+    /// Bytes of any kind: refused, or a request that encodes to the same number of bytes (padding may
+    /// differ).
     #[test]
     fn hostile_payloads_are_refused_or_meant(code in 0_u32..48, bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         if let Ok(request) = Request::decode(code, &bytes) {

@@ -24,7 +24,7 @@ impl<'a> Reader<'a> {
     pub(super) fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_ne_bytes)
     }
-    /// What is left.
+    /// The bytes that are left.
     pub(super) fn rest(&mut self) -> &'a [u8] {
         core::mem::take(&mut self.0)
     }

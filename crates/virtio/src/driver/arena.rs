@@ -45,7 +45,7 @@ impl Arena {
     /// Places the areas of a queue, each on lines of its own.
     ///
     /// # Errors
-    /// As [`Arena::take`].
+    /// The errors of [`Arena::take`].
     pub fn queue(&mut self, features: Features, size: u16) -> Result<QueueConfig, MemError> {
         let mut cfg = QueueConfig {
             features,

@@ -1,8 +1,8 @@
-//! The driver side of virtqueues: what a guest's kernel does, for load generators and tests.
+//! The driver side of virtqueues, a guest kernel's part, for load generators and tests.
 //!
-//! It works over a [`GuestMemory`] that this process shares with a device, which may be another process: what
-//! the device writes is checked too ([`DriverError::Device`]), so that a wrong device ends a test with a
-//! word, not with wrong numbers.
+//! It works over a [`GuestMemory`] that this process shares with a device, which may be another process. It
+//! checks the device's writes too ([`DriverError::Device`]). So a wrong device ends a test with an error, not
+//! with wrong numbers.
 //!
 //! Costs: adding and taking buffers touches the ring's lines as a kernel's driver does; indices are published
 //! once per call of [`Driver::publish`]. No allocation after [`Driver::new`]. One thread per queue.
@@ -33,13 +33,13 @@ pub struct Buf {
 /// A chain that the device has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What [`Driver::add`] was given.
+    /// The number that [`Driver::add`] was given.
     pub token: u32,
-    /// Bytes that the device wrote. Of a chain that IN_ORDER let the device skip: all that it could write.
+    /// Bytes that the device wrote. For a chain that IN_ORDER let the device skip: all that it could write.
     pub len: u32,
 }
 
-/// Why a driver cannot go on.
+/// Why a driver cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
     /// Not enough free descriptors now.
@@ -48,18 +48,18 @@ pub enum DriverError {
     /// A chain of no buffers, or more than the ring has.
     #[error("a chain of {0} buffers")]
     Chain(usize),
-    /// An indirect table was asked for without the feature.
+    /// The caller wants an indirect table without the feature.
     #[error("indirect descriptors were not negotiated")]
     Indirect,
     /// The table for indirect descriptors is not in memory.
     #[error("indirect table: {0}")]
     Table(crate::mem::MemError),
-    /// The device broke the protocol; says how.
+    /// The device broke the protocol; the text gives the fault.
     #[error("the device {0}")]
     Device(&'static str),
 }
 
-/// Where a chain's descriptors go.
+/// The location of a chain's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Into the ring.
@@ -109,7 +109,7 @@ impl Driver {
             Layout::Packed(p) => p.add(mem, readable, writable, place, token),
         }
     }
-    /// Shows the device what was added; returns whether it wants a kick.
+    /// Shows the device the added chains; returns whether it wants a kick.
     pub fn publish(&mut self) -> bool {
         match &mut self.0 {
             Layout::Split(s) => s.publish(),
@@ -126,14 +126,14 @@ impl Driver {
             Layout::Packed(p) => p.pop(),
         }
     }
-    /// Asks to be notified of the next used chain. Returns whether there is one already.
+    /// Enables notification of the next used chain. Returns whether there is one already.
     pub fn arm(&mut self) -> bool {
         match &mut self.0 {
             Layout::Split(s) => s.arm(),
             Layout::Packed(p) => p.arm(),
         }
     }
-    /// Asks not to be notified.
+    /// Disables notification.
     pub fn disarm(&mut self) {
         match &mut self.0 {
             Layout::Split(s) => s.disarm(),

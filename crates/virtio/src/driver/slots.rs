@@ -1,6 +1,6 @@
-//! What a driver remembers of its chains.
+//! A driver's record of its chains.
 //!
-//! Identifiers are handed out first in, first out: with IN_ORDER they are then used in ring order, as virtio
+//! Identifiers are handed out first in, first out. With IN_ORDER they are then used in ring order, as virtio
 //! 1.2 §2.7.9 demands of a split ring's descriptors.
 
 use super::{Done, DriverError};
@@ -46,8 +46,8 @@ impl Slots {
     pub(super) fn in_batch(&self) -> bool {
         self.batch.is_some()
     }
-    /// The device says that `id` was used with `len` bytes written. Without IN_ORDER that is one chain; with
-    /// it the first of a batch that ends with `id`.
+    /// The device reports that `id` was used with `len` bytes written. Without IN_ORDER that is one chain;
+    /// with it the first of a batch that ends with `id`.
     pub(super) fn used(&mut self, id: u16, len: u32) -> Result<(u16, Chain, Done), DriverError> {
         if self.order.is_none() {
             return self.take(id, Some(len));

@@ -1,16 +1,16 @@
 //! Pages of a guest's memory that its owner has written to.
 //!
-//! **Problem.** Reading a page without data makes one, and the kernel charges the reader for it: a peer that
+//! **Problem.** Reading a page without data makes one, and the kernel charges the reader for it. A peer that
 //! shares a large empty file and transmits all of it makes the switch run into its own memory limit.
 //!
-//! **How.** A bit per page says that the file was found to have it ([`heddle_sys::Mapping::data_from`]). A
-//! buffer that is to be read is asked about once, and with it all pages around it that are there; from then
-//! on a look is one load. A sound guest transmits only what it has written. [`SPARE_PAGES`] are tolerated,
+//! **How.** A bit per page means that the file was found to have it ([`heddle_sys::Mapping::data_from`]). The
+//! first read of a buffer queries the file, for the buffer and all present pages around it. From then on a
+//! check is one load. A sound guest transmits only bytes that it has written. [`SPARE_PAGES`] are tolerated,
 //! and one page more stops the queue.
 //!
 //! **Pages that are taken away later** (a file that is cut and made longer again, holes that are punched)
-//! have their bit still. So now and then a buffer is asked about although its bits are set; where there is a
-//! hole, all bits go, and [`CAUGHT_PAGES`] are taken for lost.
+//! still have their bit. So now and then the file is queried for a buffer although its bits are set. If there
+//! is a hole, all bits are cleared, and [`CAUGHT_PAGES`] are counted as lost.
 //!
 //! Costs: a load of a line that holds the bits of 512 pages for each buffer that is read.
 
@@ -32,7 +32,7 @@ const MAX_MARKED: u64 = 1 << 18;
 pub(super) struct Backed {
     map: Arc<Mapping>,
     first: usize,
-    // Relaxed throughout: a bit that is seen late is asked for again.
+    // Relaxed throughout: a bit that is seen late leads to a second query.
     bits: Box<[AtomicU64]>,
     spare: AtomicU32,
 }
@@ -68,7 +68,7 @@ impl Backed {
         self.pages(address, len).all(|page| self.bit(page))
     }
 
-    /// Whether they may be read. `again`: asked about in any case.
+    /// Whether they may be read. `again`: query the file in any case.
     #[cold]
     pub(super) fn may_read(&self, address: usize, len: usize, again: bool) -> bool {
         let pages = self.pages(address, len);
@@ -79,7 +79,7 @@ impl Backed {
                 page += 1;
                 continue;
             }
-            // A file that cannot be asked counts as written.
+            // A file that cannot be queried counts as written.
             let there = self
                 .map
                 .data_from(page * PAGE)

@@ -1,14 +1,13 @@
 //! A value that a guest wrote: a claim until a check turns it into a value.
 
-/// A value read once from shared memory and not checked yet. It can be taken out only by naming the bound
-/// that it must keep; reading the memory a second time would give the guest a chance to change it after the
-/// check.
+/// A value read once from shared memory and not checked yet. A caller takes it out only by naming the bound
+/// that it must keep. A second read of the memory would give the guest a chance to change it after the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Claim<T>(T);
 
 impl<T: Copy> Claim<T> {
-    /// Wraps what was read.
+    /// Wraps a value that was read.
     #[inline]
     pub fn new(value: T) -> Self {
         Self(value)
@@ -21,8 +20,8 @@ impl<T: Copy> Claim<T> {
     pub fn check(self, ok: impl FnOnce(T) -> bool) -> Result<T, T> {
         if ok(self.0) { Ok(self.0) } else { Err(self.0) }
     }
-    /// The value where every value is allowed: an opaque identifier that is only handed back, a flag that is
-    /// only tested, a number for an error text.
+    /// The value where every value is allowed: an opaque identifier that is handed back, a flag that is
+    /// tested, a number for an error text.
     #[inline]
     pub fn any(self) -> T {
         self.0
@@ -38,8 +37,8 @@ impl Claim<u16> {
     pub fn below(self, bound: u16) -> Result<u16, u16> {
         self.check(|v| v < bound)
     }
-    /// How far a free-running index is ahead of `from`, at most `max` (virtio 1.2 §2.7.6: indices wrap at
-    /// 2^16).
+    /// The distance of a free-running index ahead of `from`, at most `max` (virtio 1.2 §2.7.6: indices wrap
+    /// at 2^16).
     ///
     /// # Errors
     /// The refused value.

@@ -1,14 +1,14 @@
-//! Short copies without a call: what heads of packets need.
+//! Short copies without a call, for heads of packets.
 //!
-//! Chunks are loaded into registers before any is stored, by width: a compiler given arrays of bytes takes a
-//! detour over the stack, whose loads then wait for stores that wait for lines of another core.
+//! Chunks are loaded into registers, by width, before any is stored. A compiler that is given arrays of bytes
+//! takes a detour over the stack. Its loads then wait for stores that wait for lines of another core.
 
 #![allow(unsafe_code)] // copies from and to addresses of the guest
 
 /// Sixteen bytes in a register.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 type Chunk = core::arch::x86_64::__m128i;
-/// As above.
+/// A chunk of the same width for other targets.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 type Chunk = u128;
 
@@ -35,8 +35,8 @@ unsafe fn store(p: *mut u8, chunk: Chunk) {
 #[inline(always)]
 pub(super) unsafe fn some(src: *const u8, dst: *mut u8, n: usize) {
     debug_assert!(n >= 16);
-    // SAFETY: each arm reads and writes within `n` bytes, by its condition: `K` chunks fit, twice as many
-    // reach over all.
+    // SAFETY: each arm reads and writes within `n` bytes, by its condition: `K` chunks fit, and `2 * K` reach
+    // over all.
     unsafe {
         match n {
             33..=64 => ends::<2>(src, dst, n),
@@ -48,7 +48,7 @@ pub(super) unsafe fn some(src: *const u8, dst: *mut u8, n: usize) {
 }
 
 /// # Safety
-/// As [`some`], with `16 * K <= n <= 32 * K`.
+/// The conditions of [`some`], and `16 * K <= n <= 32 * K`.
 #[inline(always)]
 unsafe fn ends<const K: usize>(src: *const u8, dst: *mut u8, n: usize) {
     let last = n - 16 * K;

@@ -1,6 +1,6 @@
 //! The dirty log of live migration (vhost-user SET_LOG_BASE): one bit per 4 KiB page that the device wrote.
 //!
-//! Ordering: a bit is set with Release after the page was written; the front end's atomic exchange of the
+//! Ordering: a bit is set with Release after the page was written. The front end's atomic exchange of the
 //! bitmap pairs with it, so that a page whose bit it has seen holds the bytes. The bit is always set, never
 //! tested first: a test could see a bit that the front end is just clearing.
 
@@ -57,7 +57,7 @@ impl DirtyLog {
     #[cfg(test)]
     pub(crate) fn is_marked(&self, gpa: u64) -> bool {
         let page = gpa / PAGE;
-        // Acquire pairs with the Release in `mark`: who sees the bit sees the page.
+        // Acquire pairs with the Release in `mark`: a reader that sees the bit sees the page.
         self.byte(page / 8)
             .is_some_and(|b| b.load(Ordering::Acquire) & (1 << (page % 8)) != 0)
     }

@@ -1,7 +1,7 @@
 //! Arrays of ring fields whose bounds were checked once, when the queue was set up.
 //!
-//! A ring of a power of two is indexed modulo its length, so that no index, whoever computed it, leaves it
-//! and no access needs a branch. Other tables ([`Table`]) check each index.
+//! A ring of a power of two is indexed modulo its length. So no index leaves it, not even a guest's, and no
+//! access needs a branch. Other tables ([`Table`]) check each index.
 
 #![allow(unsafe_code)] // the fields of a ring by their addresses
 
@@ -26,7 +26,7 @@ unsafe impl<const SIZE: usize> Send for Fields<SIZE> {}
 // SAFETY: as above.
 unsafe impl<const SIZE: usize> Sync for Fields<SIZE> {}
 
-/// Where an array of fields is: what a loop over it keeps in registers.
+/// The address and length of an array of fields: values that a loop over it keeps in registers.
 #[derive(Clone, Copy)]
 pub(crate) struct FieldsView<'a, const SIZE: usize> {
     ptr: *mut u8,
@@ -41,7 +41,7 @@ impl<const SIZE: usize> FieldsView<'_, SIZE> {
         // borrowed.
         unsafe { self.ptr.add((usize::from(index) & self.mask) * SIZE) }
     }
-    /// Asks the processor to bring the element's line near.
+    /// Prefetches the element's line.
     #[inline(always)]
     pub(crate) fn prefetch(self, index: u16) {
         prefetch::read(self.at(index));
@@ -61,12 +61,12 @@ impl FieldsView<'_, 2> {
 }
 
 impl FieldsView<'_, 8> {
-    /// Writes two little-endian 32-bit fields at once, unordered: the other side looks at them after it has
-    /// seen an index that was stored with Release later.
+    /// Writes two little-endian 32-bit fields at once, unordered. The other side reads them after it has seen
+    /// an index that was stored with Release later.
     #[inline(always)]
     pub(crate) fn put(self, index: u16, first: u32, second: u32) {
         let both = (u64::from(first) | u64::from(second) << 32).to_le();
-        // SAFETY: in bounds (`at`); written without need of alignment. Nobody else writes to it, see above
+        // SAFETY: in bounds (`at`); written without need of alignment. Only this side writes to it, see above
         // for readers.
         unsafe { self.at(index).cast::<u64>().write_unaligned(both) };
     }
@@ -110,7 +110,7 @@ impl<const SIZE: usize> Fields<SIZE> {
     pub(crate) fn offset(&self, index: u16) -> usize {
         (usize::from(index) & self.mask) * SIZE
     }
-    /// Asks the processor to bring the element's line near, to write to it.
+    /// Prefetches the element's line, to write to it.
     #[inline]
     pub(crate) fn prefetch_write(&self, index: u16) {
         prefetch::write(self.view().at(index));
@@ -152,14 +152,14 @@ impl Table {
             _of: PhantomData,
         }
     }
-    /// Asks the processor to bring the element's line near, to write to it.
+    /// Prefetches the element's line, to write to it.
     #[inline]
     pub(crate) fn prefetch_write(&self, index: u16) {
         prefetch::write(self.view().at(index));
     }
 }
 
-/// Where a [`Table`] is: what a loop over it keeps in registers.
+/// The address and length of a [`Table`]: values that a loop over it keeps in registers.
 #[derive(Clone, Copy)]
 pub(crate) struct TableView<'a> {
     ptr: *mut u8,

@@ -75,7 +75,7 @@ impl HostRange {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Where dirty logging places the first byte.
+    /// The address of the first byte for dirty logging.
     pub fn log_addr(&self) -> u64 {
         self.log
     }
@@ -160,7 +160,7 @@ impl HostRange {
     #[inline]
     pub fn read(&self, off: usize, dst: &mut [u8]) {
         let src = self.bytes(off, dst.len());
-        // SAFETY: `src` has as many bytes; `dst` is private memory, so they do not overlap.
+        // SAFETY: `src` has `dst.len()` bytes; `dst` is private memory, so they do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) };
     }
     /// Copies `src` to `off`.
@@ -177,12 +177,12 @@ impl HostRange {
         // SAFETY: both have `len` bytes; this copy allows them to overlap.
         unsafe { core::ptr::copy(src, dst, len) };
     }
-    /// Asks the processor to bring the line at `off` near.
+    /// Prefetches the line at `off`.
     #[inline]
     pub fn prefetch(&self, off: usize) {
         prefetch::read(self.at::<u8>(off));
     }
-    /// As [`HostRange::prefetch`], to write to it.
+    /// Prefetches the line at `off`, to write to it.
     #[inline]
     pub fn prefetch_write(&self, off: usize) {
         prefetch::write(self.at::<u8>(off));

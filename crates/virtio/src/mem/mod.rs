@@ -1,18 +1,19 @@
-//! Guest memory: where a guest's addresses lie in this process.
+//! Guest memory: the translation of a guest's addresses to addresses of this process.
 //!
-//! **Problem.** A guest names its buffers by its own addresses and may change their content, the ring and its
-//! mind at any moment. Its memory table is replaced (hotplug, migration, IOTLB) while workers copy packets.
+//! **Problem.** A guest names its buffers by its own addresses and may change their content and the ring at
+//! any moment. Its memory table is replaced (hotplug, migration, IOTLB) while workers copy packets.
 //!
 //! **Invariants.** A [`GuestMemory`] is immutable: regions sorted, disjoint, without wrap-around, each inside
 //! a mapping that it keeps alive. No address of a guest becomes a pointer except through [`GuestMemory`]'s
 //! bounds checks. No reference (`&[u8]`) to guest memory exists: bytes are copied in or out, ring fields are
 //! atomics.
 //!
-//! **Replacing.** A new table is published in [`SharedMemory`]; a queue keeps the snapshot that its
-//! unfinished packets point into and takes the new one when it has none: a count of the packets that refer to
-//! its memory says so ([`heddle_packet::Lender`]). The old mapping is unmapped when its last user lets go.
+//! **Replacing.** A new table is published in [`SharedMemory`]. A queue keeps the snapshot that its
+//! unfinished packets point into, and takes the new one when it has no such packet. A count of the packets
+//! that refer to its memory shows that ([`heddle_packet::Lender`]). The old mapping is unmapped when its last
+//! user drops it.
 //!
-//! **Costs.** Translation: two compares when the address lies in the region of the one before, else a binary
+//! **Costs.** Translation: two compares when the address is in the region of the one before, else a binary
 //! search. A look for a new table: one load of a line that is written only when tables change.
 
 #![deny(clippy::indexing_slicing)] // whatever a guest names

@@ -1,8 +1,8 @@
 //! Checked pieces of buffers, and the copies into and out of them: the bytes of packets go through here.
 //!
-//! Another party may write to the same bytes at any time. Copies therefore go through raw pointers (no
-//! reference is made, the result may be a mixture of old and new bytes, nothing is decided on it before it is
-//! private).
+//! Another party may write to the same bytes at any time. Copies therefore go through raw pointers, and no
+//! reference is made. The result may be a mixture of old and new bytes. No decision depends on it before it
+//! is private.
 
 #![allow(unsafe_code)] // a buffer of the guest by its address
 
@@ -14,13 +14,13 @@ use heddle_packet::{HEAD_SPACE, Lender, Packet, Seg};
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// A checked piece of a buffer. Valid as long as the [`super::GuestMemory`] that made it; queues keep that
+/// A checked piece of a buffer. Valid as long as the [`super::GuestMemory`] that made it. Queues keep that
 /// snapshot until none of its pieces is in use, so pieces do not leave this crate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     ptr: NonNull<u8>,
     len: u32,
-    /// Its place in the table of regions, for the dirty log.
+    /// The index of its region in the table, for the dirty log.
     pub(super) region: u16,
 }
 
@@ -46,13 +46,13 @@ impl Piece {
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
-    /// Asks for the lines of the first `n` bytes (at most all; at most three lines), to read or to write.
+    /// Prefetches the lines of the first `n` bytes (at most all; at most three lines), to read or to write.
     #[inline(always)]
     pub(crate) fn prefetch(&self, n: usize, write: bool) {
         let from = self.ptr.as_ptr().cast_const();
         let last = self.len().min(n).wrapping_sub(1);
         prefetch::either(from, write);
-        // Buffers seldom begin at a line: the last byte may be one line further than the length says.
+        // Buffers seldom begin at a line: the last byte may be one line further than the length suggests.
         prefetch::either(from.wrapping_add(last), write);
         if last.wrapping_add(1) > 2 * LINE {
             prefetch::either(from.wrapping_add(LINE), write);
@@ -98,15 +98,15 @@ impl Piece {
         }
         n
     }
-    /// As [`Piece::write`], from a foreign segment (without its first `skip` bytes): the one copy between two
-    /// guests.
+    /// Like [`Piece::write`], from a foreign segment (without its first `skip` bytes): the one copy between
+    /// two guests.
     #[inline]
     pub(crate) fn write_seg(&self, at: usize, seg: &Seg, skip: usize) -> usize {
         let left = seg.len().saturating_sub(skip);
         let n = left.min(self.len().saturating_sub(at));
         if n > 0 {
-            // A long segment is spread over many pieces: what the next one takes is on its way while this one
-            // is filled.
+            // A long segment is spread over many pieces: the bytes for the next one are prefetched while this
+            // one is filled.
             let next = seg.as_ptr().wrapping_add(skip + n);
             for off in (0..n.min(left - n)).step_by(LINE) {
                 prefetch::read(next.wrapping_add(off));
@@ -117,8 +117,9 @@ impl Piece {
         }
         n
     }
-    /// Writes a virtio-net header that says nothing but "one buffer" and the whole packet behind it; `false`,
-    /// and nothing written, without room, or where the packet's head is too short for this to be worth while.
+    /// Writes a virtio-net header whose only information is "one buffer", and the whole packet behind it.
+    /// Returns `false`, and writes nothing, without room, or if the packet's head is too short for this to be
+    /// worth while.
     #[inline(always)]
     pub(crate) fn write_plain(&self, packet: &Packet) -> bool {
         const HEADER: usize = net_hdr::LEN;
@@ -129,7 +130,7 @@ impl Piece {
         if rest.len() < 16 || self.len() < HEADER + packet.len() {
             return false;
         }
-        // The header's last two words, and what the packet begins with: sixteen bytes are one store.
+        // The header's last two words, and the packet's first bytes: sixteen bytes are one store.
         let [a, b, c, d] = *first;
         let [e, f] = 1_u16.to_le_bytes();
         let to = self.ptr.as_ptr();
@@ -167,7 +168,7 @@ impl Piece {
         true
     }
     /// Appends the bytes from `at` on to the packet as a segment; `false` if that has too many already.
-    /// `lender` is that of the receive queue whose window this piece is in.
+    /// `lender` belongs to the receive queue whose window this piece is in.
     #[inline]
     pub(crate) fn lend(&self, at: usize, packet: &mut Packet, lender: &mut Lender) -> bool {
         let at = at.min(self.len());

@@ -38,7 +38,7 @@ pub enum MemError {
         /// Bytes from there on.
         len: u64,
     },
-    /// The range lies in several regions where one mapping is needed.
+    /// The range is in several regions where one mapping is needed.
     #[error("{addr:#x}+{len:#x} crosses memory regions")]
     Crosses {
         /// First address.
@@ -46,7 +46,7 @@ pub enum MemError {
         /// Length in bytes.
         len: u64,
     },
-    /// The address is not a multiple of what the structure needs (virtio 1.2 §2.7, §2.8.10.1).
+    /// The address does not have the alignment that the structure needs (virtio 1.2 §2.7, §2.8.10.1).
     #[error("{addr:#x} is not aligned to {align}")]
     Misaligned {
         /// The address.
@@ -57,12 +57,12 @@ pub enum MemError {
 }
 
 bitflags::bitflags! {
-    /// What the device may do with a region.
+    /// Permissions of the device in a region.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Access: u8 {
-        /// It reads.
+        /// The device reads.
         const READ = 1;
-        /// It writes.
+        /// The device writes.
         const WRITE = 2;
     }
 }
@@ -115,8 +115,8 @@ impl Region {
             access: Access::all(),
         })
     }
-    /// Restricts what the device may do with it (an IOMMU's permissions). Buffers and indirect tables are
-    /// held to it; ring areas are not, since whoever sets a ring up sees to them.
+    /// Restricts the device's access to it (an IOMMU's permissions). Buffers and indirect tables are held to
+    /// it. Ring areas are not, since the session checks them when it sets a ring up.
     #[must_use]
     pub fn restricted(mut self, access: Access) -> Self {
         self.access = access;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 /// A cell with the current [`GuestMemory`].
 ///
 /// A queue compares [`SharedMemory::generation`] once per burst and takes the new table when no packet of it
-/// points into the old one. A session that must not answer before the old table is out of use keeps the `Arc`
-/// that [`SharedMemory::replace`] returns, wakes the workers and waits (bounded) until it is the only owner
-/// ([`Arc::strong_count`]).
+/// points into the old one. A session that must not reply before the old table is out of use keeps the `Arc`
+/// that [`SharedMemory::replace`] returns. It wakes the workers and waits (bounded) until it is the only
+/// owner ([`Arc::strong_count`]).
 #[derive(Debug)]
 pub struct SharedMemory {
     table: Published<GuestMemory>,
@@ -30,7 +30,7 @@ impl SharedMemory {
     pub fn replace(&self, table: GuestMemory) -> Arc<GuestMemory> {
         let old = self.table.get();
         self.table.store(table);
-        // Release pairs with the Acquire in `generation`: who sees the number sees the table.
+        // Release pairs with the Acquire in `generation`: a reader that sees the number sees the table.
         self.generation.fetch_add(1, Ordering::Release);
         old
     }

@@ -7,12 +7,12 @@ use super::{Access, DirtyLog, HostRange, MemError, Piece, Region};
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// Most regions of a guest's memory (QEMU's limit of memory slots with CONFIGURE_MEM_SLOTS).
+/// Maximum number of regions of a guest's memory (QEMU's limit of memory slots with CONFIGURE_MEM_SLOTS).
 pub const MAX_REGIONS: usize = 512;
-/// Most regions of one table: behind an IOMMU there is one for each range that the guest mapped.
+/// Maximum number of regions of one table: behind an IOMMU there is one for each range that the guest mapped.
 pub const MAX_ENTRIES: usize = 4096;
 
-/// What translation needs of a region, without indirection.
+/// The fields of a region that translation needs, without indirection.
 #[derive(Clone, Copy, Debug)]
 struct Fast {
     base: u64,
@@ -23,7 +23,7 @@ struct Fast {
     backed: Option<NonNull<Backed>>,
 }
 
-/// A copy of what translation needs of one region. Its pieces are valid as those of the table that it is of.
+/// A copy of one region's fields for translation. Its pieces are valid as long as its table's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Near {
     region: Fast,
@@ -42,7 +42,7 @@ impl Near {
         },
         number: 0,
     };
-    /// The piece that `len` bytes at `addr` are, if all of them lie in the region.
+    /// The piece of `len` bytes at `addr`, if all of them are in the region.
     #[inline]
     pub(crate) fn piece(&self, addr: u64, len: u32) -> Option<Piece> {
         let r = &self.region;
@@ -50,7 +50,7 @@ impl Near {
         if off >= r.len || u64::from(len) > r.len - off {
             return None;
         }
-        // SAFETY: `off < r.len`, and the region lies inside its mapping.
+        // SAFETY: `off < r.len`, and the region is inside its mapping.
         let ptr = unsafe { r.host.add(off as usize) };
         Some(Piece::new(ptr, len, self.number))
     }
@@ -132,8 +132,8 @@ impl GuestMemory {
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
-    /// The NUMA node that the byte at `addr` lies on; `None` where there is no such byte, or the kernel does
-    /// not say.
+    /// The NUMA node of the byte at `addr`; `None` where there is no such byte, or the kernel does not report
+    /// it.
     pub fn numa_node(&self, addr: u64) -> Option<u32> {
         heddle_sys::memory::node_of(self.range(addr, 1, 1).ok()?.ptr())
     }
@@ -181,8 +181,8 @@ impl GuestMemory {
         })
     }
 
-    /// The region that `hint` remembers, to translate many addresses: nearly all lie in the same one. It has
-    /// none where it forbids the `access`.
+    /// The region that `hint` remembers, to translate many addresses: nearly all are in the same one. It has
+    /// none if it forbids the `access`.
     #[inline]
     pub(crate) fn near(&self, hint: usize, access: Access) -> Near {
         match self.fast.get(hint) {
@@ -199,7 +199,7 @@ impl GuestMemory {
             .is_some_and(|r| r.access.contains(access))
     }
 
-    /// Whether all of `piece` lies in one region: a plain walk, to hold translations against.
+    /// Whether all of `piece` is in one region: a plain walk, to check translations against.
     #[cfg(test)]
     pub(crate) fn holds(&self, piece: &Piece) -> bool {
         let at = piece.ptr().addr().get() as u64;
@@ -226,7 +226,7 @@ impl GuestMemory {
         backed.is_none_or(|b| !again && b.is_known(at, len) || b.may_read(at, len, again))
     }
 
-    /// Tells the dirty log that the first `n` bytes of `piece`, which this table made, were written.
+    /// Marks the first `n` bytes of `piece`, which this table made, as written in the dirty log.
     pub(crate) fn mark(&self, piece: &Piece, n: usize) {
         if let (Some(log), Some(r)) = (&self.log, self.fast.get(usize::from(piece.region))) {
             let off = piece.ptr().addr().get().wrapping_sub(r.host.addr().get());
@@ -259,7 +259,7 @@ impl GuestMemory {
                 return Err(unmapped);
             }
             let n = u64::from(left).min(r.len - off) as u32;
-            // SAFETY: `off < r.len`, and the region lies inside its mapping.
+            // SAFETY: `off < r.len`, and the region is inside its mapping.
             let ptr = unsafe { r.host.add(off as usize) };
             each(Piece::new(ptr, n, *hint as u16)); // a table has at most `MAX_ENTRIES`
             left -= n;
@@ -305,8 +305,8 @@ impl GuestMemory {
             done += p.read(0, &mut dst[done..]);
         })
     }
-    /// Copies bytes into the guest; for the driver side, the control plane and tests. The dirty log is not
-    /// told.
+    /// Copies bytes into the guest; for the driver side, the control plane and tests. The dirty log gets no
+    /// mark.
     ///
     /// # Errors
     /// [`MemError::Unmapped`].

@@ -1,4 +1,4 @@
-//! What a queue is set up with: features, addresses, where to start.
+//! The configuration of a queue: features, addresses, start position.
 
 use super::limits::MAX_QUEUE;
 use super::{Record, Resubmit, RingError};
@@ -16,17 +16,17 @@ bitflags::bitflags! {
         const MTU = 1 << 3;
         /// The device has an address.
         const MAC = 1 << 5;
-        /// The driver takes TCP segment trains over IPv4.
+        /// The driver takes TCP GSO packets over IPv4.
         const GUEST_TSO4 = 1 << 7;
-        /// The driver takes TCP segment trains over IPv6.
+        /// The driver takes TCP GSO packets over IPv6.
         const GUEST_TSO6 = 1 << 8;
-        /// The driver takes trains with ECN.
+        /// The driver takes GSO packets with ECN.
         const GUEST_ECN = 1 << 9;
-        /// The device takes TCP segment trains over IPv4.
+        /// The device takes TCP GSO packets over IPv4.
         const HOST_TSO4 = 1 << 11;
-        /// The device takes TCP segment trains over IPv6.
+        /// The device takes TCP GSO packets over IPv6.
         const HOST_TSO6 = 1 << 12;
-        /// The device takes trains with ECN.
+        /// The device takes GSO packets with ECN.
         const HOST_ECN = 1 << 13;
         /// One packet may fill several receive buffers.
         const MRG_RXBUF = 1 << 15;
@@ -60,17 +60,17 @@ bitflags::bitflags! {
         const IN_ORDER = 1 << 35;
         /// Real devices' memory ordering.
         const ORDER_PLATFORM = 1 << 36;
-        /// The driver takes UDP segment trains over IPv4.
+        /// The driver takes UDP GSO packets over IPv4.
         const GUEST_USO4 = 1 << 54;
-        /// The driver takes UDP segment trains over IPv6.
+        /// The driver takes UDP GSO packets over IPv6.
         const GUEST_USO6 = 1 << 55;
-        /// The device takes UDP segment trains.
+        /// The device takes UDP GSO packets.
         const HOST_USO = 1 << 56;
     }
 }
 
 impl Features {
-    /// What the rings of this crate implement.
+    /// Features that the rings of this crate implement.
     pub const RING: Self = Self::INDIRECT_DESC
         .union(Self::EVENT_IDX)
         .union(Self::VERSION_1)
@@ -90,7 +90,7 @@ impl Features {
     }
 }
 
-/// Where a queue is: the next chain to use. A stopped queue has no others between taken and used.
+/// The position of a queue: the next chain to use. A stopped queue has no others between taken and used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Split: chains so far, modulo 2^16. Packed: slot.
@@ -115,9 +115,9 @@ impl Position {
         let half = u32::from(self.index & 0x7fff) | u32::from(self.wrap) << 15;
         half | half << 16
     }
-    /// The reverse of [`Position::to_base`]. Of the two halves of a packed ring's number the used one (the
-    /// upper) counts: what was taken but not used is taken again. Front ends that know one half only (DPDK's)
-    /// leave the upper one zero.
+    /// The reverse of [`Position::to_base`]. A packed ring's number has two halves, and the used one (the
+    /// upper) counts: chains that were taken but not used are taken again. Front ends that know one half only
+    /// (DPDK's) leave the upper one zero.
     pub fn from_base(base: u32, packed: bool) -> Self {
         if !packed {
             return Self {
@@ -149,21 +149,21 @@ pub struct QueueConfig {
     pub driver: u64,
     /// Used ring, or device event area.
     pub device: u64,
-    /// Where to start.
+    /// The start position.
     pub start: Position,
     /// Whether a buffer outside the memory table is a miss to be resolved (IOTLB) instead of an error.
     pub wait_for_miss: bool,
 }
 
-/// What is kept of a queue outside of it.
+/// State of a queue that is kept outside of it.
 #[derive(Clone, Debug, Default)]
 pub struct Tracking {
     /// Guest address at which dirty logging places the first byte of the device area (vhost's
-    /// `log_guest_addr`), where it is not the one that the memory table says.
+    /// `log_guest_addr`). It is set where it differs from the address in the memory table.
     pub log_device: Option<u64>,
-    /// Where a packed ring's position is kept, begun at the queue's start or recovered to it.
+    /// The record of a packed ring's position, begun at the queue's start or recovered to it.
     pub record: Option<Record>,
-    /// Of a split ring: chains that a back end before this one had taken out of order.
+    /// For a split ring: chains that a back end before this one had taken out of order.
     pub resubmit: Option<Resubmit>,
 }
 
@@ -203,11 +203,11 @@ impl QueueConfig {
             device: area(self.device, device, 4)?,
         })
     }
-    /// Reads the used index of a split ring: where to go on after this process, but not the driver, was
-    /// restarted. (A packed ring does not hold its position; it must come from elsewhere.)
+    /// Reads the used index of a split ring: the position at which to continue after this process, but not
+    /// the driver, was restarted. (A packed ring does not hold its position; it must come from elsewhere.)
     ///
     /// # Errors
-    /// As setting the queue up.
+    /// The errors of setting the queue up.
     pub fn used_index(&self, mem: &GuestMemory) -> Result<u16, RingError> {
         let areas = self.areas(mem)?;
         // Relaxed: the writer was another incarnation of the device, which has ended.

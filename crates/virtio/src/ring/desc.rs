@@ -35,7 +35,7 @@ pub(super) struct RawDesc {
 }
 
 impl RawDesc {
-    /// What two words of a descriptor say, each byte of which was read once.
+    /// The descriptor in two words, each byte of which was read once.
     #[inline]
     pub(super) fn from_words((addr, rest): (u64, u64)) -> Self {
         Self {

@@ -2,20 +2,20 @@
 
 use crate::mem::MemError;
 
-/// What the other side did. The queue stays stopped until the driver sets it up again; [`RingError::name`] is
-/// for counters and `Interface.status`.
+/// The fault of the other side. The queue stays stopped until the driver sets it up again;
+/// [`RingError::name`] is for counters and `Interface.status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// Size zero, too large, or (split) not a power of two.
     #[error("queue size {0} is not allowed: at most 32768, of split rings a power of two")]
     Size(u16),
-    /// A ring area is not where the driver says. The queue goes on when a new memory table holds it.
+    /// A ring area is not at the driver's address. The queue continues when a new memory table holds it.
     #[error("ring area: {0}")]
     Area(MemError),
     /// The available index is further ahead than the ring is long, or went back.
     #[error("available index {index} with {used} used jumps")]
     AvailJump {
-        /// What the ring says.
+        /// The ring's index.
         index: u16,
         /// Chains used so far (modulo 2^16).
         used: u16,
@@ -53,11 +53,11 @@ pub enum RingError {
     /// A receive buffer shorter than the header (§5.1.6.3.1).
     #[error("receive buffer of {0} bytes is shorter than the header")]
     RuntBuffer(u32),
-    /// The guest makes the switch read more memory that it never wrote to than a mistake explains: the switch
+    /// The guest makes the switch read more memory that it never wrote to than a mistake explains. The switch
     /// would be charged for each of these pages.
     #[error("the guest transmits memory that it never wrote to")]
     Hole,
-    /// The file of the guest's memory was cut: what is read there means nothing.
+    /// The file of the guest's memory was cut: bytes read there mean nothing.
     #[error("the file of the guest's memory was cut")]
     Cut,
 }

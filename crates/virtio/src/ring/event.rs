@@ -8,7 +8,8 @@ pub(crate) fn split_event_passed(event: u16, new: u16, old: u16) -> bool {
 }
 
 /// Packed ring: whether the descriptor named by `off_wrap` (position, wrap counter in bit 15) is among the
-/// `count` slots that end before position `new` of a ring of `size` slots whose wrap counter is now `wrap`.
+/// last `count` slots. These end before position `new` of a ring of `size` slots whose wrap counter is now
+/// `wrap`.
 #[inline]
 pub(crate) fn packed_event_passed(off_wrap: u16, new: u16, wrap: bool, count: u32, size: u16) -> bool {
     if count >= u32::from(size) {
@@ -19,7 +20,7 @@ pub(crate) fn packed_event_passed(off_wrap: u16, new: u16, wrap: bool, count: u3
     if event >= size {
         return true; // no such descriptor: the safe error is to notify
     }
-    // How far behind `new` the named descriptor is, counted in slots: 1 is the one just passed.
+    // The distance of the named descriptor behind `new`, in slots: 1 is the one just passed.
     let behind = if (off_wrap >> 15 != 0) == wrap {
         i64::from(new) - i64::from(event)
     } else {
@@ -56,7 +57,7 @@ mod tests {
                 if pos == size { pos = 0; wrap = !wrap; }
             }
             let got = packed_event_passed(at | u16::from(wrap_e) << 15, pos, wrap, count, size);
-            // After a whole round the answer is always yes: an extra notification is the safe error.
+            // After a whole round the result is always yes: an extra notification is the safe error.
             prop_assert_eq!(got, passed || count >= u32::from(size));
         }
     }

@@ -1,17 +1,17 @@
 //! The device side of virtqueues (virtio 1.2 §2.7 split, §2.8 packed), made for a switch that moves bursts.
 //!
 //! **Problem.** A ring is a protocol over memory whose other party may be hostile and runs at the same time.
-//! A packet shall be copied once, shared lines shall be touched once per burst, and one guest's ring shall
-//! break nobody else's.
+//! A packet has to be copied once, shared lines touched once per burst, and one guest's broken ring must not
+//! break another's.
 //!
 //! **Invariants.**
-//! * Each field of a descriptor, of an indirect table and of a header is read once, into private memory; all
+//! * Each field of a descriptor, of an indirect table and of a header is read once, into private memory. All
 //!   checks and all uses are of that copy ([`crate::mem::Claim`]).
 //! * A chain is taken whole or not at all. Chains are used in the order in which they were made available.
 //! * A ring that breaks the protocol stops ([`RingError`]) and stays stopped until it is set up again;
 //!   nothing panics, nothing outside this queue notices.
 //! * No descriptor waits for another device: a receive burst is given back by [`DeviceRx::complete`], a
-//!   transmit call takes only what it fills.
+//!   transmit call takes only buffers that it fills.
 //!
 //! **Orderings.** Stated at each access in `split` and `packed` with the access that they pair with.
 //!

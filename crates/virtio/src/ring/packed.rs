@@ -1,8 +1,8 @@
 //! The packed layout (virtio 1.2 §2.8), device side.
 //!
-//! Used descriptors of a burst are written from the second on, the first one last, so that the driver sees
-//! the burst at once and the line does not travel in between. Length, identifier and flags, which lie side by
-//! side, are read and written as one word.
+//! Used descriptors of a burst are written from the second on, the first one last. So the driver sees the
+//! burst at once and the line does not travel in between. Length, identifier and flags are neighbours, and
+//! are read and written as one word.
 
 use super::config::{Areas, QueueConfig};
 use super::desc::{
@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering;
 use heddle_sync::barrier;
 
 const DESCS_PER_LINE: u16 = 4;
-/// Where the flags are in a descriptor's second word.
+/// Position of the flags in a descriptor's second word, in bits.
 const FLAGS_SHIFT: usize = 8 * (FLAGS - 8);
 
 /// A slot and the wrap counter there.
@@ -73,14 +73,14 @@ impl Cursor {
 fn ready(ring: TableView<'_>, at: Cursor) -> Option<RawDesc> {
     const BOTH: u64 = ((F_AVAIL | F_USED) as u64) << FLAGS_SHIFT;
     let wanted = u64::from(if at.wrap { F_AVAIL } else { F_USED }) << FLAGS_SHIFT;
-    // The Acquire there pairs with the driver's release of the head's flags (§2.8.21): the rest of the chain,
-    // direct or indirect, is visible to the loads that follow, and what lies in the same word was written
-    // before.
+    // The Acquire there pairs with the driver's release of the head's flags (§2.8.21). So the rest of the
+    // chain, direct or indirect, is visible to the loads that follow. The other fields of the same word were
+    // written before.
     let words = ring.load_if(at.at, |word| word & BOTH == wanted);
     words.map(RawDesc::from_words)
 }
 
-/// What marks a descriptor as used in a lap with that wrap counter (§2.8.1), in its second word.
+/// The bits that mark a descriptor as used in a lap with that wrap counter (§2.8.1), in its second word.
 #[inline(always)]
 fn used_flags(wrap: bool) -> u64 {
     u64::from(if wrap { F_AVAIL | F_USED } else { 0 }) << FLAGS_SHIFT
@@ -96,7 +96,7 @@ fn used_word(u: Used, flags: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct Packed {
     ring: Table,
-    /// Where dirty logging places the ring.
+    /// The ring's address for dirty logging.
     log_ring: u64,
     /// The driver's wishes for notifications.
     driver: HostRange,
@@ -114,12 +114,12 @@ pub(super) struct Packed {
     held: u16,
     /// Slots given back since the driver's wish was last looked at; `None` at the start.
     unsignalled: Option<u32>,
-    /// Where the position is kept.
+    /// The record of the position.
     record: Option<Record>,
 }
 
 impl Packed {
-    /// Sets the ring up, and finishes what the record says was not.
+    /// Sets the ring up, and finishes the batch that the record shows as unfinished.
     pub(super) fn new(
         cfg: &QueueConfig,
         areas: Areas,
@@ -163,7 +163,7 @@ impl Packed {
     pub(super) fn position(&self) -> Position {
         self.used.into()
     }
-    /// Forgets what was taken and not used.
+    /// Forgets the chains that were taken and not used.
     pub(super) fn rewind(&mut self) {
         self.fetch = self.used;
         self.held = 0;
@@ -175,8 +175,8 @@ impl Packed {
         self.held < self.size && ready(self.ring.view(), self.fetch).is_some()
     }
 
-    /// Takes up to `max` chains into `window` and asks for the lines of their first `NEAR` bytes. What was
-    /// taken before an error stays.
+    /// Takes up to `max` chains into `window` and prefetches the lines of their first `NEAR` bytes. Chains
+    /// that were taken before an error stay.
     pub(super) fn fetch<const NEAR: usize, const WRITE: bool>(
         &mut self,
         mem: &GuestMemory,
@@ -236,7 +236,7 @@ impl Packed {
         (done, odd)
     }
 
-    /// Adds what cannot be reached of the descriptors behind the next one, of those that are available.
+    /// Adds the unreachable addresses of the available descriptors behind the next one.
     #[cold]
     pub(super) fn look_ahead(&self, mem: &GuestMemory, misses: &mut Vec<Miss>) {
         let mut at = self.fetch;
@@ -284,7 +284,7 @@ impl Packed {
         Err(RingError::ChainTooLong)
     }
 
-    /// Asks for the lines that giving `n` chains back will write.
+    /// Prefetches the lines that giving `n` chains back will write.
     #[inline]
     pub(super) fn prepare(&self, n: usize) {
         let mut at = self.used;
@@ -336,7 +336,7 @@ impl Packed {
                 wrap: flags != 0,
             };
         }
-        // Release pairs with the driver's acquire of these flags: the driver reads in order, so behind them
+        // Release pairs with the driver's acquire of these flags. The driver reads in order, so behind them
         // it sees all of the burst's descriptors and the bytes that were copied into the buffers.
         ring.store_second(
             first.at,
@@ -365,7 +365,7 @@ impl Packed {
         }
     }
 
-    /// Whether the driver wants to hear of what was published.
+    /// Whether the driver wants a notification of the published chains.
     pub(super) fn needs_call(&mut self) -> bool {
         // A full barrier pairs with the driver's barrier between writing its event area and looking at the
         // ring again (§2.8.21.3.1).
@@ -383,7 +383,7 @@ impl Packed {
         }
     }
 
-    /// Asks for kicks, and looks again. Returns whether chains wait already.
+    /// Enables kicks, and looks again. Returns whether chains wait already.
     pub(super) fn arm(&mut self, log: Option<&DirtyLog>) -> bool {
         let area = if self.event_idx {
             u32::from(self.fetch.at) | u32::from(self.fetch.wrap) << 15 | u32::from(AREA_DESC) << 16
@@ -400,7 +400,7 @@ impl Packed {
         self.waiting()
     }
 
-    /// Asks for no kicks.
+    /// Disables kicks.
     pub(super) fn disarm(&mut self, log: Option<&DirtyLog>) {
         self.device
             .store32(0, u32::from(AREA_DISABLE) << 16, Ordering::Relaxed);

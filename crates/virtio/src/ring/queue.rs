@@ -23,8 +23,9 @@ pub struct Miss {
 }
 
 impl Miss {
-    /// What the device cannot reach of a chain's first descriptor (the address of its indirect table, if it
-    /// has one). What is read of the descriptor decides nothing: the chain is read again when it is taken.
+    /// The part of a chain's first descriptor that the device cannot reach (the address of its indirect
+    /// table, if it has one). No decision depends on this read of the descriptor: the chain is read again
+    /// when it is taken.
     pub(super) fn of(mem: &GuestMemory, d: &RawDesc, flags: u16, direction: Direction) -> Option<Self> {
         let access = if flags & F_INDIRECT != 0 {
             Access::READ
@@ -48,7 +49,7 @@ enum Layout {
     Packed(Packed),
 }
 
-/// What both directions share.
+/// The state that both directions share.
 #[derive(Debug)]
 pub(super) struct Queue {
     layout: Option<Layout>,
@@ -121,11 +122,11 @@ impl Queue {
     pub(super) fn take_miss(&mut self) -> Option<Miss> {
         self.misses.pop()
     }
-    /// Stops the queue. The first error is the one that is told.
+    /// Stops the queue. The first error is the one that is reported.
     pub(super) fn stop(&mut self, error: RingError) {
         self.error.get_or_insert(error);
     }
-    /// Where the next chain to use is.
+    /// The position of the next chain to use.
     pub(super) fn position(&self) -> Position {
         match &self.layout {
             Some(Layout::Split(s)) => Position {
@@ -146,8 +147,8 @@ impl Queue {
         core::mem::forget(Arc::clone(&self.mem));
     }
 
-    /// A call begins. Takes a new memory table over if there is one, unless packets point into the old one;
-    /// chains that were only looked at are taken again, with new addresses.
+    /// Begins a call. Takes a new memory table over if there is one, unless packets point into the old one.
+    /// Chains that were only read ahead are taken again, with new addresses.
     #[inline]
     pub(super) fn refresh(&mut self) {
         self.scratch.begin_call();
@@ -158,11 +159,10 @@ impl Queue {
             self.look_for_cuts();
         }
     }
-    /// Somebody's memory was cut: a queue over such memory stops here, without waiting for the session that
-    /// will end.
+    /// A guest's memory was cut: a queue over it stops here, without waiting for the session that will end.
     #[cold]
     fn look_for_cuts(&mut self) {
-        // The number first: what is cut in between is looked for again.
+        // The number first: a file that is cut in between is noticed at the next call.
         self.cuts = heddle_sys::sigbus::cuts();
         if self.mem.is_cut() {
             self.stop(RingError::Cut);
@@ -187,9 +187,9 @@ impl Queue {
         self.error = self.open().err();
     }
 
-    /// Takes up to `max` more chains into the window, and asks for the lines of their first `NEAR` bytes
-    /// (`WRITE`: to write there, as the queue's direction says); returns how many. Stops the queue at an
-    /// error, after what was good.
+    /// Takes up to `max` more chains into the window, prefetches the lines of their first `NEAR` bytes, and
+    /// returns their number. `WRITE`: prefetches to write, in accordance with the queue's direction. Stops
+    /// the queue at an error, behind the good chains.
     #[inline]
     pub(super) fn fetch<const NEAR: usize, const WRITE: bool>(&mut self, max: usize) -> usize {
         debug_assert_eq!(WRITE, self.direction == Direction::ToGuest);
@@ -210,8 +210,8 @@ impl Queue {
         self.check(before);
         self.window.len() - before
     }
-    /// Holds every chain from number `from` on against the table, plainly: its pieces lie in regions, and are
-    /// as long as it says.
+    /// Checks every chain from number `from` on against the table, plainly: its pieces are in regions, and
+    /// have its length.
     #[cfg(test)]
     fn check(&self, from: usize) {
         for chain in (from..).map_while(|i| self.window.get(i)) {
@@ -224,7 +224,7 @@ impl Queue {
             assert_eq!(sum, chain.len as usize, "pieces as long as their chain");
         }
     }
-    /// Asks for the lines that giving `n` chains back will write.
+    /// Prefetches the lines that giving `n` chains back will write.
     #[inline]
     pub(super) fn prepare(&self, n: usize) {
         match &self.layout {
@@ -259,8 +259,9 @@ impl Queue {
     }
 
     /// Gives the used chains back; returns whether there were some. Then [`Queue::needs_call`] is due, but
-    /// work that does not depend on it comes first: it waits for all stores so far, whose lines are on their
-    /// way from another core. Also on a stopped queue: what was used before it broke is the driver's again.
+    /// independent work comes first: the call waits for all stores so far, whose lines come from another
+    /// core. This works on a stopped queue, too: chains that were used before it broke are the driver's
+    /// again.
     #[inline]
     pub(super) fn give_back(&mut self) -> bool {
         if self.window.taken() == 0 {
@@ -275,7 +276,7 @@ impl Queue {
         self.window.release();
         true
     }
-    /// Whether the driver wants to be notified of what was given back.
+    /// Whether the driver wants to be notified of the chains that were given back.
     #[inline]
     pub(super) fn needs_call(&mut self) -> bool {
         match &mut self.layout {
@@ -284,7 +285,7 @@ impl Queue {
             None => false,
         }
     }
-    /// Both: gives back and says whether to notify.
+    /// Does both: gives chains back and returns whether to notify.
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
         self.give_back() && self.needs_call()
@@ -312,7 +313,7 @@ impl Queue {
             None => {}
         }
     }
-    /// Gives back what was taken and not used, so that [`Queue::position`] is the whole state.
+    /// Gives back the chains that were taken and not used, so that [`Queue::position`] is the whole state.
     pub(super) fn rewind(&mut self) {
         self.window.forget_ready();
         match &mut self.layout {

@@ -1,17 +1,17 @@
 //! A packed ring's position, kept where it survives this process.
 //!
-//! **Problem.** A packed ring does not say where its device is: a chain that was used leaves descriptors
-//! behind that look available. And giving chains back overwrites their descriptors, so that a device that
-//! dies in the middle can neither take them again nor know which are done.
+//! **Problem.** A packed ring does not contain its device's position: a chain that was used leaves
+//! descriptors behind that look available. And giving chains back overwrites their descriptors. So a device
+//! that dies in the middle can neither take them again nor know which are done.
 //!
 //! **How.** Before a batch of used chains is written, the batch and both positions are noted; afterwards the
-//! new position alone. Who finds a batch noted and not finished writes it again: that is the same bytes once
-//! more, or those that were missing. The notes lie in shared memory (vhost-user's inflight area, whose packed
-//! layout the fields follow where they mean the same, or a file), so a process that is killed leaves them in
-//! the order in which they were written.
+//! new position alone. A device that finds an unfinished batch writes it again: the same bytes once more, or
+//! the missing ones. The notes are in shared memory: a file, or vhost-user's inflight area, whose packed
+//! layout the fields follow where they mean the same. So a killed process leaves them in the order in which
+//! they were written.
 //!
-//! **Safe error.** A position that is not right stops a queue for good or gives a guest buffers twice; so the
-//! ring's content is held against it ([`Record::recover`]), and where they disagree there is no answer.
+//! **Safe error.** A wrong position stops a queue for good or gives a guest buffers twice. So the ring's
+//! content is compared with it ([`Record::recover`]), and if they disagree there is no result.
 //!
 //! Costs: one store per chain and two per batch, to lines that no other process looks at.
 
@@ -25,7 +25,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 use heddle_sys::Mapping;
 use std::sync::Arc;
 
-/// `version`: zero is a record that nobody wrote.
+/// `version`: zero is a record that was never written.
 const VERSION: usize = 8;
 const DESC_NUM: usize = 10;
 /// `used_idx`, `old_used_idx`, `used_wrap_counter`, `old_used_wrap_counter` and two bytes of padding, as one
@@ -35,13 +35,13 @@ const POSITIONS: usize = 16;
 pub(super) const LAST: usize = 24;
 const KNOWN: u32 = 1 << 31;
 
-/// Where the batch lies behind the header.
+/// The layout of the batch behind the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordLayout {
     /// vhost-user's `QueueRegionPacked`: in the address fields of its descriptor states, whose in-flight
     /// marks stay clear.
     Inflight,
-    /// One after the other, as many as a batch has at most.
+    /// One after the other, up to the maximum of a batch.
     Dense,
 }
 
@@ -61,15 +61,15 @@ impl RecordLayout {
     }
 }
 
-/// What a record says of a ring.
+/// The information of a record about a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
     /// There is no record of this ring.
     Nothing,
     /// The ring is here.
     At(Position),
-    /// The ring's content is not what it can be with this record: the driver was reset meanwhile, or it is
-    /// just writing to the ring. In the latter case it is right a moment later.
+    /// The ring's content is not possible with this record: the driver was reset meanwhile, or it is just
+    /// writing to the ring. In the latter case it is right a moment later.
     Contradicted,
 }
 
@@ -107,7 +107,7 @@ impl Record {
         self.note(Noted { new: at, old: at });
         self.area.store16(VERSION, 1, Ordering::Relaxed);
     }
-    /// Whether somebody began it, for a ring of this size.
+    /// Whether a device began it, for a ring of this size.
     pub fn is_started(&self) -> bool {
         self.area.load16(VERSION, Ordering::Relaxed) == 1
             && self.area.load16(DESC_NUM, Ordering::Relaxed) == self.size
@@ -118,12 +118,12 @@ impl Record {
         self.is_started() && self.noted() == Noted { new: at, old: at }
     }
 
-    /// Where the ring `cfg` goes on, after a device that kept this record died: the start of a queue that is
-    /// given this record. Looks once; the driver may just be writing to the ring
+    /// The position at which the ring `cfg` continues after a device that kept this record died. It is the
+    /// start of a queue that is given this record. Looks once; the driver may just be writing to the ring
     /// ([`Recovery::Contradicted`]).
     ///
     /// # Errors
-    /// As setting the queue up.
+    /// The errors of setting the queue up.
     pub fn recover(&self, cfg: &QueueConfig, mem: &GuestMemory) -> Result<Recovery, RingError> {
         let ring = cfg.areas(mem)?.desc;
         if !self.is_started() || cfg.size != self.size || !cfg.packed() {
@@ -140,7 +140,7 @@ impl Record {
         })
     }
 
-    /// Whether the flags of all slots are what they can be when the device is there.
+    /// Whether the flags of all slots are possible when the device is there.
     fn agrees(&self, ring: &HostRange, noted: Noted) -> bool {
         let flags = |slot: u16| {
             let f = ring.load16(usize::from(slot) * desc::SIZE + FLAGS, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Record {
             return false;
         }
         // In order from the position on: slots that are available, then slots that are not (virtio 1.2
-        // §2.8.1). None has been used in the lap in which the device comes to it next.
+        // §2.8.1). No slot has been used in the lap in which the device reaches it next.
         let mut ended = false;
         for i in half..u32::from(self.size) {
             let slot = u32::from(at.index) + i;
@@ -228,8 +228,8 @@ impl Record {
             let e = u64::from(u.id) | u64::from(u.slots) << 16 | u64::from(u.len) << 32;
             self.area.store64(self.layout.entry(i), e);
         }
-        // The reader is another process, after this one has ended: what counts is the order of this thread's
-        // stores, which the compiler must keep. (A processor's own order does not outlive the kernel's switch
+        // The reader is another process, after this one has ended: only the order of this thread's stores
+        // counts, which the compiler must keep. (A processor's own order does not outlive the kernel's switch
         // away from the thread.)
         compiler_fence(Ordering::SeqCst);
         let new = to(slots);

@@ -1,20 +1,20 @@
-//! What a back end had taken of a split ring and not given back, by number: vhost-user's inflight area
+//! Chains that a back end had taken of a split ring and not given back, by number: vhost-user's inflight area
 //! ("Inflight I/O tracking", split).
 //!
-//! **Problem.** A back end that gives chains back in another order than it took them, and dies, leaves a ring
-//! whose indices do not say which chains are still to be done: of those between the used and the available
-//! index some are done, and others before them are not. The area says it, by head descriptor, with a counter
+//! **Problem.** A back end may give chains back in another order than it took them. If it dies, the ring's
+//! indices do not show which chains are still to be done. Some of those between the used and the available
+//! index are done, and others before them are not. The area lists them, by head descriptor, with a counter
 //! for the order in which they were taken.
 //!
 //! **How.** The chains in flight come first, in the order of their counters, in the place of the next entries
-//! of the available ring; behind them the ring goes on (the specification's `last_avail_idx = used_idx +
+//! of the available ring. Behind them the ring continues (the specification's `last_avail_idx = used_idx +
 //! inflight_num`). Until all of them are given back, each batch is noted in the area as the specification
-//! says, so that another death in between loses nothing. From then on this back end's queues are in order and
-//! the area stays clear.
+//! says. So another death in between loses nothing. From then on this back end's queues are in order and the
+//! area stays clear.
 //!
 //! **Safe error.** Everything in the area is a claim. Heads are bounded by the ring's size and come once each
-//! by construction; more of them than the ring has outstanding contradict the ring, and the area is not
-//! followed.
+//! by construction. If there are more of them than the ring has outstanding, they contradict the ring, and
+//! the area is not followed.
 //!
 //! Costs: a look at one field per call; more only while such chains are in flight.
 
@@ -58,11 +58,11 @@ impl SplitRecord {
         Ok(Self { area, size })
     }
 
-    /// What is to be done again of the ring `cfg`, which starts at its used index. A region that nobody used,
-    /// or that is another ring's, is begun. `None`: nothing is in flight by number.
+    /// The chains to be done again of the ring `cfg`, which starts at its used index. A region that was never
+    /// used, or that is another ring's, is begun. `None`: no chain is in flight by number.
     ///
     /// # Errors
-    /// As setting the queue up.
+    /// The errors of setting the queue up.
     pub fn recover(&self, cfg: &QueueConfig, mem: &GuestMemory) -> Result<Option<Resubmit>, RingError> {
         let areas = cfg.areas(mem)?;
         // Relaxed here and below: the writers were another incarnation of the device, which has ended.
@@ -130,7 +130,7 @@ impl SplitRecord {
     }
 }
 
-/// Chains that come before those of the available ring.
+/// Chains that come before the chains of the available ring.
 #[derive(Clone, Debug)]
 pub struct Resubmit {
     record: SplitRecord,
@@ -149,7 +149,7 @@ impl Resubmit {
     pub(super) fn is_over(&self, done: u16) -> bool {
         usize::from(done.wrapping_sub(self.start)) >= self.heads.len()
     }
-    /// How many there are.
+    /// The number of chains.
     pub fn len(&self) -> usize {
         self.heads.len()
     }

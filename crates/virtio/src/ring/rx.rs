@@ -4,14 +4,14 @@
 //! A packet's first [`HEAD`] bytes are private, the others stay in the guest's memory as segments until
 //! [`DeviceRx::complete`].
 //!
-//! **Who keeps what.** Chains that were taken are given back by [`DeviceRx::complete`], and only when the
+//! **Ownership.** Chains that were taken are given back by [`DeviceRx::complete`], and only when the
 //! [`Lender`] is whole: no packet refers to the guest's memory any more. The memory snapshot is replaced, and
 //! so unmapped, only while no chain is taken. A packet that is kept beyond its burst therefore holds the
 //! queue's buffers back; later calls of [`DeviceRx::rx`] look for its return.
 //!
-//! **Reading ahead.** A call leaves the chains of the next burst in private memory and the lines of their
-//! headers on the way, where the ring has that many: what the guest's core wrote takes hundreds of cycles to
-//! come, and the work on this burst hides them.
+//! **Reading ahead.** A call leaves the chains of the next burst in private memory, if the ring has that
+//! many, and prefetches the lines of their headers. Lines that the guest's core wrote take hundreds of cycles
+//! to come, and the work on this burst hides them.
 
 mod take;
 
@@ -52,11 +52,11 @@ pub struct DeviceRx {
     queue: Queue,
     header_len: usize,
     drops: RxDrops,
-    /// Of the tails of the packets.
+    /// Counts the tails of the packets.
     lender: Lender,
     /// Packets were handed out since the last `complete`.
     open: bool,
-    /// A notification is due that nobody was told of.
+    /// A notification is due that the caller does not know of.
     call: bool,
 }
 
@@ -71,7 +71,7 @@ impl DeviceRx {
     /// Sets a queue up of which something is kept outside.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// The errors of [`Self::new`].
     pub fn tracked(cfg: QueueConfig, mem: Arc<SharedMemory>, tracking: Tracking) -> Result<Self, RingError> {
         Ok(Self {
             header_len: cfg.features.header_len(),
@@ -114,26 +114,26 @@ impl DeviceRx {
         let n = burst.len() - before;
         self.open |= n > 0;
         if !self.open {
-            // Nothing but drops: no packet points into the guest, so nobody needs to call `complete`.
+            // Only drops: no packet points into the guest, so the caller need not call `complete`.
             self.call |= self.complete();
         }
         n
     }
 
-    /// The packets of all bursts so far are gone: gives their buffers back, unless somebody kept a packet
-    /// that refers to one. Returns whether the guest wants to be notified.
+    /// The packets of all bursts so far are gone: gives their buffers back, unless another owner kept a
+    /// packet that refers to one. Returns whether the guest wants to be notified.
     pub fn complete(&mut self) -> bool {
         self.open = false;
         let call = self.lender.is_whole() && self.queue.publish();
         call | self.take_call()
     }
-    /// Whether the guest wants to be notified of packets that were all dropped; told once. To be asked after
-    /// a call of [`DeviceRx::rx`] that found nothing.
+    /// Whether the guest wants to be notified of packets that were all dropped; reported once. To be called
+    /// after a call of [`DeviceRx::rx`] that found nothing.
     pub fn take_call(&mut self) -> bool {
         core::mem::take(&mut self.call)
     }
 
-    /// Before sleeping: asks the guest for kicks and looks again. Returns whether there is work already.
+    /// Before sleeping: enables the guest's kicks and looks again. Returns whether there is work already.
     pub fn arm(&mut self) -> bool {
         self.queue.refresh();
         self.queue.arm() || !self.queue.window.is_empty()
@@ -151,7 +151,7 @@ impl DeviceRx {
     pub fn refresh(&mut self) {
         self.queue.refresh();
     }
-    /// An address that the queue waits for, or will; the most urgent first, each told once.
+    /// An address that the queue waits for, or will; the most urgent first, each reported once.
     pub fn take_miss(&mut self) -> Option<Miss> {
         self.queue.take_miss()
     }
@@ -159,7 +159,7 @@ impl DeviceRx {
     pub fn drops(&self) -> RxDrops {
         self.drops
     }
-    /// Ends the queue: completes what is open and tells where to go on.
+    /// Ends the queue: completes open chains and returns the position at which to continue.
     pub fn stop(mut self) -> Position {
         self.complete();
         self.queue.rewind();

@@ -1,7 +1,7 @@
 //! The split layout (virtio 1.2 §2.7), device side.
 //!
-//! Shared lines: the available index is read when fewer chains are known than a call may want; entries, then
-//! descriptors are read for a whole burst, so that their lines come at the same time; the used ring and its
+//! Shared lines: the available index is read when fewer chains are known than a call may want. Entries, then
+//! descriptors are read for a whole burst, so that their lines come at the same time. The used ring and its
 //! index are written once per burst.
 
 use super::config::{Areas, QueueConfig};
@@ -45,7 +45,7 @@ pub(super) struct Split {
     done: u16,
     /// The used index when the driver was last notified, or decided against; `None` at the start.
     signalled: Option<u16>,
-    /// Chains that come before those of the available ring.
+    /// Chains that come before the chains of the available ring.
     resubmit: Option<Box<Resubmit>>,
 }
 
@@ -86,13 +86,13 @@ impl Split {
     pub(super) fn position(&self) -> u16 {
         self.done
     }
-    /// Forgets what was taken and not used.
+    /// Forgets the chains that were taken and not used.
     pub(super) fn rewind(&mut self) {
         self.fetch = self.done;
         self.seen = self.done;
     }
 
-    /// How many chains are known to wait; looks at the shared index when fewer than `want` are.
+    /// The number of chains that are known to wait; looks at the shared index when fewer than `want` are.
     #[inline]
     fn waiting(&mut self, want: u16) -> Result<u16, RingError> {
         if self.seen.wrapping_sub(self.fetch) < want {
@@ -112,8 +112,8 @@ impl Split {
         Ok(self.seen.wrapping_sub(self.fetch))
     }
 
-    /// Takes up to `max` chains into `window` and asks for the lines of their first `NEAR` bytes. What was
-    /// taken before an error stays.
+    /// Takes up to `max` chains into `window` and prefetches the lines of their first `NEAR` bytes. Chains
+    /// that were taken before an error stay.
     pub(super) fn fetch<const NEAR: usize, const WRITE: bool>(
         &mut self,
         mem: &GuestMemory,
@@ -190,7 +190,7 @@ impl Split {
         }
     }
 
-    /// As [`Split::fetch`] of `n` chains that wait, while some of them do not come from the available ring.
+    /// Like [`Split::fetch`] of `n` chains that wait, while some of them do not come from the available ring.
     #[cold]
     fn fetch_again(
         &mut self,
@@ -213,9 +213,9 @@ impl Split {
         Ok(())
     }
 
-    /// Asks for the descriptors of the chains that the next calls will take, of those that are known to wait,
-    /// and for the entries of the available ring behind them. Drivers mostly hand descriptors out in order,
-    /// so one of each line's worth is enough.
+    /// Prefetches the descriptors of the known chains that the next calls will take, and the entries of the
+    /// available ring behind them. Drivers mostly hand descriptors out in order, so one of each line's worth
+    /// is enough.
     #[inline]
     fn hint_next(&self) {
         let known = self.seen.wrapping_sub(self.fetch);
@@ -230,8 +230,8 @@ impl Split {
         }
     }
 
-    /// Asks for an indirect table that will be read soon: that of available entry `at`, if it is known to
-    /// wait. What is read here decides nothing.
+    /// Prefetches an indirect table that will be read soon: the table of available entry `at`, if it is known
+    /// to wait. No decision depends on the values read here.
     fn hint_table(&self, at: u16, near: &Near) {
         if at.wrapping_sub(self.fetch) < self.seen.wrapping_sub(self.fetch) {
             let d = RawDesc::from_words(self.desc.view().load(self.heads.view().load(at)));
@@ -241,7 +241,7 @@ impl Split {
         }
     }
 
-    /// Adds what cannot be reached of the chains behind the next one, of those that are known to wait.
+    /// Adds the unreachable addresses of the chains behind the next one that are known to wait.
     #[cold]
     pub(super) fn look_ahead(&self, mem: &GuestMemory, misses: &mut Vec<Miss>) {
         let known = self.seen.wrapping_sub(self.fetch);
@@ -283,7 +283,7 @@ impl Split {
         Err(RingError::ChainTooLong)
     }
 
-    /// Asks for the lines that giving `n` chains back will write, and for the index that the next look will
+    /// Prefetches the lines that giving `n` chains back will write, and the index that the next look will
     /// read.
     #[inline]
     pub(super) fn prepare(&self, n: usize) {
@@ -307,7 +307,7 @@ impl Split {
             r.begin(given.clone());
         }
         let batch = given.clone();
-        // §2.7.9: with IN_ORDER one entry, at the batch's first place, names its last chain; the driver takes
+        // §2.7.9: with IN_ORDER one entry, at the batch's first place, names its last chain. The driver takes
         // the others to be used completely, which is true only where the device writes nothing.
         let (elements, mut at) = (self.elements.view(), self.done);
         let mut put = |used: Used| {
@@ -323,8 +323,8 @@ impl Split {
             self.mark_elements(log, at);
         }
         self.done = self.done.wrapping_add(n);
-        // Release pairs with the driver's acquire of `used.idx` (§2.7.14): who sees the index sees the
-        // entries and the bytes that were copied into the buffers.
+        // Release pairs with the driver's acquire of `used.idx` (§2.7.14). A driver that sees the index sees
+        // the entries and the bytes that were copied into the buffers.
         self.used.store16(IDX, self.done, Ordering::Release);
         self.mark(log, IDX, 2);
         if let Some(r) = &self.resubmit {
@@ -335,10 +335,10 @@ impl Split {
         }
     }
 
-    /// Whether the driver wants to hear of what was published.
+    /// Whether the driver wants a notification of the published chains.
     pub(super) fn needs_call(&mut self) -> bool {
         // A full barrier pairs with the driver's barrier between writing `used_event` (or the flag) and
-        // looking at `used.idx` again (§2.7.7.1): either it sees the index, or this sees its wish.
+        // looking at `used.idx` again (§2.7.7.1). Either the driver sees the index, or this sees its wish.
         barrier::full();
         let new = self.done;
         if self.notify_on_empty && self.fetch == new && self.avail.load16(IDX, Ordering::Relaxed) == new {
@@ -353,11 +353,11 @@ impl Split {
             .load16(RING + 2 * usize::from(self.size), Ordering::Relaxed);
         match self.signalled.replace(new) {
             Some(old) => split_event_passed(event, new, old),
-            None => true, // nothing is known of what the driver saw: the safe error is to notify
+            None => true, // the driver's state is unknown: the safe error is to notify
         }
     }
 
-    /// Asks for kicks, and looks again. Returns whether chains wait already.
+    /// Enables kicks, and looks again. Returns whether chains wait already.
     pub(super) fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingError> {
         if self.event_idx {
             let at = RING + 8 * usize::from(self.size);
@@ -373,7 +373,7 @@ impl Split {
         Ok(self.waiting(1)? > 0)
     }
 
-    /// Asks for no kicks. With EVENT_IDX the threshold that was left behind does that by itself (§2.7.10).
+    /// Disables kicks. With EVENT_IDX the old threshold does that by itself (§2.7.10).
     pub(super) fn disarm(&mut self, log: Option<&DirtyLog>) {
         if !self.event_idx {
             self.used.store16(0, NO_NOTIFY, Ordering::Relaxed);
@@ -390,7 +390,7 @@ impl Split {
             at = at.wrapping_add(1);
         }
     }
-    /// Tells the dirty log of `len` bytes at `off` of the used ring.
+    /// Marks `len` bytes at `off` of the used ring in the dirty log.
     fn mark(&self, log: Option<&DirtyLog>, off: usize, len: u64) {
         if let Some(log) = log {
             log.mark(self.used.log_addr() + off as u64, len);

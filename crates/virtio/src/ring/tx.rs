@@ -2,8 +2,8 @@
 //! stopped by name.
 //!
 //! A packet's head and its segments are copied once, into the guest's buffers; nothing of the source is kept.
-//! Buffers that were read from the ring wait in private memory, so the ring is looked at once per
-//! [`super::limits::WINDOW`] chains or when a burst finds too few.
+//! Buffers that were read from the ring wait in private memory. So the ring is read once per
+//! [`super::limits::WINDOW`] chains, or when a burst finds too few.
 
 use super::config::{Position, QueueConfig, Tracking};
 use super::limits::{AHEAD, RETRIES};
@@ -16,10 +16,10 @@ use crate::net_hdr;
 use heddle_packet::Packet;
 use std::sync::Arc;
 
-/// Bytes of a chain whose lines are asked for ahead: what a short packet needs.
+/// Bytes of a chain whose lines are prefetched: enough for a short packet.
 const NEAR: usize = 128;
 
-/// What became of the packets of one call.
+/// The outcomes of the packets of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxOutcome {
     /// Packets that the guest has now.
@@ -28,7 +28,8 @@ pub struct TxOutcome {
     pub bytes: u64,
     /// Dropped: the guest had no buffers left.
     pub full: u64,
-    /// Dropped: longer than the guest's buffer (without MRG_RXBUF), or than what a packet may be spread over.
+    /// Dropped: longer than the guest's buffer (without MRG_RXBUF), or than the buffers that a packet may
+    /// use.
     pub too_long: u64,
     /// Dropped: the queue is stopped.
     pub down: u64,
@@ -42,9 +43,9 @@ pub struct DeviceTx {
     queue: Queue,
     header_len: usize,
     mergeable: bool,
-    /// Which flags of the header may be set: none without GUEST_CSUM (virtio 1.2 §5.1.6.4.1).
+    /// Flags of the header that may be set: none without GUEST_CSUM (virtio 1.2 §5.1.6.4.1).
     flags: u8,
-    /// A migration runs: written pages are told to the dirty log.
+    /// A migration runs: written pages are marked in the dirty log.
     logging: bool,
 }
 
@@ -66,7 +67,7 @@ impl DeviceTx {
     /// Sets a queue up of which something is kept outside.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// The errors of [`Self::new`].
     pub fn tracked(cfg: QueueConfig, mem: Arc<SharedMemory>, tracking: Tracking) -> Result<Self, RingError> {
         Ok(Self {
             header_len: cfg.features.header_len(),
@@ -82,7 +83,7 @@ impl DeviceTx {
     }
 
     /// Sends packets in order. Looks a bounded number of times for buffers, then drops. The packets' metadata
-    /// must be what the guest negotiated (software segmentation comes before).
+    /// must fit the guest's features (software segmentation comes before).
     pub fn tx(&mut self, packets: &[&Packet]) -> TxOutcome {
         let mut out = TxOutcome::default();
         self.queue.refresh();
@@ -182,7 +183,7 @@ impl DeviceTx {
                 return Err(Refused::Full);
             }
             if self.queue.window.room() == 0 {
-                // What was filled is in the way; without it, a packet that needs more could never be sent.
+                // Filled chains take up the room; without this, a packet that needs more could never be sent.
                 if self.queue.window.taken() == 0 {
                     return Err(Refused::TooLong);
                 }
@@ -228,7 +229,7 @@ impl DeviceTx {
         }
     }
 
-    /// Before sleeping: asks the guest for a kick when it posts buffers. Returns whether there are some
+    /// Before sleeping: requests a kick of the guest when it posts buffers. Returns whether there are some
     /// already.
     pub fn arm(&mut self) -> bool {
         self.queue.arm() || !self.queue.window.is_empty()
@@ -246,11 +247,12 @@ impl DeviceTx {
     pub fn refresh(&mut self) {
         self.queue.refresh();
     }
-    /// An address that the queue waits for, or will; the most urgent first, each told once.
+    /// An address that the queue waits for, or will; the most urgent first, each reported once.
     pub fn take_miss(&mut self) -> Option<Miss> {
         self.queue.take_miss()
     }
-    /// Ends the queue: gives back what was only looked at and tells where to go on.
+    /// Ends the queue: gives back chains that were only read ahead, and returns the position at which to
+    /// continue.
     pub fn stop(mut self) -> Position {
         self.queue.publish();
         self.queue.rewind();
@@ -267,7 +269,7 @@ fn header(flags: u8, packet: &Packet, chains: u16) -> [u8; net_hdr::LEN] {
     header
 }
 
-/// Tells the dirty log of the first `len` bytes of the first `chains` chains.
+/// Marks the first `len` bytes of the first `chains` chains in the dirty log.
 #[cold]
 fn mark(window: &Window, chains: usize, len: usize, mem: &GuestMemory) {
     let mut left = len;

@@ -1,6 +1,6 @@
 //! Reading a chain that is not the usual single buffer: checks that both layouts share.
 //!
-//! A chain is gathered beside the window and added when it is whole: one that is refused, or that must wait
+//! A chain is gathered beside the window and added when it is whole. A chain that is refused, or must wait
 //! for an address, leaves no trace.
 
 use super::RingError;
@@ -9,7 +9,7 @@ use super::limits::{DESCS, MAX_INDIRECT};
 use super::window::Window;
 use crate::mem::{Access, GuestMemory, Near, Piece};
 
-/// Which way data goes in the queue.
+/// The direction of data in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// The device reads: the guest's transmit queue.
@@ -19,7 +19,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    /// What the device does with the queue's buffers.
+    /// The device's access to the queue's buffers.
     #[inline]
     pub(super) fn access(self) -> Access {
         match self {
@@ -29,8 +29,8 @@ impl Direction {
     }
 }
 
-/// The piece that a plain descriptor's buffer is, if it lies in the region `near` and, where it is to be
-/// read, is known to be there.
+/// The piece of a plain descriptor's buffer, if it is in the region `near`. A buffer that is to be read must
+/// also be known to have data.
 #[inline(always)]
 pub(super) fn near_piece<const WRITE: bool>(near: &Near, d: &RawDesc) -> Option<Piece> {
     if WRITE {
@@ -40,7 +40,7 @@ pub(super) fn near_piece<const WRITE: bool>(near: &Near, d: &RawDesc) -> Option<
     }
 }
 
-/// What is allowed in a chain.
+/// The rules for a chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) direction: Direction,
@@ -50,7 +50,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// The flags, of those that a descriptor of one plain buffer may have, that it must have.
+    /// The flags that a descriptor of one plain buffer must have, among those that it may have.
     #[inline]
     pub(super) fn plain(self) -> u16 {
         match self.direction {
@@ -72,7 +72,7 @@ pub(super) struct Scratch {
     read: u32,
     /// Calls of the queue that were counted for [`Scratch::samples`].
     calls: u32,
-    /// Whether the next buffer is asked about again ([`GuestMemory::may_read`]).
+    /// Whether the file is queried again for the next buffer ([`GuestMemory::may_read`]).
     again: bool,
 }
 
@@ -97,7 +97,7 @@ impl Scratch {
         self.again |= now;
         now
     }
-    /// Whether this call has read what it may of such chains: the others wait for the next.
+    /// Whether this call has read its maximum of such chains: the others wait for the next.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.read >= DESCS
@@ -169,7 +169,7 @@ impl Walk<'_> {
     }
 
     /// Adds the buffers of the indirect table that `d` names. The table is read once, whole, into private
-    /// memory: its length and its entries are then what was checked.
+    /// memory: its length and its entries are then the checked ones.
     pub(super) fn indirect(&mut self, d: &RawDesc, flags: u16) -> Result<(), RingError> {
         if !self.rules.indirect {
             return Err(RingError::IndirectNotNegotiated);
@@ -197,7 +197,7 @@ impl Walk<'_> {
     fn read_table(&mut self, d: &RawDesc, table: &mut Vec<RawDesc>) -> Result<(), RingError> {
         table.clear();
         self.scratch.read += d.len / desc::SIZE as u32;
-        // Descriptors may lie across a border of regions, so bytes are gathered first.
+        // Descriptors may cross a border of regions, so bytes are gathered first.
         let mut raw = [0; desc::SIZE];
         let (mut have, mut there, mem) = (0, true, self.mem);
         self.mem

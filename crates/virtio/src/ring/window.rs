@@ -1,8 +1,8 @@
 //! Chains in private memory: read, checked and translated, until they are given back.
 //!
-//! A circular buffer of [`WINDOW`] chains in order of arrival: first those that were taken out to be used,
-//! then those that are ready. A chain of one piece, which nearly every chain is, lies in it whole; the pieces
-//! of others are kept beside it.
+//! A circular buffer of [`WINDOW`] chains in order of arrival: first chains that were taken out to be used,
+//! then chains that are ready. A chain of one piece, which nearly every chain is, is stored in it whole; the
+//! pieces of others are kept beside it.
 
 use super::limits::{MAX_INDIRECT, WINDOW};
 use crate::mem::Piece;
@@ -12,22 +12,20 @@ use arrayvec::ArrayVec;
 const MAX_PIECES: usize = 4 * WINDOW;
 const _: () = assert!(WINDOW.is_power_of_two());
 
-/// One chain: what is needed to use it and to give it back.
-///
-/// Two of them are a cache line.
+/// One chain: the values needed to use it and to give it back.
 #[repr(C, align(32))]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     /// All of it, if it is a single piece.
     piece: Piece,
-    /// What the driver wants to see again: head descriptor (split), buffer identifier (packed).
+    /// The number that the driver wants to see again: head descriptor (split), buffer identifier (packed).
     id: u32,
     /// Bytes in all of its buffers; once it is taken, bytes that the device wrote, if it writes.
     pub(super) len: u32,
     count: u16,
     /// Ring slots that it takes (split: one entry of the available ring).
     slots: u16,
-    /// Where its pieces are, if it has several (or none).
+    /// The index of its first piece, if it has several (or none).
     first: u32,
 }
 
@@ -62,7 +60,7 @@ impl Chain {
     }
 }
 
-/// A used chain that the driver has not been told of yet.
+/// A used chain that has not been given back to the driver yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Used {
     pub(super) id: u16,
@@ -72,7 +70,7 @@ pub(super) struct Used {
 }
 
 impl Used {
-    /// What a chain that was taken is told as; `mask` is zero where the device writes nothing.
+    /// The used entry of a chain that was taken; `mask` is zero where the device writes nothing.
     #[inline(always)]
     fn of(chain: &Chain, mask: u32) -> Self {
         Self {
@@ -129,7 +127,7 @@ impl Window {
     pub(super) fn taken(&self) -> usize {
         self.ready.wrapping_sub(self.front) as usize
     }
-    /// How many more chains it takes.
+    /// The number of chains for which there is room.
     #[inline]
     pub(super) fn room(&self) -> usize {
         WINDOW - self.back.wrapping_sub(self.front) as usize
@@ -158,7 +156,7 @@ impl Window {
     pub(super) fn get(&self, at: usize) -> Option<&Chain> {
         (at < self.len()).then(|| self.slot(self.ready.wrapping_add(at as u32)))
     }
-    /// The pieces of a chain in order. Those of a taken chain stay until chains are added.
+    /// The pieces of a chain in order. The pieces of a taken chain stay until chains are added.
     pub(super) fn pieces<'a>(&'a self, chain: &'a Chain) -> &'a [Piece] {
         match chain.single() {
             Some(piece) => core::slice::from_ref(piece),
@@ -192,7 +190,7 @@ impl Window {
     pub(super) fn take_all(&mut self, n: usize) {
         let n = n.min(self.len()) as u32;
         if self.spent < self.pieces.len() {
-            // Some of those that are ready have several pieces.
+            // Some of the ready chains have several pieces.
             for i in 0..n {
                 let chain = self.slot(self.ready.wrapping_add(i));
                 if chain.count != SINGLE {
@@ -202,8 +200,8 @@ impl Window {
         }
         self.ready = self.ready.wrapping_add(n);
     }
-    /// Takes ready chains of one piece as long as `write` accepts them; it says how many bytes it wrote.
-    /// Returns how many.
+    /// Takes ready chains of one piece as long as `write` accepts them; it returns the number of bytes it
+    /// wrote. Returns the number of chains.
     #[inline(always)]
     pub(super) fn take_singles(
         &mut self,
@@ -239,8 +237,8 @@ impl Window {
     pub(super) fn release(&mut self) {
         self.front = self.ready;
     }
-    /// Adds chains of one piece, at most `n` and as many as there is room for, as long as `next` has some; it
-    /// is told how many there are already. Returns how many.
+    /// Adds at most `n` chains of one piece, as long as there is room and `next` has some. `next` gets the
+    /// number of chains added so far. Returns the number of added chains.
     #[inline(always)]
     pub(super) fn push_singles(
         &mut self,
@@ -302,10 +300,10 @@ impl Window {
             at = at.wrapping_add(1);
         }
     }
-    /// Asks for the lines of the first `bytes` of the last chain, which has several pieces.
+    /// Prefetches the lines of the first `bytes` of the last chain, which has several pieces.
     pub(super) fn prefetch_last(&self, bytes: usize, write: bool) {
         let chain = self.slot(self.back.wrapping_sub(1));
-        // A header of its own, then the packet: two pieces hold what is looked at first.
+        // A header of its own, then the packet: two pieces hold the bytes that are read first.
         for piece in self.pieces(chain).iter().take(2) {
             piece.prefetch(bytes, write);
         }

@@ -1,4 +1,4 @@
-//! A train that went into a tunnel is cut into the segments that would have gone into it one by one.
+//! A GSO packet that went into a tunnel is cut into the segments that would have gone into it one by one.
 
 use super::*;
 use heddle_flow::FlowKey;
@@ -85,7 +85,8 @@ fn push(outer: &Outer, t: &Train, p: &mut Packet) {
     outer.build().unwrap().apply(p, inner, 0).unwrap();
 }
 
-/// An older kernel takes fewer datagrams of a train, which is found out once; what refuses all gets segments.
+/// An older kernel takes fewer datagrams of a GSO packet, which is found out once; a kernel that refuses all
+/// gets segments.
 #[test]
 fn trains_have_as_many_datagrams_as_the_kernel_takes() {
     let t = Train {
@@ -128,7 +129,7 @@ fn trains_have_as_many_datagrams_as_the_kernel_takes() {
     assert_eq!(send(64), (Some(Ok(())), 4, vec![64, 64, 64, 8]));
 }
 
-/// What comes out of the tunnel: each length and checksum is looked at.
+/// The packet that comes out of the tunnel: each length and checksum is checked.
 fn pop(kind: TunnelKind, bytes: &[u8]) -> Vec<u8> {
     let pop = TunnelPop {
         kind,
@@ -140,7 +141,7 @@ fn pop(kind: TunnelKind, bytes: &[u8]) -> Vec<u8> {
     p.to_vec()
 }
 
-/// What comes out of the tunnel, all of it at once; `None`: it cannot.
+/// The packet that comes out of the tunnel, all of it at once; `None`: it cannot.
 fn joined(one: &Packet, kind: TunnelKind, v6: bool, odd: bool) -> Option<Packet> {
     let mut train = Packet::new_big();
     one.copy_into(&mut train);
@@ -166,7 +167,7 @@ fn joined(one: &Packet, kind: TunnelKind, v6: bool, odd: bool) -> Option<Packet>
     Some(train)
 }
 
-/// What a port that joins makes of packets, with their checksums filled in.
+/// The packets that a port with joining makes of `packets`, with their checksums filled in.
 fn joined_by_gro(pool: &mut Pool, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let packets: Vec<Packet> = packets.iter().map(|b| Packet::from_bytes(b)).collect();
     let mut all = Vec::new();
@@ -211,8 +212,8 @@ proptest! {
         }
     }
 
-    /// A train that a tap takes as it is, read from a tap, is cut into the same segments. Whatever is changed
-    /// of header or bytes, an answer comes.
+    /// A GSO packet that a tap takes as it is, read from a tap, is cut into the same segments. For any change
+    /// of header or bytes, the decoder returns.
     #[test]
     fn a_tap_gives_back_what_it_took(
         t in train(), encap in encap(), v6: bool, csum: bool, tagged: bool,
@@ -230,7 +231,7 @@ proptest! {
         frame.extend(before.to_vec().get(w.outer.len()..).unwrap());
         let mut want = pieces(&before).unwrap();
         if tagged {
-            // As Linux writes it.
+            // The format that Linux writes.
             frame.splice(12..12, [0x81, 0, 0, 10]);
             let start = u16::from_le_bytes([hdr[6], hdr[7]]) + 4;
             hdr[6..8].copy_from_slice(&start.to_le_bytes());
@@ -288,8 +289,8 @@ proptest! {
         }
     }
 
-    /// A train in STT, cut as a port cuts it and shuffled, is the train again: that of TCP whole, that of UDP
-    /// as its datagrams. So it is where segments were joined on their way.
+    /// A GSO packet in STT is cut as a port cuts it, and shuffled. It comes out whole if it is TCP's, and as
+    /// its datagrams if it is UDP's. The same holds if segments were joined on their way.
     #[test]
     fn stt_gives_the_train_back(
         t in train(), v6: bool, joined: bool, mtu in 600_u32..4000,

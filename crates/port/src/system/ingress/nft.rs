@@ -1,8 +1,8 @@
-//! Filters by nftables, where a classifier cannot be had: a table of the family `netdev` for the switch, with
-//! a chain per device at its ingress hook, which is right behind the classifiers.
+//! Filters by nftables, where a classifier cannot be had. The switch has a table of the family `netdev`. The
+//! table has a chain per device at its ingress hook, which is right behind the classifiers.
 //!
-//! The program `nft` is run, for as few devices as need it; so a note in the run directory says whether there
-//! is anything to look for after a restart.
+//! The program `nft` is run only for the devices that need it. So a note in the run directory records whether
+//! there is anything to look for after a restart.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -27,7 +27,7 @@ fn run(arguments: &[&str], script: &str) -> Result<String, String> {
         .spawn()
         .map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // If `nft` does not read the script, its status and output below say so.
+        // If `nft` does not read the script, its status and output below show it.
         let _ = stdin.write_all(script.as_bytes());
     }
     let out = child.wait_with_output().map_err(failed)?;

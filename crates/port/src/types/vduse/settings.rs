@@ -7,9 +7,9 @@ use heddle_vduse::{MAX_SIZE, MIN_SIZE, Spec, Wanted};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where devices are.
+/// The directory of the devices.
 const DIRECTORY: &str = "/dev/vduse/";
-/// Entries of a ring, unless `options:queue-size` says otherwise: room for some trains of 64 KiB in buffers
+/// Default number of entries of a ring (`options:queue-size`): room for some GSO packets of 64 KiB in buffers
 /// of 1.5 KiB.
 const SIZE: u16 = 1024;
 /// Bounds of the kernel for `options:bounce-size`, bytes.
@@ -27,7 +27,7 @@ pub(super) fn path(spec: &Spec) -> String {
     format!("{DIRECTORY}{}", spec.name)
 }
 
-/// The device that port `name` asks for.
+/// The device that port `name` is configured for.
 pub(super) fn spec(
     name: &str,
     options: &BTreeMap<String, String>,
@@ -39,7 +39,7 @@ pub(super) fn spec(
         None => name,
         Some(path) => path
             .strip_prefix(DIRECTORY)
-            .ok_or_else(|| bad(format!("vhost-server-path={path} does not lie in {DIRECTORY}")))?,
+            .ok_or_else(|| bad(format!("vhost-server-path={path} is not in {DIRECTORY}")))?,
     };
     let plain = !device.is_empty() && device.len() <= 255 && !device.contains(['/', '\0', ' ']);
     if !plain || matches!(device, "control" | "." | "..") {
@@ -95,7 +95,7 @@ pub(super) fn spec(
     })
 }
 
-/// What of the options does nothing, for the log.
+/// Warnings about options that have no effect, for the log.
 pub(super) fn warnings(options: &BTreeMap<String, String>) -> Vec<String> {
     const KNOWN: [&str; 6] = [
         "vhost-server-path",
@@ -136,7 +136,7 @@ fn mask(list: &str) -> Option<String> {
     Some(words.join(","))
 }
 
-/// The address of a device for which nobody asks for one: the same after each restart on this machine, since
+/// The address of a device without a configured one. It is the same after each restart on this machine, since
 /// the driver has read it then.
 fn own_mac(device: &str) -> [u8; 6] {
     let machine = std::fs::read(Path::new("/etc/machine-id")).unwrap_or_default();

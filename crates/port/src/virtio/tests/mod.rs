@@ -1,5 +1,5 @@
-//! The two ways of sharing a ring, against a driver in the same process: nothing is lost, nobody waits for
-//! ever.
+//! The two ways of sharing a ring, against a driver in the same process: no packet is lost, and no thread
+//! waits for ever.
 
 mod session;
 mod state;
@@ -109,7 +109,7 @@ impl Ring {
         }
         self.driver.publish();
     }
-    /// What has been received: headers and frames.
+    /// The received headers and frames.
     fn received(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut all = Vec::new();
         while let Some(done) = self.driver.pop().unwrap() {
@@ -184,7 +184,7 @@ fn a_ring_comes_and_goes_under_traffic() {
             got.extend(poll(&mut rx, &mut pool));
             got
         });
-        // The session restarts the ring where it was, the guest goes on as if nothing had happened.
+        // The session restarts the ring at its position, and the guest continues as if nothing had happened.
         let (mut position, mut sent) = (Position::default(), 0_u32);
         for round in 0..40 {
             lease.start(guest.device_rx(position));
@@ -269,7 +269,7 @@ fn a_ring_that_is_not_enabled_is_emptied() {
         0,
         "the guest has its buffers back"
     );
-    // Down is not disabled: what the guest sends waits.
+    // Down is not disabled: the guest's packets wait.
     lease.set_down(true);
     guest.send(5);
     assert!(poll(&mut rx, &mut pool).is_empty());
@@ -332,7 +332,7 @@ fn the_descriptor_to_wait_for_stays() {
     assert_eq!(fd.0, shared.lease(0).unwrap().wake.as_raw_fd());
 }
 
-/// A worker comes back with a ring that was given up: the ring that was started meanwhile stays, and is the
+/// A worker comes back with a ring that was given up. The ring that was started meanwhile stays, and is the
 /// next one to be polled.
 #[test]
 fn a_ring_that_comes_back_too_late_is_dropped() {

@@ -1,5 +1,5 @@
-//! A session without a socket drives the port as a VDUSE device will: the driver is notified by a function,
-//! the packets' memory appears when it is missed, and a reset clears everything.
+//! A session without a socket drives the port as a VDUSE device does. A function notifies the driver, the
+//! packets' memory appears when it is missed, and a reset clears everything.
 
 use super::*;
 use heddle_sys::mmap::{Mapping, Pages, memfd};
@@ -9,7 +9,7 @@ use heddle_virtio::ring::Miss;
 use std::os::fd::AsFd;
 
 const BASE: u64 = 0x4000_0000;
-/// Bytes of the region that rings lie in, and of the one behind it for packets.
+/// Bytes of the region of the rings, and of the one behind it for packets.
 const RINGS: u64 = 256 << 10;
 const PACKETS: u64 = 512 << 10;
 const LEN: u32 = 72;
@@ -24,7 +24,7 @@ impl Link for Asked {
     }
 }
 
-/// The session's other side: a driver with its memory, and what a kernel would say of it.
+/// The session's other side: a driver with its memory, and the settings that a kernel would send.
 struct Double {
     device: PortDevice,
     asked: Arc<Asked>,
@@ -61,7 +61,7 @@ impl Double {
         self.device.refresh_memory();
         drop(old);
     }
-    /// DRIVER_OK: all that is needed is told anew.
+    /// DRIVER_OK: all settings are sent anew.
     fn start(&mut self, rings: &[QueueConfig; 2], at: [Position; 2]) {
         self.publish(&[(0, RINGS)]);
         self.device.negotiated(self.features);

@@ -1,4 +1,4 @@
-//! What a port says of itself, and of what it was asked to do.
+//! Status of a port, and requests to it.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! What is sent to guests: by which ring, finished where they do not take it unfinished, dropped where it
-//! does not fit.
+//! Packets to guests: the choice of the ring, finishing in software for guests that need it, drops for want
+//! of room.
 
 use super::*;
 use heddle_packet::{Csum, Gso, GsoKind, Offload, Wraps};
@@ -37,7 +37,7 @@ fn workers_spread_over_the_rings_that_there_are() {
     assert!(shared.tx.stop(1).is_none());
 }
 
-/// A TCP train over IPv4 of `n` payload bytes.
+/// A TCP GSO packet over IPv4 of `n` payload bytes.
 fn train(n: usize, size: u16) -> Packet {
     let mut f = vec![2; 12];
     f.extend([8, 0]);
@@ -135,8 +135,8 @@ fn what_does_not_fit_is_dropped_and_counted() {
     assert_eq!(guest.received().len(), 16);
 }
 
-/// Trains of tiny segments: those of too many are refused, and of a burst of others no more is made than the
-/// guest takes.
+/// GSO packets of tiny segments: one with too many is refused. In a burst of others, no more segments are
+/// made than the guest takes.
 #[test]
 fn segments_are_bounded() {
     use crate::segment::MAX_SEGMENTS;
@@ -189,7 +189,7 @@ fn a_ring_in_use_is_not_waited_for() {
         "whoever has the ring counts them"
     );
     assert_eq!(send(0, 2..3), crate::TxCounts::default());
-    // It lets go without looking: the next one sends them first.
+    // The holder releases the ring without a check: the next worker sends them first.
     drop(held);
     assert_eq!(send(0, 3..5).sent, 7);
     let order: Vec<_> = guest.received().iter().map(|(_, f)| number(f)).collect();
@@ -197,7 +197,7 @@ fn a_ring_in_use_is_not_waited_for() {
     assert_eq!(order[..2], [(0, 0), (0, 1)]);
     assert_eq!(order[2..6], [0, 1, 2, 3].map(one));
     assert_eq!(order[6..], [(0, 2), (0, 3), (0, 4)]);
-    // No more than the queue holds; and it is sent by whoever has the ring, with its outcome.
+    // No more than the queue holds; the worker that has the ring sends them, and counts their outcome.
     let held = cell.ring.try_take().unwrap();
     let most = u32::try_from(cell.handed.capacity()).unwrap();
     assert_eq!(send(1, 0..most + 5).full, 5);

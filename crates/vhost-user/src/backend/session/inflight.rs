@@ -1,10 +1,10 @@
-//! What is in flight, kept where it survives a crash: GET_INFLIGHT_FD and SET_INFLIGHT_FD (specification,
+//! Chains in flight, recorded where they survive a crash: GET_INFLIGHT_FD and SET_INFLIGHT_FD (specification,
 //! "Inflight I/O tracking").
 //!
-//! This back end takes and gives back chains in order. A split ring then says by itself what was in flight:
-//! all from its used index on, and the states of single descriptors stay clear. Where another back end left
-//! some set, those chains come first ([`SplitRecord`]). A packed ring does not say where it is; its
-//! [`Record`] lies in its region. What another back end had taken of a packed ring out of order is not taken
+//! This back end takes and gives back chains in order. So a split ring itself shows the chains in flight: all
+//! from its used index on, and the states of single descriptors stay clear. If another back end left some
+//! states set, those chains come first ([`SplitRecord`]). A packed ring does not contain its position; its
+//! [`Record`] is in its region. Chains of a packed ring that another back end took out of order are not taken
 //! again by number.
 //!
 //! Everything in the area is a claim: the front end can write to it. Sizes are those of the message, checked
@@ -39,7 +39,7 @@ fn stride(queue_size: u16, packed: bool) -> u64 {
 }
 
 impl Area {
-    /// Where the region of ring `index` of `size` entries begins; `None` when the area does not hold it.
+    /// Offset of the region of ring `index` of `size` entries; `None` when the area does not hold it.
     fn place(&self, index: u16, size: u16, packed: bool) -> Option<u64> {
         let stride = stride(self.shape.queue_size, packed);
         let at = u64::from(index) * stride;

@@ -1,11 +1,11 @@
-//! The IOMMU: entries that the front end told, misses that queues met, ring areas behind it.
+//! The IOMMU: entries that the front end sent, misses that queues met, ring areas behind it.
 //!
 //! An entry maps a range of I/O virtual addresses to the front end's own addresses. The queues' memory table
-//! is made of the entries. The front end sends entries when asked (specification, "IOMMU support"); when
-//! there are too many, the oldest are forgotten and asked for again.
+//! is made of the entries. The front end sends entries on request (specification, "IOMMU support"). When
+//! there are too many, the session forgets the oldest and requests them again when they are needed.
 //!
-//! Ring areas must be readable and writable in one contiguous piece; buffers and indirect tables are held to
-//! their permissions by the queues.
+//! Ring areas must be readable and writable in one contiguous piece. The queues hold buffers and indirect
+//! tables to their permissions.
 
 use super::{Handled, Outcome, PLAIN, Refusal, Session, memory::Mapped, refuse};
 use crate::message::{Access, BackendRequest, Connection, IotlbKind, IotlbMsg, Received, Reply};
@@ -19,11 +19,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most entries: each change makes a new table of them all.
+/// Maximum number of entries: each change makes a new table of them all.
 const MAX_ENTRIES: usize = mem::MAX_ENTRIES / 2;
-/// Most addresses that are asked for at a time.
+/// Maximum number of addresses that are requested at a time.
 const MAX_ASKED: usize = 1024;
-/// How long the front end has to answer before it is asked again.
+/// Time that the front end has for a reply before the session repeats the request.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,17 +33,17 @@ pub(super) struct Entry {
     pub(super) access: Access,
 }
 
-/// Entries, and the channel on which more are asked for.
+/// Entries, and the channel on which the session requests more.
 #[derive(Debug, Default)]
 pub(super) struct Iotlb {
-    /// By first address; disjoint.
+    /// The entries by first address; disjoint.
     entries: BTreeMap<u64, Entry>,
     /// First addresses in the order in which they came; may name entries that are gone.
     age: VecDeque<u64>,
-    /// What was asked for and has not come.
+    /// Requested addresses whose entries have not come.
     asked: Vec<(u64, Access, Instant)>,
     channel: Option<Connection>,
-    /// Why it could not be asked.
+    /// Why a request could not be sent.
     complaint: Option<String>,
 }
 
@@ -55,8 +55,8 @@ impl Iotlb {
         self.asked.clear();
     }
 
-    /// Removes entries that have an address in the range: whole ones, since what is left of one is asked for
-    /// again.
+    /// Removes entries that have an address in the range. It removes whole entries, since the rest of one is
+    /// requested again.
     pub(super) fn remove(&mut self, iova: u64, size: u64) -> bool {
         let end = iova.saturating_add(size);
         let before = self.entries.len();
@@ -123,8 +123,8 @@ impl Iotlb {
         None
     }
 
-    /// Asks the front end for the entry at `iova`, unless that was just done. A channel that does not work is
-    /// no fault of the request that is being handled: it is told once.
+    /// Requests the entry at `iova` from the front end, unless that was just done. A channel that does not
+    /// work is no fault of the message that is being handled: it is reported once.
     fn ask(&mut self, iova: u64, access: Access) {
         if let Err(Refusal(why)) = self.try_ask(iova, access) {
             self.complaint.get_or_insert(why);
@@ -156,12 +156,13 @@ impl Iotlb {
         Ok(())
     }
 
-    /// When something has to be asked for again.
+    /// When a request has to be repeated.
     pub(super) fn next(&self) -> Option<Instant> {
         self.asked.iter().map(|(.., at)| *at + ASK_AGAIN).min()
     }
 
-    /// Sends what waits, and drops what the front end says on the channel: answers that nobody asked for.
+    /// Sends the messages that wait, and drops the front end's messages on the channel: replies that this
+    /// back end did not request.
     pub(super) fn serve(&mut self) -> Result<(), Refusal> {
         let Some(channel) = &mut self.channel else {
             return Ok(());
@@ -208,8 +209,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The parts of an entry that lie in the guest's memory; it may lie across several regions of the front end's
-/// addresses.
+/// The parts of an entry that are in the guest's memory; the entry may span several regions of the front
+/// end's addresses.
 fn pieces(iova: u64, e: &Entry, memory: &Places<'_>) -> Vec<Region> {
     let (mut done, mut out) = (0, Vec::new());
     let access = mem::Access::from_bits_truncate(e.access.bits());
@@ -265,7 +266,7 @@ impl Session {
                 self.iotlb.insert(msg.iova, entry)
             }
             IotlbKind::Invalidate => {
-                // A range of no bytes, or of all of them, are ways to say "everything".
+                // A range of no bytes and a range of all bytes both mean "everything".
                 if msg.size == 0 {
                     self.iotlb.clear();
                     true
@@ -281,7 +282,8 @@ impl Session {
         let published = match self.publish_memory(device) {
             Ok(published) => published,
             Err(why) => {
-                // Entries across so many regions that no table holds them: what is needed is asked for again.
+                // No table can hold the entries, since they span too many regions: the needed ones are
+                // requested again.
                 self.iotlb.clear();
                 self.publish_memory(device)?;
                 return Err(why);
@@ -289,14 +291,14 @@ impl Session {
         };
         self.follow_memory(device)?;
         match published {
-            // Whoever still uses the table before uses nothing that is gone.
+            // Workers that still use the old table use nothing that is gone.
             Outcome::Await(..) if !gone => Ok(super::number(0)),
             Outcome::Await(old, _) => Ok(Outcome::Await(old, Some(Reply::U64(0)))),
             other => Ok(other),
         }
     }
 
-    /// Whether all of a ring's areas are known; asks for the first address of each that is not.
+    /// Whether all of a ring's areas are known; requests the first missing address of each area.
     pub(super) fn areas_reachable(&mut self, cfg: &QueueConfig) -> bool {
         let mut all = true;
         for (at, len) in [cfg.desc, cfg.driver, cfg.device].into_iter().zip(cfg.area_len()) {
@@ -308,7 +310,7 @@ impl Session {
         all
     }
 
-    /// Asks for what queues wait for, again for what never came.
+    /// Requests the entries that queues wait for, and repeats requests whose entries never came.
     pub(super) fn serve_iotlb(&mut self, device: &mut dyn Device) {
         let misses = self.outbox.take();
         if !self.has_iommu() {
@@ -321,7 +323,7 @@ impl Session {
         }
         if self.iotlb.next().is_some_and(|t| t <= Instant::now()) {
             self.iotlb.asked.clear();
-            // Queues that still wait tell so again; rings' areas are looked at here.
+            // Queues that still wait report their misses again; the rings' areas are checked here.
             served = served.and(self.follow_memory(device));
             device.refresh_memory();
         }

@@ -1,12 +1,12 @@
 //! The guest's memory and the dirty log.
 //!
-//! **A request is done or refused.** All that can be refused is found before the table changes. A ring whose
-//! areas are not in the new table stops, with a word in the log, and starts again when a later one has them:
-//! memory is replaced region by region, too.
+//! **A request is done or refused.** Each reason to refuse a request is found before the table changes. A
+//! ring whose areas are not in the new table stops, with a line in the log. It starts again when a later
+//! table has them: front ends also replace memory region by region.
 //!
-//! A table is built from what the front end sent, published, and answered for when the one before is out of
-//! use ([`super::Outcome::Await`]): "use after unmap" cannot happen, since a table keeps its mappings, and
-//! the front end is not told that memory is free while a worker may still copy into it.
+//! A table is built from the front end's message and published. The reply follows when the old table is out
+//! of use ([`super::Outcome::Await`]). "Use after unmap" cannot happen, since a table keeps its mappings. The
+//! front end does not learn that memory is free while a worker may still copy into it.
 
 use super::{Handled, Outcome, Refusal, Session, memory_file, no_memory, refuse};
 use crate::backend::quota::{Quota, Share};
@@ -18,10 +18,10 @@ use heddle_virtio::ring::Features;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Most bytes of a dirty log: a guest of 1 PiB.
+/// Maximum number of bytes of a dirty log: a guest of 1 PiB.
 const MAX_LOG: u64 = 1 << 35;
 
-/// Most bytes of a guest's memory: this process has 128 TiB of addresses for all of them.
+/// Maximum number of bytes of a guest's memory: this process has 128 TiB of addresses for all of them.
 const MAX_MEMORY: u64 = 16 << 40;
 
 /// A region that the front end handed over.
@@ -31,14 +31,14 @@ pub(super) struct Mapped {
     file: FileId,
     region: Region,
     pub(super) map: Arc<Mapping>,
-    /// Its part of what all sessions may map.
+    /// The region's share of the quota of all sessions.
     share: Arc<Share>,
 }
 
-/// Which file a descriptor stands for.
+/// Identity of a descriptor's file: device and inode.
 type FileId = (u64, u64);
 
-/// What the front end set up.
+/// The memory that the front end set up.
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) regions: Vec<Mapped>,
@@ -53,7 +53,7 @@ fn file_id(fd: &Foreign) -> Result<FileId, Refusal> {
     Ok((st.st_dev, st.st_ino))
 }
 
-/// Maps what the front end handed over.
+/// Maps a region that the front end handed over.
 pub(super) fn mapped(fd: &Foreign, offset: u64, size: u64) -> Result<Mapping, Refusal> {
     Mapping::guarded(fd.as_fd(), offset, size).map_err(|e| {
         let why = match e.kind() {
@@ -165,7 +165,7 @@ impl Session {
         Ok(published)
     }
 
-    /// Whether the front end cut a file whose memory is in use: what was read there since means nothing.
+    /// Whether the front end cut a file whose memory is in use: bytes read there since then mean nothing.
     pub(super) fn is_cut(&self) -> bool {
         self.memory.regions.iter().any(|m| m.map.was_cut())
             || self.memory.log.as_ref().is_some_and(|log| log.is_cut())

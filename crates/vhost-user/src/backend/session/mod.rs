@@ -1,13 +1,13 @@
-//! One connection of a front end: what it has set up, and the messages that change it.
+//! One connection of a front end: its settings, and the messages that change them.
 //!
-//! **Problem.** The front end sends any message in any order; rings run meanwhile in workers; memory that it
-//! takes away must be out of use before it is told so. And one front end must not delay the others.
+//! **Problem.** The front end sends any message in any order, while rings run in workers. Memory that it
+//! takes away must be out of use before the reply. And one front end must not delay the others.
 //!
 //! **Invariants.**
-//! * No function waits for the front end. What has to wait for workers ([`Pending`]) is asked again later;
-//!   until then no further message is read.
-//! * Each request gets the answer that the specification gives it, once. What is refused is answered with an
-//!   error where there is an answer, else the connection ends with a text that says why.
+//! * No function waits for the front end. A request that has to wait for workers ([`Pending`]) is checked
+//!   again later; until then no further message is read.
+//! * Each request gets the reply that the specification defines, once. A refused request gets an error reply
+//!   if it has a reply. Otherwise the connection ends with a text that gives the reason.
 //! * Memory: one table, one table of IOTLB entries, one unfinished message, two bounded queues of unsent
 //!   bytes.
 //! * After [`Session::close`] no ring runs.
@@ -38,17 +38,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How long workers may use an old memory table before the front end is told that it cannot be taken away.
+/// Time in which workers must stop using an old memory table. After it the session ends.
 const MEMORY_WAIT: Duration = Duration::from_secs(2);
-/// How long the answer is waited for on the spot: workers that run pass by within that time.
+/// Time that the session waits for workers at once: busy workers refresh their table within it.
 const AT_ONCE: Duration = Duration::from_micros(200);
-/// How long a message may take from its first byte to its last.
+/// Timeout of a message, from its first byte to its last.
 const PARTIAL_WAIT: Duration = Duration::from_secs(2);
-/// How long a front end may leave its answers unread.
+/// Time that a front end may leave replies unread.
 const UNSENT_WAIT: Duration = Duration::from_secs(2);
-/// How long a front end may take to its first message.
+/// Timeout of a front end's first message.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
-/// Most messages that are handled before others get their turn, and the time after which no further one is.
+/// Maximum number of messages that a session handles before other sessions get their turn, and the time after
+/// which it handles no further one.
 const TURN: usize = 64;
 const TURN_TIME: Duration = Duration::from_millis(1);
 
@@ -58,16 +59,16 @@ pub(super) enum End {
     /// The front end closed the connection.
     #[error("the front end closed the connection")]
     Closed,
-    /// The connection is broken, or what came is no message.
+    /// The connection is broken, or the received bytes are no message.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// A message that makes no sense here.
     #[error("{0}")]
     Refused(String),
-    /// It has not said anything.
+    /// The front end has not sent anything.
     #[error("no message from the front end (does it serve another port at this socket?)")]
     Silent,
-    /// The port lets go of the socket, with the reason.
+    /// The port drops the socket, with the reason.
     #[error("{0}")]
     Removed(&'static str),
 }
@@ -81,7 +82,7 @@ impl End {
             Self::Socket(_) | Self::Refused(_) => !self.is_starved(),
         }
     }
-    /// Whether this process had no descriptors left for what the front end sent.
+    /// Whether this process had no descriptors left for the front end's.
     pub(super) fn is_starved(&self) -> bool {
         match self {
             Self::Socket(SocketError::NoDescriptors) => true,
@@ -96,7 +97,7 @@ impl End {
 /// The process, or the system, has no descriptors left.
 const STARVED: [i32; 2] = [Errno::MFILE.raw_os_error(), Errno::NFILE.raw_os_error()];
 
-/// Whether the system says so.
+/// Whether the error means that the process or the system has no descriptor left.
 pub(super) fn is_starved(e: &std::io::Error) -> bool {
     e.raw_os_error().is_some_and(|e| STARVED.contains(&e))
 }
@@ -117,9 +118,9 @@ macro_rules! refuse {
 }
 use refuse;
 
-/// Whether `fd` is a file in memory. Others belong to servers (network, FUSE) or devices that answer when
-/// they like: a worker that touched their pages, or the control thread that asked about them, would wait as
-/// long.
+/// Whether `fd` is a file in memory. Other files belong to servers (network, FUSE) or devices, which reply
+/// when they like. A worker that touches their pages would wait for them, and so would the control thread
+/// when it queries the file.
 fn memory_file(fd: &Foreign) -> Result<(), Refusal> {
     if fd.kind() != foreign::Kind::Memory {
         refuse!("a descriptor is no file in memory (memfd, tmpfs or hugetlbfs)");
@@ -127,20 +128,20 @@ fn memory_file(fd: &Foreign) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What a request leads to.
+/// The result of a request.
 #[derive(Debug)]
 enum Outcome {
     /// Done; an acknowledgement if one is wanted.
     Done,
-    /// Its own answer, with or without a descriptor.
+    /// The request has a reply of its own, with or without a descriptor.
     Answer(Reply, Option<OwnedFd>),
-    /// Done when nobody uses this table any more; an answer then.
+    /// Done when no worker uses this table any more; then the reply is sent.
     Await(Arc<GuestMemory>, Option<Reply>),
 }
 
 type Handled = Result<Outcome, Refusal>;
 
-/// A request whose answer waits until the old memory table is out of use.
+/// A request whose reply waits until the old memory table is out of use.
 #[derive(Debug)]
 struct Pending {
     old: Arc<GuestMemory>,
@@ -169,12 +170,12 @@ pub(super) struct Session {
     /// Whether a message came.
     greeted: bool,
     unsent_since: Option<Instant>,
-    /// When to look again at rings that contradict what is kept of them.
+    /// The time of the next check of rings that contradict their records.
     look_again: Option<Instant>,
 }
 
 impl Session {
-    /// A connection just made. `wake` is raised when the device has something to tell.
+    /// A connection just made. The device raises `wake` when it has something to report.
     pub(super) fn new(
         conn: Connection,
         device: &mut dyn Device,
@@ -226,7 +227,7 @@ impl Session {
         self.greeted
     }
 
-    /// Reads and handles what is there, bounded.
+    /// Reads and handles the messages that wait, bounded.
     pub(super) fn readable(&mut self, device: &mut dyn Device) -> Result<(), End> {
         let began = Instant::now();
         for _ in 0..TURN {
@@ -242,7 +243,8 @@ impl Session {
         Ok(())
     }
 
-    /// Does what time or the device ask for; returns when to be called again at the latest.
+    /// Does the work that is due by time or by the device's reports; returns the latest time of the next
+    /// call.
     pub(super) fn tick(&mut self, device: &mut dyn Device) -> Result<Option<Instant>, End> {
         let now = Instant::now();
         self.serve_iotlb(device);
@@ -288,13 +290,13 @@ impl Session {
         .min())
     }
 
-    /// Stops all rings and tells the device. `why` is for people.
+    /// Stops all rings and notifies the device. `why` is for people.
     pub(super) fn close(mut self, why: &str, device: &mut dyn Device) {
         self.stop_all(device);
         device.disconnected(why);
     }
 
-    /// Whether whoever asks for an answer gets one.
+    /// Whether a front end that requests an acknowledgement gets one.
     #[cfg(test)]
     pub(super) fn answers(&self) -> bool {
         self.protocol.contains(ProtocolFeatures::REPLY_ACK)
@@ -315,7 +317,8 @@ impl Session {
         let wants_ack = frame.header.needs_reply() && self.protocol.contains(ProtocolFeatures::REPLY_ACK);
         let request = match Request::decode(code, &frame.payload) {
             Ok(request) => request,
-            // A later extension, perhaps: whoever asks for an answer learns that it is not known here.
+            // Perhaps a later extension: a front end that requests an acknowledgement learns that this back
+            // end does not know it.
             Err(e @ MessageError::Unknown(_)) if wants_ack => {
                 device.trouble(&e.to_string());
                 return Ok(self.conn.send_reply(code, &Reply::U64(1), &[])?);
@@ -391,7 +394,7 @@ impl Session {
         }
     }
 
-    /// Answers the request that waits for workers, if they are done.
+    /// Replies to the request that waits for workers, if they are done.
     fn finish_pending(&mut self, now: Instant, device: &mut dyn Device) -> Result<(), End> {
         let Some(pending) = &self.pending else {
             return Ok(());
@@ -405,7 +408,7 @@ impl Session {
             return Ok(());
         };
         if !free {
-            // The mapping lives on as long as it is used; but what the front end asked for was not done.
+            // The mapping lives as long as it is used, but the front end's request was not done.
             return Err(End::Refused(
                 "workers did not let go of the guest's memory".into(),
             ));

@@ -1,11 +1,11 @@
-//! Features, owner, status, configuration: what concerns the device as a whole.
+//! Requests that concern the device as a whole: features, owner, status, configuration.
 
 use super::{Handled, Outcome, Refusal, Session, refuse};
 use crate::message::{ConfigFlags, ConfigSpace, MAX_CONFIG, ProtocolFeatures, Reply, Request};
 use heddle_virtio::device::Device;
 use heddle_virtio::ring::Features;
 
-/// Least and most MTU of an Ethernet device (virtio 1.2 §5.1.4.1).
+/// Minimum and maximum MTU of an Ethernet device (virtio 1.2 §5.1.4.1).
 const MTU: core::ops::RangeInclusive<u64> = 68..=65535;
 
 impl Session {

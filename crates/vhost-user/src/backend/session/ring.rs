@@ -1,9 +1,9 @@
-//! Rings: what was told about each, and when it runs.
+//! Rings: the settings that the front end sent for each, and when it runs.
 //!
-//! A ring starts when its size, its addresses and its kick are known and all of its areas can be reached, and
-//! stops with GET_VRING_BASE. That is earlier than the specification's first kick, and is what front ends
-//! know from other back ends: they set rings up only when the driver is ready. A disabled ring is started as
-//! such.
+//! A ring starts when its size, its addresses and its kick are known and all of its areas can be reached. It
+//! stops with GET_VRING_BASE. The specification starts a ring later, at its first kick. But front ends know
+//! the earlier start from other back ends: they set rings up only when the driver is ready. A disabled ring
+//! is started as disabled.
 
 use super::{Handled, Outcome, Refusal, Session, refuse};
 use crate::message::{Reply, VringAddr, VringFd, VringState};
@@ -18,14 +18,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What was told about a ring.
+/// The settings that the front end sent for a ring.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
     size: u16,
     addr: Option<VringAddr>,
-    /// What the front end was told or told last.
+    /// The base that either side sent last.
     base: Option<u32>,
-    /// Where the ring was when it was stopped without telling the front end.
+    /// The ring's position when it was stopped without a reply to the front end.
     at: Option<Position>,
     /// Whether SET_VRING_KICK came since the ring was stopped.
     kicked: bool,
@@ -34,14 +34,14 @@ pub(super) struct Ring {
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
     enabled: bool,
-    /// What it runs with.
+    /// The configuration of the running ring.
     running: Option<QueueConfig>,
-    /// How often it was looked at and contradicted its record; it is looked at again later.
+    /// The number of checks in which the ring contradicted its record; it is checked again later.
     looks: u32,
 }
 
-/// Most looks at a ring that contradicts its record, and the time between them: its driver may just be
-/// writing to it, or have been interrupted there.
+/// Maximum number of checks of a ring that contradicts its record, and the time between them. Its driver may
+/// just be writing to it, or was interrupted in the middle of a write.
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
@@ -49,7 +49,7 @@ impl Ring {
     pub(super) fn is_started(&self) -> bool {
         self.running.is_some()
     }
-    /// As before the front end told anything, but for the descriptors that it need not send again.
+    /// Sets the ring to its first state, but keeps the descriptors that the front end need not send again.
     pub(super) fn reset(&mut self) {
         *self = Self {
             call: self.call.take(),
@@ -57,7 +57,7 @@ impl Ring {
             ..Self::default()
         };
     }
-    /// Whether everything was told that it takes to run.
+    /// Whether the front end sent everything that the ring needs to run.
     fn is_told(&self) -> bool {
         self.size > 0 && self.addr.is_some() && self.kicked
     }
@@ -68,10 +68,10 @@ fn copy(fd: Option<&OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
     Ok(fd.map(OwnedFd::try_clone).transpose()?)
 }
 
-/// Notifications go through eventfds, or the pipes of front ends that have none. What else there is may do
-/// anything when it is written to, waited for, asked about or closed. A descriptor that workers write to must
-/// not make them wait: that is asked for here, and [`heddle_sys::EventFd`] sees to it where the front end
-/// takes it back.
+/// Notifications go through eventfds, or the pipes of front ends that have none. Any other descriptor may
+/// have any effect when it is written, polled, queried or closed. A descriptor that workers write to must not
+/// make them wait. It is set to non-blocking here; [`heddle_sys::EventFd`] copes with a front end that clears
+/// the flag.
 fn notifier(fd: Option<Foreign>, written: bool) -> Result<Option<OwnedFd>, Refusal> {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     let Some(fd) = fd else { return Ok(None) };
@@ -207,7 +207,7 @@ impl Session {
     }
 
     pub(super) fn get_vring_base(&mut self, v: VringState, device: &mut dyn Device) -> Handled {
-        // One that was not understood yet keeps what is known of it.
+        // A ring whose state was not determined yet keeps its known position.
         let unknown = self.ring(v.index)?.looks > 0;
         self.stop(v.index, device);
         let packed = self.features.contains(Features::RING_PACKED);
@@ -240,8 +240,8 @@ impl Session {
         u16::try_from(index).expect("at most 256 rings")
     }
 
-    /// Starts the ring if all that it needs was told and can be reached. An area behind the IOMMU that is not
-    /// known yet is asked for; the ring then starts with the answer.
+    /// Starts the ring if all of its settings are known and its areas can be reached. An area behind the
+    /// IOMMU that is not known yet is requested; the ring starts when the entry comes.
     pub(super) fn try_start(&mut self, index: u32, device: &mut dyn Device) -> Handled {
         let ring = self.ring(index)?;
         if ring.is_started() || !ring.is_told() {
@@ -272,7 +272,7 @@ impl Session {
         Ok(Outcome::Done)
     }
 
-    /// What a queue needs of the ring. `None`: areas are still to be asked for.
+    /// The ring's configuration for a queue. `None`: entries for its areas are still missing.
     fn config(&mut self, index: u32) -> Result<Option<QueueConfig>, Refusal> {
         let iommu = self.has_iommu();
         let features = self.features;
@@ -301,10 +301,10 @@ impl Session {
         Ok(Some(cfg))
     }
 
-    /// Where a split ring goes on: behind what it says was used last. All of this back end's queues use
-    /// chains in order, so that what was taken but not used before a crash of either side is taken again.
-    /// What another one had taken out of order is in the front end's area. A front end's number that differs
-    /// is stale.
+    /// The position at which a split ring continues: behind its used index. All of this back end's queues use
+    /// chains in order. So chains that were taken but not used before a crash of either side are taken again.
+    /// Chains that another back end took out of order are in the front end's area. A different position from
+    /// the front end is stale.
     fn split_start(
         &mut self,
         index: u32,
@@ -321,9 +321,9 @@ impl Session {
         Ok((start, resubmit))
     }
 
-    /// Where a packed ring goes on: where the front end's inflight area, or this process's journal, says that
-    /// it was left, if the ring agrees; else where the front end says. `None`: the ring contradicts what is
-    /// kept of it, and is to be looked at again.
+    /// The position at which a packed ring continues. The front end's inflight area, or this process's
+    /// journal, has it if the ring agrees; otherwise the front end's base counts. `None`: the ring
+    /// contradicts its record, and is to be checked again.
     fn packed_start(
         &mut self,
         index: u32,
@@ -363,7 +363,7 @@ impl Session {
         )
     }
 
-    /// Looks again at rings that contradicted what is kept of them, when it is time.
+    /// Checks rings again that contradicted their records, when it is time.
     pub(super) fn look_at_rings(&mut self, now: Instant, device: &mut dyn Device) -> Result<(), Refusal> {
         if self.look_again.is_none_or(|at| now < at) {
             return Ok(());
@@ -386,8 +386,8 @@ impl Session {
     ) -> Result<RingSetup, Refusal> {
         let addr = self.ring(index)?.addr;
         let tracking = Tracking {
-            // Behind an IOMMU the table's own log addresses count, as they do for Linux's back end: what is
-            // told is an I/O virtual address.
+            // Behind an IOMMU the table's own log addresses count, as they do for Linux's back end: the front
+            // end sends I/O virtual addresses.
             log_device: addr.filter(|a| a.log_used && !self.has_iommu()).map(|a| a.log),
             record,
             resubmit,
@@ -413,7 +413,7 @@ impl Session {
             enabled,
         })
     }
-    /// What raises a descriptor of the front end's.
+    /// The call that signals one of the front end's descriptors.
     fn interrupt(&self, fd: Option<OwnedFd>) -> Option<Call> {
         fd.map(|fd| self.outbox.call(fd))
     }
@@ -435,8 +435,8 @@ impl Session {
         self.try_start(index, device)
     }
 
-    /// After the memory changed: rings whose areas lie elsewhere now are started again, rings that waited are
-    /// started. All of them, also when one cannot be.
+    /// After the memory changed: restarts rings whose areas have moved, and starts rings that waited. A ring
+    /// that fails does not keep the others from it.
     pub(super) fn follow_memory(&mut self, device: &mut dyn Device) -> Result<(), Refusal> {
         let rings = (0..).take(self.rings.len());
         let followed: Vec<_> = rings.map(|index| self.follow(index, device)).collect();
@@ -450,7 +450,7 @@ impl Session {
             Ok(Some(cfg)) => {
                 (cfg.desc, cfg.driver, cfg.device) != (running.desc, running.driver, running.device)
             }
-            Ok(None) => false, // asked for; the queue waits for it
+            Ok(None) => false, // requested; the queue waits for it
             Err(_) => true,
         };
         if moved {

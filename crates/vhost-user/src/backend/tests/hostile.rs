@@ -1,4 +1,4 @@
-//! Front ends that send anything: no panic, bounded memory, and each session goes on or ends with a text.
+//! Front ends that send anything: no panic, bounded memory, and each session continues or ends with a text.
 
 use super::*;
 use proptest::prelude::*;
@@ -147,15 +147,14 @@ fn plausible() -> impl Strategy<Value = Request> {
     prop_oneof![5 => rings, 4 => memory, 2 => device]
 }
 
-/// What a front end does.
+/// One act of a front end.
 #[derive(Clone, Debug)]
 enum Act {
-    /// A request with the descriptors that it should have, or with one more or less; asking for an answer or
-    /// not.
+    /// A request with its descriptors, or with one more or less; with or without NEED_REPLY.
     Send(Request, i8, bool),
     /// Bytes of any kind.
     Raw(Vec<u8>),
-    /// Bytes into the guest's memory, where rings may lie.
+    /// Bytes into the guest's memory, where rings may be.
     Poke(u64, Vec<u8>),
     /// The workers run.
     Work,
@@ -203,7 +202,7 @@ impl Rig {
             }
         }
     }
-    /// Everything that a ring needs, at a place of its own.
+    /// All settings of a ring, at a place of its own.
     fn good_ring(&mut self, index: u8, log_used: bool) {
         let at = USER + 0x4000 * u64::from(index);
         let n = u32::from(index);
@@ -224,14 +223,14 @@ impl Rig {
             (Request::SetVringKick(fd), &[ev.as_fd()]),
             (Request::SetVringEnable(state(n, 1)), &[]),
         ] {
-            let _ = self.front.send_request(&request, HeaderFlags::NEED_REPLY, fds); // it may end in between
+            let _ = self.front.send_request(&request, HeaderFlags::NEED_REPLY, fds); // may have ended
             self.run();
             self.answer(&request);
         }
     }
 }
 
-/// Runs the acts. Each request that asks for an answer gets exactly one, or the session ends.
+/// Runs the acts. Each request with NEED_REPLY gets exactly one reply, or the session ends.
 fn play(acts: &[Act]) {
     let journal = Journal::new(None, 4);
     let mut rig = Rig::with(Dummy::new(), Some(journal.clone()));
@@ -272,7 +271,7 @@ fn play(acts: &[Act]) {
                 let raw = rig.front.as_fd().try_clone_to_owned().unwrap();
                 let _ = UnixStream::from(raw).write_all(bytes);
                 rig.run();
-                // Half a message may be left: nothing else can be said on this connection.
+                // Half a message may be left: nothing else can be sent on this connection.
                 rig.hang_up();
             }
             Act::Send(request, extra, ask) => {

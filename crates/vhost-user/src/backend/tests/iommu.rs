@@ -1,10 +1,10 @@
-//! Behind an IOMMU: misses go out, entries come in and go away, rings lie behind it too.
+//! Behind an IOMMU: misses go out, entries come in and go away, rings are behind it too.
 
 use super::*;
 use heddle_virtio::ring::RingError;
 
 const IOMMU: Features = Features::VERSION_1.union(Features::ACCESS_PLATFORM);
-/// Where the guest's IOMMU puts its memory: I/O virtual address minus physical address.
+/// The guest's IOMMU maps its memory with this offset: I/O virtual address minus physical address.
 const SHIFT: u64 = 0x40_0000_0000;
 
 /// A front end with the back end's channel.
@@ -24,7 +24,7 @@ impl Iommu {
             channel: Connection::new(b),
         }
     }
-    /// What the session asks for now.
+    /// The addresses that the session requests now.
     fn asked(&mut self) -> Vec<(u64, Access)> {
         self.rig.run();
         let mut all = Vec::new();
@@ -54,7 +54,7 @@ impl Iommu {
             kind: IotlbKind::Invalidate,
         })
     }
-    /// The answer comes whether it was asked for or not.
+    /// The reply comes with or without NEED_REPLY.
     fn message(&mut self, msg: IotlbMsg) -> u64 {
         match self.rig.ask(&Request::Iotlb(msg), &[]) {
             Reply::U64(n) => n,
@@ -84,7 +84,7 @@ impl Iommu {
         assert_eq!(self.rig.ended, None);
         (cfg, driver)
     }
-    /// Answers misses page by page, as QEMU does, until none is left; returns how many there were.
+    /// Resolves misses page by page, as QEMU does, until none is left; returns their number.
     fn resolve(&mut self) -> usize {
         let mut n = 0;
         loop {
@@ -99,7 +99,7 @@ impl Iommu {
             }
         }
     }
-    /// Lets ring 1's worker run and tell its misses.
+    /// Lets ring 1's worker run and report its misses.
     fn work(&mut self) -> usize {
         let mut got = 0;
         for _ in 0..40 {
@@ -126,7 +126,7 @@ fn rings_and_buffers_are_asked_for() {
     assert!(!it.rig.is_running(1));
     let areas = [cfg.desc, cfg.driver, cfg.device].map(|a| (a + SHIFT, Access::all()));
     assert_eq!(it.asked(), areas);
-    // Not asked for again at once.
+    // The session does not repeat the request at once.
     it.rig.send(
         &Request::SetVringKick(VringFd {
             index: 1,
@@ -143,7 +143,7 @@ fn rings_and_buffers_are_asked_for() {
     guest_sends_at(&mut it.rig, &mut driver, 20, SHIFT);
     assert_eq!(it.work(), 20);
     assert_eq!(done(&mut driver).len(), 20);
-    // Everything is gone; what is needed is asked for anew.
+    // Everything is gone; the session requests the needed entries again.
     assert_eq!(it.invalidate(0, u64::MAX), 0);
     guest_sends_at(&mut it.rig, &mut driver, 5, SHIFT);
     assert_eq!(receive(&it.rig), 0);
@@ -252,7 +252,7 @@ fn entries_are_bounded() {
     assert_eq!(table, heddle_virtio::mem::MAX_ENTRIES / 2);
 }
 
-/// The channel is the front end's: it may close it or send what it likes.
+/// The channel is the front end's: it may close it or send anything.
 #[test]
 fn a_broken_channel_harms_nobody() {
     let mut it = Iommu::new();

@@ -1,4 +1,4 @@
-//! Each message: what it does, and what it is refused for.
+//! Each message: its effect, and the reasons to refuse it.
 
 use super::*;
 
@@ -63,7 +63,7 @@ fn acknowledgements_only_when_negotiated() {
         &[],
     );
     assert_eq!(rig.ack(&owner, &[]), 0);
-    // One answer each: a request with its own answer gets no other.
+    // One reply each: a request with its own reply gets no other.
     assert_eq!(rig.ack(&Request::GetQueueNum, &[]), 2);
     assert_eq!(rig.answer(&owner), None);
 }
@@ -194,7 +194,7 @@ fn messages_with_the_wrong_descriptors_end_the_session() {
             "{request:?}"
         );
     }
-    // A descriptor that is not what it should be.
+    // A descriptor of a wrong kind.
     let mut rig = Rig::new();
     rig.negotiate(Features::VERSION_1);
     let file = rig.file.try_clone().unwrap();
@@ -290,7 +290,7 @@ fn regions_that_make_no_sense_are_refused() {
         let file = rig.file.try_clone().unwrap();
         let fds = vec![file.as_fd(); table.len()];
         assert_eq!(rig.ack(&Request::SetMemTable(table.clone()), &fds), 1, "{what}");
-        // The table before stands.
+        // The old table stays in use.
         assert_eq!(rig.ack(&Request::RemMemReg(good), &[]), 0, "{what}");
         if let [region] = table[..] {
             assert_eq!(rig.ack(&Request::AddMemReg(region), &[file.as_fd()]), 1, "{what}");

@@ -26,7 +26,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Which notification of a ring was replaced.
+/// The notification of a ring that was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notify {
     Kick,
@@ -34,7 +34,7 @@ enum Notify {
     Err,
 }
 
-/// What a device was told.
+/// One call that a device got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Event {
     Connected,
@@ -52,7 +52,7 @@ enum Event {
     Config(u32, Vec<u8>),
 }
 
-/// What the test sees of a device.
+/// The part of a device that the test sees.
 #[derive(Default)]
 struct Seen {
     events: Vec<Event>,
@@ -235,7 +235,7 @@ impl Rig {
         assert!(self.session.is_none());
     }
 
-    /// Lets the session handle what was sent, once.
+    /// Lets the session handle the messages sent, once.
     fn run(&mut self) {
         let Some(session) = &mut self.session else { return };
         let did = session
@@ -260,7 +260,7 @@ impl Rig {
         let _ = self.front.send_request(request, HeaderFlags::empty(), fds); // the session may have ended
         self.run();
     }
-    /// Sends a request that asks for an acknowledgement; returns its number.
+    /// Sends a request with NEED_REPLY; returns the number in the reply.
     fn ack(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> u64 {
         self.front
             .send_request(request, HeaderFlags::NEED_REPLY, fds)
@@ -302,7 +302,7 @@ impl Rig {
             offset: 0,
         }
     }
-    /// What QEMU says before any ring: features, owner, memory.
+    /// Sends QEMU's messages before any ring: features, owner, memory.
     fn negotiate(&mut self, features: Features) {
         self.ask(&Request::GetFeatures, &[]);
         self.ask(&Request::GetProtocolFeatures, &[]);
@@ -331,7 +331,7 @@ impl Rig {
             log: 0,
         }
     }
-    /// What QEMU says to start a ring.
+    /// Sends QEMU's messages that start a ring.
     fn start(&mut self, index: u32, cfg: &QueueConfig, base: Option<u32>) {
         let num = |num| VringState { index, num };
         self.send(&Request::SetVringNum(num(cfg.size.into())), &[]);

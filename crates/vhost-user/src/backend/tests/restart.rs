@@ -1,5 +1,5 @@
-//! Either side dies, in either order, with packets on the way: rings go on where they were, each packet is
-//! given back once.
+//! Either side dies, in either order, with packets on the way: rings continue at their position, and each
+//! packet is given back once.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,7 +7,8 @@ use proptest::prelude::*;
 const PACKED: Features = Features::VERSION_1.union(Features::RING_PACKED);
 
 impl Rig {
-    /// The switch is killed: nothing is stopped, workers' queues are gone with what they had taken.
+    /// The switch is killed: nothing is stopped, workers' queues are gone with the chains that they had
+    /// taken.
     fn kill(&mut self) {
         // Dropped queues write nothing, and descriptors are closed as the kernel closes them.
         self.device.seen.lock().rings.clear();
@@ -26,12 +27,12 @@ impl Rig {
     }
 }
 
-/// What QEMU tells as base at every start, when it was never told another.
+/// The base that QEMU sends at every start, if it never got another.
 fn first_base(packed: bool) -> u32 {
     Position::default().to_base(packed)
 }
 
-/// How a process keeps packed rings' positions.
+/// The store of packed rings' positions in a process.
 #[derive(Clone, Copy, Debug)]
 enum Keep {
     /// In a file.
@@ -65,7 +66,7 @@ fn survives(features: Features, keep: Keep, rounds: &[(u8, u8, u8)]) {
     let cfg = rig.ring(features, 32);
     let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
     let mut base = first_base(cfg.packed());
-    let mut waiting = 0; // taken by nobody, or by a switch that was killed
+    let mut waiting = 0; // taken by no switch, or by one that was killed
     for &(sent, taken, how) in rounds {
         let area = kept.as_ref();
         if let Some((shape, fd)) = area {
@@ -95,7 +96,7 @@ fn survives(features: Features, keep: Keep, rounds: &[(u8, u8, u8)]) {
                     panic!()
                 };
                 base = v.num;
-                // A stop lets the worker finish what it had taken.
+                // A stop lets the worker finish the chains that it had taken.
                 waiting -= done(&mut driver).len();
                 rig.hang_up();
             }
@@ -153,7 +154,8 @@ fn a_reset_guest_begins_anew() {
         rig.negotiate(features);
         guest_sends(&mut rig, &mut driver, 3);
         rig.start(1, &cfg, base);
-        // What contradicts the record may be a driver that is just writing: it is looked at some times.
+        // A ring that contradicts its record may have a driver that is just writing: the session checks it
+        // several times.
         for _ in 0..200 {
             if rig.is_running(1) {
                 break;
@@ -166,7 +168,7 @@ fn a_reset_guest_begins_anew() {
     }
 }
 
-/// The front end's word counts where it knows better: it was told at a clean stop, or moved the ring itself.
+/// The front end's base counts where it is newer: it got the base at a clean stop, or moved the ring itself.
 #[test]
 fn a_told_base_counts() {
     let journal = Journal::new(None, 4);
@@ -194,8 +196,8 @@ fn a_told_base_counts() {
     assert_eq!(rig.ack(&Request::SetVringKick(kick), &[]), 1);
 }
 
-/// A back end that gives chains back in any order was here before: of four, two are done, and the others are
-/// in flight, the later one taken first.
+/// The back end before this one gave chains back in any order. Two of four chains are done; the others are in
+/// flight, the later one taken first.
 #[test]
 fn what_another_back_end_left_in_flight_is_taken_again_in_its_order() {
     use core::sync::atomic::Ordering::Relaxed;
@@ -236,8 +238,8 @@ fn what_another_back_end_left_in_flight_is_taken_again_in_its_order() {
     assert_eq!(done(&mut driver).len(), 3);
 }
 
-/// A ring that contradicts its record, set up again and again: nobody sleeps for it, and each message takes
-/// no time.
+/// A ring that contradicts its record is set up again and again: no thread sleeps for it, and each message
+/// takes no time.
 #[test]
 fn rings_that_contradict_their_record_hold_nobody() {
     let journal = Journal::new(None, 4);

@@ -26,7 +26,7 @@ fn a_ring_runs_between_its_kick_and_its_base() {
         let at = Position { index: 5, wrap: true };
         assert_eq!((base.index, base.num), (1, at.to_base(cfg.packed())));
         assert!(!rig.is_running(1));
-        // Again, and with nothing but a kick: the base is the one that was told.
+        // Again, with nothing but a kick: the base is the one of the last reply.
         assert_eq!(
             rig.ask(&Request::GetVringBase(state(1, 0)), &[]),
             Reply::Vring(base)
@@ -207,7 +207,7 @@ fn descriptors_are_replaced_while_a_ring_runs() {
             Event::Enable(0, false)
         ]
     );
-    // What a running ring stands on does not change.
+    // The settings of a running ring do not change.
     assert_eq!(rig.ack(&Request::SetVringBase(state(0, 7)), &[]), 1);
     assert_eq!(rig.ack(&Request::SetVringNum(state(0, 128)), &[]), 1);
     assert_eq!(rig.ack(&Request::SetFeatures(0), &[]), 1);
@@ -226,7 +226,7 @@ fn a_reset_stops_all_rings() {
         rig.start(1, &cfg, Some(0));
         assert_eq!(rig.ack(&reset, &[]), 0);
         assert!(!rig.is_running(0) && !rig.is_running(1));
-        // All of it has to be told again.
+        // The front end has to send all settings again.
         rig.send(
             &Request::SetVringKick(VringFd {
                 index: 0,
@@ -240,7 +240,7 @@ fn a_reset_stops_all_rings() {
     }
 }
 
-/// "Use after unmap on SET_MEM_TABLE while workers run": the answer waits until nobody uses the old table,
+/// "Use after unmap on SET_MEM_TABLE while workers run": the reply waits until no worker uses the old table,
 /// and the old mapping lives until then.
 #[test]
 fn memory_is_not_given_back_before_workers_let_go() {
@@ -257,7 +257,7 @@ fn memory_is_not_given_back_before_workers_let_go() {
     rig.front
         .send_request(&table, HeaderFlags::NEED_REPLY, &[file.as_fd()])
         .unwrap();
-    // What comes behind is not read before.
+    // The next message is not read before.
     rig.front
         .send_request(&Request::GetQueueNum, HeaderFlags::empty(), &[])
         .unwrap();
@@ -307,7 +307,7 @@ fn rings_follow_memory_that_moves() {
     assert!(!rig.is_running(1));
     let waits = |e: &Event| matches!(e, Event::Note(t) if t.contains("waits for its memory"));
     assert!(rig.events().iter().any(waits));
-    // It is back: so is the ring, where it was.
+    // The memory is back: so is the ring, at its old position.
     assert_eq!(
         rig.ack(&Request::SetMemTable(vec![rig.region()]), &[file.as_fd()]),
         0
@@ -316,7 +316,7 @@ fn rings_follow_memory_that_moves() {
     guest_sends(&mut rig, &mut driver, 2);
     assert_eq!(receive(&rig), 2);
     assert_eq!(done(&mut driver).len(), 6);
-    // So it is when the region is taken out and put in again.
+    // The ring is also back when the region is taken out and put in again.
     assert_eq!(rig.ack(&Request::RemMemReg(rig.region()), &[]), 0);
     assert!(!rig.is_running(1));
     assert_eq!(rig.ack(&Request::AddMemReg(rig.region()), &[file.as_fd()]), 0);
@@ -325,7 +325,7 @@ fn rings_follow_memory_that_moves() {
     assert_eq!(receive(&rig), 2);
 }
 
-/// What is refused changes nothing: the rings run on in the table that was there.
+/// A refused table changes nothing: the rings run with the old table.
 #[test]
 fn a_table_that_is_refused_is_not_in_force() {
     let mut rig = Rig::new();
@@ -360,7 +360,7 @@ fn a_table_that_is_refused_is_not_in_force() {
     assert_eq!(receive(&rig), 2);
 }
 
-/// One front end asks for all addresses of the process: sparse files cost it nothing.
+/// One front end claims all addresses of the process: sparse files cost it nothing.
 #[test]
 fn memory_is_bounded_per_session() {
     let mut rig = Rig::new();
@@ -382,8 +382,8 @@ fn memory_is_bounded_per_session() {
     assert_eq!(rig.ended, None);
 }
 
-/// Migration: what the device writes is marked from the answer to SET_LOG_BASE and SET_FEATURES on, the used
-/// ring at the address told.
+/// Migration: written pages are marked from the replies to SET_LOG_BASE and SET_FEATURES on, the used ring at
+/// the log address that the front end sent.
 #[test]
 fn written_pages_are_logged() {
     for features in layouts() {
@@ -452,7 +452,8 @@ fn written_pages_are_logged() {
     }
 }
 
-/// The front end cuts the file under the guest's memory while rings run: that session ends, nobody dies.
+/// The front end cuts the file under the guest's memory while rings run: that session ends, and the process
+/// lives.
 #[test]
 fn memory_that_is_cut_ends_the_session() {
     let mut rig = Rig::new();
@@ -469,7 +470,7 @@ fn memory_that_is_cut_ends_the_session() {
     assert!(rig.ended.unwrap().contains("cut the file"));
 }
 
-/// So does the dirty log that is cut while a worker writes to it.
+/// A dirty log that is cut while a worker writes to it ends the session, too.
 #[test]
 fn a_log_that_is_cut_ends_the_session() {
     let mut rig = Rig::new();
@@ -500,7 +501,7 @@ fn a_log_that_is_cut_ends_the_session() {
 }
 
 /// "Control-queue double fetch": a back end that serves the control queue reads a command twice, once to
-/// check it. This one serves none: front ends answer the control queue themselves, and the ring behind the
+/// check it. This one serves none: front ends serve the control queue themselves, and the ring behind the
 /// data rings does not exist here.
 #[test]
 fn control_queue_double_fetch() {
@@ -540,7 +541,7 @@ fn postcopy_is_refused_cleanly() {
     assert_eq!(rig.ack(&Request::SetProtocolFeatures(features.bits()), &[]), 1);
     assert_eq!(rig.ack(&Request::PostcopyListen, &[]), 1);
     assert!(rig.is_running(1));
-    // These have an answer of their own, which a refusal cannot be.
+    // These have a reply of their own, which cannot express a refusal.
     rig.send(&Request::PostcopyAdvise, &[]);
     assert!(
         rig.ended
@@ -548,8 +549,8 @@ fn postcopy_is_refused_cleanly() {
     );
 }
 
-/// Memory that is not a file in memory: its pages may come from a server that does not answer. Refused, also
-/// where it could be mapped.
+/// Memory that is not a file in memory: its pages may come from a server that does not reply. The session
+/// refuses it, also if it could be mapped.
 #[test]
 fn memory_has_to_be_a_file_in_memory() {
     let mut rig = Rig::new();

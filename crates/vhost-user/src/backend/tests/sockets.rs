@@ -37,7 +37,7 @@ fn client(path: &Path) -> Socket {
         ..server(path)
     }
 }
-/// A front end that asks for the features.
+/// A front end that requests the features.
 fn says_hello(stream: UnixStream) -> Connection {
     let mut front = Connection::new(stream);
     front
@@ -58,7 +58,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let ours = Listener::bind(&path).unwrap();
     assert_eq!(Listener::bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
     assert!(ours.is_there());
-    // A file of another kind is somebody's.
+    // A file of another kind belongs to another program.
     let plain = dir.path().join("plain");
     std::fs::write(&plain, b"precious").unwrap();
     assert_eq!(
@@ -111,7 +111,7 @@ fn a_server_has_one_front_end_at_a_time() {
         let mut second = Connection::new(UnixStream::connect(&path).unwrap());
         assert!(second.wait_readable(LONG).unwrap());
         assert!(matches!(second.recv().unwrap(), Received::Closed));
-        // That is no trouble of the session that goes on.
+        // The session that continues reports no trouble.
         assert_eq!(saw(&device, |e| matches!(e, Event::Note(_))), 2 * round - 1);
         assert_eq!(saw(&device, |e| matches!(e, Event::Trouble(_))), 0);
         let mut third = crate::frontend::Frontend::connect(&path, LONG, LONG).unwrap();
@@ -122,7 +122,7 @@ fn a_server_has_one_front_end_at_a_time() {
             .unwrap();
         assert!(first.wait_readable(LONG).unwrap());
         assert!(matches!(first.recv().unwrap(), Received::Frame(_)));
-        // One that is killed makes room at once for the next.
+        // A session that is killed makes room at once for the next.
         drop(first);
         assert!(connected(&device) >= round);
     }
@@ -183,7 +183,7 @@ fn a_front_end_that_talks_nonsense_has_to_wait() {
             .iter()
             .any(|e| matches!(e, Event::Gone(t) if t.contains("version")))
     );
-    // It may come back, but not at once.
+    // The front end may come back, but not at once.
     let mut front = None;
     wait_for("the pause to be over", || {
         let mut c = Connection::new(UnixStream::connect(&path).unwrap());
@@ -198,7 +198,7 @@ fn a_front_end_that_talks_nonsense_has_to_wait() {
         began.elapsed()
     );
     assert_eq!(connected(&device), 2);
-    // Nobody else noticed.
+    // Other front ends noticed nothing.
     good.send_request(&Request::GetFeatures, HeaderFlags::empty(), &[])
         .unwrap();
     assert!(good.wait_readable(LONG).unwrap());
@@ -210,7 +210,7 @@ fn a_front_end_that_talks_nonsense_has_to_wait() {
     assert!(!other_path.exists());
 }
 
-/// Somebody removes the file: the port makes it again.
+/// If a process removes the file, the port makes it again.
 #[test]
 fn a_socket_file_that_vanishes_is_made_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,7 +220,7 @@ fn a_socket_file_that_vanishes_is_made_again() {
     let id = control.add(server(&path), Box::new(device.clone())).unwrap();
     wait_for("the socket", || path.exists());
     std::fs::remove_file(&path).unwrap();
-    // It is there a moment before it is listened at.
+    // The file exists a moment before the port listens.
     let mut stream = None;
     wait_for("a new one", || {
         stream = UnixStream::connect(&path).ok();
@@ -251,7 +251,7 @@ fn a_front_end_that_comes_and_goes_has_to_wait() {
             let mut front = Connection::new(stream);
             // Turned away, perhaps.
             let _ = front.send_request(&Request::GetFeatures, HeaderFlags::empty(), &[]);
-            // Some do not even wait for the answer.
+            // Some do not even wait for the reply.
             if calls % 2 == 0 {
                 assert!(front.wait_readable(LONG).unwrap());
             }
@@ -268,7 +268,7 @@ fn a_front_end_that_comes_and_goes_has_to_wait() {
         .unwrap();
     assert!(good.wait_readable(LONG).unwrap());
     assert!(matches!(good.recv().unwrap(), Received::Frame(_)));
-    // It is served again when it behaves.
+    // The socket is served again when its front end behaves.
     wait_for("a session", || {
         let Ok(stream) = UnixStream::connect(&paths[0]) else {
             return false;
@@ -279,8 +279,8 @@ fn a_front_end_that_comes_and_goes_has_to_wait() {
     });
 }
 
-/// Whoever may read the directory may lock it: sockets are made nevertheless. The file that is locked belongs
-/// to who makes sockets.
+/// Any process that may read the directory may lock it: sockets are made nevertheless. The locked file
+/// belongs to the user that makes the sockets.
 #[test]
 fn a_lock_of_the_directory_holds_nobody_up() {
     use rustix::fs::{FlockOperation, flock};

@@ -1,18 +1,17 @@
 //! A queue whose buffers stay where they are: the driver of a load generator.
 //!
 //! **Problem.** A generator shares its machine with the switch that it measures. Each line of memory that
-//! travels between the two limits both, so a generator must touch few of them, and must not spend more cycles
+//! travels between the two limits both. So a generator must touch few of them, and must not spend more cycles
 //! per packet than the switch does.
 //!
-//! **Shape.** As many buffers as the ring has entries, each one descriptor long. Buffer `i` starts in entry
-//! `i`; a buffer that the device gives back goes into the entry behind the last one, so a device that works
-//! in order never makes the driver rewrite an address. In the split layout steady state then writes the
-//! available index once per burst and nothing else; in the packed layout it writes half a descriptor per
+//! **Shape.** The ring has one buffer for each entry, each one descriptor long. Buffer `i` starts in entry
+//! `i`. A buffer that the device gives back goes into the entry behind the last one. So a device that works
+//! in order never makes the driver rewrite an address. In the split layout the steady state writes the
+//! available index once per burst and nothing else. In the packed layout it writes half a descriptor per
 //! packet, because the device overwrites that half.
 //!
-//! **Invariants.** Out-of-order completion is served (a little slower). A device that completes what it does
-//! not have, or more than it has, is a [`DriverError::Device`]. What the device writes into buffers is read
-//! by value only.
+//! **Invariants.** Out-of-order completion is served (a little slower). A device that completes a buffer that
+//! it does not have is a [`DriverError::Device`]. The device's bytes in buffers are read by value only.
 //!
 //! **Costs.** Per packet: split 8 bytes of the used ring read; with IN_ORDER and nothing written by the
 //! device not even that. Packed: one descriptor. Per call of [`Stream::post`]: a full barrier and one look at
@@ -40,7 +39,7 @@ pub enum Flow {
     FromDevice,
 }
 
-/// Where the buffers of a stream are: one per entry of the ring, `stride` bytes apart.
+/// The location of a stream's buffers: one per entry of the ring, `stride` bytes apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
     /// Address of the first one.
@@ -76,7 +75,7 @@ pub struct View {
 }
 
 impl View {
-    /// Copies `bytes` to `at` of `buffer`; what does not fit is left out.
+    /// Copies `bytes` to `at` of `buffer`; bytes beyond its end are left out.
     #[inline]
     pub fn write(&self, buffer: u16, at: usize, bytes: &[u8]) {
         let (off, room) = self.place(buffer, at);
@@ -89,7 +88,7 @@ impl View {
         let n = bytes.len().min(room);
         self.data.read(off, &mut bytes[..n]);
     }
-    /// Asks the processor to bring the line at `at` of `buffer` near, to be written.
+    /// Prefetches the line at `at` of `buffer`, to be written.
     #[inline]
     pub fn prefetch_write(&self, buffer: u16, at: usize) {
         let (off, room) = self.place(buffer, at);
@@ -97,7 +96,7 @@ impl View {
             self.data.prefetch_write(off);
         }
     }
-    /// Asks the processor to bring the line at `at` of `buffer` near.
+    /// Prefetches the line at `at` of `buffer`.
     #[inline]
     pub fn prefetch(&self, buffer: u16, at: usize) {
         let (off, room) = self.place(buffer, at);
@@ -174,8 +173,8 @@ impl Stream {
         let n = n.min(self.free());
         n > 0 && each!(&mut self.layout, l => l.post(n))
     }
-    /// Takes up to `max` buffers back; calls `each` with the buffer's number and the bytes that the device
-    /// says it wrote (0 for a transmit queue). Returns how many.
+    /// Takes up to `max` buffers back and returns their number. Calls `each` with the buffer's number and the
+    /// number of bytes that the device reports as written (0 for a transmit queue).
     ///
     /// # Errors
     /// [`DriverError::Device`].
@@ -183,16 +182,16 @@ impl Stream {
     pub fn take(&mut self, max: usize, each: impl FnMut(u16, u32)) -> Result<usize, DriverError> {
         each!(&mut self.layout, l => l.take(max, each))
     }
-    /// Asks to be notified of the next used buffer. Returns whether there is one already.
+    /// Enables notification of the next used buffer. Returns whether there is one already.
     pub fn arm(&mut self) -> bool {
         each!(&mut self.layout, l => l.arm())
     }
-    /// Asks not to be notified.
+    /// Disables notification.
     pub fn disarm(&mut self) {
         each!(&mut self.layout, l => l.disarm());
     }
-    /// Where a device has to go on that knows nothing but the ring: behind the last buffer that was used.
-    /// What was posted and not used is in flight and will be used by the next device.
+    /// The position for a device that knows nothing but the ring: behind the last buffer that was used.
+    /// Buffers that were posted and not used are in flight, and the next device uses them.
     pub fn position(&self) -> Position {
         each!(&self.layout, l => l.position())
     }

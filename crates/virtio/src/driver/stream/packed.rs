@@ -15,7 +15,7 @@ use core::sync::atomic::{Ordering, fence};
 
 const REST: usize = 8;
 const FLAGS: usize = 14;
-/// How many slots ahead a line is asked for: two lines.
+/// Distance of the prefetch, in slots: two lines.
 const AHEAD: u32 = 8;
 
 #[derive(Debug)]

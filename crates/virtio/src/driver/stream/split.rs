@@ -1,9 +1,9 @@
 //! The split layout (virtio 1.2 §2.7) of a stream.
 //!
-//! `order` is what the available ring holds: entry `k` (modulo the size) is the buffer of the `k`th post.
+//! `order` is the content of the available ring: entry `k` (modulo the size) is the buffer of the `k`th post.
 //! When entry `u` of the used ring is taken, its buffer will be posted as number `u + size`, which is the
-//! same place: a device that works in order finds its identifier there already, and nothing is written. The
-//! device has read that place before, because it used at least that many buffers.
+//! same entry. If the device works in order, that entry has the buffer's identifier already, and nothing is
+//! written. The device has read the entry before, because it used at least that many buffers.
 
 use super::{Buffers, Flow};
 use crate::driver::DriverError;
@@ -23,7 +23,7 @@ pub(super) struct Split {
     used: HostRange,
     size: u16,
     event_idx: bool,
-    /// IN_ORDER, and the device writes nothing: the used index says it all.
+    /// IN_ORDER, and the device writes nothing: the used index is sufficient.
     count_only: bool,
     order: Box<[u16]>,
     /// Once the device has worked out of order: which buffers it has.
@@ -126,7 +126,7 @@ impl Split {
         }
     }
 
-    /// How many buffers wait to be taken; looks at the shared index only when none is known.
+    /// The number of buffers that wait to be taken; looks at the shared index only when none is known.
     fn waiting(&mut self) -> Result<u16, DriverError> {
         if self.seen == self.taken {
             // Acquire pairs with the device's release of `used.idx`: entries and bytes come first.
@@ -137,7 +137,7 @@ impl Split {
                 return Err(DriverError::Device("moved the used index too far"));
             }
             if !self.count_only {
-                // The lines come from another core: ask for all of them at once.
+                // The lines come from another core: prefetch all of them at once.
                 for k in (0..n).step_by(usize::from(PER_LINE)) {
                     self.used
                         .prefetch(RING + 8 * self.slot(self.taken.wrapping_add(k)));

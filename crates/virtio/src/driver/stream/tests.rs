@@ -44,7 +44,7 @@ fn layouts() -> impl Strategy<Value = Features> {
 }
 
 proptest! {
-    /// What is posted arrives, in order, with its bytes; what is used comes back once; from any start, over
+    /// Posted buffers arrive, in order, with their bytes; used buffers come back once; from any start, over
     /// many rounds.
     #[test]
     fn transmit(features in layouts(), log in 0_u32..6, start in any::<u16>(), wrap: bool, steps in prop::collection::vec((0_usize..40, 0_usize..40, 0_usize..40), 1..60)) {
@@ -95,7 +95,7 @@ proptest! {
         }
     }
 
-    /// What the device sends arrives in order with its length, over many rounds.
+    /// The device's packets arrive in order with their lengths, over many rounds.
     #[test]
     fn receive(features in layouts(), log in 0_u32..6, merge: bool, steps in prop::collection::vec((0_usize..20, 0_usize..40), 1..60)) {
         let mut features = features;
@@ -239,7 +239,7 @@ impl Shuffler {
     }
 }
 
-/// A device that gives back what it does not have is named, in both layouts.
+/// A device that gives back a buffer that it does not have is an error, in both layouts.
 #[test]
 fn lies_are_named() {
     for features in [Features::empty(), Features::RING_PACKED] {

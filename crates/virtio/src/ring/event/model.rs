@@ -1,12 +1,12 @@
-//! All interleavings of notification suppression: nobody sleeps over work.
+//! All interleavings of notification suppression: no thread sleeps over work.
 //!
 //! Run by `make models`.
 //!
-//! The rings are not run themselves (their fields lie in raw memory); the model has their accesses in their
+//! The rings are not run themselves (their fields are in raw memory). The model has their accesses in their
 //! order and with their orderings, and decides with their functions. One side gives (publishes an index or
-//! flags, barrier, reads the wish, notifies), the other takes (expresses a wish, barrier, looks again,
-//! sleeps). Kicks and calls are this with the roles exchanged: `Kick` begins with an index that was already
-//! decided on, `Call` may know nothing of what was signalled. A lost wake-up is a thread that waits for ever,
+//! flags, barrier, reads the wish, notifies). The other side takes (expresses a wish, barrier, looks again,
+//! sleeps). Kicks and calls are this with the roles exchanged. `Kick` begins with an index that was already
+//! decided on, `Call` may know nothing of earlier signals. A lost wake-up is a thread that waits for ever,
 //! which loom reports as a deadlock.
 
 use super::{packed_event_passed, split_event_passed};
@@ -57,11 +57,12 @@ enum Way {
 }
 
 struct Shared {
-    /// Split: the index. Packed: the flags of the slots, here the round in which each was given (0: never).
+    /// The index of a split ring. For a packed ring, the flags of the slots: here the round in which each was
+    /// given, or 0.
     index: AtomicU16,
     slots: [AtomicU16; SIZE as usize],
     wish: AtomicU32,
-    /// What the index covers.
+    /// The data that the index covers.
     data: [AtomicU16; GIVEN as usize],
     bell: Bell,
 }
@@ -82,7 +83,7 @@ impl Shape {
             Self::Area | Self::Descriptor => AREA_DISABLE,
         }
     }
-    /// A wish to hear of item `n` (counted from 0) or any behind it.
+    /// A wish for a notification of item `n` (counted from 0) or any behind it.
     fn loud(self, n: u16) -> u32 {
         match self {
             Self::Flag | Self::Area => 0,
@@ -102,8 +103,7 @@ fn visible(s: &Shared, shape: Shape, n: u16) -> bool {
 }
 
 fn give(s: &Shared, shape: Shape, way: Way, barrier: bool) {
-    // What the giving side knows of what it has signalled: the device knows nothing at its start, and
-    // notifies then.
+    // The giving side's record of its last signal: the device has none at its start, and notifies then.
     let mut signalled = (way == Way::Kick).then_some(0_u16);
     for n in 0..GIVEN {
         s.data[usize::from(n)].store(n + 1, Ordering::Relaxed);

@@ -73,8 +73,8 @@ fn finish(mut packet: Packet, hdr: &[u8; net_hdr::LEN], pool: &mut Pool) -> Resu
     }
 }
 
-/// Checks the header. Offsets are checked against what can be rewritten: the head. A checksum field behind it
-/// is rare enough to lengthen the head for.
+/// Checks the header. Offsets are checked against the head, the only part that can be rewritten. A checksum
+/// field behind it is rare enough to lengthen the head for.
 fn metadata(packet: &mut Packet, hdr: &[u8; net_hdr::LEN]) -> Result<Offload, NetHdrError> {
     let mut decoded = net_hdr::decode(hdr, packet.head().len());
     if decoded == Err(NetHdrError::CsumRange) && packet.pull_tail(HEAD_SPACE) {
@@ -87,7 +87,7 @@ fn metadata(packet: &mut Packet, hdr: &[u8; net_hdr::LEN]) -> Result<Offload, Ne
     decoded
 }
 
-/// As [`take`], of any pieces: header and packet may be spread over the buffers in any way (virtio 1.2
+/// Like [`take`], for any pieces: header and packet may be spread over the buffers in any way (virtio 1.2
 /// §2.7.4.1).
 #[expect(clippy::indexing_slicing, reason = "lengths that no guest chooses")]
 #[inline(never)]

@@ -1,5 +1,5 @@
-//! Chains that were read before they were needed: they are what was read, they are not lost, and nobody
-//! sleeps over them.
+//! Chains that were read ahead are unchanged when they are taken, none is lost, and no thread sleeps over
+//! them.
 
 use super::*;
 use crate::mem::GuestMemory;
@@ -29,7 +29,7 @@ fn rig(features: Features) -> (Rig, DeviceRx, Vec<Vec<u8>>) {
     (rig, rx, frames)
 }
 
-/// The guest rewrites descriptors that it has made available: what was read and checked is used.
+/// The guest rewrites descriptors that it has made available: the values that were read and checked are used.
 #[test]
 fn descriptors_read_ahead_are_read_once() {
     for features in layouts() {
@@ -53,7 +53,7 @@ fn a_device_with_chains_at_hand_does_not_sleep() {
     }
 }
 
-/// What is wrong with a later chain takes nothing from those before it.
+/// A broken later chain takes nothing from those before it.
 #[test]
 fn a_broken_chain_behind_a_burst_does_not_spoil_it() {
     let (mut rig, mut rx, frames) = {
@@ -103,8 +103,8 @@ fn a_queue_that_stops_gives_back_what_it_only_looked_at() {
     }
 }
 
-/// SET_MEM_TABLE again and again while a worker forwards: no byte is read through an unmapped table, no frame
-/// is lost or changed, and each old table is let go.
+/// SET_MEM_TABLE again and again while a worker forwards. No byte is read through an unmapped table, no frame
+/// is lost or changed, and each old table is dropped.
 #[test]
 #[cfg_attr(miri, ignore = "needs memfd")]
 fn use_after_unmap_on_table_swap_while_a_worker_runs() {

@@ -1,12 +1,12 @@
-//! A fuzzer for rings from the driver's side: bytes are a script of what a hostile driver writes and when the
-//! device looks.
+//! A fuzzer for rings from the driver's side: bytes are a script of a hostile driver's writes and of the
+//! device's looks.
 //!
-//! A script is worth keeping when it had an outcome (which errors, which drops, how much was moved and
-//! whether chains of several pieces were among it) that none before it had.
+//! A script is worth keeping when it had a new outcome. An outcome is its errors, its drops, the amount that
+//! was moved, and whether chains of several pieces were among it.
 //!
 //! * `cargo test` replays the corpus, `corpus/rings` of this crate, and a fixed number of mutants of it.
-//! * `make fuzz [SECONDS=180] [KEEP=1]` goes on for half of that (the other half is for sessions), as
-//!   `heddle-fuzz` says.
+//! * `make fuzz [SECONDS=180] [KEEP=1]` continues for half of that time (the other half is for sessions), as
+//!   `heddle-fuzz` describes.
 
 use super::random::{Act, Desc, Offer, Seen, run};
 use super::*;
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 /// Longest script, bytes.
 const MAX_LEN: usize = 400;
 
-/// A script of what a driver does.
+/// A script of a driver's acts.
 struct Script<'a>(Bytes<'a>);
 
 impl Script<'_> {
@@ -140,7 +140,7 @@ fn the_corpus_and_mutants_of_it_break_nothing() {
     }
 }
 
-/// The named outcomes that the corpus is there to reach: the fuzzer is not merely refused at the door.
+/// The named outcomes that the corpus is there to reach: the scripts get beyond the first checks.
 #[test]
 #[cfg_attr(miri, ignore = "reads files")]
 fn the_corpus_reaches_the_rings_refusals() {

@@ -1,5 +1,5 @@
-//! Drivers that break the protocol: what has bitten other back ends, each by name. The queue stops or drops
-//! by name; nothing outside the guest's memory is read, nothing panics, and another queue goes on. Tables
+//! Drivers that break the protocol: known faults of other back ends, each by name. The queue stops or drops
+//! by name; nothing outside the guest's memory is read, nothing panics, and another queue continues. Tables
 //! that are replaced under a worker are in `ahead` and `memory`.
 //!
 //! A control queue's double fetch has no counterpart: this crate has no control queue. With vhost-user the
@@ -14,7 +14,7 @@ const NEXT: u16 = F_NEXT;
 const WRITE: u16 = F_WRITE;
 const INDIRECT: u16 = F_INDIRECT;
 
-/// What became of one descriptor table on a split transmit ring of 8.
+/// The outcome of one descriptor table on a split transmit ring of 8.
 fn verdict(features: Features, prepare: impl FnOnce(&mut Rig)) -> Option<RingError> {
     let mut rig = Rig::new(features, 8);
     prepare(&mut rig);
@@ -137,7 +137,7 @@ fn chain_length_unbounded() {
     assert_eq!(e, Some(RingError::ChainTooLong));
 }
 
-/// A packed driver that makes everything available, also what the device still has.
+/// A packed driver that makes everything available, also descriptors that the device still has.
 #[test]
 fn packed_ring_offers_more_than_it_has() {
     let rig = Rig::new(Features::RING_PACKED, 4);
@@ -224,8 +224,8 @@ fn buffers_outside_the_guest_or_of_the_wrong_direction() {
     assert_eq!(e, Some(RingError::Direction));
 }
 
-/// The length of an indirect table changes while the device reads it (TOCTOU): whatever it saw is what it
-/// checks.
+/// The length of an indirect table changes while the device reads it (TOCTOU): the value that it read is the
+/// one that it checks.
 #[test]
 #[cfg_attr(miri, ignore = "a race on purpose: the guest's side writes without atomics")]
 fn indirect_table_length_is_read_once() {
@@ -266,7 +266,7 @@ fn indirect_table_length_is_read_once() {
     assert_eq!(frames + refused, 20_000);
 }
 
-/// The guest rewrites header and headers after they were decided on: the packet stays what it was.
+/// The guest rewrites header and headers after they were decided on: the packet stays as it was.
 #[test]
 fn csum_start_is_read_once() {
     let mut rig = Rig::new(Features::empty(), 8);
@@ -418,7 +418,7 @@ fn a_buffer_posted_in_both_directions_is_no_overlapping_copy() {
     rx.complete();
 }
 
-/// Chains that wait in the window are what was read, whatever the guest writes afterwards.
+/// Chains that wait in the window stay as they were read, whatever the guest writes afterwards.
 #[test]
 fn receive_descriptors_are_read_once() {
     let mut rig = Rig::new(Features::MRG_RXBUF, 8);
@@ -442,7 +442,7 @@ fn receive_descriptors_are_read_once() {
     );
 }
 
-/// One guest's broken ring is its own: another queue of the same memory goes on.
+/// One guest's broken ring is its own: another queue of the same memory continues.
 #[test]
 fn a_broken_queue_disturbs_no_other() {
     let mut rig = Rig::new(Features::empty(), 8);
@@ -493,8 +493,8 @@ fn ring_sizes_and_areas_are_checked() {
     assert_eq!(open(&packed), Some(RingError::Head(8)));
 }
 
-/// Chains of nothing but empty buffers, up to the ring's size: their descriptors are bounded as those of any
-/// others, per chain and per call.
+/// Chains of nothing but empty buffers, up to the ring's size: their descriptors are bounded like all others,
+/// per chain and per call.
 #[test]
 fn empty_buffers_are_bounded_too() {
     use crate::ring::limits::{DESCS, MAX_INDIRECT};
@@ -517,8 +517,8 @@ fn empty_buffers_are_bounded_too() {
         assert!(receive(&mut dev).is_empty());
         assert_eq!(dev.error(), Some(RingError::ChainTooLong), "{features:?}");
     }
-    // As long as a chain may be, the same one again and again: a call takes few of them, and the next goes
-    // on.
+    // The longest possible chain, the same one again and again: a call takes few of them, and the next
+    // continues.
     let rig = Rig::new(Features::empty(), BIG);
     let chain = MAX_INDIRECT as u16;
     for i in 0..chain {

@@ -1,4 +1,4 @@
-//! Tables replaced under a queue, addresses that come later, the dirty log, stopping and going on.
+//! Tables replaced under a queue, addresses that come later, the dirty log, stopping and continuing.
 
 use super::*;
 use crate::mem::{DirtyLog, GuestMemory, MemError, Region};
@@ -12,8 +12,8 @@ fn mapped(fd: &std::os::fd::OwnedFd) -> GuestMemory {
     GuestMemory::new(vec![Region::new(BASE, 0, map).unwrap()]).unwrap()
 }
 
-/// SET_MEM_TABLE while a worker holds packets: what they point into stays mapped until they are gone, then is
-/// unmapped, and the queue goes on in the new table.
+/// SET_MEM_TABLE while a worker holds packets. Their memory stays mapped until they are gone, then is
+/// unmapped, and the queue continues in the new table.
 #[test]
 #[cfg_attr(miri, ignore = "needs memfd")]
 fn no_use_after_unmap_when_the_table_is_replaced() {
@@ -42,8 +42,8 @@ fn no_use_after_unmap_when_the_table_is_replaced() {
     }
 }
 
-/// A worker that says too early that it is done: the guest gets no buffer back, and no other table is taken,
-/// until the last packet that refers to the guest's memory is gone or private.
+/// A worker reports too early that it is done. The guest gets no buffer back, and no other table is taken,
+/// until no packet refers to the guest's memory any more.
 #[test]
 fn what_a_packet_refers_to_is_not_given_back() {
     for features in [Features::empty(), Features::RING_PACKED] {
@@ -66,7 +66,8 @@ fn what_a_packet_refers_to_is_not_given_back() {
         assert_eq!(rx.rx(&mut pool, &mut burst), 0);
         assert!(old.upgrade().is_some(), "a packet points into it");
         kept.make_private();
-        // Nobody says again that it is done: the next look finds out, and tells that the guest wants to know.
+        // The worker does not report again that it is done: the next look finds out, and reports that the
+        // guest wants a notification.
         assert_eq!(rx.rx(&mut pool, &mut burst), 0);
         assert!(rx.take_call());
         assert_eq!(rig.done().len(), 4);
@@ -128,8 +129,8 @@ fn a_ring_without_memory_waits_for_a_table() {
     assert_eq!(rx.error(), None);
 }
 
-/// IOTLB: a buffer that is not mapped yet is asked for, and taken when it is there; what came before it is
-/// not lost.
+/// IOTLB: a buffer that is not mapped yet is a miss, and is taken when its entry is there; chains before it
+/// are not lost.
 #[test]
 fn a_missing_address_is_a_miss_not_an_error_behind_an_iommu() {
     for features in [Features::empty(), Features::RING_PACKED] {

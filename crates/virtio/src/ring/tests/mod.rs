@@ -21,9 +21,9 @@ use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::Mapping;
 use std::sync::Arc;
 
-/// Where the guest's memory starts.
+/// Start of the guest's memory.
 const BASE: u64 = 0x10_0000;
-/// Its length.
+/// Length of the guest's memory, bytes.
 const LEN: usize = 4 << 20;
 
 /// A guest with one queue, seen from both sides.
@@ -113,8 +113,8 @@ impl Rig {
     }
 }
 
-/// Memory that is contiguous for the guest only: rings fit into the first region, the others are small and
-/// lie in reverse order, so that buffers and tables cross borders.
+/// Memory that is contiguous for the guest only. Rings fit into the first region. The others are small and in
+/// reverse order, so that buffers and tables cross borders.
 fn patchwork() -> GuestMemory {
     const FIRST: usize = 128 << 10;
     const PART: usize = 8 << 10;
@@ -140,7 +140,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251 + seed * 31) as u8).collect()
 }
 
-/// Every combination of layout and the features that change what is in the ring.
+/// Every combination of layout and the features that change the ring's content.
 fn combinations() -> impl Iterator<Item = Features> {
     let bits = [
         Features::RING_PACKED,

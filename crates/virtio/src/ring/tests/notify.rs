@@ -1,4 +1,4 @@
-//! Notifications: who is told, who is not, and that nobody sleeps over work.
+//! Notifications: which side gets one, which does not, and that no thread sleeps over work.
 
 use super::*;
 use heddle_sys::{Epoll, EventFd};

@@ -1,5 +1,6 @@
-//! Random ring memory: a driver that writes anything anywhere, with a bias to what is almost right. The
-//! device may stop or drop; it must not panic, must not loop, and gives out only bytes of the guest's memory.
+//! Random ring memory: a driver that writes anything anywhere, with a bias to chains that are almost right.
+//! The device may stop or drop; it must not panic, must not loop, and gives out only bytes of the guest's
+//! memory.
 
 use super::*;
 use proptest::prelude::*;
@@ -48,7 +49,7 @@ fn desc() -> impl Strategy<Value = Desc> {
         })
 }
 
-/// A chain that is almost right: what is wrong with it is in its descriptors, not in how it is offered.
+/// A chain that is almost right: its faults are in its descriptors, not in how it is offered.
 #[derive(Clone, Debug)]
 pub(super) struct Offer {
     pub(super) indirect: bool,
@@ -138,7 +139,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What came of a run, coarsely: runs that differ in it went different ways.
+/// The outcome of a run, coarsely: runs with different outcomes went different ways.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Seen {
     packed: bool,
@@ -268,7 +269,7 @@ pub(super) fn run(features: Features, acts: &[Act]) -> Seen {
             *to |= n > 0;
         }
         if rx.error().is_some_and(|e| !e.may_recover()) && opened < 20 {
-            // The driver resets the queue: the test goes on with what is in memory.
+            // The driver resets the queue: the test continues with the content of the memory.
             burst.drain(..).for_each(|p| pool.put(p));
             rx.complete();
             rx = rig.rx();

@@ -1,4 +1,4 @@
-//! A device that is killed: the next one goes on where it was, at whichever store the end came.
+//! A device is killed at any store: the next one continues at its position.
 
 use super::*;
 use crate::ring::record::{LAST, Noted};
@@ -25,8 +25,9 @@ fn ring_bytes(rig: &Rig) -> Vec<u8> {
 }
 
 proptest! {
-    /// Chains of several descriptors, any position, killed after any number of descriptors were given back,
-    /// with the driver going on meanwhile where it can: the ring ends as if nothing had happened.
+    /// Chains of several descriptors, at any position. The device is killed after it gave back any number of
+    /// descriptors, and the driver continues meanwhile where it can. The ring ends as if nothing had
+    /// happened.
     #[test]
     fn a_batch_is_finished_by_the_next_device(
         chains in proptest::collection::vec(1_usize..4, 1..60),
@@ -44,7 +45,7 @@ proptest! {
         let (mut token, mut sent) = (0_u32, 0);
         let mut left = chains.as_slice();
         while !left.is_empty() {
-            // As many chains as fit.
+            // All chains that fit.
             let mut took = 0;
             for &n in left {
                 let bufs: Vec<Buf> = (0..n).map(|i| rig.buf(&vec![0; if i == 0 { 60 } else { 10 }])).collect();
@@ -78,7 +79,7 @@ proptest! {
             if published {
                 ring.copy_from_slice(&after);
             }
-            // Nothing is written before it is noted.
+            // No write comes before its note.
             if noted || cut > 0 {
                 record.note(Noted { new, old });
             } else {
@@ -92,12 +93,12 @@ proptest! {
             rig.cfg.start = old;
             dev = tracked(&rig, &record);
             if record.noted().new == old {
-                prop_assert_eq!(receive(&mut dev).len(), took); // nothing had been given back: taken again
+                prop_assert_eq!(receive(&mut dev).len(), took); // not given back: taken again
                 dev.complete();
             }
             prop_assert_eq!(ring_bytes(&rig), after);
             prop_assert_eq!(record.noted(), Noted { new, old: new });
-            // What is finished is found as such, too.
+            // The record of a finished batch is recognised, too.
             prop_assert_eq!(record.recover(&rig.cfg, &rig.shared.get()).unwrap(), Recovery::At(new));
             let done = rig.done();
             prop_assert_eq!(done.len(), took);
@@ -133,7 +134,7 @@ proptest! {
         prop_assert_eq!(found, Recovery::Contradicted, "position {:?}", at);
     }
 
-    /// A record that holds anything: an answer or none, no panic, and a queue that stays inside its ring.
+    /// A record that holds anything: a result or none, no panic, and a queue that stays inside its ring.
     #[test]
     fn a_hostile_record_does_no_harm(words in proptest::collection::vec(any::<u64>(), 4 + SIZE as usize), sane: bool) {
         let rig = Rig::new(Features::RING_PACKED, SIZE);

@@ -1,4 +1,4 @@
-//! A split ring after another back end, which gave chains back in any order, died: what was in flight comes
+//! A split ring after another back end, which gave chains back in any order, died: chains in flight come
 //! once, in order.
 
 use super::*;
@@ -17,7 +17,7 @@ struct Other {
     counter: u64,
 }
 
-/// Where in the giving back of its last batch it dies.
+/// The point at which it dies while it gives back its last batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Death {
     Linked,
@@ -58,7 +58,7 @@ impl Other {
         self.next_avail = self.next_avail.wrapping_add(1);
         self.taken.push(head);
     }
-    /// Gives some of the taken chains back; returns those that the driver has then.
+    /// Gives some of the taken chains back; returns the chains that the driver has then.
     fn give(&mut self, rig: &Rig, picks: &[u8], death: Death) -> Vec<u16> {
         let mut batch = Vec::new();
         for &pick in picks {
@@ -103,7 +103,7 @@ impl Other {
     }
 }
 
-/// A new device of this back end, at what ring and area say.
+/// A new device of this back end, at the position of ring and area.
 fn start(rig: &Rig, other: &Other) -> DeviceRx {
     let mem = rig.shared.get();
     let tracking = Tracking {
@@ -142,7 +142,7 @@ proptest! {
     ) {
         let mut rig = Rig::new(Features::empty(), SIZE);
         let mut other = Other::new();
-        // The frame of a token says so; the heads are the driver's choice.
+        // The frame shows its token; the heads are the driver's choice.
         let mut sent = 0_u32;
         let mut seen = Vec::new();
         for (post, take, give) in &turns {
@@ -160,12 +160,12 @@ proptest! {
         }
         other.give(&rig, &last, death);
         seen.extend(rig.done().into_iter().map(|d| d.token));
-        // What is in flight, oldest first, then what nobody took: by token, as the driver numbers its chains
-        // in order.
+        // Chains in flight, oldest first, then chains that were never taken: by token, as the driver numbers
+        // its chains in order.
         let rest: Vec<u32> = (0..sent).filter(|t| !seen.contains(t)).collect();
         let mut rx = start(&rig, &other);
         if killed && !rest.is_empty() {
-            // Dies with what it took, without a word.
+            // The device dies with its chains taken, and writes nothing.
             let (mut pool, mut burst) = (Pool::new(0), Burst::new());
             rx.rx(&mut pool, &mut burst);
             core::mem::forget(burst);
@@ -190,7 +190,7 @@ proptest! {
         let back: Vec<u32> = rig.done().into_iter().map(|d| d.token).collect();
         prop_assert_eq!(back, rest);
         prop_assert_eq!(other.in_flight(), 0, "nothing is in flight by number any more");
-        // The ring goes on.
+        // The ring continues.
         rig.send(&pattern(60, 7), 77);
         prop_assert_eq!(receive(&mut rx).len(), 1);
         rx.complete();

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 struct Sent {
     /// Frame length.
     len: usize,
-    /// Where header and frame are cut into buffers.
+    /// The offsets at which header and frame are cut into buffers.
     cuts: Vec<usize>,
     indirect: bool,
     offload: bool,
@@ -220,7 +220,7 @@ fn packet_of(frame: &[u8], lender: &mut Lender) -> Packet {
     p
 }
 
-/// What the guest's driver makes of the used buffers of one packet.
+/// The bytes that the guest's driver makes of the used buffers of one packet.
 fn guest_takes(rig: &mut Rig, bufs: &[Vec<Buf>], mergeable: bool) -> Result<Vec<u8>, TestCaseError> {
     let (mut bytes, mut left) = (Vec::new(), 1);
     // The first buffer may hold the header and nothing else.

@@ -2,13 +2,13 @@
 //! memory ([`script`]).
 //!
 //! The session is the real one, with real rings in the guest's memory and a device that moves packets through
-//! them. As for rings (`heddle-virtio`), an input is worth keeping when something happened that none before
-//! it made happen: which request, in which state of the session, was taken, refused with which text, or ended
-//! the session; which events the device saw; which way rings broke.
+//! them. As for rings (`heddle-virtio`), an input is kept when it causes something new. That is a request
+//! taken or refused in a state of the session, with which text, or the end of the session. It is also an
+//! event of the device, or a way in which a ring broke.
 //!
 //! * `cargo test` replays the corpus, `corpus/sessions` of this crate, and a fixed number of mutants of it.
-//! * `make fuzz [SECONDS=180] [KEEP=1]` goes on for half of that (the other half is for rings), as
-//!   `heddle-fuzz` says.
+//! * `make fuzz [SECONDS=180] [KEEP=1]` continues for half of that time (the other half is for rings), as
+//!   `heddle-fuzz` describes.
 
 mod play;
 mod script;
@@ -25,7 +25,7 @@ fn corpus() -> Corpus {
 fn the_corpus_and_mutants_of_it_break_no_session() {
     let corpus = corpus().scripts().unwrap();
     let seen: BTreeSet<String> = corpus.iter().flat_map(|s| play(s).plain).collect();
-    // The fuzzer is not merely refused at the door.
+    // The scripts get beyond the first checks of the session.
     for what in [
         "start",
         "stop",
@@ -77,7 +77,7 @@ impl Fuzzer for Sessions {
 fn go_on() {
     let before = descriptors();
     heddle_fuzz::go_on(&Sessions, &corpus()).unwrap();
-    // Those of others are closed by a thread of their own.
+    // A thread of their own closes foreign descriptors.
     for _ in 0..100 {
         if descriptors() <= before {
             return;

@@ -1,4 +1,4 @@
-//! Plays a script against a session, and says what happened.
+//! Plays a script against a session, and reports the events.
 
 use super::super::*;
 use super::script::{Act, Fd, Script};
@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 /// Longest script, bytes.
 pub(super) const MAX_LEN: usize = 600;
-/// Where ring `n` of a well-behaved front end lies: areas at 0, 0x1000 and 0x2000 from here.
+/// Offset of ring `n` of a well-behaved front end: its areas are at 0, 0x1000 and 0x2000 from here.
 const RING: u64 = 0x4000;
 /// Frames of the driver.
 const FRAMES: u64 = 0x10_0000;
 
-/// What happened.
+/// The events of a played script.
 #[derive(Default)]
 pub(super) struct Outcome {
     /// Single things, for the corpus.
@@ -67,7 +67,7 @@ struct Player {
     journal: Journal,
     /// The other ends of channels.
     kept: Vec<UnixStream>,
-    /// Of rings 0 and 1.
+    /// The drivers of rings 0 and 1.
     drivers: [Option<Driver>; 2],
     wanted: u64,
     cut: bool,
@@ -126,13 +126,13 @@ impl Player {
         self.out.plain.insert(what);
     }
 
-    /// The session takes what was sent, and time passes for it.
+    /// The session handles the messages sent, and time passes for it.
     fn run(&mut self) {
         self.rig.run();
         self.rig.run();
     }
 
-    /// Looks at what the device was told, and at what is always true.
+    /// Checks the device's events, and the invariants that always hold.
     fn look(&mut self) {
         for event in self.rig.events() {
             let what = match event {
@@ -151,7 +151,7 @@ impl Player {
         assert!(self.rig.device.seen.lock().rings.len() <= 4);
     }
 
-    /// Answers that came, in order.
+    /// Number of replies that came; checks that they are in order.
     fn answers(&mut self) -> usize {
         let mut n = 0;
         while let Ok(Received::Frame(f)) = self.rig.front.recv() {
@@ -211,13 +211,13 @@ impl Player {
         };
         let fds = self.fds(request, kinds);
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).take(MAX_FDS).collect();
-        let _ = self.rig.front.send_request(request, flags, &fds); // it may have ended
+        let _ = self.rig.front.send_request(request, flags, &fds); // the session may have ended
     }
 
     fn raw(&mut self, bytes: &[u8]) {
         use std::io::Write;
         let raw = self.rig.front.as_fd().try_clone_to_owned().unwrap();
-        let _ = UnixStream::from(raw).write_all(bytes); // as above
+        let _ = UnixStream::from(raw).write_all(bytes); // the session may have ended
     }
 
     fn act(&mut self, act: Act) {
@@ -242,7 +242,7 @@ impl Player {
                     let _ = self.rig.front.send(code, HeaderFlags::empty(), &payload, &fds);
                 }
                 self.run();
-                // What the session waits for is never said.
+                // The descriptor or bytes that the session waits for never come.
                 self.again();
             }
             Act::Pieces(ref request, at) | Act::Cut(ref request, at) => {
@@ -282,7 +282,7 @@ impl Player {
         }
     }
 
-    /// One request, which gets exactly the answers that it should get, or ends the session.
+    /// One request, which gets exactly the replies that it should get, or ends the session.
     fn ask(&mut self, request: &Request, kinds: Option<Vec<Fd>>, ask: bool) {
         self.run();
         self.answers();
@@ -295,7 +295,7 @@ impl Player {
         let answers = self.answers();
         let ended = self.rig.ended.is_some();
         let wanted = !ended && (acks || request.reply() == ReplyKind::Own);
-        // A session may also end behind the answer, when a worker touches memory that is gone.
+        // A session may also end behind the reply, when a worker touches memory that is gone.
         let behind = ended && self.cut && answers <= 1;
         assert!(
             behind || answers == usize::from(wanted),

@@ -1,4 +1,4 @@
-//! From bytes to what a hostile front end does.
+//! From bytes to the acts of a hostile front end.
 
 #![allow(clippy::cast_possible_truncation)] // any number will do
 
@@ -23,18 +23,19 @@ pub(super) enum Fd {
     Path,
 }
 
-/// What a front end does.
+/// One act of a front end.
 #[derive(Clone, Debug)]
 pub(super) enum Act {
-    /// A well-formed request, so often, with descriptors of these kinds (`None`: those that it should have).
+    /// A well-formed request, sent this number of times, with descriptors of these kinds (`None`: the right
+    /// ones).
     Send(Request, Option<Vec<Fd>>, bool, u8),
-    /// As above, but only written: the session sees it together with what comes next.
+    /// Like `Send`, but only written: the session reads it together with the next message.
     Queue(Request, Option<Vec<Fd>>, bool),
     /// A header that announces `size`, and these bytes.
     Frame(u32, u32, u32, Vec<u8>, Vec<Fd>),
     /// A request in two pieces, with time between.
     Pieces(Request, u8),
-    /// A request, cut after so many bytes, then the end.
+    /// A request, cut after this number of bytes, then the end.
     Cut(Request, u8),
     Poke(u64, Vec<u8>),
     /// Frames in ring 1, made by a driver.
@@ -44,11 +45,11 @@ pub(super) enum Act {
     Again(u64),
     /// The guest's file gets shorter.
     Truncate(u8),
-    /// The front end reads nothing of what it is told.
+    /// The front end reads none of the replies.
     Deaf(bool),
 }
 
-/// A script of what a front end does.
+/// A script of a front end's acts.
 pub(super) struct Script<'a>(Bytes<'a>);
 
 impl<'a> Script<'a> {
@@ -176,7 +177,7 @@ impl<'a> Script<'a> {
             bytes: vec![self.0.u8(); usize::from(self.0.u8() % 20)],
         }
     }
-    /// Features: of those that are offered, and now and then another.
+    /// Features: some of the offered ones, and now and then another.
     pub(super) fn features(&mut self) -> u64 {
         let mine = Dummy::new().offer.features | Features::PROTOCOL_FEATURES | Features::LOG_ALL;
         let bits = self.0.u64() & mine.bits();
@@ -266,7 +267,7 @@ impl<'a> Script<'a> {
             _ => Fd::Path,
         }
     }
-    /// Mostly what the request should have.
+    /// Mostly the descriptors that the request should have.
     fn fds(&mut self) -> Option<Vec<Fd>> {
         match self.0.u8() {
             n @ 0..70 => Some((0..n % 4).map(|_| self.fd()).collect()),
