@@ -259,7 +259,7 @@ fn a_broken_channel_harms_nobody() {
     it.channel = Connection::new(UnixStream::pair().unwrap().0);
     it.start(1);
     it.rig.run();
-    let refused = |e: &Event| matches!(e, Event::Trouble(t) if t.contains("ask"));
+    let refused = |e: &Event| matches!(e, Event::Trouble(t) if t.contains("request"));
     assert!(it.rig.ended.is_some() || it.rig.events().iter().any(refused));
     let mut it = Iommu::new();
     it.start(1);
