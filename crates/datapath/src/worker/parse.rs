@@ -1,7 +1,7 @@
 //! From packets' bytes to their keys, and to the offsets that actions need.
 //!
-//! [`CompactKey::read`] reads ordinary packets; [`parse`] reads any packet into a full key. Actions need to know
-//! the same of all ordinary packets with equal keys, so that follows from the compact key ([`ordinary_meta`]).
+//! [`CompactKey::read`] reads ordinary packets; [`parse`] reads any packet into a full key. Actions need to
+//! know the same of all ordinary packets with equal keys, so the compact key is enough ([`ordinary_meta`]).
 
 use crate::exec::Meta;
 use heddle_flow::FlowKey;
