@@ -452,7 +452,7 @@ def scenario_settings_that_make_no_sense(lab):
         "pmd-auto-lb-load-threshold": ("101", "load-threshold=101 is not a number from 0 to 100: 95 is used"),
         "pmd-auto-lb-improvement-threshold": ("-1", "threshold=-1 is not a number from 0 to 100: 25 is used"),
         "pmd-sleep-max": ("1:x", "pmd-sleep-max: '1:x' is not understood"),
-        "emc-insert-inv-prob": ("99999999999", "emc-insert-inv-prob=99999999999 is not a number from 0 to 4294967295: what holds without it is used"), "max-idle": ("soon", "max-idle=soon is not"),
+        "emc-insert-inv-prob": ("99999999999", "emc-insert-inv-prob=99999999999 is not a number from 0 to 4294967295: the default is used"), "max-idle": ("soon", "max-idle=soon is not"),
         "flow-limit": ("-5", "flow-limit=-5 is not"), "n-handler-threads": ("few", "n-handler-threads=few is not"),
     }
     sw.vsctl("set", "Open_vSwitch", ".", *(f'other_config:{key}="{value}"' for key, (value, _) in rubbish.items()))

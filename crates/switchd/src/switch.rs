@@ -33,24 +33,24 @@ use crate::reconcile::{Inventory, WithoutEffect, datapath_name};
 use crate::watch::capture::Captures;
 use crate::watch::drops::Drops;
 
-/// How often time-outs are looked at.
+/// The interval at which time-outs are checked.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the thread for upcalls waits before it looks whether it is time to end.
+/// The longest wait of the upcall thread before it checks whether to end.
 const WAIT_MS: i32 = 100;
 /// Packets handed to controllers in one go.
 const UPCALL_BATCH: usize = 256;
 
-/// How long devices may take for messages of sessions while the clock is moved.
+/// The time that devices may take for messages of sessions while the clock is moved.
 const DEVICES: Duration = Duration::from_millis(2);
 
-/// How long a command waits for the reconciler.
+/// The longest wait of a command for the reconciler.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a switch that ends waits for the threads that close devices. What they have not closed then, the
-/// kernel closes when the process ends, one after the other.
+/// The longest wait, at the switch's end, for the threads that close devices. The kernel closes the rest when
+/// the process ends, one after the other.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// A wish that devices be looked at, to be answered when that is done.
+/// A request to read devices; the reconciler replies when it is done.
 pub(crate) type Wish = std::sync::mpsc::SyncSender<()>;
 
 /// The switch of this process.
@@ -63,13 +63,13 @@ pub struct Switch {
     pub ofproto: Arc<Ofproto>,
     /// Workers, ports, cached flows.
     pub datapath: Arc<Datapath>,
-    /// What of the flow cache is forwarded elsewhere, if that is on.
+    /// The offload of cached flows, if that is on.
     pub(crate) offload: RwLock<Option<heddle_offload::Offload>>,
     /// Filters that keep packets of `system` ports from the host's stack, once there was a `system` port.
     pub(crate) ingress: std::sync::OnceLock<Arc<heddle_port::IngressFilters>>,
     /// Keys of connections to the database and to controllers.
     pub tls: Arc<Tls>,
-    /// What the database has made of interfaces, for commands that name them.
+    /// The interfaces as the database made them, for commands that name them.
     pub inventory: RwLock<Inventory>,
     /// The carrier of the kernel's devices.
     pub(crate) carriers: RwLock<HashMap<Arc<str>, bool>>,
@@ -85,9 +85,9 @@ pub struct Switch {
     pub(crate) drops: Drops,
     /// The capture that may be under way.
     pub(crate) captures: Captures,
-    /// Where metrics are to be had.
+    /// The metrics endpoints.
     pub(crate) metrics: OnceLock<EndPoints>,
-    /// Wishes that devices be looked at now; whoever carries one out answers it.
+    /// Requests to read devices now; the reconciler replies to each.
     wishes: mpsc::UnboundedSender<Wish>,
     wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
     /// Held while time passes: by the ticker, or by one `time/warp`.
@@ -229,7 +229,7 @@ impl Switch {
         }
     }
 
-    /// Whether somebody moves the clock now.
+    /// Whether a `time/warp` moves the clock now.
     pub(crate) fn is_warping(&self) -> bool {
         self.warping.load(Relaxed)
     }
@@ -250,7 +250,7 @@ impl Switch {
     }
 
     /// Moves the clock by `total_ms` in steps of `step_ms`, doing at each step what is due then, cached flows
-    /// included. `false`: somebody else is doing so. It ends early when the switch does.
+    /// included. `false`: another caller moves the clock. It ends early when the switch does.
     pub fn warp(&self, total_ms: u64, step_ms: u64) -> bool {
         if self.warping.swap(true, Relaxed) {
             return false;
@@ -267,7 +267,7 @@ impl Switch {
                 let monitor = self.ofproto.monitor();
                 monitor.run(&self.ofproto, true);
                 if monitor.has_devices() {
-                    // What devices carry arrives in its own time.
+                    // Messages over devices arrive in real time.
                     std::thread::sleep(DEVICES);
                     monitor.run(&self.ofproto, true);
                 }

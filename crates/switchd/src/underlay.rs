@@ -1,12 +1,12 @@
 //! Follows the kernel: its routes, addresses and neighbours become the switch's.
 //!
-//! **Problem.** Tunnels' outer packets go where the host's own would go, and the host changes its mind at
-//! any time, at times thousands of times a second.
+//! **Problem.** Tunnels' outer packets follow the host's own routes, which may change thousands of times a
+//! second.
 //!
-//! **Shape.** A thread waits for the kernel's notices, reads anew what they are about, and hands it
-//! over; what depends on something that is now another is translated again, and nothing else. After each
-//! reading the thread rests for several times as long as that took, so that a routing daemon that loads a
-//! million routes costs a part of a core and no more. Notices that were lost are as good as any.
+//! **Shape.** A thread waits for the kernel's notices, reads the changed objects again, and hands them over.
+//! Only flows that depend on a changed object are translated again. After each reading the thread rests for
+//! several times as long as that took. So a routing daemon that loads a million routes costs only a part of a
+//! core. A notice that some were lost causes a full reading.
 //!
 //! With `--disable-system-route` only addresses are followed, as routes that are given by hand need them.
 
@@ -71,7 +71,7 @@ impl Switch {
                 continue;
             }
             let began = Instant::now();
-            // What comes from here on is for the next reading.
+            // Later notices are for the next reading.
             let rest = match self.read_kernel(&net, due) {
                 Ok(()) => {
                     due = Changed::default();
@@ -110,7 +110,7 @@ impl Switch {
                 false => net.routes(&links)?,
             };
             underlay.routes.set_system(&system(routes));
-            // Who asks for a neighbour on a new way is not to be a packet that is lost by it.
+            // Flows of changed routes request their neighbours now, before a packet is lost for want of one.
             self.datapath.revalidate_soon();
         }
         if due.neighbours && !self.options.disable_system_route {

@@ -1,7 +1,7 @@
 //! `--user`: giving up root, but not what a switch needs.
 //!
 //! The process keeps the capabilities to configure the network, to open raw and packet sockets, to broadcast,
-//! to bind low ports and to lock memory; it loses all others for good, together with its other groups.
+//! to bind low ports and to lock memory. It loses all others for good, together with its other groups.
 
 use caps::{CapSet, Capability, CapsHashSet};
 use heddle_sys::users::{group_named, user_named, user_of};
@@ -80,7 +80,7 @@ impl Identity {
     /// Becomes this user. Call it before any thread is started: capabilities belong to threads.
     ///
     /// # Errors
-    /// The text to show; the process may be half changed then and must not go on.
+    /// The text to show; the process may be half changed then and must exit.
     pub fn assume(self) -> Result<(), String> {
         let failed = |what: &str, why: &str| {
             format!(

@@ -1,6 +1,6 @@
 //! Options before the arguments of `dpctl` commands, and the words for what is wrong with them.
 
-/// What options say.
+/// Parsed options of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
     /// `-m`, `--more`: how often.

@@ -82,7 +82,7 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
     let mut out = String::new();
     for table in bridge.tables.iter() {
         let mut rules = Vec::new();
-        // The rule that stands in for controllers has a priority above all that rules can say.
+        // The rule that replaces controllers has a higher priority than any other rule can have.
         table
             .rules
             .for_each(NEWEST, |entry| rules.push((entry.priority, entry.data.clone())));

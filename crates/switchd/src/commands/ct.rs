@@ -1,4 +1,4 @@
-//! `dpctl/*` about tracked connections. All bridges share one tracker: which datapath is named says nothing.
+//! `dpctl/*` about tracked connections. All bridges share one tracker, so the named datapath has no effect.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! `dpctl/*`: the datapath by itself.
 //!
-//! All bridges share one datapath here. To the outside it is one per type that has bridges, as in Open
-//! vSwitch: each shows the ports of its bridges and the flows that come from them.
+//! All bridges share one datapath here. Commands show one datapath per type that has bridges, as in Open
+//! vSwitch. Each has the ports of its bridges and the flows that come from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -220,12 +220,12 @@ fn human(bytes: u64) -> String {
         .unwrap_or_default()
 }
 
-/// Which flows a user wants to see.
+/// The flows that a user wants to see.
 #[derive(Default)]
 struct Filter {
     flow: Option<Match>,
     core: Option<Option<usize>>,
-    /// Of flows that are forwarded elsewhere, and of the others: which are left out.
+    /// Leave out offloaded flows; leave out all others.
     no_offloaded: bool,
     no_others: bool,
 }
@@ -268,7 +268,7 @@ impl Filter {
         Ok((filter, args.len()))
     }
 
-    /// What stands above flows of one thread: nothing where one was asked for.
+    /// The heading above the flows of one thread; empty if the user named a thread.
     fn heading(&self, text: &str) -> String {
         match self.core {
             None => text.to_owned(),
@@ -279,7 +279,7 @@ impl Filter {
     /// `core`: of the thread that has it; `None`: the main thread, in Open vSwitch.
     fn takes(&self, flow: &FlowDump, core: Option<usize>) -> bool {
         let wanted = self.flow.as_ref().is_none_or(|m| {
-            // What the flow leaves open is no reason against it.
+            // Bits that the flow leaves open are compatible with any value.
             let masks = m.mask.0.words().iter().zip(flow.mask.words());
             let words = flow.key.words().iter().zip(m.key.words()).zip(masks);
             words

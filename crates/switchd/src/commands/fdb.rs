@@ -53,7 +53,8 @@ fn shown_bridges(switch: &Switch, args: &[&str]) -> Result<Vec<Arc<Bridge>>, Str
             let mut bridges: Vec<Arc<Bridge>> = Vec::new();
             for name in names {
                 let bridge = bridge_named(switch, name, &format!("{NO_BRIDGE} {name}"))?;
-                // Each is listed once: otherwise a request of some kilobytes could ask for gigabytes.
+                // Each bridge is listed once: otherwise a request of some kilobytes could produce a reply of
+                // gigabytes.
                 if !bridges.iter().any(|b| Arc::ptr_eq(b, &bridge)) {
                     bridges.push(bridge);
                 }
@@ -125,7 +126,7 @@ fn show_json(switch: &Switch, args: &[&str]) -> JsonReply {
     Ok(Value::Object(bridges.collect()))
 }
 
-/// What C's `atoi` makes of a VLAN id.
+/// A VLAN id as C's `atoi` parses it.
 fn vlan(text: &str) -> u16 {
     let digits: String = text
         .trim_start()

@@ -10,7 +10,7 @@ use super::dpctl::{EINVAL, failed, one};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 
-/// What Open vSwitch says where a value is out of range.
+/// Open vSwitch's error for a value that is out of range.
 const EPERM: &str = "Operation not permitted";
 
 pub(super) fn register(c: &Commands<'_>) {

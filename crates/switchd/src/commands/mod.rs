@@ -78,7 +78,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     coverage::register_source(|add| heddle_ofproto::coverage::all().for_each(|(name, n)| add(name, n)));
 }
 
-/// Where commands go, and what they work on.
+/// The registry that receives commands, and the switch that they work on.
 struct Commands<'a> {
     registry: &'a Registry,
     switch: &'a Arc<Switch>,

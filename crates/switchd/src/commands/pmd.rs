@@ -115,7 +115,6 @@ fn suspect_log(mut log: SuspectLog, args: &[&str]) -> Option<SuspectLog> {
     Some(log.bounded())
 }
 
-/// What workers have counted, in JSON, for `heddle top` and monitoring.
 /// Settings that change nothing, and whether `flow-restore-wait` holds all packets, as JSON.
 fn without_effect(switch: &Switch) -> String {
     let known = switch.without_effect.lock();
@@ -124,6 +123,7 @@ fn without_effect(switch: &Switch) -> String {
     json!({"settings": settings, "restoring": switch.ofproto.pipeline().is_restoring()}).to_string()
 }
 
+/// Counters of workers, in JSON, for `heddle top` and monitoring.
 fn stats(switch: &Switch) -> String {
     let now = switch.datapath.snapshot();
     let map = |pairs: &[(&'static str, u64)]| -> serde_json::Value {
@@ -148,7 +148,7 @@ fn stats(switch: &Switch) -> String {
     format!("{answer}\n")
 }
 
-/// What is wanted of whom.
+/// Parsed arguments: which workers, which numbers, for how long.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted<'a> {
     /// `-pmd`: the worker of this processor.

@@ -1,7 +1,7 @@
 //! From the configuration to the switch: what differs is changed, the rest is not touched.
 //!
-//! The order is Open vSwitch's: first everything goes that is to go, in all bridges, since what is to come
-//! may need its names and numbers; then bridges and ports come; then each bridge is configured as a whole and
+//! The order is Open vSwitch's. First, unwanted things are removed from all bridges, since new ones may need
+//! their names and numbers. Then bridges and ports are added. Then each bridge is configured as a whole and
 //! shown to controllers.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use super::{Reconciler, mac};
 pub(crate) const OWN_PORT: PortNo = PortNo(0);
 
 impl Reconciler {
-    /// Makes the switch what the database says.
+    /// Applies the database's configuration to the switch.
     pub(super) fn reconfigure(&mut self, db: &Db) {
         crate::coverage::coverage!("bridge_reconfigure");
         let desired = Desired::read(db);
@@ -198,7 +198,7 @@ impl Reconciler {
         self.bridges.insert(name, state);
     }
 
-    /// What a datapath of this type has, as its first bridge found it. The log tells of it then.
+    /// The features of a datapath of this type, as its first bridge found them and logged them.
     fn features_of(&self, datapath_type: &str) -> Features {
         if let Some(first) = self
             .bridges
@@ -250,7 +250,7 @@ impl Reconciler {
         config.has_controllers &= !self.globals.restore_wait;
         state.configure(config);
         if another {
-            // OpenFlow has no message for it: each controller has to ask anew.
+            // OpenFlow has no message for it: each controller has to read it again.
             state.bridge.reconnect_controllers();
         }
         state.push_ports(&self.switch.ofproto);

@@ -17,12 +17,12 @@ use crate::cli::dirs;
 use crate::run::Context;
 use crate::switch::{Switch, Wish};
 
-/// How often devices are looked at without a notice.
+/// The interval at which devices are read without a notice.
 const REFRESH: Duration = Duration::from_secs(1);
 /// The wait before a transaction that failed is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Follows the database until the daemon is asked to end.
+/// Follows the database until the daemon's end is requested.
 ///
 /// # Errors
 /// The database's address makes no sense, or the reconciler failed by a mistake of its own.
@@ -45,7 +45,7 @@ struct Driver<'a> {
     pending: Option<PendingTxn>,
     due: Due,
     configured: bool,
-    /// By the switch's clock, which tests move.
+    /// The time is the switch's clock, which tests move.
     next_counters_ms: u64,
     /// Between two updates of counters.
     interval_ms: u64,
@@ -77,7 +77,7 @@ fn monitor() -> MonitorSpec {
     .fold(MonitorSpec::new(), MonitorSpec::whole_table)
 }
 
-/// Where the database is, with relative names of sockets made absolute.
+/// The database's address, with relative names of sockets made absolute.
 fn database(remote: &str) -> String {
     let absolute = |one: &str| match one.strip_prefix("unix:") {
         Some(path) => format!("unix:{}", dirs::inside(&dirs::rundir(), path).display()),
@@ -94,7 +94,7 @@ impl<'a> Driver<'a> {
             ..Options::default()
         };
         let remote = database(&ctx.options.database);
-        // What it says names the remote.
+        // The client's messages name the remote.
         let client = Client::spawn(&remote, "Open_vSwitch", monitor(), options)?;
         let reconciler = Reconciler {
             switch: switch.clone(),
@@ -147,7 +147,7 @@ impl<'a> Driver<'a> {
                 () = changed(&mut links) => (self.due.refresh, self.due.links) = (true, true),
                 _ = refresh.tick() => self.due.refresh = true,
                 () = switch.ports_changed.notified() => self.due.refresh = true,
-                // What is due is looked up below.
+                // Due sessions are found below.
                 () = switch.sessions_changed.notified() => {}
                 Some(wish) = wishes.recv() => {
                     self.due.refresh = true;
@@ -160,7 +160,7 @@ impl<'a> Driver<'a> {
             if self.may_configure(&batch).await? {
                 self.step(batch).await?;
             }
-            // Whoever has asked does not wait any more.
+            // The send fails if the caller has stopped waiting.
             for wish in answer.drain(..) {
                 let _ = wish.try_send(());
             }
@@ -270,7 +270,7 @@ impl<'a> Driver<'a> {
             log::debug!(target: "bridge", "status not written: {error}");
         } else {
             log::warn!(target: "bridge", "status not written: {error}");
-            // It would be refused again. The configuration is in force all the same.
+            // The database would refuse it again. The configuration is in force all the same.
             self.configured();
         }
         self.due.write = true;

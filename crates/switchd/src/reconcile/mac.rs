@@ -82,7 +82,7 @@ pub(super) fn lent_mac(
         if let Some(mac) = port.mac {
             return Some(mac);
         }
-        // Of several interfaces the first by name stands for the port.
+        // The first of several interfaces by name gives the port's address.
         let names = port.interfaces.iter().map(|i| i.name.as_str());
         let iface = names
             .filter_map(|n| ifaces.get(n))

@@ -1,7 +1,6 @@
 //! One interface is made: its kind, its device, its place in the datapath.
 //!
-//! Whatever fails is said in the log and returned for `Interface.error`, in the words that `ovs-vsctl` shows
-//! to its user.
+//! A failure is logged and returned for `Interface.error`, in the words that `ovs-vsctl` shows to its user.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ fn is_too_long(name: &str, kind: &PortType) -> bool {
 struct Opened {
     device: Arc<dyn Port>,
     no: PortNo,
-    /// What it says to the MTU that the user wants, if it refuses.
+    /// The device's error for the requested MTU, if it refuses.
     mtu_refused: Option<String>,
 }
 
@@ -157,7 +156,7 @@ impl Reconciler {
     }
 
     /// In a pretended datapath a port's number is the first number in its name, plus 100 for a bridge, if
-    /// that is free: tests are easier to write so.
+    /// that is free. This makes tests easier to write.
     pub(super) fn easy_number(&self, name: &str) -> Option<PortNo> {
         let digits: String = name
             .chars()
@@ -198,7 +197,7 @@ impl Reconciler {
     }
 
     pub(super) fn kind_of(&self, bridge: &BridgeRow, row: &InterfaceRow) -> Result<Kind, kinds::Unknown> {
-        // The bridge's own port is what it is, whatever the row says.
+        // The bridge's own port is internal, whatever type the row has.
         let kind = if row.name == bridge.name {
             "internal"
         } else {
@@ -219,7 +218,8 @@ impl Host for Opening<'_> {
         Some(self.of.taps.kept())
     }
     fn birthplace(&self) -> Option<Birthplace<'_>> {
-        // Later the path may lead to somebody else's namespace: it counts for a row that nobody has served.
+        // Later the path may lead to another program's namespace, so it counts only for a row without a port
+        // number.
         if self.row.ofport.is_some() {
             return None;
         }
@@ -257,8 +257,8 @@ pub(super) fn steer_tx(device: &dyn Port, row: &InterfaceRow) {
     device.set_tx_steering(mode == Some("hash"));
 }
 
-/// Gives the device the MTU that the user wants, or, where it has one, that of ports of its type. What it
-/// refuses is returned, for `Interface.error`.
+/// Gives the device the MTU that the user wants, or else the default MTU of its type, if there is one. The
+/// device's error is returned, for `Interface.error`.
 pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) -> Option<String> {
     let wish = row.mtu_request.or(device.default_mtu())?;
     let status = device.status();

@@ -6,7 +6,7 @@
 use super::Reconciler;
 use super::state::{BridgeState, Iface};
 
-/// What an internal port has when the last other port has gone.
+/// The MTU of internal ports after the last other port has gone.
 const DEFAULT: u32 = 1500;
 
 impl Reconciler {
@@ -36,7 +36,7 @@ impl Reconciler {
             };
             match device.set_mtu(mtu) {
                 Ok(()) => {
-                    // It cannot fail: the port is there.
+                    // The call cannot fail: the port is there.
                     let _ = self.switch.datapath.set_port_mtu(no, mtu);
                     iface.status.mtu = mtu;
                 }

@@ -1,8 +1,8 @@
-//! Which OpenFlow port number a new port gets.
+//! The choice of a new port's OpenFlow number.
 //!
-//! The one that it asks for (the user's wish, then what the database remembers), if that is free; else the
-//! next one after the last that was given out, so that a number is not soon reused: flows of controllers may
-//! still mean the old port. Numbers from 32768 on are given only to those who ask for them.
+//! The port gets the number that it requests (the user's wish, then the number in the database) if that is
+//! free. Otherwise it gets the next number after the last one given out. So a number is not soon reused:
+//! flows of controllers may still mean the old port. Numbers from 32768 on are given only on request.
 
 use std::collections::HashMap;
 

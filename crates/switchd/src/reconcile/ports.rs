@@ -13,10 +13,10 @@ use super::desired::{InterfaceRow, PortRow, Smap};
 use super::make::{patch_peer, request_mtu, steer_tx};
 use super::state::{Body, BridgeState, Failure, Iface};
 
-/// What becomes of an interface that is there.
+/// The decision about an existing interface.
 enum Fate {
     Keep,
-    /// It gets another number.
+    /// The interface gets another number.
     Park,
     Remove,
 }
@@ -131,8 +131,9 @@ impl Reconciler {
         true
     }
 
-    /// Adds the interfaces of a bridge that are missing: first those that ask for a number (before others
-    /// that ask for the same, who has it), then those that had one, so that nobody takes it from them.
+    /// Adds the interfaces of a bridge that are missing. First come those that request a number; of two with
+    /// the same request, the one that has it is first. Then come those that had a number, so that no other
+    /// port takes it.
     pub(super) fn add_ports(&mut self, bridge: &str) {
         let Some(mut state) = self.bridges.remove(bridge) else {
             return;

@@ -1,4 +1,4 @@
-//! What ports may send (`Port.qos`) and receive (`Interface.ingress_policing_*`).
+//! Limits of ports' output (`Port.qos`) and input (`Interface.ingress_policing_*`).
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What devices say of themselves: link, MTU, address. Read about once a second, and when the kernel says
-//! that one changed.
+//! The state of devices: link, MTU, address. It is read about once a second, and when the kernel reports a
+//! change.
 
 use heddle_datapath_api::Engine;
 use heddle_port::PortStatus;
@@ -9,10 +9,10 @@ use super::ports::is_gone;
 use super::state::{BridgeState, Iface};
 use super::tunnels::say_lost_route;
 
-/// What was found.
+/// The results of one reading.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Found {
-    /// Something is to be written to the database.
+    /// A change is to be written to the database.
     pub(super) changed: bool,
     /// A device has gone, or one may have come that is waited for: the configuration is to be applied again.
     pub(super) reconfigure: bool,
@@ -31,7 +31,7 @@ impl Reconciler {
                 state.push_ports(&self.switch.ofproto);
                 found.changed = true;
             }
-            // Who looks at a mirror's counters looks at them now, not at the end of an interval.
+            // Readers of a mirror's counters see them soon, not at the end of an interval.
             if !state.row.mirrors.is_empty()
                 && let Some(packets) = state.bridge.mirrored_packets()
                 && std::mem::replace(&mut state.mirrored, packets) != packets
@@ -54,8 +54,8 @@ impl Reconciler {
         for iface in state.ifaces.values_mut() {
             let now = match iface.device() {
                 Some((device, _)) => device.status(),
-                // A patch port's admin state is what controllers make it. (A bridge whose rules somebody
-                // changes may keep who asks waiting.)
+                // Controllers set a patch port's admin state. The call fails instead of waiting if another
+                // thread changes the bridge's rules.
                 None => match state.bridge.is_admin_up(iface.no) {
                     Some(admin_up) => PortStatus {
                         admin_up,
@@ -73,7 +73,7 @@ impl Reconciler {
             if let Some((device, no)) = iface.device() {
                 found.reconfigure |= is_gone(device.as_ref(), &now);
                 if now.mtu != iface.status.mtu {
-                    // It cannot fail: the port is there.
+                    // The call cannot fail: the port is there.
                     let _ = self.switch.datapath.set_port_mtu(no, now.mtu);
                 }
                 if (now.n_rxq, now.numa) != (iface.status.n_rxq, iface.status.numa)

@@ -1,8 +1,8 @@
 //! Internal ports: their devices outlive the daemon.
 //!
-//! The mark by which the next daemon knows them ([`KeptTaps`]) belongs to the run directory: a random text in
-//! `RUNDIR/heddled.id`, made with the first internal port. The directory is emptied at boot, when the devices
-//! are gone too.
+//! The next daemon recognizes them by a mark ([`KeptTaps`]), which belongs to the run directory. It is a
+//! random text in `RUNDIR/heddled.id`, made with the first internal port. The directory is emptied at boot,
+//! when the devices are gone too.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,7 @@ use crate::cli::dirs;
 
 const ID_FILE: &str = "heddled.id";
 
-/// What internal ports share.
+/// State that internal ports share.
 #[derive(Default)]
 pub(super) struct Taps {
     kept: OnceLock<KeptTaps>,
@@ -48,7 +48,7 @@ impl Taps {
         let id = make_id(&dirs::rundir().join(ID_FILE))?;
         u64::from_str_radix(&id, 16).map_err(|_| io::ErrorKind::InvalidData.into())
     }
-    /// As [`Taps::owner`], if there was one.
+    /// The owner, if an earlier daemon made one; see [`Taps::owner`].
     pub(super) fn earlier_owner() -> Option<u64> {
         let id = read_id(&dirs::rundir().join(ID_FILE)).ok()?;
         u64::from_str_radix(&id, 16).ok()
@@ -99,8 +99,8 @@ impl Reconciler {
         self.taps.look(&wanted);
     }
 
-    /// After the first configuration: logs devices that another program's ports had in namespaces of pods, if
-    /// this switch has made new ones in its own namespace.
+    /// Logs devices that another program's ports had in namespaces of pods, if this switch has made new ones
+    /// in its own namespace. Called after the first configuration.
     pub(super) fn find_left_devices(&mut self) {
         if self.bridges.is_empty() || std::mem::replace(&mut self.taps.searched, true) {
             return;

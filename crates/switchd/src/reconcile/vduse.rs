@@ -12,14 +12,14 @@ use super::desired::InterfaceRow;
 use crate::cli::dirs;
 use crate::switch::Switch;
 
-/// What all VDUSE ports share.
+/// State that all VDUSE ports share.
 #[derive(Default)]
 pub(super) struct Vduse {
     control: OnceLock<Arc<Control>>,
 }
 
 impl Vduse {
-    /// What port `name` shares with the others, and what its `row` wishes.
+    /// The state that port `name` shares with the others, and the settings of its `row`.
     pub(super) fn context(
         &self,
         name: &str,

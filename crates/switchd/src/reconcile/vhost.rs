@@ -13,14 +13,14 @@ use super::globals::Globals;
 use crate::cli::dirs;
 use crate::switch::Switch;
 
-/// What all vhost-user ports share.
+/// State that all vhost-user ports share.
 #[derive(Default)]
 pub(super) struct Vhost {
     control: OnceLock<Arc<Control>>,
 }
 
 impl Vhost {
-    /// What port `name` shares with the others.
+    /// The state that port `name` shares with the others.
     pub(super) fn context(
         &self,
         name: &str,

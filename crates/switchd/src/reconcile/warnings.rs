@@ -1,7 +1,7 @@
-//! Settings of the whole switch that make no sense: said in the log when they are set. What they would set
-//! stays at its default, or at the nearest sensible value; everything else holds.
+//! Warnings about settings of the whole switch that make no sense. A bad setting has no effect: its default
+//! is used, or the nearest sensible value.
 //!
-//! A value is told of once, when it is set: not when something else changes.
+//! A value is logged once, when it is set, not when another setting changes.
 
 use super::desired::Smap;
 use super::{globals, pmd};
@@ -13,13 +13,13 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("vlan-limit", u64::MAX, "1"),
     ("bundle-idle-timeout", u64::MAX, "10"),
     ("stats-update-interval", u64::MAX, "5000"),
-    ("emc-insert-inv-prob", u32::MAX as u64, "what holds without it"),
+    ("emc-insert-inv-prob", u32::MAX as u64, "the default"),
     ("pmd-auto-lb-rebal-interval", super::pmd::MOST_INTERVAL, "1"),
     ("pmd-auto-lb-load-threshold", 100, "95"),
     ("pmd-auto-lb-improvement-threshold", 100, "25"),
-    ("n-handler-threads", u64::MAX, "what holds without it"),
-    ("n-revalidator-threads", u64::MAX, "what holds without it"),
-    ("tx-flush-interval", 1_000_000, "what holds without it"),
+    ("n-handler-threads", u64::MAX, "the default"),
+    ("n-revalidator-threads", u64::MAX, "the default"),
+    ("tx-flush-interval", 1_000_000, "the default"),
 ];
 /// Switches, and what they are where they are neither.
 const SWITCHES: [(&str, bool); 13] = [
@@ -61,7 +61,7 @@ pub(super) struct ConfigWarning {
     pub(super) text: String,
 }
 
-/// Tells of those in `config` that were not in `before`.
+/// Logs the warnings about `config` that `before` did not cause.
 pub(super) fn tell(before: &Smap, config: &Smap) {
     for ConfigWarning { module, text, .. } in new(before, config) {
         let level = match text.starts_with(TESTED) {
@@ -144,7 +144,7 @@ mod tests {
             [
                 "other_config:max-idle=-1 is not a number: 10000 is used",
                 "other_config:pmd-auto-lb-load-threshold=101 is not a number from 0 to 100: 95 is used",
-                "other_config:n-handler-threads=x is not a number: what holds without it is used",
+                "other_config:n-handler-threads=x is not a number: the default is used",
                 "other_config:pmd-auto-lb=yes is neither true nor false: false is used",
                 "other_config:hw-offload=banana is neither true nor false: false is used",
             ]
@@ -189,7 +189,7 @@ mod tests {
         let other = [&rubbish[1..], &[("max-idle", "y")]].concat();
         let told: Vec<String> = new(&before, &smap(&other)).into_iter().map(|d| d.text).collect();
         assert_eq!(told, ["other_config:max-idle=y is not a number: 10000 is used"]);
-        // What makes no sense beside another setting is told of when either changes.
+        // A setting that conflicts with another is logged when either changes.
         let only = |assign| smap(&[("pmd-rxq-isolate", "false"), ("pmd-rxq-assign", assign)]);
         assert_eq!(new(&only("group"), &only("cycles")).len(), 1);
         assert_eq!(new(&only("cycles"), &only("group")).len(), 0);

@@ -1,9 +1,8 @@
 //! The table of log modules and their thresholds.
 //!
 //! A module is a `log` target. The table is a snapshot, read without a lock on each message that passes the
-//! global threshold of the `log` crate, by workers too, and replaced when a new target shows up; thresholds
-//! are atomics. Modules are never removed: targets are string constants, their number is bounded by the
-//! program.
+//! global threshold of the `log` crate, by workers too. A new target replaces the snapshot; thresholds are
+//! atomics. Modules are never removed: targets are string constants, so the program bounds their number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 enum Item {
     Event(Event),
-    /// Answered when all that was queued before it has been written.
+    /// The writer replies when all that was queued before it has been written.
     Flush(SyncSender<()>),
 }
 

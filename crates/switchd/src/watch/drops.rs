@@ -1,4 +1,4 @@
-//! The last example of each reason and port, and what a trace says of it.
+//! The last example of each reason and port, and its explanation by a trace.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,10 +17,10 @@ use crate::unixctl::Reply;
 
 /// Most pairs of a reason and a port that are kept.
 pub(super) const MOST_PAIRS: usize = 4096;
-/// Most examples that are explained in one answer.
+/// Most examples that are explained in one reply.
 const MOST_EXPLAINED: usize = 256;
 
-/// What is known of one reason at one port.
+/// The counts and the last example of one reason at one port.
 pub(super) struct Entry {
     /// Number of the example among all.
     pub(super) number: u64,
@@ -53,7 +53,7 @@ impl Kept {
         let (seen, forgotten) = old.map_or((0, 0), |old| (old.seen, old.forgotten));
         let seen = seen + e.seen;
         if self.entries.len() >= MOST_PAIRS && !self.entries.contains_key(&key) {
-            // The one that nobody has added to for longest gives way.
+            // The entry with the oldest example is removed.
             let oldest = self
                 .entries
                 .iter()
@@ -168,7 +168,7 @@ impl Drops {
         }
         totals.retain(|_, n| *n > 0);
         if let Some(port) = wanted {
-            // Of one port: as far as its examples count, which is all but those since the last one.
+            // Totals of one port, as far as its examples count: all but the drops since the last example.
             totals.clear();
             let kept = self.0.lock();
             let of_it = kept.entries.iter().filter(|((_, no), _)| *no == port);
@@ -195,7 +195,7 @@ fn is_of_bridge(switch: &Switch, name: &str) -> bool {
     inventory.interfaces.get(name).is_some_and(|i| *i.bridge == *name)
 }
 
-/// What a trace says of an example.
+/// The explanation of an example, read from a trace.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(super) struct Explained {
     pub(super) bridge: Option<String>,
@@ -221,7 +221,7 @@ fn explain(switch: &Switch, e: &DropExample, to: Option<String>) -> Explained {
     let state = e.carried.as_ref().map_or(0, |c| c.ct_state);
     let state = ct_state(state);
     if !state.is_empty() {
-        // It comes back from the tracker as it did then, from the first time on.
+        // The first two `ct` of the trace give the packet the state that it had.
         args.extend(["--ct-next", &state, "--ct-next", &state]);
     }
     args.push(&flow);
@@ -264,8 +264,8 @@ fn quote(text: &str) -> String {
 /// The packet, and the last rule that it met, of a trace's text: in the bridge `sender`, if it came there.
 pub(super) fn read_trace(text: &str, sender: Option<&str>) -> Explained {
     let mut found = Explained::default();
-    // Bridges that the trace is in, with how far they are indented: behind an output to a patch port or a
-    // tunnel it goes on with the bridge of that output.
+    // Bridges that the trace is in, with their indentation. After an output to a patch port or a tunnel it
+    // continues with the bridge of that output.
     let mut bridges: Vec<(usize, String)> = Vec::new();
     for line in text.lines() {
         let indent = line.len() - line.trim_start().len();

@@ -17,7 +17,7 @@ pub(in crate::reconcile) struct BridgeRow {
     pub(in crate::reconcile) name: String,
     /// `datapath_type`, `system` where it is empty.
     pub(in crate::reconcile) datapath_type: String,
-    /// By name; among them the local port, if there is to be one.
+    /// Ports by name; the local port is among them, if there is to be one.
     pub(in crate::reconcile) ports: BTreeMap<String, PortRow>,
     pub(in crate::reconcile) controllers: Vec<ControllerRow>,
     pub(in crate::reconcile) fail_mode: FailMode,
@@ -88,7 +88,7 @@ impl BridgeRow {
     /// it stays.
     pub(in crate::reconcile) fn default_mac(&self) -> [u8; 6] {
         let b = self.uuid.as_bytes();
-        // As Open vSwitch lays a UUID out in memory: words of 32 bits, little-endian. Locally administered,
+        // Open vSwitch's layout of a UUID in memory: words of 32 bits, little-endian. Locally administered,
         // unicast.
         [b[3] & !1 | 2, b[2], b[1], b[0], b[7], b[6]]
     }
@@ -181,8 +181,7 @@ fn groups(row: &Row, bridge: &str, number: u8) -> Vec<Subfield> {
     })
 }
 
-/// Fields whose prefixes are tracked, as `Flow_Table.prefixes` says; `None`: it says nothing that makes
-/// sense.
+/// Fields whose prefixes are tracked, from `Flow_Table.prefixes`; `None`: the column has no sensible value.
 fn prefixes(row: &Row, bridge: &str) -> Option<Vec<PrefixField>> {
     let mut fields = Vec::new();
     for name in value(row.strs("prefixes")) {

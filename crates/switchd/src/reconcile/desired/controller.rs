@@ -39,8 +39,8 @@ impl ControllerRow {
         !self.target.starts_with('p')
     }
 
-    /// What to do about it. `confined`: Unix sockets lie in `rundir`, nowhere else, for the database may be
-    /// written by somebody who has no right to the rest of the machine.
+    /// The connection or socket to make of it. `confined`: Unix sockets must be in `rundir`, since an author
+    /// of the database may have no right to the rest of the machine.
     ///
     /// # Errors
     /// Why it is left out.
@@ -96,7 +96,7 @@ impl ControllerRow {
     }
 }
 
-/// What a row of `Controller` asks for.
+/// The connection or socket that a row of `Controller` describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reconcile) enum Remote {
     /// Call it.
@@ -105,7 +105,7 @@ pub(in crate::reconcile) enum Remote {
     Listen(Passive, Option<Duration>),
 }
 
-/// Whether a path is this directory, in so many words: without `..` that lead out of it.
+/// Whether a path is this directory, spelled the same: without `..` that lead out of it.
 fn is_plainly(path: Option<&Path>, dir: &Path) -> bool {
     path.is_some_and(|p| p == dir)
 }

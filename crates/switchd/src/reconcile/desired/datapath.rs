@@ -1,5 +1,5 @@
-//! Rows of `Datapath`, which clients such as ovn-controller and `ovs-vsctl add-zone-tp` make: what the
-//! database says about zones of connection tracking.
+//! Rows of `Datapath`, which clients such as ovn-controller and `ovs-vsctl add-zone-tp` make: the settings of
+//! connection tracking zones.
 
 use std::collections::BTreeMap;
 

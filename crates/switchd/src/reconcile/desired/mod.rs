@@ -1,7 +1,7 @@
-//! What the database says, as plain values: bridges, their ports, their interfaces, their controllers.
+//! The database's configuration as plain values: bridges, their ports, their interfaces, their controllers.
 //!
-//! Reading never fails. A row that makes no sense as a whole (a bridge whose name is a path, a name used
-//! twice) is left out with a warning; a value that makes no sense gets its default, with a warning where Open
+//! Reading never fails. A row that makes no sense as a whole (a bridge whose name is a path, a duplicate
+//! name) is left out with a warning. A value that makes no sense gets its default, with a warning where Open
 //! vSwitch gives one.
 
 mod bridge;

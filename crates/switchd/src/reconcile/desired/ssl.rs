@@ -5,7 +5,7 @@ use heddle_stream::Settings;
 
 use super::{text, value};
 
-/// What the switch's row refers to; `None` where it refers to none.
+/// The `SSL` row that the switch's row refers to; `None` without one.
 pub(super) fn read(db: &Db, top: &Row) -> Option<Settings> {
     let row = db.referenced(top, "ssl", "SSL").into_iter().next()?;
     let file = |column| Some(text(row, column)).filter(|f| !f.is_empty()).map(Into::into);

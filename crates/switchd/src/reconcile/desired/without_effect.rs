@@ -19,7 +19,7 @@ pub(crate) struct WithoutEffect {
     level: Level,
 }
 
-/// When a column or key asks for something.
+/// The condition under which a column or key has a setting.
 #[derive(Clone, Copy)]
 enum Asks {
     /// A true boolean.
@@ -40,7 +40,8 @@ enum Asks {
     KeyNot(&'static str, &'static str),
 }
 
-/// Table, column, condition, consequence. `Warn`: packets are forwarded differently than the setting says.
+/// Table, column, condition, consequence. `Warn`: packets are forwarded differently than the setting
+/// requires.
 type Setting = (&'static str, &'static str, Asks, Level, &'static str);
 
 const LOOP: &str = "no spanning tree runs: a loop of links floods for ever";
@@ -148,7 +149,7 @@ fn of_row(table: &str, row: &Row, all: &mut Vec<WithoutEffect>) {
     }
 }
 
-/// Name of the setting, if the row asks for it.
+/// Name of the setting, if the row has it.
 fn asked(row: &Row, column: &str, asks: Asks) -> Option<String> {
     let of_key = |key: &str, wants: &dyn Fn(&str) -> bool| {
         let map = row.map_str(column).ok()?;

@@ -132,7 +132,7 @@ impl Reconciler {
         }
     }
 
-    /// What is wrong with a patch port whose other end is not there, or does not mean it.
+    /// The error of a patch port whose peer is missing, or has another peer.
     fn patch_error(&self, bridge: &BridgeState, iface: &Iface) -> Option<String> {
         let Body::Patch(peer) = &iface.body else {
             return None;

@@ -77,7 +77,7 @@ pub(super) fn not_config(table: &str) -> &'static [&'static str] {
 }
 
 impl Reconciler {
-    /// What is to be written. `counters`: also the counters of all interfaces, not just of new ones.
+    /// The transaction to write. `counters`: also the counters of all interfaces, not just of new ones.
     pub(super) fn describe(&mut self, db: &Db, counters: bool) -> Txn {
         let mut txn = Txn::new();
         self.describe_switch(db, counters, &mut txn);
@@ -128,13 +128,12 @@ impl Reconciler {
     }
 }
 
-/// What each mirror of a bridge has copied; those that copy nothing, for want of a place to send to, have no
-/// counters.
+/// Writes each mirror's counters; a mirror without an output copies nothing and has none.
 fn describe_mirrors(db: &Db, state: &BridgeState, txn: &mut Txn) {
     let Some(bridge) = db.row("Bridge", state.row.uuid) else {
         return;
     };
-    // Whoever changes the bridge's rules for a while is not waited for: the next look is soon.
+    // This does not wait for a thread that changes the bridge's rules: the next reading is soon.
     if state.bridge.mirrored_packets().is_none() {
         return;
     }
