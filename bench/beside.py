@@ -1,11 +1,12 @@
-"""How long a worker's iterations take while rules are loaded beside traffic.
+"""Lengths of a worker's iterations while rules are loaded beside traffic.
 
-The traffic's flows belong to the first of the rules that come, and to one rule below all of them while those are not there. An iteration is one round of
-the worker over its queues, which the worker sorts by length (`pmd-perf-metrics`). What loads the rules, and all other threads, stay on the generator's core, and the worker runs
-under SCHED_FIFO where that is allowed; with --shared, everything is where the scheduler puts it.
+The traffic's flows match the first rules that are loaded, and one rule of low priority before that. An
+iteration is one round of the worker over its queues, which the worker sorts by length (`pmd-perf-metrics`).
+The process that loads the rules, and all other threads, stay on the generator's core. The worker runs under
+SCHED_FIFO where that is allowed; with --shared, the scheduler places everything.
 
-What the machine itself takes away from a thread is measured in turns with that (`machine.py`): its gaps and the worker's iterations are counted from the same lengths on,
-which are those of the worker's histogram.
+Turns of this measurement alternate with one of the machine itself (`machine.py`). Both count from the same
+lengths on, those of the worker's histogram.
 """
 
 import contextlib
@@ -88,7 +89,7 @@ def waited(pid, tid):
 
 
 def taken(pid, tid):
-    """How often a processor was taken away from a thread."""
+    """Number of times that the kernel preempted a thread."""
     with open(f"/proc/{pid}/task/{tid}/status") as file:
         return int(re.search(r"nonvoluntary_ctxt_switches:\s+(\d+)", file.read())[1])
 
@@ -164,7 +165,7 @@ class Beside:
         self.switch = Vhost("heddle", binary, heddle, options=("other_config:pmd-perf-metrics=true",))
 
     def phase(self, what, seconds, work):
-        """Traffic for so many seconds, `work` beside it. Prints what was found."""
+        """Traffic for `seconds`, `work` beside it. Prints the results."""
         pid = self.switch.switch.pid
         tid = worker_thread(pid)
         found, begun = {}, threading.Event()
@@ -184,7 +185,7 @@ class Beside:
             start = time.monotonic()
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 - told at the end
+            except Exception as error:  # noqa: BLE001 - reported at the end
                 found["error"] = error
             found["took"] = time.monotonic() - start
         thread = threading.Thread(target=beside)

@@ -65,7 +65,7 @@ def blaster(trace):
 
 
 def udp64(contender, seconds):
-    """Frames of 64 B (with the FCS: 18 B of payload) per second, thousands: what arrived, and what was offered."""
+    """Thousands of frames of 64 B (with the FCS, 18 B of payload) per second: received, and offered."""
     blast = blaster(contender.trace)
     with Server(contender, [blast, "sink", f"{SERVER}:5302"], ":5302"):
         before, began = received(contender), time.monotonic()

@@ -136,7 +136,7 @@ def ratios(rows, base, key):
 
 
 def added(rows, base):
-    """What the packets of each round cost more than those of the same round in `base`, cycles."""
+    """Cycles per packet of each round, less those of the same round in `base`."""
     return [row["cycles"] - other["cycles"] for row, other in zip(rows, base or [])
             if row and other and row.get("cycles") and other.get("cycles")]
 
@@ -253,7 +253,7 @@ def peer(names):
 
 
 def hugepages(made):
-    """How many these contenders and the generator take."""
+    """Hugepages that these contenders and the generator need."""
     return GUEST_PAGES + DPDK_PAGES * sum(one.startswith("ovs") for one in made)
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Connections of one request and one answer, one after the other: `server` answers; `client ADDRESS SECONDS` prints how many a second."""
+"""Connections of one request and one reply, in sequence: `server` replies; `client ADDRESS SECONDS` prints
+connections per second."""
 
 import socket
 import sys

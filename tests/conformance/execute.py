@@ -1,7 +1,7 @@
 """Runs tests of the suite, each in a process of its own with a time limit.
 
-The suite's script runs one test per call here: the cost of that is a fraction of a second, and a test that hangs
-takes nothing else with it. What a killed test leaves running is found by its pid files and ended.
+The suite's script runs one test per call here. That costs a fraction of a second, and a test that hangs ends
+no other. Processes that a killed test leaves are found by their pid files and ended.
 """
 
 import concurrent.futures
@@ -18,7 +18,8 @@ VERDICT = re.compile(r"^ *\d+: .*?(ok|FAILED \(.*\)|skipped \(.*\)|expected fail
 
 
 class Result:
-    """One test's outcome: `verdict` is passed, failed, skipped or limit; `detail` says where."""
+    """One test's outcome: `verdict` is passed, failed, skipped or limit; `detail` is the place of the
+    failure."""
 
     def __init__(self, test, verdict, detail, seconds, log):
         self.test, self.verdict, self.detail, self.seconds, self.log = test, verdict, detail, seconds, log
@@ -93,7 +94,7 @@ class Executor:
         return Result(test, verdict, detail, seconds, log)
 
     def command(self, directory, test):
-        """What runs a test. Behind the tools come the suite's own helpers that need no building."""
+        """The command line of a test. Behind the tools come the suite's own helpers that need no building."""
         return [self.suite.script, "-C", directory,
                 f"AUTOTEST_PATH={self.tools}:{os.path.join(self.suite.directory, 'tests')}", str(test.number)]
 
@@ -152,7 +153,7 @@ def end(process, directory):
 
 
 def leftovers(directory):
-    """Ends daemons whose pid files lie below `directory` and that really run there."""
+    """Ends daemons whose pid files are below `directory` and that really run there."""
     for path in glob.glob(os.path.join(directory, "**", "*.pid"), recursive=True):
         try:
             with open(path) as file:

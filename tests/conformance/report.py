@@ -1,4 +1,4 @@
-"""What a run says: a table by file, and docs/conformance.md."""
+"""The report of a run: a table by file, and docs/conformance.md."""
 
 import collections
 import os

@@ -95,7 +95,7 @@ def _match_l4(rng, proto, match):
 
 
 def match(rng, ports):
-    """(kind, [field, ...]); kind tells the actions which fields may be set."""
+    """(kind, [field, ...]); kind decides which fields the actions may set."""
     fields = []
     kind = rng.choice(["any", "any", "l2", "arp", "ip", "ip", "tcp", "udp", "icmp", "sctp", "ipv6", "tcp6", "udp6",
                        "sctp6", "icmp6", "nd", "type"])
@@ -387,8 +387,8 @@ def case(seed, encapsulation=False):
                     "extra": rng.choice([[], [], [f"cookie={rng.getrandbits(16):#x}"]]),
                     "match": fields, "actions": actions(rng, kind, numbers, table, style)}
             key = (table, tuple(sorted(fields)))
-            # Two flows that match the same at the same priority would make the outcome a matter of luck for overlapping
-            # masks too: every flow of a table gets a priority of its own.
+            # Overlapping flows of the same priority would make the outcome random, also under different
+            # masks. So every flow of a table gets a priority of its own.
             used = {f["priority"] for f in flows if f["bridge"] == bridge["name"] and f["table"] == table}
             while flow["priority"] in used:
                 flow["priority"] = rng.randrange(65536)

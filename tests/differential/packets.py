@@ -158,7 +158,7 @@ class Maker:
 
 
 def hint_from(kind, fields):
-    """What a frame must look like to have a chance with a flow of this kind and these match fields."""
+    """Hints for a frame that may match a flow of this kind and these match fields."""
     hint = {}
     if kind == "arp":
         hint["family"] = "arp"

@@ -1,4 +1,4 @@
-"""What is asked of the cluster, in this order: later checks find the pods of earlier ones.
+"""The checks of the cluster, in this order: later checks find the pods of earlier ones.
 
 A check fails by an exception, and returns a remark or nothing.
 """
@@ -16,7 +16,7 @@ from lab.shell import wait_for
 from lab.switch import read_pid
 
 WEB = ("/bin/nc", "-ll", "-p", "8080", "-e", "/bin/echo", "it works")
-# Of a hundred pings, where nothing that forwards packets was touched: a busy machine may be late with some.
+# Allowed losses of a hundred pings if no forwarding part was touched: a busy machine may be late with some.
 FEW_LOST = 5
 ROLLED = 30
 
@@ -74,7 +74,8 @@ def pod_to_host(cluster):
 
 
 def service_address(cluster):
-    """A Service's address leads to its pod, by OpenFlow rules that are made by hand of what the API says."""
+    """A Service's address leads to its pod, by OpenFlow rules that are made by hand from the API's
+    objects."""
     ports = {"port": 80, "targetPort": 8080}
     cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
                    "spec": {"selector": {"app": "web"}, "ports": [ports]}})
@@ -111,7 +112,7 @@ def thirty_rolled(cluster):
 
 
 def restarted(cluster, restart, few=True):
-    """Something is killed and started under a ping from pod to pod: they talk, new ones come and go."""
+    """A program is killed and started under a ping from pod to pod: they talk, new ones come and go."""
     one, two = cluster.pair
     pinging = Pinging(cluster, one, address(two))
     began = time.monotonic()

@@ -1,6 +1,6 @@
-"""A page of the documentation, done: its commands run as they stand, in their order, on a machine of their own.
+"""Tests a page of the documentation: runs its commands unchanged, in their order, on a machine of their own.
 
-What a fenced block of a page is, its first line says:
+The first line of a fenced block gives its kind:
 
     ```sh                    commands, which are run
     ```sh needs: PROGRAM     the same, where that program is installed
@@ -26,8 +26,8 @@ from .shell import PATIENCE, CommandError
 
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"(?<![\w.:/=,+-])\d+(?:\.\d+)?(?![\w:/=]|\.\d)")
-# In it runs what a page says, with the directories that programs use where nothing else is said. What is written
-# there goes to memory, and ends with it.
+# The page's commands run in it, with the default directories of programs. Files written there are in memory,
+# and end with it.
 MACHINE = r"""
 set -e
 mount --make-rprivate /
@@ -85,7 +85,7 @@ def commands(text):
 
 
 def line_pattern(shown):
-    """What a line of an output block stands for."""
+    """The pattern of a line of an output block."""
     def plain(text):
         return r"\s+".join(map(re.escape, re.split(r"\s+", text)))
 
@@ -123,7 +123,7 @@ class Machine:
         self.status("making a machine", PATIENCE)
 
     def pid(self):
-        """Of the shell, as seen from outside."""
+        """The shell's process id, as seen from outside."""
         with open(f"/proc/{self.shell.pid}/task/{self.shell.pid}/children") as file:
             return int(file.read().split()[0])
 
@@ -184,8 +184,8 @@ class Machine:
 def follow(machine, page, after=None, change=str):
     """Runs the commands of a page.
 
-    after: text of a command -> function that is called with what the first such command printed. change: what is made
-    of each command before it is run, as a reader would on another node.
+    `after` maps a text of a command to a function, which gets the output of the first such command. `change`
+    replaces each command before it is run, as a reader would on another node.
     """
     after = dict(after or {})
     ran, left, out = 0, [], None

@@ -143,7 +143,7 @@ class PodLab:
     # -- rates -----------------------------------------------------------------
 
     def serve(self, pod):
-        """Starts what answers measurements."""
+        """Starts the servers of measurements."""
         self.run(f"ip netns exec {pod} iperf3 -s -D -I /run/iperf3-{pod}.pid; "
                  f"(ip netns exec {pod} sockperf server --tcp -p 7001 >/dev/null 2>&1 &)")
 
@@ -160,7 +160,7 @@ class PodLab:
         return self.stream(pod, target, seconds, size, "-u -b 0")
 
     def request_response(self, pod, target, seconds=4):
-        """Half the time of one request and its answer, microseconds: median."""
+        """Half the time of one request and its reply, microseconds: median."""
         out = self.run(f"ip netns exec {pod} sockperf ping-pong --tcp -i {target} -p 7001 -t {seconds} -m 64", timeout=seconds + 60)
         match = re.search(r"percentile 50\.000\s*=\s*([\d.]+)", out)
         assert match, out

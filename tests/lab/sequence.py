@@ -10,8 +10,8 @@ _SO_RCVBUFFORCE = 33
 
 
 class Sequence:
-    """Runs from start to finish(). gap: seconds between two, or a function that tells; pause: the longest that it really was.
-    alone: each is sent after the one before has come."""
+    """Runs from start to finish(). `gap` is the seconds between two datagrams, or a function that returns
+    them; `pause` is the longest real gap. With `alone` each is sent after the one before has come."""
 
     port = 7000
 

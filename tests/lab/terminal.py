@@ -1,7 +1,8 @@
 """A terminal of any size with a program on it, and what is to be seen there.
 
-It knows what screen programs need: addressing, writing over what is there, clearing, private modes.  A program that writes beyond the right edge
-or scrolls is told of.  A frame is over when the cursor is hidden (again), as Ratatui does each time.
+It implements the functions that screen programs need: addressing, overwriting, clearing, private modes. A
+program that writes beyond the right edge or scrolls is reported. A frame is over when the cursor is hidden
+(again), as Ratatui does each time.
 """
 
 import fcntl
@@ -56,7 +57,7 @@ class Terminal:
         self.columns, self.rows = columns, rows
         self._cells = [row[:columns] for row in (self._cells + [[] for _ in range(rows)])[:rows]]
         self._size()
-        # What is on its way was drawn for the size before.
+        # Output on its way was drawn for the previous size.
         end = time.monotonic() + PATIENCE
         while True:
             self.faults.clear()
@@ -77,7 +78,7 @@ class Terminal:
         """Takes in what the program has written, and what it writes in that time."""
         end = time.monotonic() + seconds
         left = seconds
-        # What is there already is taken in, however late it is.
+        # Pending output is read, however late it is.
         while left > 0:
             left = end - time.monotonic()
             if not select.select([self.master], [], [], max(0, left))[0]:

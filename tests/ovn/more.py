@@ -1,4 +1,5 @@
-"""More of what OVN promises: what routers and switches answer themselves, what is sampled, mirrored and limited, multicast, gateways of other kinds.
+"""More of OVN's promises: replies of routers and switches themselves, sampling, mirrors, limits, multicast,
+gateways of other kinds.
 
 Imported for its checks; each leaves the topology as it found it."""
 
@@ -17,7 +18,7 @@ def background(c, pod, *argv):
 
 
 def captured(c, pod, what, act, seconds=6, count=1):
-    """What tcpdump sees in a pod while something is done."""
+    """The output of tcpdump in a pod while `act` runs."""
     dump = background(c, pod, "timeout", str(seconds), "tcpdump", "-n", "-e", "-v", "-c", str(count), "-i", "eth0", *what.split())
     time.sleep(1)
     act()
@@ -171,7 +172,8 @@ print(sorted(domains))
 
 @check
 def drops_are_sampled(c):
-    """Debugging of drops: each packet that OVN drops is sampled for an IPFIX collector, under the domain that it was told."""
+    """Debugging of drops: each packet that OVN drops is sampled for an IPFIX collector, under the configured
+    domain."""
     for node in c.chassis:
         c.net.ip(node.ns, "link", "set", "lo", "up")
         node.sw.vsctl("--id=@b", "get", "bridge", "br-int", "--", "--id=@i", "create", "ipfix", 'targets="127.0.0.1:4739"', "--",
@@ -182,7 +184,7 @@ def drops_are_sampled(c):
     try:
         listener = subprocess.Popen(["ip", "netns", "exec", c.chassis[0].ns, "python3", "-c", COLLECTOR, "6"], stdout=subprocess.PIPE, text=True)
         time.sleep(1)
-        # Its router has no route there.
+        # The pod's router has no route there.
         c.run("a1", "ping", "-n", "-c", "3", "-W", "1", "203.0.113.9", check=False)
         c.reaches("a1", "10.0.0.12", tries=1)
         domains = eval(listener.communicate(timeout=30)[0])
@@ -264,7 +266,8 @@ def virtual_port(c):
                   "s=socket.socket(socket.AF_PACKET,socket.SOCK_RAW); s.bind(('eth0',0))\ns.send(b'\\xff'*6+m+bytes.fromhex('08060001080006040001')+m+ip+b'\\0'*6+ip)\n")
 
             def bound(pod=pod, code=code):
-                # Said again and again, as those do that move addresses: later OVN does not listen right after a move.
+                # The announcement is repeated, as programs that move addresses do: later OVN does not listen
+                # right after a move.
                 c.run(pod, "python3", "-c", code)
                 time.sleep(0.3)
                 return c.sbctl("--bare", "--columns=virtual_parent", "find", "port_binding", "logical_port=vip").strip() == pod
@@ -364,7 +367,7 @@ COUNT = "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bin
 
 
 def flood(c, source, to, address):
-    """Of 3,000 datagrams in three seconds, 10 Mbit/s, how many arrive."""
+    """The number of 3,000 datagrams, sent in three seconds (10 Mbit/s), that arrive."""
     counter = background(c, to, "python3", "-c", COUNT)
     time.sleep(0.5)
     c.run(source, "python3", "-c", FLOOD.format(to=address), timeout=30)
@@ -396,7 +399,7 @@ def qos_rate_by_a_queue(c):
     node.sw.vsctl("set", "interface", "ph0", "external_ids:ovn-egress-iface=true")
     c.nbctl("set", "logical_switch_port", "q1", "options:qos_max_rate=2000000", "options:qos_burst=200000")
     c.sync()
-    # It looks at this only when it looks at everything.
+    # ovn-controller reads this only in a full recomputation.
     pid = open(node.pidfile).read().strip()
     node.sw.run("ovn-appctl", "-t", f"{node.sw.dir}/ovn-controller.{pid}.ctl", "inc-engine/recompute")
     classes = lambda: c.net.run(node.ns, "tc", "class", "show", "dev", "ph0", quiet=True)

@@ -99,7 +99,7 @@ def scenario_vlans_rates_and_kinds(lab):
     node.call("CHECK", {**conf, "prevResult": result}, pod)
     node.delete(conf, pod)
     assert not os.listdir(sockets) and node.rows() == before and not node.leases()
-    # As an ADD leaves it that is killed before its row is there.
+    # The state that an ADD leaves if it is killed before its row is there.
     os.mkdir(os.path.dirname(path))
     node.delete(conf, pod)
     assert not os.listdir(sockets)
@@ -111,7 +111,7 @@ def scenario_vlans_rates_and_kinds(lab):
 
 
 def scenario_second_network(lab):
-    """As Multus calls: a second device in a pod, of another network, with an address that its annotation asks for."""
+    """Multus's calls: a second device in a pod, of another network, with an address from its annotation."""
     sw, node = start(lab)
     lab.bridge(sw, "br1")
     first, second = node.conf(), node.conf(
@@ -219,7 +219,7 @@ def scenario_bad_input(lab):
         refused(50, "no VDUSE", node.call, "STATUS", conf(version="1.1.0", kind="vduse"), pod)
     # Without rights.
     refused(5, "CAP_SYS_ADMIN", node.add, conf(), pod, without_rights=True)
-    # A device of the pod that is somebody else's.
+    # Another program's device in the pod.
     lab.net.ip(pod, "link", "add", "eth0", "type", "bridge")
     refused(104, "has a device eth0", node.add, conf(), pod)
     lab.net.ip(pod, "link", "del", "eth0")
@@ -244,7 +244,7 @@ def scenario_bad_input(lab):
     refused(7, "prevResult", node.call, "CHECK", conf(), pod)
     refused(7, "valid-attachments", node.call, "GC", conf(version="1.1.0"), pod)
     refused(4, "CNI_COMMAND", node.call, "TAKE", conf(), pod)
-    # Nobody follows the database: the row goes again.
+    # No switch follows the database: the row is removed again.
     sw.stop_daemon()
     refused(11, "is heddled running", node.add, conf(timeoutSeconds=2), pod)
     refused(50, "is heddled running", node.call, "STATUS", conf(version="1.1.0", timeoutSeconds=1), pod)
@@ -419,7 +419,7 @@ def controllers_plugin(node, number):
 
 
 def of_pod(lab, pod):
-    """What a pod sees of its device, without the device's index and kind."""
+    """A pod's view of its device, without the device's index and kind."""
     text = [lab.net.ip(pod, "-br", "addr", "show", "dev", "eth0").partition(" ")[2], lab.net.ip(pod, "route"), lab.net.ip(pod, "route", "show", "table", "77"), lab.net.ip(pod, "-6", "route", "show", "table", "main"),
             lab.net.ip(pod, "neigh", "show", "nud", "permanent"), *re.findall(r"mtu \d+|link/ether \S+", lab.net.ip(pod, "link", "show", "eth0"))]
     return sorted(re.sub(r"eth0@\S+|UNKNOWN|UP", "", " ".join(text)).split())
@@ -451,13 +451,13 @@ def scenario_chained_after_a_controllers_plugin(lab):
     # The number stays that of the veth: the controller's rules hold.
     monitor = sw.get("interface", name, "ofport")
     assert monitor == sw.get("interface", name, "ofport_request"), monitor
-    # A second ADD of the plug-in alone, as after a lost answer, changes nothing.
+    # A second ADD of the plug-in alone, as after a lost reply, changes nothing.
     config = {**own, "cniVersion": "1.0.0", "name": "net1", "prevResult": result}
     container = sw.get("interface", name, "external_ids:heddle-cni/container")
     rows = node.rows()
     node.add(config, pods[1], container=container)
     assert node.rows() == rows
-    # Something goes wrong on the way: the veth is there again, and still works.
+    # A failure in between: the veth is there again, and still works.
     node.tool("add", "veth2", pods[2])
     veth = of_pod(lab, pods[2])
     sw.stop_daemon()

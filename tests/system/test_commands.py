@@ -11,7 +11,8 @@ from lab import REFERENCE
 from lab.runner import Skip, main
 from lab.shell import wait_for
 
-# Where nothing of the kind is configured, and where what is given is wrong. One line each: a command, its arguments.
+# Commands without anything configured of their kind, and with wrong arguments. One line each: a command, its
+# arguments.
 SAME = """
 autoattach/show-isid br0
 autoattach/statistics br0
@@ -155,7 +156,7 @@ def scenario_hidden_rules(lab):
         return dumped(both[0], *options)
 
     assert len(same()) == 4 and "n_offload_packets=0" in same("--offload-stats")[0]
-    # Before anybody has called by OpenFlow 1.0: as long as Open vSwitch knows of such a caller, it is told of misses.
+    # This precedes any connection of OpenFlow 1.0: as long as Open vSwitch has one, it sends misses to it.
     for _ in range(2):
         for sw in both:
             sw.appctl("netdev-dummy/receive", "p1", FRAME)

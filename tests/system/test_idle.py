@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Workers keep processors from halting while packets come, where that is asked for, and the kernel ends it with the process."""
+"""Workers keep processors from halting while packets come, if configured, and the kernel ends it with the
+process."""
 
 import os
 import subprocess

@@ -68,7 +68,8 @@ BRIDGE = "[[bridge]]\nname = 'br-ex'\nnic = 'nic0'\ndatapath_type = 'netdev'\n"
 
 
 def scenario_addresses_move_and_come_back(lab):
-    """With pings from outside all the while: none is lost, and none is answered twice but at the moment of the move."""
+    """With pings from outside all the while: none is lost, and none gets two replies except at the move
+    itself."""
     machine = Machine(lab)
     before, database, files = machine.seen("nic0"), machine.database(), machine.files()
     machine.describe(BRIDGE)
@@ -103,7 +104,7 @@ def scenario_addresses_move_and_come_back(lab):
 
 
 def scenario_takes_itself_back(lab):
-    """A bridge that forwards nothing: the check address does not answer, and all is as it was."""
+    """A bridge that forwards nothing: the check address does not reply, and everything is restored."""
     machine = Machine(lab)
     machine.sw.vsctl("add-br", "br-ex", "--", "set", "bridge", "br-ex", "datapath_type=netdev", "fail_mode=secure")
     before, database, files = machine.seen("nic0"), machine.database(), machine.files()
@@ -113,7 +114,7 @@ def scenario_takes_itself_back(lab):
     assert (machine.seen("nic0"), machine.database(), machine.files()) == (before, database, files)
     assert not os.path.exists(machine.state)
     lab.net.ping(machine.peer, "10.1.0.1")
-    # Nothing is begun when it does not answer beforehand, or something else is wrong.
+    # No change begins if the address does not reply beforehand, or if another check fails.
     machine.describe(BRIDGE, check="10.1.0.77")
     assert "nothing was changed" in machine.node("apply", check=1)
     machine.describe(BRIDGE.replace("nic0", "nic9"))
@@ -126,7 +127,7 @@ def scenario_takes_itself_back(lab):
 
 
 def cut_short(machine, command, after):
-    """A command, killed after so many seconds: whether it had not ended by then."""
+    """Kills a command after `after` seconds: whether it had not ended by then."""
     process = subprocess.Popen(["ip", "netns", "exec", machine.ns, tool(), "node", command, machine.file, "--state", machine.state],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -46,7 +46,7 @@ def offloading(lab, *config):
 
 
 def stats(sw):
-    """What dpctl/offload-stats-show says, by name."""
+    """The numbers of dpctl/offload-stats-show, by name."""
     out = sw.appctl("dpctl/offload-stats-show")
     return {key.strip(): int(value) for key, value in re.findall(r"^ +([^:]+): +(\d+)$", out, re.M)}
 
@@ -114,7 +114,8 @@ def scenario_counts_come_back(lab):
 
 
 def scenario_the_host_hears_nothing(lab):
-    """What the program does not know goes to the switch and to nobody else: the host's stack never answers."""
+    """Packets that the program does not know go to the switch and nowhere else: the host's stack never
+    replies."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     sw.ofctl("add-flow", "br0", "priority=9,arp,actions=drop")
@@ -129,17 +130,18 @@ def scenario_the_host_hears_nothing(lab):
 class Churn:
     """Rules that change, and packets that must each go by a rule that was in force while they were on their way.
 
-    Of each packet is known which change had been confirmed when it was sent, and which had been asked for when it
-    was received: it has to carry the number of one of these, or of one in between. None may be lost or come twice.
+    For each packet the test knows which change had been confirmed when it was sent, and which had been
+    requested when it was received. The packet has to carry the number of one of these, or of one in between.
+    None may be lost or come twice.
     """
 
     OUTSTANDING = 64  # packets on their way at a time
-    NUMBERS = 60      # a DSCP has room for so many
+    NUMBERS = 60      # a DSCP has room for this number
 
     def __init__(self, tx, rx, header):
         self.tx, self.rx, self.header = tx, rx, header
         self.asked = self.confirmed = 0
-        self.since = []     # by packet: the change that was confirmed when it was sent
+        self.since = []     # for each packet, the change that was confirmed when it was sent
         self.received = 0
         self.newest = -1    # the last packet of those that have come, as they were sent
         self.late = 0       # packets that a later one overtook
@@ -204,7 +206,7 @@ class Churn:
         return match + struct.pack("!QHHHHIHH", 0, 1, 0, 0, 7, 0xffffffff, 0xffff, 0) + actions
 
     def run(self, connection, seconds, rate):
-        """Changes the rule so many times a second."""
+        """Changes the rule `rate` times a second."""
         threads = [threading.Thread(target=f) for f in (self.send, self.receive)]
         for thread in threads:
             thread.start()
@@ -387,7 +389,7 @@ def conversation(lab, server, client, address, port=7000):
 
 
 def says(a, b, text=b"x" * 1000):
-    """One end says something and the other hears it."""
+    """One endpoint sends a text and the other receives it."""
     a.sendall(text)
     heard = b""
     while len(heard) < len(text):
@@ -398,7 +400,7 @@ def says(a, b, text=b"x" * 1000):
 
 
 def talk(sw, here, there):
-    """Both ends talk until the program has their connection and forwards what they say."""
+    """Both endpoints exchange texts until the program has their connection and forwards them."""
     def forwards():
         before = stats(sw)["forwarded-packets"]
         for _ in range(20):
@@ -564,7 +566,8 @@ def scenario_translated_connections(lab):
 
 @limit(200)
 def scenario_the_hosts_own_port(lab):
-    """What the host sends by an internal port, and what it gets there, is forwarded by the program, also while the switch is down."""
+    """The program forwards the host's packets by an internal port in both directions, also while the switch
+    is down."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     host = sw.netns
@@ -610,7 +613,7 @@ def scenario_the_hosts_own_port(lab):
 
 
 def tap_device(name):
-    """A tap device of somebody else's, as a virtual machine monitor has it: its queue."""
+    """Another program's tap device, as a virtual machine monitor has it: its queue."""
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
     return fd
@@ -676,7 +679,7 @@ def scenario_ipv6_addresses_are_rewritten(lab):
 
 
 def scenario_without_the_right(lab):
-    """A switch that may not load programs says so in one line, and forwards as ever."""
+    """A switch that may not load programs logs that in one line, and forwards as ever."""
     if not shutil.which("capsh"):
         raise Skip("capsh is not installed")
     sw = lab.switch()
@@ -723,7 +726,7 @@ def scenario_devices_change(lab):
     a, b = two_pods(lab, sw)
     settled(lab, sw, a)
     lab.net.ping(a, "10.1.0.2", size=1400, df=True)
-    # What is too long for an output is the switch's to judge.
+    # The switch decides about packets that are too long for an output.
     lab.net.ip(sw.netns, "link", "set", "vb", "mtu", "1000")
 
     def passes():
@@ -790,7 +793,7 @@ def scenario_devices_are_renamed_and_moved(lab):
 
 @limit(200)
 def scenario_others_at_the_devices(lab):
-    """An ingress discipline of somebody else's is no obstacle, and whoever takes the program off has it back soon."""
+    """Another program's ingress discipline is no obstacle, and a removed program is installed again soon."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     sw.vsctl("del-port", "br0", "va")
@@ -886,7 +889,7 @@ def scenario_a_flood_starves_nobody(lab):
 
 
 def scenario_explained(lab):
-    """heddle offload says what is where, and why the rest is not."""
+    """heddle offload shows the offloaded flows, and the reasons for the others."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     settled(lab, sw, a)

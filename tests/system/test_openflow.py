@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Flow tables and what ovs-ofctl asks about them, over OpenFlow 1.0, 1.3, 1.4 and 1.5."""
+"""Flow tables and the queries of ovs-ofctl about them, over OpenFlow 1.0, 1.3, 1.4 and 1.5."""
 
 import re
 import socket
@@ -153,7 +153,7 @@ class Monitor:
         lab.cleanups.append(self.close)
         wait_for("the monitor", lambda: listens(f"{sw.dir}/monitor.ctl"))
         self.sw = sw
-        # The barrier that the monitor answers to proves that its connection is set up.
+        # The monitor's reply to the barrier proves that its connection is set up.
         sw.run("ovs-appctl", "-t", f"{sw.dir}/monitor.ctl", "ofctl/barrier")
 
     def text(self):
@@ -187,7 +187,7 @@ def scenario_timeouts_and_flow_removed(lab):
 
 
 def scenario_a_trace_with_a_packet_sends_packet_ins(lab):
-    """As in Open vSwitch: the actions run but for outputs. Without a packet nothing is sent."""
+    """The actions run, as in Open vSwitch, except outputs. Without a packet nothing is sent."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "fail_mode=secure")
     lab.veth_pod(sw, "a")
@@ -232,7 +232,7 @@ def scenario_idle_timeout_counts_traffic(lab):
     frame = frames.ethernet(B, A, 0x9000, b"z" * 60)
 
     def kept_alive():
-        """None if this machine stood still for so long that the flow may really have been idle."""
+        """Returns None if this machine stood still for so long that the flow may really have been idle."""
         sw.ofctl("add-flow", "br0", "idle_timeout=3,send_flow_rem,priority=1,in_port=va,dl_type=0x9000,actions=output:vb")
         moments = [time.monotonic()]
         for _ in range(30):
@@ -513,7 +513,8 @@ print(len(seen))
 
 
 def scenario_groups_by_hash_after_a_change(lab):
-    """Flows that a group spreads by a hash go on when one of its buckets dies, whatever their hash: what is cached of them is looked at again, and right."""
+    """Flows that a group spreads by a hash keep passing when one of its buckets dies, whatever their hash is:
+    cached entries are checked again."""
     sw = lab.switch()
     lab.bridge(sw)
     a = lab.veth_pod(sw, "a", "10.1.0.1/24", offload=False)
@@ -543,7 +544,8 @@ def scenario_groups_by_hash_after_a_change(lab):
 
 
 def scenario_connections_that_end_in_the_middle(lab):
-    """Who is killed while it loads flows leaves those that it has sent, and nothing of a bundle."""
+    """A client that is killed while it loads flows leaves the flows that it has sent, and nothing of a
+    bundle."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "fail_mode=secure")
 
@@ -573,7 +575,7 @@ def scenario_connections_that_end_in_the_middle(lab):
     with connect() as sock:
         sock.sendall(b"".join(map(flow_mod, range(1, 500))) + half)
         wait_for("all whole flow mods", lambda: count() == 499)
-    # Closed, and committed to by nobody.
+    # A closed bundle without a commit.
     with connect() as sock:
         sock.sendall(message(33, 1, struct.pack("!IHH", 1, 0, 3)) + b"".join(map(bundled, range(501, 600))))
         sock.sendall(message(33, 2, struct.pack("!IHH", 1, 2, 3)))

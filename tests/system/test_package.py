@@ -50,7 +50,8 @@ def scenario_installed_by_make(lab):
         assert "metrics" in open(at("share/man/man8/heddled.8")).read()
         assert "USER[:GROUP]" in open(at("share/man/man8/heddled.8")).read()
         unit = open(at("lib/systemd/system/heddled.service")).read()
-        # Another unit's name is taken, not its end asked for: openvswitch-switch.service ends with ovs-vswitchd.service, and the database with that.
+        # The unit takes another unit's name without a conflict: openvswitch-switch.service ends with
+        # ovs-vswitchd.service, and the database with that.
         assert "Alias=ovs-vswitchd.service" in unit and "Conflicts=" not in unit, unit
         assert "ExecStart=/opt/heddle/sbin/heddled " in unit and "@" not in unit.replace("@system-service", "").replace("@mount", ""), unit
         for name in ("heddle-node", "heddle-cni-sweep"):

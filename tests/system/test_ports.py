@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ports and what the database says about them: MTU, MAC, admin state, errors, status columns."""
+"""Ports and their columns in the database: MTU, MAC, admin state, errors, status columns."""
 
 import os
 import sys

@@ -64,7 +64,7 @@ def run(lab, ns, code, **kw):
 
 
 def tcp_mbps(lab, a, b, port):
-    """What a TCP connection from one pod to the other carries, without its first moments."""
+    """The rate of a TCP connection from one pod to the other, without its start."""
     sink = run(lab, b, SINK, port=port)
     wait_for("a server", lambda: f":{port} " in lab.net.run(b, "ss", "-Hltn", quiet=True))
     source = run(lab, a, SOURCE, to="10.1.0.2", port=port)
@@ -142,7 +142,8 @@ def scenario_queues_of_a_device(lab):
 
 
 def scenario_who_else_has_set_up_queues(lab):
-    """`linux-noop`: they are left alone, and packets find them; a type that is not there is said in the log."""
+    """`linux-noop`: the queues are left alone, and packets find them; a type that does not exist is
+    logged."""
     sw, a, b = two_pods(lab)
     tc = lambda *args, **kw: lab.net.run(sw.netns, "tc", *args, **kw)
     sw.vsctl("set", "port", "vb", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-noop")
@@ -154,7 +155,7 @@ def scenario_who_else_has_set_up_queues(lab):
     sw.vsctl("add-br", "other")
     assert "4Mbit" in tc("class", "show", "dev", "vb")
     assert sw.appctl("qos/show", "vb") == "QoS: vb linux-noop\n"
-    # ovn-controller sets it on the tunnels' bridge: there is nothing to do, and nothing to be said.
+    # ovn-controller sets it on the tunnels' bridge: there is nothing to do, and nothing to log.
     sw.vsctl("set", "port", "br0", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-noop")
     assert "could not set QoS" not in sw.log()
     assert tcp_mbps(lab, a, b, 5003) < 5

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What comes to tunnels' ends broken or made to hurt, tunnels that lead into themselves, and changes under traffic.
+"""Broken and hostile packets to tunnel endpoints, tunnels that lead into themselves, and changes under
+traffic.
 
 Each packet that is refused has a name; the daemon lives; who has nothing to do with it is not disturbed.
 """
@@ -76,7 +77,7 @@ def stt_with_options():
     return head[:16] + struct.pack("!H", csum) + head[18:]
 
 
-# What is sent, as an IP packet, and the name that it is dropped under.
+# Hostile IP packets, and the drop name of each.
 HOSTILE = {
     "no Geneve header": (in_udp(6081, b"\0\0\0\0"), POP),
     "nothing behind UDP": (in_udp(6081, b""), POP),
@@ -205,7 +206,7 @@ def end_points(lab):
     wait_for("the first answer", lambda: lab.net.ping(pod, "10.5.0.2", count=1, lossless=False))
     lab.net.ping(host, HERE)
     to = lab.net.run(sw.netns, "cat", "/sys/class/net/br-ex/address").strip()
-    # Its own address: what comes out of tunnels tells the switch who the neighbour is.
+    # The host's own address: packets out of tunnels teach the switch its neighbour.
     own = lab.net.run(host, "cat", "/sys/class/net/up0/address").strip()
     raw = lab.net.raw(host, "up0")
 
@@ -218,7 +219,7 @@ def end_points(lab):
 @limit(180)
 def scenario_hostile_packets_have_names(lab):
     sw, pod, _, send = end_points(lab)
-    # Of tunnels of one protocol the first one takes all packets: ERSPAN comes when GRE is gone.
+    # The first tunnel of one protocol takes all packets, so ERSPAN is tried when GRE is gone.
     for what, (packet, name) in sorted(HOSTILE.items(), key=lambda case: case[0].startswith("ERSPAN")):
         if what.startswith("ERSPAN"):
             sw.vsctl("--if-exists", "del-port", "br-int", "gre0")
@@ -230,7 +231,8 @@ def scenario_hostile_packets_have_names(lab):
 
 @limit(180)
 def scenario_hostile_packets_over_ipv6(lab):
-    """Also what says of itself that it is longer, or goes on behind its end: it is for the host. Thousands of mutants."""
+    """Also packets with a wrong length, or with data behind their end: they are for the host. Thousands of
+    mutants."""
     sw = node(lab, 1, v6=True)
     host = lab.net.namespace("host", ipv6=True)
     link(lab, sw.netns, host)
@@ -267,7 +269,8 @@ def scenario_hostile_packets_over_ipv6(lab):
 
 @limit(180)
 def scenario_segments_that_do_not_fit(lab):
-    """Of one frame of STT: each has a name, and the frame comes out all the same. Frames without an end hold no memory."""
+    """Segments of one frame of STT: each has a name, and the frame comes out all the same. Frames without an
+    end hold no memory."""
     sw, pod, _, send = end_points(lab)
     watch = lab.net.raw(pod, "eth0")
     long = f.ethernet("02:00:00:00:05:01", "02:00:00:00:05:02", 0x0800,
@@ -328,7 +331,8 @@ def scenario_odd_packets_come_out(lab):
 
 @limit(180)
 def scenario_mutants(lab):
-    """Thousands of packets with changed bytes and cut ends: an answer to each, and the pod's traffic goes on."""
+    """Thousands of packets with changed bytes and cut ends: the daemon lives, and the pod's traffic
+    continues."""
     sw, pod, _, send = end_points(lab)
     seeds = [packet for packet, _ in HOSTILE.values()] + list(GOOD.values())
     dice = random.Random(7)
@@ -378,7 +382,7 @@ def scenario_a_tunnel_that_leads_into_itself(lab):
 
 @limit(240)
 def scenario_tunnels_in_tunnels(lab):
-    """Geneve whose way is a bridge behind VXLAN: pings, and streams with trains, both ways."""
+    """Geneve over a bridge behind VXLAN: pings, and streams with GSO packets, both ways."""
     switches, pods = nodes(lab, "vxlan")
     for number, sw in zip((1, 2), switches):
         other = 3 - number
@@ -451,17 +455,18 @@ def scenario_changes_under_traffic(lab):
         server.wait()
     assert "receiver" in out, out
     for sw in switches:
-        # What went on its way before the last change is no matter.
+        # Packets sent before the last change do not matter.
         sw.appctl("tnl/neigh/flush")
     reached(lab, switches, a, timeout=60)
 
 
 @limit(120)
 def scenario_a_neighbour_moves_in_silence(lab):
-    """The kernel remembers an address that the other end had, and nobody says a new one: it is asked for."""
+    """The kernel remembers an old address of the other endpoint, which announces no new one: the switch
+    requests it."""
     (one, two), (a, b) = nodes(lab, "geneve")
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
-    # Pods that do not speak unless they are asked.
+    # Pods that send only replies.
     macs = [lab.net.run(pod, "cat", "/sys/class/net/eth0/address", quiet=True).strip() for pod in (a, b)]
     lab.net.ip(a, "neigh", "replace", "10.5.0.2", "lladdr", macs[1], "dev", "eth0")
     lab.net.ip(b, "neigh", "replace", "10.5.0.1", "lladdr", macs[0], "dev", "eth0")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""How three ways to attach pods compare inside one emulated machine: veth on Open vSwitch's kernel datapath, VDUSE and tap on Heddle.
+"""Three ways to attach pods, compared inside one emulated machine: veth on Open vSwitch's kernel datapath,
+VDUSE and tap on Heddle.
 
     tests/lab/guests/vduse_speed.py [--svg FILE]
 
@@ -82,7 +83,7 @@ def draw(path, rows):
 
 @limit(1400)
 def scenario_ratios(lab):
-    """TCP by the size of writes, UDP, requests and answers, in turns."""
+    """TCP by the size of writes, UDP, requests and replies, in turns."""
     p = PodLab(lab, modules=(*PodLab.MODULES, "openvswitch"), memory=1536)
     pairs = pods(p)
     for pair in pairs.values():
