@@ -41,7 +41,7 @@ const CRASHES: [Signal; 9] = [
     Signal::XFSZ,
 ];
 
-/// A start that takes so long is one that waits for the database.
+/// A start that takes this long waits for the database.
 const LONG: Timespec = Timespec {
     tv_sec: 3,
     tv_nsec: 0,
@@ -207,7 +207,7 @@ fn monitor(mut daemon: Pid) -> Result<File, String> {
         }
         crashes += 1;
         if dumped_core(status) {
-            // One core file is enough; the next ones would only fill the disk.
+            // One core file is enough; further ones would only fill the disk.
             let none = Rlimit {
                 current: Some(0),
                 maximum: Some(0),
@@ -230,7 +230,7 @@ fn monitor(mut daemon: Pid) -> Result<File, String> {
             Side::Parent {
                 child, ready: true, ..
             } => daemon = child,
-            // `exit` came right behind the restart.
+            // `exit` came right after the restart.
             Side::Parent {
                 child,
                 told_to_end: true,

@@ -114,7 +114,7 @@ fn fill(file: &mut File, pid: u32, path: &Path, overwrite: bool) -> Result<(), S
 /// The process that a pid file belongs to. A stale file is removed.
 ///
 /// # Errors
-/// Why that cannot be found out.
+/// The reason why that cannot be determined.
 fn running(path: &Path) -> Result<Option<i32>, String> {
     let mut file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
@@ -125,7 +125,8 @@ fn running(path: &Path) -> Result<Option<i32>, String> {
         let mut text = String::new();
         file.read_to_string(&mut text)
             .map_err(|error| errno_text(&error))?;
-        // Another number means that the holder is not the daemon of the file but someone about to remove it.
+        // Another number means that the holder is not the daemon of the file but a process about to remove
+        // it.
         return if text.trim().parse() == Ok(pid) {
             Ok(Some(pid))
         } else {

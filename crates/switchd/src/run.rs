@@ -22,7 +22,7 @@ pub struct Context {
     pub commands: Registry,
     /// The wish that the daemon end.
     pub exit: Exit,
-    /// The tie to the process that started the daemon: call `ready()` after the first configuration.
+    /// The connection to the process that started the daemon: call `ready()` after the first configuration.
     pub daemon: Arc<Daemon>,
     /// Reporters of memory use.
     pub memory: memory::Reporters,
@@ -43,7 +43,7 @@ pub async fn run(ctx: Context) -> anyhow::Result<()> {
             .open(place)
             .map_err(|why| anyhow::anyhow!("--metrics: {why}"))?;
     }
-    // This is the first and only time.
+    // This is the only call, so it cannot fail.
     let _ = switch.metrics.set(metrics);
     commands::register(&ctx, &switch);
     let result = reconcile::run(&ctx, switch.clone()).await;

@@ -13,12 +13,11 @@ use heddle_sys::{Epoll, clock};
 use crate::switch::Switch;
 use crate::vlog::errno_text;
 
-/// The longest sleep: then it looks whether it is time to end.
+/// The longest sleep; then the thread checks whether to end.
 const MAX_WAIT_MS: u64 = 100;
 /// The sleep while `time/warp` moves the clock and does this thread's work.
 const ASIDE: Duration = Duration::from_millis(1);
-/// The least time between two reports to the database, so that a peer that changes its mind all the time
-/// does not keep that busy.
+/// The shortest time between two reports to the database, so that a peer that flaps does not keep it busy.
 const REPORT: Duration = Duration::from_millis(100);
 /// The thread's real-time priority: before workers that have one.
 const LEVEL: u8 = heddle_datapath::REALTIME + 1;

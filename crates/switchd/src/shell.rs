@@ -1,4 +1,4 @@
-//! From the command line to a running daemon and out again, around [`run`](crate::run::run).
+//! The daemon's life around [`run`](crate::run::run), from the command line to the exit status.
 //!
 //! The order matters. Options set up the log. Forks come before threads. The pid file belongs to the last
 //! process forked, and the control socket has that process's id in its name.
@@ -99,7 +99,8 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
     if let Err(error) = heddle_sys::process::die_of_faults() {
         log::warn!(target: "vswitchd", "faults are not reported to the parent ({})", vlog::errno_text(&error));
     }
-    // Each ring of a virtual machine takes some; shells and service managers give 1024 by default.
+    // Each ring of a virtual machine takes some descriptors; shells and service managers give 1024 by
+    // default.
     if let Err(error) = heddle_sys::process::raise_descriptor_limit() {
         log::warn!(target: "vswitchd", "the limit of file descriptors is not raised ({})", vlog::errno_text(&error));
     }
@@ -130,11 +131,11 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
     let serve = serve(options, exit.clone(), daemon);
     let served = catch_unwind(AssertUnwindSafe(|| runtime.block_on(serve)));
     let Ok(result) = served else {
-        // The hook has logged it. A crash, so that a monitor starts a new daemon.
+        // The hook has logged the panic. The daemon aborts, so that a monitor starts a new one.
         vlog::flush();
         std::process::abort();
     };
-    // Tasks that are left over must not hold up the end.
+    // Remaining tasks must not delay the end.
     runtime.shutdown_background();
     exit::remove_files();
     drop(pidfile);

@@ -7,8 +7,8 @@
 //! * Routes and neighbours: a thread follows the kernel ([`crate::underlay`]).
 //! * [`Switch::warp`] moves the clock and does that thread's work at every step, before it returns.
 //!
-//! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) look
-//! at it.
+//! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) read
+//! it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -57,7 +57,7 @@ pub(crate) type Wish = std::sync::mpsc::SyncSender<()>;
 pub struct Switch {
     /// The command line.
     pub options: Arc<Options>,
-    /// The time that everything in the switch goes by.
+    /// The switch's clock, which tests can move.
     pub clock: Arc<Clock>,
     /// Bridges, rules, controllers' requests.
     pub ofproto: Arc<Ofproto>,
@@ -75,7 +75,7 @@ pub struct Switch {
     pub(crate) carriers: RwLock<HashMap<Arc<str>, bool>>,
     /// Counts changes of the inventory.
     pub(crate) inventory_changes: AtomicU64,
-    /// Settings of the database that nothing carries out.
+    /// Settings of the database without effect.
     pub(crate) without_effect: Mutex<Vec<WithoutEffect>>,
     /// Raised by ports whose state changes by itself (a virtual machine came or went).
     pub(crate) ports_changed: Arc<tokio::sync::Notify>,
@@ -196,14 +196,14 @@ impl Switch {
             }
         };
         while !self.stop.load(Relaxed) {
-            // Woken by the datapath, and now and then to see whether it is time to end.
+            // The datapath wakes the thread; the time-out lets it check whether to end.
             if bell.wait(WAIT_MS).is_ok_and(|mut ready| ready.next().is_some()) {
                 self.ofproto.deliver_upcalls(UPCALL_BATCH);
             }
         }
     }
 
-    /// Does what workers could not do at once.
+    /// Does the work that workers handed over.
     fn settle_on(&self) {
         while !self.stop.load(Relaxed) {
             self.ofproto.settle();
@@ -239,7 +239,7 @@ impl Switch {
         self.stop.load(Relaxed)
     }
 
-    /// Does what is due at this time.
+    /// Does the work that is due now.
     pub fn tick(&self) {
         let _alone = self.ticking.lock();
         self.give_back();
@@ -281,16 +281,16 @@ impl Switch {
         true
     }
 
-    /// Has the reconciler look at all devices, and waits until it has. For commands that change a device.
+    /// Has the reconciler read all devices, and waits until it has. For commands that change a device.
     pub fn look_at_devices(&self) {
         let (done, wait) = std::sync::mpsc::sync_channel(1);
         if self.wishes.send(done).is_ok() {
-            // Late is as good as never: then the next look, within a second, sees it.
+            // After the time-out, the next reading, within a second, sees the change.
             let _ = wait.recv_timeout(SETTLE_TIMEOUT);
         }
     }
 
-    /// The wishes of [`Switch::look_at_devices`]; once.
+    /// The receiver of [`Switch::look_at_devices`]'s requests; only the first call gets it.
     pub(crate) fn take_wishes(&self) -> Option<mpsc::UnboundedReceiver<Wish>> {
         self.wished.lock().take()
     }

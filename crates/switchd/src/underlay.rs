@@ -26,17 +26,17 @@ use heddle_tunnel::routes::{Action, Address, Kind, Prefix, Rule, System, SystemH
 use crate::switch::Switch;
 use crate::vlog::errno_text;
 
-/// After this time without a notice, the thread looks whether it is time to end.
+/// After this time without a notice, the thread checks whether to end.
 const WAIT_MS: i32 = 200;
-/// The least rest after a reading: notices mostly come several at a time.
+/// The shortest rest after a reading: notices usually come in groups.
 const REST: Duration = Duration::from_millis(20);
 /// The longest rest.
 const MAX_REST: Duration = Duration::from_secs(5);
-/// The rest after a reading, in times of what it took.
+/// The rest after a reading, as a multiple of the reading's time.
 const REST_TIMES: u32 = 4;
-/// The rest after one that failed.
+/// The rest after a failed reading.
 const RETRY: Duration = Duration::from_secs(1);
-/// Notices that are looked at in one go, datagrams.
+/// Notices that are read in one go, datagrams.
 const BATCH: usize = 256;
 
 impl Switch {
@@ -52,7 +52,7 @@ impl Switch {
     }
 
     fn follow(&self) -> io::Result<()> {
-        // Before the first reading.
+        // Opened before the first reading, so that no change is missed.
         let mut events = HostEvents::new()?;
         let mut epoll = Epoll::new(1)?;
         epoll.add(events.as_raw_fd(), 0)?;
@@ -65,7 +65,7 @@ impl Switch {
                 if ready {
                     due = events.read(BATCH)?;
                 }
-                // Whose neighbours count is a matter of which ports there are.
+                // A changed set of ports changes the set of neighbours to follow.
                 let now = self.inventory_changes.load(Relaxed);
                 due.neighbours |= std::mem::replace(&mut ports, now) != now;
                 continue;
@@ -145,7 +145,7 @@ impl Switch {
     }
 }
 
-/// The same in the words of [`heddle_tunnel`].
+/// The kernel's routes in the types of [`heddle_tunnel`].
 fn system(host: HostRoutes) -> System {
     System {
         addresses: host.addresses.into_iter().map(address).collect(),

@@ -101,7 +101,7 @@ impl Identity {
         }
         let kept: CapsHashSet = KEPT.into_iter().collect();
         caps::clear(None, CapSet::Bounding).map_err(|error| failed("bounding set", &error.to_string()))?;
-        // All that follows is of this thread alone, and those that it starts.
+        // The following calls change only this thread, and those that it starts.
         let threads =
             heddle_sys::process::thread_count().map_err(|e| failed("threads", &vlog::errno_text(&e)))?;
         if threads != 1 {
@@ -114,7 +114,7 @@ impl Identity {
         step("setgid", set_thread_gid(self.gid))?;
         step("setuid", set_thread_uid(self.uid))?;
         for set in [CapSet::Effective, CapSet::Permitted] {
-            // The effective set may only shrink to what the permitted set allows, so it goes first.
+            // The effective set may only shrink to the permitted set, so it goes first.
             caps::set(None, set, &kept).map_err(|error| failed("capabilities", &error.to_string()))?;
         }
         caps::clear(None, CapSet::Inheritable).map_err(|error| failed("capabilities", &error.to_string()))?;

@@ -1,6 +1,6 @@
 //! The whole daemon with pretended devices, the real `ovsdb-server` and the real clients.
 //!
-//! Skipped, with a word about it, where those are not installed.
+//! Skipped, with a note, if those are not installed.
 
 mod lab;
 
@@ -216,7 +216,7 @@ fn tags_and_time() {
     lab.appctl("time/stop");
     assert_eq!(lab.appctl("time/warp 301000 10000"), "warped\n");
     assert!(!lab.appctl("fdb/show br0").contains(SRC), "aged");
-    // Counters go by the clock that was moved.
+    // Counters follow the clock that was moved.
     lab.wait("interface", "p1", "statistics:rx_packets", "1");
     assert_eq!(lab.appctl("dpif/dump-flows br0"), "", "idle flows are evicted");
 }
@@ -293,7 +293,7 @@ fn a_bridge_is_reachable_when_it_is_there() {
     );
 }
 
-/// One setting, one line in the log about it.
+/// One bad setting causes one line in the log.
 #[test]
 fn bad_numbers_are_told_of_once() {
     let Some(lab) = Lab::new("bad_numbers_are_told_of_once") else {

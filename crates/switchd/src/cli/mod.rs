@@ -64,7 +64,7 @@ pub struct Ssl {
 }
 
 impl Ssl {
-    /// For those who connect. Ciphers are the library's choice.
+    /// TLS settings of clients. Ciphers are the library's choice.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             private_key: self.private_key.clone(),
@@ -120,7 +120,7 @@ pub struct Options {
     pub dummy_numa: Option<Vec<u32>>,
     /// `--mlockall`.
     pub mlockall: bool,
-    /// `--metrics`: where metrics are to be had.
+    /// `--metrics`: the endpoint of metrics.
     pub(crate) metrics: Option<Place>,
     /// Keys and certificates.
     pub ssl: Ssl,

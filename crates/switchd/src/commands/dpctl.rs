@@ -43,7 +43,7 @@ pub(super) fn types(switch: &Switch) -> BTreeSet<String> {
 
 pub(super) const UNKNOWN: &str = "please specify an existing datapath";
 
-/// Whether a datapath goes by this name, with its type or without.
+/// Whether a datapath has this name, with its type or without.
 pub(super) fn is_known(switch: &Switch, name: &str) -> bool {
     types(switch)
         .iter()
@@ -65,7 +65,7 @@ pub(super) fn named(switch: &Switch, name: &str) -> Option<String> {
     types(switch).into_iter().find(|t| datapath_name(t) == full)
 }
 
-/// The datapath that is named first of all arguments, or the only one; and the other arguments.
+/// The datapath that the first of all arguments names, or the only one; and the other arguments.
 pub(super) fn one<'a, 'b>(
     switch: &Switch,
     args: &'a [&'b str],
@@ -211,7 +211,7 @@ fn statistics(switch: &Switch, item: &Item) -> String {
     )
 }
 
-/// ` (1.5 KiB)`, or nothing for what is smaller.
+/// ` (1.5 KiB)`, or nothing for less than a kibibyte.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn human(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
@@ -276,7 +276,7 @@ impl Filter {
         }
     }
 
-    /// `core`: of the thread that has it; `None`: the main thread, in Open vSwitch.
+    /// `core` is the processor of the thread that has the flow; `None` is the main thread, in Open vSwitch.
     fn takes(&self, flow: &FlowDump, core: Option<usize>) -> bool {
         let wanted = self.flow.as_ref().is_none_or(|m| {
             // Bits that the flow leaves open are compatible with any value.
@@ -312,9 +312,9 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         main.clear();
     }
     let lines = Lines::new(switch, style);
-    // Pretended devices are polled by Open vSwitch's main thread, which has a flow once.
+    // Open vSwitch's main thread polls pretended devices, and has each of their flows once.
     let mut of_main = Merged::default();
-    // There may be a million others: their lines are all that is held of them.
+    // There may be a million other flows: only their lines are kept.
     let mut of_cores: BTreeMap<usize, String> = BTreeMap::new();
     switch.datapath.each_flow(|flow| {
         let core = (!main.contains(&flow.key.in_port)).then_some(flow.core);

@@ -1,4 +1,4 @@
-//! `dpctl/*` that change a datapath past the database, or read what such commands take.
+//! `dpctl/*` that change a datapath without the database, or read the arguments of such commands.
 //!
 //! The database alone decides which datapaths and ports there are, and the tables decide the cached flows.
 //! The next pass of the revalidator would remove an entry that another program wrote. These commands check
@@ -190,7 +190,7 @@ fn first<'a>(args: &[&'a str]) -> &'a str {
     args.first().copied().unwrap_or_default()
 }
 
-/// The datapath that is named first.
+/// The datapath that the first argument names.
 fn open(switch: &Switch, args: &[&str]) -> Result<String, String> {
     dpctl::named(switch, first(args)).ok_or_else(|| failed(switch, "opening datapath", Some(ENODEV)))
 }

@@ -32,7 +32,7 @@ pub(super) fn register(c: &Commands<'_>) {
     });
 }
 
-/// The bridge that is named, or all.
+/// The named bridge, or all.
 fn some_bridges(switch: &Switch, args: &[&str]) -> Result<Vec<Arc<Bridge>>, String> {
     match args.first() {
         Some(name) => Ok(vec![bridge_named(switch, name, NO_BRIDGE)?]),
@@ -77,7 +77,7 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
     let mut out = format!(" {BRIDGE:width$}  Port  VLAN  MAC                Age\n");
     for bridge in &bridges {
         let lines = lines(switch, bridge);
-        // A bridge is named once, also if nothing was learned on it. Writing to a string cannot fail.
+        // Each bridge is named, also if nothing was learned on it. Writing to a string cannot fail.
         let mut name = bridge.name.as_str();
         for line in &lines {
             let _ = write!(out, " {name:width$} {line}");

@@ -12,7 +12,7 @@ use crate::switch::Switch;
 /// The format of shown flows.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Style {
-    /// Also what does not count.
+    /// Also fields that the mask leaves open.
     pub(super) verbose: bool,
     /// Names of ports.
     pub(super) names: bool,
@@ -84,7 +84,7 @@ impl Lines {
         format!("{ufid}{key}, {stats}\n")
     }
 
-    /// The lines of flows that `wanted` takes, those that several workers cache as one.
+    /// The lines of the flows that `wanted` accepts; a flow that several workers cache has one line.
     pub(super) fn merged(&self, switch: &Switch, wanted: impl Fn(&FlowDump) -> bool) -> String {
         let mut merged = Merged::default();
         switch.datapath.each_flow(|flow| {

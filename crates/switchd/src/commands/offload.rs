@@ -59,8 +59,7 @@ fn tracks(actions: &[Action]) -> bool {
     actions.iter().any(|a| matches!(a, Action::Ct(_)))
 }
 
-/// Flows that are forwarded elsewhere, and how many are not, and why; or the same of the flows that a match
-/// takes.
+/// Offloaded flows, the number of others, and the reasons; or the same of the flows that a match selects.
 fn show(switch: &Switch, args: &[&str]) -> Reply {
     let Some(offload) = switch.offload.read().clone() else {
         return Ok(

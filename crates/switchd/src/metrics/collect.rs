@@ -109,8 +109,8 @@ fn process(out: &mut Out<'_, '_>) -> fmt::Result {
         ("version", env!("CARGO_PKG_VERSION")),
         ("openvswitch", COMPATIBLE_VERSION),
     ];
-    // A gauge, as programs of Prometheus have it: its older text format does not know the type `info`, and
-    // promtool refuses it.
+    // A gauge, as programs of Prometheus have it: its older text format has no type `info`, and promtool
+    // refuses it.
     out.gauges("build_info", "The program.", [(labels, 1)])?;
     let memory = heddle_sys::memory::usage().ok();
     let resident = memory.as_ref().map_or(0, |m| m.resident);

@@ -45,7 +45,7 @@ pub(crate) enum Place {
 
 impl Place {
     /// Reads `unix:PATH` (a relative one is below the run directory), `tcp:ADDRESS:PORT` or `tcp:PORT`, which
-    /// is of 127.0.0.1.
+    /// means 127.0.0.1.
     ///
     /// # Errors
     /// The fault, for people.
@@ -73,7 +73,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// The end points: one of the command line, one of the database.
+/// The endpoints: one of the command line, one of the database.
 pub(crate) struct EndPoints {
     source: Arc<serve::Source>,
     /// From the database: the configured text, and the open endpoint.
@@ -82,7 +82,7 @@ pub(crate) struct EndPoints {
     given: Mutex<Option<Serving>>,
 }
 
-/// Ends with its value.
+/// An open endpoint. It closes when the value is dropped.
 struct Serving {
     task: JoinHandle<()>,
     file: Option<PathBuf>,
@@ -107,7 +107,7 @@ impl EndPoints {
         }
     }
 
-    /// Opens the one of the command line. To be called within the runtime, as are the others.
+    /// Opens the endpoint of the command line. To be called within the runtime, as are the other functions.
     ///
     /// # Errors
     /// The endpoint cannot be opened; the text has the reason.
@@ -122,7 +122,7 @@ impl EndPoints {
         if configured.0 == text {
             return;
         }
-        // The old one first: the new one may be at its place.
+        // The old endpoint closes first: the new one may have the same address.
         *configured = (text.to_owned(), None);
         if text.is_empty() {
             return;
@@ -145,7 +145,7 @@ impl EndPoints {
         Ok(Serving { task, file })
     }
 
-    /// Closes all.
+    /// Closes both endpoints.
     pub(crate) fn close(&self) {
         self.given.lock().take();
         self.configured.lock().1.take();

@@ -100,7 +100,7 @@ pub(super) async fn serve(door: Door, source: Arc<Source>) {
                 }
                 let source = source.clone();
                 let task = tokio::spawn(async move {
-                    // One that is slow, or goes away, is its own affair.
+                    // A caller that is slow, or goes away, harms only itself.
                     let _ = timeout(CALLER_TIMEOUT, answer(caller, source)).await;
                 });
                 callers.push_back(task.abort_handle());
@@ -128,7 +128,7 @@ async fn answer(mut caller: Box<dyn Caller>, source: Arc<Source>) -> io::Result<
         Ok(()) => {
             let turn = source.turns.clone().acquire_owned().await;
             let text = tokio::task::spawn_blocking(move || {
-                // Kept until the text is made, also for a caller that is gone by then.
+                // The permit is kept until the text is made, also for a caller that has gone.
                 let _turn = turn;
                 source.text()
             });

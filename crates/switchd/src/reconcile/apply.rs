@@ -1,4 +1,4 @@
-//! From the configuration to the switch: what differs is changed, the rest is not touched.
+//! Applies the configuration to the switch: only differences are changed.
 //!
 //! The order is Open vSwitch's. First, unwanted things are removed from all bridges, since new ones may need
 //! their names and numbers. Then bridges and ports are added. Then each bridge is configured as a whole and
@@ -87,7 +87,7 @@ impl Reconciler {
         self.update_inventory();
     }
 
-    /// Receive queues go to the workers that are to have them, now that all ports are there.
+    /// Assigns receive queues to workers, now that all ports are there.
     pub(super) fn assign_queues(&self) {
         if let Err(error) = self.switch.datapath.assign_queues() {
             log::error!(target: "dpif_netdev", "receive queues could not be assigned: {error}");
@@ -133,7 +133,7 @@ impl Reconciler {
         }
     }
 
-    /// Takes an interface out of the datapath, for good; its number and its name are free then.
+    /// Removes an interface from the datapath for good; its number and its name are free then.
     pub(super) fn remove_iface(&self, state: &mut BridgeState, iface: Iface) {
         if let Some((device, _)) = iface.device() {
             device.forget();
@@ -230,7 +230,7 @@ impl Reconciler {
         }
     }
 
-    /// Configures a bridge whose ports are there.
+    /// Configures a bridge whose ports exist.
     fn finish(&mut self, name: &str) {
         let Some(mut state) = self.bridges.remove(name) else {
             return;
@@ -272,7 +272,7 @@ impl Reconciler {
             inventory.interfaces.extend(items);
         }
         *self.switch.inventory.write() = inventory;
-        // After the change: who sees the number sees the change, by the lock above.
+        // The counter follows the change: the lock above makes the change visible to a reader of the counter.
         self.switch.inventory_changes.fetch_add(1, Relaxed);
     }
 }

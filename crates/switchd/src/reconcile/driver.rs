@@ -1,4 +1,4 @@
-//! Decides what is due when: follows the database, devices and time, and sends what is to be written.
+//! Decides when work is due: follows the database, devices and time, and sends changes to the database.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) async fn run(ctx: &Context, switch: Arc<Switch>) -> anyhow::Result<()
         _ = ctx.exit.requested() => Ok(()),
         result = driver.follow() => result,
     };
-    // Sockets close and controllers hear of it before the ports go.
+    // Sockets close, and controllers notice it, before the ports are removed.
     driver.reconciler = None;
     result
 }
@@ -50,7 +50,7 @@ struct Driver<'a> {
     /// Between two updates of counters.
     interval_ms: u64,
     switch: Arc<Switch>,
-    /// After a failure: not before this time.
+    /// The earliest time of the next transaction after a failure.
     not_before: Instant,
     disabled: bool,
 }
@@ -167,7 +167,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Whether this process is the one to configure the switch now.
+    /// Whether this process may configure the switch now.
     async fn may_configure(&mut self, batch: &Batch) -> anyhow::Result<bool> {
         if batch.status.lock == LockState::Contended {
             if !self.disabled {
@@ -179,7 +179,7 @@ impl<'a> Driver<'a> {
                 self.disabled = true;
                 self.blocking(|reconciler| reconciler.clear()).await?;
             }
-            // Whatever changes meanwhile: all of it is looked at when the lock comes.
+            // Everything is read again when the lock comes, whatever has changed meanwhile.
             self.due = Due {
                 reconfigure: true,
                 ..Due::default()
@@ -197,7 +197,7 @@ impl<'a> Driver<'a> {
             self.disabled = false;
             return Ok(true);
         }
-        // The server is away: devices are looked after all the same.
+        // The server is away: devices are still refreshed.
         if self.configured && std::mem::take(&mut self.due.refresh) {
             self.due.write |= self.blocking(Reconciler::refresh).await?.changed;
         }
@@ -277,7 +277,7 @@ impl<'a> Driver<'a> {
         self.not_before = Instant::now() + RETRY;
     }
 
-    /// The first configuration is in force and the database knows it.
+    /// Notes that the first configuration is in force and the database has it.
     fn configured(&mut self) {
         if self.reconciler.as_ref().is_some_and(|r| r.is_configured())
             && !std::mem::replace(&mut self.configured, true)
@@ -288,7 +288,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Runs `work` where it may block.
+    /// Runs `work` on a thread that may block.
     async fn blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Reconciler) -> T + Send + 'static,

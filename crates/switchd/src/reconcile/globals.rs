@@ -40,14 +40,14 @@ pub(super) struct Globals {
     pub(super) vhost_postcopy: bool,
     /// `dpdk-init`: ports of DPDK's types are wanted.
     pub(super) dpdk_init: bool,
-    /// `hw-offload` or `heddle-ebpf`: flows go to a faster place.
+    /// `hw-offload` or `heddle-ebpf`: flows are offloaded to the kernel.
     pub(super) offload: bool,
     /// `heddle-allow-clear`: tunnels that request encryption send clear text.
     pub(super) allow_clear: bool,
 }
 
 impl Globals {
-    /// Before anything is known.
+    /// The settings before the first configuration.
     pub(super) fn new() -> Globals {
         Globals {
             restore_wait: true,
@@ -64,7 +64,7 @@ impl Globals {
         Globals::read(config, self.restore_wait)
     }
 
-    /// Reads them. Once flows are restored, `flow-restore-wait` is no longer looked at (`waited` is its last
+    /// Reads the settings. Once flows are restored, `flow-restore-wait` is ignored (`waited` is its last
     /// value).
     fn read(config: &Smap, waited: bool) -> Globals {
         let size = |key, default| usize::try_from(config.number(key, default)).unwrap_or(usize::MAX);
@@ -92,7 +92,7 @@ impl Globals {
         }
     }
 
-    /// Processors that no worker uses: packets that leave the switch towards pods are taken up there.
+    /// Processors without a worker: packets from the switch to pods are processed there.
     pub(super) fn cpus_without_workers(&self) -> Vec<usize> {
         let workers = match &self.cpus {
             Some(cpus) => Ok(cpus.clone()),
@@ -114,7 +114,7 @@ impl Globals {
         }
     }
 
-    /// Gives the datapath what differs from `before`.
+    /// Applies the differences from `before` to the datapath.
     pub(super) fn apply(&self, before: &Globals, datapath: &Datapath) {
         if self.flow_limit != before.flow_limit {
             datapath.set_flow_limit(self.flow_limit);

@@ -1,4 +1,4 @@
-//! Types of datapaths and interfaces, and what `--enable-dummy` and `--disable-system` make of them.
+//! Types of datapaths and interfaces, and the effects of `--enable-dummy` and `--disable-system`.
 
 use heddle_port::PortType;
 use heddle_port::types::{Make, Pretend, TYPES};
@@ -68,8 +68,8 @@ pub(super) fn interface_types(options: &Options) -> impl Iterator<Item = &'stati
     TYPES.iter().filter(|t| exists(options, t)).map(|t| t.name)
 }
 
-/// Whether a datapath is a pretended one: its internal ports are no devices, and its port numbers are easy to
-/// guess.
+/// Whether a datapath is a pretended one: its internal ports are no devices, and its port numbers are
+/// predictable.
 pub(super) fn is_dummy_datapath(options: &Options, datapath_type: &str) -> bool {
     match options.dummy {
         None => false,
@@ -101,7 +101,7 @@ pub(super) fn interface_kind(options: &Options, datapath_type: &str, name: &str)
     Ok(Kind { asked, open, shown })
 }
 
-/// The name of the datapath of a type, as `dpctl` knows it.
+/// The name of the datapath of a type, as `dpctl` shows it.
 pub(crate) fn datapath_name(datapath_type: &str) -> String {
     format!("{datapath_type}@ovs-{datapath_type}")
 }

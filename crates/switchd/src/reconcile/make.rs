@@ -1,4 +1,4 @@
-//! One interface is made: its kind, its device, its place in the datapath.
+//! Makes one interface: its kind, its device, its place in the datapath.
 //!
 //! A failure is logged and returned for `Interface.error`, in the words that `ovs-vsctl` shows to its user.
 
@@ -29,7 +29,7 @@ fn is_too_long(name: &str, kind: &PortType) -> bool {
     matches!(kind.name, "internal" | "system" | "tap") && name.len() > MAX_DEVICE_NAME_BYTES
 }
 
-/// A device that is in the datapath.
+/// A device that was added to the datapath.
 struct Opened {
     device: Arc<dyn Port>,
     no: PortNo,
@@ -169,8 +169,8 @@ impl Reconciler {
         free.then_some(PortNo(number))
     }
 
-    /// Gives a device's receive queues to workers: as many as the user wants, or as the device has by itself
-    /// (`status`).
+    /// Gives a device's receive queues to workers: the number that the user wants, or that the device has by
+    /// itself (`status`).
     pub(super) fn set_queues(&self, no: PortNo, row: &InterfaceRow, status: &PortStatus) {
         // More queues than workers would only cost memory; pretended devices may have more, for tests.
         let most = PortType::named(&row.kind).and_then(|t| t.max_rxq);
@@ -262,7 +262,7 @@ pub(super) fn steer_tx(device: &dyn Port, row: &InterfaceRow) {
 pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) -> Option<String> {
     let wish = row.mtu_request.or(device.default_mtu())?;
     let status = device.status();
-    // An error may be about the wish before.
+    // The error may be about an earlier request.
     if status.mtu == wish && status.error.is_none() {
         return None;
     }
@@ -271,7 +271,7 @@ pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) -> Option<Strin
     Some(error.to_string())
 }
 
-/// The other end, or what is wrong with the options.
+/// The name of the peer, or the fault in the options.
 pub(super) fn patch_peer(row: &InterfaceRow) -> Result<String, String> {
     let name = &row.name;
     match row.options.get("peer") {
@@ -291,7 +291,7 @@ fn patch_status() -> PortStatus {
     }
 }
 
-/// `pmd-rxq-affinity`: `queue:processor` pairs. Those that are none are left out.
+/// `pmd-rxq-affinity`: `queue:processor` pairs. Other items are left out.
 fn affinity(row: &InterfaceRow) -> Vec<(usize, usize)> {
     let text = row.other_config.get("pmd-rxq-affinity").unwrap_or_default();
     let number = |text: &str| text.trim().parse().ok();

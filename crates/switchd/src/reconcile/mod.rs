@@ -80,7 +80,7 @@ pub(crate) struct Reconciler {
 pub(crate) struct Due {
     reconfigure: bool,
     refresh: bool,
-    /// A device changed: one that is missing may have come.
+    /// A device changed, or a missing one may have come.
     links: bool,
     /// Changes are to be written.
     write: bool,

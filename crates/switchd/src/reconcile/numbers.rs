@@ -8,16 +8,16 @@ use std::collections::HashMap;
 
 use heddle_openflow::Port as OfPort;
 
-/// First number that is not given out of itself.
+/// The first number that is given only on request.
 const END: u32 = 32768;
-/// After this long, a number that was given back is as good as new.
+/// After this time, a number that was given back may be reused like a new one.
 const FORGET_MS: u64 = 60 * 60 * 1000;
 
 /// The numbers of one bridge.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     last: u32,
-    /// `None`: in use. `Some`: given back then.
+    /// `None`: in use. `Some`: the time when it was given back.
     known: HashMap<u32, Option<u64>>,
 }
 

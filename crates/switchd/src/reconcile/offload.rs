@@ -113,7 +113,7 @@ impl Reconciler {
             let free = b.ifaces.values().filter(|i| !limited(&i.name));
             free.filter_map(|i| Some((i.name.clone(), i.status.clone(), i.device()?)))
                 .map(|(name, status, (device, no))| {
-                    // A pod's internal port is elsewhere.
+                    // An internal port in a pod's namespace is not here.
                     let internal = device.kind() == "internal" && device.is_here();
                     let can = internal || device.kind() == "system";
                     (name, status, can.then_some(internal), no)
@@ -144,7 +144,7 @@ impl Reconciler {
     pub(super) fn confirm_offload(&mut self) {
         self.refresh_offload();
         if let Some(offload) = &self.offloading.offload {
-            // A new configuration of an old switch does not make what it left wrong.
+            // The adopted flows stay, although a changed configuration is confirmed.
             offload.hold_adopted(true);
             self.switch.datapath.observe_now();
             offload.hold_adopted(self.globals.restore_wait);

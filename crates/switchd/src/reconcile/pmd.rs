@@ -64,8 +64,8 @@ impl Pmd {
         }
     }
 
-    /// Gives the datapath what differs from `before` (`None`: all of it). Queues move when they are assigned
-    /// next.
+    /// Applies the differences from `before` to the datapath (`None`: all settings). Queues move at their
+    /// next assignment.
     pub(super) fn apply(&self, before: Option<&Pmd>, datapath: &Datapath) {
         if self.inv_prob != before.and_then(|b| b.inv_prob) {
             match self.inv_prob {
@@ -226,8 +226,8 @@ fn tell_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
     log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
 }
 
-/// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one. With it comes what is none of
-/// these.
+/// Parses `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one. The second value has the
+/// items that are none of these.
 fn sleep(text: Option<&str>) -> (MaxSleep, Vec<&str>) {
     let (mut sleep, mut strange) = (MaxSleep::default(), Vec::new());
     let micros = |text: &str| {

@@ -14,7 +14,7 @@ use super::tunnels::say_lost_route;
 pub(super) struct Found {
     /// A change is to be written to the database.
     pub(super) changed: bool,
-    /// A device has gone, or one may have come that is waited for: the configuration is to be applied again.
+    /// The configuration is to be applied again: a device has gone, or a missing one may have come.
     pub(super) reconfigure: bool,
 }
 
@@ -94,7 +94,7 @@ impl Reconciler {
         changed
     }
 
-    /// Opens the queues anew of a device that was replaced by another of its name.
+    /// Reopens the queues of a device that another device of the same name has replaced.
     fn reopen_if_stale(&self, bridge: &str, iface: &Iface) {
         let Some((device, no)) = iface.device().filter(|(device, _)| device.stale()) else {
             return;
@@ -108,12 +108,12 @@ impl Reconciler {
         }
     }
 
-    /// Whether some interface waits for its device.
+    /// Whether an interface waits for its device.
     pub(super) fn is_waiting(&self) -> bool {
         self.bridges.values().any(|b| !b.failures.is_empty())
     }
 
-    /// Whether some interface could not be made for want of descriptors. No event reports free ones.
+    /// Whether an interface could not be made for want of descriptors. No event reports free ones.
     pub(super) fn lacks_descriptors(&self) -> bool {
         let lacks = |why: &Option<String>| why.as_ref().is_some_and(|w| w.contains("Too many open files"));
         let mut failures = self.bridges.values().flat_map(|b| b.failures.values());

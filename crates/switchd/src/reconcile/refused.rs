@@ -46,7 +46,7 @@ fn text(event: Event) -> Option<(Level, &'static str)> {
 pub(super) struct Refused(BTreeMap<&'static str, u64>);
 
 impl Refused {
-    /// Lines about what has happened since the last call; `counts`: by name, since the start.
+    /// Lines about refusals since the last call; `counts`: numbers since the start, by name.
     fn lines(&mut self, counts: &[(&'static str, u64)]) -> Vec<(Level, String)> {
         let mut lines = Vec::new();
         for event in Event::ALL {
@@ -63,7 +63,7 @@ impl Refused {
         lines
     }
 
-    /// Logs what has happened since the last call.
+    /// Logs refusals since the last call.
     pub(super) fn tell(&mut self, counts: &[(&'static str, u64)]) {
         for (level, line) in self.lines(counts) {
             log::log!(target: "conntrack", level, per_min = 12, burst = 6; "{line}");

@@ -16,7 +16,7 @@ use crate::cli::dirs;
 const PROBE: Duration = Duration::from_secs(60);
 
 impl Reconciler {
-    /// Opens the bridge's sockets and calls its controllers, where that is not so already.
+    /// Opens the bridge's sockets and calls its controllers, unless it has done so.
     pub(super) fn set_remotes(&self, state: &mut BridgeState) {
         let name = &state.row.name;
         let rundir = dirs::rundir();

@@ -19,7 +19,7 @@ use super::apply::OWN_PORT;
 use super::desired::{BridgeRow, InterfaceRow, Smap};
 use super::numbers::Numbers;
 
-/// One interface that is there.
+/// One interface that exists.
 pub(super) struct Iface {
     pub(super) name: String,
     /// The interface's row; `None` without one.
@@ -52,7 +52,7 @@ pub(super) struct Iface {
 /// The session that watches an interface, if it has one.
 #[derive(Default)]
 pub(super) struct Session {
-    /// For OpenFlow.
+    /// The session's link state, for OpenFlow.
     watch: Option<Watch>,
     /// The settings and place that were last applied.
     wanted: Option<(Smap, Place)>,
@@ -104,7 +104,7 @@ impl Iface {
         }
     }
 
-    /// For OpenFlow.
+    /// The interface's configuration for OpenFlow.
     pub(super) fn config(&self) -> PortConfig {
         PortConfig {
             no: self.no,
@@ -134,13 +134,13 @@ pub(super) struct Failure {
     pub(super) why: Option<String>,
 }
 
-/// One bridge that is there.
+/// One bridge that exists.
 pub(super) struct BridgeState {
     pub(super) row: BridgeRow,
     pub(super) bridge: Arc<Bridge>,
     /// Interfaces by name.
     pub(super) ifaces: BTreeMap<String, Iface>,
-    /// Interfaces on the way to another number.
+    /// Interfaces that wait for another number.
     pub(super) parked: BTreeMap<String, Iface>,
     /// Failures by interface name.
     pub(super) failures: BTreeMap<String, Failure>,
@@ -196,7 +196,7 @@ impl BridgeState {
             return;
         }
         self.bridge.set_ports(bundles, ports);
-        // Addresses learned in VLANs that a port has left would lead astray.
+        // Addresses learned in VLANs that a port has left would misforward packets.
         let before = std::mem::replace(&mut self.pushed, now);
         let before = before.iter().flat_map(|(bundles, _)| bundles);
         let changed = before.filter(|old| self.row.ports.get(&old.name).is_some_and(|p| p.bundle != **old));

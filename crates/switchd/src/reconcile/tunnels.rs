@@ -1,4 +1,4 @@
-//! Tunnel interfaces: which there are, and the datapath ports that they share.
+//! Tunnel interfaces, and the datapath ports that they share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -168,7 +168,7 @@ pub(super) fn say_lost_route(iface: &Iface, now: &PortStatus) {
     }
 }
 
-/// Logs what is odd about options, all of it at once.
+/// Logs all faults in options at once.
 fn say(lines: &[String]) {
     if !lines.is_empty() {
         log::warn!(target: "netdev_vport", "{}", lines.join("\n"));
@@ -272,7 +272,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Forgets a tunnel, and the datapath port that it was the last one to use.
+    /// Removes a tunnel, and its datapath port if no other tunnel uses it.
     pub(super) fn remove_tunnel(&self, name: &str) {
         self.tunnels.0.lock().tunnels.remove(name);
         self.let_go_of_unused();

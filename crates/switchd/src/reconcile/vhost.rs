@@ -1,8 +1,7 @@
-//! vhost-user ports: what they share, and when it is made.
+//! The common part of vhost-user ports.
 //!
-//! The thread of all sockets starts with the first such port and ends with the last handle. A setting that
-//! changes (`vhost-sock-dir`, `vhost-iommu-support`) is for ports that are made from then on, as in Open
-//! vSwitch.
+//! The thread of all sockets starts with the first such port and ends with the last handle. A changed setting
+//! (`vhost-sock-dir`, `vhost-iommu-support`) applies only to ports made later, as in Open vSwitch.
 
 use std::sync::{Arc, OnceLock};
 

@@ -6,7 +6,7 @@
 use super::desired::Smap;
 use super::{globals, pmd};
 
-/// Numbers: the largest that makes sense, and what is used instead of anything else.
+/// Numbers: the largest sensible value, and the value that replaces a bad one.
 const NUMBERS: [(&str, u64, &str); 12] = [
     ("flow-limit", u64::MAX, "200000"),
     ("max-idle", u64::MAX, "10000"),
@@ -21,7 +21,7 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("n-revalidator-threads", u64::MAX, "the default"),
     ("tx-flush-interval", 1_000_000, "the default"),
 ];
-/// Switches, and what they are where they are neither.
+/// Switches, and the value that replaces a text that is neither true nor false.
 const SWITCHES: [(&str, bool); 13] = [
     ("pmd-auto-lb", false),
     ("pmd-rxq-isolate", true),
@@ -38,7 +38,7 @@ const SWITCHES: [(&str, bool); 13] = [
     (globals::ALLOW_CLEAR, false),
 ];
 
-/// All that begin so: others are misspelt.
+/// All keys of Heddle's own: others with this prefix are misspelt.
 const OWN: [&str; 6] = [
     globals::ALLOW_CLEAR,
     "heddle-ebpf",
@@ -48,13 +48,14 @@ const OWN: [&str; 6] = [
     "heddle-realtime",
 ];
 
-/// Settings whose nonsense is no warning: tests of Open vSwitch set it, and look for warnings.
+/// Settings whose bad values are logged without a warning: tests of Open vSwitch set them, and look for
+/// warnings.
 const TESTED: &str = "other_config:pmd-auto-lb";
 
 /// A setting that makes no sense.
 #[derive(Debug)]
 pub(super) struct ConfigWarning {
-    /// The settings that it comes from.
+    /// The settings that cause it.
     pub(super) keys: Vec<&'static str>,
     /// Module of the log.
     pub(super) module: &'static str,

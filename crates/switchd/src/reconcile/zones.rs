@@ -31,7 +31,7 @@ type Settings = BTreeMap<String, u32>;
 #[derive(Debug)]
 struct Policy {
     number: u32,
-    /// Since when no zone has it.
+    /// The time since which no zone has it.
     unused_ms: Option<u64>,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Wanted<'a> {
 }
 
 impl Zones {
-    /// Whether limits of zones are the database's alone.
+    /// Whether the database has limits of zones, so that commands must not change them.
     pub(super) fn has_limits(&self) -> bool {
         !self.limits.is_empty() || self.default_limit.is_some()
     }
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!((lab.zone(6), lab.policies().len()), (None, 3));
         lab.0.forget_unused(&lab.1, 1000 + LINGER_MS - 1);
         assert_eq!(lab.policies().len(), 3);
-        // One comes back in time.
+        // A policy is used again in time.
         lab.apply(&[row(&[(5, &c, None), (7, &b, None)], None)], 2000);
         lab.0.forget_unused(&lab.1, 1000 + LINGER_MS);
         assert_eq!(lab.policies(), [("2".to_owned(), 2), ("3".to_owned(), 3)]);

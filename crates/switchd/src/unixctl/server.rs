@@ -83,7 +83,7 @@ async fn accept(listener: UnixListener, registry: Registry, mut stop: watch::Rec
     let mut rest_until = None;
     let mut number = 0u64;
     let mut kept = spare();
-    // Whether the next client takes the place of the spare one.
+    // Whether the next client uses up the spare descriptor.
     let mut last = false;
     loop {
         if kept.is_none() && !last {

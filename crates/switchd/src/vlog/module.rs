@@ -41,11 +41,11 @@ impl Module {
     }
 }
 
-/// All modules, and what a module that is not known yet starts with.
+/// All modules, and the initial thresholds of a new one.
 #[derive(Debug)]
 pub(super) struct Modules {
     table: Published<Table>,
-    /// Held by who replaces the table, or sets all of it.
+    /// Held by a thread that replaces the table, or sets all of it.
     changing: Mutex<()>,
 }
 

@@ -1,4 +1,4 @@
-//! Warnings of work that is done again and again: each is logged when it comes up, not as long as it lasts.
+//! Warnings of repeated work: each is logged when it comes up, and not again while it lasts.
 //!
 //! **Problem.** A configuration is applied as a whole after every change of the database, and each time finds
 //! the same faults in the same rows. Their warnings would fill the log, and hide the one that is new.
@@ -7,7 +7,7 @@
 //! meanwhile is dropped if the round before had the same text of the same module. After a round without it,
 //! it is logged again.
 //!
-//! **Threads.** A round is what one thread does; what others log meanwhile has nothing to do with it.
+//! **Threads.** A round covers only the messages of its own thread.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -27,8 +27,7 @@ thread_local! {
 }
 
 impl Rounds {
-    /// Does the work of one round. Rounds do not nest: the inner one would be part of the outer one's work,
-    /// and is that.
+    /// Does the work of one round. A round within a round is a part of the outer one.
     pub fn round<T>(&mut self, work: impl FnOnce() -> T) -> T {
         if RUNNING.with_borrow(Option::is_some) {
             return work();

@@ -1,7 +1,7 @@
 //! Sending lines to a syslog daemon: through `/dev/log`, a Unix socket or UDP.
 //!
-//! Sockets do not block; what the daemon does not take at once is lost, as is everything while there is none.
-//! A missing `/dev/log` is normal in containers and is not reported.
+//! Sockets do not block; messages that the daemon does not take at once are lost, and so are all while it is
+//! away. A missing `/dev/log` is normal in containers and is not reported.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};

@@ -75,7 +75,7 @@ pub(super) fn read_args<'a>(args: &[&'a str]) -> Result<Asked<'a>, String> {
     Ok(asked)
 }
 
-/// The reason that a name means: its whole name, or its end.
+/// The drop reason of a name: its whole name, or its end.
 pub(super) fn reason(name: &str) -> Result<Option<DropKind>, String> {
     if name == "any" {
         return Ok(None);
@@ -92,7 +92,7 @@ pub(super) fn reason(name: &str) -> Result<Option<DropKind>, String> {
 }
 
 impl Captures {
-    /// Begins one; its number.
+    /// Begins a capture; returns its number.
     pub(crate) fn start(&self, switch: &Switch, args: &[&str]) -> Reply {
         let asked = read_args(args)?;
         let ports = port_names(switch);
@@ -133,7 +133,7 @@ impl Captures {
 
     /// The packets captured since the last read.
     pub(crate) fn read(&self, switch: &Switch, id: &str) -> Reply {
-        // In a thread of its own, which has little of a processor that workers want.
+        // Reads in a thread of its own at low priority, since workers want the processor.
         std::thread::scope(|s| {
             let reader = s.spawn(|| {
                 heddle_sys::cpu::stand_back();
@@ -181,7 +181,7 @@ impl Captures {
         Ok(format!("{answer}\n"))
     }
 
-    /// Ends it.
+    /// Ends the capture.
     pub(crate) fn stop(&self, switch: &Switch, id: &str) -> Reply {
         let mut state = self.0.lock();
         of(&mut state, id)?;

@@ -26,13 +26,13 @@ pub(super) struct Entry {
     pub(super) number: u64,
     /// Packets that were dropped.
     pub(super) seen: u64,
-    /// Packets of them that were dropped before the last reset.
+    /// The number of these packets that were dropped before the last reset.
     forgotten: u64,
     at: SystemTime,
     last: DropExample,
 }
 
-/// All that is known.
+/// The known drops.
 #[derive(Default)]
 pub(crate) struct Drops(Mutex<Kept>);
 
@@ -78,7 +78,7 @@ impl Kept {
         self.reset_totals = totals;
     }
 
-    /// Forgets ports that are gone: another port may get the number.
+    /// Removes entries of ports that are gone: another port may get the number.
     fn retain_ports(&mut self, is_there: impl Fn(u32) -> bool) {
         self.entries
             .retain(|(_, port), _| *port == PortNo::NONE.0 || is_there(*port));
@@ -86,7 +86,7 @@ impl Kept {
 }
 
 impl Drops {
-    /// Takes what workers have given.
+    /// Takes the examples of workers.
     pub(crate) fn gather(&self, switch: &Switch) {
         let now = SystemTime::now();
         let mut kept = self.0.lock();
@@ -94,7 +94,7 @@ impl Drops {
         kept.retain_ports(|no| switch.datapath.port(PortNo(no)).is_some());
     }
 
-    /// Begins to count anew, for an operator who wants to see what is dropped from now on.
+    /// Resets the counts, for an operator who wants to see only later drops.
     pub(crate) fn reset(&self, switch: &Switch) {
         self.gather(switch);
         self.0.lock().reset(totals(switch));
@@ -110,7 +110,7 @@ impl Drops {
         all
     }
 
-    /// JSON: what is known, of one port or all, of examples after number `since`.
+    /// The known drops as JSON: of one port or all, with the examples after number `since`.
     pub(crate) fn told(&self, switch: &Switch, port: Option<&str>, since: u64) -> Reply {
         self.gather(switch);
         let ports = port_names(switch);
@@ -206,7 +206,7 @@ pub(super) struct Explained {
     pub(super) command: Option<String>,
 }
 
-/// `to`: the port that it was to leave by.
+/// `to`: the port to which the packet was to be output.
 fn explain(switch: &Switch, e: &DropExample, to: Option<String>) -> Explained {
     let key = key_of_example(e);
     let flow = KeyText {
@@ -225,7 +225,7 @@ fn explain(switch: &Switch, e: &DropExample, to: Option<String>) -> Explained {
         args.extend(["--ct-next", &state, "--ct-next", &state]);
     }
     args.push(&flow);
-    // No rule has seen what its port did not take.
+    // A packet that its port did not accept has met no rule.
     if matches!(e.kind, DropKind::RxInvalid | DropKind::RxPoliced) {
         return Explained {
             packet: Some(flow),
@@ -261,7 +261,7 @@ fn quote(text: &str) -> String {
     }
 }
 
-/// The packet, and the last rule that it met, of a trace's text: in the bridge `sender`, if it came there.
+/// The packet of a trace's text, and the last rule that it met: in the bridge `sender`, if it came there.
 pub(super) fn read_trace(text: &str, sender: Option<&str>) -> Explained {
     let mut found = Explained::default();
     // Bridges that the trace is in, with their indentation. After an output to a patch port or a tunnel it

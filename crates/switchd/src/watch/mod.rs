@@ -14,7 +14,7 @@ use heddle_datapath::DropExample;
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 
-/// VLAN tags that are shown of a packet.
+/// Maximum number of VLAN tags that are shown of a packet.
 const VLANS: u8 = 2;
 
 /// The key of a packet that begins with `head` and came in by datapath port `in_port`.

@@ -10,7 +10,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// The limit of every wait, for machines that stand still for seconds. Only a failure takes that long.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until it is done.
+/// Waits until `done` returns true.
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -31,7 +31,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// `None`, with a word about it, where Open vSwitch's programs are not installed.
+    /// `None`, with a note, if Open vSwitch's programs are not installed.
     pub(crate) fn start(test: &str) -> Option<Database> {
         let missing = [
             "ovsdb-server",

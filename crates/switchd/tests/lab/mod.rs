@@ -68,7 +68,7 @@ impl Lab {
         assert!(ok && !text.contains("Error"), "ovs-vsctl {args}: {text}");
     }
 
-    /// The configuration is written, and something in it cannot be.
+    /// Writes a configuration that contains an error.
     pub(crate) fn vsctl_fails(&self, args: &str) {
         let text = self.run("ovs-vsctl", args).1;
         assert!(!text.contains("Alarm"), "ovs-vsctl {args}: {text}");
@@ -122,7 +122,7 @@ impl Lab {
             daemon.try_wait().is_ok_and(|s| s.is_some())
         });
         *daemon = start(&self.database, self.dir.path());
-        // ovs-vsctl waits for what it changes.
+        // ovs-vsctl waits until its change is applied.
         let id = daemon.id();
         self.vsctl(&format!("set open_vswitch . external_ids:daemon={id}"));
     }

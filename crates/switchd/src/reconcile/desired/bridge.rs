@@ -84,8 +84,7 @@ impl BridgeRow {
         }
     }
 
-    /// The address that the bridge has as long as no port lends it one: made from the row's identity, so that
-    /// it stays.
+    /// The address of a bridge while no port lends it one: made from the row's UUID, so that it is stable.
     pub(in crate::reconcile) fn default_mac(&self) -> [u8; 6] {
         let b = self.uuid.as_bytes();
         // Open vSwitch's layout of a UUID in memory: words of 32 bits, little-endian. Locally administered,
@@ -95,7 +94,7 @@ impl BridgeRow {
 
     /// An interface of any of the ports.
     pub(in crate::reconcile) fn interface(&self, name: &str) -> Option<(&PortRow, &InterfaceRow)> {
-        // Mostly its port has its name.
+        // Usually an interface has the name of its port.
         let mut ports = self.ports.get(name).into_iter().chain(self.ports.values());
         ports.find_map(|p| Some((p, p.interfaces.iter().find(|i| i.name == name)?)))
     }
@@ -171,7 +170,7 @@ fn tables(db: &Db, row: &Row, bridge: &str) -> BTreeMap<u8, TableConfig> {
     tables
 }
 
-/// Fields whose values make groups of flows for eviction; all of them must make sense.
+/// Fields whose values form groups of flows for eviction; an empty list if one of them is bad.
 fn groups(row: &Row, bridge: &str, number: u8) -> Vec<Subfield> {
     let texts = value(row.strs("groups"));
     let parsed: Result<Vec<Subfield>, String> = texts.into_iter().map(str::parse).collect();

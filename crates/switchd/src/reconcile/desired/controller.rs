@@ -34,7 +34,8 @@ impl ControllerRow {
         }
     }
 
-    /// Whether it is one that the bridge obeys and depends on; one that calls the bridge is a mere service.
+    /// Whether the bridge connects to this controller and depends on it. A controller that connects to the
+    /// bridge is only a service.
     pub(in crate::reconcile) fn is_primary(&self) -> bool {
         !self.target.starts_with('p')
     }
@@ -43,7 +44,7 @@ impl ControllerRow {
     /// of the database may have no right to the rest of the machine.
     ///
     /// # Errors
-    /// Why it is left out.
+    /// The reason why the controller is left out.
     pub(in crate::reconcile) fn remote(
         &self,
         bridge: &str,
@@ -101,7 +102,7 @@ impl ControllerRow {
 pub(in crate::reconcile) enum Remote {
     /// Call it.
     Call(ControllerConfig),
-    /// Let it call here, and probe it after so much silence.
+    /// Let it call here, and probe it after this silence.
     Listen(Passive, Option<Duration>),
 }
 

@@ -8,7 +8,7 @@ use super::{Smap, value};
 /// Packets per sample if the database has no number.
 const DEFAULT_SAMPLING: u32 = 400;
 
-/// Whose packets a bridge samples, and for whom.
+/// The packets that a bridge samples, and their collectors.
 pub(super) fn read(db: &Db, bridge: &Row) -> IpfixConfig {
     let own = db.referenced(bridge, "ipfix", "IPFIX").into_iter().next();
     let sets = db.rows("Flow_Sample_Collector_Set").filter_map(|set| {

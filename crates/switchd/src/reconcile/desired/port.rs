@@ -11,15 +11,15 @@ use super::bridge::vlans;
 use super::{Smap, opt_text, text, value};
 use crate::reconcile::mac::parse_mac;
 
-/// A port: one interface, or several that are bonded.
+/// A port: one interface, or several in a bond.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::reconcile) struct PortRow {
-    /// `None`: there is no row, the switch needs the port itself.
+    /// `None`: there is no row; the switch itself needs the port.
     pub(in crate::reconcile) uuid: Option<Uuid>,
     pub(in crate::reconcile) name: String,
     pub(in crate::reconcile) interfaces: Vec<InterfaceRow>,
     pub(in crate::reconcile) bundle: BundleConfig,
-    /// The address that it lends to the bridge, where that is not an interface's.
+    /// The address that the port lends to the bridge, in place of its interface's.
     pub(in crate::reconcile) mac: Option<[u8; 6]>,
     /// Limits of the port's output.
     pub(in crate::reconcile) qos: Option<QosConfig>,
@@ -199,7 +199,7 @@ impl InterfaceRow {
     }
 }
 
-/// The burst of a rate for which the row names none, as in Open vSwitch: kilobits, and packets.
+/// Default burst of a rate, as in Open vSwitch: kilobits, and packets.
 const POLICING_BURST_KBIT: u32 = 8000;
 const POLICING_BURST_KPKTS: u32 = 16;
 /// A bucket must have room for one GSO packet, or none would ever pass: kilobits.

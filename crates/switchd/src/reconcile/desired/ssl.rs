@@ -15,7 +15,7 @@ pub(super) fn read(db: &Db, top: &Row) -> Option<Settings> {
         ca_cert: file("ca_cert"),
         bootstrap: value(row.bool("bootstrap_ca_cert")),
         peer_ca_cert: None,
-        // Newer schemas have it; that older ones do not is no fault.
+        // Newer schemas have the column; older ones do not, which is no fault.
         protocols: row
             .opt_str("ssl_protocols")
             .ok()

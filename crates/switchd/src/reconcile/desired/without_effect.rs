@@ -1,13 +1,13 @@
-//! Settings that the database takes and that nothing here carries out: one table. Each that is set is one
-//! line of the log, and `heddle advise --live` finds it (command `heddle/without-effect`), so that no
-//! operator relies on it unwarned. A spanning tree that does not run, for example, leaves a loop.
+//! Settings that the database accepts and the switch ignores: one table. Each of them is one line of the log,
+//! and `heddle advise --live` finds it (command `heddle/without-effect`), so that no operator relies on it
+//! unwarned. A spanning tree that does not run, for example, leaves a loop.
 
 use heddle_ovsdb::{Db, Row};
 use log::Level;
 
 use super::{opt_text, text, value};
 
-/// A setting without effect, where it is set.
+/// A setting without effect, and the row that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WithoutEffect {
     /// The row, such as `bridge br0`.
@@ -93,14 +93,14 @@ const SETTINGS: &[Setting] = &[
     ("Controller", "enable_async_messages", Asks::ColumnFalse, Level::Info, "the controller gets them"),
 ];
 
-/// Tables that rows of `Bridge` refer to, and by which column.
+/// Tables that rows of `Bridge` refer to, with the referring column.
 const REFERRED: [(&str, &str); 3] = [
     ("Port", "ports"),
     ("Mirror", "mirrors"),
     ("Controller", "controller"),
 ];
 
-/// Everything that is set without effect.
+/// All settings without effect.
 pub(in crate::reconcile) fn list(db: &Db, top: &Row) -> Vec<WithoutEffect> {
     let mut all = Vec::new();
     of_row("Open_vSwitch", top, &mut all);

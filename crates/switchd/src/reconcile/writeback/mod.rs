@@ -1,7 +1,7 @@
-//! From the switch to the database: what became of each row, its state and its counters.
+//! Writes the switch's results to the database: the result, the state and the counters of each row.
 //!
-//! Every value is computed anew and only what differs from the replica is sent, in one transaction. A row
-//! that has gone in the meantime is passed over.
+//! Every value is computed anew, and only differences from the replica are sent, in one transaction. A row
+//! that has gone in the meantime is skipped.
 
 mod bridge;
 mod datapath;
@@ -15,7 +15,7 @@ use super::kinds;
 use super::state::BridgeState;
 use crate::cli::COMPATIBLE_VERSION;
 
-/// Columns that this process writes, or that mean nothing to it: a change of those is no change of the
+/// Columns that this process writes, or that mean nothing to it: their changes are no change of the
 /// configuration.
 pub(super) const NOT_CONFIG: &[(&str, &[&str])] = &[
     (
@@ -148,7 +148,7 @@ fn describe_mirrors(db: &Db, state: &BridgeState, txn: &mut Txn) {
     }
 }
 
-/// A value that its column cannot hold is a mistake in this program, or a schema from another age.
+/// A value that its column cannot hold is a mistake in this program, or the schema is much older or newer.
 fn report(refused: Vec<heddle_ovsdb::Refused>) {
     for r in refused {
         log::debug!(target: "bridge", "column {} not written: {:?}", r.column, r.why);
