@@ -44,7 +44,7 @@ def rule(n):
 
 
 def stream(path, chunks):
-    """Sends flow mods as fast as the switch takes them, none of them waited for; returns when all are confirmed."""
+    """Sends flow mods as fast as the switch takes them, without barriers; returns when all are confirmed."""
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(path)
     sock.settimeout(100)
@@ -96,10 +96,11 @@ def taken(pid, tid):
 
 @contextlib.contextmanager
 def undisturbed(pid, tid):
-    """Keeps what loads rules away from the thread's processor. Yields whether it also runs before all that is not under real-time policies."""
+    """Keeps the loading process off the thread's processor. Yields whether the thread also precedes all
+    threads without real-time policies."""
     for other in map(int, os.listdir(f"/proc/{pid}/task")):
         if other != tid:
-            # Threads come and go.
+            # Threads may have ended.
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(other, {GENERATOR_CORE})
     os.sched_setaffinity(0, {GENERATOR_CORE})
@@ -118,7 +119,8 @@ def undisturbed(pid, tid):
 
 
 def lengths(text):
-    """The worker's histogram of iterations: pairs of the microseconds above which they are, about those wanted, and how many there were."""
+    """The worker's histogram of iterations: pairs of the lower bound in microseconds, near those wanted, and
+    the number of iterations."""
     bins = [(int(wall), int(n)) for wall, n in BIN.findall(text.replace(">", "0"))]
     walls, counts = [wall for wall, _ in bins[:-1]], [n for _, n in bins]
     seconds, cycles, percent = map(float, USED.search(text).groups())

@@ -36,7 +36,7 @@ NAME_TABLES = struct.pack("!IIB7x", 0x2320, 15, 1)
 
 
 def change(number, in_port, table, xid):
-    """The change of this number: all rules come, one after the other, and then all of them go."""
+    """The change with this number: all rules are added, one after the other, and then all are deleted."""
     command = ADD if number // RULES % 2 == 0 else DELETE_STRICT
     flow, dport = TARGETS[number % RULES]
     _, a, b, c = (flow // PORTS).to_bytes(4, "big")

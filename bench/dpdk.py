@@ -61,7 +61,7 @@ def fetch():
 
 
 class Hugepages:
-    """2 MiB pages for as long as a measurement takes; what was there before is restored."""
+    """2 MiB pages for the time of a measurement; the previous number is restored."""
 
     PATH = "/proc/sys/vm/nr_hugepages"
 

@@ -67,7 +67,7 @@ fn control(xid: u32, command: u16) -> Vec<u8> {
     message(BUNDLE_CONTROL, xid, &[&body])
 }
 
-/// A connection, and what was read from it and not looked at.
+/// A connection, and its bytes that were read and not parsed.
 struct Peer {
     socket: UnixStream,
     buffer: Vec<u8>,

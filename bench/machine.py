@@ -22,7 +22,7 @@ RT_RUNTIME = "/proc/sys/kernel/sched_rt_runtime_us"
 
 @contextlib.contextmanager
 def real_time():
-    """Lets threads under real-time policies run all the time."""
+    """Lifts the limit on the time of threads under real-time policies."""
     with open(RT_RUNTIME) as file:
         before = file.read()
     with open(RT_RUNTIME, "w") as file:

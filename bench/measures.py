@@ -77,9 +77,9 @@ def udp64(contender, seconds):
 
 
 def latency(contender, seconds, attempts=3):
-    """One way (half of a round trip) in microseconds, p50 and p99.
+    """One-way latency (half of a round trip) in microseconds, p50 and p99.
 
-    A datagram that is lost early leaves sockperf without a result: then once more.
+    A datagram that is lost early leaves sockperf without a result: then it runs once more.
     """
     for _ in range(attempts):
         with Server(contender, ["sockperf", "server", "-p", "5303"], ":5303"):

@@ -61,7 +61,7 @@ class Connection:
 
 
 class Asker(threading.Thread):
-    """Does something again and again, and knows how long that took at most."""
+    """Sends one request again and again, and keeps the longest time of one."""
 
     def __init__(self, what, ask):
         super().__init__(daemon=True)

@@ -88,7 +88,8 @@ class Paths:
             nbctl("lb-add", f"lb{number}", f"{BALANCED}:{port}", f"{self.pods['server'][1]}:{port}", protocol)
 
     def become(self, path):
-        """Takes away what the case before had, and puts there what this one has, until the switches obey."""
+        """Removes the objects of the last case, and adds those of this one; returns when the switches
+        obey."""
         if path == self.path:
             return
         nbctl, balancers = self.central.nbctl, [f"lb{number}" for number in range(len(self.services))]

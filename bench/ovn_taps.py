@@ -80,7 +80,7 @@ class OvnTaps:
         self.nodes.pods[name] = ns
 
     def turn_to(self, path):
-        """Whom the client talks to, and by which router."""
+        """Sets the client's peer and router."""
         pods = self.nodes.pods
         self.a, self.b = pods["client"], pods["remote" if path == "geneve" else "server"]
         self.target = BALANCED if path == "lb" else PODS["server"][1]

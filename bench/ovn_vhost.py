@@ -64,7 +64,7 @@ class OvnVhost(Vhost):
         self.central.sync()
 
     def below(self):
-        """The bridge with the node's address: what goes to a node comes back from the other one."""
+        """The bridge with the node's address: packets to a node come back from the other one."""
         sw = self.switch
         self.net.address(self.netns, "br-ex", f"{OWN}/24")
         mac = sw.get("interface", "br-ex", "mac_in_use")

@@ -89,7 +89,7 @@ def shown(row):
         parts.append(f"{rate['asked'] / 1e3:.0f} kpps: p50 {rate['p50_us']:.2f} p99 {rate['p99_us']:.2f} us")
     parts.append(f"line {row['line_ns']:.0f} ns" if row.get("line_ns") else "line unknown")
     if row.get("disturbed", 0) > 0.05:
-        # A tenth of the core in other hands is more than what is compared here.
+        # A tenth of the core in other hands exceeds the differences that are compared here.
         worthless = ": worthless" if row["disturbed"] > 0.1 else ""
         parts.append(f"disturbed {row['disturbed'] * 100:.0f} %{worthless}")
     return "  ".join(parts)
@@ -258,7 +258,8 @@ def hugepages(made):
 
 
 def main(name, doc, groups, quick):
-    """The whole program: `name` is its, `groups` its cases by group, `quick` those of a short run."""
+    """The whole program: `name` is its name, `groups` has its cases by group, `quick` those of a short
+    run."""
     args = parse(doc, groups, quick)
     able_here()
     names = args.only.split(",") if args.only else None

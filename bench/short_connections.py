@@ -22,7 +22,7 @@ def server():
 
 
 def client(address, seconds):
-    # Ports are used again only after a minute; who resets a connection frees its port at once.
+    # Ports are used again only after a minute, but a reset frees the port at once.
     linger = (1).to_bytes(4, sys.byteorder) + (0).to_bytes(4, sys.byteorder)
     n, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:

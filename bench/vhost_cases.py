@@ -9,7 +9,7 @@ class Case:
     packed: bool = False
     mergeable: bool = True
     both: bool = False
-    answers: bool = False   # packets go both ways, as those of connections do
+    answers: bool = False   # packets go both ways, as in a connection
     ports: int = 2
     huge: bool = True
     rules: str = "in-port"  # a kind of `heddle bench rules`
@@ -31,7 +31,7 @@ class Case:
     tso: bool = False
     touch: str = "heads"
     latency: bool = False
-    idle: bool = False      # next to no traffic: what a switch takes then, and how long a packet takes
+    idle: bool = False      # almost no traffic: processor time of the switch, and latency
     sleep: int = 0          # the switch's longest sleep (pmd-maxsleep, microseconds); 0: not set
     light: bool = False     # processors do not halt while packets come (heddle-light-sleep)
 

@@ -58,7 +58,7 @@ def processor_time(pids):
 
 
 def thread_time(pid, forwarding=True):
-    """Seconds that a process's threads ran, with or without those that forward packets."""
+    """Seconds that a process's threads ran, with or without the forwarding ones."""
     total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):
         try:
@@ -267,7 +267,7 @@ class Vhost:
         return not self.dpdk or not case.light and case.tso == self.name.endswith("-tso")
 
     def prepare(self, case):
-        """Rules and MTU, where they differ from those of the case before."""
+        """Sets rules and MTU, if they differ from those of the last case."""
         if self.dpdk and self.mtu not in (None, case.mtu()):
             # OVS makes a port's memory pool when a guest connects for the first time, and ignores an MTU that
             # is set later.
@@ -308,7 +308,8 @@ class Vhost:
                      for words in case.rule_sets()]
             text = self.underlay.rules(case) if case.tunnel else case.behind("".join(rules))
             self.switch.ofctl("del-flows", BRIDGE)
-            # One by one, each waits for the one before it: a million of them takes minutes with any switch.
+            # One by one, each would wait for the one before it: a million of them takes minutes with any
+            # switch.
             self.switch.run("ovs-ofctl", "--timeout=120", "--bundle", "add-flows", BRIDGE, "-", stdin=text, timeout=150, quiet=True)
             self.rules = wanted
             settle(self.switch.pid)

@@ -52,7 +52,7 @@ class Executor:
         return results
 
     def stop(self):
-        """Ends what runs."""
+        """Ends all running tests."""
         self.stopped = True
         with self.lock:
             running = list(self.running.items())
@@ -129,7 +129,7 @@ def tell(result):
 
 
 def judge(output):
-    """(verdict, detail) from what the suite's script printed for one test."""
+    """(verdict, detail) from the output of the suite's script for one test."""
     match = VERDICT.search(output)
     if not match:
         return "failed", "the suite said nothing about it"
@@ -165,7 +165,7 @@ def leftovers(directory):
 
 
 def sweep(directory):
-    """Ends whatever still runs below `directory`, such as daemons of tests that were interrupted."""
+    """Ends all processes that run below `directory`, such as daemons of interrupted tests."""
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit() and below(os.readlink(f"/proc/{entry}/cwd"), directory):

@@ -4,7 +4,7 @@ import collections
 import os
 import re
 
-# The page's first part, above those of the runs.
+# The page's first part, before the parts of the runs.
 INTRO = """# Conformance
 
 Open vSwitch's own tests, run with `heddled` in the place of `ovs-vswitchd`: two suites, each of two versions.

@@ -18,7 +18,7 @@ from suite import PYTHON, Unavailable
 NAME = "system-userspace-testsuite"
 SECTION = "System tests"
 REFERENCE = "/usr/lib/openvswitch-switch/ovs-vswitchd"
-# Not packaged by Debian; what the suite's TFTP server is made of.
+# The library of the suite's TFTP server, which Debian does not package.
 TFTP = "tftpy==0.8.2"
 
 # Tests that concern each other, by their titles: the first that fits.

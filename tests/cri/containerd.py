@@ -83,7 +83,7 @@ def scenario_measured(lab):
 
 @limit(900)
 def scenario_thirty_rolled(lab):
-    """30 pods come at once; then each is replaced, all at once; then all go."""
+    """30 pods come at once; then each is replaced, all at once; then all are removed."""
     _, runtime = start(lab)
     with concurrent.futures.ThreadPoolExecutor(30) as pool:
         pods = list(pool.map(lambda _: runtime.run(), range(30)))

@@ -172,7 +172,7 @@ class Side:
         self.routes.append(prefix)
 
     def _add_flows(self, case, bridge, suffix):
-        """Loads a bridge's flows; returns the indices of those that are refused."""
+        """Loads a bridge's flows; returns the indices of the refused ones."""
         flows = [(index, flow_text(flow)) for index, flow in enumerate(case["flows"]) if flow["bridge"] == bridge]
         if not flows:
             return []
@@ -192,7 +192,7 @@ class Side:
         return rejected
 
     def _add_others(self, case, bridge, suffix):
-        """Makes a bridge's groups and meters; returns the texts of those that are refused."""
+        """Makes a bridge's groups and meters; returns the texts of the refused ones."""
         refused = []
         for command, key, version in (("add-group", "groups", "OpenFlow15"), ("add-meter", "meters", "OpenFlow13")):
             for item in case.get(key, []):
@@ -265,7 +265,7 @@ class Side:
 
 
 def canonical_flow(line):
-    """A dump-flows line without what depends on the clock."""
+    """A dump-flows line without the fields that depend on the clock."""
     line = re.sub(r"(duration|idle_age|hard_age)=[0-9.]+s?,? ?", "", line.strip())
     return re.sub(r",? actions=", " actions=", line)
 

@@ -105,7 +105,7 @@ class Blocks:
         self.flow(GROUP_TABLE + 1, 5, [], [f"output:{self.port()}"])
 
     def recirculation(self):
-        """A label on and off again: what follows needs the packet to be parsed anew."""
+        """Pushes and pops a label: the next match needs the packet to be parsed anew."""
         rng = self.rng
         self.doors.append(RECIRC_TABLE)
         between = rng.choice([[], [f"set_field:{rng.randrange(1 << 20)}->mpls_label"], [f"output:{self.port()}"],
@@ -160,7 +160,7 @@ class Blocks:
         self.flow(table + 2, 10, rng.choice([[], ["ip"], ["tcp"]]), [f"output:{self.port()}"])
 
     def metering(self):
-        """A meter that lets everything pass, and counts."""
+        """A meter that drops nothing, and counts."""
         self.doors.append(METER_TABLE)
         self.meters.append({"bridge": self.bridge, "text": "meter=1,pktps,burst,stats,bands=type=drop,rate=1000000,burst_size=1000000"})
         self.flow(METER_TABLE, 10, self.rng.choice([[], ["ip"]]), ["meter:1", f"output:{self.port()}"])

@@ -28,10 +28,10 @@ KINDS = ["geneve", "geneve", "geneve", "vxlan", "vxlan", "gre", "gre", "ip6gre",
 
 
 def tunnel(rng, number, taken):
-    """One tunnel port; None if there is one already that takes the same packets."""
+    """One tunnel port; None if another one takes the same packets already."""
     kind = rng.choice(KINDS)
     if kind in GRE_KINDS:
-        # One kind of them in a case: the reference takes all GRE packets out by the kind whose port it happened to make first.
+        # One kind of GRE in a case: the reference takes all GRE packets out by the kind of its first port.
         kind = next((of for of, *_ in taken if of in GRE_KINDS), kind)
     family = 6 if kind == "ip6gre" or kind in UDP_PORTS and rng.random() < 0.3 else 4
     flow_remote = rng.random() < 0.3
@@ -69,7 +69,7 @@ def writes(rng, of):
     if of["remote"] == "flow" or rng.random() < 0.1:
         field = "tun_dst" if of["family"] == 4 else "tun_ipv6_dst"
         if of["family"] == 6:
-            # One of IPv4, where the packet itself came from such a tunnel, goes first.
+            # An IPv4 destination, if the packet itself came from such a tunnel, is cleared first.
             out.append("set_field:0.0.0.0->tun_dst")
         out.append(f"set_field:{rng.choice(REMOTES[of['family']])}->{field}")
     if of["key"] == "flow" or rng.random() < 0.2:
@@ -101,7 +101,7 @@ def flows(rng, pods, tunnels):
         elif style < 0.2:
             flow(10, [f"in_port={pod}"], [f"set_field:{rng.choice(REMOTES[4])}->tun_dst", "set_field:5->tun_id", "FLOOD"])
         elif style < 0.35:
-            # Changed on the way, and not by the tunnel alone.
+            # The flow changes the packet too, not only the tunnel.
             change = rng.choice(["dec_ttl", "mod_nw_tos:32", f"mod_dl_dst:{MACS[2]}", "mod_vlan_vid:10"])
             flow(10, [f"in_port={pod}", "ip"], [change, *into(some), f"output:{rng.choice(pods)}"])
             flow(5, [f"in_port={pod}"], into(some))
@@ -144,7 +144,7 @@ def geneve_options(rng):
 
 
 def tunnelled(rng, of):
-    """A packet that comes to this tunnel's end, mostly right."""
+    """A packet to this tunnel endpoint, usually a right one."""
     family = of["family"]
     inner = Maker(rng, {"family": rng.choice(["ip4", "ip4", "ip6", "arp"])}).frame()
     inner = bytes.fromhex(inner)

@@ -93,7 +93,7 @@ def service_address(cluster):
 
 
 def thirty_rolled(cluster):
-    """30 pods come at once; each is replaced, all at once; all go. No port, row or address stays."""
+    """30 pods come at once; each is replaced, all at once; all are removed. No port, row or address stays."""
     began = time.monotonic()
     old = cluster.run("old", ROLLED)
     come = time.monotonic() - began
@@ -143,7 +143,7 @@ def containerd_restarted(cluster):
 
 
 def heddled_restarted(cluster):
-    """Killed (SIGKILL): what is sent meanwhile is lost, no more than that."""
+    """Killed (SIGKILL): only packets sent meanwhile are lost."""
     def restart():
         cluster.sw.stop_daemon(signal.SIGKILL)
         cluster.sw.start_daemon()
@@ -214,7 +214,7 @@ def storage(cluster, pod):
 
 
 def left_over_collected(cluster):
-    """A port whose pod no runtime knows, and its address, go by GC; those of the others stay."""
+    """GC removes a port whose pod no runtime knows, and its address; the others stay."""
     conf = {"cniVersion": "1.1.0", "name": cluster.network["name"], **cluster.network["plugins"][0]}
     ghost = cluster.lab.net.namespace("ghost")
     cluster.node.add(conf, ghost)
@@ -273,7 +273,7 @@ def nothing_left(cluster):
     def mounted():
         return [path for path in enclosure.mounts().values() if "/sandboxes/" in path or "/cni-" in path]
     wait_for("mounts to go", lambda: not mounted(), PATIENCE, 1)
-    # Until it looks again, the kubelet keeps what has ended.
+    # Until its next check, the kubelet keeps ended containers.
     wait_for("containers to go", lambda: not cluster.runtime.shims(), PATIENCE, 1)
 
 

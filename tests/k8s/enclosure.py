@@ -65,7 +65,7 @@ def furnish(place):
     mount("--make-rshared", "/")
     for path in (place, *PRIVATE):
         mount("-t", "tmpfs", "-o", "mode=755", "heddle-k8s", path)
-    # runc would leave groups of containers here, beside those below our own.
+    # Otherwise runc would leave groups of containers here, beside those below our own.
     subprocess.run(["umount", "/sys/fs/cgroup/unified"], capture_output=True)
     os.makedirs("/run/netns")
     for name in SETTINGS:

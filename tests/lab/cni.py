@@ -98,7 +98,7 @@ class Node:
             json.dump({"cniVersion": version, "name": name, "plugins": own}, file)
 
     def tool(self, command, network, pod=None, check=True, ifname=None, capabilities=None):
-        """Runs cnitool; what it prints."""
+        """Runs cnitool; returns its output."""
         env = {"NETCONFPATH": f"{self.dir}/net.d", "CNI_PATH": f"{self.dir}/bin", "CNI_IFNAME": ifname,
                "CAP_ARGS": json.dumps(capabilities) if capabilities else None, "HEDDLE_CNI_DIRS": self.switch.dir, "HEDDLE_CNI_LOG_DIRS": self.dir}
         where = f"/run/netns/{pod}" if pod else "/run/netns/none"

@@ -79,7 +79,8 @@ def image(path):
 
 
 def service(switch, bridge, address, port, pod, pod_port, mac):
-    """Rules in place of a kube-proxy: TCP to a service's address goes to a pod, and comes back from it, by connection tracking."""
+    """Rules in place of a kube-proxy: connection tracking translates TCP to a service's address to a pod, and
+    back."""
     for flow in (f"priority=10,tcp,nw_dst={address},tp_dst={port},actions=ct(commit,zone=5,nat(dst={pod}:{pod_port}),table=1)",
                  f"priority=10,tcp,nw_src={pod},tp_src={pod_port},actions=ct(zone=5,nat,table=2)", "priority=0,actions=NORMAL",
                  f"table=1,actions=mod_dl_dst:{mac},NORMAL", "table=2,actions=NORMAL"):
@@ -113,7 +114,7 @@ class Runtime:
     # -- the runtime -------------------------------------------------------------
 
     def start(self):
-        # Not `ip netns exec`, which hides what is mounted.
+        # `ip netns exec` would hide mounts.
         env = {**os.environ, "PATH": f"{TOOLS}/bin:{os.environ['PATH']}", "HEDDLE_CNI_DIRS": os.path.dirname(self.dir)}
         log = open(f"{self.dir}/containerd.log", "a")
         self.process = subprocess.Popen(["nsenter", f"--net=/run/netns/{self.switch.netns}", f"{TOOLS}/bin/containerd", "--config",

@@ -64,7 +64,7 @@ class Front:
         return kick
 
     def rings(self):
-        """Both rings of a device; returns what kicks ring 1, from the guest."""
+        """Sets up both rings of a device; returns the eventfd by which the guest kicks ring 1."""
         self.ring(0)
         return self.ring(1)
 

@@ -208,7 +208,7 @@ class Guest:
     # -- commands inside the guest ---------------------------------------------
 
     def run(self, command, timeout=30, check=True):
-        """Runs a shell command inside, returns what it printed; status 0 is wanted unless check=False."""
+        """Runs a shell command inside, returns its output; requires status 0 unless check=False."""
         self.ident += 1
         self.agent.sendall(f"{self.ident} {command}\n".encode())
         end = time.monotonic() + timeout

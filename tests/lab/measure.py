@@ -44,7 +44,7 @@ class Pings:
         return sum(took > worst_ms + self.stood_still(at - took / 1000, at) for at, _, took in self.answers())
 
     def silent(self, worst_ms):
-        """Whether none came for longer, not counting what the machine stood still."""
+        """Whether there was a longer silence, without the time in which the machine stood still."""
         times = [at for at, _, _ in self.answers()]
         return any(1000 * (late - early) > worst_ms + self.stood_still(early, late) for early, late in zip(times, times[1:]))
 

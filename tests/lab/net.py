@@ -112,7 +112,7 @@ class Net:
 
 
 def receive(sock, want, timeout=PATIENCE):
-    """The next frame that satisfies want(frame) and was not sent by ourselves; None when none comes in time."""
+    """The next received frame that satisfies want(frame); None when none comes in time."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         sock.settimeout(max(0.01, end - time.monotonic()))

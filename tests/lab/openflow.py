@@ -137,7 +137,7 @@ class Controller:
         return [entry for entry in self.seen if entry[1] == kind]
 
     def drop(self):
-        """Closes the current connection; the switch has to come again."""
+        """Closes the current connection; the switch has to reconnect."""
         if self.connection:
             self.connection.sock.shutdown(socket.SHUT_RDWR)
 

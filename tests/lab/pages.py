@@ -99,7 +99,8 @@ def line_pattern(shown):
 
 
 def missing(shown, real):
-    """The first line of an output block that the real output has not, or not after the line before; None: all are there."""
+    """The first line of an output block that is missing in the real output, or not after the line before.
+    None: all lines are there."""
     rest = iter(real.splitlines())
     for line in filter(str.strip, shown.splitlines()):
         pattern = line_pattern(line)
@@ -151,7 +152,7 @@ class Machine:
             return ""
 
     def run(self, text, check=True, timeout=PATIENCE):
-        """Runs commands in the shell; what they print."""
+        """Runs commands in the shell; returns their output."""
         with open(f"{self.dir}/.command", "w") as file:
             file.write(text + "\n")
         self.send(". /run/page/.command >/run/page/.out 2>&1 </dev/null; echo =$?\n")
@@ -163,7 +164,7 @@ class Machine:
         return out
 
     def wait(self, text, timeout=PATIENCE):
-        """Runs a command until it succeeds; what it printed then."""
+        """Runs a command until it succeeds; returns its last output."""
         end = time.monotonic() + timeout
         while True:
             try:

@@ -127,7 +127,7 @@ class PodLab:
         return name
 
     def pings(self, pod, target, count=10, interval=0.2, lost=0):
-        """Pings and asserts how many are lost at most; returns that number."""
+        """Pings and asserts the maximum number of lost ones; returns that number."""
         out = self.run(f"ip netns exec {pod} ping -n -q -i {interval} -c {count} -W 2 {target}", check=False,
                        timeout=60 + count * interval)
         match = re.search(r"(\d+) packets transmitted, (\d+) received", out)
@@ -148,7 +148,7 @@ class PodLab:
                  f"(ip netns exec {pod} sockperf server --tcp -p 7001 >/dev/null 2>&1 &)")
 
     def stream(self, pod, target, seconds=5, size=None, options=""):
-        """Mbit/s that arrive of a TCP stream whose writes have `size` bytes."""
+        """Mbit/s received of a TCP stream whose writes have `size` bytes."""
         length = f"-l {size}" if size else ""
         out = self.run(f"ip netns exec {pod} iperf3 -c {target} -t {seconds} -f m {length} {options}", timeout=seconds + 60)
         rates = re.findall(r"([\d.]+) Mbits/sec.*receiver", out)

@@ -55,7 +55,7 @@ def run(conf, command, number, inner):
 
 
 def add(conf, delegates):
-    """All of them, or none; the result is that of the first."""
+    """Runs all delegates, or none; the result is that of the first."""
     answers = []
     for number, inner in enumerate(delegates):
         status, said = run(conf, "ADD", number, inner)

@@ -141,7 +141,7 @@ class Switch:
         return self.vsctl("get", table, record, column).strip('"')
 
     def wait_column(self, table, record, column, want, timeout=PATIENCE):
-        """Waits until the column equals want (or want(value) holds)."""
+        """Waits until the column equals want (or want(value) is true)."""
         ok = want if callable(want) else lambda value: value == str(want)
         seen = []
 

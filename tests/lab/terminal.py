@@ -75,7 +75,7 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def read(self, seconds=0.3):
-        """Takes in what the program has written, and what it writes in that time."""
+        """Reads the program's pending output, and its output of the next seconds."""
         end = time.monotonic() + seconds
         left = seconds
         # Pending output is read, however late it is.
@@ -160,7 +160,7 @@ class Terminal:
         return self.text()
 
     def put_back(self):
-        """Whether the terminal is as it was."""
+        """Whether the terminal is in its initial state."""
         return termios.tcgetattr(self.slave) == self.before
 
     def end(self, timeout=PATIENCE):

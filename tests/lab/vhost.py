@@ -127,7 +127,7 @@ class Transfer:
         return self.client.poll() is None
 
     def finish(self, timeout=200):
-        """All arrived as it was sent; the megabytes."""
+        """Waits for the end: all bytes arrived as they were sent; returns the megabytes."""
         # A client without a number sends until its input ends.
         said, _ = self.client.communicate(timeout=timeout)
         text, _ = self.server.communicate(timeout=timeout)

@@ -13,7 +13,7 @@ SAID_EVERYWHERE = "No tunnel endpoint found for HA chassis"
 
 
 class Absent(Exception):
-    """This OVN does not have what a check is about."""
+    """This OVN lacks the feature of a check."""
 
 
 def check(function):

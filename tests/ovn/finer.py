@@ -112,7 +112,7 @@ def port_security_of_arp(c):
 
 @check
 def port_security_of_ipv6(c):
-    """The source of packets, and whose addresses are advertised."""
+    """The source of packets, and the target of advertisements."""
     words = f"{A1} 10.0.0.11 fd00::11"
     echo = bytes([128, 0, 0, 0, 0, 7, 0, 1]) + b"heddle.."
     cases = ((icmp6(A2, A1, "fd00::11", "fd00::12", echo), icmp6(A2, A1, "fd00::98", "fd00::12", echo), "icmp6 and ip6[40]=128", "fd00::11 >", "fd00::98 >"),
@@ -299,7 +299,7 @@ TALK = ("import os,socket,sys,time\ns=socket.create_connection((sys.argv[1],int(
 
 
 def talk(c, source, address, port, act):
-    """Whether a connection lives through what is done: None, or how it ended."""
+    """Whether a connection lives through `act`: None, or its end."""
     stop = f"{c.dir}/stop-{time.monotonic_ns()}"
     client = background(c, source, "python3", "-c", TALK, address, str(port), stop)
     try:
@@ -436,7 +436,7 @@ def container_ports_talk(c):
 
 @check
 def localport(c):
-    """A port that is on every chassis, as for metadata: each pod finds the one of its own."""
+    """A port that is on every chassis, as for metadata: each pod reaches the one on its own chassis."""
     c.nbctl("lsp-add", "ls0", "meta", "--", "lsp-set-type", "meta", "localport", "--", "lsp-set-addresses", "meta", "02:00:00:00:00:fe 10.0.0.253")
     servers = []
     try:
@@ -477,7 +477,7 @@ def port_of_two_chassis(c):
             c.net.address(ns, "eth0", "10.0.0.72/24")
             node.sw.vsctl("add-port", "br-int", f"vmig{n}", "--", "set", "interface", f"vmig{n}", "external_ids:iface-id=mig")
         c.sync()
-        # The one that is moved to is silent yet.
+        # The guest's new location sends nothing yet.
         c.net.ip(c.pods["mig2"], "addr", "flush", "dev", "eth0")
         if not c.reaches("a3", "10.0.0.72"):
             return "no answer before"
@@ -508,7 +508,8 @@ def port_of_two_chassis(c):
 
 @check
 def policies_with_several_next_hops(c):
-    """Each takes a share; one that BFD finds silent takes none, where this OVN watches next hops of policies."""
+    """Each next hop takes a share; a silent one takes none, if this OVN monitors next hops of policies with
+    BFD."""
     world2(c)
     servers = [server(c, pod, 7045) for pod in ("world", "world2")]
     watched = has_column("Logical_Router_Policy", "bfd_sessions")

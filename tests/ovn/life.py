@@ -37,7 +37,7 @@ def lost(c, act, source="a1", target="10.0.1.12", rest=3):
     out = "".join(said)
     sent = int(re.search(r"(\d+) packets transmitted", out)[1])
     answered = {int(n) for n in re.findall(r"icmp_seq=(\d+) ttl=", out)}
-    # The last ones may be on their way, if that is no longer than a busy machine needs.
+    # The last ones may be on their way, if that takes no longer than on a busy machine.
     last = max(answered, default=0)
     return (last if sent - last < RATE / 4 else sent) - len(answered)
 
@@ -102,7 +102,7 @@ def life_controller_is_killed_while_it_says_things(c):
 
 @check
 def life_controller_says_everything_again(c):
-    """No established flow is another one afterwards: cookies and counters stay."""
+    """No established flow is replaced: cookies and counters stay."""
     node = c.chassis[0]
     if not c.reaches("a1", "10.0.1.12", count=5):
         return "no answer"

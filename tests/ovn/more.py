@@ -12,7 +12,7 @@ from cluster import server
 
 
 def background(c, pod, *argv):
-    """A command in a pod, whose output is wanted later."""
+    """Starts a command in a pod; its output is read later."""
     ns = c.pods.get(pod) or getattr(c, pod, pod)
     return subprocess.Popen(["ip", "netns", "exec", ns, *argv], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
@@ -287,7 +287,7 @@ def virtual_port(c):
 
 @check
 def container_port(c):
-    """A port within another one's, by a VLAN tag."""
+    """A port within another port, by a VLAN tag."""
     c.nbctl("lsp-add", "ls0", "nested", "a1", "42", "--", "lsp-set-addresses", "nested", "02:00:00:00:00:42 10.0.0.42")
     c.sync()
     if not until(lambda: c.sbctl("--bare", "--columns=up", "find", "port_binding", "logical_port=nested").strip() == "true", 10):
@@ -391,7 +391,7 @@ def qos_rate_by_a_meter(c):
 
 @check
 def qos_rate_by_a_queue(c):
-    """A port's rate on the way to the provider's network, by the kernel's queues that ovn-controller sets up."""
+    """A port's rate towards the provider's network, by the kernel's queues that ovn-controller sets up."""
     node = c.chassis[0]
     c.nbctl("ls-add", "q", "--", "lsp-add", "q", "q-phys", "--", "lsp-set-type", "q-phys", "localnet", "--", "lsp-set-addresses", "q-phys", "unknown",
             "--", "lsp-set-options", "q-phys", "network_name=phys")
@@ -408,7 +408,7 @@ def qos_rate_by_a_queue(c):
             return f"classes: {classes()[:300]!r}"
         c.reaches("q1", "192.168.50.10")
         n = flood(c, "q1", "world", "192.168.50.10")
-        # 2 Mbit/s during the flood, and then what the kernel has queued, a thousand.
+        # 2 Mbit/s during the flood, and then the kernel's queue, a thousand.
         return None if 200 < n < 2000 else f"{n} of 3000 arrive"
     finally:
         node.sw.vsctl("remove", "interface", "ph0", "external_ids", "ovn-egress-iface")
@@ -540,7 +540,7 @@ def bindings_of_neighbours_age(c):
 
 @check
 def gateway_fails_over_by_bfd(c):
-    """The chassis with the gateway is cut off; BFD notices, the other one takes over."""
+    """The chassis with the gateway is cut off; BFD notices, and the other one takes over."""
     way_back(c)
     c.nbctl("lrp-set-gateway-chassis", "lr0-ext", "ch3", "20", "--", "lrp-set-gateway-chassis", "lr0-ext", "ch1", "10")
     c.sync()

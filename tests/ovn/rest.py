@@ -446,7 +446,8 @@ while True:
 
 @check
 def routes_with_bfd(c):
-    """A route whose next hop is watched by BFD goes when that is silent, and another one takes its traffic."""
+    """BFD monitors the next hop of a route. When the next hop is silent, the route goes, and another one
+    takes its traffic."""
     world2(c)
     servers = [server(c, pod, 7035) for pod in ("world", "world2")]
     peer = background(c, "world", "python3", "-c", BFD_PEER, "192.168.50.10")
@@ -503,7 +504,8 @@ def ecmp_with_symmetric_replies(c):
 
 @check
 def qos_rates_by_queues_on_both_ends(c):
-    """Two pods of a provider network, on a node each, with a rate each for what they send: the nodes' devices have queues."""
+    """Two pods of a provider network, on a node each, with an output rate each: the nodes' devices have
+    queues."""
     c.nbctl("ls-add", "rates", "--", "lsp-add", "rates", "rates-phys", "--", "lsp-set-type", "rates-phys", "localnet", "--", "lsp-set-addresses", "rates-phys", "unknown",
             "--", "lsp-set-options", "rates-phys", "network_name=phys")
     ends = [(pod, c.chassis[number - 1], rate) for pod, number, rate in (("r1", 1, 1), ("r2", 2, 4))]
@@ -522,7 +524,7 @@ def qos_rates_by_queues_on_both_ends(c):
         if not c.reaches("r1", addresses["r2"]):
             return "no answer"
         slow, fast = flood(c, "r1", "r2", addresses["r2"]), flood(c, "r2", "r1", addresses["r1"])
-        # 1 and 4 of 10 Mbit/s, and then what the kernel has queued, a thousand each.
+        # 1 and 4 of 10 Mbit/s, and then the kernel's queue, a thousand each.
         return None if 100 < slow < 1800 and slow + 400 < fast < 2800 else f"of 3000 each: {slow} at 1 Mbit/s, {fast} at 4"
     finally:
         for pod, node, _ in ends:

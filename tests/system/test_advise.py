@@ -154,7 +154,7 @@ def scenario_faults_under_load(lab):
     sw.ofctl("add-flow", "br0", f"priority=9,in_port={port['vb']},udp,actions=" + ",".join([f"output:{port['a0']}"] * 8))
     planted(lab, sw, "worker full", ("core 0",), lambda: start("1", "1"), nothing, 1, gone=False)
     planted(lab, sw, "queues on one worker", ("core 0", "core 1", "pmd-rxq-affinity"), nothing, nothing, 1, gone=False)
-    # The server is kept on processor 1, and what it reads is received where the worker and the sender are, on 0.
+    # The server is kept on processor 1, and its data is received where the worker and the sender are, on 0.
     planted(lab, sw, "RFS off", ("processor 1", "rps_sock_flow_entries"), lambda: start("0", "1"), nothing, 1, gone=False)
 
     def crowd():

@@ -22,7 +22,7 @@ ANY32 = b"\xff" * 4
 
 
 def dice(lab):
-    """The same each time, so that a change is judged by what it did; with SEED=TEXT others."""
+    """The same seed each time, so that a result depends on the change alone; SEED=TEXT gives others."""
     seed = os.environ.get("SEED", "one")
     lab.trace.note(f"SEED={seed}")
     return random.Random(seed)

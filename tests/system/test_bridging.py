@@ -15,7 +15,7 @@ ALL = "ff:ff:ff:ff:ff:ff"
 
 
 class Wires:
-    """Pods on veth ports, each with a raw socket; frames carry a serial number so that none is taken for another."""
+    """Pods on veth ports, each with a raw socket; frames carry a serial number that identifies them."""
 
     def __init__(self, lab, sw, ports, bridge="br0"):
         """ports: pod name -> extra words of add-port."""

@@ -270,7 +270,8 @@ def scenario_where_devices_are_made(lab):
     lab.net.ip(sw.netns, "link", "add", "last", "type", "bridge")
     wait_for("the monitor", lambda: "last" in open(f"{sw.dir}/links.txt").read())
     assert not any(name in open(f"{sw.dir}/links.txt").read() for name in names), "the device was at home first"
-    # Deleted while the daemon is away: the next one makes none in a pod, since the path may be another pod's by now.
+    # Deleted while the daemon is away: the next daemon makes none in a pod, since the path may belong to
+    # another pod by now.
     sw.stop_daemon(signal.SIGKILL)
     lab.net.ip(pods[0], "link", "del", "eth0")
     sw.start_daemon()
@@ -288,7 +289,8 @@ def scenario_where_devices_are_made(lab):
 
 
 def scenario_garbage(lab):
-    """GC removes what is not listed, sweep the ports of namespaces that are gone, as after a reboot."""
+    """GC removes unlisted attachments; sweep removes the ports of namespaces that are gone, as after a
+    reboot."""
     sw, node = start(lab)
     conf, pods = node.conf(version="1.1.0"), [node.pod() for _ in range(4)]
     results = [node.add(conf, pod) for pod in pods]
@@ -371,7 +373,7 @@ def scenario_rates_and_mtu_on_each_kind(lab):
 
 
 def scenario_hundred_at_once(lab):
-    """100 pods at once come, reach each other, and go; the daemon takes their changes in together."""
+    """100 pods at once come, reach each other, and go; the daemon applies their changes together."""
     sw, node = start(lab)
     before, conf = node.rows(), node.conf(ipam=node.ipam("10.1.0.0/16"))
     pods = [node.pod() for _ in range(100)]
@@ -426,7 +428,8 @@ def of_pod(lab, pod):
 
 
 def scenario_chained_after_a_controllers_plugin(lab):
-    """The veth is exchanged; pod and controller see what they saw before: addresses, routes, neighbours, identity, port number."""
+    """The veth is exchanged; pod and controller keep their view: addresses, routes, neighbours, identity,
+    port number."""
     sw, node = start(lab)
     before = node.rows()
     own = {"type": "heddle-cni", "kind": "internal", "database": sw.db, "logFile": f"{node.dir}/cni.log"}
@@ -492,7 +495,7 @@ def scenario_after_and_around_the_bridge_plugin(lab):
     ports = set(sw.vsctl("list-ports", "br0").split())
     assert all({i["name"] for i in result["interfaces"]} & ports for result in results) and len(ports) == 2
     lab.net.ping(pods[0], address(results[1]))
-    # A bridge that is missing: what the wrapped plug-in made is gone, too.
+    # A bridge that is missing: the objects of the wrapped plug-in are removed, too.
     leases, rows = node.leases(), node.rows()
     third = node.pod()
     refused(100, "no bridge br9", node.add, node.conf(name="wrapped", bridge="br9", ipam=None, delegate=first), third)
@@ -503,7 +506,7 @@ def scenario_after_and_around_the_bridge_plugin(lab):
 
 
 def scenario_restarts(lab):
-    """Daemon and database come back after a violent end: pods still reach each other, and are as they should be."""
+    """Daemon and database come back after a violent end: pods still reach each other, with unchanged rows."""
     sw, node = start(lab)
     conf, pods = node.conf(), [node.pod(), node.pod()]
     results = [node.add(conf, pod) for pod in pods]

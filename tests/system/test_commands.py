@@ -86,7 +86,7 @@ no/such-command
 """
 
 
-# Commands that take what newer versions of Open vSwitch do.
+# Commands with the arguments of newer versions of Open vSwitch.
 NEWER = {"dpctl/ct-del-limits", "dpctl/flush-conntrack", "fdb/show", "ovs/route/add", "ovs/route/del", "ovs/route/lookup",
          "ovs/route/show"}
 
@@ -117,7 +117,7 @@ def scenario_commands_are_those_of_open_vswitch(lab):
     assert not missing, missing
     other = {name: (have[name], want[name]) for name in set(want) - NEWER if have[name].strip() != want[name].strip()}
     assert not other, other
-    # A list of its own, in its own order.
+    # The list's content and order are Heddle's own.
     lists = [sw.appctl("dpctl/list-commands").splitlines() for sw in (own, reference)]
     assert len(lists[1]) > 30
     other = [pair for pair in itertools.zip_longest(*lists)
@@ -136,7 +136,7 @@ FRAGMENT = FRAME.replace("00000000401166cf", "00002001401146ce")
 
 
 def scenario_hidden_rules(lab):
-    """`bridge/dump-flows` shows the rules that no controller has made, with what they have counted."""
+    """`bridge/dump-flows` shows the rules that no controller has made, with their counters."""
     if not os.access(REFERENCE, os.X_OK):
         raise Skip("no ovs-vswitchd on this machine")
     both = [lab.switch("--enable-dummy", binary=binary) for binary in (None, REFERENCE)]

@@ -22,7 +22,7 @@ BYTES = 20_000_000
 
 
 def iperf(lab, server, client, address):
-    """Bytes that iperf3 knows of as received over one TCP connection; None: it could not be made."""
+    """Bytes that iperf3 reports as received over one TCP connection; None: it could not be made."""
     daemon = subprocess.Popen(["ip", "netns", "exec", server, "iperf3", "-s", "-1", "-p", "5202"],
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -162,7 +162,7 @@ def translated_fragments(lab, family, pool, prefix):
     assert "num frag: 0" in shown, shown
     conns = sw.appctl("dpctl/dump-conntrack")
     assert f"{icmp},orig=(src={prefix}1" in conns and f"dst={pool}" in conns, conns
-    # Without being put together they are invalid, and the rules above let none of those through.
+    # Without reassembly fragments are invalid, and the rules above drop them.
     sw.appctl("dpctl/ipf-set-disabled", name)
     assert lab.net.ping(a, f"{prefix}2", size=3900, lossless=False) == 0
     assert f"{name} enabled: 0" in sw.appctl("dpctl/ipf-get-status")
@@ -196,7 +196,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 
 def ftp_session(lab, server, client, address, passive):
-    """Fetches a file four times, each over a connection of its own; returns how often it came whole."""
+    """Fetches a file four times, each over a connection of its own; returns the number of complete ones."""
     directory = tempfile.mkdtemp(prefix="heddle-ftp-")
     lab.cleanups.append(lambda: shutil.rmtree(directory))
     with open(os.path.join(directory, "file"), "wb") as file:

@@ -167,7 +167,8 @@ def scenario_memory_after_a_flood(lab):
 
 @limit(200)
 def scenario_ports_run_out(lab):
-    """All ports of a translation are taken: refused by name, and who has one keeps it."""
+    """All ports of a translation are taken: new connections are refused by name, existing ones keep their
+    ports."""
     sw, talk, sock = victims(lab, ["priority=20,in_port=3,udp,actions=ct(commit,zone=6,nat(src=10.8.0.1:2000-2009))"])
     udp = lambda n: frame(address(n), "10.9.9.9", 17, frames.udp(address(n), "10.9.9.9", 1000, 53))
     send(sock, (udp(n) for n in range(3000)))
@@ -253,7 +254,8 @@ def scenario_announcements_that_lie(lab):
 
 @limit(200)
 def scenario_rubbish(lab):
-    """Headers cut anywhere, ICMP errors that quote nonsense, SCTP that is none, bits turned over: no fault, no delay."""
+    """Headers cut anywhere, ICMP errors that quote nonsense, malformed SCTP, flipped bits: no fault, no
+    delay."""
     sw, talk, sock = victims(lab, [f"priority=20,in_port=3,{ip},actions=ct(commit,zone=6,nat(src={to}),table=2)"
                                    for ip, to in (("ip", "10.8.0.1-10.8.0.9"), ("ipv6", "fd08::1-fd08::9"))]
                                + [f"table=2,{ip},actions=ct(zone=6,nat),ct(commit,force,zone=7)" for ip in ("ip", "ipv6")])
@@ -345,7 +347,7 @@ def scenario_limits_lowered(lab):
 
 @limit(200)
 def scenario_no_time(lab):
-    """Policies by which connections are over at once, that change all the time, and more of them than there is room for."""
+    """Policies with timeouts of zero, that change all the time, and more of them than there is room for."""
     sw, talk, sock = victims(lab, ["priority=20,in_port=3,ip,actions=ct(commit,zone=6,nat(src=10.8.0.1))"])
     sw.vsctl("--", "--id=@dp", "create", "Datapath", "datapath_version=0", "--", "set", "Open_vSwitch", ".", "datapaths:netdev=@dp")
     sw.vsctl("add-zone-tp", "netdev", "zone=6", *(f"{name}=0" for name in ("udp_first", "udp_single", "udp_multiple", "icmp_first")))
@@ -408,7 +410,8 @@ def storm(sock, stop):
 
 @limit(200)
 def scenario_all_changes_under_traffic(lab):
-    """Flushes, other workers, ports and bridges that come and go, limits, policies, kills: under a storm of new connections."""
+    """Flushes, other workers, changes of ports and bridges, limits, policies, kills: under a storm of new
+    connections."""
     sw, talk, sock = victims(lab, ["priority=20,in_port=3,udp,actions=ct(commit,zone=6,nat(src=10.8.0.1-10.8.0.9),table=2)",
                                    "table=2,ct_state=+new,ip,actions=ct(zone=7,table=3)"])
     stop = threading.Event()

@@ -153,7 +153,7 @@ def scenario_moved_while_down(lab):
     wait_for("an answer", lambda: lab.net.ping(other, "10.1.0.2", count=1, lossless=False))
     lab.net.ping(other, "10.1.0.1")
     sw.vsctl("del-port", "i0", "--", "del-port", "p0")
-    # The device goes with its port, wherever it is.
+    # The device is removed with its port, wherever it is.
     gone(lab, other, "lan")
     gone(lab, pod, "eth0")
 
@@ -254,7 +254,7 @@ def scenario_ovs_vswitchd_in_between(lab):
         sw.binary = heddle
         sw.start_daemon()
         good()
-    # With offloads Open vSwitch's daemon expects the device's short header, as a new device has it.
+    # With offloads Open vSwitch's daemon expects the short header of a new device.
     sw.stop_daemon()
     sw.vsctl("--no-wait", "set", "open_vswitch", ".", "other_config:userspace-tso-enable=true")
     sw.binary = ovs

@@ -257,7 +257,8 @@ def patch(sw, ours, theirs):
 
 
 def scenario_clones_keep_to_themselves(lab):
-    """A resubmit within a clone, a bucket or a bridge behind a patch port leaves the packet as it was."""
+    """A resubmit within a clone, a bucket or a bridge behind a patch port does not change the outer
+    packet."""
     sw = dummy_switch(lab)
     take = ports(sw, "br0", 1, 2, 3)
     sw.appctl("time/stop")

@@ -273,7 +273,7 @@ ACTIONS = [
 
 
 def scenario_every_action_has_an_effect(lab):
-    """Each action that one traced packet can show has its effect in the datapath's actions."""
+    """Each action that a traced packet can show changes the datapath's actions."""
     sw = lab.switch("--enable-dummy=override", "--disable-system-route", netns=False)
     sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure")
     for n in (1, 2, 3):

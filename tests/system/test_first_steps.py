@@ -114,7 +114,7 @@ def scenario_the_demo_kept(lab):
 
 
 def scenario_the_demo_leaves_nothing_behind(lab):
-    """Interrupted twice, or when its terminal ends: what it has made goes."""
+    """Interrupted twice, or when its terminal ends: the demo removes all that it has made."""
     for how in ("twice", "terminal"):
         terminal = Terminal(["demo/demo.sh"], columns=100, rows=50, env={"HEDDLED": os.path.abspath(daemon_path())})
         lab.cleanups.append(terminal.close)

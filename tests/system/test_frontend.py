@@ -231,7 +231,8 @@ def scenario_descriptors_run_out(lab):
     wait_status(sw, "vm3", "num_of_vrings", "2")
     new.stop()
     wait_status(sw, "vm3", "status", "disconnected")
-    # Whatever number the next descriptor would have is beyond the limit; there is room for one or two that were open for this moment only.
+    # The next descriptor's number is beyond the limit in any case; there is room for one or two that were
+    # open only now.
     used = {int(name) for name in os.listdir(f"/proc/{sw.pid}/fd")}
     free = next(number for number in range(len(used) + 1) if number not in used)
     resource.prlimit(sw.pid, resource.RLIMIT_NOFILE, (free, hard))
@@ -265,7 +266,7 @@ def scenario_front_ends_of_all_kinds(lab):
             except BrokenPipeError:
                 pass  # turned away already, in the pause after a fault
     before = len(os.listdir(f"/proc/{sw.pid}/fd"))
-    # A front end that was at fault is let in again after a pause, which is 16 s at most.
+    # A front end with a fault is accepted again after a pause of 16 s at most.
     def served():
         try:
             front.connect().negotiate().memory().rings()

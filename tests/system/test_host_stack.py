@@ -39,7 +39,7 @@ def port_of_a_pod(lab, *config, **kw):
 
 
 def forbid(sw):
-    """The switch itself forwards nothing that comes in by q0."""
+    """The switch itself drops all packets from q0."""
     sw.ofctl("del-flows", "brq")
     sw.ofctl("add-flow", "brq", "in_port=LOCAL,actions=q0")
     sw.ofctl("add-flow", "brq", "in_port=q0,actions=drop")
@@ -144,7 +144,7 @@ def scenario_while_the_switch_is_down(lab, *config):
         assert pinging.end() == "", "a restart opened a gap"
         forbid(sw)
         assert hears(lab, sw, ns) == [], sig
-    # A port that goes while no switch runs is given back by the next one.
+    # The next switch gives back a port that was removed while no switch ran.
     sw.stop_daemon(signal.SIGKILL)
     sw.vsctl("--no-wait", "del-port", "q0")
     sw.start_daemon()
@@ -238,7 +238,7 @@ def vlan_device_on_top(lab, *config):
             raw.send(tagged)
     wait_for("frames of the other VLAN", lambda: got(11) == 5)
     assert got(10) == was, sw.flows("brq")
-    # The device goes, and its VLAN is the port's.
+    # The device is removed, and its VLAN is the port's.
     lab.net.ip(sw.netns, "link", "del", "q0.10")
 
     def arrives():
@@ -256,7 +256,8 @@ def scenario_vlan_device_on_top_with_offload(lab):
 
 
 def scenario_nftables_where_the_classifier_has_no_place(lab):
-    """Another program's filter has the place: nftables serves, through a restart, until the port goes."""
+    """Another program's filter occupies the hook: nftables replaces it, through a restart, until the port is
+    removed."""
     sw, ns, _ = port_of_a_pod(lab)
     sw.vsctl("del-port", "q0")
     if "refused" in lab.net.run(sw.netns, "sh", "-c", "nft list tables || echo refused", check=False):
@@ -301,7 +302,7 @@ def scenario_one_loud_line_where_neither_can_be_had(lab):
     status = sw.wait_column("interface", "q0", "status", lambda text: "heddle_host_stack" in text)
     assert "gets a copy of what comes in: tc: " in status, status
     assert sw.log().count("gets a copy of every packet that this port receives") == 1
-    # The other filter goes: ours takes its place.
+    # The other filter is removed: the switch installs its own again.
     lab.net.run(sw.netns, "tc", "filter", "del", "dev", "q0", "ingress", "prio", PRIORITY)
     sw.wait_column("interface", "q0", "status", lambda text: "heddle_host_stack" not in text)
     forbid(sw)

@@ -178,7 +178,7 @@ def knock(path, words, end):
 
 @limit(180)
 def scenario_a_flood_of_connections(lab):
-    """Callers that come and go at each kind of socket: others are served, no descriptor is lost."""
+    """Short connections to each kind of socket: other clients are served, no descriptor is lost."""
     sw = few_descriptors(lab, 600)
     sw.vsctl("set-controller", "br0", "punix:br0.passive", "--", "set", "open_vswitch", ".", "other_config:heddle-metrics=unix:metrics.sock")
     wait_for("the sockets", lambda: all(os.path.exists(f"{sw.dir}/{name}") for name in ("br0.mgmt", "br0.passive", "metrics.sock")))
@@ -251,7 +251,7 @@ def idle_callers(lab, sw):
 
 @limit(120)
 def scenario_a_moment_without_descriptors(lab):
-    """A port whose socket could not be opened for its first packet works a moment later."""
+    """A port whose socket could not be opened for its first packet works soon after."""
     sw = few_descriptors(lab, 96)
     a, b = lab.veth_pod(sw, "a", "10.1.0.1/24"), lab.veth_pod(sw, "b", "10.1.0.2/24")
     mac = lambda pod: lab.net.run(pod, "cat", "/sys/class/net/eth0/address").strip()
@@ -259,7 +259,7 @@ def scenario_a_moment_without_descriptors(lab):
     lab.net.ip(b, "neigh", "replace", "10.1.0.1", "lladdr", mac(a), "dev", "eth0")
     with open(f"/proc/{sw.pid}/limits") as limits:
         assert re.search(r"Max open files\s+96\s+96", limits.read())
-    # Open ones stay open, and no number is free for another one.
+    # Open descriptors stay open, and no number is free for another one.
     subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=3:96"], check=True)
     lab.net.no_ping(a, "10.1.0.2")
     # sw.log() would call the daemon first.
@@ -268,7 +268,7 @@ def scenario_a_moment_without_descriptors(lab):
     subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=96:96"], check=True)
     time.sleep(0.2)
     lab.net.ping(a, "10.1.0.2", count=1)
-    # A port that is added in such a moment comes when there are descriptors again.
+    # A port that is added in this state is made when there are descriptors again.
     subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=3:96"], check=True)
     sw.vsctl("--no-wait", "add-port", "br0", "late", "--", "set", "interface", "late", "type=internal")
     sw.wait_column("interface", "late", "error", lambda text: "Too many open files" in text)
@@ -288,7 +288,7 @@ def scenario_texts_that_nest(lab):
 
 
 def scenario_killed_under_traffic(lab):
-    """Killed while packets come, several times: what is started next forwards as before."""
+    """Killed under traffic, several times: the next daemon forwards as before."""
     sw = lab.switch()
     a, sock = neighbours(lab, sw)
     for _ in range(3):

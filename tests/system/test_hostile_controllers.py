@@ -125,7 +125,8 @@ while True:
         last=now
         out.sendto(struct.pack('!BBBBIIIII',0x20,state<<6,5,24,77,theirs,100000,100000,0),('10.1.0.2',3784))
     if os.path.exists(sys.argv[1]):
-        # Other versions, lengths and discriminators, demands, authentication, multipoint, no discriminator of its own: none of the session.
+        # Other versions, lengths and discriminators, demand bits, authentication, multipoint, no
+        # discriminator of its own: none belongs to the session.
         for _ in range(100):
             odd=[struct.pack('!BBBBIIIII',r.choice([0,0x40,0xe0,0x20]),r.choice([0x04,0x01,0x05]),0,r.choice([24,23,255,0]),r.choice([0,9]),r.getrandbits(32)|1<<31,1,1,1),
                  r.randbytes(r.randrange(60)), struct.pack('!BBBBIIIII',0x20,0,3,24,0,theirs,0,0,0), struct.pack('!BBBBIIIII',0x20,0,0,24,77,theirs,0,0,0)]
@@ -168,7 +169,7 @@ def scenario_a_flood_of_bfd(lab):
 
 
 def sample4(probability=65535, domain=(0, 7), point=(0, 9), direction=0, zeros=b"\0" * 5, collector=9):
-    """`sample` whose numbers may come from fields: (header, bits) each."""
+    """The `sample` action whose numbers may come from fields, as (header, bits)."""
     ids = b"".join(struct.pack("!IHxx", header, value) if header else struct.pack("!II", 0, value) for header, value in (domain, point))
     return struct.pack("!HHIHHI", 0xffff, 40, 0x2320, 51, probability, collector) + ids + struct.pack("!HB", 0xffff, direction) + zeros
 

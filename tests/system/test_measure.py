@@ -255,7 +255,7 @@ def scenario_end_point_goes_away(lab):
         with open(f"/proc/{run.pid}/task/{run.pid}/children") as file:
             return [int(pid) for pid in file.read().split()]
 
-    # The one in the second namespace, by its command line.
+    # The process in the second namespace, by its command line.
     def server():
         for pid in agents():
             with open(f"/proc/{pid}/cmdline") as file:

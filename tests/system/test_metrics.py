@@ -19,7 +19,7 @@ from lab.shell import wait_for
 
 UDP = "50540000000a50540000000908004500" + "00" * 40
 LINE = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (-?[0-9.eE+-]+)$')
-# A family and the labels of its lines: of a switch with ports, none other than these.
+# Families and the labels of their lines: a switch with ports has these and no others.
 WANTED = {
     "heddle_build_info": {"version", "openvswitch"}, "heddle_ports": set(), "heddle_port_received_packets": {"port", "bridge", "type"},
     "heddle_port_sent_dropped": {"port", "bridge", "type"}, "heddle_port_up": {"port", "bridge", "type"},

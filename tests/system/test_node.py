@@ -138,7 +138,7 @@ def cut_short(machine, command, after):
 
 
 def scenario_killed_half_way(lab):
-    """kill -9 of apply and of undo at many moments: undo brings all back, apply finishes what was begun."""
+    """kill -9 of apply and of undo at many times: undo restores everything, apply finishes the work."""
     machine = Machine(lab)
     before, database, files = machine.seen("nic0"), machine.database(), machine.files()
     machine.describe("[datapath]\nsleep_us = 100\nother_config = { max-idle = '20000' }\n" + BRIDGE + "[[nic]]\nname = 'nic0'\nrps_cores = '0'\n")
@@ -171,7 +171,8 @@ def scenario_killed_half_way(lab):
 
 
 def scenario_settings(lab):
-    """Processors, sleep, further keys, queues of a NIC: set once, shown, set back, also what was noted before a crash."""
+    """Processors, sleep, further keys, queues of a NIC: set once, shown, set back, also from notes before a
+    crash."""
     machine = Machine(lab)
     machine.sw.vsctl("set", "open_vswitch", ".", "other_config:pmd-sleep-max=7", "other_config:mine=1")
     database, files = machine.database(), machine.files()

@@ -87,7 +87,7 @@ def scenario_pods_meet(lab):
 
 
 def scenario_counts_come_back(lab):
-    """Rules, ports and dumps count what the program forwards, once."""
+    """Rules, ports and dumps count the packets that the program forwards, once."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     settled(lab, sw, a)
@@ -143,7 +143,7 @@ class Churn:
         self.asked = self.confirmed = 0
         self.since = []     # for each packet, the change that was confirmed when it was sent
         self.received = 0
-        self.newest = -1    # the last packet of those that have come, as they were sent
+        self.newest = -1    # the last packet received, in the order of sending
         self.late = 0       # packets that a later one overtook
         self.arrived = bytearray()
         self.over = threading.Event()
@@ -228,7 +228,7 @@ class Churn:
 
 @limit(CHURN_SECONDS + 240)
 def scenario_rules_change_under_traffic(lab):
-    """Once a change is confirmed no packet goes by the old rule; none is lost, and none comes twice."""
+    """Once a change is confirmed no packet goes by the old rule; none is lost or duplicated."""
     sw = offloading(lab)
     a, b = two_pods(lab, sw)
     settled(lab, sw, a)
@@ -433,7 +433,7 @@ def scenario_connections(lab):
     share = (after["forwarded-bytes"] - before["forwarded-bytes"]) / end["sum_received"]["bytes"]
     lab.trace.note(f"{share:.0%} of the bytes were forwarded by the program")
     assert share > 0.5, (before, after, end["sum_received"])
-    # A half that is closed: the other one talks on, by way of the switch, with windows learned anew.
+    # A half-closed connection: the other end continues, by way of the switch, with windows learned anew.
     here.shutdown(socket.SHUT_WR)
     assert there.recv(10) == b""
     for _ in range(20):
@@ -489,7 +489,7 @@ def scenario_connections_outlive_the_switch(lab):
     assert "2 established connections of an earlier process are tracked on" in sw.log(), sw.log()
     rules()
     wait_for("what was left to be dropped", lambda: stats(sw)["adopted-connections"] == 0)
-    # Only what is established may speak from there.
+    # From there only established connections pass.
     for here, there in pairs:
         says(here, there)
         says(there, here)
@@ -620,7 +620,8 @@ def tap_device(name):
 
 
 def scenario_taps_of_others(lab):
-    """Tap devices as system ports: what a virtual machine monitor writes there is forwarded by the program."""
+    """Tap devices as system ports: the program forwards packets that a virtual machine monitor writes
+    there."""
     sw = offloading(lab)
     queues = {}
     for name in ("t1", "t2"):
@@ -739,7 +740,7 @@ def scenario_devices_change(lab):
     lab.net.ip(sw.netns, "link", "set", "vb", "mtu", "1500")
     wait_for("long packets to pass", passes)
     settled(lab, sw, a)
-    # A namespace goes with its device, whatever is sent to it.
+    # A namespace is removed with its device, under traffic.
     flood = subprocess.Popen(["ip", "netns", "exec", a, "ping", "-n", "-q", "-f", "-w", "60", "10.1.0.2"],
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -854,7 +855,7 @@ def scenario_killed_while_flows_come(lab):
 
 @limit(200)
 def scenario_a_flood_starves_nobody(lab):
-    """While one pod sends what no flow takes, others' packets that need the switch come through."""
+    """While one pod sends packets that no flow takes, others' packets that need the switch get through."""
     sw = offloading(lab)
     a, b = two_pods(lab, sw)
     c = lab.veth_pod(sw, "c", "10.1.0.3/24")

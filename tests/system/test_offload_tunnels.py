@@ -66,7 +66,7 @@ def settle(lab, switches, pod, target):
 
 
 def bulk(lab, switches, pods, least=0.8):
-    """TCP in both directions: checksums are right, and the programs forward at least such a part."""
+    """TCP in both directions: checksums are right, and the programs forward at least this share."""
     for server, client, target in ((pods[1], pods[0], "10.5.0.2"), (pods[0], pods[1], "10.5.0.1")):
         before = [(stats(sw)["forwarded-bytes"], ups(sw)) for sw in switches]
         got = iperf(lab, server, client, target, "-t", "2")["sum_received"]["bytes"]
@@ -109,7 +109,7 @@ def both_ways(lab, kind, **options):
 
 @limit(240)
 def scenario_vxlan_between_switches(lab):
-    """And rules: what is changed or taken away is in force at once; counts come back to rules."""
+    """Also rules: a change or removal is in force at once; counts come back to rules."""
     (one, two), (a, _) = both_ways(lab, "vxlan")
     one.ofctl("add-flow", "br-int", "priority=9,icmp,in_port=vpod1,actions=NORMAL")
     settle(lab, (one, two), a, "10.5.0.2")
@@ -127,7 +127,7 @@ def scenario_vxlan_between_switches(lab):
     lab.net.no_ping(a, "10.5.0.2")
     tunnel(one, "vxlan", address(2, False))
     settle(lab, (one, two), a, "10.5.0.2")
-    # The other end's tunnel goes: what comes out of none is nobody's.
+    # The other end's tunnel is removed: packets to it belong to no port.
     two.vsctl("del-port", "br-int", "tun0")
     lab.net.no_ping(a, "10.5.0.2")
 
@@ -139,7 +139,7 @@ def scenario_geneve_between_switches(lab):
 
 @limit(240)
 def scenario_geneve_with_the_option_of_ovn(lab):
-    """Option and identifier are matched: packets with another value go another way."""
+    """Option and identifier are matched: packets with other values take another path."""
     switches, pods = nodes(lab, "geneve")
     macs = [lab.net.run(pod, "cat", "/sys/class/net/eth0/address").strip() for pod in pods]
     for number, (sw, pod) in enumerate(zip(switches, pods), 1):
@@ -192,12 +192,12 @@ def scenario_vxlan_with_the_kernel(lab):
     settle(lab, (sw,), pods[0], "10.5.0.2")
     quiet_workers(lab, (sw,), pods[0], "10.5.0.2")
     bulk(lab, (sw,), pods)
-    # With outer checksums: the kernel drops what has a wrong one.
+    # With outer checksums: the kernel drops packets with a wrong one.
     sw.vsctl("set", "interface", "tun0", "options:csum=true")
     settle(lab, (sw,), pods[0], "10.5.0.2")
     quiet_workers(lab, (sw,), pods[0], "10.5.0.2")
     bulk(lab, (sw,), pods)
-    # Segments that were cut before, and whose checksums are whole.
+    # Segmented packets with complete checksums.
     for ns, dev in ((pods[0], "eth0"), (pods[1], "eth0"), (host, "vx0")):
         lab.net.run(ns, "ethtool", "-K", dev, "tso", "off", "gso", "off", "tx", "off")
     bulk(lab, (sw,), pods)
@@ -206,7 +206,7 @@ def scenario_vxlan_with_the_kernel(lab):
 
 @limit(240)
 def scenario_vxlan_over_ipv6_with_the_kernel(lab):
-    """The kernel's device drops what has no outer checksum, unless it was made to take that."""
+    """The kernel's device drops packets without an outer checksum, unless it was configured to take them."""
     sw = node(lab, 1, v6=True)
     host = lab.net.namespace("host", ipv6=True)
     link(lab, sw.netns, host)
@@ -237,7 +237,7 @@ def scenario_vxlan_over_ipv6_with_the_kernel(lab):
     sw.vsctl("set", "interface", "tun0", "options:csum=false")
     settle(lab, (sw,), pods[0], "10.5.0.2")
     bulk(lab, (sw,), pods)
-    # Segments that were cut before, and whose checksums are whole.
+    # Segmented packets with complete checksums.
     for ns, dev in ((pods[0], "eth0"), (pods[1], "eth0"), (host, "vx0")):
         lab.net.run(ns, "ethtool", "-K", dev, "tso", "off", "gso", "off", "tx", "off")
     bulk(lab, (sw,), pods)

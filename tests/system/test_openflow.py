@@ -203,7 +203,7 @@ def scenario_a_trace_with_a_packet_sends_packet_ins(lab):
 
 
 def scenario_a_removed_flow_has_counted_all(lab):
-    """Also what only caches know of when it is removed."""
+    """A removed flow's counters include the packets that only caches have counted."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "fail_mode=secure")
     lab.veth_pod(sw, "a")
@@ -354,7 +354,8 @@ def scenario_flow_mods_are_judged_as_by_open_vswitch(lab):
 
 
 def scenario_a_meter_of_packet_ins_that_is_not_there(lab):
-    """A rule may name a meter for packets to controllers before it exists; a bundle is not lost for it."""
+    """A rule may name a meter for packets to controllers before it exists; its absence does not fail a
+    bundle."""
     sw = lab.switch("--enable-dummy=override", "--disable-system-route", netns=False)
     sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure", "--", "add-port", "br0", "p1",
              "--", "set", "interface", "p1", "type=dummy", "ofport_request=1")
@@ -373,7 +374,7 @@ def scenario_a_meter_of_packet_ins_that_is_not_there(lab):
     assert "meter" not in actions() and len(sw.flows("br0")) == 2, actions()
     # A meter that limits the packet itself must be there.
     assert "OFPMMFC_INVALID_METER" in sw.ofctl(*of15, "add-flow", "br0", "actions=meter:7,1", check=False)
-    # Beside none of its own, the one for all packets to controllers counts.
+    # If a rule has no meter of its own, the one for all packets to controllers counts.
     sw.ofctl(*of15, "add-meter", "br0", "meter=controller,pktps,band=type=drop,rate=1")
     assert "meter(" in actions(), actions()
 
@@ -401,7 +402,7 @@ def scenario_packet_ins_are_whole(lab):
 
 @limit(120)
 def scenario_packet_ins_of_two_workers_in_order(lab):
-    """A reply that another worker receives does not come to a controller before its request."""
+    """A reply that another worker receives does not reach a controller before its request."""
     sw = lab.switch()
     sw.vsctl("set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=0x3")
     lab.bridge(sw, "br0", "fail_mode=secure")
@@ -580,7 +581,7 @@ def scenario_connections_that_end_in_the_middle(lab):
         sock.sendall(message(33, 1, struct.pack("!IHH", 1, 0, 3)) + b"".join(map(bundled, range(501, 600))))
         sock.sendall(message(33, 2, struct.pack("!IHH", 1, 2, 3)))
     assert count() == 499
-    # While one loads, another deletes; what comes after that stays.
+    # While one client loads flows, another deletes them; later flows stay.
     with connect() as sock:
         sock.sendall(b"".join(map(flow_mod, range(1, 20_000))))
         sw.ofctl("del-flows", "br0")

@@ -122,7 +122,7 @@ def plain(text, sw):
     text = text.replace(" 0. reg0=0x2, priority 0", " 0. No match.")
     # A feature that none of their rules uses, and that Heddle reports as missing.
     text = re.sub("(Optimized Balance TCP mode): [A-Z][a-z]+", r"\1: ?", text)
-    # Addresses that are made up, of devices and in what depends on them.
+    # Random addresses, of devices and of objects that depend on them.
     text = re.sub(r"addr:([0-9a-f]{2}:){5}[0-9a-f]{2}", "addr:MAC", text)
     text = re.sub(r'^"([0-9a-f]{2}:){5}[0-9a-f]{2}"$', "MAC", text.strip(), flags=re.M)
     return "\n".join(sorted(line.rstrip() for line in text.splitlines()))

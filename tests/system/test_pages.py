@@ -72,7 +72,7 @@ def with_bridge(lab, *setup, bridge="br0"):
 
 
 def done(made):
-    """At the end: the daemon lives, and has not complained of itself."""
+    """At the end: the daemon lives, and has logged no fault of its own."""
     made.run("kill -0 $(cat /run/openvswitch/ovs-vswitchd.pid)")
     assert " panicked at " not in log(made), log(made)[-3000:]
 
@@ -332,7 +332,7 @@ def scenario_every_page(_):
 
 
 def scenario_what_is_shown(_):
-    """An output that is not what was printed is found."""
+    """A shown output that differs from the real one is found."""
     real = "one: about 12 packets\n  rule    bridge br0, cookie 0x77\n\nlast 0.5 s\n"
     for good in (real, "one: about 3 packets\nlast 9 s", "rule ... cookie 0x77", "...br0...\nlast 1.25 s"):
         assert missing(good, real) is None, good

@@ -109,7 +109,7 @@ def scenario_queues_of_a_device(lab):
     stats = sw.ofctl("-OOpenFlow13", "queue-stats", "br0", "vb")
     counted = {int(q): int(n) for q, n in re.findall(r"queue (\d+): bytes=(\d+), pkts=[1-9]", stats)}
     assert counted.keys() == {0, 7} and all(n > 500_000 for n in counted.values()), stats
-    # A queue that is chosen after an output is not that output's.
+    # A queue that is set after an output does not apply to that output.
     of_queue = lambda: int(re.search(r"queue 7: bytes=(\d+)", sw.ofctl("queue-stats", "br0", "vb"))[1])
 
     def quiet():
@@ -123,7 +123,7 @@ def scenario_queues_of_a_device(lab):
     sw.ofctl("add-flow", "br0", "priority=11,icmp,in_port=va,actions=set_queue:7,output:vb")
     lab.net.ping(a, "10.1.0.2", count=5)
     assert of_queue() >= before + 5 * 98, (before, of_queue())
-    # A type that is not there changes nothing, and what is there can still be taken away.
+    # A type that does not exist changes nothing, and existing queues can still be removed.
     sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "type=linux-hfsc")
     wait_for("a line in the log", lambda: "linux-hfsc" in sw.log())
     assert sw.appctl("qos/show", "vb").startswith("QoS: vb linux-htb\n")
@@ -131,7 +131,7 @@ def scenario_queues_of_a_device(lab):
     wait_for("the hierarchy to go", lambda: "htb" not in lab.net.run(sw.netns, "tc", "qdisc", "show", "dev", "vb"))
     sw.vsctl("set", "port", "vb", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", "queues:7=@s", "--",
              "--id=@s", "create", "queue", "other-config:max-rate=4000000")
-    # Less for all of it; the queue goes.
+    # A lower rate for all of it; the queue is removed.
     sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "other-config:max-rate=8000000", "queues={}")
     wait_for("the queue to go", lambda: "Queue 7" not in sw.appctl("qos/show", "vb"))
     assert tcp_mbps(lab, a, b, 5007) < 10

@@ -236,7 +236,7 @@ def scenario_small_and_idle(lab):
 
 
 def scenario_what_a_killed_daemon_left_is_removed(lab):
-    """Control sockets by default names; those of daemons that live, and other files, stay."""
+    """Control sockets of killed daemons by default names; those of live daemons, and other files, stay."""
     sw = lab.switch(start=False)
     sw.start_ovsdb()
 
@@ -330,7 +330,7 @@ def scenario_pidfile_elsewhere(lab):
 
 
 def scenario_lasting_faults_are_told_once(lab):
-    """A warning about a row comes when the fault comes, not with every change of something else."""
+    """A warning about a row comes with the fault, not with every later change."""
     sw = lab.switch()
     lab.bridge(sw)
     sw.vsctl("--no-wait", "add-port", "br0", "missing")

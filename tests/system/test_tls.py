@@ -123,7 +123,7 @@ def scenario_the_database_by_tls(lab):
     for argument in (pki.key("ctl"), pki.cert("ctl"), pki.switch_ca):
         assert os.path.exists(argument), argument
     server = lambda *args: sw.run("ovs-appctl", "-t", f"{sw.dir}/ovsdb-server.ctl", *args)
-    # The server takes its keys from the database: those of the other side here, so the switch has its own on its command line.
+    # The server takes the peer's keys from the database here, so the switch has its own on its command line.
     sw.vsctl("--no-wait", "set-ssl", pki.key("ctl"), pki.cert("ctl"), pki.switch_ca)
     sw.stop_ovsdb()
     keys = "db:Open_vSwitch,SSL"
@@ -138,7 +138,7 @@ def scenario_the_database_by_tls(lab):
         sw.start_daemon(*pki.options("sc", pki.controller_ca))
     finally:
         sw.db = local
-    # The row names keys of the other side, which fit neither authority: what is connected stays.
+    # The row names keys of the other side, which fit neither authority: existing connections stay.
     lab.bridge(sw, "br0")
     assert sw.get("bridge", "br0", "datapath_version")
     wait_for("the bridge", lambda: "br0" in sw.appctl("ofproto/list"))

@@ -280,7 +280,7 @@ def scenario_segments_that_do_not_fit(lab):
 
     def is_it(got):
         return got[:14] == long[:14]
-    # The middle comes first; what does not fit is between.
+    # The middle comes first; segments that do not fit are in between.
     send(in_stt(frame, 400, 800))
     for what, packet in (
             ("duplicate", in_stt(frame, 400, 800)), ("duplicate", in_stt(frame, 500, 600)),
@@ -342,7 +342,7 @@ def scenario_mutants(lab):
             packet[dice.randrange(20, min(len(packet), 90))] = dice.randrange(256)
         if dice.randrange(3) == 0:
             del packet[dice.randrange(20, len(packet) + 1):]
-        # The header is right, so that what is behind it is looked at.
+        # The IP header is right, so that the switch parses the bytes behind it.
         packet[2:4] = struct.pack("!H", len(packet))
         packet[10:12] = b"\0\0"
         packet[10:12] = struct.pack("!H", f.checksum(bytes(packet[:(packet[0] & 15) * 4])))
@@ -352,7 +352,8 @@ def scenario_mutants(lab):
 
 @limit(120)
 def scenario_a_tunnel_that_leads_into_itself(lab):
-    """The way to the other end is the bridge that the tunnel is in, whose rules send all into the tunnel."""
+    """The route to the other endpoint is the bridge of the tunnel itself, whose rules send all packets into
+    the tunnel."""
     sw = node(lab, 1)
     lab.net.ip(sw.netns, "addr", "add", "172.31.0.1/24", "dev", "br-int")
     lab.net.ip(sw.netns, "link", "set", "br-int", "up")
@@ -404,7 +405,8 @@ def scenario_tunnels_in_tunnels(lab):
 
 @limit(120)
 def scenario_switches_that_send_back(lab):
-    """Two switches send each other what they get: the pods beside it hardly notice, and it ends with the rules."""
+    """Two switches return each other's packets: the pods beside them hardly notice, and it ends with the
+    rules."""
     switches, (a, _) = nodes(lab, "geneve")
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
     for sw in switches:
@@ -430,7 +432,7 @@ def scenario_switches_that_send_back(lab):
 
 @limit(180)
 def scenario_changes_under_traffic(lab):
-    """The other end's address, the way's MTU and the neighbour change while a stream runs: it ends whole."""
+    """The other endpoint's address, the path's MTU and the neighbour change under a stream: it ends whole."""
     switches, (a, b) = nodes(lab, "geneve")
     one, two = switches
     lab.net.ip(two.netns, "addr", "add", "172.31.0.3/24", "dev", "br-ex")
@@ -477,7 +479,7 @@ def scenario_a_neighbour_moves_in_silence(lab):
 
 @limit(120)
 def scenario_too_long_for_the_way(lab):
-    """The way's MTU shrinks: packets that may not be cut have a name."""
+    """The path's MTU shrinks: packets that must not be fragmented have a drop name."""
     (one, _), (a, _) = nodes(lab, "geneve")
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
     lab.net.ip(one.netns, "link", "set", "up0", "mtu", "1300")
@@ -521,7 +523,7 @@ def scenario_four_thousand_tunnels(lab):
             f"options:remote_ip=172.31.{i // 200 + 1}.{i % 200 + 1}", "options:key=7"] for i in range(many)]
 
     def in_parts(commands):
-        """Some at once: what ovs-vsctl itself takes grows with the square."""
+        """In parts: the time of ovs-vsctl itself grows with the square."""
         for i in range(0, many, 400):
             words = [word for command in commands[i:i + 400] for word in command]
             sw.run("ovs-vsctl", f"--db={sw.db}", "--timeout=100", *words[1:], timeout=120, quiet=True)
@@ -542,7 +544,7 @@ def scenario_four_thousand_tunnels(lab):
 
 @limit(60)
 def scenario_no_route_is_told(lab):
-    """In the database and in the log, until there is one."""
+    """The missing route is in the database and in the log, until there is one."""
     sw = node(lab, 1)
     tunnel(sw, "geneve", "172.31.0.9")
     sw.wait_column("interface", "tun0", "status", lambda text: "tunnel_egress_error" in text or "no route" in text.lower())

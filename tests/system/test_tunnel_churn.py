@@ -44,7 +44,7 @@ def reached(lab, switches, pod, to="10.5.0.2", timeout=20):
 
 
 class Traffic:
-    """Floods of small pings both ways, and streams that begin anew when they break off."""
+    """Floods of small pings both ways, and streams that restart when they break off."""
 
     def __init__(self, pods):
         a, b = pods

@@ -172,7 +172,7 @@ def scenario_first_packets_wait_for_the_neighbour_over_ipv6(lab):
 
 @limit(120)
 def scenario_nobody_answers(lab):
-    """The other node is away: what waits is bounded, and dropped by name."""
+    """The other node is away: the number of waiting packets is bounded, and the rest is dropped by name."""
     (sw, other), pods = nodes(lab, "geneve")
     lab.net.ip(other.netns, "addr", "flush", "dev", "br-ex")
     lab.net.ip(pods[0], "neigh", "replace", "10.5.0.2", "lladdr", "02:00:00:00:00:77", "dev", "eth0")
@@ -269,7 +269,8 @@ print("all came back")
 
 
 def datagrams(lab, pods):
-    """Datagrams of many sizes, whole and in fragments, go from one pod to the other and come back as they were."""
+    """Datagrams of many sizes, whole and in fragments, go from one pod to the other and come back
+    unchanged."""
     for client, server, address in ((pods[0], pods[1], "10.5.0.2"), (pods[1], pods[0], "10.5.0.1")):
         echo = subprocess.Popen(["ip", "netns", "exec", server, "timeout", "60", "python3", "-c", ECHO], stdin=subprocess.DEVNULL)
         try:
@@ -282,7 +283,8 @@ def datagrams(lab, pods):
 
 
 def stt(lab, switches, pods, trains=True):
-    """All traffic through STT, whose pods have the way's own MTU: frames that are too long for it go in two segments."""
+    """All traffic through STT, whose pods have the path's own MTU: frames that are too long for it go in two
+    segments."""
     a, b = pods
     for pod in pods:
         dev = "eth0" if "eth0" in lab.net.run(pod, "ls", "/sys/class/net", quiet=True) else f"{pod.split('-')[-1]}0"
@@ -375,7 +377,8 @@ def scenario_erspan_carries_frames(lab):
 
 
 def layer_3(lab, kind, v6, **options):
-    """Two nodes whose pods' IP packets go through a tunnel that carries no frames: rules give them addresses again."""
+    """Two nodes whose pods' IP packets go through a tunnel without Ethernet headers: rules add addresses
+    again."""
     switches, pods = nodes(lab, kind, v6=v6, **options)
     for number, sw, pod in zip((1, 2), switches, pods):
         mac = lab.net.run(pod, "cat", "/sys/class/net/eth0/address").strip()

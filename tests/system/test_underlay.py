@@ -85,7 +85,7 @@ def scenario_routes_of_the_kernel(lab):
     shown = sw.appctl("ovs/route/show")
     assert "Cached: 10.9.0.0/16 dev br0 GW 10.1.0.2 SRC 10.1.0.1\n" in shown, shown
     assert "Cached: 10.1.0.1/32 dev br0 SRC 10.1.0.1 local\n" in shown, shown
-    # Another address to come from, other tables by destination and by mark.
+    # Another source address, other tables by destination and by mark.
     ip("addr", "add", "10.1.0.7/24", "dev", "br0")
     ip("route", "replace", "10.9.0.0/16", "via", "10.1.0.3", "src", "10.1.0.7")
     until(sw, ("10.1.0.7", "10.1.0.3", "br0"), "10.9.1.1")
@@ -161,7 +161,7 @@ def scenario_answers_are_the_kernels(lab):
 
 
 def scenario_many_routes_at_once(lab):
-    """More notices than the socket holds: some are lost, no change is."""
+    """More notices than the socket holds: some are lost, but no change is missed."""
     sw, _ = host(lab)
     nets = [f"10.{64 + n // 256}.{n % 256}.0/24" for n in range(20000)]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as batch:

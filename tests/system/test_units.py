@@ -48,7 +48,7 @@ echo "addresses $(ip -br -4 addr show br-ex)"
 ip netns exec peer ping -n -c 3 -i 0.2 10.1.0.1 | grep received
 echo "pods $(ovs-vsctl --bare --columns=name find interface external_ids:heddle-cni/container=c1)"
 if [ ! -e /result/second ]; then
-    # What a pod leaves whose machine goes down.
+    # The objects of a pod whose machine goes down.
     ovs-vsctl add-br br-int -- add-port br-int hpod -- set interface hpod type=internal external_ids:heddle-cni/container=c1 \\
         external_ids:heddle-cni/netns=/run/netns/pod
     echo "added $(ovs-vsctl --bare --columns=name find interface external_ids:heddle-cni/container=c1)"

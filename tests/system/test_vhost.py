@@ -48,7 +48,7 @@ def status(sw, name, column="status"):
 
 
 def counters(sw, name):
-    """The counters as they are now: another interval begins at once with what there is."""
+    """The current counters: a new interval begins at once, and writes them."""
     sw.interval = getattr(sw, "interval", 5000) + 1
     sw.vsctl("set", "open_vswitch", ".", f"other_config:stats-update-interval={sw.interval}")
     time.sleep(0.1)
@@ -95,7 +95,7 @@ def scenario_both_modes_and_what_the_database_says(lab):
                 "ovs_tx_mtu_exceeded_drops", "ovs_rx_qos_drops", "ovs_tx_invalid_hwol_drops", "rx_q0_good_packets",
                 "rx_q0_guest_notifications"):
         assert key in got, (key, got)
-    # The guest dies as a killed hypervisor does, and comes back.
+    # The guest dies like a killed hypervisor, and comes back.
     a.stop()
     wait_status(sw, "vm1", "status", "disconnected")
     sw.wait_column("interface", "vm1", "link_state", "down")
@@ -333,7 +333,7 @@ def scenario_many_ports(lab):
 
 
 class Hostile(Front):
-    """A front end whose ring lies."""
+    """A front end with false ring contents."""
 
     def run(self):
         return self.connect().negotiate().memory().rings()

@@ -118,7 +118,7 @@ def scenario_on_its_way_to(lab):
 
 
 def scenario_a_rare_drop_beside_a_flood(lab):
-    """Each port has examples of its own, whatever others do."""
+    """Each port has examples of its own, whatever the drops of other ports are."""
     sw = switch(lab)
     for _ in range(50):
         receive(sw, TELNET)

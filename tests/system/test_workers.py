@@ -90,7 +90,7 @@ def scenario_a_loaded_worker_gives_a_queue_away(lab):
     before = owners(sw)
     assert before["p1"] == before["p2"] != before["p3"], before
     config(sw, pmd_auto_lb="true", pmd_auto_lb_load_threshold=0, pmd_auto_lb_rebal_interval=1)
-    # The clock runs some times faster: workers grow old enough at once, and then a minute's load is what was done in it.
+    # The clock runs faster: workers are old enough at once, and then a minute's load is measured.
     sw.appctl("time/stop")
     sw.appctl("time/warp", "70000", "5000")
     began = time.monotonic()
@@ -166,7 +166,8 @@ def scenario_taps_move_too(lab):
 
 @limit(420)
 def scenario_balancing_takes_its_time(lab):
-    """Automatic balancing by the wall clock: below the load threshold nothing moves, above it a queue does, and where that would improve nothing, none."""
+    """Automatic balancing by the wall clock: below the load threshold nothing moves, above it a queue does,
+    unless that would improve nothing."""
     if not os.environ.get("HEDDLE_SLOW"):
         raise Skip("takes six minutes: with HEDDLE_SLOW=1")
     if len(os.sched_getaffinity(0)) < 2:
@@ -279,7 +280,7 @@ def scenario_idle_times_and_limits_see_cached_traffic(lab):
         sock.sendto(b"x", ("10.1.0.2", port))
         time.sleep(0.001)
     stats = json.loads(sw.appctl("heddle/stats"))
-    # Some are kept until the limit is reached; how many are still there is a matter of time.
+    # Some entries are kept until the limit is reached; the remaining number depends on time.
     turned_away = sum(w["counters"]["limit_hits"] for w in stats["workers"])
     assert stats["flows"] <= 14 and 1 <= turned_away <= 195, stats
     config(sw, flow_limit=200000)
@@ -389,8 +390,8 @@ def threads(sw):
 
 @limit(450)
 def scenario_workers_go_by_their_processors_with_a_mask_or_without(lab):
-    """`dpctl/dump-flows` calls them what `pmd-stats-show` calls them. A mask that names the processors they have by choice pins them, and they keep what they
-    have cached; without it they are free again."""
+    """`dpctl/dump-flows` and `pmd-stats-show` use the same names of workers. A mask of the processors that
+    they have anyway pins them, and they keep their caches; without it they are free again."""
     sw = lab.switch()
     if sw.is_reference:
         raise Skip("its main thread polls taps")

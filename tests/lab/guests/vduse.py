@@ -83,7 +83,7 @@ def restarts(lab, options):
     for _ in range(2):
         lost, down = killed(p)
         p.tell(f"killed under traffic: away for {down:.1f} s, {lost} of 50 pings lost")
-        # Rings hold what is sent meanwhile; what is lost was on its way to a pod whose port came later.
+        # Rings hold packets sent meanwhile; lost ones were on their way to a pod whose port came later.
         assert lost <= 10 * down, "more than its down time"
     assert p.run("ls -i /dev/vduse") == devices, "no device was made anew"
     p.serve("b")
@@ -208,7 +208,7 @@ OWN = {"type": "heddle-cni", "bridge": "br-int", "kind": "auto", "database": f"u
 
 @limit(900)
 def scenario_twenty_by_cnitool(lab):
-    """20 pods come and go at once through cnitool, with the kind that the plug-in finds best: VDUSE."""
+    """20 pods come and go at once through cnitool, with the kind that the plug-in chooses: VDUSE."""
     p = PodLab(lab)
     p.bridge()
     plug_ins(p, "net", {**OWN, "ipam": {"type": "host-local", "dataDir": "/run/ipam", "ranges": [[{"subnet": "10.9.0.0/24"}]]}})

@@ -61,7 +61,7 @@ def measured(p, pair, case):
 
 
 def draw(path, rows):
-    """Bars, as parts of what veth gives."""
+    """Draws bars, as fractions of veth's results."""
     width, left, bar, gap = 760, 190, 14, 16
     colours = {"veth": "#888888", "vduse": "#1f77b4", "tap": "#e08e2d"}
     most = max(max(row.values()) for row in rows.values())
