@@ -1,11 +1,12 @@
-"""How long a worker's iterations take while rules are loaded beside traffic.
+"""Lengths of a worker's iterations while rules are loaded beside traffic.
 
-The traffic's flows belong to the first of the rules that come, and to one rule below all of them while those are not there. An iteration is one round of
-the worker over its queues, which the worker sorts by length (`pmd-perf-metrics`). What loads the rules, and all other threads, stay on the generator's core, and the worker runs
-under SCHED_FIFO where that is allowed; with --shared, everything is where the scheduler puts it.
+The traffic's flows match the first rules that are loaded, and one rule of low priority before that. An
+iteration is one round of the worker over its queues, which the worker sorts by length (`pmd-perf-metrics`).
+The process that loads the rules, and all other threads, stay on the generator's core. The worker runs under
+SCHED_FIFO where that is allowed; with --shared, the scheduler places everything.
 
-What the machine itself takes away from a thread is measured in turns with that (`machine.py`): its gaps and the worker's iterations are counted from the same lengths on,
-which are those of the worker's histogram.
+Turns of this measurement alternate with one of the machine itself (`machine.py`). Both count from the same
+lengths on, those of the worker's histogram.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ def rule(n):
 
 
 def stream(path, chunks):
-    """Sends flow mods as fast as the switch takes them, none of them waited for; returns when all are confirmed."""
+    """Sends flow mods as fast as the switch takes them, without barriers; returns when all are confirmed."""
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(path)
     sock.settimeout(100)
@@ -88,17 +89,18 @@ def waited(pid, tid):
 
 
 def taken(pid, tid):
-    """How often a processor was taken away from a thread."""
+    """Number of times that the kernel preempted a thread."""
     with open(f"/proc/{pid}/task/{tid}/status") as file:
         return int(re.search(r"nonvoluntary_ctxt_switches:\s+(\d+)", file.read())[1])
 
 
 @contextlib.contextmanager
 def undisturbed(pid, tid):
-    """Keeps what loads rules away from the thread's processor. Yields whether it also runs before all that is not under real-time policies."""
+    """Keeps the loading process off the thread's processor. Yields whether the thread also precedes all
+    threads without real-time policies."""
     for other in map(int, os.listdir(f"/proc/{pid}/task")):
         if other != tid:
-            # Threads come and go.
+            # Threads may have ended.
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(other, {GENERATOR_CORE})
     os.sched_setaffinity(0, {GENERATOR_CORE})
@@ -117,7 +119,8 @@ def undisturbed(pid, tid):
 
 
 def lengths(text):
-    """The worker's histogram of iterations: pairs of the microseconds above which they are, about those wanted, and how many there were."""
+    """The worker's histogram of iterations: pairs of the lower bound in microseconds, near those wanted, and
+    the number of iterations."""
     bins = [(int(wall), int(n)) for wall, n in BIN.findall(text.replace(">", "0"))]
     walls, counts = [wall for wall, _ in bins[:-1]], [n for _, n in bins]
     seconds, cycles, percent = map(float, USED.search(text).groups())
@@ -164,7 +167,7 @@ class Beside:
         self.switch = Vhost("heddle", binary, heddle, options=("other_config:pmd-perf-metrics=true",))
 
     def phase(self, what, seconds, work):
-        """Traffic for so many seconds, `work` beside it. Prints what was found."""
+        """Traffic for `seconds`, `work` beside it. Prints the results."""
         pid = self.switch.switch.pid
         tid = worker_thread(pid)
         found, begun = {}, threading.Event()
@@ -184,7 +187,7 @@ class Beside:
             start = time.monotonic()
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 - told at the end
+            except Exception as error:  # noqa: BLE001 - reported at the end
                 found["error"] = error
             found["took"] = time.monotonic() - start
         thread = threading.Thread(target=beside)

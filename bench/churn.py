@@ -3,9 +3,10 @@
 
     bench/churn.py SOCKET RATE [--in-port N] [--table N]
 
-Speaks OpenFlow 1.0 on a bridge's management socket: RATE flow mods a second, evenly spread, each an addition or the strict deletion
-of a rule of all five fields, as `heddle bench rules --kind exact` has them: the same addresses and source ports, in any combination, and
-other destination ports. Every hundredth is followed by a barrier. Ends with SIGTERM; then prints, as JSON, how many changes the switch has confirmed, and in which time.
+Speaks OpenFlow 1.0 on a bridge's management socket: RATE flow mods a second, evenly spread. Each adds or
+strictly deletes a rule of all five fields. The addresses and source ports are those of `heddle bench rules
+--kind exact`, in any combination; the destination ports are others. A barrier follows every hundredth. Ends
+with SIGTERM; then prints, as JSON, the number of changes that the switch has confirmed, and the time.
 """
 
 import argparse
@@ -35,7 +36,7 @@ NAME_TABLES = struct.pack("!IIB7x", 0x2320, 15, 1)
 
 
 def change(number, in_port, table, xid):
-    """The change of this number: all rules come, one after the other, and then all of them go."""
+    """The change with this number: all rules are added, one after the other, and then all are deleted."""
     command = ADD if number // RULES % 2 == 0 else DELETE_STRICT
     flow, dport = TARGETS[number % RULES]
     _, a, b, c = (flow // PORTS).to_bytes(4, "big")
@@ -54,7 +55,7 @@ class Client:
         self.confirmed = 0
 
     def read(self, timeout):
-        """Answers what asks for an answer, notes what was confirmed."""
+        """Replies to echo requests, counts confirmed changes."""
         while select.select([self.sock], [], [], timeout)[0]:
             data = self.sock.recv(1 << 16)
             if not data:

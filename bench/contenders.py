@@ -1,4 +1,4 @@
-"""What is compared: each contender joins two namespaces, `a` (client) and `b` (server, 10.9.0.2).
+"""The contenders: each joins two namespaces, `a` (client) and `b` (server, 10.9.0.2).
 
 The switch process, where there is one, runs on SWITCH_CORE and both clients on
 CLIENT_CORE.  The Linux bridge and plain veth have no process: their work is

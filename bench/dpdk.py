@@ -8,13 +8,13 @@ import subprocess
 from lab import ROOT
 
 PACKAGE = "openvswitch-switch-dpdk"
-# What it pulls in, as far as it is libraries that the daemon loads.
+# Packages with the libraries that the daemon loads.
 WANTED = re.compile(r"^(openvswitch-switch-dpdk|librte-.*|libnl-.*|libibverbs1|ibverbs-providers|libfdt1|libbpf1|libxdp1|"
                     r"libpcap0\.8|libunbound8|libnuma1|libisal2|libjansson4)$")
 
 
 class Unavailable(Exception):
-    """There is no such package here; the text says why."""
+    """The package cannot be had; the text is the reason."""
 
 
 def run(*argv, cwd=None):
@@ -26,7 +26,7 @@ def run(*argv, cwd=None):
 
 
 class Dpdk:
-    """Where the daemon is and what it needs to start."""
+    """The daemon's path and the environment that it needs to start."""
 
     def __init__(self, root):
         self.daemon = f"{root}/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
@@ -44,7 +44,7 @@ def fetch():
     if not os.path.exists(done):
         debs = os.path.join(root, "debs")
         os.makedirs(debs, exist_ok=True)
-        # As if nothing were installed: what is installed here may be a part of it, without drivers.
+        # An empty package status: a dependency that is installed here may lack the drivers.
         plan = run("apt-get", "install", "-s", "-o", "Debug::NoLocking=1", "-o", "Dir::State::status=/dev/null",
                    PACKAGE)
         names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
@@ -61,7 +61,7 @@ def fetch():
 
 
 class Hugepages:
-    """2 MiB pages for as long as a measurement takes; what was there before is restored."""
+    """2 MiB pages for the time of a measurement; the previous number is restored."""
 
     PATH = "/proc/sys/vm/nr_hugepages"
 
@@ -82,7 +82,7 @@ class Hugepages:
         if self.count:
             self.write(self.before + self.count)
             if self.now() < self.before + self.count:
-                # What is free is in small pieces.
+                # Compaction joins the free memory, which is in small pieces.
                 with open("/proc/sys/vm/compact_memory", "w") as file:
                     file.write("1\n")
                 self.write(self.before + self.count)

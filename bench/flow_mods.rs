@@ -1,11 +1,11 @@
 //! Either end of an OpenFlow connection, with nothing behind it: what a switch takes without `ovs-ofctl`, and
 //! what `ovs-ofctl` takes without a switch.
 //!
-//! `flow_mods send SOCKET COUNT each|stream|bundle` sends so many flow mods, made beforehand, those of
-//! `heddle bench rules --kind exact`: each followed by a barrier whose answer it waits for, or all at once,
-//! or as one bundle; and prints the seconds until all are sent and until all are confirmed. `flow_mods sink
-//! SOCKET` listens there, and confirms whatever asks for it. Standard library only, so that plain `rustc -O`
-//! builds it.
+//! `flow_mods send SOCKET COUNT each|stream|bundle` sends COUNT flow mods, made beforehand, those of `heddle
+//! bench rules --kind exact`. `each` waits for the reply to a barrier after each of them, `stream` sends all
+//! at once, `bundle` sends one bundle. It prints the seconds until all are sent and until all are confirmed.
+//! `flow_mods sink SOCKET` listens there, and confirms every request. Standard library only, so that plain
+//! `rustc -O` builds it.
 
 use std::error::Error;
 use std::io::{ErrorKind, Read, Write};
@@ -18,12 +18,12 @@ const HELLO: u8 = 0;
 const ERROR: u8 = 1;
 const ECHO: u8 = 2;
 const FLOW_MOD: u8 = 14;
-/// OpenFlow 1.0's barrier, and that of 1.1 and later. Answers have the next number.
+/// Barrier request of OpenFlow 1.0, and of 1.1 and later. The reply's type is the next number.
 const BARRIERS: [u8; 2] = [18, 20];
 const BUNDLE_CONTROL: u8 = 33;
 const BUNDLE_ADD: u8 = 34;
 const V14: u8 = 5;
-/// Of the bundle: atomic and ordered.
+/// Flags of the bundle: atomic and ordered.
 const FLAGS: u16 = 3;
 const OPEN: u16 = 0;
 const CLOSE: u16 = 2;
@@ -67,7 +67,7 @@ fn control(xid: u32, command: u16) -> Vec<u8> {
     message(BUNDLE_CONTROL, xid, &[&body])
 }
 
-/// A connection, and what was read from it and not looked at.
+/// A connection, and its bytes that were read and not parsed.
 struct Peer {
     socket: UnixStream,
     buffer: Vec<u8>,
@@ -103,7 +103,7 @@ impl Peer {
             }
         }
     }
-    /// Waits for the answer to this message.
+    /// Waits for the reply to this message.
     fn answer(&mut self, xid: u32) -> Result<()> {
         loop {
             let m = self.receive()?.ok_or("the switch hung up")?;
@@ -166,7 +166,7 @@ fn sink(path: &str) -> Result<()> {
         while let Some(mut m) = peer.receive()? {
             let barrier = BARRIERS[usize::from(m[0] > 1)];
             if m[1] == BUNDLE_CONTROL {
-                m[13] += 1; // the command's answer
+                m[13] += 1; // the command's reply
             } else if m[1] == ECHO || m[1] == barrier {
                 m[1] += 1;
             } else if m[1] != HELLO {

@@ -1,10 +1,10 @@
-//! How often a processor is taken away from a thread that does nothing but read the clock: what a worker
-//! beside it on the same machine cannot do better.
+//! Counts the gaps of a thread that does nothing but read the clock. A worker beside it on the same machine
+//! cannot have fewer.
 //!
 //! `gaps CORE WALLS` reads the clock on that core, under SCHED_FIFO where that is allowed, until its standard
-//! input ends; then prints how many times two readings were at least so many nanoseconds apart, for each of
-//! the WALLS, which rise and are separated by commas; and the longest such time. Standard library only, so
-//! that plain `rustc -O` builds it.
+//! input ends. WALLS are rising numbers of nanoseconds, separated by commas. It prints, for each of them, the
+//! number of gaps between two readings that were at least as long, and the longest gap. Standard library
+//! only, so that plain `rustc -O` builds it.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const SCHED_FIFO: i32 = 1;
 
 fn alone_on(core: u32) {
     let (mask, priority) = (1_u64 << core, 1);
-    // SAFETY: the mask is as long as is said; 0 is the calling thread.
+    // SAFETY: the length is that of the mask; 0 is the calling thread.
     let done = unsafe { sched_setaffinity(0, size_of_val(&mask), &mask) };
     assert_eq!(done, 0, "core {core}: {}", std::io::Error::last_os_error());
     // SAFETY: the parameter is one integer. Where it is not allowed, the usual policy is left.

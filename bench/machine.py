@@ -1,7 +1,8 @@
-"""What a machine takes away from a thread: a control for whatever measures how long a worker stands still.
+"""Gaps that a machine causes in a thread: a control for measurements of a worker's pauses.
 
-A thread on the switch's core reads the clock and does nothing else, under SCHED_FIFO as the worker is. Meanwhile the other core does what it does beside the worker: a daemon loads
-the same rules from the same sender, but has no worker on the first core; and a process is busy as the generator is.
+A thread on the switch's core reads the clock and does nothing else, under SCHED_FIFO as the worker is. The
+other core has the same load as beside the worker. A daemon loads the same rules from the same sender, but has
+no worker on the first core. A process is busy as the generator is.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ RT_RUNTIME = "/proc/sys/kernel/sched_rt_runtime_us"
 
 @contextlib.contextmanager
 def real_time():
-    """Lets threads under real-time policies run all the time."""
+    """Lifts the limit on the time of threads under real-time policies."""
     with open(RT_RUNTIME) as file:
         before = file.read()
     with open(RT_RUNTIME, "w") as file:
@@ -53,13 +54,13 @@ class Machine:
             self.switch.close()
 
     def phase(self, seconds, walls, work):
-        """Pairs of each length in microseconds and how many gaps at least as long there were while `work` was done, in so many seconds."""
+        """Pairs (length in microseconds, number of gaps at least that long) during `seconds` of `work`."""
         failed = []
 
         def beside():
             try:
                 work(self.switch, BRIDGE)
-            except Exception as error:  # noqa: BLE001 - told at the end
+            except Exception as error:  # noqa: BLE001 - reported at the end
                 failed.append(error)
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(PermissionError):

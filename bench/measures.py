@@ -65,7 +65,7 @@ def blaster(trace):
 
 
 def udp64(contender, seconds):
-    """Frames of 64 B (with the FCS: 18 B of payload) per second, thousands: what arrived, and what was offered."""
+    """Thousands of frames of 64 B (with the FCS, 18 B of payload) per second: received, and offered."""
     blast = blaster(contender.trace)
     with Server(contender, [blast, "sink", f"{SERVER}:5302"], ":5302"):
         before, began = received(contender), time.monotonic()
@@ -77,9 +77,9 @@ def udp64(contender, seconds):
 
 
 def latency(contender, seconds, attempts=3):
-    """One way (half of a round trip) in microseconds, p50 and p99.
+    """One-way latency (half of a round trip) in microseconds, p50 and p99.
 
-    A datagram that is lost early leaves sockperf without a result: then once more.
+    A datagram that is lost early leaves sockperf without a result: then it runs once more.
     """
     for _ in range(attempts):
         with Server(contender, ["sockperf", "server", "-p", "5303"], ":5303"):

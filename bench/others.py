@@ -1,7 +1,8 @@
-"""What others are told, and how soon, while rules are loaded as one bundle.
+"""The longest waits of other clients while rules are loaded as one bundle.
 
-Each asks for something all the time, and its longest wait is told: first while nothing else happens, then while the rules come. Two of them share the bridge with the rules; a
-third one has its packets forwarded by it.
+Each client sends requests all the time, and its longest wait is reported: first without the load, then while
+the rules are loaded. Two of them share the bridge with the rules; a third one has its packets forwarded by
+it.
 """
 
 import re
@@ -24,7 +25,7 @@ RULE = message(FLOW_MOD, 3, struct.pack("!I36x", (1 << 22) - 1) + struct.pack("!
 
 
 class Connection:
-    """An OpenFlow 1.0 connection that asks one thing after the other."""
+    """An OpenFlow 1.0 connection that sends one request after the other."""
 
     def __init__(self, path):
         self.sock = socket.socket(socket.AF_UNIX)
@@ -60,7 +61,7 @@ class Connection:
 
 
 class Asker(threading.Thread):
-    """Does something again and again, and knows how long that took at most."""
+    """Sends one request again and again, and keeps the longest time of one."""
 
     def __init__(self, what, ask):
         super().__init__(daemon=True)
@@ -74,7 +75,7 @@ class Asker(threading.Thread):
                 self.ask()
                 self.longest = max(self.longest, time.monotonic() - began)
                 self.times += 1
-        except Exception as error:  # noqa: BLE001 - told at the end
+        except Exception as error:  # noqa: BLE001 - reported at the end
             self.error = error
 
 
@@ -113,7 +114,7 @@ class Others:
         ]
 
     def phase(self, work):
-        """What each waited at most while `work` was done, in milliseconds, by what it asked."""
+        """The longest wait of each client while `work` was done, in milliseconds, by its request."""
         askers = self.askers()
         ping = subprocess.Popen(["ip", "netns", "exec", self.pods[0], "ping", "-n", "-i", "0.005", "-s", "56", "10.9.0.2"], stdout=subprocess.PIPE, text=True)
         for asker in askers:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Changes the access list of a port that nobody sends to, so many times a second, until it is ended. Then says how many changes there were.
+"""Changes the access list of a port without traffic, RATE times a second, until it is ended. Then prints the
+number of changes.
 
     bench/ovn_churn.py NORTHBOUND RATE
 

@@ -1,9 +1,10 @@
-"""What OVN is told: two switches and a router between two pods of a node, what stands in their way case by case, and a third pod on another node.
+"""OVN's configuration: two switches and a router between two pods of a node, further objects case by case,
+and a third pod on another node.
 
     client (ls0) - lr0 - server (ls1)           all cases but `geneve`
     client (ls0) - lr2 - remote (ls2)           `geneve`: `remote` is on another node
 
-The router has one Ethernet address on all sides, so that those who send need to know one only.
+The router has one Ethernet address on all sides, so that senders need only one.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from vhost_cases import Case
 
 ROUTER, REMOTE_ROUTER = "02:00:00:00:99:01", "02:00:00:00:99:02"
 BALANCED, TRANSLATED = "30.0.0.1", "20.99.0.1"
-# As a claim, what is in the way of packets, and what that is called in tables.
+# Objects on the packets' path, by their names in tables.
 PATHS = {
     "router": "switch, router, switch",
     "acl": "the same, a stateful access list",
@@ -26,7 +27,8 @@ PATHS = {
 
 @dataclasses.dataclass(frozen=True)
 class Path(Case):
-    """A case: what is in the way of packets. Those of vhost-user ports go both ways, since a connection of UDP is one when it is answered."""
+    """A case: the objects on the packets' path. Packets of vhost-user ports go both ways, since a connection
+    of UDP needs a reply."""
 
     path: str = "router"
     taps: bool = False
@@ -80,13 +82,14 @@ class Paths:
                   "--", "lsp-set-addresses", peer, "router", "--", "lsp-set-options", peer, f"router-port={port}")
         for (pod, (mac, address)), switch in zip(self.pods.items(), ("ls0", "ls1", "ls2")):
             nbctl("lsp-add", switch, pod, "--", "lsp-set-addresses", pod, f"{mac} {address}")
-        # Nobody sends to or from this one: its access list changes.
+        # This port has no traffic: its access list changes.
         nbctl("lsp-add", "ls1", "other", "--", "lsp-set-addresses", "other", "02:00:00:00:98:01 20.98.0.1")
         for number, (protocol, port) in enumerate(self.services):
             nbctl("lb-add", f"lb{number}", f"{BALANCED}:{port}", f"{self.pods['server'][1]}:{port}", protocol)
 
     def become(self, path):
-        """Takes away what the case before had, and puts there what this one has, until the switches obey."""
+        """Removes the objects of the last case, and adds those of this one; returns when the switches
+        obey."""
         if path == self.path:
             return
         nbctl, balancers = self.central.nbctl, [f"lb{number}" for number in range(len(self.services))]
@@ -102,7 +105,8 @@ class Paths:
         elif path in ("lb", "beside", "stateless"):
             for balancer in balancers:
                 nbctl("ls-lb-add", "ls0", balancer)
-            # Nobody asks for what is balanced here; else replies of those behind it would have to be left out, too (docs/ovn.md).
+            # Pods send nothing to the balanced address here; otherwise replies of its servers would have to
+            # be left out, too (docs/ovn.md).
             if path == "stateless":
                 for direction, far in (("from-lport", "dst"), ("to-lport", "src")):
                     nbctl("acl-add", "ls0", direction, "2000", f"ip4 && ip4.{far} != {BALANCED}", "allow-stateless")

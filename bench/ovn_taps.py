@@ -45,7 +45,7 @@ class OvnTaps:
         self.nodes = None
 
     def able(self, case):
-        # Open vSwitch 3.1 forwards no segment trains into tunnels, and cut ones are not its best elsewhere.
+        # Open vSwitch 3.1 forwards no GSO packets into tunnels; elsewhere it is faster with them.
         return case.taps and not (self.name.startswith("ovs") and self.tso == (case.path == "geneve"))
 
     def setup(self, _ports):
@@ -74,13 +74,13 @@ class OvnTaps:
         self.net.address(ns, device, f"{address}/8", mac=mac)
         self.net.ip(ns, "link", "set", device, "mtu", str(POD_MTU))
         if node.sw.is_reference and not self.tso:
-            # It takes whole checksums, and segments of the MTU's size.
+            # Open vSwitch without TSO takes complete checksums, and segments of the MTU's size.
             self.net.run(ns, "ethtool", "-K", device, "tx", "off", check=False)
         self.net.ip(ns, "route", "add", "default", "via", ROUTERS[name])
         self.nodes.pods[name] = ns
 
     def turn_to(self, path):
-        """Whom the client talks to, and by which router."""
+        """Sets the client's peer and router."""
         pods = self.nodes.pods
         self.a, self.b = pods["client"], pods["remote" if path == "geneve" else "server"]
         self.target = BALANCED if path == "lb" else PODS["server"][1]

@@ -1,8 +1,9 @@
 """A switch with vhost-user ports under OVN: unmodified northd, databases and ovn-controller.
 
-All of it is in one namespace and one switch process. The other node of the path over Geneve is a second integration bridge with an ovn-controller of its own. What
-leaves for the other node's address turns back in the bridge below, as if it came from the other node. So the packets go into a tunnel and come out of one, and one worker
-does the work of both nodes.
+All of it is in one namespace and one switch process. The other node of the path over Geneve is a second
+integration bridge with an ovn-controller of its own. The bridge below returns packets to the other node's
+address, as if they came from the other node. So the packets go into a tunnel and come out of one, and one
+worker does the work of both nodes.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ PODS = {"client": ("02:68:64:6c:00:00", "10.0.0.0"), "server": ("02:68:64:6c:00:
         "remote": ("02:68:64:6c:00:01", "20.0.0.0")}
 SERVICES = [("udp", 5001)]
 BRIDGES = {"ch1": "br-int", "ch2": "br-int2"}
-# Of the nodes, as each other sees them, and the one that the switch really has.
+# The nodes' addresses, as each sees the other, and the address that the switch really has.
 NODES = {"ch1": "172.31.0.11", "ch2": "172.31.0.12"}
 OWN, NEIGHBOUR = "172.31.0.1", "02:00:00:00:97:01"
 
@@ -63,7 +64,7 @@ class OvnVhost(Vhost):
         self.central.sync()
 
     def below(self):
-        """The bridge with the node's address: what goes to a node comes back from the other one."""
+        """The bridge with the node's address: packets to a node come back from the other one."""
         sw = self.switch
         self.net.address(self.netns, "br-ex", f"{OWN}/24")
         mac = sw.get("interface", "br-ex", "mac_in_use")
@@ -82,7 +83,7 @@ class OvnVhost(Vhost):
         run = f"{sw.dir}/{chassis}"
         os.mkdir(run)
         self.controllers.append(f"{run}/ovn-controller.pid")
-        # It finds the bridges' sockets where the switch has them.
+        # ovn-controller looks for the bridges' sockets in the switch's run directory.
         sw.run("ip", "netns", "exec", self.netns, "ovn-controller", "-n", chassis, sw.db, "--detach", "--no-chdir", f"--pidfile={self.controllers[-1]}",
                "-vconsole:off", f"--log-file={run}/ovn-controller.log", env={"OVN_RUNDIR": run, "OVN_LOGDIR": run})
 
@@ -100,7 +101,7 @@ class OvnVhost(Vhost):
         settle(self.switch.pid, 5.0)
 
     def open(self, case):
-        """Connections are the client's: it sends all of them before anybody answers."""
+        """The client opens all connections before the server replies."""
         ports = [word for path in self.sockets(case) for word in ("--port", f"listen:{path}")]
         result = generate(self.heddle, ["vhost", *ports, *dataclasses.replace(case, answers=False).arguments(0.2)], pid=self.switch.pid)
         if not result["received_pps"] or self.connections() != case.flows:

@@ -68,7 +68,7 @@ def idle(sleep):
     return Case(rules="normal", idle=True, sleep=sleep)
 
 
-# What a run measures for the page: each case with those that it is compared with.
+# Cases that a run measures for the page, with those that they are compared with.
 VHOST_CASES = [*GUESTS.values(), LATENCY]
 SWITCH_CASES = list(dict.fromkeys([
     *FLOWS.values(),
@@ -141,7 +141,7 @@ class Tables:
                         rows), names(FLOWS)
 
     def added(self, cases):
-        """What each case costs, and how much of that is due to what it has more than another."""
+        """Each case's cycles, and the cycles that it needs more than the case without its feature."""
         rows = []
         for label, case in cases.items():
             heddle, ovs = self.of(case, "heddle"), self.of(case, "ovs")
@@ -208,7 +208,7 @@ COLORS = {"heddle": "#0b6fb8", "ovs": "#d1670a"}
 
 
 def across(cycles):
-    """Where a number of cycles is, on a logarithmic axis."""
+    """Position of a number of cycles on a logarithmic axis."""
     low, high = map(math.log, AXIS)
     return LEFT + (WIDTH - LEFT - 20) * (math.log(min(max(cycles, AXIS[0]), AXIS[1])) - low) / (high - low)
 

@@ -1,4 +1,4 @@
-"""Where the programs beside this one leave their numbers: what bench/report reads."""
+"""The directory of results, which bench/report reads."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from lab import ROOT
 
 
 def processor():
-    """The name of the processor, as far as it tells anything."""
+    """The name of the processor, or of its architecture if the kernel has no name."""
     with open("/proc/cpuinfo") as file:
         names = [line.partition(": ")[2].strip() for line in file if line.startswith("model name")]
     return names[0] if names else platform.machine()

@@ -89,7 +89,7 @@ def shown(row):
         parts.append(f"{rate['asked'] / 1e3:.0f} kpps: p50 {rate['p50_us']:.2f} p99 {rate['p99_us']:.2f} us")
     parts.append(f"line {row['line_ns']:.0f} ns" if row.get("line_ns") else "line unknown")
     if row.get("disturbed", 0) > 0.05:
-        # A tenth of the core in other hands is more than what is compared here.
+        # A tenth of the core in other hands exceeds the differences that are compared here.
         worthless = ": worthless" if row["disturbed"] > 0.1 else ""
         parts.append(f"disturbed {row['disturbed'] * 100:.0f} %{worthless}")
     return "  ".join(parts)
@@ -136,7 +136,7 @@ def ratios(rows, base, key):
 
 
 def added(rows, base):
-    """What the packets of each round cost more than those of the same round in `base`, cycles."""
+    """Cycles per packet of each round, less those of the same round in `base`."""
     return [row["cycles"] - other["cycles"] for row, other in zip(rows, base or [])
             if row and other and row.get("cycles") and other.get("cycles")]
 
@@ -253,12 +253,13 @@ def peer(names):
 
 
 def hugepages(made):
-    """How many these contenders and the generator take."""
+    """Hugepages that these contenders and the generator need."""
     return GUEST_PAGES + DPDK_PAGES * sum(one.startswith("ovs") for one in made)
 
 
 def main(name, doc, groups, quick):
-    """The whole program: `name` is its, `groups` its cases by group, `quick` those of a short run."""
+    """The whole program: `name` is its name, `groups` has its cases by group, `quick` those of a short
+    run."""
     args = parse(doc, groups, quick)
     able_here()
     names = args.only.split(",") if args.only else None

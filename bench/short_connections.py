@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Connections of one request and one answer, one after the other: `server` answers; `client ADDRESS SECONDS` prints how many a second."""
+"""Connections of one request and one reply, in sequence: `server` replies; `client ADDRESS SECONDS` prints
+connections per second."""
 
 import socket
 import sys
@@ -21,7 +22,7 @@ def server():
 
 
 def client(address, seconds):
-    # Ports are used again only after a minute; who resets a connection frees its port at once.
+    # Ports are used again only after a minute, but a reset frees the port at once.
     linger = (1).to_bytes(4, sys.byteorder) + (0).to_bytes(4, sys.byteorder)
     n, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:

@@ -1,11 +1,11 @@
 //! Sends small UDP datagrams as fast as one core can, or holds a socket open that takes them.
 //!
-//! `udp_blast send ADDRESS:PORT SECONDS BYTES` prints how many datagrams the kernel accepted; `udp_blast
-//! sink ADDRESS:PORT` binds and sleeps until it is ended: the receiver's device counts the frames, the full
-//! socket buffer drops them cheaply, and no ICMP error goes back. `udp_blast spread ADDRESS:PORT SECONDS
-//! BYTES FLOWS` sends from up to 1,000 ports in turn to as many ports from PORT on as make so many flows,
-//! for which `udp_blast sinks ADDRESS:PORT FLOWS` holds sockets open.  Standard library only, so that plain
-//! `rustc -O` builds it.
+//! `udp_blast send ADDRESS:PORT SECONDS BYTES` prints the number of datagrams that the kernel accepted.
+//! `udp_blast sink ADDRESS:PORT` binds and sleeps until it is ended. The receiver's device counts the frames,
+//! the full socket buffer drops them cheaply, and no ICMP error goes back. `udp_blast spread ADDRESS:PORT
+//! SECONDS BYTES FLOWS` makes FLOWS flows: it sends from up to 1,000 source ports in turn to consecutive
+//! destination ports from PORT on. `udp_blast sinks ADDRESS:PORT FLOWS` holds sockets open for them. Standard
+//! library only, so that plain `rustc -O` builds it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-"""What is measured: frames, rings and directions; flows, rules and storms."""
+"""The cases: frames, rings and directions; flows, rules and storms."""
 
 import dataclasses
 
@@ -9,30 +9,30 @@ class Case:
     packed: bool = False
     mergeable: bool = True
     both: bool = False
-    answers: bool = False   # packets go both ways, as those of connections do
+    answers: bool = False   # packets go both ways, as in a connection
     ports: int = 2
     huge: bool = True
     rules: str = "in-port"  # a kind of `heddle bench rules`
-    count: int = 1          # how many of them
+    count: int = 1          # number of rules
     flows: int = 1
     masks: int = 0          # different masks that the flows hit
     new: bool = False       # each packet is a flow of its own
     storm: str = ""         # beside established traffic of `established` packets per second
     established: int = 1_000_000
     changes: int = 0        # rules that change per second, none of which is about the traffic
-    where: str = ""         # "elsewhere": in a table that no packet looks at; "nowhere": the switch is not told
-    recirc: int = 0         # so many recirculations before the rules
+    where: str = ""         # "elsewhere": in a table that no packet looks at; "nowhere": not in the switch
+    recirc: int = 0         # recirculations before the rules
     tunnel: str = ""        # "out": the packets leave in a Geneve tunnel; "through": they come out of it again before they leave
-    hosts: int = 1          # so many other ends of tunnels
+    hosts: int = 1          # remote tunnel endpoints
     csum: bool = False      # with a checksum in the outer UDP header
-    ct: str = ""            # the rules stand behind `ct`: "track", or "snat" with translated sources
+    ct: str = ""            # the rules are behind `ct`: "track", or "snat" with translated sources
     tcp: bool = False       # segments of TCP, which have no stamps: no latency
-    expire: int = 0         # connections of UDP are over after so many seconds without packets; 0: after the usual time
+    expire: int = 0         # idle timeout of connections of UDP, seconds; 0: the default
     tso: bool = False
     touch: str = "heads"
     latency: bool = False
-    idle: bool = False      # next to no traffic: what a switch takes then, and how long a packet takes
-    sleep: int = 0          # its longest sleep (pmd-maxsleep, microseconds); 0: not set
+    idle: bool = False      # almost no traffic: processor time of the switch, and latency
+    sleep: int = 0          # the switch's longest sleep (pmd-maxsleep, microseconds); 0: not set
     light: bool = False     # processors do not halt while packets come (heddle-light-sleep)
 
     @property
@@ -92,7 +92,7 @@ class Case:
                 "--flows", str(self.flows), "--touch", self.touch,
                 "--mergeable", "on" if self.mergeable else "off", "--huge", "try" if self.huge else "no"]
         argv += ["--packed"] if self.packed else []
-        # A connection of UDP is established when it is answered.
+        # A reply establishes a connection of UDP.
         argv += ["--answers"] if self.answers else ["--both"] if self.both else []
         argv += ["--tso", "1448"] if self.tso else []
         argv += ["--tcp", "--check", "lengths"] if self.tcp else []
@@ -108,8 +108,8 @@ class Case:
         """Arguments of `heddle bench rules`, one list for each set."""
         ports = ["--ports", str(self.ports)]
         if self.storm:
-            # The storm's packets each need an entry of their own: crafted ones by the list of what may pass, plain ones by a rule that
-            # looks at all of them.
+            # The storm's packets each need an entry of their own. An access list causes it for crafted
+            # packets, a rule that matches on all fields for plain ones.
             attacked = "acl" if self.storm == "explosion" else "each"
             return [["--kind", self.rules, "--count", str(self.count), *ports, "--pair", "0"],
                     ["--kind", attacked, "--count", str(self.count), *ports, "--pair", "1"]]
@@ -144,7 +144,7 @@ def tunnelled(**case):
 
 
 def recirculated(stages=(0, 1), **case):
-    """A case without recirculation and with so many."""
+    """One case without recirculation, and one for each number of `stages`."""
     return [Case(recirc=count, **case) for count in stages]
 
 

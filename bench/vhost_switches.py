@@ -1,4 +1,4 @@
-"""Who is measured with vhost-user ports: Heddle, OVS-DPDK, and loops that switch nothing."""
+"""Contenders with vhost-user ports: Heddle, OVS-DPDK, and loops that switch nothing."""
 
 import json
 import os
@@ -22,8 +22,8 @@ HITS = re.compile(r"- (EMC|SMC|Megaflow) hits:\s+\d+\s+\(\s*([\d.]+) %(?:, ([\d.
 
 
 def longest(text):
-    """Between how many cycles the longest iteration of a forwarding thread took, as `pmd-perf-show` with histograms has it: the last
-    bin of the first column that is not empty. The last bin of all has no upper bound."""
+    """Bounds, in cycles, of a forwarding thread's longest iteration, from `pmd-perf-show` with histograms:
+    the last bin of the first column that is not empty. The last bin of all has no upper bound."""
     rows = (line.split()[:2] for line in text.partition("cycles/it")[2].splitlines()[1:])
     found, above = None, 0
     for row in rows:
@@ -37,7 +37,7 @@ def longest(text):
 
 
 class Failed(Exception):
-    """A measurement could not be made; the text says why."""
+    """A measurement could not be made; the text is the reason."""
 
 
 def processor_time(pids):
@@ -58,7 +58,7 @@ def processor_time(pids):
 
 
 def thread_time(pid, forwarding=True):
-    """Seconds that a process's threads ran, with or without those that forward packets."""
+    """Seconds that a process's threads ran, with or without the forwarding ones."""
     total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):
         try:
@@ -76,7 +76,7 @@ MOST_CONNECTIONS = 20_000_000
 
 
 class Share:
-    """What share of a core a process takes between two moments."""
+    """The share of a core that a process takes between two times."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -160,7 +160,7 @@ class Floor:
         pass
 
     def able(self, case):
-        # It looks at no packet: more flows would only measure the generator. And it never sleeps.
+        # The loop looks at no packet, so more flows would only measure the generator. And it never sleeps.
         return case.flows == 1 and not case.new and not case.storm and not case.idle and not case.tunnel
 
     def measure(self, case, seconds, rate=None):
@@ -233,7 +233,7 @@ class Vhost:
             raise Failed(f"port vhost{port}: {error}")
 
     def sockets(self, case):
-        """Those that the generator has, in its order."""
+        """Sockets of the generator, in its order."""
         return [self.socket(port) for port in range(case.ports)]
 
     def socket(self, port):
@@ -262,13 +262,15 @@ class Vhost:
             self.switch.close()
 
     def able(self, case):
-        # OVS takes segment trains only with an option that is read at its start; both variants run where trains are measured.
+        # OVS takes GSO packets only with an option that is read at its start; both variants run where GSO
+        # packets are measured.
         return not self.dpdk or not case.light and case.tso == self.name.endswith("-tso")
 
     def prepare(self, case):
-        """Rules and MTU, where they differ from those of the case before."""
+        """Sets rules and MTU, if they differ from those of the last case."""
         if self.dpdk and self.mtu not in (None, case.mtu()):
-            # It makes a port's memory pool when a guest connects for the first time; an MTU that is set later goes unnoticed.
+            # OVS makes a port's memory pool when a guest connects for the first time, and ignores an MTU that
+            # is set later.
             self.close()
             self.rules, self.mtu, self.sleep, self.light, self.expire, self.histograms = None, None, 0, False, 0, False
             self.setup(self.ports)
@@ -276,9 +278,9 @@ class Vhost:
             self.switch.vsctl(*(word for port in range(self.ports) for word in (
                 "--", "set", "interface", f"vhost{port}", f"mtu_request={case.mtu()}")))
             self.mtu = case.mtu()
-            time.sleep(1 if self.dpdk else 0.2)  # its memory pools are made anew
+            time.sleep(1 if self.dpdk else 0.2)  # OVS makes its memory pools again
         if self.dpdk:
-            # Its best settings for this number of flows.
+            # The best setting of OVS for this number of flows.
             many = case.flows >= 10_000 or case.new
             self.switch.vsctl("set", "open_vswitch", ".", f"other_config:smc-enable={str(many).lower()}")
         if case.sleep != self.sleep:
@@ -290,7 +292,7 @@ class Vhost:
             self.light = case.light
         self.unixctl.call("upcall/set-flow-limit", "2000000")
         if case.ct:
-            # None is there from the turn before, and no limit is in the way of new ones.
+            # The tracker is empty, and no limit stops new connections.
             self.unixctl.call("dpctl/ct-set-maxconns", str(MOST_CONNECTIONS))
             self.unixctl.call("dpctl/flush-conntrack")
             self.expire_after(case.expire)
@@ -306,13 +308,14 @@ class Vhost:
                      for words in case.rule_sets()]
             text = self.underlay.rules(case) if case.tunnel else case.behind("".join(rules))
             self.switch.ofctl("del-flows", BRIDGE)
-            # One by one, each waits for the one before it: a million of them takes minutes with any switch.
+            # One by one, each would wait for the one before it: a million of them takes minutes with any
+            # switch.
             self.switch.run("ovs-ofctl", "--timeout=120", "--bundle", "add-flows", BRIDGE, "-", stdin=text, timeout=150, quiet=True)
             self.rules = wanted
             settle(self.switch.pid)
 
     def expire_after(self, seconds):
-        """How long connections of UDP stay without packets; 0: as long as usual."""
+        """Sets the idle timeout of connections of UDP, in seconds; 0: the default."""
         if seconds == self.expire:
             return
         if not self.switch.vsctl("--if-exists", "get", "open_vswitch", ".", "datapaths:netdev"):
@@ -329,12 +332,12 @@ class Vhost:
         self.unixctl.call("dpif-netdev/pmd-stats-clear")
 
     def connections(self):
-        """How many are tracked."""
+        """Number of tracked connections."""
         return int(self.unixctl.call("dpctl/ct-get-nconns"))
 
     def cycles(self):
-        """Busy cycles per packet since the last clear, on the switch's core, and which caches answered, in per cent; masks looked up per
-        answer of wildcarded entries."""
+        """Busy cycles per packet since the last clear, on the switch's core; per cent of hits of each cache;
+        masks per hit of wildcarded entries."""
         text = self.unixctl.call("dpif-netdev/pmd-perf-show", "-nh", "-pmd", str(SWITCH_CORE))
         found = PERF.search(text)
         hits = {level: float(percent) for level, percent, _ in HITS.findall(text)}
@@ -382,8 +385,8 @@ class Vhost:
         return result | {"cycles": None} | seen
 
     def idle(self, case, seconds):
-        """The share of a core that the daemon takes without guests, with a packet a second, with a thousand; and the times that packets take: after a
-        second of silence, and at a thousand a second."""
+        """The share of a core that the daemon takes without guests, with a packet a second, and with a
+        thousand. Also the latencies after a second of silence, and at a thousand packets a second."""
         self.prepare(case)
         share = Share(self.switch.pid)
         time.sleep(1)
@@ -424,8 +427,9 @@ def contenders(heddled, heddle, dpdk, names, tso, kind=Vhost):
     if os.environ.get("HEDDLED_BEFORE"):
         made["before"] = kind("before", os.environ["HEDDLED_BEFORE"], heddle)
     if dpdk:
-        # Its own processor mask, all ports on one forwarding thread, memory pools of the usual size; the emergency
-        # insertion probability and the caches are the defaults, which its documentation recommends for few flows.
+        # The best settings: a processor mask of its own, all ports on one forwarding thread, memory pools of
+        # the usual size. The emergency insertion probability and the caches are the defaults, which its
+        # documentation recommends for few flows.
         best = ["other_config:dpdk-init=true", "other_config:dpdk-socket-mem=1024",
                 f"other_config:dpdk-lcore-mask={1 << GENERATOR_CORE:x}",
                 "other_config:dpdk-extra=--no-pci --in-memory"]

@@ -1,8 +1,9 @@
 """Tunnels between vhost-user ports: a bridge with an address of this host, from which outer packets leave, or turn back.
 
-The generator sends and receives plain frames. Into tunnels: they leave by the other port with outer headers, which the generator does not count as its own;
-what a packet costs the switch is what is measured. Through tunnels: the bridge of the outer packets sends them back to its own address, where they come out.
-The addresses are in this namespace, others for each contender.
+The generator sends and receives plain frames. Into tunnels: packets leave by the other port with outer
+headers, and the generator does not count them as its own. The switch's cycles per packet are measured.
+Through tunnels: the bridge of the outer packets sends them back to its own address, where they come out. The
+addresses are in this namespace, others for each contender.
 """
 
 import subprocess

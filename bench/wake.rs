@@ -1,9 +1,8 @@
-//! How long a thread that sleeps takes to run when another core wakes it: the least that a packet waits for a
-//! switch that sleeps.
+//! Wake-up latency of a thread from another core: the least that a packet waits for a switch that sleeps.
 //!
-//! `wake FROM TO RATE SECONDS` wakes a thread on core TO from core FROM so many times a second, by a
-//! datagram, and prints the median and the 99th percentile of the times until it has it, in microseconds.
-//! Standard library only, so that plain `rustc -O` builds it.
+//! `wake FROM TO RATE SECONDS` wakes a thread on core TO from core FROM by a datagram, RATE times a second.
+//! It prints the median and the 99th percentile of the times until the thread has the datagram, in
+//! microseconds. Standard library only, so that plain `rustc -O` builds it.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ unsafe extern "C" {
 
 fn pin(core: u32) {
     let mask = 1_u64 << core;
-    // SAFETY: the mask is as long as is said; 0 is the calling thread.
+    // SAFETY: the length is that of the mask; 0 is the calling thread.
     let done = unsafe { sched_setaffinity(0, size_of_val(&mask), &mask) };
     assert_eq!(done, 0, "core {core}: {}", std::io::Error::last_os_error());
 }

@@ -1,7 +1,7 @@
 """Runs tests of the suite, each in a process of its own with a time limit.
 
-The suite's script runs one test per call here: the cost of that is a fraction of a second, and a test that hangs
-takes nothing else with it. What a killed test leaves running is found by its pid files and ended.
+The suite's script runs one test per call here. That costs a fraction of a second, and a test that hangs ends
+no other. Processes that a killed test leaves are found by their pid files and ended.
 """
 
 import concurrent.futures
@@ -18,7 +18,8 @@ VERDICT = re.compile(r"^ *\d+: .*?(ok|FAILED \(.*\)|skipped \(.*\)|expected fail
 
 
 class Result:
-    """One test's outcome: `verdict` is passed, failed, skipped or limit; `detail` says where."""
+    """One test's outcome: `verdict` is passed, failed, skipped or limit; `detail` is the place of the
+    failure."""
 
     def __init__(self, test, verdict, detail, seconds, log):
         self.test, self.verdict, self.detail, self.seconds, self.log = test, verdict, detail, seconds, log
@@ -51,7 +52,7 @@ class Executor:
         return results
 
     def stop(self):
-        """Ends what runs."""
+        """Ends all running tests."""
         self.stopped = True
         with self.lock:
             running = list(self.running.items())
@@ -93,7 +94,7 @@ class Executor:
         return Result(test, verdict, detail, seconds, log)
 
     def command(self, directory, test):
-        """What runs a test. Behind the tools come the suite's own helpers that need no building."""
+        """The command line of a test. Behind the tools come the suite's own helpers that need no building."""
         return [self.suite.script, "-C", directory,
                 f"AUTOTEST_PATH={self.tools}:{os.path.join(self.suite.directory, 'tests')}", str(test.number)]
 
@@ -128,7 +129,7 @@ def tell(result):
 
 
 def judge(output):
-    """(verdict, detail) from what the suite's script printed for one test."""
+    """(verdict, detail) from the output of the suite's script for one test."""
     match = VERDICT.search(output)
     if not match:
         return "failed", "the suite said nothing about it"
@@ -152,7 +153,7 @@ def end(process, directory):
 
 
 def leftovers(directory):
-    """Ends daemons whose pid files lie below `directory` and that really run there."""
+    """Ends daemons whose pid files are below `directory` and that really run there."""
     for path in glob.glob(os.path.join(directory, "**", "*.pid"), recursive=True):
         try:
             with open(path) as file:
@@ -164,7 +165,7 @@ def leftovers(directory):
 
 
 def sweep(directory):
-    """Ends whatever still runs below `directory`, such as daemons of tests that were interrupted."""
+    """Ends all processes that run below `directory`, such as daemons of interrupted tests."""
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit() and below(os.readlink(f"/proc/{entry}/cwd"), directory):

@@ -33,7 +33,7 @@ class Lists:
             return [line for line in file.read().splitlines() if line and not line.startswith("#")]
 
     def reason(self, test):
-        """The reason why `test` is not applicable; None if it is."""
+        """The reason why `test` is not applicable; None if it is applicable."""
         for file, title, reason in self.rules:
             if file not in ("*", test.file):
                 continue
@@ -46,7 +46,7 @@ class Lists:
         return next((reason for rule, reason in self.system if fits(rule, title)), "not looked into yet")
 
     def add(self, keys):
-        """Adds what passes now, and writes the list."""
+        """Adds newly passing tests, and writes the list."""
         self.passing.update(keys)
         with open(os.path.join(self.directory, self.name), "w") as file:
             file.write("# Tests of Open vSwitch's suite that heddled passes: file, title. Kept by run --update.\n")

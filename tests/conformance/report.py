@@ -1,10 +1,10 @@
-"""What a run says: a table by file, and docs/conformance.md."""
+"""The report of a run: a table by file, and docs/conformance.md."""
 
 import collections
 import os
 import re
 
-# The page's first part, above those of the runs.
+# The page's first part, before the parts of the runs.
 INTRO = """# Conformance
 
 Open vSwitch's own tests, run with `heddled` in the place of `ovs-vswitchd`: two suites, each of two versions.

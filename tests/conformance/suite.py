@@ -1,7 +1,7 @@
 """Open vSwitch's own test suite: unpacking it, and what is in it.
 
-The suite comes from Debian's package openvswitch-source: the installed one, which is unpacked and configured, or that
-of a later version, which is also built, because its tests want clients of their own version. Both are below
+The suite comes from Debian's package openvswitch-source. The installed one is unpacked and configured. One of
+a later version is also built, because its tests want clients of their own version. Both are below
 target/conformance/, so nothing of them ever becomes part of this repository.
 """
 
@@ -21,7 +21,7 @@ TOOLS = ("ovsdb-server", "ovsdb-tool", "ovsdb-client", "ovs-vsctl", "ovs-ofctl",
          "ovs-tcpundump", "ovs-parse-backtrace", "ovs-pki", "ovs-testcontroller", "vtep-ctl")
 # Shell completions, from the suite's own tree: the tests do not look where Debian installs them.
 COMPLETIONS = ("ovs-appctl-bashcomp.bash", "ovs-vsctl-bashcomp.bash")
-# What starts the switch daemon in a test's script.
+# Commands that start the switch daemon in a test's script.
 STARTS_DAEMON = re.compile(r"\bovs-vswitchd --|start_daemon ovs-vswitchd|\bsim_add\b")
 # Programs that exist only in a built source tree.
 HELPER = re.compile(r"\bovstest\b|\btest-ofparse\b|\bovs-testcontroller\b")
@@ -32,7 +32,7 @@ PYTHON = "/usr/bin/python3"
 
 
 class Unavailable(Exception):
-    """The suite cannot be had on this machine; the text says what to do."""
+    """The suite cannot be had on this machine; the text is the remedy."""
 
 
 def numbers(text):

@@ -1,8 +1,9 @@
 """The system tests: Open vSwitch's suite `system-userspace-testsuite`, with real devices, stacks and programs.
 
-Each test runs in namespaces of its own (network, mounts, processes): tests run side by side, nothing of the machine is
-touched, and what a test leaves behind goes with its namespaces. The same tests are run with Debian's ovs-vswitchd, once
-per machine: a test that fails or skips there, too, is no evidence about heddled (this kernel may lack devices).
+Each test runs in namespaces of its own (network, mounts, processes). So tests run side by side, nothing of
+the machine is touched, and a test's leftovers go with its namespaces. The same tests are run with Debian's
+ovs-vswitchd, once per machine. A test that fails or skips there, too, is no evidence about heddled (this
+kernel may lack devices).
 """
 
 import collections
@@ -17,7 +18,7 @@ from suite import PYTHON, Unavailable
 NAME = "system-userspace-testsuite"
 SECTION = "System tests"
 REFERENCE = "/usr/lib/openvswitch-switch/ovs-vswitchd"
-# Not packaged by Debian; what the suite's TFTP server is made of.
+# The library of the suite's TFTP server, which Debian does not package.
 TFTP = "tftpy==0.8.2"
 
 # Tests that concern each other, by their titles: the first that fits.
@@ -68,7 +69,7 @@ class SystemExecutor(Executor):
 
 
 def python_path(root):
-    """Where Python finds the suite's TFTP server; fetches that if need be."""
+    """The Python path of the suite's TFTP server; fetches that if need be."""
     home = os.path.join(root, "target", "conformance", "python")
     if not os.path.isdir(os.path.join(home, "tftpy")):
         done = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", home, TFTP],
@@ -79,7 +80,8 @@ def python_path(root):
 
 
 class Reference:
-    """How Debian's daemon fared on this machine: verdicts by tests' keys, kept until the suite or the kernel changes."""
+    """Results of Debian's daemon on this machine: verdicts by tests' keys, kept until the suite or the kernel
+    changes."""
 
     def __init__(self, root, suite, later=False):
         self.built = os.path.join(suite.directory, "vswitchd", "ovs-vswitchd") if later else None

@@ -10,12 +10,12 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-# Faucet asks for the release of os-ken that it was tested with; that brings the switch tester too.
+# Faucet requires the release of os-ken that it was tested with; that brings the switch tester too.
 PACKAGES = ("faucet==1.10.12", "setuptools<81")
 
 
 class Unavailable(Exception):
-    """The packages could not be had; the text says why."""
+    """The packages could not be had; the text is the reason."""
 
 
 def prepare(say=print):
@@ -41,7 +41,7 @@ def run(*argv):
 
 
 def package_directory(programs, name):
-    """Where a package of the environment lies."""
+    """The directory of a package of the environment."""
     code = f"import importlib.util as u; print(u.find_spec({name!r}).submodule_search_locations[0])"
     return subprocess.run([f"{programs}/python", "-c", code], check=True, timeout=60, text=True,
                           stdout=subprocess.PIPE).stdout.strip()

@@ -1,4 +1,4 @@
-"""os-ken's switch tester on a pair of switches: what it needs around it, and what its report says.
+"""os-ken's switch tester on a pair of switches: its environment and its report.
 
     target switch (under test)   1 2 3        the controller runs beside the second switch
                                  | | |        (os-ken calls the switch under test "target",

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Pods of a real container runtime on Heddle: containerd by its Container Runtime Interface, as a kubelet asks it, with
-heddle-cni as its network plug-in. What is missing of Kubernetes is the kubelet and what is above it.
+"""Pods of a real container runtime on Heddle: containerd, driven through its Container Runtime Interface as a
+kubelet does, with heddle-cni as its network plug-in. Only the kubelet and the parts of Kubernetes above it
+are missing.
 
     make cri [ARGS="rolled"]
 """
@@ -82,7 +83,7 @@ def scenario_measured(lab):
 
 @limit(900)
 def scenario_thirty_rolled(lab):
-    """30 pods come at once; then each is replaced, all at once; then all go."""
+    """30 pods come at once; then each is replaced, all at once; then all are removed."""
     _, runtime = start(lab)
     with concurrent.futures.ThreadPoolExecutor(30) as pool:
         pods = list(pool.map(lambda _: runtime.run(), range(30)))
@@ -133,7 +134,7 @@ def scenario_reboot(lab):
     lab.net.ip(sw.netns, "addr", "replace", "10.1.0.1/16", "dev", "br0")
     lab.net.ip(sw.netns, "link", "set", "br0", "up")
     runtime.start()
-    # A kubelet finds them not ready, and asks for their removal.
+    # A kubelet finds the pods not ready, and removes them.
     assert [pod["state"] for pod in runtime.pods()] == [1] * 4, runtime.pods()
     new = [runtime.run() for _ in range(2)]
     meet(runtime, new[0], new[1][2], "10.1.0.1")

@@ -1,4 +1,4 @@
-"""What two daemons did with one case: equal or not, and where not."""
+"""Comparison of two daemons' results of one case."""
 
 from execute import split_actions
 
@@ -48,11 +48,11 @@ def differences(left, right):
 def without_checksum_of_fragments(frame):
     """A frame (hex) without the two bytes that the reference spoils in later IPv4 fragments.
 
-    When it rewrites an address it "updates" a TCP or UDP checksum there, although a later fragment has no such header:
-    it changes two bytes of the payload.  Heddle leaves them alone.
+    When it rewrites an address it "updates" a TCP or UDP checksum there, although a later fragment has no
+    such header. It changes two bytes of the payload. Heddle leaves them alone.
     """
     if " " in frame:
-        return frame  # what is in a tunnel came as it is, or is looked at there
+        return frame  # tunnels' inner packets come unchanged, or are compared there
     data = bytearray.fromhex(frame)
     at = 12
     while data[at:at + 2] in (b"\x81\x00", b"\x88\xa8"):
@@ -68,16 +68,16 @@ def without_checksum_of_fragments(frame):
 
 
 def worded_differently(left, right):
-    """How many traces mean the same in other words."""
+    """Number of traces that have the same meaning in other words."""
     return sum(a != b and meaning(a) == meaning(b) for a, b in zip(left["traces"], right["traces"]))
 
 
 def meaning(actions):
-    """What goes where, without order and rewrites.
+    """Outputs of actions, without order and rewrites.
 
-    The order in which a flood serves its ports is not defined (OVS walks a hash table), and with it changes where tags
-    are pushed and popped, and which clone is the last action, which needs no wrapping.  The frames that really come out of
-    each port are compared byte by byte besides.
+    The order in which a flood serves its ports is not defined (OVS walks a hash table). The pushes and pops
+    of tags depend on it, and so does the last clone, which needs no wrapping. The frames that really come out
+    of each port are compared byte by byte besides.
     """
     items = []
     for item in split_actions(actions):

@@ -1,9 +1,8 @@
 """Random cases about connections: rules that track, and conversations in both directions.
 
-A case has the form of `generate`'s, with `connections` set: the tracker is emptied before it, and what it knows at the
-end is compared. The choice of ports by a translation is a matter of luck in the reference (it begins at a random one),
-so translations give one address and at most one port, and no two conversations of a case have the same ports.
-"""
+A case has the form of `generate`'s, with `connections` set: the tracker is emptied before it, and its
+connections at the end are compared. In the reference a translation begins at a random port. So translations
+give one address and at most one port, and no two conversations of a case have the same ports."""
 
 import random
 
@@ -54,7 +53,7 @@ class Rules:
         return self.rng.randrange(1, self.ports + 1)
 
     def translation(self):
-        """What `nat(...)` says of a new connection."""
+        """The `nat(...)` of a new connection."""
         rng = self.rng
         end = rng.choice(["src", "src", "dst"])
         address = rng.choice(OTHERS[self.family])
@@ -64,7 +63,7 @@ class Rules:
         return f"nat({end}={f'[{address}]' if self.family == 6 else address}:{port})"
 
     def noted(self):
-        """What is written into a connection."""
+        """Mark and label that are written into a connection."""
         rng = self.rng
         return rng.choice(["", "", "set_field:7->ct_mark", "set_field:0x5/0xf->ct_mark", "set_field:0x9->ct_label",
                            "set_field:0x30000000000000000/0xf0000000000000000->ct_label",
@@ -115,7 +114,7 @@ class Rules:
         return rng.choice([
             [self.commit(), f"output:{self.port()}"],
             [self.commit(), f"resubmit(,{LAST})"],
-            # Behind a translation in the same zone the reference takes what it forces for an answer.
+            # Behind a translation in the same zone the reference takes a forced packet for a reply.
             [self.commit(force=not self.nat), f"output:{self.port()}"],
             [f"output:{self.port()}"],
             [f"resubmit(,{LAST})"],
@@ -206,7 +205,7 @@ def ping(rng, family, ends):
 
 
 def unreachable(rng, family, kind, ends):
-    """The server's side says of a packet from the client that it did not arrive; or a router does."""
+    """An ICMP error from the server's side, or from a router, about a packet of the client."""
     client, seen, server, sport, dport = ends
     if kind == "tcp":
         proto, quoted = 6, frames.tcp(seen, server, sport, dport, SYN)

@@ -1,8 +1,8 @@
-"""Runs one case in one daemon and tells what could be seen of it from outside.
+"""Runs one case in one daemon and returns the visible results.
 
-One daemon serves all cases: each case gets bridges and ports under names that
-alternate, so that one ovs-vsctl call removes the previous case and makes the
-next without the daemon taking the new bridge for the old one.
+One daemon serves all cases. Each case gets bridges and ports under names that alternate. So one ovs-vsctl
+call removes the previous case and makes the next, and the daemon does not take the new bridge for the old
+one.
 """
 
 import ipaddress
@@ -23,7 +23,7 @@ TUNNEL_ARGS = ("--enable-dummy", "--disable-system", "--disable-system-route")
 
 
 class Died(Exception):
-    """The daemon ended or stopped answering."""
+    """The daemon ended or stopped replying."""
 
 
 class Side:
@@ -94,8 +94,8 @@ class Side:
             port = home[packet["port"]]
             traced_last = case.get("connections") or case.get("tunnels")
             if not case.get("meters") and not traced_last:
-                # The reference's meters count packets that were only traced, its tracker knows them, and what comes out of
-                # a tunnel in a trace really goes on.
+                # In the reference, a trace changes state: meters count traced packets, the tracker learns
+                # them, and packets from a tunnel are really forwarded.
                 seen["traces"].append(self._trace(port, packet, suffix, ports))
             seen["delivered"].append(self._inject(port["name"] + suffix, packet["hex"]))
             self._settle(case)
@@ -172,7 +172,7 @@ class Side:
         self.routes.append(prefix)
 
     def _add_flows(self, case, bridge, suffix):
-        """Loads a bridge's flows; returns the indices of those that are refused."""
+        """Loads a bridge's flows; returns the indices of the refused ones."""
         flows = [(index, flow_text(flow)) for index, flow in enumerate(case["flows"]) if flow["bridge"] == bridge]
         if not flows:
             return []
@@ -192,7 +192,7 @@ class Side:
         return rejected
 
     def _add_others(self, case, bridge, suffix):
-        """Makes a bridge's groups and meters; returns the texts of those that are refused."""
+        """Makes a bridge's groups and meters; returns the texts of the refused ones."""
         refused = []
         for command, key, version in (("add-group", "groups", "OpenFlow15"), ("add-meter", "meters", "OpenFlow13")):
             for item in case.get(key, []):
@@ -210,7 +210,7 @@ class Side:
         return wanted if case["protocol"] == "OpenFlow10" else case["protocol"]
 
     def _counted(self, case, bridge, suffix):
-        """What a bridge's groups and meters have counted."""
+        """Counters of a bridge's groups and meters."""
         lines = []
         for command, key in (("dump-group-stats", "groups"), ("dump-groups", "groups"), ("meter-stats", "meters")):
             if any(item["bridge"] == bridge for item in case.get(key, [])):
@@ -249,10 +249,12 @@ class Side:
         return True
 
     def _settle(self, case):
-        """What was learned from the last frame applies to the next, also where a cached entry exists.
+        """Waits until addresses learned from the last frame apply to the next one, also where a cached entry
+        exists.
 
-        OVS corrects its caches some time later, so they are emptied and each of its frames is translated afresh: the
-        plain reference.  The daemon under test promises that a cached result is right or not used, and keeps them.
+        OVS corrects its caches some time later, so they are emptied and each of its frames is translated
+        afresh: the plain reference. The daemon under test keeps its caches, since it must never use a stale
+        result.
         """
         purge = self.switch.is_reference and not case.get("connections")
         self.control.call("revalidator/purge" if purge else "revalidator/wait")
@@ -263,7 +265,7 @@ class Side:
 
 
 def canonical_flow(line):
-    """A dump-flows line without what depends on the clock."""
+    """A dump-flows line without the fields that depend on the clock."""
     line = re.sub(r"(duration|idle_age|hard_age)=[0-9.]+s?,? ?", "", line.strip())
     return re.sub(r",? actions=", " actions=", line)
 

@@ -1,7 +1,9 @@
-"""Parts of a case that need more than one flow: groups, meters, learning, conjunctions, recirculation, encapsulation.
+"""Parts of a case that need more than one flow: groups, meters, learning, conjunctions, recirculation,
+encapsulation.
 
-Each is a block of flows in tables of its own, with one flow in table 0 that leads there, so that what the random flows do and what
-the blocks do can meet. What the choice of a bucket hashes is left out: select groups have one bucket that can be chosen.
+Each is a block of flows in tables of its own, with one flow in table 0 that leads there. So random flows and
+blocks can interact. The fields that a bucket's hash uses are left out: select groups have one bucket that can
+be chosen.
 """
 
 from packets import IPS, MACS, PORTS
@@ -42,7 +44,7 @@ class Blocks:
         self.flow(0, 61000 + self.rng.randrange(4000), kind, [f"resubmit(,{t})" for t in self.doors] + last)
 
     def learning(self):
-        """Who was seen where, by address, with or without VLAN, port or a register."""
+        """Learns addresses, with or without VLAN, port or a register."""
         rng = self.rng
         self.doors += [LEARN_TABLE, LEARNED_TABLE]
         spec = [f"table={LEARNED_TABLE}", f"priority={rng.choice([1, 70, 32768])}"]
@@ -103,7 +105,7 @@ class Blocks:
         self.flow(GROUP_TABLE + 1, 5, [], [f"output:{self.port()}"])
 
     def recirculation(self):
-        """A label on and off again: what follows needs the packet to be parsed anew."""
+        """Pushes and pops a label: the next match needs the packet to be parsed anew."""
         rng = self.rng
         self.doors.append(RECIRC_TABLE)
         between = rng.choice([[], [f"set_field:{rng.randrange(1 << 20)}->mpls_label"], [f"output:{self.port()}"],
@@ -143,7 +145,7 @@ class Blocks:
         ])
         self.flow(table, 10, *start)
         self.flow(table, 5, [], [f"output:{self.port()}"])
-        # What has such a header, from this pipeline or from outside.
+        # Packets with such a header, from this pipeline or from outside.
         self.flow(table + 1, 20, ["dl_type=0x894f"] + rng.choice([[], ["nsh_mdtype=1"], ["nsh_si=255"], ["nsh_flags=0/1"]]),
                   rng.choice([["set_field:254->nsh_si", f"output:{self.port()}"], ["dec_nsh_ttl", f"output:{self.port()}"],
                               ["decap()", "decap()", f"resubmit(,{table + 2})"], ["decap()", f"resubmit(,{table + 1})"],
@@ -158,7 +160,7 @@ class Blocks:
         self.flow(table + 2, 10, rng.choice([[], ["ip"], ["tcp"]]), [f"output:{self.port()}"])
 
     def metering(self):
-        """A meter that lets everything pass, and counts."""
+        """A meter that drops nothing, and counts."""
         self.doors.append(METER_TABLE)
         self.meters.append({"bridge": self.bridge, "text": "meter=1,pktps,burst,stats,bands=type=drop,rate=1000000,burst_size=1000000"})
         self.flow(METER_TABLE, 10, self.rng.choice([[], ["ip"]]), ["meter:1", f"output:{self.port()}"])

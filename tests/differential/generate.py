@@ -95,7 +95,7 @@ def _match_l4(rng, proto, match):
 
 
 def match(rng, ports):
-    """(kind, [field, ...]); kind tells the actions which fields may be set."""
+    """(kind, [field, ...]); kind decides which fields the actions may set."""
     fields = []
     kind = rng.choice(["any", "any", "l2", "arp", "ip", "ip", "tcp", "udp", "icmp", "sctp", "ipv6", "tcp6", "udp6",
                        "sctp6", "icmp6", "nd", "type"])
@@ -250,7 +250,7 @@ def action(rng, kind, ports, table, style, depth=0):
         return f"move:{_subfield(rng, source, bits, width)[0]}->{_subfield(rng, name, target_bits, width)[0]}"
 
     def resubmit():
-        # Onwards only: each way back is a loop that ends at the depth limit.
+        # Only later tables: an earlier one would make a loop that ends at the depth limit.
         later = [t for t in (1, 2, 3, 10, 253) if t > table]
         if not later:
             return _output(rng, ports)
@@ -387,8 +387,8 @@ def case(seed, encapsulation=False):
                     "extra": rng.choice([[], [], [f"cookie={rng.getrandbits(16):#x}"]]),
                     "match": fields, "actions": actions(rng, kind, numbers, table, style)}
             key = (table, tuple(sorted(fields)))
-            # Two flows that match the same at the same priority would make the outcome a matter of luck for overlapping
-            # masks too: every flow of a table gets a priority of its own.
+            # Overlapping flows of the same priority would make the outcome random, also under different
+            # masks. So every flow of a table gets a priority of its own.
             used = {f["priority"] for f in flows if f["bridge"] == bridge["name"] and f["table"] == table}
             while flow["priority"] in used:
                 flow["priority"] = rng.randrange(65536)
@@ -411,7 +411,7 @@ def case(seed, encapsulation=False):
             flows += more[2]
             hints += [(bridge["name"], "tcp", ["tcp"])] * 2
     distinct = [_packet(rng, ports, hints) for _ in range(rng.randrange(4, 11))]
-    # Some again: the first of a kind misses the datapath's caches, the second meets what the first left there.
+    # Some packets come twice: the first misses the datapath's caches, the second hits the entry of the first.
     packets = distinct + [rng.choice(distinct) for _ in range(rng.randrange(1, 5))]
     return {"seed": str(seed), "protocol": protocol, "bridges": bridges, "ports": ports, "patches": patches, "flows": flows,
             "groups": groups, "meters": meters, "packets": packets}

@@ -1,7 +1,7 @@
 """Makes a failing case small: packets, flows, ports, patches, match fields and actions go one by one.
 
-`fails(case)` runs the case and tells whether it still fails in the same way.
-The result fails; taking away any one part that was tried within the time does not.
+`fails(case)` runs the case and returns whether it still fails in the same way. The result fails; taking away
+any one part that was tried within the time does not.
 """
 
 import copy

@@ -136,7 +136,7 @@ class Maker:
         return self.rng.choice([0, *VLANS, *VLANS, *VLANS]) | self.rng.choice([0, 0, 0, 1, 7]) << 13
 
     def pad(self, data):
-        """Mostly padded to Ethernet's minimum, as a NIC would deliver it."""
+        """Usually pads to Ethernet's minimum, as a NIC would deliver it."""
         return data.ljust(60, b"\0") if self.rng.random() < 0.8 else data
 
     def frame(self):
@@ -158,7 +158,7 @@ class Maker:
 
 
 def hint_from(kind, fields):
-    """What a frame must look like to have a chance with a flow of this kind and these match fields."""
+    """Hints for a frame that may match a flow of this kind and these match fields."""
     hint = {}
     if kind == "arp":
         hint["family"] = "arp"

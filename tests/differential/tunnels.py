@@ -4,8 +4,8 @@ A case has the form of `generate`'s, and besides
   tunnels  [{bridge, name, ofport, type, options: [...]}]
   underlay {addresses: [...], routes: [[prefix, gateway]], neighbours: [[address, MAC]]}  all of br0
   tlv      options of Geneve that br1 maps
-All neighbours are known: what happens to packets until they are is Heddle's own. What goes out is compared byte by byte but for
-what each switch chooses for itself (`comparable`).
+All neighbours are known, since packets to unknown ones are treated in Heddle's own way. Packets out are
+compared byte by byte, except the fields that each switch chooses for itself (`comparable`).
 """
 
 import random
@@ -28,10 +28,10 @@ KINDS = ["geneve", "geneve", "geneve", "vxlan", "vxlan", "gre", "gre", "ip6gre",
 
 
 def tunnel(rng, number, taken):
-    """One tunnel port; None if there is one already that takes the same packets."""
+    """One tunnel port; None if another one takes the same packets already."""
     kind = rng.choice(KINDS)
     if kind in GRE_KINDS:
-        # One kind of them in a case: the reference takes all GRE packets out by the kind whose port it happened to make first.
+        # One kind of GRE in a case: the reference takes all GRE packets out by the kind of its first port.
         kind = next((of for of, *_ in taken if of in GRE_KINDS), kind)
     family = 6 if kind == "ip6gre" or kind in UDP_PORTS and rng.random() < 0.3 else 4
     flow_remote = rng.random() < 0.3
@@ -43,7 +43,8 @@ def tunnel(rng, number, taken):
         options += rng.choice([["erspan_ver=1", "erspan_idx=3"], ["erspan_ver=2", "erspan_dir=1", "erspan_hwid=4"]])
     if key is not None:
         options.append(f"key={key}")
-    # No local_ip: without the kernel's routes the reference knows no address as its own, and sends nothing from one that is asked for.
+    # No local_ip: without the kernel's routes the reference knows no address as its own, and sends nothing
+    # from a configured one.
     if flow_remote and rng.random() < 0.3:
         options.append("local_ip=flow")
     same = (kind, remote, key)
@@ -57,18 +58,18 @@ def tunnel(rng, number, taken):
     # No exts=gbp: the reference's userspace tunnels neither write nor read group policies.
     if kind in ("gre", "ip6gre") and rng.random() < 0.2:
         options.append("seq=true")
-    # No packet_type=legacy_l3: the reference dies of it where packets are flooded, or go on elsewhere.
+    # No packet_type=legacy_l3: it crashes the reference if packets are flooded or resubmitted.
     return {"bridge": "br1", "name": f"t{number}", "ofport": 10 + number, "type": kind, "options": options,
             "family": family, "key": key, "remote": remote}
 
 
 def writes(rng, of):
-    """What a flow sets before it outputs to a tunnel."""
+    """Actions of a flow before it outputs to a tunnel."""
     out = []
     if of["remote"] == "flow" or rng.random() < 0.1:
         field = "tun_dst" if of["family"] == 4 else "tun_ipv6_dst"
         if of["family"] == 6:
-            # One of IPv4, where the packet itself came from such a tunnel, goes first.
+            # An IPv4 destination, if the packet itself came from such a tunnel, is cleared first.
             out.append("set_field:0.0.0.0->tun_dst")
         out.append(f"set_field:{rng.choice(REMOTES[of['family']])}->{field}")
     if of["key"] == "flow" or rng.random() < 0.2:
@@ -81,7 +82,7 @@ def writes(rng, of):
 
 
 def flows(rng, pods, tunnels):
-    """Of br1: pods into tunnels, tunnels into pods and into each other."""
+    """Flows of br1: pods into tunnels, tunnels into pods and into each other."""
     out = []
 
     def flow(priority, match, actions, table=0):
@@ -100,7 +101,7 @@ def flows(rng, pods, tunnels):
         elif style < 0.2:
             flow(10, [f"in_port={pod}"], [f"set_field:{rng.choice(REMOTES[4])}->tun_dst", "set_field:5->tun_id", "FLOOD"])
         elif style < 0.35:
-            # Changed on the way, and not by the tunnel alone.
+            # The flow changes the packet too, not only the tunnel.
             change = rng.choice(["dec_ttl", "mod_nw_tos:32", f"mod_dl_dst:{MACS[2]}", "mod_vlan_vid:10"])
             flow(10, [f"in_port={pod}", "ip"], [change, *into(some), f"output:{rng.choice(pods)}"])
             flow(5, [f"in_port={pod}"], into(some))
@@ -115,7 +116,8 @@ def flows(rng, pods, tunnels):
             if pick < 0.15:
                 actions = ["NORMAL"]
             elif pick < 0.35:
-                # Of one kind of address: which counts where a packet has both is each switch's own affair.
+                # Tunnels of one address family only: if a packet has addresses of both, each switch chooses
+                # in its own way.
                 actions = into([rng.choice([t for t in tunnels if t["family"] == of["family"]])])
             else:
                 shown = rng.sample(["move:NXM_NX_TUN_ID[0..15]->NXM_OF_ETH_DST[0..15]", "move:NXM_NX_TUN_METADATA0[]->NXM_OF_ETH_SRC[0..31]",
@@ -136,13 +138,13 @@ def geneve_options(rng):
         elif pick < 0.8:
             out += struct.pack("!HBBQ", 0xffff, 1, 2, rng.choice([0, rng.getrandbits(64)]))
         else:
-            # One that nobody maps; a critical one at times.
+            # An option that is not mapped; sometimes a critical one.
             out += struct.pack("!HBBI", 0x103, rng.choice([1, 0x81]), 1, 9)
     return out
 
 
 def tunnelled(rng, of):
-    """A packet that comes to this tunnel's end, mostly right."""
+    """A packet to this tunnel endpoint, usually a right one."""
     family = of["family"]
     inner = Maker(rng, {"family": rng.choice(["ip4", "ip4", "ip6", "arp"])}).frame()
     inner = bytes.fromhex(inner)
@@ -178,7 +180,7 @@ def tunnelled(rng, of):
     else:
         packet = frames.ipv6(src, dst, protocol, body, tos, 0, ttl)
     mac = OWN_MAC if rng.random() < 0.96 else MACS[0]
-    # As the neighbours are set: they are learned from such packets, too.
+    # The addresses are those of the configured neighbours: switches learn from such packets, too.
     known = dict(UNDERLAY["neighbours"])
     frame = frames.ethernet(mac, known.get(src) or known[REMOTES[family][1]], 0x0800 if family == 4 else 0x86dd, packet)
     if rng.random() < 0.03:
@@ -211,15 +213,16 @@ def case(seed):
 
 
 def is_flooded(case):
-    """Whether a packet may go into several tunnels in an order that nobody defines (the reference walks a hash table): their outer packets leave by one
-    port."""
+    """Whether a packet may go into several tunnels in an undefined order (the reference walks a hash table):
+    their outer packets leave by one port."""
     return any(action in ("NORMAL", "FLOOD") for flow in case["flows"] for action in flow["actions"])
 
 
 def comparable(frame):
-    """A frame (hex) without what each switch chooses for itself in outer headers, checksums over that in words: the UDP source port, the identification of IPv4
-    packets that may be fragmented (the reference has 0), the sequence numbers of GRE (the reference counts more than the packets that it sends), and the
-    time of day in ERSPAN version 2."""
+    """A frame (hex) without the outer fields that each switch chooses for itself, and the checksums over
+    them, in words. They are the UDP source port, and the time of day in ERSPAN version 2. So is the
+    identification of IPv4 packets that may be fragmented (the reference has 0). So are the sequence numbers
+    of GRE (the reference counts more than the packets that it sends)."""
     data = bytearray.fromhex(frame)
     at = {b"\x08\x00": 34, b"\x86\xdd": 54}.get(bytes(data[12:14]))
     words = []

@@ -1,4 +1,4 @@
-"""What is asked of the cluster, in this order: later checks find the pods of earlier ones.
+"""The checks of the cluster, in this order: later checks find the pods of earlier ones.
 
 A check fails by an exception, and returns a remark or nothing.
 """
@@ -16,7 +16,7 @@ from lab.shell import wait_for
 from lab.switch import read_pid
 
 WEB = ("/bin/nc", "-ll", "-p", "8080", "-e", "/bin/echo", "it works")
-# Of a hundred pings, where nothing that forwards packets was touched: a busy machine may be late with some.
+# Allowed losses of a hundred pings if no forwarding part was touched: a busy machine may be late with some.
 FEW_LOST = 5
 ROLLED = 30
 
@@ -74,7 +74,8 @@ def pod_to_host(cluster):
 
 
 def service_address(cluster):
-    """A Service's address leads to its pod, by OpenFlow rules that are made by hand of what the API says."""
+    """A Service's address leads to its pod, by OpenFlow rules that are made by hand from the API's
+    objects."""
     ports = {"port": 80, "targetPort": 8080}
     cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
                    "spec": {"selector": {"app": "web"}, "ports": [ports]}})
@@ -92,7 +93,7 @@ def service_address(cluster):
 
 
 def thirty_rolled(cluster):
-    """30 pods come at once; each is replaced, all at once; all go. No port, row or address stays."""
+    """30 pods come at once; each is replaced, all at once; all are removed. No port, row or address stays."""
     began = time.monotonic()
     old = cluster.run("old", ROLLED)
     come = time.monotonic() - began
@@ -111,7 +112,7 @@ def thirty_rolled(cluster):
 
 
 def restarted(cluster, restart, few=True):
-    """Something is killed and started under a ping from pod to pod: they talk, new ones come and go."""
+    """A program is killed and started under a ping from pod to pod: they talk, new ones come and go."""
     one, two = cluster.pair
     pinging = Pinging(cluster, one, address(two))
     began = time.monotonic()
@@ -142,7 +143,7 @@ def containerd_restarted(cluster):
 
 
 def heddled_restarted(cluster):
-    """Killed (SIGKILL): what is sent meanwhile is lost, no more than that."""
+    """Killed (SIGKILL): only packets sent meanwhile are lost."""
     def restart():
         cluster.sw.stop_daemon(signal.SIGKILL)
         cluster.sw.start_daemon()
@@ -213,7 +214,7 @@ def storage(cluster, pod):
 
 
 def left_over_collected(cluster):
-    """A port whose pod no runtime knows, and its address, go by GC; those of the others stay."""
+    """GC removes a port whose pod no runtime knows, and its address; the others stay."""
     conf = {"cniVersion": "1.1.0", "name": cluster.network["name"], **cluster.network["plugins"][0]}
     ghost = cluster.lab.net.namespace("ghost")
     cluster.node.add(conf, ghost)
@@ -272,7 +273,7 @@ def nothing_left(cluster):
     def mounted():
         return [path for path in enclosure.mounts().values() if "/sandboxes/" in path or "/cni-" in path]
     wait_for("mounts to go", lambda: not mounted(), PATIENCE, 1)
-    # Until it looks again, the kubelet keeps what has ended.
+    # Until its next check, the kubelet keeps ended containers.
     wait_for("containers to go", lambda: not cluster.runtime.shims(), PATIENCE, 1)
 
 

@@ -56,7 +56,7 @@ class Cluster:
         self.files()
 
     def files(self):
-        """What the programs read at their start."""
+        """The files that the programs read at their start."""
         def write(name, text):
             with open(f"{self.dir}/{name}", "w") as file:
                 file.write(text if isinstance(text, str) else json.dumps(text))
@@ -107,7 +107,8 @@ class Cluster:
         return swept
 
     def sweep(self):
-        """What a unit does before the kubelet starts; the names of the ports that it has removed."""
+        """Runs the command of the unit before the kubelet; returns the names of the ports that it has
+        removed."""
         out = self.lab.net.run(self.sw.netns, f"{self.node.dir}/bin/heddle-cni", "sweep")
         return re.findall(r" (h[0-9a-f]{14})\b", out)
 
@@ -129,7 +130,7 @@ class Cluster:
         self.processes.pop(name).wait()
 
     def alive(self):
-        """Says which program has ended that should not have."""
+        """Fails if a program has ended that should run."""
         for name, process in self.processes.items():
             if process.poll() is not None:
                 with open(f"{self.dir}/{name}.log", errors="replace") as file:
@@ -140,7 +141,8 @@ class Cluster:
         return self.alive() and self.kubectl("get", "--raw", "/readyz", check=False, quiet=True).strip() == "ok"
 
     def power_off(self):
-        """As if the plug was pulled: no program is told. Files stay, but what stands for processes."""
+        """A power failure: no program is notified. Files stay, except those of processes (sockets, pid
+        files)."""
         enclosure.power_off(self.kept_mounts)
         for process in (*self.processes.values(), self.runtime.process):
             process.wait()
@@ -166,7 +168,7 @@ class Cluster:
     # -- Kubernetes -------------------------------------------------------------------
 
     def kubectl(self, *words, **keys):
-        """Runs kubectl in the node's namespace; what it says."""
+        """Runs kubectl in the node's namespace; returns its output."""
         own = (f"--kubeconfig={self.dir}/config", f"--cache-dir={self.dir}/cache")
         return self.trace.run(*self.at_home(), f"{self.tools}/bin/kubectl", *own, *words, merge=False, **{"timeout": 120, **keys})
 
@@ -200,7 +202,7 @@ class Cluster:
         return self.kubectl("exec", pod["metadata"]["name"], "--", *words, **keys)
 
     def reach(self, pod, *addresses):
-        """Waits until each answers a pod."""
+        """Waits until each address replies to a pod."""
         for one in addresses:
             wait_for(f"{one} to answer {pod['metadata']['name']}", lambda: " 0% packet loss" in self.inside(
                 pod, "ping", "-c", "2", "-W", "2", one, check=False), PATIENCE, 1)
@@ -208,7 +210,7 @@ class Cluster:
     # -- the switch -------------------------------------------------------------------
 
     def ports(self):
-        """Of the pods' Interfaces: what `external_ids` say, with the row's name."""
+        """`external_ids` of the pods' Interfaces, with the row's name."""
         out = json.loads(self.sw.vsctl("--format=json", "--columns=name,external_ids,ofport", "list", "Interface"))
         rows = [{"name": name, "ofport": number, **dict(ids[1])} for name, ids, number in out["data"]]
         return [row for row in rows if "heddle-cni/container" in row]
@@ -233,7 +235,7 @@ def address(pod):
 
 
 class Pinging:
-    """An address is asked from within a pod's namespace ten times a second, until end()."""
+    """Pings an address from within a pod's namespace ten times a second, until end()."""
 
     def __init__(self, cluster, pod, to):
         self.out = f"{cluster.dir}/ping"
@@ -243,9 +245,9 @@ class Pinging:
         time.sleep(1)
 
     def end(self):
-        """How many were sent, without those of the last moment, and how many of them were lost.
+        """Number of pings sent, without the last ones, and number of them lost.
 
-        The last ones have to be answered."""
+        The last ones need a reply."""
         time.sleep(2)
         self.process.send_signal(signal.SIGINT)
         self.process.wait(30)

@@ -1,8 +1,8 @@
 """A machine within the machine, for programs that want all of one: namespaces of processes, mounts, networks.
 
-Whatever happens inside, and however it ends, nothing stays: processes end with the first one of their namespace,
-which ends with its caller; mounts and networks end with them; files lie in memory. The kernel's settings that a
-kubelet changes are plain files inside. No namespace keeps control groups in, so there is one group above all.
+However the programs end, nothing stays. Processes end with the first one of their namespace, which ends with
+its caller; mounts and networks end with them; files are in memory. The kernel's settings that a kubelet
+changes are plain files inside. No namespace keeps control groups in, so there is one group above all.
 """
 
 import os
@@ -17,7 +17,7 @@ from lab.shell import wait_for
 
 # Fixed places of a kubelet, of container runtimes and of their plug-ins; /run, which a reboot empties.
 PRIVATE = ("/run", "/var/log", "/var/lib/kubelet", "/var/lib/cni")
-# What a kubelet sets for the whole machine.
+# Settings of the whole machine that a kubelet writes.
 SETTINGS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys",
             "kernel/keys/root_maxbytes")
 
@@ -61,11 +61,11 @@ def furnish(place):
     """Inside, first: private files. The process becomes the parent of orphans, its child returns."""
     def mount(*words):
         subprocess.run(["mount", *words], check=True)
-    # As on a machine that systemd has set up: who makes a namespace of mounts sees later ones of others.
+    # Shared mounts, as under systemd: a new mount namespace sees later mounts of others.
     mount("--make-rshared", "/")
     for path in (place, *PRIVATE):
         mount("-t", "tmpfs", "-o", "mode=755", "heddle-k8s", path)
-    # runc would leave groups of containers here, beside those below our own.
+    # Otherwise runc would leave groups of containers here, beside those below our own.
     subprocess.run(["umount", "/sys/fs/cgroup/unified"], capture_output=True)
     os.makedirs("/run/netns")
     for name in SETTINGS:
@@ -80,12 +80,12 @@ def furnish(place):
     while True:
         pid, status = os.wait()
         if pid == child:
-            # What is left ends with this process.
+            # Remaining processes end with this one.
             os._exit(os.waitstatus_to_exitcode(status) & 0xff)
 
 
 def mounts():
-    """What is mounted, in order: number of the mount -> where. Two may be at one place."""
+    """Mounts in order: number of the mount -> path. Two may be at one path."""
     with open("/proc/self/mountinfo") as file:
         return {int(words[0]): words[4] for words in map(str.split, file)}
 

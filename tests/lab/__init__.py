@@ -6,9 +6,8 @@ daemon is whatever `HEDDLED` names (default: target/release/heddled), so that
 every script also runs against Debian's own /usr/sbin/ovs-vswitchd, which is
 the reference for behaviour.
 
-Each lab lives in its own run directory and its own network namespaces; the
-daemon runs in a namespace too, so neither its bridge devices nor its sockets
-can meet a switch that already runs on the machine.
+Each lab has its own run directory and its own network namespaces. The daemon runs in a namespace too, so
+neither its bridge devices nor its sockets can meet a switch that already runs on the machine.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A control group in every hierarchy: what a container runtime makes is below it, and goes with it.
 
-runc puts containers below the group of its caller, whatever the runtime is told, and a container that is killed
-from outside leaves its group behind.
+runc puts containers below the group of its caller, whatever the runtime's settings are. A container that is
+killed from outside leaves its group behind.
 """
 
 import contextlib
@@ -24,9 +24,10 @@ class Cgroups:
                     file.write(str(os.getpid()))
 
     def remove(self, others=()):
-        """Removes them with all below, as soon as nobody is left there.
+        """Removes them with all below, as soon as they have no process.
 
-        others: containers. Where both versions of control groups are mounted, runc puts them elsewhere in the second.
+        others: containers. Where both versions of control groups are mounted, runc puts them elsewhere in the
+        second.
         """
         elsewhere = [f"{os.path.dirname(path)}/{name}" for path in self.paths for name in others]
         paths = (*self.paths, *elsewhere)
@@ -49,7 +50,7 @@ def homes():
 
 
 def make(path):
-    """Whether the group could be made. One of processors takes nobody before it has some."""
+    """Whether the group could be made. A group of processors takes no process before it has processors."""
     try:
         os.makedirs(path, exist_ok=True)
         for name in ("cpuset.cpus", "cpuset.mems"):

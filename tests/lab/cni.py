@@ -64,7 +64,7 @@ class Node:
         return self.lab.net.namespace(name or f"p{self.pods}", ipv6=True)
 
     def command(self, plugin, env, without_rights=False):
-        """What runs a plug-in in the switch's namespace."""
+        """The command line of a plug-in in the switch's namespace."""
         words = [f"{key}={value}" for key, value in env.items() if value is not None]
         drop = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if without_rights else []
         return ["ip", "netns", "exec", self.switch.netns, *drop, "env", *words, f"{self.dir}/bin/{plugin}"]
@@ -98,14 +98,14 @@ class Node:
             json.dump({"cniVersion": version, "name": name, "plugins": own}, file)
 
     def tool(self, command, network, pod=None, check=True, ifname=None, capabilities=None):
-        """Runs cnitool; what it prints."""
+        """Runs cnitool; returns its output."""
         env = {"NETCONFPATH": f"{self.dir}/net.d", "CNI_PATH": f"{self.dir}/bin", "CNI_IFNAME": ifname,
                "CAP_ARGS": json.dumps(capabilities) if capabilities else None, "HEDDLE_CNI_DIRS": self.switch.dir, "HEDDLE_CNI_LOG_DIRS": self.dir}
         where = f"/run/netns/{pod}" if pod else "/run/netns/none"
         return self.lab.trace.run(*self.command("cnitool", env), command, network, where, check=check)
 
     def rows(self, pod=None):
-        """What the database holds of ports, as text that changes if anything of it does; statistics apart."""
+        """The database's rows of ports, as text that changes if any of them does; statistics apart."""
         columns = {"Bridge": "name,ports", "Port": "name,tag,trunks,vlan_mode,qos,external_ids,interfaces",
                    "Interface": "name,type,options,external_ids,mac,mtu_request,ofport_request,ingress_policing_rate",
                    "QoS": "type,other_config", "Queue": "other_config"}

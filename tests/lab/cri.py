@@ -79,7 +79,8 @@ def image(path):
 
 
 def service(switch, bridge, address, port, pod, pod_port, mac):
-    """Rules in place of a kube-proxy: TCP to a service's address goes to a pod, and comes back from it, by connection tracking."""
+    """Rules in place of a kube-proxy: connection tracking translates TCP to a service's address to a pod, and
+    back."""
     for flow in (f"priority=10,tcp,nw_dst={address},tp_dst={port},actions=ct(commit,zone=5,nat(dst={pod}:{pod_port}),table=1)",
                  f"priority=10,tcp,nw_src={pod},tp_src={pod_port},actions=ct(zone=5,nat,table=2)", "priority=0,actions=NORMAL",
                  f"table=1,actions=mod_dl_dst:{mac},NORMAL", "table=2,actions=NORMAL"):
@@ -87,13 +88,13 @@ def service(switch, bridge, address, port, pod, pod_port, mac):
 
 
 def several_networks(node):
-    """Puts the plug-in `several`, which stands in for Multus, beside the others."""
+    """Puts the plug-in `several`, which replaces Multus, beside the others."""
     shutil.copy(os.path.join(os.path.dirname(__file__), "several.py"), f"{node.dir}/bin/several")
     os.chmod(f"{node.dir}/bin/several", 0o755)
 
 
 class Runtime:
-    """containerd, and the pods that it was asked for."""
+    """containerd, and the pods that it runs."""
 
     def __init__(self, lab, switch):
         tools()
@@ -113,7 +114,7 @@ class Runtime:
     # -- the runtime -------------------------------------------------------------
 
     def start(self):
-        # Not `ip netns exec`, which hides what is mounted.
+        # `ip netns exec` would hide mounts.
         env = {**os.environ, "PATH": f"{TOOLS}/bin:{os.environ['PATH']}", "HEDDLE_CNI_DIRS": os.path.dirname(self.dir)}
         log = open(f"{self.dir}/containerd.log", "a")
         self.process = subprocess.Popen(["nsenter", f"--net=/run/netns/{self.switch.netns}", f"{TOOLS}/bin/containerd", "--config",
@@ -126,7 +127,7 @@ class Runtime:
         return self
 
     def ready(self):
-        """Whether the runtime answers, and finds its network's configuration."""
+        """Whether the runtime replies, and finds its network's configuration."""
         if self.process.poll() is not None:
             with open(f"{self.dir}/containerd.log") as file:
                 raise AssertionError("containerd ended: " + file.read()[-800:])
@@ -182,7 +183,7 @@ class Runtime:
     # -- pods ----------------------------------------------------------------------
 
     def call(self, method, check=True, **request):
-        """A request of the Container Runtime Interface; the answer."""
+        """A request of the Container Runtime Interface; returns the reply."""
         done = subprocess.run([f"{TOOLS}/bin/cri", self.socket, method], input=json.dumps(request), capture_output=True, text=True, timeout=300)
         self.lab.trace.note(f"{method} {json.dumps(request)}\n  {done.stdout}{done.stderr}")
         if done.returncode:
@@ -216,7 +217,7 @@ class Runtime:
         return said.get("items") or []
 
     def inside(self, container, *words, check=True):
-        """Runs a command in a container; what it says."""
+        """Runs a command in a container; returns its output."""
         said = self.call("ExecSync", container_id=container, cmd=list(words), timeout=60)
         out = base64.b64decode(said.get("stdout", "")).decode() + base64.b64decode(said.get("stderr", "")).decode()
         assert not check or not said.get("exit_code"), f"{words}: {out}"

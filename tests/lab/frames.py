@@ -109,7 +109,7 @@ def neighbour(target, option=None, lladdr=None):
 
 
 def read_pcap(path):
-    """The frames of a pcap file in either byte order; a file that is not there holds none."""
+    """The frames of a pcap file in either byte order; a missing file has none."""
     try:
         with open(path, "rb") as file:
             data = file.read()

@@ -1,4 +1,4 @@
-"""A front end of vhost-user by hand: says what a test wants, also what no hypervisor would."""
+"""A front end of vhost-user by hand: sends any message, also those that no hypervisor would."""
 
 import array
 import mmap
@@ -64,7 +64,7 @@ class Front:
         return kick
 
     def rings(self):
-        """Both rings of a device; returns what kicks ring 1, from the guest."""
+        """Sets up both rings of a device; returns the eventfd by which the guest kicks ring 1."""
         self.ring(0)
         return self.ring(1)
 
@@ -89,7 +89,7 @@ class Front:
         self.sock.sendmsg([message], ancillary)
 
     def ask(self, request, payload=b"", fds=(), flags=0):
-        """The number that is answered."""
+        """Sends a request; returns the number in the reply."""
         self.tell(request, payload, fds, flags)
         reply = self.sock.recv(20, socket.MSG_WAITALL)
         if len(reply) < 20:

@@ -1,8 +1,8 @@
 """An emulated Linux guest whose network cards are vhost-user front ends, and commands run inside it.
 
-The guest is what tests/lab/setup-guest built: a 6.12 kernel and an initramfs whose /init answers commands on the
-second serial port.  Nothing of it touches a disk, so a guest can be killed at any moment and can migrate.
-QEMU emulates (TCG): a boot takes 5 to 10 s on an idle machine, and about one in fifty dies silently, so a boot is
+The guest is built by tests/lab/setup-guest: a 6.12 kernel and an initramfs whose /init runs commands from the
+second serial port. Nothing of it touches a disk, so a guest can be killed at any moment and can migrate. QEMU
+emulates (TCG): a boot takes 5 to 10 s on an idle machine. About one in fifty dies silently, so a boot is
 tried twice.
 """
 
@@ -113,16 +113,16 @@ class Guest:
         return self
 
     def attach(self, pid):
-        """Speaks to a guest that another process has started in this directory; it has to answer already."""
+        """Connects to a guest that another process has started in this directory and that replies already."""
         self.pid = pid
         self.agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.agent.connect(f"{self.dir}/agent")
-        # Answers to somebody else's numbers are not taken for ours.
+        # Replies to another client's numbers are not taken for ours.
         self.ident = time.monotonic_ns() % 1_000_000_000
         return self
 
     def start(self, timeout=60):
-        """Boots, twice if need be; returns self when the guest answers commands."""
+        """Boots, twice if need be; returns self when the guest replies to commands."""
         for attempt in (1, 2):
             self.launch()
             try:
@@ -135,7 +135,8 @@ class Guest:
         raise AssertionError("not reached")
 
     def wait_ready(self, timeout=60):
-        """Waits until /init answers.  The time covers the wait for the vhost-user back end, which QEMU does first."""
+        """Waits until /init replies. The time covers the wait for the vhost-user back end, which QEMU does
+        first."""
         began = time.monotonic()
         end = began + timeout
         while self.agent is None:
@@ -168,7 +169,7 @@ class Guest:
         return self.process.poll() is None
 
     def kill(self, sig=signal.SIGKILL):
-        """Ends QEMU as violently as asked; the guest can be launched again."""
+        """Ends QEMU by this signal; the guest can be launched again."""
         for closing in (self.agent, self.qmp):
             if closing:
                 closing.close()
@@ -207,7 +208,7 @@ class Guest:
     # -- commands inside the guest ---------------------------------------------
 
     def run(self, command, timeout=30, check=True):
-        """Runs a shell command inside, returns what it printed; status 0 is wanted unless check=False."""
+        """Runs a shell command inside, returns its output; requires status 0 unless check=False."""
         self.ident += 1
         self.agent.sendall(f"{self.ident} {command}\n".encode())
         end = time.monotonic() + timeout
@@ -216,7 +217,7 @@ class Guest:
         while True:
             line, newline, rest = self.buffer.partition(b"\n")
             if newline and not line.startswith(head):
-                self.buffer = rest  # the late answer of a command that was given up
+                self.buffer = rest  # the late reply of a command that was given up
             elif newline:
                 _, status, length = line.split()
                 if len(rest) >= int(length):

@@ -1,8 +1,9 @@
-"""What the scenarios with emulated guests share: the switch of choice, its vhost-user ports, figures, and a verdict.
+"""Common parts of the scenarios with emulated guests: the chosen switch, its vhost-user ports, figures, and a
+verdict.
 
-`--switch heddle` (default: the daemon that HEDDLED names) or `--switch ovs-dpdk` (Debian's DPDK build of Open vSwitch,
-fetched by setup-guest, with 1 GiB of hugepages that are given back).  `--no-fetch` (or LAB_FETCH=0): scenarios skip
-when something would have to be downloaded first.
+`--switch heddle` is the default: the daemon that HEDDLED names. `--switch ovs-dpdk` is Debian's DPDK build of
+Open vSwitch, fetched by setup-guest, with 1 GiB of hugepages that are given back. With `--no-fetch` (or
+LAB_FETCH=0) scenarios skip when something would have to be downloaded first.
 """
 
 import os
@@ -119,16 +120,16 @@ class GuestLab:
         return self.lab.veth_pod(self.switch, name, address(number) + "/24")
 
     def meet_from(self, guest, target, timeout=40):
-        """Like meet(), asked inside a guest."""
+        """Like meet(), with the ping inside a guest."""
         wait_for(f"{target} to answer", lambda: guest.run(f"ping -n -c 1 -W 1 {target} | grep -c ttl=", check=False).strip() == "1",
                  timeout)
 
     def meet(self, ns, target, timeout=40):
-        """Waits for the first answer: the switch may still be taking up the port on a busy machine."""
+        """Waits for the first reply: the switch may still be taking up the port on a busy machine."""
         wait_for(f"{target} to answer", lambda: self.net.ping(ns, target, count=1, lossless=False), timeout)
 
     def tell(self, text):
-        """A figure for whoever runs the script."""
+        """Prints a figure for the user of the script."""
         self.trace.note(f"== {text}")
         print(f"     {self.lab.name} [{which()}]: {text}", flush=True)
 

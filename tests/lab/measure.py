@@ -14,7 +14,7 @@ PORT = 5201
 
 
 class Pings:
-    """Pings from a pod in the background; tells how many were lost and how long the longest silence was."""
+    """Pings from a pod in the background; counts the lost ones and measures the longest silence."""
 
     def __init__(self, net, ns, target, interval=0.02):
         self.net, self.interval = net, interval
@@ -40,21 +40,21 @@ class Pings:
         return 1000 * sum(max(0.0, min(late, ended) - max(early, began)) for early, late in self.pauses)
 
     def late(self, worst_ms):
-        """How many took longer, not counting what the machine stood still."""
+        """Number of pings that took longer, without the time in which the machine stood still."""
         return sum(took > worst_ms + self.stood_still(at - took / 1000, at) for at, _, took in self.answers())
 
     def silent(self, worst_ms):
-        """Whether none came for longer, not counting what the machine stood still."""
+        """Whether there was a longer silence, without the time in which the machine stood still."""
         times = [at for at, _, _ in self.answers()]
         return any(1000 * (late - early) > worst_ms + self.stood_still(early, late) for early, late in zip(times, times[1:]))
 
     def answers(self):
-        """(time, sequence number) of each answer so far."""
+        """(time, sequence number) of each reply so far."""
         found = (re.match(r"\[([0-9.]+)\] .*icmp_seq=(\d+) ttl=.* time=([0-9.]+)", line) for line in self.output)
         return [(float(m[1]), int(m[2]), float(m[3])) for m in found if m]
 
     def wait_answer(self, timeout=PATIENCE):
-        """Waits for an answer that comes from now on."""
+        """Waits for a reply after this call."""
         before = len(self.answers())
         wait_for("a ping to be answered", lambda: len(self.answers()) > before, timeout)
 
@@ -66,7 +66,7 @@ class Pings:
         answers = self.answers()
         summary = re.search(r"(\d+) packets transmitted", "".join(self.output))
         sent = int(summary[1]) if summary else 0
-        # The answers of the last moments may still have been under way.
+        # The last replies may still have been on their way.
         numbers = {number for _, number, _ in answers}
         last = max(numbers, default=0)
         lost = sum(1 for number in range(1, last + 1) if number not in numbers)
@@ -121,7 +121,7 @@ def parse_iperf(text):
 
 def serve(guest, port=PORT):
     """An iperf3 server for one test inside the guest."""
-    # Of an earlier test that was cut off, one may still be waiting.
+    # A server of an earlier test that was cut off may still be waiting.
     guest.run(f"killall -q iperf3; iperf3 -s -1 -p {port} >/tmp/iperf.log 2>&1 & "
               f"for i in $(seq 100); do netstat -ltn | grep -q :{port} && exit 0; sleep 0.05; done; exit 1")
 
@@ -221,7 +221,8 @@ class Stream:
 
 
 def checksum(guest, command):
-    """What `command` prints first, in the guest. A stalled emulated guest answers nothing now and then: asked again."""
+    """The first word that `command` prints in the guest. A stalled emulated guest may print nothing, so the
+    command is repeated."""
     for _ in range(3):
         words = guest.run(command, timeout=90).split()
         if words:

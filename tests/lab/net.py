@@ -58,8 +58,9 @@ class Net:
         self.ip(ns, "link", "set", dev, "up")
 
     def ping(self, ns, target, count=3, size=56, df=False, timeout=PATIENCE, lossless=True):
-        """Pings; returns the number of answers, and wants all of them if lossless."""
-        # Without -w the last answer has a tenth of a second. With it ping sends on until it has as many as it wants: what is missing then was lost.
+        """Pings; returns the number of replies, and requires all of them if lossless."""
+        # Without -w the last reply has a tenth of a second. With it, ping sends until it has `count` replies,
+        # so a missing one was lost.
         args = ["ping", "-n", "-c", count, "-i", "0.1", *(("-w", "30") if lossless else ("-W", "2")), "-s", size] + (["-M", "do"] if df else [])
         out = self.run(ns, *args, target, check=False, timeout=timeout)
         got = {int(number) for number in re.findall(r"icmp_seq=(\d+) ttl=", out)}
@@ -71,7 +72,7 @@ class Net:
         out = self.run(ns, "ping", "-n", "-c", count, "-i", "0.1", "-W", "1", target, check=False)
         if " 0 received" not in out:
             raise AssertionError(f"ping {target} was answered\n{out}")
-        # The kernel may still be asking who that is, and would give up in the middle of the next ping.
+        # The kernel may still be resolving the neighbour, and would give up in the middle of the next ping.
         self.ip(ns, "neigh", "flush", "to", target, "nud", "all")
 
     def socket(self, ns, make):
@@ -111,7 +112,7 @@ class Net:
 
 
 def receive(sock, want, timeout=PATIENCE):
-    """The next frame that satisfies want(frame) and was not sent by ourselves; None when none comes in time."""
+    """The next received frame that satisfies want(frame); None when none comes in time."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         sock.settimeout(max(0.01, end - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Just enough OpenFlow by hand to say right and wrong things to a switch, and to be a controller."""
+"""Just enough OpenFlow by hand to send right and wrong messages to a switch, and to be a controller."""
 
 import os
 import socket
@@ -61,7 +61,7 @@ class Connection:
         return version, kind, xid, body
 
     def reply(self, xid, kinds=None):
-        """The next message with this xid (and one of these types); answers echo requests on the way."""
+        """The next message with this xid (and one of these types); replies to echo requests meanwhile."""
         while True:
             _, kind, got, body = self.receive()
             if kind == ECHO_REQUEST:
@@ -87,7 +87,7 @@ class Connection:
 
 
 class Controller:
-    """A TCP listener that a switch connects to; answers HELLO and ECHO, keeps what else comes."""
+    """A TCP listener that a switch connects to; replies to HELLO and ECHO, keeps other messages."""
 
     def __init__(self, listener, version=V13):
         self.listener = listener
@@ -137,7 +137,7 @@ class Controller:
         return [entry for entry in self.seen if entry[1] == kind]
 
     def drop(self):
-        """Closes the current connection; the switch has to come again."""
+        """Closes the current connection; the switch has to reconnect."""
         if self.connection:
             self.connection.sock.shutdown(socket.SHUT_RDWR)
 

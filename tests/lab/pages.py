@@ -1,6 +1,6 @@
-"""A page of the documentation, done: its commands run as they stand, in their order, on a machine of their own.
+"""Tests a page of the documentation: runs its commands unchanged, in their order, on a machine of their own.
 
-What a fenced block of a page is, its first line says:
+The first line of a fenced block gives its kind:
 
     ```sh                    commands, which are run
     ```sh needs: PROGRAM     the same, where that program is installed
@@ -26,8 +26,8 @@ from .shell import PATIENCE, CommandError
 
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"(?<![\w.:/=,+-])\d+(?:\.\d+)?(?![\w:/=]|\.\d)")
-# In it runs what a page says, with the directories that programs use where nothing else is said. What is written
-# there goes to memory, and ends with it.
+# The page's commands run in it, with the default directories of programs. Files written there are in memory,
+# and end with it.
 MACHINE = r"""
 set -e
 mount --make-rprivate /
@@ -85,7 +85,7 @@ def commands(text):
 
 
 def line_pattern(shown):
-    """What a line of an output block stands for."""
+    """The pattern of a line of an output block."""
     def plain(text):
         return r"\s+".join(map(re.escape, re.split(r"\s+", text)))
 
@@ -99,7 +99,8 @@ def line_pattern(shown):
 
 
 def missing(shown, real):
-    """The first line of an output block that the real output has not, or not after the line before; None: all are there."""
+    """The first line of an output block that is missing in the real output, or not after the line before.
+    None: all lines are there."""
     rest = iter(real.splitlines())
     for line in filter(str.strip, shown.splitlines()):
         pattern = line_pattern(line)
@@ -123,7 +124,7 @@ class Machine:
         self.status("making a machine", PATIENCE)
 
     def pid(self):
-        """Of the shell, as seen from outside."""
+        """The shell's process id, as seen from outside."""
         with open(f"/proc/{self.shell.pid}/task/{self.shell.pid}/children") as file:
             return int(file.read().split()[0])
 
@@ -151,7 +152,7 @@ class Machine:
             return ""
 
     def run(self, text, check=True, timeout=PATIENCE):
-        """Runs commands in the shell; what they print."""
+        """Runs commands in the shell; returns their output."""
         with open(f"{self.dir}/.command", "w") as file:
             file.write(text + "\n")
         self.send(". /run/page/.command >/run/page/.out 2>&1 </dev/null; echo =$?\n")
@@ -163,7 +164,7 @@ class Machine:
         return out
 
     def wait(self, text, timeout=PATIENCE):
-        """Runs a command until it succeeds; what it printed then."""
+        """Runs a command until it succeeds; returns its last output."""
         end = time.monotonic() + timeout
         while True:
             try:
@@ -184,8 +185,8 @@ class Machine:
 def follow(machine, page, after=None, change=str):
     """Runs the commands of a page.
 
-    after: text of a command -> function that is called with what the first such command printed. change: what is made
-    of each command before it is run, as a reader would on another node.
+    `after` maps a text of a command to a function, which gets the output of the first such command. `change`
+    replaces each command before it is run, as a reader would on another node.
     """
     after = dict(after or {})
     ran, left, out = 0, [], None

@@ -127,7 +127,7 @@ class PodLab:
         return name
 
     def pings(self, pod, target, count=10, interval=0.2, lost=0):
-        """Pings and asserts how many are lost at most; returns that number."""
+        """Pings and asserts the maximum number of lost ones; returns that number."""
         out = self.run(f"ip netns exec {pod} ping -n -q -i {interval} -c {count} -W 2 {target}", check=False,
                        timeout=60 + count * interval)
         match = re.search(r"(\d+) packets transmitted, (\d+) received", out)
@@ -143,12 +143,12 @@ class PodLab:
     # -- rates -----------------------------------------------------------------
 
     def serve(self, pod):
-        """Starts what answers measurements."""
+        """Starts the servers of measurements."""
         self.run(f"ip netns exec {pod} iperf3 -s -D -I /run/iperf3-{pod}.pid; "
                  f"(ip netns exec {pod} sockperf server --tcp -p 7001 >/dev/null 2>&1 &)")
 
     def stream(self, pod, target, seconds=5, size=None, options=""):
-        """Mbit/s that arrive of a TCP stream whose writes have `size` bytes."""
+        """Mbit/s received of a TCP stream whose writes have `size` bytes."""
         length = f"-l {size}" if size else ""
         out = self.run(f"ip netns exec {pod} iperf3 -c {target} -t {seconds} -f m {length} {options}", timeout=seconds + 60)
         rates = re.findall(r"([\d.]+) Mbits/sec.*receiver", out)
@@ -160,7 +160,7 @@ class PodLab:
         return self.stream(pod, target, seconds, size, "-u -b 0")
 
     def request_response(self, pod, target, seconds=4):
-        """Half the time of one request and its answer, microseconds: median."""
+        """Half the time of one request and its reply, microseconds: median."""
         out = self.run(f"ip netns exec {pod} sockperf ping-pong --tcp -i {target} -p 7001 -t {seconds} -m 64", timeout=seconds + 60)
         match = re.search(r"percentile 50\.000\s*=\s*([\d.]+)", out)
         assert match, out

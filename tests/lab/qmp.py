@@ -9,7 +9,7 @@ class QmpError(AssertionError):
 
 
 class Qmp:
-    """One connection; commands are answered in order, events in between are kept in `events`."""
+    """One connection; QEMU replies to commands in order, events in between are kept in `events`."""
 
     def __init__(self, path, timeout=20.0):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,7 +1,9 @@
 """Runs the scenarios of one script, each in a fresh lab with a time limit.
 
-A script defines functions named `scenario_*(lab)` and ends with `main()`.
+A script defines functions named `scenario_*(lab)` and ends with `main()`:
+
     python3 tests/system/test_x.py [PART_OF_A_NAME ...]
+
 On failure the trace is printed and, with the logs, kept under
 target/system-logs/.  The last line counts: `N passed, N failed, N skipped`.
 """
@@ -23,11 +25,11 @@ DEFAULT_LIMIT_S = 240
 
 
 class Skip(Exception):
-    """This machine cannot run the scenario; the text says why."""
+    """This machine cannot run the scenario; the text is the reason."""
 
 
 class Lab:
-    """What a scenario gets: a trace, namespaces, and switches that are ended after it."""
+    """The argument of a scenario: a trace, namespaces, and switches that are ended after it."""
 
     def __init__(self, name):
         self.name = name
@@ -65,8 +67,8 @@ class Lab:
         if mac:
             self.net.ip(ns, "link", "set", dev, "address", mac)
         if not offload or (switch.is_reference and "--tso" not in switch.args):
-            # OVS without userspace-tso neither completes partial checksums nor takes
-            # segments beyond the MTU from a veth: its documentation asks for this.
+            # OVS without userspace-tso neither completes partial checksums nor takes segments beyond the MTU
+            # from a veth: its documentation requires this.
             self.net.run(ns, "ethtool", "-K", dev, "tx", "off", check=False)
         switch.vsctl("add-port", bridge, f"v{pod}", *column)
         if address:
@@ -92,7 +94,7 @@ def timed_out(_signum, _frame):
 
 
 def crashed(lab):
-    """What shows that a daemon has crashed, or None."""
+    """Evidence that a daemon has crashed, or None."""
     for switch in lab.switches:
         if switch.pid and not switch.alive():
             return "the daemon died"
@@ -124,7 +126,7 @@ def run_one(script, name, function):
         lab.trace.note(traceback.format_exc())
         try:
             lab.trace.note(crashed(lab) or "no daemon crashed")
-        except Exception as why:  # one that hangs, say: the scenario has failed anyway
+        except Exception as why:  # a daemon that hangs, for example: the scenario has failed anyway
             lab.trace.note(f"whether a daemon crashed is not known: {why!r}")
     finally:
         signal.alarm(0)

@@ -10,8 +10,8 @@ _SO_RCVBUFFORCE = 33
 
 
 class Sequence:
-    """Runs from start to finish(). gap: seconds between two, or a function that tells; pause: the longest that it really was.
-    alone: each is sent after the one before has come."""
+    """Runs from start to finish(). `gap` is the seconds between two datagrams, or a function that returns
+    them; `pause` is the longest real gap. With `alone` each is sent after the one before has come."""
 
     port = 7000
 
@@ -25,7 +25,7 @@ class Sequence:
 
         def receiver():
             sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            # No buffer of a socket is to be what loses.
+            # The socket's buffer must not lose datagrams.
             sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
             sock.bind(("0.0.0.0", Sequence.port))
             sock.settimeout(0.2)
@@ -74,7 +74,7 @@ class Sequence:
                 return
 
     def finish(self):
-        """Every one arrived once, each behind the one before."""
+        """Every datagram arrived once, each after the one before."""
         self.stop.set()
         for thread in self.threads:
             thread.join(60)

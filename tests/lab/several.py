@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""A CNI plug-in that stands in for Multus: a pod gets several networks, each by a plug-in of its own.
+"""A CNI plug-in in the place of Multus: a pod gets several networks, each by a plug-in of its own.
 
-Its configuration has `delegates`: the first makes the pod's own device, the others net1, net2, ... With `api`
-(`server` as HOST:PORT, `token`) those follow that the pod's annotation names, by their NetworkAttachmentDefinitions;
-with `state`, a directory, a DEL finds the delegates of the ADD there, since the pod may be gone from the API by then.
+The configuration has `delegates`: the first makes the pod's own device, the others net1, net2, ... With `api`
+(`server` as HOST:PORT, `token`), networks of the pod's annotation follow, by their
+NetworkAttachmentDefinitions. With `state`, a directory, a DEL finds the delegates of the ADD there, since the
+pod may be gone from the API by then.
 """
 
 import http.client
@@ -27,7 +28,7 @@ def ask(api, path):
 
 
 def attached(api):
-    """The configurations that the pod's annotation asks for: names, or objects with `name`, `mac` and `ips`.
+    """The configurations that the pod's annotation names: names, or objects with `name`, `mac` and `ips`.
 
     A plug-in gets only the settings that its `capabilities` declare, as with Multus."""
     extra = dict(pair.split("=", 1) for pair in os.environ.get("CNI_ARGS", "").split(";") if "=" in pair)
@@ -45,7 +46,7 @@ def attached(api):
 
 
 def run(conf, command, number, inner):
-    """Runs a delegate; its status and what it said."""
+    """Runs a delegate; its status and output."""
     env = {**os.environ, "CNI_COMMAND": command, "CNI_IFNAME": f"net{number}" if number else os.environ["CNI_IFNAME"]}
     program = os.path.join(os.environ["CNI_PATH"].split(":")[0], inner["type"])
     text = json.dumps({"cniVersion": conf["cniVersion"], "name": conf["name"], **inner})
@@ -54,7 +55,7 @@ def run(conf, command, number, inner):
 
 
 def add(conf, delegates):
-    """All of them, or none; the result is that of the first."""
+    """Runs all delegates, or none; the result is that of the first."""
     answers = []
     for number, inner in enumerate(delegates):
         status, said = run(conf, "ADD", number, inner)

@@ -6,15 +6,16 @@ import time
 
 
 class CommandError(AssertionError):
-    """A command ended with another status than the caller asked for."""
+    """A command ended with an unexpected status."""
 
 
-# How long whatever is waited for may take. It is for machines that stand still for seconds: it says nothing of speed, and only a failure takes that long.
+# The limit of every wait, in seconds. It is long, for machines that stand still for seconds; only a failure
+# takes that long.
 PATIENCE = 60
 
 
 class Trace:
-    """What a scenario did, in order: commands, their output and free notes."""
+    """Events of a scenario, in order: commands, their output and free notes."""
 
     LIMIT = 4000  # characters of one command's output that are kept
 

@@ -11,7 +11,8 @@ from . import daemon_path
 from .shell import PATIENCE, Trace, wait_for
 from .unixctl import Unixctl
 
-# Of Open vSwitch's own programs. On a machine that stands still they would tell of that in the middle of their output.
+# Options of Open vSwitch's own programs. On a machine that stands still these modules would log in the middle
+# of the output.
 CLIENT = ("--timeout=50", "-vtimeval:off", "-vcoverage:off", "-vpoll_loop:off")
 SCHEMA = os.environ.get("OVS_PKGDATADIR", "/usr/share/openvswitch") + "/vswitch.ovsschema"
 
@@ -84,7 +85,7 @@ class Switch:
         self.wait_control()
 
     def wait_control(self):
-        """Waits until somebody listens at the control socket: it is there a moment before."""
+        """Waits until the daemon listens at the control socket, whose file appears a moment before."""
         wait_for("the daemon's control socket", lambda: listens(self.ctl))
 
     def stop_daemon(self, sig=signal.SIGTERM, timeout=PATIENCE):
@@ -140,7 +141,7 @@ class Switch:
         return self.vsctl("get", table, record, column).strip('"')
 
     def wait_column(self, table, record, column, want, timeout=PATIENCE):
-        """Waits until the column equals want (or want(value) holds)."""
+        """Waits until the column equals want (or want(value) is true)."""
         ok = want if callable(want) else lambda value: value == str(want)
         seen = []
 
@@ -161,7 +162,7 @@ class Switch:
                 if line.strip() and "_FLOW reply" not in line and "NXST_" not in line and "OFPST_" not in line]
 
     def log(self):
-        """What has been logged so far. A thread of its own writes it, and no reply of the daemon overtakes that."""
+        """The log so far. A thread of its own writes it, and no reply of the daemon overtakes that."""
         if self.alive() and os.path.exists(self.ctl):
             self.appctl("version", check=False, quiet=True)
         try:
@@ -203,7 +204,7 @@ def end_process(pid, sig=signal.SIGTERM, timeout=PATIENCE):
 
 
 def listens(path):
-    """Whether somebody takes connections at a socket."""
+    """Whether a process listens at a socket."""
     with socket.socket(socket.AF_UNIX) as sock:
         try:
             sock.connect(path)

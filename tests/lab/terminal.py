@@ -1,7 +1,8 @@
 """A terminal of any size with a program on it, and what is to be seen there.
 
-It knows what screen programs need: addressing, writing over what is there, clearing, private modes.  A program that writes beyond the right edge
-or scrolls is told of.  A frame is over when the cursor is hidden (again), as Ratatui does each time.
+It implements the functions that screen programs need: addressing, overwriting, clearing, private modes. A
+program that writes beyond the right edge or scrolls is reported. A frame is over when the cursor is hidden
+(again), as Ratatui does each time.
 """
 
 import fcntl
@@ -56,7 +57,7 @@ class Terminal:
         self.columns, self.rows = columns, rows
         self._cells = [row[:columns] for row in (self._cells + [[] for _ in range(rows)])[:rows]]
         self._size()
-        # What is on its way was drawn for the size before.
+        # Output on its way was drawn for the previous size.
         end = time.monotonic() + PATIENCE
         while True:
             self.faults.clear()
@@ -74,10 +75,10 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def read(self, seconds=0.3):
-        """Takes in what the program has written, and what it writes in that time."""
+        """Reads the program's pending output, and its output of the next seconds."""
         end = time.monotonic() + seconds
         left = seconds
-        # What is there already is taken in, however late it is.
+        # Pending output is read, however late it is.
         while left > 0:
             left = end - time.monotonic()
             if not select.select([self.master], [], [], max(0, left))[0]:
@@ -159,7 +160,7 @@ class Terminal:
         return self.text()
 
     def put_back(self):
-        """Whether the terminal is as it was."""
+        """Whether the terminal is in its initial state."""
         return termios.tcgetattr(self.slave) == self.before
 
     def end(self, timeout=PATIENCE):

@@ -1,7 +1,7 @@
 """A client of the daemon's JSON-RPC control socket that stays connected.
 
-`ovs-appctl` starts a process per command; the differential test asks tens of
-thousands of questions and keeps one connection instead.
+`ovs-appctl` starts a process per command; the differential test sends tens of thousands of requests and keeps
+one connection instead.
 """
 
 import json
@@ -9,7 +9,7 @@ import socket
 
 
 class UnixctlError(Exception):
-    """The daemon answered with an error; the text is its own."""
+    """The daemon replied with an error; the text is its own."""
 
 
 class Unixctl:

@@ -61,7 +61,7 @@ class Guest:
     def stop(self, sig=signal.SIGKILL):
         """Ends the guest as a dying hypervisor would."""
         if self.proc and self.proc.poll() is None:
-            # Its tap goes with it, and the kernel takes its time for that while all processors are busy.
+            # The program's tap goes with it, which takes the kernel time while all processors are busy.
             end_process(self.proc.pid, sig)
         if self.proc:
             self.proc.wait(10)
@@ -104,7 +104,8 @@ print(sent)
 
 
 class Transfer:
-    """TCP from one namespace to another, every byte checked. Without a number of megabytes it goes on until finish()."""
+    """TCP from one namespace to another, every byte checked. Without a number of megabytes it sends until
+    finish()."""
 
     port = 5000
 
@@ -126,8 +127,8 @@ class Transfer:
         return self.client.poll() is None
 
     def finish(self, timeout=200):
-        """All arrived as it was sent; the megabytes."""
-        # The end of its input is what a client waits for that goes on.
+        """Waits for the end: all bytes arrived as they were sent; returns the megabytes."""
+        # A client without a number sends until its input ends.
         said, _ = self.client.communicate(timeout=timeout)
         text, _ = self.server.communicate(timeout=timeout)
         self.lab.trace.note(f"transfer: sent {said.strip()}, received {text.strip()}")
@@ -173,7 +174,7 @@ class Load:
         return self.proc.poll() is None
 
     def finish(self, timeout=200):
-        """What came of it. Nothing was changed or overtaken."""
+        """The result of the load. No packet was changed or overtaken."""
         self.proc.send_signal(signal.SIGINT)
         out, err = self.proc.communicate(timeout=timeout)
         self.lab.trace.note(f"load: {out.strip()} {err.strip()}")

@@ -1,4 +1,4 @@
-"""What OVN promises, looked at from inside pods. Each check returns None, or what was wrong."""
+"""OVN's promises, seen from inside pods. Each check returns None, or what was wrong."""
 
 import re
 import subprocess
@@ -7,12 +7,13 @@ import time
 from cluster import server
 
 CHECKS = []
-# What an ovn-controller says that has just started, until its tunnels have numbers; of Open vSwitch, too.
+# A warning of an ovn-controller that has just started, until its tunnels have numbers; also with Open
+# vSwitch.
 SAID_EVERYWHERE = "No tunnel endpoint found for HA chassis"
 
 
 class Absent(Exception):
-    """This OVN does not have what a check is about."""
+    """This OVN lacks the feature of a check."""
 
 
 def check(function):

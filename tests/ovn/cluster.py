@@ -38,7 +38,7 @@ class Chassis:
             net.ip(cluster.fabric, "link", "set", f"{dev}-{number}", "master", network)
             self.sw.vsctl("add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev", "fail_mode=standalone", "--", "add-port", bridge, dev)
             if self.sw.is_reference:
-                # Its packet sockets neither finish checksums nor take trains.
+                # Packet sockets of Open vSwitch neither complete checksums nor take GSO packets.
                 net.run(self.ns, "ethtool", "-K", dev, "tx", "off", check=False)
         self.ip = f"172.31.0.{number}"
         net.address(self.ns, "br-ex", f"{self.ip}/24")
@@ -49,7 +49,7 @@ class Chassis:
         self.start_controller()
 
     def start_controller(self):
-        # It sets up queues of devices: it has to see them.
+        # ovn-controller sets up queues of devices, so it has to see them.
         self.sw.run("ip", "netns", "exec", self.ns, "ovn-controller", self.sw.db, "--detach", "--no-chdir", f"--pidfile={self.pidfile}", "-vconsole:off",
                     f"--log-file={self.sw.dir}/ovn-controller.log")
 
@@ -96,7 +96,7 @@ class Central:
         return self.trace.run("ovn-sbctl", f"--db={self.sb}", "--timeout=60", *args, **kw)
 
     def sync(self):
-        """Until all chassis obey what the northbound database says."""
+        """Waits until all chassis have the northbound database's configuration."""
         self.nbctl("--wait=hv", "sync")
 
     def stop_central(self, keep=None):
@@ -126,7 +126,7 @@ class Cluster(Central):
         self.encap = encap
         self.pods = {}
         self.chassis = []
-        # What checks have measured, by their names.
+        # Measurements of checks, by their names.
         self.notes = {}
         # Pings that were lost, by checks' names.
         self.lost = {}
@@ -143,7 +143,7 @@ class Cluster(Central):
             self.net.ip(self.fabric, "link", "set", "world", "master", "phys")
             if self.chassis[0].sw.is_reference:
                 self.net.run(self.world, "ethtool", "-K", "eth0", "tx", "off", check=False)
-            # Its fragments have to fit the tunnels behind the gateway.
+            # Fragments from outside have to fit the tunnels behind the gateway.
             self.net.ip(self.world, "link", "set", "eth0", "mtu", str(POD_MTU))
             self.net.address(self.world, "eth0", "192.168.50.10/24")
             wait_for("all chassis", lambda: self.sbctl("--bare", "--columns=name", "list", "chassis").split().__len__() == chassis, 60)
@@ -179,7 +179,7 @@ class Cluster(Central):
         return self.net.run(self.pods.get(pod) or getattr(self, pod), *argv, **kw)
 
     def reaches(self, pod, target, size=56, count=2, tries=3, **kw):
-        """Whether pings are answered, all of a try."""
+        """Whether all pings of one try get replies."""
         for _ in range(tries):
             out = self.run(pod, "ping", "-n", "-c", str(count), "-i", "0.1", "-W", "1", "-s", str(size), *kw.get("more", ()), target, check=False)
             if f" {count} received" in out:
@@ -187,7 +187,7 @@ class Cluster(Central):
         return False
 
     def tcp(self, pod, target, port, payload=b"x", timeout=3):
-        """What a server answers to one connection; "refused" or "silence" where it does not."""
+        """The reply of a server to one connection; "refused" or "silence" without one."""
         code = ("import socket,sys\n"
                 "try:\n"
                 f"    s=socket.create_connection(({target!r},{port}),timeout={timeout})\n"
@@ -213,7 +213,8 @@ def has_column(table, column):
 
 
 def server(cluster, pod, port, udp=False, v6=False):
-    """A process that answers each connection or datagram with the pod's name and its peer's address; to be killed."""
+    """A process that replies to each connection or datagram with the pod's name and its peer's address; to be
+    killed."""
     import subprocess
     kind = "DGRAM" if udp else "STREAM"
     family = "AF_INET6" if v6 else "AF_INET"

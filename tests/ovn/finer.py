@@ -1,6 +1,8 @@
-"""Finer points: what port security looks at, refusals and sizes of IPv6, NAT from inside, groups that follow BFD, ports of two chassis, VLAN networks.
+"""Finer points: what port security looks at, refusals and sizes of IPv6, NAT from inside, groups that follow
+BFD, ports of two chassis, VLAN networks.
 
-Imported for its checks; each leaves the topology as it found it. What this OVN does not have is left out."""
+Imported for its checks; each leaves the topology as it found it. Features that this OVN lacks are left
+out."""
 
 import re
 import socket
@@ -98,7 +100,8 @@ def port_security_of_macs(c):
 
 @check
 def port_security_of_arp(c):
-    """Both addresses that a request says of its sender are looked at. Asked is for what nobody has: OVN answers itself else."""
+    """Both sender addresses of an ARP request are checked. The target is an unused address, since OVN itself
+    replies for used ones."""
     words = f"{A1} 10.0.0.11"
     good = arp(A1, A1, "10.0.0.11", "10.0.0.201")
     for bad, sign in ((arp(A1, "02:00:00:00:00:e2", "10.0.0.11", "10.0.0.202"), "who-has 10.0.0.202"), (arp(A1, A1, "10.0.0.98", "10.0.0.203"), "who-has 10.0.0.203")):
@@ -109,7 +112,7 @@ def port_security_of_arp(c):
 
 @check
 def port_security_of_ipv6(c):
-    """The source of packets, and whose addresses are advertised."""
+    """The source of packets, and the target of advertisements."""
     words = f"{A1} 10.0.0.11 fd00::11"
     echo = bytes([128, 0, 0, 0, 0, 7, 0, 1]) + b"heddle.."
     cases = ((icmp6(A2, A1, "fd00::11", "fd00::12", echo), icmp6(A2, A1, "fd00::98", "fd00::12", echo), "icmp6 and ip6[40]=128", "fd00::11 >", "fd00::98 >"),
@@ -122,7 +125,7 @@ def port_security_of_ipv6(c):
 
 @check
 def port_security_towards_a_port(c):
-    """What is for another address than the port's does not arrive, even with its MAC."""
+    """A packet to another address than the port's does not arrive, even with its MAC."""
     c.nbctl("lsp-set-port-security", "a2", f"{A2} 10.0.0.12")
     c.sync()
     try:
@@ -149,7 +152,7 @@ def acl_reject_of_ipv6(c):
 
 @check
 def acl_log_is_limited_by_its_meter(c):
-    """Fifty dropped pings in a second: without a meter all are told, with one of two a second a few."""
+    """Fifty dropped pings in a second: without a meter all are logged, with one of two a second a few."""
     told = lambda name: sum(f'name="{name}"' in line for line in c.chassis[0].log().splitlines())
     counts = {}
     c.nbctl("meter-add", "slow", "drop", "2", "pktps", "1")
@@ -184,7 +187,7 @@ def dnat_alone(c):
 
 @check
 def floating_addresses_from_inside(c):
-    """What a pod with a floating address sends comes from that; pods reach each other by theirs."""
+    """Packets of a pod with a floating address have that source; pods reach each other by theirs."""
     way_back(c)
     c.nbctl("--may-exist", "lr-nat-add", "lr0", "dnat_and_snat", "192.168.50.5", "10.0.1.12", "--", "--may-exist", "lr-nat-add", "lr0", "dnat_and_snat", "192.168.50.15", "10.0.0.11")
     c.sync()
@@ -286,7 +289,8 @@ def load_balancer_to_itself_by_an_address(c):
         [s.kill() for s in servers]
 
 
-# Echoes lines of a connection; and a client that sends one each 50 ms until its file of that name is there, then says how many came back.
+# A server that echoes lines. And a client that sends one each 50 ms until a file exists, then prints the
+# number of echoes.
 LINES = ("import socket\ns=socket.socket(); s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1); s.bind(('',PORT)); s.listen(5)\n"
          "while True:\n    c,a=s.accept()\n    while True:\n        d=c.recv(100)\n        if not d: break\n        c.sendall(d)\n")
 TALK = ("import os,socket,sys,time\ns=socket.create_connection((sys.argv[1],int(sys.argv[2])),timeout=5); s.settimeout(30); n=0\n"
@@ -295,7 +299,7 @@ TALK = ("import os,socket,sys,time\ns=socket.create_connection((sys.argv[1],int(
 
 
 def talk(c, source, address, port, act):
-    """Whether a connection lives through what is done: None, or how it ended."""
+    """Whether a connection lives through `act`: None, or its end."""
     stop = f"{c.dir}/stop-{time.monotonic_ns()}"
     client = background(c, source, "python3", "-c", TALK, address, str(port), stop)
     try:
@@ -339,7 +343,7 @@ def connections_outlive_changes_of_backends(c):
 
 @check
 def connections_outlive_changes_of_acls(c):
-    """What was allowed as part of a connection stays so while other rules come and go; a rule against it stops it."""
+    """Packets of an allowed connection pass while other rules come and go; a rule against them stops them."""
     s = lines(c, "a2", 8082)
     c.nbctl("acl-add", "ls0", "to-lport", "1000", "outport == \"a2\" && ip4", "drop", "--", "acl-add", "ls0", "to-lport", "1001", "outport == \"a2\" && tcp.dst == 8082", "allow-related")
     c.sync()
@@ -365,7 +369,7 @@ def connections_outlive_changes_of_acls(c):
 
 @check
 def neighbour_proxy_of_a_router_port(c):
-    """Of IPv6, where this OVN can."""
+    """Also for IPv6, if this OVN can."""
     proxied = (("-4", "169.254.101.6"), ("-6", "fd00::d5"))[:1 + (tuple(map(int, version().split()[1].split(".")[:2])) >= (23, 6))]
     c.nbctl("lsp-set-options", "ls0-lr0", "router-port=lr0-ls0", "arp_proxy=169.254.101.6 fd00::d5")
     c.sync()
@@ -432,7 +436,7 @@ def container_ports_talk(c):
 
 @check
 def localport(c):
-    """A port that is on every chassis, as for metadata: each pod finds the one of its own."""
+    """A port that is on every chassis, as for metadata: each pod reaches the one on its own chassis."""
     c.nbctl("lsp-add", "ls0", "meta", "--", "lsp-set-type", "meta", "localport", "--", "lsp-set-addresses", "meta", "02:00:00:00:00:fe 10.0.0.253")
     servers = []
     try:
@@ -459,7 +463,8 @@ def localport(c):
 
 @check
 def port_of_two_chassis(c):
-    """A guest that moves: both chassis get what is for it, the new one speaks once it has told of itself (RARP), and then has it alone."""
+    """A guest that moves: both chassis get its packets. The new one sends after the guest's RARP, and then
+    has the port alone."""
     c.nbctl("lsp-add", "ls0", "mig", "--", "lsp-set-addresses", "mig", "02:00:00:00:00:4d 10.0.0.72", "--", "lsp-set-options", "mig", "requested-chassis=ch1")
     try:
         for n in (1, 2):
@@ -472,7 +477,7 @@ def port_of_two_chassis(c):
             c.net.address(ns, "eth0", "10.0.0.72/24")
             node.sw.vsctl("add-port", "br-int", f"vmig{n}", "--", "set", "interface", f"vmig{n}", "external_ids:iface-id=mig")
         c.sync()
-        # The one that is moved to is silent yet.
+        # The guest's new location sends nothing yet.
         c.net.ip(c.pods["mig2"], "addr", "flush", "dev", "eth0")
         if not c.reaches("a3", "10.0.0.72"):
             return "no answer before"
@@ -503,7 +508,8 @@ def port_of_two_chassis(c):
 
 @check
 def policies_with_several_next_hops(c):
-    """Each takes a share; one that BFD finds silent takes none, where this OVN watches next hops of policies."""
+    """Each next hop takes a share; a silent one takes none, if this OVN monitors next hops of policies with
+    BFD."""
     world2(c)
     servers = [server(c, pod, 7045) for pod in ("world", "world2")]
     watched = has_column("Logical_Router_Policy", "bfd_sessions")

@@ -1,4 +1,5 @@
-"""Which OVN is tried: the one that is installed, or a later one. To be asked before anything looks for programs and schemas."""
+"""The OVN under test: the installed one, or a later one. To be called before any search for programs and
+schemas."""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""Life: parts of OVN and the switch restart while pods talk. What is lost is counted, and printed for both switches."""
+"""Life: parts of OVN and the switch restart while pods talk. Lost pings are counted, and printed for both
+switches."""
 
 import os
 import re
@@ -20,7 +21,7 @@ PKGDATADIR = os.environ.get("OVS_PKGDATADIR", "/usr/share/openvswitch")
 
 
 def lost(c, act, source="a1", target="10.0.1.12", rest=3):
-    """How many of the pings that are sent while something happens are not answered."""
+    """Number of pings without a reply while `act` runs."""
     ping = subprocess.Popen(["ip", "netns", "exec", c.pods[source], "ping", "-n", "-i", str(1 / RATE), target], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     said = []
     reader = threading.Thread(target=lambda: said.extend(ping.stdout))
@@ -36,7 +37,7 @@ def lost(c, act, source="a1", target="10.0.1.12", rest=3):
     out = "".join(said)
     sent = int(re.search(r"(\d+) packets transmitted", out)[1])
     answered = {int(n) for n in re.findall(r"icmp_seq=(\d+) ttl=", out)}
-    # The last ones may be on their way, if that is no longer than a busy machine needs.
+    # The last ones may be on their way, if that takes no longer than on a busy machine.
     last = max(answered, default=0)
     return (last if sent - last < RATE / 4 else sent) - len(answered)
 
@@ -74,7 +75,8 @@ def life_controller_is_killed(c):
 
 @check
 def life_controller_is_killed_while_it_says_things(c):
-    """In the midst of bundles, if luck has it. Nothing of half of one is obeyed; in the end the switch has what the databases say."""
+    """Killed in the midst of bundles, if possible. The switch applies no part of half a bundle; in the end it
+    has the databases' configuration."""
     node = c.chassis[0]
     rules = lambda net: [word for n in range(300) for word in ("--", "acl-add", "ls0", "to-lport", "1000", f'outport == "a2" && ip4.src == 10.{net}.{n >> 8}.{n & 255}', "drop")][1:]
 
@@ -92,14 +94,15 @@ def life_controller_is_killed_while_it_says_things(c):
         return f"{there} of 1500 rules" if there < 1500 else within(c, "life_controller_is_killed_while_it_says_things", n, 3)
     finally:
         c.nbctl("acl-del", "ls0")
-        # OVN 26.03 waits for its rules by this, and leaves it behind if it is killed at the wrong time: no switch would forward after its next start.
+        # OVN 26.03 sets this while it waits for its rules, and leaves it behind if it is killed at the wrong
+        # time. No switch would forward after its next start.
         node.sw.vsctl("remove", "open_vswitch", ".", "other_config", "flow-restore-wait")
         c.sync()
 
 
 @check
 def life_controller_says_everything_again(c):
-    """No established flow is another one afterwards: cookies and counters stay."""
+    """No established flow is replaced: cookies and counters stay."""
     node = c.chassis[0]
     if not c.reaches("a1", "10.0.1.12", count=5):
         return "no answer"
@@ -124,7 +127,7 @@ def life_controller_says_everything_again(c):
 
 @check
 def life_conditions_of_monitors_change(c):
-    """ovn-controller asks for its own part of the southbound database only, and for all of it again."""
+    """ovn-controller monitors its own part of the southbound database only, and all of it again."""
     node = c.chassis[0]
 
     def act():
@@ -147,7 +150,7 @@ def life_southbound_database_restarts(c):
 
 @check
 def life_southbound_database_flaps(c):
-    """It is killed again and again, also before everybody is connected."""
+    """The database is killed again and again, also before all clients are connected."""
     def act():
         for rest in (0.2, 1, 0.1, 2, 0.3):
             end_process(read_pid(f"{c.dir}/sb.pid"), signal.SIGKILL)
@@ -185,7 +188,8 @@ def life_database_of_the_switch_restarts(c):
 
 @check
 def life_database_of_the_switch_hangs(c):
-    """It answers nobody for some seconds; the switch forwards, and answers, and obeys its controller."""
+    """ovsdb-server replies to no client for some seconds. The switch forwards, replies to commands, and obeys
+    its controller."""
     node = c.chassis[0]
     pid = read_pid(f"{node.sw.dir}/ovsdb-server.pid")
 
@@ -223,7 +227,7 @@ def life_switch_is_killed(c):
 
 @check
 def life_switch_restarts_and_keeps_flows(c):
-    """As `ovs-ctl restart` does it: flows are saved, and the switch waits for them before it forwards."""
+    """The steps of `ovs-ctl restart`: flows are saved, and the switch waits for them before it forwards."""
     node = c.chassis[0]
     bridges = node.sw.vsctl("list-br").split()
 
@@ -240,7 +244,8 @@ def life_switch_restarts_and_keeps_flows(c):
 
 @check
 def life_connections_outlive_the_switch(c):
-    """A connection over router and tunnel goes on after the switch was killed, and after its controller was."""
+    """A connection over router and tunnel continues after the switch was killed, and after its controller
+    was."""
     node = c.chassis[0]
     s = lines(c, "b2", 7050)
 
@@ -264,7 +269,8 @@ def life_connections_outlive_the_switch(c):
 
 @check
 def life_another_switch_takes_over(c):
-    """The node's other switch (Open vSwitch for Heddle, Heddle for Open vSwitch) is started in its place, as docs/ovn.md says, and the first one again."""
+    """The node's other switch (Open vSwitch for Heddle, Heddle for Open vSwitch) is started in its place,
+    following docs/ovn.md, and then the first one again."""
     if not c.other:
         raise Absent
     node = c.chassis[0]
@@ -305,8 +311,8 @@ def life_another_switch_takes_over(c):
 
 
 def lost_by_others(c, act):
-    """Of pings between the first two chassis, which know each other: these checks follow on restarts of the switch, and Open vSwitch drops the
-    first packet into a tunnel, which asks for the neighbour."""
+    """Lost pings between the first two chassis, which know each other. These checks follow restarts of the
+    switch, and Open vSwitch drops the first packet into a tunnel, which causes the neighbour request."""
     if not c.reaches("a1", "10.0.0.13"):
         raise AssertionError("no answer before anything happens")
     return lost(c, act, target="10.0.0.13")
@@ -331,7 +337,7 @@ def life_chassis_comes_and_goes(c):
 
 @check
 def life_chassis_vanishes(c):
-    """Nothing of it ends in order, and somebody takes it out of the database; it comes back. Others do not notice."""
+    """The chassis is killed, and removed from the database; it comes back. Others do not notice."""
     node = c.chassis[2]
 
     def act():

@@ -1,4 +1,5 @@
-"""More of what OVN promises: what routers and switches answer themselves, what is sampled, mirrored and limited, multicast, gateways of other kinds.
+"""More of OVN's promises: replies of routers and switches themselves, sampling, mirrors, limits, multicast,
+gateways of other kinds.
 
 Imported for its checks; each leaves the topology as it found it."""
 
@@ -11,13 +12,13 @@ from cluster import server
 
 
 def background(c, pod, *argv):
-    """A command in a pod, whose output is wanted later."""
+    """Starts a command in a pod; its output is read later."""
     ns = c.pods.get(pod) or getattr(c, pod, pod)
     return subprocess.Popen(["ip", "netns", "exec", ns, *argv], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 def captured(c, pod, what, act, seconds=6, count=1):
-    """What tcpdump sees in a pod while something is done."""
+    """The output of tcpdump in a pod while `act` runs."""
     dump = background(c, pod, "timeout", str(seconds), "tcpdump", "-n", "-e", "-v", "-c", str(count), "-i", "eth0", *what.split())
     time.sleep(1)
     act()
@@ -171,7 +172,8 @@ print(sorted(domains))
 
 @check
 def drops_are_sampled(c):
-    """Debugging of drops: each packet that OVN drops is sampled for an IPFIX collector, under the domain that it was told."""
+    """Debugging of drops: each packet that OVN drops is sampled for an IPFIX collector, under the configured
+    domain."""
     for node in c.chassis:
         c.net.ip(node.ns, "link", "set", "lo", "up")
         node.sw.vsctl("--id=@b", "get", "bridge", "br-int", "--", "--id=@i", "create", "ipfix", 'targets="127.0.0.1:4739"', "--",
@@ -182,7 +184,7 @@ def drops_are_sampled(c):
     try:
         listener = subprocess.Popen(["ip", "netns", "exec", c.chassis[0].ns, "python3", "-c", COLLECTOR, "6"], stdout=subprocess.PIPE, text=True)
         time.sleep(1)
-        # Its router has no route there.
+        # The pod's router has no route there.
         c.run("a1", "ping", "-n", "-c", "3", "-W", "1", "203.0.113.9", check=False)
         c.reaches("a1", "10.0.0.12", tries=1)
         domains = eval(listener.communicate(timeout=30)[0])
@@ -264,7 +266,8 @@ def virtual_port(c):
                   "s=socket.socket(socket.AF_PACKET,socket.SOCK_RAW); s.bind(('eth0',0))\ns.send(b'\\xff'*6+m+bytes.fromhex('08060001080006040001')+m+ip+b'\\0'*6+ip)\n")
 
             def bound(pod=pod, code=code):
-                # Said again and again, as those do that move addresses: later OVN does not listen right after a move.
+                # The announcement is repeated, as programs that move addresses do: later OVN does not listen
+                # right after a move.
                 c.run(pod, "python3", "-c", code)
                 time.sleep(0.3)
                 return c.sbctl("--bare", "--columns=virtual_parent", "find", "port_binding", "logical_port=vip").strip() == pod
@@ -284,7 +287,7 @@ def virtual_port(c):
 
 @check
 def container_port(c):
-    """A port within another one's, by a VLAN tag."""
+    """A port within another port, by a VLAN tag."""
     c.nbctl("lsp-add", "ls0", "nested", "a1", "42", "--", "lsp-set-addresses", "nested", "02:00:00:00:00:42 10.0.0.42")
     c.sync()
     if not until(lambda: c.sbctl("--bare", "--columns=up", "find", "port_binding", "logical_port=nested").strip() == "true", 10):
@@ -364,7 +367,7 @@ COUNT = "import socket\ns=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bin
 
 
 def flood(c, source, to, address):
-    """Of 3,000 datagrams in three seconds, 10 Mbit/s, how many arrive."""
+    """The number of 3,000 datagrams, sent in three seconds (10 Mbit/s), that arrive."""
     counter = background(c, to, "python3", "-c", COUNT)
     time.sleep(0.5)
     c.run(source, "python3", "-c", FLOOD.format(to=address), timeout=30)
@@ -388,7 +391,7 @@ def qos_rate_by_a_meter(c):
 
 @check
 def qos_rate_by_a_queue(c):
-    """A port's rate on the way to the provider's network, by the kernel's queues that ovn-controller sets up."""
+    """A port's rate towards the provider's network, by the kernel's queues that ovn-controller sets up."""
     node = c.chassis[0]
     c.nbctl("ls-add", "q", "--", "lsp-add", "q", "q-phys", "--", "lsp-set-type", "q-phys", "localnet", "--", "lsp-set-addresses", "q-phys", "unknown",
             "--", "lsp-set-options", "q-phys", "network_name=phys")
@@ -396,7 +399,7 @@ def qos_rate_by_a_queue(c):
     node.sw.vsctl("set", "interface", "ph0", "external_ids:ovn-egress-iface=true")
     c.nbctl("set", "logical_switch_port", "q1", "options:qos_max_rate=2000000", "options:qos_burst=200000")
     c.sync()
-    # It looks at this only when it looks at everything.
+    # ovn-controller reads this only in a full recomputation.
     pid = open(node.pidfile).read().strip()
     node.sw.run("ovn-appctl", "-t", f"{node.sw.dir}/ovn-controller.{pid}.ctl", "inc-engine/recompute")
     classes = lambda: c.net.run(node.ns, "tc", "class", "show", "dev", "ph0", quiet=True)
@@ -405,7 +408,7 @@ def qos_rate_by_a_queue(c):
             return f"classes: {classes()[:300]!r}"
         c.reaches("q1", "192.168.50.10")
         n = flood(c, "q1", "world", "192.168.50.10")
-        # 2 Mbit/s during the flood, and then what the kernel has queued, a thousand.
+        # 2 Mbit/s during the flood, and then the kernel's queue, a thousand.
         return None if 200 < n < 2000 else f"{n} of 3000 arrive"
     finally:
         node.sw.vsctl("remove", "interface", "ph0", "external_ids", "ovn-egress-iface")
@@ -537,7 +540,7 @@ def bindings_of_neighbours_age(c):
 
 @check
 def gateway_fails_over_by_bfd(c):
-    """The chassis with the gateway is cut off; BFD notices, the other one takes over."""
+    """The chassis with the gateway is cut off; BFD notices, and the other one takes over."""
     way_back(c)
     c.nbctl("lrp-set-gateway-chassis", "lr0-ext", "ch3", "20", "--", "lrp-set-gateway-chassis", "lr0-ext", "ch1", "10")
     c.sync()

@@ -1,6 +1,8 @@
-"""What OVN promises besides: gateway routers, more of access lists, load balancers, NAT, mirrors and multicast, and what later OVN adds.
+"""The rest of OVN's promises: gateway routers, more of access lists, load balancers, NAT, mirrors and
+multicast, and features of later OVN.
 
-Imported for its checks; each leaves the topology as it found it. What this OVN does not have is left out."""
+Imported for its checks; each leaves the topology as it found it. Features that this OVN lacks are left
+out."""
 
 import time
 
@@ -56,7 +58,7 @@ def load_balancer_of_sctp(c):
 
 @check
 def acl_tiers(c):
-    """What the first tier passes, the second one decides."""
+    """The second tier decides about packets that the first one passes."""
     if not has_column("ACL", "tier"):
         raise Absent
     for tier, priority, match, action in ((0, 1000, "ip4.src == 10.0.0.11", "pass"), (0, 900, "ip4.src == 10.0.0.13", "drop"), (1, 1000, "ip4", "drop")):
@@ -152,7 +154,7 @@ def acl_label(c):
 
 @check
 def acl_after_load_balancers(c):
-    """It sees the server's address and port."""
+    """The access list sees the server's address and port."""
     s = server(c, "a2", 8080)
     balancer(c, "10.0.0.57:80", "10.0.0.12:8080")
     c.nbctl("--apply-after-lb", "acl-add", "ls0", "from-lport", "1000", "ip4.dst == 10.0.0.12 && tcp.dst == 8080 && ip4.src == 10.0.0.11", "drop")
@@ -168,7 +170,8 @@ def acl_after_load_balancers(c):
 
 @check
 def traffic_without_a_service_is_not_tracked(c):
-    """A switch with a load balancer tracks whatever its pods send. Lists that are stateless take out what is of no service; services go on."""
+    """A switch with a load balancer tracks all packets of its pods. Stateless access lists exclude packets of
+    no service; services keep working."""
     s = server(c, "b2", 8080)
     balancer(c, "10.0.0.59:80", "10.0.1.12:8080")
     c.nbctl("create", "address_set", "name=services", 'addresses="10.0.0.59"', "--", "create", "address_set", "name=backends", 'addresses="10.0.1.12"')
@@ -223,7 +226,7 @@ def without_gateway_router(c):
 
 @check
 def gateway_router(c):
-    """It translates, and balances with its own address as the source."""
+    """The gateway router translates, and balances with its own address as the source."""
     with_gateway_router(c)
     c.nbctl("lr-nat-add", "gr", "snat", "192.168.60.2", "10.0.0.0/16", "--", "lb-add", "lb0", "192.168.60.20:80", "10.0.0.13:8080,10.0.1.12:8080", "tcp",
             "--", "lr-lb-add", "gr", "lb0")
@@ -294,7 +297,7 @@ def load_balancer_of_fragments(c):
 
 
 def watched_mirror(c, kind, what, index):
-    """What a host of the underlay sees of a mirror to it."""
+    """The mirrored packets that a host of the underlay receives."""
     watcher = c.pods.get("watcher")
     if not watcher:
         watcher = c.pods["watcher"] = c.net.namespace("watcher")
@@ -396,7 +399,8 @@ def multicast_is_routed(c):
 
 @check
 def unknown_addresses_are_learned_and_age(c):
-    """Behind a port with addresses that OVN was not told; they are forgotten after a while, where this OVN can."""
+    """Addresses behind a port that OVN has no addresses of; they are forgotten after a while, where this OVN
+    can."""
     c.nbctl("lsp-add", "ls0", "unk", "--", "lsp-set-addresses", "unk", "unknown")
     ns = c.net.namespace("unk")
     node = c.chassis[1]
@@ -442,7 +446,8 @@ while True:
 
 @check
 def routes_with_bfd(c):
-    """A route whose next hop is watched by BFD goes when that is silent, and another one takes its traffic."""
+    """BFD monitors the next hop of a route. When the next hop is silent, the route goes, and another one
+    takes its traffic."""
     world2(c)
     servers = [server(c, pod, 7035) for pod in ("world", "world2")]
     peer = background(c, "world", "python3", "-c", BFD_PEER, "192.168.50.10")
@@ -473,7 +478,7 @@ def routes_with_bfd(c):
 
 @check
 def ecmp_with_symmetric_replies(c):
-    """Replies go back by the next hop that the request came from, whatever a hash would say."""
+    """Replies return by the next hop that the request came from, whatever the hash is."""
     with_gateway_router(c)
     for hop in ("192.168.60.10", "192.168.60.11"):
         c.nbctl("--ecmp-symmetric-reply", "lr-route-add", "gr", "172.21.0.0/24", hop)
@@ -499,7 +504,8 @@ def ecmp_with_symmetric_replies(c):
 
 @check
 def qos_rates_by_queues_on_both_ends(c):
-    """Two pods of a provider network, on a node each, with a rate each for what they send: the nodes' devices have queues."""
+    """Two pods of a provider network, on a node each, with an output rate each: the nodes' devices have
+    queues."""
     c.nbctl("ls-add", "rates", "--", "lsp-add", "rates", "rates-phys", "--", "lsp-set-type", "rates-phys", "localnet", "--", "lsp-set-addresses", "rates-phys", "unknown",
             "--", "lsp-set-options", "rates-phys", "network_name=phys")
     ends = [(pod, c.chassis[number - 1], rate) for pod, number, rate in (("r1", 1, 1), ("r2", 2, 4))]
@@ -518,7 +524,7 @@ def qos_rates_by_queues_on_both_ends(c):
         if not c.reaches("r1", addresses["r2"]):
             return "no answer"
         slow, fast = flood(c, "r1", "r2", addresses["r2"]), flood(c, "r2", "r1", addresses["r1"])
-        # 1 and 4 of 10 Mbit/s, and then what the kernel has queued, a thousand each.
+        # 1 and 4 of 10 Mbit/s, and then the kernel's queue, a thousand each.
         return None if 100 < slow < 1800 and slow + 400 < fast < 2800 else f"of 3000 each: {slow} at 1 Mbit/s, {fast} at 4"
     finally:
         for pod, node, _ in ends:
@@ -562,7 +568,7 @@ def static_bindings_of_neighbours(c):
 
 @check
 def controllers_are_protected(c):
-    """A meter on what a kind of packets may ask of ovn-controller."""
+    """A meter limits the packets of one kind to ovn-controller."""
     c.nbctl("meter-add", "few", "drop", "1", "pktps", "1", "--", "copp-add", "copp0", "icmp4-error", "few", "--", "lr-copp-add", "copp0", "lr0")
     c.sync()
     try:

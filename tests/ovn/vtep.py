@@ -16,7 +16,7 @@ ADDRESS = "172.31.0.50"
 
 
 class Vtep:
-    """A switch with a port `p0`, and the database that says which logical switch that belongs to."""
+    """A switch with a port `p0`, and the database that names the port's logical switch."""
 
     def __init__(self, c):
         self.c = c
@@ -61,7 +61,8 @@ class Vtep:
 
 @check
 def vtep(c):
-    """A host behind a VTEP is a port of a logical switch: it talks to pods of two chassis, and is found again after its MAC was learned."""
+    """A host behind a VTEP is a port of a logical switch. It talks to pods of two chassis, and is found again
+    after its MAC was learned."""
     if not shutil.which("ovn-controller-vtep") or not os.path.exists(f"{SHARE}/scripts/ovs-vtep"):
         raise Absent
     for node in c.chassis:

@@ -42,7 +42,7 @@ def setup(lab):
 
 
 def planted(lab, sw, rule, words, plant, mend, seconds=0.3, gone=True):
-    """Nothing is said before, the right thing after, and nothing again once it is mended."""
+    """No advice before, the right one after, and none again once the fault is mended."""
     if gone:
         before = look(lab, sw)
         assert rule not in before, before[rule]
@@ -154,7 +154,7 @@ def scenario_faults_under_load(lab):
     sw.ofctl("add-flow", "br0", f"priority=9,in_port={port['vb']},udp,actions=" + ",".join([f"output:{port['a0']}"] * 8))
     planted(lab, sw, "worker full", ("core 0",), lambda: start("1", "1"), nothing, 1, gone=False)
     planted(lab, sw, "queues on one worker", ("core 0", "core 1", "pmd-rxq-affinity"), nothing, nothing, 1, gone=False)
-    # The server is kept on processor 1, and what it reads is received where the worker and the sender are, on 0.
+    # The server is kept on processor 1, and its data is received where the worker and the sender are, on 0.
     planted(lab, sw, "RFS off", ("processor 1", "rps_sock_flow_entries"), lambda: start("0", "1"), nothing, 1, gone=False)
 
     def crowd():
@@ -194,7 +194,7 @@ def scenario_settings_without_effect(lab):
     for words in [*settings, "controller ptcp:16653:127.0.0.1: controller_rate_limit"]:
         assert any(f["rule"] == "setting without effect" and words in f["evidence"] for f in found), (words, found)
     assert run.returncode == 1, run
-    # Settings that ask for nothing are not reported.
+    # Settings that request nothing are not reported.
     v("set", "port", "vb", "lacp=off", "--", "set", "bridge", "br0", "stp_enable=false", "--", "set", "Open_vSwitch", ".", "other_config:smc-enable=false")
     text = sw.appctl("heddle/without-effect")
     assert not any(word in text for word in ('"lacp"', '"stp_enable"', "smc-enable")), text
@@ -202,7 +202,7 @@ def scenario_settings_without_effect(lab):
     v("add-port", "br0", "old", "--", "set", "interface", "old", "type=internal")
     planted(lab, sw, "device of an earlier switch", ("old", f"/run/netns/{b}"), lambda: lab.net.run(b, "ip", "tuntap", "add", "old", "mode", "tap"),
             lambda: lab.net.ip(b, "link", "del", "old"))
-    # The log of a switch that is started beside such a device says so.
+    # A switch that is started beside such a device logs it.
     lab.net.run(b, "ip", "tuntap", "add", "old", "mode", "tap")
     sw.stop_daemon()
     sw.start_daemon()
@@ -216,7 +216,7 @@ def scenario_settings_without_effect(lab):
 
 
 def scenario_words(lab):
-    """Without measurements nothing is advised; mistakes are told in one line."""
+    """Without measurements there is no advice; mistakes get an error of one line."""
     sw, _, _ = setup(lab)
     run = subprocess.run([heddle_path(), "advise", "--live", "--rundir", sw.dir, "--seconds", "0.3"], capture_output=True, text=True, timeout=60)
     assert ("rule from:" in run.stdout, run.returncode) == (True, 1) or ("Nothing is wrong" in run.stdout, run.returncode) == (True, 0), run

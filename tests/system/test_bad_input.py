@@ -22,7 +22,7 @@ ANY32 = b"\xff" * 4
 
 
 def dice(lab):
-    """The same each time, so that a change is judged by what it did; with SEED=TEXT others."""
+    """The same seed each time, so that a result depends on the change alone; SEED=TEXT gives others."""
     seed = os.environ.get("SEED", "one")
     lab.trace.note(f"SEED={seed}")
     return random.Random(seed)
@@ -151,7 +151,7 @@ def scenario_openflow_framing(lab):
             pass
         conn.close()
         other.echo()
-    # A version that nobody speaks, in the first message.
+    # A version that does not exist, in the first message.
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(60)
     sock.connect(f"{sw.dir}/br0.mgmt")
@@ -181,7 +181,8 @@ def kinds(data):
 
 
 def scenario_random_openflow(lab):
-    """Valid messages with bytes changed at random; every connection is answered or closed, the switch lives."""
+    """Valid messages with bytes changed at random: every connection gets a reply or is closed, the switch
+    lives."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "fail_mode=secure")
     rng = dice(lab)
@@ -303,7 +304,7 @@ def scenario_nonsense_frames(lab):
     lab.trace.note(f"{sent} frames sent")
     assert sw.alive(), "the daemon ended"
     mark = frames.ethernet("ff:ff:ff:ff:ff:ff", src, 0x9000, b"still forwarding" + b" " * 50)
-    # What was forwarded fills the socket, and is still under way: a mark may find no room.
+    # Forwarded packets still fill the socket, so a mark may find no room.
     wait_for("forwarding to go on", lambda: into.send(mark) and receive(out, lambda data: b"still forwarding" in data, 0.5))
 
 

@@ -37,7 +37,7 @@ def states(sw):
 
 
 def scenario_a_switch_that_stood_still(lab):
-    """For a second, as a machine does that is moved: three times what a peer may be silent."""
+    """Stopped for a second, as a machine in a migration: three times the detection time."""
     sw = sessions(lab)
     for _ in range(3):
         os.kill(sw.pid, signal.SIGSTOP)
@@ -59,7 +59,8 @@ while time.monotonic()<began+12:
 
 
 def scenario_packets_for_controllers_and_bundles(lab):
-    """More than a thousand packets a second go to a controller, and bundles of rules come and go: no session notices."""
+    """More than a thousand packets a second go to a controller, and bundles of rules are loaded: no session
+    goes down."""
     sw = sessions(lab)
     a = lab.veth_pod(sw, "a", "10.1.0.1/24")
     lab.net.ip(a, "neigh", "replace", "10.1.0.9", "lladdr", "02:00:00:00:00:09", "dev", "eth0")

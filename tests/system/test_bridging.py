@@ -15,7 +15,7 @@ ALL = "ff:ff:ff:ff:ff:ff"
 
 
 class Wires:
-    """Pods on veth ports, each with a raw socket; frames carry a serial number so that none is taken for another."""
+    """Pods on veth ports, each with a raw socket; frames carry a serial number that identifies them."""
 
     def __init__(self, lab, sw, ports, bridge="br0"):
         """ports: pod name -> extra words of add-port."""
@@ -30,7 +30,8 @@ class Wires:
             self.socks[pod] = lab.net.raw(ns, "eth0")
 
     def send(self, source, dst, src, vid=None, arrive=None):
-        """Sends one frame; arrive: pod -> VLAN ID that it must carry there (None: untagged). No other pod may see it."""
+        """Sends one frame; `arrive` maps a pod to the VLAN ID that it must carry there (None: untagged). No
+        other pod may see it."""
         self.serial += 1
         # The reference corrects cached decisions a little later than it learns.
         self.sw.appctl("revalidator/wait")
@@ -198,7 +199,7 @@ def scenario_fail_modes(lab):
     lab.bridge(sw, "br1", "fail_mode=standalone")
     flows = sw.flows("br1")
     assert len(flows) == 1 and "actions=NORMAL" in flows[0], flows
-    # A controller that cannot be reached: standalone goes on as a learning switch, secure as it was programmed.
+    # A controller that cannot be reached: a standalone bridge learns addresses, a secure one keeps its rules.
     sw.vsctl("set-controller", "br1", "tcp:127.0.0.1:1", "--", "set-fail-mode", "br1", "secure")
     wait_for("no flows in secure mode", lambda: not sw.flows("br1"))
 

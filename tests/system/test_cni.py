@@ -99,7 +99,7 @@ def scenario_vlans_rates_and_kinds(lab):
     node.call("CHECK", {**conf, "prevResult": result}, pod)
     node.delete(conf, pod)
     assert not os.listdir(sockets) and node.rows() == before and not node.leases()
-    # As an ADD leaves it that is killed before its row is there.
+    # The state that an ADD leaves if it is killed before its row is there.
     os.mkdir(os.path.dirname(path))
     node.delete(conf, pod)
     assert not os.listdir(sockets)
@@ -111,7 +111,7 @@ def scenario_vlans_rates_and_kinds(lab):
 
 
 def scenario_second_network(lab):
-    """As Multus calls: a second device in a pod, of another network, with an address that its annotation asks for."""
+    """Multus's calls: a second device in a pod, of another network, with an address from its annotation."""
     sw, node = start(lab)
     lab.bridge(sw, "br1")
     first, second = node.conf(), node.conf(
@@ -219,7 +219,7 @@ def scenario_bad_input(lab):
         refused(50, "no VDUSE", node.call, "STATUS", conf(version="1.1.0", kind="vduse"), pod)
     # Without rights.
     refused(5, "CAP_SYS_ADMIN", node.add, conf(), pod, without_rights=True)
-    # A device of the pod that is somebody else's.
+    # Another program's device in the pod.
     lab.net.ip(pod, "link", "add", "eth0", "type", "bridge")
     refused(104, "has a device eth0", node.add, conf(), pod)
     lab.net.ip(pod, "link", "del", "eth0")
@@ -244,7 +244,7 @@ def scenario_bad_input(lab):
     refused(7, "prevResult", node.call, "CHECK", conf(), pod)
     refused(7, "valid-attachments", node.call, "GC", conf(version="1.1.0"), pod)
     refused(4, "CNI_COMMAND", node.call, "TAKE", conf(), pod)
-    # Nobody follows the database: the row goes again.
+    # No switch follows the database: the row is removed again.
     sw.stop_daemon()
     refused(11, "is heddled running", node.add, conf(timeoutSeconds=2), pod)
     refused(50, "is heddled running", node.call, "STATUS", conf(version="1.1.0", timeoutSeconds=1), pod)
@@ -270,7 +270,8 @@ def scenario_where_devices_are_made(lab):
     lab.net.ip(sw.netns, "link", "add", "last", "type", "bridge")
     wait_for("the monitor", lambda: "last" in open(f"{sw.dir}/links.txt").read())
     assert not any(name in open(f"{sw.dir}/links.txt").read() for name in names), "the device was at home first"
-    # Deleted while the daemon is away: the next one makes none in a pod, since the path may be another pod's by now.
+    # Deleted while the daemon is away: the next daemon makes none in a pod, since the path may belong to
+    # another pod by now.
     sw.stop_daemon(signal.SIGKILL)
     lab.net.ip(pods[0], "link", "del", "eth0")
     sw.start_daemon()
@@ -288,7 +289,8 @@ def scenario_where_devices_are_made(lab):
 
 
 def scenario_garbage(lab):
-    """GC removes what is not listed, sweep the ports of namespaces that are gone, as after a reboot."""
+    """GC removes unlisted attachments; sweep removes the ports of namespaces that are gone, as after a
+    reboot."""
     sw, node = start(lab)
     conf, pods = node.conf(version="1.1.0"), [node.pod() for _ in range(4)]
     results = [node.add(conf, pod) for pod in pods]
@@ -371,7 +373,7 @@ def scenario_rates_and_mtu_on_each_kind(lab):
 
 
 def scenario_hundred_at_once(lab):
-    """100 pods at once come, reach each other, and go; the daemon takes their changes in together."""
+    """100 pods at once come, reach each other, and go; the daemon applies their changes together."""
     sw, node = start(lab)
     before, conf = node.rows(), node.conf(ipam=node.ipam("10.1.0.0/16"))
     pods = [node.pod() for _ in range(100)]
@@ -419,14 +421,15 @@ def controllers_plugin(node, number):
 
 
 def of_pod(lab, pod):
-    """What a pod sees of its device, without the device's index and kind."""
+    """A pod's view of its device, without the device's index and kind."""
     text = [lab.net.ip(pod, "-br", "addr", "show", "dev", "eth0").partition(" ")[2], lab.net.ip(pod, "route"), lab.net.ip(pod, "route", "show", "table", "77"), lab.net.ip(pod, "-6", "route", "show", "table", "main"),
             lab.net.ip(pod, "neigh", "show", "nud", "permanent"), *re.findall(r"mtu \d+|link/ether \S+", lab.net.ip(pod, "link", "show", "eth0"))]
     return sorted(re.sub(r"eth0@\S+|UNKNOWN|UP", "", " ".join(text)).split())
 
 
 def scenario_chained_after_a_controllers_plugin(lab):
-    """The veth is exchanged; pod and controller see what they saw before: addresses, routes, neighbours, identity, port number."""
+    """The veth is exchanged; pod and controller keep their view: addresses, routes, neighbours, identity,
+    port number."""
     sw, node = start(lab)
     before = node.rows()
     own = {"type": "heddle-cni", "kind": "internal", "database": sw.db, "logFile": f"{node.dir}/cni.log"}
@@ -451,13 +454,13 @@ def scenario_chained_after_a_controllers_plugin(lab):
     # The number stays that of the veth: the controller's rules hold.
     monitor = sw.get("interface", name, "ofport")
     assert monitor == sw.get("interface", name, "ofport_request"), monitor
-    # A second ADD of the plug-in alone, as after a lost answer, changes nothing.
+    # A second ADD of the plug-in alone, as after a lost reply, changes nothing.
     config = {**own, "cniVersion": "1.0.0", "name": "net1", "prevResult": result}
     container = sw.get("interface", name, "external_ids:heddle-cni/container")
     rows = node.rows()
     node.add(config, pods[1], container=container)
     assert node.rows() == rows
-    # Something goes wrong on the way: the veth is there again, and still works.
+    # A failure in between: the veth is there again, and still works.
     node.tool("add", "veth2", pods[2])
     veth = of_pod(lab, pods[2])
     sw.stop_daemon()
@@ -492,7 +495,7 @@ def scenario_after_and_around_the_bridge_plugin(lab):
     ports = set(sw.vsctl("list-ports", "br0").split())
     assert all({i["name"] for i in result["interfaces"]} & ports for result in results) and len(ports) == 2
     lab.net.ping(pods[0], address(results[1]))
-    # A bridge that is missing: what the wrapped plug-in made is gone, too.
+    # A bridge that is missing: the objects of the wrapped plug-in are removed, too.
     leases, rows = node.leases(), node.rows()
     third = node.pod()
     refused(100, "no bridge br9", node.add, node.conf(name="wrapped", bridge="br9", ipam=None, delegate=first), third)
@@ -503,7 +506,7 @@ def scenario_after_and_around_the_bridge_plugin(lab):
 
 
 def scenario_restarts(lab):
-    """Daemon and database come back after a violent end: pods still reach each other, and are as they should be."""
+    """Daemon and database come back after a violent end: pods still reach each other, with unchanged rows."""
     sw, node = start(lab)
     conf, pods = node.conf(), [node.pod(), node.pod()]
     results = [node.add(conf, pod) for pod in pods]

@@ -36,7 +36,7 @@ def started(node, command, conf, pod, **keys):
 
 
 def killed(node, command, conf, pod, after, **keys):
-    """A command, killed after so many seconds: whether it had not ended by then."""
+    """Kills a command after `after` seconds: whether it had not ended by then."""
     process = started(node, command, conf, pod, **keys)
     try:
         process.wait(after)
@@ -47,7 +47,8 @@ def killed(node, command, conf, pod, after, **keys):
 
 
 def nothing_left(lab, node, before, pod):
-    """Waits until a pod has left nothing: rows, addresses, devices, directories. before: of the rows and devices at home."""
+    """Waits until a pod has left nothing: rows, addresses, devices, directories. `before` has the rows and
+    devices at home."""
     def left():
         here = {name for name in devices(lab, node.switch.netns) if name not in before[1]}
         sockets = os.listdir(f"{node.dir}/sockets") if os.path.isdir(f"{node.dir}/sockets") else []
@@ -82,7 +83,7 @@ def kills(lab, node, conf, check):
         cut += killed(node, "ADD", conf, pod, part * took_add)
         node.delete(conf, pod)
         nothing_left(lab, node, node.before, pod)
-        # Some ask again at once.
+        # Some runtimes repeat the ADD at once.
         killed(node, "ADD", conf, pod, part * took_add)
         result = node.add(conf, pod)
         check(pod, result)
@@ -159,7 +160,8 @@ def scenario_daemon_restarted_under_adds(lab):
 
 
 def scenario_database_away_under_adds(lab):
-    """The database ends in the middle of 20 ADDs: each has worked or says so; when it is back, DELs leave nothing."""
+    """The database ends in the middle of 20 ADDs: each has worked or reports an error; when it is back, DELs
+    leave nothing."""
     sw, node = start(lab)
     before, conf = (node.rows(), devices(lab, sw.netns)), node.conf(timeoutSeconds=5)
     pods, said = [node.pod() for _ in range(20)], {}
@@ -172,7 +174,7 @@ def scenario_database_away_under_adds(lab):
     with concurrent.futures.ThreadPoolExecutor(len(pods)) as pool:
         asked = [pool.submit(add, pod) for pod in pods[:10]]
         wait_for("the first", lambda: any(future.done() for future in asked))
-        # It answers nobody from here on, so the others are in the midst of their ADDs when it ends.
+        # The database stops replying here, so the others are in the midst of their ADDs when it ends.
         database = read_pid(f"{sw.dir}/ovsdb-server.pid")
         os.kill(database, signal.SIGSTOP)
         asked += [pool.submit(add, pod) for pod in pods[10:]]
@@ -223,7 +225,7 @@ def scenario_reboot(lab):
 
 
 def scenario_device_deleted(lab):
-    """A pod's device is deleted, or renamed, by somebody: CHECK says so, and DEL and another ADD work."""
+    """Another program deletes or renames a pod's device: CHECK reports it, and DEL and another ADD work."""
     sw, node = start(lab)
     before, conf, pod = (node.rows(), devices(lab, sw.netns)), node.conf(), node.pod()
     for words in (("link", "del", "eth0"), ("link", "set", "eth0", "name", "other")):

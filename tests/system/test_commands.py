@@ -11,7 +11,8 @@ from lab import REFERENCE
 from lab.runner import Skip, main
 from lab.shell import wait_for
 
-# Where nothing of the kind is configured, and where what is given is wrong. One line each: a command, its arguments.
+# Commands without anything configured of their kind, and with wrong arguments. One line each: a command, its
+# arguments.
 SAME = """
 autoattach/show-isid br0
 autoattach/statistics br0
@@ -85,7 +86,7 @@ no/such-command
 """
 
 
-# Commands that take what newer versions of Open vSwitch do.
+# Commands with the arguments of newer versions of Open vSwitch.
 NEWER = {"dpctl/ct-del-limits", "dpctl/flush-conntrack", "fdb/show", "ovs/route/add", "ovs/route/del", "ovs/route/lookup",
          "ovs/route/show"}
 
@@ -116,7 +117,7 @@ def scenario_commands_are_those_of_open_vswitch(lab):
     assert not missing, missing
     other = {name: (have[name], want[name]) for name in set(want) - NEWER if have[name].strip() != want[name].strip()}
     assert not other, other
-    # A list of its own, in its own order.
+    # The list's content and order are Heddle's own.
     lists = [sw.appctl("dpctl/list-commands").splitlines() for sw in (own, reference)]
     assert len(lists[1]) > 30
     other = [pair for pair in itertools.zip_longest(*lists)
@@ -135,7 +136,7 @@ FRAGMENT = FRAME.replace("00000000401166cf", "00002001401146ce")
 
 
 def scenario_hidden_rules(lab):
-    """`bridge/dump-flows` shows the rules that no controller has made, with what they have counted."""
+    """`bridge/dump-flows` shows the rules that no controller has made, with their counters."""
     if not os.access(REFERENCE, os.X_OK):
         raise Skip("no ovs-vswitchd on this machine")
     both = [lab.switch("--enable-dummy", binary=binary) for binary in (None, REFERENCE)]
@@ -155,7 +156,7 @@ def scenario_hidden_rules(lab):
         return dumped(both[0], *options)
 
     assert len(same()) == 4 and "n_offload_packets=0" in same("--offload-stats")[0]
-    # Before anybody has called by OpenFlow 1.0: as long as Open vSwitch knows of such a caller, it is told of misses.
+    # This precedes any connection of OpenFlow 1.0: as long as Open vSwitch has one, it sends misses to it.
     for _ in range(2):
         for sw in both:
             sw.appctl("netdev-dummy/receive", "p1", FRAME)

@@ -44,7 +44,8 @@ def exchange(lab, a, b):
         assert end["sum_received"]["bytes"] > 5_000_000, end["sum_received"]
 
     def datagrams():
-        """Sockets have little room: who stands still for long loses what comes meanwhile, and is to have another chance."""
+        """Sockets have little room: a machine that stands still for long loses datagrams, so each gets a
+        second try."""
         total = iperf(lab, b, a, "10.1.0.2", "-u", "-b", "8M", "-l", "1000", "-n", "1500000")["sum"]
         assert total["packets"] > 1000, total
         return total["lost_percent"] < 5

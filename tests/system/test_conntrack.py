@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Connections: who may begin one, which addresses it has outside, and what the switch says of it."""
+"""Connections: who may begin one, its translated addresses, and the switch's reports of it."""
 
 import json
 import os
@@ -22,7 +22,7 @@ BYTES = 20_000_000
 
 
 def iperf(lab, server, client, address):
-    """Bytes that iperf3 knows of as received over one TCP connection; None: it could not be made."""
+    """Bytes that iperf3 reports as received over one TCP connection; None: it could not be made."""
     daemon = subprocess.Popen(["ip", "netns", "exec", server, "iperf3", "-s", "-1", "-p", "5202"],
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -50,7 +50,7 @@ def pods(lab, rules):
 
 @limit(200)
 def scenario_stateful_firewall(lab):
-    """The first pod may begin connections; the second may only answer."""
+    """The first pod may begin connections; the second may only reply."""
     sw, a, b = pods(lab, [
         "priority=10,arp,actions=NORMAL",
         "priority=20,ip,ct_state=-trk,actions=ct(table=1,zone=5)",
@@ -151,7 +151,7 @@ def translated_fragments(lab, family, pool, prefix):
     mac = lab.net.run(a, "cat", "/sys/class/net/eth0/address").strip()
     lab.net.ip(b, "neigh", "add", pool, "lladdr", mac, "dev", "eth0", "nud", "permanent")
     if v6:
-        # The kernel's own answers take a moment to be allowed.
+        # The kernel does not use an address while it is tentative.
         wait_for("addresses", lambda: "tentative" not in lab.net.run(a, "ip", "-6", "addr") + lab.net.run(b, "ip", "-6", "addr"))
     lab.net.ping(a, f"{prefix}2")
     # Three fragments there and three back, each.
@@ -162,7 +162,7 @@ def translated_fragments(lab, family, pool, prefix):
     assert "num frag: 0" in shown, shown
     conns = sw.appctl("dpctl/dump-conntrack")
     assert f"{icmp},orig=(src={prefix}1" in conns and f"dst={pool}" in conns, conns
-    # Without being put together they are invalid, and the rules above let none of those through.
+    # Without reassembly fragments are invalid, and the rules above drop them.
     sw.appctl("dpctl/ipf-set-disabled", name)
     assert lab.net.ping(a, f"{prefix}2", size=3900, lossless=False) == 0
     assert f"{name} enabled: 0" in sw.appctl("dpctl/ipf-get-status")
@@ -196,7 +196,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 
 def ftp_session(lab, server, client, address, passive):
-    """Fetches a file four times, each over a connection of its own; returns how often it came whole."""
+    """Fetches a file four times, each over a connection of its own; returns the number of complete ones."""
     directory = tempfile.mkdtemp(prefix="heddle-ftp-")
     lab.cleanups.append(lambda: shutil.rmtree(directory))
     with open(os.path.join(directory, "file"), "wb") as file:
@@ -259,7 +259,7 @@ def ftp(lab, family, pool, prefix):
         assert sum(f"parent=(src={prefix}1,dst={prefix}2" in line for line in lines) >= 4, shown
         sw.appctl("dpctl/flush-conntrack")
     assert int(sw.appctl("coverage/read-counter", "conntrack_l4csum_err")) == 0
-    # Without the helper nobody announces anything.
+    # Without the helper no connection is expected.
     rules("")
     assert ftp_session(lab, b, a, f"{prefix}2", False) == 0
 
@@ -277,7 +277,7 @@ def scenario_ftp_ipv6(lab):
 
 
 def limits(sw):
-    """What holds, in one line."""
+    """The limits in force, in one line."""
     return " ".join(sw.appctl("dpctl/ct-get-limits").split())
 
 
@@ -320,7 +320,7 @@ def scenario_limits_of_the_database(lab):
 
 
 def flush_message(proto, *properties):
-    """The body of an NXT_CT_FLUSH: numbers of properties and what they say."""
+    """The body of an NXT_CT_FLUSH, from numbers and values of properties."""
     out = struct.pack("!IIB7x", 0x2320, 32, proto)
     for kind, body in properties:
         out += struct.pack("!HH", kind, 4 + len(body)) + body + b"\0" * (-(4 + len(body)) % 8)
@@ -366,7 +366,7 @@ def scenario_what_is_shown_and_forgotten(lab):
         return there()
     zone, labels, mask, mark = (2, b"\0\2"), 5, 6, 3
     wide = lambda n: (n << 64).to_bytes(16, "big")
-    # Another zone, another mark, a label that nobody has.
+    # Another zone, another mark, a label that no connection has.
     for other in ([(2, b"\0\3")], [zone, (mark, struct.pack("!I", 8))], [zone, (labels, wide(0x31)), (mask, wide(0xff))]):
         assert forget(0, *other) == every
     # The label's low bits, of one protocol.

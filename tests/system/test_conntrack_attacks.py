@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Who fills, floods and lies to the connection tracker: connections that are there go on, and each refusal has its name."""
+"""Attacks on the connection tracker: floods, full tables, false headers. Established connections continue,
+and each refusal has its name."""
 
 import os
 import random
@@ -19,7 +20,7 @@ from lab.shell import wait_for
 from test_hostile import MAC_A, MAC_B, MOST_MIB, resident_mib, send
 
 SYN, ACK, PSH = 2, 0x10, 8
-# The victim: what a and b say to each other is tracked in zone 5, and passes only as long as it is established.
+# The victim: traffic between a and b is tracked in zone 5, and passes only as long as it is established.
 VICTIMS = ["priority=10,arp,actions=NORMAL",
            "priority=20,ip,in_port=1,ct_state=-trk,actions=ct(table=1,zone=5)",
            "priority=20,ip,in_port=2,ct_state=-trk,actions=ct(table=1,zone=5)",
@@ -29,7 +30,7 @@ VICTIMS = ["priority=10,arp,actions=NORMAL",
 
 
 class Talk:
-    """A TCP connection of two pods, in which each word is answered."""
+    """A TCP connection of two pods, in which each word gets a reply."""
 
     def __init__(self, lab, client, server, address, port=7):
         def listen():
@@ -97,7 +98,7 @@ def wait_counted(sw, name, least=1):
 
 @limit(200)
 def scenario_half_open(lab):
-    """Handshakes that nobody finishes fill the table, then their zone: refused by name, the others talk on."""
+    """Unfinished handshakes fill the table, then their zone: refused by name, other connections continue."""
     sw, talk, sock = victims(lab, ["priority=20,in_port=3,tcp,actions=ct(commit,zone=6)"])
     talk.goes_on()
     sw.appctl("dpctl/ct-set-maxconns", "2000")
@@ -166,7 +167,8 @@ def scenario_memory_after_a_flood(lab):
 
 @limit(200)
 def scenario_ports_run_out(lab):
-    """All ports of a translation are taken: refused by name, and who has one keeps it."""
+    """All ports of a translation are taken: new connections are refused by name, existing ones keep their
+    ports."""
     sw, talk, sock = victims(lab, ["priority=20,in_port=3,udp,actions=ct(commit,zone=6,nat(src=10.8.0.1:2000-2009))"])
     udp = lambda n: frame(address(n), "10.9.9.9", 17, frames.udp(address(n), "10.9.9.9", 1000, 53))
     send(sock, (udp(n) for n in range(3000)))
@@ -236,7 +238,7 @@ def scenario_announcements_that_lie(lab):
         send(sock, [out(SYN, b"", 1, 0), back(SYN | ACK, b"", 100, 2), out(ACK, b"", 2, 101), out(PSH | ACK, lie, 2, 101),
                     back(PSH | ACK, lie, 101, 2 + len(lie)),
                     frame(src, dst, 17, frames.udp(src, dst, port, 69, b"\0\1x\0octet\0"))])
-        # Who was announced by a lie.
+        # Packets of connections that a false message announced.
         send(sock, [frame(dst, "10.8.0.1", 6, frames.tcp(dst, "10.8.0.1", 20, 5000, SYN)),
                     frame(dst, "10.9.9.8", 6, frames.tcp(dst, "10.9.9.8", 20, 5000, SYN))])
         if n % 500 == 0:
@@ -252,7 +254,8 @@ def scenario_announcements_that_lie(lab):
 
 @limit(200)
 def scenario_rubbish(lab):
-    """Headers cut anywhere, ICMP errors that quote nonsense, SCTP that is none, bits turned over: no fault, no delay."""
+    """Headers cut anywhere, ICMP errors that quote nonsense, malformed SCTP, flipped bits: no fault, no
+    delay."""
     sw, talk, sock = victims(lab, [f"priority=20,in_port=3,{ip},actions=ct(commit,zone=6,nat(src={to}),table=2)"
                                    for ip, to in (("ip", "10.8.0.1-10.8.0.9"), ("ipv6", "fd08::1-fd08::9"))]
                                + [f"table=2,{ip},actions=ct(zone=6,nat),ct(commit,force,zone=7)" for ip in ("ip", "ipv6")])
@@ -308,7 +311,8 @@ def new_ones(count, first=0):
 
 @limit(200)
 def scenario_limits_lowered(lab):
-    """Limits below what is there: who is there stays, nobody comes, and counts are right when they go, come back, or change by default."""
+    """Limits below the number of connections: existing ones stay, new ones are refused. Counts are right when
+    connections end or return, or when the default limit changes."""
     sw, talk, sock = victims(lab, ["priority=20,in_port=3,udp,actions=ct(commit,zone=6)"])
     limits = lambda: " ".join(sw.appctl("dpctl/ct-get-limits", "zone=6").split())
     sw.appctl("dpctl/ct-set-limits", "zone=6,limit=5000")
@@ -324,14 +328,14 @@ def scenario_limits_lowered(lab):
     assert limits().endswith("limit=10,count=0")
     send(sock, new_ones(2000))
     wait_for("as many as may", lambda: limits().endswith("limit=10,count=10"))
-    # What came before a limit does not count under it, and is not taken off when it goes.
+    # Connections that precede a limit do not count under it, and their end does not reduce its count.
     sw.appctl("dpctl/ct-del-limits", "zone=6")
     sw.appctl("dpctl/ct-set-limits", "default=5")
     send(sock, new_ones(2000, 20_000))
     wait_for("as many as may by default", lambda: limits().endswith("zone=6,limit=5,count=5"))
     sw.appctl("dpctl/flush-conntrack", "zone=6")
     assert limits().endswith("limit=5,count=0")
-    # None at all, and more than there is room for.
+    # A limit of zero, and one beyond the table's size.
     talk.goes_on()
     for most in (0, 4_294_967_295):
         sw.appctl("dpctl/ct-set-maxconns", str(most))
@@ -343,7 +347,7 @@ def scenario_limits_lowered(lab):
 
 @limit(200)
 def scenario_no_time(lab):
-    """Policies by which connections are over at once, that change all the time, and more of them than there is room for."""
+    """Policies with timeouts of zero, that change all the time, and more of them than there is room for."""
     sw, talk, sock = victims(lab, ["priority=20,in_port=3,ip,actions=ct(commit,zone=6,nat(src=10.8.0.1))"])
     sw.vsctl("--", "--id=@dp", "create", "Datapath", "datapath_version=0", "--", "set", "Open_vSwitch", ".", "datapaths:netdev=@dp")
     sw.vsctl("add-zone-tp", "netdev", "zone=6", *(f"{name}=0" for name in ("udp_first", "udp_single", "udp_multiple", "icmp_first")))
@@ -372,7 +376,8 @@ def scenario_no_time(lab):
 
 @limit(200)
 def scenario_flushed_all_the_time(lab):
-    """A controller that has connections forgotten thousands of times: other controllers, commands and the database are served, packets go on."""
+    """A controller flushes connections thousands of times: other controllers, commands and the database are
+    served, packets are forwarded."""
     sw, talk, sock = victims(lab, ["priority=20,in_port=3,udp,actions=ct(commit,zone=6)"])
     send(sock, new_ones(50_000))
     controller = Connection.to_bridge(sw, "br0", V15)
@@ -387,7 +392,7 @@ def scenario_flushed_all_the_time(lab):
         assert time.monotonic() - before < 10
     controller.echo()
     talk.goes_on()
-    # Its own is forgotten in the midst: the next packet is a new one, which the rules do not let through.
+    # The victim's own connection is flushed in the midst: its next packet is a new one, which the rules drop.
     controller.send(4, 1, zone(5))
     controller.echo()
     assert not sw.appctl("dpctl/dump-conntrack", "zone=5").strip()
@@ -396,7 +401,7 @@ def scenario_flushed_all_the_time(lab):
 
 
 def storm(sock, stop):
-    """UDP between ever other ends, and answers."""
+    """UDP between new endpoints all the time, and replies."""
     n = 0
     while not stop.is_set():
         n += 1000
@@ -405,7 +410,8 @@ def storm(sock, stop):
 
 @limit(200)
 def scenario_all_changes_under_traffic(lab):
-    """Flushes, other workers, ports and bridges that come and go, limits, policies, kills: under a storm of new connections."""
+    """Flushes, other workers, changes of ports and bridges, limits, policies, kills: under a storm of new
+    connections."""
     sw, talk, sock = victims(lab, ["priority=20,in_port=3,udp,actions=ct(commit,zone=6,nat(src=10.8.0.1-10.8.0.9),table=2)",
                                    "table=2,ct_state=+new,ip,actions=ct(zone=7,table=3)"])
     stop = threading.Event()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A controller over TCP: handshake, echo, what the database says of it, and what happens when it goes."""
+"""A controller over TCP: handshake, echo, its columns in the database, and its loss."""
 
 import re
 import socket
@@ -55,7 +55,7 @@ def scenario_state_in_the_database(lab):
     wait_for("is_connected", lambda: column(sw, "is_connected") == "true")
     wait_for("state", lambda: "state=ACTIVE" in column(sw, "status"))
     wait_for("a role", lambda: column(sw, "role") == "other")
-    # The role that the controller asks for (OFPT_ROLE_REQUEST, master).
+    # The role that the controller requests (OFPT_ROLE_REQUEST, master).
     controller.connection.send(24, 77, (2).to_bytes(4, "big") + bytes(4) + (1).to_bytes(8, "big"))
     wait_for("the role", lambda: column(sw, "role") == "master")
     # No traffic: the switch probes with echo requests, which keeps the connection.
@@ -119,7 +119,7 @@ def scenario_another_datapath_id(lab):
 
 
 def scenario_standalone_without_its_controller(lab):
-    """Fail mode standalone becomes a learning switch when no controller answers."""
+    """Fail mode standalone becomes a learning switch when no controller replies."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "fail_mode=standalone")
     sw.vsctl("set-controller", "br0", "tcp:127.0.0.1:1", "--", "set", "controller", "br0", "inactivity_probe=1000",
@@ -129,7 +129,7 @@ def scenario_standalone_without_its_controller(lab):
     wait_for("an answer", lambda: lab.net.ping(a, "10.1.0.2", count=1, lossless=False))
     assert column(sw, "is_connected") == "false"
     wait_for("the connection's state", lambda: re.search(r"state=(BACKOFF|CONNECTING)", column(sw, "status")))
-    # The log says so once, and does not go on for as long as nobody answers.
+    # The log has one line about it, and no more while no controller replies.
     assert re.search(r"\|WARN\|br0: no controller for \d+ seconds, failing open", sw.log())
     assert "|rconn|WARN|br0<->tcp:127.0.0.1:1: connection failed (Connection refused)" in sw.log()
     assert sw.log().count("connection failed") == 1

@@ -134,7 +134,7 @@ def scenario_upgrade_with_long_names_and_several_queues(lab):
         assert sw.get("interface", name, "error") == "[]"
         assert queues() == 2, sw.appctl("dpif-netdev/pmd-rxq-show")
         assert "10.1.0.1/24" in lab.net.ip(sw.netns, "addr", "show", name)
-    # A device with one queue goes on with one, and the log says what to do.
+    # A device with one queue keeps one, and the log names the remedy.
     sw.vsctl("add-port", "br0", "one", "--", "set", "interface", "one", "type=internal")
     sw.vsctl("set", "interface", "one", "options:n_rxq=2")
     wait_for("a line in the log", lambda: "one: the device has been made with one queue" in sw.log())
@@ -153,7 +153,7 @@ def scenario_moved_while_down(lab):
     wait_for("an answer", lambda: lab.net.ping(other, "10.1.0.2", count=1, lossless=False))
     lab.net.ping(other, "10.1.0.1")
     sw.vsctl("del-port", "i0", "--", "del-port", "p0")
-    # The device goes with its port, wherever it is.
+    # The device is removed with its port, wherever it is.
     gone(lab, other, "lan")
     gone(lab, pod, "eth0")
 
@@ -254,7 +254,7 @@ def scenario_ovs_vswitchd_in_between(lab):
         sw.binary = heddle
         sw.start_daemon()
         good()
-    # With offloads Open vSwitch's daemon expects the device's short header, as a new device has it.
+    # With offloads Open vSwitch's daemon expects the short header of a new device.
     sw.stop_daemon()
     sw.vsctl("--no-wait", "set", "open_vswitch", ".", "other_config:userspace-tso-enable=true")
     sw.binary = ovs
@@ -278,7 +278,8 @@ def scenario_ovs_vswitchd_in_between(lab):
 
 
 def scenario_devices_of_others(lab):
-    """A device of another kind and one that somebody holds are left alone; the error says so, and ends with its cause."""
+    """A device of another kind and one that another process holds are left alone; the port's error names the
+    cause, and ends with it."""
     sw = lab.switch()
     lab.bridge(sw)
     lab.net.ip(sw.netns, "link", "add", "veth0", "type", "veth", "peer", "name", "veth1")

@@ -38,7 +38,7 @@ def scenario_receive_and_captures(lab):
     wait_for("the frame", lambda: frames.read_pcap(f"{sw.dir}/tx.pcap"))
     for name in ("tx", "rx", "tx1", "both"):
         wait_for(name, lambda: frames.read_pcap(f"{sw.dir}/{name}.pcap") == [FRAME])
-    # As a flow in text instead of bytes.
+    # A flow in text in place of bytes.
     sw.appctl("netdev-dummy/receive", "p1", "in_port(1),eth(src=50:54:00:00:00:05,dst=50:54:00:00:00:07),eth_type(0x0800),"
               "ipv4(src=192.168.0.1,dst=192.168.0.2,proto=6,tos=0,ttl=64,frag=no),tcp(src=8,dst=10)")
     second = wait_for("the second", lambda: frames.read_pcap(f"{sw.dir}/tx.pcap")[1:2])[0]
@@ -122,9 +122,10 @@ def scenario_captures_begin_anew_when_something_is_configured(lab):
 
 
 def scenario_flows_by_filter(lab):
-    """`dpctl/dump-flows filter=`: entries that such packets may meet, also those that do not look at what is asked for."""
+    """`dpctl/dump-flows filter=`: entries that such packets may meet, also those that do not match on the
+    filter's fields."""
     sw = dummy_switch(lab)
-    # They are to stay for as long as it takes to ask for them.
+    # The entries have to stay until they are dumped.
     sw.vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=3600000")
     for number in (1, 2):
         add(sw, f"p{number}", number)
@@ -192,7 +193,7 @@ def scenario_trace_layout(lab):
     assert re.search(r"\nDatapath actions: set\(ipv4\(dst=10\.0\.0\.9,ttl=63\)\),\d+\n?$", out), out
     last = sw.appctl("ofproto/trace", "br0", "in_port=2,arp").strip().splitlines()[-1]
     assert last == "Datapath actions: drop", last
-    # Nothing that was traced is counted.
+    # Traces are not counted.
     assert all("n_packets=0," in flow for flow in sw.flows("br0"))
 
 
@@ -256,7 +257,8 @@ def patch(sw, ours, theirs):
 
 
 def scenario_clones_keep_to_themselves(lab):
-    """A resubmit within a clone, a bucket or a bridge behind a patch port leaves the packet as it was."""
+    """A resubmit within a clone, a bucket or a bridge behind a patch port does not change the outer
+    packet."""
     sw = dummy_switch(lab)
     take = ports(sw, "br0", 1, 2, 3)
     sw.appctl("time/stop")
@@ -337,7 +339,7 @@ def scenario_packet_outs(lab):
         assert wait_for("the packet", lambda: take(1)) == [FRAME]
     sw.ofctl("add-flow", "br0", "table=3,actions=resubmit(,3)")
     out = sw.ofctl("packet-out", "br0", f"in_port=controller,packet={FRAME.hex()},actions=resubmit(,3)", check=False)
-    # The client does not wait for an answer to a packet-out; in a bundle it does.
+    # The client does not wait for a reply to a packet-out; in a bundle it does.
     out = sw.ofctl("-O", "OpenFlow14", "bundle", "br0", "-", check=False,
                    stdin=f"packet-out in_port=controller,packet={FRAME.hex()},actions=resubmit(,3)\n")
     assert "OFPFMFC_UNKNOWN" in out, out
@@ -368,7 +370,7 @@ def scenario_neighbour_discovery_is_answered(lab):
 
 
 def scenario_what_was_learned_last_counts(lab):
-    """Cached packets are credited later and in any order; the last packet of an address says where it is."""
+    """Cached packets are credited later and in any order; the last packet of an address decides its port."""
     sw = dummy_switch(lab)
     take = ports(sw, "br0", 1, 2, 3)
     table = "learn(table=10,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],load:NXM_OF_IN_PORT[]->NXM_NX_REG0[0..15])"

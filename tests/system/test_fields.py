@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every field of ovs-fields(7), in matches and actions, beside Open vSwitch's own daemon: what is said of flows must be the same."""
+"""Every field of ovs-fields(7), in matches and actions, beside Open vSwitch's own daemon: replies and dumps
+must be the same."""
 
 import gzip
 import os
@@ -17,7 +18,7 @@ from lab.switch import CLIENT
 from test_devices import reference
 
 MANUAL = "/usr/share/man/man7/ovs-fields.7.gz"
-# What a match must say for a field to mean anything, by the manual's words.
+# The match that each prerequisite of the manual requires.
 PREREQUISITES = {
     "none": "", "Ethernet": "", "VLAN VID": "dl_vlan=7", "ARP": "arp", "IPv4": "ip", "IPv6": "ipv6", "IPv4/IPv6": "ip",
     "MPLS": "mpls", "TCP": "tcp", "UDP": "udp", "SCTP": "sctp", "ICMPv4": "icmp", "ICMPv6": "icmp6",
@@ -53,7 +54,7 @@ def fields():
         bits = int(re.search(r"least-significant (\d+) bits", width).group(1)) if "least" in width else int(width.split()[0])
         found.append((name, bits, tell("Format"), tell("Masking") != "not maskable", tell("Prerequisites"),
                       tell("Access") == "read/write"))
-    # Of the numbered ones, the manual has the first.
+    # The manual names only the first of the numbered fields.
     more = {"reg0": (15,), "xreg0": (7,), "xxreg0": (3,), "tun_metadata0": (1, 2, 3)}
     for name, *rest in list(found):
         found += [(name[:-1] + str(n), *rest) for n in more.get(name, ())]
@@ -91,10 +92,10 @@ def cases():
 
 MAP = ("{class=0x102,type=0x80,len=4}->tun_metadata0,{class=0x102,type=0x81,len=8}->tun_metadata1,"
        "{class=0xffff,type=2,len=16}->tun_metadata2,{class=0xffff,type=3,len=20}->tun_metadata3")
-# What is compared elsewhere (tests/differential), with the packets that have it.
+# Fields that tests/differential compares, with packets that have them.
 LATER = re.compile(r"nsh_|packet_type")
-# What is printed differently: a mask of all of a field's bits that are fewer than its bytes have, and matches of OpenFlow 1.0 on a
-# VLAN tag that is not there but has an id, which Open vSwitch makes matches on no tag.
+# Known differences: a mask of all of a field's bits that are fewer than its bytes have. And matches of
+# OpenFlow 1.0 on an absent VLAN tag with an id, which Open vSwitch turns into matches on no tag.
 KNOWN = ("set_field:0x1/0x1->tun_erspan_dir,2", "load:1->tun_erspan_dir[0],", "set_field:+oam->tun_flags,2",
          "vlan_vid=0x800,actions", "vlan_vid=0xfff,actions", "vlan_tci=0x8000,actions")
 
@@ -103,7 +104,7 @@ def ofctl(sw, *args):
     end = time.monotonic() + PATIENCE
     while True:
         done = subprocess.run(["ovs-ofctl", *CLIENT, *args], capture_output=True, text=True, env=dict(os.environ, **sw.env))
-        # Open vSwitch hangs up on who takes long to say hello.
+        # Open vSwitch closes connections whose HELLO is late.
         if "failed to open socket" not in done.stderr or time.monotonic() > end:
             break
     # An error quotes the message, of which only the first lines are about the error itself.
@@ -111,7 +112,7 @@ def ofctl(sw, *args):
 
 
 def told(sw, version, number, flow):
-    """What the switch answers to a flow; the flow's priority tells it from the others."""
+    """The switch's reply to a flow, whose priority identifies it."""
     _, code, error = ofctl(sw, "-O", version, "add-flow", "br0", f"priority={number},{flow}")
     return code, re.sub(r"^OFPT_ERROR.*?: |^.*Z\|\d+\|", "", error)
 
@@ -140,7 +141,7 @@ def compare(lab, version):
     everyone = lambda pool, sw, some: dict(zip(some, pool.map(lambda at: told(sw, version, 1 + at, flows[at]), some)))
     with ThreadPoolExecutor(4) as pool:
         want = everyone(pool, theirs, range(len(flows)))
-        # What Open vSwitch takes goes to heddled together, as long as it takes all of it.
+        # All flows that Open vSwitch takes go to heddled together, as long as it takes all of them.
         taken = [at for at in want if want[at] == (0, "")]
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.writelines(f"priority={1 + at},{flows[at]}\n" for at in taken)
@@ -176,7 +177,7 @@ def scenario_openflow_15(lab):
 
 
 def scenario_the_map_of_tunnel_options(lab):
-    """Every answer to a change of the map is Open vSwitch's; what uses a field keeps it mapped."""
+    """Every reply to a change of the map is Open vSwitch's; a rule that uses a field keeps it mapped."""
     both = pair(lab)
     add, delete = "add-tlv-map", "del-tlv-map"
     one = lambda ty, n, length=4, cls=0xffff: f"{{class={cls:#x},type={ty:#x},len={length}}}->tun_metadata{n}"
@@ -207,7 +208,7 @@ def scenario_the_map_of_tunnel_options(lab):
 
 
 def scenario_the_fields_that_tables_know(lab):
-    """What a table's features list is what Open vSwitch's list."""
+    """The features of a table are the same as Open vSwitch's."""
     ours, theirs = pair(lab)
     for version in ("OpenFlow13", "OpenFlow15"):
         lists = []
@@ -272,7 +273,7 @@ ACTIONS = [
 
 
 def scenario_every_action_has_an_effect(lab):
-    """Each action that one traced packet can show has its effect in the datapath's actions."""
+    """Each action that a traced packet can show changes the datapath's actions."""
     sw = lab.switch("--enable-dummy=override", "--disable-system-route", netns=False)
     sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure")
     for n in (1, 2, 3):

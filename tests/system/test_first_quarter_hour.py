@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/first-quarter-hour.md, done: its commands run as they stand, and after each step what the page promises is looked at."""
+"""Tests docs/first-quarter-hour.md: its commands run unchanged, and each step's promised result is
+checked."""
 
 import os
 import re
@@ -33,7 +34,7 @@ def steps():
 
 
 def try_telnet(lab, pod):
-    """Whether 10.0.0.2 answers at the port of telnet: a refusal is an answer."""
+    """Whether 10.0.0.2 replies at the port of telnet: a refusal is a reply."""
     code = ("import socket,sys\ntry: socket.create_connection(('10.0.0.2', 23), 1)\nexcept ConnectionRefusedError: print('answered')\n"
             "except OSError: print('silence')")
     return lab.net.run(pod, "python3", "-c", code).strip()
@@ -49,7 +50,7 @@ def scenario_the_page(lab):
         raise Skip("this is Open vSwitch itself")
     tools = tempfile.mkdtemp(prefix="heddle-tools-")
     lab.cleanups.append(lambda: subprocess.run(["rm", "-rf", tools], check=False))
-    # As an installation puts them on the path.
+    # The paths that an installation would give them.
     for name, path in (("heddled", daemon_path()), ("heddle", heddle_path()), ("ovs-vswitchd", REFERENCE)):
         with open(f"{tools}/{name}", "w") as file:
             extra = f' --disable-system --unixctl="{sw.ctl}" -vconsole:off' if name != "heddle" else ""
@@ -68,7 +69,7 @@ def scenario_the_page(lab):
         sw.pid = read_pid(sw.pidfile)
         return done.stdout
 
-    # What is there before: two bridges, joined, and two pods on the first.
+    # The state before: two bridges, joined, and two pods on the first.
     lab.bridge(sw, "br-int")
     lab.bridge(sw, "br-ex")
     sw.vsctl("add-port", "br-int", "to-ex", "--", "set", "interface", "to-ex", "type=patch", "options:peer=to-int",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What somebody meets who tries the project for the first time: the demo, the test script, mistakes in names."""
+"""The first steps of a new user: the demo, the test script, mistakes in names."""
 
 import glob
 import os
@@ -25,7 +25,7 @@ def run(*argv, **env):
 
 
 def scenario_devices_that_cannot_be_ports(lab):
-    """What is sent to the loopback device comes back to nobody, and a tun device has no Ethernet headers."""
+    """Packets to the loopback device are lost, and a tun device has no Ethernet headers."""
     sw = lab.switch()
     lab.bridge(sw)
     lab.net.ip(sw.netns, "tuntap", "add", "dev", "tun9", "mode", "tun")
@@ -114,7 +114,7 @@ def scenario_the_demo_kept(lab):
 
 
 def scenario_the_demo_leaves_nothing_behind(lab):
-    """Interrupted twice, or when its terminal ends: what it has made goes."""
+    """Interrupted twice, or when its terminal ends: the demo removes all that it has made."""
     for how in ("twice", "terminal"):
         terminal = Terminal(["demo/demo.sh"], columns=100, rows=50, env={"HEDDLED": os.path.abspath(daemon_path())})
         lab.cleanups.append(terminal.close)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What front ends of vhost-user may do to a switch: announce guests, break the protocol, die at any moment. Others go on."""
+"""Attacks of vhost-user front ends on a switch: announce guests, break the protocol, die at any moment. Other
+guests continue."""
 
 import fcntl
 import os
@@ -36,7 +37,7 @@ def neighbours(lab, sw):
 
 
 def unharmed(pings, worst_ms, lossy=False):
-    """None lost (of those that share their rings with a transfer some are, but never for long), and none late but for a few that were under way
+    """No ping is lost (with `lossy`, some are, but never for long). Few are late: those that were under way
     when the whole machine stood still."""
     # A scenario may be over before there are enough to judge by.
     wait_for("enough pings", lambda: len(pings.answers()) > 10)
@@ -74,7 +75,8 @@ def scenario_an_announcement_is_seen_on_the_other_port(lab):
 
 
 def scenario_what_is_not_possible_is_refused(lab):
-    """Postcopy, an MTU beyond the limit, regions beyond the slots or without sense: an error each, and the session goes on."""
+    """Postcopy, an MTU beyond the limit, regions beyond the slots or without sense: an error each, and the
+    session continues."""
     sw = switch(lab)
     pings = neighbours(lab, sw)
     front = raw_port(lab, sw, "vm")
@@ -105,7 +107,7 @@ def scenario_what_is_not_possible_is_refused(lab):
         assert not front.acknowledged(37, region.pack(0, guest, size, user, offset), [front.fd]), what
     front.rings()
     sw.wait_column("interface", "vm", "link_state", "up")
-    # The whole table at once: without sense, it ends the session where no answer is asked for.
+    # The whole table at once: a bad one ends the session if no reply was requested.
     front.tell(5, struct.pack("<IIQQQQQQQQ", 2, 0, GUEST, SIZE, USER, 0, GUEST + 4096, SIZE, USER + SIZE, 0), [front.fd] * 2)
     assert front.is_closed()
     wait_status(sw, "vm", "status", "disconnected")
@@ -215,7 +217,8 @@ def scenario_a_call_descriptor_that_blocks_holds_nobody(lab):
 
 @limit(450)
 def scenario_descriptors_run_out(lab):
-    """The new front end is not served, with the reason in the database; who is there goes on; when there are some again, so is it."""
+    """The new front end is not served, with the reason in the database; existing ones continue. When there
+    are descriptors again, it is served."""
     sw = switch(lab)
     soft, hard = resource.prlimit(sw.pid, resource.RLIMIT_NOFILE)
     assert soft == min(hard, 1 << 20), f"the soft limit is raised to the hard one: {soft} of {hard}"
@@ -228,7 +231,8 @@ def scenario_descriptors_run_out(lab):
     wait_status(sw, "vm3", "num_of_vrings", "2")
     new.stop()
     wait_status(sw, "vm3", "status", "disconnected")
-    # Whatever number the next descriptor would have is beyond the limit; there is room for one or two that were open for this moment only.
+    # The next descriptor's number is beyond the limit in any case; there is room for one or two that were
+    # open only now.
     used = {int(name) for name in os.listdir(f"/proc/{sw.pid}/fd")}
     free = next(number for number in range(len(used) + 1) if number not in used)
     resource.prlimit(sw.pid, resource.RLIMIT_NOFILE, (free, hard))
@@ -252,7 +256,7 @@ def scenario_front_ends_of_all_kinds(lab):
     front = raw_port(lab, sw, "vm", "server")
     for i in range(2000):
         with socket.socket(socket.AF_UNIX) as s:
-            s.connect(front.path)  # waits while the queue is full: the switch hears so many a second
+            s.connect(front.path)  # waits while the queue is full: the switch accepts a limited number a second
             s.settimeout(60)
             try:
                 if i % 3 == 0:
@@ -262,7 +266,7 @@ def scenario_front_ends_of_all_kinds(lab):
             except BrokenPipeError:
                 pass  # turned away already, in the pause after a fault
     before = len(os.listdir(f"/proc/{sw.pid}/fd"))
-    # A front end that was at fault is let in again after a pause, which is 16 s at most.
+    # A front end with a fault is accepted again after a pause of 16 s at most.
     def served():
         try:
             front.connect().negotiate().memory().rings()
@@ -296,7 +300,8 @@ def scenario_front_ends_of_all_kinds(lab):
 
 @limit(450)
 def scenario_guests_that_die_at_random(lab):
-    """Six guests under traffic are killed and started again at random; two others and the daemon go on."""
+    """Six guests under traffic are killed and started again at random; two others and the daemon keep
+    working."""
     seconds = float(os.environ.get("CHAOS_SECONDS", 30))
     seed = int(os.environ.get("CHAOS_SEED", 1))
     lab.trace.note(f"CHAOS_SEED={seed}")

@@ -39,14 +39,14 @@ def port_of_a_pod(lab, *config, **kw):
 
 
 def forbid(sw):
-    """The switch itself forwards nothing that comes in by q0."""
+    """The switch itself drops all packets from q0."""
     sw.ofctl("del-flows", "brq")
     sw.ofctl("add-flow", "brq", "in_port=LOCAL,actions=q0")
     sw.ofctl("add-flow", "brq", "in_port=q0,actions=drop")
 
 
 def hears(lab, sw, ns):
-    """The services of the host that answer the pod."""
+    """The services of the host that reply to the pod."""
     heard = []
     out = lab.net.run(ns, "ping", "-n", "-c", "3", "-i", "0.1", "-W", "1", HOST, check=False)
     if " 0 received" not in out:
@@ -78,7 +78,7 @@ def filters(lab, sw, dev="q0"):
 
 
 def scenario_rules_alone_decide(lab):
-    """With a rule that drops, ARP, ping and TCP get no answer; without it the bridge's port answers all."""
+    """With a rule that drops, ARP, ping and TCP get no reply; without it the bridge's port replies to all."""
     sw, ns, _ = port_of_a_pod(lab)
     sw.ofctl("add-flow", "brq", "actions=NORMAL")
     assert sorted(hears(lab, sw, ns)) == ["arp", "ping", "tcp"]
@@ -102,7 +102,8 @@ def scenario_rules_alone_decide(lab):
 
 
 def scenario_other_programs_in_the_place_of_the_filter(lab):
-    """The switch takes the place back, or uses nftables, or Interface.status says that the host's stack gets a copy."""
+    """The switch restores its filter, or uses nftables, or Interface.status reports that the host's stack
+    gets a copy."""
     sw, ns, _ = port_of_a_pod(lab)
     forbid(sw)
 
@@ -127,7 +128,7 @@ def scenario_while_the_switch_is_down(lab, *config):
     """The port stays taken when the switch ends or is killed, and at each moment of the next start."""
     sw, ns, mac = port_of_a_pod(lab, *config)
     forbid(sw)
-    # The host itself has the address at the port's device now: it would answer at once.
+    # The host itself has the address at the port's device now, so its stack would reply at once.
     lab.net.ip(sw.netns, "addr", "del", f"{HOST}/24", "dev", "brq")
     lab.net.ip(sw.netns, "addr", "add", f"{HOST}/24", "dev", "q0")
     assert hears(lab, sw, ns) == []
@@ -143,7 +144,7 @@ def scenario_while_the_switch_is_down(lab, *config):
         assert pinging.end() == "", "a restart opened a gap"
         forbid(sw)
         assert hears(lab, sw, ns) == [], sig
-    # A port that goes while no switch runs is given back by the next one.
+    # The next switch gives back a port that was removed while no switch ran.
     sw.stop_daemon(signal.SIGKILL)
     sw.vsctl("--no-wait", "del-port", "q0")
     sw.start_daemon()
@@ -199,14 +200,14 @@ def scenario_while_the_switch_is_down_with_offload(lab):
 
 
 class ping_on:
-    """Asks for an address twenty times a second, in the namespace where it was made."""
+    """Pings an address twenty times a second, in the namespace where it was made."""
 
     def __init__(self, target):
         import subprocess
         self.child = subprocess.Popen(["ping", "-n", "-i", "0.05", target], stdout=subprocess.PIPE, text=True)
 
     def end(self):
-        """The answers."""
+        """The replies."""
         self.child.send_signal(signal.SIGINT)
         out, _ = self.child.communicate()
         return "".join(line for line in out.splitlines() if "ttl=" in line)
@@ -237,7 +238,7 @@ def vlan_device_on_top(lab, *config):
             raw.send(tagged)
     wait_for("frames of the other VLAN", lambda: got(11) == 5)
     assert got(10) == was, sw.flows("brq")
-    # The device goes, and its VLAN is the port's.
+    # The device is removed, and its VLAN is the port's.
     lab.net.ip(sw.netns, "link", "del", "q0.10")
 
     def arrives():
@@ -255,7 +256,8 @@ def scenario_vlan_device_on_top_with_offload(lab):
 
 
 def scenario_nftables_where_the_classifier_has_no_place(lab):
-    """Another program's filter has the place: nftables serves, through a restart, until the port goes."""
+    """Another program's filter occupies the hook: nftables replaces it, through a restart, until the port is
+    removed."""
     sw, ns, _ = port_of_a_pod(lab)
     sw.vsctl("del-port", "q0")
     if "refused" in lab.net.run(sw.netns, "sh", "-c", "nft list tables || echo refused", check=False):
@@ -282,7 +284,7 @@ def scenario_nftables_where_the_classifier_has_no_place(lab):
 
 
 def scenario_one_loud_line_where_neither_can_be_had(lab):
-    """The port works, and the log and the database say that the host's stack gets a copy."""
+    """The port works, and the log and the database report that the host's stack gets a copy."""
     sw, ns, _ = port_of_a_pod(lab)
     sw.vsctl("del-port", "q0")
     lab.net.run(sw.netns, "tc", "qdisc", "add", "dev", "q0", "clsact", check=False)
@@ -300,7 +302,7 @@ def scenario_one_loud_line_where_neither_can_be_had(lab):
     status = sw.wait_column("interface", "q0", "status", lambda text: "heddle_host_stack" in text)
     assert "gets a copy of what comes in: tc: " in status, status
     assert sw.log().count("gets a copy of every packet that this port receives") == 1
-    # The other filter goes: ours takes its place.
+    # The other filter is removed: the switch installs its own again.
     lab.net.run(sw.netns, "tc", "filter", "del", "dev", "q0", "ingress", "prio", PRIORITY)
     sw.wait_column("interface", "q0", "status", lambda text: "heddle_host_stack" not in text)
     forbid(sw)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Who sends packets or writes rules on purpose: made-up values, endless loops, copies of copies. Others go on, and memory stays."""
+"""Hostile packets and rules: made-up values, endless loops, copies of copies. Other traffic continues, and
+memory stays bounded."""
 
 import concurrent.futures
 import os
@@ -21,7 +22,7 @@ from lab.switch import read_pid
 from test_tunnels import attach, link, node
 
 MAC_A, MAC_B = "50:54:00:00:00:0a", "50:54:00:00:00:0b"
-# What many values may cost: a hundred thousand flows take some hundred bytes each.
+# The allowed growth for made-up values: a hundred thousand flows take some hundred bytes each.
 MOST_MIB = 400
 
 
@@ -31,7 +32,7 @@ def resident_mib(sw):
 
 
 def neighbours(lab, sw):
-    """Two pods that go on whatever a third one does, and the third one's socket."""
+    """Two pods that must keep their traffic whatever a third one does, and the third one's socket."""
     lab.bridge(sw)
     a = lab.internal_pod(sw, "a", "10.1.0.1/24")
     lab.internal_pod(sw, "b", "10.1.0.2/24")
@@ -86,7 +87,8 @@ def scenario_loops_end(lab):
 
 
 def scenario_made_up_values(lab):
-    """What packets make up goes into registers, marks and labels across recirculations: nothing of it is kept for ever."""
+    """Made-up values of packets go into registers, marks and labels across recirculations: none of them is
+    kept for ever."""
     sw = lab.switch()
     a, sock = neighbours(lab, sw)
     sw.ofctl("add-flow", "br0", "priority=9,udp,tp_dst=1,actions=move:NXM_OF_IP_SRC[]->NXM_NX_REG0[],"
@@ -118,7 +120,8 @@ def geneve(n, mac):
 
 
 def scenario_made_up_tunnels(lab):
-    """Behind an uplink somebody makes up peers, keys and options that rules look at: memory stays, pods beside it go on."""
+    """A peer behind an uplink makes up peers, keys and options that rules match on: memory stays bounded,
+    pods beside it keep their traffic."""
     sw = node(lab, 1)
     outside = lab.net.namespace("outside")
     link(lab, sw.netns, outside)
@@ -160,7 +163,7 @@ def descriptors(sw):
 
 
 def knock(path, words, end):
-    """Connects, says that, and hangs up, until that time; how often."""
+    """Connects, sends `words`, and hangs up, until `end`; returns the number of times."""
     n = 0
     while time.monotonic() < end:
         with socket.socket(socket.AF_UNIX) as sock:
@@ -175,7 +178,7 @@ def knock(path, words, end):
 
 @limit(180)
 def scenario_a_flood_of_connections(lab):
-    """Callers that come and go at each kind of socket: others are served, no descriptor is lost."""
+    """Short connections to each kind of socket: other clients are served, no descriptor is lost."""
     sw = few_descriptors(lab, 600)
     sw.vsctl("set-controller", "br0", "punix:br0.passive", "--", "set", "open_vswitch", ".", "other_config:heddle-metrics=unix:metrics.sock")
     wait_for("the sockets", lambda: all(os.path.exists(f"{sw.dir}/{name}") for name in ("br0.mgmt", "br0.passive", "metrics.sock")))
@@ -211,7 +214,8 @@ def scenario_a_flood_of_connections(lab):
 
 
 def idle_callers(lab, sw):
-    """Callers that say HELLO and stay, or never read: new ones are answered, one that is in use is kept, others' bridges too."""
+    """Callers that send HELLO and stay, or never read: new ones get replies, one that is in use is kept,
+    other bridges' callers too."""
     lab.bridge(sw, "br1")
     active, other = Connection.to_bridge(sw, "br0", V13), Connection.to_bridge(sw, "br1", V13)
     hello, echo = bytes.fromhex("0400000800000000"), bytes.fromhex("0402000c00000001aaaaaaaa")
@@ -247,7 +251,7 @@ def idle_callers(lab, sw):
 
 @limit(120)
 def scenario_a_moment_without_descriptors(lab):
-    """A port whose socket could not be opened for its first packet works a moment later."""
+    """A port whose socket could not be opened for its first packet works soon after."""
     sw = few_descriptors(lab, 96)
     a, b = lab.veth_pod(sw, "a", "10.1.0.1/24"), lab.veth_pod(sw, "b", "10.1.0.2/24")
     mac = lambda pod: lab.net.run(pod, "cat", "/sys/class/net/eth0/address").strip()
@@ -255,16 +259,16 @@ def scenario_a_moment_without_descriptors(lab):
     lab.net.ip(b, "neigh", "replace", "10.1.0.1", "lladdr", mac(a), "dev", "eth0")
     with open(f"/proc/{sw.pid}/limits") as limits:
         assert re.search(r"Max open files\s+96\s+96", limits.read())
-    # Open ones stay open, and no number is free for another one.
+    # Open descriptors stay open, and no number is free for another one.
     subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=3:96"], check=True)
     lab.net.no_ping(a, "10.1.0.2")
-    # Not sw.log(), which asks the daemon first.
+    # sw.log() would call the daemon first.
     with open(sw.logfile) as log:
         wait_for("the missing socket", lambda: "no socket to send by" in log.read())
     subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=96:96"], check=True)
     time.sleep(0.2)
     lab.net.ping(a, "10.1.0.2", count=1)
-    # A port that is added in such a moment comes when there are descriptors again.
+    # A port that is added in this state is made when there are descriptors again.
     subprocess.run(["prlimit", "--pid", str(sw.pid), "--nofile=3:96"], check=True)
     sw.vsctl("--no-wait", "add-port", "br0", "late", "--", "set", "interface", "late", "type=internal")
     sw.wait_column("interface", "late", "error", lambda text: "Too many open files" in text)
@@ -284,7 +288,7 @@ def scenario_texts_that_nest(lab):
 
 
 def scenario_killed_under_traffic(lab):
-    """Killed while packets come, several times: what is started next forwards as before."""
+    """Killed under traffic, several times: the next daemon forwards as before."""
     sw = lab.switch()
     a, sock = neighbours(lab, sw)
     for _ in range(3):
@@ -309,7 +313,8 @@ def scenario_killed_under_traffic(lab):
 
 
 def scenario_huge_questions(lab):
-    """Requests in parts that never end, and a dump that nobody reads: bounded, and other controllers are answered."""
+    """Requests in parts that never end, and a dump that is never read: memory is bounded, and other
+    controllers get replies."""
     sw = lab.switch()
     a, _ = neighbours(lab, sw)
     before = resident_mib(sw)
@@ -334,7 +339,8 @@ def scenario_huge_questions(lab):
 
 
 def scenario_rules_change_beside_traffic(lab):
-    """A controller changes rules as fast as it can, and another one breaks off in the middle of messages: pings go on."""
+    """A controller changes rules as fast as it can, and another one breaks off in the middle of messages:
+    pings continue."""
     sw = lab.switch()
     a, sock = neighbours(lab, sw)
     stop = threading.Event()

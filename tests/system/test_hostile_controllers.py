@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Controllers, peers and databases that do harm: who does not read, who comes and goes, who says all again, who asks for nonsense."""
+"""Harmful controllers, peers and databases: they do not read, reconnect, repeat everything, or send
+nonsense."""
 
 import os
 import re
@@ -37,7 +38,8 @@ def threads(sw):
 
 
 def scenario_a_hundred_that_do_not_read(lab):
-    """Each asks for all of many flows, again and again, and reads nothing. The switch reads no more from them either; others are served."""
+    """Each requests a dump of many flows, again and again, and reads nothing. The switch stops reading from
+    them; others are served."""
     sw, a, _ = two_pods(lab)
     sw.ofctl("--bundle", "add-flows", "br0", "-", stdin="\n".join(f"priority={n},udp,tp_src={n},actions=drop" for n in range(1, 10_001)))
     before, tasks = memory_mb(sw), threads(sw)
@@ -54,7 +56,7 @@ def scenario_a_hundred_that_do_not_read(lab):
         for _ in range(5):
             assert "flow_count=10001" in sw.ofctl("dump-aggregate", "br0")
             lab.net.ping(a, "10.1.0.2")
-        # An answer each, of about a megabyte, and what the sockets hold.
+        # A reply each, of about a megabyte, and the content of the sockets.
         assert memory_mb(sw) < before + 400, (before, memory_mb(sw))
         assert threads(sw) <= tasks + 8, (tasks, threads(sw))
     finally:
@@ -85,7 +87,8 @@ def scenario_controllers_that_flap(lab):
 
 
 def scenario_everything_is_said_again(lab):
-    """A controller that deletes and makes all of its rules in one bundle: what was there keeps its counters where it is the same, and no packet is lost."""
+    """A controller deletes and adds all of its rules in one bundle: unchanged rules keep their counters, and
+    no packet is lost."""
     sw, a, _ = two_pods(lab, "fail_mode=secure")
     rules = "\n".join(["priority=1,arp,actions=NORMAL", "cookie=0x77,priority=5,icmp,actions=NORMAL"]
                       + [f"priority=3,udp,tp_src={n},actions=drop" for n in range(1, 3001)])
@@ -97,7 +100,8 @@ def scenario_everything_is_said_again(lab):
     while times < 10 or time.monotonic() - began < 0.5:
         sw.ofctl("--bundle", "replace-flows", "br0", "-", stdin=rules)
         times += 1
-    # Deleted and made anew within one bundle, as OpenFlow says it: counters begin again, traffic does not notice.
+    # Deletes and adds within one bundle, with OpenFlow's semantics: counters begin again, traffic does not
+    # notice.
     sw.ofctl("-OOpenFlow14", "bundle", "br0", "-", stdin="flow delete\n" + "\n".join(f"flow add {rule}" for rule in rules.split("\n")))
     ping.send_signal(signal.SIGINT)
     sent, got = map(int, re.search(r"(\d+) packets transmitted, (\d+) received", ping.communicate(timeout=20)[0]).groups())
@@ -121,7 +125,8 @@ while True:
         last=now
         out.sendto(struct.pack('!BBBBIIIII',0x20,state<<6,5,24,77,theirs,100000,100000,0),('10.1.0.2',3784))
     if os.path.exists(sys.argv[1]):
-        # Other versions, lengths and discriminators, demands, authentication, multipoint, no discriminator of its own: none of the session.
+        # Other versions, lengths and discriminators, demand bits, authentication, multipoint, no
+        # discriminator of its own: none belongs to the session.
         for _ in range(100):
             odd=[struct.pack('!BBBBIIIII',r.choice([0,0x40,0xe0,0x20]),r.choice([0x04,0x01,0x05]),0,r.choice([24,23,255,0]),r.choice([0,9]),r.getrandbits(32)|1<<31,1,1,1),
                  r.randbytes(r.randrange(60)), struct.pack('!BBBBIIIII',0x20,0,3,24,0,theirs,0,0,0), struct.pack('!BBBBIIIII',0x20,0,0,24,77,theirs,0,0,0)]
@@ -137,7 +142,8 @@ while True:
 
 
 def scenario_a_flood_of_bfd(lab):
-    """Messages that are no session's, tens of thousands: the session beside them stays up, and the switch's other work goes on."""
+    """Tens of thousands of messages of no session: the session beside them stays up, and the switch's other
+    work continues."""
     sw = lab.switch()
     lab.bridge(sw)
     a = lab.veth_pod(sw, "a", "10.1.0.1/24", mac="02:00:00:00:66:66")
@@ -163,13 +169,14 @@ def scenario_a_flood_of_bfd(lab):
 
 
 def sample4(probability=65535, domain=(0, 7), point=(0, 9), direction=0, zeros=b"\0" * 5, collector=9):
-    """`sample` whose numbers may come from fields: (header, bits) each."""
+    """The `sample` action whose numbers may come from fields, as (header, bits)."""
     ids = b"".join(struct.pack("!IHxx", header, value) if header else struct.pack("!II", 0, value) for header, value in (domain, point))
     return struct.pack("!HHIHHI", 0xffff, 40, 0x2320, 51, probability, collector) + ids + struct.pack("!HB", 0xffff, direction) + zeros
 
 
 def scenario_odd_samples(lab):
-    """Numbers of samples from registers, as later controllers ask for them; what cannot be is refused, and the connection lives."""
+    """Numbers of samples from registers, as later controllers use them; impossible ones are refused, and the
+    connection lives."""
     sw, a, _ = two_pods(lab)
     sw.vsctl("--id=@b", "get", "bridge", "br0", "--", "--id=@i", "create", "ipfix", 'targets="127.0.0.1:9"', "--",
              "create", "Flow_Sample_Collector_Set", "id=9", "bridge=@b", "ipfix=@i")
@@ -195,7 +202,8 @@ def scenario_odd_samples(lab):
 
 
 def scenario_nonsense_of_rates(lab):
-    """Rates that are no numbers, none, or too big; queues by the thousand; kinds that are not there. Traffic goes on, and what is right is set."""
+    """Rates that are no numbers, zero, or too big; queues by the thousand; kinds that do not exist. Traffic
+    continues, and right settings are applied."""
     sw, a, b = two_pods(lab)
     if lab.net.run(sw.netns, "tc", "qdisc", "add", "dev", "va", "root", "htb", check=False).strip():
         return
@@ -223,7 +231,7 @@ def scenario_nonsense_of_rates(lab):
 
 
 def scenario_killed_in_the_middle_of_a_restore(lab):
-    """Nothing is forwarded by half of the rules; the next restore is a whole one."""
+    """Half of the rules forward nothing; the next restore is complete."""
     sw, a, _ = two_pods(lab, "fail_mode=secure")
     rules = "\n".join([f"priority=3,udp,tp_src={n % 60000},nw_dst=10.9.{n // 60000}.1,actions=drop" for n in range(1, 40_001)] + ["priority=1,actions=NORMAL"])
     sw.ofctl("--bundle", "add-flows", "br0", "-", stdin=rules)
@@ -231,7 +239,7 @@ def scenario_killed_in_the_middle_of_a_restore(lab):
     sw.vsctl("set", "open_vswitch", ".", "other_config:flow-restore-wait=true")
     sw.stop_daemon(signal.SIGKILL)
     sw.start_daemon()
-    # Half of them, as somebody who is in the middle.
+    # Half of the rules, as from a client in the middle of a restore.
     half = Connection.to_bridge(sw, "br0", V13)
     add = struct.pack("!QQBBHHHIIIHH", 0, 0, 0, 0, 0, 0, 1, 0xffffffff, 0xffffffff, 0xffffffff, 0, 0)
     half.sock.sendall(b"".join(message(V13, FLOW_MOD, n, add.replace(b"\0\1\xff", struct.pack("!H", n) + b"\xff", 1) + struct.pack("!HHxxxx", 1, 4)) for n in range(1, 20_001)))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Workers keep processors from halting while packets come, where that is asked for, and the kernel ends it with the process."""
+"""Workers keep processors from halting while packets come, if configured, and the kernel ends it with the
+process."""
 
 import os
 import subprocess
@@ -33,7 +34,8 @@ def scenario_awake_while_packets_come(lab):
     a = lab.internal_pod(sw, "a", "10.1.0.1/24")
     lab.internal_pod(sw, "b", "10.1.0.2/24")
     lab.net.ping(a, "10.1.0.2")
-    # A packet each way every millisecond: some in a row also where others take the processor most of the time.
+    # A packet each way every millisecond: some follow each other also if other programs use the processor
+    # most of the time.
     pings = subprocess.Popen(["ip", "netns", "exec", a, "ping", "-q", "-i", "0.001", "-w", "300", "10.1.0.2"],
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:

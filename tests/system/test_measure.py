@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`heddle measure` between namespaces: results, interruption, going on, end points that go away, bad input."""
+"""`heddle measure` between namespaces: results, interruption, resumption, endpoints that go away, bad
+input."""
 
 import json
 import os
@@ -94,7 +95,7 @@ def scenario_report(lab):
         if record["record"] == "series":
             record["transactions_per_s"] = 10 + record["round"]
             record["mib_per_s"] = 1 + record["round"] / 100
-    # Where nothing is compared, nothing is judged well.
+    # Without a comparison the judgement fails.
     with open(f"{where}/none.jsonl", "w") as file:
         file.writelines(json.dumps(record) + "\n" for record in slower if record["record"] != "series")
     run = subprocess.run([heddle_path(), "report", out, "--against", f"{where}/none.jsonl", "--judge"], capture_output=True, text=True, timeout=30)
@@ -110,7 +111,7 @@ def scenario_report(lab):
 
 
 def scenario_broken_files(lab):
-    """Results that somebody has broken are told of in a line, by `report` and by `advise`; a disk that is full, too."""
+    """`report` and `advise` print one line about broken result files; a full disk, too."""
     a, b = ends(lab)
     where = directory(lab)
     good = f"{where}/good.jsonl"
@@ -155,7 +156,8 @@ def scenario_broken_files(lab):
 
 
 def scenario_two_at_once(lab):
-    """Two runs between the same ends: both end well, or one says what is in its way; a file belongs to one."""
+    """Two runs between the same endpoints: both end well, or one reports the obstacle; a file belongs to
+    one."""
     a, b = ends(lab)
     where = directory(lab)
     args = [heddle_path(), "measure", "--between", f"{a},{b}", "--pattern", "rr", "--connections", "2", "--sizes", "1x1", *SHORT]
@@ -253,7 +255,7 @@ def scenario_end_point_goes_away(lab):
         with open(f"/proc/{run.pid}/task/{run.pid}/children") as file:
             return [int(pid) for pid in file.read().split()]
 
-    # The one in the second namespace, by its command line.
+    # The process in the second namespace, by its command line.
     def server():
         for pid in agents():
             with open(f"/proc/{pid}/cmdline") as file:
@@ -269,7 +271,7 @@ def scenario_end_point_goes_away(lab):
 
 
 def left_behind(pid):
-    """What a run should have put away: namespaces, and processes in them."""
+    """Leftovers of a run: namespaces, and processes in them."""
     with os.scandir("/run/netns") as found:
         left = [e.name for e in found if e.name.startswith(f"hm{pid}")]
     for process in filter(str.isdigit, os.listdir("/proc")):
@@ -278,7 +280,7 @@ def left_behind(pid):
                 if f"hm{pid}" in file.read():
                     left.append(process)
         except OSError:
-            pass  # it has ended
+            pass  # the process has ended
     return left
 
 
@@ -380,7 +382,7 @@ def scenario_over_ssh(lab):
 
 
 def scenario_agent_over_tcp(lab):
-    """As in a guest: the agent is started there by hand."""
+    """The situation of a guest: the agent is started there by hand."""
     a, b = ends(lab)
     out = f"{directory(lab)}/r.jsonl"
     agent = subprocess.Popen(["ip", "netns", "exec", b, heddle_path(), "measure", "agent", "--listen", "10.1.0.2:7777"],

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Metrics by HTTP: what is told, that it is well-formed and bounded, where it is to be had, and who asks wrongly."""
+"""Metrics over HTTP: their content, form and bounds, their endpoints, and wrong requests."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ from lab.shell import wait_for
 
 UDP = "50540000000a50540000000908004500" + "00" * 40
 LINE = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (-?[0-9.eE+-]+)$')
-# A family and the labels of its lines: of a switch with ports, none other than these.
+# Families and the labels of their lines: a switch with ports has these and no others.
 WANTED = {
     "heddle_build_info": {"version", "openvswitch"}, "heddle_ports": set(), "heddle_port_received_packets": {"port", "bridge", "type"},
     "heddle_port_sent_dropped": {"port", "bridge", "type"}, "heddle_port_up": {"port", "bridge", "type"},
@@ -46,7 +46,7 @@ def ask(place, request=b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"):
             while piece := sock.recv(1 << 16):
                 data += piece
         except ConnectionResetError:
-            pass  # it has not read all that was sent
+            pass  # the server has not read all bytes
     head, _, body = data.decode().partition("\r\n\r\n")
     return head.split("\r\n")[0], head, body
 
@@ -144,10 +144,11 @@ def scenario_wrong_callers(lab):
         assert ask(place, request)[0].split()[1] == status, request
     assert ask(place, b"HEAD /metrics HTTP/1.1\r\n\r\n")[2] == ""
     assert ask(place, b"GET /" + b"x" * 20000)[0] == "", "a head without an end is cut off"
-    # A hundred callers who say nothing, or half of it, or do not read, keep nobody waiting: each may take five seconds.
+    # A hundred callers send nothing, or half a request, or do not read. They do not delay others: each may
+    # take five seconds.
     silent = [connect(place) for _ in range(100)]
     for sock, words in zip(silent, itertools.cycle((b"", b"GET /metr", b"GET /metrics HTTP/1.1\r\n\r\n"))):
-        with contextlib.suppress(OSError):  # it gave way to others
+        with contextlib.suppress(OSError):  # the server has closed it in favour of others
             sock.sendall(words)
     assert ask(place)[0].endswith("200 OK")
     for sock in silent:
@@ -156,7 +157,8 @@ def scenario_wrong_callers(lab):
 
 
 def scenario_configured(lab):
-    """By the database: opened, moved, refused, closed; and taken over from a daemon that was killed."""
+    """Configured in the database: opened, moved, refused, closed; and taken over from a daemon that was
+    killed."""
     sw = switch(lab)
     at = lambda text: sw.vsctl("set", "open", ".", f'other_config:heddle-metrics="{text}"')
     one, two = f"{sw.dir}/one", f"{sw.dir}/two"
@@ -184,7 +186,8 @@ def scenario_configured(lab):
 
 
 def scenario_what_is_deployed_names_what_there_is(lab):
-    """Each metric that the dashboard and the rules use is told, and promtool, where it is, finds nothing wrong with either."""
+    """Each metric that the dashboard and the rules use exists, and promtool, if installed, finds no fault in
+    either."""
     sw = switch(lab, "--metrics=unix:metrics.sock")
     sw.vsctl("add-port", "br0", "p1", "--", "set", "interface", "p1", "type=dummy-pmd")
     text = ask(f"{sw.dir}/metrics.sock")[2]

@@ -68,7 +68,8 @@ BRIDGE = "[[bridge]]\nname = 'br-ex'\nnic = 'nic0'\ndatapath_type = 'netdev'\n"
 
 
 def scenario_addresses_move_and_come_back(lab):
-    """With pings from outside all the while: none is lost, and none is answered twice but at the moment of the move."""
+    """With pings from outside all the while: none is lost, and none gets two replies except at the move
+    itself."""
     machine = Machine(lab)
     before, database, files = machine.seen("nic0"), machine.database(), machine.files()
     machine.describe(BRIDGE)
@@ -103,7 +104,11 @@ def scenario_addresses_move_and_come_back(lab):
 
 
 def scenario_takes_itself_back(lab):
+<<<<<<< HEAD
     """A bridge that forwards nothing: the check address does not reply, and all is as it was."""
+=======
+    """A bridge that forwards nothing: the check address does not reply, and everything is restored."""
+>>>>>>> wg5
     machine = Machine(lab)
     machine.sw.vsctl("add-br", "br-ex", "--", "set", "bridge", "br-ex", "datapath_type=netdev", "fail_mode=secure")
     before, database, files = machine.seen("nic0"), machine.database(), machine.files()
@@ -113,7 +118,11 @@ def scenario_takes_itself_back(lab):
     assert (machine.seen("nic0"), machine.database(), machine.files()) == (before, database, files)
     assert not os.path.exists(machine.state)
     lab.net.ping(machine.peer, "10.1.0.1")
+<<<<<<< HEAD
     # Nothing is begun when it does not reply beforehand, or something else is wrong.
+=======
+    # No change begins if the address does not reply beforehand, or if another check fails.
+>>>>>>> wg5
     machine.describe(BRIDGE, check="10.1.0.77")
     assert "nothing was changed" in machine.node("apply", check=1)
     machine.describe(BRIDGE.replace("nic0", "nic9"))
@@ -126,7 +135,7 @@ def scenario_takes_itself_back(lab):
 
 
 def cut_short(machine, command, after):
-    """A command, killed after so many seconds: whether it had not ended by then."""
+    """Kills a command after `after` seconds: whether it had not ended by then."""
     process = subprocess.Popen(["ip", "netns", "exec", machine.ns, tool(), "node", command, machine.file, "--state", machine.state],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -137,7 +146,7 @@ def cut_short(machine, command, after):
 
 
 def scenario_killed_half_way(lab):
-    """kill -9 of apply and of undo at many moments: undo brings all back, apply finishes what was begun."""
+    """kill -9 of apply and of undo at many times: undo restores everything, apply finishes the work."""
     machine = Machine(lab)
     before, database, files = machine.seen("nic0"), machine.database(), machine.files()
     machine.describe("[datapath]\nsleep_us = 100\nother_config = { max-idle = '20000' }\n" + BRIDGE + "[[nic]]\nname = 'nic0'\nrps_cores = '0'\n")
@@ -170,7 +179,8 @@ def scenario_killed_half_way(lab):
 
 
 def scenario_settings(lab):
-    """Processors, sleep, further keys, queues of a NIC: set once, shown, set back, also what was noted before a crash."""
+    """Processors, sleep, further keys, queues of a NIC: set once, shown, set back, also from notes before a
+    crash."""
     machine = Machine(lab)
     machine.sw.vsctl("set", "open_vswitch", ".", "other_config:pmd-sleep-max=7", "other_config:mine=1")
     database, files = machine.database(), machine.files()

@@ -46,7 +46,7 @@ def offloading(lab, *config):
 
 
 def stats(sw):
-    """What dpctl/offload-stats-show says, by name."""
+    """The numbers of dpctl/offload-stats-show, by name."""
     out = sw.appctl("dpctl/offload-stats-show")
     return {key.strip(): int(value) for key, value in re.findall(r"^ +([^:]+): +(\d+)$", out, re.M)}
 
@@ -87,7 +87,7 @@ def scenario_pods_meet(lab):
 
 
 def scenario_counts_come_back(lab):
-    """Rules, ports and dumps count what the program forwards, once."""
+    """Rules, ports and dumps count the packets that the program forwards, once."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     settled(lab, sw, a)
@@ -114,7 +114,8 @@ def scenario_counts_come_back(lab):
 
 
 def scenario_the_host_hears_nothing(lab):
-    """What the program does not know goes to the switch and to nobody else: the host's stack never answers."""
+    """Packets that the program does not know go to the switch and nowhere else: the host's stack never
+    replies."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     sw.ofctl("add-flow", "br0", "priority=9,arp,actions=drop")
@@ -129,19 +130,20 @@ def scenario_the_host_hears_nothing(lab):
 class Churn:
     """Rules that change, and packets that must each go by a rule that was in force while they were on their way.
 
-    Of each packet is known which change had been confirmed when it was sent, and which had been asked for when it
-    was received: it has to carry the number of one of these, or of one in between. None may be lost or come twice.
+    For each packet the test knows which change had been confirmed when it was sent, and which had been
+    requested when it was received. The packet has to carry the number of one of these, or of one in between.
+    None may be lost or come twice.
     """
 
     OUTSTANDING = 64  # packets on their way at a time
-    NUMBERS = 60      # a DSCP has room for so many
+    NUMBERS = 60      # a DSCP has room for this number
 
     def __init__(self, tx, rx, header):
         self.tx, self.rx, self.header = tx, rx, header
         self.asked = self.confirmed = 0
-        self.since = []     # by packet: the change that was confirmed when it was sent
+        self.since = []     # for each packet, the change that was confirmed when it was sent
         self.received = 0
-        self.newest = -1    # the last packet of those that have come, as they were sent
+        self.newest = -1    # the last packet received, in the order of sending
         self.late = 0       # packets that a later one overtook
         self.arrived = bytearray()
         self.over = threading.Event()
@@ -204,7 +206,7 @@ class Churn:
         return match + struct.pack("!QHHHHIHH", 0, 1, 0, 0, 7, 0xffffffff, 0xffff, 0) + actions
 
     def run(self, connection, seconds, rate):
-        """Changes the rule so many times a second."""
+        """Changes the rule `rate` times a second."""
         threads = [threading.Thread(target=f) for f in (self.send, self.receive)]
         for thread in threads:
             thread.start()
@@ -226,7 +228,7 @@ class Churn:
 
 @limit(CHURN_SECONDS + 240)
 def scenario_rules_change_under_traffic(lab):
-    """Once a change is confirmed no packet goes by the old rule; none is lost, and none comes twice."""
+    """Once a change is confirmed no packet goes by the old rule; none is lost or duplicated."""
     sw = offloading(lab)
     a, b = two_pods(lab, sw)
     settled(lab, sw, a)
@@ -387,7 +389,7 @@ def conversation(lab, server, client, address, port=7000):
 
 
 def says(a, b, text=b"x" * 1000):
-    """One end says something and the other hears it."""
+    """One endpoint sends a text and the other receives it."""
     a.sendall(text)
     heard = b""
     while len(heard) < len(text):
@@ -398,7 +400,7 @@ def says(a, b, text=b"x" * 1000):
 
 
 def talk(sw, here, there):
-    """Both ends talk until the program has their connection and forwards what they say."""
+    """Both endpoints exchange texts until the program has their connection and forwards them."""
     def forwards():
         before = stats(sw)["forwarded-packets"]
         for _ in range(20):
@@ -431,7 +433,7 @@ def scenario_connections(lab):
     share = (after["forwarded-bytes"] - before["forwarded-bytes"]) / end["sum_received"]["bytes"]
     lab.trace.note(f"{share:.0%} of the bytes were forwarded by the program")
     assert share > 0.5, (before, after, end["sum_received"])
-    # A half that is closed: the other one talks on, by way of the switch, with windows learned anew.
+    # A half-closed connection: the other end continues, by way of the switch, with windows learned anew.
     here.shutdown(socket.SHUT_WR)
     assert there.recv(10) == b""
     for _ in range(20):
@@ -487,7 +489,7 @@ def scenario_connections_outlive_the_switch(lab):
     assert "2 established connections of an earlier process are tracked on" in sw.log(), sw.log()
     rules()
     wait_for("what was left to be dropped", lambda: stats(sw)["adopted-connections"] == 0)
-    # Only what is established may speak from there.
+    # From there only established connections pass.
     for here, there in pairs:
         says(here, there)
         says(there, here)
@@ -564,7 +566,8 @@ def scenario_translated_connections(lab):
 
 @limit(200)
 def scenario_the_hosts_own_port(lab):
-    """What the host sends by an internal port, and what it gets there, is forwarded by the program, also while the switch is down."""
+    """The program forwards the host's packets by an internal port in both directions, also while the switch
+    is down."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     host = sw.netns
@@ -610,14 +613,15 @@ def scenario_the_hosts_own_port(lab):
 
 
 def tap_device(name):
-    """A tap device of somebody else's, as a virtual machine monitor has it: its queue."""
+    """Another program's tap device, as a virtual machine monitor has it: its queue."""
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
     return fd
 
 
 def scenario_taps_of_others(lab):
-    """Tap devices as system ports: what a virtual machine monitor writes there is forwarded by the program."""
+    """Tap devices as system ports: the program forwards packets that a virtual machine monitor writes
+    there."""
     sw = offloading(lab)
     queues = {}
     for name in ("t1", "t2"):
@@ -676,7 +680,7 @@ def scenario_ipv6_addresses_are_rewritten(lab):
 
 
 def scenario_without_the_right(lab):
-    """A switch that may not load programs says so in one line, and forwards as ever."""
+    """A switch that may not load programs logs that in one line, and forwards as ever."""
     if not shutil.which("capsh"):
         raise Skip("capsh is not installed")
     sw = lab.switch()
@@ -723,7 +727,7 @@ def scenario_devices_change(lab):
     a, b = two_pods(lab, sw)
     settled(lab, sw, a)
     lab.net.ping(a, "10.1.0.2", size=1400, df=True)
-    # What is too long for an output is the switch's to judge.
+    # The switch decides about packets that are too long for an output.
     lab.net.ip(sw.netns, "link", "set", "vb", "mtu", "1000")
 
     def passes():
@@ -736,7 +740,7 @@ def scenario_devices_change(lab):
     lab.net.ip(sw.netns, "link", "set", "vb", "mtu", "1500")
     wait_for("long packets to pass", passes)
     settled(lab, sw, a)
-    # A namespace goes with its device, whatever is sent to it.
+    # A namespace is removed with its device, under traffic.
     flood = subprocess.Popen(["ip", "netns", "exec", a, "ping", "-n", "-q", "-f", "-w", "60", "10.1.0.2"],
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -790,7 +794,7 @@ def scenario_devices_are_renamed_and_moved(lab):
 
 @limit(200)
 def scenario_others_at_the_devices(lab):
-    """An ingress discipline of somebody else's is no obstacle, and whoever takes the program off has it back soon."""
+    """Another program's ingress discipline is no obstacle, and a removed program is installed again soon."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     sw.vsctl("del-port", "br0", "va")
@@ -851,7 +855,7 @@ def scenario_killed_while_flows_come(lab):
 
 @limit(200)
 def scenario_a_flood_starves_nobody(lab):
-    """While one pod sends what no flow takes, others' packets that need the switch come through."""
+    """While one pod sends packets that no flow takes, others' packets that need the switch get through."""
     sw = offloading(lab)
     a, b = two_pods(lab, sw)
     c = lab.veth_pod(sw, "c", "10.1.0.3/24")
@@ -886,7 +890,7 @@ def scenario_a_flood_starves_nobody(lab):
 
 
 def scenario_explained(lab):
-    """heddle offload says what is where, and why the rest is not."""
+    """heddle offload shows the offloaded flows, and the reasons for the others."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     settled(lab, sw, a)

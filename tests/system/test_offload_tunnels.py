@@ -66,7 +66,7 @@ def settle(lab, switches, pod, target):
 
 
 def bulk(lab, switches, pods, least=0.8):
-    """TCP in both directions: checksums are right, and the programs forward at least such a part."""
+    """TCP in both directions: checksums are right, and the programs forward at least this share."""
     for server, client, target in ((pods[1], pods[0], "10.5.0.2"), (pods[0], pods[1], "10.5.0.1")):
         before = [(stats(sw)["forwarded-bytes"], ups(sw)) for sw in switches]
         got = iperf(lab, server, client, target, "-t", "2")["sum_received"]["bytes"]
@@ -101,7 +101,7 @@ def both_ways(lab, kind, **options):
     for sw in switches:
         flows = sw.appctl("dpctl/dump-flows", "-m", "type=offloaded")
         assert "tnl_push(" in flows and "tnl_pop(" in flows and "tun_id=0x4d" in flows, flows
-    # Trains pass as they are, and the bytes are those that were sent.
+    # GSO packets pass unsegmented, and the received bytes are those that were sent.
     many = long_packets(lab, pods)
     assert many > 50, many
     return switches, pods
@@ -109,7 +109,7 @@ def both_ways(lab, kind, **options):
 
 @limit(240)
 def scenario_vxlan_between_switches(lab):
-    """And rules: what is changed or taken away is in force at once; counts come back to rules."""
+    """Also rules: a change or removal is in force at once; counts come back to rules."""
     (one, two), (a, _) = both_ways(lab, "vxlan")
     one.ofctl("add-flow", "br-int", "priority=9,icmp,in_port=vpod1,actions=NORMAL")
     settle(lab, (one, two), a, "10.5.0.2")
@@ -127,7 +127,7 @@ def scenario_vxlan_between_switches(lab):
     lab.net.no_ping(a, "10.5.0.2")
     tunnel(one, "vxlan", address(2, False))
     settle(lab, (one, two), a, "10.5.0.2")
-    # The other end's tunnel goes: what comes out of none is nobody's.
+    # The other end's tunnel is removed: packets to it belong to no port.
     two.vsctl("del-port", "br-int", "tun0")
     lab.net.no_ping(a, "10.5.0.2")
 
@@ -139,7 +139,7 @@ def scenario_geneve_between_switches(lab):
 
 @limit(240)
 def scenario_geneve_with_the_option_of_ovn(lab):
-    """Option and identifier are matched: packets with another value go another way."""
+    """Option and identifier are matched: packets with other values take another path."""
     switches, pods = nodes(lab, "geneve")
     macs = [lab.net.run(pod, "cat", "/sys/class/net/eth0/address").strip() for pod in pods]
     for number, (sw, pod) in enumerate(zip(switches, pods), 1):
@@ -192,12 +192,12 @@ def scenario_vxlan_with_the_kernel(lab):
     settle(lab, (sw,), pods[0], "10.5.0.2")
     quiet_workers(lab, (sw,), pods[0], "10.5.0.2")
     bulk(lab, (sw,), pods)
-    # With outer checksums: the kernel drops what has a wrong one.
+    # With outer checksums: the kernel drops packets with a wrong one.
     sw.vsctl("set", "interface", "tun0", "options:csum=true")
     settle(lab, (sw,), pods[0], "10.5.0.2")
     quiet_workers(lab, (sw,), pods[0], "10.5.0.2")
     bulk(lab, (sw,), pods)
-    # Segments that were cut before, and whose checksums are whole.
+    # Segmented packets with complete checksums.
     for ns, dev in ((pods[0], "eth0"), (pods[1], "eth0"), (host, "vx0")):
         lab.net.run(ns, "ethtool", "-K", dev, "tso", "off", "gso", "off", "tx", "off")
     bulk(lab, (sw,), pods)
@@ -206,7 +206,7 @@ def scenario_vxlan_with_the_kernel(lab):
 
 @limit(240)
 def scenario_vxlan_over_ipv6_with_the_kernel(lab):
-    """The kernel's device drops what has no outer checksum, unless it was made to take that."""
+    """The kernel's device drops packets without an outer checksum, unless it was configured to take them."""
     sw = node(lab, 1, v6=True)
     host = lab.net.namespace("host", ipv6=True)
     link(lab, sw.netns, host)
@@ -224,20 +224,20 @@ def scenario_vxlan_over_ipv6_with_the_kernel(lab):
     lab.net.ip(pods[1], "addr", "add", "fd05::2/64", "dev", "eth0", "nodad")
     settle(lab, (sw,), pods[0], "10.5.0.2")
     quiet_workers(lab, (sw,), pods[0], "10.5.0.2")
-    # Trains from the pod whose last segment is a shorter one go by workers, and what follows them.
+    # GSO packets of the pod whose last segment is shorter go by workers, and so do the packets after them.
     bulk(lab, (sw,), pods, least=0)
     assert stats(sw)["up-uneven-train"] > 0, stats(sw)
     assert (wrong_sums(lab, host, "Udp6"), [wrong_sums(lab, pod, "Tcp") for pod in pods]) == (0, [0, 0])
     # Single packets go in the kernel again when that is over.
     settle(lab, (sw,), pods[0], "10.5.0.2")
     settle(lab, (sw,), pods[0], "fd05::2")
-    # Of both ends it is said that checksums may be missing.
+    # Both endpoints are configured to allow missing checksums.
     device("udp6zerocsumrx", "udp6zerocsumtx")
     lab.net.ip(host, "link", "set", "vx0", "master", "kbr", "up")
     sw.vsctl("set", "interface", "tun0", "options:csum=false")
     settle(lab, (sw,), pods[0], "10.5.0.2")
     bulk(lab, (sw,), pods)
-    # Segments that were cut before, and whose checksums are whole.
+    # Segmented packets with complete checksums.
     for ns, dev in ((pods[0], "eth0"), (pods[1], "eth0"), (host, "vx0")):
         lab.net.run(ns, "ethtool", "-K", dev, "tso", "off", "gso", "off", "tx", "off")
     bulk(lab, (sw,), pods)
@@ -246,7 +246,7 @@ def scenario_vxlan_over_ipv6_with_the_kernel(lab):
 
 @limit(240)
 def scenario_vxlan_over_ipv6_between_switches(lab):
-    """With csum=false trains with a shorter segment at their end go without an outer checksum."""
+    """With csum=false GSO packets with a shorter segment at their end go without an outer checksum."""
     switches, _ = both_ways(lab, "vxlan", v6=True, csum="false")
     assert all(stats(sw)["up-uneven-train"] == 0 for sw in switches)
 
@@ -278,22 +278,24 @@ def outer_checksums(lab, pods, ns):
 
 @limit(240)
 def scenario_tunnels_with_checksums(lab):
-    """csum=true, as OVN asks for: each packet on the wire, also each segment of a train, has a right outer checksum."""
+    """csum=true, as OVN requires: each packet on the wire, also each segment of a GSO packet, has a right
+    outer checksum."""
     switches, pods = both_ways(lab, "geneve", csum="true")
-    # The node's device neither cuts trains nor finishes checksums: the kernel does, and they can be looked at.
+    # The node's device neither segments nor completes checksums: the kernel does, and the test can check
+    # them.
     lab.net.run(switches[0].netns, "ethtool", "-K", "up0", "tx", "off")
     before = stats(switches[0])["forwarded-bytes"]
     right, zero, wrong = outer_checksums(lab, pods, switches[1].netns)
     lab.trace.note(f"{right} outer checksums are right, {zero} are zero, {wrong} wrong")
     assert stats(switches[0])["forwarded-bytes"] - before > 2_000_000, stats(switches[0])
-    # Trains with a shorter segment at their end have none.
+    # GSO packets with a shorter segment at their end have none.
     assert wrong == 0 and right > 500 and right > zero, (right, zero, wrong)
     bulk(lab, switches, pods)
 
 
 @limit(240)
 def scenario_geneve_over_ipv6(lab):
-    """Each packet has an outer checksum, and a right one; what is no train goes in the kernel."""
+    """Each packet has a right outer checksum; packets without GSO go in the kernel."""
     switches, pods = nodes(lab, "geneve", v6=True, ipv6=True, csum="true")
     for target in ("10.5.0.2", "fd05::2"):
         settle(lab, switches, pods[0], target)
@@ -303,7 +305,7 @@ def scenario_geneve_over_ipv6(lab):
     right, zero, wrong = outer_checksums(lab, pods, switches[1].netns)
     lab.trace.note(f"{right} outer checksums are right, {zero} are zero, {wrong} wrong")
     assert right > 500 and wrong == zero == 0, (right, zero, wrong)
-    # Pods that send no trains: all goes in the kernel.
+    # Pods without GSO: all packets go in the kernel.
     for pod in pods:
         lab.net.run(pod, "ethtool", "-K", "eth0", "tso", "off", "gso", "off")
     settle(lab, switches, pods[0], "10.5.0.2")
@@ -314,7 +316,8 @@ def scenario_geneve_over_ipv6(lab):
 
 @limit(240)
 def scenario_what_stays_with_workers(lab):
-    """What the way does not take goes up, and tunnels whose packets may be fragmented; it is said why."""
+    """Packets that are too long for the path go up, and so do tunnels whose packets may be fragmented; the
+    reason is shown."""
     switches, pods = nodes(lab, "geneve")
     one = switches[0]
     settle(lab, switches, pods[0], "10.5.0.2")

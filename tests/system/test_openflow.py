@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Flow tables and what ovs-ofctl asks about them, over OpenFlow 1.0, 1.3, 1.4 and 1.5."""
+"""Flow tables and the queries of ovs-ofctl about them, over OpenFlow 1.0, 1.3, 1.4 and 1.5."""
 
 import re
 import socket
@@ -153,7 +153,7 @@ class Monitor:
         lab.cleanups.append(self.close)
         wait_for("the monitor", lambda: listens(f"{sw.dir}/monitor.ctl"))
         self.sw = sw
-        # The barrier that the monitor answers to proves that its connection is set up.
+        # The monitor's reply to the barrier proves that its connection is set up.
         sw.run("ovs-appctl", "-t", f"{sw.dir}/monitor.ctl", "ofctl/barrier")
 
     def text(self):
@@ -187,7 +187,7 @@ def scenario_timeouts_and_flow_removed(lab):
 
 
 def scenario_a_trace_with_a_packet_sends_packet_ins(lab):
-    """As in Open vSwitch: the actions run but for outputs. Without a packet nothing is sent."""
+    """The actions run, as in Open vSwitch, except outputs. Without a packet nothing is sent."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "fail_mode=secure")
     lab.veth_pod(sw, "a")
@@ -203,7 +203,7 @@ def scenario_a_trace_with_a_packet_sends_packet_ins(lab):
 
 
 def scenario_a_removed_flow_has_counted_all(lab):
-    """Also what only caches know of when it is removed."""
+    """A removed flow's counters include the packets that only caches have counted."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "fail_mode=secure")
     lab.veth_pod(sw, "a")
@@ -232,7 +232,7 @@ def scenario_idle_timeout_counts_traffic(lab):
     frame = frames.ethernet(B, A, 0x9000, b"z" * 60)
 
     def kept_alive():
-        """None if this machine stood still for so long that the flow may really have been idle."""
+        """Returns None if this machine stood still for so long that the flow may really have been idle."""
         sw.ofctl("add-flow", "br0", "idle_timeout=3,send_flow_rem,priority=1,in_port=va,dl_type=0x9000,actions=output:vb")
         moments = [time.monotonic()]
         for _ in range(30):
@@ -354,7 +354,8 @@ def scenario_flow_mods_are_judged_as_by_open_vswitch(lab):
 
 
 def scenario_a_meter_of_packet_ins_that_is_not_there(lab):
-    """A rule may name a meter for packets to controllers before it exists; a bundle is not lost for it."""
+    """A rule may name a meter for packets to controllers before it exists; its absence does not fail a
+    bundle."""
     sw = lab.switch("--enable-dummy=override", "--disable-system-route", netns=False)
     sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure", "--", "add-port", "br0", "p1",
              "--", "set", "interface", "p1", "type=dummy", "ofport_request=1")
@@ -373,7 +374,7 @@ def scenario_a_meter_of_packet_ins_that_is_not_there(lab):
     assert "meter" not in actions() and len(sw.flows("br0")) == 2, actions()
     # A meter that limits the packet itself must be there.
     assert "OFPMMFC_INVALID_METER" in sw.ofctl(*of15, "add-flow", "br0", "actions=meter:7,1", check=False)
-    # Beside none of its own, the one for all packets to controllers counts.
+    # If a rule has no meter of its own, the one for all packets to controllers counts.
     sw.ofctl(*of15, "add-meter", "br0", "meter=controller,pktps,band=type=drop,rate=1")
     assert "meter(" in actions(), actions()
 
@@ -401,7 +402,7 @@ def scenario_packet_ins_are_whole(lab):
 
 @limit(120)
 def scenario_packet_ins_of_two_workers_in_order(lab):
-    """A reply that another worker receives does not come to a controller before its request."""
+    """A reply that another worker receives does not reach a controller before its request."""
     sw = lab.switch()
     sw.vsctl("set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=0x3")
     lab.bridge(sw, "br0", "fail_mode=secure")
@@ -513,7 +514,8 @@ print(len(seen))
 
 
 def scenario_groups_by_hash_after_a_change(lab):
-    """Flows that a group spreads by a hash go on when one of its buckets dies, whatever their hash: what is cached of them is looked at again, and right."""
+    """Flows that a group spreads by a hash keep passing when one of its buckets dies, whatever their hash is:
+    cached entries are checked again."""
     sw = lab.switch()
     lab.bridge(sw)
     a = lab.veth_pod(sw, "a", "10.1.0.1/24", offload=False)
@@ -543,7 +545,8 @@ def scenario_groups_by_hash_after_a_change(lab):
 
 
 def scenario_connections_that_end_in_the_middle(lab):
-    """Who is killed while it loads flows leaves those that it has sent, and nothing of a bundle."""
+    """A client that is killed while it loads flows leaves the flows that it has sent, and nothing of a
+    bundle."""
     sw = lab.switch()
     lab.bridge(sw, "br0", "fail_mode=secure")
 
@@ -573,12 +576,12 @@ def scenario_connections_that_end_in_the_middle(lab):
     with connect() as sock:
         sock.sendall(b"".join(map(flow_mod, range(1, 500))) + half)
         wait_for("all whole flow mods", lambda: count() == 499)
-    # Closed, and committed to by nobody.
+    # A closed bundle without a commit.
     with connect() as sock:
         sock.sendall(message(33, 1, struct.pack("!IHH", 1, 0, 3)) + b"".join(map(bundled, range(501, 600))))
         sock.sendall(message(33, 2, struct.pack("!IHH", 1, 2, 3)))
     assert count() == 499
-    # While one loads, another deletes; what comes after that stays.
+    # While one client loads flows, another deletes them; later flows stay.
     with connect() as sock:
         sock.sendall(b"".join(map(flow_mod, range(1, 20_000))))
         sw.ofctl("del-flows", "br0")

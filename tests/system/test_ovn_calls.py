@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What OVN-Kubernetes, Kube-OVN and Neutron call beside ovn-controller is answered as Open vSwitch answers it: the same calls, on both, compared."""
+"""The calls of OVN-Kubernetes, Kube-OVN and Neutron beside ovn-controller, on Heddle and on Open vSwitch:
+replies are compared."""
 
 import os
 import re
@@ -19,7 +20,7 @@ cookie=0xdeff105, table=1, priority=100, ct_state=+trk+est, ct_mark=0x1, ip, act
 cookie=0xdeff105, table=1, priority=0, actions=NORMAL
 """
 
-# (who calls, the command). `CTL` is ovs-appctl, `OF` ovs-ofctl, `VS` ovs-vsctl.
+# (program, command). `CTL` is ovs-appctl, `OF` ovs-ofctl, `VS` ovs-vsctl.
 CALLS = [
     ("VS", ["--may-exist", "add-br", "br-ex", "--", "set", "bridge", "br-ex", "datapath_type=DATAPATH", "fail-mode=standalone", "other-config:hwaddr=02:00:00:00:00:77"]),
     ("VS", ["--may-exist", "add-port", "br-ex", "up", "--", "set", "interface", "up", "type=internal", "ofport_request=1", "--", "add-port", "br-ex", "patch", "--", "set", "interface",
@@ -117,11 +118,11 @@ def plain(text, sw):
     text = re.sub(r"duration=[0-9.]+s", "duration=Ns", text)
     text = re.sub(r"\(xid=0x[0-9a-f]+\)", "(xid=N)", text)
     text = re.sub(r"dpid:[0-9a-f]{16}", "dpid:N", text)
-    # The rule that stands in for a miss, which Open vSwitch shows as itself behind a patch.
+    # The rule in the place of a miss, which Open vSwitch shows as itself behind a patch.
     text = text.replace(" 0. reg0=0x2, priority 0", " 0. No match.")
-    # What no rule of theirs uses, and Heddle says that it does not have.
+    # A feature that none of their rules uses, and that Heddle reports as missing.
     text = re.sub("(Optimized Balance TCP mode): [A-Z][a-z]+", r"\1: ?", text)
-    # Addresses that are made up, of devices and in what depends on them.
+    # Random addresses, of devices and of objects that depend on them.
     text = re.sub(r"addr:([0-9a-f]{2}:){5}[0-9a-f]{2}", "addr:MAC", text)
     text = re.sub(r'^"([0-9a-f]{2}:){5}[0-9a-f]{2}"$', "MAC", text.strip(), flags=re.M)
     return "\n".join(sorted(line.rstrip() for line in text.splitlines()))

@@ -50,13 +50,14 @@ def scenario_installed_by_make(lab):
         assert "metrics" in open(at("share/man/man8/heddled.8")).read()
         assert "USER[:GROUP]" in open(at("share/man/man8/heddled.8")).read()
         unit = open(at("lib/systemd/system/heddled.service")).read()
-        # Another unit's name is taken, not its end asked for: openvswitch-switch.service ends with ovs-vswitchd.service, and the database with that.
+        # The unit takes another unit's name without a conflict: openvswitch-switch.service ends with
+        # ovs-vswitchd.service, and the database with that.
         assert "Alias=ovs-vswitchd.service" in unit and "Conflicts=" not in unit, unit
         assert "ExecStart=/opt/heddle/sbin/heddled " in unit and "@" not in unit.replace("@system-service", "").replace("@mount", ""), unit
         for name in ("heddle-node", "heddle-cni-sweep"):
             unit = open(at(f"lib/systemd/system/{name}.service")).read()
             assert "ExecStart=" in unit and "/usr/bin/heddle " not in unit and "/opt/cni" not in unit, unit
-        # Programs without debugging symbols: what they weigh is what they need.
+        # Programs have no debugging symbols.
         sections = run("readelf", "-S", "--wide", at("sbin/heddled"))
         assert ".text" in sections and ".debug_info" not in sections and ".symtab" not in sections, sections
         # The pages' links lead to pictures and examples.
@@ -102,7 +103,7 @@ inside dpkg -i {' '.join(debs.values())}
 inside heddled --version; inside heddle --version
 inside test -L {ALTERNATIVE}
 inside update-alternatives --query ovs-vswitchd | grep -A1 '^Alternative: {ALTERNATIVE}'
-# It is there, and Open vSwitch's is still the one.
+# Heddle is installed, and Open vSwitch's daemon is still the chosen one.
 inside readlink -f /usr/sbin/ovs-vswitchd | grep -v heddled
 inside update-alternatives --set ovs-vswitchd {ALTERNATIVE}
 inside ovs-vswitchd --version | grep -i heddle
@@ -124,7 +125,7 @@ inside dpkg -P heddle-switch heddle-tools
 inside test ! -e /etc/default/heddled
 echo ALL WELL
 """
-        # In a network namespace of its own: a removal looks for filters at all devices.
+        # In a network namespace of its own: a removal searches filters at all devices.
         out = run("unshare", "-m", "-n", "bash", "-c", script, check=False)
         lab.trace.note(out)
         assert out.rstrip().endswith("ALL WELL"), out[-3000:]
@@ -148,7 +149,7 @@ def scenario_removal_gives_devices_back(lab):
     ping = ("ping", "-n", "-c", "3", "-i", "0.2", "-W", "1", "10.90.0.1")
     assert " 0 received" in lab.net.run(red, *ping, check=False)
     with tempfile.TemporaryDirectory() as programs:
-        # The machine's own choice of ovs-vswitchd stays as it is.
+        # The machine's own choice of ovs-vswitchd does not change.
         os.symlink("/bin/true", f"{programs}/update-alternatives")
         script = ("env", f"PATH={programs}:{os.environ['PATH']}:/usr/sbin:/sbin", "sh", f"{ROOT}/debian/heddle-switch.prerm")
         inside(*script, "upgrade", "9:1")

@@ -18,7 +18,8 @@ from lab.runner import Skip, limit, main
 from lab.shell import CommandError, wait_for
 from lab.vhost import heddle_path
 
-# Pages that are not followed here, and what runs what they say. None of them: they have no commands that are theirs.
+# Pages that are not followed here, and the programs that run their commands. None: the page has no commands
+# of its own.
 ELSEWHERE = {
     "architecture": None, "benchmarks": "Makefile", "conformance": "Makefile", "first-hour": "scripts/doors",
     "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "lab": "tests/lab/run-guests",
@@ -71,7 +72,7 @@ def with_bridge(lab, *setup, bridge="br0"):
 
 
 def done(made):
-    """At the end: the daemon lives, and has not complained of itself."""
+    """At the end: the daemon lives, and has logged no fault of its own."""
     made.run("kill -0 $(cat /run/openvswitch/ovs-vswitchd.pid)")
     assert " panicked at " not in log(made), log(made)[-3000:]
 
@@ -107,7 +108,7 @@ def scenario_readme(lab):
 def scenario_from_openvswitch(lab):
     if not os.access(REFERENCE, os.X_OK):
         raise Skip("no Open vSwitch on this machine")
-    # What the units of openvswitch-switch do, for want of systemd. Modules are this machine's.
+    # The work of openvswitch-switch's units, for want of systemd. Modules are this machine's.
     service = """cat >/usr/local/sbin/systemctl <<'END'
 #!/bin/sh
 [ "$*" = "restart openvswitch-switch" ] || exit 1
@@ -163,7 +164,7 @@ def scenario_cni(lab):
     made = with_bridge(lab, f"mkdir -p /opt/cni/bin /etc/cni/net.d && cp {cni.reference()}/* target/release/heddle-cni /opt/cni/bin/",
                        f"PATH=$PATH:{cni.REFERENCE}")
     texts = [block.text for block in blocks("docs/cni.md") if block.kind == "json"]
-    # The first as it stands; of the others some are a piece of a list.
+    # The first block is whole; some others are a piece of a list.
     for text in texts:
         json.loads(text if text.lstrip().startswith("{") and '"cniVersion"' in text else "{" + text + "}")
     with open(f"{made.dir}/conflist", "w") as file:
@@ -331,7 +332,7 @@ def scenario_every_page(_):
 
 
 def scenario_what_is_shown(_):
-    """An output that is not what was printed is found."""
+    """A shown output that differs from the real one is found."""
     real = "one: about 12 packets\n  rule    bridge br0, cookie 0x77\n\nlast 0.5 s\n"
     for good in (real, "one: about 3 packets\nlast 9 s", "rule ... cookie 0x77", "...br0...\nlast 1.25 s"):
         assert missing(good, real) is None, good

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ports and what the database says about them: MTU, MAC, admin state, errors, status columns."""
+"""Ports and their columns in the database: MTU, MAC, admin state, errors, status columns."""
 
 import os
 import sys
@@ -101,7 +101,7 @@ def scenario_missing_device_is_an_error_of_its_row_only(lab):
     sw.wait_column("interface", "odd0", "ofport", lambda text: text in ("-1", "[]"))
     b = lab.internal_pod(sw, "b", "10.1.0.2/24")
     lab.net.ping(a, "10.1.0.2")
-    # The device appears later: the port comes to life without a word from the database.
+    # The device appears later: the port starts to work without a change of the database.
     lab.net.namespace("late")
     lab.net.veth(sw.netns, "nosuchdev0", f"{lab.net.stem}-late", "eth0")
     lab.net.address(f"{lab.net.stem}-late", "eth0", "10.1.0.3/24")
@@ -152,7 +152,7 @@ def scenario_mtu_request(lab):
             lab.net.move(name, sw.netns, ns)
             lab.net.address(ns, name, address)
         lab.net.ping(c, "10.1.0.4", size=8972, df=True)
-    # A value that no device takes leaves the port as it is.
+    # A value that no device takes does not change the port.
     sw.vsctl("add-port", "br0", "i2", "--", "set", "interface", "i2", "type=internal")
     sw.vsctl("--no-wait", "set", "interface", "i2", "mtu_request=68")
     sw.wait_column("interface", "i2", "mtu", lambda text: text in ("68", "1500"))
@@ -175,7 +175,7 @@ def scenario_mtu_of_internal_ports_follows(lab):
     sw.vsctl("clear", "interface", "br0", "mtu_request")
     sw.wait_column("interface", "br0", "mtu", 1400)
     if sw.is_reference:
-        return  # There only the log has a word about what comes.
+        return  # There only the log reports received packets.
     sw.vsctl("--no-wait", "set", "interface", "br0", "mtu_request=100000")
     sw.wait_column("interface", "br0", "error", "could not set MTU of br0 to 100000 (Invalid argument)")
     assert sw.get("interface", "br0", "mtu") == "1400"

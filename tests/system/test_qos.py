@@ -64,7 +64,7 @@ def run(lab, ns, code, **kw):
 
 
 def tcp_mbps(lab, a, b, port):
-    """What a TCP connection from one pod to the other carries, without its first moments."""
+    """The rate of a TCP connection from one pod to the other, without its start."""
     sink = run(lab, b, SINK, port=port)
     wait_for("a server", lambda: f":{port} " in lab.net.run(b, "ss", "-Hltn", quiet=True))
     source = run(lab, a, SOURCE, to="10.1.0.2", port=port)
@@ -109,7 +109,7 @@ def scenario_queues_of_a_device(lab):
     stats = sw.ofctl("-OOpenFlow13", "queue-stats", "br0", "vb")
     counted = {int(q): int(n) for q, n in re.findall(r"queue (\d+): bytes=(\d+), pkts=[1-9]", stats)}
     assert counted.keys() == {0, 7} and all(n > 500_000 for n in counted.values()), stats
-    # A queue that is chosen after an output is not that output's.
+    # A queue that is set after an output does not apply to that output.
     of_queue = lambda: int(re.search(r"queue 7: bytes=(\d+)", sw.ofctl("queue-stats", "br0", "vb"))[1])
 
     def quiet():
@@ -123,7 +123,7 @@ def scenario_queues_of_a_device(lab):
     sw.ofctl("add-flow", "br0", "priority=11,icmp,in_port=va,actions=set_queue:7,output:vb")
     lab.net.ping(a, "10.1.0.2", count=5)
     assert of_queue() >= before + 5 * 98, (before, of_queue())
-    # A type that is not there changes nothing, and what is there can still be taken away.
+    # A type that does not exist changes nothing, and existing queues can still be removed.
     sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "type=linux-hfsc")
     wait_for("a line in the log", lambda: "linux-hfsc" in sw.log())
     assert sw.appctl("qos/show", "vb").startswith("QoS: vb linux-htb\n")
@@ -131,7 +131,7 @@ def scenario_queues_of_a_device(lab):
     wait_for("the hierarchy to go", lambda: "htb" not in lab.net.run(sw.netns, "tc", "qdisc", "show", "dev", "vb"))
     sw.vsctl("set", "port", "vb", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", "queues:7=@s", "--",
              "--id=@s", "create", "queue", "other-config:max-rate=4000000")
-    # Less for all of it; the queue goes.
+    # A lower rate for all of it; the queue is removed.
     sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "other-config:max-rate=8000000", "queues={}")
     wait_for("the queue to go", lambda: "Queue 7" not in sw.appctl("qos/show", "vb"))
     assert tcp_mbps(lab, a, b, 5007) < 10
@@ -142,7 +142,8 @@ def scenario_queues_of_a_device(lab):
 
 
 def scenario_who_else_has_set_up_queues(lab):
-    """`linux-noop`: they are left alone, and packets find them; a type that is not there is said in the log."""
+    """`linux-noop`: the queues are left alone, and packets find them; a type that does not exist is
+    logged."""
     sw, a, b = two_pods(lab)
     tc = lambda *args, **kw: lab.net.run(sw.netns, "tc", *args, **kw)
     sw.vsctl("set", "port", "vb", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-noop")
@@ -154,7 +155,7 @@ def scenario_who_else_has_set_up_queues(lab):
     sw.vsctl("add-br", "other")
     assert "4Mbit" in tc("class", "show", "dev", "vb")
     assert sw.appctl("qos/show", "vb") == "QoS: vb linux-noop\n"
-    # ovn-controller sets it on the tunnels' bridge: there is nothing to do, and nothing to be said.
+    # ovn-controller sets it on the tunnels' bridge: there is nothing to do, and nothing to log.
     sw.vsctl("set", "port", "br0", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-noop")
     assert "could not set QoS" not in sw.log()
     assert tcp_mbps(lab, a, b, 5003) < 5

@@ -25,7 +25,7 @@ def two_pods(lab, sw):
 
 
 def still_forwards(lab, sw, a):
-    """While no database answers.  The reference's main thread, which serves such ports, pauses then."""
+    """Pings while no database replies. The reference's main thread, which serves such ports, pauses then."""
     if not sw.is_reference:
         lab.net.ping(a, "10.1.0.2")
 
@@ -116,7 +116,7 @@ def scenario_reconfiguration_keeps_traffic(lab):
 
 
 def kernel_pause(lab, ns):
-    """How long the kernel takes to close a packet socket, in seconds: it waits for all processors."""
+    """Seconds that the kernel takes to close a packet socket: it waits for all processors."""
     def measure():
         times = []
         for _ in range(9):
@@ -147,7 +147,7 @@ def scenario_many_devices_open_and_close_at_the_same_time(lab):
     times = [away - began, time.monotonic() - away]
     restored(lab, sw, a)
     assert len(sw.ofctl("-O", "OpenFlow14", "show", "br0").split("addr:")) > devices
-    # It was four pauses for each to end, and two for each to start.
+    # Earlier it took four pauses for each to end, and two for each to start.
     assert times[0] < devices * pause and times[1] < devices * pause, f"{times[0]:.2f} s to end, {times[1]:.2f} s to start, {1e3 * pause:.1f} ms a pause"
     # They also go at once while the switch runs, and others are not kept waiting.
     began = time.monotonic()

@@ -86,7 +86,8 @@ def scenario_all_packets_of_a_bridge(lab):
     lab.net.ping(a, "10.1.0.2")
 
 
-# Sends a million bytes; says how many of them were sent more than once (tcpi_bytes_retrans of the kernel's struct tcp_info), when all have arrived.
+# Sends a million bytes. When all have arrived, it prints the number of those sent more than once
+# (tcpi_bytes_retrans of the kernel's struct tcp_info).
 SEND = """
 import socket,struct,time
 c=socket.create_connection(('10.1.0.2',7777))
@@ -123,7 +124,7 @@ def scenario_what_rules_sample(lab):
     found = collector.records()
     tcp = [n for key, n in found.items() if key[0] == "6" and key[4] == "7777"]
     assert len(tcp) == 1 and not any(key[0] == "6" and key[3] == "7777" for key in found), found
-    # Segments, whether they came in trains or one by one; each has 40 to 60 bytes of headers. Some came again.
+    # Segments, also those of GSO packets; each has 40 to 60 bytes of headers. Some came again.
     assert 690 <= tcp[0][0] <= 900 + again / 1000 and 1_020_000 <= tcp[0][1] <= 1_070_000 + 1.1 * again, (tcp, again)
     pings = found[("1", "10.1.0.1", "10.1.0.2")]
     assert 120 <= pings[0] <= 280 and pings[0] % 2 == 0, pings
@@ -131,7 +132,8 @@ def scenario_what_rules_sample(lab):
 
 
 def scenario_a_flood_of_samples(lab):
-    """Every packet of a flood is sampled, each is a flow of its own, and nobody listens: others do not notice."""
+    """Every packet of a flood is sampled, each is a flow of its own, and no collector listens: others do not
+    notice."""
     sw, a, b = two_pods(lab)
     sw.vsctl("set", "bridge", "br0", "ipfix=@i", "--", "--id=@i", "create", "ipfix", 'targets="127.0.0.1:9","[::1]:9"', "sampling=1", "cache_active_timeout=4200",
              "cache_max_flows=1000")
@@ -170,8 +172,9 @@ while time.time()<end:
 
 
 def scenario_bad_collectors(lab):
-    """One has no route, one refuses, one answers rubbish, one lies behind the bridge whose packets are sampled, with a record for each packet, those with records
-    too. The good one hears all the same, pods do not notice, and what was begun ends with the settings."""
+    """One has no route, one refuses, and one replies with rubbish. One is behind the bridge whose packets are
+    sampled, with a record for each packet, those with records too. The good one gets all records, pods do not
+    notice, and all work ends with the settings."""
     sw, a, _ = two_pods(lab)
     lab.net.address(sw.netns, "br0", "10.1.0.254/24")
     collector = Collector(lab, sw)

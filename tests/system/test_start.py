@@ -177,7 +177,7 @@ def scenario_sigterm_ends_it(lab):
 
 
 def scenario_second_daemon_refuses_the_pidfile(lab):
-    """A pid file that is locked by a running daemon stops the second one, the first goes on."""
+    """A pid file that is locked by a running daemon stops the second one; the first continues."""
     sw = lab.switch()
     out = sw.run(*sw.command("--detach"), check=False)
     assert "already running" in out, out
@@ -199,7 +199,7 @@ def scenario_starts_before_the_database(lab):
 
 
 def scenario_a_start_without_the_database_says_so(lab):
-    """Whoever sits before a start that does not come back is told why."""
+    """A start that waits prints the reason for the user."""
     sw = lab.switch(start=False)
     child = subprocess.Popen(bare(sw, f"unix:{sw.dir}/nowhere.sock", "--pidfile", "--detach", "--no-chdir"), env=dict(os.environ, **sw.env),
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -236,7 +236,7 @@ def scenario_small_and_idle(lab):
 
 
 def scenario_what_a_killed_daemon_left_is_removed(lab):
-    """Control sockets by default names; those of daemons that live, and other files, stay."""
+    """Control sockets of killed daemons by default names; those of live daemons, and other files, stay."""
     sw = lab.switch(start=False)
     sw.start_ovsdb()
 
@@ -330,7 +330,7 @@ def scenario_pidfile_elsewhere(lab):
 
 
 def scenario_lasting_faults_are_told_once(lab):
-    """A warning about a row comes when the fault comes, not with every change of something else."""
+    """A warning about a row comes with the fault, not with every later change."""
     sw = lab.switch()
     lab.bridge(sw)
     sw.vsctl("--no-wait", "add-port", "br0", "missing")

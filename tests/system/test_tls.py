@@ -41,7 +41,7 @@ class Pki:
 
 
 def free_port():
-    """A TCP port of the loopback that nobody listens at, below those that the kernel gives to whoever connects."""
+    """A TCP port of the loopback without a listener, below the kernel's ephemeral ports."""
     while True:
         port = random.randrange(10000, 30000)
         with socket.socket() as sock:
@@ -74,7 +74,7 @@ def scenario_who_calls_by_tls(lab):
     pki = Pki(sw.dir)
     lab.bridge(sw, "br0")
     port, plain = free_port(), free_port()
-    # Without keys nobody gets in, and the log says what is missing.
+    # Without keys no client gets in, and the log names what is missing.
     sw.vsctl("set-controller", "br0", f"pssl:{port}:127.0.0.1", f"ptcp:{plain}:127.0.0.1")
     client = pki.options("ctl", pki.switch_ca)
     show = lambda method, *options, **kw: sw.ofctl("-O", "OpenFlow13", *options, "show", method, **kw)
@@ -87,7 +87,7 @@ def scenario_who_calls_by_tls(lab):
     stranger = pki.options("sc", pki.switch_ca)
     assert "OFPT_FEATURES_REPLY" not in show(f"ssl:127.0.0.1:{port}", *stranger, check=False)
     assert "OFPT_FEATURES_REPLY" not in show(f"tcp:127.0.0.1:{port}", check=False)
-    # Many who connect and say nothing delay nobody, and only so many are waited for.
+    # Many silent clients delay no other, and the number of waiting ones is limited.
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
     lab.cleanups.append(lambda: [s.close() for s in silent])
     wait_for("the oldest to give way", lambda: len(os.listdir(f"/proc/{sw.pid}/fd")) < 150)
@@ -107,7 +107,7 @@ def scenario_a_controller_by_tls(lab):
     sw.vsctl("set-controller", "br0", f"ssl:127.0.0.1:{theirs.port}", "--", "set", "controller", "br0", "max_backoff=1000")
     wait_for("a connection", theirs.connected.is_set)
     sw.wait_column("controller", "br0", "is_connected", "true")
-    # A controller that the authority does not know: not connected, and said why.
+    # A controller that the authority does not know: not connected, and the reason is logged.
     sw.vsctl("del-ssl", "--", "set-ssl", pki.key("sc"), pki.cert("sc"), pki.switch_ca)
     sw.vsctl("set-controller", "br0", f"ssl:127.0.0.1:{controller(lab, pki).port}", "--", "set", "controller", "br0",
              "max_backoff=1000")
@@ -123,7 +123,7 @@ def scenario_the_database_by_tls(lab):
     for argument in (pki.key("ctl"), pki.cert("ctl"), pki.switch_ca):
         assert os.path.exists(argument), argument
     server = lambda *args: sw.run("ovs-appctl", "-t", f"{sw.dir}/ovsdb-server.ctl", *args)
-    # The server takes its keys from the database: those of the other side here, so the switch has its own on its command line.
+    # The server takes the peer's keys from the database here, so the switch has its own on its command line.
     sw.vsctl("--no-wait", "set-ssl", pki.key("ctl"), pki.cert("ctl"), pki.switch_ca)
     sw.stop_ovsdb()
     keys = "db:Open_vSwitch,SSL"
@@ -138,7 +138,7 @@ def scenario_the_database_by_tls(lab):
         sw.start_daemon(*pki.options("sc", pki.controller_ca))
     finally:
         sw.db = local
-    # The row names keys of the other side, which fit neither authority: what is connected stays.
+    # The row names keys of the other side, which fit neither authority: existing connections stay.
     lab.bridge(sw, "br0")
     assert sw.get("bridge", "br0", "datapath_version")
     wait_for("the bridge", lambda: "br0" in sw.appctl("ofproto/list"))

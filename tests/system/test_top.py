@@ -133,13 +133,13 @@ def scenario_a_switch_that_goes_and_comes(lab):
     sw.start_daemon()
     os.symlink(sw.ctl, f"{sw.dir}/ovs-vswitchd.{sw.pid}.ctl")
     terminal.wait("BUSY%")
-    # One that does not answer is no reason not to obey.
+    # A switch that does not reply must not block the keys.
     os.kill(sw.pid, signal.SIGSTOP)
     try:
         terminal.read(0.7)
         terminal.resize(100, 20)
         terminal.wait("heddle top")
-        # It waits five seconds for an answer: were that before each key is looked at, these would take a minute.
+        # `heddle top` waits five seconds for a reply. If keys waited for that, these would take a minute.
         began = time.monotonic()
         for _ in range(6):
             terminal.press("-")
@@ -171,7 +171,7 @@ def scenario_names(lab):
 
 
 def scenario_explains_itself(lab):
-    """`?` tells what each column means; what rules drop is no loss; ports have rates, drops by name, and bars."""
+    """`?` explains each column; drops by rules are no loss; ports have rates, drops by name, and bars."""
     sw = switch(lab)
     terminal = top(lab, sw, columns=140, rows=50)
     terminal.wait("BUSY%")
@@ -202,7 +202,7 @@ def scenario_for_scripts(lab):
         sw.appctl("netdev-dummy/receive", "p0", UDP)
         time.sleep(0.05)
     frame = json.loads(once.stdout.read())
-    # Text for eyes fits where it is said how wide that is.
+    # Plain text fits a width that is given.
     argv = [heddle_path(), "top", "--target", sw.ctl, "--once", "--interval", "0.2"]
     for columns in ("94", "200"):
         text = lab.trace.run("env", f"COLUMNS={columns}", *argv)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What comes to tunnels' ends broken or made to hurt, tunnels that lead into themselves, and changes under traffic.
+"""Broken and hostile packets to tunnel endpoints, tunnels that lead into themselves, and changes under
+traffic.
 
 Each packet that is refused has a name; the daemon lives; who has nothing to do with it is not disturbed.
 """
@@ -76,7 +77,7 @@ def stt_with_options():
     return head[:16] + struct.pack("!H", csum) + head[18:]
 
 
-# What is sent, as an IP packet, and the name that it is dropped under.
+# Hostile IP packets, and the drop name of each.
 HOSTILE = {
     "no Geneve header": (in_udp(6081, b"\0\0\0\0"), POP),
     "nothing behind UDP": (in_udp(6081, b""), POP),
@@ -205,7 +206,7 @@ def end_points(lab):
     wait_for("the first answer", lambda: lab.net.ping(pod, "10.5.0.2", count=1, lossless=False))
     lab.net.ping(host, HERE)
     to = lab.net.run(sw.netns, "cat", "/sys/class/net/br-ex/address").strip()
-    # Its own address: what comes out of tunnels tells the switch who the neighbour is.
+    # The host's own address: packets out of tunnels teach the switch its neighbour.
     own = lab.net.run(host, "cat", "/sys/class/net/up0/address").strip()
     raw = lab.net.raw(host, "up0")
 
@@ -218,7 +219,7 @@ def end_points(lab):
 @limit(180)
 def scenario_hostile_packets_have_names(lab):
     sw, pod, _, send = end_points(lab)
-    # Of tunnels of one protocol the first one takes all packets: ERSPAN comes when GRE is gone.
+    # The first tunnel of one protocol takes all packets, so ERSPAN is tried when GRE is gone.
     for what, (packet, name) in sorted(HOSTILE.items(), key=lambda case: case[0].startswith("ERSPAN")):
         if what.startswith("ERSPAN"):
             sw.vsctl("--if-exists", "del-port", "br-int", "gre0")
@@ -230,7 +231,8 @@ def scenario_hostile_packets_have_names(lab):
 
 @limit(180)
 def scenario_hostile_packets_over_ipv6(lab):
-    """Also what says of itself that it is longer, or goes on behind its end: it is for the host. Thousands of mutants."""
+    """Also packets with a wrong length, or with data behind their end: they are for the host. Thousands of
+    mutants."""
     sw = node(lab, 1, v6=True)
     host = lab.net.namespace("host", ipv6=True)
     link(lab, sw.netns, host)
@@ -267,7 +269,8 @@ def scenario_hostile_packets_over_ipv6(lab):
 
 @limit(180)
 def scenario_segments_that_do_not_fit(lab):
-    """Of one frame of STT: each has a name, and the frame comes out all the same. Frames without an end hold no memory."""
+    """Segments of one frame of STT: each has a name, and the frame comes out all the same. Frames without an
+    end hold no memory."""
     sw, pod, _, send = end_points(lab)
     watch = lab.net.raw(pod, "eth0")
     long = f.ethernet("02:00:00:00:05:01", "02:00:00:00:05:02", 0x0800,
@@ -277,7 +280,7 @@ def scenario_segments_that_do_not_fit(lab):
 
     def is_it(got):
         return got[:14] == long[:14]
-    # The middle comes first; what does not fit is between.
+    # The middle comes first; segments that do not fit are in between.
     send(in_stt(frame, 400, 800))
     for what, packet in (
             ("duplicate", in_stt(frame, 400, 800)), ("duplicate", in_stt(frame, 500, 600)),
@@ -328,7 +331,8 @@ def scenario_odd_packets_come_out(lab):
 
 @limit(180)
 def scenario_mutants(lab):
-    """Thousands of packets with changed bytes and cut ends: an answer to each, and the pod's traffic goes on."""
+    """Thousands of packets with changed bytes and cut ends: the daemon lives, and the pod's traffic
+    continues."""
     sw, pod, _, send = end_points(lab)
     seeds = [packet for packet, _ in HOSTILE.values()] + list(GOOD.values())
     dice = random.Random(7)
@@ -338,7 +342,7 @@ def scenario_mutants(lab):
             packet[dice.randrange(20, min(len(packet), 90))] = dice.randrange(256)
         if dice.randrange(3) == 0:
             del packet[dice.randrange(20, len(packet) + 1):]
-        # The header is right, so that what is behind it is looked at.
+        # The IP header is right, so that the switch parses the bytes behind it.
         packet[2:4] = struct.pack("!H", len(packet))
         packet[10:12] = b"\0\0"
         packet[10:12] = struct.pack("!H", f.checksum(bytes(packet[:(packet[0] & 15) * 4])))
@@ -348,7 +352,8 @@ def scenario_mutants(lab):
 
 @limit(120)
 def scenario_a_tunnel_that_leads_into_itself(lab):
-    """The way to the other end is the bridge that the tunnel is in, whose rules send all into the tunnel."""
+    """The route to the other endpoint is the bridge of the tunnel itself, whose rules send all packets into
+    the tunnel."""
     sw = node(lab, 1)
     lab.net.ip(sw.netns, "addr", "add", "172.31.0.1/24", "dev", "br-int")
     lab.net.ip(sw.netns, "link", "set", "br-int", "up")
@@ -378,7 +383,7 @@ def scenario_a_tunnel_that_leads_into_itself(lab):
 
 @limit(240)
 def scenario_tunnels_in_tunnels(lab):
-    """Geneve whose way is a bridge behind VXLAN: pings, and streams with trains, both ways."""
+    """Geneve over a bridge behind VXLAN: pings, and streams with GSO packets, both ways."""
     switches, pods = nodes(lab, "vxlan")
     for number, sw in zip((1, 2), switches):
         other = 3 - number
@@ -400,7 +405,8 @@ def scenario_tunnels_in_tunnels(lab):
 
 @limit(120)
 def scenario_switches_that_send_back(lab):
-    """Two switches send each other what they get: the pods beside it hardly notice, and it ends with the rules."""
+    """Two switches return each other's packets: the pods beside them hardly notice, and it ends with the
+    rules."""
     switches, (a, _) = nodes(lab, "geneve")
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
     for sw in switches:
@@ -426,7 +432,7 @@ def scenario_switches_that_send_back(lab):
 
 @limit(180)
 def scenario_changes_under_traffic(lab):
-    """The other end's address, the way's MTU and the neighbour change while a stream runs: it ends whole."""
+    """The other endpoint's address, the path's MTU and the neighbour change under a stream: it ends whole."""
     switches, (a, b) = nodes(lab, "geneve")
     one, two = switches
     lab.net.ip(two.netns, "addr", "add", "172.31.0.3/24", "dev", "br-ex")
@@ -451,17 +457,18 @@ def scenario_changes_under_traffic(lab):
         server.wait()
     assert "receiver" in out, out
     for sw in switches:
-        # What went on its way before the last change is no matter.
+        # Packets sent before the last change do not matter.
         sw.appctl("tnl/neigh/flush")
     reached(lab, switches, a, timeout=60)
 
 
 @limit(120)
 def scenario_a_neighbour_moves_in_silence(lab):
-    """The kernel remembers an address that the other end had, and nobody says a new one: it is asked for."""
+    """The kernel remembers an old address of the other endpoint, which announces no new one: the switch
+    requests it."""
     (one, two), (a, b) = nodes(lab, "geneve")
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
-    # Pods that do not speak unless they are asked.
+    # Pods that send only replies.
     macs = [lab.net.run(pod, "cat", "/sys/class/net/eth0/address", quiet=True).strip() for pod in (a, b)]
     lab.net.ip(a, "neigh", "replace", "10.5.0.2", "lladdr", macs[1], "dev", "eth0")
     lab.net.ip(b, "neigh", "replace", "10.5.0.1", "lladdr", macs[0], "dev", "eth0")
@@ -472,7 +479,7 @@ def scenario_a_neighbour_moves_in_silence(lab):
 
 @limit(120)
 def scenario_too_long_for_the_way(lab):
-    """The way's MTU shrinks: packets that may not be cut have a name."""
+    """The path's MTU shrinks: packets that must not be fragmented have a drop name."""
     (one, _), (a, _) = nodes(lab, "geneve")
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
     lab.net.ip(one.netns, "link", "set", "up0", "mtu", "1300")
@@ -516,7 +523,7 @@ def scenario_four_thousand_tunnels(lab):
             f"options:remote_ip=172.31.{i // 200 + 1}.{i % 200 + 1}", "options:key=7"] for i in range(many)]
 
     def in_parts(commands):
-        """Some at once: what ovs-vsctl itself takes grows with the square."""
+        """In parts: the time of ovs-vsctl itself grows with the square."""
         for i in range(0, many, 400):
             words = [word for command in commands[i:i + 400] for word in command]
             sw.run("ovs-vsctl", f"--db={sw.db}", "--timeout=100", *words[1:], timeout=120, quiet=True)
@@ -537,7 +544,7 @@ def scenario_four_thousand_tunnels(lab):
 
 @limit(60)
 def scenario_no_route_is_told(lab):
-    """In the database and in the log, until there is one."""
+    """The missing route is in the database and in the log, until there is one."""
     sw = node(lab, 1)
     tunnel(sw, "geneve", "172.31.0.9")
     sw.wait_column("interface", "tun0", "status", lambda text: "tunnel_egress_error" in text or "no route" in text.lower())

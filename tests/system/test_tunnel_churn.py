@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tunnels between two nodes while everything around them changes: ports, options, bridges, routes, addresses, the daemon, the database.
 
-Pods send and ask all the time. Afterwards things are put right again, and then they have to reach each other soon. HEDDLE_SEED=N repeats a run.
+Pods send requests all the time. Afterwards the configuration is restored, and then they have to reach each
+other soon. HEDDLE_SEED=N repeats a run.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ SECONDS = 25
 
 
 def state(lab, sw):
-    """What one wants to know of a switch whose packets do not arrive."""
+    """Diagnosis of a switch whose packets do not arrive."""
     text = [f"== {sw.netns}"]
     for command in (("tnl/neigh/show",), ("ovs/route/show",), ("tnl/ports/show", "-v"), ("dpctl/dump-flows",), ("fdb/show", "br-ex"), ("dpctl/show", "-s"), ("coverage/show",)):
         lines = sw.appctl(*command, check=False, quiet=True).splitlines()
@@ -32,7 +33,7 @@ def state(lab, sw):
 
 
 def reached(lab, switches, pod, to="10.5.0.2", timeout=20):
-    """The pods reach each other, or all is told that may say why not."""
+    """The pods reach each other, or the switches' state is printed."""
     try:
         wait_for("traffic", lambda: lab.net.ping(pod, to, count=1, lossless=False), timeout)
         lab.net.ping(pod, to, size=1000)
@@ -43,7 +44,7 @@ def reached(lab, switches, pod, to="10.5.0.2", timeout=20):
 
 
 class Traffic:
-    """Floods of small pings both ways, and streams that begin anew when they break off."""
+    """Floods of small pings both ways, and streams that restart when they break off."""
 
     def __init__(self, pods):
         a, b = pods
@@ -66,7 +67,7 @@ class Traffic:
 
 
 def calm(switches, pids):
-    """Nobody died, and nobody has logged what must not be."""
+    """No daemon died, and none has logged an emergency or a panic."""
     for sw, pid in zip(switches, pids):
         assert sw.alive() and sw.pid == pid, f"{sw.netns} ended: {sw.log()[-3000:]}"
         bad = [line for line in sw.log().splitlines() if "|EMER|" in line or "panic" in line]
@@ -74,7 +75,7 @@ def calm(switches, pids):
 
 
 def put_right(lab, switches, kind):
-    """As `nodes` made them, whatever has become of them."""
+    """Restores the configuration of `nodes`, whatever has become of it."""
     for number, sw in zip((1, 2), switches):
         sw.vsctl("--if-exists", "del-port", "br-int", "tun0", "--", "--may-exist", "add-br", "br-ex", "--", "set", "bridge", "br-ex", "datapath_type=netdev")
         for what in ("addr flush dev br-ex", "route flush dev br-ex", "neigh flush dev br-ex nud all", f"route del blackhole {address(3 - number, False)}"):
@@ -184,7 +185,7 @@ def scenario_switches_are_killed(lab):
 
 @limit(240)
 def scenario_databases_go_and_come(lab):
-    """Nobody notices, but for changes that are made meanwhile."""
+    """Traffic is not disturbed, except by changes that are made meanwhile."""
     switches, pods = nodes(lab, "geneve")
     reached(lab, switches, pods[0])
     pids = [sw.pid for sw in switches]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains in tunnels cross a tap as they are: between a switch and the kernel's VXLAN device."""
+"""GSO packets in tunnels cross a tap unsegmented, between a switch and the kernel's VXLAN device."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.runner import limit, main
 from test_tunnels import POD_MTU, address, attach, node, reach, transfer, tunnel
 
-# Mean bytes of a packet on the tap in the direction of the data; cut trains have less than an MTU.
+# Mean bytes of a packet on the tap in the direction of the data; segmented packets have less than an MTU.
 LONG = 4000
 
 
@@ -29,7 +29,7 @@ def mean(lab, ns, direction, send):
 
 
 def datagrams(lab, receiver, sender, to):
-    """Trains of UDP, one after the other: each arrives whole."""
+    """GSO packets of UDP, one after the other: each arrives whole."""
     size, count, segment, force = 1000, 40, 103, 33
     udp = lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with lab.net.socket(receiver, udp) as here, lab.net.socket(sender, udp) as there:
@@ -44,7 +44,8 @@ def datagrams(lab, receiver, sender, to):
 
 
 def tag_packets(lab, dev):
-    """What a VLAN device above `dev` would do, which not each kernel has: tags on what is sent, none on what is received."""
+    """Replaces a VLAN device above `dev`, which not each kernel has: tags sent packets, untags received
+    ones."""
     def bpf(command, layout, *values):
         attributes = struct.pack(layout, *values)
         fd = ctypes.CDLL(None, use_errno=True).syscall(321, command, ctypes.create_string_buffer(attributes, 128), 128)
@@ -65,7 +66,8 @@ def tag_packets(lab, dev):
 
 
 def with_the_kernel(lab, v6, csum, tagged=False):
-    """Both directions, with trains and without; the outer packets have a VLAN tag on the tap, or none."""
+    """Both directions, with GSO packets and without; the outer packets have a VLAN tag on the tap, or
+    none."""
     sw = node(lab, 1, v6)
     sw.vsctl("add-port", "br-ex", "up0", "--", "set", "interface", "up0", "type=internal")
     host = lab.net.namespace("host", ipv6=v6)

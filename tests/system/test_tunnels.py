@@ -137,7 +137,7 @@ print("all in order" if got == list(range(150)) else f"{len(got)}: {got}")
 
 
 def first_packets(lab, v6):
-    """Nobody knows anybody: neither the first datagrams of a burst nor the first ping is lost."""
+    """No neighbour is known: neither the first datagrams of a burst nor the first ping is lost."""
     switches, pods = nodes(lab, "geneve", v6=v6, csum="true")
     drops = lambda: [line for sw in switches for line in sw.appctl("coverage/show").splitlines() if "drop_action_tunnel" in line]
     mac = json.loads(lab.net.run(pods[1], "ip", "-j", "link", "show", "eth0"))[0]["address"]
@@ -151,7 +151,7 @@ def first_packets(lab, v6):
     out, _ = receiver.communicate(timeout=60)
     assert out == "all in order\n", out
     assert not drops(), drops()
-    # Now the pods do not know each other either, and the switches know nobody again.
+    # Now the pods do not know each other either, and the switches have no neighbours again.
     lab.net.ip(pods[0], "neigh", "del", "10.5.0.2", "dev", "eth0")
     for sw in switches:
         sw.appctl("tnl/neigh/flush")
@@ -172,7 +172,7 @@ def scenario_first_packets_wait_for_the_neighbour_over_ipv6(lab):
 
 @limit(120)
 def scenario_nobody_answers(lab):
-    """The other node is away: what waits is bounded, and dropped by name."""
+    """The other node is away: the number of waiting packets is bounded, and the rest is dropped by name."""
     (sw, other), pods = nodes(lab, "geneve")
     lab.net.ip(other.netns, "addr", "flush", "dev", "br-ex")
     lab.net.ip(pods[0], "neigh", "replace", "10.5.0.2", "lladdr", "02:00:00:00:00:77", "dev", "eth0")
@@ -223,7 +223,8 @@ def long_packets(lab, pods):
 
 @limit(240)
 def scenario_packets_are_joined(lab):
-    """The nodes' link takes packets of its MTU only; pods get trains all the same, unless that is turned off."""
+    """The nodes' link takes packets of its MTU only; pods get GSO packets all the same, unless that is turned
+    off."""
     switches, pods = nodes(lab, "geneve")
     for sw in switches:
         lab.net.run(sw.netns, "ethtool", "-K", "up0", "tso", "off", "gso", "off", "tx-udp-segmentation", "off")
@@ -232,7 +233,7 @@ def scenario_packets_are_joined(lab):
     assert many > 50, many
     for sw in switches:
         sw.vsctl("set", "open_vswitch", ".", "other_config:heddle-gro=false")
-    # Trains come by the hundreds.
+    # GSO packets come by the hundreds.
     few = long_packets(lab, pods)
     assert few <= 5, few
 
@@ -268,20 +269,22 @@ print("all came back")
 
 
 def datagrams(lab, pods):
-    """Datagrams of many sizes, whole and in fragments, go from one pod to the other and come back as they were."""
+    """Datagrams of many sizes, whole and in fragments, go from one pod to the other and come back
+    unchanged."""
     for client, server, address in ((pods[0], pods[1], "10.5.0.2"), (pods[1], pods[0], "10.5.0.1")):
         echo = subprocess.Popen(["ip", "netns", "exec", server, "timeout", "60", "python3", "-c", ECHO], stdin=subprocess.DEVNULL)
         try:
             wait_for("the echo", lambda server=server: ":5204" in lab.net.run(server, "ss", "-Hlun", quiet=True))
             assert "all came back" in lab.net.run(client, "timeout", "60", "python3", "-c", ASK, address, timeout=70)
         finally:
-            # Told, so that it ends the program that it runs.
+            # SIGTERM, so that it ends the program that it runs.
             echo.terminate()
             echo.wait()
 
 
 def stt(lab, switches, pods, trains=True):
-    """All traffic through STT, whose pods have the way's own MTU: frames that are too long for it go in two segments."""
+    """All traffic through STT, whose pods have the path's own MTU: frames that are too long for it go in two
+    segments."""
     a, b = pods
     for pod in pods:
         dev = "eth0" if "eth0" in lab.net.run(pod, "ls", "/sys/class/net", quiet=True) else f"{pod.split('-')[-1]}0"
@@ -331,7 +334,8 @@ def scenario_stt_over_ipv6_between_taps(lab):
 
 @limit(240)
 def scenario_stt_in_segments(lab):
-    """The nodes' link takes packets of its MTU only: segments come one by one, and pods get trains all the same."""
+    """The nodes' link takes packets of its MTU only: segments come one by one, and pods get GSO packets all
+    the same."""
     switches, pods = nodes(lab, "stt", key=STT_KEY)
     for sw in switches:
         lab.net.run(sw.netns, "ethtool", "-K", "up0", "tso", "off", "gso", "off", "tx", "off")
@@ -373,7 +377,8 @@ def scenario_erspan_carries_frames(lab):
 
 
 def layer_3(lab, kind, v6, **options):
-    """Two nodes whose pods' IP packets go through a tunnel that carries no frames: rules give them addresses again."""
+    """Two nodes whose pods' IP packets go through a tunnel without Ethernet headers: rules add addresses
+    again."""
     switches, pods = nodes(lab, kind, v6=v6, **options)
     for number, sw, pod in zip((1, 2), switches, pods):
         mac = lab.net.run(pod, "cat", "/sys/class/net/eth0/address").strip()
@@ -435,7 +440,7 @@ def kernel_node(lab, sw, *options):
 
 @limit(240)
 def scenario_vxlan_with_the_kernel(lab):
-    """Checksums and trains of both sides are right for the other."""
+    """Checksums and GSO packets of both sides are right for the other."""
     sw = node(lab, 1)
     host = kernel_node(lab, sw, "udpcsum")
     attach(lab, sw, 1, False)
@@ -456,7 +461,7 @@ def scenario_vxlan_with_the_kernel(lab):
 
 @limit(120)
 def scenario_no_route(lab):
-    """Says so where people look, and the packets have a name."""
+    """The reason is shown in status and trace, and the packets have a drop name."""
     sw = node(lab, 1)
     tunnel(sw, "geneve", "172.31.0.9")
     pod = lab.veth_pod(sw, "pod1", "10.5.0.1/24", bridge="br-int")
@@ -469,7 +474,7 @@ def scenario_no_route(lab):
 
 @limit(240)
 def scenario_encryption_that_is_not_there(lab):
-    """A tunnel that asks for encryption is refused until the operator allows clear text."""
+    """A tunnel that requests encryption is refused until the operator allows clear text."""
     (one, two), (a, b) = nodes(lab, "geneve")
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
     error = lambda: one.vsctl("get", "interface", "tun0", "error")
@@ -492,7 +497,7 @@ def scenario_encryption_that_is_not_there(lab):
 
 @limit(240)
 def scenario_neighbour_moves_and_switch_restarts(lab):
-    """Another Ethernet address at the other end, and a switch that was killed: traffic goes on."""
+    """Another Ethernet address at the other endpoint, and a switch that was killed: traffic continues."""
     (one, two), (a, b) = nodes(lab, "geneve")
     wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
     lab.net.ip(two.netns, "link", "set", "br-ex", "address", "02:00:00:00:99:99")

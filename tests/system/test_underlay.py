@@ -63,7 +63,7 @@ def found(sw, *query):
 
 
 def until(sw, want, *query):
-    """Waits for the answer of a lookup."""
+    """Waits for the result of a lookup."""
     wait_for(f"the way of {query} to be {want}", lambda: found(sw, *query) == want)
 
 
@@ -85,7 +85,7 @@ def scenario_routes_of_the_kernel(lab):
     shown = sw.appctl("ovs/route/show")
     assert "Cached: 10.9.0.0/16 dev br0 GW 10.1.0.2 SRC 10.1.0.1\n" in shown, shown
     assert "Cached: 10.1.0.1/32 dev br0 SRC 10.1.0.1 local\n" in shown, shown
-    # Another address to come from, other tables by destination and by mark.
+    # Another source address, other tables by destination and by mark.
     ip("addr", "add", "10.1.0.7/24", "dev", "br0")
     ip("route", "replace", "10.9.0.0/16", "via", "10.1.0.3", "src", "10.1.0.7")
     until(sw, ("10.1.0.7", "10.1.0.3", "br0"), "10.9.1.1")
@@ -97,7 +97,7 @@ def scenario_routes_of_the_kernel(lab):
     assert "Cached: 0.0.0.0/0 dev br0 GW 10.1.0.4 SRC 10.1.0.1\n" in sw.appctl("ovs/route/show", "table=100")
     ip("rule", "del", "to", "10.8.0.0/16", "lookup", "100")
     until(sw, None, "10.8.1.1")
-    # By hand, before the kernel's.
+    # A route by hand, before the kernel's.
     sw.appctl("ovs/route/add", "10.9.0.0/16", "br0", "10.1.0.5")
     assert found(sw, "10.9.1.1") == ("10.1.0.1", "10.1.0.5", "br0")
     sw.appctl("ovs/route/del", "10.9.0.0/16")
@@ -114,7 +114,7 @@ def scenario_routes_of_the_kernel(lab):
 
 
 def scenario_answers_are_the_kernels(lab):
-    """Whatever `ip route get` says, for addresses of all kinds."""
+    """The same results as `ip route get`, for addresses of all kinds."""
     ns = lab.net.namespace("sw", ipv6=True)
     sw = lab.switch(netns=False, start=False)
     sw.netns = ns
@@ -161,7 +161,7 @@ def scenario_answers_are_the_kernels(lab):
 
 
 def scenario_many_routes_at_once(lab):
-    """More notices than the socket holds: some are lost, no change is."""
+    """More notices than the socket holds: some are lost, but no change is missed."""
     sw, _ = host(lab)
     nets = [f"10.{64 + n // 256}.{n % 256}.0/24" for n in range(20000)]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as batch:
@@ -231,7 +231,8 @@ def scenario_status_of_a_tunnel(lab):
 
 
 def scenario_tunnels_that_lead_nowhere(lab):
-    """What is rewritten before it is dropped, or loses its Ethernet header, is counted as what is not; types without headers are told of."""
+    """Drops of packets that were rewritten before, or have lost their Ethernet header, are counted like
+    others. Types of tunnels without headers are reported."""
     sw, _ = host(lab)
     tunnel(sw, "10.9.1.1")
     sw.vsctl("add-port", "br-int", "t2", "--", "set", "interface", "t2", "type=gre", "options:remote_ip=10.9.1.1", "options:packet_type=legacy_l3")
@@ -255,7 +256,7 @@ def scenario_tunnels_that_lead_nowhere(lab):
 
 
 def scenario_neighbours_are_asked_for(lab):
-    """A real VXLAN device on the other side; nobody on this host has ever spoken to it."""
+    """A real VXLAN device on the other side; this host has never sent to it."""
     sw, peer = host(lab)
     if "dstport" not in lab.net.ip(peer, "link", "add", "vx0", "type", "vxlan", "help", check=False):
         raise Skip("no vxlan here")
@@ -271,11 +272,11 @@ def scenario_neighbours_are_asked_for(lab):
     lab.net.ping(pod, "192.168.0.2")
     shown = sw.appctl("tnl/neigh/show")
     assert re.search(r"^10.1.0.2 +02:00:00:00:00:02   br0$", shown, re.M), shown
-    # It gets another address, and tells so.
+    # The peer gets another address, and announces it.
     lab.net.ip(peer, "link", "set", "eth0", "address", "02:00:00:00:00:0c")
     wait_for("an answer", lambda: lab.net.ping(pod, "192.168.0.2", count=1, lossless=False) == 1)
     lab.net.ping(pod, "192.168.0.2")
-    # What the port told goes with it.
+    # Neighbours learned at the port are removed with it.
     sw.vsctl("del-port", "br0", "vpeer")
     assert "10.1.0.2 " not in sw.appctl("tnl/neigh/show")
 

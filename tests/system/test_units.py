@@ -38,7 +38,7 @@ Type=oneshot
 RemainAfterExit=yes
 ExecStart={start}
 """
-# What the machine says when all units are up, one fact a line.
+# The machine's report when all units are up, one fact a line.
 SAY = """#!/bin/sh
 for unit in ovsdb-server heddled heddle-node heddle-cni-sweep; do
     echo "$unit $(systemctl is-active $unit) $(systemctl show --value -p ActiveEnterTimestampMonotonic $unit)"
@@ -48,7 +48,7 @@ echo "addresses $(ip -br -4 addr show br-ex)"
 ip netns exec peer ping -n -c 3 -i 0.2 10.1.0.1 | grep received
 echo "pods $(ovs-vsctl --bare --columns=name find interface external_ids:heddle-cni/container=c1)"
 if [ ! -e /result/second ]; then
-    # What a pod leaves whose machine goes down.
+    # The objects of a pod whose machine goes down.
     ovs-vsctl add-br br-int -- add-port br-int hpod -- set interface hpod type=internal external_ids:heddle-cni/container=c1 \\
         external_ids:heddle-cni/netns=/run/netns/pod
     echo "added $(ovs-vsctl --bare --columns=name find interface external_ids:heddle-cni/container=c1)"
@@ -109,15 +109,15 @@ class Container:
         self.put(f"{etc}/test-network.service", UNIT.format(start="/usr/local/bin/test-network", unit="Before=network-pre.target heddled.service"))
         names = "ovsdb-server.service heddled.service heddle-node.service heddle-cni-sweep.service"
         self.put(f"{etc}/test-say.service", UNIT.format(unit=f"After={names}", start="/bin/sh -c '/usr/local/bin/test-say >>/result/said 2>&1'"))
-        # What a machine has that boots for this alone.
+        # A machine that boots for this alone.
         self.put(f"{etc}/test.target", f"[Unit]\nRequires=basic.target\nAfter=basic.target\nWants=test-network.service test-say.service {names} network.target\n")
-        # Of the machine below, nothing that it has configured.
+        # Removes the configuration of the machine below.
         for path in ("/etc/openvswitch/conf.db", "/etc/default/openvswitch-switch"):
             if os.path.exists(f"{self.dir}/root{path}"):
                 os.unlink(f"{self.dir}/root{path}")
 
     def boot(self):
-        """Boots, and waits for the end; what was said, by first word."""
+        """Boots, and waits for the end; returns the report, by first word."""
         said = f"{self.dir}/result/said"
         if os.path.exists(said):
             os.unlink(said)
@@ -155,7 +155,8 @@ def may_lower_oom_score():
 
 
 def scenario_two_boots(lab):
-    """All units come up in order; the switch comes back when it is killed; a second boot removes what a pod of the first has left."""
+    """All units come up in order; the switch comes back when it is killed; a second boot removes the first
+    one's leftovers of a pod."""
     container = Container(lab)
     container.install()
     for boot in (1, 2):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""vhost-user ports: guests (pretended ones, whose cards are tap devices), what the database says, restarts, hostile front ends."""
+"""vhost-user ports: guests (pretended ones, whose cards are tap devices), their columns in the database,
+restarts, hostile front ends."""
 
 import os
 import re
@@ -47,7 +48,7 @@ def status(sw, name, column="status"):
 
 
 def counters(sw, name):
-    """The counters as they are now: another interval begins at once with what there is."""
+    """The current counters: a new interval begins at once, and writes them."""
     sw.interval = getattr(sw, "interval", 5000) + 1
     sw.vsctl("set", "open_vswitch", ".", f"other_config:stats-update-interval={sw.interval}")
     time.sleep(0.1)
@@ -94,7 +95,7 @@ def scenario_both_modes_and_what_the_database_says(lab):
                 "ovs_tx_mtu_exceeded_drops", "ovs_rx_qos_drops", "ovs_tx_invalid_hwol_drops", "rx_q0_good_packets",
                 "rx_q0_guest_notifications"):
         assert key in got, (key, got)
-    # The guest dies as a killed hypervisor does, and comes back.
+    # The guest dies like a killed hypervisor, and comes back.
     a.stop()
     wait_status(sw, "vm1", "status", "disconnected")
     sw.wait_column("interface", "vm1", "link_state", "down")
@@ -106,7 +107,8 @@ def scenario_both_modes_and_what_the_database_says(lab):
 
 
 def scenario_offloads_between_guests_taps_and_devices(lab):
-    """Whoever lacks an offload gets finished packets: the guest itself checks that it gets nothing that it has not asked for."""
+    """A guest that lacks an offload gets finished packets: it checks that it gets no offload that it has not
+    negotiated."""
     sw = switch(lab)
     kinds = {
         "all": client_port(lab, sw, "all", "10.1.0.1/24").ns,
@@ -127,7 +129,8 @@ def scenario_offloads_between_guests_taps_and_devices(lab):
 
 
 def restart_scenario(lab, args):
-    """The daemon is killed while two guests talk, in both directions of connecting: they go on with the next one."""
+    """The daemon is killed while two guests talk, in both directions of connecting: they continue with the
+    next one."""
     sw = switch(lab)
     a = client_port(lab, sw, "vm1", "10.1.0.1/24", args)
     sw.vsctl("add-port", "br0", "vm2", "--", "set", "interface", "vm2", "type=dpdkvhostuser")
@@ -153,7 +156,7 @@ def restart_scenario(lab, args):
 
 
 class Trains(Front):
-    """A guest that sends trains of segments, as long as it likes."""
+    """A guest that sends GSO packets, of any length."""
     CSUM, TSO4, BUFFER, HEADER = 1, 1 << 11, 0x40000, 12
 
     def run(self):
@@ -213,7 +216,7 @@ def scenario_a_live_socket_is_not_stolen(lab):
     # A stale one is replaced.
     sw.wait_column("interface", "vm1", "error", "[]")
     guest = Guest(lab, "vm1", f"{sw.dir}/vm1", "10.1.0.1/24", listen=False).connected()
-    # A second front end is turned away, the first goes on.
+    # A second front end is refused, the first stays connected.
     second = socket.socket(socket.AF_UNIX)
     second.settimeout(60)
     second.connect(f"{sw.dir}/vm1")
@@ -242,7 +245,7 @@ def scenario_errors_are_told_in_the_database(lab):
     sw.wait_column("interface", "c1", "error", lambda text: "vhost-server-path" in text)
     sw.wait_column("interface", "c2", "error", lambda text: "107" in text)
     assert sw.get("interface", "c1", "ofport") == "-1"
-    # A path that nobody listens at yet is no error; the port waits.
+    # A path without a listener is no error; the port waits.
     sw.vsctl("set", "interface", "c1", f"options:vhost-server-path={sw.dir}/c1.sock")
     sw.wait_column("interface", "c1", "error", "[]")
     wait_status(sw, "c1", "socket_error", lambda text: text and "cannot connect" in text)
@@ -311,7 +314,7 @@ def scenario_many_ports(lab):
     n = 50
     sw = switch(lab)
     sw.vsctl("del-br", "br0")
-    # Pairs of ports, a bridge for each, so that whoever sends is told apart.
+    # Pairs of ports, a bridge for each, so that the senders are told apart.
     argv = []
     for i in range(0, n, 2):
         argv += ["--", "add-br", f"b{i}", "--", "set", "bridge", f"b{i}", "datapath_type=netdev"]
@@ -330,7 +333,7 @@ def scenario_many_ports(lab):
 
 
 class Hostile(Front):
-    """A front end whose ring lies."""
+    """A front end with false ring contents."""
 
     def run(self):
         return self.connect().negotiate().memory().rings()
@@ -383,7 +386,7 @@ def scenario_workers_on_the_memorys_node(lab):
                 found[port[1]] = node
         return found
     wait_for("memory is on node 0", lambda: place().get("vm1") == "0" and place().get("vm2") == "0")
-    # As if the guest had come up on the other node.
+    # Pretends that the guest has come up on the other node.
     sw.vsctl("set", "interface", "vm1", "options:numa_id=1")
     wait_for("the queue moved", lambda: place().get("vm1") == "1" and place().get("vm2") == "0")
     wait_status(sw, "vm1", "numa", "1")
@@ -438,14 +441,14 @@ def scenario_performance_in_the_layout_of_open_vswitch(lab):
     lines = text[text.index("\nHistograms\n") + 1:].splitlines()
     assert lines[1].split()[0] == "cycles/it" and lines[33].startswith("   >  "), lines
     assert lines[34].startswith("-----") and float(lines[36].split()[1]) > 0, lines
-    # The worker goes on while its bins are read.
+    # The worker keeps running while its bins are read.
     for column in (1, 3):
         assert sum(int(line.split()[column]) for line in lines[2:34]) > 10, lines
     show = sw.appctl("dpif-netdev/pmd-stats-show", "-pmd", "1")
     assert re.search(r"avg processing cycles per packet: [\d.]+ \(\d+/\d+\)", show), show
 
     def cleared():
-        """The guests' kernels may have something to say in between."""
+        """The guests' kernels may send packets in between."""
         sw.appctl("dpif-netdev/pmd-stats-clear", "-pmd", "1")
         return "packets received: 0\n" in sw.appctl("dpif-netdev/pmd-stats-show", "-pmd", "1")
     wait_for("counters of nothing", cleared)

@@ -71,14 +71,15 @@ def scenario_who_decided(lab):
     assert "cookie 0x77" in text and "Datapath actions: drop" in text, text
     plain = heddle(sw, "drops").stdout.decode()
     assert "bridge br0, table 1, cookie 0x77" in plain and "drop_action_of_pipeline at p1" in plain, plain
-    # Of other ports there is none, and ports that are not there are told of.
+    # Other ports have no example, and unknown ports are an error.
     assert json.loads(heddle(sw, "drops", "--json", "--port", "p2").stdout)["examples"] == []
     wrong = heddle(sw, "drops", "--port", "none", check=False)
     assert wrong.returncode == 1 and b"none: no such port" in wrong.stderr, wrong
 
 
 def scenario_on_its_way_to(lab):
-    """What was dropped at an output says at which one: a bridge's own device is down, and gets a copy of what is flooded."""
+    """A drop at an output names the output: a bridge's own device is down, and gets a copy of flooded
+    packets."""
     if not os.access(heddle_path(), os.X_OK):
         raise Skip(f"{heddle_path()} is not built")
     sw = lab.switch()
@@ -94,11 +95,11 @@ def scenario_on_its_way_to(lab):
     assert (one["to"], one["bridge"]) == ("br0", "br0") and one["rule"], one
     plain = heddle(sw, "drops", "--port", "red0").stdout.decode()
     assert "  to      br0, whose device is down" in plain and "DROPPED OF WHAT CAME IN BY red0" in plain, plain
-    # Without --port, these ordinary copies are one line, unless --all asks for them.
+    # Without --port, these ordinary copies are one line, unless --all is given.
     plain = heddle(sw, "drops").stdout.decode()
     assert "copies for bridges' own devices that are down" in plain and "whose device is down" not in plain, plain
     assert "whose device is down" in heddle(sw, "drops", "--all").stdout.decode()
-    # Counted anew; coverage goes on.
+    # The examples' counts are reset; coverage counters are not.
     before = int(sw.appctl("coverage/read-counter", "datapath_drop_tx_down"))
     assert before > 0
 
@@ -117,7 +118,7 @@ def scenario_on_its_way_to(lab):
 
 
 def scenario_a_rare_drop_beside_a_flood(lab):
-    """Each port has examples of its own, whatever others do."""
+    """Each port has examples of its own, whatever the drops of other ports are."""
     sw = switch(lab)
     for _ in range(50):
         receive(sw, TELNET)
@@ -162,12 +163,12 @@ def blocks(data):
 
 
 class Capture:
-    """A capture that runs; end() gives what it wrote and what it said."""
+    """A running capture; end() returns its file and its messages."""
 
     def __init__(self, lab, sw, *args):
         self.proc = subprocess.Popen([heddle_path(), "capture", "--target", sw.ctl, "-w", "-", *args], bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         lab.cleanups.append(self.proc.kill)
-        # The section's header is written when the switch has said yes.
+        # The section's header is written when the switch has accepted the capture.
         self.head = self.proc.stdout.read(8)
 
     def end(self):
@@ -220,19 +221,20 @@ def scenario_mistakes(lab):
     assert done.returncode == 1 and b"another capture is under way" in done.stderr, done
     first.proc.kill()
     first.proc.wait()
-    # One that nobody reads ends.
+    # A capture without a reader ends.
     wait_for("the end of the capture that was killed", lambda: heddle(sw, "capture", "-w", "-", "--seconds", "0", check=False).returncode == 0, 30)
 
 
 def scenario_ends(lab):
-    """However a capture ends, the next one can begin at once, and what was written is whole; a full disk is told of."""
+    """However a capture ends, the next one can begin at once, and its file is whole; a full disk is
+    reported."""
     sw = switch(lab)
     receive(sw, WEB)
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         capture = Capture(lab, sw, "--port", "p2")
         receive(sw, WEB)
         capture.proc.send_signal(sig)
-        # As `timeout` does.
+        # `timeout` sends the signal twice.
         capture.proc.send_signal(sig)
         data, said = capture.end()
         assert blocks(data)[-1][0] == 5 and "captured" in said, (sig, said)
@@ -247,7 +249,7 @@ def scenario_ends(lab):
         receive(sw, WEB, 20)
     said = full.stderr.read().splitlines()
     assert full.returncode == 1 and f"{place}/x.pcapng: No space left on device" in said[-1], said
-    # A pipe that nobody reads: it waits for a reader, and ends when it is asked to.
+    # A pipe without a reader: the program waits for one, and ends at a signal.
     os.mkfifo(f"{sw.dir}/pipe")
     waits = subprocess.Popen([heddle_path(), "capture", "--target", sw.ctl, "-w", f"{sw.dir}/pipe"], stderr=subprocess.PIPE, text=True)
     lab.cleanups.append(waits.kill)
@@ -255,7 +257,7 @@ def scenario_ends(lab):
     assert waits.poll() is None
     waits.terminate()
     waits.wait(30)
-    # What is there is not lost where the switch refuses.
+    # An existing file stays if the switch refuses.
     kept = f"{sw.dir}/kept.pcapng"
     assert heddle(sw, "capture", "-w", kept, "--seconds", "0").returncode == 0
     size = os.path.getsize(kept)
@@ -267,7 +269,8 @@ def scenario_ends(lab):
 
 
 def scenario_nobody_reads(lab):
-    """Whoever has read enough closes the pipe, which is no fault; a full disk is one, told in one line."""
+    """A reader that has read enough closes the pipe, which is no fault; a full disk is one, reported in one
+    line."""
     sw = switch(lab)
     receive(sw, TELNET)
     for args in (("drops",), ("drops", "--json"), ("top", "--once", "--interval", "0.1"), ("top", "--json", "--interval", "0.1"), ("offload",)):

@@ -52,7 +52,8 @@ def config(sw, **settings):
 
 
 def loaded(lab, names, *args, switch_args=()):
-    """A switch with guests; each sends to the one that is named next, as fast as `args` say, or as it can, until that is enough."""
+    """A switch with guests: each sends to the next named one, as fast as `args` allow, until the test has
+    enough packets."""
     if not os.access(heddle_path(), os.X_OK):
         raise Skip(f"{heddle_path()} is not built")
     if len(os.sched_getaffinity(0)) < 2:
@@ -73,12 +74,12 @@ def loaded(lab, names, *args, switch_args=()):
 
 
 def nothing_unexplained(sw, result):
-    """What is missing was dropped by name, because a guest's ring was full, and at nothing else."""
+    """Missing packets were dropped by name, because a guest's ring was full, and for no other reason."""
     drops = json.loads(sw.appctl("heddle/stats"))["drops"]
     lost = result["sent_total"] - result["received_total"]
     named = {name: n for name, n in drops.items() if n}
     assert lost == named.pop("datapath_drop_tx_full", 0), (lost, drops)
-    # What guests send when they come, before rules.
+    # Packets that guests send when they come, before rules.
     assert set(named) <= {"drop_action_of_pipeline", "datapath_drop_tx_down"}, named
 
 
@@ -89,7 +90,7 @@ def scenario_a_loaded_worker_gives_a_queue_away(lab):
     before = owners(sw)
     assert before["p1"] == before["p2"] != before["p3"], before
     config(sw, pmd_auto_lb="true", pmd_auto_lb_load_threshold=0, pmd_auto_lb_rebal_interval=1)
-    # The clock runs some times faster: workers grow old enough at once, and then a minute's load is what was done in it.
+    # The clock runs faster: workers are old enough at once, and then a minute's load is measured.
     sw.appctl("time/stop")
     sw.appctl("time/warp", "70000", "5000")
     began = time.monotonic()
@@ -132,7 +133,7 @@ def scenario_everything_changes_under_traffic(lab):
     while time.monotonic() < over or changes < 40:
         dice.choice(kinds)()
         changes += 1
-    # Queues that nobody polls because all workers are isolated are to be emptied before the load ends.
+    # Queues that no worker polls, because all are isolated, have to be emptied before the load ends.
     for name in names:
         sw.vsctl("remove", "interface", name, "other_config", "pmd-rxq-affinity")
     assert load.running()
@@ -148,7 +149,7 @@ def scenario_taps_move_too(lab):
     config(sw, pmd_cpu_mask="0x3")
     pods = [lab.internal_pod(sw, name, f"10.1.0.{i}/24") for i, name in enumerate(("a", "b"), 1)]
     for ns, dev in zip(pods, ("a0", "b0")):
-        # Room for what is sent while nobody runs.
+        # Room for packets while no worker runs.
         lab.net.ip(ns, "link", "set", dev, "txqueuelen", "10000")
     lab.net.ping(pods[0], "10.1.0.2")
     run = Sequence(lab, pods[0], pods[1], "10.1.0.2")
@@ -165,7 +166,8 @@ def scenario_taps_move_too(lab):
 
 @limit(420)
 def scenario_balancing_takes_its_time(lab):
-    """Automatic balancing by the wall clock: below the load threshold nothing moves, above it a queue does, and where that would improve nothing, none."""
+    """Automatic balancing by the wall clock: below the load threshold nothing moves, above it a queue does,
+    unless that would improve nothing."""
     if not os.environ.get("HEDDLE_SLOW"):
         raise Skip("takes six minutes: with HEDDLE_SLOW=1")
     if len(os.sched_getaffinity(0)) < 2:
@@ -212,7 +214,8 @@ def scenario_balancing_takes_its_time(lab):
 
 @limit(450)
 def scenario_single_packets_wake_workers(lab):
-    """One packet after a pause of any length, and nothing before it has arrived: none is left lying between arming and sleeping."""
+    """One packet after a pause of any length; each arrives before the next is sent: none is left between
+    arming and sleeping."""
     sw = lab.switch()
     if sw.is_reference:
         raise Skip("its workers do not sleep")
@@ -241,7 +244,8 @@ def scenario_single_packets_wake_workers(lab):
 
 @limit(450)
 def scenario_idle_times_and_limits_see_cached_traffic(lab):
-    """`idle_timeout` and `max-idle` count from the last packet, whoever answered it; `flow-limit` and `emc-insert-inv-prob` hold."""
+    """`idle_timeout` and `max-idle` count from the last packet, whichever cache it hit; `flow-limit` and
+    `emc-insert-inv-prob` hold."""
     sw = lab.switch()
     if sw.is_reference:
         raise Skip("its caches are not so exact")
@@ -251,7 +255,7 @@ def scenario_idle_times_and_limits_see_cached_traffic(lab):
     config(sw, max_idle=1000)
 
     def kept():
-        """None if this machine stood still for so long that they may really have been idle."""
+        """Returns None if this machine stood still for so long that the flows may really have been idle."""
         sw.ofctl("add-flow", "br0", "priority=9,udp,in_port=a0,idle_timeout=2,actions=NORMAL")
         run = Sequence(lab, pods[0], pods[1], "10.1.0.2", 0.01)
         wait_for("500 packets", lambda: run.sent >= 500)
@@ -276,7 +280,7 @@ def scenario_idle_times_and_limits_see_cached_traffic(lab):
         sock.sendto(b"x", ("10.1.0.2", port))
         time.sleep(0.001)
     stats = json.loads(sw.appctl("heddle/stats"))
-    # Some are kept until the limit is reached; how many are still there is a matter of time.
+    # Some entries are kept until the limit is reached; the remaining number depends on time.
     turned_away = sum(w["counters"]["limit_hits"] for w in stats["workers"])
     assert stats["flows"] <= 14 and 1 <= turned_away <= 195, stats
     config(sw, flow_limit=200000)
@@ -318,7 +322,7 @@ def scenario_sleep_settings(lab):
     shown = sw.appctl("dpif-netdev/pmd-sleep-show")
     assert shown == ("Default max sleep:   50 us\npmd thread numa_id 0 core_id 0:\n  max sleep:   50 us\n"
                      "pmd thread numa_id 0 core_id 1:\n  max sleep:   30 us\n"), shown
-    # There is no such worker: nothing is said of what it does.
+    # The setting names a worker that does not exist: its sleep is not logged.
     sw.vsctl("set", "Open_vSwitch", ".", "other_config:pmd-sleep-max=\"50,9:5\"")
     log = sw.log()
     assert "pmd-sleep-max names core 9, which has no PMD thread now" in log and "on core 9 pause" not in log, log
@@ -338,7 +342,7 @@ def scenario_masks_that_name_nothing(lab):
 
 
 def scenario_settings_of_what_is_not_there(lab):
-    """They change nothing, and the log says so."""
+    """The settings change nothing, and the log reports that."""
     sw = dummy_switch(lab)
     if sw.is_reference:
         raise Skip("it has all of that")
@@ -365,7 +369,7 @@ def scenario_workers_before_other_programs(lab):
 
 
 def each_worker(sw, what):
-    """Names of the daemon's workers, with what a function says of their thread numbers."""
+    """Names of the daemon's workers, with the result of a function of their thread numbers."""
     tasks = f"/proc/{sw.pid}/task"
     names = {}
     for tid in os.listdir(tasks):
@@ -375,7 +379,7 @@ def each_worker(sw, what):
             if name.startswith(("pmd-c", "worker")):
                 names[name] = what(int(tid))
         except (FileNotFoundError, ProcessLookupError):
-            pass  # it has ended
+            pass  # the thread has ended
     return names
 
 
@@ -386,14 +390,14 @@ def threads(sw):
 
 @limit(450)
 def scenario_workers_go_by_their_processors_with_a_mask_or_without(lab):
-    """`dpctl/dump-flows` calls them what `pmd-stats-show` calls them. A mask that names the processors they have by choice pins them, and they keep what they
-    have cached; without it they are free again."""
+    """`dpctl/dump-flows` and `pmd-stats-show` use the same names of workers. A mask of the processors that
+    they have anyway pins them, and they keep their caches; without it they are free again."""
     sw = lab.switch()
     if sw.is_reference:
         raise Skip("its main thread polls taps")
     lab.bridge(sw)
     a, b = (lab.internal_pod(sw, name, f"10.1.0.{i}/24", mac=f"02:00:00:00:00:0{i}") for i, name in enumerate("ab", 1))
-    # Or the kernel asks now and then whether the other is still there, which is a flow more.
+    # Otherwise the kernel would sometimes probe the neighbour, which is a flow more.
     for ns, dev, i in ((a, "a0", 2), (b, "b0", 1)):
         lab.net.ip(ns, "neigh", "replace", f"10.1.0.{i}", "lladdr", f"02:00:00:00:00:0{i}", "dev", dev, "nud", "permanent")
     lab.net.ping(a, "10.1.0.2")
@@ -443,7 +447,7 @@ def scenario_a_reached_flow_limit_is_told(lab):
 
 
 def scenario_settings_that_make_no_sense(lab):
-    """Each is told of once in the log, what it would set is as if it were not set, and all the rest holds."""
+    """Each is logged once and has no effect; all other settings hold."""
     sw = dummy_switch(lab)
     rubbish = {
         "pmd-cpu-mask": ("3g", "Invalid cpu mask: g"), "pmd-rxq-assign": ("best", "Defaulting to 'cycles'"),
@@ -452,14 +456,14 @@ def scenario_settings_that_make_no_sense(lab):
         "pmd-auto-lb-load-threshold": ("101", "load-threshold=101 is not a number from 0 to 100: 95 is used"),
         "pmd-auto-lb-improvement-threshold": ("-1", "threshold=-1 is not a number from 0 to 100: 25 is used"),
         "pmd-sleep-max": ("1:x", "pmd-sleep-max: '1:x' is not understood"),
-        "emc-insert-inv-prob": ("99999999999", "emc-insert-inv-prob=99999999999 is not a number from 0 to 4294967295: what holds without it is used"), "max-idle": ("soon", "max-idle=soon is not"),
+        "emc-insert-inv-prob": ("99999999999", "emc-insert-inv-prob=99999999999 is not a number from 0 to 4294967295: the default is used"), "max-idle": ("soon", "max-idle=soon is not"),
         "flow-limit": ("-5", "flow-limit=-5 is not"), "n-handler-threads": ("few", "n-handler-threads=few is not"),
     }
     sw.vsctl("set", "Open_vSwitch", ".", *(f'other_config:{key}="{value}"' for key, (value, _) in rubbish.items()))
     log = sw.log()
     assert [words for _, words in rubbish.values() if log.count(words) != 1] == [], log
     assert "(limit 200000)" in sw.appctl("upcall/show")
-    # What makes sense beside it is taken; and a change elsewhere does not tell again.
+    # A valid setting beside it is applied; and a change elsewhere does not repeat the warning.
     sw.vsctl("set", "Open_vSwitch", ".", "other_config:flow-limit=7000", "--", "set", "interface", "p1", "options:n_rxq=lots",
              "other_config:pmd-rxq-affinity=\"0\"")
     assert "(limit 7000)" in sw.appctl("upcall/show")

@@ -1,7 +1,7 @@
 //! Event counters for `coverage/show` and `coverage/read-counter`.
 //!
-//! Two ways in: [`coverage!`](crate::coverage::coverage) counts at a place in this crate; [`register_source`]
-//! pulls counters that other crates keep in their own way (per core, for example) when somebody asks.
+//! [`coverage!`](crate::coverage::coverage) counts at a place in this crate. [`register_source`] adds
+//! counters that other crates keep in their own way (per core, for example); commands and samples read them.
 //! Counters of the same name add up. Counting is one relaxed atomic addition; names live for ever and are
 //! bounded by the program.
 //!
@@ -46,7 +46,7 @@ impl Counter {
     }
 }
 
-/// Counts one event under a name: `coverage!("unixctl_received")`, or several: `coverage!("rx_dropped", n)`.
+/// Counts one event (`coverage!("unixctl_received")`) or several (`coverage!("rx_dropped", n)`).
 #[macro_export]
 macro_rules! coverage_count {
     ($name:literal) => {
@@ -78,7 +78,7 @@ static STATE: Mutex<State> = Mutex::new(State {
 const INTERVAL_SECS: u64 = 5;
 const SAMPLES_PER_MINUTE: usize = 12;
 
-/// What the last hour looked like for one counter.
+/// One counter's events of the last hour.
 #[derive(Debug)]
 struct History {
     last_total: u64,
@@ -123,8 +123,8 @@ impl History {
     }
 }
 
-/// Adds a source of counters that is asked at each sample and each command. It must not block for long, and
-/// not count with [`coverage!`](crate::coverage::coverage).
+/// Adds a source of counters. Each sample and each command calls it. It must not block for long, and not
+/// count with [`coverage!`](crate::coverage::coverage).
 pub fn register_source(source: impl Fn(&mut dyn FnMut(&str, u64)) + Send + Sync + 'static) {
     STATE.lock().sources.push(Box::new(source));
 }

@@ -1,9 +1,9 @@
-//! Becoming a daemon: forking into the background, supervising, telling the parent when all is ready.
+//! Becoming a daemon: forking into the background, supervising, notifying the parent when all is ready.
 //!
-//! `--detach` forks. The parent waits on a pipe until the child says that it is ready, then exits with
-//! success; when the child dies first, the parent fails with the child's exit code, so a script knows whether
-//! the switch is up. `--monitor` forks once more: the process in between restarts the daemon when it dies of
-//! a signal that means a bug, at most every ten seconds.
+//! `--detach` forks. The parent waits on a pipe until the child reports that it is ready, then exits with
+//! success. If the child dies first, the parent fails with the child's exit code, so a script knows whether
+//! the switch is up. `--monitor` forks once more: the process in between restarts the daemon if a signal that
+//! means a bug kills it, at most every ten seconds.
 //!
 //! All of this happens before the process starts its first thread; the operating system allows no other
 //! order.
@@ -41,7 +41,7 @@ const CRASHES: [Signal; 9] = [
     Signal::XFSZ,
 ];
 
-/// A start that takes so long is one that waits for the database.
+/// A start that takes this long waits for the database.
 const LONG: Timespec = Timespec {
     tv_sec: 3,
     tv_nsec: 0,
@@ -61,9 +61,8 @@ struct State {
 }
 
 impl Daemon {
-    /// Tells the parent that the daemon works, and leaves the terminal: directory `/` unless `--no-chdir`,
-    /// standard input and output to nowhere, no more logging to the console. Only the first call does
-    /// anything.
+    /// Notifies the parent that the daemon works, and leaves the terminal: directory `/` unless `--no-chdir`,
+    /// no standard input and output. Logging to the console ends. Only the first call does anything.
     pub fn ready(&self) {
         let mut state = self.state.lock();
         if let Some(mut parent) = state.parent.take()
@@ -91,7 +90,7 @@ fn close_standard_fds() {
     vlog::set_all_levels(Some(Destination::Console), Level::Off);
 }
 
-/// Forks as the options ask. Returns in the process that is to be the daemon; the others never return.
+/// Forks as the options require. Returns in the process that is to be the daemon; the others never return.
 ///
 /// # Errors
 /// The text to show when the process cannot be split. It must have one thread only.
@@ -111,7 +110,7 @@ pub fn start(options: &Options) -> Result<Daemon, String> {
             Side::Parent { ready: false, .. } => return Err("could not initiate process monitoring".into()),
             Side::Parent { child, .. } => {
                 if let Some(mut grandparent) = parent.take() {
-                    // It only fails when the grandparent is gone, which is no reason to stop.
+                    // The write fails only if the grandparent is gone, which is no reason to stop.
                     let _ = grandparent.write_all(&[0]);
                 }
                 if options.detach {
@@ -136,13 +135,14 @@ enum Side {
     Parent {
         child: Pid,
         ready: bool,
-        /// It ended in order before it was ready: somebody told it to.
+        /// The child ended in order before it was ready, because of a signal or command.
         told_to_end: bool,
     },
 }
 
-/// Forks; the parent waits until the child is ready or dead. When the child ends with a failure of its own,
-/// so does the parent. `database`: who waits sits at a terminal, and is told if it takes long.
+/// Forks; the parent waits until the child is ready or dead. If the child ends with a failure of its own, so
+/// does the parent. With `database`, it prints a note for the user at the terminal if the wait is longer than
+/// [`LONG`].
 fn fork_and_wait(database: Option<&str>) -> Result<Side, String> {
     let (mut read_end, write_end) =
         pipe().map_err(|error| format!("failed to create pipe ({})", errno_text(&error)))?;
@@ -207,7 +207,7 @@ fn monitor(mut daemon: Pid) -> Result<File, String> {
         }
         crashes += 1;
         if dumped_core(status) {
-            // One core file tells enough; the next ones would only fill the disk.
+            // One core file is enough; further ones would only fill the disk.
             let none = Rlimit {
                 current: Some(0),
                 maximum: Some(0),
@@ -230,7 +230,7 @@ fn monitor(mut daemon: Pid) -> Result<File, String> {
             Side::Parent {
                 child, ready: true, ..
             } => daemon = child,
-            // `exit` came right behind the restart.
+            // `exit` came right after the restart.
             Side::Parent {
                 child,
                 told_to_end: true,

@@ -1,10 +1,10 @@
-//! How the daemon ends: who asked for it, which files go, and what its parent sees.
+//! The daemon's end: requests for it, files to remove, and the exit status that the parent sees.
 //!
-//! The fatal signals (TERM, INT, HUP, ALRM, unless the parent had them ignored) are blocked in every thread
-//! and taken by one thread with sigwait(3), so no code runs in signal context. It asks for an orderly end;
-//! when that takes too long, or on a second signal, it ends the process itself. Either way the files are
-//! removed and the process then dies of the same signal by its default action, so that its parent sees the
-//! true cause.
+//! The fatal signals (TERM, INT, HUP, ALRM, unless the parent had them ignored) are blocked in every thread.
+//! One thread takes them with sigwait(3), so no code runs in signal context. It requests an orderly end. If
+//! that takes too long, or a second signal comes, it ends the process itself. Either way the files are
+//! removed. The process then dies of the same signal by its default action, so that its parent sees the true
+//! cause.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::unixctl::Registry;
 use crate::vlog;
 
-/// How long an orderly end may take after a signal.
+/// The longest orderly end after a signal.
 const ORDERLY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why and how to end.
@@ -27,7 +27,7 @@ const ORDERLY_LIMIT: Duration = Duration::from_secs(10);
 pub struct Request {
     /// `exit --cleanup`: release also what would outlive the daemon, such as internal ports.
     pub cleanup: bool,
-    /// The signal that asked for it, if one did.
+    /// The signal that caused the request, if one did.
     pub signal: Option<Signal>,
 }
 
@@ -46,7 +46,7 @@ impl Default for Exit {
 }
 
 impl Exit {
-    /// Asks the daemon to end. The first request counts.
+    /// Requests the daemon's end. The first request counts.
     pub fn request(&self, request: Request) {
         self.state.send_if_modified(|state| {
             let first = state.is_none();
@@ -92,7 +92,7 @@ pub fn remove_at_exit(path: &Path) {
     FILES.lock().insert(path.to_owned());
 }
 
-/// Removes the files now. What cannot be removed is reported, unless it is gone already.
+/// Removes the files now. A file that cannot be removed is reported, unless it is gone already.
 pub fn remove_files() {
     for path in std::mem::take(&mut *FILES.lock()) {
         if let Err(error) = fs::remove_file(&path)
@@ -157,7 +157,7 @@ pub fn die_of(signal: Signal) -> ! {
     remove_files();
     vlog::flush();
     let _ = signal::raise(signal);
-    // Not reached with a fatal signal, whose disposition nobody here changes; the shell's convention
-    // otherwise.
+    // Unreachable with a fatal signal, since no code here changes its disposition; otherwise the shell's
+    // convention.
     std::process::exit(128 + signal.as_raw())
 }

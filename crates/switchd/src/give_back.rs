@@ -1,23 +1,23 @@
-//! When memory that was freed goes back to the system.
+//! Decides when freed memory goes back to the system.
 //!
 //! The allocator keeps the memory of a million freed rules or flows until it is trimmed
 //! ([`heddle_sys::memory::trim`]), which costs a walk through all free memory. So it is trimmed when most of
-//! many cached flows, connections or messages in bundles are gone, or when the number of freed rules is a
-//! quarter of the rules that are left. That happens [`LATER_TICKS`] after it was first seen, because workers
-//! and the revalidator free their references later.
+//! many cached flows, connections or messages in bundles are gone. It is also trimmed when the number of
+//! freed rules is a quarter of the rules that are left. That happens [`LATER_TICKS`] after it was first seen,
+//! because workers and the revalidator free their references later.
 //!
-//! Allocators with a decay of their own decay when they are asked for something. Resident 10 s after 300,000
-//! rules were added, replaced and deleted: 73 MB with jemalloc 5.3 (without its thread, which does not
-//! survive the daemon's fork), 120 MB with mimalloc 2.0, 16 MB with glibc and this.
+//! Allocators with a decay of their own decay only at their next call. Resident 10 s after 300,000 rules were
+//! added, replaced and deleted: jemalloc 5.3 73 MB, mimalloc 2.0 120 MB, glibc with this 16 MB. (jemalloc ran
+//! without its thread, which does not survive the daemon's fork.)
 
-/// Fewer cached flows, and fewer rules, than this are not worth giving their memory back.
+/// Fewer cached flows, and fewer rules, than this are not worth a trim.
 const MANY: u64 = 10_000;
-/// Bytes that count as one of these in a bundle.
+/// Bytes in a bundle that count as one message.
 const MESSAGE_BYTES: u64 = 256;
 /// Five seconds.
 const LATER_TICKS: u32 = 50;
 
-/// What there is, and what was freed.
+/// Numbers of things in memory, and of freed ones.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Sizes {
     /// Cached flows.
@@ -39,7 +39,7 @@ pub(crate) struct GiveBack {
     /// back; rules freed by then.
     most: [u64; 3],
     freed: u64,
-    /// Ticks since it has been worth it.
+    /// Ticks since a trim was found to be due.
     due_ticks: u32,
 }
 

@@ -1,7 +1,7 @@
-//! What the daemon's memory goes to: `memory/show` and the log lines about growth.
+//! Uses of the daemon's memory: `memory/show` and the log lines about growth.
 //!
-//! Each part that holds much memory registers a function that reports how many things of a kind it holds;
-//! counts under the same name add up. [`watch`] logs the peak resident size shortly after the start, and
+//! Each part that holds much memory registers a function that reports how many things of a kind it holds.
+//! Counts under the same name add up. [`watch`] logs the peak resident size shortly after the start, and
 //! again whenever it has grown by half, each time with the counts.
 
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ pub async fn watch(reporters: Reporters) {
 pub async fn keep_locked() {
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        // It only fails if it panics, which has been logged.
+        // The task fails only if it panics, which has been logged.
         let _ = tokio::task::spawn_blocking(heddle_sys::locked::follow).await;
     }
 }

@@ -1,9 +1,9 @@
 //! The pid file, which is also the lock that keeps a second daemon from starting.
 //!
 //! The file holds the process id and a POSIX record lock (fcntl(2)) of that process, which the kernel drops
-//! with the process. A reader such as `ovs-appctl` asks the kernel who holds the lock: no holder means that
-//! the file is stale. The file is made under a temporary name, locked, filled, and then renamed, so that a
-//! file of the final name is always whole and locked from its first moment.
+//! with the process. A reader such as `ovs-appctl` queries the holder of the lock from the kernel: without a
+//! holder the file is stale. The file is made under a temporary name, locked, filled, and then renamed. So a
+//! file of the final name is always whole and locked from the start.
 //!
 //! Invariant that POSIX imposes: closing *any* descriptor of the file drops this process's lock. So the file
 //! is never opened again while [`Pidfile`] lives.
@@ -29,7 +29,7 @@ fn try_lock(file: &File) -> io::Result<()> {
     Ok(fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)?)
 }
 
-/// Who holds the lock, other than this process; 0 for one whom this process cannot see.
+/// The process that holds the lock, other than this one; 0 if this process cannot see it.
 fn holder(file: &File) -> io::Result<Option<i32>> {
     let lock = fcntl_getlk(file, &Flock::from(FlockType::WriteLock))?;
     Ok(lock.map(|lock| Pid::as_raw(lock.pid)))
@@ -42,7 +42,8 @@ impl Pidfile {
     /// The text to show: another daemon is running, or the file cannot be made.
     pub fn create(path: &Path, overwrite: bool) -> Result<Pidfile, String> {
         let pid = std::process::id();
-        // Daemons that start at the same time share one temporary file and its lock, unless told not to care.
+        // Daemons that start at the same time share one temporary file and its lock, unless `overwrite` is
+        // set.
         let temporary = suffixed(
             path,
             &if overwrite {
@@ -113,7 +114,7 @@ fn fill(file: &mut File, pid: u32, path: &Path, overwrite: bool) -> Result<(), S
 /// The process that a pid file belongs to. A stale file is removed.
 ///
 /// # Errors
-/// Why that cannot be found out.
+/// The reason why that cannot be determined.
 fn running(path: &Path) -> Result<Option<i32>, String> {
     let mut file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
@@ -124,15 +125,16 @@ fn running(path: &Path) -> Result<Option<i32>, String> {
         let mut text = String::new();
         file.read_to_string(&mut text)
             .map_err(|error| errno_text(&error))?;
-        // Another number means that the holder is not the daemon of the file but someone about to remove it.
+        // Another number means that the holder is not the daemon of the file but a process about to remove
+        // it.
         return if text.trim().parse() == Ok(pid) {
             Ok(Some(pid))
         } else {
             Err("No such process".into())
         };
     }
-    // Nobody holds it. Only the holder of its lock may remove it, and only while it still has this name: else
-    // we could remove the file of a daemon that has just started.
+    // The lock is free. Only the holder of its lock may remove the file, and only while it still has this
+    // name. Else we could remove the file of a daemon that has just started.
     try_lock(&file).map_err(|_| "lost race to lock pidfile".to_owned())?;
     let same = match (fs::metadata(path), file.metadata()) {
         (Ok(a), Ok(b)) => a.ino() == b.ino() && a.dev() == b.dev(),

@@ -1,4 +1,4 @@
-//! What the daemon does between being ready to take commands and its end.
+//! The daemon's work, from accepting commands to its end.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::switch::Switch;
 use crate::unixctl::Registry;
 use crate::{commands, reconcile};
 
-/// What the parts of the daemon share.
+/// State that the parts of the daemon share.
 #[derive(Debug, Clone)]
 pub struct Context {
     /// The command line.
@@ -22,16 +22,16 @@ pub struct Context {
     pub commands: Registry,
     /// The wish that the daemon end.
     pub exit: Exit,
-    /// The tie to the process that started the daemon: call `ready()` after the first configuration.
+    /// The connection to the process that started the daemon: call `ready()` after the first configuration.
     pub daemon: Arc<Daemon>,
-    /// Who tells what memory goes to.
+    /// Reporters of memory use.
     pub memory: memory::Reporters,
 }
 
-/// Runs until the daemon is asked to end.
+/// Runs until the daemon's end is requested.
 ///
 /// # Errors
-/// What makes it impossible to go on; the daemon then exits with a failure.
+/// A fatal error; the daemon then exits with a failure.
 pub async fn run(ctx: Context) -> anyhow::Result<()> {
     if ctx.options.dummy.is_some() {
         heddle_openflow::enable_debug_actions();
@@ -43,7 +43,7 @@ pub async fn run(ctx: Context) -> anyhow::Result<()> {
             .open(place)
             .map_err(|why| anyhow::anyhow!("--metrics: {why}"))?;
     }
-    // This is the first and only time.
+    // This is the only call, so it cannot fail.
     let _ = switch.metrics.set(metrics);
     commands::register(&ctx, &switch);
     let result = reconcile::run(&ctx, switch.clone()).await;

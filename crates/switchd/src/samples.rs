@@ -7,9 +7,9 @@ use heddle_sys::Epoll;
 use crate::switch::Switch;
 use crate::vlog::errno_text;
 
-/// The longest sleep: then it looks whether it is time to end.
+/// The longest sleep; then the thread checks whether to end.
 const MAX_WAIT_MS: u64 = 100;
-/// The least rest between two batches, so that samples are taken by the dozen.
+/// The shortest rest between two batches, so that each batch has many samples.
 const MIN_REST: Duration = Duration::from_millis(1);
 
 impl Switch {

@@ -1,9 +1,9 @@
 //! The thread for protocols that watch ports ([`heddle_ofproto::monitor`]): it wakes when a timer is due, to
 //! the millisecond, and when messages wait.
 //!
-//! It works for nobody else, and waits for nobody. It hardly works at all, so it may come before the
-//! programs that keep processors busy: a peer that hears nothing for some tens of milliseconds takes the path
-//! for broken.
+//! It does no other work, and waits for no other thread. It needs little processor time, so it may have
+//! priority over the programs that keep processors busy. A peer that hears nothing for some tens of
+//! milliseconds assumes that the path is broken.
 
 use std::time::{Duration, Instant};
 
@@ -13,22 +13,21 @@ use heddle_sys::{Epoll, clock};
 use crate::switch::Switch;
 use crate::vlog::errno_text;
 
-/// The longest sleep: then it looks whether it is time to end.
+/// The longest sleep; then the thread checks whether to end.
 const MAX_WAIT_MS: u64 = 100;
-/// A sleep while somebody moves the clock, who does this thread's work meanwhile.
+/// The sleep while `time/warp` moves the clock and does this thread's work.
 const ASIDE: Duration = Duration::from_millis(1);
-/// The least time between two reports to the database, so that a peer that changes its mind all the time
-/// does not keep that busy.
+/// The shortest time between two reports to the database, so that a peer that flaps does not keep it busy.
 const REPORT: Duration = Duration::from_millis(100);
-/// Its real-time priority: before workers that have one.
+/// The thread's real-time priority: before workers that have one.
 const LEVEL: u8 = heddle_datapath::REALTIME + 1;
-/// How much later than asked for a sleep may end.
+/// The longest delay of a sleep's end.
 const TIMER_SLACK_NS: u64 = 50_000;
 
 impl Switch {
     /// Runs sessions until the switch ends.
     pub(crate) fn run_sessions(&self) {
-        // It only makes sleeps more precise.
+        // The slack only makes sleeps more precise.
         let _ = clock::set_timer_slack_ns(TIMER_SLACK_NS);
         if let Err(error) = priority::set_realtime(LEVEL) {
             let why = errno_text(&error);

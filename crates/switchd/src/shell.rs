@@ -1,7 +1,7 @@
-//! From the command line to a running daemon and out again, around [`run`](crate::run::run).
+//! The daemon's life around [`run`](crate::run::run), from the command line to the exit status.
 //!
-//! The order matters: the log is set up by the options, forks come before threads, the pid file belongs to
-//! the last process forked, and the control socket has that process's id in its name.
+//! The order matters. Options set up the log. Forks come before threads. The pid file belongs to the last
+//! process forked, and the control socket has that process's id in its name.
 
 use std::ffi::OsString;
 use std::fs;
@@ -62,7 +62,8 @@ fn configure_log(options: &Options) -> Result<(), String> {
     };
     vlog::set_syslog_method(method);
     if options.detach {
-        // What a daemon says while it starts in the background is for the log. Scripts expect a quiet start.
+        // While a daemon starts in the background, only warnings go to the console: scripts expect a quiet
+        // start.
         vlog::set_all_levels(Some(Destination::Console), Level::Warn);
     }
     for spec in &options.verbose {
@@ -98,7 +99,8 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
     if let Err(error) = heddle_sys::process::die_of_faults() {
         log::warn!(target: "vswitchd", "faults are not reported to the parent ({})", vlog::errno_text(&error));
     }
-    // Each ring of a virtual machine takes some; shells and service managers give 1024 by default.
+    // Each ring of a virtual machine takes some descriptors; shells and service managers give 1024 by
+    // default.
     if let Err(error) = heddle_sys::process::raise_descriptor_limit() {
         log::warn!(target: "vswitchd", "the limit of file descriptors is not raised ({})", vlog::errno_text(&error));
     }
@@ -129,11 +131,11 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
     let serve = serve(options, exit.clone(), daemon);
     let served = catch_unwind(AssertUnwindSafe(|| runtime.block_on(serve)));
     let Ok(result) = served else {
-        // The hook has logged it. A crash, so that a monitor starts a new daemon.
+        // The hook has logged the panic. The daemon aborts, so that a monitor starts a new one.
         vlog::flush();
         std::process::abort();
     };
-    // Tasks that are left over must not hold up the end.
+    // Remaining tasks must not delay the end.
     runtime.shutdown_background();
     exit::remove_files();
     drop(pidfile);
@@ -238,8 +240,8 @@ fn remove_left_sockets() {
     }
 }
 
-/// Removes control sockets at which nobody listens, and their second names: daemons of this name that were
-/// killed left them.
+/// Removes control sockets without a listener, and their second names: daemons of this name that were killed
+/// left them.
 fn remove_stale_sockets(options: &Options) {
     let names = [Some(&options.names.service), options.names.alias.as_ref()];
     let is_ours = |file: &str| {
@@ -255,8 +257,8 @@ fn remove_stale_sockets(options: &Options) {
         if !is_ours(&name) || !entry.file_type().is_ok_and(|t| t.is_symlink() || t.is_socket()) {
             continue;
         }
-        // A datagram socket cannot call a stream socket, so this never waits; the answer tells whether
-        // somebody is there.
+        // A datagram socket cannot connect to a stream socket, so this never waits; the error shows whether
+        // there is a listener.
         let called = UnixDatagram::unbound().and_then(|socket| socket.connect(entry.path()));
         let nobody =
             called.is_err_and(|e| matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound));
@@ -292,7 +294,7 @@ fn add_alias(rundir: &Path, path: &Path, options: &Options, suffix: &str) {
 
 /// Has panics logged, with their place, before their thread unwinds.
 fn log_panics() {
-    /// Whoever makes something panic again and again does not fill the log.
+    /// A panic that repeats does not fill the log.
     const ALL_TOLD: u64 = 100;
     static TOLD: AtomicU64 = AtomicU64::new(0);
     std::panic::set_hook(Box::new(|panic| {

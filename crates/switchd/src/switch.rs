@@ -7,8 +7,8 @@
 //! * Routes and neighbours: a thread follows the kernel ([`crate::underlay`]).
 //! * [`Switch::warp`] moves the clock and does that thread's work at every step, before it returns.
 //!
-//! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) look
-//! at it.
+//! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) read
+//! it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -33,49 +33,49 @@ use crate::reconcile::{Inventory, WithoutEffect, datapath_name};
 use crate::watch::capture::Captures;
 use crate::watch::drops::Drops;
 
-/// How often time-outs are looked at.
+/// The interval at which time-outs are checked.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the thread for upcalls waits before it looks whether it is time to end.
+/// The longest wait of the upcall thread before it checks whether to end.
 const WAIT_MS: i32 = 100;
 /// Packets handed to controllers in one go.
 const UPCALL_BATCH: usize = 256;
 
-/// How long devices may take for messages of sessions while the clock is moved.
+/// The time that devices may take for messages of sessions while the clock is moved.
 const DEVICES: Duration = Duration::from_millis(2);
 
-/// How long a command waits for the reconciler.
+/// The longest wait of a command for the reconciler.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long a switch that ends waits for the threads that close devices. What they have not closed then, the
-/// kernel closes when the process ends, one after the other.
+/// The longest wait, at the switch's end, for the threads that close devices. The kernel closes the rest when
+/// the process ends, one after the other.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// A wish that devices be looked at, to be answered when that is done.
+/// A request to read devices; the reconciler replies when it is done.
 pub(crate) type Wish = std::sync::mpsc::SyncSender<()>;
 
 /// The switch of this process.
 pub struct Switch {
     /// The command line.
     pub options: Arc<Options>,
-    /// The time that everything in the switch goes by.
+    /// The switch's clock, which tests can move.
     pub clock: Arc<Clock>,
     /// Bridges, rules, controllers' requests.
     pub ofproto: Arc<Ofproto>,
     /// Workers, ports, cached flows.
     pub datapath: Arc<Datapath>,
-    /// What of the flow cache is forwarded elsewhere, if that is on.
+    /// The offload of cached flows, if that is on.
     pub(crate) offload: RwLock<Option<heddle_offload::Offload>>,
     /// Filters that keep packets of `system` ports from the host's stack, once there was a `system` port.
     pub(crate) ingress: std::sync::OnceLock<Arc<heddle_port::IngressFilters>>,
     /// Keys of connections to the database and to controllers.
     pub tls: Arc<Tls>,
-    /// What the database has made of interfaces, for commands that name them.
+    /// The interfaces as the database made them, for commands that name them.
     pub inventory: RwLock<Inventory>,
     /// The carrier of the kernel's devices.
     pub(crate) carriers: RwLock<HashMap<Arc<str>, bool>>,
     /// Counts changes of the inventory.
     pub(crate) inventory_changes: AtomicU64,
-    /// Settings of the database that nothing carries out.
+    /// Settings of the database without effect.
     pub(crate) without_effect: Mutex<Vec<WithoutEffect>>,
     /// Raised by ports whose state changes by itself (a virtual machine came or went).
     pub(crate) ports_changed: Arc<tokio::sync::Notify>,
@@ -85,9 +85,9 @@ pub struct Switch {
     pub(crate) drops: Drops,
     /// The capture that may be under way.
     pub(crate) captures: Captures,
-    /// Where metrics are to be had.
+    /// The metrics endpoints.
     pub(crate) metrics: OnceLock<EndPoints>,
-    /// Wishes that devices be looked at now; whoever carries one out answers it.
+    /// Requests to read devices now; the reconciler replies to each.
     wishes: mpsc::UnboundedSender<Wish>,
     wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
     /// Held while time passes: by the ticker, or by one `time/warp`.
@@ -196,14 +196,14 @@ impl Switch {
             }
         };
         while !self.stop.load(Relaxed) {
-            // Woken by the datapath, and now and then to see whether it is time to end.
+            // The datapath wakes the thread; the time-out lets it check whether to end.
             if bell.wait(WAIT_MS).is_ok_and(|mut ready| ready.next().is_some()) {
                 self.ofproto.deliver_upcalls(UPCALL_BATCH);
             }
         }
     }
 
-    /// Does what workers could not do at once.
+    /// Does the work that workers handed over.
     fn settle_on(&self) {
         while !self.stop.load(Relaxed) {
             self.ofproto.settle();
@@ -229,7 +229,7 @@ impl Switch {
         }
     }
 
-    /// Whether somebody moves the clock now.
+    /// Whether a `time/warp` moves the clock now.
     pub(crate) fn is_warping(&self) -> bool {
         self.warping.load(Relaxed)
     }
@@ -239,7 +239,7 @@ impl Switch {
         self.stop.load(Relaxed)
     }
 
-    /// Does what is due at this time.
+    /// Does the work that is due now.
     pub fn tick(&self) {
         let _alone = self.ticking.lock();
         self.give_back();
@@ -250,7 +250,7 @@ impl Switch {
     }
 
     /// Moves the clock by `total_ms` in steps of `step_ms`, doing at each step what is due then, cached flows
-    /// included. `false`: somebody else is doing so. It ends early when the switch does.
+    /// included. `false`: another caller moves the clock. It ends early when the switch does.
     pub fn warp(&self, total_ms: u64, step_ms: u64) -> bool {
         if self.warping.swap(true, Relaxed) {
             return false;
@@ -267,7 +267,7 @@ impl Switch {
                 let monitor = self.ofproto.monitor();
                 monitor.run(&self.ofproto, true);
                 if monitor.has_devices() {
-                    // What devices carry arrives in its own time.
+                    // Messages over devices arrive in real time.
                     std::thread::sleep(DEVICES);
                     monitor.run(&self.ofproto, true);
                 }
@@ -281,16 +281,16 @@ impl Switch {
         true
     }
 
-    /// Has the reconciler look at all devices, and waits until it has. For commands that change a device.
+    /// Has the reconciler read all devices, and waits until it has. For commands that change a device.
     pub fn look_at_devices(&self) {
         let (done, wait) = std::sync::mpsc::sync_channel(1);
         if self.wishes.send(done).is_ok() {
-            // Late is as good as never: then the next look, within a second, sees it.
+            // After the time-out, the next reading, within a second, sees the change.
             let _ = wait.recv_timeout(SETTLE_TIMEOUT);
         }
     }
 
-    /// The wishes of [`Switch::look_at_devices`]; once.
+    /// The receiver of [`Switch::look_at_devices`]'s requests; only the first call gets it.
     pub(crate) fn take_wishes(&self) -> Option<mpsc::UnboundedReceiver<Wish>> {
         self.wished.lock().take()
     }

@@ -1,12 +1,12 @@
 //! Follows the kernel: its routes, addresses and neighbours become the switch's.
 //!
-//! **Problem.** Tunnels' outer packets go where the host's own would go, and the host changes its mind at
-//! any time, at times thousands of times a second.
+//! **Problem.** Tunnels' outer packets follow the host's own routes, which may change thousands of times a
+//! second.
 //!
-//! **Shape.** A thread waits for the kernel's notices, reads anew what they are about, and hands it
-//! over; what depends on something that is now another is translated again, and nothing else. After each
-//! reading the thread rests for several times as long as that took, so that a routing daemon that loads a
-//! million routes costs a part of a core and no more. Notices that were lost are as good as any.
+//! **Shape.** A thread waits for the kernel's notices, reads the changed objects again, and hands them over.
+//! Only flows that depend on a changed object are translated again. After each reading the thread rests for
+//! several times as long as that took. So a routing daemon that loads a million routes costs only a part of a
+//! core. A notice that some were lost causes a full reading.
 //!
 //! With `--disable-system-route` only addresses are followed, as routes that are given by hand need them.
 
@@ -26,17 +26,17 @@ use heddle_tunnel::routes::{Action, Address, Kind, Prefix, Rule, System, SystemH
 use crate::switch::Switch;
 use crate::vlog::errno_text;
 
-/// After this time without a notice, the thread looks whether it is time to end.
+/// After this time without a notice, the thread checks whether to end.
 const WAIT_MS: i32 = 200;
-/// The least rest after a reading: notices mostly come several at a time.
+/// The shortest rest after a reading: notices usually come in groups.
 const REST: Duration = Duration::from_millis(20);
 /// The longest rest.
 const MAX_REST: Duration = Duration::from_secs(5);
-/// The rest after a reading, in times of what it took.
+/// The rest after a reading, as a multiple of the reading's time.
 const REST_TIMES: u32 = 4;
-/// The rest after one that failed.
+/// The rest after a failed reading.
 const RETRY: Duration = Duration::from_secs(1);
-/// Notices that are looked at in one go, datagrams.
+/// Notices that are read in one go, datagrams.
 const BATCH: usize = 256;
 
 impl Switch {
@@ -52,7 +52,7 @@ impl Switch {
     }
 
     fn follow(&self) -> io::Result<()> {
-        // Before the first reading.
+        // Opened before the first reading, so that no change is missed.
         let mut events = HostEvents::new()?;
         let mut epoll = Epoll::new(1)?;
         epoll.add(events.as_raw_fd(), 0)?;
@@ -65,13 +65,13 @@ impl Switch {
                 if ready {
                     due = events.read(BATCH)?;
                 }
-                // Whose neighbours count is a matter of which ports there are.
+                // A changed set of ports changes the set of neighbours to follow.
                 let now = self.inventory_changes.load(Relaxed);
                 due.neighbours |= std::mem::replace(&mut ports, now) != now;
                 continue;
             }
             let began = Instant::now();
-            // What comes from here on is for the next reading.
+            // Later notices are for the next reading.
             let rest = match self.read_kernel(&net, due) {
                 Ok(()) => {
                     due = Changed::default();
@@ -110,7 +110,7 @@ impl Switch {
                 false => net.routes(&links)?,
             };
             underlay.routes.set_system(&system(routes));
-            // Who asks for a neighbour on a new way is not to be a packet that is lost by it.
+            // Flows of changed routes request their neighbours now, before a packet is lost for want of one.
             self.datapath.revalidate_soon();
         }
         if due.neighbours && !self.options.disable_system_route {
@@ -145,7 +145,7 @@ impl Switch {
     }
 }
 
-/// The same in the words of [`heddle_tunnel`].
+/// The kernel's routes in the types of [`heddle_tunnel`].
 fn system(host: HostRoutes) -> System {
     System {
         addresses: host.addresses.into_iter().map(address).collect(),

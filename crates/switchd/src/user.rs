@@ -1,7 +1,7 @@
 //! `--user`: giving up root, but not what a switch needs.
 //!
 //! The process keeps the capabilities to configure the network, to open raw and packet sockets, to broadcast,
-//! to bind low ports and to lock memory; it loses all others for good, together with its other groups.
+//! to bind low ports and to lock memory. It loses all others for good, together with its other groups.
 
 use caps::{CapSet, Capability, CapsHashSet};
 use heddle_sys::users::{group_named, user_named, user_of};
@@ -80,7 +80,7 @@ impl Identity {
     /// Becomes this user. Call it before any thread is started: capabilities belong to threads.
     ///
     /// # Errors
-    /// The text to show; the process may be half changed then and must not go on.
+    /// The text to show; the process may be half changed then and must exit.
     pub fn assume(self) -> Result<(), String> {
         let failed = |what: &str, why: &str| {
             format!(
@@ -101,7 +101,7 @@ impl Identity {
         }
         let kept: CapsHashSet = KEPT.into_iter().collect();
         caps::clear(None, CapSet::Bounding).map_err(|error| failed("bounding set", &error.to_string()))?;
-        // All that follows is of this thread alone, and those that it starts.
+        // The following calls change only this thread, and those that it starts.
         let threads =
             heddle_sys::process::thread_count().map_err(|e| failed("threads", &vlog::errno_text(&e)))?;
         if threads != 1 {
@@ -114,7 +114,7 @@ impl Identity {
         step("setgid", set_thread_gid(self.gid))?;
         step("setuid", set_thread_uid(self.uid))?;
         for set in [CapSet::Effective, CapSet::Permitted] {
-            // The effective set may only shrink to what the permitted set allows, so it goes first.
+            // The effective set may only shrink to the permitted set, so it goes first.
             caps::set(None, set, &kept).map_err(|error| failed("capabilities", &error.to_string()))?;
         }
         caps::clear(None, CapSet::Inheritable).map_err(|error| failed("capabilities", &error.to_string()))?;

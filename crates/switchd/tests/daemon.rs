@@ -28,8 +28,8 @@ impl Lab {
         }
     }
 
-    /// With a database elsewhere: a daemon that detaches is ready only when it has its configuration. `None`
-    /// where there is no server for it.
+    /// Starts a database elsewhere: a daemon that detaches is ready only when it has its configuration.
+    /// `None` if there is no server program.
     fn with_database(test: &str) -> Option<Lab> {
         let database = Some(Database::start(test)?);
         let mut lab = Lab::new();
@@ -153,7 +153,7 @@ fn detach_talk_exit() {
     let names = [
         format!("heddled.{pid}.ctl"),
         "heddled.pid".into(),
-        // The sockets that it made, for the next one.
+        // The list of the daemon's sockets, for the next one.
         "heddled.sockets".into(),
         format!("ovs-vswitchd.{pid}.ctl"),
         "ovs-vswitchd.log".into(),

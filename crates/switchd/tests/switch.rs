@@ -1,6 +1,6 @@
 //! The whole daemon with pretended devices, the real `ovsdb-server` and the real clients.
 //!
-//! Skipped, with a word about it, where those are not installed.
+//! Skipped, with a note, if those are not installed.
 
 mod lab;
 
@@ -36,7 +36,7 @@ fn bridge_with_dummy_ports_forwards() {
         "flooded"
     );
     let fdb = lab.appctl("fdb/show br0");
-    // Its age is a matter of time.
+    // The entry's age depends on time.
     assert!(fdb.contains(&format!("    1     0  {SRC} ")), "{fdb}");
     lab.appctl(&format!("netdev-dummy/receive p2 {}", frame(DST, SRC)));
     let flows = lab.appctl("dpctl/dump-flows");
@@ -68,7 +68,7 @@ fn numbers_stay_and_ports_go() {
         "a number is not reused at once"
     );
     assert!(!lab.appctl("dpif/show").contains("pb"));
-    // Whoever asks for another's number gets it, unless that one has asked as well.
+    // A port that requests another port's number gets it, unless the other has requested it as well.
     lab.vsctl("set int pd ofport_request=1");
     assert_eq!(lab.get("interface", "pd", "ofport"), "1");
     assert_ne!(lab.get("interface", "pa", "ofport"), "1");
@@ -216,7 +216,7 @@ fn tags_and_time() {
     lab.appctl("time/stop");
     assert_eq!(lab.appctl("time/warp 301000 10000"), "warped\n");
     assert!(!lab.appctl("fdb/show br0").contains(SRC), "aged");
-    // Counters go by the clock that was moved.
+    // Counters follow the clock that was moved.
     lab.wait("interface", "p1", "statistics:rx_packets", "1");
     assert_eq!(lab.appctl("dpif/dump-flows br0"), "", "idle flows are evicted");
 }
@@ -293,7 +293,7 @@ fn a_bridge_is_reachable_when_it_is_there() {
     );
 }
 
-/// One setting, one line in the log about it.
+/// One bad setting causes one line in the log.
 #[test]
 fn bad_numbers_are_told_of_once() {
     let Some(lab) = Lab::new("bad_numbers_are_told_of_once") else {
@@ -315,7 +315,7 @@ fn bad_numbers_are_told_of_once() {
     );
     assert_eq!(about("n-handler-threads"), 1, "{log}");
     assert!(
-        log.contains("n-handler-threads=x is not a number: what holds without it is used"),
+        log.contains("n-handler-threads=x is not a number: the default is used"),
         "{log}"
     );
 }
@@ -334,7 +334,7 @@ fn mirrors_are_counted_soon() {
         "-- --id=@p2 get port p2 -- --id=@m create mirror name=m select_all=true output_port=@p2 \
          -- set bridge br0 mirrors=@m",
     );
-    // What is written with the change of the interval does not count.
+    // The write that comes with the change of the interval does not count.
     lab.wait("mirror", "m", "statistics", "{tx_bytes=0, tx_packets=0}");
     lab.appctl("netdev-dummy/receive p1 in_port(1),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02),eth_type(0x1234)");
     let seen = || lab.get("mirror", "m", "statistics").contains("tx_packets=1");

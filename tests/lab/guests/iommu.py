@@ -18,7 +18,7 @@ def behind_iommu(lab, **properties):
     guest.run("ls /sys/class/iommu/ | grep dmar")
     guest.run("readlink /sys/class/net/eth0/device/../iommu_group")
     g.meet(pod, address(2))
-    # A switch that does not know a buffer's address yet may drop the packet while it asks.
+    # A switch that does not know a buffer's address yet may drop the packet while it requests the address.
     pings = g.net.ping(pod, address(2), count=50, lossless=False)
     streams = [Stream(g.net, pod, guest, address(2), to_guest, 7000 + to_guest) for to_guest in (False, True)]
     guest.run("sleep 3")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What else happens in a guest's life: jumbo frames, a driver that comes and goes, a guest that stands still, a port deleted."""
+"""Other events in a guest's life: jumbo frames, a driver that comes and goes, a stopped guest, a port
+deleted."""
 
 import os
 import signal
@@ -80,7 +81,7 @@ def scenario_paused_by_qemu(lab):
 
 @limit(180)
 def scenario_frozen_with_its_qemu(lab):
-    """SIGSTOP: the rings stay with the switch, nobody takes packets, and the session gets no answer."""
+    """SIGSTOP: the rings stay with the switch, the guest takes no packets, and the session gets no reply."""
     stands_still(lab, lambda guest: guest.process.send_signal(signal.SIGSTOP),
                  lambda guest: guest.process.send_signal(signal.SIGCONT))
 

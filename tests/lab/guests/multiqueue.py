@@ -11,7 +11,7 @@ from lab.runner import limit
 
 
 def interrupts(guest, way):
-    """How often each queue of eth0 has interrupted the guest; the driver no longer shows packets per queue."""
+    """Interrupts of the guest by each queue of eth0; the driver no longer shows packets per queue."""
     lines = [line.split() for line in guest.run("grep virtio0- /proc/interrupts").splitlines()]
     return [sum(int(word) for word in line[1:] if word.isdigit()) for line in lines if f"-{way}." in line[-1]]
 

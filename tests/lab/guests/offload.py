@@ -24,7 +24,7 @@ def compare(g, pod, guest, what):
 
 @limit(280)
 def scenario_switched_in_the_guest(lab):
-    """ethtool -K while the device stays as it is (the driver tells it through the control queue)."""
+    """ethtool -K while the device stays up (the driver notifies it through the control queue)."""
     g = GuestLab(lab)
     pod = g.pod()
     guest = g.guest("vm", 2)

@@ -20,7 +20,7 @@ def kill_switch(g, down=0.5):
 
 
 def switch_dies(g, pod, guest, what):
-    """kill -9 of the switch: the guest sees the link flap, and everything that ran goes on by itself."""
+    """kill -9 of the switch: the guest sees the link flap, and all running traffic continues by itself."""
     flaps = guest.carrier_changes()
     stream = [Stream(g.net, pod, guest, address(2), to_guest, 7000 + to_guest) for to_guest in (False, True)]
     running = Iperf(g.net, pod, guest, address(2), 14)

@@ -17,7 +17,7 @@ from lab.shell import wait_for
 
 MTU = 1400
 MIB = 3
-# Server and client hash what they send or get; the server is told what to do by its argument.
+# Server and client hash the data that they send or receive; an argument gives the server's direction.
 PEER = """
 import hashlib, os, socket, sys
 role, way, host, port = sys.argv[1:5]

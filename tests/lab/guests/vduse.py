@@ -28,11 +28,11 @@ def two_pods(lab, options="", **lab_options):
 
 @limit(600)
 def scenario_two_pods(lab):
-    """Ping, streams both ways, datagrams; address, MTU and link as the port says; split rings."""
+    """Ping, streams both ways, datagrams; address, MTU and link are the port's; split rings."""
     p = PodLab(lab)
     p.bridge()
     p.pod("a", "10.9.0.1", columns='mac=\\"02:00:00:00:0a:01\\" mtu_request=1400')
-    # As Open vSwitch 3.5 has it.
+    # The form of Open vSwitch 3.5.
     p.pod("b", "10.9.0.2", kind="dpdkvhostuserclient", options="options:vhost-server-path=/dev/vduse/pod-b")
     p.meet("a", "10.9.0.2")
     p.pings("a", "10.9.0.2", 20)
@@ -62,7 +62,7 @@ def scenario_two_pods(lab):
 def killed(p):
     """Kills the daemon under traffic and starts it again; returns pings lost and how long it was away, seconds."""
     p.run("(ip netns exec a ping -n -q -i 0.1 -c 50 10.9.0.2 >/run/pings 2>&1 &) ; sleep 1")
-    # The address of the network device tells whether it is the same one afterwards.
+    # The network device's address shows whether it is the same one afterwards.
     before = p.run("ip netns exec a cat /sys/class/net/eth0/ifindex /sys/class/net/eth0/address")
     p.run("cat /proc/uptime >/run/t0")
     p.kill_daemon()
@@ -83,7 +83,7 @@ def restarts(lab, options):
     for _ in range(2):
         lost, down = killed(p)
         p.tell(f"killed under traffic: away for {down:.1f} s, {lost} of 50 pings lost")
-        # Rings hold what is sent meanwhile; what is lost was on its way to a pod whose port came later.
+        # Rings hold packets sent meanwhile; lost ones were on their way to a pod whose port came later.
         assert lost <= 10 * down, "more than its down time"
     assert p.run("ls -i /dev/vduse") == devices, "no device was made anew"
     p.serve("b")
@@ -118,7 +118,7 @@ def scenario_twenty(lab):
         p.wait("20 devices", lambda: p.run("ls -d /sys/bus/vdpa/devices/p*/virtio*/net/* 2>/dev/null | wc -l", check=False).strip() == "20")
         p.run("cat /proc/uptime >/run/t1")
         if round_ == 0:
-            # Those that the first round left in namespaces are none of the second's.
+            # The second round does not move devices into namespaces.
             p.run("for i in $(seq 0 19); do n=p$i; d=$(ls /sys/bus/vdpa/devices/$n/virtio*/net); ip netns add $n; "
                   "ip link set $d netns $n; ip -n $n link set $d name eth0; ip -n $n addr add 10.9.0.$((i + 1))/24 dev eth0; "
                   "ip -n $n link set eth0 up; done", timeout=300)
@@ -134,7 +134,7 @@ def scenario_twenty(lab):
 
 @limit(600)
 def scenario_given_up(lab):
-    """A daemon that does not answer in time: its device is broken, destroyed and made anew."""
+    """A daemon that does not reply in time: its device is broken, destroyed and made again."""
     p = two_pods(lab)
     p.run("echo 1 >/sys/class/vduse/a/msg_timeout")
     p.run(f"kill -STOP $(cat {RUN}/vswitchd.pid); readlink -f /sys/bus/vdpa/devices/a/driver; echo a >/sys/bus/vdpa/drivers/virtio_vdpa/unbind; "
@@ -147,7 +147,7 @@ def scenario_given_up(lab):
 
 @limit(600)
 def scenario_without_module(lab):
-    """Without the kernel's modules the port says so, and works when they are there."""
+    """Without the kernel's modules the port reports an error, and works when they are loaded."""
     p = PodLab(lab, modules=())
     p.bridge()
     p.vsctl("add-port br-int a -- set interface a type=vduse", check=False)
@@ -191,7 +191,7 @@ def scenario_beside(lab):
     p.pings("h", "10.9.0.2", 5)
 
 
-# What a command of the plug-in needs to find; the pods' files are the guest's own.
+# Settings that a command of the plug-in needs; the pods' files are the guest's own.
 CNI = f"HEDDLE_CNI_DIRS={RUN} NETCONFPATH=/run/net.d CNI_PATH=/run/bin"
 
 
@@ -208,7 +208,7 @@ OWN = {"type": "heddle-cni", "bridge": "br-int", "kind": "auto", "database": f"u
 
 @limit(900)
 def scenario_twenty_by_cnitool(lab):
-    """20 pods come and go at once through cnitool, with the kind that the plug-in finds best: VDUSE."""
+    """20 pods come and go at once through cnitool, with the kind that the plug-in chooses: VDUSE."""
     p = PodLab(lab)
     p.bridge()
     plug_ins(p, "net", {**OWN, "ipam": {"type": "host-local", "dataDir": "/run/ipam", "ranges": [[{"subnet": "10.9.0.0/24"}]]}})

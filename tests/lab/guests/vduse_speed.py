@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""How three ways to attach pods compare inside one emulated machine: veth on Open vSwitch's kernel datapath, VDUSE and tap on Heddle.
+"""Three ways to attach pods, compared inside one emulated machine: veth on Open vSwitch's kernel datapath,
+VDUSE and tap on Heddle.
 
     tests/lab/guests/vduse_speed.py [--svg FILE]
 
@@ -60,7 +61,7 @@ def measured(p, pair, case):
 
 
 def draw(path, rows):
-    """Bars, as parts of what veth gives."""
+    """Draws bars, as fractions of veth's results."""
     width, left, bar, gap = 760, 190, 14, 16
     colours = {"veth": "#888888", "vduse": "#1f77b4", "tap": "#e08e2d"}
     most = max(max(row.values()) for row in rows.values())
@@ -82,7 +83,7 @@ def draw(path, rows):
 
 @limit(1400)
 def scenario_ratios(lab):
-    """TCP by the size of writes, UDP, requests and answers, in turns."""
+    """TCP by the size of writes, UDP, requests and replies, in turns."""
     p = PodLab(lab, modules=(*PodLab.MODULES, "openvswitch"), memory=1536)
     pairs = pods(p)
     for pair in pairs.values():

@@ -1,5 +1,5 @@
-//! The directories that Open vSwitch's programs share, as Debian's packages place them unless the environment
-//! says otherwise.
+//! The directories that Open vSwitch's programs share: Debian's defaults, which environment variables
+//! replace.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ fn dir(variable: &str, default: &str) -> PathBuf {
         .map_or_else(|| default.into(), PathBuf::from)
 }
 
-/// Where sockets and pid files are: `OVS_RUNDIR`.
+/// The directory of sockets and pid files: `OVS_RUNDIR`.
 #[must_use]
 pub fn rundir() -> PathBuf {
     dir("OVS_RUNDIR", "/var/run/openvswitch")
 }
 
-/// Where log files are: `OVS_LOGDIR`.
+/// The directory of log files: `OVS_LOGDIR`.
 #[must_use]
 pub fn logdir() -> PathBuf {
     dir("OVS_LOGDIR", "/var/log/openvswitch")
 }
 
-/// `name` as it stands when it is absolute, else inside `dir`.
+/// `name` itself if it is absolute, else `name` inside `dir`.
 #[must_use]
 pub fn inside(dir: &Path, name: &str) -> PathBuf {
     // `join` replaces the whole path by an absolute argument.

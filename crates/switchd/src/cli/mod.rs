@@ -1,7 +1,7 @@
 //! The command line of `ovs-vswitchd`, as ovs-vswitchd(8) describes it.
 //!
-//! Deviations from getopt_long(3), all harmless: an abbreviated long option is taken when it is the beginning
-//! of one option only, as there, but the message about an ambiguous one differs.
+//! One harmless deviation from getopt_long(3): the message about an ambiguous abbreviation differs. As there,
+//! an abbreviated long option must be the beginning of one option only.
 
 pub mod dirs;
 mod names;
@@ -22,7 +22,7 @@ pub use names::{COMPATIBLE_VERSION, Names};
 use crate::metrics::Place;
 use crate::vlog::SyslogMethod;
 
-/// What ports and datapaths of type `dummy` replace (`--enable-dummy`).
+/// The port and datapath types that type `dummy` replaces (`--enable-dummy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dummy {
     /// They are there, and replace nothing.
@@ -33,7 +33,7 @@ pub enum Dummy {
     Override,
 }
 
-/// Where the control socket is (`--unixctl`).
+/// The place of the control socket (`--unixctl`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlSocket {
     /// `RUNDIR/NAME.PID.ctl`.
@@ -64,7 +64,7 @@ pub struct Ssl {
 }
 
 impl Ssl {
-    /// For those who connect. Ciphers are the library's choice.
+    /// TLS settings of clients. Ciphers are the library's choice.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             private_key: self.private_key.clone(),
@@ -77,7 +77,7 @@ impl Ssl {
     }
 }
 
-/// Everything that the command line says.
+/// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// The names of this process.
@@ -120,13 +120,13 @@ pub struct Options {
     pub dummy_numa: Option<Vec<u32>>,
     /// `--mlockall`.
     pub mlockall: bool,
-    /// `--metrics`: where metrics are to be had.
+    /// `--metrics`: the endpoint of metrics.
     pub(crate) metrics: Option<Place>,
     /// Keys and certificates.
     pub ssl: Ssl,
 }
 
-/// What to do with a command line.
+/// The action that a command line requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed {
     /// Run the daemon.
@@ -214,8 +214,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Parsed, String>
     options(names, &matches).map(|options| Parsed::Run(Box::new(options)))
 }
 
-/// Rewrites `-v` and `-vSPEC` to the long form: the value of a short option with an optional value is
-/// attached without an equals sign, which clap cannot say.
+/// Rewrites `-v` and `-vSPEC` to the long form: clap has no short option whose optional value is attached
+/// without an equals sign.
 fn expand_verbose(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut only_operands = false;
     args.map(|arg| {

@@ -1,9 +1,9 @@
-//! What the program calls itself.
+//! The names of this process in messages and files.
 //!
-//! As with Open vSwitch's daemons, messages, pid file, log file and control socket take the base name of
-//! `argv[0]`: through a symbolic link called `ovs-vswitchd` everything is where scripts expect it. Started as
-//! `heddled`, the files have the names of `ovs-vswitchd` too, since that is the default target of
-//! `ovs-appctl`, and the pid file and the control socket have a second name, so that `ovs-appctl -t heddled`
+//! Messages, pid file, log file and control socket take the base name of `argv[0]`, as with Open vSwitch's
+//! daemons. Through a symbolic link called `ovs-vswitchd`, scripts find every file at the expected path.
+//! Started as `heddled`, the files have the names of `ovs-vswitchd` too, since that is the default target of
+//! `ovs-appctl`. The pid file and the control socket then have a second name, so that `ovs-appctl -t heddled`
 //! finds them as well.
 
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// The version of Open vSwitch whose interfaces this program has.
 pub const COMPATIBLE_VERSION: &str = "3.1.0";
-/// The name of the program that this one stands in for.
+/// The name of the program that this one replaces.
 const COMPATIBLE_NAME: &str = "ovs-vswitchd";
 const OWN_NAME: &str = "heddled";
 
@@ -45,8 +45,8 @@ impl Names {
 
     /// The text of `--version` and of the command `version`.
     ///
-    /// Scripts take the last word of the first line that has "Open vSwitch" in it for the version (ovs-ctl),
-    /// or the last word of the first line (ovs-lib); the second line tells a person which program this is.
+    /// Scripts read the version from the last word of a line: ovs-ctl of the first line with "Open vSwitch"
+    /// in it, ovs-lib of the first line. The second line names this program.
     #[must_use]
     pub fn version_text(&self) -> String {
         format!(

@@ -1,4 +1,4 @@
-//! The command line against what ovs-vswitchd 3.1 takes and says.
+//! The command line, compared with the options and messages of ovs-vswitchd 3.1.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,9 +1,9 @@
-//! Options before the arguments of `dpctl` commands, and the words for what is wrong with them.
+//! Options before the arguments of `dpctl` commands, and the messages about faults in them.
 
-/// What options say.
+/// Parsed options of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
-    /// `-m`, `--more`: how often.
+    /// `-m`, `--more`: number of repetitions.
     pub(super) verbosity: u32,
     /// Names of ports instead of numbers.
     pub(super) names: bool,

@@ -12,8 +12,8 @@ use heddle_ofproto::model::{Stats, Unmatched};
 /// A version of the rules that shows every rule that has not been removed.
 const NEWEST: u64 = u64::MAX - 1;
 
-/// The rules of Open vSwitch's internal table, in its order: what it matches, which packets it has counted,
-/// what it does. The first ends lookups that run away, of which there are none here.
+/// The rules of Open vSwitch's internal table, in its order: match, packets to count, actions. The first ends
+/// runaway lookups, of which there are none here.
 const HIDDEN: [(&str, Option<Unmatched>, &str); 4] = [
     ("priority=2,recirc_id=0", None, "drop"),
     (
@@ -53,7 +53,7 @@ pub(super) fn register(c: &Commands<'_>) {
         bridges.iter().for_each(|b| b.reconnect_controllers());
         Ok(String::new())
     });
-    // Groups are not listened for: there are none to show or to forget.
+    // The switch has no multicast snooping: there are no groups to show or to flush.
     c.add("mdb/show", "bridge", (1, 1), |s, args| {
         bridge_named(s, args.first().copied().unwrap_or_default(), "no such bridge")?;
         Err(NO_SNOOPING.into())
@@ -82,7 +82,7 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
     let mut out = String::new();
     for table in bridge.tables.iter() {
         let mut rules = Vec::new();
-        // The rule that stands in for controllers has a priority above all that rules can say.
+        // The rule that replaces controllers has a higher priority than any other rule can have.
         table
             .rules
             .for_each(NEWEST, |entry| rules.push((entry.priority, entry.data.clone())));

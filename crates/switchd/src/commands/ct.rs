@@ -1,4 +1,4 @@
-//! `dpctl/*` about tracked connections. All bridges share one tracker: which datapath is named says nothing.
+//! `dpctl/*` about tracked connections. All bridges share one tracker, so the named datapath has no effect.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use super::dpctl::{EINVAL, ENOENT, EPERM, failed, named, one};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 
-/// Records that are looked at between two looks at what else is to be done.
+/// Records that are read before the thread checks for other work.
 const BATCH: u32 = 4096;
 
 pub(super) fn register(c: &Commands<'_>) {
@@ -315,7 +315,7 @@ fn set_limits(switch: &Switch, args: &[&str]) -> Reply {
     Ok(String::new())
 }
 
-/// Limits that the database has are changed there.
+/// Limits in the database can only be changed there.
 fn may_set_limits(switch: &Switch, instead: &str) -> Result<(), String> {
     match switch.inventory.read().zone_limits {
         true => {

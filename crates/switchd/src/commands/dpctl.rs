@@ -1,7 +1,7 @@
 //! `dpctl/*`: the datapath by itself.
 //!
-//! All bridges share one datapath here. To the outside it is one per type that has bridges, as in Open
-//! vSwitch: each shows the ports of its bridges and the flows that come from them.
+//! All bridges share one datapath here. Commands show one datapath per type that has bridges, as in Open
+//! vSwitch. Each has the ports of its bridges and the flows that come from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,7 +43,7 @@ pub(super) fn types(switch: &Switch) -> BTreeSet<String> {
 
 pub(super) const UNKNOWN: &str = "please specify an existing datapath";
 
-/// Whether a datapath goes by this name, with its type or without.
+/// Whether a datapath has this name, with its type or without.
 pub(super) fn is_known(switch: &Switch, name: &str) -> bool {
     types(switch)
         .iter()
@@ -65,7 +65,7 @@ pub(super) fn named(switch: &Switch, name: &str) -> Option<String> {
     types(switch).into_iter().find(|t| datapath_name(t) == full)
 }
 
-/// The datapath that is named first of all arguments, or the only one; and the other arguments.
+/// The datapath that the first of all arguments names, or the only one; and the other arguments.
 pub(super) fn one<'a, 'b>(
     switch: &Switch,
     args: &'a [&'b str],
@@ -211,7 +211,7 @@ fn statistics(switch: &Switch, item: &Item) -> String {
     )
 }
 
-/// ` (1.5 KiB)`, or nothing for what is smaller.
+/// ` (1.5 KiB)`, or nothing for less than a kibibyte.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn human(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
@@ -220,12 +220,12 @@ fn human(bytes: u64) -> String {
         .unwrap_or_default()
 }
 
-/// Which flows a user wants to see.
+/// The flows that a user wants to see.
 #[derive(Default)]
 struct Filter {
     flow: Option<Match>,
     core: Option<Option<usize>>,
-    /// Of flows that are forwarded elsewhere, and of the others: which are left out.
+    /// Leave out offloaded flows; leave out all others.
     no_offloaded: bool,
     no_others: bool,
 }
@@ -268,7 +268,7 @@ impl Filter {
         Ok((filter, args.len()))
     }
 
-    /// What stands above flows of one thread: nothing where one was asked for.
+    /// The heading above the flows of one thread; empty if the user named a thread.
     fn heading(&self, text: &str) -> String {
         match self.core {
             None => text.to_owned(),
@@ -276,10 +276,10 @@ impl Filter {
         }
     }
 
-    /// `core`: of the thread that has it; `None`: the main thread, in Open vSwitch.
+    /// `core` is the processor of the thread that has the flow; `None` is the main thread, in Open vSwitch.
     fn takes(&self, flow: &FlowDump, core: Option<usize>) -> bool {
         let wanted = self.flow.as_ref().is_none_or(|m| {
-            // What the flow leaves open is no reason against it.
+            // Bits that the flow leaves open are compatible with any value.
             let masks = m.mask.0.words().iter().zip(flow.mask.words());
             let words = flow.key.words().iter().zip(m.key.words()).zip(masks);
             words
@@ -312,9 +312,9 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         main.clear();
     }
     let lines = Lines::new(switch, style);
-    // Pretended devices are polled by Open vSwitch's main thread, which has a flow once.
+    // Open vSwitch's main thread polls pretended devices, and has each of their flows once.
     let mut of_main = Merged::default();
-    // There may be a million others: their lines are all that is held of them.
+    // There may be a million other flows: only their lines are kept.
     let mut of_cores: BTreeMap<usize, String> = BTreeMap::new();
     switch.datapath.each_flow(|flow| {
         let core = (!main.contains(&flow.key.in_port)).then_some(flow.core);

@@ -1,8 +1,8 @@
-//! `dpctl/*` that change a datapath past the database, or read what such commands take.
+//! `dpctl/*` that change a datapath without the database, or read the arguments of such commands.
 //!
-//! Here the database alone says which datapaths and ports there are, and cached flows are what the tables
-//! say: an entry that somebody else wrote would be forgotten at the next look of the revalidator. So these
-//! commands check what they are given, as Open vSwitch's do, and then say that it is not supported.
+//! The database alone decides which datapaths and ports there are, and the tables decide the cached flows.
+//! The next pass of the revalidator would remove an entry that another program wrote. These commands check
+//! their arguments, as Open vSwitch's do, and then reply that they are not supported.
 
 use heddle_datapath_api::{Action, PortNo, format_actions, format_whole};
 use heddle_flow::odp;
@@ -169,7 +169,7 @@ const ORDER: &[&str] = &[
     "normalize-actions",
 ];
 
-/// Of all commands, those of `dpctl`, in [`ORDER`] and in Open vSwitch's columns; others follow.
+/// Usage lines of the `dpctl` commands: first those in [`ORDER`], then the rest, in Open vSwitch's columns.
 fn list(all: &str) -> String {
     let mut lines = all.lines();
     let mut out = format!("{}\n", lines.next().unwrap_or_default());
@@ -190,7 +190,7 @@ fn first<'a>(args: &[&'a str]) -> &'a str {
     args.first().copied().unwrap_or_default()
 }
 
-/// The datapath that is named first.
+/// The datapath that the first argument names.
 fn open(switch: &Switch, args: &[&str]) -> Result<String, String> {
     dpctl::named(switch, first(args)).ok_or_else(|| failed(switch, "opening datapath", Some(ENODEV)))
 }
@@ -276,7 +276,7 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// What of a flow's whole text was given: fields that the given text names.
+/// Fields of a flow's whole text that the given text names too.
 fn as_given(whole: &str, given: &str) -> String {
     let fields = whole.split_inclusive("),").map(|f| f.trim_end_matches(','));
     let named = fields.filter(|f| {

@@ -100,15 +100,15 @@ fn port_json(item: &Item) -> Value {
     shown
 }
 
-/// What this datapath can do, in the words of Open vSwitch.
+/// The features of this datapath, in the words of Open vSwitch.
 fn features(switch: &Switch, args: &[&str]) -> Reply {
     let name = args.first().copied().unwrap_or_default();
     let bridge = bridge_named(switch, name, "no such bridge")?;
     Ok(bridge.used_features().of_datapath())
 }
 
-/// Has bridges do without a feature of the datapath, or do with it again: those that share a datapath share
-/// that too. What is wrong with the request is the answer, and no error, as in Open vSwitch.
+/// Disables or enables a feature for all bridges that share the datapath. A fault in the request is the text
+/// of a successful reply, not an error, as in Open vSwitch.
 fn set_features(switch: &Switch, args: &[&str]) -> Reply {
     let name = args.first().copied().unwrap_or_default();
     let bridge = bridge_named(switch, name, "no such bridge")?;

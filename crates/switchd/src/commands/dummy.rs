@@ -13,9 +13,9 @@ use super::Commands;
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 
-/// How long a command waits for the packets that it brought to be through.
+/// The longest wait of a command for its packets to be processed.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(3);
-/// Shortest frame that can be asked for.
+/// The shortest frame that a command can request.
 const MIN_LEN: usize = 14;
 
 pub(super) fn register(c: &Commands<'_>) {

@@ -32,7 +32,7 @@ pub(super) fn register(c: &Commands<'_>) {
     });
 }
 
-/// The bridge that is named, or all.
+/// The named bridge, or all.
 fn some_bridges(switch: &Switch, args: &[&str]) -> Result<Vec<Arc<Bridge>>, String> {
     match args.first() {
         Some(name) => Ok(vec![bridge_named(switch, name, NO_BRIDGE)?]),
@@ -53,7 +53,8 @@ fn shown_bridges(switch: &Switch, args: &[&str]) -> Result<Vec<Arc<Bridge>>, Str
             let mut bridges: Vec<Arc<Bridge>> = Vec::new();
             for name in names {
                 let bridge = bridge_named(switch, name, &format!("{NO_BRIDGE} {name}"))?;
-                // Each is listed once: otherwise a request of some kilobytes could ask for gigabytes.
+                // Each bridge is listed once: otherwise a request of some kilobytes could produce a reply of
+                // gigabytes.
                 if !bridges.iter().any(|b| Arc::ptr_eq(b, &bridge)) {
                     bridges.push(bridge);
                 }
@@ -76,7 +77,7 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
     let mut out = format!(" {BRIDGE:width$}  Port  VLAN  MAC                Age\n");
     for bridge in &bridges {
         let lines = lines(switch, bridge);
-        // A bridge is named once, also if nothing was learned on it. Writing to a string cannot fail.
+        // Each bridge is named, also if nothing was learned on it. Writing to a string cannot fail.
         let mut name = bridge.name.as_str();
         for line in &lines {
             let _ = write!(out, " {name:width$} {line}");
@@ -125,7 +126,7 @@ fn show_json(switch: &Switch, args: &[&str]) -> JsonReply {
     Ok(Value::Object(bridges.collect()))
 }
 
-/// What C's `atoi` makes of a VLAN id.
+/// A VLAN id as C's `atoi` parses it.
 fn vlan(text: &str) -> u16 {
     let digits: String = text
         .trim_start()

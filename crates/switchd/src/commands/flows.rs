@@ -9,14 +9,14 @@ use heddle_ofproto::model::Snapshot;
 
 use crate::switch::Switch;
 
-/// How flows are shown.
+/// The format of shown flows.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Style {
-    /// Also what does not count.
+    /// Also fields that the mask leaves open.
     pub(super) verbose: bool,
     /// Names of ports.
     pub(super) names: bool,
-    /// What stands between a flow's own name and its key; `None`: its name is not shown.
+    /// The text between a flow's UFID and its key; `None`: the UFID is not shown.
     pub(super) ufid: Option<&'static str>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn port_names(switch: &Switch) -> BTreeMap<u32, String> {
         .collect()
 }
 
-/// How flows become lines.
+/// Formats flows as lines.
 pub(super) struct Lines {
     style: Style,
     ports: BTreeMap<u32, String>,
@@ -71,7 +71,7 @@ impl Lines {
             .ufid
             .map_or_else(String::new, |sep| ufid(&flow.key, &flow.mask) + sep);
         let stats = match flow.place {
-            // Where it is, is shown to those who want to see all.
+            // Only verbose output shows the place that forwards the flow.
             Some(_) if !style.verbose => {
                 let plain = FlowDump {
                     place: None,
@@ -84,7 +84,7 @@ impl Lines {
         format!("{ufid}{key}, {stats}\n")
     }
 
-    /// The lines of flows that `wanted` takes, those that several workers cache as one.
+    /// The lines of the flows that `wanted` accepts; a flow that several workers cache has one line.
     pub(super) fn merged(&self, switch: &Switch, wanted: impl Fn(&FlowDump) -> bool) -> String {
         let mut merged = Merged::default();
         switch.datapath.each_flow(|flow| {

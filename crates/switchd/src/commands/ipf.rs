@@ -1,4 +1,4 @@
-//! `dpctl/ipf-*`: fragments that are put together to be tracked.
+//! `dpctl/ipf-*`: fragments that are reassembled for connection tracking.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::dpctl::{EINVAL, failed, one};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 
-/// What Open vSwitch says where a value is out of range.
+/// Open vSwitch's error for a value that is out of range.
 const EPERM: &str = "Operation not permitted";
 
 pub(super) fn register(c: &Commands<'_>) {
@@ -30,7 +30,7 @@ pub(super) fn register(c: &Commands<'_>) {
     c.add("dpctl/ipf-get-status", "[dp]", (0, 3), status);
 }
 
-/// Whether IPv6 is meant.
+/// Whether the text means IPv6.
 fn family(text: &str) -> Option<bool> {
     if text.starts_with("v6") {
         Some(true)

@@ -1,4 +1,4 @@
-//! What `memory/show` tells of the switch.
+//! The switch's counts in `memory/show`.
 
 use heddle_datapath_api::Engine;
 use std::sync::Arc;

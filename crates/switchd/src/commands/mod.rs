@@ -1,4 +1,4 @@
-//! Commands of the control socket that look at the switch or change it, with the words and layouts of Open
+//! Commands of the control socket that read the switch or change it, with the words and layouts of Open
 //! vSwitch: scripts read them.
 
 mod args;
@@ -39,7 +39,7 @@ use crate::unixctl::{JsonReply, Registry, Reply};
 pub(crate) use flows::port_names;
 pub(crate) use trace::traced;
 
-/// Registers all of them.
+/// Registers all commands.
 pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     let commands = Commands {
         registry: &ctx.commands,
@@ -78,7 +78,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     coverage::register_source(|add| heddle_ofproto::coverage::all().for_each(|(name, n)| add(name, n)));
 }
 
-/// Where commands go, and what they work on.
+/// The registry that receives commands, and the switch that they work on.
 struct Commands<'a> {
     registry: &'a Registry,
     switch: &'a Arc<Switch>,

@@ -1,4 +1,4 @@
-//! What of the flow cache is forwarded elsewhere, and why the rest is not.
+//! Commands that show offloaded flows, and the reasons why others are not offloaded.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ pub(super) fn register(c: &Commands<'_>) {
     c.add("heddle/offload", "[flow]", (0, 1), show);
 }
 
-/// As Open vSwitch shows counts of offloaded flows; and the back end's own counters.
+/// Counts of offloaded flows as Open vSwitch shows them, then the back end's own counters.
 fn stats_show(switch: &Switch, args: &[&str]) -> Reply {
     let (datapath_type, _) = dpctl::one(switch, args, 1)?;
     let Some(offload) = switch.offload.read().clone() else {
@@ -25,7 +25,7 @@ fn stats_show(switch: &Switch, args: &[&str]) -> Reply {
             Some(dpctl::EINVAL),
         ));
     };
-    // What was forwarded until now, not until the revalidator's last pass.
+    // Counts are current, not those of the revalidator's last pass.
     switch.datapath.flush_stats();
     let (name, stats, own) = offload.stats();
     let (mut out, n) = (String::new(), stats.offloaded);
@@ -54,13 +54,12 @@ fn stats_show(switch: &Switch, args: &[&str]) -> Reply {
     Ok(out)
 }
 
-/// Whether actions ask for connections.
+/// Whether actions contain `ct`.
 fn tracks(actions: &[Action]) -> bool {
     actions.iter().any(|a| matches!(a, Action::Ct(_)))
 }
 
-/// Flows that are forwarded elsewhere, and how many are not, and why; or the same of the flows that a match
-/// takes.
+/// Offloaded flows, the number of others, and the reasons; or the same of the flows that a match selects.
 fn show(switch: &Switch, args: &[&str]) -> Reply {
     let Some(offload) = switch.offload.read().clone() else {
         return Ok(

@@ -1,4 +1,4 @@
-//! `dpif-netdev/pmd-*`: what workers do.
+//! `dpif-netdev/pmd-*`: the work of workers.
 
 use heddle_datapath::{PerfWanted, SuspectLog};
 use heddle_datapath_api::Engine;
@@ -9,7 +9,7 @@ use super::{Commands, dpctl};
 use crate::switch::Switch;
 use serde_json::json;
 
-/// There is one way to look at packets, which goes by the name of the one that any processor can do.
+/// The only implementation, with the name of Open vSwitch's one for any processor.
 const IMPLEMENTATION: &str = "dpif_scalar";
 
 pub(super) fn register(c: &Commands<'_>) {
@@ -44,7 +44,7 @@ pub(super) fn register(c: &Commands<'_>) {
     c.add("heddle/stats", "", (0, 0), |s, _| Ok(stats(s)));
     c.add("heddle/without-effect", "", (0, 0), |s, _| Ok(without_effect(s)));
     c.add("dpif-netdev/pmd-rxq-rebalance", "[dp]", (0, 1), |s, args| {
-        // Here a name has to be right.
+        // This command requires a right name.
         if args.first().is_some_and(|name| !is_known(s, name)) {
             return Err(UNKNOWN.into());
         }
@@ -115,7 +115,6 @@ fn suspect_log(mut log: SuspectLog, args: &[&str]) -> Option<SuspectLog> {
     Some(log.bounded())
 }
 
-/// What workers have counted, in JSON, for `heddle top` and monitoring.
 /// Settings that change nothing, and whether `flow-restore-wait` holds all packets, as JSON.
 fn without_effect(switch: &Switch) -> String {
     let known = switch.without_effect.lock();
@@ -124,6 +123,7 @@ fn without_effect(switch: &Switch) -> String {
     json!({"settings": settings, "restoring": switch.ofproto.pipeline().is_restoring()}).to_string()
 }
 
+/// Counters of workers, in JSON, for `heddle top` and monitoring.
 fn stats(switch: &Switch) -> String {
     let now = switch.datapath.snapshot();
     let map = |pairs: &[(&'static str, u64)]| -> serde_json::Value {
@@ -148,7 +148,7 @@ fn stats(switch: &Switch) -> String {
     format!("{answer}\n")
 }
 
-/// What is wanted of whom.
+/// Parsed arguments: which workers, which numbers, for how long.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted<'a> {
     /// `-pmd`: the worker of this processor.
@@ -162,7 +162,7 @@ struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// A name that is none's counts as not given where there is one datapath, as in Open vSwitch.
+    /// If there is one datapath, an unknown name counts as not given, as in Open vSwitch.
     fn parse(switch: &Switch, args: &[&'a str]) -> Result<Wanted<'a>, String> {
         let wanted = Wanted::read(args);
         match wanted.named.filter(|name| !is_known(switch, name)) {
@@ -172,7 +172,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Numbers that are none count as not given.
+    /// A number that cannot be parsed counts as not given.
     fn read(args: &[&'a str]) -> Wanted<'a> {
         let mut wanted = Wanted::default();
         let mut args = args.iter();
@@ -190,7 +190,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Ports with their counts, and with what is known of drops of packets that came in by them.
+/// Ports with their counts, and with the known drops of packets that came in by them.
 fn ports(switch: &Switch) -> Vec<serde_json::Value> {
     let mut drops = switch.drops.by_port(switch);
     let all = switch.datapath.ports().into_iter();

@@ -1,6 +1,6 @@
-//! Commands of protocols that this switch does not speak (bonds by hash, LACP, STP, RSTP, CFM, LLDP): there
-//! is nothing of the kind, and they say so as Open vSwitch does where nothing of the kind is configured.
-//! Scripts that collect a switch's state call all of them.
+//! Commands of protocols that this switch does not have (bonds by hash, LACP, STP, RSTP, CFM, LLDP). They
+//! reply as Open vSwitch does if no such protocol is configured. Scripts that collect a switch's state call
+//! all of them.
 
 use super::Commands;
 use crate::reconcile::parse_mac;
@@ -14,7 +14,7 @@ pub(super) fn register(c: &Commands<'_>) {
             Ok(String::new())
         });
     }
-    // Lists that are empty, and errors for whoever is named.
+    // Empty lists without an argument, an error for any name.
     for (name, usage, why) in [
         ("bond/show", "[port]", NO_BOND),
         ("cfm/show", "[interface]", NO_CFM),
@@ -67,7 +67,7 @@ fn nobody(args: &[&str], all: &str, why: &str) -> Reply {
     }
 }
 
-/// Which of a bond's 256 buckets a sender's packets of a VLAN go to.
+/// The bucket, of a bond's 256, of a sender's packets of a VLAN.
 fn bond_hash(args: &[&str]) -> Reply {
     let number = |i: usize, why: &str| match args.get(i) {
         None => Ok(0),
@@ -88,7 +88,7 @@ fn bond_hash(args: &[&str]) -> Reply {
 mod tests {
     use super::*;
 
-    /// As Open vSwitch's daemon answers.
+    /// The numbers and errors are those of Open vSwitch's daemon.
     #[test]
     fn buckets_of_bonds() {
         assert_eq!(bond_hash(&["00:00:00:00:00:01"]), Ok("68".into()));

@@ -1,4 +1,4 @@
-//! `ofproto/trace`: what would become of a packet.
+//! `ofproto/trace`: the path of a packet through the pipeline.
 
 use super::{Commands, dpctl, flows};
 use crate::switch::Switch;
@@ -21,7 +21,7 @@ pub(super) fn register(c: &Commands<'_>) {
 
 type Tracer = fn(&Pipeline, &[&str], &TraceEnv<'_>) -> Result<Traced, String>;
 
-/// The text of a trace with these arguments. It changes nothing unless they hold a packet.
+/// The text of a trace with these arguments. It changes nothing unless they contain a packet.
 pub(crate) fn traced(switch: &Switch, args: &[&str]) -> Reply {
     run(switch, args, trace)
 }

@@ -1,4 +1,4 @@
-//! `tnl/ports/show` and `tnl/egress_port_range`: where tunnels end, and how their packets differ.
+//! `tnl/ports/show` and `tnl/egress_port_range`: endpoints of tunnels, and the source ports of their packets.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;

@@ -44,7 +44,7 @@ pub(super) fn register(c: &Commands<'_>) {
             Ok(format!("megaflows {}", if on { "enabled" } else { "disabled" }))
         });
     }
-    // Names of flows are made when they are printed: there is nothing to be terse about.
+    // Names of flows are made when they are printed, so a terse dump saves nothing.
     c.add("upcall/disable-ufid", "", (0, 0), |_, _| {
         Ok("Datapath dumping tersely using UFID disabled".into())
     });

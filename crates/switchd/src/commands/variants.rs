@@ -1,5 +1,5 @@
-//! Commands that choose among implementations of one thing. There is one of each here, which goes by the name
-//! of the one that any processor can run; the others are not offered.
+//! Commands that choose among implementations. Each has one implementation here, with the name of the one
+//! that any processor can run; the others are not offered.
 
 use super::{Commands, dpctl};
 use crate::unixctl::Reply;

@@ -1,4 +1,4 @@
-//! `heddle/drops` and `heddle/capture-*`: what the command `heddle` asks for.
+//! `heddle/drops` and `heddle/capture-*`: the requests of the command `heddle`.
 
 use super::Commands;
 

@@ -1,4 +1,4 @@
-//! What is told: counters and sizes of all parts of the switch, read when somebody asks.
+//! The metrics: counters and sizes of all parts of the switch, read at each scrape.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -109,8 +109,8 @@ fn process(out: &mut Out<'_, '_>) -> fmt::Result {
         ("version", env!("CARGO_PKG_VERSION")),
         ("openvswitch", COMPATIBLE_VERSION),
     ];
-    // A gauge, as programs of Prometheus have it: its older text format does not know the type `info`, and
-    // promtool refuses it.
+    // A gauge, as programs of Prometheus have it: its older text format has no type `info`, and promtool
+    // refuses it.
     out.gauges("build_info", "The program.", [(labels, 1)])?;
     let memory = heddle_sys::memory::usage().ok();
     let resident = memory.as_ref().map_or(0, |m| m.resident);
@@ -247,7 +247,7 @@ fn workers(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
         .map(|w| {
             let counters: BTreeMap<&str, u64> = w.counters.iter().copied().collect();
             let mut asleep = counters.get("cycles_asleep").copied().unwrap_or(0);
-            // A sleep that goes on is in no counter yet.
+            // The counters do not include a sleep that has not ended.
             let since = counters.get("asleep_since").copied().unwrap_or(0);
             if since != 0 {
                 asleep += now.tsc.saturating_sub(since);

@@ -5,9 +5,9 @@
 //! nothing. Scrapes come one after the other, so that many at once cost no more than one.
 //!
 //! **Bounds.** At most [`MOST_CALLERS`] are served at a time, each with a request of at most
-//! [`REQUEST_BYTES`] within [`CALLER_TIMEOUT`]. One more takes the place of the one that came first, so that
-//! callers who are slow keep nobody waiting. Labels are names from the configuration and of the program, no
-//! addresses of packets; of things that are many only the first [`collect::MOST`] are shown.
+//! [`REQUEST_BYTES`] within [`CALLER_TIMEOUT`]. One more caller replaces the earliest one, so that slow
+//! callers do not block new ones. Labels are names from the configuration and of the program, no addresses of
+//! packets. At most [`collect::MOST`] of a kind are shown.
 
 mod collect;
 mod serve;
@@ -31,10 +31,10 @@ use crate::vlog::errno_text;
 const MOST_CALLERS: usize = 16;
 /// Longest head of a request.
 const REQUEST_BYTES: usize = 8 << 10;
-/// How long a caller may take for its request, and for taking the answer.
+/// The longest time that a caller may take for its request, and for reading the reply.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where metrics are to be had.
+/// The address of a metrics endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A Unix socket.
@@ -45,10 +45,10 @@ pub(crate) enum Place {
 
 impl Place {
     /// Reads `unix:PATH` (a relative one is below the run directory), `tcp:ADDRESS:PORT` or `tcp:PORT`, which
-    /// is of 127.0.0.1.
+    /// means 127.0.0.1.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// The fault, for people.
     pub(crate) fn parse(text: &str) -> Result<Place, String> {
         match text.split_once(':') {
             Some(("unix", path)) if !path.is_empty() => Ok(Place::Unix(dirs::inside(&dirs::rundir(), path))),
@@ -73,16 +73,16 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// The end points: one of the command line, one of the database.
+/// The endpoints: one of the command line, one of the database.
 pub(crate) struct EndPoints {
     source: Arc<serve::Source>,
-    /// Of the database: what was asked for, and who serves it.
+    /// From the database: the configured text, and the open endpoint.
     configured: Mutex<(String, Option<Serving>)>,
-    /// Of the command line.
+    /// From the command line.
     given: Mutex<Option<Serving>>,
 }
 
-/// Ends with its value.
+/// An open endpoint. It closes when the value is dropped.
 struct Serving {
     task: JoinHandle<()>,
     file: Option<PathBuf>,
@@ -98,7 +98,7 @@ impl Drop for Serving {
 }
 
 impl EndPoints {
-    /// None is open yet.
+    /// No endpoint is open yet.
     pub(crate) fn new(switch: &Arc<Switch>) -> EndPoints {
         EndPoints {
             source: Arc::new(serve::Source::new(switch)),
@@ -107,22 +107,22 @@ impl EndPoints {
         }
     }
 
-    /// Opens the one of the command line. To be called within the runtime, as are the others.
+    /// Opens the endpoint of the command line. To be called within the runtime, as are the other functions.
     ///
     /// # Errors
-    /// It cannot be opened; the text says why.
+    /// The endpoint cannot be opened; the text has the reason.
     pub(crate) fn open(&self, place: &Place) -> Result<(), String> {
         *self.given.lock() = Some(self.serve(place)?);
         Ok(())
     }
 
-    /// Makes the one of the database what it asks for; nothing, if that is empty. What is wrong is logged.
+    /// Opens the endpoint that the database configures; closes it if the text is empty. Faults are logged.
     pub(crate) fn configure(&self, text: &str) {
         let mut configured = self.configured.lock();
         if configured.0 == text {
             return;
         }
-        // The old one first: the new one may be at its place.
+        // The old endpoint closes first: the new one may have the same address.
         *configured = (text.to_owned(), None);
         if text.is_empty() {
             return;
@@ -145,7 +145,7 @@ impl EndPoints {
         Ok(Serving { task, file })
     }
 
-    /// Closes all.
+    /// Closes both endpoints.
     pub(crate) fn close(&self) {
         self.given.lock().take();
         self.configured.lock().1.take();

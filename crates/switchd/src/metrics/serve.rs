@@ -1,4 +1,4 @@
-//! The little of HTTP/1.1 that a scrape needs: one request, one answer, the end of the connection.
+//! The little of HTTP/1.1 that a scrape needs: one request, one reply, the end of the connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,7 +21,7 @@ use crate::switch::Switch;
 
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Where the text comes from.
+/// Produces the text of a scrape.
 pub(super) struct Source {
     /// Locked while a scrape is made.
     registry: Mutex<Registry>,
@@ -61,7 +61,7 @@ impl Door {
     pub(super) fn open(place: &Place) -> io::Result<Door> {
         match place {
             Place::Unix(path) => {
-                // One that a daemon left that was killed. Whoever listens there is not thrown out.
+                // A daemon that was killed left the socket. A live listener keeps it.
                 let left = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket())
                     && std::os::unix::net::UnixStream::connect(path).is_err();
                 if left {
@@ -100,7 +100,7 @@ pub(super) async fn serve(door: Door, source: Arc<Source>) {
                 }
                 let source = source.clone();
                 let task = tokio::spawn(async move {
-                    // One that is slow, or goes away, is its own affair.
+                    // A caller that is slow, or goes away, harms only itself.
                     let _ = timeout(CALLER_TIMEOUT, answer(caller, source)).await;
                 });
                 callers.push_back(task.abort_handle());
@@ -128,7 +128,7 @@ async fn answer(mut caller: Box<dyn Caller>, source: Arc<Source>) -> io::Result<
         Ok(()) => {
             let turn = source.turns.clone().acquire_owned().await;
             let text = tokio::task::spawn_blocking(move || {
-                // Kept until the text is made, also for a caller that is gone by then.
+                // The permit is kept until the text is made, also for a caller that has gone.
                 let _turn = turn;
                 source.text()
             });
@@ -152,7 +152,7 @@ async fn answer(mut caller: Box<dyn Caller>, source: Arc<Source>) -> io::Result<
     caller.shutdown().await
 }
 
-/// Whether a request is for the metrics; else the status to answer with.
+/// Whether a request is for the metrics; else the status of the reply.
 pub(super) fn request(head: &str) -> Result<(), &'static str> {
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (method, target, version) = (words.next(), words.next(), words.next());

@@ -1,4 +1,4 @@
-//! Places, requests, and labels that names from the database become.
+//! Endpoints, requests, and labels made of names from the database.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
-//! From the configuration to the switch: what differs is changed, the rest is not touched.
+//! Applies the configuration to the switch: only differences are changed.
 //!
-//! The order is Open vSwitch's: first everything goes that is to go, in all bridges, since what is to come
-//! may need its names and numbers; then bridges and ports come; then each bridge is configured as a whole and
+//! The order is Open vSwitch's. First, unwanted things are removed from all bridges, since new ones may need
+//! their names and numbers. Then bridges and ports are added. Then each bridge is configured as a whole and
 //! shown to controllers.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use super::{Reconciler, mac};
 pub(crate) const OWN_PORT: PortNo = PortNo(0);
 
 impl Reconciler {
-    /// Makes the switch what the database says.
+    /// Applies the database's configuration to the switch.
     pub(super) fn reconfigure(&mut self, db: &Db) {
         crate::coverage::coverage!("bridge_reconfigure");
         let desired = Desired::read(db);
@@ -87,7 +87,7 @@ impl Reconciler {
         self.update_inventory();
     }
 
-    /// Receive queues go to the workers that are to have them, now that all ports are there.
+    /// Assigns receive queues to workers, now that all ports are there.
     pub(super) fn assign_queues(&self) {
         if let Err(error) = self.switch.datapath.assign_queues() {
             log::error!(target: "dpif_netdev", "receive queues could not be assigned: {error}");
@@ -133,7 +133,7 @@ impl Reconciler {
         }
     }
 
-    /// Takes an interface out of the datapath, for good; its number and its name are free then.
+    /// Removes an interface from the datapath for good; its number and its name are free then.
     pub(super) fn remove_iface(&self, state: &mut BridgeState, iface: Iface) {
         if let Some((device, _)) = iface.device() {
             device.forget();
@@ -198,7 +198,7 @@ impl Reconciler {
         self.bridges.insert(name, state);
     }
 
-    /// What a datapath of this type has, as its first bridge found it. The log tells of it then.
+    /// The features of a datapath of this type, as its first bridge found them and logged them.
     fn features_of(&self, datapath_type: &str) -> Features {
         if let Some(first) = self
             .bridges
@@ -230,7 +230,7 @@ impl Reconciler {
         }
     }
 
-    /// Configures a bridge whose ports are there.
+    /// Configures a bridge whose ports exist.
     fn finish(&mut self, name: &str) {
         let Some(mut state) = self.bridges.remove(name) else {
             return;
@@ -250,7 +250,7 @@ impl Reconciler {
         config.has_controllers &= !self.globals.restore_wait;
         state.configure(config);
         if another {
-            // OpenFlow has no message for it: each controller has to ask anew.
+            // OpenFlow has no message for it: each controller has to read it again.
             state.bridge.reconnect_controllers();
         }
         state.push_ports(&self.switch.ofproto);
@@ -272,7 +272,7 @@ impl Reconciler {
             inventory.interfaces.extend(items);
         }
         *self.switch.inventory.write() = inventory;
-        // After the change: who sees the number sees the change, by the lock above.
+        // The counter follows the change: the lock above makes the change visible to a reader of the counter.
         self.switch.inventory_changes.fetch_add(1, Relaxed);
     }
 }

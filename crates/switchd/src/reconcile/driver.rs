@@ -1,4 +1,4 @@
-//! Decides what is due when: follows the database, devices and time, and sends what is to be written.
+//! Decides when work is due: follows the database, devices and time, and sends changes to the database.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::cli::dirs;
 use crate::run::Context;
 use crate::switch::{Switch, Wish};
 
-/// How often devices are looked at without a notice.
+/// The interval at which devices are read without a notice.
 const REFRESH: Duration = Duration::from_secs(1);
 /// The wait before a transaction that failed is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Follows the database until the daemon is asked to end.
+/// Follows the database until the daemon's end is requested.
 ///
 /// # Errors
 /// The database's address makes no sense, or the reconciler failed by a mistake of its own.
@@ -32,7 +32,7 @@ pub(crate) async fn run(ctx: &Context, switch: Arc<Switch>) -> anyhow::Result<()
         _ = ctx.exit.requested() => Ok(()),
         result = driver.follow() => result,
     };
-    // Sockets close and controllers hear of it before the ports go.
+    // Sockets close, and controllers notice it, before the ports are removed.
     driver.reconciler = None;
     result
 }
@@ -45,12 +45,12 @@ struct Driver<'a> {
     pending: Option<PendingTxn>,
     due: Due,
     configured: bool,
-    /// By the switch's clock, which tests move.
+    /// The time is the switch's clock, which tests move.
     next_counters_ms: u64,
     /// Between two updates of counters.
     interval_ms: u64,
     switch: Arc<Switch>,
-    /// After a failure: not before this time.
+    /// The earliest time of the next transaction after a failure.
     not_before: Instant,
     disabled: bool,
 }
@@ -77,7 +77,7 @@ fn monitor() -> MonitorSpec {
     .fold(MonitorSpec::new(), MonitorSpec::whole_table)
 }
 
-/// Where the database is, with relative names of sockets made absolute.
+/// The database's address, with relative names of sockets made absolute.
 fn database(remote: &str) -> String {
     let absolute = |one: &str| match one.strip_prefix("unix:") {
         Some(path) => format!("unix:{}", dirs::inside(&dirs::rundir(), path).display()),
@@ -94,7 +94,7 @@ impl<'a> Driver<'a> {
             ..Options::default()
         };
         let remote = database(&ctx.options.database);
-        // What it says names the remote.
+        // The client's messages name the remote.
         let client = Client::spawn(&remote, "Open_vSwitch", monitor(), options)?;
         let reconciler = Reconciler {
             switch: switch.clone(),
@@ -147,7 +147,7 @@ impl<'a> Driver<'a> {
                 () = changed(&mut links) => (self.due.refresh, self.due.links) = (true, true),
                 _ = refresh.tick() => self.due.refresh = true,
                 () = switch.ports_changed.notified() => self.due.refresh = true,
-                // What is due is looked up below.
+                // Due sessions are found below.
                 () = switch.sessions_changed.notified() => {}
                 Some(wish) = wishes.recv() => {
                     self.due.refresh = true;
@@ -160,14 +160,14 @@ impl<'a> Driver<'a> {
             if self.may_configure(&batch).await? {
                 self.step(batch).await?;
             }
-            // Whoever has asked does not wait any more.
+            // The send fails if the caller has stopped waiting.
             for wish in answer.drain(..) {
                 let _ = wish.try_send(());
             }
         }
     }
 
-    /// Whether this process is the one to configure the switch now.
+    /// Whether this process may configure the switch now.
     async fn may_configure(&mut self, batch: &Batch) -> anyhow::Result<bool> {
         if batch.status.lock == LockState::Contended {
             if !self.disabled {
@@ -179,7 +179,7 @@ impl<'a> Driver<'a> {
                 self.disabled = true;
                 self.blocking(|reconciler| reconciler.clear()).await?;
             }
-            // Whatever changes meanwhile: all of it is looked at when the lock comes.
+            // Everything is read again when the lock comes, whatever has changed meanwhile.
             self.due = Due {
                 reconfigure: true,
                 ..Due::default()
@@ -197,7 +197,7 @@ impl<'a> Driver<'a> {
             self.disabled = false;
             return Ok(true);
         }
-        // The server is away: devices are looked after all the same.
+        // The server is away: devices are still refreshed.
         if self.configured && std::mem::take(&mut self.due.refresh) {
             self.due.write |= self.blocking(Reconciler::refresh).await?.changed;
         }
@@ -270,14 +270,14 @@ impl<'a> Driver<'a> {
             log::debug!(target: "bridge", "status not written: {error}");
         } else {
             log::warn!(target: "bridge", "status not written: {error}");
-            // It would be refused again. The configuration is in force all the same.
+            // The database would refuse it again. The configuration is in force all the same.
             self.configured();
         }
         self.due.write = true;
         self.not_before = Instant::now() + RETRY;
     }
 
-    /// The first configuration is in force and the database knows it.
+    /// Notes that the first configuration is in force and the database has it.
     fn configured(&mut self) {
         if self.reconciler.as_ref().is_some_and(|r| r.is_configured())
             && !std::mem::replace(&mut self.configured, true)
@@ -288,7 +288,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Runs `work` where it may block.
+    /// Runs `work` on a thread that may block.
     async fn blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Reconciler) -> T + Send + 'static,

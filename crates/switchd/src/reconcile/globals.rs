@@ -6,19 +6,19 @@ use super::desired::Smap;
 use super::pmd::Pmd;
 use super::warnings::{self, ConfigWarning};
 
-/// The network below encrypts: tunnels that ask for encryption may send clear text into it.
+/// The network below encrypts: tunnels that request encryption may send clear text into it.
 pub(super) const ALLOW_CLEAR: &str = "heddle-allow-clear";
 
 /// The settings that this switch has. Others are accepted and change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Globals {
-    /// Where they were read.
+    /// The `other_config` that they were read from.
     config: Smap,
     flow_limit: usize,
     max_idle_ms: u64,
     /// VLAN tags that are looked at, 0: as many as possible.
     pub(super) vlan_limit: usize,
-    /// Seconds after which a bundle that nobody touches is forgotten.
+    /// Seconds without a message after which a bundle is discarded.
     pub(super) bundle_idle_s: u64,
     /// Processors of workers; `None`: the datapath's choice.
     cpus: Option<Vec<usize>>,
@@ -40,14 +40,14 @@ pub(super) struct Globals {
     pub(super) vhost_postcopy: bool,
     /// `dpdk-init`: ports of DPDK's types are wanted.
     pub(super) dpdk_init: bool,
-    /// `hw-offload` or `heddle-ebpf`: flows go to a faster place.
+    /// `hw-offload` or `heddle-ebpf`: flows are offloaded to the kernel.
     pub(super) offload: bool,
-    /// `heddle-allow-clear`: tunnels that ask for encryption send clear text.
+    /// `heddle-allow-clear`: tunnels that request encryption send clear text.
     pub(super) allow_clear: bool,
 }
 
 impl Globals {
-    /// Before anything is known.
+    /// The settings before the first configuration.
     pub(super) fn new() -> Globals {
         Globals {
             restore_wait: true,
@@ -55,8 +55,7 @@ impl Globals {
         }
     }
 
-    /// As they are now that `config` is read: where it is as it was, everything is, and nothing is said of it
-    /// again.
+    /// The settings in `config`. If `config` is unchanged, so are they, and no warning is repeated.
     pub(super) fn renewed(&self, config: &Smap) -> Globals {
         if self.pmd.is_some() && self.config == *config {
             return self.clone();
@@ -65,7 +64,7 @@ impl Globals {
         Globals::read(config, self.restore_wait)
     }
 
-    /// Reads them. Once flows are restored, `flow-restore-wait` is no longer looked at (`waited` is its last
+    /// Reads the settings. Once flows are restored, `flow-restore-wait` is ignored (`waited` is its last
     /// value).
     fn read(config: &Smap, waited: bool) -> Globals {
         let size = |key, default| usize::try_from(config.number(key, default)).unwrap_or(usize::MAX);
@@ -93,7 +92,7 @@ impl Globals {
         }
     }
 
-    /// Processors that no worker uses: packets that leave the switch towards pods are taken up there.
+    /// Processors without a worker: packets from the switch to pods are processed there.
     pub(super) fn cpus_without_workers(&self) -> Vec<usize> {
         let workers = match &self.cpus {
             Some(cpus) => Ok(cpus.clone()),
@@ -105,7 +104,7 @@ impl Globals {
         }
     }
 
-    /// Says what becomes of settings of things that this switch does not have.
+    /// Logs which settings this switch does not have.
     fn tell_absent(&self, before: &Globals) {
         if self.dpdk_init && !before.dpdk_init {
             log::info!(target: "dpdk", "vhost-user ports need no DPDK here: dpdk-* settings change nothing");
@@ -115,7 +114,7 @@ impl Globals {
         }
     }
 
-    /// Gives the datapath what differs from `before`.
+    /// Applies the differences from `before` to the datapath.
     pub(super) fn apply(&self, before: &Globals, datapath: &Datapath) {
         if self.flow_limit != before.flow_limit {
             datapath.set_flow_limit(self.flow_limit);
@@ -151,7 +150,8 @@ impl Globals {
         }
     }
 
-    /// Tells how workers sleep, once the first bridge is there: what comes with that would be behind it.
+    /// Logs how workers sleep, once the first bridge is there, so that this line comes after those about the
+    /// bridge.
     pub(super) fn tell_sleep(&self, told: &mut Option<MaxSleep>, datapath: &Datapath) {
         if let Some(pmd) = &self.pmd {
             pmd.tell_sleep(told, datapath);
@@ -159,7 +159,7 @@ impl Globals {
     }
 }
 
-/// What is wrong with `pmd-cpu-mask`.
+/// The fault in `pmd-cpu-mask`.
 pub(super) fn mask_warnings(config: &Smap) -> Option<ConfigWarning> {
     let mask = config.get("pmd-cpu-mask").filter(|m| !m.is_empty())?;
     let (module, text) = cpu_mask(mask).err()?;
@@ -170,7 +170,7 @@ pub(super) fn mask_warnings(config: &Smap) -> Option<ConfigWarning> {
     })
 }
 
-/// Processor numbers of a hexadecimal mask; or what to say of it, in which module of the log.
+/// Processor numbers of a hexadecimal mask; or the module and text of a warning.
 fn cpu_mask(text: &str) -> Result<Vec<usize>, (&'static str, String)> {
     let digits = text
         .strip_prefix("0x")

@@ -12,11 +12,11 @@ use crate::cli::dirs;
 /// The state of these filters.
 #[derive(Default)]
 pub(super) struct HostStack {
-    /// The filters of an earlier daemon have been looked for.
+    /// Whether the filters of an earlier daemon have been searched.
     looked: bool,
-    /// Filters of other owners have been looked for.
+    /// Whether filters of other owners have been searched.
     searched: bool,
-    /// The last names that were kept.
+    /// The last names of ports with filters.
     wanted: BTreeSet<String>,
 }
 
@@ -40,7 +40,7 @@ impl Reconciler {
         names
     }
 
-    /// Makes the filters before the first port is opened that needs one, or where an earlier daemon may have
+    /// Makes the filters before the first port that needs one is opened, or if an earlier daemon may have
     /// left some.
     pub(super) fn prepare_filters(&mut self) {
         let owner = match self.switch.ingress.get() {
@@ -72,8 +72,7 @@ impl Reconciler {
         }
     }
 
-    /// Gives devices back to the host's stack that are no ports any more, those of an earlier daemon among
-    /// them.
+    /// Removes the filters of devices that are no ports any more, also those of an earlier daemon.
     pub(super) fn release_devices(&mut self) {
         let filters = self.ingress_filters();
         if !std::mem::replace(&mut self.host_stack.searched, true) {

@@ -1,4 +1,4 @@
-//! Types of datapaths and interfaces, and what `--enable-dummy` and `--disable-system` make of them.
+//! Types of datapaths and interfaces, and the effects of `--enable-dummy` and `--disable-system`.
 
 use heddle_port::PortType;
 use heddle_port::types::{Make, Pretend, TYPES};
@@ -6,10 +6,10 @@ use heddle_tunnel::TunnelType;
 
 use crate::cli::{Dummy, Options};
 
-/// What an interface is to be made of.
+/// The port types of an interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
-    /// The type that the database asks for.
+    /// The type in the database.
     pub(super) asked: &'static PortType,
     /// The type that it is made as.
     pub(super) open: &'static PortType,
@@ -35,7 +35,7 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unknown;
 
-/// What is said of a type of interfaces that does not exist.
+/// The error for a type of interfaces that does not exist.
 pub(super) fn unknown_interface(kind: &str) -> String {
     match kind {
         "dpdk" | "afxdp" | "afxdp-nonpmd" => {
@@ -68,8 +68,8 @@ pub(super) fn interface_types(options: &Options) -> impl Iterator<Item = &'stati
     TYPES.iter().filter(|t| exists(options, t)).map(|t| t.name)
 }
 
-/// Whether a datapath is a pretended one: its internal ports are no devices, and its port numbers are easy to
-/// guess.
+/// Whether a datapath is a pretended one: its internal ports are no devices, and its port numbers are
+/// predictable.
 pub(super) fn is_dummy_datapath(options: &Options, datapath_type: &str) -> bool {
     match options.dummy {
         None => false,
@@ -79,7 +79,7 @@ pub(super) fn is_dummy_datapath(options: &Options, datapath_type: &str) -> bool 
     }
 }
 
-/// What an interface of type `name` is in a datapath of type `datapath_type`.
+/// The kind of an interface of type `name` in a datapath of type `datapath_type`.
 pub(super) fn interface_kind(options: &Options, datapath_type: &str, name: &str) -> Result<Kind, Unknown> {
     let asked = PortType::named(name)
         .filter(|t| exists(options, t))
@@ -101,7 +101,7 @@ pub(super) fn interface_kind(options: &Options, datapath_type: &str, name: &str)
     Ok(Kind { asked, open, shown })
 }
 
-/// The name of the datapath of a type, as `dpctl` knows it.
+/// The name of the datapath of a type, as `dpctl` shows it.
 pub(crate) fn datapath_name(datapath_type: &str) -> String {
     format!("{datapath_type}@ovs-{datapath_type}")
 }

@@ -9,11 +9,11 @@ use tokio::sync::watch;
 
 use crate::vlog::errno_text;
 
-/// After this time without a notice, the thread looks whether anybody still wants them.
+/// After this time without a notice, the thread checks whether there still is a receiver.
 const WAIT_MS: i32 = 500;
 
 /// Starts listening. The receiver changes whenever a device came, went or changed. Without the kernel's
-/// notices it never does, and devices are only looked at now and then.
+/// notices it never does, and devices are only read at intervals.
 ///
 /// `released` is called with the index of each device whose filter was removed ([`LinkEvent::Released`]).
 pub(super) fn watch_links(released: impl Fn(u32) + Send + 'static) -> watch::Receiver<()> {

@@ -1,4 +1,4 @@
-//! Hardware addresses: their text, and which one a bridge has.
+//! Hardware addresses: their text, and the choice of a bridge's address.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ pub(crate) fn mac_text(mac: [u8; 6]) -> String {
     text
 }
 
-/// An address that no card has.
+/// A random address that no card has.
 pub(super) fn random_mac() -> [u8; 6] {
     let random = heddle_ovsdb::Uuid::new_v4();
     let b = random.as_bytes();
@@ -41,8 +41,8 @@ fn is_multicast(mac: [u8; 6]) -> bool {
     mac[0] & 1 != 0
 }
 
-/// Whether a port may lend this address to its bridge: one that a manufacturer gave, so that it is unique and
-/// stays.
+/// Whether a port may lend this address to its bridge: only a manufacturer's address, which is unique and
+/// stable.
 fn is_lendable(mac: [u8; 6]) -> bool {
     /// Extreme's discovery and ring protocols send to these, though they are unicast.
     const RESERVED: [[u8; 6]; 3] = [
@@ -82,7 +82,7 @@ pub(super) fn lent_mac(
         if let Some(mac) = port.mac {
             return Some(mac);
         }
-        // Of several interfaces the first by name stands for the port.
+        // The first of several interfaces by name gives the port's address.
         let names = port.interfaces.iter().map(|i| i.name.as_str());
         let iface = names
             .filter_map(|n| ifaces.get(n))

@@ -1,7 +1,6 @@
-//! One interface is made: its kind, its device, its place in the datapath.
+//! Makes one interface: its kind, its device, its place in the datapath.
 //!
-//! Whatever fails is said in the log and returned for `Interface.error`, in the words that `ovs-vsctl` shows
-//! to its user.
+//! A failure is logged and returned for `Interface.error`, in the words that `ovs-vsctl` shows to its user.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,11 +29,11 @@ fn is_too_long(name: &str, kind: &PortType) -> bool {
     matches!(kind.name, "internal" | "system" | "tap") && name.len() > MAX_DEVICE_NAME_BYTES
 }
 
-/// A device that is in the datapath.
+/// A device that was added to the datapath.
 struct Opened {
     device: Arc<dyn Port>,
     no: PortNo,
-    /// What it says to the MTU that the user wants, if it refuses.
+    /// The device's error for the requested MTU, if it refuses.
     mtu_refused: Option<String>,
 }
 
@@ -157,7 +156,7 @@ impl Reconciler {
     }
 
     /// In a pretended datapath a port's number is the first number in its name, plus 100 for a bridge, if
-    /// that is free: tests are easier to write so.
+    /// that is free. This makes tests easier to write.
     pub(super) fn easy_number(&self, name: &str) -> Option<PortNo> {
         let digits: String = name
             .chars()
@@ -170,8 +169,8 @@ impl Reconciler {
         free.then_some(PortNo(number))
     }
 
-    /// Gives a device's receive queues to workers: as many as the user wants, or as the device has by itself
-    /// (`status`).
+    /// Gives a device's receive queues to workers: the number that the user wants, or that the device has by
+    /// itself (`status`).
     pub(super) fn set_queues(&self, no: PortNo, row: &InterfaceRow, status: &PortStatus) {
         // More queues than workers would only cost memory; pretended devices may have more, for tests.
         let most = PortType::named(&row.kind).and_then(|t| t.max_rxq);
@@ -198,7 +197,7 @@ impl Reconciler {
     }
 
     pub(super) fn kind_of(&self, bridge: &BridgeRow, row: &InterfaceRow) -> Result<Kind, kinds::Unknown> {
-        // The bridge's own port is what it is, whatever the row says.
+        // The bridge's own port is internal, whatever type the row has.
         let kind = if row.name == bridge.name {
             "internal"
         } else {
@@ -219,7 +218,8 @@ impl Host for Opening<'_> {
         Some(self.of.taps.kept())
     }
     fn birthplace(&self) -> Option<Birthplace<'_>> {
-        // Later the path may lead to somebody else's namespace: it counts for a row that nobody has served.
+        // Later the path may lead to another program's namespace, so it counts only for a row without a port
+        // number.
         if self.row.ofport.is_some() {
             return None;
         }
@@ -257,12 +257,12 @@ pub(super) fn steer_tx(device: &dyn Port, row: &InterfaceRow) {
     device.set_tx_steering(mode == Some("hash"));
 }
 
-/// Gives the device the MTU that the user wants, or, where it has one, that of ports of its type. What it
-/// refuses is returned, for `Interface.error`.
+/// Gives the device the MTU that the user wants, or else the default MTU of its type, if there is one. The
+/// device's error is returned, for `Interface.error`.
 pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) -> Option<String> {
     let wish = row.mtu_request.or(device.default_mtu())?;
     let status = device.status();
-    // An error may be about the wish before.
+    // The error may be about an earlier request.
     if status.mtu == wish && status.error.is_none() {
         return None;
     }
@@ -271,7 +271,7 @@ pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) -> Option<Strin
     Some(error.to_string())
 }
 
-/// The other end, or what is wrong with the options.
+/// The name of the peer, or the fault in the options.
 pub(super) fn patch_peer(row: &InterfaceRow) -> Result<String, String> {
     let name = &row.name;
     match row.options.get("peer") {
@@ -291,7 +291,7 @@ fn patch_status() -> PortStatus {
     }
 }
 
-/// `pmd-rxq-affinity`: `queue:processor` pairs. Those that are none are left out.
+/// `pmd-rxq-affinity`: `queue:processor` pairs. Other items are left out.
 fn affinity(row: &InterfaceRow) -> Vec<(usize, usize)> {
     let text = row.other_config.get("pmd-rxq-affinity").unwrap_or_default();
     let number = |text: &str| text.trim().parse().ok();

@@ -1,11 +1,11 @@
-//! The reconciler: makes the switch what the database says, and tells the database what became of it.
+//! The reconciler: applies the database's configuration to the switch, and writes the result back.
 //!
-//! One task ([`driver`]) owns the client of the database and decides what is due; the work itself may take
-//! milliseconds per device, so it is done on a thread for blocking work, one piece at a time. A transaction
-//! on its way holds nothing up: what changes meanwhile is written with the next one.
+//! One task ([`driver`]) owns the client of the database and decides what is due. The work itself may take
+//! milliseconds per device, so a thread for blocking work does it, one piece at a time. A transaction in
+//! progress delays no work: later changes are written with the next one.
 //!
 //! Only the process that holds the lock `ovs_vswitchd` of the database configures anything. While the server
-//! is away, the switch goes on as it is.
+//! is away, the switch keeps its configuration.
 
 mod address;
 mod apply;
@@ -53,12 +53,12 @@ use globals::Globals;
 use refresh::Found;
 use state::BridgeState;
 
-/// What has been made so far.
+/// The state that the reconciler has made so far.
 pub(crate) struct Reconciler {
     switch: Arc<Switch>,
     bridges: BTreeMap<String, BridgeState>,
     globals: Globals,
-    /// How workers sleep, as the log says.
+    /// The sleep setting that was last logged.
     told_sleep: Option<heddle_datapath::MaxSleep>,
     vduse: vduse::Vduse,
     vhost: vhost::Vhost,
@@ -75,14 +75,14 @@ pub(crate) struct Reconciler {
     applied: Option<i64>,
 }
 
-/// What is due.
+/// The work that is due.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Due {
     reconfigure: bool,
     refresh: bool,
-    /// A device changed: one that is missing may have come.
+    /// A device changed, or a missing one may have come.
     links: bool,
-    /// Something is to be written.
+    /// Changes are to be written.
     write: bool,
     /// Counters are to be written.
     counters: bool,

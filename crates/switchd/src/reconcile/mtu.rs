@@ -1,16 +1,16 @@
 //! The MTU of internal ports: as long as the user has not set it, the smallest of the bridge's other ports.
 //!
-//! Hosts behind the bridge then send what every port can carry. Where the bridge has no other ports, internal
-//! ones keep what they have.
+//! So hosts behind the bridge send packets that every port can carry. If the bridge has no other ports,
+//! internal ones keep their MTU.
 
 use super::Reconciler;
 use super::state::{BridgeState, Iface};
 
-/// What an internal port has when the last other port has gone.
+/// The MTU of internal ports after the last other port has gone.
 const DEFAULT: u32 = 1500;
 
 impl Reconciler {
-    /// Gives internal ports their MTU where it is due, and the datapath what ports have.
+    /// Gives internal ports their MTU, and the datapath the MTU of each port.
     pub(super) fn follow_mtu(&self, state: &mut BridgeState) {
         let leads = |i: &&Iface| i.device().is_some() && !i.follows_mtu() && i.status.mtu != 0;
         let lead = state.ifaces.values().filter(leads).map(|i| i.status.mtu).min();
@@ -36,7 +36,7 @@ impl Reconciler {
             };
             match device.set_mtu(mtu) {
                 Ok(()) => {
-                    // It cannot fail: the port is there.
+                    // The call cannot fail: the port is there.
                     let _ = self.switch.datapath.set_port_mtu(no, mtu);
                     iface.status.mtu = mtu;
                 }

@@ -1,23 +1,23 @@
-//! Which OpenFlow port number a new port gets.
+//! The choice of a new port's OpenFlow number.
 //!
-//! The one that it asks for (the user's wish, then what the database remembers), if that is free; else the
-//! next one after the last that was given out, so that a number is not soon reused: flows of controllers may
-//! still mean the old port. Numbers from 32768 on are given only to those who ask for them.
+//! The port gets the number that it requests (the user's wish, then the number in the database) if that is
+//! free. Otherwise it gets the next number after the last one given out. So a number is not soon reused:
+//! flows of controllers may still mean the old port. Numbers from 32768 on are given only on request.
 
 use std::collections::HashMap;
 
 use heddle_openflow::Port as OfPort;
 
-/// First number that is not given out of itself.
+/// The first number that is given only on request.
 const END: u32 = 32768;
-/// After this long, a number that was given back is as good as new.
+/// After this time, a number that was given back may be reused like a new one.
 const FORGET_MS: u64 = 60 * 60 * 1000;
 
 /// The numbers of one bridge.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     last: u32,
-    /// `None`: in use. `Some`: given back then.
+    /// `None`: in use. `Some`: the time when it was given back.
     known: HashMap<u32, Option<u64>>,
 }
 

@@ -1,7 +1,7 @@
 //! `hw-offload` and `heddle-ebpf`: flows of `system` and `internal` ports go to a program in the kernel.
 //!
-//! It is decided once, by the first configuration, as in Open vSwitch: a port opens its device in one way or
-//! the other. What an earlier daemon left in the kernel is taken over, or taken away.
+//! The first configuration decides it once, as in Open vSwitch, since a port opens its device for one of the
+//! two. State that an earlier daemon left in the kernel is adopted or removed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use super::Reconciler;
 use super::state::BridgeState;
 use super::taps::Taps;
 
-/// How long flows that an earlier daemon left are kept, where no controller confirms others before.
+/// The time for which flows of an earlier daemon are kept, unless a controller confirms others before.
 const KEPT: Duration = Duration::from_secs(10);
 
-/// What is set up.
+/// The offload as it is set up.
 #[derive(Default)]
 pub(super) struct Offloading {
     decided: Option<bool>,
@@ -27,13 +27,13 @@ pub(super) struct Offloading {
 }
 
 impl Offloading {
-    /// Who diverts devices.
+    /// The back end that diverts devices.
     pub(super) fn divert(&self) -> Option<Arc<dyn Divert>> {
         self.ebpf.clone().map(|e| Arc::new(e) as Arc<dyn Divert>)
     }
 }
 
-/// Loads the program, or says why not.
+/// Loads the program; logs the reason if that fails.
 fn start() -> Option<Ebpf> {
     let owner = match Taps::owner() {
         Ok(owner) => owner,
@@ -48,7 +48,7 @@ fn start() -> Option<Ebpf> {
             Some(ebpf)
         }
         Err(why) => {
-            // The verifier's log is long; its end says what is wrong.
+            // The verifier's log is long; the fault is at its end.
             let lines: Vec<&str> = why.lines().filter(|l| !l.trim().is_empty()).collect();
             let last = lines.len().saturating_sub(3);
             let text = match last {
@@ -62,7 +62,7 @@ fn start() -> Option<Ebpf> {
 }
 
 impl Reconciler {
-    /// Does what the settings ask for, before the first port is opened.
+    /// Applies the settings, before the first port is opened.
     pub(super) fn decide_offload(&mut self) {
         let wanted = self.globals.offload;
         let o = &mut self.offloading;
@@ -97,15 +97,15 @@ impl Reconciler {
         o.offload = Some(offload);
     }
 
-    /// Tells the back end of ports as they are now, and ends what an earlier daemon left when that is due.
+    /// Reports the ports to the back end, and ends the state of an earlier daemon when that is due.
     pub(super) fn refresh_offload(&mut self) {
         let Some(offload) = self.offloading.offload.clone() else {
             return;
         };
         let mut ports: Vec<PortLink> = Vec::new();
         let of = |b: &BridgeState| -> Vec<_> {
-            // Workers hold packets to rates, and queues are on the way that the program may leave out: ports
-            // with limits of either kind stay with workers.
+            // Workers enforce rates and queues, and offloaded packets bypass workers: ports with limits of
+            // either kind stay with workers.
             let limited = |name: &str| {
                 let rows = b.row.interface(name);
                 rows.is_none_or(|(port, row)| port.qos.is_some() || !row.policing.is_empty())
@@ -113,7 +113,7 @@ impl Reconciler {
             let free = b.ifaces.values().filter(|i| !limited(&i.name));
             free.filter_map(|i| Some((i.name.clone(), i.status.clone(), i.device()?)))
                 .map(|(name, status, (device, no))| {
-                    // A pod's internal port is elsewhere.
+                    // An internal port in a pod's namespace is not here.
                     let internal = device.kind() == "internal" && device.is_here();
                     let can = internal || device.kind() == "system";
                     (name, status, can.then_some(internal), no)
@@ -144,7 +144,7 @@ impl Reconciler {
     pub(super) fn confirm_offload(&mut self) {
         self.refresh_offload();
         if let Some(offload) = &self.offloading.offload {
-            // A new configuration of an old switch does not make what it left wrong.
+            // The adopted flows stay, although a changed configuration is confirmed.
             offload.hold_adopted(true);
             self.switch.datapath.observe_now();
             offload.hold_adopted(self.globals.restore_wait);

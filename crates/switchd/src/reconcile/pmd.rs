@@ -1,8 +1,8 @@
 //! Settings of workers in `Open_vSwitch.other_config`: `pmd-rxq-*`, `pmd-auto-lb*`, `pmd-sleep-max`,
 //! `emc-insert-inv-prob`.
 //!
-//! Values that make no sense become the default, and what has changed is said in the log, in Open vSwitch's
-//! words, since operators and tests look for them.
+//! Values that make no sense become the default. Changes are logged in Open vSwitch's words, since operators
+//! and tests look for them.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(super) const MOST_INTERVAL: u64 = 20_000;
 const MINUTE_MS: u64 = 60_000;
 /// Longest pause of a worker, microseconds.
 const MOST_SLEEP: u64 = 10_000;
-/// What Open vSwitch takes for `emc-insert-inv-prob` where it is not set.
+/// Open vSwitch's default of `emc-insert-inv-prob`.
 const INV_PROB: u32 = 100;
 
 /// The settings.
@@ -64,8 +64,8 @@ impl Pmd {
         }
     }
 
-    /// Gives the datapath what differs from `before` (`None`: all of it). Queues move when they are assigned
-    /// next.
+    /// Applies the differences from `before` to the datapath (`None`: all settings). Queues move at their
+    /// next assignment.
     pub(super) fn apply(&self, before: Option<&Pmd>, datapath: &Datapath) {
         if self.inv_prob != before.and_then(|b| b.inv_prob) {
             match self.inv_prob {
@@ -108,14 +108,14 @@ impl Pmd {
         self.apply_auto(before.map(|b| b.auto), datapath);
     }
 
-    /// As [`Pmd::apply`], what is about single workers, once they are there.
+    /// Like [`Pmd::apply`], for settings of single workers, once they are there.
     pub(super) fn apply_sleep(&self, before: Option<&Pmd>, datapath: &Datapath) {
         if before.is_none_or(|b| b.sleep != self.sleep) {
             datapath.set_max_sleep(self.sleep.clone());
         }
     }
 
-    /// Tells of what [`Pmd::apply_sleep`] has set, unless `told` is the same.
+    /// Logs the setting of [`Pmd::apply_sleep`], unless `told` is the same.
     pub(super) fn tell_sleep(&self, told: &mut Option<MaxSleep>, datapath: &Datapath) {
         if told.as_ref() == Some(&self.sleep) {
             return;
@@ -174,7 +174,7 @@ fn spread(config: &Smap) -> Spread {
     }
 }
 
-/// What makes no sense in these settings, but for numbers and switches.
+/// Warnings about these settings, except numbers and switches.
 pub(super) fn warnings(config: &Smap) -> Vec<ConfigWarning> {
     let warning = |keys: &[&'static str], text: String| ConfigWarning {
         keys: keys.to_vec(),
@@ -203,7 +203,7 @@ fn max_sleep(config: &Smap) -> Option<&str> {
     config.get("pmd-sleep-max").or(config.get("pmd-maxsleep"))
 }
 
-/// Says what workers without packets do from now on, and then Open vSwitch's words for it, which scripts wait
+/// Logs how workers without packets sleep from now on, then Open vSwitch's words for it, which scripts wait
 /// for at the log's end.
 fn tell_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
     let does = |max: Option<u64>| match max {
@@ -221,13 +221,13 @@ fn tell_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
     }
     let us = sleep.default_us.unwrap_or(0);
     log::info!(target: "dpif_netdev", "PMD max sleep request is {us} usecs.");
-    // Of its kind, that is, which pauses for a while and does not ask to be woken.
+    // Open vSwitch's kind of sleep: a pause of limited length, without a wake-up.
     let are = if us > 0 { "enabled" } else { "disabled" };
     log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
 }
 
-/// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one. With it comes what is none of
-/// these.
+/// Parses `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one. The second value has the
+/// items that are none of these.
 fn sleep(text: Option<&str>) -> (MaxSleep, Vec<&str>) {
     let (mut sleep, mut strange) = (MaxSleep::default(), Vec::new());
     let micros = |text: &str| {
@@ -246,7 +246,7 @@ fn sleep(text: Option<&str>) -> (MaxSleep, Vec<&str>) {
             None => micros(part).map(|us| sleep.default_us = Some(us)),
             Some((core, us)) => {
                 let both = core.trim().parse().ok().zip(micros(us));
-                // Of several for one processor the first counts.
+                // If a processor has several values, the first counts.
                 both.map(|(core, us)| {
                     if !sleep.of_core.iter().any(|(c, _)| *c == core) {
                         sleep.of_core.push((core, us));
@@ -261,7 +261,7 @@ fn sleep(text: Option<&str>) -> (MaxSleep, Vec<&str>) {
     (sleep, strange)
 }
 
-/// Says in the log which processors there are; `pretended`: the NUMA nodes of `--dummy-numa`.
+/// Logs which processors there are; `pretended`: the NUMA nodes of `--dummy-numa`.
 pub(crate) fn tell_processors(pretended: Option<&[u32]>) {
     let nodes: Vec<u32> = match pretended {
         Some(nodes) => nodes.to_vec(),

@@ -1,4 +1,4 @@
-//! Interfaces come, stay with other settings, and go.
+//! Adds, changes and removes interfaces.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use super::desired::{InterfaceRow, PortRow, Smap};
 use super::make::{patch_peer, request_mtu, steer_tx};
 use super::state::{Body, BridgeState, Failure, Iface};
 
-/// What becomes of an interface that is there.
+/// The decision about an existing interface.
 enum Fate {
     Keep,
-    /// It gets another number.
+    /// The interface gets another number.
     Park,
     Remove,
 }
 
 impl Reconciler {
-    /// Removes the interfaces of a bridge that are not wanted, or not as they are; gives the others their
+    /// Removes the interfaces of a bridge that are not wanted, or cannot be changed; gives the others their
     /// settings.
     pub(super) fn remove_ports(&mut self, bridge: &str) {
         let Some(mut state) = self.bridges.remove(bridge) else {
@@ -30,7 +30,7 @@ impl Reconciler {
         };
         let names: Vec<String> = state.ifaces.keys().cloned().collect();
         for name in names {
-            // A victim of another's wish for its number is parked already.
+            // An interface whose number another one requests is parked already.
             let Some(mut iface) = state.ifaces.remove(&name) else {
                 continue;
             };
@@ -93,7 +93,7 @@ impl Reconciler {
         match wish.and_then(|wish| state.by_number(wish).map(|victim| (wish, victim))) {
             None if wish.is_some() => Fate::Park,
             None => Fate::Keep,
-            // Both want the number: who has it keeps it.
+            // Both request the number: its owner keeps it.
             Some((wish, victim))
                 if state.row_of(&victim.name).and_then(|r| r.ofport_request) == Some(wish) =>
             {
@@ -110,7 +110,7 @@ impl Reconciler {
         }
     }
 
-    /// Whether the device takes its changed settings.
+    /// Whether the device accepts its changed settings.
     fn reconfigure_device(
         &self,
         device: &Arc<dyn Port>,
@@ -118,8 +118,7 @@ impl Reconciler {
         options: &Smap,
         row: &InterfaceRow,
     ) -> bool {
-        // A pretended device opens its capture files anew whenever something is configured: tests take them
-        // away in between.
+        // A pretended device reopens its capture files at each configuration: tests remove them in between.
         if (row.options != *options || device.port_type().pretended)
             && let Err(error) = device.set_options(&row.options.0)
         {
@@ -131,8 +130,9 @@ impl Reconciler {
         true
     }
 
-    /// Adds the interfaces of a bridge that are missing: first those that ask for a number (before others
-    /// that ask for the same, who has it), then those that had one, so that nobody takes it from them.
+    /// Adds the interfaces of a bridge that are missing. First come those that request a number; of two with
+    /// the same request, the one that has it is first. Then come those that had a number, so that no other
+    /// port takes it.
     pub(super) fn add_ports(&mut self, bridge: &str) {
         let Some(mut state) = self.bridges.remove(bridge) else {
             return;
@@ -158,8 +158,8 @@ impl Reconciler {
         self.bridges.insert(bridge.to_owned(), state);
     }
 
-    /// Makes receiving sockets for all devices that are to become ports: one by one they would take the
-    /// kernel long.
+    /// Makes the receiving sockets of all devices that will become ports at once: one by one they would take
+    /// the kernel long.
     pub(super) fn prepare_receivers(&self) {
         if self.offloading.divert().is_some() {
             return;
@@ -232,7 +232,7 @@ impl Reconciler {
     }
 }
 
-/// Whether a port's device has left: then the port goes too, and comes back with the device.
+/// Whether a port's device has disappeared: then the port is removed too, and returns with the device.
 pub(super) fn is_gone(device: &dyn Port, status: &PortStatus) -> bool {
     device.port_type().kernel && status.ifindex == 0
 }

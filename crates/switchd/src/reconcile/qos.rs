@@ -1,4 +1,4 @@
-//! What ports may send (`Port.qos`) and receive (`Interface.ingress_policing_*`).
+//! Limits of ports' output (`Port.qos`) and input (`Interface.ingress_policing_*`).
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::Reconciler;
 use super::state::BridgeState;
 
 impl Reconciler {
-    /// Has the devices of a bridge's ports obey their rows.
+    /// Applies the rows' limits to the devices of a bridge's ports.
     pub(super) fn limit_rates(&self, state: &mut BridgeState) {
         for iface in state.ifaces.values_mut() {
             let Some((device, no)) = iface.device().map(|(d, no)| (Arc::clone(d), no)) else {

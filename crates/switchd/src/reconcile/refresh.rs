@@ -1,5 +1,5 @@
-//! What devices say of themselves: link, MTU, address. Read about once a second, and when the kernel says
-//! that one changed.
+//! The state of devices: link, MTU, address. It is read about once a second, and when the kernel reports a
+//! change.
 
 use heddle_datapath_api::Engine;
 use heddle_port::PortStatus;
@@ -9,12 +9,12 @@ use super::ports::is_gone;
 use super::state::{BridgeState, Iface};
 use super::tunnels::say_lost_route;
 
-/// What was found.
+/// The results of one reading.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Found {
-    /// Something is to be written to the database.
+    /// A change is to be written to the database.
     pub(super) changed: bool,
-    /// A device has gone, or one may have come that is waited for: the configuration is to be applied again.
+    /// The configuration is to be applied again: a device has gone, or a missing one may have come.
     pub(super) reconfigure: bool,
 }
 
@@ -31,7 +31,7 @@ impl Reconciler {
                 state.push_ports(&self.switch.ofproto);
                 found.changed = true;
             }
-            // Who looks at a mirror's counters looks at them now, not at the end of an interval.
+            // Readers of a mirror's counters see them soon, not at the end of an interval.
             if !state.row.mirrors.is_empty()
                 && let Some(packets) = state.bridge.mirrored_packets()
                 && std::mem::replace(&mut state.mirrored, packets) != packets
@@ -54,8 +54,8 @@ impl Reconciler {
         for iface in state.ifaces.values_mut() {
             let now = match iface.device() {
                 Some((device, _)) => device.status(),
-                // A patch port's admin state is what controllers make it. (A bridge whose rules somebody
-                // changes may keep who asks waiting.)
+                // Controllers set a patch port's admin state. The call fails instead of waiting if another
+                // thread changes the bridge's rules.
                 None => match state.bridge.is_admin_up(iface.no) {
                     Some(admin_up) => PortStatus {
                         admin_up,
@@ -73,7 +73,7 @@ impl Reconciler {
             if let Some((device, no)) = iface.device() {
                 found.reconfigure |= is_gone(device.as_ref(), &now);
                 if now.mtu != iface.status.mtu {
-                    // It cannot fail: the port is there.
+                    // The call cannot fail: the port is there.
                     let _ = self.switch.datapath.set_port_mtu(no, now.mtu);
                 }
                 if (now.n_rxq, now.numa) != (iface.status.n_rxq, iface.status.numa)
@@ -94,7 +94,7 @@ impl Reconciler {
         changed
     }
 
-    /// Opens the queues anew of a device that was replaced by another of its name.
+    /// Reopens the queues of a device that another device of the same name has replaced.
     fn reopen_if_stale(&self, bridge: &str, iface: &Iface) {
         let Some((device, no)) = iface.device().filter(|(device, _)| device.stale()) else {
             return;
@@ -108,12 +108,12 @@ impl Reconciler {
         }
     }
 
-    /// Whether some interface waits for its device.
+    /// Whether an interface waits for its device.
     pub(super) fn is_waiting(&self) -> bool {
         self.bridges.values().any(|b| !b.failures.is_empty())
     }
 
-    /// Whether some interface could not be made for want of descriptors. No event reports free ones.
+    /// Whether an interface could not be made for want of descriptors. No event reports free ones.
     pub(super) fn lacks_descriptors(&self) -> bool {
         let lacks = |why: &Option<String>| why.as_ref().is_some_and(|w| w.contains("Too many open files"));
         let mut failures = self.bridges.values().flat_map(|b| b.failures.values());

@@ -1,21 +1,21 @@
-//! What `ct` refuses goes into the log: that it happens, how often since the last line, and what can be done.
+//! Refusals of `ct` in the log: their number since the last line, and the remedy.
 //!
-//! Workers count and say nothing. The counts are read about once a second here, so a flood of refusals is one
-//! line, and of each kind there are a few lines a minute at most.
+//! Workers only count. The counts are read about once a second here, so a flood of refusals is one line.
+//! There are at most a few lines a minute of each kind.
 
 use std::collections::BTreeMap;
 
 use heddle_conntrack::Event;
 use log::Level;
 
-/// What is said of one kind: its level and what follows the number.
+/// The log line of one kind: its level and the text after the number.
 fn text(event: Event) -> Option<(Level, &'static str)> {
     Some(match event {
         Event::Full => (
             Level::Warn,
             "new connections were not kept: there are as many as dpctl/ct-set-maxconns allows",
         ),
-        // Somebody has set that limit: it is no fault that it is reached.
+        // A user has set that limit, so reaching it is no fault.
         Event::ZoneLimit => (
             Level::Info,
             "new connections were not kept: their zones have as many as their limits allow (dpctl/ct-get-limits)",
@@ -41,12 +41,12 @@ fn text(event: Event) -> Option<(Level, &'static str)> {
     })
 }
 
-/// How often each kind had happened when it was looked at last.
+/// The number of each kind at the last reading.
 #[derive(Debug, Default)]
 pub(super) struct Refused(BTreeMap<&'static str, u64>);
 
 impl Refused {
-    /// Lines about what has happened since the last call; `counts`: by name, since the start.
+    /// Lines about refusals since the last call; `counts`: numbers since the start, by name.
     fn lines(&mut self, counts: &[(&'static str, u64)]) -> Vec<(Level, String)> {
         let mut lines = Vec::new();
         for event in Event::ALL {
@@ -63,7 +63,7 @@ impl Refused {
         lines
     }
 
-    /// Logs what has happened since the last call.
+    /// Logs refusals since the last call.
     pub(super) fn tell(&mut self, counts: &[(&'static str, u64)]) {
         for (level, line) in self.lines(counts) {
             log::log!(target: "conntrack", level, per_min = 12, burst = 6; "{line}");

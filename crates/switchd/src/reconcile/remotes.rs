@@ -1,5 +1,5 @@
-//! Who speaks OpenFlow with a bridge: controllers that it calls, and whoever calls at `RUNDIR/BRIDGE.mgmt`
-//! and other sockets that are configured.
+//! OpenFlow peers of a bridge: controllers that it calls, and callers at `RUNDIR/BRIDGE.mgmt` and other
+//! configured sockets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use super::desired::Remote;
 use super::state::BridgeState;
 use crate::cli::dirs;
 
-/// Silence after which a caller at `BRIDGE.mgmt` is asked whether it lives.
+/// Silence after which the switch probes a caller at `BRIDGE.mgmt`.
 const PROBE: Duration = Duration::from_secs(60);
 
 impl Reconciler {
-    /// Opens the bridge's sockets and calls its controllers, where that is not so already.
+    /// Opens the bridge's sockets and calls its controllers, unless it has done so.
     pub(super) fn set_remotes(&self, state: &mut BridgeState) {
         let name = &state.row.name;
         let rundir = dirs::rundir();

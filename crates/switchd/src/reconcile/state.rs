@@ -1,4 +1,4 @@
-//! What the reconciler has made so far.
+//! The bridges and interfaces that the reconciler has made.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,46 +19,46 @@ use super::apply::OWN_PORT;
 use super::desired::{BridgeRow, InterfaceRow, Smap};
 use super::numbers::Numbers;
 
-/// One interface that is there.
+/// One interface that exists.
 pub(super) struct Iface {
     pub(super) name: String,
-    /// Its row; `None` without one.
+    /// The interface's row; `None` without one.
     pub(super) uuid: Option<Uuid>,
     /// The port that it belongs to.
     pub(super) port: String,
-    /// The type that the database asks for.
+    /// The type in the database.
     pub(super) kind: &'static PortType,
     /// The type to show.
     pub(super) shown: &'static str,
     pub(super) no: OfPort,
     pub(super) body: Body,
-    /// As last read.
+    /// The status as last read.
     pub(super) status: PortStatus,
     pub(super) options: Smap,
     /// The user has set the MTU.
     pub(super) mtu_request: Option<u32>,
-    /// What the device has said to that, if it refused.
+    /// The device's error for that MTU, if it refused.
     pub(super) mtu_refused: Option<String>,
     /// The user no longer sets the MTU: it follows those of the other ports from now on.
     pub(super) mtu_released: bool,
-    /// Its MTU follows those of the other ports from now on.
+    /// The interface's MTU follows those of the other ports from now on.
     pub(super) is_new: bool,
-    /// What it may receive.
+    /// Limits of the interface's input.
     pub(super) policing: Vec<MeterConfig>,
-    /// What watches it.
+    /// The interface's BFD session.
     pub(super) session: Session,
 }
 
-/// What watches an interface, if anything does.
+/// The session that watches an interface, if it has one.
 #[derive(Default)]
 pub(super) struct Session {
-    /// For OpenFlow.
+    /// The session's link state, for OpenFlow.
     watch: Option<Watch>,
-    /// As it was last asked for.
+    /// The settings and place that were last applied.
     wanted: Option<(Smap, Place)>,
 }
 
-/// What an interface is made of.
+/// The implementation of an interface.
 pub(super) enum Body {
     /// A device in the datapath.
     Device(Arc<dyn Port>, PortNo),
@@ -104,7 +104,7 @@ impl Iface {
         }
     }
 
-    /// For OpenFlow.
+    /// The interface's configuration for OpenFlow.
     pub(super) fn config(&self) -> PortConfig {
         PortConfig {
             no: self.no,
@@ -128,41 +128,41 @@ impl Iface {
 /// An interface that could not be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// Its row.
+    /// The interface's row.
     pub(super) uuid: Uuid,
     /// Why; for `Interface.error`.
     pub(super) why: Option<String>,
 }
 
-/// One bridge that is there.
+/// One bridge that exists.
 pub(super) struct BridgeState {
     pub(super) row: BridgeRow,
     pub(super) bridge: Arc<Bridge>,
-    /// By name.
+    /// Interfaces by name.
     pub(super) ifaces: BTreeMap<String, Iface>,
-    /// Interfaces on the way to another number.
+    /// Interfaces that wait for another number.
     pub(super) parked: BTreeMap<String, Iface>,
-    /// By interface name.
+    /// Failures by interface name.
     pub(super) failures: BTreeMap<String, Failure>,
     pub(super) numbers: Numbers,
     pub(super) mac: [u8; 6],
     pub(super) datapath_id: Option<u64>,
     /// The MTU that internal ports follow.
     pub(super) min_mtu: Option<u32>,
-    /// What the bridge and its tables were last told to be like.
+    /// The last configuration of the bridge and its tables.
     pub(super) configured: Option<(BridgeConfig, BTreeMap<u8, TableConfig>)>,
-    /// What OpenFlow was last told.
+    /// The bundles and ports that OpenFlow last received.
     pub(super) pushed: Option<(Vec<BundleConfig>, Vec<PortConfig>)>,
     /// Packets that its mirrors had copied when that was last written.
     pub(super) mirrored: u64,
     pub(super) controllers: Controllers,
-    /// Where `ovs-ofctl` and others call.
+    /// Sockets at which `ovs-ofctl` and others call.
     pub(super) listeners: BTreeMap<Passive, Listener>,
 }
 
 impl BridgeState {
-    /// Makes the bridge and its tables like this. A bridge that is like this is not even asked: who changes a
-    /// million of its rules at the moment would keep all other changes of the database waiting.
+    /// Configures the bridge and its tables. An unchanged bridge is not called: a client that changes a
+    /// million of its rules would delay all other changes of the database.
     pub(super) fn configure(&mut self, config: BridgeConfig) {
         let now = (config, self.row.tables.clone());
         if self.configured.as_ref() == Some(&now) {
@@ -176,8 +176,7 @@ impl BridgeState {
         self.configured = Some(now);
     }
 
-    /// Tells OpenFlow the ports and bundles as they are now, if anything about them has changed: it costs
-    /// every cached flow a look.
+    /// Passes ports and bundles to OpenFlow, if they have changed: each cached flow is then checked again.
     pub(super) fn push_ports(&mut self, of: &Ofproto) {
         for iface in self.ifaces.values_mut() {
             let settings = self.row.interface(&iface.name).map(|(_, row)| &row.bfd);
@@ -197,7 +196,7 @@ impl BridgeState {
             return;
         }
         self.bridge.set_ports(bundles, ports);
-        // Addresses learned in VLANs that a port has left would lead astray.
+        // Addresses learned in VLANs that a port has left would misforward packets.
         let before = std::mem::replace(&mut self.pushed, now);
         let before = before.iter().flat_map(|(bundles, _)| bundles);
         let changed = before.filter(|old| self.row.ports.get(&old.name).is_some_and(|p| p.bundle != **old));
@@ -219,7 +218,7 @@ impl BridgeState {
     }
 }
 
-/// What commands may know of interfaces, by name. Replaced as a whole after every change.
+/// The interfaces that commands see, by name. Replaced as a whole after every change.
 #[derive(Default)]
 pub struct Inventory {
     /// Bridges by name: type of the datapath.
@@ -235,7 +234,7 @@ pub struct Inventory {
 /// One interface.
 #[derive(Clone)]
 pub struct Item {
-    /// Its bridge.
+    /// The interface's bridge.
     pub bridge: String,
     /// The type to show.
     pub shown: &'static str,
@@ -243,7 +242,7 @@ pub struct Item {
     pub no: OfPort,
     /// Number in the datapath, none for patch ports.
     pub dp_no: Option<PortNo>,
-    /// It shares that with others ([`Inventory::shared`]).
+    /// The interface shares its datapath port with others ([`Inventory::shared`]).
     pub shares: bool,
     /// The device.
     pub device: Option<Arc<dyn Port>>,

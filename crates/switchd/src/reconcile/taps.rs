@@ -1,8 +1,8 @@
 //! Internal ports: their devices outlive the daemon.
 //!
-//! The mark by which the next daemon knows them ([`KeptTaps`]) belongs to the run directory: a random text in
-//! `RUNDIR/heddled.id`, made with the first internal port. The directory is emptied at boot, when the devices
-//! are gone too.
+//! The next daemon recognizes them by a mark ([`KeptTaps`]), which belongs to the run directory. It is a
+//! random text in `RUNDIR/heddled.id`, made with the first internal port. The directory is emptied at boot,
+//! when the devices are gone too.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,13 +20,13 @@ use crate::cli::dirs;
 
 const ID_FILE: &str = "heddled.id";
 
-/// What internal ports share.
+/// State that internal ports share.
 #[derive(Default)]
 pub(super) struct Taps {
     kept: OnceLock<KeptTaps>,
-    /// Devices of an earlier daemon have been looked for.
+    /// Whether devices of an earlier daemon have been searched.
     looked: bool,
-    /// Devices of another program's ports have been looked for.
+    /// Whether devices of another program's ports have been searched.
     searched: bool,
 }
 
@@ -43,23 +43,23 @@ impl Taps {
         })
     }
 
-    /// A number by which the next daemon of this run directory knows what this one leaves in the kernel.
+    /// A number by which the next daemon of this run directory recognizes this one's objects in the kernel.
     pub(super) fn owner() -> io::Result<u64> {
         let id = make_id(&dirs::rundir().join(ID_FILE))?;
         u64::from_str_radix(&id, 16).map_err(|_| io::ErrorKind::InvalidData.into())
     }
-    /// As [`Taps::owner`], if there was one.
+    /// The owner, if an earlier daemon made one; see [`Taps::owner`].
     pub(super) fn earlier_owner() -> Option<u64> {
         let id = read_id(&dirs::rundir().join(ID_FILE)).ok()?;
         u64::from_str_radix(&id, 16).ok()
     }
 
-    /// Others will see to the devices: look at them again when it is our turn.
+    /// Another process takes over the devices: they are searched again when this one gets the lock back.
     pub(super) fn let_go(&mut self) {
         self.looked = false;
     }
 
-    /// Looks for devices of an earlier daemon, if that has not been done; removes those of ports that are not
+    /// Searches devices of an earlier daemon, unless it has done so; removes those of ports that are not
     /// `wanted`.
     fn look(&mut self, wanted: &BTreeSet<String>) {
         if std::mem::replace(&mut self.looked, true) {
@@ -76,7 +76,7 @@ impl Taps {
         }
     }
 
-    /// All ports that could be opened are.
+    /// Called when all ports that could be opened are open.
     pub(super) fn settle(&mut self) {
         self.looked &= !self.kept.get().is_some_and(KeptTaps::settle);
     }
@@ -99,8 +99,8 @@ impl Reconciler {
         self.taps.look(&wanted);
     }
 
-    /// After the first configuration: logs devices that another program's ports had in namespaces of pods, if
-    /// this switch has made new ones in its own namespace.
+    /// Logs devices that another program's ports had in namespaces of pods, if this switch has made new ones
+    /// in its own namespace. Called after the first configuration.
     pub(super) fn find_left_devices(&mut self) {
         if self.bridges.is_empty() || std::mem::replace(&mut self.taps.searched, true) {
             return;
@@ -125,7 +125,7 @@ impl Reconciler {
     }
 }
 
-/// Whether a device is the rest of another switch's port: one of Open vSwitch's kernel datapath, or a tap
+/// Whether a device is left from another switch's port: one of Open vSwitch's kernel datapath, or a tap
 /// device that no process reads.
 fn is_left(device: &Device) -> bool {
     device.kind == "openvswitch" || device.kind == "tun" && !device.carrier
@@ -171,7 +171,7 @@ fn make_id(path: &Path) -> io::Result<String> {
         return Ok(id);
     }
     let id = format!("{:016x}", random());
-    // A file of its own, whatever is there: a symlink would lead the text elsewhere.
+    // The file is made anew, since an existing symlink would redirect the write.
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}

@@ -1,4 +1,4 @@
-//! Tunnel interfaces: which there are, and the datapath ports that they share.
+//! Tunnel interfaces, and the datapath ports that they share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,14 +29,14 @@ pub(super) struct Tunnels(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// By name of the interface: its bridge, and the tunnel.
+    /// Bridge and tunnel by name of the interface.
     tunnels: BTreeMap<String, (String, Arc<Tunnel>)>,
-    /// By name of the datapath port.
+    /// Shared tunnels by name of the datapath port.
     shared: BTreeMap<String, Shared>,
 }
 
 impl Known {
-    /// The tunnel that asks for the same packets as this one would, if it is not `name` itself.
+    /// The tunnel that receives the same packets as this one would, if it is not `name` itself.
     fn alike(&self, name: &str, tunnel: &Tunnel) -> Option<&String> {
         let mut others = self.tunnels.iter().filter(|(other, _)| *other != name);
         others
@@ -44,8 +44,8 @@ impl Known {
             .map(|(other, _)| other)
     }
 
-    /// Whether other tunnels on the same UDP port understand group policies where this one does not, or the
-    /// other way round: what arrives there can be read in one way only.
+    /// Whether another tunnel on the same UDP port differs in its use of group policies. Packets to a port
+    /// can be read in one way only.
     fn disagrees(&self, name: &str, config: &TunnelConfig) -> bool {
         let of_port = |t: &Tunnel| t.config.ty == TunnelType::Vxlan && t.config.dst_port == config.dst_port;
         let mut others = self.tunnels.iter().filter(|(other, _)| *other != name);
@@ -85,8 +85,8 @@ impl Tunnels {
 const NO_EGRESS: &str = "tunnel_egress_error";
 
 impl Reconciler {
-    /// What `Interface.status` says of a tunnel: the device that its packets leave by. Nothing where that is
-    /// left to flows.
+    /// `Interface.status` of a tunnel: the device that its packets leave by. Empty if flows choose the
+    /// remote.
     pub(super) fn tunnel_status(&self, iface: &Iface) -> Vec<(String, String)> {
         let Body::Tunnel(tunnel) = &iface.body else {
             return Vec::new();
@@ -168,7 +168,7 @@ pub(super) fn say_lost_route(iface: &Iface, now: &PortStatus) {
     }
 }
 
-/// Logs what is odd about options, all of it at once.
+/// Logs all faults in options at once.
 fn say(lines: &[String]) {
     if !lines.is_empty() {
         log::warn!(target: "netdev_vport", "{}", lines.join("\n"));
@@ -176,12 +176,12 @@ fn say(lines: &[String]) {
 }
 
 impl Reconciler {
-    /// The option of a tunnel that asks for encryption, unless the owner allows clear text.
+    /// The option of a tunnel that requests encryption, unless the owner allows clear text.
     pub(super) fn clear_in_spite_of<'r>(&self, row: &'r InterfaceRow) -> Option<&'r str> {
         encryption_option(&row.options.0).filter(|_| !self.globals.allow_clear)
     }
 
-    /// Reads a tunnel's options. What is refused is returned for `Interface.error`.
+    /// Reads a tunnel's options. An error is returned for `Interface.error`.
     fn tunnel_config(&self, row: &InterfaceRow, ty: TunnelType) -> Result<TunnelConfig, String> {
         let name = &row.name;
         let refuse = |lines: &[String], why: &str| {
@@ -241,7 +241,7 @@ impl Reconciler {
         Ok(tunnel)
     }
 
-    /// Gives a tunnel the options of its row. What is refused leaves it as it was.
+    /// Gives a tunnel the options of its row. On an error the tunnel keeps its old ones.
     pub(super) fn change_tunnel(
         &self,
         bridge: &BridgeRow,
@@ -272,7 +272,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Forgets a tunnel, and the datapath port that it was the last one to use.
+    /// Removes a tunnel, and its datapath port if no other tunnel uses it.
     pub(super) fn remove_tunnel(&self, name: &str) {
         self.tunnels.0.lock().tunnels.remove(name);
         self.let_go_of_unused();

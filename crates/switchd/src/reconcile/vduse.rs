@@ -1,4 +1,4 @@
-//! VDUSE ports: what they share, and when it is made.
+//! The common part of VDUSE ports.
 //!
 //! The thread of all devices starts with the first such port and ends with the last handle.
 
@@ -12,14 +12,14 @@ use super::desired::InterfaceRow;
 use crate::cli::dirs;
 use crate::switch::Switch;
 
-/// What all VDUSE ports share.
+/// State that all VDUSE ports share.
 #[derive(Default)]
 pub(super) struct Vduse {
     control: OnceLock<Arc<Control>>,
 }
 
 impl Vduse {
-    /// What port `name` shares with the others, and what its `row` wishes.
+    /// The state that port `name` shares with the others, and the settings of its `row`.
     pub(super) fn context(
         &self,
         name: &str,
@@ -31,13 +31,13 @@ impl Vduse {
             control: self.control(name)?,
             changed: Arc::new(move || changed.notify_one()),
             rundir: dirs::rundir(),
-            // One that is none is refused, with a word, when it is set.
+            // An address that is no unicast address is refused, with an error, when it is set.
             mac: row.mac.filter(|mac| *mac != [0; 6] && mac[0] & 1 == 0),
             mtu: row.mtu_request,
         })
     }
 
-    /// All ports of the configuration are there, and the pipeline knows them.
+    /// Called when all ports of the configuration exist, and the pipeline has them.
     pub(super) fn settled(&self) {
         if let Some(control) = self.control.get() {
             control.settled();

@@ -1,8 +1,7 @@
-//! vhost-user ports: what they share, and when it is made.
+//! The common part of vhost-user ports.
 //!
-//! The thread of all sockets starts with the first such port and ends with the last handle. A setting that
-//! changes (`vhost-sock-dir`, `vhost-iommu-support`) is for ports that are made from then on, as in Open
-//! vSwitch.
+//! The thread of all sockets starts with the first such port and ends with the last handle. A changed setting
+//! (`vhost-sock-dir`, `vhost-iommu-support`) applies only to ports made later, as in Open vSwitch.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,14 +12,14 @@ use super::globals::Globals;
 use crate::cli::dirs;
 use crate::switch::Switch;
 
-/// What all vhost-user ports share.
+/// State that all vhost-user ports share.
 #[derive(Default)]
 pub(super) struct Vhost {
     control: OnceLock<Arc<Control>>,
 }
 
 impl Vhost {
-    /// What port `name` shares with the others.
+    /// The state that port `name` shares with the others.
     pub(super) fn context(
         &self,
         name: &str,

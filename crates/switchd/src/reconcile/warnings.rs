@@ -1,27 +1,27 @@
-//! Settings of the whole switch that make no sense: said in the log when they are set. What they would set
-//! stays at its default, or at the nearest sensible value; everything else holds.
+//! Warnings about settings of the whole switch that make no sense. A bad setting has no effect: its default
+//! is used, or the nearest sensible value.
 //!
-//! A value is told of once, when it is set: not when something else changes.
+//! A value is logged once, when it is set, not when another setting changes.
 
 use super::desired::Smap;
 use super::{globals, pmd};
 
-/// Numbers: the largest that makes sense, and what is used instead of anything else.
+/// Numbers: the largest sensible value, and the value that replaces a bad one.
 const NUMBERS: [(&str, u64, &str); 12] = [
     ("flow-limit", u64::MAX, "200000"),
     ("max-idle", u64::MAX, "10000"),
     ("vlan-limit", u64::MAX, "1"),
     ("bundle-idle-timeout", u64::MAX, "10"),
     ("stats-update-interval", u64::MAX, "5000"),
-    ("emc-insert-inv-prob", u32::MAX as u64, "what holds without it"),
+    ("emc-insert-inv-prob", u32::MAX as u64, "the default"),
     ("pmd-auto-lb-rebal-interval", super::pmd::MOST_INTERVAL, "1"),
     ("pmd-auto-lb-load-threshold", 100, "95"),
     ("pmd-auto-lb-improvement-threshold", 100, "25"),
-    ("n-handler-threads", u64::MAX, "what holds without it"),
-    ("n-revalidator-threads", u64::MAX, "what holds without it"),
-    ("tx-flush-interval", 1_000_000, "what holds without it"),
+    ("n-handler-threads", u64::MAX, "the default"),
+    ("n-revalidator-threads", u64::MAX, "the default"),
+    ("tx-flush-interval", 1_000_000, "the default"),
 ];
-/// Switches, and what they are where they are neither.
+/// Switches, and the value that replaces a text that is neither true nor false.
 const SWITCHES: [(&str, bool); 13] = [
     ("pmd-auto-lb", false),
     ("pmd-rxq-isolate", true),
@@ -38,7 +38,7 @@ const SWITCHES: [(&str, bool); 13] = [
     (globals::ALLOW_CLEAR, false),
 ];
 
-/// All that begin so: others are misspelt.
+/// All keys of Heddle's own: others with this prefix are misspelt.
 const OWN: [&str; 6] = [
     globals::ALLOW_CLEAR,
     "heddle-ebpf",
@@ -48,20 +48,21 @@ const OWN: [&str; 6] = [
     "heddle-realtime",
 ];
 
-/// Settings whose nonsense is no warning: tests of Open vSwitch set it, and look for warnings.
+/// Settings whose bad values are logged without a warning: tests of Open vSwitch set them, and look for
+/// warnings.
 const TESTED: &str = "other_config:pmd-auto-lb";
 
 /// A setting that makes no sense.
 #[derive(Debug)]
 pub(super) struct ConfigWarning {
-    /// The settings that it comes from.
+    /// The settings that cause it.
     pub(super) keys: Vec<&'static str>,
     /// Module of the log.
     pub(super) module: &'static str,
     pub(super) text: String,
 }
 
-/// Tells of those in `config` that were not in `before`.
+/// Logs the warnings about `config` that `before` did not cause.
 pub(super) fn tell(before: &Smap, config: &Smap) {
     for ConfigWarning { module, text, .. } in new(before, config) {
         let level = match text.starts_with(TESTED) {
@@ -144,7 +145,7 @@ mod tests {
             [
                 "other_config:max-idle=-1 is not a number: 10000 is used",
                 "other_config:pmd-auto-lb-load-threshold=101 is not a number from 0 to 100: 95 is used",
-                "other_config:n-handler-threads=x is not a number: what holds without it is used",
+                "other_config:n-handler-threads=x is not a number: the default is used",
                 "other_config:pmd-auto-lb=yes is neither true nor false: false is used",
                 "other_config:hw-offload=banana is neither true nor false: false is used",
             ]
@@ -189,7 +190,7 @@ mod tests {
         let other = [&rubbish[1..], &[("max-idle", "y")]].concat();
         let told: Vec<String> = new(&before, &smap(&other)).into_iter().map(|d| d.text).collect();
         assert_eq!(told, ["other_config:max-idle=y is not a number: 10000 is used"]);
-        // What makes no sense beside another setting is told of when either changes.
+        // A setting that conflicts with another is logged when either changes.
         let only = |assign| smap(&[("pmd-rxq-isolate", "false"), ("pmd-rxq-assign", assign)]);
         assert_eq!(new(&only("group"), &only("cycles")).len(), 1);
         assert_eq!(new(&only("cycles"), &only("group")).len(), 0);

@@ -1,15 +1,15 @@
 //! Zones of connection tracking, as the database has them: timeout policies and limits.
 //!
 //! **Policies.** A policy of the tracker is a number, by which actions name it (`ct(commit,timeout=3)`).
-//! Zones whose settings are the same share one. A policy whose settings change is another one: connections go
-//! by the one that they were made under, until nobody needs it any more and it has been gone for a while
-//! (flows that name it are translated anew meanwhile).
+//! Zones with the same settings share one. Changed settings make a new policy. Connections keep the policy
+//! that they were made under. A policy is removed some time after the last zone has left it; meanwhile the
+//! flows that name it are translated again.
 //!
-//! **Limits.** What the database says replaces what `dpctl/ct-set-limits` has set, which is refused from then
-//! on. A limit that leaves the database leaves the zone.
+//! **Limits.** The database's limits replace those of `dpctl/ct-set-limits`, which is refused from then on. A
+//! limit that leaves the database leaves the zone.
 //!
-//! **Datapaths.** All types of datapaths share one tracker. Zones of all of them are taken together; where
-//! two say different things of one zone, the first by name counts.
+//! **Datapaths.** All types of datapaths share one tracker, and their zones are merged. If two datapaths
+//! configure one zone differently, the first by name counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::Reconciler;
 use super::desired::{DatapathRow, ZoneRow};
 use super::kinds;
 
-/// How long a policy stays that no zone has, by the switch's clock.
+/// The time for which a policy without a zone stays, by the switch's clock.
 const LINGER_MS: u64 = 20_000;
 
 type Settings = BTreeMap<String, u32>;
@@ -31,21 +31,21 @@ type Settings = BTreeMap<String, u32>;
 #[derive(Debug)]
 struct Policy {
     number: u32,
-    /// Since when no zone has it.
+    /// The time since which no zone has it.
     unused_ms: Option<u64>,
 }
 
-/// What the tracker was told.
+/// The policies and limits that the tracker has.
 #[derive(Debug, Default)]
 pub(super) struct Zones {
-    /// By settings.
+    /// Policies by settings.
     policies: BTreeMap<Settings, Policy>,
     /// Limits by zone.
     limits: BTreeMap<u16, u32>,
     default_limit: Option<u32>,
 }
 
-/// What the database says of all zones.
+/// The database's settings of all zones.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted<'a> {
     policies: BTreeMap<u16, &'a Settings>,
@@ -77,7 +77,7 @@ impl<'a> Wanted<'a> {
 }
 
 impl Zones {
-    /// Whether limits of zones are the database's alone.
+    /// Whether the database has limits of zones, so that commands must not change them.
     pub(super) fn has_limits(&self) -> bool {
         !self.limits.is_empty() || self.default_limit.is_some()
     }
@@ -153,7 +153,7 @@ impl Zones {
 }
 
 impl Reconciler {
-    /// Tells the tracker and the translation what the database says of zones.
+    /// Passes the database's zone settings to the tracker and the translation.
     pub(super) fn apply_zones(&mut self, datapaths: &BTreeMap<String, DatapathRow>) {
         let types = kinds::datapath_types(&self.switch.options);
         let known = datapaths
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!((lab.zone(6), lab.policies().len()), (None, 3));
         lab.0.forget_unused(&lab.1, 1000 + LINGER_MS - 1);
         assert_eq!(lab.policies().len(), 3);
-        // One comes back in time.
+        // A policy is used again in time.
         lab.apply(&[row(&[(5, &c, None), (7, &b, None)], None)], 2000);
         lab.0.forget_unused(&lab.1, 1000 + LINGER_MS);
         assert_eq!(lab.policies(), [("2".to_owned(), 2), ("3".to_owned(), 3)]);

@@ -1,8 +1,8 @@
 //! One client of the control socket: reads requests, runs them one after the other, writes replies.
 //!
-//! Messages are JSON-RPC 1.0 as RFC 7047 section 4 uses it: `{"id":0,"method":"version","params":[]}` is
-//! answered with `{"id":0,"result":"...","error":null}`. What is not such a request ends this connection and
-//! no other.
+//! Messages are JSON-RPC 1.0 as RFC 7047 section 4 uses it. The reply to
+//! `{"id":0,"method":"version","params":[]}` is `{"id":0,"result":"...","error":null}`. Any other message
+//! ends this connection and no other.
 
 use std::io;
 
@@ -74,7 +74,7 @@ fn warn_bad(name: &str, why: &str) {
     log::warn!(target: "jsonrpc", per_min = 5, burst = 5; "{name}: {why}");
 }
 
-/// Checks that a message is a request; the error says what it is instead.
+/// Checks that a message is a request; the error names the kind of message that it is instead.
 pub(super) fn parse(message: Value) -> Result<Request, String> {
     let Value::Object(mut object) = message else {
         return Err("message is not a JSON object".into());
@@ -135,8 +135,8 @@ async fn run(registry: &Registry, request: Request, format: &mut Format) -> Json
     reply
 }
 
-/// A reply longer than this is sent in pieces: dumps of a million flows need not be held once more as they
-/// are written in JSON.
+/// A longer reply is sent in pieces of this size, so that dumps of a million flows need no second copy in
+/// JSON.
 const PIECE: usize = 1 << 16;
 
 /// Sends a reply.

@@ -1,4 +1,4 @@
-//! The control socket that `ovs-appctl` talks to: commands by name, answered with text.
+//! The control socket that `ovs-appctl` talks to: commands by name, text replies.
 //!
 //! A part of the daemon adds its commands to the [`Registry`] while it starts:
 //!
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Arguments do not include the command's name. `Ok` is printed by `ovs-appctl` on its standard output, `Err`
-//! on its standard error with exit status 2. Arc<PlainFn>s run concurrently when several clients call; each
+//! on its standard error with exit status 2. Handlers run concurrently when several clients call; each
 //! connection has one command in progress at a time. A handler may block: it runs on a thread for that. A
 //! handler that panics costs its client an error reply, nothing else.
 //!
@@ -38,7 +38,7 @@ pub use server::Server;
 /// Reply of a command: text for the client's standard output, or for its standard error.
 pub type Reply = Result<String, String>;
 
-/// Reply of a command to a client that asked for JSON: a value, or text for its standard error.
+/// Reply of a command to a client that requested JSON: a value, or text for its standard error.
 pub type JsonReply = Result<Value, String>;
 
 type JsonFn = dyn Fn(&[String]) -> JsonReply + Send + Sync;
@@ -131,14 +131,14 @@ impl Registry {
     /// Runs a command as if a client had sent it.
     ///
     /// # Errors
-    /// The command is unknown, has too few or too many arguments, or its handler says so.
+    /// The command is unknown, has too few or too many arguments, or its handler failed.
     pub async fn run(&self, name: &str, args: Vec<String>) -> Reply {
         let (handler, _) = self.find(name, args.len())?;
         let done = tokio::task::spawn_blocking(move || handler(&args)).await;
         done.unwrap_or_else(|_| Err(failed(name)))
     }
 
-    /// Like [`Registry::run`], for a client that asked for JSON.
+    /// Like [`Registry::run`], for a client that requested JSON.
     ///
     /// # Errors
     /// The same as those of [`Registry::run`].
@@ -151,7 +151,7 @@ impl Registry {
         done.unwrap_or_else(|_| Err(failed(name)))
     }
 
-    /// What `list-commands` prints.
+    /// The text of `list-commands`.
     pub fn list(&self) -> String {
         list(&self.commands.read())
     }

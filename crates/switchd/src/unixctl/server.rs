@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{Registry, connection};
 
-/// How long [`Server::stop`] waits for commands in progress.
+/// The longest wait of [`Server::stop`] for commands in progress.
 const STOP_LIMIT: Duration = Duration::from_secs(1);
-/// How long a client may take that is served with the spare descriptor.
+/// The longest time that a client is served with the spare descriptor.
 const SPARE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Clients may have at most one of this number of equal parts of the process's descriptors.
@@ -61,8 +61,8 @@ impl Server {
         &self.path
     }
 
-    /// Takes no more clients and waits, for a second at most, until commands in progress have been answered.
-    /// Does not remove the socket's file.
+    /// Takes no more clients and waits, for a second at most, for commands in progress. Does not remove the
+    /// socket's file.
     pub async fn stop(self) {
         let _ = self.stop.send(true);
         if tokio::time::timeout(STOP_LIMIT, self.accepting).await.is_err() {
@@ -71,7 +71,7 @@ impl Server {
     }
 }
 
-/// A descriptor that is kept so that, when the process has no others left, somebody can still ask why.
+/// A reserve descriptor: if the process has no others left, an operator can still connect and find out why.
 fn spare() -> Option<fs::File> {
     fs::File::open("/dev/null").ok()
 }
@@ -83,7 +83,7 @@ async fn accept(listener: UnixListener, registry: Registry, mut stop: watch::Rec
     let mut rest_until = None;
     let mut number = 0u64;
     let mut kept = spare();
-    // Whether the next client takes the place of the spare one.
+    // Whether the next client uses up the spare descriptor.
     let mut last = false;
     loop {
         if kept.is_none() && !last {
@@ -113,7 +113,7 @@ async fn accept(listener: UnixListener, registry: Registry, mut stop: watch::Rec
                 let serve = connection::serve(name, stream, registry.clone(), stop.clone());
                 clients.spawn(async move {
                     let _slot = slot;
-                    let _ = tokio::time::timeout(limit, serve).await; // its place is needed for the next
+                    let _ = tokio::time::timeout(limit, serve).await; // frees the slot for the next client
                 });
             }
             Err(error) => {

@@ -1,16 +1,16 @@
 //! Severity levels and destinations, by the names that the command line and `vlog/set` use.
 
-/// How serious a message is. A destination set to a level takes that level and all more serious ones.
+/// The severity of a message. A destination set to a level takes that level and all more serious ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// As a threshold: nothing is logged. Never the level of a message.
+    /// Only a threshold, never the level of a message: logs nothing.
     Off = 0,
     /// The daemon is about to die.
     Emer = 1,
-    /// Something failed and an operator must act.
+    /// A failure that needs an operator.
     Err = 2,
-    /// Something failed and the daemon goes on.
+    /// A failure after which the daemon continues.
     Warn = 3,
     /// Ordinary news.
     Info = 4,
@@ -90,7 +90,7 @@ impl From<log::Level> for Level {
     }
 }
 
-/// Where messages go.
+/// A destination of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Destination {

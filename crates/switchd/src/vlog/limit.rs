@@ -8,13 +8,13 @@
 //! log::warn!(target: "jsonrpc", per_min = 5, burst = 5; "{peer}: {error}");
 //! ```
 //!
-//! Warnings and errors without these keys have the default limit of [`DEFAULT`], so that no peer can fill a
-//! disk through a place that forgot to ask for one; other levels have none. Dropped messages are counted and
-//! the next one that passes is preceded by a line that tells how many were lost.
+//! Warnings and errors without these keys have the limit [`DEFAULT`], so that no peer can fill a disk through
+//! a place without a limit. Other levels have none. Dropped messages are counted; a line with their number
+//! precedes the next message that passes.
 //!
 //! Cost: one short critical section per message that would be logged; the message itself is formatted only
-//! after it has passed. Workers log, too, so nobody waits for it: a message that finds another one there
-//! passes unlimited.
+//! after it has passed. Workers log too, so no thread waits for the lock: if another thread holds it, the
+//! message passes unlimited.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -23,7 +23,7 @@ use heddle_sync::TokenBucket;
 use log::kv::{Key, ToKey};
 use parking_lot::Mutex;
 
-/// How often one place may log.
+/// The rate at which one place may log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// Messages per minute in the long run.
@@ -38,7 +38,7 @@ pub const DEFAULT: Limit = Limit {
     burst: 60,
 };
 
-/// What the limiter says about one message.
+/// The limiter's decision about one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Log it.

@@ -9,15 +9,15 @@
 //! EMER is for dying daemons and has its own function, [`emer`]. Three destinations (console, syslog, file)
 //! each have a threshold per module, set by `-v` and `vlog/set`. See [`limit`] for rate limits.
 //!
-//! Threads: the thread that logs decides, counts and formats the text, then hands it to a bounded queue; one
-//! writer thread formats the line and does the input and output, so that a full disk or a slow terminal never
-//! holds up a caller. When the queue is full the message is dropped and counted. Before [`start_writer`] (the
-//! daemon forks after it has begun to log) messages are written in place. [`flush`] waits until what was
-//! logged before it is out; the control socket flushes before each reply, so a script that reads the log
-//! after a command finds what that command caused.
+//! Threads: the thread that logs decides, counts and formats the text, then hands it to a bounded queue. One
+//! writer thread formats the line and writes it, so that a full disk or a slow terminal never holds up a
+//! caller. When the queue is full the message is dropped and counted. Before [`start_writer`] (the daemon
+//! forks after it has begun to log) messages are written in place. [`flush`] waits until all earlier messages
+//! are written. The control socket flushes before each reply, so a script that reads the log after a command
+//! finds what that command caused.
 //!
-//! Cost of a message that no destination wants: one relaxed load in the `log` macro, or a table look-up while
-//! some module is more verbose than this one. It is not meant for per-packet use at an enabled level.
+//! Cost of a message that no destination wants: one relaxed load in the `log` macro. If some module is more
+//! verbose than this one, it is a table look-up. It is not meant for per-packet use at an enabled level.
 
 mod commands;
 mod level;
@@ -80,7 +80,7 @@ static VLOG: LazyLock<Vlog> = LazyLock::new(|| Vlog {
 pub fn init(program: &str) {
     program.clone_into(&mut VLOG.sinks.lock().program);
     thread::set_program(program);
-    // It fails when a logger is installed already: ours, or that of a test.
+    // The call fails if a logger is installed already: ours, or that of a test.
     let _ = log::set_logger(&*VLOG);
     VLOG.refresh_filter();
 }
@@ -119,7 +119,7 @@ pub fn set_all_levels(dest: Option<Destination>, level: Level) {
 /// Logs to this file from now on; `None` ends logging to a file.
 ///
 /// # Errors
-/// When the file cannot be opened; the log goes on as before, and has a warning about it.
+/// The file cannot be opened; the log stays as it was, and has a warning about it.
 pub fn set_log_file(path: Option<&Path>) -> io::Result<()> {
     let file = match path.map(open_log_file).transpose() {
         Ok(file) => file,

@@ -1,9 +1,8 @@
 //! The table of log modules and their thresholds.
 //!
 //! A module is a `log` target. The table is a snapshot, read without a lock on each message that passes the
-//! global threshold of the `log` crate, by workers too, and replaced when a new target shows up; thresholds
-//! are atomics. Modules are never removed: targets are string constants, their number is bounded by the
-//! program.
+//! global threshold of the `log` crate, by workers too. A new target replaces the snapshot; thresholds are
+//! atomics. Modules are never removed: targets are string constants, so the program bounds their number.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,11 +41,11 @@ impl Module {
     }
 }
 
-/// All modules, and what a module that is not known yet starts with.
+/// All modules, and the initial thresholds of a new one.
 #[derive(Debug)]
 pub(super) struct Modules {
     table: Published<Table>,
-    /// Held by who replaces the table, or sets all of it.
+    /// Held by a thread that replaces the table, or sets all of it.
     changing: Mutex<()>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A level can only be set for a known module, and scripts pass `-vvconn` or `-vofproto_dpif` when the daemon
 //! starts. So every name that Open vSwitch 3.1 has is known from the start, whether or not Heddle has a
-//! module of that name; Heddle's own names are added when they first log, or here.
+//! module of that name. Heddle's own names are added when they first log, or here.
 
 /// The module names that `ovs-appctl vlog/list` of Open vSwitch 3.1 shows.
 pub(super) const COMPATIBLE: &[&str] = &[

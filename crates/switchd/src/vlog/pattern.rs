@@ -48,7 +48,7 @@ enum Field {
     Literal(char),
 }
 
-/// What a line is made of.
+/// The parts of a line.
 pub(super) struct Line<'a> {
     pub(super) when: SystemTime,
     pub(super) since_start: Duration,
@@ -196,7 +196,7 @@ fn put_field(what: &Field, line: &Line<'_>, out: &mut String) {
 }
 
 /// Appends a time in strftime(3) form, where each run of `#` stands for decimals of the second (milliseconds,
-/// then zeros). A format with an unknown conversion is printed as it stands.
+/// then zeros). A format with an unknown conversion is printed unchanged.
 fn put_time<Tz: TimeZone>(time: &DateTime<Tz>, format: &str, out: &mut String)
 where
     Tz::Offset: std::fmt::Display,

@@ -1,13 +1,13 @@
-//! Warnings of work that is done again and again: each is logged when it comes up, not as long as it lasts.
+//! Warnings of repeated work: each is logged when it comes up, and not again while it lasts.
 //!
 //! **Problem.** A configuration is applied as a whole after every change of the database, and each time finds
 //! the same faults in the same rows. Their warnings would fill the log, and hide the one that is new.
 //!
-//! **How.** Work that repeats itself runs in a [`Rounds::round`]. A warning or error that this thread logs
-//! meanwhile is dropped if the round before had the same text of the same module; once a round has not had
-//! it, it is news again.
+//! **Method.** Work that repeats itself runs in a [`Rounds::round`]. A warning or error that this thread logs
+//! meanwhile is dropped if the round before had the same text of the same module. After a round without it,
+//! it is logged again.
 //!
-//! **Threads.** A round is what one thread does; what others log meanwhile has nothing to do with it.
+//! **Threads.** A round covers only the messages of its own thread.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use std::collections::HashSet;
 /// Most texts that are remembered; those beyond are logged every time.
 const MOST: usize = 4096;
 
-/// What the rounds of one kind of work have said.
+/// The warnings and errors of the rounds of one kind of work.
 #[derive(Debug, Default)]
 pub struct Rounds {
     before: HashSet<(String, String)>,
@@ -27,13 +27,12 @@ thread_local! {
 }
 
 impl Rounds {
-    /// Does the work of one round. Rounds do not nest: the inner one would be part of the outer one's work,
-    /// and is that.
+    /// Does the work of one round. A round within a round is a part of the outer one.
     pub fn round<T>(&mut self, work: impl FnOnce() -> T) -> T {
         if RUNNING.with_borrow(Option::is_some) {
             return work();
         }
-        // If the work panics, what it has said is forgotten, which costs a line.
+        // If the work panics, its warnings are forgotten, which costs a line.
         let this = std::mem::take(self);
         RUNNING.set(Some(Rounds {
             before: this.now,

@@ -1,8 +1,8 @@
 //! The destinations themselves: formats events and writes them to standard error, the system log and the log
 //! file.
 //!
-//! Held behind one mutex; the thread that writes holds it for one event at a time, commands hold it to change
-//! a pattern or swap the file. Nothing in here logs. Write errors are ignored: there is no place to report
+//! One mutex protects them. The writer thread holds it for one event at a time; commands hold it to change a
+//! pattern or swap the file. Nothing in here logs. Write errors are ignored: there is no place to report
 //! them.
 
 use std::fs::File;
@@ -73,7 +73,7 @@ impl Sinks {
         self.patterns[dest.index()] = Pattern::new(pattern);
     }
 
-    /// The pattern of `dest` and the prefix that the way out adds, for `vlog/list-pattern`.
+    /// The pattern of `dest` and the prefix that its method adds, for `vlog/list-pattern`.
     pub(super) fn pattern(&self, dest: Destination) -> (&'static str, &str) {
         let prefix = match (dest, &self.method) {
             (Destination::Syslog, Some(method)) => method.prefix(),

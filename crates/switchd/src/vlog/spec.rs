@@ -6,7 +6,7 @@
 
 use super::level::{Destination, Level};
 
-/// What one specification asks for.
+/// One parsed specification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Spec {
     /// Set thresholds; `None` is a wildcard.
@@ -53,7 +53,7 @@ const FACILITIES: [(&str, u32); 23] = [
     ("local7", 23),
 ];
 
-/// Splits off the first word; the rest starts right after the one separator that ends it, so that a pattern
+/// Splits off the first word. The rest starts right after the one separator that ends it, so that a pattern
 /// may itself begin with a separator.
 fn next_word(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start_matches(SEPARATORS);
@@ -63,7 +63,7 @@ fn next_word(text: &str) -> Option<(&str, &str)> {
     Some(text.split_once(SEPARATORS).unwrap_or((text, "")))
 }
 
-/// Parses one specification. `known` tells whether a word names a module.
+/// Parses one specification. `known` decides whether a word names a module.
 ///
 /// # Errors
 /// The text that an operator sees, in the words that `ovs-appctl vlog/set` uses.

@@ -1,7 +1,7 @@
 //! Sending lines to a syslog daemon: through `/dev/log`, a Unix socket or UDP.
 //!
-//! Sockets do not block; what the daemon does not take at once is lost, as is everything while there is none.
-//! A missing `/dev/log` is normal in containers and is not reported.
+//! Sockets do not block; messages that the daemon does not take at once are lost, and so are all while it is
+//! away. A missing `/dev/log` is normal in containers and is not reported.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-/// How lines reach the system log (`--syslog-method`).
+/// The path of lines to the system log (`--syslog-method`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Method {
-    /// As the C library's syslog(3) does: to `/dev/log`, with a time stamp and the program's name in front.
+    /// The C library's syslog(3): to `/dev/log`, with a time stamp and the program's name in front.
     Libc,
-    /// A Unix datagram socket, the line as it stands.
+    /// A Unix datagram socket, the line unchanged.
     Unix(PathBuf),
-    /// A UDP socket, the line as it stands.
+    /// A UDP socket, the line unchanged.
     Udp(SocketAddr),
     /// Nowhere.
     Null,
@@ -60,7 +60,7 @@ pub(super) fn parse_address(text: &str) -> Option<SocketAddr> {
         .or_else(|| bare.parse().ok().map(|ip| SocketAddr::new(ip, 514)))
 }
 
-/// One way out. It reconnects by itself, at most once a second.
+/// One socket to the system log. It reconnects by itself, at most once a second.
 #[derive(Debug)]
 pub(super) struct Sender {
     target: Target,

@@ -1,9 +1,9 @@
-//! What a log line says about the thread that it comes from.
+//! The thread's name and message number in a log line.
 //!
 //! Threads with a name of their own (`pmd-c01/id:8`) show it in parentheses and number their messages
 //! themselves. The main thread and the threads that run the control plane's tasks count as one: no name, one
-//! common count. So does the first worker without a core of its own: what it says of packets, Open vSwitch's
-//! main thread says, which polls the ports that no PMD polls.
+//! common count. The first worker without a core of its own counts as one of them. In Open vSwitch the main
+//! thread logs its messages, since that polls the ports that no PMD polls.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

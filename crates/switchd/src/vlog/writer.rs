@@ -9,15 +9,14 @@ use std::{io, thread};
 use super::VLOG;
 use super::sink::Event;
 
-/// Room for this many messages; what comes while it is full is dropped and counted.
+/// The number of messages that the queue holds; further ones are dropped and counted.
 const QUEUE: usize = 4096;
-/// [`flush`] gives up after this long, so that a terminal that takes nothing cannot hold up the end of the
-/// daemon.
+/// The longest wait of [`flush`], so that a terminal that takes nothing cannot hold up the end of the daemon.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 enum Item {
     Event(Event),
-    /// Answered when all that was queued before it has been written.
+    /// The writer replies when all that was queued before it has been written.
     Flush(SyncSender<()>),
 }
 
@@ -75,7 +74,7 @@ fn run(queue: &Receiver<Item>) {
                     VLOG.sinks.lock().write(&Event { text, ..event });
                 }
             }
-            // The flusher may have given up.
+            // The flushing thread may have given up.
             Item::Flush(done) => drop(done.try_send(())),
         }
     }

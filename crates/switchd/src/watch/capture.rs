@@ -1,7 +1,7 @@
 //! The one capture that may be under way: `heddle/capture-start`, `-read`, `-stop`.
 //!
-//! Whoever captures reads every fraction of a second; a capture that nobody reads for [`UNREAD_TIMEOUT`] is
-//! over, so that a reader that was killed costs nothing. Filters are looked at here, not by workers.
+//! The client reads every fraction of a second. A capture without a read for [`UNREAD_TIMEOUT`] ends, so that
+//! a killed reader costs nothing. Filters are applied here, not by workers.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,13 @@ use crate::commands::port_names;
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 
-/// How long a capture that nobody reads goes on.
+/// Time without a read after which a capture ends.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most packets and bytes in one answer. Who reads gets little of a busy processor, and is to end when it is
-/// asked to.
+/// Most packets and bytes in one reply. The reader gets little of a busy processor, and must be able to end
+/// soon.
 const MOST_PACKETS: usize = 1024;
 const MOST_BYTES: usize = 4 << 20;
-/// Bytes of a packet that are kept unless told otherwise.
+/// Default of the maximum number of bytes kept of a packet.
 const SNAP_LEN: usize = 65_535;
 
 struct Session {
@@ -34,7 +34,7 @@ struct Session {
     passed_over: u64,
 }
 
-/// None, or the one.
+/// The capture that is under way, if there is one.
 #[derive(Default)]
 pub(crate) struct Captures(Mutex<State>);
 
@@ -44,7 +44,7 @@ struct State {
     session: Option<Session>,
 }
 
-/// What a command asks for.
+/// Parsed arguments of a command.
 #[derive(Default, Debug)]
 pub(super) struct Asked<'a> {
     port: Option<&'a str>,
@@ -75,7 +75,7 @@ pub(super) fn read_args<'a>(args: &[&'a str]) -> Result<Asked<'a>, String> {
     Ok(asked)
 }
 
-/// The reason that a name means: its whole name, or its end.
+/// The drop reason of a name: its whole name, or its end.
 pub(super) fn reason(name: &str) -> Result<Option<DropKind>, String> {
     if name == "any" {
         return Ok(None);
@@ -92,7 +92,7 @@ pub(super) fn reason(name: &str) -> Result<Option<DropKind>, String> {
 }
 
 impl Captures {
-    /// Begins one; its number.
+    /// Begins a capture; returns its number.
     pub(crate) fn start(&self, switch: &Switch, args: &[&str]) -> Reply {
         let asked = read_args(args)?;
         let ports = port_names(switch);
@@ -131,9 +131,9 @@ impl Captures {
         Ok(format!("{id}\n"))
     }
 
-    /// What was captured since the last time.
+    /// The packets captured since the last read.
     pub(crate) fn read(&self, switch: &Switch, id: &str) -> Reply {
-        // In a thread of its own, which has little of a processor that workers want.
+        // Reads in a thread of its own at low priority, since workers want the processor.
         std::thread::scope(|s| {
             let reader = s.spawn(|| {
                 heddle_sys::cpu::stand_back();
@@ -181,7 +181,7 @@ impl Captures {
         Ok(format!("{answer}\n"))
     }
 
-    /// Ends it.
+    /// Ends the capture.
     pub(crate) fn stop(&self, switch: &Switch, id: &str) -> Reply {
         let mut state = self.0.lock();
         of(&mut state, id)?;
@@ -190,7 +190,7 @@ impl Captures {
         Ok(String::new())
     }
 
-    /// Ends one that nobody reads. To be called now and then.
+    /// Ends a capture that is no longer read. To be called now and then.
     pub(crate) fn tick(&self, switch: &Switch) {
         let mut state = self.0.lock();
         if state
@@ -223,7 +223,7 @@ fn packet(c: &Captured, key: &FlowKey, port: &str) -> Value {
         vlan_limit: heddle_flow::key::N_VLANS,
     };
     json!({
-        // As text: a number of JSON may lose its last digits.
+        // A string, since a JSON number may lose its last digits.
         "at_ns": c.at.as_nanos().to_string(),
         "port": port,
         "way": way,
@@ -234,7 +234,7 @@ fn packet(c: &Captured, key: &FlowKey, port: &str) -> Value {
     })
 }
 
-/// Whether a packet is what a match asks for.
+/// Whether a packet fits a match.
 fn matches(m: &Match, key: &FlowKey) -> bool {
     let wanted = m.key.words().iter().zip(m.mask.0.words());
     key.words()

@@ -1,4 +1,4 @@
-//! The last example of each reason and port, and what a trace says of it.
+//! The last example of each reason and port, and its explanation by a trace.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,22 +17,22 @@ use crate::unixctl::Reply;
 
 /// Most pairs of a reason and a port that are kept.
 pub(super) const MOST_PAIRS: usize = 4096;
-/// Most examples that are explained in one answer.
+/// Most examples that are explained in one reply.
 const MOST_EXPLAINED: usize = 256;
 
-/// What is known of one reason at one port.
+/// The counts and the last example of one reason at one port.
 pub(super) struct Entry {
     /// Number of the example among all.
     pub(super) number: u64,
     /// Packets that were dropped.
     pub(super) seen: u64,
-    /// Packets of them that were dropped before the last reset.
+    /// The number of these packets that were dropped before the last reset.
     forgotten: u64,
     at: SystemTime,
     last: DropExample,
 }
 
-/// All that is known.
+/// The known drops.
 #[derive(Default)]
 pub(crate) struct Drops(Mutex<Kept>);
 
@@ -53,7 +53,7 @@ impl Kept {
         let (seen, forgotten) = old.map_or((0, 0), |old| (old.seen, old.forgotten));
         let seen = seen + e.seen;
         if self.entries.len() >= MOST_PAIRS && !self.entries.contains_key(&key) {
-            // The one that nobody has added to for longest gives way.
+            // The entry with the oldest example is removed.
             let oldest = self
                 .entries
                 .iter()
@@ -78,7 +78,7 @@ impl Kept {
         self.reset_totals = totals;
     }
 
-    /// Forgets ports that are gone: another port may get the number.
+    /// Removes entries of ports that are gone: another port may get the number.
     fn retain_ports(&mut self, is_there: impl Fn(u32) -> bool) {
         self.entries
             .retain(|(_, port), _| *port == PortNo::NONE.0 || is_there(*port));
@@ -86,7 +86,7 @@ impl Kept {
 }
 
 impl Drops {
-    /// Takes what workers have given.
+    /// Takes the examples of workers.
     pub(crate) fn gather(&self, switch: &Switch) {
         let now = SystemTime::now();
         let mut kept = self.0.lock();
@@ -94,7 +94,7 @@ impl Drops {
         kept.retain_ports(|no| switch.datapath.port(PortNo(no)).is_some());
     }
 
-    /// Begins to count anew, for an operator who wants to see what is dropped from now on.
+    /// Resets the counts, for an operator who wants to see only later drops.
     pub(crate) fn reset(&self, switch: &Switch) {
         self.gather(switch);
         self.0.lock().reset(totals(switch));
@@ -110,7 +110,7 @@ impl Drops {
         all
     }
 
-    /// JSON: what is known, of one port or all, of examples after number `since`.
+    /// The known drops as JSON: of one port or all, with the examples after number `since`.
     pub(crate) fn told(&self, switch: &Switch, port: Option<&str>, since: u64) -> Reply {
         self.gather(switch);
         let ports = port_names(switch);
@@ -168,7 +168,7 @@ impl Drops {
         }
         totals.retain(|_, n| *n > 0);
         if let Some(port) = wanted {
-            // Of one port: as far as its examples count, which is all but those since the last one.
+            // Totals of one port, as far as its examples count: all but the drops since the last example.
             totals.clear();
             let kept = self.0.lock();
             let of_it = kept.entries.iter().filter(|((_, no), _)| *no == port);
@@ -195,7 +195,7 @@ fn is_of_bridge(switch: &Switch, name: &str) -> bool {
     inventory.interfaces.get(name).is_some_and(|i| *i.bridge == *name)
 }
 
-/// What a trace says of an example.
+/// The explanation of an example, read from a trace.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub(super) struct Explained {
     pub(super) bridge: Option<String>,
@@ -206,7 +206,7 @@ pub(super) struct Explained {
     pub(super) command: Option<String>,
 }
 
-/// `to`: the port that it was to leave by.
+/// `to`: the port to which the packet was to be output.
 fn explain(switch: &Switch, e: &DropExample, to: Option<String>) -> Explained {
     let key = key_of_example(e);
     let flow = KeyText {
@@ -221,11 +221,11 @@ fn explain(switch: &Switch, e: &DropExample, to: Option<String>) -> Explained {
     let state = e.carried.as_ref().map_or(0, |c| c.ct_state);
     let state = ct_state(state);
     if !state.is_empty() {
-        // It comes back from the tracker as it did then, from the first time on.
+        // The first two `ct` of the trace give the packet the state that it had.
         args.extend(["--ct-next", &state, "--ct-next", &state]);
     }
     args.push(&flow);
-    // No rule has seen what its port did not take.
+    // A packet that its port did not accept has met no rule.
     if matches!(e.kind, DropKind::RxInvalid | DropKind::RxPoliced) {
         return Explained {
             packet: Some(flow),
@@ -261,11 +261,11 @@ fn quote(text: &str) -> String {
     }
 }
 
-/// The packet, and the last rule that it met, of a trace's text: in the bridge `sender`, if it came there.
+/// The packet of a trace's text, and the last rule that it met: in the bridge `sender`, if it came there.
 pub(super) fn read_trace(text: &str, sender: Option<&str>) -> Explained {
     let mut found = Explained::default();
-    // Bridges that the trace is in, with how far they are indented: behind an output to a patch port or a
-    // tunnel it goes on with the bridge of that output.
+    // Bridges that the trace is in, with their indentation. After an output to a patch port or a tunnel it
+    // continues with the bridge of that output.
     let mut bridges: Vec<(usize, String)> = Vec::new();
     for line in text.lines() {
         let indent = line.len() - line.trim_start().len();

@@ -1,8 +1,8 @@
 //! Packets that operators look at: examples of dropped ones (`heddle drops`) and captures (`heddle capture`).
 //!
-//! Workers give examples, a few of each reason and port a second ([`heddle_datapath::DropExample`]). They are
-//! gathered here, the last one of each reason and port, and explained when somebody asks: which rule decided
-//! is what a trace of the packet says then. A capture lives as long as somebody reads it.
+//! Workers give examples, a few of each reason and port a second ([`heddle_datapath::DropExample`]). The last
+//! one of each reason and port is kept here, and explained on request: a trace of the packet shows which rule
+//! decided. A capture lives as long as its client reads it.
 
 pub(crate) mod capture;
 pub(crate) mod drops;
@@ -14,7 +14,7 @@ use heddle_datapath::DropExample;
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 
-/// VLAN tags that are shown of a packet.
+/// Maximum number of VLAN tags that are shown of a packet.
 const VLANS: u8 = 2;
 
 /// The key of a packet that begins with `head` and came in by datapath port `in_port`.

@@ -1,4 +1,4 @@
-//! What is kept of examples, and what a trace's text says.
+//! Tests of kept examples and of reading a trace's text.
 
 use std::time::SystemTime;
 

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// How long whatever is waited for may take: for machines that stand still for seconds. Only a failure takes
-/// that long.
+/// The limit of every wait, for machines that stand still for seconds. Only a failure takes that long.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits until it is done.
+/// Waits until `done` returns true.
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -20,7 +19,7 @@ pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Whether somebody takes connections at a socket, which is there a moment before.
+/// Whether a process listens at a socket, whose file appears a moment before.
 pub(crate) fn listens(socket: &Path) -> bool {
     UnixStream::connect(socket).is_ok()
 }
@@ -32,7 +31,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// `None`, with a word about it, where Open vSwitch's programs are not installed.
+    /// `None`, with a note, if Open vSwitch's programs are not installed.
     pub(crate) fn start(test: &str) -> Option<Database> {
         let missing = [
             "ovsdb-server",
@@ -77,12 +76,12 @@ impl Database {
         Some(database)
     }
 
-    /// Its socket.
+    /// The server's socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("db.sock")
     }
 
-    /// Its socket as clients name it.
+    /// The server's socket as clients name it.
     pub(crate) fn remote(&self) -> String {
         format!("unix:{}", self.socket().display())
     }

@@ -46,7 +46,7 @@ impl Lab {
         command
             .env("OVS_RUNDIR", self.dir.path())
             .arg(target)
-            // They would tell of a machine that stands still in the middle of their output.
+            // On a machine that stands still these modules would log in the middle of the command's output.
             .args([
                 "--timeout=50",
                 "-vtimeval:off",
@@ -68,7 +68,7 @@ impl Lab {
         assert!(ok && !text.contains("Error"), "ovs-vsctl {args}: {text}");
     }
 
-    /// The configuration is written, and something in it cannot be.
+    /// Writes a configuration that contains an error.
     pub(crate) fn vsctl_fails(&self, args: &str) {
         let text = self.run("ovs-vsctl", args).1;
         assert!(!text.contains("Alarm"), "ovs-vsctl {args}: {text}");
@@ -93,12 +93,12 @@ impl Lab {
         self.succeeds("ovs-vsctl", &format!("list {table}"))
     }
 
-    /// Whether somebody takes connections at a socket in the run directory.
+    /// Whether a process listens at a socket in the run directory.
     pub(crate) fn listens(&self, socket: &str) -> bool {
         listens(&self.dir.path().join(socket))
     }
 
-    /// What the daemon has logged.
+    /// The daemon's log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).expect("the log")
     }
@@ -122,7 +122,7 @@ impl Lab {
             daemon.try_wait().is_ok_and(|s| s.is_some())
         });
         *daemon = start(&self.database, self.dir.path());
-        // ovs-vsctl waits for what it changes.
+        // ovs-vsctl waits until its change is applied.
         let id = daemon.id();
         self.vsctl(&format!("set open_vswitch . external_ids:daemon={id}"));
     }

@@ -17,7 +17,7 @@ pub(in crate::reconcile) struct BridgeRow {
     pub(in crate::reconcile) name: String,
     /// `datapath_type`, `system` where it is empty.
     pub(in crate::reconcile) datapath_type: String,
-    /// By name; among them the local port, if there is to be one.
+    /// Ports by name; the local port is among them, if there is to be one.
     pub(in crate::reconcile) ports: BTreeMap<String, PortRow>,
     pub(in crate::reconcile) controllers: Vec<ControllerRow>,
     pub(in crate::reconcile) fail_mode: FailMode,
@@ -84,18 +84,17 @@ impl BridgeRow {
         }
     }
 
-    /// The address that the bridge has as long as no port lends it one: made from the row's identity, so that
-    /// it stays.
+    /// The address of a bridge while no port lends it one: made from the row's UUID, so that it is stable.
     pub(in crate::reconcile) fn default_mac(&self) -> [u8; 6] {
         let b = self.uuid.as_bytes();
-        // As Open vSwitch lays a UUID out in memory: words of 32 bits, little-endian. Locally administered,
+        // Open vSwitch's layout of a UUID in memory: words of 32 bits, little-endian. Locally administered,
         // unicast.
         [b[3] & !1 | 2, b[2], b[1], b[0], b[7], b[6]]
     }
 
     /// An interface of any of the ports.
     pub(in crate::reconcile) fn interface(&self, name: &str) -> Option<(&PortRow, &InterfaceRow)> {
-        // Mostly its port has its name.
+        // Usually an interface has the name of its port.
         let mut ports = self.ports.get(name).into_iter().chain(self.ports.values());
         ports.find_map(|p| Some((p, p.interfaces.iter().find(|i| i.name == name)?)))
     }
@@ -171,7 +170,7 @@ fn tables(db: &Db, row: &Row, bridge: &str) -> BTreeMap<u8, TableConfig> {
     tables
 }
 
-/// Fields whose values make groups of flows for eviction; all of them must make sense.
+/// Fields whose values form groups of flows for eviction; an empty list if one of them is bad.
 fn groups(row: &Row, bridge: &str, number: u8) -> Vec<Subfield> {
     let texts = value(row.strs("groups"));
     let parsed: Result<Vec<Subfield>, String> = texts.into_iter().map(str::parse).collect();
@@ -181,8 +180,7 @@ fn groups(row: &Row, bridge: &str, number: u8) -> Vec<Subfield> {
     })
 }
 
-/// Fields whose prefixes are tracked, as `Flow_Table.prefixes` says; `None`: it says nothing that makes
-/// sense.
+/// Fields whose prefixes are tracked, from `Flow_Table.prefixes`; `None`: the column has no sensible value.
 fn prefixes(row: &Row, bridge: &str) -> Option<Vec<PrefixField>> {
     let mut fields = Vec::new();
     for name in value(row.strs("prefixes")) {

@@ -34,16 +34,17 @@ impl ControllerRow {
         }
     }
 
-    /// Whether it is one that the bridge obeys and depends on; one that calls the bridge is a mere service.
+    /// Whether the bridge connects to this controller and depends on it. A controller that connects to the
+    /// bridge is only a service.
     pub(in crate::reconcile) fn is_primary(&self) -> bool {
         !self.target.starts_with('p')
     }
 
-    /// What to do about it. `confined`: Unix sockets lie in `rundir`, nowhere else, for the database may be
-    /// written by somebody who has no right to the rest of the machine.
+    /// The connection or socket to make of it. `confined`: Unix sockets must be in `rundir`, since an author
+    /// of the database may have no right to the rest of the machine.
     ///
     /// # Errors
-    /// Why it is left out.
+    /// The reason why the controller is left out.
     pub(in crate::reconcile) fn remote(
         &self,
         bridge: &str,
@@ -96,16 +97,16 @@ impl ControllerRow {
     }
 }
 
-/// What a row of `Controller` asks for.
+/// The connection or socket that a row of `Controller` describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reconcile) enum Remote {
     /// Call it.
     Call(ControllerConfig),
-    /// Let it call here, and probe it after so much silence.
+    /// Let it call here, and probe it after this silence.
     Listen(Passive, Option<Duration>),
 }
 
-/// Whether a path is this directory, in so many words: without `..` that lead out of it.
+/// Whether a path is this directory, spelled the same: without `..` that lead out of it.
 fn is_plainly(path: Option<&Path>, dir: &Path) -> bool {
     path.is_some_and(|p| p == dir)
 }

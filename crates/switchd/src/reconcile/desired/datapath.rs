@@ -1,5 +1,5 @@
-//! Rows of `Datapath`, which clients such as ovn-controller and `ovs-vsctl add-zone-tp` make: what the
-//! database says about zones of connection tracking.
+//! Rows of `Datapath`, which clients such as ovn-controller and `ovs-vsctl add-zone-tp` make: the settings of
+//! connection tracking zones.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::value;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::reconcile) struct DatapathRow {
     pub(in crate::reconcile) uuid: Uuid,
-    /// Connections that a zone may have which has no limit of its own. (Schemas before 8.5 lack it.)
+    /// Maximum number of connections of a zone without a limit of its own. (Schemas before 8.5 lack it.)
     pub(in crate::reconcile) default_limit: Option<u32>,
     pub(in crate::reconcile) zones: BTreeMap<u16, ZoneRow>,
 }
@@ -19,9 +19,9 @@ pub(in crate::reconcile) struct DatapathRow {
 /// One row of `CT_Zone`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::reconcile) struct ZoneRow {
-    /// Seconds by name of the setting; empty: no policy, which is the same.
+    /// Seconds by name of the setting; empty if there is no policy.
     pub(in crate::reconcile) timeouts: BTreeMap<String, u32>,
-    /// Connections that it may have. (Schemas before 8.5 lack it.)
+    /// Maximum number of connections of the zone. (Schemas before 8.5 lack it.)
     pub(in crate::reconcile) limit: Option<u32>,
 }
 

@@ -5,10 +5,10 @@ use heddle_ovsdb::{Db, Row};
 
 use super::{Smap, value};
 
-/// One of so many packets is sampled where nobody says how many.
+/// Packets per sample if the database has no number.
 const DEFAULT_SAMPLING: u32 = 400;
 
-/// Whose packets a bridge samples, and for whom.
+/// The packets that a bridge samples, and their collectors.
 pub(super) fn read(db: &Db, bridge: &Row) -> IpfixConfig {
     let own = db.referenced(bridge, "ipfix", "IPFIX").into_iter().next();
     let sets = db.rows("Flow_Sample_Collector_Set").filter_map(|set| {
@@ -25,7 +25,7 @@ pub(super) fn read(db: &Db, bridge: &Row) -> IpfixConfig {
                 sampling: number(row, "sampling").unwrap_or(DEFAULT_SAMPLING),
                 domain: number(row, "obs_domain_id").unwrap_or(0),
                 point: number(row, "obs_point_id").unwrap_or(0),
-                // As in Open vSwitch, `true` turns it off, whatever the keys are called.
+                // `true` turns it off, as in Open vSwitch, whatever the keys are called.
                 input: !other_config.bool("enable-input-sampling", false),
                 output: !other_config.bool("enable-output-sampling", false),
             })
@@ -34,7 +34,7 @@ pub(super) fn read(db: &Db, bridge: &Row) -> IpfixConfig {
     }
 }
 
-/// What all exporters have; `None`: it names no collector.
+/// Settings that all exporters have; `None`: the row names no collector.
 fn exporter(row: &Row) -> Option<ExporterConfig> {
     let other_config = Smap(value(row.map_str("other_config")));
     let targets = value(row.strs("targets")).into_iter().map(str::to_owned);

@@ -8,8 +8,7 @@ use heddle_ovsdb::{Db, Row, Uuid};
 use super::bridge::vlans;
 use super::{PortRow, text, value};
 
-/// A mirror of a bridge with these ports; `None`, and a line in the log, where it does not say where to send
-/// to.
+/// A mirror of a bridge with these ports; `None`, and a line in the log, if it has no output.
 pub(super) fn read(
     db: &Db,
     row: &Row,

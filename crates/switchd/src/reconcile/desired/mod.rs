@@ -1,7 +1,7 @@
-//! What the database says, as plain values: bridges, their ports, their interfaces, their controllers.
+//! The database's configuration as plain values: bridges, their ports, their interfaces, their controllers.
 //!
-//! Reading never fails. A row that makes no sense as a whole (a bridge whose name is a path, a name used
-//! twice) is left out with a warning; a value that makes no sense gets its default, with a warning where Open
+//! Reading never fails. A row that makes no sense as a whole (a bridge whose name is a path, a duplicate
+//! name) is left out with a warning. A value that makes no sense gets its default, with a warning where Open
 //! vSwitch gives one.
 
 mod bridge;
@@ -28,7 +28,7 @@ use std::collections::btree_map::Entry;
 use heddle_ovsdb::{ColumnError, Db, Row};
 use heddle_stream::Settings;
 
-/// The one row of `Open_vSwitch` and all that hangs on it.
+/// The row of `Open_vSwitch` and everything that it refers to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Desired {
     /// `Open_vSwitch.next_cfg`; `None` without that row.
@@ -39,7 +39,7 @@ pub(super) struct Desired {
     pub(super) ssl: Option<Settings>,
     /// Datapaths by type.
     pub(super) datapaths: BTreeMap<String, DatapathRow>,
-    /// Settings that nothing carries out.
+    /// Settings without effect.
     pub(super) without_effect: Vec<WithoutEffect>,
     /// Bridges by name.
     pub(super) bridges: BTreeMap<String, BridgeRow>,
@@ -79,8 +79,8 @@ impl Desired {
     }
 }
 
-/// The column's value, or the type's own idea of nothing. A schema without the column is an older or newer
-/// one, not an error.
+/// The column's value, or the type's default. A schema without the column is older or newer, which is no
+/// error.
 fn value<T: Default>(column: Result<T, ColumnError>) -> T {
     column.unwrap_or_else(|error| {
         if !matches!(error, ColumnError::Absent { .. }) {

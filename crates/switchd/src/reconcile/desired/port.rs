@@ -11,19 +11,19 @@ use super::bridge::vlans;
 use super::{Smap, opt_text, text, value};
 use crate::reconcile::mac::parse_mac;
 
-/// A port: one interface, or several that are bonded.
+/// A port: one interface, or several in a bond.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::reconcile) struct PortRow {
-    /// `None`: there is no row, the switch needs the port itself.
+    /// `None`: there is no row; the switch itself needs the port.
     pub(in crate::reconcile) uuid: Option<Uuid>,
     pub(in crate::reconcile) name: String,
     pub(in crate::reconcile) interfaces: Vec<InterfaceRow>,
     pub(in crate::reconcile) bundle: BundleConfig,
-    /// The address that it lends to the bridge, where that is not an interface's.
+    /// The address that the port lends to the bridge, in place of its interface's.
     pub(in crate::reconcile) mac: Option<[u8; 6]>,
-    /// What it may send.
+    /// Limits of the port's output.
     pub(in crate::reconcile) qos: Option<QosConfig>,
-    /// It stands for a VLAN bridge of XenServer's.
+    /// The port represents a VLAN bridge of XenServer's.
     pub(in crate::reconcile) fake_bridge: bool,
 }
 
@@ -37,7 +37,7 @@ pub(in crate::reconcile) struct InterfaceRow {
     pub(in crate::reconcile) kind: String,
     pub(in crate::reconcile) options: Smap,
     pub(in crate::reconcile) other_config: Smap,
-    /// What is wanted of a BFD session.
+    /// Settings of a BFD session.
     pub(in crate::reconcile) bfd: Smap,
     /// The number that the user wants.
     pub(in crate::reconcile) ofport_request: Option<OfPort>,
@@ -45,7 +45,7 @@ pub(in crate::reconcile) struct InterfaceRow {
     pub(in crate::reconcile) ofport: Option<OfPort>,
     pub(in crate::reconcile) mac: Option<[u8; 6]>,
     pub(in crate::reconcile) mtu_request: Option<u32>,
-    /// What it may receive.
+    /// Limits of the interface's input.
     pub(in crate::reconcile) policing: Vec<MeterConfig>,
 }
 
@@ -146,7 +146,7 @@ fn bundle(row: &Row, name: &str) -> BundleConfig {
     }
 }
 
-/// What the port may send, and by which queues.
+/// Limits of the port's output, and its queues.
 fn qos(db: &Db, row: &Row) -> Option<QosConfig> {
     let qos = db.referenced(row, "qos", "QoS").into_iter().next()?;
     let details = |row: &Row| value(row.map_str("other_config"));
@@ -163,7 +163,7 @@ fn qos(db: &Db, row: &Row) -> Option<QosConfig> {
     .filter(|q| !q.kind.is_empty())
 }
 
-/// What the queues of a port's QoS make of the DSCP of packets.
+/// The DSCP that each queue of a port's QoS writes into packets.
 fn queue_dscp(db: &Db, row: &Row) -> Vec<(u32, u8)> {
     let qos = db.referenced(row, "qos", "QoS").into_iter();
     let queues = qos
@@ -199,13 +199,13 @@ impl InterfaceRow {
     }
 }
 
-/// The burst of a rate for which the row names none, as in Open vSwitch: kilobits, and packets.
+/// Default burst of a rate, as in Open vSwitch: kilobits, and packets.
 const POLICING_BURST_KBIT: u32 = 8000;
 const POLICING_BURST_KPKTS: u32 = 16;
-/// A bucket holds a train of segments at least, or none would ever pass: kilobits.
+/// A bucket must have room for one GSO packet, or none would ever pass: kilobits.
 const TRAIN_KBIT: u32 = 525;
 
-/// What an interface may receive.
+/// Limits of an interface's input.
 fn policing(row: &Row) -> Vec<MeterConfig> {
     let number = |column| u32::try_from(value(row.int(column))).unwrap_or(0);
     let limit = |packets: bool, rate: u32, burst: u32| MeterConfig {

@@ -5,7 +5,7 @@ use heddle_stream::Settings;
 
 use super::{text, value};
 
-/// What the switch's row refers to; `None` where it refers to none.
+/// The `SSL` row that the switch's row refers to; `None` without one.
 pub(super) fn read(db: &Db, top: &Row) -> Option<Settings> {
     let row = db.referenced(top, "ssl", "SSL").into_iter().next()?;
     let file = |column| Some(text(row, column)).filter(|f| !f.is_empty()).map(Into::into);
@@ -15,7 +15,7 @@ pub(super) fn read(db: &Db, top: &Row) -> Option<Settings> {
         ca_cert: file("ca_cert"),
         bootstrap: value(row.bool("bootstrap_ca_cert")),
         peer_ca_cert: None,
-        // Newer schemas have it; that older ones do not is no fault.
+        // Newer schemas have the column; older ones do not, which is no fault.
         protocols: row
             .opt_str("ssl_protocols")
             .ok()

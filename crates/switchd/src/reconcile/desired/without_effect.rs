@@ -1,13 +1,13 @@
-//! Settings that the database takes and that nothing here carries out: one table. Each that is set is one
-//! line of the log, and `heddle advise --live` finds it (command `heddle/without-effect`), so that no
-//! operator relies on it unwarned. A spanning tree that does not run, for example, leaves a loop.
+//! Settings that the database accepts and the switch ignores: one table. Each of them is one line of the log,
+//! and `heddle advise --live` finds it (command `heddle/without-effect`), so that no operator relies on it
+//! unwarned. A spanning tree that does not run, for example, leaves a loop.
 
 use heddle_ovsdb::{Db, Row};
 use log::Level;
 
 use super::{opt_text, text, value};
 
-/// A setting without effect, where it is set.
+/// A setting without effect, and the row that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WithoutEffect {
     /// The row, such as `bridge br0`.
@@ -19,7 +19,7 @@ pub(crate) struct WithoutEffect {
     level: Level,
 }
 
-/// When a column or key asks for something.
+/// The condition under which a column or key has a setting.
 #[derive(Clone, Copy)]
 enum Asks {
     /// A true boolean.
@@ -40,7 +40,8 @@ enum Asks {
     KeyNot(&'static str, &'static str),
 }
 
-/// Table, column, condition, consequence. `Warn`: packets are forwarded differently than the setting says.
+/// Table, column, condition, consequence. `Warn`: packets are forwarded differently than the setting
+/// requires.
 type Setting = (&'static str, &'static str, Asks, Level, &'static str);
 
 const LOOP: &str = "no spanning tree runs: a loop of links floods for ever";
@@ -92,14 +93,14 @@ const SETTINGS: &[Setting] = &[
     ("Controller", "enable_async_messages", Asks::ColumnFalse, Level::Info, "the controller gets them"),
 ];
 
-/// Tables that rows of `Bridge` refer to, and by which column.
+/// Tables that rows of `Bridge` refer to, with the referring column.
 const REFERRED: [(&str, &str); 3] = [
     ("Port", "ports"),
     ("Mirror", "mirrors"),
     ("Controller", "controller"),
 ];
 
-/// Everything that is set without effect.
+/// All settings without effect.
 pub(in crate::reconcile) fn list(db: &Db, top: &Row) -> Vec<WithoutEffect> {
     let mut all = Vec::new();
     of_row("Open_vSwitch", top, &mut all);
@@ -148,7 +149,7 @@ fn of_row(table: &str, row: &Row, all: &mut Vec<WithoutEffect>) {
     }
 }
 
-/// Name of the setting, if the row asks for it.
+/// Name of the setting, if the row has it.
 fn asked(row: &Row, column: &str, asks: Asks) -> Option<String> {
     let of_key = |key: &str, wants: &dyn Fn(&str) -> bool| {
         let map = row.map_str(column).ok()?;

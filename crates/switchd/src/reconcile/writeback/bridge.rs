@@ -18,14 +18,14 @@ impl Reconciler {
         report(txn.update_changed(row, &columns));
     }
 
-    /// A controller's state is written when it changes; the ages in it only now and then (`ages`).
+    /// Writes a controller's state when it changes, and the ages in it only if `ages`.
     pub(super) fn describe_controllers(&self, db: &Db, state: &BridgeState, ages: bool, txn: &mut Txn) {
         let all = state.controllers.status();
         for controller in &state.row.controllers {
             let Some(row) = db.row("Controller", controller.uuid) else {
                 continue;
             };
-            // A relative path of a socket was made absolute: found by its end then.
+            // The target has an absolute path if the row has a relative one: it is found by its end.
             let found = all.get(&controller.target).or_else(|| {
                 let path = controller.target.strip_prefix("unix:")?;
                 all.iter()

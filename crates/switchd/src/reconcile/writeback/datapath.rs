@@ -1,4 +1,4 @@
-//! `Datapath`: what it can do, for clients that ask before they use it (ovn-controller).
+//! `Datapath.capabilities`, for clients that read them before they use a feature (ovn-controller).
 
 use heddle_ovsdb::{Columns, Datum, Db, Txn};
 
@@ -6,8 +6,8 @@ use super::report;
 use crate::reconcile::Reconciler;
 
 impl Reconciler {
-    /// Whoever makes the row makes it empty; it is filled in while there is a bridge of that type. Keys that
-    /// somebody else has put there stay.
+    /// Fills in the row, which clients create empty, while there is a bridge of that type. Keys of other
+    /// writers stay.
     pub(super) fn describe_datapaths(&self, db: &Db, txn: &mut Txn) {
         let Some(top) = db.first("Open_vSwitch") else {
             return;

@@ -1,4 +1,4 @@
-//! `Interface`: number, state, counters, and why it could not be made.
+//! `Interface`: number, state, counters, and the error if it could not be made.
 
 use heddle_datapath_api::{Engine, POLICED};
 use heddle_ovsdb::{Columns, Datum, Db, Txn};
@@ -34,7 +34,7 @@ pub(super) const OWN: &[&str] = &[
     "external_ids",
 ];
 
-/// Columns that an interface has only while it is there.
+/// Columns that an interface has only while it exists.
 const STATE: &[&str] = &[
     "status",
     "statistics",
@@ -132,7 +132,7 @@ impl Reconciler {
         }
     }
 
-    /// What is wrong with a patch port whose other end is not there, or does not mean it.
+    /// The error of a patch port whose peer is missing, or has another peer.
     fn patch_error(&self, bridge: &BridgeState, iface: &Iface) -> Option<String> {
         let Body::Patch(peer) = &iface.body else {
             return None;

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-/// Keys and values; what the kernel does not tell is left out.
+/// Keys and values; values that the kernel does not report are left out.
 pub(super) fn statistics(service: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     if let Ok(n) = std::thread::available_parallelism() {
@@ -41,8 +41,8 @@ fn memory(text: &str) -> Option<String> {
     ))
 }
 
-/// Of this process: virtual and resident size in kB, processor time in ms, crashes, time since the start
-/// twice, in ms.
+/// The statistics of this process: virtual and resident size in kB, processor time in ms, crashes, time since
+/// the start twice, in ms.
 fn process() -> Option<String> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The name, in parentheses, may hold anything.

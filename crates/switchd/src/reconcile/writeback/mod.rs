@@ -1,7 +1,7 @@
-//! From the switch to the database: what became of each row, its state and its counters.
+//! Writes the switch's results to the database: the result, the state and the counters of each row.
 //!
-//! Every value is computed anew and only what differs from the replica is sent, in one transaction. A row
-//! that has gone in the meantime is passed over.
+//! Every value is computed anew, and only differences from the replica are sent, in one transaction. A row
+//! that has gone in the meantime is skipped.
 
 mod bridge;
 mod datapath;
@@ -15,7 +15,7 @@ use super::kinds;
 use super::state::BridgeState;
 use crate::cli::COMPATIBLE_VERSION;
 
-/// Columns that this process writes, or that mean nothing to it: a change of those is no change of the
+/// Columns that this process writes, or that mean nothing to it: their changes are no change of the
 /// configuration.
 pub(super) const NOT_CONFIG: &[(&str, &[&str])] = &[
     (
@@ -77,7 +77,7 @@ pub(super) fn not_config(table: &str) -> &'static [&'static str] {
 }
 
 impl Reconciler {
-    /// What is to be written. `counters`: also the counters of all interfaces, not just of new ones.
+    /// The transaction to write. `counters`: also the counters of all interfaces, not just of new ones.
     pub(super) fn describe(&mut self, db: &Db, counters: bool) -> Txn {
         let mut txn = Txn::new();
         self.describe_switch(db, counters, &mut txn);
@@ -128,13 +128,12 @@ impl Reconciler {
     }
 }
 
-/// What each mirror of a bridge has copied; those that copy nothing, for want of a place to send to, have no
-/// counters.
+/// Writes each mirror's counters; a mirror without an output copies nothing and has none.
 fn describe_mirrors(db: &Db, state: &BridgeState, txn: &mut Txn) {
     let Some(bridge) = db.row("Bridge", state.row.uuid) else {
         return;
     };
-    // Whoever changes the bridge's rules for a while is not waited for: the next look is soon.
+    // This does not wait for a thread that changes the bridge's rules: the next reading is soon.
     if state.bridge.mirrored_packets().is_none() {
         return;
     }
@@ -149,7 +148,7 @@ fn describe_mirrors(db: &Db, state: &BridgeState, txn: &mut Txn) {
     }
 }
 
-/// A value that its column cannot hold is a mistake in this program, or a schema from another age.
+/// A value that its column cannot hold is a mistake in this program, or the schema is much older or newer.
 fn report(refused: Vec<heddle_ovsdb::Refused>) {
     for r in refused {
         log::debug!(target: "bridge", "column {} not written: {:?}", r.column, r.why);
