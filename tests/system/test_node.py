@@ -104,11 +104,7 @@ def scenario_addresses_move_and_come_back(lab):
 
 
 def scenario_takes_itself_back(lab):
-<<<<<<< HEAD
-    """A bridge that forwards nothing: the check address does not reply, and all is as it was."""
-=======
     """A bridge that forwards nothing: the check address does not reply, and everything is restored."""
->>>>>>> wg5
     machine = Machine(lab)
     machine.sw.vsctl("add-br", "br-ex", "--", "set", "bridge", "br-ex", "datapath_type=netdev", "fail_mode=secure")
     before, database, files = machine.seen("nic0"), machine.database(), machine.files()
@@ -118,11 +114,7 @@ def scenario_takes_itself_back(lab):
     assert (machine.seen("nic0"), machine.database(), machine.files()) == (before, database, files)
     assert not os.path.exists(machine.state)
     lab.net.ping(machine.peer, "10.1.0.1")
-<<<<<<< HEAD
-    # Nothing is begun when it does not reply beforehand, or something else is wrong.
-=======
     # No change begins if the address does not reply beforehand, or if another check fails.
->>>>>>> wg5
     machine.describe(BRIDGE, check="10.1.0.77")
     assert "nothing was changed" in machine.node("apply", check=1)
     machine.describe(BRIDGE.replace("nic0", "nic9"))
