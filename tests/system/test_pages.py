@@ -24,7 +24,8 @@ ELSEWHERE = {
     "architecture": None, "benchmarks": "Makefile", "conformance": "Makefile", "first-hour": "scripts/doors",
     "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "lab": "tests/lab/run-guests",
     "measuring": "tests/system/test_measure.py", "node": "tests/system/test_node.py", "offload": "tests/system/test_offload.py",
-    "ovn": "tests/ovn/run", "support": None, "underlay": "tests/system/test_underlay.py", "vduse": "tests/lab/guests/vduse.py",
+    "ovn": "tests/ovn/run", "proofs": None, "support": None, "threads": None,
+    "underlay": "tests/system/test_underlay.py", "vduse": "tests/lab/guests/vduse.py",
 }
 
 DATABASE = """
