@@ -24,7 +24,7 @@ ELSEWHERE = {
     "architecture": None, "benchmarks": "Makefile", "conformance": "Makefile", "first-hour": "scripts/doors",
     "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "lab": "tests/lab/run-guests",
     "measuring": "tests/system/test_measure.py", "node": "tests/system/test_node.py", "offload": "tests/system/test_offload.py",
-    "ovn": "tests/ovn/run", "proofs": None, "support": None, "threads": None,
+    "ovn": "tests/ovn/run", "ovn-measured": "bench/ovn", "ovn-tried": "tests/ovn/run", "proofs": None, "support": None, "threads": None,
     "underlay": "tests/system/test_underlay.py", "vduse": "tests/lab/guests/vduse.py",
 }
 
