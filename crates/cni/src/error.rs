@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-/// Kind of a failure. Numbers below 100 are the specification's, the others are listed in `docs/cni.md`.
+/// Kind of a failure. Numbers below 100 are the specification's, the others are listed in
+/// `docs/cni-settings.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     /// The version of the specification is not supported.

@@ -49,7 +49,7 @@ CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME, CNI_ARGS and CNI_PATH, and a network's c
                                   (DATABASE: unix:/var/run/openvswitch/db.sock)
     heddle-cni --version
 
-docs/cni.md tells what a configuration may hold.";
+docs/cni-settings.md tells what a configuration may hold.";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
