@@ -26,7 +26,8 @@ ELSEWHERE = {
     "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "lab": "tests/lab/run-guests",
     "measuring": "tests/system/test_measure.py", "node": "tests/system/test_node.py", "offload": "tests/system/test_offload.py",
     "ovn": "tests/ovn/run", "ovn-measured": "bench/ovn", "ovn-tried": "tests/ovn/run", "proofs": None, "support": None, "threads": None,
-    "underlay": "tests/system/test_underlay.py", "vduse": "tests/lab/guests/vduse.py",
+    "tunnels-gso": "bench/tunnels", "underlay": "tests/system/test_underlay.py", "vduse": "tests/lab/guests/vduse.py",
+    "vhost-user-guests": "Makefile", "vhost-user-options": None,
 }
 
 DATABASE = """
