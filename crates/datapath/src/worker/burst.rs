@@ -224,8 +224,7 @@ impl Worker {
             }
             // One read guard serves all translations of the burst.
             reading.get_or_insert_with(ReadGuard::begin);
-            // If this run follows another one that was measured, it begins at the end of that one: one clock
-            // read less.
+            // A run right after a measured one starts at the end of that one: one clock read less.
             let t = now.unwrap_or_else(Tsc::now);
             let found = (found.slot != NO_SLOT).then_some((found.slot, found.level));
             let missed = self.choose(st, r, found, any, &mut hits);
