@@ -12,8 +12,8 @@ use heddle_flow::FlowKey;
 pub struct Sought<'a> {
     /// With its origin.
     pub key: &'a CompactKey,
-    /// The full key of packets whose compact key does not say everything: its members outside of the compact
-    /// key count.
+    /// The full key, if the compact key is not the whole key. Only its members outside of the compact key
+    /// count.
     pub outside: Option<&'a FlowKey>,
 }
 
@@ -58,11 +58,11 @@ pub struct Run {
     pub first: u16,
     /// One more than the last packet.
     pub end: u16,
-    /// How its key is stored.
+    /// The form of the run's key.
     pub form: KeyForm,
     /// For the reader of packets: the slot of a compact run's full key, if it was made.
     pub full: u8,
-    /// What is known of its program.
+    /// The program of the run, if it is known.
     pub program: RunProgram,
     /// Bytes of all packets together.
     pub bytes: u64,

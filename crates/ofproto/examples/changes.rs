@@ -1,10 +1,11 @@
-//! What is left of the rate of known flows while rules change that are not about them: 50,000 flows with a
-//! rule each, one worker, ports of memory.
+//! Measures the rate of known flows while other rules change: 50,000 flows with a rule each, one worker,
+//! ports of memory.
 //!
-//! `cargo run --release -p heddle-ofproto --example changes [SECONDS [CHANGES [CASE]]]`: so many changes a
-//! second, half of them new rules and half of them rules that go. They are told from the flows by another
-//! destination port (`beside`), by a register (`register`), or are in a table that the flows do not pass
-//! (`elsewhere`); packets are looked up once, or recirculated first (`recirculated`).
+//! `cargo run --release -p heddle-ofproto --example changes [SECONDS [CHANGES [CASE]]]`: `CHANGES` is the
+//! number of changes a second. Half of them add rules, half remove rules. The changed rules match another
+//! destination port than the flows have (`beside`), or another register value (`register`). Or they are in a
+//! table that the flows do not pass (`elsewhere`). Packets are looked up once, or are recirculated first
+//! (`recirculated`).
 
 mod bridge;
 #[path = "../../datapath/examples/memory/mod.rs"]

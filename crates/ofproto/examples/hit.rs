@@ -1,9 +1,9 @@
-//! What a packet costs whose flow is known, by stage, with real rules: one worker, ports made of memory,
+//! Measures the cost of a packet of a known flow, by stage, with real rules: one worker, ports of memory,
 //! 64-byte packets in random order.
 //!
 //! `cargo run --release -p heddle-ofproto --example hit [SECONDS [CASE]]`: the cases of `bench/switch`
-//! without rings and guests, so that what is left differs for what the switch does and for nothing else. `hit
-//! 1000000p CASE` forwards about so many packets, for `valgrind --tool=callgrind
+//! without rings and guests, so the cases differ in nothing but the work of the switch. `hit 1000000p CASE`
+//! forwards about 1,000,000 packets, for `valgrind --tool=callgrind
 //! --toggle-collect='heddle_datapath::worker::burst::*burst'`. The same without rules: `cost` of
 //! `heddle-datapath`.
 

@@ -1,11 +1,10 @@
-//! What a translation costs: packets that are each a flow of their own, through one bridge.
+//! Measures the cost of a translation: each packet is a flow of its own, through one bridge.
 //!
 //! `cargo run --release -p heddle-ofproto --example miss [SECONDS [CASE]]` prints nanoseconds per
-//! translation, what the datapath does with the answer not included. With a number of packets and a case
-//! (`miss 20000p each`) it translates just those, for `valgrind --tool=callgrind
-//! --toggle-collect='*translate_all*'`. `miss 20000p each whole` has a worker of a datapath take them in,
-//! from a port of memory to another one: all that a new flow costs but its ring
-//! (`--toggle-collect='heddle_datapath::worker::burst::*burst'`).
+//! translation, without the datapath's work on the result. With a number of packets and a case (`miss 20000p
+//! each`) it translates just those, for `valgrind --tool=callgrind --toggle-collect='*translate_all*'`. `miss
+//! 20000p each whole` has a worker forward them from one port of memory to another. That is the whole cost of
+//! a new flow without its rings (`--toggle-collect='heddle_datapath::worker::burst::*burst'`).
 
 mod bridge;
 #[path = "../../datapath/examples/memory/mod.rs"]
@@ -57,7 +56,8 @@ fn translate_all(of: &Ofproto, from: u32, to: u32, answer: &mut Translation) {
     }
 }
 
-/// Has a worker forward so many packets, each a flow of its own; prints what its stages took.
+/// Has a worker forward this number of packets, each a flow of its own. Prints the rate and the cost of its
+/// stages.
 fn forward_all(of: &Ofproto, packets: u32) {
     let cpu = heddle_sys::cpu::allowed().ok().and_then(|c| c.last().copied());
     let config = Config {

@@ -1,9 +1,9 @@
-//! What programs know of packets' connections.
+//! Connection state of packets within programs.
 //!
-//! A packet that is tracked and looked up again carries what is known of its connection ([`Known`]): state,
-//! mark, label, zone and original addresses. Within a program each packet has its own, also where the other
-//! steps are taken for all packets of a run at once ([`Tracked`]). Packets that are tracked together are all
-//! read first, then all their connections are fetched, then these move: cache misses overlap.
+//! A packet that is tracked and looked up again carries its connection's state, mark, label, zone and
+//! original addresses ([`Known`]). Within a program each packet has its own ([`Tracked`]), even if the other
+//! steps run for all packets of a run at once. Packets that are tracked together are first all read. Then all
+//! their connections are fetched, then all packets are tracked. So cache misses overlap.
 
 use super::{Exec, Live, LiveId, Meta, helper};
 use heddle_conntrack::{
@@ -41,7 +41,7 @@ pub(crate) fn write_known(known: &Known, key: &mut FlowKey) {
     }
 }
 
-/// What a packet carried when it was looked up. A key has no ICMP identifiers: they are zero.
+/// The connection state in a packet's key at its lookup. A key has no ICMP identifiers: they are zero.
 #[inline]
 pub(super) fn known_of(key: Option<&FlowKey>) -> Known {
     let Some(key) = key.filter(|k| k.ct_state != 0) else {
@@ -80,7 +80,7 @@ pub(super) fn known_of(key: Option<&FlowKey>) -> Known {
     }
 }
 
-/// How often each of [`Event::ALL`] was met, in that order.
+/// Counts of the events in [`Event::ALL`], in that order.
 pub(crate) type Tally = [u64; Event::ALL.len()];
 
 /// Adds one tally to another.
@@ -90,7 +90,7 @@ pub(crate) fn add_all(to: &mut Tally, more: Tally) {
     }
 }
 
-/// What was met while connections were tracked; one worker's.
+/// One worker's counters of tracking events.
 #[derive(Debug)]
 pub(crate) struct CtCounts([Counter; Event::ALL.len()]);
 
@@ -109,21 +109,22 @@ impl CtCounts {
             }
         }
     }
-    /// How often each was met.
+    /// The counts so far.
     pub(crate) fn get(&self) -> Tally {
         std::array::from_fn(|i| self.0[i].get())
     }
 }
 
-/// Where it stands what was read of a packet.
+/// The form in which a packet was read for the tracker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum What {
-    /// In `short`.
+    /// The input is [`Read::short`].
     #[default]
     Short,
-    /// In a [`Subject`] beside it, which few packets need: what all need lies close together.
+    /// The input is a [`Subject`] in an array of its own. Few packets need one, so the parts that all packets
+    /// need are adjacent.
     Subject,
-    /// Nothing was, for this reason.
+    /// Not read: the packet is invalid for this reason.
     Invalid(Invalid),
 }
 
@@ -154,7 +155,7 @@ pub(crate) struct Ct<'a> {
 }
 
 impl Ct<'_> {
-    /// Reads a packet; fetches where its connection is looked for.
+    /// Reads a packet, and prefetches the bucket of its connection.
     #[inline]
     fn read(
         &self,
@@ -164,7 +165,7 @@ impl Ct<'_> {
         meta: &Meta,
         carried: Option<&FlowKey>,
     ) {
-        // Odd headers have their key there.
+        // A packet with odd headers has its full key in `carried`.
         let usual = carried.is_none_or(|k| k.dl_type == 0);
         if usual && read_short(&mut read.short, p, meta.l3) {
             read.what = What::Short;
@@ -240,7 +241,7 @@ impl Ct<'_> {
 
 impl Exec<'_> {
     /// Tracks packets of a run; a bit in `failed` leaves one out. Returns a bit for each packet that fails
-    /// now: it was to be translated and is not.
+    /// now: its translation was due and failed.
     pub(crate) fn track_all(
         &mut self,
         action: &CtAction,
@@ -272,8 +273,8 @@ impl Exec<'_> {
             self.ct.read(place, zone, self.live.get(id), meta, self.carried);
         }
     }
-    /// Reads packet `i`, which carries nothing and whose IP header is there, if it is of the most common
-    /// kinds.
+    /// Reads packet `i`, which has no context and its IP header at `l3`. `false`: it is not of the most
+    /// common kinds, and not read.
     #[inline]
     pub(crate) fn read_plain(&mut self, zone: u16, i: usize, id: LiveId, l3: u16) -> bool {
         let p = self.live.get(id);
@@ -288,7 +289,7 @@ impl Exec<'_> {
         self.ct.tracker.prefetch(read.hash);
         true
     }
-    /// Fetches the connections of all that were read, whose numbers `also` is told.
+    /// Fetches the connections of packets that were read, and calls `also` with the number of each.
     #[inline]
     pub(crate) fn guess_all(&mut self, packets: impl Iterator<Item = usize>, also: impl Fn(u32)) {
         for i in packets {
@@ -305,7 +306,7 @@ impl Exec<'_> {
             }
         }
     }
-    /// Tracks packet `i`, which was read. `false`: it was to be translated and is not; the caller drops it.
+    /// Tracks packet `i`, which was read. `false`: its translation was due and failed; the caller drops it.
     #[inline]
     #[must_use]
     pub(crate) fn track_read(
@@ -345,10 +346,10 @@ impl Exec<'_> {
         *translated |= u64::from(done.translated) << i;
         !done.untranslated
     }
-    /// Tracks one packet. `before` is what an earlier action of the same program said.
+    /// Tracks one packet. `before`: the connection state that an earlier action of the same program left.
     ///
     /// # Errors
-    /// The packet was to be translated and is not.
+    /// The packet's translation was due and failed.
     pub(crate) fn track_one(
         &mut self,
         action: &CtAction,
@@ -376,15 +377,15 @@ impl Exec<'_> {
     }
 }
 
-/// What a program has made of its packets' connections, by their number in the run.
+/// Connection state of the packets of a program, by their number in the run or group.
 #[derive(Debug)]
 pub(crate) struct Tracked {
     known: [Known; BURST],
     /// Packets that are about to be tracked.
     read: [Read; BURST],
     subjects: [Subject; BURST],
-    /// Packets of which something else is known than they came with, and packets whose headers were
-    /// translated: a bit each.
+    /// A bit for each packet whose state is no longer that of its lookup, and a bit for each packet whose
+    /// headers were translated.
     changed: u64,
     translated: u64,
 }
@@ -399,22 +400,22 @@ impl Tracked {
             translated: 0,
         })
     }
-    /// Of packets to which nothing was done yet.
+    /// Begins with other packets: the program has changed none of them.
     pub(crate) fn begin(&mut self) {
         (self.changed, self.translated) = (0, 0);
     }
-    /// Packet `i`, which [`Exec::read_plain`] has read: what was read, and its connection as a guess.
+    /// The headers of packet `i` that [`Exec::read_plain`] has read, and a guess of its connection.
     #[inline]
     pub(crate) fn plain(&self, i: usize) -> Option<(&Short, Guess)> {
         let read = self.read.get(i)?;
         Some((&read.short, read.guess))
     }
-    /// The number of the connection that packet `i` is probably of.
+    /// The number of the connection that packet `i` probably belongs to.
     #[inline]
     pub(crate) fn guessed(&self, i: usize) -> Option<u32> {
         self.read.get(i)?.guess.number()
     }
-    /// What is known of packet `i`, if that is not what it came with.
+    /// The connection state of packet `i`, if it is no longer that of its lookup.
     #[inline]
     pub(crate) fn get(&self, i: usize) -> Option<&Known> {
         (self.changed >> i & 1 != 0).then(|| self.known.get(i))?
@@ -424,7 +425,7 @@ impl Tracked {
     pub(crate) fn is_translated(&self, i: usize) -> bool {
         self.translated >> i & 1 != 0
     }
-    /// Nothing is known of packet `i`.
+    /// Clears the connection state of packet `i`.
     #[inline]
     pub(crate) fn clear(&mut self, i: usize) {
         if let Some(known) = self.known.get_mut(i) {
@@ -434,10 +435,11 @@ impl Tracked {
     }
 }
 
-/// Reads packets of the most common kinds, whose IP header is here; `false`: it is none, or not valid.
+/// Reads a packet of the most common kinds, with its IP header at `l3`. `false`: it is of another kind, or
+/// not valid.
 #[inline]
 fn read_short(s: &mut Short, p: &Packet, l3: u16) -> bool {
-    /// Behind one tag at most.
+    /// An IP header behind at most one tag.
     const WINDOW: usize = 18 + SHORT;
     let Some(w) = p.window::<WINDOW>() else {
         return false;
@@ -461,7 +463,7 @@ fn read_short(s: &mut Short, p: &Packet, l3: u16) -> bool {
         && (p.offload.csum != Csum::Unknown || short_is_right(p, l3, h))
 }
 
-/// Whether the checksum of a packet that is read in the short way is right.
+/// Whether the L4 checksum of a packet that `read_short` has read is right.
 #[inline(never)]
 fn short_is_right(p: &Packet, l3: usize, h: &[u8; SHORT]) -> bool {
     let (ipv6, l4, proto) = match h[0] >> 4 {
@@ -473,8 +475,8 @@ fn short_is_right(p: &Packet, l3: usize, h: &[u8; SHORT]) -> bool {
     none || sum_is_right(p, l3, l3 + l4, proto)
 }
 
-/// A packet as the tracker sees it; `None`: it is not IP. `carried`: its key's part outside of the compact
-/// one, which knows of fragments. `verify` says whether its L4 checksum is right.
+/// A packet as the tracker sees it; `None`: it is not IP. `carried`: the key's part outside of the compact
+/// one, with its fragment bits. `verify` checks the L4 checksum.
 #[inline]
 pub(crate) fn view<'a>(
     p: &'a Packet,
@@ -487,7 +489,7 @@ pub(crate) fn view<'a>(
     }
     let (head, l3) = (p.head(), usize::from(meta.l3));
     let (ipv6, end) = extent(head, l3)?;
-    // A train may be longer than its header can say.
+    // A GSO packet may be longer than its header's length field allows.
     let end = if p.offload.gso.is_some() {
         p.len()
     } else {
@@ -511,7 +513,7 @@ pub(crate) fn view<'a>(
     })
 }
 
-/// Whether IPv6, and where the IP packet ends by its own header. `None`: no IP header.
+/// Whether the packet is IPv6, and the end of the IP packet by its own header. `None`: no IP header.
 #[inline]
 fn extent(head: &[u8], l3: usize) -> Option<(bool, usize)> {
     let ip = head.get(l3..)?;

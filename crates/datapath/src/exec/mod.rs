@@ -1,11 +1,11 @@
 //! Runs compiled actions over packets.
 //!
-//! Packets of a run, whose keys are equal, have one program. The two most common shapes of programs
-//! ([`Shape`]) are run over all of them at once, action by action; any other packet by packet.
+//! The packets of a run have equal keys and one program. Programs of the two most common shapes ([`Shape`])
+//! run over all packets at once, action by action. Other programs run packet by packet.
 //!
-//! The packets of a burst, and the copies that its programs make, stay where they are until the burst ends;
-//! outputs queue their numbers ([`LiveId`]) per port. So several outputs share one packet, and sending is one
-//! call per port and burst. A packet that was queued is not written any more (the compiler's invariant).
+//! The packets of a burst stay in place until the burst ends, their copies at least until they are sent.
+//! Outputs queue their numbers ([`LiveId`]) per port. So several outputs share one packet, and one call sends
+//! many packets to a port. A packet that was queued is not written any more (the compiler's invariant).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -43,20 +43,20 @@ use std::ops::Range;
 use std::sync::Arc;
 use tags::TagError;
 
-/// Most copies of packets at a time.
+/// Maximum number of copies of packets at a time.
 pub(crate) const MAX_COPIES: usize = 4096;
 
 /// A packet of the burst (below [`BURST`]) or a copy.
 pub(crate) type LiveId = u16;
 
-/// What the executor knows of a packet besides its bytes.
+/// Facts about a packet besides its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Meta {
     /// Offsets from the packet's start; `u16::MAX`: none.
     pub(crate) l2_5: u16,
     pub(crate) l3: u16,
     pub(crate) l4: u16,
-    /// Where the IP payload ends.
+    /// End of the IP payload.
     pub(crate) l4_end: usize,
     /// IP protocol of the L4 header.
     pub(crate) proto: u8,
@@ -66,29 +66,29 @@ pub(crate) struct Meta {
     pub(crate) routing_header: bool,
     pub(crate) priority: u32,
     pub(crate) mark: u32,
-    /// What the packet begins with, see [`heddle_flow::packet_type`].
+    /// Type of the packet's first header, see [`heddle_flow::packet_type`].
     pub(crate) packet_type: u32,
-    /// The hash that the next recirculation is to know.
+    /// Algorithm and basis of the hash for the next lookup.
     pub(crate) hash: Option<(HashAlg, u32)>,
 }
 
-/// A packet to be gone back to, and the step to go on at if what comes before ends early.
+/// A packet to return to after a copy, and the step to continue at if the copy ends early.
 type Saved = (LiveId, Meta, Option<Known>, usize);
 
 /// A packet on its way through a program.
 pub(crate) struct Going {
     pub(crate) id: LiveId,
     pub(crate) meta: Meta,
-    /// What is known of the packet's connection that it did not come with.
+    /// The packet's connection state, if it is no longer that of its lookup.
     ct: Option<Known>,
     /// The next step.
     at: usize,
-    /// What copies are gone back to when they have ended, and where.
+    /// Packets to return to when copies have ended, the next one last.
     saved: ArrayVec<Saved, MAX_NESTING>,
 }
 
 impl Going {
-    /// At the first step.
+    /// A packet at the first step of its program.
     pub(crate) fn new(id: LiveId, meta: Meta) -> Self {
         Self {
             id,
@@ -106,7 +106,7 @@ pub(crate) struct Recirculated {
     pub(crate) id: LiveId,
     pub(crate) goes: Goes,
     pub(crate) meta: Meta,
-    /// What is known of its connection that it did not come with.
+    /// The packet's connection state, if it is no longer that of its lookup.
     pub(crate) ct: Option<Known>,
 }
 
@@ -126,7 +126,7 @@ impl Live<'_> {
             &self.copies[i - BURST]
         }
     }
-    /// Several, which are all of the burst or all copies.
+    /// Several packets. Either each is of the burst, or each is a copy.
     #[inline]
     pub(crate) fn all(&self, ids: &Range<LiveId>) -> &[Packet] {
         let (from, to) = (usize::from(ids.start), usize::from(ids.end));
@@ -136,7 +136,7 @@ impl Live<'_> {
             &self.copies[from - BURST..to - BURST]
         }
     }
-    /// As [`Self::all`], to change them.
+    /// Like [`Self::all`], mutable.
     #[inline]
     fn all_mut(&mut self, ids: &Range<LiveId>) -> &mut [Packet] {
         let (from, to) = (usize::from(ids.start), usize::from(ids.end));
@@ -159,15 +159,15 @@ impl Live<'_> {
 /// All that a program may touch.
 pub(crate) struct Exec<'a> {
     pub(crate) live: Live<'a>,
-    /// The key of the packets at hand as they were received, where the program needs it.
+    /// The packets' full key at their lookup, if it was made.
     pub(crate) key: Option<&'a FlowKey>,
-    /// What they carried when they were looked up, if anything.
+    /// The packets' context at their lookup, if any.
     pub(crate) carried: Option<&'a FlowKey>,
     pub(crate) ct: Ct<'a>,
     pub(crate) fragments: &'a Ipf<Waiting>,
-    /// Fragments that go on when the packet at hand has ended, the next one last.
+    /// Fragments that continue when the packet at hand has ended, the next one last.
     pub(crate) resumed: &'a mut Vec<Resumed>,
-    /// Of the packets of the last line.
+    /// Connection state of the packets of the last line or group.
     pub(crate) tracked: &'a mut Tracked,
     pub(crate) pool: &'a mut Pool,
     pub(crate) tx: &'a mut TxTable,
@@ -192,7 +192,8 @@ fn draw(state: &mut u64) -> u32 {
 
 impl Exec<'_> {
     /// Runs `program`, which recirculates nothing, on packets `ids` of a run. `longest`: the longest packet's
-    /// length; `regular`: actions lay all packets out alike; `top`: no copies are waited for elsewhere.
+    /// length; `regular`: actions find the headers of all packets at the same offsets; `top`: copies may be
+    /// freed between two packets.
     #[inline]
     pub(crate) fn group(
         &mut self,
@@ -218,7 +219,7 @@ impl Exec<'_> {
         }
     }
 
-    /// Packets, which are all of the burst or all copies, end here.
+    /// Counts packets as dropped, and reports them to the watch.
     pub(crate) fn lost(&mut self, kind: DropKind, ids: Range<LiveId>) {
         let n = ids.len() as u64;
         self.drops.add(kind, n);
@@ -228,14 +229,14 @@ impl Exec<'_> {
         }
     }
 
-    /// Copies of packets, side by side; those that failed, a bit each, and for which there is no room are
-    /// marked as failed.
+    /// Copies packets and returns the copies' ids, which are consecutive. `failed` has a bit for each packet
+    /// that failed, and gets one for each packet that finds no room for its copy.
     pub(crate) fn copy_all(&mut self, ids: Range<LiveId>, failed: &mut u64) -> Range<LiveId> {
         let first = LiveId::try_from(self.live.copies.len() + BURST).unwrap_or(LiveId::MAX);
         let n = ids.end - ids.start;
         for (i, id) in ids.enumerate() {
             if self.copy(id).is_none() {
-                // The first that finds no room; none behind it does.
+                // No packet behind the first one without room finds room.
                 *failed |= u64::MAX << i;
                 self.lost(DropKind::Copies, id..id + n - LiveId::try_from(i).unwrap_or(n));
                 break;
@@ -244,8 +245,8 @@ impl Exec<'_> {
         first..first + n
     }
 
-    /// Between two packets, or groups of them: sends what waits and gives its copies back, if there are many,
-    /// so that the next packet may have as many as it needs.
+    /// Called between two packets or groups. If there are many copies, sends all queued packets and frees the
+    /// copies, so that the next packet finds room for its own.
     pub(crate) fn make_room(&mut self) {
         if self.live.copies.len() >= MAX_COPIES / 2 {
             self.tx.flush(&self.live, self.pool, self.drops);
@@ -255,10 +256,9 @@ impl Exec<'_> {
         }
     }
 
-    /// A program of rewrites and outputs, action by action. What the first packet's layers are after an
-    /// action, all packets' are: their keys are equal, and none is odd. Returns the packets that failed, a
-    /// bit each by their number in the run, and what goes with the others now; a recirculation at the end is
-    /// left to the caller.
+    /// Runs a program of rewrites and outputs, action by action. All packets have their layers at the same
+    /// offsets after each action, as they had before it. Returns a bit for each packet that failed, by its
+    /// number in `ids`, and the [`Meta`] of the others. A recirculation at the end is left to the caller.
     pub(crate) fn line(
         &mut self,
         program: &Program,
@@ -272,7 +272,7 @@ impl Exec<'_> {
         self.steps(&program.ops, ids, longest, meta)
     }
 
-    /// Steps of a line.
+    /// Runs steps of a line. Returns like [`Self::line`].
     pub(crate) fn steps(
         &mut self,
         ops: &[Op],
@@ -280,7 +280,7 @@ impl Exec<'_> {
         mut longest: u32,
         mut meta: Meta,
     ) -> (u64, Meta) {
-        // Packets that failed are left out from then on.
+        // Later steps leave out packets that failed.
         let mut failed = 0_u64;
         let lost = |failed: u64, id: LiveId| failed >> (id - ids.start) & 1 != 0;
         let mut at = 0;
@@ -339,7 +339,7 @@ impl Exec<'_> {
         (failed, meta)
     }
 
-    /// Rewrites packets but those that have `failed`; returns that with those that fail now.
+    /// Rewrites the packets that have not `failed`. Returns `failed` with the packets that fail now.
     fn rewrite_all(&mut self, quick: &Quick, ids: &Range<LiveId>, failed: u64) -> u64 {
         let mut all = failed;
         for (i, p) in self.live.all_mut(ids).iter_mut().enumerate() {
@@ -370,8 +370,8 @@ impl Exec<'_> {
         }
     }
 
-    /// Goes on with `program` where it stands. `true`: a packet of it is to be looked up again
-    /// ([`Exec::recirc`]) before it goes on; `false`: it has come to its end.
+    /// Continues `program` at its next step. `true`: a packet has to be looked up again ([`Exec::recirc`])
+    /// before the program continues. `false`: the program has ended.
     pub(crate) fn go_on(&mut self, program: &Program, going: &mut Going) -> bool {
         while let Some(op) = program.ops.get(going.at) {
             going.at += 1;
@@ -402,7 +402,8 @@ impl Exec<'_> {
                     Ok(())
                 }
                 Op::Restore => {
-                    // Without it a fragment that went on in a clone has come to that one's end.
+                    // If nothing is saved, a fragment that was resumed within a clone has reached the clone's
+                    // end.
                     let Some(s) = saved.pop() else { return false };
                     (*id, *meta, *ct, _) = s;
                     Ok(())
@@ -551,7 +552,7 @@ impl Exec<'_> {
             return None;
         }
         if self.live.get(id).is_long() {
-            // Floods of trains: one payload for all.
+            // All copies of a flooded GSO packet share one payload.
             self.pool.share(self.live.get_mut(id));
         }
         let of = self.live.get(id);
@@ -578,7 +579,7 @@ impl Exec<'_> {
 
     fn userspace(&mut self, upcall: &Arc<Upcall>, cut: u32, id: LiveId, meta: &Meta) {
         if !self.upcalls.has_room(upcall.kind) || !upcall.cookie.0.admit(self.live.get(id).head()) {
-            // A sample is a copy: the packet itself goes on.
+            // Only the upcall is lost: the packet itself continues.
             let lost = match upcall.kind {
                 UpcallKind::Sample => DropKind::Sample,
                 UpcallKind::Controller | UpcallKind::SlowPath(_) => DropKind::Upcall,
@@ -619,7 +620,8 @@ impl Exec<'_> {
     }
 }
 
-/// Bytes of a packet that samples have at most: all headers that count, and no copy of a train.
+/// Maximum length of a sample, bytes. It has all headers that count; a whole GSO packet would be expensive to
+/// copy.
 const SAMPLED_LEN: usize = 256;
 
 /// The first bytes of a packet, as far as they are its own.
@@ -628,7 +630,7 @@ fn headers_of(p: &Packet) -> Vec<u8> {
     head.get(..SAMPLED_LEN).unwrap_or(head).to_vec()
 }
 
-/// How many packets it is cut into, and how many bytes they have with their headers.
+/// The number of packets that `p` is cut into, and their bytes with all headers.
 fn on_wire(p: &Packet, meta: &Meta) -> (u32, u64) {
     let len = p.len() as u64;
     let Some(gso) = p.offload.gso.filter(|g| g.size != 0) else {
@@ -643,12 +645,12 @@ fn on_wire(p: &Packet, meta: &Meta) -> (u32, u64) {
 /// Length of the packet, or of the segments that it will be cut into.
 fn wire_len(p: &Packet, meta: &Meta) -> usize {
     let Some(gso) = p.offload.gso else { return p.len() };
-    // Of the train itself, whatever tunnels it is in.
+    // The L4 header of the GSO packet itself, inside of all tunnels.
     let l4 = usize::from(match p.offload.csum {
         Csum::Partial { start, .. } => start,
         Csum::Unknown | Csum::Valid => meta.l4,
     });
-    // Where the payload starts: the data offset of TCP says.
+    // Length of the L4 header. TCP has it in its data offset.
     let header = if gso.kind == GsoKind::Udp {
         8
     } else {
@@ -661,7 +663,7 @@ fn wire_len(p: &Packet, meta: &Meta) -> usize {
 fn cut(p: &mut Packet, n: u32) {
     let n = usize::try_from(n).unwrap_or(usize::MAX);
     if n < p.len() {
-        // What is cut off would be missing from a checksum that is filled in later.
+        // A checksum that is filled in later would miss the bytes that are cut off.
         p.make_private();
         csum::fill_in(p);
         p.offload.gso = None;
@@ -686,7 +688,7 @@ fn apply(p: &mut Packet, meta: &mut Meta, action: &Action, now_ms: u64) -> Resul
         Action::TunnelPush(push) => return tunnel::push(p, meta, push, now_ms),
         Action::SetPriority(m) => {
             meta.priority = (meta.priority & !m.mask) | (m.value & m.mask);
-            // It goes with the packet to whatever port sends it.
+            // The queue goes with the packet to its output port.
             p.set_queue(meta.priority);
             Ok(())
         }

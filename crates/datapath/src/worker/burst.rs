@@ -1,9 +1,8 @@
 //! One burst: parse all, look all up, run all programs, send, give the buffers back.
 //!
-//! The stages run over the whole burst each, so that their costs are measured with a read of the cycle
-//! counter between two stages, in one burst of [`SAMPLE`]. From parsing on they work on runs of packets with
-//! equal keys. Counters of entries are written in the lookup stage, that is before any packet of the burst
-//! leaves: who received a packet finds it counted.
+//! Each step runs over the whole burst. In one burst of [`SAMPLE`], the worker reads the cycle counter
+//! between two steps to measure them. All steps after parsing work on runs of packets with equal keys. A
+//! packet is counted on its entry before its program runs. So a receiver of a packet finds it counted.
 
 use super::keys::{Context, Keys};
 use super::parse::fresh_origin;
@@ -21,7 +20,7 @@ use heddle_sys::Tsc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Bursts of which one is measured stage by stage, and counts for all.
+/// One burst in this number is measured, and its cycles count for all of them.
 const SAMPLE: u64 = 8;
 
 /// Lookup results of one burst, added to the worker's counters at its end.
@@ -44,8 +43,8 @@ impl Hits {
     }
 }
 
-/// Adds a group of a program of the cache; to the one before, where both are adjacent and have one program
-/// that does the same to all.
+/// Adds run `r` with program `n` of the cache as a group. If the group before is adjacent, and the program
+/// may execute both together, the run joins that group.
 #[inline]
 fn push_group(groups: &mut Vec<Group>, (keys, r): (&Keys, usize), run: &Run, n: u32, cache: &Cache) {
     let choice = Choice::Cached(n);
@@ -72,15 +71,16 @@ fn push_group(groups: &mut Vec<Group>, (keys, r): (&Keys, usize), run: &Run, n: 
     });
 }
 
-/// Whether the program may keep packets of a run: fragments wait for others where they are tracked.
+/// Whether program `body` may hold packets of a run back: a tracked fragment waits for the rest of its
+/// datagram. Fragments have full keys.
 #[inline]
 fn may_wait(run: &Run, cache: &Cache, body: u32) -> bool {
     matches!(run.form, KeyForm::Full(_)) && cache.program(body).is_some_and(|p| p.tracks)
 }
 
 impl Worker {
-    /// Forwards the packets in the scratch burst. `given`: run this program on them instead of looking them
-    /// up. `t0` is the cycle counter now; returns what it is at the end.
+    /// Forwards the packets of the engine's burst. `given`: a program for all of them, without a lookup. `t0`
+    /// is the cycle counter now. Returns the cycle counter at the end.
     pub(super) fn burst(&mut self, given: Option<&Arc<Program>>, t0: u64) -> u64 {
         let now_ms = self.shared.clock.now_ms();
         let engine = &mut self.engine;
@@ -134,7 +134,7 @@ impl Worker {
         t4
     }
 
-    /// Reads the packets of the burst. Runts are dropped, unless they are to run a `given` program.
+    /// Reads the packets of the burst. Runts are dropped, unless a program is `given`.
     fn parse_all(&mut self, st: &mut Stage, given: bool) {
         self.once.clear();
         let (s, engine) = (&self.scratch, &mut self.engine);
@@ -204,7 +204,7 @@ impl Worker {
         for r in 0..st.keys.runs.len() {
             let run = &st.keys.runs[r];
             let found = self.cache.found(r);
-            // The usual case: an entry that is known to be right, and has counted already.
+            // The usual case: the entry is valid, and has counted the run already.
             if found.body != NO_BODY {
                 now = None;
                 hits.add(found.level, run.packets());
@@ -222,9 +222,9 @@ impl Worker {
                 push_group(&mut st.groups, (&st.keys, r), &run, n, &self.cache);
                 continue;
             }
-            // What is read for one packet need not be announced for each.
+            // One read guard serves all translations of the burst.
             reading.get_or_insert_with(ReadGuard::begin);
-            // Where one of these comes right after another, it begins when that was over.
+            // A run right after a measured one starts at the end of that one: one clock read less.
             let t = now.unwrap_or_else(Tsc::now);
             let found = (found.slot != NO_SLOT).then_some((found.slot, found.level));
             let missed = self.choose(st, r, found, any, &mut hits);
@@ -278,8 +278,9 @@ impl Worker {
         true
     }
 
-    /// Chooses for a run that has no entry, or one that may be stale. The same for all of it, unless the
-    /// first ones are translated for. Returns whether one was translated for that had no entry.
+    /// Chooses programs for a run that has no entry, or an entry that may be stale. A packet that needs a
+    /// translation becomes a group of its own, and the rest of the run is looked up again. Returns whether a
+    /// packet without an entry was translated.
     fn choose(
         &mut self,
         st: &mut Stage,
@@ -294,7 +295,7 @@ impl Worker {
         while run.first < run.end {
             let id = st.ids.at(run.first);
             if found.is_none_or(|(slot, _)| !self.cache.entry(slot).is_some_and(Entry::alive)) {
-                // What was not there may have been stored since, for a packet before.
+                // The translation of an earlier packet may have stored an entry since.
                 let sought = st.keys.sought(r);
                 found = sought.and_then(|s| Some((self.cache.find_fresh(s)?, Level::L2)));
             }
@@ -318,8 +319,8 @@ impl Worker {
             if let Some((_, level)) = found.take() {
                 hits.add(level, 1);
             }
-            // This packet was translated for, and is counted and credited. What the next one finds may be its
-            // new entry.
+            // This packet was translated, and is counted and credited. The next packet may find its new
+            // entry.
             let len = self.engine.live().get(id).len();
             let one = Run {
                 end: run.first + 1,
@@ -335,8 +336,8 @@ impl Worker {
         missed
     }
 
-    /// Runs the programs that were chosen. Packets that are to be looked up again gather in a stage of their
-    /// own, and go on before anything that might overtake them ([`super::recirc`]).
+    /// Runs the chosen programs. Packets to be looked up again gather in the next stage. It runs before any
+    /// group that might overtake them ([`super::recirc`]).
     pub(super) fn execute_all(&mut self, st: &mut Stage, depth: usize) {
         let mut next = None;
         for g in 0..st.groups.len() {
@@ -355,7 +356,7 @@ impl Worker {
         }
     }
 
-    /// Runs a group that does not recirculate. `top`: no copies are waited for elsewhere.
+    /// Runs a group that does not recirculate. `top`: copies may be freed between two packets.
     #[inline]
     pub(super) fn execute(&mut self, st: &mut Stage, group: &Group, top: bool) {
         let Some(program) = group.choice.program(&self.cache, &self.once) else {

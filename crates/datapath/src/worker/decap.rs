@@ -1,6 +1,6 @@
-//! Packets that come out of tunnels.
+//! Decapsulation.
 //!
-//! They go on as if the tunnel's port had received them.
+//! A packet that comes out of a tunnel is looked up as if the tunnel's port had received it.
 
 use super::keys::Context;
 use super::parse::{ReadAs, fresh_origin};
@@ -15,7 +15,7 @@ use heddle_tunnel::outer_cache::{OuterHeaderCache, View};
 use std::sync::Arc;
 
 impl Worker {
-    /// Runs the steps before packets of a group are taken out of a tunnel, and puts them into the next stage.
+    /// Runs a group's steps before its last one, decapsulates the packets, and puts them into the next stage.
     pub(super) fn decapsulate_group(
         &mut self,
         st: &Stage,
@@ -34,7 +34,7 @@ impl Worker {
         }
     }
 
-    /// Takes packets out of the tunnel of this step.
+    /// Decapsulates packets from the tunnel of this step, and puts them into stage `to`.
     pub(super) fn decapsulate(
         &mut self,
         to: &mut Stage,

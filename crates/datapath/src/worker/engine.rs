@@ -1,6 +1,7 @@
 //! A worker's means to run programs: buffers, transmit queues, upcalls, and the packets of the burst.
 //!
-//! It is apart from the worker's caches and receive queues, so that a program of the cache can run on it.
+//! It is a struct apart from the worker's caches: a program is borrowed from them while it changes this
+//! struct.
 
 use crate::counters::WorkerCounters;
 use crate::exec::ct::{Ct, Tracked};
@@ -69,7 +70,7 @@ impl Engine {
             copies: &mut self.copies,
         }
     }
-    /// How packets with this first header are read.
+    /// The settings to read packets whose first header is of this type.
     #[inline]
     pub(super) fn read_as(&self, packet_type: u32) -> ReadAs {
         ReadAs {
@@ -77,7 +78,7 @@ impl Engine {
             vlan_limit: self.shared.vlan_limit.load(Relaxed),
         }
     }
-    /// Drops a packet.
+    /// Counts a packet as dropped. Its buffer is freed at the end of the burst.
     pub(super) fn lost(&mut self, kind: DropKind, id: LiveId) {
         self.counters.drops.add(kind, 1);
         let live = Live {

@@ -10,12 +10,12 @@ use std::ops::Range;
 pub(super) struct Ids {
     first: LiveId,
     len: u16,
-    /// All of them, where they are not neighbours.
+    /// All ids, unless they are consecutive.
     list: ArrayVec<LiveId, BURST>,
 }
 
 impl Ids {
-    /// Those of a whole burst.
+    /// Holds the ids of a burst of `n` packets from now on.
     pub(super) fn be_first(&mut self, n: usize) {
         self.list.clear();
         (self.first, self.len) = (0, u16::try_from(n).expect("a burst has fewer packets"));
@@ -41,7 +41,7 @@ impl Ids {
         }
         self.len += 1;
     }
-    /// As many as these, which are neighbours.
+    /// Adds consecutive ids.
     #[inline]
     pub(super) fn push_all(&mut self, ids: Range<LiveId>) {
         if self.len == 0 {
@@ -66,7 +66,7 @@ impl Ids {
             .copied()
             .unwrap_or(self.first + place)
     }
-    /// The packets of these places, as few ranges as they are.
+    /// The ids at these places, as ranges of consecutive ids.
     #[inline]
     pub(super) fn ranges(&self, places: Range<u16>) -> impl Iterator<Item = Range<LiveId>> {
         let mut at = places.start;

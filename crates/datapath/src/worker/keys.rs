@@ -1,8 +1,8 @@
 //! The keys of a stage's packets, as runs of equal keys.
 //!
-//! Ordinary packets get their compact key straight from their bytes; a full key is made for the others, and
-//! later for those that an action needs it of. Neighbours with equal keys are one [`Run`] from here on: the
-//! worker looks them up, counts them and runs their program once.
+//! An ordinary packet gets its compact key straight from its bytes. Other packets get a full key at once. An
+//! ordinary packet gets one later, if an action needs it. Neighbours with equal keys are one [`Run`] from
+//! here on: the worker looks them up, counts them and runs their program once.
 //!
 //! **Shortcut.** If a run has two packets, the next packet's bytes are first compared with the last one's
 //! ([`Again`]). On bursts of one flow that saves a quarter of a packet's cycles; the runs save another half.
@@ -20,10 +20,10 @@ use std::ops::Range;
 /// The slot number that means "no slot".
 const NO_SLOT: u8 = u8::MAX;
 
-/// Something that packets carry besides their headers.
+/// Facts about packets besides their headers.
 #[derive(Clone, Copy)]
 pub(crate) enum Context<'a> {
-    /// Nothing.
+    /// No such facts.
     None,
     /// The tunnel of the packets in this context slot ([`Keys::last_context`]).
     SameTunnel(u8),
@@ -31,7 +31,7 @@ pub(crate) enum Context<'a> {
     Tunnel(&'a FlowKey),
     /// The state of their connection.
     Connection(&'a Known),
-    /// Everything that the control plane gave a packet which it injects.
+    /// The context that the control plane gave an injected packet.
     Injected(&'a FlowKey),
     /// The context of their last lookup, as their program has changed it.
     Changed(Carried<'a>),
@@ -116,7 +116,7 @@ pub(crate) struct Keys {
     pub(crate) runs: Vec<Run>,
     /// The compact key of each run, by the run's number.
     pub(crate) compact: Vec<CompactKey>,
-    /// Full keys with what actions need to know, of the runs that refer to them. Slots are reused.
+    /// Full keys with their [`Meta`], of the runs that refer to them. Slots are reused.
     full: Vec<(FlowKey, Meta)>,
     n_full: usize,
     /// Contexts of packets with ordinary headers. Headers, input port and recirculation id are zero.
@@ -175,7 +175,7 @@ impl Keys {
             && self.compact[n - 1] == key
         {
             run.extend(i, frame.total);
-            // Where there are two, there may be more.
+            // A run of two packets probably continues.
             self.again = Again::of(bytes, frame);
         } else {
             self.start(
@@ -380,7 +380,7 @@ impl Keys {
         run.longest = run.longest.max(packets.longest as u32);
         true
     }
-    /// A slot for a full key, the last one, with its old contents.
+    /// A new last slot for a full key. Its contents are stale.
     fn take_full(&mut self) -> usize {
         // The last run has a full key from now on.
         self.again = None;
@@ -422,7 +422,7 @@ impl Keys {
     pub(crate) fn has_full(&self) -> bool {
         self.n_full > 0
     }
-    /// As [`Burst::outside`], of run `r`.
+    /// The result of [`Burst::outside`] for run `r`.
     #[inline]
     pub(crate) fn context_of(&self, r: usize) -> Option<&FlowKey> {
         self.runs.get(r).and_then(|run| self.outside(run))
@@ -456,7 +456,7 @@ impl Keys {
         let keys = self.full.get(..self.n_full)?;
         keys.get(usize::from(at)).map(|(key, _)| key)
     }
-    /// Whether run `r` has nothing but headers that its compact key lays out.
+    /// Whether the compact key of run `r` is its whole key.
     #[inline]
     pub(crate) fn is_compact(&self, r: usize) -> bool {
         self.runs[r].form == KeyForm::Compact
@@ -466,12 +466,12 @@ impl Keys {
     pub(crate) fn is_regular(&self, r: usize) -> bool {
         !self.compact[r].family().is_odd()
     }
-    /// Whether actions need to know the same of two runs' packets.
+    /// Whether the packets of two runs have equal [`Meta`].
     #[inline]
     pub(crate) fn are_alike(&self, a: usize, b: usize) -> bool {
         self.is_compact(a) && self.is_compact(b) && self.compact[a].laid_out_as(&self.compact[b])
     }
-    /// Whether actions need to know the same of all packets.
+    /// Whether all packets have equal [`Meta`].
     #[inline]
     pub(crate) fn all_are_alike(&self) -> bool {
         match self.compact.get(..self.runs.len()) {
@@ -481,7 +481,7 @@ impl Keys {
             _ => false,
         }
     }
-    /// What actions need to know of the packets of run `r`.
+    /// The [`Meta`] of the packets of run `r`.
     #[inline]
     pub(crate) fn meta(&self, r: usize) -> Meta {
         match self.runs[r].form {
@@ -599,8 +599,7 @@ mod tests {
             prop_assert_eq!(at, packets.len());
         }
 
-        /// What comes out of a tunnel beside other packets is the same runs where nothing is remembered of
-        /// the packet before.
+        /// Packets out of a tunnel, mixed with other packets, form the same runs with and without [`Again`].
         #[test]
         fn packets_out_of_a_tunnel_are_compared_as_if_each_were_read(
             base in frame(),

@@ -1,11 +1,11 @@
-//! Off the fast path: translating a packet, caching the answer, re-checking an entry whose dependencies
-//! moved.
+//! The slow path of a lookup: translates packets, caches translations, and re-checks entries whose
+//! dependencies moved.
 //!
-//! **Order.** `any` was read at the start of the burst, before the translation reads anything: an entry made
-//! from an answer that raced with a change is found stale at its first use after the change.
+//! **Order.** `any` is read at the start of the lookup, before the translation reads anything. So if a change
+//! overtakes a translation, the entry is found stale at its first use after the change.
 //!
-//! The packet that caused a translation is credited here, before it leaves; the entry counts those that
-//! follow, so a new entry starts with zero packets, as in Open vSwitch.
+//! The packet that caused a translation is credited here. The entry counts the packets that follow: a new
+//! entry starts with zero packets, as in Open vSwitch.
 
 use super::stage::Stage;
 use super::{Choice, Worker};
@@ -24,13 +24,13 @@ const LOG: &str = "dpif_netdev";
 /// A packet that is looked up.
 pub(super) struct Subject<'a> {
     pub(super) key: &'a FlowKey,
-    /// The same, as it is looked up.
+    /// The key in the form that the cache looks up.
     pub(super) sought: Sought<'a>,
     pub(super) id: LiveId,
 }
 
 impl Worker {
-    /// No entry matches packet `id`, of run `r`. It is translated for if its queue's miss budget allows
+    /// No entry matches packet `id`, of run `r`. It is translated if its queue's miss budget allows
     /// ([`super::turn`]).
     pub(super) fn miss(&mut self, st: &mut Stage, r: usize, id: LiveId, any: u64, now_ms: u64) -> Choice {
         self.counters.misses.add(1);
@@ -47,7 +47,7 @@ impl Worker {
         })
     }
 
-    /// The place of the receive queue that a packet came from; of a copy, of one of its port's.
+    /// Index of the receive queue that a packet came from. For a copy, of any queue of its port.
     pub(super) fn source_of(&mut self, id: LiveId) -> Option<usize> {
         let i = usize::from(id);
         if i >= BURST {
@@ -63,8 +63,8 @@ impl Worker {
         behind.next().map(|s| s.slot)
     }
 
-    /// The entry in `slot` matches packet `id`, of run `r`, but may be stale. With the choice comes the slot
-    /// of the entry that the packet is still to be counted on, if it is.
+    /// The entry in `slot` matches packet `id`, of run `r`, but may be stale. Returns the choice, and the
+    /// slot of the entry that has yet to count the packet, if any.
     pub(super) fn revalidate(
         &mut self,
         st: &mut Stage,
@@ -80,7 +80,7 @@ impl Worker {
         self.with_subject(st, r, id, |w, subject| w.renew_of(slot, subject, any, now_ms))
     }
 
-    /// Does something with packet `id`, of run `r`, and its full key.
+    /// Calls `f` with packet `id`, of run `r`, and its full key.
     fn with_subject<T>(
         &mut self,
         st: &mut Stage,
@@ -102,7 +102,7 @@ impl Worker {
         done
     }
 
-    /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its
+    /// The program of the entry in `slot`, if its dependencies hold, or if the changes are not about its
     /// packets.
     fn recheck(&mut self, slot: u32, any: u64) -> Option<u32> {
         let moment = self.shared.moment(any, self.engine.now_ms);
@@ -117,15 +117,16 @@ impl Worker {
         holds.then(|| self.cache.entry(slot).map(|e| e.body()))?
     }
 
-    /// The dependencies of the entry in `slot` have moved.
+    /// Renews or replaces the entry in `slot`, whose dependencies have moved. Returns like
+    /// [`Self::revalidate`].
     fn renew_of(&mut self, slot: u32, subject: &Subject<'_>, any: u64, now_ms: u64) -> (Choice, Option<u32>) {
         self.counters.revalidated.add(1);
         self.translate(subject, now_ms);
         let t = &mut self.scratch.translation;
         // Masks are per origin.
         (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
-        // Whether for this entry's packets the answer is one, be it the old one or not: then it is the same
-        // flow, and counts on.
+        // Whether the new translation holds for all packets of the entry. If so, the entry keeps its
+        // counters, even with new actions.
         let agrees = !t.uncacheable
             && self
                 .cache
@@ -159,8 +160,8 @@ impl Worker {
         self.shared.ask(&request, &mut s.translation);
         let (key, mask) = (subject.key, &mut s.translation.mask.0);
         if key.recirc_id != 0 && key.vlans[0].present() && mask.vlans[0].tci == 0 {
-            // Open vSwitch's datapath leaves no tag open. Here that would cost entries; of packets that are
-            // looked up again there are few.
+            // Open vSwitch's datapath always matches the VLAN tag. Here that would cost entries, so only
+            // recirculated packets with a tag do so.
             mask.vlans[0] = Vlan {
                 tpid: u16::MAX,
                 tci: Vlan::VID_MASK | Vlan::CFI,
@@ -168,7 +169,8 @@ impl Worker {
         }
     }
 
-    /// Runs the translation at hand for a packet, and caches it if it may be.
+    /// Chooses the program of the last translation for a packet, and caches it if allowed. Credits the
+    /// packet.
     fn install(&mut self, subject: &Subject<'_>, any: u64, now_ms: u64) -> Choice {
         let (key, len) = (subject.key, self.engine.live().get(subject.id).len() as u64);
         let t = &mut self.scratch.translation;
@@ -196,11 +198,11 @@ impl Worker {
         }
         self.counters.not_cached.add(1);
         self.once.push(Arc::new(Program::compile(&t.actions)));
-        // A burst's packets and their copies are fewer than a number of 16 bits counts.
+        // The number of a burst's lookups without an entry fits into 16 bits.
         u16::try_from(self.once.len() - 1).map_or(Choice::Gone, Choice::Once)
     }
 
-    /// A line for who wants to see every flow that is cached.
+    /// Logs a flow that was cached.
     #[cold]
     fn log_added(&self, key: &FlowKey, cached: u32) {
         // The cache has taken the translation's actions.
@@ -217,7 +219,7 @@ impl Worker {
     }
 }
 
-/// A line for who wants to see every packet that no entry answers.
+/// Logs a packet that no entry matches.
 #[cold]
 fn log_missed(name: &str, key: &FlowKey) {
     let packet = FlowKey {

@@ -1,12 +1,12 @@
 //! A worker: one thread that takes packets from its receive queues through lookup and actions to transmit
 //! queues.
 //!
-//! Everything it touches per packet is its own: queues, caches, buffers, counters. The control side reaches
-//! it through a bounded command ring and an eventfd; it answers on a channel that the command brings along.
-//! It takes no lock and allocates nothing per packet; a miss allocates what the new entry needs.
+//! A worker owns all that it touches per packet: queues, caches, buffers, counters. The control side sends
+//! commands through a bounded ring and an eventfd. The worker replies on a channel that comes with the
+//! command. It takes no lock and allocates nothing per packet; a miss allocates memory for its new entry.
 //!
-//! One iteration: commands, one burst from each receive queue, a bounded piece of maintenance; without
-//! packets it goes on polling for a while and then sleeps ([`wait`]).
+//! One iteration runs commands, does a bounded piece of maintenance, and takes a burst from each receive
+//! queue. Without packets, the worker polls for a while and then sleeps ([`wait`]).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -63,23 +63,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use turn::{PortBudget, Turn};
 
-/// What the revalidator has found is acted on in steps of this many entries per iteration.
+/// Maximum number of revalidator findings that an iteration acts on, without packets.
 const FINDINGS_STEP: usize = 64;
-/// While there are packets it may take one part in 2^3 of the time, in smaller steps; what was not taken is
-/// kept for some steps.
+/// With packets, findings may take one part in 2^`FINDINGS_SHARE` of the time, in smaller steps. Unused time
+/// is kept, up to `FINDINGS_CREDIT` cycles.
 const FINDINGS_SHARE: u32 = 3;
 const FINDINGS_STEP_BUSY: usize = 4;
 const FINDINGS_CREDIT: u64 = 1 << 14;
-/// Entries, and cached translations, that are freed per iteration, without packets and with them: each costs
-/// a fraction of a microsecond, and tens of thousands may go at once.
+/// Maximum number of entries, and of cached translations, that one step frees, without packets and with them.
+/// Each costs a fraction of a microsecond, and tens of thousands may be removed at once.
 const REAPED: usize = 1024;
 const REAPED_BUSY: usize = 128;
-/// A round without packets answers those who wait for one; so does this many rounds with packets.
+/// A worker replies to a `Sync` command after a round without packets, or after this number of rounds.
 const SYNC_ROUNDS: u32 = 256;
-/// Masks are put in order of hits every so many milliseconds.
+/// Minimum interval between two runs of the cache's housekeeping, milliseconds.
 const SORT_MS: u64 = 1000;
 
-/// What the control side reads of a receive queue.
+/// State of a receive queue that a worker shares with the control side.
 #[derive(Debug, Default)]
 pub(crate) struct RxShared {
     /// Cycles spent on packets of this queue in the last minute.
@@ -88,17 +88,17 @@ pub(crate) struct RxShared {
     /// only if free.
     #[expect(clippy::disallowed_types, reason = "the worker only tries")]
     pub(crate) dropped: Mutex<Vec<(&'static str, u64)>>,
-    /// What the port may receive; see [`Policing`].
+    /// Rate limits of the port.
     pub(crate) policing: Policing,
 }
 
 /// Limits of what a port may receive (`Interface.ingress_policing_*`): its queues share the buckets.
 #[derive(Debug, Default)]
 pub(crate) struct Policing {
-    /// There are some: all others pay for no more than this.
+    /// Whether there are limits. Without limits, policing costs one load of this flag.
     on: AtomicBool,
     limits: Published<Vec<Arc<Meter>>>,
-    /// Packets that were dropped for them.
+    /// Packets that the limits dropped.
     pub(crate) dropped: AtomicU64,
 }
 
@@ -112,8 +112,8 @@ impl Policing {
     fn is_on(&self) -> bool {
         self.on.load(Relaxed)
     }
-    /// Takes what is above the limits, of the packets of `burst` from `from` on, and gives it to `lose`.
-    /// Returns how many.
+    /// Removes packets above the limits from `burst`, from place `from` on, and hands them to `lose`. Returns
+    /// their number.
     #[cold]
     fn police(&self, burst: &mut Burst, from: usize, now_ms: u64, lose: impl FnMut(Packet)) -> usize {
         let limits = self.limits.load();
@@ -132,30 +132,30 @@ impl Policing {
     }
 }
 
-/// A receive queue as its worker holds it.
+/// A receive queue with its worker's state for it.
 pub(crate) struct RxSlot {
     pub(crate) queue: Box<dyn RxQueue>,
     pub(crate) port: u32,
-    /// Its number among the port's queues.
+    /// Number of the queue within its port.
     pub(crate) index: usize,
-    /// Of the worker that polls it.
+    /// Counters of the port on the worker that polls the queue.
     pub(crate) counters: Arc<PortCounters>,
     pub(crate) shared: Arc<RxShared>,
     /// Sum of the queue's drops when they were last published.
     pub(crate) dropped_seen: u64,
     turn: Turn,
-    /// Of a queue whose looks are system calls.
+    /// Back-off of a queue whose every poll is a system call.
     look: Option<Look>,
-    /// The port's account among [`Worker::budgets`], and the number of the cycle in which the queue had its
+    /// Index of the port's budget in [`Worker::budgets`], and the budget's cycle in which the queue had its
     /// last turn.
     budget: usize,
     cycle: u64,
-    /// Packets that were received and wait for the queue's next turn: its packets are dear, and others have
-    /// some too.
+    /// Received packets that wait for the queue's next turn: they are expensive, and other queues may have
+    /// packets.
     held: Vec<Packet>,
-    /// In the epoll set under this descriptor, which is its token too.
+    /// Descriptor of the queue in the epoll set, and token of its events.
     pub(crate) watched: Option<RawFd>,
-    /// That descriptor was readable, and nobody has told the queue.
+    /// The descriptor was readable, and [`RxQueue::woken`] was not called since.
     fired: bool,
 }
 
@@ -181,8 +181,8 @@ impl RxSlot {
 }
 
 impl RxSlot {
-    /// Appends up to `most` packets to `burst`, those that were held first. Returns how many, and whether
-    /// there may be more.
+    /// Appends up to `most` packets to `burst`, held ones first. Returns their number, and whether there may
+    /// be more.
     fn take(&mut self, most: usize, pool: &mut Pool, burst: &mut Burst, spare: &mut Burst) -> (usize, bool) {
         if self.held.is_empty() && most >= BURST - burst.len() {
             let room = BURST - burst.len();
@@ -201,19 +201,19 @@ impl RxSlot {
     }
 }
 
-/// What a lookup chose for a packet of the burst.
+/// The program that a lookup chose for packets of the burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Choice {
-    /// A program of the cache.
+    /// A program of the cache, by its number.
     Cached(u32),
     /// A program of this burst only.
     Once(u16),
-    /// Dropped already.
+    /// No program: the packet is dropped already.
     Gone,
 }
 
 impl Choice {
-    /// What is to be run.
+    /// The program to run.
     #[inline]
     fn program<'a>(self, cache: &'a Cache, once: &'a [Arc<Program>]) -> Option<&'a Program> {
         match self {
@@ -224,21 +224,21 @@ impl Choice {
     }
 }
 
-/// Packets of one run for which the lookup chose the same.
+/// Adjacent packets that one program executes together: of one run, or of several.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     first: u16,
     end: u16,
-    /// The run's number.
+    /// Number of the first run.
     run: u16,
     longest: u32,
     choice: Choice,
-    /// Whether another run may be added to it.
+    /// The runs that may join the group.
     merges: Merges,
 }
 
 impl Group {
-    /// All of a run, or what is left of it.
+    /// A group of the packets of `run`, which is run `r` or the rest of it.
     fn of(run: &Run, r: usize, choice: Choice) -> Self {
         Self {
             first: run.first,
@@ -254,9 +254,9 @@ impl Group {
 /// A receive queue's part of a burst.
 #[derive(Clone, Copy)]
 struct Source {
-    /// Its place in the list of queues.
+    /// Index of the queue in [`Worker::rx`].
     slot: usize,
-    /// Packets.
+    /// Packets of the queue in the burst.
     packets: usize,
     /// Cycles that receiving them took.
     cycles: u64,
@@ -266,20 +266,20 @@ struct Source {
 struct Scratch {
     /// The type of the first header of the burst's packets. Queues receive Ethernet frames only.
     packet_type: u32,
-    /// What its packets carry; queues receive such as carry nothing.
+    /// Context of an injected packet. Packets from queues have none.
     carried: Option<Box<FlowKey>>,
-    /// Empty but while a queue is read that is to have a short turn.
+    /// Receives the burst of a queue with a short turn; else empty.
     spare: Burst,
     sources: Vec<Source>,
-    /// Stages that are in no use.
+    /// Free list of stages.
     #[expect(clippy::vec_box, reason = "they are moved in and out")]
     spare_stages: Vec<Box<Stage>>,
-    /// Lookups that are left to the packet at hand, and its copies.
+    /// Lookups that are left to the recirculated packets at hand, and their copies.
     lookups: usize,
     /// Cycles that translations took while programs ran.
     translated: u64,
     translation: Translation,
-    /// Of the packet that is translated for; away meanwhile.
+    /// Room for the full key of a packet to be translated. `None` during a translation.
     room: Option<Box<Room>>,
 }
 
@@ -288,13 +288,13 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     counters: Arc<WorkerCounters>,
     rx: Vec<RxSlot>,
-    /// What the queues of each port may take together ([`turn`]).
+    /// Budget of each port, which its queues share ([`turn`]).
     budgets: Vec<PortBudget>,
     /// Number of the round over the queues.
     round: u64,
-    /// Until then queues of which each look is dear are looked at now and then only ([`look`]).
+    /// Until this time in cycles, queues in back-off are skipped: rings had packets recently ([`look`]).
     lively: u64,
-    /// When the kernel is asked for all of those at once.
+    /// Back-off of the kernel query for all such queues.
     question: Look,
     /// Queues that had more packets than a turn took, and queues that had packets, in the last round.
     full: usize,
@@ -312,25 +312,25 @@ pub(crate) struct Worker {
     waiting: waiting::Waiting,
     owed: owed::Owed,
     commands: Consumer<Command>,
-    /// What the revalidator found about entries (slot, id): of no use any more, or (with a cached
-    /// translation) right again.
+    /// Findings of the revalidator about entries (slot, id). An entry is to be evicted, or it is valid under
+    /// this cached translation.
     findings: VecDeque<(u32, u64, Option<Arc<CachedTranslation>>)>,
-    /// When findings were acted on last, and cycles that they may take now.
+    /// Time at which findings were last acted on, and the cycles that they may take now.
     tidied: u64,
     tidy_credit: u64,
     bell: Arc<EventFd>,
     epoll: Epoll,
     wait: wait::Wait,
-    /// Someone waits for one whole round over the receive queues.
+    /// `Sync` commands to reply to, with the number of rounds that are left ([`SYNC_ROUNDS`]).
     syncing: Vec<(std::sync::mpsc::Sender<Reply>, u32)>,
     sorted_ms: u64,
-    /// [`Shared::inv_prob`] as the cache was told.
+    /// The value of [`Shared::inv_prob`] that the cache has.
     inv_prob: u32,
     pinned: bool,
     stop: bool,
 }
 
-/// What a worker is made of.
+/// Parts that a worker is built from.
 pub(crate) struct Parts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<WorkerCounters>,
@@ -408,7 +408,7 @@ impl Worker {
         })
     }
 
-    /// Runs until told to stop.
+    /// Runs until a `Stop` command.
     pub(crate) fn run(&mut self) {
         let (mut t0, mut own) = (Tsc::now(), Own::default());
         while !self.stop {
@@ -492,7 +492,7 @@ impl Worker {
         }
     }
 
-    /// Shows the queues' drop counters to the control side, where they have changed.
+    /// Publishes the drop counters of queues that have changed, if the control side does not hold the lock.
     fn publish_rx_drops(&mut self) {
         for slot in &mut self.rx {
             let sum = slot.queue.dropped().iter().map(|(_, n)| n).sum();
@@ -508,7 +508,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Its entries leave with it; the revalidator sees that nobody holds them any more.
+    /// The entries of the worker no longer count against the flow limit.
     fn drop(&mut self) {
         self.shared.n_flows.fetch_sub(self.cache.n_entries(), Relaxed);
     }

@@ -1,5 +1,6 @@
 //! Pending credits of translated packets. Mostly the same counters are credited for many packets in a row, so
-//! their sums are paid together, before any packet of the burst leaves.
+//! their sums are paid together, before the burst is sent. A transmit batch that fills up while programs run
+//! is sent earlier.
 
 use heddle_datapath_api::Credit;
 use heddle_flow_cache::same_credits;

@@ -1,7 +1,7 @@
-//! From packets' bytes to their keys, and to the offsets that actions need.
+//! Reads packets' bytes into keys, and into the offsets that actions need.
 //!
-//! [`CompactKey::read`] reads ordinary packets; [`parse`] reads any packet into a full key. Actions need to
-//! know the same of all ordinary packets with equal keys, so the compact key is enough ([`ordinary_meta`]).
+//! [`CompactKey::read`] reads ordinary packets; [`parse`] reads any packet into a full key. Ordinary packets
+//! with equal compact keys have equal [`Meta`], which is made of the key ([`ordinary_meta`]).
 
 use crate::exec::Meta;
 use heddle_flow::FlowKey;
@@ -15,7 +15,7 @@ use heddle_wire::split;
 /// The length of an Ethernet header. Shorter frames are dropped.
 pub(crate) const MIN_FRAME: usize = 14;
 
-/// How packets are to be read.
+/// The settings to read packets with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAs {
     /// The type of their first header, see [`heddle_flow::packet_type`].
@@ -23,14 +23,14 @@ pub(crate) struct ReadAs {
     pub(crate) vlan_limit: u8,
 }
 
-/// What actions need to know of a packet with ordinary headers.
+/// The [`Meta`] of a packet with ordinary headers.
 #[inline]
 pub(super) fn ordinary_meta(key: &CompactKey) -> Meta {
     Meta {
         l2_5: NO_OFFSET,
         l3: key.l3(),
         l4: key.l4(),
-        // The protocols that need the true end are read the long way.
+        // Packets of protocols that need the true end have a full key.
         l4_end: usize::MAX,
         proto: key.proto(),
         ..Meta::default()
@@ -60,8 +60,8 @@ impl ReadAs {
     }
 }
 
-/// Makes the full key of `p` (`in_port` from the packet), and says where its layers are. A packet whose
-/// headers go on in its foreign tail gets a longer head, or is made private, for that.
+/// Writes the full key of `p`, with the packet's `in_port`, and the offsets of its layers. If headers
+/// continue in the foreign tail, the packet first gets a longer head, or is made private.
 pub(crate) fn parse(p: &mut Packet, how: ReadAs, (key, meta): (&mut FlowKey, &mut Meta)) {
     let hint = Hint {
         total_len: p.len(),
@@ -92,7 +92,7 @@ pub(crate) fn parse(p: &mut Packet, how: ReadAs, (key, meta): (&mut FlowKey, &mu
     }
 }
 
-/// As [`parse`], by value.
+/// Returns the results of [`parse`].
 #[cfg(test)]
 pub(crate) fn parsed(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowKey, Meta) {
     let (mut key, mut meta) = Default::default();
@@ -104,8 +104,8 @@ pub(crate) fn parsed(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowK
     (key, meta)
 }
 
-/// Whether a routing header with segments left stands between the IPv6 header and L4 (RFC 8200, 8.1: then the
-/// pseudo header has the final destination, not the one in the header).
+/// Whether a routing header with segments left is between the IPv6 header and L4. Then the pseudo header has
+/// the final destination, not the one of the IPv6 header (RFC 8200, 8.1).
 fn has_routing_header(head: &[u8], l3: usize, l4: usize) -> bool {
     let Some((ip, _)) = head.get(l3..).and_then(split::<Ipv6>) else {
         return false;

@@ -1,22 +1,23 @@
-//! Packets that are looked up again, as they have become, in the same burst.
+//! Recirculation: packets are looked up again in the same burst, after their program has changed them.
 //!
-//! **Problem.** Some actions lead to headers that were not parsed (what is behind a popped label), or choose
-//! by what only the datapath can say (a hash). The packet goes on under a recirculation id, through the same
-//! caches. Most packets of a virtual network do so, some several times, so they go in bursts: a *stage* is
-//! what was received, or what goes on under one id.
+//! **Problem.** Some actions lead to headers that were not parsed, like those behind a popped label. Others
+//! choose by a value that only the datapath has, like a hash. The packet is then looked up again in the same
+//! caches, under a recirculation id. Most packets of a virtual network are recirculated, some several times,
+//! so they are recirculated in bursts. A *stage* is a received burst, or the packets of it under one id.
 //!
-//! **Shape.** Where a program ends with a recirculation, its packets gather in the next stage, and other
-//! groups' packets under the same id beside them; the stage is then looked up and executed as a burst is.
-//! What a program has not written is not read again: the key stays, and has another origin. Programs that go
-//! on after a recirculation are run packet by packet: what is to be done after it waits until the packet has
-//! gone its way, so that outputs are in the order of the actions.
+//! **Shape.** If a program ends with a recirculation, its packets gather in the next stage, with packets of
+//! other groups under the same id. The stage is then looked up and executed like a burst. Packets whose
+//! headers have not changed are not parsed again: the key stays, with another origin. A program that
+//! continues after a recirculation runs packet by packet. It continues when the recirculated packet has come
+//! to its end, so outputs are in the order of the actions.
 //!
-//! **Order.** Packets of one flow leave in the order in which they came: before a group is run that may have
-//! packets of a flow of which some wait in the next stage, that stage is run. Flows are told apart by 64 bits
-//! ([`super::stage`]): in doubt the stage is run.
+//! **Order.** Packets of one flow leave in the order in which they came. If a group may have packets of a
+//! flow that also has packets in the next stage, that stage runs first. A hash of 64 values distinguishes
+//! flows ([`super::stage`]). If two flows have the same value, the stage runs too early, which is harmless.
 //!
-//! **Bounds.** [`MAX_DEPTH`] lookups of one packet within each other, and [`MAX_LOOKUPS`] of it and its
-//! copies; then it is dropped by name. The number of packets is that of the burst's copies at most.
+//! **Bounds.** A packet has at most [`MAX_DEPTH`] nested lookups, and [`MAX_LOOKUPS`] together with its
+//! copies; packets of one stage share the latter. Packets beyond are dropped ([`DropKind::Recirc`]). A stage
+//! has no more packets than the stage before it.
 
 use super::keys::Carried;
 use super::stage::{Change, Stage};
@@ -27,14 +28,14 @@ use heddle_datapath_api::DropKind;
 use heddle_flow_cache::{KeyForm, MAX_LISTED};
 use std::ops::Range;
 
-/// Maximum number of lookups of a packet within each other, without the first.
+/// Maximum number of nested lookups of a packet, without the first.
 const MAX_DEPTH: usize = 32;
-/// Maximum number of lookups of a packet and its copies: a program that recirculates ten copies would cause
-/// a million.
+/// Maximum number of lookups of a packet and its copies. A program that recirculates ten copies would cause a
+/// million at the sixth level.
 const MAX_LOOKUPS: usize = 1024;
 
 impl Scratch {
-    /// An empty stage, of packets under this id.
+    /// An empty stage for packets under this recirculation id.
     pub(super) fn stage(&mut self, recirc_id: u32) -> Box<Stage> {
         let mut st = self.spare_stages.pop().unwrap_or_else(Stage::new);
         st.begin(recirc_id);
@@ -45,7 +46,7 @@ impl Scratch {
 /// Packets after the steps before a recirculation.
 pub(super) struct Ran {
     pub(super) ids: Range<LiveId>,
-    /// A bit for each packet that was dropped on the way.
+    /// A bit for each packet that a step dropped.
     pub(super) failed: u64,
     pub(super) meta: Meta,
     /// The program has tracked them.
@@ -64,7 +65,7 @@ impl Ran {
 }
 
 impl Worker {
-    /// Runs a group that recirculates, or one beside packets that are in the next stage already.
+    /// Runs a group that recirculates, or any group while packets are in the next stage.
     #[inline(never)]
     pub(super) fn execute_beside(
         &mut self,
@@ -82,8 +83,8 @@ impl Worker {
         let tail = tail.filter(|_| st.keys.is_regular(r));
         if let Some(waiting) = next {
             let joins = tail.is_some_and(|t| t.goes.id() == waiting.keys.recirc_id);
-            // A group that recirculates under another id, or in another way, waits; any other only if it may
-            // overtake.
+            // The next stage runs first if this group recirculates under another id or packet by packet. It
+            // also does so if this group may overtake its packets.
             let sends = tail.is_none_or(|t| t.copy);
             if !joins && recirculates || sends && st.overtakes(g, waiting) {
                 let waiting = next.take().expect("it is there");
@@ -124,8 +125,8 @@ impl Worker {
         let (runs, keys) = (&st.keys.runs, &st.keys.compact);
         let mut r = usize::from(group.run);
         while let Some(run) = runs.get(r).filter(|run| run.first < group.end) {
-            // Runs without context that only get another origin are copied at once. Recirculated traffic of
-            // many flows costs half of the cycles for it.
+            // Runs without context that only get another origin are copied together. This halves the cycles
+            // of recirculated traffic of many flows.
             let context = keys[r].context();
             let same = |r: usize| {
                 (runs[r].form == KeyForm::Compact)
@@ -176,7 +177,7 @@ impl Worker {
         })
     }
 
-    /// Does so, and puts the packets into the next stage.
+    /// Runs those steps, and puts the packets into the next stage.
     pub(super) fn recirculate_run(
         &mut self,
         st: &Stage,
@@ -275,7 +276,7 @@ impl Worker {
         }
     }
 
-    /// The origin in the next stage of packets that have this origin in a stage.
+    /// The origin in stage `to` of packets whose origin in stage `st` is `before`.
     #[inline]
     pub(super) fn origin(&mut self, st: &Stage, to: &mut Stage, before: u32) -> u32 {
         if to.origin.0 != before {

@@ -27,7 +27,7 @@ pub(super) enum Change<'a> {
     Nothing(CompactKey, Carried<'a>),
     /// The headers are those of the key. The packet had no context, and has that of its connection now.
     Tracked(CompactKey, RunProgram, &'a Known),
-    /// As `Tracked`, with the program for the connection's packets, which does not look at the context.
+    /// Like `Tracked`, but without context: the connection's program, which is given, does not look at it.
     TrackedTo(CompactKey, (u32, Merges)),
     /// The headers may have changed. With the origin of the next lookup.
     Rewritten(ReadAs, u32, Carried<'a>),
@@ -41,16 +41,16 @@ pub(super) struct Stage {
     pub(super) ids: Ids,
     pub(super) keys: Keys,
     pub(super) groups: Vec<Group>,
-    /// The flows of packets in this stage, one bit each, by a hash: those of groups of the stage before, from
-    /// the first group with packets here to `next_group`.
+    /// A bit for the hash of each flow in the stage before, from the first group with packets here up to
+    /// `next_group`.
     flows: u64,
     pub(super) next_group: usize,
-    /// No packet of the stage is a copy, and no stage below it waits: copies may be freed between two
-    /// packets.
+    /// No packet of this stage or of a stage before it is a copy, and no program waits for it. So copies may
+    /// be freed between two packets.
     pub(super) top: bool,
-    /// Runs to be looked up whose connections are linked to the result.
+    /// Runs to be looked up, with the connections to link to the result.
     pub(super) learners: ArrayVec<(usize, Brief), BURST>,
-    /// The last origin of the stage before that was asked for, and its origin here.
+    /// Cache of `Worker::origin`: an origin of the stage before, and the same packets' origin here.
     pub(super) origin: (u32, u32),
     /// The outer headers of the last packet that came out of a tunnel, the tunnel, and the slot of its
     /// context.
@@ -144,7 +144,7 @@ impl Stage {
         true
     }
 
-    /// The context of the packets of run `r` after a program that has left this of them.
+    /// The context of the packets of run `r` after a program that left them with `meta`.
     #[inline]
     pub(super) fn carried(&self, r: usize, meta: Meta) -> Carried<'_> {
         Carried {
@@ -154,7 +154,7 @@ impl Stage {
             ct: None,
         }
     }
-    /// The sender of the packets of run `r`, among those behind their queue.
+    /// The account of the sender of run `r`'s packets.
     pub(super) fn peer(&self, r: usize) -> u8 {
         peer_of(self.keys.context_of(r))
     }
@@ -167,7 +167,7 @@ impl Stage {
             (i, r, self.ids.at(place))
         })
     }
-    /// Whether group `g` of this stage may have packets of flows of which some are in the `next` stage.
+    /// Whether group `g` of this stage may have packets of a flow that also has packets in stage `next`.
     pub(super) fn overtakes(&self, g: usize, next: &mut Stage) -> bool {
         for before in next.next_group..g {
             next.flows |= self.flows_of(before);
@@ -190,7 +190,7 @@ impl Stage {
     }
 }
 
-/// Whether a packet is shorter than its first header.
+/// Whether a packet is an Ethernet frame that is shorter than its header.
 #[inline]
 pub(super) fn is_runt(p: &Packet, how: ReadAs) -> bool {
     p.len() < MIN_FRAME && how.packet_type == packet_type::ETHERNET

@@ -1,16 +1,14 @@
-//! Groups of packets that are tracked and then looked up again: established traffic behind rules that use
-//! connections. A logical router rewrites headers before; such packets are read again in between.
+//! Tracks groups of packets that are then looked up again: established traffic behind rules that use
+//! connections. A logical router also rewrites headers before. Its packets are parsed again before they are
+//! tracked.
 //!
-//! **Shape.** Four passes over the group, so that cache misses overlap: packets are read, their connections
-//! are fetched, then the links of these; then each connection moves, and its packet goes into the next stage.
-//! There are two ways. Ordinary packets without context are tracked by [`Conntrack::track_short`]. If the
-//! connection's packets had a program in the next stage before (`links` of the flow cache), the packet gets
-//! that program without a lookup, and without a context unless the program looks at it. All other packets
-//! are tracked by [`Conntrack::track`]. The first way saves a third to a half of a packet's cycles, the links
-//! another fifth.
-//!
-//! [`Conntrack::track_short`]: heddle_conntrack::Conntrack::track_short
-//! [`Conntrack::track`]: heddle_conntrack::Conntrack::track
+//! **Shape.** Four passes over the group let cache misses overlap. They read the packets, fetch their
+//! connections, fetch the links of these connections, and track. A tracked packet is put into the next stage.
+//! `Conntrack::track_short` tracks ordinary packets without context if the action only looks
+//! (`CtAction::only_looks`). `Conntrack::track` tracks all others. After `track_short`, a link of the
+//! connection (`links` of the flow cache) gives the packet its program in the next stage without a lookup.
+//! Such a packet has no context unless the program looks at it. `track_short` saves a third to a half of a
+//! packet's cycles, the links another fifth.
 
 use super::keys::Carried;
 use super::stage::{Change, Stage};
@@ -24,7 +22,7 @@ use heddle_packet::Csum;
 use heddle_wire::ip::Ipv4;
 use std::sync::Arc;
 
-/// What all packets of a group have in common.
+/// Facts that all packets of a tracked group share.
 #[derive(Clone, Copy)]
 struct Tracking<'a> {
     st: &'a Stage,
@@ -35,8 +33,8 @@ struct Tracking<'a> {
     reading: &'a ReadGuard,
 }
 
-/// The runs on which a program may run together if their packets carry the state that `zone` has of their
-/// connections. `None`: the program looks at that state.
+/// The runs that a program may execute together after `zone` has tracked their packets. `None`: the program
+/// looks at the state that `zone` has of their connections.
 #[inline]
 fn merges(program: &Program, zone: u16) -> Option<Merges> {
     if program.is_blind() {
@@ -47,15 +45,15 @@ fn merges(program: &Program, zone: u16) -> Option<Merges> {
     (tracking.forgets || action.zone != zone && !action.force).then_some(Merges::No)
 }
 
-/// Whether packets of such a run have no context that counts where they are tracked: the state that another
-/// zone has of a linked run is replaced.
+/// Whether the tracker needs no context of a run. A linked run has the state of another zone, which is not
+/// stored and would be replaced. The key of a run of several flows is not the key of each packet.
 fn is_plain(form: KeyForm, program: RunProgram) -> bool {
     form == KeyForm::Compact && !matches!(program, RunProgram::ManyFlows(_))
 }
 
 impl Worker {
-    /// Tracks all packets of a group, whose program has nothing left to do then, and puts them into the next
-    /// stage. If it writes headers before, so do we.
+    /// Tracks all packets of a group and puts them into the next stage. The group's program does nothing
+    /// else, except that it may rewrite headers first.
     pub(super) fn track_group(&mut self, st: &Stage, of: (&Group, Tail), to: &mut Stage) {
         let group = of.0;
         let program = group.choice.program(&self.cache, &self.once);
@@ -85,7 +83,7 @@ impl Worker {
         self.scratch.spare_stages.push(written);
     }
 
-    /// Rewrites neighbours of a run without context, and reads them into a stage.
+    /// Rewrites neighbours of a run without context, and reads them into stage `written`.
     fn rewrite(
         &mut self,
         st: &Stage,
@@ -124,7 +122,7 @@ impl Worker {
         }
     }
 
-    /// Tracks the packets of a group with the headers that were read.
+    /// Tracks the packets of a group with the headers that its keys have.
     fn track_as_read(&mut self, st: &Stage, group: &Group, to: &mut Stage) {
         let program = group.choice.program(&self.cache, &self.once);
         let Some(action) = program.and_then(Program::tracking).map(|t| t.action) else {
@@ -133,7 +131,7 @@ impl Worker {
         let (zone, nat, looks, keys) = (action.zone, action.nat.is_some(), action.only_looks(), &st.keys);
         let mut exec = self.engine.exec(None, None);
         exec.tracked.begin();
-        // Packets for the short way, a bit each.
+        // A bit for each packet that `track_short` may take.
         let mut plain = 0_u64;
         for (i, r, id) in st.packets(group) {
             let run = &keys.runs[r];
@@ -182,7 +180,7 @@ impl Worker {
         }
     }
 
-    /// Tracks packet `i` the short way. `None`: nothing was done.
+    /// Tracks packet `i` by `Conntrack::track_short`. `None`: the packet is not tracked yet.
     #[inline]
     fn track_short(&mut self, i: usize, of: &Tracking<'_>) -> Option<(Brief, Option<Ends4>)> {
         let (short, guess) = self.engine.tracked.plain(i)?;
@@ -195,7 +193,7 @@ impl Worker {
         Some((brief, ends))
     }
 
-    /// Writes translated addresses and ports into packet `i`, which was tracked the short way.
+    /// Writes translated addresses and ports into packet `i` after `track_short`.
     #[inline]
     fn translate_ends(&mut self, i: usize, id: LiveId, l3: u16, ends: Ends4) {
         let Some((short, _)) = self.engine.tracked.plain(i) else {
@@ -211,8 +209,8 @@ impl Worker {
         }
     }
 
-    /// Puts a packet of a connection into the next stage, with the program that the connection's packets had
-    /// there, if that is known.
+    /// Puts a packet of a connection into the next stage, with the program that the connection is linked to,
+    /// if any.
     #[inline]
     fn follow_link(
         &mut self,

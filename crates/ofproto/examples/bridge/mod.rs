@@ -52,8 +52,8 @@ fn rules(case: &str, count: u32) -> Vec<Rule> {
                 )
             })
             .collect(),
-        // Packets of kind `n` have been compared with the rules before, so that their answer looks at one bit
-        // more of the address.
+        // Packets of kind `n` are compared with the rules before rule `n`, so their mask has one bit more of
+        // the address.
         "masks" => (0..count)
             .map(|n| (n, 1000 - u16::try_from(n).unwrap_or(1000)))
             .map(|(n, priority)| {
