@@ -124,6 +124,8 @@ enum What {
     /// The input is a [`Subject`] in an array of its own. Few packets need one, so the parts that all packets
     /// need are adjacent.
     Subject,
+    /// The input is [`Read::short`]: UDP with the addresses and ports of the packet before.
+    SameUdp,
     /// Not read: the packet is invalid for this reason.
     Invalid(Invalid),
 }
@@ -198,7 +200,7 @@ impl Ct<'_> {
         let subject = match read.what {
             What::Invalid(why) => Err(why),
             What::Subject => Ok(subject),
-            What::Short => {
+            What::Short | What::SameUdp => {
                 short = read.short.subject();
                 Ok(&short)
             }
@@ -274,15 +276,20 @@ impl Exec<'_> {
         }
     }
     /// Reads packet `i`, which has no context and its IP header at `l3`. `false`: it is not of the most
-    /// common kinds, and not read.
+    /// common kinds, and not read. `same`: packet `i - 1` was read so and is of the same run.
     #[inline]
-    pub(crate) fn read_plain(&mut self, zone: u16, i: usize, id: LiveId, l3: u16) -> bool {
+    pub(crate) fn read_plain(&mut self, zone: u16, i: usize, id: LiveId, l3: u16, same: bool) -> bool {
         let p = self.live.get(id);
+        let before = self.tracked.read.get(i.wrapping_sub(1)).map(|r| r.hash);
         let Some(read) = self.tracked.read.get_mut(i) else {
             return false;
         };
         if !read_short(&mut read.short, p, l3) {
             return false;
+        }
+        if let Some(hash) = before.filter(|_| same && read.short.says_all()) {
+            (read.what, read.hash, read.guess) = (What::SameUdp, hash, Guess::default());
+            return true;
         }
         read.what = What::Short;
         read.hash = self.ct.tracker.hash_short(&read.short, zone);
@@ -293,7 +300,8 @@ impl Exec<'_> {
     #[inline]
     pub(crate) fn guess_all(&mut self, packets: impl Iterator<Item = usize>, also: impl Fn(u32)) {
         for i in packets {
-            let Some(read) = self.tracked.read.get_mut(i) else {
+            let read = self.tracked.read.get_mut(i);
+            let Some(read) = read.filter(|r| r.what != What::SameUdp) else {
                 continue;
             };
             let tracker = self.ct.tracker;
@@ -404,11 +412,12 @@ impl Tracked {
     pub(crate) fn begin(&mut self) {
         (self.changed, self.translated) = (0, 0);
     }
-    /// The headers of packet `i` that [`Exec::read_plain`] has read, and a guess of its connection.
+    /// The headers of packet `i` that [`Exec::read_plain`] has read, and a guess of its connection. `true`:
+    /// the tracker's result for packet `i - 1` is also its own.
     #[inline]
-    pub(crate) fn plain(&self, i: usize) -> Option<(&Short, Guess)> {
+    pub(crate) fn plain(&self, i: usize) -> Option<(&Short, Guess, bool)> {
         let read = self.read.get(i)?;
-        Some((&read.short, read.guess))
+        Some((&read.short, read.guess, read.what == What::SameUdp))
     }
     /// The number of the connection that packet `i` probably belongs to.
     #[inline]

@@ -180,7 +180,7 @@ impl Keys {
         } else {
             self.start(
                 &Added::one(i, frame.total),
-                key,
+                &key,
                 KeyForm::Compact,
                 RunProgram::Unknown,
             );
@@ -218,9 +218,8 @@ impl Keys {
         let Some(key) = CompactKey::read(bytes, frame) else {
             return self.read_full(i, p, how, origin, context);
         };
-        let again = form.and_then(|_| Again::of(bytes, frame));
-        if self.add(&Added::one(i, frame.total), key, RunProgram::Unknown, context) {
-            self.again = again;
+        if self.add(&Added::one(i, frame.total), &key, RunProgram::Unknown, context) && form.is_some() {
+            self.again = Again::of(bytes, frame);
         }
     }
     /// Reads a packet of any type into a full key.
@@ -245,7 +244,7 @@ impl Keys {
     pub(crate) fn add(
         &mut self,
         packets: &Added,
-        key: CompactKey,
+        key: &CompactKey,
         program: RunProgram,
         context: &Context<'_>,
     ) -> bool {
@@ -256,7 +255,7 @@ impl Keys {
             context => return self.add_in_new_context(packets, key, program, context),
         };
         let same = |run: &Run| (run.form, run.program) == (form, program);
-        if self.extend_last(packets, &key, same) {
+        if self.extend_last(packets, key, same) {
             return true;
         }
         self.start(packets, key, form, program);
@@ -266,7 +265,7 @@ impl Keys {
     fn add_in_new_context(
         &mut self,
         packets: &Added,
-        key: CompactKey,
+        key: &CompactKey,
         program: RunProgram,
         context: &Context<'_>,
     ) -> bool {
@@ -276,14 +275,14 @@ impl Keys {
         }
         if let Some(new) = self.contexts.get_mut(at) {
             new.clear_carried();
-            context.write(new, Some(&key));
+            context.write(new, Some(key));
             (new.in_port, new.recirc_id, new.packet_type) = (0, 0, 0);
         }
         let slot = slot_of(at);
         let last = KeyForm::InContext(slot.wrapping_sub(1));
         let equal = || matches!(self.contexts.get(..=at), Some([.., a, b]) if a.carries_same(b));
         let is_last = |run: &Run| (run.form, run.program) == (last, program);
-        if self.runs.last().is_some_and(is_last) && equal() && self.extend_last(packets, &key, |_| true) {
+        if self.runs.last().is_some_and(is_last) && equal() && self.extend_last(packets, key, |_| true) {
             return true;
         }
         self.n_contexts += 1;
@@ -310,7 +309,7 @@ impl Keys {
             return run.extend(i, len);
         }
         self.again = None;
-        self.start(&Added::one(i, len), *key, KeyForm::Compact, program);
+        self.start(&Added::one(i, len), key, KeyForm::Compact, program);
     }
     /// Adds packets with a full key: `before`, with the context that the packets have now.
     pub(crate) fn add_changed(
@@ -351,9 +350,9 @@ impl Keys {
 
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
-    fn start(&mut self, packets: &Added, key: CompactKey, form: KeyForm, program: RunProgram) {
+    fn start(&mut self, packets: &Added, key: &CompactKey, form: KeyForm, program: RunProgram) {
         let n = self.runs.len();
-        self.compact[n] = key;
+        self.compact[n] = *key;
         self.runs.push(Run {
             first: packets.places.start,
             end: packets.places.end,
@@ -405,7 +404,7 @@ impl Keys {
         if equal && self.extend_last(packets, &compact, |run| run.form == last) {
             self.n_full -= 1;
         } else {
-            self.start(packets, compact, KeyForm::Full(slot), RunProgram::Unknown);
+            self.start(packets, &compact, KeyForm::Full(slot), RunProgram::Unknown);
         }
     }
 

@@ -195,7 +195,7 @@ impl Worker {
         let origin = self.origin(st, to, key.context());
         let key = key.with_context(origin);
         if ran.failed == 0 && !tail.rewritten && !tracks {
-            self.push(to, ran.ids, Change::Nothing(key, carried));
+            self.push(to, ran.ids, Change::Nothing(&key, carried));
             return;
         }
         let how = self.engine.read_as(meta.packet_type);
@@ -208,7 +208,7 @@ impl Worker {
             let change = if tail.rewritten || tracks && self.engine.tracked.is_translated(i) {
                 Change::Rewritten(how, origin, carried)
             } else {
-                Change::Nothing(key, carried)
+                Change::Nothing(&key, carried)
             };
             self.push(to, id..id + 1, change);
         }

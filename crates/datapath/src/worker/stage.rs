@@ -24,11 +24,11 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub(super) enum Change<'a> {
     /// The headers are those of the key; only the context may differ.
-    Nothing(CompactKey, Carried<'a>),
+    Nothing(&'a CompactKey, Carried<'a>),
     /// The headers are those of the key. The packet had no context, and has that of its connection now.
-    Tracked(CompactKey, RunProgram, &'a Known),
+    Tracked(&'a CompactKey, RunProgram, &'a Known),
     /// Like `Tracked`, but without context: the connection's program, which is given, does not look at it.
-    TrackedTo(CompactKey, (u32, Merges)),
+    TrackedTo(&'a CompactKey, (u32, Merges)),
     /// The headers may have changed. With the origin of the next lookup.
     Rewritten(ReadAs, u32, Carried<'a>),
     /// The packet came out of a tunnel. With the origin of the next lookup.
@@ -101,7 +101,7 @@ impl Stage {
                     longest,
                 };
                 match carried.before {
-                    Some(before) if carried.full => self.keys.add_changed(&packets, key, before, &carried),
+                    Some(before) if carried.full => self.keys.add_changed(&packets, *key, before, &carried),
                     _ => {
                         let context = if carried.is_nothing() {
                             Context::None
@@ -118,7 +118,7 @@ impl Stage {
                 self.keys.add(&packet, key, program, &Context::Connection(known));
             }
             Change::TrackedTo(key, program) => {
-                self.keys.add_known(place, live.get(first).len(), &key, program);
+                self.keys.add_known(place, live.get(first).len(), key, program);
             }
             Change::Rewritten(how, origin, carried) => {
                 let p = live.get_mut(first);

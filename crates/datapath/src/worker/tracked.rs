@@ -13,8 +13,8 @@
 use super::keys::Carried;
 use super::stage::{Change, Stage};
 use super::{Choice, Group, Worker};
-use crate::exec::LiveId;
 use crate::exec::program::{Merges, Program, Tail};
+use crate::exec::{Live, LiveId};
 use heddle_conntrack::{Brief, Ends4, ReadGuard};
 use heddle_datapath_api::DropKind;
 use heddle_flow_cache::{CompactKey, KeyForm, Moment, RunProgram};
@@ -133,13 +133,17 @@ impl Worker {
         exec.tracked.begin();
         // A bit for each packet that `track_short` may take.
         let mut plain = 0_u64;
+        // The run of the packet before, if `track_short` may take that.
+        let mut before = None;
         for (i, r, id) in st.packets(group) {
             let run = &keys.runs[r];
-            if looks && is_plain(run.form, run.program) && exec.read_plain(zone, i, id, keys.compact[r].l3())
-            {
+            let ordinary = looks && is_plain(run.form, run.program);
+            if ordinary && exec.read_plain(zone, i, id, keys.compact[r].l3(), before == Some(r)) {
+                before = Some(r);
                 plain |= 1 << i;
                 continue;
             }
+            before = None;
             exec.carried = keys.context_of(r);
             exec.read_ahead(zone, i, id, &keys.meta(r));
         }
@@ -160,13 +164,14 @@ impl Worker {
         };
         let shared = Arc::clone(&self.shared);
         let moment = shared.moment(shared.translate.generations().any(), self.engine.now_ms);
+        let mut last = None;
         for (i, r, id) in st.packets(group) {
             let key = &keys.compact[r];
-            let brief = match plain >> i & 1 {
+            last = match plain >> i & 1 {
                 0 => None,
-                _ => self.track_short(i, &of),
+                _ => self.track_short(i, last, &of),
             };
-            let Some((brief, ends)) = brief else {
+            let Some((brief, ends)) = last else {
                 self.track_any((i, r, id), to, &of);
                 continue;
             };
@@ -180,10 +185,19 @@ impl Worker {
         }
     }
 
-    /// Tracks packet `i` by `Conntrack::track_short`. `None`: the packet is not tracked yet.
+    /// Tracks packet `i` by `Conntrack::track_short`. If the packet before is alike, its result `last` is
+    /// also the one of packet `i`. `None`: the packet is not tracked yet.
     #[inline]
-    fn track_short(&mut self, i: usize, of: &Tracking<'_>) -> Option<(Brief, Option<Ends4>)> {
-        let (short, guess) = self.engine.tracked.plain(i)?;
+    fn track_short(
+        &mut self,
+        i: usize,
+        last: Option<(Brief, Option<Ends4>)>,
+        of: &Tracking<'_>,
+    ) -> Option<(Brief, Option<Ends4>)> {
+        let (short, guess, same) = self.engine.tracked.plain(i)?;
+        if same && last.is_some() {
+            return last;
+        }
         let tracker = &self.shared.conntrack;
         let (brief, ends, events) =
             tracker.track_short(self.engine.now_ms, of.reading, short, guess, (of.zone, of.nat))?;
@@ -196,16 +210,19 @@ impl Worker {
     /// Writes translated addresses and ports into packet `i` after `track_short`.
     #[inline]
     fn translate_ends(&mut self, i: usize, id: LiveId, l3: u16, ends: Ends4) {
-        let Some((short, _)) = self.engine.tracked.plain(i) else {
+        let e = &mut self.engine;
+        let Some((short, ..)) = e.tracked.plain(i) else {
             return;
         };
-        let short = *short;
-        let mut live = self.engine.live();
+        let mut live = Live {
+            burst: &mut e.burst,
+            copies: &mut e.copies,
+        };
         let p = live.get_mut(id);
         let l4 = usize::from(l3) + Ipv4::LEN;
         let partial = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == l4);
         if let Some(h) = p.head_mut().get_mut(l3.into()..) {
-            ends.apply(h, &short, partial);
+            ends.apply(h, short, partial);
         }
     }
 
@@ -225,7 +242,7 @@ impl Worker {
         if let Some(body) = body
             && let Some(merges) = self.cache.program(body).and_then(|p| merges(p, of.zone))
         {
-            return self.push(to, id..id + 1, Change::TrackedTo(key, (body, merges)));
+            return self.push(to, id..id + 1, Change::TrackedTo(&key, (body, merges)));
         }
         let program = of.choice.program(&self.cache, &self.once);
         let Some(action) = program.and_then(Program::tracking).map(|t| t.action) else {
@@ -233,7 +250,7 @@ impl Worker {
         };
         let known = self.shared.conntrack.known(&brief, action);
         let program = body.map_or(RunProgram::Unknown, RunProgram::OneFlow);
-        self.push(to, id..id + 1, Change::Tracked(key, program, &known));
+        self.push(to, id..id + 1, Change::Tracked(&key, program, &known));
         if body.is_none() {
             to.learners.push((to.keys.runs.len() - 1, brief));
         }
@@ -251,8 +268,8 @@ impl Worker {
         if !exec.track_read(of.reading, action, i, id, || keys.meta(r)) {
             return exec.lost(DropKind::Untranslated, id..id + 1);
         }
-        let key = &keys.compact[r];
-        let origin = self.origin(of.st, to, key.context());
+        let origin = self.origin(of.st, to, keys.compact[r].context());
+        let key = keys.compact[r].with_context(origin);
         let known = self.engine.tracked.get(i).copied();
         let carried = Carried {
             ct: known.as_ref(),
@@ -261,7 +278,7 @@ impl Worker {
         let change = if self.engine.tracked.is_translated(i) {
             Change::Rewritten(self.engine.read_as(carried.meta.packet_type), origin, carried)
         } else {
-            Change::Nothing(key.with_context(origin), carried)
+            Change::Nothing(&key, carried)
         };
         self.push(to, id..id + 1, change);
     }
