@@ -138,7 +138,7 @@ impl Conntrack {
     /// translated. `false`: there is none.
     pub fn flush_tuple(&self, now_ms: u64, tuple: &Tuple, zone: u16) -> bool {
         let _reading = ReadGuard::begin();
-        let key = crate::record::Key::new(tuple, zone);
+        let key = crate::key::Key::new(tuple, zone);
         let found = self.index.find(self.hash(tuple, zone), |e| {
             let r = self.slots.get(e.number)?;
             let is = match r.direction(&key) {

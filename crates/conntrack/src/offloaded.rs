@@ -17,7 +17,7 @@
 //! were established, and it takes them into its own table ([`Conntrack::adopt`]).
 
 use crate::conntrack::Conntrack;
-use crate::record::{CONTROL, DNAT, New, Phase, RELATED, Record, SNAT};
+use crate::record::{CONTROL, DNAT, LOOSE, New, OFFLOADED, Phase, RELATED, Record, SNAT};
 use crate::tcp;
 use crate::timeouts::Class;
 use crate::track::state::{EST, RPL, TRK};
@@ -27,10 +27,6 @@ use heddle_wire::ip::proto;
 use std::fmt;
 use std::sync::Arc;
 
-/// State: a back end forwards its packets.
-pub(crate) const OFFLOADED: u64 = 1 << 6;
-/// State: a back end did, and windows are not known.
-pub(crate) const LOOSE: u64 = 1 << 7;
 /// A connection has been used of late if it was within so many milliseconds. Times of use have steps of a
 /// second.
 const LATE_MS: u64 = 2500;

@@ -6,6 +6,7 @@
 //! error has the translated packet in its payload; there the quoted headers change, and the error's checksum
 //! by all of it.
 
+use crate::key::Ends4;
 use crate::packet::quoted;
 use crate::short::Short;
 use crate::tuple::is_icmp;
@@ -198,15 +199,6 @@ impl Ends {
         };
         put(head, at.l4 + place, &new.to_be_bytes(), &mut [all]);
     }
-}
-
-/// New ends of a packet of IPv4 that [`Short`] has read: address (high half) and port of each.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ends4 {
-    /// Source.
-    pub src: u64,
-    /// Destination.
-    pub dst: u64,
 }
 
 impl Ends4 {

@@ -12,9 +12,10 @@ use crate::hash::Hash;
 use crate::helper::{self, Control, Expectation, Parent};
 use crate::index::{Entry, Judgement, NotInserted};
 use crate::nat;
-use crate::offloaded::{LOOSE, OFFLOADED};
+
+use crate::key::Key;
 use crate::packet::{Invalid, Segment, Subject};
-use crate::record::{CONTROL, DNAT, FTP, Key, New, Phase, RELATED, Record, SNAT};
+use crate::record::{CONTROL, DNAT, FTP, LOOSE, New, OFFLOADED, Phase, RELATED, Record, SNAT};
 use crate::rewrite::{Ends, Rewrite};
 use crate::short::Brief;
 use crate::tcp::{self, Update};

@@ -1,15 +1,16 @@
 //! All interleavings of few writers and readers of the index of connections, and of the states of one
 //! connection's record: `make models`.
 //!
-//! It fails where a fault is planted: the first side entered before the second, or entries that a split moves
-//! taken away before the head says so; a record that is published before it is filled, a state that is stored
-//! where it is to be exchanged, a label or windows without their locks, a label that counts before it is
-//! written. What is done before a thread is started is not told apart from what it does later, so readers are
-//! threads of their own.
+//! Planted faults that make it fail:
+//! * the index: the first side is entered before the second; a split takes entries away before it changes the
+//!   head;
+//! * a record: published before it is filled; its state is stored instead of exchanged;
+//! * labels and windows: written without a lock; a label becomes current before it is written.
 //!
-//! The files under test are compiled anew, with the model checker's atomics and with small buckets. What the
-//! model leaves out: epochs, which `heddle_sync` proves. The index is tried without records, of which an
-//! entry is the number.
+//! The model checker does not order the steps before a thread starts and those of the thread, so readers are
+//! threads of their own. The files under test are compiled here with the model checker's atomics and with
+//! small buckets. Epochs are left out, `heddle_sync` proves them. The index is tried without records: its
+//! entries are only numbers.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -38,23 +39,14 @@ mod atomic {
 mod free_list;
 #[path = "../src/hash.rs"]
 mod hash;
-mod helper {
-    pub(crate) use crate::skew::Skew;
-}
 #[path = "../src/index.rs"]
 mod index;
-mod offloaded {
-    pub(crate) const OFFLOADED: u64 = 1 << 6;
-    pub(crate) const LOOSE: u64 = 1 << 7;
-}
+#[path = "../src/key.rs"]
+mod key;
 #[path = "../src/record.rs"]
 mod record;
-mod rewrite {
-    pub(crate) struct Ends4 {
-        pub(crate) src: u64,
-        pub(crate) dst: u64,
-    }
-}
+#[path = "../src/record_words.rs"]
+mod record_words;
 /// Both ends of TCP, as far as records keep them.
 mod tcp {
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,18 +75,21 @@ mod tcp {
         pub(crate) state: State,
     }
 }
-#[path = "../src/helper/skew.rs"]
+#[path = "../src/skew.rs"]
 mod skew;
+#[path = "../src/tcp_words.rs"]
+mod tcp_words;
 #[path = "../src/tuple.rs"]
 mod tuple;
 
 use free_list::FreeList;
 use hash::Hash;
 use index::{Entry, Index, Judgement, NotInserted};
+use key::Key;
 use loom::model::Builder;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
-use record::{DEAD, Key, New, Phase, Record, USED};
+use record::{DEAD, New, Phase, Record, USED};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use tuple::{Endpoint, Tuple};
@@ -135,8 +130,8 @@ fn has(index: &Index, number: u32, hash: u32) -> bool {
         .is_some()
 }
 
-/// Two workers want one port for different connections: one gets it. Who loses leaves nothing behind. Who
-/// finds a connection from its first side finds it from the other.
+/// Two workers want one port for different connections: one gets it, and the other leaves no entry behind. A
+/// connection that is found from one side is found from the other.
 #[test]
 fn both_directions_or_neither_and_a_port_once() {
     model(2, || {
@@ -176,8 +171,8 @@ fn who_sees_one_side_sees_the_other() {
     });
 }
 
-/// What is there is found while others come and go in its bucket, which is split and gathers what lay in
-/// further ones.
+/// An entry is found while others are added to its bucket and removed. The bucket is split, and takes back
+/// entries from its overflow buckets.
 #[test]
 fn what_is_there_is_found() {
     model(2, || {
@@ -204,7 +199,7 @@ fn what_is_there_is_found() {
     });
 }
 
-/// A record's number is given to one at a time, and who gets it sees what was done to it before.
+/// A record's number is given to one thread at a time. The thread sees all earlier writes to the list.
 #[test]
 fn a_number_is_given_once() {
     model(3, || {
@@ -242,7 +237,7 @@ fn tuple(n: u32) -> Tuple {
 }
 
 fn made(r: &Record, n: u32) -> u32 {
-    r.fill(&New {
+    let new = New {
         zone: 5,
         orig: tuple(n),
         reply: tuple(n).reversed(),
@@ -258,7 +253,8 @@ fn made(r: &Record, n: u32) -> u32 {
         }; 2],
         admission: 0,
         parent: None,
-    })
+    };
+    r.fill(&new, 0)
 }
 
 /// A connection of the model: published, and known to all threads.
@@ -269,8 +265,8 @@ fn record() -> Arc<Record> {
     r
 }
 
-/// Who sees that a record is in use sees all that its maker wrote, whether the index says so or a walk
-/// over all records; and who has a number from before sees another generation.
+/// A thread that sees a record in use sees all that the maker wrote. This holds for the index and for a walk
+/// over all records. A thread with an old number sees another generation.
 #[test]
 fn who_sees_a_record_sees_all_of_it() {
     model(3, || {
@@ -305,7 +301,7 @@ fn who_sees_a_record_sees_all_of_it() {
     });
 }
 
-/// A connection is ended once, whoever ends it, and stays so while packets still move it.
+/// One of several threads ends a connection. It stays ended while packets still change its state.
 #[test]
 fn it_ends_once() {
     model(3, || {
@@ -324,7 +320,7 @@ fn it_ends_once() {
     });
 }
 
-/// Two packets of UDP move a connection at once: it has seen what both say.
+/// Two packets of UDP change a connection at once: neither change is lost.
 #[test]
 fn no_move_is_lost() {
     model(3, || {
@@ -343,7 +339,7 @@ fn no_move_is_lost() {
     });
 }
 
-/// Somebody who reads a label whose halves are the same.
+/// A thread that reads a label with two equal halves.
 fn reader(r: &Arc<Record>) -> thread::JoinHandle<()> {
     let r = r.clone();
     thread::spawn(move || {
@@ -352,8 +348,8 @@ fn reader(r: &Arc<Record>) -> thread::JoinHandle<()> {
     })
 }
 
-/// Nobody reads half of a label, wherever its writer is put aside, and no writer keeps a reader: one that
-/// read as often as [`record::LABEL_TRIES`] without a label, with two writers, would panic.
+/// Wherever a writer is preempted, no thread reads half of a label, and no reader waits: after
+/// [`record::MAX_LABEL_READS`] reads it would panic.
 #[test]
 fn readers_wait_for_no_writer() {
     model(3, || {
@@ -367,7 +363,7 @@ fn readers_wait_for_no_writer() {
     });
 }
 
-/// Who sees the count of a label reads that label or a later one.
+/// A thread that sees the count of a label reads that label or a later one.
 #[test]
 fn a_count_stands_for_its_label() {
     model(3, || {
@@ -385,7 +381,7 @@ fn a_count_stands_for_its_label() {
     });
 }
 
-/// Nobody reads half of a label.
+/// No thread reads half of a label.
 #[test]
 fn labels_are_whole() {
     model(3, || {

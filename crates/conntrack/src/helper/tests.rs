@@ -1,6 +1,7 @@
 use super::expect::Expectations;
 use super::ftp::{Form, Malformed, read, write};
 use super::*;
+use crate::skew::Skew;
 use crate::tcp::{ACK, PSH, SYN};
 use crate::track::state::{DNAT as D, EST, INV, NEW, REL, RPL, SNAT as S, TRK};
 use crate::{Config, CtAction, CtNat, Hash, Known, NatHow, NatRange, ReadGuard, Segment, Subject, Verdict};

@@ -121,7 +121,7 @@ impl Slots {
                     let run = run.start as usize..run.end as usize;
                     // If the kernel refuses, the pages stay allocated.
                     let _ = self.records.give_back(run.clone(), Record::words);
-                    let _ = self.due.give_back(run, std::slice::from_ref);
+                    let _ = self.due.give_back(run, |due| [due]);
                 }
                 if at < free.end() {
                     GiveBack::Pages(free, at)
