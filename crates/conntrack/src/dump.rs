@@ -1,9 +1,9 @@
 //! Connections for those who look at them, and for those who want them gone.
 
 use crate::action::CtHelper;
-use crate::conntrack::Conntrack;
-use crate::record::{RELATED, Record};
-use crate::tcp::Peer;
+use crate::protocol::tcp::Peer;
+use crate::table::record::{RELATED, Record};
+use crate::track::Conntrack;
 use crate::tuple::Tuple;
 use heddle_sync::ReadGuard;
 use heddle_wire::ip::proto;
@@ -138,11 +138,11 @@ impl Conntrack {
     /// translated. `false`: there is none.
     pub fn flush_tuple(&self, now_ms: u64, tuple: &Tuple, zone: u16) -> bool {
         let _reading = ReadGuard::begin();
-        let key = crate::key::Key::new(tuple, zone);
+        let key = crate::table::key::Key::new(tuple, zone);
         let found = self.index.find(self.hash(tuple, zone), |e| {
             let r = self.slots.get(e.number)?;
             let is = match r.direction(&key) {
-                Some(true) => r.flags() & (crate::record::SNAT | crate::record::DNAT) == 0,
+                Some(true) => r.flags() & (crate::table::record::SNAT | crate::table::record::DNAT) == 0,
                 found => found == Some(false),
             };
             (is && r.is_alive(now_ms)).then_some((e.number, r))
@@ -184,12 +184,12 @@ impl Conntrack {
         Conn {
             zone: r.zone(),
             orig,
-            reply: if r.flags() & (crate::record::SNAT | crate::record::DNAT) == 0 {
+            reply: if r.flags() & (crate::table::record::SNAT | crate::table::record::DNAT) == 0 {
                 orig.reversed()
             } else {
                 r.reply()
             },
-            helper: crate::helper::of_flags(r.flags()),
+            helper: crate::track::helper::of_flags(r.flags()),
             parent: r.parent().filter(|_| r.flags() & RELATED != 0),
             mark: r.mark(),
             label: r.label(),

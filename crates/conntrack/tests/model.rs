@@ -35,63 +35,61 @@ mod atomic {
         }
     }
 }
-#[path = "../src/free_list.rs"]
-mod free_list;
-#[path = "../src/hash.rs"]
-mod hash;
-#[path = "../src/index.rs"]
-mod index;
-#[path = "../src/key.rs"]
-mod key;
-#[path = "../src/record.rs"]
-mod record;
-#[path = "../src/record_words.rs"]
-mod record_words;
-/// Both ends of TCP, as far as records keep them.
-mod tcp {
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub(crate) enum State {
-        #[default]
-        Closed,
-    }
-    impl State {
-        pub(crate) fn from_bits(_: u64) -> Self {
-            Self::Closed
+mod protocol {
+    /// Both ends of TCP, as far as records keep them.
+    pub(crate) mod tcp {
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub(crate) enum State {
+            #[default]
+            Closed,
+        }
+        impl State {
+            pub(crate) fn from_bits(_: u64) -> Self {
+                Self::Closed
+            }
+        }
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub(crate) enum Scale {
+            #[default]
+            None,
+            Unknown,
+            Known(u8),
+        }
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub(crate) struct Peer {
+            pub(crate) lo: u32,
+            pub(crate) hi: u32,
+            pub(crate) window: u16,
+            pub(crate) scale: Scale,
+            pub(crate) state: State,
         }
     }
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub(crate) enum Scale {
-        #[default]
-        None,
-        Unknown,
-        Known(u8),
-    }
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub(crate) struct Peer {
-        pub(crate) lo: u32,
-        pub(crate) hi: u32,
-        pub(crate) window: u16,
-        pub(crate) scale: Scale,
-        pub(crate) state: State,
-    }
 }
-#[path = "../src/skew.rs"]
-mod skew;
-#[path = "../src/tcp_words.rs"]
-mod tcp_words;
+#[path = "../src/table"]
+mod table {
+    pub(crate) mod free_list;
+    pub(crate) mod hash;
+    pub(crate) mod index;
+    pub(crate) mod key;
+    pub(crate) mod record;
+    mod record_words;
+    mod skew;
+    mod tcp_words;
+}
 #[path = "../src/tuple.rs"]
 mod tuple;
 
-use free_list::FreeList;
-use hash::Hash;
-use index::{Entry, Index, Judgement, NotInserted};
-use key::Key;
 use loom::model::Builder;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
-use record::{DEAD, New, Phase, Record, USED};
+use protocol::tcp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use table::free_list::FreeList;
+use table::hash::Hash;
+use table::index::{Entry, Index, Judgement, NotInserted};
+use table::key::Key;
+use table::record::{DEAD, New, Phase, Record, USED};
 use tuple::{Endpoint, Tuple};
 
 /// Few switches of threads are enough for the faults that are known; all of them would take days.

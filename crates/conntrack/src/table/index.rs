@@ -18,8 +18,8 @@
 //! (its holder was put aside by the system) gives up: the packet goes on without a connection.
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, FromZeros, Zeroed, fence, spin_loop};
-use crate::free_list::FreeList;
-use crate::hash::Hash;
+use crate::table::free_list::FreeList;
+use crate::table::hash::Hash;
 use heddle_simd::simd;
 use heddle_sync::CachePadded;
 use std::io;

@@ -1,7 +1,7 @@
 //! Both ends of a TCP connection, as its record stores them: three words, under a lock in the last one.
 
 use crate::atomic::{AtomicU64, FromZeros, spin_loop};
-use crate::tcp::{Peer, Scale, State};
+use crate::protocol::tcp::{Peer, Scale, State};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Attempts to take a lock of a connection. They take a few microseconds.

@@ -6,9 +6,8 @@
 //! error has the translated packet in its payload; there the quoted headers change, and the error's checksum
 //! by all of it.
 
-use crate::key::Ends4;
-use crate::packet::quoted;
-use crate::short::Short;
+use crate::protocol::packet::quoted;
+use crate::table::key::{Ends4, Key};
 use crate::tuple::is_icmp;
 use heddle_wire::crc32c;
 use heddle_wire::ip::{Ipv4, proto};
@@ -202,15 +201,15 @@ impl Ends {
 }
 
 impl Ends4 {
-    /// As [`Rewrite::apply`], of a packet that was read as `old`. `h` begins at its IP header; `partial`: as
-    /// [`At::partial`].
+    /// Writes these endpoints into a packet of UDP or TCP that has the endpoints of `old`. `h` begins at the
+    /// IP header, which has no options. `partial`: see [`At::partial`].
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // halves
-    pub fn apply(self, h: &mut [u8], old: &Short, partial: bool) {
+    pub(crate) fn write(self, h: &mut [u8], old: &Key, partial: bool) {
         let Some((ip, l4)) = h.split_first_chunk_mut::<{ Ipv4::LEN }>() else {
             return;
         };
-        let (proto, old) = (old.key.proto(), old.key.ends4());
+        let (proto, old) = (old.proto(), old.ends4());
         let l4_sum_at = if proto == proto::TCP { 16 } else { 6 };
         let Some(sum) = l4.get(l4_sum_at..).and_then(|b| b.first_chunk::<2>()) else {
             return;

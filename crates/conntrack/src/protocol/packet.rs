@@ -353,7 +353,7 @@ fn segment(h: &Tcp, options: &[u8], len: usize) -> Segment {
         ack: h.ack.get(),
         window: h.window.get(),
         len: len as u32,
-        scale: if flags & crate::tcp::SYN != 0 {
+        scale: if flags & crate::protocol::tcp::SYN != 0 {
             scale(options)
         } else {
             None
@@ -367,7 +367,7 @@ fn scale(mut options: &[u8]) -> Option<u8> {
         options = match (kind, rest) {
             (0, _) => return None,
             (1, _) => rest,
-            (3, [_, shift, ..]) => return Some((*shift).min(crate::tcp::MAX_SCALE)),
+            (3, [_, shift, ..]) => return Some((*shift).min(crate::protocol::tcp::MAX_SCALE)),
             (_, [len, ..]) => options.get(usize::from(*len).max(2)..)?,
             _ => return None,
         };

@@ -1,10 +1,11 @@
 //! The parts of a connection's record that have more than one word, and the meanings that share a place.
 //!
-//! All words are read and written relaxed here. [`crate::record::Record`] orders them, by its state word.
+//! All words are read and written relaxed here. The state word of [`crate::table::record::Record`] orders
+//! them.
 
 use crate::atomic::{AtomicU64, FromZeros};
-use crate::hash::halves;
-use crate::skew::Skew;
+use crate::table::hash::halves;
+use crate::table::skew::Skew;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// 128 bits: an address or a label. Other threads may see one half change before the other.
@@ -36,7 +37,7 @@ impl Wide {
 
 /// Addresses in the first cache line. IPv4: all four. IPv6: the source of the original direction.
 ///
-/// An address pair of IPv4 has the source in its upper half ([`crate::key::pair4`]).
+/// An address pair of IPv4 has the source in its upper half ([`crate::table::key::pair4`]).
 #[derive(Debug, FromZeros)]
 #[repr(C)]
 pub(crate) struct NearAddrs(Wide);

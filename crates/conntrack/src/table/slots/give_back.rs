@@ -4,7 +4,7 @@
 //! pages of them back, and then puts the numbers back into the list.
 
 use super::Slots;
-use crate::record::Record;
+use crate::table::record::Record;
 use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Relaxed, Release};

@@ -7,8 +7,8 @@
 //!
 //! Pure: from two ends and a segment, the two ends afterwards. `dpctl/dump-conntrack` shows [`State`].
 
-use crate::packet::Segment;
-use crate::timeouts::Class;
+use crate::protocol::packet::Segment;
+use crate::protocol::timeouts::Class;
 
 /// Flag of a segment.
 pub const FIN: u16 = 0x01;

@@ -29,12 +29,12 @@
 //! that packet. Each use has a new generation, so that a stored number can be checked later.
 
 use crate::atomic::{AtomicU64, FromZeros, fence, spin_loop};
-use crate::hash::halves;
-use crate::key::{Ends4, Head, Key, addrs4, pair4, ports, tuple};
-use crate::record_words::{NearAddrs, Overlay, Wide};
-use crate::skew::Skew;
-use crate::tcp::Peer;
-use crate::tcp_words::{MAX_LOCK_TRIES, TcpWords};
+use crate::protocol::tcp::Peer;
+use crate::table::hash::halves;
+use crate::table::key::{Ends4, Head, Key, addrs4, pair4, ports, tuple};
+use crate::table::record_words::{NearAddrs, Overlay, Wide};
+use crate::table::skew::Skew;
+use crate::table::tcp_words::{MAX_LOCK_TRIES, TcpWords};
 use crate::tuple::Tuple;
 use heddle_simd::simd;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -59,7 +59,8 @@ pub(crate) struct Record {
     orig_dst6: Wide,
     even_label: Wide,
     tcp: TcpWords,
-    /// Admission of [`crate::zones`] (upper half); of a `RELATED` connection also both ports of its parent.
+    /// Admission of [`crate::table::zones`] (upper half). The lower half of a `RELATED` connection: both
+    /// ports of its parent.
     admission: AtomicU64,
     // Third cache line.
     reply_src6: Wide,
@@ -114,7 +115,7 @@ const LABELLED: u64 = 1 << 3;
 /// State: the [`Phase`] of UDP, ICMP and other protocols without states.
 const PHASE_SHIFT: u32 = 4;
 const PHASE_MASK: u64 = 3 << PHASE_SHIFT;
-/// State: an offload back end forwards the packets ([`crate::offloaded`]).
+/// State: an offload back end forwards the packets ([`crate::track::offloaded`]).
 pub(crate) const OFFLOADED: u64 = 1 << 6;
 /// State: a back end forwarded the packets, and the TCP windows are unknown since.
 pub(crate) const LOOSE: u64 = 1 << 7;
@@ -164,14 +165,14 @@ pub(crate) struct New {
     pub(crate) zone: u16,
     pub(crate) orig: Tuple,
     pub(crate) reply: Tuple,
-    /// Flags of the head; [`crate::key::IPV6`] is added.
+    /// Flags of the head; [`crate::table::key::IPV6`] is added.
     pub(crate) flags: u64,
     pub(crate) expires_ms: u64,
     pub(crate) policy: u32,
     pub(crate) mark: u32,
     pub(crate) label: u128,
     pub(crate) tcp: [Peer; 2],
-    /// Admission of [`crate::zones`].
+    /// Admission of [`crate::table::zones`].
     pub(crate) admission: u64,
     pub(crate) parent: Option<Tuple>,
 }
@@ -390,7 +391,7 @@ impl Record {
     pub(crate) fn skew_more(&self, reply: bool, seq: u32, n: i32) -> bool {
         self.flags() & CONTROL != 0 && self.overlay.skews().add(reply, seq, n)
     }
-    /// The admission of [`crate::zones`] in its bits. Others may have ports of the parent.
+    /// The admission of [`crate::table::zones`] in its bits. Others may have ports of the parent.
     pub(crate) fn admission(&self) -> u64 {
         self.admission.load(Relaxed)
     }

@@ -1,6 +1,6 @@
 //! Tuple and zone of a connection or a packet, as words that are compared at once.
 
-use crate::hash::{Hash, Keys, halves};
+use crate::table::hash::{Hash, Keys, halves};
 use crate::tuple::{Endpoint, Tuple};
 
 /// Flag of a [`Head`]: IPv6.
@@ -9,7 +9,7 @@ pub(crate) const IPV6: u64 = 1;
 /// Zone (16 bits), protocol (8), flags (8) and generation (32) in one word, the zone in the highest bits.
 ///
 /// The head of a [`Key`] has no generation, and no flag but [`IPV6`]. The other flags are those of a
-/// [`crate::record::Record`].
+/// [`crate::table::record::Record`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Head(pub(crate) u64);
 
