@@ -9,7 +9,7 @@ pub(crate) mod sweep;
 use crate::events::Event;
 use crate::protocol::timeouts::{Policy, PolicyError, Timeouts};
 use crate::table::hash::{Hash, Keys};
-use crate::table::index::{Entry, Index};
+use crate::table::index::{Index, RecordRef};
 use crate::table::slots::Slots;
 use crate::table::zones::{ZoneLimit, Zones};
 use crate::track::helper::Expectations;
@@ -53,7 +53,7 @@ impl Default for Config {
 
 /// A connection that was seen where one is looked for; by default none.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Guess(pub(crate) Option<Entry>);
+pub struct Guess(pub(crate) Option<RecordRef>);
 
 impl Guess {
     /// Its number.

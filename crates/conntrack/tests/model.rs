@@ -87,7 +87,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use table::free_list::FreeList;
 use table::hash::Hash;
-use table::index::{Entry, Index, Judgement, NotInserted};
+use table::index::{Index, Judgement, NotInserted, RecordRef};
 use table::key::Key;
 use table::record::{DEAD, New, Phase, Record, USED};
 use tuple::{Endpoint, Tuple};
@@ -104,15 +104,15 @@ fn index() -> Arc<Index> {
     Arc::new(Index::new(16).unwrap())
 }
 
-fn entry(number: u32) -> Entry {
-    Entry {
+fn entry(number: u32) -> RecordRef {
+    RecordRef {
         number,
         generation: 0,
     }
 }
 
 fn put(index: &Index, number: u32, hashes: [u32; 2]) -> Result<(), NotInserted> {
-    let judge = |e: Entry, _| {
+    let judge = |e: RecordRef, _| {
         if e.number == number {
             Judgement::Other
         } else {

@@ -13,7 +13,7 @@ use crate::protocol::packet::{Invalid, Segment, Subject};
 use crate::protocol::tcp::{self, Update};
 use crate::protocol::timeouts::Class;
 use crate::table::hash::Hash;
-use crate::table::index::{Entry, Judgement, NotInserted};
+use crate::table::index::{Judgement, NotInserted, RecordRef};
 use crate::table::key::Key;
 use crate::table::record::{CONTROL, DNAT, FTP, LOOSE, New, OFFLOADED, Phase, RELATED, Record, SNAT};
 use crate::track::helper::{self, Control, Expectation, Parent};
@@ -342,7 +342,7 @@ impl Conntrack {
     }
     /// The connection that an entry leads to, if packets with this key are its own.
     #[inline]
-    pub(crate) fn is_meant(&self, now_ms: u64, e: Entry, key: &Key, natted: bool) -> Option<Hit<'_>> {
+    pub(crate) fn is_meant(&self, now_ms: u64, e: RecordRef, key: &Key, natted: bool) -> Option<Hit<'_>> {
         let record = self.slots.get(e.number)?;
         let reply = record.direction(key)?;
         (e.is_of(record.generation()) && record.is_alive(now_ms)).then_some(Hit {
@@ -676,7 +676,7 @@ impl Conntrack {
             };
             [a, b].into_iter().flatten().any(|k| r.direction(k).is_some())
         };
-        let judge = |e: Entry, first: bool| {
+        let judge = |e: RecordRef, first: bool| {
             let Some(r) = self.slots.get(e.number) else {
                 return Judgement::Dead;
             };
@@ -692,7 +692,7 @@ impl Conntrack {
             self.kill(e.number, r);
             Judgement::Dead
         };
-        let entry = Entry { number, generation };
+        let entry = RecordRef { number, generation };
         let publish = || record.publish(new.label != 0);
         // Before others find it, who may have other times for it.
         self.slots.look_at(number, new.expires_ms);

@@ -15,7 +15,7 @@ use crate::events::Events;
 use crate::protocol::packet::{Segment, Subject, is_right};
 use crate::protocol::timeouts::Class;
 use crate::table::hash::Hash;
-use crate::table::index::Entry;
+use crate::table::index::RecordRef;
 use crate::table::key::{Ends4, Key};
 use crate::table::record::{CONTROL, DNAT, RELATED, SNAT};
 use crate::track::general::{Found, Known, Moved, Moving, Verdict, state, translated};
@@ -185,8 +185,8 @@ impl Short {
 }
 
 impl Ends4 {
-    /// Writes these endpoints into a packet that was read as `old`. `h` begins at its IP header. For `partial`
-    /// see [`crate::At::partial`].
+    /// Writes these endpoints into a packet that was read as `old`. `h` begins at its IP header. The flag
+    /// `partial` is [`crate::At::partial`].
     #[inline]
     pub fn apply(self, h: &mut [u8], old: &Short, partial: bool) {
         self.write(h, &old.key, partial);
@@ -265,7 +265,7 @@ impl Conntrack {
         &self,
         now_ms: u64,
         key: &Key,
-        entry: Entry,
+        entry: RecordRef,
         (zone, nat): (u16, bool),
     ) -> Option<(Brief, Option<Ends4>)> {
         let r = self.slots.get(entry.number)?;

@@ -8,7 +8,7 @@
 //! The same thread allocates memory for future connections ([`Conntrack::prepare`]). Otherwise the worker
 //! that first writes to a page would wait for the kernel.
 
-use crate::table::index::Entry;
+use crate::table::index::RecordRef;
 use crate::table::record::{DEAD, DNAT, Record, SNAT, USED};
 use crate::track::Conntrack;
 use std::sync::PoisonError;
@@ -119,7 +119,7 @@ impl Conntrack {
     }
     /// Takes a dead record out of the index and frees it. `false`: a lock was busy, try again later.
     fn unlink(&self, number: u32, r: &Record) -> bool {
-        let entry = Entry {
+        let entry = RecordRef {
             number,
             generation: r.generation(),
         };
