@@ -93,8 +93,8 @@ fn both_entries_or_none() {
     assert_eq!(index.find(Hash(2), Some), Some(entry(2)));
 }
 
-/// A lookup with an old number of buckets goes to the present home of the hash. Bucket 0 was split twice here,
-/// and the bucket that it was first split into was not: what is no bucket yet holds nothing.
+/// A lookup with an old number of buckets goes to the present home of the hash. Bucket 0 was split twice.
+/// The bucket that the first split made was not split, so its second half does not exist yet.
 #[test]
 fn an_old_number_of_buckets_leads_to_the_same_place() {
     let index = Index::new(1 << 12).unwrap();
