@@ -1,13 +1,14 @@
 //! Connection tracking: zones, states, address translation, limits, expiry.
 //!
-//! **Problem.** All workers see packets of all connections, some in one direction on one worker and back on
-//! another. An established packet must cost one lookup and write nothing that others read, connections come
-//! by the million a second, and whatever fills the tables must not stop those who are there.
+//! **Problem.** All workers see packets of all connections, and the two directions of one may meet different
+//! workers. A packet of an established connection must cost one lookup, and write nothing that others read. A
+//! million connections may begin each second. A flood that fills the tables must not stop established
+//! connections.
 //!
-//! **Use.** A worker reads a packet ([`Packet::read`]), hashes its tuple ([`Conntrack::hash`]), prefetches
-//! for the whole burst ([`Conntrack::prefetch`], [`Conntrack::guess`]), and tracks each
-//! ([`Conntrack::track`]) under one [`ReadGuard`] of the burst. The packet carries what is [`Known`] from
-//! then on; the [`Verdict`] says how it is to be rewritten ([`Rewrite::apply`]). A control thread calls
+//! **Use.** A worker reads a packet ([`Packet::read`]) and hashes its tuple ([`Conntrack::hash`]). It
+//! prefetches for the whole burst ([`Conntrack::prefetch`], [`Conntrack::guess`]). Then it tracks each packet
+//! ([`Conntrack::track`]) under one [`ReadGuard`] of the burst. The packet has its [`Known`] state from then
+//! on, and the [`Verdict`] has the changes of its headers ([`Rewrite::apply`]). A control thread calls
 //! [`Conntrack::sweep`].
 //!
 //! **Parts**, each of which imports only those above it:
@@ -22,9 +23,8 @@
 //! | `dump`, `format` | connections for users |
 //! | `ipf` | fragments; the datapath hands them to the tracker after they are put together |
 //!
-//! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: since 3.2). A limit of 0 is
-//! none. An error of ICMPv6 about TCP is read if eight bytes of that are quoted, as those of ICMP are
-//! (there: twenty).
+//! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: since 3.2). A limit of 0 is no
+//! limit. An ICMPv6 error about TCP needs eight quoted bytes of it, like an ICMP error (there: twenty).
 
 pub mod action;
 /// Types that the models replace (`tests/model.rs`).

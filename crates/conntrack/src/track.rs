@@ -1,4 +1,4 @@
-//! The tracker of one datapath: what its parts share, and its settings.
+//! The tracker of one datapath: its shared parts and its settings.
 
 pub(crate) mod general;
 pub mod helper;
@@ -22,18 +22,18 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-/// Connections by default (`dpctl/ct-set-maxconns`), as in Open vSwitch.
+/// Default maximum number of connections (`dpctl/ct-set-maxconns`), as in Open vSwitch.
 pub const DEFAULT_MAX_CONNS: u32 = 3_000_000;
 
-/// How large a tracker may become.
+/// Size of a tracker.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Records for which there is address space. Memory is used as they are. More than connections, since a
-    /// record is used again a little after its connection is gone.
+    /// Number of records with address space. Memory is allocated when they are used. Larger than the number
+    /// of connections, since a record is used again a little after its connection has ended.
     pub capacity: usize,
-    /// Connections at one time, at first.
+    /// Maximum number of connections at first.
     pub max_conns: u32,
-    /// For hashes: a random number, which nobody outside may know.
+    /// Random seed of hashes. It must stay secret.
     pub seed: u64,
 }
 
@@ -51,19 +51,19 @@ impl Default for Config {
     }
 }
 
-/// A connection that was seen where one is looked for; by default none.
+/// The connection that a packet probably belongs to; none by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guess(pub(crate) Option<RecordRef>);
 
 impl Guess {
-    /// Its number.
+    /// Number of the connection.
     #[inline]
     pub fn number(&self) -> Option<u32> {
         self.0.map(|e| e.number)
     }
 }
 
-/// See the crate's text.
+/// A connection tracker. See the text of the crate.
 #[derive(Debug)]
 pub struct Conntrack {
     pub(crate) slots: Slots,
@@ -81,10 +81,10 @@ pub struct Conntrack {
 }
 
 impl Conntrack {
-    /// An empty one.
+    /// Makes a tracker without connections.
     ///
     /// # Errors
-    /// What mmap(2) says where there is not so much address space.
+    /// The error of mmap(2) if the address space is too small.
     pub fn new(config: Config) -> io::Result<Self> {
         let slots = Slots::new(config.capacity, config.max_conns)?;
         Ok(Self {
@@ -102,23 +102,23 @@ impl Conntrack {
             ender: Ender::default(),
         })
     }
-    /// Where a packet of this tuple is looked for. Both directions have the same.
+    /// The hash of a tuple, the same for both directions.
     #[inline]
     pub fn hash(&self, tuple: &Tuple, zone: u16) -> Hash {
         self.keys.hash(tuple, zone)
     }
-    /// Fetches what [`Conntrack::track`] reads first: call it for all packets of a burst, then
+    /// Prefetches the memory that [`Conntrack::track`] reads first. Call it for all packets of a burst, then
     /// [`Conntrack::guess`] for all, then track them.
     #[inline]
     pub fn prefetch(&self, hash: Hash) {
         self.index.prefetch(hash);
     }
-    /// Which connection it will probably be; fetches what is read of that.
+    /// The connection that the packet probably belongs to; prefetches its record.
     #[inline]
     pub fn guess(&self, hash: Hash) -> Guess {
         self.guess_and_fetch(hash, true)
     }
-    /// As [`Conntrack::guess`], for a packet that was read in the short way.
+    /// The same as [`Conntrack::guess`], for a packet that was read in the short way.
     #[inline]
     pub fn guess_short(&self, hash: Hash, s: &Short) -> Guess {
         self.guess_and_fetch(hash, !s.is_udp4())
@@ -131,7 +131,7 @@ impl Conntrack {
         }
         Guess(entry)
     }
-    /// A hash of who opens connections, whatever they are.
+    /// A hash of the client of connections: its address and the zone, no ports or protocol.
     pub(crate) fn hash_client(&self, t: &Tuple, zone: u16) -> u32 {
         let client = Tuple {
             src: Endpoint {
@@ -144,38 +144,39 @@ impl Conntrack {
         };
         self.hash(&client, zone).0
     }
-    /// A random number to begin with.
+    /// The next number of a sequence that starts at random.
     pub(crate) fn random(&self) -> u64 {
         self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
     }
 
-    /// Connections that are there, with those that have expired and are not swept yet.
+    /// Number of connections, including expired ones that are not freed yet.
     pub fn n_conns(&self) -> u32 {
         self.slots.count()
     }
-    /// Connections that may be there.
+    /// Maximum number of connections.
     pub fn max_conns(&self) -> u32 {
         self.slots.limit()
     }
-    /// Sets that. More than there is room for gives [`Event::NoRoom`] when it is reached.
+    /// Sets the maximum number of connections. Beyond the number of records, new connections give
+    /// [`Event::NoRoom`].
     pub fn set_max_conns(&self, n: u32) {
         self.slots.set_limit(n);
     }
-    /// Whether TCP segments must lie in their windows.
+    /// Whether TCP segments outside of their windows are invalid.
     #[inline]
     pub fn tcp_seq_chk(&self) -> bool {
         self.seq_chk.load(Relaxed)
     }
-    /// Sets that.
+    /// Sets whether TCP segments outside of their windows are invalid.
     pub fn set_tcp_seq_chk(&self, on: bool) {
         self.seq_chk.store(on, Relaxed);
     }
 
-    /// The limit of zones that have none of their own; 0: none.
+    /// The limit of zones without a limit of their own; 0: no limit.
     pub fn default_limit(&self) -> u32 {
         self.zones.default()
     }
-    /// Sets the default limit; `None`: there is none.
+    /// Sets the default limit; `None`: no limit.
     pub fn set_default_limit(&self, limit: Option<u32>) {
         self.zones.set(None, limit);
     }
@@ -183,7 +184,7 @@ impl Conntrack {
     pub fn set_zone_limit(&self, zone: u16, limit: Option<u32>) {
         self.zones.set(Some(zone), limit);
     }
-    /// What holds for a zone.
+    /// The limit and the count of a zone.
     pub fn zone_limit(&self, zone: u16) -> ZoneLimit {
         self.zones.get(zone)
     }
@@ -192,14 +193,15 @@ impl Conntrack {
         self.zones.all()
     }
 
-    /// Makes or replaces a timeout policy; settings as the database names them, in seconds.
+    /// Adds or replaces a timeout policy. Settings have the names of the database and are in seconds.
     ///
     /// # Errors
     /// An unknown setting, or too many policies.
     pub fn set_timeout_policy(&self, name: &str, settings: &[(&str, u32)]) -> Result<(), PolicyError> {
         self.timeouts.set(name, settings)
     }
-    /// Removes one; its connections live by the default from then on. `false`: there is none.
+    /// Removes a policy; its connections use the default timeouts from then on. `false`: no policy has this
+    /// name.
     pub fn remove_timeout_policy(&self, name: &str) -> bool {
         self.timeouts.remove(name)
     }
@@ -207,7 +209,7 @@ impl Conntrack {
     pub fn timeout_policies(&self) -> Vec<Policy> {
         self.timeouts.list()
     }
-    /// Names of all that packets can meet here, for `coverage/show`.
+    /// Names of all events of packets, for `coverage/show`.
     pub fn events() -> impl Iterator<Item = (Event, &'static str)> {
         Event::ALL.into_iter().map(|e| (e, e.name()))
     }

@@ -1,30 +1,30 @@
-//! Which addresses and ports a new connection is translated to.
+//! The choice of addresses and ports for a translated connection.
 //!
-//! As in Open vSwitch: an address of the range by a hash of the connection; then, of protocols with ports,
-//! one port after the other from where the hash says. Where no range is asked for, the packet's own port and
-//! a few after it come first (there: all after it), so that many clients with one port do not go through each
-//! other's. A range of ports is tried up to 128 times in order, then from random places, half as often each
-//! time; so a nearly full range of 64 thousand costs a bounded number of lookups. Destination ports that are
-//! all taken leave the source port to be changed.
+//! As in Open vSwitch, a hash of the connection selects an address of the range. For protocols with ports the
+//! ports are tried one after the other, from a port that the hash selects. If no range is requested, the own
+//! port of the packet and a few after it come first (in Open vSwitch: all after it). So many clients with the
+//! same port do not try the ports of each other. A range of ports is tried up to 128 times in order, then
+//! from random positions, half as often each time. So a nearly full range of 64 thousand ports costs a
+//! bounded number of lookups. If all destination ports are taken, the source port is changed.
 //!
-//! Identifiers of ICMP are searched like ports, all 65,536 of them, as in the kernel (in Open vSwitch's
-//! userspace a second client with the same one is not translated).
+//! Identifiers of ICMP are searched like ports, all 65,536 of them, as in the kernel. In Open vSwitch's
+//! userspace datapath a second client with the same identifier is not translated.
 
 use crate::action::{NatEnd, NatHow, NatRange};
 use crate::table::hash;
 use crate::tuple::{Tuple, bits};
 use heddle_wire::ip::proto;
 
-/// Ports tried beside the packet's own.
+/// Number of ports tried after the own port of the packet.
 const NEAR: u32 = 8;
-/// Ports tried in order, in the first round.
+/// Number of ports tried in order, in the first round.
 const ATTEMPTS: u32 = 128;
-/// In the last round.
+/// Number of ports tried in the last round.
 const LAST_ATTEMPTS: u32 = 16;
 const MAX_ICMP_ID: u32 = 0xffff;
 
-/// Finds the tuple of answers. `hashes`: of the connection, and of its client alone; `free`: whether nobody
-/// has that tuple. `None`: all are taken.
+/// Chooses the reply tuple. `hashes`: of the connection, and of its client alone. `free`: whether no
+/// connection has the tuple. `None`: all are taken.
 pub(crate) fn reply(
     orig: &Tuple,
     range: &NatRange,
@@ -37,7 +37,7 @@ pub(crate) fn reply(
     let by_conn = if range.how == NatHow::Random { dice() } else { conn };
     let by_addr = if range.persistent { client } else { by_conn };
     let mut reply = orig.reversed();
-    // Answers come from the translated destination and go to the translated source.
+    // Packets of the reply direction come from the translated destination and go to the translated source.
     let end = match range.end {
         NatEnd::Src => &mut reply.dst,
         NatEnd::Dst => &mut reply.src,
@@ -67,7 +67,7 @@ pub(crate) fn reply(
         let (min, max) = (u32::from(min), u32::from(max.max(min)));
         ((somewhere(min, max), None), min, max)
     };
-    // Clients that all have the same port do not go through each other's.
+    // Many clients with the same port do not try the ports of each other.
     let kept = |port: u32, min: u32, max: u32| ((port, Some(somewhere(min, max))), min, max);
     let source_ports = match (range.end, range.ports) {
         (NatEnd::Src, Some(ports)) => own(ports),
@@ -101,8 +101,8 @@ fn with_src_port(mut t: Tuple, port: u32) -> Tuple {
     t
 }
 
-/// Tries `from`, which may lie outside of the range, and the ports of the range after it; after a few of
-/// them, those from `further` on.
+/// Tries `from`, which may be outside of the range, and a few ports of the range after it; then ports from
+/// `further` on.
 fn search<R>(
     (from, further): (u32, Option<u32>),
     min: u32,

@@ -19,7 +19,7 @@ use crate::table::record::{CONTROL, DNAT, FTP, LOOSE, New, OFFLOADED, Phase, REL
 use crate::track::helper::{self, Control, Expectation, Parent};
 use crate::track::short::Brief;
 use crate::track::{Conntrack, Guess};
-use crate::tuple::{Tuple, asks};
+use crate::tuple::{Tuple, is_request};
 use heddle_sync::ReadGuard;
 use heddle_wire::ip::proto;
 
@@ -500,7 +500,7 @@ impl Conntrack {
     ) -> Begun<'_> {
         let valid = match &s.tcp {
             Some(segment) => tcp::begins(segment),
-            None if s.tuple.is_icmp() => asks((s.tuple.src.l4 >> 8 & 0xff) as u8, s.tuple.ipv6),
+            None if s.tuple.is_icmp() => is_request((s.tuple.src.l4 >> 8 & 0xff) as u8, s.tuple.ipv6),
             None => true,
         };
         if !valid {
@@ -600,8 +600,9 @@ impl Conntrack {
         if let Some(e) = expected {
             return self.enter_expected(now_ms, e, hash, action, new, (number, record));
         }
-        let asks = |new: &mut New| new.flags |= helper::flags(action.helper, &new.orig, &new.reply, false);
-        asks(&mut new);
+        let add_helper =
+            |new: &mut New| new.flags |= helper::flags(action.helper, &new.orig, &new.reply, false);
+        add_helper(&mut new);
         let Some(range) = range else {
             return self.insert(now_ms, &new, number, record, [hash; 2]);
         };
@@ -616,7 +617,7 @@ impl Conntrack {
             };
             let reply = nat::reply(&s.tuple, range, hashes, &mut random, free);
             new.reply = reply.ok_or(Refused::Why(Event::NatExhausted))?;
-            asks(&mut new);
+            add_helper(&mut new);
             let hashes = [hash, self.hash(&new.reply, action.zone)];
             match self.insert(now_ms, &new, number, record, hashes) {
                 Err(Refused::Why(Event::NatExhausted)) => {}
