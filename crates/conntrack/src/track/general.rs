@@ -1,9 +1,9 @@
-//! A packet meets the action `ct`.
+//! Tracking of any packet: the action `ct`.
 //!
-//! The steps, and what each says of the packet, are those of Open vSwitch's userspace datapath: forget what
-//! another zone said; look the packet up (a translated one by its answers' tuple); let its connection move;
-//! translate it; or begin a connection. A lookup takes no lock; an established packet of UDP or ICMP writes
-//! nothing, but the time once a second.
+//! The steps and their results are those of Open vSwitch's userspace datapath. Forget the result of another
+//! zone. Look the packet up, a translated one by its reply tuple. Move its connection. Translate the packet.
+//! Or begin a connection. A lookup takes no lock. An established packet of UDP or ICMP writes only the time
+//! of expiry, once a second.
 
 use crate::action::{CtAction, NatEnd};
 use crate::events::{Event, Events};
@@ -25,28 +25,28 @@ use heddle_wire::ip::proto;
 
 /// Bits of `ct_state`.
 pub mod state {
-    /// A connection that is about to begin.
+    /// The packet begins a connection.
     pub const NEW: u8 = 0x01;
-    /// One that both ends know of.
+    /// The connection has seen packets in both directions.
     pub const EST: u8 = 0x02;
-    /// Announced by another connection, or an error about one.
+    /// Another connection announced this one, or the packet is an error about a connection.
     pub const REL: u8 = 0x04;
-    /// In the direction of answers.
+    /// The packet is in the reply direction.
     pub const RPL: u8 = 0x08;
-    /// Part of no connection and no beginning of one.
+    /// The packet neither belongs to a connection nor can begin one.
     pub const INV: u8 = 0x10;
-    /// It was tracked.
+    /// The packet was tracked.
     pub const TRK: u8 = 0x20;
-    /// Its source was translated.
+    /// The source was translated.
     pub const SNAT: u8 = 0x40;
-    /// Its destination was translated.
+    /// The destination was translated.
     pub const DNAT: u8 = 0x80;
 }
 use state::{EST, INV, NEW, REL, RPL, TRK};
 
 const NATTED: u8 = state::SNAT | state::DNAT;
 
-/// Which connection a packet belongs to, so that a second `ct` in the same zone need not look for it.
+/// The connection of a packet, so that a second `ct` in the same zone need not look it up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     number: u32,
@@ -55,10 +55,10 @@ pub struct Found {
     related: bool,
 }
 
-/// What `ct` has said of a packet, and what a later one wants to know of that; all zero: nothing.
+/// The result of `ct`, which a later `ct` reads, too. All zero: the packet was not tracked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Known {
-    /// Bits of [`state`]; 0: there was none, or `ct_clear` came after it.
+    /// Bits of [`state`]; 0: not tracked, or `ct_clear` followed.
     pub state: u8,
     /// Zone.
     pub zone: u16,
@@ -66,7 +66,7 @@ pub struct Known {
     pub mark: u32,
     /// Label.
     pub label: u128,
-    /// The original direction's addresses and ports; `None`: all zero.
+    /// The tuple of the original direction; `None`: all zero.
     pub orig: Option<Tuple>,
     /// The connection.
     pub found: Option<Found>,
@@ -84,28 +84,28 @@ impl Found {
 }
 
 impl Known {
-    /// Becomes nothing for the next `ct`, which writes the rest.
+    /// Clears the fields that the next `ct` does not write.
     #[inline]
     pub fn forget(&mut self) {
         (self.state, self.found) = (0, None);
     }
 }
 
-/// What `ct` does besides; by default nothing.
+/// The effects of `ct` beside the state; by default none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
-    /// How the packet changes.
+    /// Changes of the headers.
     pub rewrite: Option<Rewrite>,
-    /// Its connection may announce others: [`Conntrack::control`] is to be asked.
+    /// The connection may announce others: call [`Conntrack::control`].
     pub control: Option<Control>,
-    /// What is worth counting. [`Event::NatExhausted`] and the other refusals of new connections: the
-    /// connection was not kept, and the packet continues as `+new`, unless it is [`Verdict::untranslated`].
+    /// Events to be counted. After a refusal of a new connection, such as [`Event::NatExhausted`], the
+    /// connection was not kept. The packet continues as `+new`, unless it is [`Verdict::untranslated`].
     pub events: Events,
-    /// The packet was to begin a translated connection, which was not kept: it is to be dropped.
+    /// The packet was to begin a translated connection, which was not kept: drop the packet.
     pub untranslated: bool,
 }
 
-/// A connection for which a packet was found to be its own.
+/// The connection that a lookup found for a packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Hit<'a> {
     pub(crate) record: &'a Record,
@@ -113,7 +113,7 @@ pub(crate) struct Hit<'a> {
     pub(crate) reply: bool,
 }
 
-/// What of a packet moves its connection.
+/// The fields of a packet that move its connection.
 #[derive(Clone, Copy)]
 pub(crate) struct Moving<'a> {
     pub(crate) tcp: Option<&'a Segment>,
@@ -131,14 +131,14 @@ impl<'a> Moving<'a> {
     }
 }
 
-/// What became of a packet's connection.
+/// The state of the connection after a packet.
 pub(crate) enum Moved {
     Stays,
-    /// The connection is over; the packet may begin another.
+    /// The connection has ended; the packet may begin another one.
     Again,
 }
 
-/// How often a packet that begins a connection is looked up anew, because another worker was faster.
+/// Maximum number of lookups of a packet that begins a connection, if other workers are faster.
 const TRIES: usize = 4;
 
 impl Conntrack {
@@ -158,10 +158,10 @@ impl Conntrack {
         .into()
     }
 
-    /// Tracks a packet. `hash` is [`Conntrack::hash`] of its tuple and the action's zone, `guess` what
-    /// [`Conntrack::guess`] said of it; `known` is what an earlier `ct` of the same pipeline said, and then
-    /// what this one says; what it does besides is added to the verdict. `reading` spans the burst. Workers
-    /// call this; nothing in it waits longer than some microseconds.
+    /// Tracks a packet. `hash` is [`Conntrack::hash`] of the tuple and the zone of the action, `guess` the
+    /// result of [`Conntrack::guess`]. `known` is the result of an earlier `ct` of the same pipeline, and
+    /// gets the result of this one. Other effects are added to the verdict. `reading` spans the burst.
+    /// Workers call this function; it waits for some microseconds at most.
     #[inline]
     pub fn track(
         &self,
@@ -174,7 +174,7 @@ impl Conntrack {
     ) {
         let _ = reading;
         let mut absent = false;
-        // The usual case: the first `ct` in its zone, and a connection that is there.
+        // The common case: the first `ct` in its zone, and a connection that exists.
         if !action.force && (known.state == 0 || known.zone != action.zone) {
             let key = Key::new(&subject.tuple, action.zone);
             let hit = guess.0.and_then(|e| self.is_meant(now_ms, e, &key, false));
@@ -194,7 +194,8 @@ impl Conntrack {
         self.track_slowly(now_ms, subject, (hash, absent), (known, v), action);
     }
 
-    /// As [`Conntrack::track`]. `absent`: there is no connection of the packet as it came.
+    /// The same as [`Conntrack::track`]. `absent`: a lookup with the tuple as received has found no
+    /// connection.
     #[inline(never)]
     fn track_slowly(
         &self,
@@ -244,7 +245,7 @@ impl Conntrack {
         }
         if hit.is_none() && natted && action.nat.is_none() {
             hit = self.by_orig(now_ms, &subject.tuple, &prior);
-            // As Open vSwitch: the direction is the packet's own, which is not known.
+            // The direction is unknown. Like Open vSwitch, take the original one.
             reply = false;
         }
         let mut begins = false;
@@ -283,7 +284,7 @@ impl Conntrack {
             ) {
                 Begun::Not => begins = false,
                 Begun::Is(h) => {
-                    // Whatever the packet was of a connection that is over.
+                    // The direction in a connection that has ended no longer matters.
                     (hit, reply) = (Some(h), false);
                     begins = false;
                 }
@@ -309,7 +310,8 @@ impl Conntrack {
         }
     }
 
-    /// A second `ct` in the zone of the first: its connection has moved already. `false`: it is none.
+    /// A second `ct` in the zone of the first: the connection has moved already. `false`: it is another zone,
+    /// or the connection is gone.
     fn track_again(&self, now_ms: u64, known: &mut Known, action: &CtAction, v: &mut Verdict) -> bool {
         let same = !action.force && action.zone == known.zone;
         let Some(f) = known.found.filter(|_| same) else {
@@ -326,7 +328,7 @@ impl Conntrack {
             number: f.number,
             reply: f.reply,
         };
-        // Only the relation to the connection counts from here on.
+        // From here on only the relation to the connection matters.
         let subject = Subject {
             tuple: record.orig(),
             related: f.related,
@@ -340,7 +342,7 @@ impl Conntrack {
     fn lookup(&self, now_ms: u64, key: &Key, hash: Hash, natted: bool) -> Option<Hit<'_>> {
         self.index.find(hash, |e| self.is_meant(now_ms, e, key, natted))
     }
-    /// The connection that an entry leads to, if packets with this key are its own.
+    /// The connection of an entry, if packets with this key belong to it.
     #[inline]
     pub(crate) fn is_meant(&self, now_ms: u64, e: RecordRef, key: &Key, natted: bool) -> Option<Hit<'_>> {
         let record = self.slots.get(e.number)?;
@@ -348,23 +350,23 @@ impl Conntrack {
         (e.is_of(record.generation()) && record.is_alive(now_ms)).then_some(Hit {
             record,
             number: e.number,
-            // A translated packet was found by the tuple of the other direction.
+            // A translated packet was found by the tuple of the opposite direction.
             reply: reply != natted,
         })
     }
 
-    /// The connection of a translated packet by the original tuple that it carries.
+    /// The connection of a translated packet, by the original tuple in its metadata.
     fn by_orig(&self, now_ms: u64, tuple: &Tuple, prior: &Known) -> Option<Hit<'_>> {
         let mut orig = prior.orig.filter(|o| o.proto != 0 && o.ipv6 == tuple.ipv6)?;
         if orig.is_icmp() {
-            // What a packet carries has the type only.
+            // The metadata of a packet has only the type of ICMP.
             orig = orig.with_icmp((tuple.src.l4 >> 16) as u16, (orig.src.l4 >> 8 & 0xff) as u8, 0)?;
         }
         let hash = self.hash(&orig, prior.zone);
         self.lookup(now_ms, &Key::new(&orig, prior.zone), hash, false)
     }
 
-    /// Lets a connection move; writes what that says into the bits of `state`.
+    /// Moves a connection by a packet, and writes the result into the bits of `state`.
     #[inline]
     pub(crate) fn advance(
         &self,
@@ -419,7 +421,7 @@ impl Conntrack {
         Moved::Stays
     }
 
-    /// Lets a connection live until then.
+    /// Sets the time of expiry of a connection.
     #[inline]
     pub(crate) fn touch(&self, number: u32, r: &Record, expires_ms: u64) {
         if r.touch(expires_ms) {
@@ -427,8 +429,8 @@ impl Conntrack {
         }
     }
 
-    /// Whether the connection is established; `Some(None)`: the segment is invalid; `None`: it is over, and
-    /// this begins another.
+    /// Whether the connection is established. `Some(None)`: the segment is invalid. `None`: the connection
+    /// has ended, and the segment begins another one.
     #[inline]
     #[allow(clippy::option_option)] // see above
     fn advance_tcp(
@@ -442,7 +444,7 @@ impl Conntrack {
     ) -> Option<Option<bool>> {
         let r = h.record;
         let check = self.tcp_seq_chk();
-        // A back end has forwarded what was not seen here.
+        // A back end has forwarded segments that the tracker has not seen.
         let unseen = r.state() & (OFFLOADED | LOOSE) != 0 && tcp::resumes(segment);
         let counted;
         let segment = if r.flags() & CONTROL == 0 {
@@ -457,7 +459,7 @@ impl Conntrack {
             }
             tcp::update(peers, reply, segment, check)
         }) else {
-            // The connection goes on; its windows are wide enough for a segment that was not seen.
+            // The connection continues; its windows are wide enough for a segment that was not seen.
             v.events.add(Event::Busy);
             return Some(Some(true));
         };
@@ -488,7 +490,7 @@ impl Conntrack {
         })
     }
 
-    /// A packet of no connection.
+    /// A packet without a connection.
     fn begin(
         &self,
         now_ms: u64,
@@ -547,7 +549,7 @@ impl Conntrack {
         })
     }
 
-    /// A connection of which all is known already. `None`: it is there, or there is no room.
+    /// Adds a connection whose state is known. `None`: the table has it already, or is full.
     pub(crate) fn take_in(&self, now_ms: u64, mut new: New) -> Option<&Record> {
         new.admission = self.zones.admit(new.zone).ok()?;
         let entered = self.slots.take().ok().and_then(|(number, record)| {
@@ -627,7 +629,7 @@ impl Conntrack {
         Err(Refused::Why(Event::NatExhausted))
     }
 
-    /// A connection that another one has announced: it is translated as that one, if at all.
+    /// Adds a connection that another one has announced. It gets the translation of the announcement, if any.
     #[cold]
     fn enter_expected(
         &self,
@@ -695,7 +697,7 @@ impl Conntrack {
         };
         let entry = RecordRef { number, generation };
         let publish = || record.publish(new.label != 0);
-        // Before others find it, who may have other times for it.
+        // Before other threads find the record, which may then write other times.
         self.slots.look_at(number, new.expires_ms);
         let inserted = self.index.insert(entry, hashes, judge, publish);
         if inserted.is_err() {
@@ -709,9 +711,9 @@ impl Conntrack {
         })
     }
 
-    /// What the packet carries from here on.
+    /// Writes the result that the packet has from here on.
     #[inline]
-    #[allow(clippy::too_many_arguments)] // what is known of a packet
+    #[allow(clippy::too_many_arguments)] // all facts about a packet
     fn finish(
         &self,
         now_ms: u64,
@@ -773,7 +775,7 @@ impl Conntrack {
                 let before = known.label;
                 match r.set_label(value, mask) {
                     Some(label) => known.label = label,
-                    // The packet goes on with the label that there is.
+                    // The packet continues with the present label.
                     None => v.events.add(Event::Busy),
                 }
                 if known.label != before {
@@ -784,7 +786,7 @@ impl Conntrack {
     }
 }
 
-/// Whether a new connection is to be translated; `expected`: another connection has announced it.
+/// Whether a new connection is translated. `expected`: another connection has announced it.
 fn translates(action: &CtAction, expected: bool) -> bool {
     (action.commit || action.force)
         && action
@@ -793,16 +795,16 @@ fn translates(action: &CtAction, expected: bool) -> bool {
             .is_some_and(|nat| nat.new.is_some() || expected)
 }
 
-/// See [`Conntrack::begin`].
+/// The result of [`Conntrack::begin`].
 enum Begun<'a> {
     Not,
     Is(Hit<'a>),
     Taken,
 }
 
-/// Why a connection was not kept.
+/// The reason why a connection was not kept.
 enum Refused {
-    /// It is there already.
+    /// The table has the connection already.
     Taken,
     Why(Event),
 }
@@ -813,7 +815,7 @@ impl From<Event> for Refused {
     }
 }
 
-/// A segment of a connection in which text is replaced, with the numbers that the senders of the bytes use.
+/// A segment of a connection in which text is replaced, with sequence numbers as its senders count them.
 #[cold]
 fn as_sent(r: &Record, reply: bool, s: &Segment, natted: bool) -> Segment {
     let mut s = *s;
@@ -825,7 +827,7 @@ fn as_sent(r: &Record, reply: bool, s: &Segment, natted: bool) -> Segment {
     s
 }
 
-/// The bit that says what of a direction's packets is translated.
+/// The bit of `state` for the translated endpoint of packets in a direction.
 #[inline]
 pub(crate) fn translated(flags: u64, reply: bool) -> u8 {
     if (flags & SNAT != 0) == reply {
@@ -835,7 +837,7 @@ pub(crate) fn translated(flags: u64, reply: bool) -> u8 {
     }
 }
 
-/// How a packet of a translated connection changes: it becomes the reverse of what comes back.
+/// The rewrite of a packet of a translated connection: it gets the reversed tuple of the opposite direction.
 #[allow(clippy::cast_possible_truncation)] // ports
 fn translate(r: &Record, reply: bool, related: bool, state: &mut u8) -> Rewrite {
     let back = if reply { r.orig() } else { r.reply() };
@@ -854,7 +856,7 @@ fn translate(r: &Record, reply: bool, related: bool, state: &mut u8) -> Rewrite 
         outer.id = id;
         return Rewrite { outer, inner: None };
     }
-    // What is quoted went the other way.
+    // The quoted packet went in the opposite direction.
     let inner = Ends {
         src: (!source).then_some(back.src.addr),
         dst: source.then_some(back.dst.addr),
