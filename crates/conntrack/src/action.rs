@@ -1,14 +1,14 @@
-//! What an action `ct` of the datapath asks for: the one form that translation, execution and texts share.
+//! The action `ct` of the datapath, in the one form that translation, execution and texts share.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Have the packet tracked.
+/// Tracks the packet, with these options.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct CtAction {
     /// Keep a new connection.
     pub commit: bool,
-    /// Let the packet's direction be the original one, by a new connection where it is not.
+    /// Make the packet's direction the original one, by a new connection if it is not.
     pub force: bool,
     /// Zone.
     pub zone: u16,
@@ -16,7 +16,7 @@ pub struct CtAction {
     pub mark: Option<(u32, u32)>,
     /// Write these bits (value, mask) of the connection's label, network order; only with `commit`.
     pub label: Option<(u128, u128)>,
-    /// Look for connections that this one announces.
+    /// Use this helper: find the connections that the new connection announces.
     pub helper: Option<CtHelper>,
     /// The name of a timeout policy.
     pub timeout: Option<Arc<str>>,
@@ -34,7 +34,7 @@ pub enum CtHelper {
 }
 
 impl CtHelper {
-    /// Its name.
+    /// Name, as in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ftp => "ftp",
@@ -46,11 +46,11 @@ impl CtHelper {
 /// Address translation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct CtNat {
-    /// How a new connection is translated; `None`: only packets of connections that are translated already.
+    /// The translation of a new connection; `None`: translate only packets of translated connections.
     pub new: Option<NatRange>,
 }
 
-/// Which address a new connection has translated, and to what.
+/// The endpoint that is translated in a new connection, and the choice of its new address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NatRange {
     /// Source or destination.
@@ -59,13 +59,13 @@ pub struct NatRange {
     pub addresses: Option<(IpAddr, IpAddr)>,
     /// First and last port to choose from; `None`: the packet's own if it is free.
     pub ports: Option<(u16, u16)>,
-    /// How one of them is chosen.
+    /// The choice of an address and a port in the ranges.
     pub how: NatHow,
     /// The same client gets the same address each time.
     pub persistent: bool,
 }
 
-/// Which address is translated.
+/// The endpoint that is translated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NatEnd {
     /// The source.
@@ -74,14 +74,14 @@ pub enum NatEnd {
     Dst,
 }
 
-/// How a port or address is chosen.
+/// The choice of a port or an address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum NatHow {
-    /// As the switch likes.
+    /// The switch decides.
     #[default]
     Any,
-    /// By a hash of the connection.
+    /// A hash of the connection selects it.
     Hash,
-    /// At random.
+    /// A random number selects it.
     Random,
 }

@@ -1,21 +1,21 @@
-//! Connections for those who look at them, and for those who want them gone.
+//! Connections for output, and the removal of connections on request.
 
 use crate::action::CtHelper;
-use crate::conntrack::Conntrack;
-use crate::record::{RELATED, Record};
-use crate::tcp::Peer;
+use crate::protocol::tcp::Peer;
+use crate::table::record::{RELATED, Record};
+use crate::track::Conntrack;
 use crate::tuple::Tuple;
 use heddle_sync::ReadGuard;
 use heddle_wire::ip::proto;
 
-/// A connection as it was when it was looked at.
+/// A connection at the time of reading.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Conn {
     /// Zone.
     pub zone: u16,
-    /// The direction in which it began.
+    /// Tuple of the original direction.
     pub orig: Tuple,
-    /// Its answers.
+    /// Tuple of the reply direction.
     pub reply: Tuple,
     /// The connection that announced it.
     pub parent: Option<Tuple>,
@@ -25,15 +25,15 @@ pub struct Conn {
     pub mark: u32,
     /// Label.
     pub label: u128,
-    /// Until it expires without packets.
+    /// Time until it expires without packets.
     pub left_ms: u64,
     /// Both ends of TCP.
     pub tcp: Option<[Peer; 2]>,
-    /// Where the index has it.
+    /// Bucket of the index.
     pub bucket: u32,
 }
 
-/// Which connections are meant. What is `None` does not matter.
+/// Conditions on connections. `None`: no condition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
     /// Zone.
@@ -42,9 +42,9 @@ pub struct Filter {
     pub mark: Option<(u32, u32)>,
     /// Label: value and mask.
     pub label: Option<(u128, u128)>,
-    /// Tuples in both directions, of which some parts count.
+    /// Parts of the tuple of the original direction.
     pub orig: PartialTuple,
-    /// As above.
+    /// Parts of the tuple of the reply direction.
     pub reply: PartialTuple,
     /// Protocol.
     pub proto: Option<u8>,
@@ -76,7 +76,7 @@ fn is<T: PartialEq>(wanted: Option<T>, is: T) -> bool {
 }
 
 impl PartialTuple {
-    /// Whether a tuple has all of them.
+    /// Whether a tuple has all of these parts.
     #[allow(clippy::cast_possible_truncation)] // parts of a word
     pub fn matches(&self, t: &Tuple) -> bool {
         let (src, dst) = (t.src.l4, t.dst.l4);
@@ -92,7 +92,7 @@ impl PartialTuple {
 }
 
 impl Filter {
-    /// Whether a connection is meant.
+    /// Whether a connection satisfies all conditions.
     pub fn matches(&self, c: &Conn) -> bool {
         is(self.zone, c.zone)
             && is(self.proto, c.orig.proto)
@@ -105,12 +105,13 @@ impl Filter {
 }
 
 impl Conntrack {
-    /// Shows connections of the next `budget` records from `at`, which begins at 0, to `show`. `None`: that
-    /// were all; else where to go on. What comes and goes meanwhile is shown or not.
+    /// Passes connections of the next `budget` records from `at`, which begins at 0, to `show`. Returns the
+    /// next `at`; `None`: all records were read. A connection that begins or ends meanwhile may be left out.
     pub fn dump(&self, now_ms: u64, at: u32, budget: u32, mut show: impl FnMut(Conn)) -> Option<u32> {
         self.walk(now_ms, at, budget, |_, r| show(self.conn(now_ms, r)))
     }
-    /// Ends connections of the next records, as [`Conntrack::dump`] shows them. How many, and where to go on.
+    /// Ends matching connections of the next records, in steps like [`Conntrack::dump`]. Returns their number
+    /// and the next `at`.
     pub fn flush(&self, now_ms: u64, at: u32, budget: u32, filter: &Filter) -> (usize, Option<u32>) {
         let mut n = 0;
         let next = self.walk(now_ms, at, budget, |number, r| {
@@ -120,7 +121,8 @@ impl Conntrack {
         });
         (n, next)
     }
-    /// Ends all that are meant, and sweeps them: they are not counted any more. How many there were.
+    /// Ends all matching connections and frees them, so that they are not counted any more. Returns their
+    /// number.
     pub fn flush_all(&self, now_ms: u64, filter: &Filter) -> usize {
         const BATCH: u32 = 4096;
         let (mut n, mut at) = (0, Some(0));
@@ -134,15 +136,15 @@ impl Conntrack {
         }
         n
     }
-    /// Ends the connection whose original tuple this is, or that of its answers if its addresses are not
-    /// translated. `false`: there is none.
+    /// Ends the connection with this original tuple; or with this reply tuple, if it has no address
+    /// translation. `false`: no connection has the tuple.
     pub fn flush_tuple(&self, now_ms: u64, tuple: &Tuple, zone: u16) -> bool {
         let _reading = ReadGuard::begin();
-        let key = crate::record::Key::new(tuple, zone);
+        let key = crate::table::key::Key::new(tuple, zone);
         let found = self.index.find(self.hash(tuple, zone), |e| {
             let r = self.slots.get(e.number)?;
             let is = match r.direction(&key) {
-                Some(true) => r.flags() & (crate::record::SNAT | crate::record::DNAT) == 0,
+                Some(true) => r.flags() & (crate::table::record::SNAT | crate::table::record::DNAT) == 0,
                 found => found == Some(false),
             };
             (is && r.is_alive(now_ms)).then_some((e.number, r))
@@ -153,7 +155,7 @@ impl Conntrack {
         }
         ended.is_some()
     }
-    /// Buckets of the index.
+    /// Number of buckets of the index.
     pub fn buckets(&self) -> u32 {
         self.index.len()
     }
@@ -184,12 +186,12 @@ impl Conntrack {
         Conn {
             zone: r.zone(),
             orig,
-            reply: if r.flags() & (crate::record::SNAT | crate::record::DNAT) == 0 {
+            reply: if r.flags() & (crate::table::record::SNAT | crate::table::record::DNAT) == 0 {
                 orig.reversed()
             } else {
                 r.reply()
             },
-            helper: crate::helper::of_flags(r.flags()),
+            helper: crate::track::helper::of_flags(r.flags()),
             parent: r.parent().filter(|_| r.flags() & RELATED != 0),
             mark: r.mark(),
             label: r.label(),

@@ -1,25 +1,24 @@
-//! What may happen to a packet in the tracker that somebody may ask about: each has a name for
-//! `coverage/show`.
+//! Events of packets in the tracker. Each has a name for `coverage/show`.
 //!
-//! The tracker counts nothing itself, so that sixteen workers which refuse a flood share no line: a verdict
-//! says what happened, and the worker counts it.
+//! The tracker itself has no counters, so that workers under a flood do not share a cache line. A verdict has
+//! the events of a packet, and the worker counts them.
 
-/// One of them.
+/// One kind of event.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Event {
-    /// A new connection was not kept: as many as `dpctl/ct-set-maxconns` allows are there.
+    /// A new connection was not kept: the number of connections has reached `dpctl/ct-set-maxconns`.
     Full,
-    /// A new connection was not kept: its zone has as many as its limit allows.
+    /// A new connection was not kept: its zone has reached its limit.
     ZoneLimit,
     /// A new connection was not kept: all addresses and ports that it could be translated to are taken.
     NatExhausted,
     /// A new connection was not kept: the table of connections has no room.
     NoRoom,
-    /// A new connection was not kept: its answers would be packets of another one.
+    /// A new connection was not kept: its reply tuple belongs to another connection.
     Clash,
-    /// A new connection was not kept, or a TCP segment not followed, because a thread was put aside by the
-    /// system while it held what this needed.
+    /// A new connection was not kept, or a TCP segment not followed: the system had preempted the thread with
+    /// the lock.
     Busy,
     /// The IPv4 header's checksum is wrong.
     L3Checksum,
@@ -27,7 +26,7 @@ pub enum Event {
     L4Checksum,
     /// Headers are cut off or contradict themselves.
     Malformed,
-    /// A fragment that was not put together.
+    /// A fragment that was not reassembled.
     Fragment,
     /// TCP flags that contradict each other.
     TcpFlags,
@@ -39,22 +38,22 @@ pub enum Event {
     NatLost,
     /// A message of FTP that announces a connection and makes no sense.
     FtpMalformed,
-    /// A fragment whose headers contradict themselves, or that is of no datagram that can be.
+    /// A fragment whose headers contradict themselves, or whose datagram cannot exist.
     FragmentMalformed,
     /// A fragment with a wrong checksum of its IPv4 header.
     FragmentChecksum,
     /// A fragment, not the last, that is smaller than `dpctl/ipf-set-min-frag` allows.
     FragmentTooSmall,
-    /// A fragment that has bytes which another one has, or lies behind the end.
+    /// A fragment that overlaps another one, or is behind the end.
     FragmentOverlap,
     /// A fragment for which there is no room.
     FragmentsFull,
-    /// A datagram whose fragments, released together, are more than a burst of packets holds.
+    /// A datagram with more fragments than a burst of packets.
     BurstGrown,
 }
 
 impl Event {
-    /// All of them, in the order of their numbers.
+    /// All events, in the order of their numbers.
     pub const ALL: [Self; 21] = [
         Self::Full,
         Self::ZoneLimit,
@@ -78,7 +77,7 @@ impl Event {
         Self::FragmentsFull,
         Self::BurstGrown,
     ];
-    /// Its name in `coverage/show`: Open vSwitch's, where it has one.
+    /// The name in `coverage/show`: Open vSwitch's, if it has one.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Full => "conntrack_full",
@@ -106,25 +105,25 @@ impl Event {
     }
 }
 
-/// Some of them.
+/// A set of events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Events(u32);
 
 impl Events {
-    /// Whether nothing happened, as with nearly all packets.
+    /// Whether the set is empty, as for nearly all packets.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
-    /// One more.
+    /// Adds an event.
     pub fn add(&mut self, e: Event) {
         self.0 |= 1 << e as u8;
     }
-    /// Whether this one is among them.
+    /// Whether the set has this event.
     pub const fn has(self, e: Event) -> bool {
         self.0 & (1 << e as u8) != 0
     }
-    /// Each.
+    /// All events of the set.
     pub fn iter(self) -> impl Iterator<Item = Event> {
         Event::ALL.into_iter().filter(move |e| self.has(*e))
     }

@@ -1,7 +1,7 @@
 //! Connections as `dpctl/dump-conntrack` and `dpctl/ct-stats-show` print them, in Open vSwitch's text.
 
 use crate::dump::Conn;
-use crate::tcp::{Peer, Scale, State};
+use crate::protocol::tcp::{Peer, Scale, State};
 use crate::tuple::{Tuple, is_icmp};
 use heddle_wire::ip::proto;
 use std::collections::BTreeMap;

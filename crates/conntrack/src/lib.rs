@@ -1,69 +1,63 @@
 //! Connection tracking: zones, states, address translation, limits, expiry.
 //!
-//! **Problem.** All workers see packets of all connections, some in one direction on one worker and back on
-//! another. An established packet must cost one lookup and write nothing that others read, connections come
-//! by the million a second, and whatever fills the tables must not stop those who are there.
+//! **Problem.** All workers see packets of all connections, and the two directions of one may meet different
+//! workers. A packet of an established connection must cost one lookup, and write nothing that others read. A
+//! million connections may begin each second. A flood that fills the tables must not stop established
+//! connections.
 //!
-//! **Use.** A worker reads a packet ([`Packet::read`]), hashes its tuple ([`Conntrack::hash`]), prefetches
-//! for the whole burst ([`Conntrack::prefetch`], [`Conntrack::guess`]), and tracks each
-//! ([`Conntrack::track`]) under one [`ReadGuard`] of the burst. The packet carries what is [`Known`] from
-//! then on; the [`Verdict`] says how it is to be rewritten ([`Rewrite::apply`]). A control thread calls
+//! **Use.** A worker reads a packet ([`Packet::read`]) and hashes its tuple ([`Conntrack::hash`]). It
+//! prefetches for the whole burst ([`Conntrack::prefetch`], [`Conntrack::guess`]). Then it tracks each packet
+//! ([`Conntrack::track`]) under one [`ReadGuard`] of the burst. The packet has its [`Known`] state from then
+//! on, and the [`Verdict`] has the changes of its headers ([`Rewrite::apply`]). A control thread calls
 //! [`Conntrack::sweep`].
 //!
-//! **Parts.** What is read of a packet: `packet`, `tuple`. Where connections are: `index` (from hashes to
-//! numbers), `slots` (who has which number), `record` (what a number stands for). How they move: `track`,
-//! `short` (the usual ones), `tcp`, `timeouts`, `zones`, `nat`. What they announce: `helper`. What others
-//! see: `dump`, `format`.
-//! What goes another way than through here: `offloaded`.
-//! Fragments wait in `ipf`, which the datapath asks before it hands the tracker what they are pieces of.
+//! **Parts**, each of which imports only those above it:
 //!
-//! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: since 3.2). A limit of 0 is
-//! none. An error of ICMPv6 about TCP is read if eight bytes of that are quoted, as those of ICMP are
-//! (there: twenty).
+//! | module | purpose |
+//! | --- | --- |
+//! | `tuple`, `action`, `events` | addresses and ports of a packet; the action `ct`; counted events |
+//! | `protocol` | the reading of packets, states of TCP, timeouts |
+//! | `table` | the index of connections, their records, zone limits |
+//! | `nat` | the choice of addresses, the rewrite of packets |
+//! | `track` | the tracker: general and short way, helpers, expiry, offloaded connections |
+//! | `dump`, `format` | connections for users |
+//! | `ipf` | fragments; the datapath hands them to the tracker after they are put together |
+//!
+//! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: since 3.2). A limit of 0 is no
+//! limit. An ICMPv6 error about TCP needs eight quoted bytes of it, like an ICMP error (there: twenty).
 
 pub mod action;
-/// What models replace (`tests/model.rs`).
+/// Types that the models replace (`tests/model.rs`).
 mod atomic {
     pub(crate) use heddle_sys::Zeroed;
     pub(crate) use std::hint::spin_loop;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
     pub(crate) use zerocopy::FromZeros;
 }
-mod conntrack;
 pub mod dump;
 mod events;
 pub mod format;
-mod free_list;
-mod hash;
-pub mod helper;
-mod index;
 pub mod ipf;
 mod nat;
-pub mod offloaded;
-mod packet;
-mod record;
-mod rewrite;
-mod short;
-mod slots;
-mod sweep;
-pub mod tcp;
-mod timeouts;
+mod protocol;
+mod table;
 mod track;
 mod tuple;
-mod zones;
 
 pub use action::{CtAction, CtHelper, CtNat, NatEnd, NatHow, NatRange};
-pub use conntrack::{Config, Conntrack, DEFAULT_MAX_CONNS, Guess};
 pub use events::{Event, Events};
-pub use hash::Hash;
 pub use heddle_sync::ReadGuard;
-pub use packet::{Checked, Invalid, Packet, Segment, Subject};
-pub use rewrite::{At, Ends, Ends4, Rewrite};
-pub use short::{Brief, SHORT, Shape, Short};
-pub use timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
-pub use track::{Found, Known, Verdict, state};
+pub use nat::rewrite::{At, Ends, Rewrite};
+pub use protocol::packet::{Checked, Invalid, Packet, Segment, Subject};
+pub use protocol::tcp;
+pub use protocol::timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
+pub use table::hash::Hash;
+pub use table::key::Ends4;
+pub use table::zones::ZoneLimit;
+pub use track::general::{Found, Known, Verdict, state};
+pub use track::short::{Brief, SHORT, Shape, Short};
+pub use track::{Config, Conntrack, DEFAULT_MAX_CONNS, Guess, helper, offloaded};
 pub use tuple::{Endpoint, Tuple, bits, ip};
-pub use zones::ZoneLimit;
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ mod twin;
 
 use super::state::{DNAT, EST, INV, NEW, REL, RPL, SNAT, TRK};
 use super::*;
-use crate::tcp::{ACK, FIN, RST, SYN};
+use crate::protocol::tcp::{ACK, FIN, RST, SYN};
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -1,867 +1,216 @@
-//! A packet meets the action `ct`.
-//!
-//! The steps, and what each says of the packet, are those of Open vSwitch's userspace datapath: forget what
-//! another zone said; look the packet up (a translated one by its answers' tuple); let its connection move;
-//! translate it; or begin a connection. A lookup takes no lock; an established packet of UDP or ICMP writes
-//! nothing, but the time once a second.
+//! The tracker of one datapath: its shared parts and its settings.
 
-use crate::action::{CtAction, NatEnd};
-use crate::conntrack::{Conntrack, Guess};
-use crate::events::{Event, Events};
-use crate::hash::Hash;
-use crate::helper::{self, Control, Expectation, Parent};
-use crate::index::{Entry, Judgement, NotInserted};
-use crate::nat;
-use crate::offloaded::{LOOSE, OFFLOADED};
-use crate::packet::{Invalid, Segment, Subject};
-use crate::record::{CONTROL, DNAT, FTP, Key, New, Phase, RELATED, Record, SNAT};
-use crate::rewrite::{Ends, Rewrite};
-use crate::short::Brief;
-use crate::tcp::{self, Update};
-use crate::timeouts::Class;
-use crate::tuple::{Tuple, asks};
-use heddle_sync::ReadGuard;
-use heddle_wire::ip::proto;
+pub(crate) mod general;
+pub mod helper;
+pub mod offloaded;
+pub(crate) mod short;
+pub(crate) mod sweep;
 
-/// Bits of `ct_state`.
-pub mod state {
-    /// A connection that is about to begin.
-    pub const NEW: u8 = 0x01;
-    /// One that both ends know of.
-    pub const EST: u8 = 0x02;
-    /// Announced by another connection, or an error about one.
-    pub const REL: u8 = 0x04;
-    /// In the direction of answers.
-    pub const RPL: u8 = 0x08;
-    /// Part of no connection and no beginning of one.
-    pub const INV: u8 = 0x10;
-    /// It was tracked.
-    pub const TRK: u8 = 0x20;
-    /// Its source was translated.
-    pub const SNAT: u8 = 0x40;
-    /// Its destination was translated.
-    pub const DNAT: u8 = 0x80;
-}
-use state::{EST, INV, NEW, REL, RPL, TRK};
+use crate::events::Event;
+use crate::protocol::timeouts::{Policy, PolicyError, Timeouts};
+use crate::table::hash::{Hash, Keys};
+use crate::table::index::{Index, RecordRef};
+use crate::table::slots::Slots;
+use crate::table::zones::{ZoneLimit, Zones};
+use crate::track::helper::Expectations;
+use crate::track::offloaded::Ender;
+use crate::track::short::Short;
+use crate::track::sweep::Prepared;
+use crate::tuple::{Endpoint, Tuple};
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-const NATTED: u8 = state::SNAT | state::DNAT;
+/// Default maximum number of connections (`dpctl/ct-set-maxconns`), as in Open vSwitch.
+pub const DEFAULT_MAX_CONNS: u32 = 3_000_000;
 
-/// Which connection a packet belongs to, so that a second `ct` in the same zone need not look for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
-    number: u32,
-    generation: u32,
-    reply: bool,
-    related: bool,
+/// Size of a tracker.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Number of records with address space. Memory is allocated when they are used. Larger than the number
+    /// of connections, since a record is used again a little after its connection has ended.
+    pub capacity: usize,
+    /// Maximum number of connections at first.
+    pub max_conns: u32,
+    /// Random seed of hashes. It must stay secret.
+    pub seed: u64,
 }
 
-/// What `ct` has said of a packet, and what a later one wants to know of that; all zero: nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Known {
-    /// Bits of [`state`]; 0: there was none, or `ct_clear` came after it.
-    pub state: u8,
-    /// Zone.
-    pub zone: u16,
-    /// Mark.
-    pub mark: u32,
-    /// Label.
-    pub label: u128,
-    /// The original direction's addresses and ports; `None`: all zero.
-    pub orig: Option<Tuple>,
-    /// The connection.
-    pub found: Option<Found>,
-}
-
-impl Found {
-    pub(crate) const fn of(b: &Brief) -> Self {
+impl Default for Config {
+    fn default() -> Self {
+        use std::hash::{BuildHasher, Hasher};
         Self {
-            number: b.number,
-            generation: b.generation,
-            reply: b.reply,
-            related: false,
+            capacity: 1 << 24,
+            max_conns: DEFAULT_MAX_CONNS,
+            // The standard library's keys are random.
+            seed: std::collections::hash_map::RandomState::new()
+                .build_hasher()
+                .finish(),
         }
     }
 }
 
-impl Known {
-    /// Becomes nothing for the next `ct`, which writes the rest.
+/// The connection that a packet probably belongs to; none by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Guess(pub(crate) Option<RecordRef>);
+
+impl Guess {
+    /// Number of the connection.
     #[inline]
-    pub fn forget(&mut self) {
-        (self.state, self.found) = (0, None);
+    pub fn number(&self) -> Option<u32> {
+        self.0.map(|e| e.number)
     }
 }
 
-/// What `ct` does besides; by default nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Verdict {
-    /// How the packet changes.
-    pub rewrite: Option<Rewrite>,
-    /// Its connection may announce others: [`Conntrack::control`] is to be asked.
-    pub control: Option<Control>,
-    /// What is worth counting. [`Event::NatExhausted`] and the other refusals of new connections: the
-    /// connection was not kept, and the packet continues as `+new`, unless it is [`Verdict::untranslated`].
-    pub events: Events,
-    /// The packet was to begin a translated connection, which was not kept: it is to be dropped.
-    pub untranslated: bool,
+/// A connection tracker. See the text of the crate.
+#[derive(Debug)]
+pub struct Conntrack {
+    pub(crate) slots: Slots,
+    pub(crate) index: Index,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) zones: Zones,
+    pub(crate) expectations: Expectations,
+    pub(crate) keys: Keys,
+    seq_chk: AtomicBool,
+    dice: AtomicU64,
+    pub(crate) sweep_at: AtomicU32,
+    pub(crate) sweeping: Mutex<()>,
+    pub(crate) prepared: Mutex<Prepared>,
+    pub(crate) ender: Ender,
 }
-
-/// A connection for which a packet was found to be its own.
-#[derive(Clone, Copy)]
-pub(crate) struct Hit<'a> {
-    pub(crate) record: &'a Record,
-    pub(crate) number: u32,
-    pub(crate) reply: bool,
-}
-
-/// What of a packet moves its connection.
-#[derive(Clone, Copy)]
-pub(crate) struct Moving<'a> {
-    pub(crate) tcp: Option<&'a Segment>,
-    pub(crate) icmp: bool,
-    pub(crate) related: bool,
-}
-
-impl<'a> Moving<'a> {
-    fn of(s: &'a Subject) -> Self {
-        Self {
-            tcp: s.tcp.as_ref(),
-            icmp: s.tuple.is_icmp(),
-            related: s.related,
-        }
-    }
-}
-
-/// What became of a packet's connection.
-pub(crate) enum Moved {
-    Stays,
-    /// The connection is over; the packet may begin another.
-    Again,
-}
-
-/// How often a packet that begins a connection is looked up anew, because another worker was faster.
-const TRIES: usize = 4;
 
 impl Conntrack {
-    /// A packet that cannot belong to a connection.
-    pub fn invalid(&self, zone: u16, why: Invalid, known: &mut Known) -> Events {
-        *known = Known {
-            state: INV | TRK,
-            zone,
-            ..Known::default()
-        };
-        match why {
-            Invalid::Malformed => Event::Malformed,
-            Invalid::Fragment => Event::Fragment,
-            Invalid::L3Checksum => Event::L3Checksum,
-            Invalid::L4Checksum => Event::L4Checksum,
-        }
-        .into()
+    /// Makes a tracker without connections.
+    ///
+    /// # Errors
+    /// The error of mmap(2) if the address space is too small.
+    pub fn new(config: Config) -> io::Result<Self> {
+        let slots = Slots::new(config.capacity, config.max_conns)?;
+        Ok(Self {
+            index: Index::new(slots.capacity())?,
+            slots,
+            timeouts: Timeouts::new(),
+            zones: Zones::new()?,
+            expectations: Expectations::new(),
+            keys: Keys::new(config.seed),
+            seq_chk: AtomicBool::new(true),
+            dice: AtomicU64::new(config.seed),
+            sweep_at: AtomicU32::new(0),
+            sweeping: Mutex::new(()),
+            prepared: Mutex::default(),
+            ender: Ender::default(),
+        })
     }
-
-    /// Tracks a packet. `hash` is [`Conntrack::hash`] of its tuple and the action's zone, `guess` what
-    /// [`Conntrack::guess`] said of it; `known` is what an earlier `ct` of the same pipeline said, and then
-    /// what this one says; what it does besides is added to the verdict. `reading` spans the burst. Workers
-    /// call this; nothing in it waits longer than some microseconds.
+    /// The hash of a tuple, the same for both directions.
     #[inline]
-    pub fn track(
-        &self,
-        now_ms: u64,
-        reading: &ReadGuard,
-        subject: &Subject,
-        (hash, guess): (Hash, Guess),
-        (known, v): (&mut Known, &mut Verdict),
-        action: &CtAction,
-    ) {
-        let _ = reading;
-        let mut absent = false;
-        // The usual case: the first `ct` in its zone, and a connection that is there.
-        if !action.force && (known.state == 0 || known.zone != action.zone) {
-            let key = Key::new(&subject.tuple, action.zone);
-            let hit = guess.0.and_then(|e| self.is_meant(now_ms, e, &key, false));
-            if let Some(h) = hit.or_else(|| self.lookup(now_ms, &key, hash, false)) {
-                known.state = 0;
-                if matches!(
-                    self.advance(now_ms, h, h.reply, Moving::of(subject), &mut known.state, v),
-                    Moved::Stays
-                ) {
-                    return self.finish(now_ms, known, v, Some(h), h.reply, subject, action);
-                }
-                self.kill(h.number, h.record);
-            } else {
-                absent = true;
-            }
-        }
-        self.track_slowly(now_ms, subject, (hash, absent), (known, v), action);
+    pub fn hash(&self, tuple: &Tuple, zone: u16) -> Hash {
+        self.keys.hash(tuple, zone)
     }
-
-    /// As [`Conntrack::track`]. `absent`: there is no connection of the packet as it came.
-    #[inline(never)]
-    fn track_slowly(
-        &self,
-        now_ms: u64,
-        subject: &Subject,
-        (hash, absent): (Hash, bool),
-        (known, v): (&mut Known, &mut Verdict),
-        action: &CtAction,
-    ) {
-        if self.track_again(now_ms, known, action, v) {
-            return;
+    /// Prefetches the memory that [`Conntrack::track`] reads first. Call it for all packets of a burst, then
+    /// [`Conntrack::guess`] for all, then track them.
+    #[inline]
+    pub fn prefetch(&self, hash: Hash) {
+        self.index.prefetch(hash);
+    }
+    /// The connection that the packet probably belongs to; prefetches its record.
+    #[inline]
+    pub fn guess(&self, hash: Hash) -> Guess {
+        self.guess_and_fetch(hash, true)
+    }
+    /// The same as [`Conntrack::guess`], for a packet that was read in the short way.
+    #[inline]
+    pub fn guess_short(&self, hash: Hash, s: &Short) -> Guess {
+        self.guess_and_fetch(hash, !s.is_udp4())
+    }
+    #[inline]
+    fn guess_and_fetch(&self, hash: Hash, all: bool) -> Guess {
+        let entry = self.index.guess(hash);
+        if let Some(record) = entry.and_then(|e| self.slots.get(e.number)) {
+            record.prefetch(all);
         }
-        let zone = action.zone;
-        let prior = std::mem::take(known);
-        if prior.zone == zone {
-            known.state = prior.state;
-        }
-        let natted = known.state & NATTED != 0;
-        let mut subject = *subject;
-        let find = |tuple: &Tuple, hash, natted: bool| {
-            let tuple = if natted { tuple.reversed() } else { *tuple };
-            self.lookup(now_ms, &Key::new(&tuple, zone), hash, natted)
-        };
-        let mut hit = if absent {
-            None
-        } else {
-            find(&subject.tuple, hash, natted)
-        };
-        let mut reply = hit.is_some_and(|h| h.reply);
-        if natted {
-            match hit {
-                Some(h) => {
-                    subject.tuple = if h.reply {
-                        h.record.reply()
-                    } else {
-                        h.record.orig()
-                    }
-                }
-                None => v.events.add(Event::NatLost),
-            }
-        }
-        if action.force
-            && let Some(h) = hit.filter(|h| h.reply)
-        {
-            self.kill(h.number, h.record);
-            hit = None;
-        }
-        if hit.is_none() && natted && action.nat.is_none() {
-            hit = self.by_orig(now_ms, &subject.tuple, &prior);
-            // As Open vSwitch: the direction is the packet's own, which is not known.
-            reply = false;
-        }
-        let mut begins = false;
-        match hit {
-            Some(h) => match self.advance(now_ms, h, reply, Moving::of(&subject), &mut known.state, v) {
-                Moved::Stays => {}
-                Moved::Again => {
-                    self.kill(h.number, h.record);
-                    hit = None;
-                    begins = true;
-                }
+        Guess(entry)
+    }
+    /// A hash of the client of connections: its address and the zone, no ports or protocol.
+    pub(crate) fn hash_client(&self, t: &Tuple, zone: u16) -> u32 {
+        let client = Tuple {
+            src: Endpoint {
+                addr: t.src.addr,
+                l4: 0,
             },
-            None if subject.related => known.state = INV,
-            None => begins = true,
-        }
-        let expected = if begins {
-            self.expected(now_ms, &subject.tuple, zone)
-        } else {
-            None
+            dst: Endpoint::default(),
+            proto: 0,
+            ipv6: t.ipv6,
         };
-        let mut tries = 0;
-        while begins && tries < TRIES {
-            tries += 1;
-            let hash = if natted {
-                self.hash(&subject.tuple, zone)
-            } else {
-                hash
-            };
-            match self.begin(
-                now_ms,
-                (&subject, hash),
-                action,
-                expected.as_ref(),
-                known,
-                &mut v.events,
-            ) {
-                Begun::Not => begins = false,
-                Begun::Is(h) => {
-                    // Whatever the packet was of a connection that is over.
-                    (hit, reply) = (Some(h), false);
-                    begins = false;
-                }
-                Begun::Taken => {
-                    // Another worker was faster.
-                    if let Some(h) = find(&subject.tuple, hash, false) {
-                        known.state &= !NEW;
-                        reply = h.reply;
-                        self.advance(now_ms, h, reply, Moving::of(&subject), &mut known.state, v);
-                        hit = Some(h);
-                        begins = false;
-                    }
-                }
-            }
-        }
-        if begins {
-            v.events.add(Event::Clash);
-        }
-        self.finish(now_ms, known, v, hit, reply, &subject, action);
-        v.untranslated = hit.is_none() && known.state & INV == 0 && translates(action, expected.is_some());
-        if let Some(e) = expected.filter(|_| hit.is_none() && known.state & INV == 0) {
-            (known.mark, known.label, known.orig) = (e.mark, e.label, Some(e.orig));
-        }
+        self.hash(&client, zone).0
+    }
+    /// The next number of a sequence that starts at random.
+    pub(crate) fn random(&self) -> u64 {
+        self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
     }
 
-    /// A second `ct` in the zone of the first: its connection has moved already. `false`: it is none.
-    fn track_again(&self, now_ms: u64, known: &mut Known, action: &CtAction, v: &mut Verdict) -> bool {
-        let same = !action.force && action.zone == known.zone;
-        let Some(f) = known.found.filter(|_| same) else {
-            return false;
-        };
-        let Some(record) = self.slots.get(f.number) else {
-            return false;
-        };
-        if record.generation() != f.generation || !record.is_alive(now_ms) {
-            return false;
-        }
-        let hit = Hit {
-            record,
-            number: f.number,
-            reply: f.reply,
-        };
-        // Only the relation to the connection counts from here on.
-        let subject = Subject {
-            tuple: record.orig(),
-            related: f.related,
-            tcp: None,
-        };
-        self.finish(now_ms, known, v, Some(hit), f.reply, &subject, action);
-        true
+    /// Number of connections, including expired ones that are not freed yet.
+    pub fn n_conns(&self) -> u32 {
+        self.slots.count()
     }
-
+    /// Maximum number of connections.
+    pub fn max_conns(&self) -> u32 {
+        self.slots.limit()
+    }
+    /// Sets the maximum number of connections. Beyond the number of records, new connections give
+    /// [`Event::NoRoom`].
+    pub fn set_max_conns(&self, n: u32) {
+        self.slots.set_limit(n);
+    }
+    /// Whether TCP segments outside of their windows are invalid.
     #[inline]
-    fn lookup(&self, now_ms: u64, key: &Key, hash: Hash, natted: bool) -> Option<Hit<'_>> {
-        self.index.find(hash, |e| self.is_meant(now_ms, e, key, natted))
+    pub fn tcp_seq_chk(&self) -> bool {
+        self.seq_chk.load(Relaxed)
     }
-    /// The connection that an entry leads to, if packets with this key are its own.
-    #[inline]
-    pub(crate) fn is_meant(&self, now_ms: u64, e: Entry, key: &Key, natted: bool) -> Option<Hit<'_>> {
-        let record = self.slots.get(e.number)?;
-        let reply = record.direction(key)?;
-        (e.is_of(record.generation()) && record.is_alive(now_ms)).then_some(Hit {
-            record,
-            number: e.number,
-            // A translated packet was found by the tuple of the other direction.
-            reply: reply != natted,
-        })
+    /// Sets whether TCP segments outside of their windows are invalid.
+    pub fn set_tcp_seq_chk(&self, on: bool) {
+        self.seq_chk.store(on, Relaxed);
     }
 
-    /// The connection of a translated packet by the original tuple that it carries.
-    fn by_orig(&self, now_ms: u64, tuple: &Tuple, prior: &Known) -> Option<Hit<'_>> {
-        let mut orig = prior.orig.filter(|o| o.proto != 0 && o.ipv6 == tuple.ipv6)?;
-        if orig.is_icmp() {
-            // What a packet carries has the type only.
-            orig = orig.with_icmp((tuple.src.l4 >> 16) as u16, (orig.src.l4 >> 8 & 0xff) as u8, 0)?;
-        }
-        let hash = self.hash(&orig, prior.zone);
-        self.lookup(now_ms, &Key::new(&orig, prior.zone), hash, false)
+    /// The limit of zones without a limit of their own; 0: no limit.
+    pub fn default_limit(&self) -> u32 {
+        self.zones.default()
+    }
+    /// Sets the default limit; `None`: no limit.
+    pub fn set_default_limit(&self, limit: Option<u32>) {
+        self.zones.set(None, limit);
+    }
+    /// Sets or removes a zone's limit.
+    pub fn set_zone_limit(&self, zone: u16, limit: Option<u32>) {
+        self.zones.set(Some(zone), limit);
+    }
+    /// The limit and the count of a zone.
+    pub fn zone_limit(&self, zone: u16) -> ZoneLimit {
+        self.zones.get(zone)
+    }
+    /// All zones with limits of their own.
+    pub fn zone_limits(&self) -> Vec<ZoneLimit> {
+        self.zones.all()
     }
 
-    /// Lets a connection move; writes what that says into the bits of `state`.
-    #[inline]
-    pub(crate) fn advance(
-        &self,
-        now_ms: u64,
-        h: Hit<'_>,
-        reply: bool,
-        s: Moving<'_>,
-        state: &mut u8,
-        v: &mut Verdict,
-    ) -> Moved {
-        let rpl = if reply { RPL } else { 0 };
-        if s.related {
-            *state |= REL | rpl;
-            return Moved::Stays;
-        }
-        let r = h.record;
-        if r.flags() & RELATED != 0 {
-            *state |= REL;
-        }
-        let established = if let Some(segment) = s.tcp {
-            match self.advance_tcp(now_ms, h, reply, segment, *state & NATTED != 0, v) {
-                Some(established) => established,
-                None => return Moved::Again,
-            }
-        } else {
-            let class = if s.icmp {
-                let (_, now) = r.advance(|p| if reply { Phase::Both } else { p });
-                match now {
-                    Phase::Both => Class::IcmpReply,
-                    Phase::First | Phase::Single => Class::IcmpFirst,
-                }
-            } else {
-                let (_, now) = r.advance(|p| match p {
-                    _ if reply => Phase::Both,
-                    Phase::First => Phase::Single,
-                    other => other,
-                });
-                if now == Phase::Both {
-                    Class::UdpMultiple
-                } else {
-                    Class::UdpSingle
-                }
-            };
-            self.touch(h.number, r, now_ms + self.timeouts.ms(r.policy(), class));
-            Some(matches!(class, Class::IcmpReply | Class::UdpMultiple))
-        };
-        match established {
-            Some(true) => *state = *state & !NEW | EST | rpl,
-            Some(false) => *state |= NEW,
-            None => *state = INV,
-        }
-        Moved::Stays
+    /// Adds or replaces a timeout policy. Settings have the names of the database and are in seconds.
+    ///
+    /// # Errors
+    /// An unknown setting, or too many policies.
+    pub fn set_timeout_policy(&self, name: &str, settings: &[(&str, u32)]) -> Result<(), PolicyError> {
+        self.timeouts.set(name, settings)
     }
-
-    /// Lets a connection live until then.
-    #[inline]
-    pub(crate) fn touch(&self, number: u32, r: &Record, expires_ms: u64) {
-        if r.touch(expires_ms) {
-            self.slots.look_at(number, expires_ms);
-        }
+    /// Removes a policy; its connections use the default timeouts from then on. `false`: no policy has this
+    /// name.
+    pub fn remove_timeout_policy(&self, name: &str) -> bool {
+        self.timeouts.remove(name)
     }
-
-    /// Whether the connection is established; `Some(None)`: the segment is invalid; `None`: it is over, and
-    /// this begins another.
-    #[inline]
-    #[allow(clippy::option_option)] // see above
-    fn advance_tcp(
-        &self,
-        now_ms: u64,
-        h: Hit<'_>,
-        reply: bool,
-        segment: &Segment,
-        natted: bool,
-        v: &mut Verdict,
-    ) -> Option<Option<bool>> {
-        let r = h.record;
-        let check = self.tcp_seq_chk();
-        // A back end has forwarded what was not seen here.
-        let unseen = r.state() & (OFFLOADED | LOOSE) != 0 && tcp::resumes(segment);
-        let counted;
-        let segment = if r.flags() & CONTROL == 0 {
-            segment
-        } else {
-            counted = as_sent(r, reply, segment, natted);
-            &counted
-        };
-        let Some(out) = r.with_peers(|peers| {
-            if unseen {
-                tcp::resume(peers, reply, segment);
-            }
-            tcp::update(peers, reply, segment, check)
-        }) else {
-            // The connection goes on; its windows are wide enough for a segment that was not seen.
-            v.events.add(Event::Busy);
-            return Some(Some(true));
-        };
-        if unseen {
-            r.clear_state(LOOSE);
-        }
-        if let Some(class) = out.class {
-            if class != Class::TcpEstablished {
-                self.leaves(h.number, r);
-            }
-            self.touch(h.number, r, now_ms + self.timeouts.ms(r.policy(), class));
-        }
-        if out.bypassed {
-            v.events.add(Event::TcpUnchecked);
-        }
-        Some(match out.update {
-            Update::Valid => Some(true),
-            Update::New => Some(false),
-            Update::BadFlags => {
-                v.events.add(Event::TcpFlags);
-                None
-            }
-            Update::OutOfWindow => {
-                v.events.add(Event::TcpOutOfWindow);
-                None
-            }
-            Update::Again => return None,
-        })
+    /// All policies by name, with their settings in seconds.
+    pub fn timeout_policies(&self) -> Vec<Policy> {
+        self.timeouts.list()
     }
-
-    /// A packet of no connection.
-    fn begin(
-        &self,
-        now_ms: u64,
-        (s, hash): (&Subject, Hash),
-        action: &CtAction,
-        expected: Option<&Expectation>,
-        known: &mut Known,
-        events: &mut Events,
-    ) -> Begun<'_> {
-        let valid = match &s.tcp {
-            Some(segment) => tcp::begins(segment),
-            None if s.tuple.is_icmp() => asks((s.tuple.src.l4 >> 8 & 0xff) as u8, s.tuple.ipv6),
-            None => true,
-        };
-        if !valid {
-            known.state = INV;
-            return Begun::Not;
-        }
-        known.state = if expected.is_some() { NEW | REL } else { NEW };
-        if !action.commit && !action.force {
-            return Begun::Not;
-        }
-        match self.commit(now_ms, (s, hash), action, expected) {
-            Ok(h) => Begun::Is(h),
-            Err(Refused::Taken) => Begun::Taken,
-            Err(Refused::Why(event)) => {
-                events.add(event);
-                Begun::Not
-            }
-        }
-    }
-
-    fn commit(
-        &self,
-        now_ms: u64,
-        of: (&Subject, Hash),
-        action: &CtAction,
-        expected: Option<&Expectation>,
-    ) -> Result<Hit<'_>, Refused> {
-        let admission = self.zones.admit(action.zone)?;
-        let leave = |e: Event| {
-            self.zones.leave(action.zone, admission);
-            Refused::Why(e)
-        };
-        let (number, record) = self.slots.take().map_err(leave)?;
-        let result = self.enter(now_ms, of, action, expected, admission, (number, record));
-        if let Err(e) = result {
-            self.slots.give(number);
-            self.zones.leave(action.zone, admission);
-            return Err(e);
-        }
-        Ok(Hit {
-            record,
-            number,
-            reply: false,
-        })
-    }
-
-    /// A connection of which all is known already. `None`: it is there, or there is no room.
-    pub(crate) fn take_in(&self, now_ms: u64, mut new: New) -> Option<&Record> {
-        new.admission = self.zones.admit(new.zone).ok()?;
-        let entered = self.slots.take().ok().and_then(|(number, record)| {
-            let hashes = [&new.orig, &new.reply].map(|t| self.hash(t, new.zone));
-            let done = self.insert(now_ms, &new, number, record, hashes);
-            if done.is_err() {
-                self.slots.give(number);
-            }
-            done.is_ok().then_some(record)
-        });
-        if entered.is_none() {
-            self.zones.leave(new.zone, new.admission);
-        }
-        entered
-    }
-
-    fn enter(
-        &self,
-        now_ms: u64,
-        (s, hash): (&Subject, Hash),
-        action: &CtAction,
-        expected: Option<&Expectation>,
-        admission: u64,
-        (number, record): (u32, &Record),
-    ) -> Result<(), Refused> {
-        let policy = self.timeouts.find(action.timeout.as_deref());
-        let class = match s.tuple.proto {
-            proto::TCP => Class::TcpSynSent,
-            _ if s.tuple.is_icmp() => Class::IcmpFirst,
-            _ => Class::UdpFirst,
-        };
-        let range = action.nat.as_ref().and_then(|n| n.new.as_ref());
-        let mut new = New {
-            zone: action.zone,
-            orig: s.tuple,
-            reply: s.tuple.reversed(),
-            flags: match range.map(|r| r.end) {
-                None => 0,
-                Some(NatEnd::Src) => SNAT,
-                Some(NatEnd::Dst) => DNAT,
-            },
-            expires_ms: now_ms + self.timeouts.ms(policy, class),
-            policy,
-            mark: action.mark.map_or(0, |(v, m)| v & m),
-            label: action.label.map_or(0, |(v, m)| v & m),
-            tcp: s.tcp.as_ref().map(tcp::first).unwrap_or_default(),
-            admission,
-            parent: None,
-        };
-        if let Some(e) = expected {
-            return self.enter_expected(now_ms, e, hash, action, new, (number, record));
-        }
-        let asks = |new: &mut New| new.flags |= helper::flags(action.helper, &new.orig, &new.reply, false);
-        asks(&mut new);
-        let Some(range) = range else {
-            return self.insert(now_ms, &new, number, record, [hash; 2]);
-        };
-        // A tuple that was free when it was chosen may be taken when it is entered.
-        for _ in 0..TRIES {
-            let hashes = [hash.0, self.hash_client(&s.tuple, action.zone)];
-            let mut random = self.random();
-            let free = |t: &Tuple| {
-                let hash = self.hash(t, action.zone);
-                let key = Key::new(t, action.zone);
-                self.lookup(now_ms, &key, hash, false).is_none()
-            };
-            let reply = nat::reply(&s.tuple, range, hashes, &mut random, free);
-            new.reply = reply.ok_or(Refused::Why(Event::NatExhausted))?;
-            asks(&mut new);
-            let hashes = [hash, self.hash(&new.reply, action.zone)];
-            match self.insert(now_ms, &new, number, record, hashes) {
-                Err(Refused::Why(Event::NatExhausted)) => {}
-                other => return other,
-            }
-        }
-        Err(Refused::Why(Event::NatExhausted))
-    }
-
-    /// A connection that another one has announced: it is translated as that one, if at all.
-    #[cold]
-    fn enter_expected(
-        &self,
-        now_ms: u64,
-        e: &Expectation,
-        hash: Hash,
-        action: &CtAction,
-        mut new: New,
-        (number, record): (u32, &Record),
-    ) -> Result<(), Refused> {
-        (new.mark, new.label, new.parent) = (e.mark, e.label, Some(e.orig));
-        new.flags = RELATED | helper::flags(action.helper, &new.orig, &new.reply, true);
-        if action.nat.is_some() {
-            match e.end {
-                NatEnd::Src => {
-                    new.flags |= SNAT;
-                    new.reply.dst.addr = e.address;
-                }
-                NatEnd::Dst => {
-                    new.flags |= DNAT;
-                    new.reply.src.addr = e.address;
-                    new.reply.src.l4 = e.port.unwrap_or(new.reply.src.l4);
-                }
-            }
-        }
-        let hashes = [hash, self.hash(&new.reply, new.zone)];
-        self.insert(now_ms, &new, number, record, hashes)
-    }
-
-    fn insert(
-        &self,
-        now_ms: u64,
-        new: &New,
-        number: u32,
-        record: &Record,
-        hashes: [Hash; 2],
-    ) -> Result<(), Refused> {
-        let generation = self.slots.fill(record, new);
-        let keys = [Key::new(&new.orig, new.zone), Key::new(&new.reply, new.zone)];
-        let both = hashes[0] == hashes[1];
-        let is_same = |r: &Record, first: bool| {
-            let [orig, reply] = &keys;
-            let (a, b) = if first {
-                (Some(orig), both.then_some(reply))
-            } else {
-                (Some(reply), None)
-            };
-            [a, b].into_iter().flatten().any(|k| r.direction(k).is_some())
-        };
-        let judge = |e: Entry, first: bool| {
-            let Some(r) = self.slots.get(e.number) else {
-                return Judgement::Dead;
-            };
-            if !e.is_of(r.generation()) {
-                return Judgement::Dead;
-            }
-            if !is_same(r, first) {
-                return Judgement::Other;
-            }
-            if r.is_alive(now_ms) {
-                return Judgement::Taken;
-            }
-            self.kill(e.number, r);
-            Judgement::Dead
-        };
-        let entry = Entry { number, generation };
-        let publish = || record.publish(new.label != 0);
-        // Before others find it, who may have other times for it.
-        self.slots.look_at(number, new.expires_ms);
-        let inserted = self.index.insert(entry, hashes, judge, publish);
-        if inserted.is_err() {
-            self.slots.look_never(number);
-        }
-        inserted.map_err(|e| match e {
-            NotInserted::Taken(true) => Refused::Taken,
-            NotInserted::Taken(false) => Refused::Why(Event::NatExhausted),
-            NotInserted::Full => Refused::Why(Event::NoRoom),
-            NotInserted::Busy => Refused::Why(Event::Busy),
-        })
-    }
-
-    /// What the packet carries from here on.
-    #[inline]
-    #[allow(clippy::too_many_arguments)] // what is known of a packet
-    fn finish(
-        &self,
-        now_ms: u64,
-        known: &mut Known,
-        v: &mut Verdict,
-        hit: Option<Hit<'_>>,
-        reply: bool,
-        s: &Subject,
-        action: &CtAction,
-    ) {
-        known.state |= TRK;
-        known.zone = action.zone;
-        known.found = None;
-        let Some(h) = hit else {
-            (known.mark, known.label) = (0, 0);
-            known.orig = Some(s.tuple);
-            return;
-        };
-        let r = h.record;
-        let flags = r.flags();
-        if action.nat.is_none() {
-            known.found = Some(Found {
-                number: h.number,
-                generation: r.generation(),
-                reply,
-                related: s.related,
-            });
-        } else if flags & (SNAT | DNAT) != 0 && known.state & NATTED == 0 {
-            v.rewrite = Some(translate(r, reply, s.related, &mut known.state));
-        }
-        if flags & CONTROL != 0 && !s.related && known.state & INV == 0 {
-            let parent = Parent {
-                number: h.number,
-                generation: r.generation(),
-            };
-            let translated = v.rewrite.is_some();
-            let control = Control {
-                parent,
-                reply,
-                translated,
-            };
-            if flags & FTP != 0 {
-                v.control = Some(control);
-            } else if !reply {
-                self.expect_tftp(now_ms, control, r);
-            }
-        }
-        known.mark = r.mark();
-        known.label = r.label();
-        known.orig = Some(r.parent().unwrap_or_else(|| r.orig()));
-        if flags & RELATED == 0 {
-            if let Some((value, mask)) = action.mark {
-                let before = std::mem::replace(&mut known.mark, r.set_mark(value, mask));
-                if known.mark != before {
-                    self.leaves(h.number, r);
-                }
-            }
-            if let Some((value, mask)) = action.label {
-                let before = known.label;
-                match r.set_label(value, mask) {
-                    Some(label) => known.label = label,
-                    // The packet goes on with the label that there is.
-                    None => v.events.add(Event::Busy),
-                }
-                if known.label != before {
-                    self.leaves(h.number, r);
-                }
-            }
-        }
-    }
-}
-
-/// Whether a new connection is to be translated; `expected`: another connection has announced it.
-fn translates(action: &CtAction, expected: bool) -> bool {
-    (action.commit || action.force)
-        && action
-            .nat
-            .as_ref()
-            .is_some_and(|nat| nat.new.is_some() || expected)
-}
-
-/// See [`Conntrack::begin`].
-enum Begun<'a> {
-    Not,
-    Is(Hit<'a>),
-    Taken,
-}
-
-/// Why a connection was not kept.
-enum Refused {
-    /// It is there already.
-    Taken,
-    Why(Event),
-}
-
-impl From<Event> for Refused {
-    fn from(e: Event) -> Self {
-        Self::Why(e)
-    }
-}
-
-/// A segment of a connection in which text is replaced, with the numbers that the senders of the bytes use.
-#[cold]
-fn as_sent(r: &Record, reply: bool, s: &Segment, natted: bool) -> Segment {
-    let mut s = *s;
-    if natted {
-        s.seq = s.seq.wrapping_add_signed(r.skew(reply).of_received(s.seq));
-    } else if s.flags & tcp::ACK != 0 {
-        s.ack = s.ack.wrapping_add_signed(r.skew(!reply).of_received(s.ack));
-    }
-    s
-}
-
-/// The bit that says what of a direction's packets is translated.
-#[inline]
-pub(crate) fn translated(flags: u64, reply: bool) -> u8 {
-    if (flags & SNAT != 0) == reply {
-        state::DNAT
-    } else {
-        state::SNAT
-    }
-}
-
-/// How a packet of a translated connection changes: it becomes the reverse of what comes back.
-#[allow(clippy::cast_possible_truncation)] // ports
-fn translate(r: &Record, reply: bool, related: bool, state: &mut u8) -> Rewrite {
-    let back = if reply { r.orig() } else { r.reply() };
-    let bit = translated(r.flags(), reply);
-    *state |= bit;
-    let source = bit == state::SNAT;
-    let has_ports = matches!(back.proto, proto::TCP | proto::UDP | proto::SCTP);
-    let mut outer = Ends {
-        src: source.then_some(back.dst.addr),
-        dst: (!source).then_some(back.src.addr),
-        ..Ends::default()
-    };
-    let id = back.is_icmp().then_some((back.src.l4 >> 16) as u16);
-    if !related {
-        outer.ports = has_ports.then_some((back.dst.l4 as u16, back.src.l4 as u16));
-        outer.id = id;
-        return Rewrite { outer, inner: None };
-    }
-    // What is quoted went the other way.
-    let inner = Ends {
-        src: (!source).then_some(back.src.addr),
-        dst: source.then_some(back.dst.addr),
-        ports: has_ports.then_some((back.src.l4 as u16, back.dst.l4 as u16)),
-        id,
-    };
-    Rewrite {
-        outer,
-        inner: Some(inner),
+    /// Names of all events of packets, for `coverage/show`.
+    pub fn events() -> impl Iterator<Item = (Event, &'static str)> {
+        Event::ALL.into_iter().map(|e| (e, e.name()))
     }
 }

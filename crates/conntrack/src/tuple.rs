@@ -1,25 +1,25 @@
-//! Who talks to whom: the addresses and ports by which packets and connections are recognised.
+//! Tuples: the addresses and ports that identify packets and connections.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use heddle_wire::ip::proto;
 
-/// One end of a conversation.
+/// One endpoint of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Endpoint {
     /// Address; one of IPv4 in the low 32 bits.
     pub addr: u128,
-    /// Port; of ICMP the identifier (16 bits), type (8) and code (8), where the type of the other end is that
-    /// of the answer; zero where the protocol has none.
+    /// Port; zero if the protocol has none. ICMP: identifier (16 bits), type (8) and code (8), where the
+    /// other endpoint has the type of the reply.
     pub l4: u32,
 }
 
-/// Both ends, as they stand in a packet.
+/// Both endpoints, as a packet has them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Tuple {
-    /// Who sends it.
+    /// Sender.
     pub src: Endpoint,
-    /// Who receives it.
+    /// Receiver.
     pub dst: Endpoint,
     /// Protocol (IPv6: behind the extension headers).
     pub proto: u8,
@@ -28,7 +28,7 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    /// The one of the answer.
+    /// The tuple of the opposite direction.
     #[must_use]
     pub const fn reversed(self) -> Self {
         Self {
@@ -49,12 +49,12 @@ impl Tuple {
     pub fn dst_ip(&self) -> IpAddr {
         ip(self.dst.addr, self.ipv6)
     }
-    /// Both ends of ICMP, from the identifier, the type and the code of one packet. `None`: nothing answers
-    /// messages of this type.
+    /// Sets both endpoints of ICMP from the identifier, the type and the code of one packet. `None`: messages
+    /// of this type have no reply.
     pub fn with_icmp(mut self, id: u16, kind: u8, code: u8) -> Option<Self> {
         let end = |kind: u8| u32::from(id) << 16 | u32::from(kind) << 8 | u32::from(code);
         self.src.l4 = end(kind);
-        self.dst.l4 = end(answer(kind, self.ipv6)?);
+        self.dst.l4 = end(reply_type(kind, self.ipv6)?);
         Some(self)
     }
     /// An ICMP tuple with another identifier at both ends.
@@ -64,7 +64,7 @@ impl Tuple {
         self.dst.l4 = self.dst.l4 & 0xffff | id << 16;
         self
     }
-    /// What `ct_tp_src` and `ct_tp_dst` show of it: ports, or ICMP type and code.
+    /// The values of `ct_tp_src` and `ct_tp_dst`: ports, or ICMP type and code.
     #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
     pub fn tp(&self) -> (u16, u16) {
         if self.is_icmp() {
@@ -80,7 +80,7 @@ pub(crate) const fn is_icmp(proto: u8, ipv6: bool) -> bool {
     matches!((proto, ipv6), (proto::ICMP, false) | (proto::ICMPV6, true))
 }
 
-/// An address of a tuple as `std` has it.
+/// An address of a tuple as a type of `std`.
 #[allow(clippy::cast_possible_truncation)] // IPv4 has 32 bits
 pub fn ip(addr: u128, ipv6: bool) -> IpAddr {
     if ipv6 {
@@ -90,7 +90,7 @@ pub fn ip(addr: u128, ipv6: bool) -> IpAddr {
     }
 }
 
-/// An address as tuples have it.
+/// An address in the form that tuples have.
 pub fn bits(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(a) => a.to_bits().into(),
@@ -98,8 +98,8 @@ pub fn bits(ip: IpAddr) -> u128 {
     }
 }
 
-/// The type of the message that answers this one, which may be an answer itself (RFC 792, RFC 4443).
-pub(crate) fn answer(kind: u8, ipv6: bool) -> Option<u8> {
+/// The type of the opposite message: the reply of a request, or the request of a reply (RFC 792, RFC 4443).
+pub(crate) fn reply_type(kind: u8, ipv6: bool) -> Option<u8> {
     Some(match (ipv6, kind) {
         (false, 8) => 0,
         (false, 0) => 8,
@@ -114,6 +114,6 @@ pub(crate) fn answer(kind: u8, ipv6: bool) -> Option<u8> {
 }
 
 /// Whether a message of this type begins a conversation.
-pub(crate) fn asks(kind: u8, ipv6: bool) -> bool {
+pub(crate) fn is_request(kind: u8, ipv6: bool) -> bool {
     matches!((ipv6, kind), (false, 8 | 13 | 15) | (true, 128))
 }

@@ -1,15 +1,16 @@
 //! All interleavings of few writers and readers of the index of connections, and of the states of one
 //! connection's record: `make models`.
 //!
-//! It fails where a fault is planted: the first side entered before the second, or entries that a split moves
-//! taken away before the head says so; a record that is published before it is filled, a state that is stored
-//! where it is to be exchanged, a label or windows without their locks, a label that counts before it is
-//! written. What is done before a thread is started is not told apart from what it does later, so readers are
-//! threads of their own.
+//! Planted faults that make it fail:
+//! * the index: the first side is entered before the second; a split takes entries away before it changes the
+//!   head;
+//! * a record: published before it is filled; its state is stored instead of exchanged;
+//! * labels and windows: written without a lock; a label becomes current before it is written.
 //!
-//! The files under test are compiled anew, with the model checker's atomics and with small buckets. What the
-//! model leaves out: epochs, which `heddle_sync` proves. The index is tried without records, of which an
-//! entry is the number.
+//! The model checker does not order the steps before a thread starts and those of the thread, so readers are
+//! threads of their own. The files under test are compiled here with the model checker's atomics and with
+//! small buckets. Epochs are left out, `heddle_sync` proves them. The index is tried without records: its
+//! entries are only numbers.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -34,69 +35,61 @@ mod atomic {
         }
     }
 }
-#[path = "../src/free_list.rs"]
-mod free_list;
-#[path = "../src/hash.rs"]
-mod hash;
-mod helper {
-    pub(crate) use crate::skew::Skew;
-}
-#[path = "../src/index.rs"]
-mod index;
-mod offloaded {
-    pub(crate) const OFFLOADED: u64 = 1 << 6;
-    pub(crate) const LOOSE: u64 = 1 << 7;
-}
-#[path = "../src/record.rs"]
-mod record;
-mod rewrite {
-    pub(crate) struct Ends4 {
-        pub(crate) src: u64,
-        pub(crate) dst: u64,
-    }
-}
-/// Both ends of TCP, as far as records keep them.
-mod tcp {
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub(crate) enum State {
-        #[default]
-        Closed,
-    }
-    impl State {
-        pub(crate) fn from_bits(_: u64) -> Self {
-            Self::Closed
+mod protocol {
+    /// Both ends of TCP, as far as records keep them.
+    pub(crate) mod tcp {
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub(crate) enum State {
+            #[default]
+            Closed,
+        }
+        impl State {
+            pub(crate) fn from_bits(_: u64) -> Self {
+                Self::Closed
+            }
+        }
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub(crate) enum Scale {
+            #[default]
+            None,
+            Unknown,
+            Known(u8),
+        }
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub(crate) struct Peer {
+            pub(crate) lo: u32,
+            pub(crate) hi: u32,
+            pub(crate) window: u16,
+            pub(crate) scale: Scale,
+            pub(crate) state: State,
         }
     }
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub(crate) enum Scale {
-        #[default]
-        None,
-        Unknown,
-        Known(u8),
-    }
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub(crate) struct Peer {
-        pub(crate) lo: u32,
-        pub(crate) hi: u32,
-        pub(crate) window: u16,
-        pub(crate) scale: Scale,
-        pub(crate) state: State,
-    }
 }
-#[path = "../src/helper/skew.rs"]
-mod skew;
+#[path = "../src/table"]
+mod table {
+    pub(crate) mod free_list;
+    pub(crate) mod hash;
+    pub(crate) mod index;
+    pub(crate) mod key;
+    pub(crate) mod record;
+    mod record_words;
+    mod skew;
+    mod tcp_words;
+}
 #[path = "../src/tuple.rs"]
 mod tuple;
 
-use free_list::FreeList;
-use hash::Hash;
-use index::{Entry, Index, Judgement, NotInserted};
 use loom::model::Builder;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
-use record::{DEAD, Key, New, Phase, Record, USED};
+use protocol::tcp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use table::free_list::FreeList;
+use table::hash::Hash;
+use table::index::{Index, Judgement, NotInserted, RecordRef};
+use table::key::Key;
+use table::record::{DEAD, New, Phase, Record, USED};
 use tuple::{Endpoint, Tuple};
 
 /// Few switches of threads are enough for the faults that are known; all of them would take days.
@@ -111,15 +104,15 @@ fn index() -> Arc<Index> {
     Arc::new(Index::new(16).unwrap())
 }
 
-fn entry(number: u32) -> Entry {
-    Entry {
+fn entry(number: u32) -> RecordRef {
+    RecordRef {
         number,
         generation: 0,
     }
 }
 
 fn put(index: &Index, number: u32, hashes: [u32; 2]) -> Result<(), NotInserted> {
-    let judge = |e: Entry, _| {
+    let judge = |e: RecordRef, _| {
         if e.number == number {
             Judgement::Other
         } else {
@@ -135,8 +128,8 @@ fn has(index: &Index, number: u32, hash: u32) -> bool {
         .is_some()
 }
 
-/// Two workers want one port for different connections: one gets it. Who loses leaves nothing behind. Who
-/// finds a connection from its first side finds it from the other.
+/// Two workers want one port for different connections: one gets it, and the other leaves no entry behind. A
+/// connection that is found from one side is found from the other.
 #[test]
 fn both_directions_or_neither_and_a_port_once() {
     model(2, || {
@@ -176,8 +169,8 @@ fn who_sees_one_side_sees_the_other() {
     });
 }
 
-/// What is there is found while others come and go in its bucket, which is split and gathers what lay in
-/// further ones.
+/// An entry is found while others are added to its bucket and removed. The bucket is split, and takes back
+/// entries from its overflow buckets.
 #[test]
 fn what_is_there_is_found() {
     model(2, || {
@@ -204,7 +197,7 @@ fn what_is_there_is_found() {
     });
 }
 
-/// A record's number is given to one at a time, and who gets it sees what was done to it before.
+/// A record's number is given to one thread at a time. The thread sees all earlier writes to the list.
 #[test]
 fn a_number_is_given_once() {
     model(3, || {
@@ -242,7 +235,7 @@ fn tuple(n: u32) -> Tuple {
 }
 
 fn made(r: &Record, n: u32) -> u32 {
-    r.fill(&New {
+    let new = New {
         zone: 5,
         orig: tuple(n),
         reply: tuple(n).reversed(),
@@ -258,7 +251,8 @@ fn made(r: &Record, n: u32) -> u32 {
         }; 2],
         admission: 0,
         parent: None,
-    })
+    };
+    r.fill(&new, 0)
 }
 
 /// A connection of the model: published, and known to all threads.
@@ -269,8 +263,8 @@ fn record() -> Arc<Record> {
     r
 }
 
-/// Who sees that a record is in use sees all that its maker wrote, whether the index says so or a walk
-/// over all records; and who has a number from before sees another generation.
+/// A thread that sees a record in use sees all that the maker wrote. This holds for the index and for a walk
+/// over all records. A thread with an old number sees another generation.
 #[test]
 fn who_sees_a_record_sees_all_of_it() {
     model(3, || {
@@ -305,7 +299,7 @@ fn who_sees_a_record_sees_all_of_it() {
     });
 }
 
-/// A connection is ended once, whoever ends it, and stays so while packets still move it.
+/// One of several threads ends a connection. It stays ended while packets still change its state.
 #[test]
 fn it_ends_once() {
     model(3, || {
@@ -324,7 +318,7 @@ fn it_ends_once() {
     });
 }
 
-/// Two packets of UDP move a connection at once: it has seen what both say.
+/// Two packets of UDP change a connection at once: neither change is lost.
 #[test]
 fn no_move_is_lost() {
     model(3, || {
@@ -343,7 +337,7 @@ fn no_move_is_lost() {
     });
 }
 
-/// Somebody who reads a label whose halves are the same.
+/// A thread that reads a label with two equal halves.
 fn reader(r: &Arc<Record>) -> thread::JoinHandle<()> {
     let r = r.clone();
     thread::spawn(move || {
@@ -352,8 +346,8 @@ fn reader(r: &Arc<Record>) -> thread::JoinHandle<()> {
     })
 }
 
-/// Nobody reads half of a label, wherever its writer is put aside, and no writer keeps a reader: one that
-/// read as often as [`record::LABEL_TRIES`] without a label, with two writers, would panic.
+/// Wherever a writer is preempted, no thread reads half of a label, and no reader waits: after
+/// [`record::MAX_LABEL_READS`] reads it would panic.
 #[test]
 fn readers_wait_for_no_writer() {
     model(3, || {
@@ -367,7 +361,7 @@ fn readers_wait_for_no_writer() {
     });
 }
 
-/// Who sees the count of a label reads that label or a later one.
+/// A thread that sees the count of a label reads that label or a later one.
 #[test]
 fn a_count_stands_for_its_label() {
     model(3, || {
@@ -385,7 +379,7 @@ fn a_count_stands_for_its_label() {
     });
 }
 
-/// Nobody reads half of a label.
+/// No thread reads half of a label.
 #[test]
 fn labels_are_whole() {
     model(3, || {

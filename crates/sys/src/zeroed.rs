@@ -180,22 +180,22 @@ impl<T> Zeroed<T> {
 impl<T> Zeroed<T> {
     /// Makes `values` zero and gives their memory back to the system, as far as it is whole pages. Returns
     /// the number of bytes given back. Other threads may read and write meanwhile, but writes to these values
-    /// may be lost. `numbers` returns a value's shared numbers: if a value has other parts, nothing is given
-    /// back.
+    /// may be lost. `numbers` returns all shared numbers of a value, in their order in memory: if the value
+    /// has other parts, nothing is given back.
     ///
     /// # Errors
     /// The error of fallocate(2) or madvise(2).
-    pub fn give_back<A: Atomic>(
+    pub fn give_back<A: Atomic, const N: usize>(
         &self,
         values: Range<usize>,
-        numbers: impl FnOnce(&T) -> &[A],
+        numbers: impl FnOnce(&T) -> [&A; N],
     ) -> io::Result<usize> {
         let Some(first) = self.get(values.start..values.end).and_then(<[T]>::first) else {
             return Ok(0);
         };
-        let shown = numbers(first);
-        let all = std::ptr::from_ref(first).addr() == shown.as_ptr().addr()
-            && size_of_val(first) == size_of_val(shown);
+        let expected = (std::ptr::from_ref(first).addr()..).step_by(size_of::<A>());
+        let numbers = numbers(first).map(|n| std::ptr::from_ref(n).addr());
+        let all = size_of::<T>() == N * size_of::<A>() && expected.zip(numbers).all(|(a, b)| a == b);
         let start = (values.start * size_of::<T>()).next_multiple_of(PAGE);
         let end = values.end * size_of::<T>() / PAGE * PAGE;
         if !all || start >= end || cfg!(miri) {
@@ -365,7 +365,9 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "pages")]
     fn whole_pages_are_given_back() {
-        let one = std::slice::from_ref;
+        fn one(v: &AtomicU64) -> [&AtomicU64; 1] {
+            [v]
+        }
         for t in [
             Zeroed::<AtomicU64>::new(1 << 20, false).unwrap(),
             Zeroed::<AtomicU64>::in_file("test", 1 << 20).unwrap(),
@@ -382,6 +384,23 @@ mod tests {
             assert_eq!(t.give_back(5..5, one).unwrap(), 0);
             assert_eq!(t.give_back(0..usize::MAX, one).unwrap(), 0);
         }
+        // A value of several numbers, all of them named, in their order.
+        #[derive(zerocopy::FromZeros)]
+        #[repr(C)]
+        struct Pair(AtomicU64, AtomicU64);
+        let t = Zeroed::<Pair>::new(1 << 12, false).unwrap();
+        t[300].1.store(1, Relaxed);
+        assert_eq!(t.give_back(0..1 << 12, |v| [&v.1, &v.0]).unwrap(), 0);
+        assert_eq!(t.give_back(0..1 << 12, |v| [&v.0, &v.0]).unwrap(), 0);
+        assert_eq!(
+            (
+                t.give_back(0..1 << 12, |v| one(&v.0)).unwrap(),
+                t[300].1.load(Relaxed)
+            ),
+            (0, 1)
+        );
+        assert_eq!(t.give_back(0..1 << 12, |v| [&v.0, &v.1]).unwrap(), 16 << 12);
+        assert_eq!(t[300].1.load(Relaxed), 0);
         // A value of which only a part is shared numbers stays.
         #[derive(zerocopy::FromZeros)]
         #[repr(C)]

@@ -1,8 +1,8 @@
 //! The fragments of one datagram, and the datagram when it is whole.
 
 use super::piece::Piece;
-use crate::packet::{Checked, Packet, behind_extensions};
-use crate::rewrite::{At, Ends, Rewrite};
+use crate::nat::rewrite::{At, Ends, Rewrite};
+use crate::protocol::packet::{Checked, Packet, behind_extensions};
 use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::split;

@@ -27,10 +27,10 @@ mod tests;
 
 pub use datagram::{Datagram, Fragment};
 
-use crate::conntrack::Conntrack;
 use crate::events::{Event, Events};
-use crate::packet::Invalid;
-use crate::track::Known;
+use crate::protocol::packet::Invalid;
+use crate::track::Conntrack;
+use crate::track::general::Known;
 use crate::tuple::ip;
 use piece::{Bad, Piece};
 use std::sync::atomic::Ordering::Relaxed;

@@ -2,8 +2,8 @@ mod fuzz;
 
 use super::*;
 use crate::Rewrite;
-use crate::packet::Subject;
-use crate::rewrite::Ends;
+use crate::nat::rewrite::Ends;
+use crate::protocol::packet::Subject;
 use heddle_wire::checksum::{Sum, checksum};
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Packets of the twin test: what they say, and their bytes.
 
-use crate::packet::{Checked, Packet};
-use crate::tcp::SYN;
+use crate::protocol::packet::{Checked, Packet};
+use crate::protocol::tcp::SYN;
 use crate::tuple::{Endpoint, Tuple};
 use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::ip::proto;

@@ -1,7 +1,7 @@
 //! Connections that a back end forwards: when they may, when they have to come back, and how they go on then.
 
 use super::*;
-use crate::offloaded::{ConnId, EndOffload, Offloadable};
+use crate::track::offloaded::{ConnId, EndOffload, Offloadable};
 use std::sync::Arc;
 
 /// Takes note of those that ended.

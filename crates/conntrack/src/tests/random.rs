@@ -3,7 +3,7 @@
 use super::frames::{Frame, Inner};
 use super::twin::{self, Twin};
 use super::*;
-use crate::tcp::{PSH, URG};
+use crate::protocol::tcp::{PSH, URG};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

@@ -8,8 +8,8 @@
 use super::frames::{Frame, Inner};
 use crate::action::{CtAction, NatEnd};
 use crate::events::Event;
-use crate::tcp::{ACK, FIN, PSH, RST, SYN, URG};
-use crate::track::state::{DNAT, EST, INV, NEW, REL, RPL, SNAT, TRK};
+use crate::protocol::tcp::{ACK, FIN, PSH, RST, SYN, URG};
+use crate::track::general::state::{DNAT, EST, INV, NEW, REL, RPL, SNAT, TRK};
 use crate::tuple::{Tuple, bits};
 use heddle_wire::ip::proto;
 

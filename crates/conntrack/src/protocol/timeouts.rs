@@ -1,11 +1,11 @@
-//! How long a connection lives without packets: by its state, and by the policy that it was made under.
+//! Timeouts of connections without packets, by their state and their timeout policy.
 //!
 //! A policy is a row of numbers that packets read and a control thread writes, one by one. A connection has
-//! its policy's place, not its numbers: a policy that changes counts at the connection's next packet, and one
-//! that is gone has become the default (both as in Open vSwitch).
+//! the slot of its policy, not the numbers. So a changed policy applies from the next packet of the
+//! connection on. A removed policy becomes the default. Both are as in Open vSwitch.
 //!
-//! A place is used again for another policy, of another generation. Connections have the generation with the
-//! place, so that those of the policy before go by the default, and not by what has its place now.
+//! A slot is used again for another policy, with another generation. A connection has slot and generation. So
+//! it uses the default timeouts after its policy is gone, and not those of another policy in the slot.
 
 use heddle_sync::Published;
 use std::collections::BTreeMap;
@@ -13,39 +13,38 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Names of connections' states, as far as they live differently long. The order is that of the settings'
-/// names.
+/// Classes of states with the same timeout, in the order of the names of the settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Class {
     /// SYN.
     TcpSynSent,
-    /// One end's first packet was not acknowledged yet.
+    /// The first segment of one endpoint is not acknowledged yet.
     TcpSynRecv,
-    /// Both were.
+    /// The first segments of both endpoints were acknowledged.
     TcpEstablished,
     /// One FIN.
     TcpFinWait,
     /// Two FINs.
     TcpTimeWait,
-    /// Over, or reset.
+    /// Closed or reset.
     TcpClose,
     /// One packet of UDP, SCTP or other protocols.
     UdpFirst,
-    /// Several, one way.
+    /// Several packets in one direction.
     UdpSingle,
-    /// Both ways.
+    /// Packets in both directions.
     UdpMultiple,
     /// Requests.
     IcmpFirst,
-    /// An answer was seen.
+    /// A reply was seen.
     IcmpReply,
 }
 
 const CLASSES: usize = 11;
 
-/// All settings: name as the database and `ovs-vsctl` have it, what it sets if anything, seconds by default.
-/// What sets nothing is what Open vSwitch's own tracker does not use either.
+/// All settings: name in the database, the class that it sets if any, default in seconds. Settings without a
+/// class are those that Open vSwitch's own tracker does not use either.
 const SETTINGS: [(&str, Option<Class>, u32); 16] = [
     ("tcp_syn_sent", Some(Class::TcpSynSent), 30),
     ("tcp_syn_recv", Some(Class::TcpSynRecv), 30),
@@ -65,11 +64,12 @@ const SETTINGS: [(&str, Option<Class>, u32); 16] = [
     ("icmp_reply", Some(Class::IcmpReply), 30),
 ];
 
-/// Policies beside the default at one time.
+/// Maximum number of policies beside the default.
 pub const MAX_POLICIES: usize = 1023;
 
-/// The place of a policy, in the low half, and the generation there; 0 is the default. 65,536 policies in one
-/// place are told apart, and places are used in turn: so many come and go in the life of no connection.
+/// The slot of a policy, in the low half, and the generation there; 0 is the default. 65,536 policies in one
+/// slot have different generations, and slots are used in turn. No connection outlives this number of
+/// policies.
 pub(crate) type PolicyId = u32;
 
 /// A policy: its name, and its settings by name, in seconds.
@@ -82,16 +82,16 @@ type Names = BTreeMap<Arc<str>, PolicyId>;
 pub(crate) struct Timeouts {
     rows: Box<[Row]>,
     names: Published<Names>,
-    /// The place that was used last.
+    /// The slot that was used last.
     writer: Mutex<u32>,
 }
 
 #[derive(Debug)]
 #[repr(align(64))]
 struct Row {
-    /// Policies that have had this place and are gone.
+    /// Number of removed policies that had this slot.
     generation: AtomicU32,
-    /// By class.
+    /// Timeouts by class.
     seconds: [AtomicU32; CLASSES],
 }
 
@@ -129,19 +129,19 @@ impl Timeouts {
         let (place, generation) = parts(policy);
         let seconds = |row: &Row| row.seconds.get(class as usize).map_or(0, |s| s.load(Acquire));
         let own = self.rows.get(place).and_then(|row| {
-            // Acquire there pairs with the Release in `write`: who reads a later policy's number sees the
+            // Acquire there pairs with the Release in `write`: a reader of a later policy's number sees the
             // later generation, too.
             let s = seconds(row);
             (row.generation.load(Relaxed) == generation).then_some(s)
         });
         u64::from(own.unwrap_or_else(|| self.rows.first().map_or(0, seconds))) * 1000
     }
-    /// The place of a policy; the default's where there is none of that name.
+    /// The slot of a policy; the slot of the default if no policy has this name.
     pub(crate) fn find(&self, name: Option<&str>) -> PolicyId {
         let Some(name) = name else { return 0 };
         self.names.load().get(name).copied().unwrap_or(0)
     }
-    /// Makes or replaces a policy. Settings that it does not name have their default.
+    /// Adds or replaces a policy. Settings that it does not name have their defaults.
     pub(crate) fn set(&self, name: &str, settings: &[(&str, u32)]) -> Result<(), PolicyError> {
         let mut seconds = defaults();
         for (setting, value) in settings {
@@ -177,19 +177,19 @@ impl Timeouts {
         self.write(id, seconds);
         Ok(())
     }
-    /// Forgets a policy. `false`: there is none.
+    /// Removes a policy. `false`: no policy has this name.
     pub(crate) fn remove(&self, name: &str) -> bool {
         let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Names::clone(&self.names.get());
         let Some(id) = all.remove(name) else { return false };
         self.names.store(all);
-        // Connections that have it go by the default from now on, whoever gets the place.
+        // From now on connections of the policy use the default timeouts, even if another gets the slot.
         if let Some(row) = self.rows.get(parts(id).0) {
             row.generation.store((parts(id).1 + 1) & 0xffff, Release);
         }
         true
     }
-    /// All policies by name, with the seconds of all settings that mean something.
+    /// All policies by name, with the seconds of all settings that have a class.
     pub(crate) fn list(&self) -> Vec<Policy> {
         let seconds = |id: PolicyId| {
             let used = SETTINGS.iter().filter_map(|(name, c, _)| Some((*name, (*c)?)));
@@ -210,12 +210,12 @@ impl Timeouts {
     }
 }
 
-/// Why a policy was refused.
+/// The reason why a policy was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PolicyError {
-    /// There is no setting of this name.
+    /// No setting has this name.
     UnknownSetting(String),
-    /// There are [`MAX_POLICIES`] already.
+    /// [`MAX_POLICIES`] exist.
     TooMany,
 }
 
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(t.set("more", &[]), Err(PolicyError::TooMany));
     }
 
-    /// Who has a policy that is gone never goes by one that has its place.
+    /// A connection whose policy is gone never uses another policy in the same slot.
     #[test]
     fn a_place_used_again_is_another_policy() {
         let t = Timeouts::new();

@@ -1,43 +1,42 @@
-//! Connections that are over leave the tables here, on a thread that no packet waits for.
+//! The connection expiry thread: it takes ended connections out of the tables. No packet waits for it.
 //!
-//! Nothing is linked by time, and there is no wheel to turn: the sweeper goes through a column of times, four
-//! bytes for each record ([`crate::slots`]), and reads the records of which the time has come. A connection
-//! that packets keep alive is read once in its timeout, not in each round. A packet that is late finds a
-//! connection expired by itself, so that it does not matter when the sweeper comes by; what waits for it is
-//! the count of connections and memory.
+//! There are no lists by time and no timer wheel. The thread scans a column of times, four bytes for each
+//! record ([`crate::table::slots`]), and reads the records whose time has come. It reads a connection that
+//! packets keep alive once in each timeout, not in each round. A lookup ignores an expired connection, so the
+//! thread may be late. Only the number of connections and memory depend on it.
 //!
-//! The same thread makes memory ready for connections to come ([`Conntrack::prepare`]): a worker that is the
-//! first to write to a page waits for the kernel.
+//! The same thread allocates memory for future connections ([`Conntrack::prepare`]). Otherwise the worker
+//! that first writes to a page would wait for the kernel.
 
-use crate::conntrack::Conntrack;
-use crate::index::Entry;
-use crate::record::{DEAD, DNAT, Record, SNAT, USED};
+use crate::table::index::RecordRef;
+use crate::table::record::{DEAD, DNAT, Record, SNAT, USED};
+use crate::track::Conntrack;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Times that are read for a record that may be read.
+/// Times that are read for each record of the budget.
 const TIMES: u32 = 16;
-/// Records ahead of those in use, at least, whose memory is made ready: 16 MiB.
+/// Records whose memory is allocated ahead of those in use, at least: 16 MiB.
 const AHEAD: u32 = 87_000;
-/// Pages made ready at a time, at most.
+/// Maximum number of pages that one call allocates.
 const PAGES: usize = 64;
-/// After so many refusals the kernel is not asked any more.
+/// After this number of refusals the kernel is not called again.
 const REFUSALS: u32 = 16;
 
-/// What [`Conntrack::prepare`] remembers.
+/// Progress of [`Conntrack::prepare`].
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
-    /// All records below are, or were in use too early.
+    /// Records below have their memory, or were used before it was prepared.
     pub(crate) to: u32,
-    /// Records that were in use last time.
+    /// Number of records in use at the last call.
     used: u32,
-    /// How often the kernel did not want to.
+    /// Refusals of the kernel.
     pub(crate) refused: u32,
 }
 
 impl Conntrack {
-    /// Goes on from where the last call ended: looks at no more than `budget` records whose time has come,
-    /// and frees those that are over. `true`: it has come round.
+    /// Continues where the last call ended. Reads at most `budget` records whose time has come, and frees
+    /// those of ended connections. `true`: the round is complete.
     pub fn sweep(&self, now_ms: u64, budget: u32) -> bool {
         let used = self.slots.used();
         let from = self.sweep_at.load(Relaxed);
@@ -51,8 +50,8 @@ impl Conntrack {
         self.sweep_at.store(if round { 0 } else { to }, Relaxed);
         round
     }
-    /// Looks at no more than `budget` records of these numbers whose time has come, and frees those that are
-    /// over. Where it ended.
+    /// Reads at most `budget` records of these numbers whose time has come, and frees those of ended
+    /// connections. Returns the number where it ended.
     pub(crate) fn sweep_from(&self, now_ms: u64, (mut from, to): (u32, u32), budget: u32) -> u32 {
         // One thread at a time.
         let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +66,8 @@ impl Conntrack {
             let Some(r) = self.slots.get(number) else { break };
             let state = r.state();
             if state & USED == 0 {
-                // Its maker is about to use it; or it was ended by somebody when it was freed here already.
+                // The maker is about to use the record; or the record was freed before another thread ended
+                // it.
                 self.slots.was_free(number);
                 continue;
             }
@@ -85,9 +85,9 @@ impl Conntrack {
         self.slots.tidy();
         from
     }
-    /// Makes memory ready for records, in huge pages if the system has them: some that are always ahead, and
-    /// twice as many as have come into use since the last call. Call it some times a second. Pages that are
-    /// in use stay as they are, since whoever touches one would wait while it is joined.
+    /// Allocates memory for records, in huge pages if the system has them. The number is a fixed reserve, and
+    /// twice the records that have come into use since the last call. Call it some times a second. Pages in
+    /// use are left alone: a worker that touches a page waits while the kernel joins it.
     pub fn prepare(&self) {
         let mut p = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         let used = self.slots.used();
@@ -117,9 +117,9 @@ impl Conntrack {
     pub fn give_back(&self) -> bool {
         self.slots.give_back()
     }
-    /// Takes a dead record out of the index and frees it. `false`: a lock could not be had; later.
+    /// Takes a dead record out of the index and frees it. `false`: a lock was busy, try again later.
     fn unlink(&self, number: u32, r: &Record) -> bool {
-        let entry = Entry {
+        let entry = RecordRef {
             number,
             generation: r.generation(),
         };
@@ -127,7 +127,7 @@ impl Conntrack {
         if !self.index.remove(entry, self.hash(&r.orig(), zone)) {
             return false;
         }
-        // Taking out what is not there does no harm, if only one of the two succeeds.
+        // A removal of an absent entry does no harm, if only one of the two succeeds.
         if r.flags() & (SNAT | DNAT) != 0 && !self.index.remove(entry, self.hash(&r.reply(), zone)) {
             return false;
         }

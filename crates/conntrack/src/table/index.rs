@@ -1,25 +1,25 @@
-//! Where connections are found: from a hash to the numbers of records.
+//! The index of connections: from a hash to the numbers of records.
 //!
-//! **Shape.** Buckets of a cache line, each a head and seven entries. An entry is a word: the hash (32 bits),
-//! the low bits of the record's generation, the record's number. A connection has one entry, or two if its
-//! two directions have different hashes (NAT). The table grows by one bucket at a time (linear hashing,
-//! Litwin 1980): bucket *n* takes from bucket *n − 2ᵏ* what the next bit of the hash says. Whoever inserts
-//! into a bucket that is rather full splits one, so no moment exists at which all of it is copied, and nobody
-//! counts entries. What does not fit lies in further buckets, which the head links.
+//! **Shape.** A bucket is a cache line: a head and seven entries. An entry is a word: the hash (32 bits), the
+//! low bits of the record's generation, the record's number. A connection has one entry, or two if its two
+//! directions have different hashes (NAT). The table grows by one bucket at a time (linear hashing, Litwin
+//! 1980). Bucket *n* takes from bucket *n − 2ᵏ* the entries with the next bit of the hash set. A thread that
+//! inserts into a rather full bucket splits one. So the whole table is never copied at once, and entries are
+//! not counted. Overflow buckets have the entries for which a bucket has no room. The head links them.
 //!
-//! **Lookups** take no lock and write nothing. They may find an entry that is not theirs (the record is
-//! compared), and they must not miss one that was there all the time. An entry stays in its place until it is
-//! removed, but for a split and for a bucket that is given back; both change the head. Who finds nothing
-//! looks at the head again: if it has changed, or says that the bucket was split since the number of buckets
-//! was read, the lookup begins anew.
+//! **Lookups** take no lock and write nothing. They may find an entry of another connection, since the record
+//! is compared. They must not miss an entry that was there all the time. An entry stays in its slot until it
+//! is removed, or a split or the removal of an overflow bucket moves it. Both of them change the head. A
+//! lookup that finds nothing reads the head again. It starts again if the head has changed, or if the bucket
+//! was split after the lookup read the number of buckets.
 //!
-//! **Writers** lock the buckets of both their hashes in order of number, by a bit of the head. The critical
-//! section is short and waits for nothing; a writer that does not get a lock in a bounded number of attempts
-//! (its holder was put aside by the system) gives up: the packet goes on without a connection.
+//! **Writers** lock the home buckets of both hashes in order of number, by a bit of the head. The critical
+//! section is short and never waits. A lock may be busy for a bounded number of attempts, if the system has
+//! preempted its holder. Then the writer gives up: the packet is forwarded without a connection.
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, FromZeros, Zeroed, fence, spin_loop};
-use crate::free_list::FreeList;
-use crate::hash::Hash;
+use crate::table::free_list::FreeList;
+use crate::table::hash::Hash;
 use heddle_simd::simd;
 use heddle_sync::CachePadded;
 use std::io;
@@ -27,30 +27,30 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Entries of a bucket.
 const WAYS: usize = if cfg!(loom) { 2 } else { 7 };
-/// The first buckets, as a power of two.
+/// Number of buckets at first, as a power of two.
 const START_BITS: u32 = if cfg!(loom) { 1 } else { 6 };
-/// A bucket with so many entries is split, or another in its place: which gives some 3.5 a bucket.
+/// A bucket with this number of entries causes a split. So the average is about 3.5 entries a bucket.
 const CROWDED: usize = if cfg!(loom) { 1 } else { 5 };
-/// Buckets of one chain. Under a keyed hash nobody fills one on purpose.
+/// Maximum number of buckets in one chain. The hash has a secret key, so a sender cannot fill a chain.
 const MAX_CHAIN: usize = 32;
-/// Attempts at a lock, a few microseconds.
+/// Attempts to take a lock. They take a few microseconds.
 const SPINS: u32 = if cfg!(loom) { 2 } else { 4096 };
-/// How often a lookup or a writer begins anew because a split was in its way.
+/// Maximum number of restarts of a lookup or a writer because of splits.
 const TRIES: u32 = 64;
 
-/// In a head: a writer is at work.
+/// Bit of a head: a writer has the lock.
 const LOCK: u64 = 1;
-/// In a head: counts what makes lookups begin anew.
+/// Bits of a head: the number of changes that restart lookups.
 const CHANGE: u64 = 1 << 1;
 const CHANGES: u64 = 0xffff_fffe;
-/// In a head: bits of the hash that lead here; 0 for the first ones.
+/// Bits of a head: the number of hash bits that lead here; 0 for the first buckets.
 const DEPTH: u32 = 32;
-/// In a head: the next bucket of the chain, and one.
+/// Bits of a head: the next bucket of the chain, plus one.
 const OVER: u32 = 40;
 
-/// Bits of a record's number in an entry, where 0 means that there is none.
+/// Bits of a record's number in an entry; 0 is an empty slot.
 const NUMBER_BITS: u32 = 26;
-/// Records that an index can tell apart.
+/// Maximum number of records.
 pub(crate) const MAX_RECORDS: usize = (1 << NUMBER_BITS) - 1;
 
 #[derive(Debug, FromZeros)]
@@ -60,23 +60,23 @@ struct Bucket {
     entries: [AtomicU64; WAYS],
 }
 
-/// What leads to a record.
+/// A reference to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct RecordRef {
     /// The record's number.
     pub(crate) number: u32,
-    /// Its generation, of which as many bits as there are room for count.
+    /// Generation of the record. The entry stores only its lowest bits.
     pub(crate) generation: u32,
 }
 
-impl Entry {
+impl RecordRef {
     const GENERATIONS: u32 = (1 << (32 - NUMBER_BITS)) - 1;
 
     fn word(self, hash: Hash) -> u64 {
         let low = (self.generation & Self::GENERATIONS) << NUMBER_BITS | (self.number + 1);
         u64::from(hash.0) << 32 | u64::from(low)
     }
-    /// `None`: an empty place, or another hash.
+    /// `None`: an empty slot, or another hash.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // halves
     fn of_word(word: u64, hash: Hash) -> Option<Self> {
@@ -96,29 +96,29 @@ impl Entry {
     }
 }
 
-/// What an entry of the same hash is for who wants to insert.
+/// The relation of an entry with the same hash to a connection that is to be inserted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Judgement {
     /// Another connection.
     Other,
-    /// The same addresses: only one of them can be there.
+    /// The same addresses: the table can have only one of the two.
     Taken,
-    /// A connection that is over: its entry may go.
+    /// A connection that has ended: its entry may be removed.
     Dead,
 }
 
-/// Why nothing was inserted.
+/// The reason why a connection was not inserted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotInserted {
-    /// The addresses of the connection (`false`: of its answers) are taken.
+    /// Another connection has the addresses of the original (`true`) or the reply direction (`false`).
     Taken(bool),
     /// No room.
     Full,
-    /// A writer was put aside while it held a lock.
+    /// Another writer held a lock all the time.
     Busy,
 }
 
-/// See the module's text.
+/// The index of one tracker.
 #[derive(Debug)]
 pub(crate) struct Index {
     buckets: Zeroed<Bucket>,
@@ -150,9 +150,9 @@ fn bumped(head: u64) -> u64 {
 }
 
 impl Index {
-    /// For so many records.
+    /// Allocates address space for this number of records.
     pub(crate) fn new(records: usize) -> io::Result<Self> {
-        // Two entries of each, three and a half a bucket.
+        // Two entries for each record, and 3.5 entries a bucket.
         let most = records
             .div_ceil(2)
             .next_power_of_two()
@@ -170,7 +170,7 @@ impl Index {
     pub(crate) fn len(&self) -> u32 {
         self.n.load(Relaxed)
     }
-    /// Where a hash leads when there are so many buckets, and by how many bits of it.
+    /// The home bucket of a hash in a table of `n` buckets, and the number of hash bits that select it.
     #[inline]
     fn place(hash: Hash, n: u32) -> (u32, u32) {
         let bits = n.ilog2();
@@ -188,11 +188,11 @@ impl Index {
     fn bucket(&self, b: u32) -> Option<&Bucket> {
         self.buckets.get(b as usize)
     }
-    /// Where a hash belongs now.
+    /// The home bucket of a hash now.
     fn home(&self, hash: Hash) -> Option<u32> {
         self.home_from(hash, self.n.load(Acquire)) // pairs with the Release in `grow`
     }
-    /// As [`Index::home`], for who read the number of buckets before.
+    /// The same as [`Index::home`], for a caller that has read the number of buckets before.
     fn home_from(&self, hash: Hash, n: u32) -> Option<u32> {
         let (mut b, mut bits) = Self::place(hash, n);
         for _ in 0..32 {
@@ -203,17 +203,17 @@ impl Index {
         }
         None
     }
-    /// Where to look instead of a bucket that was split since. One bit at a time: that it was split twice
-    /// does not say that the bucket which it was first split into was, too.
+    /// The bucket to read after a bucket was split. One bit at a time: after two splits of a bucket, the
+    /// first of the new buckets may have been split or not.
     #[inline]
     fn step(hash: Hash, bits: u32) -> (u32, u32) {
         (hash.0 & ((2 << bits) - 1), bits + 1)
     }
-    /// The bucket that a hash belongs to, for those who print.
+    /// The home bucket of a hash, for output.
     pub(crate) fn bucket_of(&self, hash: Hash) -> u32 {
         self.home(hash).unwrap_or(0)
     }
-    /// Fetches what a lookup reads first.
+    /// Prefetches the home bucket of a hash.
     #[inline]
     pub(crate) fn prefetch(&self, hash: Hash) {
         let (b, _) = Self::place(hash, self.n.load(Relaxed));
@@ -224,30 +224,31 @@ impl Index {
     /// An entry that a lookup will probably find.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // a half
-    pub(crate) fn guess(&self, hash: Hash) -> Option<Entry> {
+    pub(crate) fn guess(&self, hash: Hash) -> Option<RecordRef> {
         let (b, _) = Self::place(hash, self.n.load(Relaxed));
         let entries = &self.bucket(b)?.entries;
-        // Which one it is nobody foresees: no branch for each.
+        // No branch for each entry: the processor could not predict it.
         let same = |e: &AtomicU64| u32::from((e.load(Relaxed) >> 32) as u32 == hash.0);
         let found = (0..).zip(entries).fold(0, |found, (i, e)| found | same(e) << i);
-        // Acquire as in `find`: its record may be read.
-        Entry::of_word(entries.get(found.trailing_zeros() as usize)?.load(Acquire), hash)
+        // Acquire as in `find`: the record may be read next.
+        RecordRef::of_word(entries.get(found.trailing_zeros() as usize)?.load(Acquire), hash)
     }
-    /// What `ask` says of the first entry that it knows, of those with this hash.
+    /// The result of `ask` for the first entry with this hash for which it has one.
     #[inline]
-    pub(crate) fn find<R>(&self, hash: Hash, mut ask: impl FnMut(Entry) -> Option<R>) -> Option<R> {
+    pub(crate) fn find<R>(&self, hash: Hash, mut ask: impl FnMut(RecordRef) -> Option<R>) -> Option<R> {
         let (mut b, mut bits) = Self::place(hash, self.n.load(Acquire)); // pairs with `grow`
         for _ in 0..TRIES {
             let home = self.bucket(b)?;
-            // Acquire pairs with the Release of `grow`: who sees that a bucket was split sees where to.
+            // Acquire pairs with the Release of `grow`: a thread that sees the split sees the new bucket.
             let before = home.head.load(Acquire);
             if depth(before) > bits {
                 (b, bits) = Self::step(hash, bits);
                 continue;
             }
-            // Acquire pairs with the Release of `insert`: who sees an entry sees its record. And with that of
-            // whoever removed one to put it elsewhere: then the head below has changed.
-            let look = |place: &AtomicU64| Entry::of_word(place.load(Acquire), hash).and_then(&mut ask);
+            // Acquire pairs with the Release of `insert`: a thread that sees an entry sees its record. It
+            // also pairs with the writer that removed an entry and put it elsewhere: then the head below has
+            // changed.
+            let look = |place: &AtomicU64| RecordRef::of_word(place.load(Acquire), hash).and_then(&mut ask);
             if let Some(found) = self.search(home, before, look) {
                 return Some(found);
             }
@@ -258,7 +259,8 @@ impl Index {
         }
         None
     }
-    /// What `look` says of the first place that it knows, of a chain with this head.
+    /// The result of `look` for the first slot of a chain for which it has one. `head` is the head of the
+    /// chain.
     #[inline]
     fn search<'a, R>(
         &'a self,
@@ -281,7 +283,7 @@ impl Index {
         }
         None
     }
-    /// All places of a chain.
+    /// All slots of a chain.
     fn chain<'a>(&'a self, home: &'a Bucket, head: u64) -> impl Iterator<Item = &'a AtomicU64> {
         let mut next = over(head);
         let further = std::iter::from_fn(move || {
@@ -311,11 +313,11 @@ impl Index {
     }
     fn unlock(&self, b: u32) {
         if let Some(bucket) = self.bucket(b) {
-            // Only the holder changes it.
+            // Only the holder of the lock changes the head.
             bucket.head.store(bucket.head.load(Relaxed) & !LOCK, Release);
         }
     }
-    /// Locks the homes of both. The second is that of the first if they are one.
+    /// Locks both home buckets. The second is equal to the first if both hashes have the same home.
     fn lock_both(&self, hashes: [Hash; 2]) -> Option<[u32; 2]> {
         for _ in 0..TRIES {
             if hashes[0] == hashes[1] {
@@ -334,7 +336,7 @@ impl Index {
                 self.unlock(low);
                 return None;
             }
-            // Nobody splits what is locked.
+            // A locked bucket is not split.
             if self.home(hashes[0]) == Some(homes[0]) && self.home(hashes[1]) == Some(homes[1]) {
                 return Some(homes);
             }
@@ -348,13 +350,14 @@ impl Index {
             self.unlock(homes[1]);
         }
     }
-    /// Enters a record under its hashes, both or none. `judge` says of entries with the first (`true`) or the
-    /// second hash what they are; `publish` is called when nothing can fail any more, before it is found.
+    /// Inserts a record under both of its hashes, or under none. `judge` decides about entries with the first
+    /// (`true`) or the second hash. `publish` is called when the insert cannot fail any more, before lookups
+    /// find it.
     pub(crate) fn insert(
         &self,
-        entry: Entry,
+        entry: RecordRef,
         hashes: [Hash; 2],
-        mut judge: impl FnMut(Entry, bool) -> Judgement,
+        mut judge: impl FnMut(RecordRef, bool) -> Judgement,
         publish: impl FnOnce(),
     ) -> Result<(), NotInserted> {
         let homes = self.lock_both(hashes).ok_or(NotInserted::Busy)?;
@@ -367,20 +370,20 @@ impl Index {
     }
     fn insert_locked(
         &self,
-        entry: Entry,
+        entry: RecordRef,
         hashes: [Hash; 2],
         homes: [u32; 2],
-        judge: &mut impl FnMut(Entry, bool) -> Judgement,
+        judge: &mut impl FnMut(RecordRef, bool) -> Judgement,
         publish: impl FnOnce(),
     ) -> Result<bool, NotInserted> {
         for (first, (hash, b)) in [true, false].into_iter().zip(hashes.into_iter().zip(homes)) {
-            // Where both are one, the first time was for both.
+            // If both homes are one bucket, the first round was for both hashes.
             if !first && hashes[0] == hashes[1] {
                 continue;
             }
             let home = self.bucket(b).ok_or(NotInserted::Full)?;
             let taken = self.search(home, home.head.load(Relaxed), |place| {
-                match judge(Entry::of_word(place.load(Relaxed), hash)?, first) {
+                match judge(RecordRef::of_word(place.load(Relaxed), hash)?, first) {
                     Judgement::Other => None,
                     Judgement::Taken => Some(NotInserted::Taken(first)),
                     Judgement::Dead => {
@@ -405,7 +408,8 @@ impl Index {
         let used = home.entries.iter().filter(|e| e.load(Relaxed) != 0).count();
         Ok(used > CROWDED)
     }
-    /// A free place of a chain whose home is locked, or is nobody else's; not this one.
+    /// A free slot of a chain, other than the argument. Its home is locked, or no other thread knows the
+    /// chain.
     fn free_place<'a>(&'a self, home: &'a Bucket, not: Option<&AtomicU64>) -> Option<&'a AtomicU64> {
         let free = |place: &'a AtomicU64| {
             let free = place.load(Relaxed) == 0 && !not.is_some_and(|n| std::ptr::eq(n, place));
@@ -425,8 +429,8 @@ impl Index {
         }
         let number = self.free_over.take()?;
         let more = self.over.get(number as usize)?;
-        // Release pairs with the loads in `find`: who was in it when it was given back sees the head that has
-        // changed for that.
+        // Release pairs with the loads in `find`: a lookup that was in the bucket when it was removed sees
+        // that the head has changed.
         more.entries.iter().for_each(|e| e.store(0, Release));
         more.head.store(0, Relaxed);
         // Release pairs with the loads in `chain`.
@@ -434,8 +438,8 @@ impl Index {
             .store(with_over(last.head.load(Relaxed), Some(number)), Release);
         more.entries.first()
     }
-    /// Removes a record's entry. `false`: the bucket's lock could not be had.
-    pub(crate) fn remove(&self, entry: Entry, hash: Hash) -> bool {
+    /// Removes a record's entry. `false`: the lock of the bucket was busy.
+    pub(crate) fn remove(&self, entry: RecordRef, hash: Hash) -> bool {
         let Some([b, _]) = self.lock_both([hash; 2]) else {
             return false;
         };
@@ -452,7 +456,7 @@ impl Index {
         self.unlock(b);
         true
     }
-    /// Gives back the buckets of a chain that hold nothing. The home is locked.
+    /// Removes the empty overflow buckets of a chain. The home is locked.
     fn shorten(&self, home: &Bucket) {
         let mut last = home;
         while let Some(number) = over(last.head.load(Relaxed)) {
@@ -466,24 +470,24 @@ impl Index {
             let after = bucket.head.load(Relaxed) >> OVER;
             let head = last.head.load(Relaxed) & ((1 << OVER) - 1) | after << OVER;
             last.head.store(head, Release);
-            // Lookups that were in it begin anew.
+            // Lookups that were in the bucket start again.
             home.head.store(bumped(home.head.load(Relaxed)), Release);
             if let Ok(number) = u32::try_from(number) {
                 self.free_over.give(number);
             }
         }
     }
-    /// One bucket more, unless somebody else is at it.
+    /// Adds one bucket, unless another thread is adding one.
     fn grow(&self) {
         if self.splitting.swap(true, Acquire) {
-            return; // somebody else makes one
+            return; // another thread adds one
         }
         let n = self.n.load(Relaxed);
         if self.bucket(n).is_some() {
             let parent = n - (1 << n.ilog2());
             if self.lock(parent).is_some() {
                 if self.split(parent, n) {
-                    // Pairs with the Acquire of who reads it: they see the new bucket's head.
+                    // Release pairs with the Acquire of readers: they see the head of the new bucket.
                     self.n.store(n + 1, Release);
                 }
                 self.unlock(parent);
@@ -491,7 +495,7 @@ impl Index {
         }
         self.splitting.store(false, Release);
     }
-    /// Moves what belongs to the new bucket `n`. `false`: no room. The parent is locked.
+    /// Moves the entries of the new bucket `n` out of its parent, which is locked. `false`: no room.
     fn split(&self, parent: u32, n: u32) -> bool {
         let (Some(old), Some(new)) = (self.bucket(parent), self.bucket(n)) else {
             return false;
@@ -512,7 +516,7 @@ impl Index {
                 free.store(word, Release);
             }
         }
-        // From here on lookups and writers go to the new one.
+        // From here on lookups and writers use the new bucket.
         let head = old.head.load(Relaxed) & !(0xff << DEPTH) | deeper;
         old.head.store(bumped(head), Release);
         for place in self.chain(old, head) {
@@ -523,7 +527,7 @@ impl Index {
         self.gather(old);
         true
     }
-    /// Moves entries from further buckets of a chain into its home. The home is locked.
+    /// Moves entries of overflow buckets into the home bucket, which is locked.
     fn gather(&self, home: &Bucket) {
         let head = home.head.load(Relaxed);
         if over(head).is_none() {
@@ -538,7 +542,7 @@ impl Index {
                 break;
             };
             free.store(word, Release);
-            // Who has passed the one place and sees the other empty begins anew.
+            // A lookup that has passed the new slot and sees the old one empty starts again.
             home.head.store(bumped(home.head.load(Relaxed)), Release);
             place.store(0, Release);
         }

@@ -1,32 +1,30 @@
-//! Records of connections: who may have one, and when one may be used again.
+//! Records of connections: the threads that may take one, and the time when one may be used again.
 //!
-//! **Count.** There may be as many connections as `maxconns` says. A worker does not add to one number that
-//! all share: it takes the right to make some tens of connections at a time while there are few, and one by
-//! one when it becomes tight, so that a small limit is exact. Rights that are not used are no connections
-//! ([`Slots::count`]).
+//! **Count.** `maxconns` limits the number of connections. Workers do not add to one shared number. A worker
+//! takes the right to make some tens of connections at a time. Near the limit it takes rights one by one, so
+//! that a small limit is exact. Unused rights are no connections ([`Slots::count`]).
 //!
-//! **Use again.** Who frees a record says so to [`Slots::put_aside`]; its number is given away again when all
-//! who read at that time have ended. That is work of the thread that sweeps.
+//! **Use again.** A thread that frees a record passes it to [`Slots::put_aside`]. The connection expiry
+//! thread returns the number to the free list when all threads that were reading then have finished.
 //!
-//! **Time.** Beside the records is a column of four bytes for each: the second from which on the sweeper has
-//! to look at it. The worker that makes a connection writes it, and whoever lets it live shorter than before.
-//! One that lives longer is not written: the sweeper looks, and moves it on. So it may be too early, not too
-//! late.
+//! **Time.** Beside the records is a column of four bytes for each: the second when the connection expiry
+//! thread has to read the record. The maker of a connection writes it, and a thread that makes the timeout
+//! shorter. A longer timeout is not written: the expiry thread reads the record and then writes the new time.
+//! So the time in the column may be too early, but never too late.
 //!
 //! **Give back.** After many connections have ended, [`Slots::give_back`] returns whole pages of free records
 //! to the system. These records lose their generations. So every later connection gets a generation above all
 //! earlier ones ([`Slots::fill`]).
 //!
 //! **Memory.** Records are in a file without a name, which another process can map ([`Slots::file`]). They
-//! have no pointers, and what is beside them can be made anew from all of them: the index, the column, the
-//! numbers that are free.
+//! have no pointers. All else can be made anew from the records: the index, the column, the free numbers.
 
 mod give_back;
 
 use crate::events::Event;
-use crate::free_list::FreeList;
-use crate::index::MAX_RECORDS;
-use crate::record::{New, Record};
+use crate::table::free_list::FreeList;
+use crate::table::index::MAX_RECORDS;
+use crate::table::record::{New, Record};
 use give_back::GiveBack;
 use heddle_sync::{CachePadded, ReadGuard};
 use heddle_sys::Zeroed;
@@ -37,23 +35,23 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, PoisonError};
 
-/// Places where workers keep rights. Threads beyond share them.
+/// Shards in which workers keep their rights. More threads than shards share them.
 const SHARDS: u32 = 32;
-/// Rights taken at a time, at most.
+/// Maximum number of rights that a worker takes at a time.
 const BATCH: u32 = 64;
-/// Places of the column that are looked at together.
+/// Times of the column that are compared together.
 const TOGETHER: usize = 16;
-/// In the column: at once. Times are behind.
+/// A time of the column: at once. All other times are larger.
 const NOW: u32 = 1;
 
 #[derive(Debug)]
 pub(crate) struct Slots {
     records: Zeroed<Record>,
     free: FreeList,
-    /// See "Time"; 0: there is nothing to look at.
+    /// See "Time" in the text of the module; 0: the record is not read.
     due: Zeroed<AtomicU32>,
     limit: AtomicU32,
-    /// Connections and rights to make one.
+    /// Number of connections and of unused rights.
     taken: CachePadded<AtomicU32>,
     rights: [CachePadded<AtomicU32>; SHARDS as usize],
     aside: Mutex<VecDeque<(u64, Vec<u32>)>>,
@@ -65,12 +63,12 @@ pub(crate) struct Slots {
     stage: Mutex<GiveBack>,
 }
 
-/// What the column says of a record that expires then.
+/// The time in the column for a record that expires then.
 fn due(expires_ms: u64) -> u32 {
     u32::try_from(expires_ms / 1000).map_or(u32::MAX, |s| s.saturating_add(NOW + 1))
 }
 
-/// This thread's place among the shards.
+/// The shard of this thread.
 fn shard() -> usize {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -80,7 +78,7 @@ fn shard() -> usize {
 }
 
 impl Slots {
-    /// Memory for so many records, of which none is touched.
+    /// Allocates address space for records, without touching their memory.
     pub(crate) fn new(capacity: usize, limit: u32) -> io::Result<Self> {
         let capacity = capacity.clamp(64, MAX_RECORDS);
         Ok(Self {
@@ -99,7 +97,7 @@ impl Slots {
     pub(crate) fn capacity(&self) -> usize {
         self.records.len()
     }
-    /// Numbers of records that were ever used are below.
+    /// An upper bound: numbers of all records that were ever used are below.
     pub(crate) fn used(&self) -> u32 {
         self.free.used()
     }
@@ -107,7 +105,7 @@ impl Slots {
     pub(crate) fn get(&self, number: u32) -> Option<&Record> {
         self.records.get(number as usize)
     }
-    /// The file that the records are in: the first one at its beginning, all others behind.
+    /// The file of the records, one after the other from its beginning.
     #[cfg(test)]
     pub(crate) fn file(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.records.file()
@@ -116,56 +114,57 @@ impl Slots {
     pub(crate) fn next_page(&self, number: u32) -> u32 {
         u32::try_from(self.records.next_page(number as usize)).unwrap_or(u32::MAX)
     }
-    /// Makes the page around a record a huge one, see [`Zeroed::join_pages`]. The first record behind it.
+    /// Makes the page around a record a huge one, see [`Zeroed::join_pages`]. Returns the first record behind
+    /// it.
     pub(crate) fn prepare(&self, number: u32) -> io::Result<u32> {
         if let Some(r) = self.get(number) {
-            // Of a page that nobody has touched there is nothing to join.
+            // The kernel joins only pages that were touched.
             r.populate();
             self.records.join_pages(number as usize)?;
         }
         Ok(self.next_page(number))
     }
 
-    /// The sweeper is to look at a record when it expires.
+    /// The connection expiry thread has to read a record when it expires.
     pub(crate) fn look_at(&self, number: u32, expires_ms: u64) {
         self.put_due(number, due(expires_ms));
     }
-    /// ... or at once.
+    /// The connection expiry thread has to read a record at once.
     pub(crate) fn look_now(&self, number: u32) {
         self.put_due(number, NOW);
     }
-    /// ... or not any more.
+    /// The connection expiry thread does not read a record any more.
     pub(crate) fn look_never(&self, number: u32) {
         self.put_due(number, 0);
     }
     fn put_due(&self, number: u32, due: u32) {
         if let Some(d) = self.due.get(number as usize) {
-            // Release pairs with the Acquire in `next_due`: who looks sees why.
+            // Release pairs with the Acquire in `next_due`: the reader sees the change of the record.
             d.store(due, Release);
         }
     }
-    /// The sweeper has looked at a record when the column said `seen`, and it lives until then. What others
-    /// have said since counts.
+    /// The connection expiry thread has read a record whose time was `seen`, and the record expires later. A
+    /// time that another thread wrote meanwhile stays.
     pub(crate) fn look_later(&self, number: u32, seen: u32, expires_ms: u64) {
         if let Some(d) = self.due.get(number as usize) {
             // Whatever it was.
             let _ = d.compare_exchange(seen, due(expires_ms), Relaxed, Relaxed);
         }
     }
-    /// The sweeper has looked at a record that is not in use.
+    /// The connection expiry thread has read a record that is not in use.
     pub(crate) fn was_free(&self, number: u32) {
         if let Some(d) = self.due.get(number as usize) {
             let _ = d.compare_exchange(NOW, 0, Relaxed, Relaxed); // a maker's time stays
         }
     }
-    /// The first record of these numbers that is to be looked at, and what the column says.
+    /// The first record of these numbers whose time has come, and that time.
     pub(crate) fn next_due(&self, now_ms: u64, from: u32, to: u32) -> Option<(u32, u32)> {
         let now = due(now_ms);
-        // 0 becomes the latest of all times.
+        // Subtraction turns 0 into the latest of all times.
         let is_due = |d: u32| d.wrapping_sub(NOW) < now;
         let places = self.due.get(from as usize..to as usize)?;
         for (chunk, first) in places.chunks(TOGETHER).zip((from..).step_by(TOGETHER)) {
-            // No branch for each.
+            // One fold over all times, without a branch for each.
             let any = chunk.iter().fold(false, |any, d| any | is_due(d.load(Relaxed)));
             if any {
                 let mut seen = (first..).zip(chunk.iter().map(|d| d.load(Acquire)));
@@ -176,7 +175,7 @@ impl Slots {
         }
         None
     }
-    /// Whether a connection may have this record. Others are not read: that could allocate a page.
+    /// Whether a connection may have this record. Do not read others: that could allocate a page.
     pub(crate) fn may_be_used(&self, number: u32) -> bool {
         self.due
             .get(number as usize)
@@ -201,12 +200,12 @@ impl Slots {
             self.taken.fetch_sub(r.swap(0, Relaxed), Relaxed);
         }
     }
-    /// Connections that were made and have not been freed.
+    /// Number of connections that were made and have not been freed.
     pub(crate) fn count(&self) -> u32 {
         let rights: u32 = self.rights.iter().map(|r| r.load(Relaxed)).sum();
         self.taken.load(Relaxed).saturating_sub(rights)
     }
-    /// A free record, which counts from now on.
+    /// Takes a free record; it is counted from now on.
     pub(crate) fn take(&self) -> Result<(u32, &Record), Event> {
         if !self.admit() {
             return Err(Event::Full);
@@ -220,7 +219,7 @@ impl Slots {
             }
         }
     }
-    /// Gives back what [`Slots::take`] gave and nobody has seen.
+    /// Returns a record of [`Slots::take`] that no other thread has seen.
     pub(crate) fn give(&self, number: u32) {
         self.free.give(number);
         self.uncount(1);
@@ -237,7 +236,7 @@ impl Slots {
             let Some(left) = limit.checked_sub(taken).filter(|l| *l > 0) else {
                 return false;
             };
-            // So few that the rights of all shards together are less than what is left.
+            // The rights of all shards together are less than the rest.
             let batch = (left / (4 * SHARDS)).clamp(1, BATCH);
             match self
                 .taken
@@ -256,7 +255,8 @@ impl Slots {
     pub(crate) fn uncount(&self, n: u32) {
         self.taken.fetch_sub(n, Relaxed);
     }
-    /// Records that nobody finds any more. They are uncounted at once, and used again when nobody reads them.
+    /// Takes records that lookups do not find any more. They are uncounted at once, and used again when no
+    /// thread reads them.
     pub(crate) fn put_aside(&self, numbers: Vec<u32>) {
         if numbers.is_empty() {
             return;
@@ -265,7 +265,7 @@ impl Slots {
         let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
         aside.push_back((ReadGuard::replaced(), numbers));
     }
-    /// Gives away again what nobody reads any more.
+    /// Frees the records that no thread reads any more.
     pub(crate) fn tidy(&self) {
         loop {
             let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
@@ -376,7 +376,7 @@ mod tests {
         assert_eq!(s.count(), 0);
         assert_ne!(s.take().unwrap().0, n);
         drop(reading);
-        // Readers of other tests of this process may be there, too.
+        // Tests in other threads of this process may be reading, too.
         while !s.aside.lock().unwrap().is_empty() {
             s.tidy();
         }

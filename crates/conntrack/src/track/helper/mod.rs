@@ -2,7 +2,7 @@
 //!
 //! **Problem.** A message in one connection says where another one will come from. That one is to be let in
 //! as related; where addresses are translated, the address in the message is to be another one, which may be
-//! longer, so that all sequence numbers behind it are shifted ([`skew`]).
+//! longer, so that all sequence numbers behind it are shifted ([`crate::table::skew`]).
 //!
 //! **Shape.** Only connections that were committed with `alg` have flags for it in their records: [`CONTROL`]
 //! asks whoever has the packet to come back with its text ([`Conntrack::control`]), and says what to replace.
@@ -16,16 +16,14 @@
 
 mod expect;
 mod ftp;
-mod skew;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use expect::{Expectation, Expectations, Key, Parent};
-pub(crate) use skew::Skew;
 
 use crate::action::{CtHelper, NatEnd};
-use crate::conntrack::Conntrack;
-use crate::record::{CONTROL, DNAT, FTP, Record, TFTP};
+use crate::table::record::{CONTROL, DNAT, FTP, Record, TFTP};
+use crate::track::Conntrack;
 use crate::tuple::{Endpoint, Tuple, bits, ip};
 use ftp::Side;
 use heddle_wire::ip::proto;

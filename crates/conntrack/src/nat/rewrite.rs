@@ -1,18 +1,17 @@
-//! Translated addresses and ports are written into a packet here, with checksums that stay as right as they
-//! were.
+//! Translated addresses and ports are written into a packet, and its checksums are updated.
 //!
-//! Checksums change by what changes (RFC 1624), so a wrong one stays wrong. One that is partial, left to a
-//! device, is the pseudo header's sum: addresses count in it, ports do not. UDP's zero stays zero. An ICMP
-//! error has the translated packet in its payload; there the quoted headers change, and the error's checksum
-//! by all of it.
+//! A checksum is updated by the changed bytes (RFC 1624), so a wrong one stays wrong. A partial checksum,
+//! which a device completes, is the sum of the pseudo header: it contains addresses but no ports. A UDP
+//! checksum of zero stays zero. An ICMP error quotes the translated packet in its payload. The quoted headers
+//! are translated, too, and all of these changes count in the checksum of the error.
 
-use crate::packet::quoted;
-use crate::short::Short;
+use crate::protocol::packet::quoted;
+use crate::table::key::{Ends4, Key};
 use crate::tuple::is_icmp;
 use heddle_wire::crc32c;
 use heddle_wire::ip::{Ipv4, proto};
 
-/// New addresses and ports of one header pair; what is `None` stays.
+/// New addresses and ports of one header pair; `None`: unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ends {
     /// Source address, as in [`crate::Endpoint`].
@@ -25,21 +24,21 @@ pub struct Ends {
     pub id: Option<u16>,
 }
 
-/// What a connection's translation makes of a packet.
+/// The changes of a packet by the translation of its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rewrite {
-    /// Of the packet itself.
+    /// Changes of the packet itself.
     pub outer: Ends,
-    /// Of the packet that an ICMP error quotes.
+    /// Changes of the packet that an ICMP error quotes.
     pub inner: Option<Ends>,
 }
 
-/// Where the headers of a packet are.
+/// Offsets of the headers of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct At {
     /// The IP header.
     pub l3: usize,
-    /// What follows it.
+    /// The header after IP and its extensions.
     pub l4: usize,
     /// IPv6 rather than IPv4.
     pub ipv6: bool,
@@ -47,11 +46,11 @@ pub struct At {
     pub proto: u8,
     /// The checksum at `l4` is the pseudo header's sum.
     pub partial: bool,
-    /// Bytes from `l4` to the packet's end, all of which SCTP's checksum is about; 0: not known.
+    /// Bytes from `l4` to the end of the packet, over which SCTP's checksum is computed; 0: unknown.
     pub l4_len: usize,
 }
 
-/// How a checksum follows changes.
+/// The sum of changed words, for updates of a checksum.
 #[derive(Clone, Copy)]
 struct Change(u64);
 
@@ -70,17 +69,17 @@ impl Change {
         }
         v as u16
     }
-    /// A complete checksum.
+    /// Updates a complete checksum.
     fn complete(self, old: u16) -> u16 {
         !Self::fold(u64::from(!old) + self.0)
     }
-    /// A sum that somebody completes.
+    /// Updates a partial sum, which a device completes.
     fn sum(self, old: u16) -> u16 {
         Self::fold(u64::from(old) + self.0)
     }
 }
 
-/// Replaces bytes; says so to the sums that cover them.
+/// Replaces bytes, and adds the change to the sums that cover them.
 fn put(head: &mut [u8], at: usize, to: &[u8], sums: &mut [&mut Change]) {
     let Some(place) = head.get_mut(at..at + to.len()) else {
         return;
@@ -96,7 +95,7 @@ fn word(head: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*b))
 }
 
-/// Where a transport header has its checksum.
+/// Offset of the checksum in a transport header.
 fn checksum_at(proto: u8, ipv6: bool) -> Option<usize> {
     match (proto, ipv6) {
         (proto::TCP, _) => Some(16),
@@ -106,12 +105,12 @@ fn checksum_at(proto: u8, ipv6: bool) -> Option<usize> {
     }
 }
 
-/// SCTP's checksum is a CRC over the whole packet (RFC 9260, appendix A). A CRC is linear, so it changes by
-/// that of what changes, the ports at the beginning, and of zeros for the rest, which need not be looked at.
+/// SCTP's checksum is a CRC over the whole packet (RFC 9260, appendix A). A CRC is linear: it changes by the
+/// CRC of the changed ports and of zeros for the rest. So the rest of the packet is not read.
 #[cold]
 fn sctp(head: &mut [u8], at: At, ports_change: [u8; 4], all: &mut Change) {
     const ZEROS: [u8; 256] = [0; 256];
-    /// Bytes of the common header, and where in it the checksum is.
+    /// Length of the common header, and offset of its checksum.
     const LEN: usize = 12;
     const PLACE: usize = 8;
     let Some(old) = head.get(at.l4 + PLACE..).and_then(|b| b.first_chunk::<4>()) else {
@@ -133,7 +132,7 @@ fn sctp(head: &mut [u8], at: At, ports_change: [u8; 4], all: &mut Change) {
 }
 
 impl Ends {
-    /// Rewrites one pair of headers. `all` follows every byte that changes, for what encloses them.
+    /// Rewrites one pair of headers. `all` sums every changed byte, for the checksum of an enclosing packet.
     #[allow(clippy::cast_possible_truncation)] // IPv4
     fn apply(&self, head: &mut [u8], at: At, all: &mut Change) {
         let (mut ip_sum, mut pseudo, mut l4_sum) = (Change(0), Change(0), Change(0));
@@ -174,7 +173,7 @@ impl Ends {
         let Some(place) = checksum_at(at.proto, at.ipv6) else {
             return;
         };
-        // A quoted packet may be cut off before it.
+        // A quoted packet may be cut off before the checksum.
         let Some(old) = word(head, at.l4 + place) else {
             return;
         };
@@ -200,25 +199,16 @@ impl Ends {
     }
 }
 
-/// New ends of a packet of IPv4 that [`Short`] has read: address (high half) and port of each.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ends4 {
-    /// Source.
-    pub src: u64,
-    /// Destination.
-    pub dst: u64,
-}
-
 impl Ends4 {
-    /// As [`Rewrite::apply`], of a packet that was read as `old`. `h` begins at its IP header; `partial`: as
-    /// [`At::partial`].
+    /// Writes these endpoints into a packet of UDP or TCP that has the endpoints of `old`. `h` begins at the
+    /// IP header, which has no options. `partial`: see [`At::partial`].
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // halves
-    pub fn apply(self, h: &mut [u8], old: &Short, partial: bool) {
+    pub(crate) fn write(self, h: &mut [u8], old: &Key, partial: bool) {
         let Some((ip, l4)) = h.split_first_chunk_mut::<{ Ipv4::LEN }>() else {
             return;
         };
-        let (proto, old) = (old.key.proto(), old.key.ends4());
+        let (proto, old) = (old.proto(), old.ends4());
         let l4_sum_at = if proto == proto::TCP { 16 } else { 6 };
         let Some(sum) = l4.get(l4_sum_at..).and_then(|b| b.first_chunk::<2>()) else {
             return;
@@ -248,8 +238,8 @@ impl Ends4 {
 }
 
 impl Rewrite {
-    /// Rewrites a packet. `head` begins where the offsets of `at` are counted from; bytes that it has not are
-    /// left out.
+    /// Rewrites a packet. The offsets of `at` are offsets into `head`. Bytes beyond the end of `head` are
+    /// skipped.
     pub fn apply(&self, head: &mut [u8], at: At) {
         self.outer.apply(head, at, &mut Change(0));
         let Some(inner) = self.inner.filter(|_| is_icmp(at.proto, at.ipv6)) else {
@@ -266,7 +256,7 @@ impl Rewrite {
             ipv6: at.ipv6,
             proto: tuple.proto,
             partial: false,
-            // It is cut off.
+            // The quoted packet is cut off.
             l4_len: 0,
         };
         inner.apply(head, quote, &mut all);

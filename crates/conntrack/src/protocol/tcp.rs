@@ -1,14 +1,16 @@
-//! The states and windows of TCP connections, seen from between the ends.
+//! The states and windows of TCP connections, for an observer between the endpoints.
 //!
-//! The rules are Open vSwitch's, which has them from OpenBSD's pf: Guido van Rooij, *Real Stateful TCP Packet
-//! Filtering in IP Filter* (2001). Each end has the highest sequence number that it has sent (`lo`), the
-//! highest that it may send (`hi`: what the other has acknowledged, and its window), and its largest window.
-//! A connection that is picked up in its midst knows no scale, and is judged with the largest one.
+//! The rules are those of Open vSwitch, taken from OpenBSD's pf: Guido van Rooij, *Real Stateful TCP Packet
+//! Filtering in IP Filter* (2001). Each endpoint has three values: the highest sequence number that it has
+//! sent (`lo`), the highest that it may send (`hi`), and its largest window. The peer's acknowledgements and
+//! window give `hi`. The window scale of a connection that is picked up in its midst is unknown. Its segments
+//! are checked with the largest scale.
 //!
-//! Pure: from two ends and a segment, the two ends afterwards. `dpctl/dump-conntrack` shows [`State`].
+//! The functions are pure: from two endpoints and a segment they make the two endpoints afterwards.
+//! `dpctl/dump-conntrack` shows [`State`].
 
-use crate::packet::Segment;
-use crate::timeouts::Class;
+use crate::protocol::packet::Segment;
+use crate::protocol::timeouts::Class;
 
 /// Flag of a segment.
 pub const FIN: u16 = 0x01;
@@ -25,24 +27,24 @@ pub const URG: u16 = 0x20;
 
 /// The largest shift of windows (RFC 7323, 2.3).
 pub(crate) const MAX_SCALE: u8 = 14;
-/// How far off an acknowledgement may be, and a segment of a connection that opens or closes: the largest
-/// unscaled window and one packet.
+/// Tolerance, bytes: for acknowledgements, and for segments of a connection that opens or closes. The sum of
+/// the largest unscaled window and one packet.
 const MAX_SKEW: u32 = 0xffff + 1500;
 
-/// The state of one end.
+/// The state of one endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum State {
-    /// It has sent nothing.
+    /// No segment was sent.
     #[default]
     Closed = 0,
-    /// It has sent its first packet.
+    /// The first segment was sent.
     SynSent = 2,
-    /// Its first packet was acknowledged.
+    /// The first segment was acknowledged.
     Established = 4,
-    /// It has sent FIN.
+    /// FIN was sent.
     Closing = 7,
-    /// Its FIN was acknowledged.
+    /// FIN was acknowledged.
     FinWait2 = 9,
     /// The connection was reset.
     TimeWait = 10,
@@ -61,20 +63,20 @@ impl State {
     }
 }
 
-/// What is known of an end's window scale.
+/// The window scale of one endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Scale {
-    /// It gave none.
+    /// The SYN had no such option.
     #[default]
     None,
-    /// As its SYN said.
+    /// The shift in the option of the SYN.
     Known(u8),
-    /// Its SYN was not seen.
+    /// The SYN was not seen.
     Unknown,
 }
 
 impl Scale {
-    /// The shift, where one is known.
+    /// The shift; 0 if it is unknown or absent.
     pub const fn shift(self) -> u8 {
         match self {
             Self::Known(s) => s,
@@ -83,44 +85,44 @@ impl Scale {
     }
 }
 
-/// One end.
+/// One endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Peer {
-    /// The highest sequence number that it has sent.
+    /// The highest sequence number that the endpoint has sent.
     pub lo: u32,
-    /// The highest that it may send.
+    /// The highest sequence number that the endpoint may send.
     pub hi: u32,
-    /// Its largest window, unscaled.
+    /// The largest window, unscaled.
     pub window: u16,
-    /// What its windows are shifted by.
+    /// The scale of windows.
     pub scale: Scale,
     /// State.
     pub state: State,
 }
 
-/// What a segment means for its connection.
+/// The relation of a segment to its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Update {
-    /// Part of it.
+    /// A part of the connection.
     Valid,
-    /// Part of it, which has not begun yet.
+    /// A part of the connection, whose handshake has not begun yet.
     New,
-    /// No part of it: flags that contradict each other.
+    /// Invalid: flags that contradict each other.
     BadFlags,
-    /// No part of it: outside of its windows.
+    /// Invalid: outside of the windows.
     OutOfWindow,
-    /// The connection is over; this begins another one between the same ends.
+    /// The connection has ended; the segment begins another one between the same endpoints.
     Again,
 }
 
-/// See [`update`].
+/// The result of [`update`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// What the segment means.
+    /// The relation of the segment to the connection.
     pub update: Update,
-    /// By which timeout the connection lives from now on; `None`: as long as it had.
+    /// The class of the timeout from now on; `None`: the time of expiry stays.
     pub class: Option<Class>,
-    /// It passed only because sequence numbers are not checked.
+    /// The segment is outside of the windows, and passed because they are not checked.
     pub bypassed: bool,
 }
 
@@ -139,7 +141,7 @@ const fn geq(a: u32, b: u32) -> bool {
     a.wrapping_sub(b) < 1 << 31
 }
 
-/// Whether no sender that obeys RFC 9293 sends these flags.
+/// Whether the flags are invalid: a sender that obeys RFC 9293 never sends them.
 pub(crate) const fn contradict(flags: u16) -> bool {
     if flags & SYN != 0 {
         if flags & (RST | FIN) != 0 {
@@ -151,19 +153,19 @@ pub(crate) const fn contradict(flags: u16) -> bool {
     flags & ACK == 0 && flags & (FIN | PSH | URG) != 0
 }
 
-/// Whether a segment that belongs to no connection may begin one: the first of a handshake, or one of a
-/// connection that began unseen, but not the second of a handshake.
+/// Whether a segment without a connection may begin one. The first segment of a handshake may, and one of a
+/// connection that began unseen, but not the second segment of a handshake.
 pub fn begins(s: &Segment) -> bool {
     !contradict(s.flags) && s.flags & (SYN | ACK) != SYN | ACK
 }
 
-/// The window as the scale would have it said, rounded up.
+/// The window divided by the scale, rounded up.
 fn unscaled(window: u16, shift: u8) -> u16 {
     let w = u32::from(window).div_ceil(1 << shift);
     u16::try_from(w).unwrap_or(u16::MAX)
 }
 
-/// The two ends after the first segment: who sent it, and the other.
+/// Both endpoints after the first segment, its sender first.
 #[allow(clippy::cast_possible_truncation)] // serial numbers wrap
 pub fn first(s: &Segment) -> [Peer; 2] {
     let is = |f: u16| u32::from(s.flags & f != 0);
@@ -190,13 +192,13 @@ pub fn first(s: &Segment) -> [Peer; 2] {
     [src, dst]
 }
 
-/// Whether a segment says where its connection is: it is no SYN.
+/// Whether a segment shows the position of the windows: it is no SYN.
 pub fn resumes(s: &Segment) -> bool {
     s.flags & SYN == 0 && !contradict(s.flags)
 }
 
-/// Moves the windows of an established connection to where a segment that [`resumes`] says they are: what
-/// came before it was not seen.
+/// Moves the windows of an established connection to the position of a segment that [`resumes`]. Earlier
+/// segments were not seen.
 pub fn resume(peers: &mut [Peer; 2], reply: bool, s: &Segment) {
     let [a, b] = peers;
     let (src, dst) = if reply { (b, a) } else { (a, b) };
@@ -217,8 +219,8 @@ pub fn resume(peers: &mut [Peer; 2], reply: bool, s: &Segment) {
     }
 }
 
-/// Moves the ends by a segment that the first (`reply`: the second) has sent. `check`: segments must lie in
-/// the windows.
+/// Moves both endpoints by a segment. The first one has sent it, or the second one (`reply`). `check`: refuse
+/// segments outside of the windows.
 pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> Outcome {
     let [a, b] = peers;
     let (src, dst) = if reply { (b, a) } else { (a, b) };
@@ -237,7 +239,7 @@ pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> O
             return Outcome::new(Update::New, Some(Class::TcpSynSent));
         }
     }
-    // How the windows of both are shifted: never that of a SYN (RFC 7323, 2.2).
+    // The shifts of both windows. The window of a SYN is never shifted (RFC 7323, 2.2).
     let (mut src_shift, mut dst_shift) = match (src.scale, dst.scale) {
         _ if is(SYN) => (0, 0),
         (Scale::Known(s), Scale::Known(d)) => (s, d),
@@ -251,7 +253,7 @@ pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> O
         .wrapping_add(u32::from(is(SYN)) + u32::from(is(FIN)));
     let mut check_skew = true;
     if src.state < State::SynSent {
-        // The first from this end.
+        // The first segment of this endpoint.
         if is(SYN)
             && let Scale::Known(theirs) = dst.scale
         {
@@ -261,7 +263,7 @@ pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> O
                 window = unscaled(window, shift);
                 dst_shift = theirs;
             } else {
-                // Without both options nothing is scaled.
+                // Without both options no window is scaled.
                 dst.window = unshifted(dst.window, theirs);
                 dst.scale = Scale::None;
             }
@@ -282,7 +284,7 @@ pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> O
         s.ack
     };
     if seq == end {
-        // Nothing in it that could lie outside.
+        // An empty segment cannot be outside.
         seq = src.lo;
         end = seq;
     }
@@ -319,9 +321,9 @@ pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> O
             bypassed: !within,
         };
     }
-    // While a connection opens and after it has closed, segments need only be near: an end may repeat its SYN
-    // before it hears the other, a connection may have begun unseen, and some stacks send more after the end.
-    // Their connection lives no longer for it.
+    // While a connection opens and after it has closed, segments need only be near. An endpoint may repeat
+    // its SYN before it gets one. A connection may have begun unseen. Some stacks send more after the end.
+    // Such segments do not prolong the connection.
     let loose = dst.state < State::SynSent || dst.state >= State::FinWait2 || src.state >= State::FinWait2;
     if loose && geq(src.hi.wrapping_add(MAX_SKEW), end) && geq(seq, src.lo.wrapping_sub(MAX_SKEW)) {
         slide(src, dst, window, scaled, end, ack);
@@ -343,12 +345,13 @@ fn wide(window: u16, shift: u8) -> u32 {
 }
 
 /// A window in bytes, in 16 bits.
-#[allow(clippy::cast_possible_truncation)] // as far as 16 bits say it
+#[allow(clippy::cast_possible_truncation)] // limited to 16 bits
 fn unshifted(window: u16, shift: u8) -> u16 {
     wide(window, shift).min(u32::from(u16::MAX)) as u16
 }
 
-/// Both ends' windows move: `src` has sent up to `end`, and lets `dst` send up to a window after `ack`.
+/// Moves the windows of both endpoints: `src` has sent up to `end`, and `dst` may send up to a window after
+/// `ack`.
 fn slide(src: &mut Peer, dst: &mut Peer, window: u16, scaled: u32, end: u32, ack: u32) {
     src.window = src.window.max(window);
     if !geq(src.lo, end) {
@@ -359,7 +362,7 @@ fn slide(src: &mut Peer, dst: &mut Peer, window: u16, scaled: u32, end: u32, ack
     }
 }
 
-/// By which timeout a connection lives whose ends have these states.
+/// The class of the timeout for these states of both endpoints.
 pub(crate) fn class(a: State, b: State) -> Class {
     let (least, most) = (a.min(b), a.max(b));
     if least >= State::FinWait2 {

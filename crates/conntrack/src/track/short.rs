@@ -11,15 +11,15 @@
 //! (`short_packets_are_read_alike`, `tests/random.rs`).
 
 use crate::action::CtAction;
-use crate::conntrack::{Conntrack, Guess};
 use crate::events::Events;
-use crate::hash::Hash;
-use crate::index::Entry;
-use crate::packet::{Segment, Subject, is_right};
-use crate::record::{CONTROL, DNAT, Key, RELATED, SNAT};
-use crate::rewrite::Ends4;
-use crate::timeouts::Class;
-use crate::track::{Found, Known, Moved, Moving, Verdict, state, translated};
+use crate::protocol::packet::{Segment, Subject, is_right};
+use crate::protocol::timeouts::Class;
+use crate::table::hash::Hash;
+use crate::table::index::RecordRef;
+use crate::table::key::{Ends4, Key};
+use crate::table::record::{CONTROL, DNAT, RELATED, SNAT};
+use crate::track::general::{Found, Known, Moved, Moving, Verdict, state, translated};
+use crate::track::{Conntrack, Guess};
 use heddle_sync::ReadGuard;
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
 use heddle_wire::l4::{Tcp, Udp};
@@ -136,7 +136,7 @@ impl Short {
             proto::TCP if good => {
                 let (flags, header) = (word(h, L4 + 12) & 0xfff, usize::from(h[L4 + 12] >> 4) * 4);
                 let headers = L4 + header;
-                if flags & crate::tcp::SYN != 0 || header < Tcp::LEN || headers > size {
+                if flags & crate::protocol::tcp::SYN != 0 || header < Tcp::LEN || headers > size {
                     return false;
                 }
                 self.tcp = Some(Segment {
@@ -181,6 +181,15 @@ impl Short {
             related: false,
             tcp: self.tcp,
         }
+    }
+}
+
+impl Ends4 {
+    /// Writes these endpoints into a packet that was read as `old`. `h` begins at its IP header. The flag
+    /// `partial` is [`crate::At::partial`].
+    #[inline]
+    pub fn apply(self, h: &mut [u8], old: &Short, partial: bool) {
+        self.write(h, &old.key, partial);
     }
 }
 
@@ -256,7 +265,7 @@ impl Conntrack {
         &self,
         now_ms: u64,
         key: &Key,
-        entry: Entry,
+        entry: RecordRef,
         (zone, nat): (u16, bool),
     ) -> Option<(Brief, Option<Ends4>)> {
         let r = self.slots.get(entry.number)?;
@@ -304,8 +313,8 @@ impl Conntrack {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::Keys;
-    use crate::packet::{Checked, Packet};
+    use crate::protocol::packet::{Checked, Packet};
+    use crate::table::hash::Keys;
     use heddle_wire::checksum::checksum;
     use proptest::prelude::*;
 

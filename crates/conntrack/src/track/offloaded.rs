@@ -1,47 +1,44 @@
-//! Connections whose packets go another way than through the tracker: an offload back end forwards them.
+//! Connections whose packets an offload back end forwards, without the tracker.
 //!
-//! **Problem.** The tracker does not see what the back end forwards. So it cannot know the windows of such a
-//! connection, nor when it was used last; and the back end has to hear at once when the connection ends, or
-//! is marked or labelled anew.
+//! **Problem.** The tracker does not see packets that the back end forwards. So it knows neither the windows
+//! of the connection nor the time of the last packet. The back end needs a call at once when the connection
+//! ends, or gets another mark or label.
 //!
-//! **Shape.** A record has two bits. [`OFFLOADED`]: a back end has the connection. Whoever ends it, changes
-//! its mark or label, or sees it close calls the back end ([`EndOffload::end`]), which has to stop with that
-//! call. [`LOOSE`]: it was there, and no segment has said since where its windows are. As long as one of the
-//! two is set, segments that are no SYN move the windows to where they are, as if the connection were picked
-//! up in its midst. So somebody between the ends could reset it by a segment outside of its windows.
+//! **Shape.** A record has two bits. [`OFFLOADED`]: a back end has the connection. A thread that ends it,
+//! changes its mark or label, or sees it close calls the back end ([`EndOffload::end`]). The back end has to
+//! stop with this call. [`LOOSE`]: a back end had the connection, and no segment has shown the windows since.
+//! While one of the two is set, segments other than SYN move the windows to their own position. The tracker
+//! does the same for a connection that it picks up in its midst. So an attacker between the endpoints could
+//! reset it by a segment outside of its windows.
 //!
-//! **Order.** Who takes a connection to a back end sets the bit first and reads the connection then
-//! ([`Conntrack::offload`]), so no change after that is missed: it either is in what was read, or ends it.
+//! **Order.** The thread that moves a connection to a back end sets the bit first and then reads the
+//! connection ([`Conntrack::offload`]). So no change is lost: a change is either read, or it calls the back
+//! end.
 //!
-//! **A restart.** A back end may outlive its process. What the next process finds in it are connections that
-//! were established, and it takes them into its own table ([`Conntrack::adopt`]).
+//! **A restart.** A back end may outlive its process. The next process finds established connections in it,
+//! and takes them into its own table ([`Conntrack::adopt`]).
 
-use crate::conntrack::Conntrack;
-use crate::record::{CONTROL, DNAT, New, Phase, RELATED, Record, SNAT};
-use crate::tcp;
-use crate::timeouts::Class;
-use crate::track::state::{EST, RPL, TRK};
+use crate::protocol::tcp;
+use crate::protocol::timeouts::Class;
+use crate::table::record::{CONTROL, DNAT, LOOSE, New, OFFLOADED, Phase, RELATED, Record, SNAT};
+use crate::track::Conntrack;
+use crate::track::general::state::{EST, RPL, TRK};
 use crate::tuple::Tuple;
 use heddle_sync::ReadGuard;
 use heddle_wire::ip::proto;
 use std::fmt;
 use std::sync::Arc;
 
-/// State: a back end forwards its packets.
-pub(crate) const OFFLOADED: u64 = 1 << 6;
-/// State: a back end did, and windows are not known.
-pub(crate) const LOOSE: u64 = 1 << 7;
-/// A connection has been used of late if it was within so many milliseconds. Times of use have steps of a
-/// second.
+/// A connection is in use if its last packet is at most this old. Times of packets have steps of a second.
 const LATE_MS: u64 = 2500;
 
-/// Who forwards connections' packets. Called by workers: it must neither wait nor allocate.
+/// A back end that forwards packets of connections. Workers call it: it must neither wait nor allocate.
 pub trait EndOffload: Send + Sync {
-    /// From now on packets of this connection come up. `number` is [`ConnId::number`].
+    /// From now on the tracker gets the packets of this connection. `number` is [`ConnId::number`].
     fn end(&self, number: u32);
 }
 
-/// Holds whoever was set; prints nothing of it.
+/// The back end that was set. Debug output omits it.
 #[derive(Default)]
 pub(crate) struct Ender(std::sync::OnceLock<Arc<dyn EndOffload>>);
 
@@ -51,29 +48,29 @@ impl fmt::Debug for Ender {
     }
 }
 
-/// Names a connection.
+/// The identity of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnId {
-    /// Its number, which another one gets when it is gone.
+    /// Number, which another connection gets after this one.
     pub number: u32,
-    /// Tells the connections apart that have had the number.
+    /// Differs between connections with the same number.
     pub generation: u32,
 }
 
-/// What a back end has to know of an established connection of TCP or UDP.
+/// The part of an established TCP or UDP connection that a back end needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offloadable {
-    /// Its name.
+    /// Identity.
     pub id: ConnId,
     /// Zone.
     pub zone: u16,
-    /// Packets of the direction in which it began.
+    /// Tuple of the original direction.
     pub orig: Tuple,
-    /// Its answers.
+    /// Tuple of the reply direction.
     pub reply: Tuple,
     /// The source of the original direction is translated.
     pub snat: bool,
-    /// ... its destination.
+    /// The destination of the original direction is translated.
     pub dnat: bool,
     /// Mark.
     pub mark: u32,
@@ -82,7 +79,7 @@ pub struct Offloadable {
 }
 
 impl Offloadable {
-    /// Bits of `ct_state` of its packets, but for those that an action with `nat` adds.
+    /// Bits of `ct_state` of its packets, without those that an action with `nat` adds.
     pub fn state(reply: bool) -> u8 {
         TRK | EST | if reply { RPL } else { 0 }
     }
@@ -98,18 +95,19 @@ impl Record {
             proto::UDP => self.phase() == Phase::Both,
             _ => false,
         };
-        // What announces others is read by helpers; of one that was announced, packets are `+rel`.
+        // Helpers read the packets of `CONTROL` connections. Packets of `RELATED` connections are `+rel`.
         up && self.flags() & (CONTROL | RELATED) == 0
     }
 }
 
 impl Conntrack {
-    /// Who is to be called when a connection leaves its back end. Only the first call counts.
+    /// Sets the back end that is called when a connection leaves it. Only the first call counts.
     pub fn set_end_offload(&self, end: Arc<dyn EndOffload>) {
         let _ = self.ender.0.set(end);
     }
-    /// Shows established connections of TCP and UDP that were used of late and are in no back end, among the
-    /// next `budget` records from `at`, which begins at 0. `None`: that were all; else where to go on.
+    /// Passes connections to `show`: established ones of TCP and UDP that are in use and in no back end.
+    /// Reads the next `budget` records from `at`, which begins at 0. Returns the next `at`; `None`: all
+    /// records were read.
     pub fn offloadable(
         &self,
         now_ms: u64,
@@ -129,8 +127,8 @@ impl Conntrack {
             show(ConnId { number, generation }, r.zone());
         })
     }
-    /// A back end takes this connection. `None`: it must not. From now on [`EndOffload::end`] is called when
-    /// it has to let go, maybe before this returns.
+    /// Moves this connection to a back end. `None`: it must not be offloaded. From now on, and maybe before
+    /// this returns, [`EndOffload::end`] is called when the back end has to stop.
     pub fn offload(&self, now_ms: u64, id: ConnId) -> Option<Offloadable> {
         let _reading = ReadGuard::begin();
         let r = self.alive(now_ms, id)?;
@@ -156,9 +154,9 @@ impl Conntrack {
             label: r.label(),
         })
     }
-    /// Takes in a connection that an earlier process has tracked, and a back end has kept for it: it is
-    /// established, by the default timeouts, and its windows are not known. What named it there is not read.
-    /// `false`: it is there already, or there is no room.
+    /// Adds a connection that an earlier process has tracked and a back end still has. It is established,
+    /// with the default timeouts and unknown windows. `id` is not read. `false`: the table has it already, or
+    /// is full.
     pub fn adopt(&self, now_ms: u64, c: &Offloadable) -> bool {
         let class = match c.orig.proto {
             proto::TCP => Class::TcpEstablished,
@@ -194,14 +192,14 @@ impl Conntrack {
         r.advance(|_| Phase::Both);
         true
     }
-    /// A back end has let go of a connection.
+    /// The back end has stopped forwarding a connection.
     pub fn onload(&self, now_ms: u64, id: ConnId) {
         let _reading = ReadGuard::begin();
         if let Some(r) = self.alive(now_ms, id) {
             r.comes_back();
         }
     }
-    /// A back end has a connection: whether it may keep it. `used`: it has forwarded packets of it of late.
+    /// Whether the back end may keep a connection. `used`: it has forwarded packets of the connection lately.
     pub fn still_offloaded(&self, now_ms: u64, id: ConnId, used: bool) -> bool {
         let _reading = ReadGuard::begin();
         let Some(r) = self.alive(now_ms, id) else {
@@ -220,7 +218,7 @@ impl Conntrack {
         let r = self.slots.get(id.number)?;
         (r.generation() == id.generation && r.is_alive(now_ms)).then_some(r)
     }
-    /// Ends a connection, in a back end, too. `false`: it was over already.
+    /// Ends a connection, and its offload. `false`: it had ended before.
     pub(crate) fn kill(&self, number: u32, r: &Record) -> bool {
         let first = r.kill();
         if first {
@@ -229,7 +227,7 @@ impl Conntrack {
         self.leaves(number, r);
         first
     }
-    /// A connection leaves its back end, if it is in one.
+    /// Calls the back end if it has the connection.
     #[inline]
     pub(crate) fn leaves(&self, number: u32, r: &Record) {
         if r.state() & OFFLOADED != 0 {

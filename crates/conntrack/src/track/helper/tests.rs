@@ -1,8 +1,9 @@
 use super::expect::Expectations;
 use super::ftp::{Form, Malformed, read, write};
 use super::*;
-use crate::tcp::{ACK, PSH, SYN};
-use crate::track::state::{DNAT as D, EST, INV, NEW, REL, RPL, SNAT as S, TRK};
+use crate::protocol::tcp::{ACK, PSH, SYN};
+use crate::table::skew::Skew;
+use crate::track::general::state::{DNAT as D, EST, INV, NEW, REL, RPL, SNAT as S, TRK};
 use crate::{Config, CtAction, CtNat, Hash, Known, NatHow, NatRange, ReadGuard, Segment, Subject, Verdict};
 use proptest::prelude::*;
 use std::net::IpAddr;

@@ -4,7 +4,7 @@
 //! pages of them back, and then puts the numbers back into the list.
 
 use super::Slots;
-use crate::record::Record;
+use crate::table::record::Record;
 use std::ops::Range;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -121,7 +121,7 @@ impl Slots {
                     let run = run.start as usize..run.end as usize;
                     // If the kernel refuses, the pages stay allocated.
                     let _ = self.records.give_back(run.clone(), Record::words);
-                    let _ = self.due.give_back(run, std::slice::from_ref);
+                    let _ = self.due.give_back(run, |due| [due]);
                 }
                 if at < free.end() {
                     GiveBack::Pages(free, at)

@@ -13,7 +13,7 @@ fn what_is_there_is_found_while_buckets_are_split() {
                 .wrapping_mul(0x85eb_ca6b),
         )
     };
-    let entry = |n: u32| Entry {
+    let entry = |n: u32| RecordRef {
         number: n,
         generation: n * 3,
     };
@@ -53,7 +53,7 @@ fn what_is_there_is_found_while_buckets_are_split() {
 #[test]
 fn a_chain_is_bounded() {
     let index = Index::new(1 << 12).unwrap();
-    let entry = |number| Entry {
+    let entry = |number| RecordRef {
         number,
         generation: 0,
     };
@@ -65,7 +65,7 @@ fn a_chain_is_bounded() {
     }
     assert!(index.find(Hash(5), Some).is_none());
     assert!(put(1).is_ok());
-    // What was linked was given back.
+    // The linked buckets were given back.
     let used = index.free_over.used() as usize;
     assert_eq!(
         std::iter::from_fn(|| index.free_over.take()).take(used).count(),
@@ -76,7 +76,7 @@ fn a_chain_is_bounded() {
 #[test]
 fn both_entries_or_none() {
     let index = Index::new(1 << 12).unwrap();
-    let entry = |number| Entry {
+    let entry = |number| RecordRef {
         number,
         generation: 1,
     };
@@ -93,8 +93,8 @@ fn both_entries_or_none() {
     assert_eq!(index.find(Hash(2), Some), Some(entry(2)));
 }
 
-/// Who read the number of buckets long ago goes where the hash belongs now. Bucket 0 was split twice here,
-/// and the bucket that it was first split into was not: what is no bucket yet holds nothing.
+/// A lookup with an old number of buckets goes to the present home of the hash. Bucket 0 was split twice.
+/// The bucket that the first split made was not split, so its second half does not exist yet.
 #[test]
 fn an_old_number_of_buckets_leads_to_the_same_place() {
     let index = Index::new(1 << 12).unwrap();

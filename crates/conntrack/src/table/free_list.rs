@@ -1,10 +1,10 @@
-//! Numbers of places that are free, taken and given back by any thread without a lock.
+//! Free numbers, taken and given back by any thread without a lock.
 //!
-//! A stack (Treiber 1986) of numbers below a bound: places that were never used come in order, so that memory
-//! behind them is touched in order; places that were given back come first. The head carries a count of its
-//! changes, against a head that is taken off, used and put back while somebody looks (ABA).
+//! A stack of numbers below a bound (Treiber 1986). Numbers that were given back are taken first. Numbers
+//! that were never used are taken in order, so that the memory behind them is touched in order. The head has
+//! a count of its changes: another thread may remove the top and put it back while a thread reads (ABA).
 //!
-//! Whoever takes a place sees what was done to it before it was given back.
+//! A thread that takes a number sees all writes before it was given back.
 
 use crate::atomic::{AtomicU32, AtomicU64, Zeroed};
 use heddle_sync::CachePadded;
@@ -13,16 +13,16 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 #[derive(Debug)]
 pub(crate) struct FreeList {
-    /// Changes (32 bits), the number on top and one (32 bits; 0: none).
+    /// Changes (32 bits), the number on top plus one (32 bits; 0: the stack is empty).
     head: CachePadded<AtomicU64>,
-    /// Places from here on were never used.
+    /// Numbers from here on were never used.
     fresh: CachePadded<AtomicU32>,
-    /// What lies under each number on the stack, and one.
+    /// For each number on the stack, the number below it plus one.
     next: Zeroed<AtomicU32>,
 }
 
 impl FreeList {
-    /// Of the places 0 to `n`.
+    /// A list of the numbers 0 to `n`, which is not included.
     pub(crate) fn new(n: usize) -> io::Result<Self> {
         Ok(Self {
             head: CachePadded::new(AtomicU64::new(0)),
@@ -30,16 +30,16 @@ impl FreeList {
             next: Zeroed::new(n, false)?,
         })
     }
-    /// Places that were ever used: all numbers in use are below.
+    /// An upper bound: all numbers that were ever used are below.
     pub(crate) fn used(&self) -> u32 {
         let most = u32::try_from(self.next.len()).unwrap_or(u32::MAX);
         self.fresh.load(Relaxed).min(most)
     }
-    /// Takes a free place.
+    /// Takes a free number.
     pub(crate) fn take(&self) -> Option<u32> {
         self.take_used().or_else(|| self.take_fresh())
     }
-    /// Takes a free place that was in use before.
+    /// Takes a free number that was in use before.
     #[allow(clippy::cast_possible_truncation)] // halves
     pub(crate) fn take_used(&self) -> Option<u32> {
         let mut head = self.head.load(Acquire);
@@ -61,7 +61,7 @@ impl FreeList {
         let one_more = |f: u32| (f < n).then_some(f + 1);
         self.fresh.fetch_update(Relaxed, Relaxed, one_more).ok()
     }
-    /// Gives a place back.
+    /// Gives a number back.
     #[allow(clippy::cast_possible_truncation)] // halves
     pub(crate) fn give(&self, place: u32) {
         let Some(next) = self.next.get(place as usize) else {
@@ -70,7 +70,8 @@ impl FreeList {
         let mut head = self.head.load(Relaxed);
         loop {
             next.store(head as u32, Relaxed);
-            // Release pairs with the Acquire in `take`: who takes the place sees what was done to it.
+            // Release pairs with the Acquire in `take`: the thread that takes the number sees all earlier
+            // writes.
             match self
                 .head
                 .compare_exchange_weak(head, changed(head, place + 1), Release, Relaxed)

@@ -1,9 +1,9 @@
-//! How many connections a zone may have.
+//! Limits of the number of connections in a zone.
 //!
-//! Connections are counted only where a limit is set: one line per zone is written when a connection comes or
-//! goes, and none by packets. The default limit holds for each zone that has none of its own, and each has
-//! its own count. What was there before a limit was set is not counted (as Open vSwitch's own tracker does
-//! it). Zero is no limit.
+//! Connections are counted only in zones with a limit. One cache line per zone is written when a connection
+//! begins or ends, and none by packets. The default limit applies to each zone without a limit of its own,
+//! and each such zone has its own count. Connections from before the limit are not counted, as in Open
+//! vSwitch. Zero is no limit.
 
 use crate::events::Event;
 use heddle_sys::Zeroed;
@@ -14,21 +14,21 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 use zerocopy::FromZeros;
 
-/// Bits of an admission, which a record keeps: the number of the limit that it counts under. They lie in the
-/// upper half of its word.
+/// Bits of an admission: the number of the limit under which the connection is counted. A record stores an
+/// admission in the upper half of a word.
 const NUMBER: u32 = 32;
 const NUMBERS: u64 = 0xff_ffff;
-/// It counts under the default limit.
+/// Bit of an admission: the default limit counts the connection.
 const DEFAULT: u64 = 1 << 56;
 
 #[derive(Debug, FromZeros)]
 #[repr(C)]
 struct Limit {
-    /// Number of this setting (upper half; 0: there is none), the limit.
+    /// Number of this setting (upper half; 0: no limit), the limit.
     setting: AtomicU64,
     count: AtomicU32,
-    /// Connections under the default limit: the number of its setting (upper half), how many. The count of
-    /// another setting is none.
+    /// Connections under the default limit: the number of its setting (upper half), the count. A count of
+    /// another setting is worth 0.
     by_default: AtomicU64,
 }
 
@@ -41,15 +41,15 @@ impl Limit {
     }
     fn admit(&self) -> Option<Result<u64, Event>> {
         let (number, limit) = self.setting()?;
-        // One more, and one less again where there are too many: two that come at once may both be refused
-        // for one place, and none is admitted above the limit.
+        // Add one, and subtract it again above the limit. Two threads at the same time may both be refused
+        // for one place. No connection is admitted above the limit.
         if self.count.fetch_add(1, Relaxed) >= limit && limit != 0 {
             self.count.fetch_sub(1, Relaxed);
             return Some(Err(Event::ZoneLimit));
         }
         Some(Ok(number << NUMBER))
     }
-    /// As [`Limit::admit`], under the default limit, which is this one.
+    /// The same as [`Limit::admit`], under the default limit, which is the argument.
     fn admit_by_default(&self, (number, limit): (u64, u32)) -> Result<u64, Event> {
         let one_more = |word: u64| {
             let count = count_of(word, number);
@@ -63,24 +63,24 @@ impl Limit {
     }
     fn leave_by_default(&self, number: u64) {
         let one_less = |word: u64| (count_of(word, number) > 0).then(|| word - 1);
-        // It counts under a setting that is gone, if not.
+        // Otherwise the connection was counted under an earlier setting.
         let _ = self.by_default.fetch_update(Relaxed, Relaxed, one_less);
     }
 }
 
-/// How many a word of [`Limit::by_default`] counts under the setting of this number.
+/// The count in a word of [`Limit::by_default`], under the setting of this number.
 fn count_of(word: u64, number: u64) -> u64 {
     if word >> NUMBER == number { word & COUNT } else { 0 }
 }
 
-/// What a zone may have and has.
+/// The limit and the number of connections of one zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZoneLimit {
     /// Zone.
     pub zone: u16,
-    /// Connections it may have; 0: any number.
+    /// Maximum number of connections; 0: no limit.
     pub limit: u32,
-    /// Connections counted.
+    /// Number of connections that are counted.
     pub count: u32,
 }
 
@@ -102,7 +102,7 @@ impl Zones {
     fn limit(&self, zone: u16) -> Option<&Limit> {
         self.zones.get(usize::from(zone))
     }
-    /// Counts one more; gives what a record keeps for that.
+    /// Counts one more connection; returns the admission for its record.
     pub(crate) fn admit(&self, zone: u16) -> Result<u64, Event> {
         let Some(own) = self.limit(zone) else { return Ok(0) };
         if let Some(r) = own.admit() {
@@ -113,7 +113,7 @@ impl Zones {
             None => Ok(0),
         }
     }
-    /// Counts one less.
+    /// Counts one connection less.
     pub(crate) fn leave(&self, zone: u16, admission: u64) {
         let number = admission >> NUMBER & NUMBERS;
         let Some(l) = self.limit(zone).filter(|_| number != 0) else {
@@ -131,8 +131,8 @@ impl Zones {
             (_, None) => 0,
             (Some((number, _)), Some(most)) => number << 32 | u64::from(most),
             (None, Some(most)) => {
-                // Numbers come back after 16 million settings; a connection of the first would then count
-                // under the last.
+                // Numbers repeat after 16 million settings. Then a connection of the first setting would be
+                // counted under the last one.
                 *settings = (*settings).wrapping_add(1) & 0xff_ffff;
                 *settings = (*settings).max(1);
                 limit.count.store(0, Relaxed);
@@ -141,7 +141,7 @@ impl Zones {
         };
         limit.setting.store(next, Relaxed);
     }
-    /// Sets or removes the limit of a zone, or of all that have none of their own.
+    /// Sets or removes the limit of a zone, or the default limit.
     pub(crate) fn set(&self, zone: Option<u16>, most: Option<u32>) {
         let limit = zone.map_or(Some(&self.default), |z| self.limit(z));
         if let Some(l) = limit {
@@ -152,7 +152,7 @@ impl Zones {
     pub(crate) fn default(&self) -> u32 {
         self.default.setting().map_or(0, |(_, limit)| limit)
     }
-    /// What holds for one zone.
+    /// The limit and the count of one zone.
     pub(crate) fn get(&self, zone: u16) -> ZoneLimit {
         let own = self.limit(zone);
         let (limit, count) = match (own.and_then(Limit::setting), self.default.setting()) {

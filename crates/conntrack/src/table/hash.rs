@@ -1,16 +1,16 @@
 //! The keyed hash of tuples: one for both directions, so that one entry finds a connection from both sides.
 //!
-//! A sender who knows the addresses but not the key cannot aim at one bucket. Two folded multiplications of
-//! IPv4, four of IPv6; no table.
+//! A sender who knows the addresses but not the key cannot aim at one bucket. The hash takes two folded
+//! multiplications for IPv4 and four for IPv6, and no table.
 
 use crate::tuple::{Endpoint, Tuple};
 use heddle_simd::hash::fold;
 
-/// Where a tuple is looked for.
+/// The hash of a tuple and a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Hash(pub(crate) u32);
 
-/// Random numbers of one tracker.
+/// Random keys of one tracker.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys([u64; 6]);
 
@@ -27,7 +27,7 @@ impl Keys {
         let end = |e: &Endpoint| (halves(e.addr), e.l4);
         self.hash6(end(&t.src), end(&t.dst), t.proto, zone)
     }
-    /// Of IPv6; each end has both halves of its address, and a port or an identifier.
+    /// The hash over IPv6. Each endpoint has both halves of its address, and a port or an identifier.
     #[inline]
     pub(crate) fn hash6(&self, src: ([u64; 2], u32), dst: ([u64; 2], u32), proto: u8, zone: u16) -> Hash {
         let [k0, k1, k2, k3, k4, k5] = self.0;
@@ -37,7 +37,7 @@ impl Keys {
             ^ fold(u64::from(a) << 32 | u64::from(b), k4);
         Hash((fold(pair ^ k5, rest(zone, proto, true) ^ k2) >> 32) as u32)
     }
-    /// Of IPv4; each end has its address in the high half, and a port or an identifier.
+    /// The hash over IPv4. Each endpoint has its address in the high half, and a port or an identifier.
     #[inline]
     pub(crate) fn hash4(&self, src: u64, dst: u64, proto: u8, zone: u16) -> Hash {
         let [k0, k1, k2, _, _, k5] = self.0;
@@ -51,7 +51,7 @@ fn rest(zone: u16, proto: u8, ipv6: bool) -> u64 {
     u64::from(zone) << 16 | u64::from(proto) << 8 | u64::from(ipv6)
 }
 
-/// An end of IPv4, whose port or identifier is in other bits than the address.
+/// An endpoint of IPv4: the address in the upper half, the port or identifier in the lower half.
 #[inline]
 #[allow(clippy::cast_possible_truncation)] // IPv4
 fn word(e: &Endpoint) -> u64 {

@@ -46,7 +46,7 @@ fn pseudo(p: &[u8], at: At) -> Sum {
     }
 }
 
-/// What the checksum would be, with that which is there: 0 if it is right.
+/// The checksum over the packet with its checksum field: 0 if that is right.
 fn l4_sum(p: &[u8], at: At) -> u16 {
     pseudo(p, at).bytes(&p[at.l4..]).checksum()
 }

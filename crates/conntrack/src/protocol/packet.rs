@@ -1,9 +1,9 @@
-//! What the tracker reads of a packet: its tuple and, of TCP, what moves windows.
+//! The parts of a packet that the tracker reads: its tuple, and the fields of TCP that move windows.
 //!
-//! All lengths are checked here against the bytes that are at hand and against the end that the IP header
-//! says. What is not well formed is [`Invalid`], which is `+inv` for the pipeline. Rules as in Open vSwitch:
-//! ports of TCP and UDP are not zero; an ICMP error is read for the packet that it is about, whose source
-//! must be the error's destination; checksums are read only where nobody has done so.
+//! All lengths are checked here, against the bytes at hand and against the end in the IP header. A malformed
+//! packet is [`Invalid`], which is `+inv` for the pipeline. The rules are those of Open vSwitch. Ports of TCP
+//! and UDP are not zero. An ICMP error belongs to the connection of the packet that it quotes, whose source
+//! must be the destination of the error. A checksum is verified only if its state is unknown.
 
 use crate::tuple::{Endpoint, Tuple};
 use heddle_wire::checksum::checksum;
@@ -11,28 +11,28 @@ use heddle_wire::ip::{Ipv4, Ipv6, Ipv6Ext, Ipv6Frag, proto};
 use heddle_wire::l4::{Tcp, Udp};
 use heddle_wire::{Be16, split};
 
-/// What is known about a checksum.
+/// The state of a checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Checked {
     /// Right, or left to a device to fill in.
     Good,
     /// Wrong.
     Bad,
-    /// Not looked at yet.
+    /// Not verified yet.
     Unknown,
 }
 
 /// A packet as the datapath holds it.
 #[derive(Clone, Copy)]
 pub struct Packet<'a> {
-    /// The packet from some byte before `l3` on; all headers lie within, payload may lie elsewhere.
+    /// The packet from a byte at or before `l3` on. All headers are within; payload may be elsewhere.
     pub head: &'a [u8],
-    /// Where in `head` the IP header begins.
+    /// Offset of the IP header in `head`.
     pub l3: usize,
-    /// Where in `head` the header after IP and its extensions begins.
+    /// Offset in `head` of the header after IP and its extensions.
     pub l4: usize,
-    /// Where the payload ends that the IP header speaks of, counted from the first byte of `head`. It may lie
-    /// beyond its last.
+    /// End of the payload by the IP header, as an offset from the first byte of `head`. It may be beyond the
+    /// end of `head`.
     pub end: usize,
     /// IPv6 rather than IPv4.
     pub ipv6: bool,
@@ -44,7 +44,7 @@ pub struct Packet<'a> {
     pub l3_sum: Checked,
     /// The checksum of TCP, UDP or ICMP.
     pub l4_sum: Checked,
-    /// Whether that checksum is right. Called only where it is unknown and counts.
+    /// Verifies that checksum. Called only if its state is unknown and matters.
     pub verify: &'a dyn Fn() -> bool,
 }
 
@@ -59,12 +59,12 @@ impl std::fmt::Debug for Packet<'_> {
     }
 }
 
-/// Why a packet cannot belong to a connection.
+/// The reason why a packet cannot belong to a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invalid {
-    /// Headers that are cut off or contradict themselves, a port of zero, an ICMP type that has no meaning.
+    /// Headers that are cut off or contradict themselves, a port of zero, a meaningless ICMP type.
     Malformed,
-    /// A fragment that was not put together.
+    /// A fragment that was not reassembled.
     Fragment,
     /// The IPv4 header's checksum is wrong.
     L3Checksum,
@@ -72,18 +72,19 @@ pub enum Invalid {
     L4Checksum,
 }
 
-/// What the tracker knows of a packet.
+/// The result of reading a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Subject {
-    /// Whose packet it is; of an ICMP error, as one in the error's direction of the connection it is about.
+    /// Tuple of the packet. For an ICMP error: the tuple in the direction of the error of the connection that
+    /// it is about.
     pub tuple: Tuple,
     /// An ICMP error.
     pub related: bool,
-    /// Of TCP, unless it stands in an ICMP error.
+    /// Segment of TCP, unless an ICMP error quotes it.
     pub tcp: Option<Segment>,
 }
 
-/// What of a TCP segment moves a connection.
+/// The fields of a TCP segment that move a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Segment {
     /// Flags, FIN lowest.
@@ -92,27 +93,27 @@ pub struct Segment {
     pub seq: u32,
     /// Acknowledgement number.
     pub ack: u32,
-    /// Window as it stands there.
+    /// Window, unscaled.
     pub window: u16,
-    /// Bytes of payload, however many segments a train holds.
+    /// Bytes of payload, of all segments of a GSO packet.
     pub len: u32,
-    /// The option of a SYN that scales windows.
+    /// Window scale option of a SYN.
     pub scale: Option<u8>,
 }
 
 impl Packet<'_> {
-    /// Reads it.
+    /// Reads the packet.
     ///
     /// # Errors
-    /// Why it is invalid.
+    /// The reason why the packet is invalid.
     pub fn read(&self) -> Result<Subject, Invalid> {
         let mut s = Subject::default();
         self.read_into(&mut s).map(|()| s)
     }
-    /// As [`Packet::read`], over what is there.
+    /// The same as [`Packet::read`], into an existing value.
     ///
     /// # Errors
-    /// Why it is invalid; then nothing can be said of what is there.
+    /// The reason why the packet is invalid; the value is unspecified then.
     pub fn read_into(&self, s: &mut Subject) -> Result<(), Invalid> {
         use Invalid::Malformed;
         if self.fragment {
@@ -121,7 +122,7 @@ impl Packet<'_> {
         let l3 = self.head.get(self.l3..).ok_or(Malformed)?;
         let l4 = self.head.get(self.l4..).ok_or(Malformed)?;
         let size = self.end.checked_sub(self.l4).ok_or(Malformed)?;
-        // What lies behind the IP packet (padding) is not its payload.
+        // Padding after the IP packet is not payload.
         let l4 = l4.get(..size).unwrap_or(l4);
         if self.ipv6 {
             let (ip, _) = split::<Ipv6>(l3).ok_or(Malformed)?;
@@ -187,7 +188,7 @@ impl Packet<'_> {
                 t.src.l4 = u16::from_be_bytes([s0, s1]).into();
                 t.dst.l4 = u16::from_be_bytes([d0, d1]).into();
             }
-            // Of the other family; or an extension header, behind which nothing could be read.
+            // The protocol of the other family; or an extension header, after which no header can be read.
             (proto::ICMP, true) | (proto::ICMPV6, false) => return Err(Malformed),
             (p, true) if is_extension(p) => return Err(Malformed),
             _ => {}
@@ -254,7 +255,7 @@ fn echo(tuple: Tuple, id: u16, kind: u8, code: u8) -> Option<Tuple> {
     tuple.with_icmp(id, kind, code).filter(|_| code == 0)
 }
 
-/// Whether an ICMP message of this type quotes the packet that it is about.
+/// Whether an ICMP message of this type quotes a packet.
 pub(crate) fn is_error(kind: u8, ipv6: bool) -> bool {
     if ipv6 {
         matches!(kind, 1..=4)
@@ -281,7 +282,7 @@ pub(crate) fn quoted(ipv6: bool, bytes: &[u8]) -> Option<(usize, Tuple)> {
     let mut tuple = tuple;
     match (tuple.proto, ipv6) {
         (proto::TCP | proto::UDP | proto::SCTP, _) => {
-            // RFC 792: of the quoted packet's payload, eight bytes are there.
+            // RFC 792: eight bytes of the payload of the quoted packet are present.
             let [s0, s1, d0, d1, ..] = *l4.first_chunk::<8>()?;
             set_ports(&mut tuple, Be16::from_bytes([s0, s1]), Be16::from_bytes([d0, d1]))?;
         }
@@ -301,7 +302,7 @@ fn about(outer: Tuple, bytes: &[u8]) -> Option<Tuple> {
     (tuple.src.addr == outer.dst.addr).then(|| tuple.reversed())
 }
 
-/// Whether this is an extension header of IPv6, so that what follows it is still to be found.
+/// Whether this is an extension header of IPv6, so that other headers follow.
 fn is_extension(proto: u8) -> bool {
     matches!(
         proto,
@@ -309,7 +310,7 @@ fn is_extension(proto: u8) -> bool {
     )
 }
 
-/// Extension headers that a packet may have at most.
+/// Maximum number of extension headers of a packet.
 const MAX_EXTENSIONS: usize = 8;
 
 /// Offset of the transport header behind an IPv6 header, and its protocol. `None`: the packet is cut off, or
@@ -353,7 +354,7 @@ fn segment(h: &Tcp, options: &[u8], len: usize) -> Segment {
         ack: h.ack.get(),
         window: h.window.get(),
         len: len as u32,
-        scale: if flags & crate::tcp::SYN != 0 {
+        scale: if flags & crate::protocol::tcp::SYN != 0 {
             scale(options)
         } else {
             None
@@ -367,7 +368,7 @@ fn scale(mut options: &[u8]) -> Option<u8> {
         options = match (kind, rest) {
             (0, _) => return None,
             (1, _) => rest,
-            (3, [_, shift, ..]) => return Some((*shift).min(crate::tcp::MAX_SCALE)),
+            (3, [_, shift, ..]) => return Some((*shift).min(crate::protocol::tcp::MAX_SCALE)),
             (_, [len, ..]) => options.get(usize::from(*len).max(2)..)?,
             _ => return None,
         };
@@ -380,7 +381,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What is behind headers that are cut off, or of the other family, is nobody's connection.
+    /// Packets with headers that are cut off, or of the other family, have no connection.
     #[test]
     fn headers_without_an_end_are_malformed() {
         let mut six = vec![0x60, 0, 0, 0, 0, 8, 0, 64];
@@ -436,7 +437,7 @@ mod tests {
     }
 
     proptest! {
-        /// The short way to check a header says what the long one says.
+        /// The fast check of a header and the plain one agree.
         #[test]
         fn short_headers_are_checked_alike(mut h in any::<[u8; 20]>(), right: bool) {
             if right {
