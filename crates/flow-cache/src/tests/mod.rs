@@ -4,7 +4,7 @@ mod guess;
 mod twins;
 
 use crate::burst::{Burst, KeyForm, Run, RunProgram};
-use crate::cache::{Cache, CacheParts, NO_BODY};
+use crate::cache::{Cache, CacheParts};
 use crate::compact::{CompactKey, outside};
 use crate::program_table::Program;
 use crate::records::Records;
