@@ -16,7 +16,7 @@
 //! to the system. These records lose their generations. So every later connection gets a generation above all
 //! earlier ones ([`Slots::fill`]).
 //!
-//! **Memory.** Records are in a file without a name, which another process can map ([`Slots::file`]). They
+//! **Memory.** Records are in a file without a name, which another process can map. They
 //! have no pointers. All else can be made anew from the records: the index, the column, the free numbers.
 
 mod give_back;
