@@ -1,6 +1,6 @@
-//! What an established packet costs in the tracker, and how fast connections come: one thread, bursts of 32.
-//! Times are the thread's own on its processor, so that a busy machine does not count. What makes and hashes
-//! the packets is in them.
+//! Cost of an established packet in the tracker, and rate of new connections: one thread, bursts of 32. Times
+//! are the thread's own processor time, so that other load does not count. They include the time to make and
+//! hash the packets.
 //!
 //! `cargo run --release -p heddle-conntrack --example rate`
 
@@ -10,9 +10,9 @@ use heddle_conntrack::{
 };
 
 const BURST: u32 = 32;
-/// In so many parts a tracker is filled.
+/// Number of parts in which a tracker is filled.
 const PARTS: u32 = 20;
-/// Rounds of the sweeper that are measured.
+/// Number of sweeps that are measured.
 const ROUNDS: u32 = 20;
 
 /// Nanoseconds that this thread has run.
@@ -136,7 +136,7 @@ fn main() {
         let ct = Conntrack::new(config).expect("address space");
         let before = resident();
         let mut ns = 0.0;
-        // As the sweeper's thread does beside it.
+        // In the switch, the connection expiry thread calls `prepare` beside the workers.
         for part in 0..PARTS {
             let (from, some) = (part * (n / PARTS), (n / PARTS).next_multiple_of(BURST));
             ns += run(&ct, (from, n), some, action, false, 17, false) / f64::from(PARTS);

@@ -36,7 +36,7 @@ pub enum Event {
     TcpUnchecked,
     /// A translated packet came back, and its connection was gone.
     NatLost,
-    /// A message of FTP that announces a connection and makes no sense.
+    /// A malformed message of FTP, or one that announces another host's address.
     FtpMalformed,
     /// A fragment whose headers contradict themselves, or whose datagram cannot exist.
     FragmentMalformed,

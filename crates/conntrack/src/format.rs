@@ -58,7 +58,7 @@ impl State {
             Self::TimeWait => "TIME_WAIT",
         }
     }
-    /// What is printed where one state stands for both ends.
+    /// Returns the state to print if one state represents both endpoints.
     fn of_both(peers: &[Peer; 2]) -> Self {
         match peers[0].state.max(peers[1].state) {
             Self::FinWait2 => Self::TimeWait,

@@ -83,7 +83,7 @@ fn snat(min: &str, max: &str, ports: Option<(u16, u16)>) -> CtAction {
     }
 }
 
-/// What is known of a packet afterwards, and what else was said.
+/// Result of `ct` for a packet, and its verdict.
 struct Said {
     known: Known,
     verdict: Verdict,
@@ -234,7 +234,7 @@ fn sources_are_translated_and_back() {
     assert_eq!(ct.n_conns(), 2);
 }
 
-/// Clients that all ping with the same identifier get one each, and their answers come back to them.
+/// Clients that ping with the same identifier get one identifier each, and each gets its own replies.
 #[test]
 fn identifiers_of_echo_requests_are_translated_and_back() {
     let ct = tracker();
@@ -360,7 +360,7 @@ fn limits_refuse_new_ones_only() {
     assert_eq!((ct.n_conns(), ct.zone_limit(1).count), (2, 1));
 }
 
-/// SCTP has no states of its own: it is new until it is answered. Its ports tell associations apart.
+/// SCTP has no states of its own: an association is new until a reply comes. Ports tell associations apart.
 #[test]
 fn sctp_is_as_other_protocols_with_ports() {
     let ct = tracker();
@@ -392,8 +392,8 @@ fn sctp_is_as_other_protocols_with_ports() {
     );
 }
 
-/// Sixteen threads begin, answer and end the same connections: nobody gets a port that another has, and in
-/// the end nothing is left.
+/// Sixteen threads begin, reply to and end the same connections. No two threads get the same port, and in the
+/// end no connection is left.
 #[test]
 fn threads_share_ports_and_connections() {
     let ct = tracker();
@@ -476,14 +476,14 @@ fn records_that_are_used_again_are_nobody_elses() {
             ct.sweep(1000, 64);
         }
     });
-    // Numbers wait until nobody reads, so some find no room at first.
+    // A number is free only when no thread can read its record. So some connections find no room at first.
     assert_eq!(kept.into_inner(), THREADS * 100);
     while !ct.sweep(1000, 1000) {}
     assert_eq!(ct.n_conns(), 0);
 }
 
-/// The sweeper finds what lives shorter than it was made for, what was ended, and what lives longer; each
-/// within a second of its time.
+/// Sweeps remove connections within a second of their time. That time may become earlier or later than at
+/// first, and a connection may be ended.
 #[test]
 fn sweeps_are_in_time() {
     let ct = tracker();
@@ -493,7 +493,7 @@ fn sweeps_are_in_time() {
         while !ct.sweep(now, 7) {}
         ct.n_conns()
     };
-    // Of TCP: a day when it is established, fifteen minutes with a FIN, 30 seconds when it is reset.
+    // An established TCP connection lives for a day, and for fifteen minutes after a FIN.
     run(&ct, 0, &tcp(a, b, SYN, 100, 0, 0), &commit(0));
     run(&ct, 0, &tcp(b, a, SYN | ACK, 500, 101, 0), &look);
     run(&ct, 0, &tcp(a, b, ACK, 101, 501, 0), &look);
@@ -501,7 +501,7 @@ fn sweeps_are_in_time() {
     assert_eq!(swept(80_000_000), 1);
     run(&ct, 80_000_000, &tcp(a, b, FIN | ACK, 101, 501, 0), &look);
     assert_eq!((swept(80_899_000), swept(80_901_000)), (1, 0));
-    // Of UDP: 60 seconds, and 30 when both have spoken.
+    // UDP lives for 60 seconds, and for 30 after packets in both directions.
     run(&ct, 0, &udp(a, b), &commit(0));
     run(&ct, 0, &udp(b, a), &look);
     assert_eq!((swept(29_999), swept(31_000)), (1, 0));

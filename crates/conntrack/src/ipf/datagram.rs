@@ -14,7 +14,7 @@ pub struct Fragment<T> {
     /// The packet, from its first byte on.
     bytes: Box<[u8]>,
     l3: usize,
-    /// What whoever handed it over knows of it.
+    /// Context that the caller of [`super::Ipf::offer`] gave with the fragment.
     pub context: T,
 }
 
@@ -37,11 +37,11 @@ impl<T> Fragment<T> {
     }
 }
 
-/// Fragments of a datagram in order of their places; they do not overlap.
+/// Fragments of a datagram, in the order of their offsets; they do not overlap.
 #[derive(Debug)]
 pub(crate) struct Pieces<T> {
     list: Vec<Fragment<T>>,
-    /// Where the last one ends, if it is there.
+    /// Payload bytes of the whole datagram; `None` before the last fragment has come.
     end: Option<usize>,
     /// Payload bytes that are there.
     have: usize,
@@ -58,7 +58,8 @@ impl<T> Default for Pieces<T> {
 }
 
 impl<T> Pieces<T> {
-    /// Where the fragment would stand. `None`: it overlaps another one, or contradicts it about the end.
+    /// Returns the fragment's index in `list`. `None`: it overlaps another one, or contradicts it about the
+    /// end.
     pub(crate) fn place(&self, p: &Piece) -> Option<usize> {
         let at = self.list.partition_point(|f| f.piece.start < p.start);
         let (before, after) = (at.checked_sub(1), self.list.get(at));
@@ -69,7 +70,7 @@ impl<T> Pieces<T> {
         let ends = self.end.is_none_or(|end| p.end() <= end && !p.last) && (!p.last || after.is_none());
         (clear && ends).then_some(at)
     }
-    /// Puts it there.
+    /// Inserts a fragment at the index from [`Self::place`].
     pub(crate) fn insert(&mut self, at: usize, f: Fragment<T>) {
         if f.piece.last {
             self.end = Some(f.piece.end());
@@ -77,18 +78,18 @@ impl<T> Pieces<T> {
         self.have += f.piece.len;
         self.list.insert(at, f);
     }
-    /// Nothing is missing.
+    /// Whether all fragments are there.
     pub(crate) fn whole(&self) -> bool {
         self.end == Some(self.have)
     }
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
-    /// Bytes of memory, about.
+    /// Returns the memory of all fragments, in bytes as [`cost`] counts them.
     pub(crate) fn bytes(&self) -> usize {
         self.list.iter().map(|f| cost(f.bytes.len())).sum()
     }
-    /// What Open vSwitch calls this state.
+    /// Returns Open vSwitch's name of this state.
     pub(crate) fn state(&self) -> &'static str {
         let first = self.list.first().is_some_and(|f| f.piece.start == 0);
         match (first, self.end.is_some()) {
@@ -98,7 +99,7 @@ impl<T> Pieces<T> {
             (false, false) => "other frag",
         }
     }
-    /// The datagram of all of them, which are whole.
+    /// Puts the fragments together. The caller has checked [`Self::whole`].
     pub(crate) fn join(self, ipv6: bool) -> Datagram<T> {
         let (bytes, l4, proto) = assemble(&self.list, ipv6).unwrap_or_default();
         Datagram {
@@ -111,14 +112,14 @@ impl<T> Pieces<T> {
     }
 }
 
-/// What a fragment of so many bytes counts for in limits of memory.
+/// Returns the memory charge of a fragment of `bytes`, with a flat share for the structures around it.
 pub(crate) fn cost(bytes: usize) -> usize {
     bytes + 256
 }
 
-/// The packet as it was before it was cut, from its IP header on; where its transport header begins, and the
-/// protocol. Of IPv6 the fragment header stays, and says that there is nothing else. `None`: not one that can
-/// be.
+/// Returns the packet as it was before fragmentation, from its IP header on, the offset of its transport
+/// header, and the protocol. An IPv6 packet keeps its fragment header, with offset 0 and no more fragments.
+/// `None`: the fragments form no valid packet.
 fn assemble<T>(list: &[Fragment<T>], ipv6: bool) -> Option<(Vec<u8>, usize, u8)> {
     let first = list.first()?;
     let headers = first.bytes.get(first.l3..first.l3 + first.piece.at)?;
@@ -150,7 +151,7 @@ fn assemble<T>(list: &[Fragment<T>], ipv6: bool) -> Option<(Vec<u8>, usize, u8)>
     Some((bytes, first.piece.at, proto))
 }
 
-/// A datagram of which all fragments are there.
+/// A datagram that is whole.
 #[derive(Debug)]
 pub struct Datagram<T> {
     fragments: Vec<Fragment<T>>,
@@ -161,11 +162,11 @@ pub struct Datagram<T> {
 }
 
 impl<T> Datagram<T> {
-    /// The packet that was cut into pieces, from its IP header on.
+    /// The packet as it was before fragmentation, from its IP header on.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
-    /// As the tracker reads it; `verify` is [`Datagram::sum_is_right`].
+    /// Returns the packet in the tracker's form; `verify` is [`Datagram::sum_is_right`].
     pub fn packet<'a>(&'a self, verify: &'a dyn Fn() -> bool) -> Packet<'a> {
         Packet {
             head: &self.bytes,
@@ -175,7 +176,7 @@ impl<T> Datagram<T> {
             ipv6: self.ipv6,
             proto: self.proto,
             fragment: false,
-            // Made here, of headers that were right.
+            // [`assemble`] computed it.
             l3_sum: Checked::Good,
             l4_sum: Checked::Unknown,
             verify,
@@ -194,8 +195,8 @@ impl<T> Datagram<T> {
         };
         right().unwrap_or(false)
     }
-    /// Translates addresses and ports: in all fragments' headers, and where the first ones have the transport
-    /// header.
+    /// Translates addresses and ports in the whole packet, then in its fragments. Each fragment gets new
+    /// addresses in its header, and a copy of its part of the new payload.
     pub fn rewrite(&mut self, rewrite: &Rewrite) {
         let at = At {
             l3: 0,
@@ -206,7 +207,7 @@ impl<T> Datagram<T> {
             l4_len: self.bytes.len().saturating_sub(self.l4),
         };
         rewrite.apply(&mut self.bytes, at);
-        // The addresses alone: what follows is copied.
+        // Only the addresses: the payload is copied below.
         let addresses = Rewrite {
             outer: Ends {
                 ports: None,
@@ -235,7 +236,7 @@ impl<T> Datagram<T> {
             }
         }
     }
-    /// The fragments, in order of their places.
+    /// The fragments, in the order of their offsets.
     pub fn into_fragments(self) -> Vec<Fragment<T>> {
         self.fragments
     }

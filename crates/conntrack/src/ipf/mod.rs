@@ -1,23 +1,24 @@
 //! Fragments wait here until their datagram is whole, so that the tracker can judge it.
 //!
-//! **Problem.** Only the first fragment has ports, and any of them may be missing, repeated, or made up to be
-//! read in two ways. What is judged must be what the receiver puts together, and who sends fragments must not
-//! hold memory, time or other people's fragments.
+//! **Problem.** Only the first fragment has ports. A fragment may be missing, repeated, or made up to be read
+//! in two ways. The tracker must judge the datagram that the receiver puts together. A sender of fragments
+//! must not exhaust memory or time, or evict the fragments of other senders.
 //!
-//! **Shape.** A fragment is copied ([`Ipf::offer`]) and waits, which leaves the memory that it came in to its
-//! owner. The one that makes its datagram whole gives all of them back in order of their places; they go on
-//! as fragments, each with what was said of the whole ([`Datagram`]). Fragments may come to several workers:
-//! there is one table under one lock, and only fragments take it. Reading, copying and putting together are
-//! done without it.
+//! **Shape.** [`Ipf::offer`] copies a fragment, and the copy waits. So the memory of the packet returns to
+//! its owner. The fragment that completes a datagram returns all of them in the order of their offsets. They
+//! continue as fragments, each with the result of the whole ([`Datagram`]). Several workers may receive
+//! fragments of one datagram. So there is one table under one lock, and only fragments take it. Reading,
+//! copying and reassembly are done without the lock.
 //!
-//! **Bounds.** Fragments by number (`dpctl/ipf-set-max-nfrags`) and bytes, datagrams by time; whoever holds
-//! the most makes room ([`table`]). A datagram's fragments do not overlap and are not small but for the last,
-//! so a datagram has few.
+//! **Bounds.** Fragments are bounded by number (`dpctl/ipf-set-max-nfrags`) and bytes, datagrams by time. A
+//! full table evicts datagrams of the port that holds the most bytes ([`table`]). A datagram's fragments do
+//! not overlap, and only the last may be small, so a datagram has few.
 //!
-//! **Deviations from Open vSwitch.** Fragments wait with those of their port only, so that nobody completes a
-//! neighbour's datagram. A full table forgets old fragments and takes new ones (there: it refuses new ones,
-//! for fifteen seconds). What is forgotten is dropped (there: it goes on as invalid, with the next packet of
-//! anybody). A fragment in whose midst another one lies overlaps, too; so does what goes beyond the last.
+//! **Deviations from Open vSwitch.** A fragment joins only fragments of its own port, so that no sender
+//! completes a neighbour's datagram. A full table evicts old fragments and takes new ones. Open vSwitch
+//! refuses new ones, for fifteen seconds. Evicted and expired fragments are dropped. In Open vSwitch they
+//! continue as invalid, together with the next packet of any sender. A fragment that contains another one
+//! overlaps, too; so does one that exceeds the datagram's end.
 
 mod datagram;
 mod piece;
@@ -40,20 +41,21 @@ use table::{Added, Key, Table, Waiting};
 
 /// Least value of `dpctl/ipf-set-min-frag`, bytes.
 const LEAST_MIN: u32 = 400;
-/// Defaults of that, IPv4 and IPv6.
+/// Default of `dpctl/ipf-set-min-frag`, bytes: IPv4, IPv6.
 const DEFAULT_MIN: [u32; 2] = [1200, 1280];
-/// Fragments that may wait, by default and at most (`dpctl/ipf-set-max-nfrags`).
+/// Default and maximum of the number of fragments that may wait (`dpctl/ipf-set-max-nfrags`).
 const DEFAULT_MAX: u32 = 1000;
 const MOST_MAX: u32 = 5000;
-/// Datagrams that are looked at for their time in a row.
+/// Maximum number of datagrams that [`Ipf::sweep`] expires in one call, and [`Ipf::lists`] shows under one
+/// lock.
 const STEP: usize = 64;
 
-/// Where a fragment came from and went to: only those with the same are put together.
+/// Context of a fragment: only fragments with equal contexts are put together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Place {
     /// Input port.
     pub port: u32,
-    /// What else tells senders apart that may have the same addresses (a tunnel), as a hash.
+    /// Hash that separates senders with the same addresses, for example of different tunnels.
     pub source: u64,
     /// Recirculation id.
     pub recirc_id: u32,
@@ -66,7 +68,7 @@ pub struct Place {
 pub struct Frame<'a> {
     /// The packet's first bytes, with all headers.
     pub head: &'a [u8],
-    /// Where the IP header begins.
+    /// Offset of the IP header, bytes.
     pub l3: usize,
     /// Bytes of the packet.
     pub len: usize,
@@ -77,7 +79,7 @@ pub struct Frame<'a> {
 /// Why a fragment does not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// Nothing is put together: `dpctl/ipf-set-disabled`.
+    /// Reassembly is off (`dpctl/ipf-set-disabled`).
     Disabled,
     /// See [`Event::FragmentMalformed`].
     Malformed,
@@ -104,18 +106,18 @@ impl From<Refusal> for Event {
     }
 }
 
-/// What becomes of a fragment.
+/// Result of [`Ipf::offer`].
 #[derive(Debug)]
 pub enum Offered<T> {
-    /// It waits for others.
+    /// The fragment waits for the rest of its datagram.
     Waits,
-    /// It was the last that was missing: all of them.
+    /// The fragment was the last missing one: the whole datagram.
     Whole(Datagram<T>),
-    /// It is none that is put together. It goes on by itself, as invalid.
+    /// The fragment was not taken. It continues alone, as invalid.
     Refused(Refusal),
 }
 
-/// What is counted per family.
+/// Counters of one family.
 #[derive(Debug, Default)]
 struct Counts {
     accepted: AtomicU64,
@@ -129,13 +131,13 @@ struct Counts {
 /// Settings and counts of one family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FamilyStatus {
-    /// Its fragments are put together.
+    /// Reassembly is on.
     pub enabled: bool,
     /// Smallest size of a fragment that is not the last, bytes of the IP packet.
     pub min_size: u32,
-    /// Fragments that waited.
+    /// Fragments that the table took.
     pub accepted: u64,
-    /// Fragments that went on.
+    /// Fragments of datagrams that became whole.
     pub completed: u64,
     /// Fragments that were dropped because their time was over.
     pub expired: u64,
@@ -147,18 +149,18 @@ pub struct FamilyStatus {
     pub purged: u64,
 }
 
-/// What `dpctl/ipf-get-status` shows.
+/// Output of `dpctl/ipf-get-status`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status {
-    /// Fragments that may wait.
+    /// Maximum number of fragments that may wait.
     pub max: u32,
-    /// Fragments that wait.
+    /// Number of fragments that wait.
     pub waiting: u32,
     /// IPv4 and IPv6.
     pub families: [FamilyStatus; 2],
 }
 
-/// See the module's text. `T`: what those who hand fragments over want back with them.
+/// See the module's text. `T`: context that the caller gives with a fragment and gets back with it.
 #[derive(Debug)]
 pub struct Ipf<T> {
     enabled: [AtomicBool; 2],
@@ -189,14 +191,14 @@ impl<T> Ipf<T> {
     fn counts(&self, ipv6: bool) -> &Counts {
         &self.counts[usize::from(ipv6)]
     }
-    /// Notes how many wait. The table is locked.
+    /// Updates the number of fragments that wait. The caller holds the table's lock.
     fn note(&self, table: &Table<T>) {
         let n = u32::try_from(table.fragments()).unwrap_or(u32::MAX);
         self.waiting.store(n, Relaxed);
     }
 
-    /// Takes a fragment. `copy` gives all its bytes and what is to be given back with them; it is called only
-    /// for fragments that are well formed.
+    /// Takes a fragment. `copy` returns all its bytes and the caller's context. It is called only for well
+    /// formed fragments.
     pub fn offer(
         &self,
         now_ms: u64,
@@ -269,7 +271,7 @@ impl<T> Ipf<T> {
             self.counts(w.key.ipv6).expired.fetch_add(n, Relaxed);
         }
     }
-    /// Forgets datagrams whose time is over. `false`: there may be more of them.
+    /// Drops datagrams whose time is over. `false`: there may be more of them.
     pub fn sweep(&self, now_ms: u64) -> bool {
         if self.waiting.load(Relaxed) == 0 {
             return true;
@@ -289,12 +291,12 @@ impl<T> Ipf<T> {
         done
     }
 
-    /// Fragments that were dropped: because their time was over, and to make room.
+    /// Returns the number of fragments that were dropped because their time was over, and to make room.
     pub fn dropped(&self) -> (u64, u64) {
         let sum = |of: fn(&Counts) -> &AtomicU64| self.counts.iter().map(|c| of(c).load(Relaxed)).sum();
         (sum(|c| &c.expired), sum(|c| &c.purged))
     }
-    /// Puts fragments of a family together, or not.
+    /// Turns reassembly of a family on or off.
     pub fn set_enabled(&self, ipv6: bool, on: bool) {
         self.enabled[usize::from(ipv6)].store(on, Relaxed);
     }
@@ -306,7 +308,7 @@ impl<T> Ipf<T> {
         }
         good
     }
-    /// Sets how many fragments may wait. `false`: too many.
+    /// Sets the maximum number of fragments that may wait. `false`: it is too large.
     pub fn set_max(&self, n: u32) -> bool {
         let good = n <= MOST_MAX;
         if good {
@@ -368,7 +370,7 @@ fn text<T>(w: &Waiting<T>) -> String {
 }
 
 impl Conntrack {
-    /// Of a fragment that is not put together.
+    /// Marks a refused fragment as invalid in `known`. Returns the event to count.
     pub fn refused(&self, zone: u16, why: Refusal, known: &mut Known) -> Events {
         self.invalid(zone, Invalid::Fragment, known);
         Event::from(why).into()

@@ -1,42 +1,42 @@
-//! One fragment, as its headers say where it belongs.
+//! The headers of one fragment, which define its position in its datagram.
 
 use heddle_wire::checksum::checksum;
 use heddle_wire::ip::{Ipv4, Ipv6, Ipv6Ext, Ipv6Frag, proto};
 use heddle_wire::split;
 
-/// Longest datagram: what 16 bits can say.
+/// Longest datagram: the largest value of a 16-bit length.
 const MAX_BYTES: usize = 0xffff;
-/// Extension headers that are looked at before the one of fragments.
+/// Maximum number of extension headers that are read, with the fragment header.
 const MAX_EXTENSIONS: usize = 8;
-/// The bit of [`Ipv6Frag::offset`]: more fragments.
+/// The bit "more fragments" of [`Ipv6Frag::offset`].
 const MORE: u16 = 1;
 
-/// Why a fragment is none that can be put together.
+/// Reason why a fragment cannot be put together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bad {
-    /// Headers that are cut off or contradict themselves, no payload, a piece that is not the last and no
-    /// multiple of eight bytes, a datagram longer than can be.
+    /// The headers are cut off or contradict themselves, there is no payload, or the datagram is too long. Or
+    /// the fragment is not the last, and its length is no multiple of eight bytes.
     Malformed,
-    /// The IPv4 header's checksum.
+    /// The IPv4 header's checksum is wrong.
     Checksum,
 }
 
-/// Where a fragment belongs. Offsets are from the IP header on.
+/// Position of a fragment in its datagram. `at` and `header` are offsets from the IP header on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) src: u128,
     pub(crate) dst: u128,
     /// Identification.
     pub(crate) id: u32,
-    /// Of IPv4 only: fragments of IPv6 are told apart without it (RFC 8200, 4.5).
+    /// Protocol of IPv4. 0 for IPv6, where it does not identify a datagram (RFC 8200, 4.5).
     pub(crate) proto: u8,
-    /// First byte of the datagram's payload that it has, and how many.
+    /// Offset in the datagram's payload, and number of bytes.
     pub(crate) start: usize,
     pub(crate) len: usize,
     pub(crate) last: bool,
-    /// Where its payload begins.
+    /// Offset of the fragment's payload.
     pub(crate) at: usize,
-    /// Of IPv6: where the fragment header begins.
+    /// Offset of IPv6's fragment header; 0 for IPv4.
     pub(crate) header: usize,
     /// Bytes of the IP packet.
     pub(crate) size: usize,
@@ -47,8 +47,8 @@ impl Piece {
         self.start + self.len
     }
 
-    /// Reads a fragment. `head`: from the IP header on, with all headers; `avail`: bytes from there on that
-    /// the packet has.
+    /// Reads a fragment. `head` begins at the IP header and has all headers; `avail`: bytes of the packet
+    /// from the IP header on.
     pub(crate) fn read(head: &[u8], avail: usize, ipv6: bool) -> Result<Self, Bad> {
         let piece = if ipv6 {
             Self::read6(head).ok_or(Bad::Malformed)?
@@ -62,7 +62,7 @@ impl Piece {
             piece
         };
         let whole = piece.size <= avail && piece.len > 0 && (piece.last || piece.len.is_multiple_of(8));
-        // What comes before the payload counts too, but for the fragment header and IPv6's own.
+        // The length includes headers before the payload, except the fragment header and IPv6's own.
         let before = if ipv6 { piece.header - Ipv6::LEN } else { piece.at };
         if whole && before + piece.end() <= MAX_BYTES {
             Ok(piece)

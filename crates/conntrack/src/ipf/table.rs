@@ -1,20 +1,20 @@
-//! The datagrams that wait, under one lock, which is held for some map operations at a time.
+//! The datagrams that wait, under one lock. A thread holds it for a few map operations at a time.
 //!
-//! All of them have the same time to become whole, so the order in which they came is that in which they
-//! expire. Where there is no room, the oldest datagram of the port that holds the most makes room: who floods
-//! has his own fragments forgotten, and those of others stay.
+//! All datagrams have the same timeout, so they expire in the order in which they began. A full table evicts
+//! the oldest datagram of the port that holds the most bytes. So a port that floods loses its own fragments,
+//! not those of other ports.
 
 use super::datagram::{Fragment, Pieces, cost};
 use super::piece::Piece;
 use super::{Place, Refusal};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// How long a datagram may wait, as in Open vSwitch.
+/// Timeout of a datagram, as in Open vSwitch.
 pub(crate) const TIMEOUT_MS: u64 = 15_000;
-/// Memory that fragments may hold together, however few they are.
+/// Maximum memory of all fragments, independent of their number.
 pub(crate) const MAX_BYTES: usize = 16 << 20;
 
-/// Which datagram a fragment is of.
+/// Identity of a fragment's datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub(crate) src: u128,
@@ -32,15 +32,15 @@ pub(crate) struct Waiting<T> {
     expires_ms: u64,
 }
 
-/// What one port holds.
+/// Datagrams of one port.
 #[derive(Debug, Default)]
 struct Held {
     bytes: usize,
-    /// Its datagrams by age.
+    /// Numbers of the datagrams, oldest first.
     numbers: BTreeSet<u64>,
 }
 
-/// What became of a fragment.
+/// Result of [`Table::add`].
 pub(crate) enum Added<T> {
     Waits,
     Whole(Waiting<T>),
@@ -50,7 +50,7 @@ pub(crate) enum Added<T> {
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     by_key: HashMap<Key, u64>,
-    /// By age: numbers grow.
+    /// Oldest first, because numbers grow.
     by_number: BTreeMap<u64, Waiting<T>>,
     ports: HashMap<u32, Held>,
     /// Ports by the bytes that they hold.
@@ -76,14 +76,13 @@ impl<T> Table<T> {
         self.fragments
     }
 
-    /// Bytes that they hold.
+    /// Memory of all fragments, bytes.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.bytes
     }
 
-    /// Adds a fragment; `evicted` gets the datagrams that made room, which the caller forgets without the
-    /// lock.
+    /// Adds a fragment. `evicted` gets the datagrams that made room; the caller drops them without the lock.
     pub(crate) fn add(
         &mut self,
         now_ms: u64,
@@ -142,12 +141,12 @@ impl<T> Table<T> {
             None => Added::Waits,
         }
     }
-    /// The oldest datagram of the port that holds the most.
+    /// The oldest datagram of the port that holds the most bytes.
     fn of_the_greatest(&self) -> Option<u64> {
         let (_, port) = self.loads.last()?;
         self.ports.get(port)?.numbers.first().copied()
     }
-    /// Changes what a port holds.
+    /// Changes the datagrams of a port, and its position in `loads`.
     fn load(&mut self, port: u32, change: impl FnOnce(&mut Held)) {
         let held = self.ports.entry(port).or_default();
         self.loads.remove(&(held.bytes, port));
@@ -170,19 +169,19 @@ impl<T> Table<T> {
         });
         Some(w)
     }
-    /// Takes the oldest one, if its time is over.
+    /// Removes the oldest datagram, if its time is over.
     pub(crate) fn expired(&mut self, now_ms: u64) -> Option<Waiting<T>> {
         let (number, w) = self.by_number.first_key_value()?;
         let number = *number;
         (w.expires_ms <= now_ms).then(|| self.take(number)).flatten()
     }
-    /// Shows up to `n` of them from a number on; gives where to go on.
+    /// Shows up to `n` datagrams from a number on. Returns the number from which to continue.
     pub(crate) fn show(&self, from: u64, n: usize, mut see: impl FnMut(&Waiting<T>)) -> Option<u64> {
         let mut all = self.by_number.range(from..);
         all.by_ref().take(n).for_each(|(_, w)| see(w));
         all.next().map(|(number, _)| *number)
     }
-    /// Whether all counts say what is there.
+    /// Whether all counts and indices match the datagrams.
     #[cfg(test)]
     pub(crate) fn is_consistent(&self) -> bool {
         let all = || self.by_number.values();

@@ -100,14 +100,14 @@ fn small() -> Ipf<u32> {
     ipf
 }
 
-/// The plain twin: who has which byte.
+/// The plain twin: the bytes of one datagram that have come.
 struct Twin {
     bytes: Vec<Option<u8>>,
     end: Option<usize>,
 }
 
 impl Twin {
-    /// Whether it has a place.
+    /// Returns whether the fragment was added.
     fn add(&mut self, start: usize, bytes: &[u8], last: bool) -> bool {
         let end = start + bytes.len();
         let taken = self.bytes[start..end].iter().any(Option::is_some);
@@ -134,7 +134,7 @@ struct Part {
     from: usize,
     to: usize,
     last: bool,
-    /// Other bytes than the datagram's.
+    /// The last byte differs from the datagram's.
     forged: bool,
 }
 
@@ -147,7 +147,7 @@ fn parts(len: usize) -> impl Strategy<Value = Vec<Part>> {
         prop::bool::weighted(0.1),
     );
     let odd = prop::collection::vec(one, 0..12);
-    // A clean cut, of which nothing is missing, among others, in any order.
+    // All parts of one clean cut, mixed with other parts, in any order.
     let cuts = prop::collection::btree_set(1..=units.max(1), 0..6);
     (cuts, odd)
         .prop_map(move |(cuts, odd)| {
@@ -179,8 +179,8 @@ fn parts(len: usize) -> impl Strategy<Value = Vec<Part>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Fragments in any order, repeated, overlapping and forged: what is taken and what comes out is as the
-    /// twin says; without forged ones it is what was cut.
+    /// Fragments in any order, repeated, overlapping and forged. The table takes the same fragments as the
+    /// twin and returns the same datagram. Without forged ones it is the original.
     #[test]
     fn as_the_twin(
         (payload, parts) in (1_usize..400).prop_flat_map(|n| {
@@ -194,7 +194,7 @@ proptest! {
         let ipf = small();
         let mut twin = Twin { bytes: vec![None; payload.len() + 64], end: None };
         let mut taken = 0;
-        // What begins and ends a datagram is no fragment.
+        // A packet that has the whole datagram is no fragment.
         let fragments = parts.iter().filter(|p| p.from > 0 || !p.last);
         for (n, p) in (0..).zip(fragments) {
             let mut frame = cut(&whole, shape, (p.from, p.to), p.last);
@@ -281,7 +281,7 @@ proptest! {
         }
     }
 
-    /// Nothing that can be received panics, and counts stay right.
+    /// No received bytes cause a panic, and counts stay right.
     #[test]
     fn anything(frames in prop::collection::vec((prop::collection::vec(any::<u8>(), 34..120), any::<bool>()), 1..40)) {
         let ipf = small();
@@ -339,7 +339,7 @@ fn small_bad_and_unwanted_ones_do_not_wait() {
     assert!(!ipf.set_min(true, 399) && ipf.set_min(true, 400) && !ipf.set_max(5001) && ipf.set_max(5000));
 }
 
-/// A port that floods loses its own fragments; another one's datagram becomes whole.
+/// A port that floods loses its own fragments; the datagram of another port becomes whole.
 #[test]
 fn who_floods_makes_room() {
     let ipf: Ipf<u32> = Ipf::default();

@@ -2,7 +2,7 @@
 //!
 //! As in Open vSwitch, a hash of the connection selects an address of the range. For protocols with ports the
 //! ports are tried one after the other, from a port that the hash selects. If no range is requested, the own
-//! port of the packet and a few after it come first (in Open vSwitch: all after it). So many clients with the
+//! port of the packet and a few after it come first (in Open vSwitch: all after it). So clients with the
 //! same port do not try the ports of each other. A range of ports is tried up to 128 times in order, then
 //! from random positions, half as often each time. So a nearly full range of 64 thousand ports costs a
 //! bounded number of lookups. If all destination ports are taken, the source port is changed.

@@ -391,7 +391,7 @@ impl Record {
     pub(crate) fn skew_more(&self, reply: bool, seq: u32, n: i32) -> bool {
         self.flags() & CONTROL != 0 && self.overlay.skews().add(reply, seq, n)
     }
-    /// The admission of [`crate::table::zones`] in its bits. Others may have ports of the parent.
+    /// The admission of [`crate::table::zones`], in its bits. The other bits may have ports of the parent.
     pub(crate) fn admission(&self) -> u64 {
         self.admission.load(Relaxed)
     }

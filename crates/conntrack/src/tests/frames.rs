@@ -1,4 +1,4 @@
-//! Packets of the twin test: what they say, and their bytes.
+//! Packets of the twin test: their fields and their bytes.
 
 use crate::protocol::packet::{Checked, Packet};
 use crate::protocol::tcp::SYN;
@@ -6,7 +6,7 @@ use crate::tuple::{Endpoint, Tuple};
 use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::ip::proto;
 
-/// What follows the IP header.
+/// The part of a packet behind the IP header.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Inner {
     Tcp {
@@ -18,30 +18,30 @@ pub(super) enum Inner {
         len: usize,
     },
     Udp,
-    /// A request or an answer.
+    /// An echo request or reply.
     Echo,
     /// An error about another packet.
     Error(Box<Frame>),
     Sctp,
-    /// A protocol that the tracker knows nothing of.
+    /// A protocol that the tracker does not know.
     Other,
 }
 
-/// An IP packet. Ports of echoes are their identifiers: one for both.
+/// An IP packet. The first port of an echo is its identifier.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Frame {
     pub(super) v6: bool,
     pub(super) src: u128,
     pub(super) dst: u128,
     pub(super) ports: (u16, u16),
-    /// Of an echo: it is an answer.
+    /// An echo is a reply, not a request.
     pub(super) answer: bool,
     pub(super) inner: Inner,
-    /// Its checksum is wrong.
+    /// The transport checksum is wrong.
     pub(super) bad: bool,
 }
 
-/// Bytes of the message of an error before the packet that it quotes, and of that behind its IP header.
+/// Bytes of an ICMP error before the quoted packet, and bytes that it quotes behind the packet's IP header.
 const QUOTED: usize = 8;
 
 impl Frame {
@@ -63,7 +63,7 @@ impl Frame {
             (true, true) => 129,
         }
     }
-    /// By what it is recognised; of an error, the packet that would have brought it about, turned round.
+    /// Returns the tuple that the tracker looks up; for an error, the reversed tuple of the quoted packet.
     pub(super) fn tuple(&self) -> Tuple {
         if let Inner::Error(about) = &self.inner {
             return about.tuple().reversed();
@@ -154,7 +154,7 @@ impl Frame {
     pub(super) fn ip_len(&self) -> usize {
         if self.v6 { 40 } else { 20 }
     }
-    /// From the IP header on.
+    /// Returns the bytes from the IP header on.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let l4 = self.l4();
         let len = u16::try_from(l4.len()).unwrap();
@@ -177,7 +177,7 @@ impl Frame {
         b.extend(l4);
         b
     }
-    /// As the datapath hands it over.
+    /// Returns the packet in the form that the datapath passes to the tracker.
     pub(super) fn packet<'a>(&self, bytes: &'a [u8], verify: &'a dyn Fn() -> bool) -> Packet<'a> {
         Packet {
             head: bytes,
@@ -197,8 +197,8 @@ impl Frame {
         let l4 = &bytes[self.ip_len()..];
         self.pseudo(l4.len()).bytes(l4).checksum() == 0
     }
-    /// With the addresses and ports of this tuple; an error, so that it is about that, turned round, and
-    /// comes from whom it said unless `source` was translated.
+    /// Returns a copy with the addresses and ports of this tuple. An error quotes a packet with the reversed
+    /// tuple. Its own source address changes if `source`, else its destination address.
     pub(super) fn translated(&self, t: &Tuple, source: bool) -> Self {
         let mut to = self.clone();
         if let Inner::Error(about) = &mut to.inner {

@@ -1,9 +1,10 @@
 //! Scripts of packets, right ones and broken ones, in both directions and over time. Right ones are compared
-//! with the plain twin; whatever they are, nothing breaks, and no two connections have one tuple.
+//! with the plain twin. No packet causes a panic, and no two connections have one tuple.
 //!
-//! The corpus (`corpus/segments`) has scripts each of which shows something that none before it does: a state
-//! and what was counted for a kind of packet. `cargo test` replays it with a fixed number of mutants
-//! ([`heddle_fuzz`]); `make fuzz` goes on for a time and, with `KEEP=1`, renews the corpus.
+//! Each script of the corpus (`corpus/segments`) has an outcome that no script before it has: a state and the
+//! events of a kind of packet. `cargo test` replays the corpus with a fixed number of mutants
+//! ([`heddle_fuzz`]). `make fuzz FUZZ=segments` searches for a limited time and, with `KEEP=1`, renews the
+//! corpus.
 
 use super::frames::{Frame, Inner};
 use super::random::{address, packet};
@@ -213,7 +214,7 @@ fn play(script: &[u8]) -> Seen {
                 ct.set_tcp_seq_chk(on);
                 twin.unchecked = !on;
             }
-            // The twin knows nothing of broken packets: from here on there is none.
+            // The twin does not model broken packets, so the comparison ends here.
             _ => {
                 like_twin = false;
                 broken(&ct, twin.now_s * 1000, &mut bytes, &mut seen);

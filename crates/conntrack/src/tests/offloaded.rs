@@ -1,10 +1,11 @@
-//! Connections that a back end forwards: when they may, when they have to come back, and how they go on then.
+//! Connections that a back end forwards: when this is allowed, when they return to the tracker, and how they
+//! continue there.
 
 use super::*;
 use crate::track::offloaded::{ConnId, EndOffload, Offloadable};
 use std::sync::Arc;
 
-/// Takes note of those that ended.
+/// Records the numbers of connections that ended.
 #[derive(Default)]
 struct Ended(Mutex<Vec<u32>>);
 
@@ -187,7 +188,7 @@ fn connections_of_an_earlier_process_are_tracked_on() {
     };
     assert!(ct.adopt(1000, &conn));
     assert!(!ct.adopt(1000, &conn), "it is there");
-    // Whoever speaks first, and wherever the windows are.
+    // Either endpoint may send first, at any position of the windows.
     let v = run(&ct, 1000, &tcp((B, 2), (A, 1), ACK, 1 << 30, 1 << 31, 100), &look);
     assert_eq!((v.state, v.mark, v.label), (EST | RPL | TRK, 7, 8));
     let v = run(
@@ -209,10 +210,10 @@ fn connections_of_an_earlier_process_are_tracked_on() {
     assert_eq!((outer.dst, outer.ports), (Some(A.into()), Some((2, 1))));
     let v = run(&ct, 1000, &udp((A, 1), (B, 2)), &look);
     assert_eq!(v.state, EST | TRK | SNAT);
-    // Whose answers are another one's.
+    // The replies have the tuple of another connection.
     conn.orig = tuple(17, (A, 3), (B, 2));
     assert!(!ct.adopt(1000, &conn));
-    // No more than a zone may have.
+    // The zone has reached its limit.
     ct.set_zone_limit(9, Some(1));
     conn.zone = 9;
     assert!(ct.adopt(1000, &conn));

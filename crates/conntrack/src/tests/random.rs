@@ -58,7 +58,7 @@ fn segment() -> impl Strategy<Value = Inner> {
 
 fn plain() -> impl Strategy<Value = Frame> {
     let inner = prop_oneof![8 => segment(), 4 => Just(Inner::Udp), 3 => Just(Inner::Echo), 1 => Just(Inner::Sctp), 1 => Just(Inner::Other)];
-    // Few who talk, so that they meet again. 200 and 201 are what addresses are translated to.
+    // Few addresses, so that packets often meet a connection. Actions translate addresses to 200 and 201.
     let who = prop_oneof![4 => Just(1_u8), 1 => Just(2)];
     let whom = prop_oneof![4 => Just(101_u8), 1 => Just(102), 2 => Just(200), 1 => Just(201)];
     let port = || prop_oneof![4 => Just(2000_u16), 1 => Just(2001), 1 => Just(3000), 1 => Just(3001)];
@@ -95,7 +95,7 @@ fn plain() -> impl Strategy<Value = Frame> {
         })
 }
 
-/// With errors about others, from whom they were sent to or from a router on the way.
+/// Plain packets, and ICMP errors about them from their destination or from a router on the way.
 fn frame() -> impl Strategy<Value = Frame> {
     (plain(), 0_u8..12).prop_map(|(about, kind)| {
         let about = Frame { bad: false, ..about };
@@ -236,7 +236,8 @@ fn briefly(
     Some((ct.known(&brief, action), ends.is_some(), events))
 }
 
-/// Has both track a packet; gives the state and what is counted after the last action.
+/// Lets the tracker and the twin track a packet, and compares both. Returns the state and the events after
+/// the last action.
 pub(super) fn packet(
     ct: &Conntrack,
     twin: &mut Twin,

@@ -1,9 +1,8 @@
-//! A plain twin of the tracker: one list, gone through from its beginning; no hash, no cache, no other
-//! thread.
+//! A plain twin of the tracker: one list, searched from its beginning; no hash, no cache, no other thread.
 //!
-//! It reads the rules anew: which packets are of which connection, what of RFC 9293 a middle box can hold
-//! against the ends, what is translated, when a connection is over. Which free port a connection gets is the
-//! tracker's choice; the twin looks whether it was allowed.
+//! It implements the rules anew: the connection of a packet, the checks of RFC 9293 that a middlebox can
+//! make, translation and expiry. The tracker chooses a free port for a connection; the twin checks that this
+//! choice was allowed.
 
 use super::frames::{Frame, Inner};
 use crate::action::{CtAction, NatEnd};
@@ -13,18 +12,18 @@ use crate::track::general::state::{DNAT, EST, INV, NEW, REL, RPL, SNAT, TRK};
 use crate::tuple::{Tuple, bits};
 use heddle_wire::ip::proto;
 
-/// One end of a TCP connection: how far it has come, what it may send, its window.
+/// One endpoint of a TCP connection: the end of its data, the limit of its data, its window.
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
     sent: u32,
     may: u32,
     window: i64,
-    /// `None`: it gave none, `Some(None)`: its SYN was not seen.
+    /// `None` if the SYN had no scale, `Some(None)` if no SYN was seen.
     scale: Option<Option<u32>>,
     stage: Stage,
 }
 
-/// How far an end has come.
+/// Progress of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum Stage {
     #[default]
@@ -36,7 +35,7 @@ enum Stage {
     Reset,
 }
 
-/// What a segment is for its connection.
+/// Effect of a segment on its connection.
 #[derive(PartialEq)]
 enum Says {
     Part,
@@ -55,13 +54,13 @@ struct Conn {
     label: u128,
     expires_s: u64,
     dead: bool,
-    /// Of the zone's limit.
+    /// The connection counts against the zone's limit.
     counted: bool,
     ends: [End; 2],
     answered: bool,
 }
 
-/// What is known of a packet.
+/// Result of `ct` for a packet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Known {
     pub(super) state: u8,
@@ -75,11 +74,11 @@ pub(super) struct Known {
 #[derive(Default)]
 pub(super) struct Twin {
     conns: Vec<Conn>,
-    /// Those that were swept.
+    /// Number of connections that were swept.
     swept: usize,
     pub(super) now_s: u64,
     pub(super) max: usize,
-    /// Of zone 1.
+    /// Limit of zone 1.
     pub(super) limit: Option<usize>,
     pub(super) unchecked: bool,
     pub(super) events: Vec<Event>,
@@ -87,7 +86,7 @@ pub(super) struct Twin {
 
 const RECENT: i64 = 0xffff + 1500;
 
-/// How far `a` is behind `b` (RFC 9293, 3.4).
+/// Returns `a` - `b` as a signed distance of sequence numbers (RFC 9293, 3.4).
 fn beyond(a: u32, b: u32) -> i64 {
     i64::from(a.wrapping_sub(b).cast_signed())
 }
@@ -139,8 +138,8 @@ impl Twin {
         self.limit = limit;
     }
 
-    /// Tracks a packet, and makes it what it becomes. `got` is what the tracker has made of it,
-    /// if it has translated it.
+    /// Tracks a packet and translates it in place. `got` is the packet as the tracker has translated it, if
+    /// it has.
     pub(super) fn track(&mut self, f: &mut Frame, known: &mut Known, action: &CtAction, got: Option<&[u8]>) {
         self.events.clear();
         let zone = action.zone;
@@ -165,7 +164,7 @@ impl Twin {
         let mut tuple = f.tuple();
         let mut hit = self.find(&tuple, zone);
         if natted {
-            // It has been translated: it is what its answers come back to, turned round.
+            // The reversed tuple of a translated packet is that of its replies, so it finds the connection.
             hit = self.find(&tuple.reversed(), zone).map(|(n, reply)| (n, !reply));
             match hit {
                 Some((n, true)) => tuple = self.conns[n].reply,
@@ -304,7 +303,7 @@ impl Twin {
         }
     }
 
-    /// The tuple of answers: the tracker's choice, if it may choose that.
+    /// Returns the tuple of replies: the tracker's choice. Panics if this choice is not allowed.
     fn reply(&self, f: &Frame, tuple: Tuple, action: &CtAction, got: Option<&[u8]>) -> Result<Tuple, Event> {
         let Some(range) = action.nat.and_then(|n| n.new) else {
             let taken = self.find(&tuple.reversed(), action.zone);
@@ -341,7 +340,7 @@ impl Twin {
             })
         };
         let all_taken = |addr: u128| !candidates(addr).any(|t| free(&t));
-        // Where the source's port may be any, one is always free here.
+        // If the source port may be any port, the tests always leave one free.
         let any_port = has_ports && (range.end == NatEnd::Dst || range.ports.is_none()) || tuple.is_icmp();
         let ports = |b: &[u8]| {
             if has_ports {
@@ -446,7 +445,7 @@ impl Conn {
         };
     }
 
-    /// What a segment says, and how many seconds the connection lives from now on.
+    /// Returns the effect of a segment, and the connection's new lifetime in seconds; `None`: unchanged.
     fn segment(
         &mut self,
         reply: bool,

@@ -1,13 +1,12 @@
-//! The usual packets of the usual connections: read and tracked in a short way.
+//! A fast path of the tracker for ordinary packets of ordinary connections.
 //!
-//! **Problem.** Nearly all packets are UDP or TCP, in the midst of a connection, and nothing of it
-//! changes but its time and its windows. The general way reads every kind of
-//! packet into one shape of a hundred bytes, and says all that is known of the connection in another. Here
-//! is what such a packet needs, and [`Brief`] says which connection it was found to be of, and what of that
-//! may be another with the next packet.
+//! **Problem.** Nearly all packets are UDP or TCP of an established connection. They change only its expiry
+//! time and its windows. The general path reads every kind of packet into one large structure, and returns
+//! the connection in another. This module reads only the fields that ordinary packets need. [`Brief`]
+//! identifies the connection, with the fields that may differ for the next packet.
 //!
-//! **Invariant.** What is not refused here is read, and moves its connection, as the general way would have
-//! it, and [`Conntrack::known`] is what that would say. Property tests compare both
+//! **Invariant.** A packet that this module accepts is read as the general path reads it. It moves its
+//! connection in the same way, and [`Conntrack::known`] returns the same result. Property tests compare both
 //! (`short_packets_are_read_alike`, `tests/random.rs`).
 
 use crate::action::CtAction;
@@ -27,37 +26,38 @@ use heddle_wire::l4::{Tcp, Udp};
 /// Bytes from the IP header on that [`Short::read`] looks at.
 pub const SHORT: usize = Ipv6::LEN + Tcp::LEN;
 
-/// A packet of UDP or TCP: no options or extension headers but for options of TCP, no fragment, no SYN.
+/// The tuple and TCP fields of a simple packet: UDP or TCP without IP options or extension headers. It is
+/// neither a fragment nor a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Short {
-    /// Its tuple, without a zone.
+    /// Tuple, without a zone.
     pub(crate) key: Key,
     pub(crate) tcp: Option<Segment>,
 }
 
-/// What a packet's connection says of it, in short.
+/// Summary of a packet's connection, as the fast path found it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Brief {
-    /// The connection's number, which another one gets when it is gone.
+    /// Number of the connection, which another connection gets after it.
     pub number: u32,
-    /// Tells the connections apart that have had the number.
+    /// Differs between connections with the same number.
     pub generation: u32,
-    /// The packet goes the way of answers.
+    /// The packet is in the reply direction.
     pub reply: bool,
     /// Bits of [`state`].
     pub state: u8,
     /// Mark.
     pub mark: u32,
-    /// Counts the labels that the connection has had.
+    /// Number of labels that were written to the connection.
     pub label: u32,
 }
 
-/// What a packet says of itself besides its headers.
+/// Properties of a packet beside its headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// So many bytes are there from the IP header on.
+    /// Bytes of the packet from the IP header on.
     pub there: usize,
-    /// It is many segments behind one header.
+    /// The packet is a GSO packet: many segments behind one header. Its header's length is not used.
     pub train: bool,
     /// The checksum of UDP or TCP is right.
     pub good: bool,
@@ -79,8 +79,8 @@ fn double(h: &[u8; SHORT], i: usize) -> u64 {
 }
 
 impl Short {
-    /// Reads a packet, as [`crate::Packet::read`] would, over what is there. `h` begins at the IP header.
-    /// `false`: another kind, or not valid; then nothing can be said of what is there.
+    /// Overwrites `self` with a packet, as [`crate::Packet::read`] would read it. `h` begins at the IP
+    /// header. `false`: the packet is of another kind or invalid; then the fields of `self` have no meaning.
     #[inline]
     pub fn read(&mut self, h: &[u8; SHORT], of: Shape) -> bool {
         match h[0] {
@@ -114,7 +114,7 @@ impl Short {
         self.key = Key::of6(h[6], addrs, word(h, L4), word(h, L4 + 2));
         true
     }
-    /// What is behind the IP header, in a packet of IP of this size.
+    /// Reads the transport header of an IP packet of `size` bytes.
     #[inline(always)]
     fn read_l4<const L4: usize>(
         &mut self,
@@ -153,7 +153,7 @@ impl Short {
             _ => false,
         }
     }
-    /// How many bytes from the IP header on are looked at of a packet that begins like this.
+    /// Returns the number of bytes, from the IP header on, that [`Self::read`] needs of this packet.
     #[inline]
     pub fn read_bytes(h: &[u8; SHORT]) -> usize {
         let (l4, proto) = if h[0] >> 4 == 6 {
@@ -163,17 +163,17 @@ impl Short {
         };
         l4 + if proto == proto::UDP { Udp::LEN } else { Tcp::LEN }
     }
-    /// Whether another packet of the same ends says nothing that this one has not said: it is UDP.
+    /// Whether the next packet with the same tuple has nothing new for the tracker. This is true for UDP.
     #[inline]
     pub fn says_all(&self) -> bool {
         self.tcp.is_none()
     }
-    /// UDP over IPv4, which needs less of a connection than others do.
+    /// UDP over IPv4, which needs fewer fields of a record than other packets.
     #[inline]
     pub(crate) fn is_udp4(&self) -> bool {
         self.tcp.is_none() && !self.key.is_v6()
     }
-    /// As the general way has it.
+    /// The packet in the form that the general path uses.
     #[inline]
     pub fn subject(&self) -> Subject {
         Subject {
@@ -194,7 +194,7 @@ impl Ends4 {
 }
 
 impl CtAction {
-    /// Whether it asks for nothing more than the state, and the translation, where a connection is there.
+    /// Whether the action, on an existing connection, only reads the state and translates.
     #[inline]
     pub fn only_looks(&self) -> bool {
         !self.force && self.mark.is_none() && self.label.is_none()
@@ -202,15 +202,15 @@ impl CtAction {
 }
 
 impl Conntrack {
-    /// As [`Conntrack::hash`].
+    /// Returns the hash that [`Conntrack::hash`] returns for this packet's tuple.
     #[inline]
     pub fn hash_short(&self, s: &Short, zone: u16) -> Hash {
         s.key.hash(&self.keys, zone)
     }
-    /// Tracks a packet of which nothing is known yet by an action that [`CtAction::only_looks`], if the guess
-    /// is right and its connection is a usual one; `nat`: the action translates. Gives what the packet's ends
-    /// become, if they do not stay, and what is worth counting. `None`: nothing was done,
-    /// [`Conntrack::track`] is to do it.
+    /// Tracks a packet that no `ct` has tracked, by an action that [`CtAction::only_looks`]. The guess must
+    /// be right, and the connection an ordinary one. `nat`: the action translates. Returns the connection,
+    /// the new endpoints if it is translated, and the events to count. `None`: nothing was done; call
+    /// [`Conntrack::track`].
     #[inline]
     pub fn track_short(
         &self,
@@ -258,8 +258,9 @@ impl Conntrack {
         };
         Some((brief, ends, verdict.events))
     }
-    /// As [`Conntrack::track_short`] for UDP over IPv4 whose both ends have spoken: each word of the record
-    /// is read once, and nothing but the time may change. `None`: another packet, or another connection.
+    /// Tracks UDP over IPv4, like [`Conntrack::track_short`], if the connection has seen packets in both
+    /// directions. Each word of the record is read once, and only the expiry time may change. `None`: the
+    /// packet or the connection is of another kind.
     #[inline]
     fn track_udp4(
         &self,
@@ -293,7 +294,7 @@ impl Conntrack {
         };
         Some((brief, ends))
     }
-    /// All that is known of a packet of which [`Conntrack::track_short`] has said so much under this action.
+    /// Returns the full result of `ct` for a packet that [`Conntrack::track_short`] tracked by this action.
     pub fn known(&self, b: &Brief, action: &CtAction) -> Known {
         let Some(r) = self.slots.get(b.number) else {
             return Known::default();
@@ -319,7 +320,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What is read the short way is what the long way says.
+        /// The fast path reads a packet as the general path does.
         #[test]
         fn short_packets_are_read_alike(
             mut h in any::<[u8; SHORT]>(),

@@ -1,12 +1,11 @@
-//! Scripts of fragments, IPv4 and IPv6: in any order, overlapping, tiny, with lengths and places that lie,
-//! from several ports, over time and with settings that change. What becomes of each, what comes out, and
-//! what is counted, is as a plain twin says, which keeps a list and looks through all of it. Memory is
-//! bounded.
-//! A second table gets the same fragments with broken bytes between them, and has to stay in order.
+//! Scripts of fragments, IPv4 and IPv6: in any order, overlapping, tiny, with false lengths and offsets. They
+//! come from several ports, over time, with settings that change. A plain twin, which searches a list, has
+//! the same results, datagrams and counters. Memory is bounded. A second table gets the same fragments with
+//! broken bytes between them, and has to stay consistent.
 //!
-//! The corpus (`corpus/fragments`) has scripts each of which has an outcome that none before it has. `cargo
-//! test` replays it with a fixed number of mutants ([`heddle_fuzz`]); `make fuzz FUZZ=fragments` goes on for
-//! a time and, with `KEEP=1`, renews the corpus.
+//! Each script of the corpus (`corpus/fragments`) has an outcome that no script before it has. `cargo test`
+//! replays the corpus with a fixed number of mutants ([`heddle_fuzz`]). `make fuzz FUZZ=fragments` searches
+//! for a limited time and, with `KEEP=1`, renews the corpus.
 
 #![allow(clippy::cast_possible_truncation)] // parts of numbers on purpose
 
@@ -31,11 +30,11 @@ struct Sent {
     port: u32,
     proto: u8,
     start: usize,
-    /// Bytes that are there, and bytes that the header speaks of.
+    /// Payload bytes that are there, and payload bytes according to the header.
     there: usize,
     said: usize,
     last: bool,
-    /// Other bytes than those of the datagram.
+    /// Mask that changes the datagram's bytes; 0: none.
     forged: u8,
 }
 
@@ -120,7 +119,7 @@ impl Sent {
     }
 }
 
-/// Of IPv6, the id alone tells datagrams of two ends apart.
+/// Identity of a datagram. The protocol is not part of it for IPv6.
 type Name = (bool, u8, u32, u8);
 
 #[derive(Clone, Debug)]
@@ -166,7 +165,7 @@ enum Said {
     Refused(Refusal),
 }
 
-/// All that waits, oldest first, and what is counted of IPv4 and IPv6.
+/// The datagrams that wait, oldest first, and the counters of IPv4 and IPv6.
 #[derive(Debug)]
 struct List {
     all: Vec<Datagram>,
@@ -275,7 +274,7 @@ impl Play {
             other => format!("{} {} {other:?}", s.ipv6, s.last),
         });
         assert_eq!(said, self.twin.offer(self.now_ms, s), "{s:?}");
-        // Nobody says what becomes of it there.
+        // The second table has no twin, so its result is not compared.
         drop(offer(&self.wild, self.now_ms, &frame, s.place(), 7));
     }
     fn whole(&self, s: &Sent, d: crate::ipf::Datagram<u32>) -> Said {
@@ -287,7 +286,7 @@ impl Play {
             list.windows(2).all(|w| w[0].piece.end() == w[1].piece.start),
             "{s:?}"
         );
-        // Behind the headers.
+        // Only the payload is compared.
         let payload: usize = list.iter().map(|f| f.piece.len).sum();
         bytes.drain(..bytes.len().saturating_sub(payload));
         Said::Whole(bytes, list.len())

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Entries come, move and go while others look: what is there is found.
+/// Threads find the entries that stay, while other entries come, move and go.
 #[test]
 fn what_is_there_is_found_while_buckets_are_split() {
     const KEPT: u32 = 2000;
@@ -49,7 +49,7 @@ fn what_is_there_is_found_while_buckets_are_split() {
     (0..KEPT).for_each(|n| assert!(find(n).is_some()));
 }
 
-/// One hash for all: a chain grows to its bound, and what does not fit is refused.
+/// All entries have one hash. The chain grows to its bound; more entries are refused.
 #[test]
 fn a_chain_is_bounded() {
     let index = Index::new(1 << 12).unwrap();

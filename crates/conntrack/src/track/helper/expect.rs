@@ -1,10 +1,10 @@
-//! Connections that others have announced.
+//! Connections that other connections have announced.
 //!
-//! They are few and seldom come, so there is one table under one lock. A new connection takes the lock only
-//! if a filter, an array of counters by hash, says that one like it may be expected. How many there are is
-//! bounded, of each connection that announces and in all; they live for minutes, and no longer than that one.
-//! Where there are too many in all, the oldest one of the zone that has the most goes: who announces without
-//! end loses his own.
+//! They are few and seldom come, so there is one table under one lock. A filter, an array of counters by
+//! hash, shows whether the table may have a match. Only then a new connection takes the lock. The number of
+//! expectations is bounded, for each announcing connection and in total. An expectation lives for minutes,
+//! but no longer than the connection that announced it. A full table evicts the oldest expectation of the
+//! zone that has the most. So a zone that announces without end loses its own expectations.
 
 use crate::action::NatEnd;
 use crate::tuple::Tuple;
@@ -13,15 +13,15 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-/// How long a connection is expected.
+/// Lifetime of an expectation.
 const LIFE_MS: u64 = 300_000;
-/// Expectations that one connection may have, and all together.
+/// Maximum number of expectations, of one connection and in total.
 const OF_ONE: usize = 8;
 const IN_ALL: usize = 16_384;
 /// Counters of the filter.
 const COUNTERS: usize = 1024;
 
-/// Whom to expect: any port of `src` to this port of `dst`.
+/// Match of an expected connection: any port of `src` to this port of `dst`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub(crate) src: u128,
@@ -45,22 +45,22 @@ impl Key {
     }
 }
 
-/// Which connection announced it, by its record.
+/// Identity of the connection that announced another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Parent {
     pub(crate) number: u32,
     pub(crate) generation: u32,
 }
 
-/// What an expected connection has.
+/// Properties of an expected connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Expectation {
     pub(crate) parent: Parent,
-    /// That connection's original tuple, mark and label.
+    /// Original tuple, mark and label of the connection that announced it.
     pub(crate) orig: Tuple,
     pub(crate) mark: u32,
     pub(crate) label: u128,
-    /// Which end is translated, to which address and, if that is another one, port.
+    /// The end to translate, its new address and, if it changes, its new port.
     pub(crate) end: NatEnd,
     pub(crate) address: u128,
     pub(crate) port: Option<u32>,
@@ -69,18 +69,18 @@ pub(crate) struct Expectation {
 #[derive(Debug, Default)]
 struct Table {
     by_key: HashMap<Key, (u64, Expectation)>,
-    /// By age: the key, its counter, when its time is over.
+    /// Oldest first: the key, its counter, the time of expiry.
     by_age: BTreeMap<u64, (Key, usize, u64)>,
     by_parent: HashMap<u32, VecDeque<u64>>,
-    /// By zone: numbers, which are in the order of age.
+    /// Numbers of each zone, oldest first.
     by_zone: HashMap<u16, BTreeSet<u64>>,
-    /// Zones by how many they have.
+    /// Zones in the order of their number of expectations.
     loads: BTreeSet<(usize, u16)>,
     next: u64,
 }
 
 impl Table {
-    /// Changes what a zone has.
+    /// Changes the numbers of a zone, and its position in `loads`.
     fn load(&mut self, zone: u16, change: impl FnOnce(&mut BTreeSet<u64>)) {
         let numbers = self.by_zone.entry(zone).or_default();
         self.loads.remove(&(numbers.len(), zone));
@@ -90,7 +90,7 @@ impl Table {
             n => _ = self.loads.insert((n, zone)),
         }
     }
-    /// The oldest one of the zone that has the most.
+    /// The oldest expectation of the zone that has the most.
     fn of_the_greatest(&self) -> Option<u64> {
         let (_, zone) = self.loads.last()?;
         self.by_zone.get(zone)?.first().copied()
@@ -139,7 +139,8 @@ impl Expectations {
             }
         }
     }
-    /// Expects a connection; `hash`: of the key. What somebody else expects who lives stays his: `false`.
+    /// Adds an expectation; `hash`: of the key. `false`: another live connection has announced the same key,
+    /// and its expectation stays.
     pub(crate) fn add(
         &self,
         now_ms: u64,
@@ -175,7 +176,8 @@ impl Expectations {
         self.count.fetch_add(1, Relaxed);
         true
     }
-    /// Whether a connection is expected; `hash`: of the key.
+    /// Returns the expectation for a key, and removes it if its time is over or its parent is gone. `hash`:
+    /// of the key.
     pub(crate) fn find(
         &self,
         now_ms: u64,
@@ -193,7 +195,7 @@ impl Expectations {
         self.remove(&mut t, number);
         None
     }
-    /// Forgets those whose time is over.
+    /// Removes some of the expectations whose time is over.
     pub(crate) fn sweep(&self, now_ms: u64) {
         const STEP: usize = 256;
         if self.is_empty() {

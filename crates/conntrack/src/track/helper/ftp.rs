@@ -1,26 +1,26 @@
-//! The messages of FTP that announce connections: PORT, PASV's answer (RFC 959), EPRT, EPSV's answer
-//! (RFC 2428).
+//! The messages of FTP that announce connections: PORT, PASV's reply (RFC 959), EPRT, EPSV's reply (RFC
+//! 2428).
 //!
-//! A message is read where it stands at the beginning of a segment, and whole. Whoever wants another address
-//! than his own announced is refused elsewhere ([`super`]).
+//! A message is read only if it is whole and at the beginning of a segment. The module [`super`] refuses a
+//! message that announces another host's address.
 
 use std::net::IpAddr;
 use std::ops::Range;
 
-/// Bytes of a segment that are looked at.
+/// Maximum number of bytes of a segment that are read.
 pub(crate) const LOOK: usize = 256;
 
-/// Who says it.
+/// The sender of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
     Client,
     Server,
 }
 
-/// How an address is written.
+/// Notation of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Form {
-    /// Of IPv4, with commas.
+    /// IPv4 with commas, as in `10,1,1,2`.
     Commas,
     Usual,
 }
@@ -28,16 +28,16 @@ pub(crate) enum Form {
 /// A message that announces a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Message {
-    /// Where the address stands, which, and how; EPSV's answer has none.
+    /// Range of the address in the text, its value and its notation; `None` for EPSV's reply.
     pub(crate) address: Option<(Range<usize>, IpAddr, Form)>,
     pub(crate) port: u16,
 }
 
-/// It begins like a message that announces a connection, and makes no sense.
+/// Error: a message begins like an announcement, but is malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed;
 
-/// A place in a text.
+/// A position in a text.
 struct Reader<'a> {
     text: &'a [u8],
     at: usize,
@@ -47,7 +47,7 @@ impl Reader<'_> {
     fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
-    /// Goes to the next byte that is so.
+    /// Moves to the next byte for which `is` is true.
     fn skip_to(&mut self, is: impl Fn(u8) -> bool) -> Result<(), Malformed> {
         let rest = self.text.get(self.at..).unwrap_or_default();
         self.at += rest.iter().position(|b| is(*b)).ok_or(Malformed)?;
@@ -58,7 +58,7 @@ impl Reader<'_> {
         self.at += 1;
         is.then_some(()).ok_or(Malformed)
     }
-    /// A number of up to `digits`, which something follows.
+    /// Reads a number of up to `digits` digits and up to `most`. Another byte has to follow it.
     fn number(&mut self, digits: usize, most: u32) -> Result<u32, Malformed> {
         let (mut n, mut seen) = (0, 0);
         while let Some(b) = self.peek().filter(u8::is_ascii_digit) {
@@ -71,7 +71,7 @@ impl Reader<'_> {
         let ends = self.peek().is_some();
         (seen > 0 && ends && n <= most).then_some(n).ok_or(Malformed)
     }
-    /// Four numbers and two of a port, with commas.
+    /// Reads four numbers of an address and two of a port, with commas.
     fn six(&mut self) -> Result<Message, Malformed> {
         let from = self.at;
         let (mut address, mut to) = ([0_u8; 4], from);
@@ -88,7 +88,7 @@ impl Reader<'_> {
             port: u16::try_from(port).map_err(|_| Malformed)?,
         })
     }
-    /// `|2|::1|5000|` with any mark between.
+    /// Reads `|2|::1|5000|` with any delimiter.
     fn extended(&mut self, ipv6: bool) -> Result<Message, Malformed> {
         let mark = self.peek().ok_or(Malformed)?;
         self.expect(mark)?;
@@ -111,7 +111,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads what stands at the beginning of a segment. `None`: nothing that announces a connection.
+/// Reads the message at the beginning of a segment. `None`: it announces no connection.
 pub(crate) fn read(side: Side, ipv6: bool, text: &[u8]) -> Result<Option<Message>, Malformed> {
     let text = text.get(..LOOK).unwrap_or(text);
     let Some(word) = text.first_chunk::<4>() else {
@@ -149,7 +149,7 @@ pub(crate) fn read(side: Side, ipv6: bool, text: &[u8]) -> Result<Option<Message
     Ok(Some(message))
 }
 
-/// An address as it is written there.
+/// Returns the text of an address in this notation.
 pub(crate) fn write(address: IpAddr, form: Form) -> String {
     let text = address.to_string();
     match form {

@@ -1,18 +1,21 @@
-//! Helpers: FTP and TFTP, whose connections announce others.
+//! Helpers of FTP and TFTP, whose control connections announce other connections.
 //!
-//! **Problem.** A message in one connection says where another one will come from. That one is to be let in
-//! as related; where addresses are translated, the address in the message is to be another one, which may be
-//! longer, so that all sequence numbers behind it are shifted ([`crate::table::skew`]).
+//! **Problem.** A message in a control connection announces the endpoint of a new connection. The tracker has
+//! to accept the new connection as related. If addresses are translated, the message needs the translated
+//! address. That text may be longer, so all later sequence numbers are shifted ([`crate::table::skew`]).
 //!
-//! **Shape.** Only connections that were committed with `alg` have flags for it in their records: [`CONTROL`]
-//! asks whoever has the packet to come back with its text ([`Conntrack::control`]), and says what to replace.
-//! The tracker follows sequence numbers as their senders count. What is announced is kept in [`expect`].
+//! **Shape.** Only connections that were committed with `alg` have flags for it in their records. If
+//! [`CONTROL`] is set, the caller passes the packet's text to [`Conntrack::control`], which returns the
+//! changes. The tracker follows sequence numbers as their senders count. Announced connections are kept in
+//! [`expect`].
 //!
-//! **As Open vSwitch**: the helper's name is kept and shown whatever the port; it is followed on ports 21
-//! (TCP) and 69 (UDP). An announced connection has the mark and label of the one that announced it, and is
-//! translated where it is committed with `nat`. **Not as there**: a message counts only from the side that
-//! sends such; segments that are sent again are rewritten as the first time; EPRT and EPSV count over IPv4
-//! too; expectations are bounded and expire.
+//! **As Open vSwitch.** The helper's name is kept and shown for any port; the helper works on ports 21 (TCP)
+//! and 69 (UDP). An announced connection has the mark and label of the one that announced it. It is
+//! translated if it is committed with `nat`.
+//!
+//! **Deviations.** A message counts only from the side that sends this kind of message. A retransmitted
+//! segment is rewritten as it was the first time. EPRT and EPSV count over IPv4, too. Expectations are
+//! bounded and expire.
 
 mod expect;
 mod ftp;
@@ -32,32 +35,32 @@ use std::ops::Range;
 const FTP_PORT: u32 = 21;
 const TFTP_PORT: u32 = 69;
 
-/// Bytes of a segment's payload that [`Conntrack::control`] wants to see.
+/// Maximum number of payload bytes of a segment that [`Conntrack::control`] reads.
 pub const LOOK: usize = ftp::LOOK;
 
-/// A packet of a connection that announces others.
+/// A packet of a control connection, to be passed to [`Conntrack::control`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Control {
     pub(crate) parent: Parent,
     pub(crate) reply: bool,
-    /// It is translated here.
+    /// This `ct` translates the packet.
     pub(crate) translated: bool,
 }
 
-/// What is to be done to such a packet.
+/// Changes to a packet of a control connection.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Edit {
-    /// To be added to its sequence number.
+    /// Shift to add to the sequence number.
     pub seq: i32,
-    /// To be added to its acknowledgement, if it has one.
+    /// Shift to add to the acknowledgement number, if the packet has one.
     pub ack: i32,
-    /// Bytes of the payload to be replaced, and by what.
+    /// Range of the payload to replace, and the new text.
     pub replace: Option<(Range<usize>, String)>,
-    /// It makes no sense: the packet is invalid.
+    /// The packet is invalid: its message is malformed, announces another host, or cannot be rewritten.
     pub malformed: bool,
 }
 
-/// Which helper's port a tuple has.
+/// Returns the helper whose well-known port the tuple has.
 fn by_port(t: &Tuple) -> Option<CtHelper> {
     match t.proto {
         proto::TCP if t.dst.l4 == FTP_PORT || t.src.l4 == FTP_PORT => Some(CtHelper::Ftp),
@@ -106,7 +109,7 @@ impl Conntrack {
         let r = self.slots.get(p.number)?;
         (r.generation() == p.generation && r.is_alive(now_ms)).then_some(r)
     }
-    /// The expectation that a new connection meets.
+    /// Returns the expectation that a new connection matches.
     #[inline]
     pub(crate) fn expected(&self, now_ms: u64, t: &Tuple, zone: u16) -> Option<Expectation> {
         if self.expectations.is_empty() {
@@ -116,11 +119,12 @@ impl Conntrack {
         self.expectations
             .find(now_ms, place, |p| self.record_of(now_ms, p).is_some())
     }
-    /// Expects a connection to `port` of the end that the packet at hand came from, whose own port that is
-    /// or, where `translated`, becomes.
+    /// Expects a connection to `port` of the endpoint that sent the packet. `own_port`: the port that this
+    /// endpoint itself uses, if it may be another one.
     fn expect(&self, now_ms: u64, c: Control, r: &Record, port: u32, own_port: Option<u32>) {
         let (orig, back, dnat) = (r.orig(), r.reply(), r.flags() & DNAT != 0);
-        // As the other end sees both; and what is another one for the end that announces.
+        // Source and destination as the peer sees them. Then the end to translate, and its address as the
+        // announcing endpoint sees it.
         let (src, dst, (end, address)) = if c.reply {
             let nat = if dnat {
                 (NatEnd::Dst, back.src.addr)
@@ -157,15 +161,16 @@ impl Conntrack {
             self.record_of(now_ms, p).is_some()
         });
     }
-    /// A request of TFTP: the answer comes from another port.
+    /// Expects the reply to a TFTP request, which comes from another port.
     #[cold]
     pub(crate) fn expect_tftp(&self, now_ms: u64, c: Control, r: &Record) {
         let (orig, back) = (r.orig(), r.reply());
         self.expect(now_ms, c, r, back.dst.l4, Some(orig.src.l4));
     }
 
-    /// What is to be done to a packet of a connection that announces others. `seq`, `ack`: as they stand in
-    /// it; `payload`: the first [`LOOK`] bytes of its payload.
+    /// Reads a packet of a control connection. Expects the connection that it announces, and returns the
+    /// changes to the packet. `seq`, `ack`: its own numbers; `payload`: the first [`LOOK`] bytes of its
+    /// payload.
     #[cold]
     pub fn control(&self, now_ms: u64, c: Control, seq: u32, ack: u32, payload: &[u8]) -> Edit {
         let mut edit = Edit::default();
@@ -189,7 +194,7 @@ impl Conntrack {
                 return edit;
             }
         };
-        // Its own address, as it knows it or as others do.
+        // The announcing endpoint's address, as it sees it and as the peer sees it.
         let (mine, seen) = match side {
             Side::Client => (orig.src.addr, back.dst.addr),
             Side::Server => (back.src.addr, orig.dst.addr),

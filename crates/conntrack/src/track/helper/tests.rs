@@ -35,7 +35,7 @@ fn messages() {
             "229 Entering Extended Passive Mode (|||2000|)\r\n",
             Ok(Some(2000)),
         ),
-        // Nothing that counts: from the other side, other commands, nothing.
+        // No announcements: messages from the wrong side, other commands, an empty text.
         (s, false, "PORT 10,1,1,1,4,1\r\n", Ok(None)),
         (
             c,
@@ -111,7 +111,7 @@ proptest! {
         }
     }
 
-    /// Whatever is announced and asked for, counts stay right and bounded.
+    /// For any announcements and lookups, counts stay right and bounded.
     #[test]
     fn bounded(steps in prop::collection::vec((0_u32..20, 0_u32..40, 0_u64..400_000, any::<bool>()), 1..200)) {
         let table = Expectations::new();
@@ -277,7 +277,7 @@ fn active_with_translated_client() {
         };
         assert_eq!(edit, want, "{again}");
     }
-    // The server has got two bytes more, and says so.
+    // The server acknowledges the two bytes that the rewrite added.
     let (k, v) = s.track(&back(ACK, 500, 100 + len + 2, 10), &nat());
     assert_eq!(k.state, EST | RPL | D | TRK);
     let edit =
@@ -307,12 +307,12 @@ fn active_with_translated_client() {
     // Another port is nobody's.
     let other = s.subject((SERVER, 20), (SEEN, 4097), Some((SYN, 1, 0, 0)));
     assert_eq!(s.track(&other, &CtAction::default()).0.state, NEW | TRK);
-    // What was announced goes with who announced it.
+    // An expectation ends with the connection that announced it.
     s.ct.flush_all(1000, &crate::dump::Filter::default());
     assert_eq!(s.track(&data, &CtAction::default()).0.state, NEW | TRK);
 }
 
-/// The server's address is translated: its answer to PASV says the one that the client knows.
+/// The server's address is translated: its reply to PASV gets the address that the client knows.
 #[test]
 fn passive_with_translated_server() {
     let s = Session::new();
@@ -333,7 +333,7 @@ fn passive_with_translated_server() {
     let (k, v) = s.track(&data, &accept);
     assert_eq!(k.state, NEW | REL | D | TRK);
     assert_eq!(v.rewrite.unwrap().outer.dst, Some(SERVER));
-    // A server that announces somebody else is not believed; nor is a client.
+    // A message that announces another host's address is invalid, from a server and from a client.
     let (_, v) = s.track(&back(ACK, 548, 100, 48), &nat());
     let text = b"227 Entering Passive Mode (10,1,1,9,16,1).\r\n";
     assert!(s.ct.control(1000, v.control.unwrap(), 548, 100, text).malformed);
@@ -373,7 +373,7 @@ fn only_those_with_a_helper_pay() {
     assert_eq!(shown.into_values().collect::<Vec<_>>(), [None, ftp, ftp, None]);
 }
 
-/// The answer to a request of TFTP comes from another port, to the one that the request came from, even if
+/// The reply to a TFTP request comes from another port. It goes to the source port of the request, even if
 /// that was translated.
 #[test]
 fn answers_of_tftp() {
@@ -401,7 +401,7 @@ fn answers_of_tftp() {
     assert_eq!(v.rewrite.unwrap().outer.ports, Some((9000, 3333)));
 }
 
-/// Who announces without end loses his own announcements; the only one of another zone stays.
+/// A zone that announces without end loses its own expectations; the only one of another zone stays.
 #[test]
 fn who_announces_too_much_makes_room() {
     let all = Expectations::new();
