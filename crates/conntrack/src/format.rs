@@ -67,7 +67,7 @@ impl State {
     }
 }
 
-/// Flags of an end; there is never more than one.
+/// The flag of an endpoint; it has at most one.
 fn flags(p: &Peer) -> &'static str {
     match p.scale {
         Scale::Known(_) => "WINDOW_SCALE",
@@ -128,7 +128,7 @@ fn write(s: &mut String, c: &Conn, more: bool, stats: bool) -> fmt::Result {
     Ok(())
 }
 
-/// Connections counted, for `dpctl/ct-stats-show`.
+/// Counts of connections for `dpctl/ct-stats-show`.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     total: usize,
@@ -137,7 +137,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// One more.
+    /// Counts a connection.
     pub fn add(&mut self, c: &Conn) {
         self.total += 1;
         *self.protos.entry(c.orig.proto).or_default() += 1;
@@ -145,7 +145,7 @@ impl Stats {
             *self.states.entry(State::of_both(peers)).or_default() += 1;
         }
     }
-    /// The text. `verbose`: with states of TCP.
+    /// Returns the text. `verbose`: with states of TCP.
     pub fn text(&self, verbose: bool) -> String {
         let mut s = format!("Connections Stats:\n    Total: {}\n", self.total);
         let mut others = self.protos.clone();

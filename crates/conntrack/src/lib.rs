@@ -19,7 +19,7 @@
 //! | `protocol` | the reading of packets, states of TCP, timeouts |
 //! | `table` | the index of connections, their records, zone limits |
 //! | `nat` | the choice of addresses, the rewrite of packets |
-//! | `track` | the tracker: general and short way, helpers, expiry, offloaded connections |
+//! | `track` | the tracker: general path and fast path, helpers, expiry, offloaded connections |
 //! | `dump`, `format` | connections for users |
 //! | `ipf` | fragments; the datapath hands them to the tracker after they are put together |
 //!

@@ -133,7 +133,8 @@ fn udp_is_new_until_it_is_answered_and_expires() {
     assert_eq!((v.state, ct.n_conns()), (NEW | TRK, 1));
 }
 
-/// A connection whose timeout policy is gone lives by the default, also when its place is another policy's.
+/// A connection whose timeout policy was removed has the default timeouts, also after another policy gets the
+/// slot.
 #[test]
 fn a_policy_that_is_gone_is_the_default_for_good() {
     let ct = tracker();
@@ -146,7 +147,7 @@ fn a_policy_that_is_gone_is_the_default_for_good() {
     ct.set_timeout_policy("first", &settings(100)).unwrap();
     run(&ct, 0, &there, &under("first"));
     assert_eq!(run(&ct, 90_000, &back, &commit(0)).state, EST | RPL | TRK);
-    // All places go round.
+    // Each slot gets another policy.
     for n in 0..MAX_POLICIES {
         assert!(ct.remove_timeout_policy(if n == 0 { "first" } else { "next" }));
         ct.set_timeout_policy("next", &settings(2)).unwrap();
@@ -220,12 +221,12 @@ fn sources_are_translated_and_back() {
     assert_eq!(v.state, EST | RPL | TRK | DNAT);
     let ends = v.verdict.rewrite.unwrap().outer;
     assert_eq!((ends.dst, ends.ports), (Some(A.into()), Some((2, 1))));
-    // After its translation, in the same zone again.
+    // A translated packet is tracked again in the same zone.
     let v = run(&ct, 1000, &there, &nat);
     let translated = udp((0x0101_0101, port), (B, 2));
     let v = run_after(&ct, 1000, &translated, v.known, &CtAction::default());
     assert_eq!((v.state, v.orig), (EST | TRK | SNAT, Some(there.tuple)));
-    // The other port, and then none.
+    // The second client gets the other port, and the third client none.
     let v = run(&ct, 1000, &udp((A, 7), (B, 2)), &action);
     assert_ne!(v.verdict.rewrite.unwrap().outer.ports.unwrap().0, port);
     let v = run(&ct, 1000, &udp((A, 8), (B, 2)), &action);
@@ -273,7 +274,7 @@ fn identifiers_of_echo_requests_are_translated_and_back() {
     assert!(ids.contains(&500));
 }
 
-/// A packet that was to be translated is never forwarded untranslated, whatever refuses its connection.
+/// If a connection with translation is refused for any reason, its packet is not forwarded untranslated.
 #[test]
 fn what_was_to_be_translated_is_never_passed_on_as_it_came() {
     let ct = tracker();
@@ -411,7 +412,7 @@ fn threads_share_ports_and_connections() {
                     };
                     let port = r.outer.ports.unwrap().0;
                     assert!(given.lock().unwrap().insert(port), "{port} twice");
-                    // All threads begin this one.
+                    // All threads begin this connection.
                     let both = udp((A, 9), (B + u32::from(n), 9));
                     run(ct, 1000, &both, &commit(7));
                 }
@@ -425,8 +426,8 @@ fn threads_share_ports_and_connections() {
     assert_eq!(ct.n_conns(), 0);
 }
 
-/// Sixteen threads begin and end connections of their own, whose records are used again meanwhile: each finds
-/// what it has kept and nothing else.
+/// Sixteen threads begin and end connections of their own, while records are reused. Each thread finds its
+/// own connections and no others.
 #[test]
 fn records_that_are_used_again_are_nobody_elses() {
     const THREADS: u32 = 16;
@@ -442,7 +443,7 @@ fn records_that_are_used_again_are_nobody_elses() {
             let (ct, kept, left) = (&ct, &kept, &left);
             s.spawn(move || {
                 let mut n = 0;
-                // A bounded number of times: what is refused has no room yet.
+                // A refused connection is tried again, because records become free later.
                 for _ in 0..1_000_000 {
                     if n == 100 {
                         break;
@@ -604,7 +605,7 @@ fn memory_of_records_is_given_back() {
     assert_eq!(ct.n_conns(), MANY / 5000 + 4999);
 }
 
-/// Memory is made ready ahead of connections, of which none is lost by that.
+/// Memory is allocated ahead of connections, and no connection is lost by this.
 #[test]
 fn memory_is_made_ready_ahead() {
     let ct = Conntrack::new(Config::default()).unwrap();
@@ -620,7 +621,7 @@ fn memory_is_made_ready_ahead() {
     ct.prepare();
     let p = ct.prepared.lock().unwrap();
     println!("{p:?}");
-    // A kernel that does not join pages says so at once.
+    // A kernel that does not join pages refuses at once.
     assert!(p.refused > 0 || p.to >= 40_000 + 80_000);
     drop(p);
     for n in 0..40_000_u16 {

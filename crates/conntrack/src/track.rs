@@ -118,7 +118,7 @@ impl Conntrack {
     pub fn guess(&self, hash: Hash) -> Guess {
         self.guess_and_fetch(hash, true)
     }
-    /// The same as [`Conntrack::guess`], for a packet that was read in the short way.
+    /// The same as [`Conntrack::guess`], for a packet of the fast path.
     #[inline]
     pub fn guess_short(&self, hash: Hash, s: &Short) -> Guess {
         self.guess_and_fetch(hash, !s.is_udp4())

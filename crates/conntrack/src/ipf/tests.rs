@@ -48,7 +48,7 @@ fn datagram(ipv6: bool, options: bool, payload: &[u8]) -> Vec<u8> {
     ip
 }
 
-/// Bytes before the part that is cut.
+/// Bytes before the fragmented part.
 fn header(ipv6: bool, options: bool) -> usize {
     match (ipv6, options) {
         (false, false) => 20,
@@ -232,7 +232,7 @@ proptest! {
                     let list = d.into_fragments();
                     prop_assert_eq!(list.len(), taken as usize);
                     prop_assert!(list.windows(2).all(|w| w[0].piece.end() == w[1].piece.start));
-                    // The next ones are of another datagram with the same number.
+                    // Later fragments belong to a new datagram with the same identification.
                     twin = Twin { bytes: vec![None; payload.len() + 64], end: None };
                     taken = 0;
                 }
@@ -381,7 +381,7 @@ fn time_is_over() {
     assert!(ipf.sweep(15_999) && ipf.status().waiting == 2);
     assert!(ipf.sweep(16_000));
     assert_eq!((ipf.lists(), ipf.dropped()), (vec![shown(2)], (1, 0)));
-    // A packet does it, too.
+    // A new fragment also expires old datagrams.
     offer(&ipf, 17_000, &first(3), at(1), 0);
     assert_eq!(ipf.lists(), [shown(3)]);
 }

@@ -109,7 +109,7 @@ fn action(bytes: &mut Bytes<'_>) -> CtAction {
     }
 }
 
-/// A packet of which some bytes are others, cut off somewhere.
+/// Tracks a packet with some changed bytes, which may be cut off.
 fn broken(ct: &Conntrack, now_ms: u64, bytes: &mut Bytes<'_>, seen: &mut Seen) {
     let (f, action) = (frame(bytes), action(bytes));
     let mut head = f.bytes();

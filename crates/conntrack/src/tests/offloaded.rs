@@ -74,7 +74,7 @@ fn windows_are_learned_anew() {
     assert_eq!(run(&ct, 2000, &fin, &look).state, EST | RPL | TRK);
     assert_eq!(ended.take(), 1);
     assert!(!ct.still_offloaded(2000, id, true));
-    // The other end is learned by its first segment; from then on windows count.
+    // The first segment of the other endpoint shows its window. From then on windows are checked.
     let last = tcp((A, 1), (B, 2), ACK, (1 << 31) + 50_000, (3 << 30) + 1, 100);
     assert_eq!(run(&ct, 2000, &last, &look).state, EST | TRK);
     assert_eq!(run(&ct, 2000, &far(7, 1 << 30), &look).state, INV | TRK);
@@ -90,7 +90,7 @@ fn resets_end_it() {
         assert_eq!(run(&ct, 1000, &rst, &commit(3)).state, EST | RPL | TRK);
         assert_eq!(ended.take(), 1);
     }
-    // A SYN is judged as ever.
+    // A SYN is checked as usual.
     let (ct, ended) = watched();
     ct.offload(1000, established(&ct)).unwrap();
     let syn = tcp((A, 1), (B, 2), SYN, 1 << 30, 0, 0);
@@ -132,7 +132,7 @@ fn what_changes_it_ends_it() {
     assert_eq!(ended.take(), 1);
     assert!(!ct.still_offloaded(1000, id, false));
     assert_eq!(ct.offload(1000, id), None);
-    // Begun anew from the other side, by force.
+    // With `force`, a packet in the reply direction begins a new connection.
     let id = established(&ct);
     ct.offload(1000, id).unwrap();
     let reply = tcp((B, 2), (A, 1), ACK, 501, 101, 0);
@@ -199,7 +199,7 @@ fn connections_of_an_earlier_process_are_tracked_on() {
     );
     assert_eq!(v.state, EST | TRK);
     assert_eq!(found(&ct, 1000).len(), 1, "a back end may have it again");
-    // Translated, of UDP.
+    // A translated UDP connection.
     conn.orig = tuple(17, (A, 1), (B, 2));
     conn.reply = tuple(17, (B, 2), (A + 9, 700));
     conn.snat = true;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A packet that meets these actions one after the other.
+    /// A packet, and the actions that track it one after the other.
     Packet(Frame, Vec<CtAction>),
     Seconds(u64),
     Sweep,
@@ -207,7 +207,7 @@ fn all_like_the_twin(steps: Vec<Step>) {
     }
 }
 
-/// Tracks and translates a packet in the short way, where that is one.
+/// Tracks and translates a packet by the fast path. `None`: the fast path refuses it.
 fn briefly(
     ct: &Conntrack,
     (f, bytes): (&Frame, &mut [u8]),

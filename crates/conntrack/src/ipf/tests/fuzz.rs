@@ -194,7 +194,7 @@ impl List {
         self.count(d.name.0, 2, d.pieces.len());
         true
     }
-    /// The port that holds the most, then its oldest.
+    /// Returns the oldest datagram of the port that holds the most bytes.
     fn to_evict(&self) -> Option<usize> {
         let held = |port: u32| -> usize {
             let of = self.all.iter().filter(|d| d.name.2 == port);
@@ -210,7 +210,8 @@ impl List {
         }
         let before = if s.ipv6 { s.headers() - 48 } else { s.headers() };
         let sized = s.said <= s.there && s.said > 0 && (s.last || s.said.is_multiple_of(8));
-        // A datagram that begins and ends in it: none for IPv4, one of its own for IPv6 (RFC 8200, 4.5).
+        // A packet with the whole datagram is no fragment for IPv4, but a datagram by itself for IPv6 (RFC
+        // 8200, 4.5).
         let part = s.ipv6 || s.start > 0 || !s.last;
         if !sized || !part || before + s.start + s.said > 65_535 {
             return Said::Refused(Refusal::Malformed);
@@ -301,7 +302,7 @@ impl Play {
         if bytes.u8() & 1 == 0 {
             frame.truncate(15 + usize::from(bytes.u8()));
         }
-        // The checksum, so that more than that is looked at.
+        // A right checksum, so that the table also reads the other fields.
         let end = 14 + usize::from(frame[14] & 0xf) * 4;
         if frame[14] >> 4 == 4 && end >= 34 && frame.len() >= end {
             frame[24..26].fill(0);
@@ -332,7 +333,7 @@ impl Play {
             }
             238..242 => {
                 let (v6, n) = (bytes.u8() & 1 == 1, pick(bytes, &[0, 400, 1280]));
-                // Less than the command allows.
+                // Also values below the minimum of the command.
                 for table in [&self.ipf, &self.wild] {
                     table.min[usize::from(v6)].store(n, Relaxed);
                 }

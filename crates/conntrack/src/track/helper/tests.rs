@@ -46,7 +46,7 @@ fn messages() {
         (c, true, "PORT 10,1,1,1,4,1\r\n", Ok(None)),
         (c, false, "LIST\r\n", Ok(None)),
         (c, false, "", Ok(None)),
-        // No sense.
+        // Malformed.
         (c, false, "PORT 10,1,1,1,4\r\n", Err(Malformed)),
         (c, false, "PORT 10,1,1,256,4,1\r\n", Err(Malformed)),
         (c, false, "PORT 10,1,1,1,256,1\r\n", Err(Malformed)),
@@ -83,8 +83,8 @@ proptest! {
         }
     }
 
-    /// Beside a list of all replacements: segments in order, some of them sent again, and what the other end
-    /// acknowledges.
+    /// Segments in order, some retransmitted, some with a replacement. The shift of each, and of its
+    /// acknowledgement, is the sum of the earlier replacements.
     #[test]
     fn shifted_numbers(
         start in any::<u32>(),
@@ -94,14 +94,14 @@ proptest! {
         let (mut skew, mut seq, mut shift) = (Skew::default(), start, 0_i32);
         for (len, replaced, again) in segments {
             for _ in 0..=again {
-                // The plain twin: what was replaced before this segment.
+                // `shift` is the plain twin: the sum of the changes before this segment.
                 prop_assert_eq!(skew.of_sent(seq), shift);
                 if let Some(n) = replaced {
                     skew = skew.with(seq, n).unwrap();
                 }
             }
             let n = replaced.unwrap_or(0);
-            // Acknowledged: up to its beginning, and all of it.
+            // Acknowledgements of the segment's beginning and of its end.
             let begins = seq.wrapping_add_signed(shift);
             let next = seq.wrapping_add(len);
             let ends = next.wrapping_add_signed(shift + n);
@@ -121,7 +121,7 @@ proptest! {
             let key = Key { src: 1, dst: 2, port, proto: 6, ipv6: false, zone: 0 };
             let parent = Parent { number, generation: 1 };
             let e = expectation(parent);
-            // Even ones live.
+            // Connections with even numbers are alive.
             let lives = |p: Parent| p.number.is_multiple_of(2);
             if find {
                 let found = table.find(now_ms, (key, port), lives);
@@ -178,7 +178,7 @@ struct Session {
     ipv6: bool,
 }
 
-/// Addresses: client, server, and what the other is seen as.
+/// Addresses: client, server, and the translated address of one of them.
 const CLIENT: u128 = 0x0a01_0101;
 const SERVER: u128 = 0x0a01_0102;
 const SEEN: u128 = 0x0a01_01f0;
@@ -244,7 +244,7 @@ fn with_nat(end: NatEnd, address: u128) -> CtAction {
     }
 }
 
-/// Translates connections that are there.
+/// Translates packets of existing connections.
 fn nat() -> CtAction {
     CtAction {
         nat: Some(CtNat::default()),
@@ -252,8 +252,8 @@ fn nat() -> CtAction {
     }
 }
 
-/// The client's address is translated. Its PORT is rewritten, what follows is shifted, and the server may
-/// connect to it.
+/// The client's address is translated. Its PORT is rewritten, later sequence numbers are shifted, and the
+/// server may connect to it.
 #[test]
 fn active_with_translated_client() {
     let s = Session::new();
@@ -304,7 +304,7 @@ fn active_with_translated_client() {
     let (k, v) = s.track(&answer, &nat());
     assert_eq!((k.state, k.mark), (EST | REL | RPL | S | TRK, 7));
     assert_eq!(v.rewrite.unwrap().outer.src, Some(SEEN));
-    // Another port is nobody's.
+    // No connection to another port is expected.
     let other = s.subject((SERVER, 20), (SEEN, 4097), Some((SYN, 1, 0, 0)));
     assert_eq!(s.track(&other, &CtAction::default()).0.state, NEW | TRK);
     // An expectation ends with the connection that announced it.
@@ -346,7 +346,7 @@ fn passive_with_translated_server() {
     assert_eq!(s.track(&data, &accept).0.state, NEW | TRK);
 }
 
-/// Without `alg`, or with it on another port, nothing is looked at; the name is shown all the same.
+/// Without `alg`, or with it on another port, no message is read. The helper's name is shown anyway.
 #[test]
 fn only_those_with_a_helper_pay() {
     let s = Session::new();
