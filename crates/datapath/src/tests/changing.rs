@@ -6,9 +6,10 @@
 //! (`ceiling`). A linear search in one of the states in between must give the rule that the packet names.
 //! Stale entries, of any cache, name rules of an earlier state.
 
+use super::fake::refused;
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::{Config, Datapath};
-use heddle_datapath_api::{Action, DropKind, Masked, PortNo};
+use heddle_datapath_api::{Action, Masked, PortNo};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::key::Match;
@@ -181,11 +182,7 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
     };
     let mut enough = false;
     // A queue that falls behind on a busy machine drops new flows, and counts them.
-    let refused = || {
-        let all = dp.coverage();
-        let of_budget = all.iter().find(|(name, _)| *name == DropKind::MissBudget.name());
-        of_budget.map_or(0, |(_, n)| usize::try_from(*n).unwrap())
-    };
+    let refused = || usize::try_from(refused(&dp)).unwrap();
     while !enough || seen + refused() < floors.len() {
         assert!(
             Instant::now() < patience,

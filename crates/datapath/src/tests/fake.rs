@@ -1,8 +1,9 @@
 //! A port whose queues are in memory, and a pipeline that is a list of rules.
 
+use crate::Datapath;
 use heddle_classifier::MiniMatch;
 use heddle_datapath_api::{
-    Action, Changes, Credit, Dep, Generations, PortNo, Purpose, Request, Translate, Translation,
+    Action, Changes, Credit, Dep, DropKind, Generations, PortNo, Purpose, Request, Translate, Translation,
 };
 use heddle_flow::FlowKey;
 use heddle_flow::key::Match;
@@ -290,6 +291,13 @@ pub(crate) fn udp(src: u32, dst: u32, sport: u16, dport: u16) -> Vec<u8> {
     p[36..38].copy_from_slice(&dport.to_be_bytes());
     p[39] = 26;
     p
+}
+
+/// The number of new flows' first packets that workers dropped because their queue was behind.
+pub(crate) fn refused(dp: &Datapath) -> u64 {
+    let all = dp.coverage();
+    let of_budget = all.iter().find(|(name, _)| *name == DropKind::MissBudget.name());
+    of_budget.map_or(0, |(_, n)| *n)
 }
 
 /// Counts its credits.

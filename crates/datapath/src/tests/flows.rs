@@ -1,6 +1,6 @@
 //! Caching, crediting, evicting, texts.
 
-use super::fake::FATAL;
+use super::fake::{FATAL, refused};
 use super::{FakePort, Tally, Toy, ToyRule, udp};
 use crate::{Config, Datapath};
 use heddle_datapath_api::{
@@ -433,9 +433,7 @@ fn a_flush_has_what_goes_meanwhile_had_counted() {
         }
         a.drained();
         dp.flush_stats();
-        let all = dp.coverage();
-        let refused = all.iter().find(|(name, _)| *name == DropKind::MissBudget.name());
-        assert_eq!(count(&tally).0 + refused.map_or(0, |(_, n)| *n), sent);
+        assert_eq!(count(&tally).0 + refused(&dp), sent);
     }
 }
 

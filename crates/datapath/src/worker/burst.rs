@@ -8,7 +8,6 @@ use super::keys::{Context, Keys};
 use super::parse::fresh_origin;
 use super::stage::{Stage, is_runt};
 use super::{Choice, Group, Worker};
-use crate::exec::Live;
 use crate::exec::program::{Merges, Program};
 use crate::flow_cache::Cache;
 use crate::shared::UNSET;
@@ -85,7 +84,11 @@ impl Worker {
         let now_ms = self.shared.clock.now_ms();
         let engine = &mut self.engine;
         engine.now_ms = now_ms;
-        let received = if given.is_none() { &*engine.burst } else { &[] };
+        let received = if given.is_none() {
+            &*engine.packets.burst
+        } else {
+            &[]
+        };
         engine.tx.watch.begin(now_ms, received);
         let sampled = self.counters.bursts.get().is_multiple_of(SAMPLE);
         let time = || if sampled { Tsc::now() } else { 0 };
@@ -101,7 +104,7 @@ impl Worker {
                 0
             }
             None => {
-                self.counters.packets.add(self.engine.burst.len() as u64);
+                self.counters.packets.add(self.engine.packets.burst.len() as u64);
                 self.lookup_all(&mut st)
             }
         };
@@ -142,7 +145,7 @@ impl Worker {
         let injected = s.carried.as_deref().map(Context::Injected);
         let plain = s.packet_type == packet_type::ETHERNET && injected.is_none();
         let (mut place, mut runts) = (0, 0_u64);
-        for (i, p) in engine.burst.iter_mut().enumerate() {
+        for (i, p) in engine.packets.burst.iter_mut().enumerate() {
             let origin = fresh_origin(p);
             if is_runt(p, how) {
                 if !given {
@@ -158,10 +161,10 @@ impl Worker {
             }
             place += 1;
         }
-        st.ids.be_first(engine.burst.len());
+        st.ids.be_first(engine.packets.burst.len());
         if runts != 0 {
             st.ids.clear();
-            for id in (0..).take(engine.burst.len()) {
+            for id in (0..).take(engine.packets.burst.len()) {
                 match runts >> id & 1 {
                     0 => st.ids.push(id),
                     _ => engine.drop_runt(id),
@@ -321,7 +324,7 @@ impl Worker {
             }
             // This packet was translated, and is counted and credited. The next packet may find its new
             // entry.
-            let len = self.engine.live().get(id).len();
+            let len = self.engine.packets.live().get(id).len();
             let one = Run {
                 end: run.first + 1,
                 ..run
@@ -365,7 +368,8 @@ impl Worker {
         let (r, engine) = (usize::from(group.run), &mut self.engine);
         if program.needs_key {
             // Before the program changes the packet.
-            st.keys.make_full(r, engine.live().get(st.ids.at(group.first)));
+            st.keys
+                .make_full(r, engine.packets.live().get(st.ids.at(group.first)));
         }
         let mut exec = engine.exec(st.keys.full(r), st.keys.context_of(r));
         let regular = st.keys.is_regular(r);
@@ -376,17 +380,13 @@ impl Worker {
 
     fn send_all(&mut self) {
         let e = &mut self.engine;
-        let mut live = Live {
-            burst: &mut e.burst,
-            copies: &mut e.copies,
-        };
-        e.tx.finish(&mut live, &mut e.pool, &e.counters.drops);
+        e.tx.finish(&mut e.packets.live(), &mut e.pool, &e.counters.drops);
         e.counters.tx_batches.add(std::mem::take(&mut e.tx.batches));
         e.counters.tx_packets.add(std::mem::take(&mut e.tx.sent));
         e.upcalls.announce();
-        debug_assert!(e.burst.len() <= BURST);
-        e.pool.put_all(e.burst.drain(..));
-        e.pool.put_all(e.copies.drain(..));
+        debug_assert!(e.packets.burst.len() <= BURST);
+        e.pool.put_all(e.packets.burst.drain(..));
+        e.pool.put_all(e.packets.copies.drain(..));
         self.reap();
     }
 }

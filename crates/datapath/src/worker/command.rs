@@ -182,7 +182,7 @@ impl Worker {
                     c.rx_packets.add(1);
                     c.rx_bytes.add(packet.len() as u64);
                 }
-                self.engine.burst.push(packet);
+                self.engine.packets.burst.push(packet);
                 (self.scratch.packet_type, self.scratch.carried) = (packet_type, carried);
                 self.burst(program.as_ref(), Tsc::now());
                 self.scratch.packet_type = heddle_flow::packet_type::ETHERNET;

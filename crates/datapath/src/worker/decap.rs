@@ -50,7 +50,7 @@ impl Worker {
         let engine = &mut self.engine;
         let how = engine.read_as(packet_type::ETHERNET);
         for id in ids {
-            let mut live = engine.live();
+            let mut live = engine.packets.live();
             let p = live.get_mut(id);
             let (l3, view) = (meta.l3, View::of(p, meta.l3));
             // Most packets have the outer headers of the packet before. Comparing them costs half of
@@ -66,10 +66,6 @@ impl Worker {
                 }
                 continue;
             }
-            let p = match usize::from(id) {
-                i if i < heddle_packet::BURST => &mut engine.burst[i],
-                i => &mut engine.copies[i - heddle_packet::BURST],
-            };
             let waiting = (&mut self.frames, &mut engine.pool, engine.now_ms);
             match tunnel::pop(p, meta, tunnel, &mut self.popped, waiting) {
                 Ok(None) => {}
@@ -80,7 +76,7 @@ impl Worker {
                         ..how
                     };
                     let change = Change::Decapsulated(how, fresh_origin(p), Context::Tunnel(&self.popped));
-                    if !to.push(&mut engine.live(), id..id + 1, change) {
+                    if !to.push(&mut live, id..id + 1, change) {
                         engine.drop_runt(id);
                         continue;
                     }

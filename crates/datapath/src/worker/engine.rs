@@ -1,7 +1,6 @@
 //! A worker's means to run programs: buffers, transmit queues, upcalls, and the packets of the burst.
 //!
-//! It is a struct apart from the worker's caches: a program is borrowed from them while it changes this
-//! struct.
+//! The worker's caches are apart from [`Engine`], since a program that a cache lends changes the engine.
 
 use crate::counters::WorkerCounters;
 use crate::exec::ct::{Ct, Tracked};
@@ -17,14 +16,30 @@ use heddle_packet::{Burst, Packet, Pool};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// The packets of the burst and their copies.
+#[derive(Default)]
+pub(super) struct Packets {
+    pub(super) burst: Burst,
+    pub(super) copies: Vec<Packet>,
+}
+
+impl Packets {
+    #[inline(always)]
+    pub(super) fn live(&mut self) -> Live<'_> {
+        Live {
+            burst: &mut self.burst,
+            copies: &mut self.copies,
+        }
+    }
+}
+
 pub(super) struct Engine {
     pub(super) shared: Arc<Shared>,
     pub(super) counters: Arc<WorkerCounters>,
     pub(super) tx: TxTable,
     pub(super) pool: Pool,
     pub(super) upcalls: UpcallTx,
-    pub(super) burst: Burst,
-    pub(super) copies: Vec<Packet>,
+    pub(super) packets: Packets,
     /// The packet that a program recirculates before it continues.
     pub(super) recirc: Option<Recirculated>,
     pub(super) tracked: Box<Tracked>,
@@ -40,10 +55,7 @@ impl Engine {
     #[inline(always)]
     pub(super) fn exec<'a>(&'a mut self, key: Option<&'a FlowKey>, carried: Option<&'a FlowKey>) -> Exec<'a> {
         Exec {
-            live: Live {
-                burst: &mut self.burst,
-                copies: &mut self.copies,
-            },
+            live: self.packets.live(),
             key,
             carried,
             ct: Ct {
@@ -63,13 +75,6 @@ impl Engine {
             now_ms: self.now_ms,
         }
     }
-    #[inline(always)]
-    pub(super) fn live(&mut self) -> Live<'_> {
-        Live {
-            burst: &mut self.burst,
-            copies: &mut self.copies,
-        }
-    }
     /// The settings to read packets whose first header is of this type.
     #[inline]
     pub(super) fn read_as(&self, packet_type: u32) -> ReadAs {
@@ -81,17 +86,13 @@ impl Engine {
     /// Counts a packet as dropped. Its buffer is freed at the end of the burst.
     pub(super) fn lost(&mut self, kind: DropKind, id: LiveId) {
         self.counters.drops.add(kind, 1);
-        let live = Live {
-            burst: &mut self.burst,
-            copies: &mut self.copies,
-        };
-        self.tx.watch.lost(kind, 1, live.get(id), None);
+        self.tx.watch.lost(kind, 1, self.packets.live().get(id), None);
     }
     /// Drops a packet that is shorter than its first header.
     #[cold]
     pub(super) fn drop_runt(&mut self, id: LiveId) {
         self.lost(DropKind::RxInvalid, id);
-        let in_port = self.live().get(id).in_port;
+        let in_port = self.packets.live().get(id).in_port;
         if let Some(c) = self.tx.counters(in_port) {
             c.rx_errors.add(1);
         }

@@ -236,7 +236,8 @@ impl Keys {
             Some(tunnel) => key.copy_tunnel(tunnel),
             None => context.write(key, None),
         }
-        self.add_full(&Added::one(i, p.len()), at, origin, None);
+        let compact = CompactKey::of(key, origin);
+        self.add_full(&Added::one(i, p.len()), at, &compact);
     }
 
     /// Adds packets whose compact key is known. Returns whether they joined the last run.
@@ -315,7 +316,7 @@ impl Keys {
     pub(crate) fn add_changed(
         &mut self,
         packets: &Added,
-        key: CompactKey,
+        key: &CompactKey,
         before: &FlowKey,
         now: &Carried<'_>,
     ) {
@@ -327,7 +328,7 @@ impl Keys {
         full.in_port = before.in_port;
         now.write(full, None);
         meta.hash = None;
-        self.add_full(packets, at, key.context(), Some(key));
+        self.add_full(packets, at, key);
     }
     /// Adds the packets of whole compact runs of another stage, with this origin, from place `first` on.
     #[inline]
@@ -390,21 +391,19 @@ impl Keys {
         self.n_full += 1;
         at
     }
-    /// Adds packets with the full key in the last slot, to the last run if that has an equal key. `compact`:
-    /// the compact key, if the caller has it.
-    fn add_full(&mut self, packets: &Added, at: usize, origin: u32, compact: Option<CompactKey>) {
+    /// Adds packets with the full key in the last slot `at`, to the last run if that has an equal key.
+    fn add_full(&mut self, packets: &Added, at: usize, compact: &CompactKey) {
         let recirc_id = self.recirc_id;
         let (key, meta) = &mut self.full[at];
         key.recirc_id = recirc_id;
         (meta.priority, meta.mark) = (key.skb_priority, key.pkt_mark);
-        let compact = compact.unwrap_or_else(|| CompactKey::of(key, origin));
         let slot = slot_of(at);
         let equal = matches!(self.full.get(..=at), Some([.., a, b]) if a == b);
         let last = KeyForm::Full(slot.wrapping_sub(1));
-        if equal && self.extend_last(packets, &compact, |run| run.form == last) {
+        if equal && self.extend_last(packets, compact, |run| run.form == last) {
             self.n_full -= 1;
         } else {
-            self.start(packets, &compact, KeyForm::Full(slot), RunProgram::Unknown);
+            self.start(packets, compact, KeyForm::Full(slot), RunProgram::Unknown);
         }
     }
 

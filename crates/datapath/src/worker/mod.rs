@@ -42,7 +42,7 @@ use crate::exec::upcalls::UpcallTx;
 use crate::exec::watch::Watch;
 use crate::flow_cache::{Cache, CachedTranslation};
 use crate::shared::Shared;
-use engine::Engine;
+use engine::{Engine, Packets};
 use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Meter, Translation};
 use heddle_flow::FlowKey;
@@ -359,8 +359,7 @@ impl Worker {
                 tx: TxTable::watched(watch),
                 pool: p.pool,
                 upcalls: p.upcalls,
-                burst: Burst::new(),
-                copies: Vec::new(),
+                packets: Packets::default(),
                 recirc: None,
                 tracked: Tracked::new(),
                 resumed: Vec::new(),

@@ -89,10 +89,15 @@ impl Worker {
                 _ => Others::Active,
             });
             let engine = &mut self.engine;
-            let (n, full) = slot.take(most, &mut engine.pool, &mut engine.burst, &mut self.scratch.spare);
+            let (n, full) = slot.take(
+                most,
+                &mut engine.pool,
+                &mut engine.packets.burst,
+                &mut self.scratch.spare,
+            );
             let mut kept = n;
             if n > 0 && slot.shared.policing.is_on() {
-                let from = engine.burst.len() - n;
+                let from = engine.packets.burst.len() - n;
                 let lose = |mut p: Packet| {
                     p.in_port = slot.port;
                     self.counters.drops.add(DropKind::RxPoliced, 1);
@@ -102,7 +107,7 @@ impl Worker {
                 kept -= slot
                     .shared
                     .policing
-                    .police(&mut engine.burst, from, engine.now_ms, lose);
+                    .police(&mut engine.packets.burst, from, engine.now_ms, lose);
             }
             slot.turn.took(n, full, t);
             self.full += usize::from(full);
@@ -130,7 +135,7 @@ impl Worker {
                 });
                 total += n;
                 t = now;
-                if self.engine.burst.len() >= BURST / 2 || self.rx[i].turn.is_dear() {
+                if self.engine.packets.burst.len() >= BURST / 2 || self.rx[i].turn.is_dear() {
                     t = self.forward(t);
                 }
             }
@@ -218,7 +223,7 @@ impl Worker {
         let held = std::mem::take(&mut self.rx[slot].held);
         let packets = held.len();
         if packets > 0 {
-            self.engine.burst.extend(held);
+            self.engine.packets.burst.extend(held);
             let source = Source {
                 slot,
                 packets,
@@ -231,8 +236,8 @@ impl Worker {
 
     /// Forwards the received packets, and notifies the queues that their packets are done.
     fn forward(&mut self, t0: u64) -> u64 {
-        let n = self.engine.burst.len() as u64;
-        let mut packets = self.engine.burst.iter_mut();
+        let n = self.engine.packets.burst.len() as u64;
+        let mut packets = self.engine.packets.burst.iter_mut();
         for source in &self.scratch.sources {
             let slot = &self.rx[source.slot];
             let mut bytes = 0;

@@ -218,7 +218,7 @@ impl Worker {
     #[inline(always)]
     pub(super) fn push(&mut self, to: &mut Stage, ids: Range<LiveId>, change: Change<'_>) {
         let first = ids.start;
-        if !to.push(&mut self.engine.live(), ids, change) {
+        if !to.push(&mut self.engine.packets.live(), ids, change) {
             self.engine.drop_runt(first);
         }
     }
@@ -236,7 +236,7 @@ impl Worker {
                 return self.engine.resumed.truncate(resumed);
             };
             if program.needs_key {
-                st.keys.make_full(r, self.engine.live().get(id));
+                st.keys.make_full(r, self.engine.packets.live().get(id));
             }
             let mut exec = self.engine.exec(st.keys.full(r), st.keys.context_of(r));
             if !exec.go_on(program, &mut going) {

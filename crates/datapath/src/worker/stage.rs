@@ -101,7 +101,7 @@ impl Stage {
                     longest,
                 };
                 match carried.before {
-                    Some(before) if carried.full => self.keys.add_changed(&packets, *key, before, &carried),
+                    Some(before) if carried.full => self.keys.add_changed(&packets, key, before, &carried),
                     _ => {
                         let context = if carried.is_nothing() {
                             Context::None

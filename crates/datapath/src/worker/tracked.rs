@@ -13,8 +13,8 @@
 use super::keys::Carried;
 use super::stage::{Change, Stage};
 use super::{Choice, Group, Worker};
+use crate::exec::LiveId;
 use crate::exec::program::{Merges, Program, Tail};
-use crate::exec::{Live, LiveId};
 use heddle_conntrack::{Brief, Ends4, ReadGuard};
 use heddle_datapath_api::DropKind;
 use heddle_flow_cache::{CompactKey, KeyForm, Moment, RunProgram};
@@ -102,7 +102,7 @@ impl Worker {
         for (id, _) in ids.zip(0..).filter(|(_, i)| failed >> i & 1 == 0) {
             let place = written.ids.len();
             written.ids.push(id);
-            let mut live = self.engine.live();
+            let mut live = self.engine.packets.live();
             written.keys.read(place, live.get_mut(id), how, origin);
         }
     }
@@ -214,10 +214,7 @@ impl Worker {
         let Some((short, ..)) = e.tracked.plain(i) else {
             return;
         };
-        let mut live = Live {
-            burst: &mut e.burst,
-            copies: &mut e.copies,
-        };
+        let mut live = e.packets.live();
         let p = live.get_mut(id);
         let l4 = usize::from(l3) + Ipv4::LEN;
         let partial = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == l4);
@@ -237,7 +234,7 @@ impl Worker {
         moment: &Moment<'_>,
         of: &Tracking<'_>,
     ) {
-        let len = self.engine.live().get(id).len() as u64;
+        let len = self.engine.packets.live().get(id).len() as u64;
         let body = self.cache.follow(&brief, &key, len, moment);
         if let Some(body) = body
             && let Some(merges) = self.cache.program(body).and_then(|p| merges(p, of.zone))

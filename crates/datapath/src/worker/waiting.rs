@@ -145,7 +145,7 @@ impl Worker {
     #[cold]
     pub(super) fn have_wait(&mut self, st: &Stage, r: usize, wait: &Wait, of: &Recirculated) {
         let (id, now_ms) = (of.id, self.engine.now_ms);
-        let len = self.engine.live().get(id).len();
+        let len = self.engine.packets.live().get(id).len();
         let Some(since_ms) = self.waiting.admit(wait, len, now_ms) else {
             return self.engine.lost(DropKind::TunnelNeighbour, id);
         };
@@ -161,7 +161,7 @@ impl Worker {
         };
         with.write(&mut carried, None);
         let mut packet = self.engine.pool.get_for(len);
-        self.engine.live().get(id).copy_into(&mut packet);
+        self.engine.packets.live().get(id).copy_into(&mut packet);
         self.counters.waited.add(1);
         let waiter = Waiter {
             packet,
@@ -182,7 +182,7 @@ impl Worker {
     }
     #[cold]
     fn end_some(&mut self) {
-        debug_assert!(self.engine.burst.is_empty());
+        debug_assert!(self.engine.packets.burst.is_empty());
         let now_ms = self.shared.clock.now_ms();
         while let Some(packet) = self.waiting.late(now_ms) {
             self.counters.drops.add(DropKind::TunnelNeighbour, 1);
@@ -214,7 +214,7 @@ impl Worker {
         }
     }
     fn go_on_waiter(&mut self, waiter: Waiter, program: &Arc<Program>) {
-        self.engine.burst.push(waiter.packet);
+        self.engine.packets.burst.push(waiter.packet);
         self.scratch.packet_type = waiter.packet_type;
         self.scratch.carried = Some(waiter.carried);
         self.waiting.since_ms = Some(waiter.since_ms);
