@@ -76,6 +76,11 @@ impl Run {
     pub fn packets(&self) -> u64 {
         u64::from(self.end - self.first)
     }
+    /// Whether the run is to be looked up by its compact key alone.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.form == KeyForm::Compact && self.program == RunProgram::Unknown
+    }
     /// Adds packet `i`, the next one, of `total` bytes.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB

@@ -160,7 +160,7 @@ impl Keys {
         if let Some(again) = &self.again {
             if again.is(bytes, frame)
                 && let Some(run) = self.runs.last_mut()
-                && run.form == KeyForm::Compact
+                && run.is_plain()
             {
                 return run.extend(i, frame.total);
             }
@@ -171,7 +171,7 @@ impl Keys {
         };
         let n = self.runs.len();
         if let Some(run) = self.runs.last_mut()
-            && run.form == KeyForm::Compact
+            && run.is_plain()
             && self.compact[n - 1] == key
         {
             run.extend(i, frame.total);
@@ -529,6 +529,7 @@ fn slot_of(at: usize) -> u8 {
 mod tests {
     use super::super::parse::fresh_origin;
     use super::*;
+    use heddle_flow_cache::NO_BODY;
     use proptest::prelude::*;
 
     /// Frames: tags, a version of IP, a protocol, and bytes for everything else.
@@ -553,6 +554,31 @@ mod tests {
             }
             [&junk[..12], &tags, &ip, &payload].concat()
         })
+    }
+
+    /// A packet without context joins no run of tracked packets that have their program.
+    #[test]
+    fn a_packet_that_is_read_joins_no_linked_run() {
+        let how = ReadAs {
+            packet_type: 0,
+            vlan_limit: 2,
+        };
+        let mut p = Packet::from_bytes(&crate::tests::udp(1, 2, 3, 4));
+        for merges in [Merges::No, Merges::Alike, Merges::All] {
+            let mut keys = Keys::new(3);
+            keys.read(0, &mut p, how, 1);
+            let key = keys.compact[0];
+            keys.begin(7);
+            keys.add_known(0, p.len(), &key, (5, merges));
+            keys.read(1, &mut p, how, 1);
+            keys.read(2, &mut p, how, 1);
+            let runs: Vec<_> = keys
+                .runs
+                .iter()
+                .map(|run| (run.end, run.program.body()))
+                .collect();
+            assert_eq!(runs, [(1, 5), (3, NO_BODY)]);
+        }
     }
 
     proptest! {

@@ -25,7 +25,7 @@ use super::{Choice, Group, Scratch, Worker};
 use crate::exec::program::{Goes, Tail};
 use crate::exec::{Going, LiveId, Meta, Recirculated};
 use heddle_datapath_api::DropKind;
-use heddle_flow_cache::{KeyForm, MAX_LISTED};
+use heddle_flow_cache::MAX_LISTED;
 use std::ops::Range;
 
 /// Maximum number of nested lookups of a packet, without the first.
@@ -128,11 +128,8 @@ impl Worker {
             // Runs without context that only get another origin are copied together. This halves the cycles
             // of recirculated traffic of many flows.
             let context = keys[r].context();
-            let same = |r: usize| {
-                (runs[r].form == KeyForm::Compact)
-                    & (keys[r].context() == context)
-                    & (runs[r].end <= group.end)
-            };
+            let same =
+                |r: usize| runs[r].is_plain() & (keys[r].context() == context) & (runs[r].end <= group.end);
             let n = match tail.alone && run.first >= group.first {
                 true => (r..runs.len()).take_while(|r| same(*r)).count(),
                 false => 0,
