@@ -11,7 +11,7 @@ from lab.guestlab import main
 from lab.podlab import PodLab
 from lab.runner import limit
 
-MODULES = ("veth", "tun", "8021q", "sch_ingress", "cls_bpf", "nft_fwd_netdev")
+MODULES = ("veth", "tun", "8021q", "sch_ingress", "cls_bpf")
 
 
 @limit(600)
