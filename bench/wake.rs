@@ -1,7 +1,7 @@
 //! Wake-up latency of a thread from another core: the least that a packet waits for a switch that sleeps.
 //!
 //! `wake FROM TO RATE SECONDS` wakes a thread on core TO from core FROM by a datagram, RATE times a second.
-//! It prints the median and the 99th percentile of the times until the thread has the datagram, in
+//! The program prints the median and the 99th percentile of the times until the thread has the datagram, in
 //! microseconds. Standard library only, so that plain `rustc -O` builds it.
 
 use std::os::unix::net::UnixDatagram;

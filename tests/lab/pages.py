@@ -100,7 +100,7 @@ def line_pattern(shown):
 
 def missing(shown, real):
     """The first line of an output block that is missing in the real output, or not after the line before.
-    None: all lines are there."""
+    If all lines are there, returns None."""
     rest = iter(real.splitlines())
     for line in filter(str.strip, shown.splitlines()):
         pattern = line_pattern(line)

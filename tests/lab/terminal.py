@@ -1,6 +1,6 @@
 """A terminal of any size with a program on it, and what is to be seen there.
 
-It implements the functions that screen programs need: addressing, overwriting, clearing, private modes. A
+The terminal implements the functions that screen programs need: addressing, overwriting, clearing, private modes. A
 program that writes beyond the right edge or scrolls is reported. A frame is over when the cursor is hidden
 (again), as Ratatui does each time.
 """

@@ -1,6 +1,6 @@
 """OVN's test program `ovstest`, with which tests of the main suite make packets.
 
-It is built from the source of the suite, and needs a built Open vSwitch: that of Debian's package
+The program is built from the source of the suite, and needs a built Open vSwitch: that of Debian's package
 openvswitch-source. Both are built once, below target/. This takes 5 minutes or more.
 """
 

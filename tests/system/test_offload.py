@@ -132,7 +132,7 @@ class Churn:
 
     For each packet the test knows which change had been confirmed when it was sent, and which had been
     requested when it was received. The packet has to carry the number of one of these, or of one in between.
-    None may be lost or come twice.
+    No packet may be lost or come twice.
     """
 
     OUTSTANDING = 64  # packets on their way at a time

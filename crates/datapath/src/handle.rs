@@ -241,7 +241,7 @@ impl Datapath {
     /// Assigns receive queues to workers by their present cost (`dpif-netdev/pmd-rxq-rebalance`).
     ///
     /// # Errors
-    /// As [`Datapath::assign_queues`].
+    /// The errors of [`Datapath::assign_queues`].
     pub fn rebalance(&self) -> Result<(), DatapathError> {
         self.control.lock().assign_again()
     }

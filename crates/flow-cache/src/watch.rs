@@ -7,10 +7,10 @@
 //! same tables and saw the same registers there. The watch does the part of the comparison that is the same
 //! for all its entries:
 //!
-//! 1. It reads the new records in the logs of its tables ([`heddle_datapath_api::changes`]).
-//! 2. It leaves out a change that cannot concern any of its entries.
-//! 3. It keeps a [`Note`] of any other change: the bits of the changed rule that are in the mask, and their
-//!    values.
+//! 1. The watch reads the new records in the logs of its tables ([`heddle_datapath_api::changes`]).
+//! 2. The watch leaves out a change that cannot concern any of its entries.
+//! 3. The watch keeps a [`Note`] of any other change: the bits of the changed rule that are in the mask, and
+//!    their values.
 //!
 //! An entry has a stamp, the number of the last note that it was compared with. At its next use it is
 //! compared with the later notes. If a note agrees with its key, the entry is translated again. Mostly one

@@ -1,8 +1,8 @@
 //! For tests that play a hostile side: bytes are a script of what it does; scripts come from a corpus and its
 //! mutants.
 //!
-//! It runs on the stable toolchain, without instrumentation: a script is worth keeping when it has an outcome
-//! that none before it had. Each fuzzer defines its outcomes: the set of events in a run.
+//! The fuzzer runs on the stable toolchain, without instrumentation. A script is worth keeping when it has an
+//! outcome that no script before it had. Each fuzzer defines its outcomes: the set of events in a run.
 //!
 //! * A test of the fuzzer replays its [`Corpus`] and a fixed number of mutants of it ([`Dice`]).
 //! * Mutants of messages know the shape of OpenFlow's ([`Dice::message`]).

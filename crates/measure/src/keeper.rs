@@ -152,7 +152,7 @@ impl Drop for Keeper {
 /// The keeper's process.
 ///
 /// # Errors
-/// Its signals cannot be held.
+/// The process's signals cannot be held.
 pub fn serve() -> Result<()> {
     Signals::hold(&[Signal::INT, Signal::TERM, Signal::HUP])?;
     let stream = UnixStream::from(rustix::io::dup(rustix::stdio::stdin())?);

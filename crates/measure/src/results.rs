@@ -277,7 +277,7 @@ impl Results {
     /// empty.
     ///
     /// # Errors
-    /// As [`Results::read`].
+    /// The errors of [`Results::read`].
     pub fn read_to_go_on(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         match std::fs::read(path) {
@@ -297,7 +297,7 @@ impl Results {
     /// Reads a text as [`Results::read`] reads a file.
     ///
     /// # Errors
-    /// As [`Results::read`].
+    /// The errors of [`Results::read`].
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let mut results = Self {
             name: name.to_owned(),

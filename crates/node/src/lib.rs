@@ -93,7 +93,7 @@ impl Node {
     /// Prints each setting.
     ///
     /// # Errors
-    /// As [`Node::plan`], and if a setting differs.
+    /// The errors of [`Node::plan`], and a setting that differs.
     pub fn status(mut self) -> Result<()> {
         let mut differs = 0;
         for (target, value) in wanted(&self.conf)? {
@@ -120,8 +120,8 @@ impl Node {
     /// Makes the machine as described.
     ///
     /// # Errors
-    /// As [`Node::plan`]. The check address does not reply before: nothing is changed. A change fails, or the
-    /// check address does not reply after: all changes of this call are undone.
+    /// The errors of [`Node::plan`]. The check address does not reply before: nothing is changed. A change
+    /// fails, or the check address does not reply after: all changes of this call are undone.
     pub fn apply(mut self) -> Result<()> {
         let all = self.differences()?;
         if all.is_empty() {

@@ -185,7 +185,7 @@ impl Ofproto {
     /// translation half.
     pub fn publish(&self) {
         // The lock is held until the snapshot is published, so that an older one never follows a newer one.
-        // It is not the lock of `bridges`: a single bridge may keep this thread waiting for long.
+        // The lock of `bridges` is free meanwhile: a single bridge may keep this thread waiting for long.
         let _publishing = self.publishing.lock();
         let bridges = self.bridges.lock().clone();
         let mut ends = PatchEnds::default();

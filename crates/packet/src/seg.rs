@@ -12,8 +12,8 @@
 //!   [`crate::Packet::make_private`], or with the packet.
 //! * The owner of the lender returns memory, or unmaps it, only when [`Lender::is_whole`].
 //!
-//! So no safe code can read memory that was returned. The safe error is the opposite one: a packet that is
-//! kept, or leaked, blocks the memory of its queue. Code that keeps a packet makes it private.
+//! No safe code can therefore read memory that was returned. The safe error is the opposite one: a packet
+//! that is kept, or leaked, blocks the memory of its queue. Code that keeps a packet makes it private.
 //!
 //! **Costs.** Packets without a tail: nothing. A tail costs one addition to the queue's own count, and one
 //! comparison when the packet returns. All packets that return together cost one atomic addition

@@ -51,7 +51,7 @@ impl DummyPort {
     /// Makes a port of type `kind` (`dummy`, `dummy-internal`, `dummy-pmd`).
     ///
     /// # Errors
-    /// None now; options that make no sense are logged and ignored, as Open vSwitch does.
+    /// No error now; options that make no sense are logged and ignored, as Open vSwitch does.
     pub fn open(
         kind: &'static str,
         name: &str,

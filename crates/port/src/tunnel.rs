@@ -1,8 +1,9 @@
 //! The datapath port that all tunnels of one type (and transport port) share.
 //!
-//! It has a number and a name for keys and actions, and no queues. A packet into a tunnel leaves by the port
-//! of the outer packet. A packet out of a tunnel is taken out of its headers where the outer packet arrived.
-//! A packet that is sent to this port itself cannot leave, and counts as sent to a port that does not exist.
+//! The port has a number and a name for keys and actions, and no queues. A packet into a tunnel leaves by the
+//! port of the outer packet. A packet out of a tunnel is taken out of its headers where the outer packet
+//! arrived. A packet that is sent to this port itself cannot leave, and counts as sent to a port that does
+//! not exist.
 
 use crate::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue};
 use heddle_packet::{Packet, Pool};

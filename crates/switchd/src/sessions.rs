@@ -1,8 +1,8 @@
 //! The thread for protocols that watch ports ([`heddle_ofproto::monitor`]): it wakes when a timer is due, to
 //! the millisecond, and when messages wait.
 //!
-//! It does no other work, and waits for no other thread. It needs little processor time, so it may have
-//! priority over the programs that keep processors busy. A peer that hears nothing for some tens of
+//! The thread does no other work, and waits for no other thread. It needs little processor time, so it may
+//! have priority over the programs that keep processors busy. A peer that hears nothing for some tens of
 //! milliseconds assumes that the path is broken.
 
 use std::time::{Duration, Instant};

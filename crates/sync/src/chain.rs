@@ -7,7 +7,7 @@
 //!
 //! **Reuse.** A removed thing keeps its link, so that a reader at this thing can continue. If the number is
 //! reused while a reader is still there, the reader continues in another list and may miss things of its own.
-//! It finds no thing that does not exist, and may add a thing twice.
+//! Such a reader finds no thing that does not exist. With it, [`Chain::add_unless`] may add a thing twice.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 

@@ -1,8 +1,8 @@
 //! A place for one reference-counted value: empty at first, filled once. Any thread reads it without a lock
 //! and without counting.
 //!
-//! It works like `OnceLock<Arc<T>>`, in eight bytes and with one load per read. A writer fills a table of
-//! such places while readers use it; the table is freed as a whole.
+//! The place works like `OnceLock<Arc<T>>`, in eight bytes and with one load per read. A writer fills a table
+//! of such places while readers use it; the table is freed as a whole.
 
 #![allow(unsafe_code)] // the value by its pointer
 
@@ -46,7 +46,7 @@ impl<T> OnceArc<T> {
     /// Fills it. If it is full already, returns the value.
     ///
     /// # Errors
-    /// It is full.
+    /// The place is full.
     pub fn set(&self, value: Arc<T>) -> Result<(), Arc<T>> {
         let raw = Arc::into_raw(value).cast_mut();
         // Release pairs with the Acquire of the readers: a reader that sees the pointer sees the value.

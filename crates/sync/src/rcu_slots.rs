@@ -87,7 +87,7 @@ impl<T> RcuSlots<T> {
     /// Fills a place. If it is full already, or does not exist, returns the value.
     ///
     /// # Errors
-    /// It is full, or there is no such place.
+    /// The place is full, or does not exist.
     pub fn set(&self, at: usize, value: Arc<T>) -> Result<(), Arc<T>> {
         let Some(place) = self.places.get(at) else {
             return Err(value);

@@ -24,7 +24,7 @@ pub fn monotonic_ns() -> u64 {
 /// Sets how late the calling thread's sleeps may end (`PR_SET_TIMERSLACK`; by default 50 us).
 ///
 /// # Errors
-/// None in practice.
+/// No error in practice.
 pub fn set_timer_slack_ns(ns: u64) -> std::io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(NonZeroU64::new(ns))?)
 }

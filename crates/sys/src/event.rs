@@ -153,7 +153,7 @@ impl Epoll {
     /// result.
     ///
     /// # Errors
-    /// None in practice; errors of epoll_wait(2).
+    /// The errors of epoll_wait(2); in practice there are none.
     pub fn wait(&mut self, timeout_ms: i32) -> io::Result<impl Iterator<Item = Ready> + '_> {
         let limit = u64::try_from(timeout_ms).ok().map(|ms| Timespec {
             tv_sec: (ms / 1000) as i64,

@@ -9,7 +9,7 @@
 //! that cannot block (memory files) are closed at once.
 //!
 //! **Limits.** A descriptor whose closing never returns stays in this process's table, as its maker wanted.
-//! So do those that are dropped after it; only the closing thread waits.
+//! Descriptors that are dropped after it stay, too; only the closing thread waits.
 
 #![allow(unsafe_code)] // a descriptor that is kept open
 

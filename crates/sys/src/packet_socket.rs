@@ -152,7 +152,7 @@ impl PacketSocket {
     /// Packets that found the receive buffer full since the last call.
     ///
     /// # Errors
-    /// None in practice; errors of getsockopt(2).
+    /// The errors of getsockopt(2); in practice there are none.
     pub fn take_drops(&self) -> io::Result<u64> {
         let mut st = libc::tpacket_stats {
             tp_packets: 0,

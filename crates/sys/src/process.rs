@@ -44,7 +44,7 @@ pub fn fork() -> io::Result<Fork> {
 /// access, its handler continues as if nothing had happened. Then a monitor would never see a crash.
 ///
 /// # Errors
-/// None in practice: both signals exist.
+/// No error in practice: both signals exist.
 pub fn die_of_faults() -> io::Result<()> {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: the default disposition runs no code of ours.

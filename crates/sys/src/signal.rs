@@ -41,7 +41,7 @@ impl Signals {
     /// From now on `signals` wait, in this thread and those that it starts.
     ///
     /// # Errors
-    /// None in practice.
+    /// No error in practice.
     pub fn hold(signals: &[Signal]) -> io::Result<Self> {
         let set = Self::of(signals);
         set.mask(libc::SIG_BLOCK)?;
@@ -50,7 +50,7 @@ impl Signals {
     /// Waits for the next one.
     ///
     /// # Errors
-    /// None in practice.
+    /// No error in practice.
     pub fn next(&self) -> io::Result<Signal> {
         let mut signal = 0;
         // SAFETY: the set is valid, and `signal` is writable.
@@ -62,7 +62,7 @@ impl Signals {
 /// Sends `signal` to this thread, which takes it at once.
 ///
 /// # Errors
-/// None in practice.
+/// No error in practice.
 pub fn raise(signal: Signal) -> io::Result<()> {
     Signals::of(&[signal]).mask(libc::SIG_UNBLOCK)?;
     // SAFETY: takes a number only.

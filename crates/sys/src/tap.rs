@@ -7,8 +7,8 @@
 //! queues continue to work, and [`TapQueue::ifname`] and [`TapQueue::namespace`] follow it.
 //!
 //! Facts about joining a device that exists (Linux, `drivers/net/tun.c`):
-//! * Its maker decided whether it can have several queues. A request for the other kind is `EINVAL`; so is a
-//!   request for a device that is no tap.
+//! * The device's maker decided whether it can have several queues. A request for the other kind is `EINVAL`;
+//!   so is a request for a device that is no tap.
 //! * A device with one queue that is held already is `EBUSY`. A device with several queues gets one more,
 //!   whichever process holds the others.
 //! * The first queue decides whether there is a virtio-net header. Its length and the offloads stay as they

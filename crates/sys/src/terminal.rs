@@ -31,7 +31,7 @@ impl Signals {
     /// From now on they wait, in this thread and those that it starts.
     ///
     /// # Errors
-    /// None in practice.
+    /// No error in practice.
     pub fn hold() -> io::Result<Self> {
         let all = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP];
         signal::Signals::hold(&all).map(Self)
@@ -39,7 +39,7 @@ impl Signals {
     /// Waits for the next one.
     ///
     /// # Errors
-    /// None in practice.
+    /// No error in practice.
     pub fn next(&self) -> io::Result<Asked> {
         Ok(match self.0.next()? {
             Signal::TSTP => Asked::Stop,
@@ -51,7 +51,7 @@ impl Signals {
 /// Stops this process, until another one continues it.
 ///
 /// # Errors
-/// None in practice.
+/// No error in practice.
 pub fn stop() -> io::Result<()> {
     signal::raise(Signal::STOP)
 }

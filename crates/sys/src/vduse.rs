@@ -4,7 +4,7 @@
 //! layouts are the kernel's (UAPI, version 0). A size that is not right is refused with `ENOTTY`: it is part
 //! of a request's number.
 //!
-//! None of the calls waits for a driver. Adding a device to the vDPA bus does ([`crate::vdpa`]).
+//! No call here waits for a driver. Adding a device to the vDPA bus does ([`crate::vdpa`]).
 
 #![allow(unsafe_code)] // ioctls
 

@@ -55,7 +55,7 @@ pub trait Host: Send + Sync {
     /// Removes a device from the bus. Waits for the thread that serves it.
     ///
     /// # Errors
-    /// Where there is none.
+    /// The device does not exist.
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Whether a device is on the bus.
     fn is_present(&self, name: &str) -> bool;

@@ -47,11 +47,13 @@ pub(super) fn judge(all: &mut Findings<'_>, text: &str, names: bool, texts: bool
     let tokens = tokens(text);
     comments(all, &tokens);
     widths(all, text, &tokens);
+    let is_code = |t: &&(usize, Piece<'_>)| !matches!(t.1, Piece::Comment { .. });
+    let code: Vec<_> = tokens.iter().filter(is_code).copied().collect();
     if names {
-        definitions(all, &tokens);
+        definitions(all, &code);
     }
     if texts {
-        messages(all, &tokens);
+        messages(all, &code);
     }
 }
 
@@ -96,16 +98,12 @@ fn widths(all: &mut Findings<'_>, text: &str, tokens: &[(usize, Piece<'_>)]) {
 }
 
 /// Names of items, fields and variants.
-fn definitions(all: &mut Findings<'_>, tokens: &[(usize, Piece<'_>)]) {
-    let code: Vec<_> = tokens
-        .iter()
-        .filter(|t| !matches!(t.1, Piece::Comment { .. }))
-        .collect();
+fn definitions(all: &mut Findings<'_>, code: &[(usize, Piece<'_>)]) {
     let at = |n: usize| code.get(n).map(|t| t.1);
     let sign = |n: usize, s: u8| at(n) == Some(Piece::Sign(s));
     // The keyword of a body to come, and of bodies that are open, with their depths.
     let (mut coming, mut open, mut depth) = (None, Vec::<(&str, usize)>::new(), 0_usize);
-    for (n, &&(line, piece)) in code.iter().enumerate() {
+    for (n, &(line, piece)) in code.iter().enumerate() {
         match piece {
             Piece::Word(
                 keyword
@@ -159,17 +157,13 @@ fn definitions(all: &mut Findings<'_>, tokens: &[(usize, Piece<'_>)]) {
 }
 
 /// Strings within brackets of [`MESSAGES`], and longer ones anywhere but in [`INVARIANTS`] and tests.
-fn messages(all: &mut Findings<'_>, tokens: &[(usize, Piece<'_>)]) {
-    let code: Vec<_> = tokens
-        .iter()
-        .filter(|t| !matches!(t.1, Piece::Comment { .. }))
-        .collect();
+fn messages(all: &mut Findings<'_>, code: &[(usize, Piece<'_>)]) {
     let at = |n: usize| code.get(n).map(|t| t.1);
     // The least number of words of a message within each open bracket.
     let mut open = vec![MIN_MESSAGE_WORDS];
     // The name before a bracket, and whether the name is an attribute's.
     let (mut before, mut attribute) = ("", false);
-    for (n, &&(line, piece)) in code.iter().enumerate() {
+    for (n, &(line, piece)) in code.iter().enumerate() {
         let outer = open.last().copied().unwrap_or(MIN_MESSAGE_WORDS);
         match piece {
             Piece::Word("tests") if before == "mod" && at(n + 1) == Some(Piece::Sign(b'{')) => return,

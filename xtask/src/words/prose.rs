@@ -12,8 +12,8 @@ pub(super) struct Sentence {
     pub(super) plain: String,
     /// The words of `plain` in small letters. Names with `_` are none; `stand-in` is one word.
     pub(super) words: Vec<String>,
-    /// The first one of the comment.
-    pub(super) first: bool,
+    /// A line begins with the sentence. Cells of tables and bold titles do not count.
+    pub(super) begins_line: bool,
 }
 
 impl Sentence {
@@ -135,9 +135,6 @@ pub(super) fn sentences(blocks: &[Block<'_>]) -> Vec<Sentence> {
     for block in blocks {
         split(block, &mut out);
     }
-    if let Some(first) = out.first_mut() {
-        first.first = true;
-    }
     out
 }
 
@@ -160,14 +157,19 @@ fn split(block: &Block<'_>, out: &mut Vec<Sentence>) {
     for end in ends(&plain) {
         let lead = plain[begin..end].len() - plain[begin..end].trim_start().len();
         let from = begin + lead;
-        let line = starts.iter().rev().find(|s| s.0 <= from).map_or(0, |s| s.1);
+        let (at, line) = starts
+            .iter()
+            .rev()
+            .find(|s| s.0 <= from)
+            .copied()
+            .unwrap_or_default();
         if !plain[from..end].trim().is_empty() {
             out.push(Sentence {
                 line,
                 text: text[from..end].trim().to_owned(),
                 plain: plain[from..end].trim().to_owned(),
                 words: words(&plain[from..end]),
-                first: false,
+                begins_line: at == from && !block.cell && !plain[from..].starts_with("**"),
             });
         }
         begin = end;
@@ -275,6 +277,6 @@ mod tests {
         let found = sentences(&blocks(&lines));
         assert_eq!(found[0].length(), 5);
         assert_eq!(found[0].words, ["see", "_", "_", "and", "that", "_"]);
-        assert!(found[0].first);
+        assert!(found[0].begins_line);
     }
 }

@@ -95,7 +95,7 @@ impl Findings<'_> {
     pub(super) fn prose(&mut self, lines: &[Line<'_>], is_page: bool) {
         let blocks = blocks(lines);
         for mut sentence in sentences(&blocks) {
-            sentence.first &= !is_page;
+            sentence.begins_line &= !is_page;
             let (line, text) = (sentence.line, &sentence.text);
             self.add(Kind::Openings, line, rules::opening(&sentence, false), text);
             self.add(
@@ -118,7 +118,7 @@ impl Findings<'_> {
         let text = text.replace("\\\n", " ").replace("\\\"", "'").replace('\n', " ");
         let lines: Vec<Line<'_>> = vec![(line, &text)];
         for mut sentence in sentences(&blocks(&lines)) {
-            sentence.first = false;
+            sentence.begins_line = false;
             self.add(
                 Kind::Messages,
                 line,

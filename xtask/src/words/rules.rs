@@ -10,7 +10,7 @@ const MAX_SENTENCE_WORDS: usize = 25;
 /// Openings that no sentence has.
 const NO_SENTENCE: &[&str] = &["who", "what", "that+of", "of", "nobody", "somebody"];
 
-/// Further openings, which no comment has.
+/// Further openings, which no line of a comment has.
 const NO_COMMENT: &[&str] = &[
     "where",
     "which",
@@ -214,13 +214,13 @@ pub(super) fn opening(sentence: &Sentence, small: bool) -> Option<String> {
         found.map(|o| o.replace('+', " "))
     };
     // Without a capital it is a part of a sentence, as cells of tables are.
-    let whole = small || sentence.first || sentence.plain.starts_with(|c: char| !c.is_lowercase());
+    let whole = small || sentence.begins_line || sentence.plain.starts_with(|c: char| !c.is_lowercase());
     let found = begins(NO_SENTENCE).filter(|_| whole && !question);
     if let Some(found) = found {
         return Some(format!("no sentence begins with '{found}'"));
     }
-    let found = begins(NO_COMMENT).filter(|_| sentence.first);
-    found.map(|found| format!("no comment begins with '{found}'"))
+    let found = begins(NO_COMMENT).filter(|_| sentence.begins_line);
+    found.map(|found| format!("no line of a comment begins with '{found}'"))
 }
 
 /// A table of phrases by their first word: the row's phrases, one phrase, the field's words.

@@ -4,7 +4,7 @@
 //! does nothing that makes a switch: it neither reads packets nor decides, and trusts the guest (the guest is
 //! ourselves). Three kinds, see [`Kind`].
 //!
-//! Its cost is counted as switches count theirs: cycles of turns that moved packets, by packets.
+//! The cost of a floor is counted as switches count theirs: cycles of turns that moved packets, by packets.
 
 mod device;
 mod raw;

@@ -101,7 +101,7 @@ impl Frames {
     /// Frames from port `src` to port `dst`; `id` is the sender's number in stamps.
     ///
     /// # Panics
-    /// As [`Template::new`]; a shape of at least [`Shape::min`] is right.
+    /// The panics of [`Template::new`]; a shape of at least [`Shape::min`] is right.
     pub fn new(shape: Shape, src: u8, dst: u8, id: u8) -> Self {
         Self {
             full: Template::new(shape, src, dst, id),

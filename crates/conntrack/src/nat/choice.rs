@@ -1,6 +1,6 @@
 //! The choice of addresses and ports for a translated connection.
 //!
-//! As in Open vSwitch, a hash of the connection selects an address of the range. For protocols with ports the
+//! A hash of the connection selects an address of the range, as in Open vSwitch. For protocols with ports the
 //! ports are tried one after the other, from a port that the hash selects. If no range is requested, the own
 //! port of the packet and a few after it come first (in Open vSwitch: all after it). So clients with the
 //! same port do not try the ports of each other. A range of ports is tried up to 128 times in order, then

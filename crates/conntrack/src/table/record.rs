@@ -15,7 +15,7 @@
 //! | 2 | 16–19 | IPv6: addresses of the reply direction | maker |
 //! | | 20–23 | overlay: addresses of the parent, or shifts of sequence numbers and label | see [`Overlay`] |
 //!
-//! So an established packet of UDP over IPv4 reads one line and writes none, and one of TCP writes line 1.
+//! An established packet of UDP over IPv4 reads one line and writes none; one of TCP writes line 1.
 //!
 //! **Labels** have 128 bits and two slots. A writer takes a lock and fills the slot that is not current. Then
 //! one exchange of the state word makes this slot current and unlocks. So no thread reads half of a label.

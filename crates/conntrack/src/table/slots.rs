@@ -10,7 +10,7 @@
 //! **Time.** Beside the records is a column of four bytes for each: the second when the connection expiry
 //! thread has to read the record. The maker of a connection writes it, and a thread that makes the timeout
 //! shorter. A longer timeout is not written: the expiry thread reads the record and then writes the new time.
-//! So the time in the column may be too early, but never too late.
+//! The time in the column may therefore be too early, but never too late.
 //!
 //! **Give back.** After many connections have ended, [`Slots::give_back`] returns whole pages of free records
 //! to the system. These records lose their generations. So every later connection gets a generation above all

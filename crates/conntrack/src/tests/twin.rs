@@ -1,8 +1,8 @@
 //! A plain twin of the tracker: one list, searched from its beginning; no hash, no cache, no other thread.
 //!
-//! It implements the rules anew: the connection of a packet, the checks of RFC 9293 that a middlebox can
-//! make, translation and expiry. The tracker chooses a free port for a connection; the twin checks that this
-//! choice was allowed.
+//! The twin implements the rules anew: the connection of a packet, the checks of RFC 9293 that a middlebox
+//! can make, translation and expiry. The tracker chooses a free port for a connection; the twin checks that
+//! this choice was allowed.
 
 use super::frames::{Frame, Inner};
 use crate::action::{CtAction, NatEnd};

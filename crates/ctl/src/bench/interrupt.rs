@@ -25,7 +25,7 @@ pub(crate) fn enough() -> io::Result<Arc<AtomicBool>> {
 /// Like [`enough`], but also set by SIGTERM and by the end of the terminal.
 ///
 /// # Errors
-/// As [`enough`].
+/// The errors of [`enough`].
 pub(crate) fn ended() -> io::Result<Arc<AtomicBool>> {
     enough_by(&[Signal::INT, Signal::TERM, Signal::HUP])
 }

@@ -1,10 +1,10 @@
 //! `heddle guest`: a guest without a virtual machine. Its network card is a tap device of this machine (or of
 //! a network namespace), with an ordinary IP stack behind it. The driver is this program.
 //!
-//! It does the work of a virtual machine monitor and of a guest's driver. It negotiates, hands memory and
-//! rings over, and moves packets between tap and rings. When the switch dies, it continues with the next one.
-//! It checks that the switch keeps to the negotiated features. A packet with an offload that the guest has
-//! not accepted ends it with an error.
+//! The program does the work of a virtual machine monitor and of a guest's driver. It negotiates, hands
+//! memory and rings over, and moves packets between tap and rings. When the switch dies, it continues with
+//! the next one. The program checks that the switch keeps to the negotiated features. A packet with an
+//! offload that the guest has not accepted ends it with an error.
 
 mod nic;
 

@@ -1,7 +1,7 @@
 //! The control side of the caches: crediting, re-checking, evicting.
 //!
 //! The revalidator reads workers' entries in place. A pass credits the packets counted since the last pass.
-//! It condemns entries that are idle or whose fresh translation differs. Stale entries whose fresh
+//! Entries that are idle or whose fresh translation differs are condemned. Stale entries whose fresh
 //! translation agrees get a valid cached translation. The pass reports these findings to the workers.
 //!
 //! **Cost.** A pass reads one cache line per entry. It goes in steps of about [`SLICE`] and releases its lock

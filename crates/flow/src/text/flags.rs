@@ -47,7 +47,7 @@ fn bits(x: u32) -> impl Iterator<Item = u32> {
 /// Writes flags: set ones joined by `|` where the mask is `full`, else `+` or `-` before each that counts.
 ///
 /// # Errors
-/// Those of `f`.
+/// The errors of `f`.
 pub fn format_flags(f: &mut dyn Write, names: FlagNames, flags: u32, mask: u32, full: u32) -> fmt::Result {
     if mask == full {
         return joined(f, names, flags, '|');

@@ -4,7 +4,7 @@
 //! lines of `ofproto/trace`): scripts compare it. Input is the syntax of `ovs-ofctl` (`ovs-fields(7)`). The
 //! order of output is fixed and has history rather than reason; `format.rs` follows it.
 //!
-//! Nothing here is on a packet's path.
+//! No code here is on a packet's path.
 
 #![deny(clippy::indexing_slicing)] // whatever text comes
 

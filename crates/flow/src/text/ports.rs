@@ -27,7 +27,7 @@ pub fn reserved_port_name(port: u32) -> Option<&'static str> {
 /// Writes a port: its reserved name, its own name, or its number.
 ///
 /// # Errors
-/// Those of `f`.
+/// The errors of `f`.
 pub fn format_port(f: &mut dyn Write, port: u32, names: Option<PortNames<'_>>) -> fmt::Result {
     if let Some(name) = reserved_port_name(port) {
         return f.write_str(name);

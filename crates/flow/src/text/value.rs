@@ -184,7 +184,7 @@ pub fn parse_value(
 /// Writes a field's value with its mask; `None` is an exact mask, and a zero mask is written as `ANY`.
 ///
 /// # Errors
-/// Those of `f`.
+/// The errors of `f`.
 pub fn format_value(
     f: &mut dyn Write,
     field: FieldId,

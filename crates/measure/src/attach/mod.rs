@@ -198,7 +198,7 @@ impl<'a> Maker<'a> {
 /// Whether this process may make pods: one check for all attachments.
 ///
 /// # Errors
-/// It may not.
+/// The process may not.
 pub fn allowed() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("--between new makes network namespaces, which needs root");

@@ -7,7 +7,7 @@
 //!
 //! **Places.** Floods go through bundles in the order of their names. A bundle's place is a number in that
 //! order, far from its neighbours' ([`APART`]), so that a bundle that comes between two others moves neither.
-//! Where there is no number left in between, all get new ones.
+//! If no number is left between the two, all bundles get new numbers.
 
 use super::ports::{bundle_view, port_view};
 use super::{BundleConfig, PortTarget, State};

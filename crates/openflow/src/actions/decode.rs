@@ -1,7 +1,7 @@
 //! Actions from the wire.
 //!
 //! The order of checks is that of Open vSwitch: number, then length, then the fields of the action in turn.
-//! So a message with several faults gets the same error.
+//! A message with several faults gets the same error for it.
 
 use super::field::{Set, check_dst, check_src, from_nxm_ofs, pull_entry, pull_header};
 use super::raw::{Raw, Row, by_number};

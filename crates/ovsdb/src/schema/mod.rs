@@ -1,8 +1,8 @@
 //! The schema of a database as the server sends it (`<database-schema>`, RFC 7047 section 3.2).
 //!
 //! The client runs with whichever schema the database has: an older one lacks columns, a newer one has more.
-//! So the schema is data, read at every connection, and code looks columns up ([`Schema::column`]) instead of
-//! assuming them.
+//! The schema is therefore data, read at every connection. Code looks columns up ([`Schema::column`]) instead
+//! of assuming them.
 
 mod parse;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! holds from the moment that the port is added until it is removed, also while no switch runs.
 //!
 //! * A classifier at the device's ingress ([`heddle_sys::ingress`]) takes them, after the packet sockets.
-//! * Where the kernel has no such classifiers, or another program has the place, a rule of nftables does.
+//! * If the kernel has no such classifiers, or another program has the place, a rule of nftables does.
 //! * If neither can be had, the log reports it once, and `Interface.status` shows it as long as it is true.
 //!
 //! A VLAN that has a device on top of the port's (`eth0.10`) belongs to that device, as in the kernel. The

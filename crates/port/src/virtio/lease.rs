@@ -14,7 +14,7 @@
 //! only. A queue that is dropped (its worker ends, the port is reconfigured) gives it back too.
 //!
 //! **Costs.** One load of a line that is seldom written, per poll. Changes cost the session up to one burst.
-//! It waits at most [`LEASE_TIMEOUT`] and logs a timeout.
+//! The session waits at most [`LEASE_TIMEOUT`] and logs a timeout.
 
 use super::counts::RxCounts;
 use heddle_sys::WakeSet;

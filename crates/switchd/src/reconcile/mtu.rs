@@ -1,6 +1,6 @@
 //! The MTU of internal ports: as long as the user has not set it, the smallest of the bridge's other ports.
 //!
-//! So hosts behind the bridge send packets that every port can carry. If the bridge has no other ports,
+//! Hosts behind the bridge then send packets that every port can carry. If the bridge has no other ports,
 //! internal ones keep their MTU.
 
 use super::Reconciler;

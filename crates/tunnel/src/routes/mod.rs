@@ -5,8 +5,8 @@
 //! routing daemon restarts.
 //!
 //! **Shape.** [`Routes`] publishes an immutable [`Table`]. Readers take no lock. Writers build a new table.
-//! It has the system's routes ([`System`]) and those set by hand in separate parts, so a route by hand does
-//! not copy a million others. Rules choose among numbered tables as in Linux ([`Rule`]). Within a table the
+//! A table has the system's routes ([`System`]) and those set by hand in separate parts. So a route by hand
+//! copies no million others. Rules choose among numbered tables as in Linux ([`Rule`]). Within a table the
 //! longest prefix wins ([`RouteEntry`]).
 //!
 //! **Changes.** A caller that caches a result calls [`Routes::thing`] before [`Routes::lookup`]. The hook

@@ -6,7 +6,7 @@
 //! * [`Nic`]: a network device of a pretended guest, with memory, rings and their descriptors. It outlives
 //!   connections: after a back end's death the next one gets it, with the rings at their positions.
 //!
-//! It works against any back end; Debian's OVS-DPDK is the reference that it is tested with.
+//! The front end works against any back end; Debian's OVS-DPDK is the reference that it is tested with.
 //!
 //! Thread-safety: plain values, used by one thread at a time. No call waits longer than the time that the
 //! connection was given.

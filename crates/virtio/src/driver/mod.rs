@@ -1,8 +1,8 @@
 //! The driver side of virtqueues, a guest kernel's part, for load generators and tests.
 //!
-//! It works over a [`GuestMemory`] that this process shares with a device, which may be another process. It
-//! checks the device's writes too ([`DriverError::Device`]). So a wrong device ends a test with an error, not
-//! with wrong numbers.
+//! The driver works over a [`GuestMemory`] that this process shares with a device, which may be another
+//! process. The driver checks the device's writes too ([`DriverError::Device`]). So a wrong device ends a
+//! test with an error, not with wrong numbers.
 //!
 //! Costs: adding and taking buffers touches the ring's lines as a kernel's driver does; indices are published
 //! once per call of [`Driver::publish`]. No allocation after [`Driver::new`]. One thread per queue.

@@ -33,6 +33,13 @@ fn planted_faults_are_found() {
     assert_eq!(rust("//! A packet. Of many.\n"), [(1, Kind::Openings)]);
     assert_eq!(rust("// It is at rest.\n"), [(1, Kind::Openings)]);
     assert_eq!(rust("let a = 1; // where it is\n"), [(1, Kind::Openings)]);
+    // A line or paragraph of a comment, too, but neither a sentence within a line nor a bold title.
+    assert_eq!(rust("/// A packet.\n/// It waits.\n"), [(2, Kind::Openings)]);
+    assert_eq!(
+        rust("//! A packet.\n//!\n//! So it waits.\n"),
+        [(3, Kind::Openings)]
+    );
+    assert!(rust("/// A packet. It waits.\n///\n/// **How.** The queue\n/// it has.\n").is_empty());
     assert_eq!(rust("/// A packet\n/// goes on.\n"), [(1, Kind::Words)]);
     assert_eq!(rust("fn is_told() {}\n"), [(1, Kind::Names)]);
     assert_eq!(
