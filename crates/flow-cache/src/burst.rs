@@ -31,23 +31,39 @@ pub enum KeyForm {
 /// A run's program, as far as it is known before the lookup. The entry of a known program has counted the
 /// run already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RunProgram {
-    /// The run is to be looked up.
-    Unknown,
-    /// The program of the run's only flow.
-    OneFlow(u32),
-    /// The program of several flows. The run's compact key has those headers that the program needs.
-    ManyFlows(u32),
+pub struct RunProgram {
+    body: u32,
+    of_many: bool,
 }
 
 impl RunProgram {
+    /// The program is not known: the run is to be looked up.
+    pub const UNKNOWN: Self = Self::of_one_flow(NO_BODY);
+    /// The program with this number, of the run's only flow.
+    #[inline]
+    pub const fn of_one_flow(body: u32) -> Self {
+        Self { body, of_many: false }
+    }
+    /// The program with this number, of several flows. The run's compact key has those headers that the
+    /// program needs.
+    #[inline]
+    pub const fn of_many_flows(body: u32) -> Self {
+        Self { body, of_many: true }
+    }
     /// The program's number, or [`NO_BODY`].
     #[inline]
     pub fn body(self) -> u32 {
-        match self {
-            Self::Unknown => NO_BODY,
-            Self::OneFlow(body) | Self::ManyFlows(body) => body,
-        }
+        self.body
+    }
+    /// Whether the program is known.
+    #[inline]
+    pub fn is_known(self) -> bool {
+        self.body != NO_BODY
+    }
+    /// Whether the run has packets of several flows.
+    #[inline]
+    pub fn is_of_many_flows(self) -> bool {
+        self.of_many
     }
 }
 
@@ -79,7 +95,7 @@ impl Run {
     /// Whether the run is to be looked up by its compact key alone.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.form == KeyForm::Compact && self.program == RunProgram::Unknown
+        self.form == KeyForm::Compact && !self.program.is_known()
     }
     /// Adds packet `i`, the next one, of `total` bytes.
     #[inline(always)]
@@ -109,7 +125,7 @@ pub trait Burst {
             key: self
                 .keys()
                 .get(r)
-                .filter(|_| run.program == RunProgram::Unknown)?,
+                .filter(|_| run.program == RunProgram::UNKNOWN)?,
             outside: self.outside(run),
         })
     }

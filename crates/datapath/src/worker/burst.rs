@@ -183,7 +183,7 @@ impl Worker {
             self.cache.set_inv_prob((inv_prob != UNSET).then_some(inv_prob));
         }
         let mut hits = Hits::default();
-        if st.keys.runs.iter().all(|run| run.program.body() != NO_BODY) {
+        if st.keys.runs.iter().all(|run| run.program.is_known()) {
             for (r, run) in st.keys.runs.iter().enumerate() {
                 hits.add(Level::L1, run.packets());
                 push_group(

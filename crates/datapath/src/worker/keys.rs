@@ -182,7 +182,7 @@ impl Keys {
                 &Added::one(i, frame.total),
                 &key,
                 KeyForm::Compact,
-                RunProgram::Unknown,
+                RunProgram::UNKNOWN,
             );
         }
     }
@@ -218,7 +218,7 @@ impl Keys {
         let Some(key) = CompactKey::read(bytes, frame) else {
             return self.read_full(i, p, how, origin, context);
         };
-        if self.add(&Added::one(i, frame.total), &key, RunProgram::Unknown, context) && form.is_some() {
+        if self.add(&Added::one(i, frame.total), &key, RunProgram::UNKNOWN, context) && form.is_some() {
             self.again = Again::of(bytes, frame);
         }
     }
@@ -291,13 +291,13 @@ impl Keys {
         false
     }
     /// Adds a packet whose program is known: to the last run, if the program does the same to both.
-    #[inline]
+    #[inline(always)]
     #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
     pub(crate) fn add_known(&mut self, i: u16, len: usize, key: &CompactKey, (body, merges): (u32, Merges)) {
         let n = self.runs.len();
         let program = match merges {
-            Merges::No => RunProgram::OneFlow(body),
-            Merges::All | Merges::Alike => RunProgram::ManyFlows(body),
+            Merges::No => RunProgram::of_one_flow(body),
+            Merges::All | Merges::Alike => RunProgram::of_many_flows(body),
         };
         if let Some(run) = self.runs.last_mut()
             && (run.form, run.program) == (KeyForm::Compact, program)
@@ -344,7 +344,7 @@ impl Keys {
             first: run.first - before + first,
             end: run.end - before + first,
             full: NO_SLOT,
-            program: RunProgram::Unknown,
+            program: RunProgram::UNKNOWN,
             ..*run
         }));
     }
@@ -403,7 +403,7 @@ impl Keys {
         if equal && self.extend_last(packets, compact, |run| run.form == last) {
             self.n_full -= 1;
         } else {
-            self.start(packets, compact, KeyForm::Full(slot), RunProgram::Unknown);
+            self.start(packets, compact, KeyForm::Full(slot), RunProgram::UNKNOWN);
         }
     }
 

@@ -81,8 +81,8 @@ impl Stage {
         self.outer = None;
     }
 
-    /// Adds neighbours of one run, or one packet. `false`: the packet is shorter than its first header, and
-    /// not in the stage.
+    /// Adds one packet, or with [`Change::Nothing`] neighbours of one run. `false`: the packet is shorter than
+    /// its first header, and not in the stage.
     #[inline(always)]
     #[must_use]
     pub(super) fn push(&mut self, live: &mut Live<'_>, ids: Range<LiveId>, change: Change<'_>) -> bool {
@@ -108,7 +108,7 @@ impl Stage {
                         } else {
                             Context::Changed(carried)
                         };
-                        self.keys.add(&packets, key, RunProgram::Unknown, &context);
+                        self.keys.add(&packets, key, RunProgram::UNKNOWN, &context);
                     }
                 }
                 return true;
@@ -140,7 +140,8 @@ impl Stage {
                 self.keys.read_in(place, p, how, origin, &context);
             }
         }
-        self.ids.push_all(ids);
+        debug_assert_eq!(ids.len(), 1);
+        self.ids.push(first);
         true
     }
 
@@ -182,9 +183,10 @@ impl Stage {
         runs.skip(group.run.into())
             .take_while(|(run, _)| run.first < group.end)
             .fold(0, |bits, (run, key)| {
-                bits | match run.program {
-                    RunProgram::ManyFlows(_) => u64::MAX,
-                    RunProgram::Unknown | RunProgram::OneFlow(_) => flow_bit(key),
+                bits | if run.program.is_of_many_flows() {
+                    u64::MAX
+                } else {
+                    flow_bit(key)
                 }
             })
     }

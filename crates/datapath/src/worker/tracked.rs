@@ -48,7 +48,7 @@ fn merges(program: &Program, zone: u16) -> Option<Merges> {
 /// Whether the tracker needs no context of a run. A linked run has the state of another zone, which is not
 /// stored and would be replaced. The key of a run of several flows is not the key of each packet.
 fn is_plain(form: KeyForm, program: RunProgram) -> bool {
-    form == KeyForm::Compact && !matches!(program, RunProgram::ManyFlows(_))
+    form == KeyForm::Compact && !program.is_of_many_flows()
 }
 
 impl Worker {
@@ -246,7 +246,7 @@ impl Worker {
             return;
         };
         let known = self.shared.conntrack.known(&brief, action);
-        let program = body.map_or(RunProgram::Unknown, RunProgram::OneFlow);
+        let program = body.map_or(RunProgram::UNKNOWN, RunProgram::of_one_flow);
         self.push(to, id..id + 1, Change::Tracked(&key, program, &known));
         if body.is_none() {
             to.learners.push((to.keys.runs.len() - 1, brief));

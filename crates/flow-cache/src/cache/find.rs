@@ -7,7 +7,7 @@
 
 use super::masks::Probe;
 use super::{Asked, Cache, NO_SLOT, is_current};
-use crate::burst::{Burst, Run, RunProgram, Sought};
+use crate::burst::{Burst, Run, Sought};
 use crate::compact::{CompactKey, CompactMask};
 use crate::context::{Bits, Contexts, is_context};
 use crate::entry::Entry;
@@ -243,7 +243,7 @@ impl<P: Program> Cache<P> {
                     hash: 0,
                 };
                 f.body = run.program.body();
-                if run.program != RunProgram::Unknown {
+                if run.program.is_known() {
                     return f;
                 }
                 let outside = if full { parsed.outside(run) } else { None };
@@ -392,7 +392,7 @@ impl<P: Program> Cache<P> {
         let full = parsed.has_outside();
         let runs = parsed.runs().iter().zip(parsed.keys());
         for (r, (f, (run, key))) in s.found.iter_mut().zip(runs).enumerate() {
-            if run.program != RunProgram::Unknown {
+            if run.program.is_known() {
                 continue;
             }
             let outside = if full { parsed.outside(run) } else { None };

@@ -54,7 +54,7 @@ impl Keys {
                     KeyForm::Compact
                 },
                 full: u8::MAX,
-                program: RunProgram::Unknown,
+                program: RunProgram::UNKNOWN,
                 bytes: 60,
                 longest: 60,
             }
