@@ -265,6 +265,14 @@ impl Slots {
         let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
         aside.push_back((ReadGuard::replaced(), numbers));
     }
+    #[cfg(test)]
+    pub(crate) fn has_put_aside(&self) -> bool {
+        !self
+            .aside
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
+    }
     /// Frees the records that no thread reads any more.
     pub(crate) fn tidy(&self) {
         loop {

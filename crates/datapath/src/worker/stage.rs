@@ -81,8 +81,8 @@ impl Stage {
         self.outer = None;
     }
 
-    /// Adds one packet, or with [`Change::Nothing`] neighbours of one run. `false`: the packet is shorter than
-    /// its first header, and not in the stage.
+    /// Adds one packet, or with [`Change::Nothing`] neighbours of one run. `false`: the packet is shorter
+    /// than its first header, and not in the stage.
     #[inline(always)]
     #[must_use]
     pub(super) fn push(&mut self, live: &mut Live<'_>, ids: Range<LiveId>, change: Change<'_>) -> bool {
