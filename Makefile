@@ -139,7 +139,7 @@ fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow 
 	   messages) where=heddle-openflow:tests::fuzz;; connections) where=heddle-ofproto:conn::tests::fuzz;; segments) where=heddle-conntrack:tests::fuzz;; \
 	   fragments) where=heddle-conntrack:ipf::tests::fuzz;; headers) where=heddle-tunnel:tests::fuzz;; \
 	   *) echo "no such part: $$part"; exit 2;; esac; \
-	   FUZZ_SECONDS=$$each $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package $${where%%:*} --lib $${where#*:}::go_on -- --ignored --nocapture || exit 1; done
+	   FUZZ_SECONDS=$$each $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package $${where%%:*} --lib $${where#*:}::explore -- --ignored --nocapture || exit 1; done
 
 models: setup ## All interleavings of the concurrent parts (loom); undefined behaviour, with a nightly toolchain (miri); PARTS=neon: as AArch64 code
 	@scripts/models $(PARTS)

@@ -1,7 +1,7 @@
 //! Connections as `dpctl/dump-conntrack` and `dpctl/ct-stats-show` print them, in Open vSwitch's text.
 
 use crate::dump::Conn;
-use crate::protocol::tcp::{Peer, Scale, State};
+use crate::protocol::tcp::{Peer, Scale, TcpState};
 use crate::tuple::{Tuple, is_icmp};
 use heddle_wire::ip::proto;
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ impl Display for Tuple {
     }
 }
 
-impl State {
+impl TcpState {
     const fn name(self) -> &'static str {
         match self {
             Self::Closed => "CLOSED",
@@ -115,7 +115,7 @@ fn write(s: &mut String, c: &Conn, more: bool, stats: bool) -> fmt::Result {
             }
             write!(s, ",flags_orig={},flags_reply={}", flags(a), flags(b))?;
         } else {
-            write!(s, "state={}", State::of_both(peers).name())?;
+            write!(s, "state={}", TcpState::of_both(peers).name())?;
         }
         s.push(')');
     }
@@ -133,7 +133,7 @@ fn write(s: &mut String, c: &Conn, more: bool, stats: bool) -> fmt::Result {
 pub struct Stats {
     total: usize,
     protos: BTreeMap<u8, usize>,
-    states: BTreeMap<State, usize>,
+    states: BTreeMap<TcpState, usize>,
 }
 
 impl Stats {
@@ -142,7 +142,7 @@ impl Stats {
         self.total += 1;
         *self.protos.entry(c.orig.proto).or_default() += 1;
         if let Some(peers) = &c.tcp {
-            *self.states.entry(State::of_both(peers)).or_default() += 1;
+            *self.states.entry(TcpState::of_both(peers)).or_default() += 1;
         }
     }
     /// Returns the text. `verbose`: with states of TCP.

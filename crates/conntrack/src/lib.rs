@@ -47,7 +47,7 @@ mod tuple;
 pub use action::{CtAction, CtHelper, CtNat, NatEnd, NatHow, NatRange};
 pub use events::{Event, Events};
 pub use heddle_sync::ReadGuard;
-pub use nat::rewrite::{At, Ends, Rewrite};
+pub use nat::rewrite::{At, HeaderChange, Rewrite};
 pub use protocol::packet::{Checked, Invalid, Packet, Segment, Subject};
 pub use protocol::tcp;
 pub use protocol::timeouts::{Class, MAX_POLICIES, Policy, PolicyError};

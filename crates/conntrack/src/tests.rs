@@ -85,33 +85,33 @@ fn snat(min: &str, max: &str, ports: Option<(u16, u16)>) -> CtAction {
 }
 
 /// Result of `ct` for a packet, and its verdict.
-struct Said {
+struct Tracked {
     known: Known,
     verdict: Verdict,
 }
 
-impl std::ops::Deref for Said {
+impl std::ops::Deref for Tracked {
     type Target = Known;
     fn deref(&self) -> &Known {
         &self.known
     }
 }
 
-fn run_after(ct: &Conntrack, now: u64, s: &Subject, mut known: Known, action: &CtAction) -> Said {
+fn run_after(ct: &Conntrack, now: u64, s: &Subject, mut known: Known, action: &CtAction) -> Tracked {
     let reading = ReadGuard::begin();
     let hash = ct.hash(&s.tuple, action.zone);
     let mut verdict = Verdict::default();
     let place = (hash, ct.guess(hash));
     ct.track(now, &reading, s, place, (&mut known, &mut verdict), action);
-    Said { known, verdict }
+    Tracked { known, verdict }
 }
 
-fn run(ct: &Conntrack, now: u64, s: &Subject, action: &CtAction) -> Said {
+fn run(ct: &Conntrack, now: u64, s: &Subject, action: &CtAction) -> Tracked {
     run_after(ct, now, s, Known::default(), action)
 }
 
 #[test]
-fn udp_is_new_until_it_is_answered_and_expires() {
+fn udp_is_new_until_a_reply_and_expires() {
     let ct = tracker();
     let (there, back) = (udp((A, 1), (B, 2)), udp((B, 2), (A, 1)));
     let look = CtAction::default();
@@ -430,7 +430,7 @@ fn threads_share_ports_and_connections() {
 /// Sixteen threads begin and end connections of their own, while records are reused. Each thread finds its
 /// own connections and no others.
 #[test]
-fn records_that_are_used_again_are_nobody_elses() {
+fn a_reused_record_is_of_its_new_connection_only() {
     const THREADS: u32 = 16;
     let ct = Conntrack::new(Config {
         capacity: 256,
@@ -543,7 +543,7 @@ fn records_are_in_a_file() {
 /// new connection is never taken for an old one.
 #[test]
 fn memory_of_records_is_given_back() {
-    const MANY: u32 = 200_000;
+    const CONNECTIONS: u32 = 200_000;
     let ct = Conntrack::new(Config::default()).unwrap();
     let made = |n: u32, now| {
         let udp = udp(
@@ -552,15 +552,16 @@ fn memory_of_records_is_given_back() {
         );
         run(&ct, now, &udp, &commit(0))
     };
-    for n in 0..MANY {
+    for n in 0..CONNECTIONS {
         made(n, 0);
     }
     // Every 5,000th connection is refreshed.
-    for n in (0..MANY).step_by(5000) {
+    for n in (0..CONNECTIONS).step_by(5000) {
         made(n, 50_000);
     }
     let words =
-        heddle_sys::shared_words::SharedWords::of_fd(ct.slots.file().unwrap(), MANY as usize * 24).unwrap();
+        heddle_sys::shared_words::SharedWords::of_fd(ct.slots.file().unwrap(), CONNECTIONS as usize * 24)
+            .unwrap();
     let generations = |numbers: std::ops::Range<u32>| -> Vec<u64> {
         numbers
             .map(|n| words.load(n as usize * 24) & 0xffff_ffff)
@@ -568,7 +569,7 @@ fn memory_of_records_is_given_back() {
     };
     assert!(generations(1..5000).iter().all(|g| *g == 1));
     while !ct.sweep(61_000, 100_000) {}
-    assert_eq!(ct.n_conns(), MANY / 5000);
+    assert_eq!(ct.n_conns(), CONNECTIONS / 5000);
     // Records are free when no thread of this process reads any table: other tests read theirs.
     while ct.slots.has_put_aside() {
         std::thread::yield_now();
@@ -582,10 +583,13 @@ fn memory_of_records_is_given_back() {
     while ct.give_back() {
         pieces += 1;
     }
-    assert!(pieces > 2 * MANY / 4096, "it is no long piece of work");
+    assert!(pieces > 2 * CONNECTIONS / 4096, "it is no long piece of work");
     let given = before - bytes_in_file();
-    assert!(given > u64::from(MANY) * 192 * 3 / 4, "{given} of {before} bytes");
-    for n in (0..MANY).step_by(5000) {
+    assert!(
+        given > u64::from(CONNECTIONS) * 192 * 3 / 4,
+        "{given} of {before} bytes"
+    );
+    for n in (0..CONNECTIONS).step_by(5000) {
         let back = udp(
             (B, 2),
             (A + 0x100 + n / 50_000, u16::try_from(n % 50_000 + 1).unwrap()),
@@ -604,7 +608,7 @@ fn memory_of_records_is_given_back() {
         "{:?}",
         generations(1..50)
     );
-    assert_eq!(ct.n_conns(), MANY / 5000 + 4999);
+    assert_eq!(ct.n_conns(), CONNECTIONS / 5000 + 4999);
 }
 
 /// Memory is allocated ahead of connections, and no connection is lost by this.

@@ -39,11 +39,11 @@ mod protocol {
     /// Both ends of TCP, as far as records keep them.
     pub(crate) mod tcp {
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        pub(crate) enum State {
+        pub(crate) enum TcpState {
             #[default]
             Closed,
         }
-        impl State {
+        impl TcpState {
             pub(crate) fn from_bits(_: u64) -> Self {
                 Self::Closed
             }
@@ -61,7 +61,7 @@ mod protocol {
             pub(crate) hi: u32,
             pub(crate) window: u16,
             pub(crate) scale: Scale,
-            pub(crate) state: State,
+            pub(crate) state: TcpState,
         }
     }
 }

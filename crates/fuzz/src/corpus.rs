@@ -52,25 +52,25 @@ impl Corpus {
     }
 }
 
-/// The fuzzer of one subject, which [`go_on`] plays.
+/// The fuzzer of one subject, which [`explore`] plays.
 pub trait Fuzzer {
     /// One event in a run of a script.
     type Outcome: Ord;
     /// An outcome in coarser classes: the corpus has a script for each.
-    type Kept: Ord;
+    type OutcomeClass: Ord;
     /// Name for files and messages.
     const NAME: &'static str;
     /// Maximum length of a script, bytes.
-    const MOST: usize;
+    const MAX_SCRIPT_LEN: usize;
     /// Plays a script, and returns its outcomes. Panics if the script breaks something.
-    fn play(&self, script: &[u8]) -> (BTreeSet<Self::Outcome>, BTreeSet<Self::Kept>);
+    fn play(&self, script: &[u8]) -> (BTreeSet<Self::Outcome>, BTreeSet<Self::OutcomeClass>);
     /// First scripts, beside the corpus.
     fn seeds(&self) -> Vec<Vec<u8>> {
         Vec::new()
     }
     /// Makes a new script of those in `of`.
     fn mutant(&self, dice: &mut Dice, of: &[Vec<u8>]) -> Vec<u8> {
-        dice.mutant(of, Self::MOST)
+        dice.mutant(of, Self::MAX_SCRIPT_LEN)
     }
     /// Sorts scripts so that preferred ones come first; may remove scripts.
     fn rank(&self, scripts: &mut Vec<Vec<u8>>) {
@@ -117,7 +117,7 @@ pub fn rounds(name: &str, mut turn: impl FnMut(&mut Dice, &mut Vec<u8>)) -> (u64
 ///
 /// # Panics
 /// When a script fails.
-pub fn go_on<F: Fuzzer>(fuzzer: &F, corpus: &Corpus) -> io::Result<()> {
+pub fn explore<F: Fuzzer>(fuzzer: &F, corpus: &Corpus) -> io::Result<()> {
     let mut scripts = fuzzer.seeds();
     scripts.extend(corpus.scripts()?);
     let mut seen: BTreeSet<F::Outcome> = scripts.iter().flat_map(|s| fuzzer.play(s).0).collect();

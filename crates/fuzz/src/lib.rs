@@ -6,7 +6,7 @@
 //!
 //! * A test of the fuzzer replays its [`Corpus`] and a fixed number of mutants of it ([`Dice`]).
 //! * Mutants of messages know the shape of OpenFlow's ([`Dice::message`]).
-//! * [`go_on`] looks for new outcomes for `FUZZ_SECONDS` seconds. A script that fails is kept in a file,
+//! * [`explore`] looks for new outcomes for `FUZZ_SECONDS` seconds. A script that fails is kept in a file,
 //!   whose name is printed. After a memory fault, the printed seed repeats the run (`FUZZ_SEED`). With
 //!   `FUZZ_KEEP` the corpus is replaced by the shortest scripts that together have all outcomes. [`rounds`]
 //!   is the loop alone, for tests without outcomes.
@@ -15,7 +15,7 @@ mod corpus;
 mod dice;
 mod message;
 
-pub use corpus::{Corpus, Fuzzer, go_on, rounds};
+pub use corpus::{Corpus, Fuzzer, explore, rounds};
 pub use dice::Dice;
 
 /// Reads a script; missing bytes are zeros.

@@ -1,7 +1,7 @@
 //! The fragments of one datagram, and the datagram when it is whole.
 
 use super::piece::Piece;
-use crate::nat::rewrite::{At, Ends, Rewrite};
+use crate::nat::rewrite::{At, HeaderChange, Rewrite};
 use crate::protocol::packet::{Checked, Packet, behind_extensions};
 use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
@@ -209,7 +209,7 @@ impl<T> Datagram<T> {
         rewrite.apply(&mut self.bytes, at);
         // Only the addresses: the payload is copied below.
         let addresses = Rewrite {
-            outer: Ends {
+            outer: HeaderChange {
                 ports: None,
                 id: None,
                 ..rewrite.outer

@@ -40,12 +40,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use table::{Added, Key, Table, Waiting};
 
 /// Least value of `dpctl/ipf-set-min-frag`, bytes.
-const LEAST_MIN: u32 = 400;
+const MIN_FRAGMENT_LIMIT_BYTES: u32 = 400;
 /// Default of `dpctl/ipf-set-min-frag`, bytes: IPv4, IPv6.
 const DEFAULT_MIN: [u32; 2] = [1200, 1280];
 /// Default and maximum of the number of fragments that may wait (`dpctl/ipf-set-max-nfrags`).
 const DEFAULT_MAX: u32 = 1000;
-const MOST_MAX: u32 = 5000;
+const MAX_WAITING_LIMIT: u32 = 5000;
 /// Maximum number of datagrams that [`Ipf::sweep`] expires in one call, and [`Ipf::lists`] shows under one
 /// lock.
 const STEP: usize = 64;
@@ -302,7 +302,7 @@ impl<T> Ipf<T> {
     }
     /// Sets the smallest size of a fragment that is not the last. `false`: that is too small.
     pub fn set_min(&self, ipv6: bool, bytes: u32) -> bool {
-        let good = bytes >= LEAST_MIN;
+        let good = bytes >= MIN_FRAGMENT_LIMIT_BYTES;
         if good {
             self.min[usize::from(ipv6)].store(bytes, Relaxed);
         }
@@ -310,7 +310,7 @@ impl<T> Ipf<T> {
     }
     /// Sets the maximum number of fragments that may wait. `false`: it is too large.
     pub fn set_max(&self, n: u32) -> bool {
-        let good = n <= MOST_MAX;
+        let good = n <= MAX_WAITING_LIMIT;
         if good {
             self.max.store(n, Relaxed);
         }

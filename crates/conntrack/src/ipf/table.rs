@@ -34,7 +34,7 @@ pub(crate) struct Waiting<T> {
 
 /// Datagrams of one port.
 #[derive(Debug, Default)]
-struct Held {
+struct PortUsage {
     bytes: usize,
     /// Numbers of the datagrams, oldest first.
     numbers: BTreeSet<u64>,
@@ -52,7 +52,7 @@ pub(crate) struct Table<T> {
     by_key: HashMap<Key, u64>,
     /// Oldest first, because numbers grow.
     by_number: BTreeMap<u64, Waiting<T>>,
-    ports: HashMap<u32, Held>,
+    ports: HashMap<u32, PortUsage>,
     /// Ports by the bytes that they hold.
     loads: BTreeSet<(usize, u32)>,
     next: u64,
@@ -147,7 +147,7 @@ impl<T> Table<T> {
         self.ports.get(port)?.numbers.first().copied()
     }
     /// Changes the datagrams of a port, and its position in `loads`.
-    fn load(&mut self, port: u32, change: impl FnOnce(&mut Held)) {
+    fn load(&mut self, port: u32, change: impl FnOnce(&mut PortUsage)) {
         let held = self.ports.entry(port).or_default();
         self.loads.remove(&(held.bytes, port));
         change(held);

@@ -2,7 +2,7 @@ mod fuzz;
 
 use super::*;
 use crate::Rewrite;
-use crate::nat::rewrite::Ends;
+use crate::nat::rewrite::HeaderChange;
 use crate::protocol::packet::Subject;
 use heddle_wire::checksum::{Sum, checksum};
 use proptest::prelude::*;
@@ -258,7 +258,7 @@ proptest! {
             return Err(TestCaseError::fail("not whole"));
         };
         let [src, dst] = addresses.map(|a| a.map(u128::from));
-        let rewrite = Rewrite { outer: Ends { src, dst, ports, id: None }, inner: None };
+        let rewrite = Rewrite { outer: HeaderChange { src, dst, ports, id: None }, inner: None };
         d.rewrite(&rewrite);
         prop_assert!(d.sum_is_right());
         let want = d.bytes().to_vec();

@@ -13,7 +13,7 @@ use heddle_wire::ip::{Ipv4, proto};
 
 /// New addresses and ports of one header pair; `None`: unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ends {
+pub struct HeaderChange {
     /// Source address, as in [`crate::Endpoint`].
     pub src: Option<u128>,
     /// Destination address.
@@ -28,9 +28,9 @@ pub struct Ends {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rewrite {
     /// Changes of the packet itself.
-    pub outer: Ends,
+    pub outer: HeaderChange,
     /// Changes of the packet that an ICMP error quotes.
-    pub inner: Option<Ends>,
+    pub inner: Option<HeaderChange>,
 }
 
 /// Offsets of the headers of a packet.
@@ -131,7 +131,7 @@ fn sctp(head: &mut [u8], at: At, ports_change: [u8; 4], all: &mut Change) {
     put(head, at.l4 + PLACE, &new, &mut [all]);
 }
 
-impl Ends {
+impl HeaderChange {
     /// Rewrites one pair of headers. `all` sums every changed byte, for the checksum of an enclosing packet.
     #[allow(clippy::cast_possible_truncation)] // IPv4
     fn apply(&self, head: &mut [u8], at: At, all: &mut Change) {

@@ -7,7 +7,7 @@
 //! are checked with the largest scale.
 //!
 //! The functions are pure: from two endpoints and a segment they make the two endpoints afterwards.
-//! `dpctl/dump-conntrack` shows [`State`].
+//! `dpctl/dump-conntrack` shows [`TcpState`].
 
 use crate::protocol::packet::Segment;
 use crate::protocol::timeouts::Class;
@@ -34,7 +34,7 @@ const MAX_SKEW: u32 = 0xffff + 1500;
 /// The state of one endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
-pub enum State {
+pub enum TcpState {
     /// No segment was sent.
     #[default]
     Closed = 0,
@@ -50,7 +50,7 @@ pub enum State {
     TimeWait = 10,
 }
 
-impl State {
+impl TcpState {
     pub(crate) const fn from_bits(b: u64) -> Self {
         match b & 0xf {
             2 => Self::SynSent,
@@ -97,7 +97,7 @@ pub struct Peer {
     /// The scale of windows.
     pub scale: Scale,
     /// State.
-    pub state: State,
+    pub state: TcpState,
 }
 
 /// The relation of a segment to its connection.
@@ -180,14 +180,14 @@ pub fn first(s: &Segment) -> [Peer; 2] {
         hi: s.seq.wrapping_add(s.len).wrapping_add(1 + is(SYN) + is(FIN)),
         window: unscaled(s.window.max(1), scale.shift()),
         scale,
-        state: State::SynSent,
+        state: TcpState::SynSent,
     };
     let dst = Peer {
         lo: 0,
         hi: 1,
         window: 1,
         scale: if syn { Scale::None } else { Scale::Unknown },
-        state: State::Closed,
+        state: TcpState::Closed,
     };
     [src, dst]
 }
@@ -229,13 +229,13 @@ pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> O
     }
     let is = |f: u16| s.flags & f != 0;
     if is(SYN) && !is(ACK) {
-        if dst.state >= State::FinWait2 && src.state >= State::FinWait2 {
-            src.state = State::Closed;
-            dst.state = State::Closed;
+        if dst.state >= TcpState::FinWait2 && src.state >= TcpState::FinWait2 {
+            src.state = TcpState::Closed;
+            dst.state = TcpState::Closed;
             return Outcome::new(Update::Again, None);
         }
-        if src.state <= State::SynSent {
-            src.state = State::SynSent;
+        if src.state <= TcpState::SynSent {
+            src.state = TcpState::SynSent;
             return Outcome::new(Update::New, Some(Class::TcpSynSent));
         }
     }
@@ -252,7 +252,7 @@ pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> O
         .wrapping_add(s.len)
         .wrapping_add(u32::from(is(SYN)) + u32::from(is(FIN)));
     let mut check_skew = true;
-    if src.state < State::SynSent {
+    if src.state < TcpState::SynSent {
         // The first segment of this endpoint.
         if is(SYN)
             && let Scale::Known(theirs) = dst.scale
@@ -269,7 +269,7 @@ pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> O
             }
         }
         src.lo = seq;
-        src.state = State::SynSent;
+        src.state = TcpState::SynSent;
         let hi = end.wrapping_add(wide(dst.window, dst_shift).max(1));
         if src.hi == 1 || geq(hi, src.hi) {
             src.hi = hi;
@@ -301,19 +301,19 @@ pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> O
     let scaled = wide(window, src_shift);
     if within || !check {
         slide(src, dst, window, scaled, end, ack);
-        if is(FIN) && src.state < State::Closing {
-            src.state = State::Closing;
+        if is(FIN) && src.state < TcpState::Closing {
+            src.state = TcpState::Closing;
         }
         if is(ACK) {
             dst.state = match dst.state {
-                State::SynSent => State::Established,
-                State::Closing => State::FinWait2,
+                TcpState::SynSent => TcpState::Established,
+                TcpState::Closing => TcpState::FinWait2,
                 other => other,
             };
         }
         if is(RST) {
-            src.state = State::TimeWait;
-            dst.state = State::TimeWait;
+            src.state = TcpState::TimeWait;
+            dst.state = TcpState::TimeWait;
         }
         return Outcome {
             update: Update::Valid,
@@ -324,15 +324,16 @@ pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> O
     // While a connection opens and after it has closed, segments need only be near. An endpoint may repeat
     // its SYN before it gets one. A connection may have begun unseen. Some stacks send more after the end.
     // Such segments do not prolong the connection.
-    let loose = dst.state < State::SynSent || dst.state >= State::FinWait2 || src.state >= State::FinWait2;
+    let loose =
+        dst.state < TcpState::SynSent || dst.state >= TcpState::FinWait2 || src.state >= TcpState::FinWait2;
     if loose && geq(src.hi.wrapping_add(MAX_SKEW), end) && geq(seq, src.lo.wrapping_sub(MAX_SKEW)) {
         slide(src, dst, window, scaled, end, ack);
-        if is(FIN) && src.state < State::Closing {
-            src.state = State::Closing;
+        if is(FIN) && src.state < TcpState::Closing {
+            src.state = TcpState::Closing;
         }
         if is(RST) {
-            src.state = State::TimeWait;
-            dst.state = State::TimeWait;
+            src.state = TcpState::TimeWait;
+            dst.state = TcpState::TimeWait;
         }
         return Outcome::new(Update::Valid, None);
     }
@@ -363,15 +364,15 @@ fn slide(src: &mut Peer, dst: &mut Peer, window: u16, scaled: u32, end: u32, ack
 }
 
 /// The class of the timeout for these states of both endpoints.
-pub(crate) fn class(a: State, b: State) -> Class {
+pub(crate) fn class(a: TcpState, b: TcpState) -> Class {
     let (least, most) = (a.min(b), a.max(b));
-    if least >= State::FinWait2 {
+    if least >= TcpState::FinWait2 {
         Class::TcpClose
-    } else if least >= State::Closing {
+    } else if least >= TcpState::Closing {
         Class::TcpTimeWait
-    } else if least < State::Established {
+    } else if least < TcpState::Established {
         Class::TcpSynRecv
-    } else if most >= State::Closing {
+    } else if most >= TcpState::Closing {
         Class::TcpFinWait
     } else {
         Class::TcpEstablished

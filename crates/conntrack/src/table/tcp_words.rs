@@ -1,7 +1,7 @@
 //! Both ends of a TCP connection, as its record stores them: three words, under a lock in the last one.
 
 use crate::atomic::{AtomicU64, FromZeros, spin_loop};
-use crate::protocol::tcp::{Peer, Scale, State};
+use crate::protocol::tcp::{Peer, Scale, TcpState};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Attempts to take a lock of a connection. They take a few microseconds.
@@ -81,7 +81,7 @@ impl TcpWords {
                     SCALE_IS_UNKNOWN => Scale::Unknown,
                     s => Scale::Known((s & 0xf) as u8),
                 },
-                state: State::from_bits(end >> STATE_SHIFT),
+                state: TcpState::from_bits(end >> STATE_SHIFT),
             }
         };
         [peer(&self.seqs[0], 0), peer(&self.seqs[1], END_BITS)]
@@ -117,16 +117,16 @@ mod tests {
         };
         let all = [
             [
-                peer(Scale::Known(14), State::TimeWait),
-                peer(Scale::Known(0), State::Closed),
+                peer(Scale::Known(14), TcpState::TimeWait),
+                peer(Scale::Known(0), TcpState::Closed),
             ],
             [
-                peer(Scale::Unknown, State::SynSent),
-                peer(Scale::None, State::Closing),
+                peer(Scale::Unknown, TcpState::SynSent),
+                peer(Scale::None, TcpState::Closing),
             ],
             [
-                peer(Scale::None, State::FinWait2),
-                peer(Scale::Unknown, State::Established),
+                peer(Scale::None, TcpState::FinWait2),
+                peer(Scale::Unknown, TcpState::Established),
             ],
         ];
         for peers in all {

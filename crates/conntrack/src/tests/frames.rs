@@ -35,7 +35,7 @@ pub(super) struct Frame {
     pub(super) dst: u128,
     pub(super) ports: (u16, u16),
     /// An echo is a reply, not a request.
-    pub(super) answer: bool,
+    pub(super) echo_reply: bool,
     pub(super) inner: Inner,
     /// The transport checksum is wrong.
     pub(super) bad: bool,
@@ -56,7 +56,7 @@ impl Frame {
         }
     }
     fn kind(&self) -> u8 {
-        match (self.v6, self.answer) {
+        match (self.v6, self.echo_reply) {
             (false, false) => 8,
             (false, true) => 0,
             (true, false) => 128,

@@ -63,7 +63,7 @@ fn frame(bytes: &mut Bytes<'_>) -> Frame {
         src,
         dst,
         ports: (ports[0], ports[1]),
-        answer: back,
+        echo_reply: back,
         inner,
         bad: false,
     };
@@ -74,7 +74,7 @@ fn frame(bytes: &mut Bytes<'_>) -> Frame {
         src: if error == 0 { dst } else { address(v6, 50) },
         dst: src,
         ports: (0, 0),
-        answer: false,
+        echo_reply: false,
         inner: Inner::Error(Box::new(about.clone())),
         ..about
     }
@@ -184,7 +184,7 @@ fn broken(ct: &Conntrack, now_ms: u64, bytes: &mut Bytes<'_>, seen: &mut Seen) {
 }
 
 fn play(script: &[u8]) -> Seen {
-    let mut bytes = Bytes::new(script, Segments::MOST);
+    let mut bytes = Bytes::new(script, Segments::MAX_SCRIPT_LEN);
     let ct = tracker();
     let mut twin = Twin::default();
     (twin.max, twin.now_s) = (50_000, 1000);
@@ -239,9 +239,9 @@ struct Segments;
 
 impl Fuzzer for Segments {
     type Outcome = String;
-    type Kept = String;
+    type OutcomeClass = String;
     const NAME: &'static str = "segments";
-    const MOST: usize = 600;
+    const MAX_SCRIPT_LEN: usize = 600;
     fn play(&self, script: &[u8]) -> (Seen, Seen) {
         let seen = play(script);
         (seen.clone(), seen)
@@ -263,13 +263,13 @@ fn scripts_of_segments_break_nothing() {
     assert!(seen.len() > 50, "{} outcomes", seen.len());
     let mut dice = Dice::new(3);
     for _ in 0..500 {
-        play(&dice.mutant(&scripts, Segments::MOST));
+        play(&dice.mutant(&scripts, Segments::MAX_SCRIPT_LEN));
     }
 }
 
 /// `make fuzz FUZZ=segments`.
 #[test]
 #[ignore = "as long as FUZZ_SECONDS says"]
-fn go_on() {
-    heddle_fuzz::go_on(&Segments, &corpus()).unwrap();
+fn explore() {
+    heddle_fuzz::explore(&Segments, &corpus()).unwrap();
 }

@@ -88,7 +88,7 @@ fn plain() -> impl Strategy<Value = Frame> {
                 src,
                 dst,
                 ports,
-                answer: back,
+                echo_reply: back,
                 inner,
                 bad,
             }
@@ -111,7 +111,7 @@ fn frame() -> impl Strategy<Value = Frame> {
             },
             dst: about.src,
             ports: (0, 0),
-            answer: false,
+            echo_reply: false,
             inner: Inner::Error(Box::new(about)),
             bad: false,
         }
@@ -245,7 +245,7 @@ pub(super) fn packet(
     actions: &[CtAction],
 ) -> (u8, Vec<Event>) {
     let mut counted = Vec::new();
-    let (mut known, mut plain) = (Known::default(), twin::Known::default());
+    let (mut known, mut plain) = (Known::default(), twin::TwinState::default());
     for action in actions {
         let mut bytes = f.bytes();
         let mut verdict = Verdict::default();

@@ -14,7 +14,7 @@ use heddle_wire::ip::proto;
 
 /// One endpoint of a TCP connection: the end of its data, the limit of its data, its window.
 #[derive(Clone, Copy, Debug, Default)]
-struct End {
+struct PeerModel {
     sent: u32,
     may: u32,
     window: i64,
@@ -37,7 +37,7 @@ enum Stage {
 
 /// Effect of a segment on its connection.
 #[derive(PartialEq)]
-enum Says {
+enum Effect {
     Part,
     Beginning,
     Nonsense(Event),
@@ -56,13 +56,13 @@ struct Conn {
     dead: bool,
     /// The connection counts against the zone's limit.
     counted: bool,
-    ends: [End; 2],
-    answered: bool,
+    ends: [PeerModel; 2],
+    has_reply: bool,
 }
 
 /// Result of `ct` for a packet.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Known {
+pub(super) struct TwinState {
     pub(super) state: u8,
     pub(super) zone: u16,
     pub(super) mark: u32,
@@ -140,15 +140,21 @@ impl Twin {
 
     /// Tracks a packet and translates it in place. `got` is the packet as the tracker has translated it, if
     /// it has.
-    pub(super) fn track(&mut self, f: &mut Frame, known: &mut Known, action: &CtAction, got: Option<&[u8]>) {
+    pub(super) fn track(
+        &mut self,
+        f: &mut Frame,
+        known: &mut TwinState,
+        action: &CtAction,
+        got: Option<&[u8]>,
+    ) {
         self.events.clear();
         let zone = action.zone;
         if f.bad {
             self.events.push(Event::L4Checksum);
-            *known = Known {
+            *known = TwinState {
                 state: INV | TRK,
                 zone,
-                ..Known::default()
+                ..TwinState::default()
             };
             return;
         }
@@ -189,13 +195,13 @@ impl Twin {
         match hit {
             Some(_) if related => known.state |= REL | if hit.is_some_and(|h| h.1) { RPL } else { 0 },
             Some((n, reply)) => match self.advance(n, reply, f) {
-                Says::Part => known.state = known.state & !NEW | EST | if reply { RPL } else { 0 },
-                Says::Beginning => known.state |= NEW,
-                Says::Nonsense(e) => {
+                Effect::Part => known.state = known.state & !NEW | EST | if reply { RPL } else { 0 },
+                Effect::Beginning => known.state |= NEW,
+                Effect::Nonsense(e) => {
                     known.state = INV;
                     self.events.extend((e != Event::Malformed).then_some(e));
                 }
-                Says::Another => {
+                Effect::Another => {
                     self.conns[n].dead = true;
                     hit = self.begin(f, tuple, known, action, got);
                 }
@@ -209,7 +215,7 @@ impl Twin {
     fn finish(
         &mut self,
         f: &mut Frame,
-        known: &mut Known,
+        known: &mut TwinState,
         action: &CtAction,
         hit: Option<(usize, bool)>,
         related: bool,
@@ -247,13 +253,13 @@ impl Twin {
         &mut self,
         f: &Frame,
         tuple: Tuple,
-        known: &mut Known,
+        known: &mut TwinState,
         action: &CtAction,
         got: Option<&[u8]>,
     ) -> Option<(usize, bool)> {
         let may = match &f.inner {
             Inner::Tcp { flags, .. } => !nonsense(*flags) && flags & (SYN | ACK) != SYN | ACK,
-            Inner::Echo => !f.answer,
+            Inner::Echo => !f.echo_reply,
             _ => true,
         };
         known.state = if may { NEW } else { INV };
@@ -285,8 +291,8 @@ impl Twin {
                     expires_s: self.now_s,
                     dead: false,
                     counted,
-                    ends: [End::default(); 2],
-                    answered: false,
+                    ends: [PeerModel::default(); 2],
+                    has_reply: false,
                 };
                 c.expires_s += match &f.inner {
                     Inner::Tcp { .. } => 30,
@@ -389,15 +395,19 @@ impl Twin {
         Ok(t.reversed())
     }
 
-    fn advance(&mut self, n: usize, reply: bool, f: &Frame) -> Says {
+    fn advance(&mut self, n: usize, reply: bool, f: &Frame) -> Effect {
         let now = self.now_s;
         let unchecked = self.unchecked;
         let events = &mut self.events;
         let c = &mut self.conns[n];
         let Inner::Tcp { .. } = &f.inner else {
-            c.answered |= reply;
-            c.expires_s = now + if c.answered { 30 } else { 60 };
-            return if c.answered { Says::Part } else { Says::Beginning };
+            c.has_reply |= reply;
+            c.expires_s = now + if c.has_reply { 30 } else { 60 };
+            return if c.has_reply {
+                Effect::Part
+            } else {
+                Effect::Beginning
+            };
         };
         let (says, lives) = c.segment(reply, &f.inner, unchecked, events);
         if let Some(s) = lives {
@@ -429,14 +439,14 @@ impl Conn {
         };
         let extra = u32::from(syn) + u32::from(flags & FIN != 0);
         let shift = given.flatten().unwrap_or(0);
-        self.ends[0] = End {
+        self.ends[0] = PeerModel {
             sent: seq,
             may: seq.wrapping_add(u32::try_from(len).unwrap() + extra + 1),
             window: (i64::from(window.max(1)) + (1 << shift) - 1) >> shift,
             scale: given,
             stage: Stage::Began,
         };
-        self.ends[1] = End {
+        self.ends[1] = PeerModel {
             sent: 0,
             may: 1,
             window: 1,
@@ -452,7 +462,7 @@ impl Conn {
         s: &Inner,
         unchecked: bool,
         events: &mut Vec<Event>,
-    ) -> (Says, Option<u64>) {
+    ) -> (Effect, Option<u64>) {
         let &Inner::Tcp {
             flags,
             seq,
@@ -469,18 +479,18 @@ impl Conn {
         if reply {
             std::mem::swap(&mut me, &mut you);
         }
-        let mut done = |me: End, you: End| self.ends = if reply { [you, me] } else { [me, you] };
+        let mut done = |me: PeerModel, you: PeerModel| self.ends = if reply { [you, me] } else { [me, you] };
         if nonsense(flags) {
-            return (Says::Nonsense(Event::TcpFlags), None);
+            return (Effect::Nonsense(Event::TcpFlags), None);
         }
         if is(SYN) && !is(ACK) {
             if me.stage >= Stage::Ended && you.stage >= Stage::Ended {
-                return (Says::Another, None);
+                return (Effect::Another, None);
             }
             if me.stage <= Stage::Began {
                 me.stage = Stage::Began;
                 done(me, you);
-                return (Says::Beginning, Some(30));
+                return (Effect::Beginning, Some(30));
             }
         }
         let (mut mine, mut yours) = match (me.scale, you.scale) {
@@ -538,7 +548,7 @@ impl Conn {
             && beyond(from, me.sent.wrapping_sub(0xffff + 1500)) >= 0;
         if !(fits || unchecked || opens && near) {
             done(me, you);
-            return (Says::Nonsense(Event::TcpOutOfWindow), None);
+            return (Effect::Nonsense(Event::TcpOutOfWindow), None);
         }
         me.window = me.window.max(window);
         if beyond(to, me.sent) > 0 {
@@ -563,7 +573,7 @@ impl Conn {
         }
         done(me, you);
         if !fits && !unchecked {
-            return (Says::Part, None);
+            return (Effect::Part, None);
         }
         if !fits {
             events.push(Event::TcpUnchecked);
@@ -576,6 +586,6 @@ impl Conn {
             (_, Stage::Heard) => 24 * 60 * 60,
             _ => 15 * 60,
         };
-        (Says::Part, Some(lives))
+        (Effect::Part, Some(lives))
     }
 }

@@ -8,7 +8,7 @@
 use crate::action::{CtAction, NatEnd};
 use crate::events::{Event, Events};
 use crate::nat;
-use crate::nat::rewrite::{Ends, Rewrite};
+use crate::nat::rewrite::{HeaderChange, Rewrite};
 use crate::protocol::packet::{Invalid, Segment, Subject};
 use crate::protocol::tcp::{self, Update};
 use crate::protocol::timeouts::Class;
@@ -845,10 +845,10 @@ fn translate(r: &Record, reply: bool, related: bool, state: &mut u8) -> Rewrite 
     *state |= bit;
     let source = bit == state::SNAT;
     let has_ports = matches!(back.proto, proto::TCP | proto::UDP | proto::SCTP);
-    let mut outer = Ends {
+    let mut outer = HeaderChange {
         src: source.then_some(back.dst.addr),
         dst: (!source).then_some(back.src.addr),
-        ..Ends::default()
+        ..HeaderChange::default()
     };
     let id = back.is_icmp().then_some((back.src.l4 >> 16) as u16);
     if !related {
@@ -857,7 +857,7 @@ fn translate(r: &Record, reply: bool, related: bool, state: &mut u8) -> Rewrite 
         return Rewrite { outer, inner: None };
     }
     // The quoted packet went in the opposite direction.
-    let inner = Ends {
+    let inner = HeaderChange {
         src: (!source).then_some(back.src.addr),
         dst: source.then_some(back.dst.addr),
         ports: has_ports.then_some((back.src.l4 as u16, back.dst.l4 as u16)),

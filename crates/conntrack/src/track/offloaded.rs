@@ -167,7 +167,7 @@ impl Conntrack {
         let end = tcp::Peer {
             window: u16::MAX,
             scale: tcp::Scale::Unknown,
-            state: tcp::State::Established,
+            state: tcp::TcpState::Established,
             ..tcp::Peer::default()
         };
         let flag = |has: bool, flag: u64| if has { flag } else { 0 };

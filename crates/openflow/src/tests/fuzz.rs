@@ -260,7 +260,7 @@ fn the_corpus_and_mutants_of_it_break_nothing() {
     }
     let mut dice = Dice::new(1);
     for _ in 0..20_000 {
-        play(&dice.message(&corpus, Messages::MOST));
+        play(&dice.message(&corpus, Messages::MAX_SCRIPT_LEN));
     }
 }
 
@@ -268,9 +268,9 @@ struct Messages;
 
 impl Fuzzer for Messages {
     type Outcome = String;
-    type Kept = String;
+    type OutcomeClass = String;
     const NAME: &'static str = "messages";
-    const MOST: usize = 4096;
+    const MAX_SCRIPT_LEN: usize = 4096;
     fn play(&self, message: &[u8]) -> (Seen, Seen) {
         let seen = play(message);
         (seen.clone(), seen)
@@ -279,7 +279,7 @@ impl Fuzzer for Messages {
         seeds()
     }
     fn mutant(&self, dice: &mut Dice, of: &[Vec<u8>]) -> Vec<u8> {
-        dice.message(of, Self::MOST)
+        dice.message(of, Self::MAX_SCRIPT_LEN)
     }
     /// Sorts messages with most outcomes first; long ones are removed, as they have too many bytes for their
     /// outcomes.
@@ -292,6 +292,6 @@ impl Fuzzer for Messages {
 /// See the module's header.
 #[test]
 #[ignore = "runs for FUZZ_SECONDS; make fuzz"]
-fn go_on() {
-    heddle_fuzz::go_on(&Messages, &corpus()).expect("the corpus is beside the source");
+fn explore() {
+    heddle_fuzz::explore(&Messages, &corpus()).expect("the corpus is beside the source");
 }

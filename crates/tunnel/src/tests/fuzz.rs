@@ -197,7 +197,7 @@ proptest! {
 /// Mutants for as long as `heddle_fuzz` runs.
 #[test]
 #[ignore = "make fuzz"]
-fn go_on() {
+fn explore() {
     let seeds = seeds();
     let packets: Vec<Vec<u8>> = seeds.iter().map(|(_, bytes)| bytes.clone()).collect();
     let (runs, slowest) = rounds("headers", |dice, script| {

@@ -32,7 +32,7 @@ struct Sent {
     start: usize,
     /// Payload bytes that are there, and payload bytes according to the header.
     there: usize,
-    said: usize,
+    claimed: usize,
     last: bool,
     /// Mask that changes the datagram's bytes; 0: none.
     forged: u8,
@@ -67,7 +67,7 @@ impl Sent {
             proto: [17, 17, 6, 1][usize::from(who >> 6)],
             start,
             there,
-            said: there.saturating_add_signed(lie),
+            claimed: there.saturating_add_signed(lie),
         }
     }
     fn payload(&self) -> Vec<u8> {
@@ -85,7 +85,7 @@ impl Sent {
     }
     fn frame(&self) -> Vec<u8> {
         let mut f = vec![0; 14];
-        let size = self.headers() + self.said;
+        let size = self.headers() + self.claimed;
         let units = self.start / 8;
         if self.ipv6 {
             let next = if self.options { 0 } else { 44 };
@@ -138,11 +138,11 @@ impl Datagram {
     }
     fn end(&self) -> Option<usize> {
         let last = self.pieces.iter().find(|(s, _)| s.last);
-        last.map(|(s, _)| s.start + s.said)
+        last.map(|(s, _)| s.start + s.claimed)
     }
     fn takes(&self, new: &Sent) -> bool {
-        let (from, to) = (new.start, new.start + new.said);
-        let apart = |s: &Sent| s.start + s.said <= from || to <= s.start;
+        let (from, to) = (new.start, new.start + new.claimed);
+        let apart = |s: &Sent| s.start + s.claimed <= from || to <= s.start;
         let within = |end: usize| !new.last && to <= end;
         let cuts = |s: &Sent| new.last && s.start >= to;
         self.end().is_none_or(within) && self.pieces.iter().all(|(s, _)| apart(s) && !cuts(s))
@@ -150,7 +150,7 @@ impl Datagram {
     fn whole(&self) -> Option<Vec<u8>> {
         let mut bytes = vec![None; self.end()?];
         for (s, payload) in &self.pieces {
-            for (to, b) in bytes[s.start..].iter_mut().zip(&payload[..s.said]) {
+            for (to, b) in bytes[s.start..].iter_mut().zip(&payload[..s.claimed]) {
                 *to = Some(*b);
             }
         }
@@ -159,7 +159,7 @@ impl Datagram {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
+enum Outcome {
     Waits,
     Whole(Vec<u8>, usize),
     Refused(Refusal),
@@ -203,33 +203,33 @@ impl List {
         let port = self.all.iter().map(|d| (held(d.name.2), d.name.2)).max()?.1;
         self.all.iter().position(|d| d.name.2 == port)
     }
-    fn offer(&mut self, now_ms: u64, s: Sent) -> Said {
+    fn offer(&mut self, now_ms: u64, s: Sent) -> Outcome {
         let v6 = usize::from(s.ipv6);
         if !self.enabled[v6] {
-            return Said::Refused(Refusal::Disabled);
+            return Outcome::Refused(Refusal::Disabled);
         }
         let before = if s.ipv6 { s.headers() - 48 } else { s.headers() };
-        let sized = s.said <= s.there && s.said > 0 && (s.last || s.said.is_multiple_of(8));
+        let sized = s.claimed <= s.there && s.claimed > 0 && (s.last || s.claimed.is_multiple_of(8));
         // A packet with the whole datagram is no fragment for IPv4, but a datagram by itself for IPv6 (RFC
         // 8200, 4.5).
         let part = s.ipv6 || s.start > 0 || !s.last;
-        if !sized || !part || before + s.start + s.said > 65_535 {
-            return Said::Refused(Refusal::Malformed);
+        if !sized || !part || before + s.start + s.claimed > 65_535 {
+            return Outcome::Refused(Refusal::Malformed);
         }
-        if !s.last && s.headers() + s.said < self.min[v6] {
+        if !s.last && s.headers() + s.claimed < self.min[v6] {
             self.count(s.ipv6, 3, 1);
-            return Said::Refused(Refusal::TooSmall);
+            return Outcome::Refused(Refusal::TooSmall);
         }
         let name = (s.ipv6, s.id, s.port, if s.ipv6 { 0 } else { s.proto });
         self.expire(now_ms);
         if self.all.iter().any(|d| d.name == name && !d.takes(&s)) {
             self.count(s.ipv6, 4, 1);
-            return Said::Refused(Refusal::Overlap);
+            return Outcome::Refused(Refusal::Overlap);
         }
         let size = cost(14 + s.headers() + s.there);
         while self.fragments() >= self.max || self.bytes() + size > MAX_BYTES {
             let Some(i) = self.to_evict().filter(|i| self.all[*i].name != name) else {
-                return Said::Refused(Refusal::Full);
+                return Outcome::Refused(Refusal::Full);
             };
             let d = self.all.remove(i);
             self.count(d.name.0, 5, d.pieces.len());
@@ -245,11 +245,11 @@ impl List {
         });
         self.all[i].pieces.push((s, s.payload()));
         let Some(bytes) = self.all[i].whole() else {
-            return Said::Waits;
+            return Outcome::Waits;
         };
         let n = self.all.remove(i).pieces.len();
         self.count(s.ipv6, 1, n);
-        Said::Whole(bytes, n)
+        Outcome::Whole(bytes, n)
     }
 }
 
@@ -265,20 +265,20 @@ struct Play {
 impl Play {
     fn offer(&mut self, s: Sent) {
         let frame = s.frame();
-        let said = match offer(&self.ipf, self.now_ms, &frame, s.place(), 7) {
-            Offered::Waits => Said::Waits,
-            Offered::Refused(why) => Said::Refused(why),
+        let outcome = match offer(&self.ipf, self.now_ms, &frame, s.place(), 7) {
+            Offered::Waits => Outcome::Waits,
+            Offered::Refused(why) => Outcome::Refused(why),
             Offered::Whole(d) => self.whole(&s, d),
         };
-        self.seen.insert(match &said {
-            Said::Whole(bytes, n) => format!("{} whole {} of {n}", s.ipv6, bytes.len().ilog2()),
+        self.seen.insert(match &outcome {
+            Outcome::Whole(bytes, n) => format!("{} whole {} of {n}", s.ipv6, bytes.len().ilog2()),
             other => format!("{} {} {other:?}", s.ipv6, s.last),
         });
-        assert_eq!(said, self.twin.offer(self.now_ms, s), "{s:?}");
+        assert_eq!(outcome, self.twin.offer(self.now_ms, s), "{s:?}");
         // The second table has no twin, so its result is not compared.
         drop(offer(&self.wild, self.now_ms, &frame, s.place(), 7));
     }
-    fn whole(&self, s: &Sent, d: crate::ipf::Datagram<u32>) -> Said {
+    fn whole(&self, s: &Sent, d: crate::ipf::Datagram<u32>) -> Outcome {
         let mut bytes = d.bytes().to_vec();
         let sum = d.sum_is_right();
         let _ = d.packet(&|| sum).read();
@@ -290,7 +290,7 @@ impl Play {
         // Only the payload is compared.
         let payload: usize = list.iter().map(|f| f.piece.len).sum();
         bytes.drain(..bytes.len().saturating_sub(payload));
-        Said::Whole(bytes, list.len())
+        Outcome::Whole(bytes, list.len())
     }
     fn broken(&mut self, bytes: &mut Bytes<'_>) {
         let s = Sent::read(bytes);
@@ -309,8 +309,8 @@ impl Play {
             let sum = checksum(&frame[14..end]).to_be_bytes();
             frame[24..26].copy_from_slice(&sum);
         }
-        let said = offer(&self.wild, self.now_ms, &frame, s.place(), 7);
-        if let Offered::Whole(d) = said {
+        let outcome = offer(&self.wild, self.now_ms, &frame, s.place(), 7);
+        if let Offered::Whole(d) = outcome {
             let sum = d.sum_is_right();
             let _ = d.packet(&|| sum).read();
             d.into_fragments();
@@ -380,7 +380,7 @@ impl Play {
 }
 
 fn play(script: &[u8]) -> Seen {
-    let mut bytes = Bytes::new(script, Fragments::MOST);
+    let mut bytes = Bytes::new(script, Fragments::MAX_SCRIPT_LEN);
     let mut p = Play {
         ipf: small(),
         wild: small(),
@@ -411,9 +411,9 @@ struct Fragments;
 
 impl Fuzzer for Fragments {
     type Outcome = String;
-    type Kept = String;
+    type OutcomeClass = String;
     const NAME: &'static str = "fragments";
-    const MOST: usize = 500;
+    const MAX_SCRIPT_LEN: usize = 500;
     fn play(&self, script: &[u8]) -> (Seen, Seen) {
         let seen = play(script);
         (seen.clone(), seen)
@@ -435,7 +435,7 @@ fn scripts_of_fragments_break_nothing() {
     assert!(seen.len() > 40, "{} outcomes: {seen:#?}", seen.len());
     let mut dice = Dice::new(3);
     for _ in 0..100 {
-        play(&dice.mutant(&scripts, Fragments::MOST));
+        play(&dice.mutant(&scripts, Fragments::MAX_SCRIPT_LEN));
     }
 }
 
@@ -452,6 +452,6 @@ fn memory_is_bounded() {
 /// `make fuzz FUZZ=fragments`.
 #[test]
 #[ignore = "as long as FUZZ_SECONDS says"]
-fn go_on() {
-    heddle_fuzz::go_on(&Fragments, &corpus()).unwrap();
+fn explore() {
+    heddle_fuzz::explore(&Fragments, &corpus()).unwrap();
 }

@@ -55,9 +55,9 @@ fn is_right(p: &[u8], at: At) -> bool {
     (at.ipv6 || checksum(&p[..20]) == 0) && (checksum_at(at.proto, at.ipv6).is_none() || l4_sum(p, at) == 0)
 }
 
-fn ends() -> impl Strategy<Value = Ends> {
+fn ends() -> impl Strategy<Value = HeaderChange> {
     let addr = || proptest::option::of(any::<u128>());
-    (addr(), addr(), proptest::option::of(any::<(u16, u16)>())).prop_map(|(src, dst, ports)| Ends {
+    (addr(), addr(), proptest::option::of(any::<(u16, u16)>())).prop_map(|(src, dst, ports)| HeaderChange {
         src,
         dst,
         ports,
@@ -108,7 +108,7 @@ proptest! {
         error.extend(quote);
         let (mut p, at) = packet(ipv6, icmp, &error);
         prop_assert!(is_right(&p, at));
-        let outer = Ends { ports: None, ..outer };
+        let outer = HeaderChange { ports: None, ..outer };
         Rewrite { outer, inner: Some(inner) }.apply(&mut p, at);
         prop_assert!(is_right(&p, at));
         prop_assert!(is_right(&p[at.l4 + 8..], quoted_at));
@@ -117,7 +117,7 @@ proptest! {
     /// No bytes and no offsets are a fault.
     #[test]
     fn anything_is_survived(mut p: Vec<u8>, l3 in 0usize..60, l4 in 0usize..90, ipv6: bool, proto: u8) {
-        let ends = Ends { src: Some(1), dst: Some(2), ports: Some((3, 4)), id: Some(5) };
+        let ends = HeaderChange { src: Some(1), dst: Some(2), ports: Some((3, 4)), id: Some(5) };
         let at = At { l3, l4, ipv6, proto, partial: false, l4_len: 9 * l4 };
         Rewrite { outer: ends, inner: Some(ends) }.apply(&mut p, at);
     }
@@ -127,9 +127,9 @@ proptest! {
 fn no_checksum_stays_none() {
     let (mut p, at) = packet(false, proto::UDP, &[0; 12]);
     p[at.l4 + 6..at.l4 + 8].fill(0);
-    let ends = Ends {
+    let ends = HeaderChange {
         src: Some(7),
-        ..Ends::default()
+        ..HeaderChange::default()
     };
     Rewrite {
         outer: ends,

@@ -376,7 +376,7 @@ fn only_those_with_a_helper_pay() {
 /// The reply to a TFTP request comes from another port. It goes to the source port of the request, even if
 /// that was translated.
 #[test]
-fn answers_of_tftp() {
+fn replies_of_tftp() {
     let s = Session::new();
     let mut action = with_nat(NatEnd::Src, SEEN);
     action.helper = Some(CtHelper::Tftp);

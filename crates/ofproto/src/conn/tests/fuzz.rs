@@ -94,7 +94,7 @@ fn connections_survive_what_they_are_sent() {
 /// See the module's header.
 #[test]
 #[ignore = "runs for FUZZ_SECONDS; make fuzz"]
-fn go_on() {
+fn explore() {
     let corpus = corpus();
     let (runs, slowest) = rounds("connections", |dice, sent| converse(dice, &corpus, sent));
     println!("{runs} connections of {CONVERSATION} messages; the slowest took {slowest:?}");

@@ -170,9 +170,9 @@ struct Rings;
 
 impl Fuzzer for Rings {
     type Outcome = Seen;
-    type Kept = (bool, String);
+    type OutcomeClass = (bool, String);
     const NAME: &'static str = "rings";
-    const MOST: usize = MAX_LEN;
+    const MAX_SCRIPT_LEN: usize = MAX_LEN;
     fn play(&self, script: &[u8]) -> (BTreeSet<Seen>, BTreeSet<(bool, String)>) {
         let seen = play(script);
         let parts = seen.parts().collect();
@@ -182,6 +182,6 @@ impl Fuzzer for Rings {
 
 #[test]
 #[ignore = "runs for FUZZ_SECONDS; make fuzz"]
-fn go_on() {
-    heddle_fuzz::go_on(&Rings, &corpus()).unwrap();
+fn explore() {
+    heddle_fuzz::explore(&Rings, &corpus()).unwrap();
 }

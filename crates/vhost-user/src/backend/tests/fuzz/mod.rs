@@ -63,9 +63,9 @@ struct Sessions;
 
 impl Fuzzer for Sessions {
     type Outcome = String;
-    type Kept = String;
+    type OutcomeClass = String;
     const NAME: &'static str = "sessions";
-    const MOST: usize = MAX_LEN;
+    const MAX_SCRIPT_LEN: usize = MAX_LEN;
     fn play(&self, script: &[u8]) -> (BTreeSet<String>, BTreeSet<String>) {
         let out = play(script);
         (out.all, out.plain)
@@ -74,9 +74,9 @@ impl Fuzzer for Sessions {
 
 #[test]
 #[ignore = "runs for FUZZ_SECONDS; make fuzz"]
-fn go_on() {
+fn explore() {
     let before = descriptors();
-    heddle_fuzz::go_on(&Sessions, &corpus()).unwrap();
+    heddle_fuzz::explore(&Sessions, &corpus()).unwrap();
     // A thread of their own closes foreign descriptors.
     for _ in 0..100 {
         if descriptors() <= before {
