@@ -1,7 +1,7 @@
-# The door to the project. Each target installs what it needs by itself (scripts/setup).
-#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo doors system differential"]
+# The entry points of the project. Each target installs what it needs by itself (scripts/setup).
+#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo smoke system differential"]
 #   make install [PREFIX=/usr/local] [DESTDIR=]      make uninstall      make deb
-#   make props [ROUNDS=10]      make soak [MINUTES=30]
+#   make props [ROUNDS=10]      make soak [MINUTES=30]      make smoke [ARGS=--all]
 #   make conformance [SUITE=4.0] [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
 #   make ovn [QUICK=1] [OVN=sid] [SCALE=1] [OWN=1] [ARGS="--encap vxlan"]
@@ -26,7 +26,7 @@ RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments fragments headers
 export KEEP QUICK GUEST
 
-.PHONY: install uninstall deb help setup build demo demo-begins test props soak doors bench conformance controllers ovn cri k8s pristine lab fuzz models fmt lint clean
+.PHONY: install uninstall deb help setup build demo demo-begins test props soak smoke bench conformance controllers ovn cri k8s pristine lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,8 +56,8 @@ props: setup ## Property tests again and again, each time from another seed (ROU
 soak: build ## Random system and differential tests again and again, each round from another seed (MINUTES=30)
 	@HEDDLED="$(HEDDLED)" scripts/soak $(MINUTES)
 
-doors: setup ## Every target above and below in its quick form, in a fresh clone (about an hour; ARGS="demo lab": only these)
-	@scripts/doors $(ARGS)
+smoke: setup ## What the pages name exists, in a minute (ARGS=--all: every target in its quick form, in a fresh clone, an hour; ARGS="demo lab": only these)
+	@scripts/smoke $(ARGS)
 
 install: $(if $(BUILT),,build) ## Put the programs, man pages, completions and the unit under PREFIX (/usr/local), below DESTDIR if that is given
 	@[ -n "$(PREFIX)" ] || { echo "make install: PREFIX is empty (left out, it is /usr/local)" >&2; exit 2; }

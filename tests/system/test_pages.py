@@ -22,7 +22,7 @@ from lab.vhost import heddle_path
 # of its own.
 ELSEWHERE = {
     "architecture": None, "benchmarks": "Makefile", "cni-settings": None, "cni-tried": "Makefile", "conformance": "Makefile",
-    "differences-connections": None, "differences-flows": None, "first-hour": "scripts/doors",
+    "differences-connections": None, "differences-flows": None, "first-hour": "scripts/smoke",
     "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "lab": "tests/lab/run-guests",
     "measuring": "tests/system/test_measure.py", "node": "tests/system/test_node.py", "offload": "tests/system/test_offload.py",
     "ovn": "tests/ovn/run", "ovn-measured": "bench/ovn", "ovn-tried": "tests/ovn/run", "proofs": None, "support": None, "threads": None,
