@@ -96,7 +96,7 @@ deb: $(if $(BUILT),,build) ## Debian packages heddle-switch and heddle-tools, in
 	 HEDDLED="$(HEDDLED)" dpkg-buildpackage -b -uc -us -d >../build.log 2>&1 || { tail -n 30 ../build.log >&2; exit 1; }
 	@cp "$(TARGET)"/deb/*.deb "$(DEBS)/" && ls "$(DEBS)"/*.deb
 
-bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes docs/benchmarks.md (QUICK=1: short, writes it elsewhere; BENCH="pods vhost switch rules": parts)
+bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes the tables of its pages (QUICK=1: short, writes it elsewhere; BENCH="pods vhost switch rules": parts)
 	@rm -rf $(RESULTS); for part in $(BENCH); do case $$part in \
 	   pods) run="bench/run $(if $(QUICK),--quick)";; \
 	   vhost) run="bench/vhost --only heddle,ovs,one-copy $(if $(QUICK),--quick,--group page)";; \

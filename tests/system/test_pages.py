@@ -21,7 +21,7 @@ from lab.vhost import heddle_path
 # Pages that are not followed here, and the programs that run their commands. None: the page has no commands
 # of its own.
 ELSEWHERE = {
-    "architecture": None, "benchmarks": "Makefile", "cni-settings": None, "cni-tried": "Makefile", "conformance": "Makefile",
+    "architecture": None, "benchmarks": "Makefile", "benchmarks-commands": "Makefile", "benchmarks-pods": "Makefile", "benchmarks-state": "Makefile", "cni-settings": None, "cni-tried": "Makefile", "conformance": "Makefile",
     "differences-connections": None, "differences-flows": None, "first-hour": "scripts/smoke",
     "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "lab": "tests/lab/run-guests",
     "measuring": "tests/system/test_measure.py", "node": "tests/system/test_node.py", "offload": "tests/system/test_offload.py",
