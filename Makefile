@@ -106,7 +106,7 @@ bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes th
 	   HEDDLED="$(HEDDLED)" $$run --json $(RESULTS)/$$part.json || exit 1; done
 	@bench/report $(if $(QUICK),--into $(RESULTS)) $(BENCH:%=$(RESULTS)/%.json)
 
-conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (SUITE=4.0: a later version, which is built with its clients; ARGS="--files ofproto.at")
+conformance: build ## Open vSwitch's own test suite against heddled; writes the pages of its results (SUITE=4.0: a later version, which is built with its clients; ARGS="--files ofproto.at")
 	@scripts/setup $(if $(findstring --system,$(ARGS)),system,conformance)
 	@HEDDLED="$(HEDDLED)" tests/conformance/run $(if $(SUITE),--suite $(SUITE)) $(ARGS)
 

@@ -223,7 +223,7 @@ PARTS = {"pods": "pods", "guests": "vhost", "latency": "vhost", "loading": "rule
 
 
 class MixedRuns(Exception):
-    """The records of one table are of several runs; the text says which."""
+    """The records of one table are of several runs, which the text names."""
 
 
 def described(run):

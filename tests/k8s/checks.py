@@ -130,7 +130,7 @@ def restarted(cluster, restart, few=True):
 
 
 def kubelet_restarted(cluster):
-    """The kubelet is killed under a ping from pod to pod: at most one ping of twenty is lost, and pods come and go afterwards."""
+    """The kubelet is killed under a ping from pod to pod: few pings are lost, and pods come and go afterwards."""
     def restart():
         cluster.kill("kubelet")
         cluster.start_kubelet()
@@ -138,7 +138,7 @@ def kubelet_restarted(cluster):
 
 
 def containerd_restarted(cluster):
-    """containerd is killed under a ping from pod to pod: at most one ping of twenty is lost, and pods come and go afterwards."""
+    """containerd is killed under a ping from pod to pod: few pings are lost, and pods come and go afterwards."""
     def restart():
         cluster.runtime.stop()
         cluster.runtime.start()
@@ -154,7 +154,7 @@ def heddled_restarted(cluster):
 
 
 def ovsdb_server_restarted(cluster):
-    """The database server is killed under a ping from pod to pod: at most one ping of twenty is lost, and pods come and go afterwards."""
+    """The database server is killed under a ping from pod to pod: few pings are lost, and pods come and go afterwards."""
     def restart():
         cluster.sw.stop_ovsdb()
         cluster.sw.start_ovsdb()

@@ -1,4 +1,4 @@
-"""Access lists: verdicts, tiers, labels, logs, samples, and connections that outlive changes.
+"""Access lists: kinds of decisions, tiers, labels, logs, samples, and connections that outlive changes.
 
 Imported for its checks; each leaves the topology as it found it. Features that this OVN lacks are left out."""
 
