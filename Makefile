@@ -26,7 +26,7 @@ RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments fragments headers
 export KEEP QUICK GUEST
 
-.PHONY: install uninstall deb help setup build demo demo-begins test props soak smoke bench conformance controllers ovn cri k8s pristine lab fuzz models fmt lint clean
+.PHONY: install uninstall deb help setup build demo demo-begins test props soak smoke bench conformance controllers ovn cri k8s pristine lab fuzz models docs fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -143,6 +143,10 @@ fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow 
 
 models: setup ## All interleavings of the concurrent parts (loom); undefined behaviour, with a nightly toolchain (miri); PARTS=neon: as AArch64 code
 	@scripts/models $(PARTS)
+
+docs: setup ## The pages as a site with search, in target/site (mdBook, which cargo builds the first time, some minutes)
+	@scripts/tried
+	@scripts/docs
 
 fmt: setup ## Format the code
 	@cargo fmt --all
