@@ -40,7 +40,7 @@ ELSEWHERE = {
 }
 # Lines of a page, at most: two screens. Architecture is read from its beginning to its end.
 MAX_LINES = 120
-LONGER = {"architecture": 220}
+LONGER = {"architecture": 240}
 
 DATABASE = """
 ovsdb-tool create /etc/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovsschema
