@@ -1,7 +1,7 @@
-# The door to the project. Each target installs what it needs by itself (scripts/setup).
-#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo doors system differential"]
+# The entry points of the project. Each target installs what it needs by itself (scripts/setup).
+#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo smoke system differential"]
 #   make install [PREFIX=/usr/local] [DESTDIR=]      make uninstall      make deb
-#   make props [ROUNDS=10]      make soak [MINUTES=30]
+#   make props [ROUNDS=10]      make soak [MINUTES=30]      make smoke [ARGS=--all]
 #   make conformance [SUITE=4.0] [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
 #   make ovn [QUICK=1] [OVN=sid] [SCALE=1] [OWN=1] [ARGS="--encap vxlan"]
@@ -26,7 +26,7 @@ RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments fragments headers
 export KEEP QUICK GUEST
 
-.PHONY: install uninstall deb help setup build demo demo-begins test props soak doors bench conformance controllers ovn cri k8s pristine lab fuzz models fmt lint clean
+.PHONY: install uninstall deb help setup build demo demo-begins test props soak smoke bench conformance controllers ovn cri k8s pristine lab fuzz models docs fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,8 +56,8 @@ props: setup ## Property tests again and again, each time from another seed (ROU
 soak: build ## Random system and differential tests again and again, each round from another seed (MINUTES=30)
 	@HEDDLED="$(HEDDLED)" scripts/soak $(MINUTES)
 
-doors: setup ## Every target above and below in its quick form, in a fresh clone (about an hour; ARGS="demo lab": only these)
-	@scripts/doors $(ARGS)
+smoke: setup ## What the pages name exists, in a minute (ARGS=--all: every target in its quick form, in a fresh clone, an hour; ARGS="demo lab": only these)
+	@scripts/smoke $(ARGS)
 
 install: $(if $(BUILT),,build) ## Put the programs, man pages, completions and the unit under PREFIX (/usr/local), below DESTDIR if that is given
 	@[ -n "$(PREFIX)" ] || { echo "make install: PREFIX is empty (left out, it is /usr/local)" >&2; exit 2; }
@@ -96,7 +96,7 @@ deb: $(if $(BUILT),,build) ## Debian packages heddle-switch and heddle-tools, in
 	 HEDDLED="$(HEDDLED)" dpkg-buildpackage -b -uc -us -d >../build.log 2>&1 || { tail -n 30 ../build.log >&2; exit 1; }
 	@cp "$(TARGET)"/deb/*.deb "$(DEBS)/" && ls "$(DEBS)"/*.deb
 
-bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes docs/benchmarks.md (QUICK=1: short, writes it elsewhere; BENCH="pods vhost switch rules": parts)
+bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes the tables of its pages (QUICK=1: short, writes it elsewhere; BENCH="pods vhost switch rules": parts)
 	@rm -rf $(RESULTS); for part in $(BENCH); do case $$part in \
 	   pods) run="bench/run $(if $(QUICK),--quick)";; \
 	   vhost) run="bench/vhost --only heddle,ovs,one-copy $(if $(QUICK),--quick,--group page)";; \
@@ -106,7 +106,7 @@ bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes do
 	   HEDDLED="$(HEDDLED)" $$run --json $(RESULTS)/$$part.json || exit 1; done
 	@bench/report $(if $(QUICK),--into $(RESULTS)) $(BENCH:%=$(RESULTS)/%.json)
 
-conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (SUITE=4.0: a later version, which is built with its clients; ARGS="--files ofproto.at")
+conformance: build ## Open vSwitch's own test suite against heddled; writes the pages of its results (SUITE=4.0: a later version, which is built with its clients; ARGS="--files ofproto.at")
 	@scripts/setup $(if $(findstring --system,$(ARGS)),system,conformance)
 	@HEDDLED="$(HEDDLED)" tests/conformance/run $(if $(SUITE),--suite $(SUITE)) $(ARGS)
 
@@ -143,6 +143,10 @@ fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow 
 
 models: setup ## All interleavings of the concurrent parts (loom); undefined behaviour, with a nightly toolchain (miri); PARTS=neon: as AArch64 code
 	@scripts/models $(PARTS)
+
+docs: setup ## The pages as a site with search, in target/site (mdBook, which cargo builds the first time, some minutes)
+	@scripts/tried
+	@scripts/docs
 
 fmt: setup ## Format the code
 	@cargo fmt --all

@@ -1,7 +1,8 @@
-"""The page docs/benchmarks.md: which cases its tables show, and the tables and the plot themselves.
+"""The tables of the pages docs/benchmarks*.md: their cases, the tables themselves, and the plot.
 
 A table is a list of rows, each a label and what it shows. All numbers come from docs/benchmarks.json: three
-of each, the least, the median and the greatest of the rounds.
+of each, the least, the median and the greatest of the rounds. A table has the rows that were measured, all in
+one run of one build.
 """
 
 import math
@@ -43,24 +44,27 @@ RECIRCULATED = {
 }
 TRACKED = {f"{flows:,} connection{'s' * (flows > 1)}": Case(rules="normal", ct="track", answers=True, flows=flows)
            for flows in (1, 1_000, 100_000, 1_000_000)}
+SEGMENTS = {f"{flows:,} connection{'s' * (flows > 1)}": Case(rules="normal", ct="track", answers=True, tcp=True, flows=flows)
+            for flows in (1, 1_000, 100_000, 1_000_000)}
 BEGUN = {"tracked": Case(rules="normal", ct="track", new=True),
          "with translated sources": Case(rules="normal", ct="snat", new=True)}
 TUNNELS = {f"{what}, {flows:,} flow{'s' * (flows > 1)}{more}": Case(rules="tuple", tunnel=tunnel, flows=flows, **case)
            for tunnel, what in (("out", "into a tunnel"), ("through", "and out of it"))
            for flows in (1, 10_000)
            for more, case in (("", {}), (", outer checksum", {"csum": True}), (", 100 hosts", {"hosts": 100}))}
-STORMS = {"beside a storm of new connections": Case(rules="tuple", ct="track", storm="new-flows", ports=4),
-          "beside new connections, over after a second":
-              Case(rules="tuple", ct="track", storm="new-flows", expire=1, ports=4)}
 KEPT = {f"{what}{behind}": Case(recirc=recirc, **case) for what, case in {
     "beside a storm of new flows": {"rules": "tuple", "storm": "new-flows", "ports": 4},
     "beside a storm that multiplies masks": {"rules": "tuple", "storm": "explosion", "ports": 4},
     "while 1,000 rules a second change":
         {"rules": "exact", "count": 50_000, "flows": 50_000, "changes": 1_000},
-}.items() for behind, recirc in (("", 0), (", recirculated", 1))} | STORMS
+}.items() for behind, recirc in (("", 0), (", recirculated", 1))}
+STORMS = {"beside a storm of new connections": Case(rules="tuple", ct="track", storm="new-flows", ports=4),
+          "beside new connections, over after a second":
+              Case(rules="tuple", ct="track", storm="new-flows", expire=1, ports=4)}
 WAITING = {"Heddle": ("heddle", 0), "Heddle, `pmd-sleep-max` 50": ("heddle", 50), "OVS": ("ovs", 0),
            "OVS, `pmd-sleep-max` 50": ("ovs", 50)}
 LATENCY = Case(latency=True)
+LATENCIES = {"Heddle": "heddle", "OVS": "ovs"}
 LOADS = {"one by one": ("single", 100_000), "as a bundle": ("bundle", 1_000_000)}
 
 
@@ -72,9 +76,9 @@ def idle(sleep):
 VHOST_CASES = [*GUESTS.values(), LATENCY]
 SWITCH_CASES = list(dict.fromkeys([
     *FLOWS.values(),
-    *(twin for case in [*RECIRCULATED.values(), *KEPT.values()]
+    *(twin for case in [*RECIRCULATED.values(), *KEPT.values(), *STORMS.values()]
       for twin in (case.plain(), case.calm(), case)),
-    *(twin for case in [*TRACKED.values(), *TUNNELS.values()] for twin in (case.plain(), case)), *BEGUN.values(),
+    *(twin for case in [*TRACKED.values(), *SEGMENTS.values(), *TUNNELS.values()] for twin in (case.plain(), case)), *BEGUN.values(),
     *(idle(sleep) for _, sleep in WAITING.values())]))
 
 
@@ -102,13 +106,17 @@ def markdown(head, rows):
 
 
 class Tables:
-    """Each method is a table: its text, and the names of the rows of results in it."""
+    """Each method is a table: its text, and the names of the records in it. Rows without a record are left out."""
 
     def __init__(self, results):
         self.results = results
 
     def of(self, case, contender):
         return self.results.get(case.name, {}).get(contender, {})
+
+    def measured(self, rows):
+        """The rows whose case has a record."""
+        return {label: case for label, case in rows.items() if case.name in self.results}
 
     def label(self, label, case):
         """With a star where too much else ran."""
@@ -117,38 +125,37 @@ class Tables:
         return f"{label} \\*" if worst > 0.1 else label
 
     def pods(self):
-        rows = [[label, *(middle(self.results.get(name, {}), key, decimals)
-                          for key, (_, decimals) in POD_COLUMNS.items())] for name, label in PODS.items()]
-        return markdown(["", *(title for title, _ in POD_COLUMNS.values())], rows), PODS
+        shown = {name: label for name, label in PODS.items() if name in self.results}
+        rows = [[label, *(middle(self.results[name], key, decimals) for key, (_, decimals) in POD_COLUMNS.items())]
+                for name, label in shown.items()]
+        return markdown(["", *(title for title, _ in POD_COLUMNS.values())], rows), list(shown)
+
+    def compared(self, cases, head, cells):
+        """A row for each measured case: `cells` of Heddle's and Open vSwitch's numbers, and the ratio of cycles."""
+        shown = self.measured(cases)
+        rows = []
+        for label, case in shown.items():
+            heddle, ovs = self.of(case, "heddle"), self.of(case, "ovs")
+            rows.append([self.label(label, case), *cells(case, heddle, ovs), ranged(heddle, "x_ovs", 2)])
+        return markdown(["", *head, "cycles: x OVS"], rows), names(shown)
 
     def guests(self):
-        rows = []
-        for label, case in GUESTS.items():
-            heddle, ovs, floor = (self.of(case, name) for name in ("heddle", "ovs", "one-copy"))
-            rows.append([self.label(label, case), middle(heddle, "mpps", 1), middle(ovs, "mpps", 1),
-                         middle(heddle, "cycles"), middle(ovs, "cycles"), middle(floor, "cycles"),
-                         ranged(heddle, "x_ovs", 2)])
-        return markdown(["", "Heddle Mpps", "OVS Mpps", "Heddle cycles", "OVS cycles", "one copy",
-                         "cycles: x OVS"], rows), names(GUESTS)
+        return self.compared(
+            GUESTS, ["Heddle Mpps", "OVS Mpps", "Heddle cycles", "OVS cycles", "one copy"],
+            lambda case, heddle, ovs: [middle(heddle, "mpps", 1), middle(ovs, "mpps", 1), middle(heddle, "cycles"),
+                                       middle(ovs, "cycles"), middle(self.of(case, "one-copy"), "cycles")])
 
     def flows(self):
-        rows = []
-        for label, case in FLOWS.items():
-            heddle, ovs = self.of(case, "heddle"), self.of(case, "ovs")
-            rows.append([self.label(label, case), middle(heddle, "mpps", 1), middle(ovs, "mpps", 1),
-                         middle(heddle, "cycles"), middle(ovs, "cycles"), ranged(heddle, "x_ovs", 2)])
-        return markdown(["", "Heddle Mpps", "OVS Mpps", "Heddle cycles", "OVS cycles", "cycles: x OVS"],
-                        rows), names(FLOWS)
+        return self.compared(
+            FLOWS, ["Heddle Mpps", "OVS Mpps", "Heddle cycles", "OVS cycles"],
+            lambda _, heddle, ovs: [middle(heddle, "mpps", 1), middle(ovs, "mpps", 1), middle(heddle, "cycles"),
+                                    middle(ovs, "cycles")])
 
     def added(self, cases):
         """Each case's cycles, and the cycles that it needs more than the case without its feature."""
-        rows = []
-        for label, case in cases.items():
-            heddle, ovs = self.of(case, "heddle"), self.of(case, "ovs")
-            rows.append([self.label(label, case), middle(heddle, "cycles"), ranged(heddle, "adds"),
-                         middle(ovs, "cycles"), ranged(ovs, "adds"), ranged(heddle, "x_ovs", 2)])
-        return markdown(["", "Heddle cycles", "more by", "OVS cycles", "more by", "cycles: x OVS"],
-                        rows), names(cases)
+        return self.compared(
+            cases, ["Heddle cycles", "more by", "OVS cycles", "more by"],
+            lambda _, heddle, ovs: [middle(heddle, "cycles"), ranged(heddle, "adds"), middle(ovs, "cycles"), ranged(ovs, "adds")])
 
     def recirculated(self):
         return self.added(RECIRCULATED)
@@ -156,54 +163,99 @@ class Tables:
     def tracked(self):
         return self.added(TRACKED)
 
+    def segments(self):
+        return self.added(SEGMENTS)
+
     def begun(self):
-        rows = []
-        for label, case in BEGUN.items():
-            heddle, ovs = self.of(case, "heddle"), self.of(case, "ovs")
-            rows.append([self.label(label, case), middle(heddle, "new"), middle(ovs, "new"),
-                         middle(heddle, "cycles"), middle(ovs, "cycles"), ranged(heddle, "x_ovs", 2)])
-        return markdown(["", "Heddle, thousand/s", "OVS, thousand/s", "Heddle cycles", "OVS cycles",
-                         "cycles: x OVS"], rows), names(BEGUN)
+        return self.compared(
+            BEGUN, ["Heddle, thousand/s", "OVS, thousand/s", "Heddle cycles", "OVS cycles"],
+            lambda _, heddle, ovs: [middle(heddle, "new"), middle(ovs, "new"), middle(heddle, "cycles"), middle(ovs, "cycles")])
 
     def tunnels(self):
         return self.added(TUNNELS)
 
+    def share(self, cases):
+        shown = self.measured(cases)
+        rows = [[self.label(label, case), *(ranged(self.of(case, name), "kept", 1) for name in ("heddle", "ovs"))]
+                for label, case in shown.items()]
+        return markdown(["", "Heddle keeps, %", "OVS keeps, %"], rows), names(shown)
+
     def kept(self):
-        rows = [[self.label(label, case),
-                 *(ranged(self.of(case, name), "kept", 1) for name in ("heddle", "ovs"))]
-                for label, case in KEPT.items()]
-        return markdown(["", "Heddle keeps, %", "OVS keeps, %"], rows), names(KEPT)
+        return self.share(KEPT)
+
+    def storms(self):
+        return self.share(STORMS)
 
     def waiting(self):
+        shown = {label: (name, sleep) for label, (name, sleep) in WAITING.items() if idle(sleep).name in self.results}
         rows = []
-        for label, (name, sleep) in WAITING.items():
-            row, busy = self.of(idle(sleep), name), {} if sleep else self.of(LATENCY, name)
-            rows.append([label, middle(row, "idle_alone", 1), middle(row, "idle_1000", 1),
-                         two(row, "p50_1000", "p99_1000"), two(busy, "p50_100000", "p99_100000"),
-                         two(busy, "p50_1000000", "p99_1000000")])
-        return markdown(["", "CPU idle, %", "CPU at 1 kpps, %", "us at 1 kpps", "100 kpps", "1 Mpps"],
-                        rows), [LATENCY.name, idle(0).name]
+        for label, (name, sleep) in shown.items():
+            row = self.of(idle(sleep), name)
+            rows.append([label, middle(row, "idle_alone", 1), middle(row, "idle_1000", 1), two(row, "p50_1000", "p99_1000")])
+        return (markdown(["", "CPU idle, %", "CPU at 1 kpps, %", "us at 1 kpps"], rows),
+                list(dict.fromkeys(idle(sleep).name for _, sleep in shown.values())))
+
+    def latency(self):
+        shown = LATENCIES if LATENCY.name in self.results else {}
+        rows = [[label, two(self.of(LATENCY, name), "p50_100000", "p99_100000"),
+                 two(self.of(LATENCY, name), "p50_1000000", "p99_1000000")] for label, name in shown.items()]
+        return markdown(["", "us at 100 kpps", "us at 1 Mpps"], rows), [LATENCY.name] if shown else []
 
     def loading(self):
-        rows = []
+        rows, shown = [], []
         for label, (how, count) in LOADS.items():
-            row = self.results.get(f"{count}-{how}", {})
-            heddle, ovs, alone = (row.get(name, {}) for name in ("heddle", "ovs", "sink"))
-            rows.append([f"{count:,} rules, {label}",
-                         *(ranged(one, "seconds", 1) for one in (heddle, ovs, alone)),
+            name = f"{count}-{how}"
+            if name not in self.results:
+                continue
+            shown.append(name)
+            heddle, ovs, alone = (self.results[name].get(who, {}) for who in ("heddle", "ovs", "sink"))
+            rows.append([f"{count:,} rules, {label}", *(ranged(one, "seconds", 1) for one in (heddle, ovs, alone)),
                          middle(heddle, "bytes"), middle(ovs, "bytes")])
-        return markdown(["", "Heddle, s", "OVS, s", "`ovs-ofctl` alone, s", "Heddle, B each", "OVS, B each"],
-                        rows), [f"{count}-{how}" for how, count in LOADS.values()]
+        return markdown(["", "Heddle, s", "OVS, s", "`ovs-ofctl` alone, s", "Heddle, B each", "OVS, B each"], rows), shown
 
 
 def names(rows):
     return [case.name for case in rows.values()]
 
 
+# Table -> part of `make bench BENCH=PART` that measures it.
+PARTS = {"pods": "pods", "guests": "vhost", "latency": "vhost", "loading": "rules"}
+
+
+class MixedRuns(Exception):
+    """The records of one table are of several runs, which the text names."""
+
+
+def described(run):
+    """A run in words: when, of which commit, how often, where."""
+    return f"{run['date']}, commit {run['commit']}, {run['how']}, {run['machine']}"
+
+
+def run_of(table, shown, results):
+    """The one run of a table's records."""
+    runs = {}
+    for name in shown:
+        runs.setdefault(described(results[name]["run"]), []).append(name)
+    if len(runs) > 1:
+        lines = "\n".join(f"  {run}: {', '.join(names)}" for run, names in runs.items())
+        raise MixedRuns(f"table '{table}' would mix records of {len(runs)} runs:\n{lines}\n"
+                        f"Measure all of it in one run: make bench BENCH={PARTS.get(table, 'switch')}")
+    return next(iter(runs))
+
+
+def filled(table, results):
+    """The text of a table, with its run."""
+    body, shown = getattr(Tables(results), table)()
+    if not shown:
+        return f"Not measured with a known build yet: `make bench BENCH={PARTS.get(table, 'switch')}`."
+    return f"{body}\n\nMeasured: {run_of(table, shown, results)}."
+
+
 # -- the plot ---------------------------------------------------------------------------------------
 
 LEFT, WIDTH, ROW, TOP = 250, 760, 19, 62
 AXIS = (50, 20_000)
+TICKS = (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
 COLORS = {"heddle": "#0b6fb8", "ovs": "#d1670a"}
 
 
@@ -218,31 +270,32 @@ def text(x, y, words, more=""):
 
 
 def plot(results):
-    """Busy cycles per packet: a point for the median, a line from the least to the greatest of the rounds."""
-    rows = [(f"{'' if rows is FLOWS else '↻ '}{label}", results.get(case.name, {}))
-            for rows in (FLOWS, RECIRCULATED) for label, case in rows.items()]
-    bottom = TOP + ROW * len(rows)
-    out = [text(10, 20, "Busy cycles of the switch's core per packet of 64 bytes (less is better)",
-                'font-size="15"'),
-           text(10, 38, "↻: behind recirculations", 'fill="#555"')]
+    """Busy cycles per packet, a panel for each table: the median as a point, a line from the least to the greatest."""
+    out, y = [], TOP
+    for table, title, cases in (("flows", "Flows and rules", FLOWS), ("recirculated", "Recirculated packets", RECIRCULATED),
+                                ("tracked", "Tracked connections", TRACKED)):
+        rows = Tables(results).measured(cases)
+        if not rows:
+            continue
+        out += [text(10, y, title, 'font-weight="bold"'),
+                text(LEFT, y, run_of(table, names(rows), results), 'fill="#555" font-size="10"')]
+        first, top, y = len(out), y + 6, y + ROW
+        for label, case in rows.items():
+            out.append(text(LEFT - 10, y + 4, label, 'text-anchor="end"'))
+            for name, color in COLORS.items():
+                if cycles := results[case.name].get(name, {}).get("cycles"):
+                    least, median, most = map(across, cycles)
+                    out += [f'<path d="M{least:.1f} {y}H{most:.1f}" stroke="{color}" stroke-width="3" opacity=".4"/>',
+                            f'<circle cx="{median:.1f}" cy="{y}" r="5" fill="{color}"/>']
+            y += ROW
+        out[first:first] = [f'<path d="M{across(tick):.0f} {top}V{y - ROW + 8}" stroke="#ddd"/>' for tick in TICKS]
+        y += 14
+    ticks = [text(across(tick), y, f"{tick:,}", 'text-anchor="middle" fill="#555"') for tick in TICKS]
+    head = [text(10, 20, "Busy cycles of the switch's core per packet of 64 bytes (less is better)", 'font-size="15"')]
     for at, (name, label) in enumerate((("heddle", "Heddle"), ("ovs", "OVS-DPDK"))):
-        out += [f'<circle cx="{LEFT + 10 + 90 * at}" cy="34" r="5" fill="{COLORS[name]}"/>',
-                text(LEFT + 20 + 90 * at, 38, label)]
-    for tick in (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000):
-        x = across(tick)
-        out += [f'<path d="M{x:.0f} {TOP - 8}V{bottom}" stroke="#ddd"/>',
-                text(x, bottom + 15, f"{tick:,}", 'text-anchor="middle" fill="#555"')]
-    for number, (label, row) in enumerate(rows):
-        y = TOP + ROW * number + 4
-        out.append(text(LEFT - 10, y + 4, label, 'text-anchor="end"'))
-        for name, color in COLORS.items():
-            if cycles := row.get(name, {}).get("cycles"):
-                least, median, most = map(across, cycles)
-                out += [f'<path d="M{least:.1f} {y}H{most:.1f}" stroke="{color}" stroke-width="3" '
-                        'opacity=".4"/>',
-                        f'<circle cx="{median:.1f}" cy="{y}" r="5" fill="{color}"/>']
-    height = bottom + 25
+        head += [f'<circle cx="{LEFT + 10 + 90 * at}" cy="34" r="5" fill="{COLORS[name]}"/>', text(LEFT + 20 + 90 * at, 38, label)]
+    height = y + 12
     return "\n".join(['<svg xmlns="http://www.w3.org/2000/svg" '
                       f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
                       'font-family="sans-serif" font-size="12">',
-                      f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>', *out, "</svg>", ""])
+                      f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>', *head, *out, *ticks, "</svg>", ""])

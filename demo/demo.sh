@@ -346,7 +346,7 @@ show appctl fdb/show br-int
 
 title "What each worker thread did"
 say "A worker is a thread that receives, looks up and sends. With segmentation offload one 'packet'" \
-    "is a train of up to 64 KiB: look at bytes per packet beside cycles per packet. ? in heddle top" \
+    "is up to 64 KiB: look at bytes per packet beside cycles per packet. ? in heddle top" \
     "explains each column; ovs-appctl dpif-netdev/pmd-stats-show has the counters of Open vSwitch."
 if [ -x "$HEDDLE" ] && [[ $(basename "$HEDDLED") != ovs-vswitchd* ]]; then
     pod red ping -q -i 0.01 -c 200 10.0.0.2 >/dev/null &

@@ -1,35 +1,29 @@
-"""The report of a run: a table by file, and docs/conformance.md."""
+"""The report of a run: a table by file, and the pages docs/conformance*.md."""
 
 import collections
+import glob
 import os
 import re
 
-# The page's first part, before the parts of the runs.
-INTRO = """# Conformance
+# A page has a part for each run: the suite, and the system tests.
+INTRO = """# Conformance with Open vSwitch {version}
 
-Open vSwitch's own tests, run with `heddled` in the place of `ovs-vswitchd`: two suites, each of two versions.
-`make conformance` (`tests/conformance/run`) writes this page, a part in each whole run; do not edit.
-
-| part | command |
-| --- | --- |
+Open vSwitch's own tests, run with `heddled` in the place of `ovs-vswitchd`. Whole runs of
+`tests/conformance/run` write this page: do not edit. [Conformance](conformance.md) explains it.
 """
 
 HEAD = """{heading}
 
 The suite of Open vSwitch {version}, {whose}.
-Written by `{command}`.
-A test counts if it starts the switch daemon. Other tests are for helper programs, the database or the clients
-alone, and have the same result without `heddled`.
-
-`tests/conformance/{passing}` holds the tests that pass. If one of them fails, the command fails.
-Most of the other tests need a feature that the [README](../README.md#what-does-not-work-yet) lists as
-missing, or compare texts that changed between versions.
+Written by `{command}`; `tests/conformance/{passing}` has the tests that pass.
 """
 OWN_TOOLS = "with the database server and the clients of that version"
 DEBIANS_TOOLS = "of Debian's `openvswitch-source`, with Debian's database server and clients"
 
 SECTION = "Suite"
 WRITTEN_BY = re.compile(r"Written by `(.*?)`")
+# The tables of docs/conformance.md have the last row of each part's table.
+INDEX = re.compile(r"<!-- totals: (\w+) -->.*?<!-- end -->", re.DOTALL)
 
 
 def short(version):
@@ -102,38 +96,58 @@ def write(path, suite, lists, results, later=False):
         lines += ["### Skipped by the suite itself", "",
                   "They need features that this machine or Debian's build of the clients does not have: "
                   + ", ".join(f"{file} {n}" for file, n in sorted(skipped.items())) + ".", ""]
-    failed = sorted((r.test.file, r.test.title) for r in results if r.verdict in ("failed", "limit"))
-    if failed:
-        lines += ["### Failing", ""]
-        last = None
-        for file, title in failed:
-            if file != last:
-                lines += ["", f"#### {file}", ""]
-                last = file
-            lines.append(f"* {title}")
     put(path, part, lines)
 
 
 def put(path, part, lines):
-    """Writes one part of the page, which `part`, its heading, names. The others stay."""
-    parts = {}
-    if os.path.exists(path):
-        name = None
-        with open(path) as file:
-            for line in file.read().splitlines():
-                if line.startswith("## "):
-                    name = line
-                if name:
-                    parts.setdefault(name, []).append(line)
+    """Writes one part of a page, which `part`, its heading, names. The others stay."""
+    parts = parts_of(path) if os.path.exists(path) else {}
     parts[part] = lines
-    # Sorted by version, the suite before the system tests. Parts of an older form have no version: dropped.
-    known = sorted((name.rpartition(" ")[2], name) for name in parts if " of Open vSwitch " in name)
-    rows = [f"| [{name[3:]}](#{anchor(name)}) | `{_command_in(parts[name])}` |" for _, name in known]
-    text = INTRO + "\n".join(rows) + "\n\n" + "\n\n".join("\n".join(parts[name]).strip() for _, name in known)
-    while "\n\n\n" in text:
-        text = text.replace("\n\n\n", "\n\n")
+    version = part.rpartition(" ")[2]
+    text = INTRO.format(version=version) + "\n" + "\n\n".join("\n".join(parts[name]).strip() for name in sorted(parts))
     with open(path, "w") as file:
-        file.write(text + "\n")
+        file.write(re.sub(r"\n{3,}", "\n\n", text) + "\n")
+    totals(os.path.dirname(path))
+
+
+def parts_of(path):
+    """{heading: lines} of a page."""
+    parts, name = {}, None
+    with open(path) as file:
+        for line in file.read().splitlines():
+            if line.startswith("## "):
+                name = line
+            if name:
+                parts.setdefault(name, []).append(line)
+    return parts
+
+
+def totals(directory):
+    """Writes the totals of all pages into conformance.md beside them."""
+    index = os.path.join(directory, "conformance.md")
+    if not os.path.exists(index):
+        return
+    pages = sorted(glob.glob(os.path.join(directory, "conformance-*.md")))
+
+    def table_of(match):
+        rows = []
+        for page in pages:
+            for name, lines in parts_of(page).items():
+                if name[3:].split(" ")[0].lower() != match[1]:
+                    continue
+                head = next(line for line in lines if line.startswith("| "))
+                if not rows:
+                    columns = head.split(" | ")[1:]
+                    rows = [f"| part | command | {' | '.join(columns)}", "| --- | --- |" + " ---: |" * len(columns)]
+                last = next(line for line in lines if line.startswith("| **all** |"))
+                link = f"[{name[3:]}]({os.path.basename(page)}#{anchor(name)})"
+                rows.append(f"| {link} | `{_command_in(lines)}` |{last.removeprefix('| **all** |')}")
+        return "\n".join([f"<!-- totals: {match[1]} -->", *rows, "<!-- end -->"])
+
+    with open(index) as file:
+        text = file.read()
+    with open(index, "w") as file:
+        file.write(INDEX.sub(table_of, text))
 
 
 def anchor(name):

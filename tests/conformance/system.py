@@ -36,11 +36,8 @@ OTHER = "other"
 
 HEAD = """{heading}
 
-Open vSwitch's `system-userspace-testsuite` (version {version}) on kernel {kernel}.
-It uses real devices, stacks and programs, in network namespaces.
-Written by `{command}`.
-The same tests run with {whose} `ovs-vswitchd` on the same machine. A test that it
-does not pass is no evidence about `heddled`: most of these need devices that this kernel does not have.
+Open vSwitch's `system-userspace-testsuite` (version {version}), beside {whose} `ovs-vswitchd`.
+Kernel: {kernel}. Written by `{command}`.
 """
 
 
@@ -126,7 +123,7 @@ def rows(tests, reference, results):
         theirs, ours = reference.verdicts.get(test.key) == "passed", verdicts[test.key] == "passed"
         for name in (group(test), "**all**"):
             counts[name].update({"tests": 1, "theirs": theirs, "both": theirs and ours, "ours": ours})
-    yield "| group | tests | Open vSwitch passes | of these, heddled | | heddled in all |"
+    yield "| group | tests | Open vSwitch passes | of these, heddled | share | heddled in all |"
     yield "| --- | ---: | ---: | ---: | ---: | ---: |"
     for name in [*(n for n, _ in GROUPS), OTHER, "**all**"]:
         if n := counts.get(name):

@@ -28,7 +28,7 @@ def blocks(rng, bridge, ports, encapsulation=False):
 class Blocks:
     def __init__(self, rng, bridge, ports):
         self.rng, self.bridge, self.ports = rng, bridge, ports
-        self.groups, self.meters, self.flows, self.doors = [], [], [], []
+        self.groups, self.meters, self.flows, self.entry_tables = [], [], [], []
 
     def flow(self, table, priority, match, actions):
         self.flows.append({"bridge": self.bridge, "table": table, "priority": priority, "extra": [], "match": match,
@@ -41,12 +41,12 @@ class Blocks:
         """One flow that sends some packets into every block."""
         kind = self.rng.choice([[], ["ip"], ["tcp"], ["ip", f"nw_src={self.rng.choice(IPS)}"]])
         last = self.rng.choice([[], ["NORMAL"], [f"output:{self.port()}"]])
-        self.flow(0, 61000 + self.rng.randrange(4000), kind, [f"resubmit(,{t})" for t in self.doors] + last)
+        self.flow(0, 61000 + self.rng.randrange(4000), kind, [f"resubmit(,{t})" for t in self.entry_tables] + last)
 
     def learning(self):
         """Learns addresses, with or without VLAN, port or a register."""
         rng = self.rng
-        self.doors += [LEARN_TABLE, LEARNED_TABLE]
+        self.entry_tables += [LEARN_TABLE, LEARNED_TABLE]
         spec = [f"table={LEARNED_TABLE}", f"priority={rng.choice([1, 70, 32768])}"]
         if rng.random() < 0.3:
             spec.append(f"cookie={rng.randrange(1, 99):#x}")
@@ -67,7 +67,7 @@ class Blocks:
     def conjunctions(self):
         """Sets of addresses and ports, any of one with any of the other."""
         rng = self.rng
-        self.doors.append(CONJUNCTION_TABLE)
+        self.entry_tables.append(CONJUNCTION_TABLE)
         for number in range(1, rng.randrange(2, 4)):
             priority = 100 * number
             for address in rng.sample(IPS, rng.randrange(1, min(4, len(IPS)))):
@@ -82,7 +82,7 @@ class Blocks:
 
     def groups_(self):
         rng = self.rng
-        self.doors.append(GROUP_TABLE)
+        self.entry_tables.append(GROUP_TABLE)
         last = rng.randrange(1, 4)
         for number in range(1, last + 1):
             kind = rng.choice(["all", "all", "indirect", "ff", "select"])
@@ -107,7 +107,7 @@ class Blocks:
     def recirculation(self):
         """Pushes and pops a label: the next match needs the packet to be parsed anew."""
         rng = self.rng
-        self.doors.append(RECIRC_TABLE)
+        self.entry_tables.append(RECIRC_TABLE)
         between = rng.choice([[], [f"set_field:{rng.randrange(1 << 20)}->mpls_label"], [f"output:{self.port()}"],
                               ["push_mpls:0x8847", "pop_mpls:0x8847"]])
         after = rng.choice([[f"resubmit(,{RECIRC_TABLE + 1})"], ["dec_ttl", f"output:{self.port()}"],
@@ -122,7 +122,7 @@ class Blocks:
         Labels are put in front of IP packets only: the reference dies of them where the frame has labels already.
         """
         rng, table = self.rng, ENCAP_TABLE
-        self.doors.append(table)
+        self.entry_tables.append(table)
         ethernet = ["encap(ethernet)", *rng.sample([f"set_field:{rng.choice(MACS)}->eth_dst", f"set_field:{rng.choice(MACS)}->eth_src"],
                                                    rng.randrange(3))]
         leave = rng.choice([[f"output:{self.port()}"], [f"resubmit(,{table + 1})"], [f"output:{self.port()}", f"resubmit(,{table + 1})"]])
@@ -161,6 +161,6 @@ class Blocks:
 
     def metering(self):
         """A meter that drops nothing, and counts."""
-        self.doors.append(METER_TABLE)
+        self.entry_tables.append(METER_TABLE)
         self.meters.append({"bridge": self.bridge, "text": "meter=1,pktps,burst,stats,bands=type=drop,rate=1000000,burst_size=1000000"})
         self.flow(METER_TABLE, 10, self.rng.choice([[], ["ip"]]), ["meter:1", f"output:{self.port()}"])

@@ -61,6 +61,7 @@ def pods_running(cluster):
 
 
 def pod_to_pod(cluster):
+    """Pings between two pods, both ways."""
     one, two = cluster.pair
     for a, b in ((one, two), (two, one), (one, cluster.web)):
         cluster.reach(a, address(b))
@@ -129,6 +130,7 @@ def restarted(cluster, restart, few=True):
 
 
 def kubelet_restarted(cluster):
+    """The kubelet is killed under a ping from pod to pod: few pings are lost, and pods come and go afterwards."""
     def restart():
         cluster.kill("kubelet")
         cluster.start_kubelet()
@@ -136,6 +138,7 @@ def kubelet_restarted(cluster):
 
 
 def containerd_restarted(cluster):
+    """containerd is killed under a ping from pod to pod: few pings are lost, and pods come and go afterwards."""
     def restart():
         cluster.runtime.stop()
         cluster.runtime.start()
@@ -151,6 +154,7 @@ def heddled_restarted(cluster):
 
 
 def ovsdb_server_restarted(cluster):
+    """The database server is killed under a ping from pod to pod: few pings are lost, and pods come and go afterwards."""
     def restart():
         cluster.sw.stop_ovsdb()
         cluster.sw.start_ovsdb()

@@ -89,7 +89,7 @@ def service(switch, bridge, address, port, pod, pod_port, mac):
 
 def several_networks(node):
     """Puts the plug-in `several`, which replaces Multus, beside the others."""
-    shutil.copy(os.path.join(os.path.dirname(__file__), "several.py"), f"{node.dir}/bin/several")
+    shutil.copy(os.path.join(os.path.dirname(__file__), "delegating_cni.py"), f"{node.dir}/bin/several")
     os.chmod(f"{node.dir}/bin/several", 0o755)
 
 

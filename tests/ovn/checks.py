@@ -1,4 +1,4 @@
-"""OVN's promises, seen from inside pods. Each check returns None, or what was wrong."""
+"""Switching, routing, NAT, access lists, load balancers and services, seen from inside of pods."""
 
 import re
 import subprocess

@@ -9,7 +9,7 @@ import subprocess
 
 from checks import Absent, check
 from lab.switch import Switch, end_process, read_pid
-from more import until
+from probes import until
 
 SHARE = os.environ.get("OVS_PKGDATADIR", "/usr/share/openvswitch")
 ADDRESS = "172.31.0.50"

@@ -21,14 +21,26 @@ from lab.vhost import heddle_path
 # Pages that are not followed here, and the programs that run their commands. None: the page has no commands
 # of its own.
 ELSEWHERE = {
-    "architecture": None, "benchmarks": "Makefile", "cni-settings": None, "cni-tried": "Makefile", "conformance": "Makefile",
-    "differences-connections": None, "differences-flows": None, "first-hour": "scripts/doors",
-    "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "lab": "tests/lab/run-guests",
-    "measuring": "tests/system/test_measure.py", "node": "tests/system/test_node.py", "offload": "tests/system/test_offload.py",
-    "ovn": "tests/ovn/run", "ovn-measured": "bench/ovn", "ovn-tried": "tests/ovn/run", "proofs": None, "support": None, "threads": None,
-    "tunnels-gso": "bench/tunnels", "underlay": "tests/system/test_underlay.py", "vduse": "tests/lab/guests/vduse.py",
-    "vhost-user-guests": "Makefile", "vhost-user-options": None,
+    "SUMMARY": None, "advice": "tests/system/test_advise.py", "architecture": None, "benchmarks": "Makefile",
+    "benchmarks-commands": "Makefile", "benchmarks-pods": "Makefile", "benchmarks-state": "Makefile",
+    "cni-cost": "bench/cni", "cni-settings": None, "conformance": "tests/conformance/run",
+    "conformance-3.1": None, "conformance-4.0": None, "connections-cost": None, "differences-connections": None,
+    "differences-flows": None, "features": None, "first-hour": "scripts/smoke",
+    "first-quarter-hour": "tests/system/test_first_quarter_hour.py",
+    "host-stack": "tests/system/test_host_stack.py", "lab": "tests/lab/run-guests",
+    "measuring": "tests/system/test_measure.py", "measuring-errors": None, "node": "tests/system/test_node.py",
+    "offload": "tests/system/test_offload.py", "offload-inside": None, "offload-tunnels": None,
+    "ovn": "tests/ovn/run", "ovn-measured": "bench/ovn", "ovn-suites": "tests/ovn/upstream", "proof-tests": None, "proofs": None,
+    "shortcuts": None, "support": None, "threads": None, "tried": "scripts/test",
+    "tried-guests": "tests/lab/run-guests", "tried-ovn": "tests/ovn/run",
+    "tried-pods": "tests/cri/containerd.py", "tunnels-gso": "bench/tunnels",
+    "underlay": "tests/system/test_underlay.py", "vduse": "tests/lab/guests/vduse.py",
+    "vhost-user-guests": "Makefile", "vhost-user-options": None, "watching": "tests/system/test_top.py",
+    "workers-load": None,
 }
+# Lines of a page, at most: two screens. Architecture is read from its beginning to its end.
+MAX_LINES = 120
+LONGER = {"architecture": 240}
 
 DATABASE = """
 ovsdb-tool create /etc/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovsschema
@@ -332,6 +344,34 @@ def scenario_every_page(_):
         assert (page in here) != (page in ELSEWHERE), f"docs/{name}: what runs its commands?"
         where = ELSEWHERE.get(page)
         assert where is None or os.path.exists(f"{ROOT}/{where}"), f"docs/{name}: no {where}"
+
+
+def scenario_summary_has_every_page(_):
+    """docs/SUMMARY.md, the contents of the site, has each page once, and no other file of docs/."""
+    with open(f"{ROOT}/docs/SUMMARY.md") as file:
+        found = sorted(re.findall(r"\]\(([^)/]+)\)", file.read()))
+    pages = sorted(name for name in os.listdir(f"{ROOT}/docs") if name.endswith(".md") and name != "SUMMARY.md")
+    assert found == pages, f"once more, or not in docs/: {differ(found, pages)}; not in SUMMARY.md: {differ(pages, found)}"
+
+
+def differ(left, right):
+    """The items of a list that another one has not, or has less often."""
+    right = list(right)
+    return [item for item in left if item not in right or right.remove(item)]
+
+
+def scenario_pages_are_short(_):
+    """A page has at most two screens."""
+    for name in sorted(os.listdir(f"{ROOT}/docs")):
+        if name.endswith(".md"):
+            with open(f"{ROOT}/docs/{name}") as file:
+                lines = len(file.readlines())
+            assert lines <= LONGER.get(name.removesuffix(".md"), MAX_LINES), f"docs/{name} has {lines} lines"
+
+
+def scenario_lists_of_tests(_):
+    """The pages about what is tried are those that scripts/tried writes."""
+    subprocess.run([f"{ROOT}/scripts/tried", "--check"], check=True, timeout=20)
 
 
 def scenario_what_is_shown(_):

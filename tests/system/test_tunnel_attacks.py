@@ -493,7 +493,7 @@ def scenario_too_long_for_the_way(lab):
 
 
 @limit(240)
-def scenario_trains_that_outer_headers_make_too_long(lab):
+def scenario_gso_packets_that_outer_headers_make_too_long(lab):
     """64 KiB with 240 bytes of options before each segment."""
     switches, (a, b) = nodes(lab, "geneve")
     for sw in switches:

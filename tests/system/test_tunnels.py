@@ -282,7 +282,7 @@ def datagrams(lab, pods):
             echo.wait()
 
 
-def stt(lab, switches, pods, trains=True):
+def stt(lab, switches, pods, gso=True):
     """All traffic through STT, whose pods have the path's own MTU: frames that are too long for it go in two
     segments."""
     a, b = pods
@@ -293,7 +293,7 @@ def stt(lab, switches, pods, trains=True):
     for size in (8, 1000, 1472):
         lab.net.ping(a, "10.5.0.2", size=size, df=True)
     datagrams(lab, pods)
-    if trains:
+    if gso:
         many = long_packets(lab, pods)
         assert many > 50, many
     transfer(lab, b, a, "10.5.0.2")
@@ -329,7 +329,7 @@ def scenario_stt_over_a_tap(lab):
 @limit(240)
 def scenario_stt_over_ipv6_between_taps(lab):
     switches, pods = nodes(lab, "stt", v6=True, tap=True, key=STT_KEY)
-    stt(lab, switches, pods, trains=False)
+    stt(lab, switches, pods, gso=False)
 
 
 @limit(240)

@@ -1,4 +1,4 @@
-"""Life: parts of OVN and the switch restart while pods talk. Lost pings are counted, and printed for both
+"""Parts of OVN and the switch restart while pods talk. Lost pings are counted, and printed for both
 switches."""
 
 import os
@@ -10,13 +10,13 @@ import time
 
 from checks import Absent, check
 from cluster import server
-from finer import lines, talk
 from lab.switch import end_process, read_pid
+from probes import lines, talk
 
 # Pings a second.
 RATE = 100
 # Pings that a restart may cost more than it costs Open vSwitch: half a second, for a machine that has other things to do.
-MORE = RATE // 2
+MAX_MORE_LOST = RATE // 2
 PKGDATADIR = os.environ.get("OVS_PKGDATADIR", "/usr/share/openvswitch")
 
 
@@ -49,7 +49,7 @@ def within(c, name, n, limit):
 
 
 @check
-def life_controller_restarts(c):
+def controller_restarts(c):
     node = c.chassis[0]
 
     def act():
@@ -58,11 +58,11 @@ def life_controller_restarts(c):
         time.sleep(1)
         node.start_controller()
         c.sync()
-    return within(c, "life_controller_restarts", lost(c, act), 3)
+    return within(c, "controller_restarts", lost(c, act), 3)
 
 
 @check
-def life_controller_is_killed(c):
+def controller_is_killed(c):
     node = c.chassis[0]
 
     def act():
@@ -70,11 +70,11 @@ def life_controller_is_killed(c):
         time.sleep(1)
         node.start_controller()
         c.sync()
-    return within(c, "life_controller_is_killed", lost(c, act), 3)
+    return within(c, "controller_is_killed", lost(c, act), 3)
 
 
 @check
-def life_controller_is_killed_while_it_says_things(c):
+def controller_is_killed_while_it_says_things(c):
     """Killed in the midst of bundles, if possible. The switch applies no part of half a bundle; in the end it
     has the databases' configuration."""
     node = c.chassis[0]
@@ -91,7 +91,7 @@ def life_controller_is_killed_while_it_says_things(c):
     try:
         n = lost(c, act)
         there = len(re.findall(r"nw_src=10\.2[0-4]\.", node.sw.ofctl("-O", "OpenFlow15", "dump-flows", "br-int")))
-        return f"{there} of 1500 rules" if there < 1500 else within(c, "life_controller_is_killed_while_it_says_things", n, 3)
+        return f"{there} of 1500 rules" if there < 1500 else within(c, "controller_is_killed_while_it_says_things", n, 3)
     finally:
         c.nbctl("acl-del", "ls0")
         # OVN 26.03 sets this while it waits for its rules, and leaves it behind if it is killed at the wrong
@@ -101,7 +101,7 @@ def life_controller_is_killed_while_it_says_things(c):
 
 
 @check
-def life_controller_says_everything_again(c):
+def controller_says_everything_again(c):
     """No established flow is replaced: cookies and counters stay."""
     node = c.chassis[0]
     if not c.reaches("a1", "10.0.1.12", count=5):
@@ -122,11 +122,11 @@ def life_controller_says_everything_again(c):
     n = lost(c, act)
     after = flows()
     wrong = [m for m, (cookie, packets) in before.items() if m not in after or after[m][0] != cookie or after[m][1] < packets]
-    return f"{len(wrong)} flows begin anew: {wrong[0]}" if wrong else within(c, "life_controller_says_everything_again", n, 0)
+    return f"{len(wrong)} flows begin anew: {wrong[0]}" if wrong else within(c, "controller_says_everything_again", n, 0)
 
 
 @check
-def life_conditions_of_monitors_change(c):
+def conditions_of_monitors_change(c):
     """ovn-controller monitors its own part of the southbound database only, and all of it again."""
     node = c.chassis[0]
 
@@ -135,21 +135,21 @@ def life_conditions_of_monitors_change(c):
             node.sw.vsctl("set", "open_vswitch", ".", f"external_ids:ovn-monitor-all={value}")
             c.sync()
             time.sleep(0.5)
-    return within(c, "life_conditions_of_monitors_change", lost(c, act), 0)
+    return within(c, "conditions_of_monitors_change", lost(c, act), 0)
 
 
 @check
-def life_southbound_database_restarts(c):
+def southbound_database_restarts(c):
     def act():
         end_process(read_pid(f"{c.dir}/sb.pid"), signal.SIGTERM)
         time.sleep(1)
         c.start_database("sb")
         c.sync()
-    return within(c, "life_southbound_database_restarts", lost(c, act), 3)
+    return within(c, "southbound_database_restarts", lost(c, act), 3)
 
 
 @check
-def life_southbound_database_flaps(c):
+def southbound_database_flaps(c):
     """The database is killed again and again, also before all clients are connected."""
     def act():
         for rest in (0.2, 1, 0.1, 2, 0.3):
@@ -158,11 +158,11 @@ def life_southbound_database_flaps(c):
             c.start_database("sb")
             time.sleep(rest)
         c.sync()
-    return within(c, "life_southbound_database_flaps", lost(c, act), 3)
+    return within(c, "southbound_database_flaps", lost(c, act), 3)
 
 
 @check
-def life_northd_and_northbound_database_restart(c):
+def northd_and_northbound_database_restart(c):
     def act():
         for name in ("northd", "nb"):
             end_process(read_pid(f"{c.dir}/{name}.pid"), signal.SIGKILL)
@@ -170,11 +170,11 @@ def life_northd_and_northbound_database_restart(c):
         c.start_database("nb")
         c.start_northd()
         c.sync()
-    return within(c, "life_northd_and_northbound_database_restart", lost(c, act), 0)
+    return within(c, "northd_and_northbound_database_restart", lost(c, act), 0)
 
 
 @check
-def life_database_of_the_switch_restarts(c):
+def database_of_the_switch_restarts(c):
     node = c.chassis[0]
 
     def act():
@@ -183,11 +183,11 @@ def life_database_of_the_switch_restarts(c):
         node.sw.start_ovsdb()
         time.sleep(2)
         c.sync()
-    return within(c, "life_database_of_the_switch_restarts", lost(c, act), 3)
+    return within(c, "database_of_the_switch_restarts", lost(c, act), 3)
 
 
 @check
-def life_database_of_the_switch_hangs(c):
+def database_of_the_switch_hangs(c):
     """ovsdb-server replies to no client for some seconds. The switch forwards, replies to commands, and obeys
     its controller."""
     node = c.chassis[0]
@@ -202,7 +202,7 @@ def life_database_of_the_switch_hangs(c):
         finally:
             os.kill(pid, signal.SIGCONT)
         c.sync()
-    return within(c, "life_database_of_the_switch_hangs", lost(c, act), 3)
+    return within(c, "database_of_the_switch_hangs", lost(c, act), 3)
 
 
 def back_again(c):
@@ -215,18 +215,18 @@ def back_again(c):
 
 
 @check
-def life_switch_is_killed(c):
+def switch_is_killed(c):
     node = c.chassis[0]
 
     def act():
         node.sw.stop_daemon(signal.SIGKILL)
         node.sw.start_daemon()
         back_again(c)
-    return within(c, "life_switch_is_killed", lost(c, act), 20 * RATE)
+    return within(c, "switch_is_killed", lost(c, act), 20 * RATE)
 
 
 @check
-def life_switch_restarts_and_keeps_flows(c):
+def switch_restarts_and_keeps_flows(c):
     """The steps of `ovs-ctl restart`: flows are saved, and the switch waits for them before it forwards."""
     node = c.chassis[0]
     bridges = node.sw.vsctl("list-br").split()
@@ -239,11 +239,11 @@ def life_switch_restarts_and_keeps_flows(c):
         node.sw.run("sh", stdin=script)
         node.sw.vsctl("remove", "open_vswitch", ".", "other_config", "flow-restore-wait")
         back_again(c)
-    return within(c, "life_switch_restarts_and_keeps_flows", lost(c, act), 20 * RATE)
+    return within(c, "switch_restarts_and_keeps_flows", lost(c, act), 20 * RATE)
 
 
 @check
-def life_connections_outlive_the_switch(c):
+def connections_outlive_the_switch(c):
     """A connection over router and tunnel continues after the switch was killed, and after its controller
     was."""
     node = c.chassis[0]
@@ -268,7 +268,7 @@ def life_connections_outlive_the_switch(c):
 
 
 @check
-def life_another_switch_takes_over(c):
+def another_switch_takes_over(c):
     """The node's other switch (Open vSwitch for Heddle, Heddle for Open vSwitch) is started in its place,
     following docs/ovn.md, and then the first one again."""
     if not c.other:
@@ -296,7 +296,7 @@ def life_another_switch_takes_over(c):
                 return f"on {os.path.basename(binary)}, a connection: {got}"
             if not c.reaches("b2", "10.0.0.13") or not c.reaches("a1", "fd00:1::12"):
                 return f"on {os.path.basename(binary)}: no answer"
-        c.notes["life_another_switch_takes_over"] = ", ".join(said)
+        c.notes["another_switch_takes_over"] = ", ".join(said)
         return None
     finally:
         s.kill()
@@ -319,7 +319,7 @@ def lost_by_others(c, act):
 
 
 @check
-def life_chassis_comes_and_goes(c):
+def chassis_comes_and_goes(c):
     """Others do not notice."""
     def act():
         node = c.chassis[2]
@@ -336,7 +336,7 @@ def life_chassis_comes_and_goes(c):
 
 
 @check
-def life_chassis_vanishes(c):
+def chassis_vanishes(c):
     """The chassis is killed, and removed from the database; it comes back. Others do not notice."""
     node = c.chassis[2]
 

@@ -40,7 +40,7 @@ def datagrams(lab, receiver, sender, to):
         for number in range(50):
             there.sendto(b"".join(bytes([number, i]) * (size // 2) for i in range(count)), (to, 5003))
             got = [here.recv(65535) for _ in range(count)]
-            assert got == [bytes([number, i]) * (size // 2) for i in range(count)], f"train {number}"
+            assert got == [bytes([number, i]) * (size // 2) for i in range(count)], f"GSO packet {number}"
 
 
 def tag_packets(lab, dev):
