@@ -9,9 +9,10 @@
 //! port has a slot. One write ends all flows of a slot at once, when its port goes or the flows of an earlier
 //! process are dropped. Their entries are taken out later.
 
+use super::abi::{MASKS_PER_PORT, MAX_CPUS, MAX_FLOWS, MAX_MASKS, MAX_SLOTS, TUNNEL_PORT};
 use super::layout::{
-    self, COUNT_WORDS, CPU_DROPPED, CPU_LIMITED, CPU_PEER, CPU_UP, CPU_WORDS, CPUS, ConnKeyBytes, Device,
-    FLOWS, FlowHead, KeyBytes, LIVE_WORDS, MASKS, MASKS_PER_PORT, Origin, SLOTS, UP,
+    self, COUNT_WORDS, CPU_DROPPED, CPU_LIMITED, CPU_PEER, CPU_UP, CPU_WORDS, ConnKeyBytes, Device, FlowHead,
+    KeyBytes, LIVE_WORDS, Origin, UP,
 };
 use super::load::Loaded;
 use crate::{Handle, Rule, Why};
@@ -134,7 +135,7 @@ impl State {
             refused: HashSet::new(),
             peers: Peers::new().ok(),
             rounds: 0,
-            masks: vec![None; MASKS],
+            masks: vec![None; MAX_MASKS],
             by_origin: HashMap::new(),
             era: 1,
             conns: HashMap::new(),
@@ -161,7 +162,7 @@ impl State {
             if !self.adopted.slots.contains(&slot) {
                 self.adopted.slots.push(slot);
             }
-            let id = layout::mask_id(&key);
+            let id = layout::parse_key(&key).mask_id;
             let entry = &mut self.masks[usize::from(id)];
             match entry {
                 Some((_, n)) => *n += 1,
@@ -196,11 +197,11 @@ impl State {
         }
         let slot = self.next_slot;
         self.next_slot += 1;
-        ((slot as usize) < SLOTS).then_some(slot)
+        ((slot as usize) < MAX_SLOTS).then_some(slot)
     }
     /// The slot of flows of a device, or of a tunnel's port.
     fn slot_of(&mut self, ifindex: u32) -> Option<u32> {
-        if ifindex & layout::TUNNEL_PORT == 0 {
+        if ifindex & TUNNEL_PORT == 0 {
             return self.diverted.get(&ifindex).map(|d| d.slot);
         }
         if self.tunnels.is_none() {
@@ -222,7 +223,7 @@ impl State {
         let count = self.free_counts.pop().or_else(|| {
             let count = self.next_count;
             self.next_count += 1;
-            ((count as usize) < FLOWS).then_some(count)
+            ((count as usize) < MAX_FLOWS).then_some(count)
         })?;
         (0..COUNT_WORDS).for_each(|i| self.loaded.counts.store(count as usize * COUNT_WORDS + i, 0));
         Some(count)
@@ -281,7 +282,7 @@ impl State {
         }
         self.loaded
             .stages
-            .insert(origin.stage(), layout::masks(&masks), 0)
+            .insert(origin.stage(), layout::stage(&masks), 0)
             .map_err(|e| refused(&e))
     }
     /// Counts one more flow of an origin with this mask. Returns the mask's number.
@@ -446,7 +447,7 @@ impl State {
             return (FlowCounts::default(), Err(Why::Refused(2)));
         };
         let (key, count) = (flow.key, flow.count);
-        let slot = self.slot_of(layout::in_ifindex(&key));
+        let slot = self.slot_of(layout::parse_key(&key).in_ifindex);
         let done = slot
             .ok_or(Why::InPort)
             .and_then(|slot| self.encode(rule, count, slot))
@@ -470,7 +471,7 @@ impl State {
         self.wait();
         let counts = self.more(flow.count, &mut flow.read, 0);
         self.free_counts.push(flow.count);
-        self.give_mask(Origin::of(&flow.key), layout::mask_id(&flow.key));
+        self.give_mask(Origin::of(&flow.key), layout::parse_key(&flow.key).mask_id);
         counts
     }
     pub(super) fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts)) {
@@ -502,7 +503,7 @@ impl State {
         self.wait();
         for (key, count) in &adopted.flows {
             self.free_counts.push(*count);
-            self.give_mask(Origin::of(key), layout::mask_id(key));
+            self.give_mask(Origin::of(key), layout::parse_key(key).mask_id);
         }
         let gone: Vec<u32> = adopted
             .ports
@@ -563,5 +564,5 @@ fn n_cpus() -> usize {
         .rsplit(['-', ','])
         .next()
         .and_then(|n| n.parse::<usize>().ok());
-    last.map_or(CPUS, |n| (n + 1).min(CPUS))
+    last.map_or(MAX_CPUS, |n| (n + 1).min(MAX_CPUS))
 }

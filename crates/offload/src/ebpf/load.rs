@@ -4,9 +4,10 @@
 //! pinned. The next process looks through the kernel's programs for one whose maps name the same owner and
 //! the same version. A program of another version cannot be taken over: its filters are replaced.
 
+use super::abi::{MAX_CONNS, MAX_CPUS, MAX_FLOWS, MAX_SLOTS};
 use super::layout::{
-    self, COUNT_WORDS, CPU_WORDS, CPUS, ConnBytes, ConnKeyBytes, FLOWS, FirstBytes, FlowBytes, KeyBytes,
-    LIVE, LIVE_WORDS, MasksBytes, Origin, OutBytes, PortBytes, SLOTS, StageBytes,
+    self, COUNT_WORDS, CPU_WORDS, ConnBytes, ConnKeyBytes, FirstBytes, FlowBytes, KeyBytes, LIVE_WORDS,
+    MasksBytes, Origin, OutBytes, PortBytes, StageBytes,
 };
 use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo};
 use aya::programs::tc::{NlOptions, SchedClassifierLink, SchedClassifierLinkId, TcAttachOptions, TcHandle};
@@ -117,10 +118,10 @@ fn assemble(program: SchedClassifier, mut maps: StdMap<String, Map>) -> Result<L
         flows: HashMap::try_from(take("hd_flows")?).map_err(e)?,
         stages: HashMap::try_from(take("hd_stages")?).map_err(e)?,
         conns: HashMap::try_from(take("hd_conns")?).map_err(e)?,
-        live: Arc::new(words(take("hd_live")?, LIVE * LIVE_WORDS)?),
-        counts: words(take("hd_counts")?, FLOWS * COUNT_WORDS)?,
-        slots: words(take("hd_slots")?, SLOTS)?,
-        cpus: words(take("hd_cpus")?, CPUS * CPU_WORDS)?,
+        live: Arc::new(words(take("hd_live")?, MAX_CONNS * LIVE_WORDS)?),
+        counts: words(take("hd_counts")?, MAX_FLOWS * COUNT_WORDS)?,
+        slots: words(take("hd_slots")?, MAX_SLOTS)?,
+        cpus: words(take("hd_cpus")?, MAX_CPUS * CPU_WORDS)?,
     })
 }
 

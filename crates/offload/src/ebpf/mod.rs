@@ -1,7 +1,8 @@
 //! The eBPF back end. A classifier at the ingress of each port's device forwards the packets of its flows,
 //! and leads the rest to the switch. `docs/offload.md` explains how and why.
 //!
-//! * [`layout`]: bytes of the maps, which the program and this process share.
+//! * [`abi`]: keys and values of the maps, which the program and this process share.
+//! * [`layout`]: rules, connections and ports as these.
 //! * [`load`]: the program comes into the kernel, or is found there, where an earlier process left it.
 //! * [`ports`]: devices are diverted, and given back.
 //! * [`flows`]: rules become entries of maps, with masks, generations and counters.
@@ -11,9 +12,10 @@
 //! **End.** The program stays at the devices when the process ends, and still forwards.
 //! [`crate::Backend::shutdown`] removes it.
 
+mod abi;
 mod conns;
 mod flows;
-pub mod layout;
+mod layout;
 mod load;
 mod ports;
 #[cfg(test)]
@@ -84,7 +86,7 @@ impl Backend for Ebpf {
         "ebpf"
     }
     fn capacity(&self) -> usize {
-        layout::FLOWS - layout::SPARE
+        abi::MAX_FLOWS - layout::SPARE
     }
     fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
         self.0.lock().install(at, rule)
@@ -102,7 +104,7 @@ impl Backend for Ebpf {
         self.0.lock().set_ports(ports)
     }
     fn conn_capacity(&self) -> usize {
-        layout::LIVE / 2
+        abi::MAX_CONNS / 2
     }
     fn end_conns(&self) -> Option<Arc<dyn EndOffload>> {
         Some(Arc::new(conns::Live(Arc::clone(&self.0.lock().loaded.live))))

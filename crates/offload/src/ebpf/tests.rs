@@ -3,7 +3,7 @@
 
 use super::conns::Live;
 use super::flows::{Diverted, State, Way};
-use super::{layout, load, twin};
+use super::{abi, layout, load, twin};
 use crate::rule::{TUN_CSUM, TUN_IPV6, TUN_OPTION};
 use crate::{ConnUse, Ct, Decap, Headers, Op, Rule};
 use aya::programs::{TestRun as _, TestRunOptions};
@@ -286,7 +286,7 @@ fn one_write_ends_a_ports_flows_and_masks_are_bounded() {
     for (at, fields) in (0..12_u16).enumerate() {
         let done = state.install(u32::try_from(at).unwrap(), &rule(&s, fields, 0, 0));
         refused += u32::from(done == Err(crate::Why::TooManyMasks));
-        assert_eq!(done.is_err(), at >= layout::MASKS_PER_PORT, "{at}: {done:?}");
+        assert_eq!(done.is_err(), at >= abi::MASKS_PER_PORT, "{at}: {done:?}");
     }
     assert_eq!((refused, run(&state, &packet).0), (4, REDIRECT));
     // Other actions, and the counts of the old ones.
@@ -754,7 +754,7 @@ fn connections_outlive_their_process() {
     state.drop_adopted();
     assert_eq!(state.loaded.conns.keys().count(), 2);
     state.remove_conns(&[again.id]);
-    let words = (0..layout::LIVE).filter(|at| state.loaded.live.load(at * layout::LIVE_WORDS) != 0);
+    let words = (0..abi::MAX_CONNS).filter(|at| state.loaded.live.load(at * layout::LIVE_WORDS) != 0);
     assert_eq!(words.count(), 0);
 }
 
