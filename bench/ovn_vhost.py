@@ -19,7 +19,7 @@ from lab.switch import end_process, read_pid
 from ovn_paths import Paths
 from vhost_switches import Failed, Vhost, generate, settle
 
-# The generator's: crates/bench/src/frame.rs and flows.rs.
+# The generator's: crates/loadgen/src/frame.rs and flows.rs.
 PODS = {"client": ("02:68:64:6c:00:00", "10.0.0.0"), "server": ("02:68:64:6c:00:01", "20.0.0.0"),
         "remote": ("02:68:64:6c:00:01", "20.0.0.0")}
 SERVICES = [("udp", 5001)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Keys, values and constants of the maps, which the program and the switch share. src/ebpf/abi.rs has the same
-// ones for the switch. The build script compares sizes, offsets and values of both.
+// Keys, values and constants of the maps, which the program and the switch share. The switch has them in
+// src/ebpf/abi.rs. The build script compares sizes, offsets and values of both.
 
 #define MAX_FLOWS 131072
 #define MAX_SLOTS 8192

@@ -3,7 +3,7 @@
 use super::measurement::Measurement;
 use anyhow::Result;
 use clap::ValueEnum;
-use heddle_bench::floor::{Floor, Kind};
+use heddle_loadgen::floor::{Floor, Kind};
 
 /// The loop's way to move a packet.
 #[derive(Clone, Copy, ValueEnum)]

@@ -5,9 +5,9 @@ use super::options::{DeviceOptions, LoadOptions, core};
 use super::output::Output;
 use crate::say;
 use anyhow::{Result, bail};
-use heddle_bench::line;
-use heddle_bench::report::Outcome;
-use heddle_bench::run::{Endpoint, Engine, Load, Setup, Timing};
+use heddle_loadgen::line;
+use heddle_loadgen::report::Outcome;
+use heddle_loadgen::run::{Endpoint, Engine, Load, Setup, Timing};
 use std::sync::atomic::Ordering::Relaxed;
 
 #[derive(clap::Args)]
@@ -46,11 +46,16 @@ impl Measurement {
     /// Measures with `engine`, until the program is interrupted, and prints the steps.
     pub(super) fn run(&self, engine: &mut Engine, timing: &Timing) -> Result<Outcome> {
         engine.until(interrupt::enough()?);
-        Ok(engine.measure_and_tell(timing, &mut |step| self.output.step(step))?)
+        Ok(engine.measure_with_progress(timing, &mut |step| self.output.step(step))?)
     }
 }
 
 /// Waits for the switch at all ports.
 pub(super) fn connect(ports: &[Endpoint], setup: &Setup, loads: &[Load]) -> Result<Engine> {
-    Ok(Engine::connect_and_tell(ports, setup, loads, &mut say::waiting)?)
+    Ok(Engine::connect_with_progress(
+        ports,
+        setup,
+        loads,
+        &mut say::waiting,
+    )?)
 }

@@ -49,7 +49,7 @@ impl Command {
                 let &[a, b] = cores.as_slice() else {
                     anyhow::bail!("two cores are needed");
                 };
-                match heddle_bench::line::round_trip_ns(a, b) {
+                match heddle_loadgen::line::round_trip_ns(a, b) {
                     Some(ns) => crate::say::out(&format!("{ns:.0} ns\n")),
                     None => anyhow::bail!("the cores {a} and {b} could not be used at the same time"),
                 }

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use heddle_bench::flows::{Order, Spread};
-use heddle_bench::frame::Shape;
-use heddle_bench::run::{Aim, Load, Setup, Timing};
-use heddle_bench::traffic::{Checks, Touch};
+use heddle_loadgen::flows::{Order, Spread};
+use heddle_loadgen::frame::Shape;
+use heddle_loadgen::run::{Aim, Load, Setup, Timing};
+use heddle_loadgen::traffic::{Checks, Touch};
 use heddle_vhost_user::frontend::HugePages;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -190,7 +190,7 @@ impl LoadOptions {
             flows: if self.new_flows { u32::MAX } else { self.flows },
             spread: match self.masks {
                 Some(masks) => Spread::Masks(masks),
-                None if self.answers => Spread::Answered,
+                None if self.answers => Spread::BothDirections,
                 None => Spread::Plain,
             },
             order: match self.order {

@@ -2,8 +2,8 @@
 
 use crate::say;
 use clap::Args;
-use heddle_bench::report::{HEADING, Outcome};
-use heddle_bench::run::Step;
+use heddle_loadgen::report::{HEADING, Outcome};
+use heddle_loadgen::run::Step;
 use serde::Serialize;
 use std::fmt::Write as _;
 

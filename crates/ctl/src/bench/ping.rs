@@ -3,9 +3,9 @@
 use super::measurement::connect;
 use super::options::{DeviceOptions, core};
 use anyhow::{Result, bail};
-use heddle_bench::frame::Shape;
-use heddle_bench::ping::{Plan, exchange};
-use heddle_bench::run::{Endpoint, Load};
+use heddle_loadgen::frame::Shape;
+use heddle_loadgen::ping::{Plan, exchange};
+use heddle_loadgen::run::{Endpoint, Load};
 use std::time::Duration;
 
 /// Prints one line of JSON with numbers of packets, and round trips in microseconds.
@@ -59,7 +59,7 @@ impl Args {
             count: self.count,
             sizes: (self.min, self.max),
             flows: self.flows,
-            patience: Duration::try_from_secs_f64(self.patience)?,
+            timeout: Duration::try_from_secs_f64(self.patience)?,
             pause: Duration::from_micros(self.pause),
         };
         let out = exchange(engine.ports_mut(), &plan)?;

@@ -3,9 +3,9 @@
 use super::measurement::{Measurement, connect};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use heddle_bench::flows::{Order, Spread};
-use heddle_bench::run::{Endpoint, Load};
-use heddle_bench::traffic::Checks;
+use heddle_loadgen::flows::{Order, Spread};
+use heddle_loadgen::run::{Endpoint, Load};
+use heddle_loadgen::traffic::Checks;
 
 /// The traffic of the storm.
 #[derive(Clone, Copy, ValueEnum)]

@@ -2,7 +2,7 @@
 
 use super::measurement::{Measurement, connect};
 use anyhow::{Result, bail};
-use heddle_bench::run::Endpoint;
+use heddle_loadgen::run::Endpoint;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

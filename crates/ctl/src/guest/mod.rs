@@ -11,7 +11,7 @@ mod nic;
 use crate::say;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use heddle_bench::run::Endpoint;
+use heddle_loadgen::run::Endpoint;
 use heddle_sys::{Epoll, TapOpen, TapQueue};
 use heddle_vhost_user::frontend::{Frontend, FrontendError, Listener};
 use heddle_vhost_user::message::ProtocolFeatures;

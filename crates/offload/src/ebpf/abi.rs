@@ -101,13 +101,13 @@ constants! {
     OP_CT: u16 = 12;
     /// Forgets the connection.
     OP_CT_CLEAR: u16 = 13;
-    /// The next stage; `op.x`: the era, `op.y`: the recirculation id.
+    /// The next stage, with the era in `op.x` and the recirculation id in `op.y`.
     OP_RECIRC: u16 = 14;
     /// Adds the flow's outer headers.
     OP_ENCAP: u16 = 15;
     /// Removes outer headers.
     OP_DECAP: u16 = 16;
-    /// Sets a word of both IPv6 addresses; `op.x`: its index, `op.y`: the word.
+    /// Sets a word of both IPv6 addresses: `op.x` is its index, `op.y` the word.
     OP_IPV6_WORD: u16 = 17;
     /// Bit of `op.x` of an output: the packet's last.
     LAST: u16 = 1;

@@ -81,8 +81,8 @@ pub enum Spread {
     Plain,
     /// Like [`Spread::Plain`], but senders with odd numbers send the reverse direction of the flows of the
     /// senders before them.
-    Answered,
-    /// Numbers that differ modulo this count (at most [`Spread::MOST`]) hit rules with different masks, see
+    BothDirections,
+    /// Numbers that differ modulo this count (at most [`Spread::MAX_MASKS`]) hit rules with different masks, see
     /// [`crate::rules`]; the others differ in the addresses.
     Masks(u16),
     /// Crafted to multiply a classifier's masks. Each field differs from that of a rule of
@@ -101,17 +101,17 @@ pub const ACL: Tuple = Tuple {
 
 impl Spread {
     /// Most masks: each bit of the source port with each bit of the destination port.
-    pub const MOST: u16 = 256;
+    pub const MAX_MASKS: u16 = 256;
 
     /// The tuple of flow number `n` of sender `sender`.
     #[inline]
     pub fn tuple(self, sender: u8, n: u32) -> Tuple {
         match self {
             Self::Plain => Tuple::of(sender, n),
-            Self::Answered if sender.is_multiple_of(2) => Tuple::of(sender, n),
-            Self::Answered => Tuple::of(sender - 1, n).reversed(),
+            Self::BothDirections if sender.is_multiple_of(2) => Tuple::of(sender, n),
+            Self::BothDirections => Tuple::of(sender - 1, n).reversed(),
             Self::Masks(count) => {
-                let count = count.clamp(1, Self::MOST);
+                let count = count.clamp(1, Self::MAX_MASKS);
                 let (dport, sport) = one_hot(u16::try_from(n % u32::from(count)).unwrap_or(0));
                 // The next part of `Tuple::of`'s numbering that changes addresses only.
                 let addresses = Tuple::of(sender, (n / u32::from(count)).wrapping_mul(PORTS));
@@ -202,9 +202,12 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn odd_senders_answer() {
+    fn odd_senders_send_replies() {
         for n in [0, 7, 20_000] {
-            let (asks, answers) = (Spread::Answered.tuple(2, n), Spread::Answered.tuple(3, n));
+            let (asks, answers) = (
+                Spread::BothDirections.tuple(2, n),
+                Spread::BothDirections.tuple(3, n),
+            );
             assert_eq!((answers.src, answers.sport), (asks.dst, asks.dport));
             assert_eq!(answers.reversed(), asks);
             assert_eq!(asks, Spread::Plain.tuple(2, n));

@@ -45,7 +45,7 @@ pub enum RunError {
     },
     /// The requested measurement is impossible.
     #[error("{0}")]
-    Asked(String),
+    Impossible(String),
     /// An error of the system.
     #[error("{what}: {error}")]
     Io {
@@ -197,9 +197,9 @@ impl Load {
     /// Checks that the load is possible with `setup`.
     ///
     /// # Errors
-    /// [`RunError::Asked`] with the reason.
+    /// [`RunError::Impossible`] with the reason.
     pub fn check(&self, setup: &Setup) -> Result<(), RunError> {
-        let asked = |text: String| Err(RunError::Asked(text));
+        let asked = |text: String| Err(RunError::Impossible(text));
         let size = self.shape.size();
         if size < self.shape.min() || size > Shape::MAX {
             return asked(format!(

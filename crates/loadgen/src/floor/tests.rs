@@ -73,7 +73,7 @@ fn every_kind_carries_every_packet_in_every_layout() {
 }
 
 #[test]
-fn segment_trains_pass_whole() {
+fn gso_packets_pass_whole() {
     for kind in [Kind::OneCopy, Kind::Rings] {
         let load = Load {
             shape: Shape::Tso {
@@ -219,7 +219,7 @@ fn nonsense_is_refused() {
     ];
     for (setup, load) in wrong {
         assert!(
-            matches!(load.check(&setup), Err(RunError::Asked(_))),
+            matches!(load.check(&setup), Err(RunError::Impossible(_))),
             "{setup:?} {load:?}"
         );
     }

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_ask_for_segments() {
+    fn gso_frames_request_segmentation() {
         let t = Template::new(
             Shape::Tso {
                 size: 9000,

@@ -177,7 +177,7 @@ fn both_roles_carry_content() {
 
 /// A packet to a router that arrives unchanged is corrupt for the receiver.
 #[test]
-fn packets_for_a_gateway_are_for_nobody_else() {
+fn packets_for_a_gateway_have_its_address() {
     let dir = tempfile::tempdir().unwrap();
     let paths: Vec<PathBuf> = (0..2).map(|i| dir.path().join(format!("{i}"))).collect();
     let endpoints: Vec<Endpoint> = paths.iter().map(|p| Endpoint::Listen(p.clone())).collect();
@@ -286,7 +286,7 @@ fn partners() {
 
 /// Without a peer, the link reports once what it waits for, and then fails.
 #[test]
-fn what_is_waited_for_is_told() {
+fn steps_of_a_wait_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("vm0");
     let config = Setup::default().nic(Shape::Udp(64));

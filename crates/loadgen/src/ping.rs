@@ -24,7 +24,7 @@ pub struct Plan {
     /// Flows.
     pub flows: u32,
     /// Timeout of a packet.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Longest pause before each packet. Pauses are random, so that some packets meet a switch that is just
     /// going to sleep.
     pub pause: Duration,
@@ -57,11 +57,11 @@ impl Exchanged {
 /// Sends packets from `ports[0]` to `ports[1]`, and a reply to each back.
 pub fn exchange(ports: &mut [Port], plan: &Plan) -> Result<Exchanged, RunError> {
     let [a, b] = ports else {
-        return Err(RunError::Asked(format!("two ports, not {}", ports.len())));
+        return Err(RunError::Impossible(format!("two ports, not {}", ports.len())));
     };
     let (min, max) = plan.sizes;
     if min < Shape::Udp(min).min() || max > Shape::MAX || min > max {
-        return Err(RunError::Asked(format!("frames of {min} to {max} bytes")));
+        return Err(RunError::Impossible(format!("frames of {min} to {max} bytes")));
     }
     let mut out = Exchanged::default();
     let mut trips = Histogram::<u64>::new_with_bounds(1, 1 << 36, 3).expect("bounds that the library allows");
@@ -84,13 +84,13 @@ pub fn exchange(ports: &mut [Port], plan: &Plan) -> Result<Exchanged, RunError> 
         let back = frame(size, 1, 0, flow, seq, &mut bytes);
         pause();
         let start = Tsc::now();
-        if !carry(a, b, 0, &there, plan.patience, &mut out)? {
+        if !carry(a, b, 0, &there, plan.timeout, &mut out)? {
             continue;
         }
         let half = Tsc::now() - start;
         pause();
         let start = Tsc::now();
-        if carry(b, a, 1, &back, plan.patience, &mut out)? {
+        if carry(b, a, 1, &back, plan.timeout, &mut out)? {
             trips.saturating_record((half + Tsc::now() - start).max(1));
         }
     }
@@ -126,12 +126,12 @@ fn carry(
     to: &mut Port,
     number: usize,
     packet: &[u8],
-    patience: Duration,
+    timeout: Duration,
     out: &mut Exchanged,
 ) -> Result<bool, RunError> {
     let ring = |port| move |error| RunError::Ring { port, error };
     let mergeable = to.nic.features().contains(Features::MRG_RXBUF);
-    let end = Tsc::now() + Tsc::from_us(micros(patience));
+    let end = Tsc::now() + Tsc::from_us(micros(timeout));
     let count = from.nic.tx.len();
     let queue = &mut from.nic.tx[usize::try_from(out.sent).unwrap_or(0) % count];
     queue.stream.take(usize::MAX, |_, _| ()).map_err(ring(number))?;
@@ -223,7 +223,7 @@ mod tests {
                 count: 50,
                 sizes: (60, 9000),
                 flows: 10,
-                patience: Duration::from_secs(20),
+                timeout: Duration::from_secs(20),
                 pause: Duration::from_micros(20),
             };
             let out = exchange(engine.ports_mut(), &plan).unwrap();
@@ -231,7 +231,7 @@ mod tests {
             assert_eq!(out.round_trip.unwrap().count, 50);
             floor.stop().unwrap();
             plan.count = 2;
-            plan.patience = Duration::from_millis(5);
+            plan.timeout = Duration::from_millis(5);
             let out = exchange(engine.ports_mut(), &plan).unwrap();
             assert_eq!((out.lost, out.received, out.corrupt), (2, 0, 0));
             assert!(!out.is_perfect());

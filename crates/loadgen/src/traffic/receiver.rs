@@ -9,7 +9,7 @@ use heddle_virtio::Features;
 use heddle_virtio::driver::{DriverError, View};
 
 /// Longest latency that is distinguished, in cycles: about half a minute. Longer ones count as this.
-const LONGEST: u64 = 1 << 36;
+const MAX_LATENCY_CYCLES: u64 = 1 << 36;
 /// Offset of the number of buffers in a virtio-net header (virtio 1.2 §5.1.6.1).
 const NUM_BUFFERS: usize = 10;
 /// A byte in the line that a UDP frame's stamp begins in.
@@ -211,7 +211,8 @@ impl Receiver {
             scratch: Vec::with_capacity(template.bytes.len()),
             template,
             next: Box::new([None; 256]),
-            latency: Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds that the library allows"),
+            latency: Histogram::new_with_bounds(1, MAX_LATENCY_CYCLES, 3)
+                .expect("bounds that the library allows"),
         }
     }
     /// The present counters.

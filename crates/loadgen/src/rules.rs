@@ -53,8 +53,8 @@ impl Kind {
                     line(format!("{port},udp,{},actions=output:{to}", fields(t)));
                 }
             }
-            Self::Masks(count) if count == 0 || count > Spread::MOST => {
-                return Err(format!("{count} masks: 1 to {}", Spread::MOST));
+            Self::Masks(count) if count == 0 || count > Spread::MAX_MASKS => {
+                return Err(format!("{count} masks: 1 to {}", Spread::MAX_MASKS));
             }
             Self::Masks(count) => {
                 for m in 0..count {
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_as_many_as_asked_for() {
+    fn the_number_of_rules_is_exact() {
         let count = |kind: Kind| kind.rules(1, 2, 0).unwrap().lines().count();
         assert_eq!(count(Kind::InPort), 1);
         assert_eq!(count(Kind::Exact(1000)), 1000);

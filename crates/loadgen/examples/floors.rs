@@ -5,10 +5,10 @@
 //! packets received per microsecond, and the share of full rings follow.
 
 use core::time::Duration;
-use heddle_bench::floor::{Floor, Kind};
-use heddle_bench::frame::Shape;
-use heddle_bench::line::round_trip_ns;
-use heddle_bench::run::{Load, Setup, Timing};
+use heddle_loadgen::floor::{Floor, Kind};
+use heddle_loadgen::frame::Shape;
+use heddle_loadgen::line::round_trip_ns;
+use heddle_loadgen::run::{Load, Setup, Timing};
 use heddle_sys::cpu;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,9 +50,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (floor, mut engine) = Floor::start(kind, 2, 1, &setup, &[load])?;
         let mut work = floor.work();
         let mut done = work;
-        let outcome = engine.measure_and_tell(&timing, &mut |step| match step {
-            heddle_bench::run::Step::Measuring => work = floor.work(),
-            heddle_bench::run::Step::Measured => done = floor.work(),
+        let outcome = engine.measure_with_progress(&timing, &mut |step| match step {
+            heddle_loadgen::run::Step::Measuring => work = floor.work(),
+            heddle_loadgen::run::Step::Measured => done = floor.work(),
         })?;
         floor.stop()?;
         let after = round_trip_ns(0, 1).unwrap_or(0.0);

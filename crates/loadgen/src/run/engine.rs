@@ -65,13 +65,13 @@ impl Engine {
     /// # Errors
     /// [`RunError`].
     pub fn connect(endpoints: &[Endpoint], setup: &Setup, loads: &[Load]) -> Result<Self, RunError> {
-        Self::connect_and_tell(endpoints, setup, loads, &mut |_| ())
+        Self::connect_with_progress(endpoints, setup, loads, &mut |_| ())
     }
     /// Connects as [`Engine::connect`] does; calls `tell` with the name of what it waits for.
     ///
     /// # Errors
     /// [`RunError`].
-    pub fn connect_and_tell(
+    pub fn connect_with_progress(
         endpoints: &[Endpoint],
         setup: &Setup,
         loads: &[Load],
@@ -102,7 +102,7 @@ impl Engine {
             load.check(setup)?;
         }
         if ports.is_empty() || ports.len() * usize::from(setup.pairs) > 255 {
-            return Err(RunError::Asked(format!("{} ports", ports.len())));
+            return Err(RunError::Impossible(format!("{} ports", ports.len())));
         }
         let now = Tsc::now();
         let mut engine = Self {
@@ -276,14 +276,14 @@ impl Engine {
     /// # Errors
     /// [`RunError`].
     pub fn measure(&mut self, timing: &Timing) -> Result<Outcome, RunError> {
-        self.measure_and_tell(timing, &mut |_| ())
+        self.measure_with_progress(timing, &mut |_| ())
     }
     /// Measures as [`Engine::measure`] does. Calls `tell` when the measured phase begins and ends, so that
     /// the switch's counters can be cleared and read.
     ///
     /// # Errors
     /// [`RunError`].
-    pub fn measure_and_tell(
+    pub fn measure_with_progress(
         &mut self,
         timing: &Timing,
         tell: &mut dyn FnMut(Step),
@@ -365,7 +365,7 @@ fn keep_longest(gaps: &mut Vec<Outage>, new: Outage) {
 /// The load of port `i`: that of its pair, or the last one.
 pub(crate) fn load_of(loads: &[Load], i: usize) -> Result<&Load, RunError> {
     let load = loads.get(i / 2).or(loads.last());
-    load.ok_or_else(|| RunError::Asked("nothing to send".into()))
+    load.ok_or_else(|| RunError::Impossible("nothing to send".into()))
 }
 
 /// Sum of the latencies of all receivers of these ports.
