@@ -82,8 +82,8 @@ pub enum Spread {
     /// Like [`Spread::Plain`], but senders with odd numbers send the reverse direction of the flows of the
     /// senders before them.
     BothDirections,
-    /// Numbers that differ modulo this count (at most [`Spread::MAX_MASKS`]) hit rules with different masks, see
-    /// [`crate::rules`]; the others differ in the addresses.
+    /// Numbers that differ modulo this count (at most [`Spread::MAX_MASKS`]) hit rules with different masks,
+    /// see [`crate::rules`]; the others differ in the addresses.
     Masks(u16),
     /// Crafted to multiply a classifier's masks. Each field differs from that of a rule of
     /// [`crate::rules::Kind::Acl`] at one chosen bit, with any value below it. The attack is tuple space

@@ -218,10 +218,10 @@ impl Load {
             ));
         }
         if matches!(self.shape, Shape::Tso { .. }) && (self.flows > 1 << 14 || self.spread != Spread::Plain) {
-            return asked("segment trains have at most 16384 flows, which differ in a port".into());
+            return asked("GSO frames have at most 16384 flows, which differ in a port".into());
         }
         if matches!(self.shape, Shape::Tso { .. }) && self.aim.address != [None; 2] {
-            return asked("segment trains go to the addresses of their flows".into());
+            return asked("GSO frames go to the addresses of their flows".into());
         }
         match self.checks {
             Checks::Probes(n) if !n.is_power_of_two() || n > setup.ring => asked(format!(
