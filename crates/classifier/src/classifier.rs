@@ -25,7 +25,7 @@ struct View<T> {
 }
 
 /// A subtable with the writers' bookkeeping.
-struct Known<T> {
+struct KnownSubtable<T> {
     subtable: Arc<Subtable<T>>,
     /// A number that grows with each subtable made.
     serial: u64,
@@ -41,7 +41,7 @@ type Turn = (Reverse<i32>, u64);
 /// The writers' data, under their lock.
 struct Writer<T> {
     #[expect(clippy::disallowed_types, reason = "of writers")]
-    known: HashMap<Arc<MiniMask>, Known<T>>,
+    known: HashMap<Arc<MiniMask>, KnownSubtable<T>>,
     /// Subtables that have rules, in the order of lookups.
     turns: BTreeMap<Turn, Arc<Subtable<T>>>,
     /// The number of subtables made so far.
@@ -54,7 +54,7 @@ struct Writer<T> {
 const PIECE: usize = 256;
 
 /// Maximum number of rules that are put into new tries while other writers wait.
-const FEW: usize = 1024;
+const MAX_RULES_AT_ONCE: usize = 1024;
 
 /// Rules with priorities, wildcards and versions. The crate's documentation explains it.
 pub struct Classifier<T> {
@@ -218,11 +218,11 @@ impl<T> Classifier<T> {
     }
 
     /// The writers' record of this mask, made if there is none.
-    fn known<'w>(&self, writer: &'w mut Writer<T>, mask: &Arc<MiniMask>) -> &'w mut Known<T> {
+    fn known<'w>(&self, writer: &'w mut Writer<T>, mask: &Arc<MiniMask>) -> &'w mut KnownSubtable<T> {
         let made = &mut writer.made;
         writer.known.entry(mask.clone()).or_insert_with(|| {
             *made += 1;
-            Known {
+            KnownSubtable {
                 subtable: Arc::new(Subtable::new(mask.clone(), self.seed)),
                 serial: *made,
                 priorities: BTreeMap::new(),
@@ -342,7 +342,7 @@ impl<T> Classifier<T> {
         });
         // Rebuilds tries that were given up, or that are much bigger than the remaining rules need.
         let tracked = self.view.load(&ReadGuard::begin()).tracked.clone();
-        if rules <= FEW && tracked.iter().any(|t| t.nodes() > FEW * 8) {
+        if rules <= MAX_RULES_AT_ONCE && tracked.iter().any(|t| t.nodes() > MAX_RULES_AT_ONCE * 8) {
             self.track(&writer, tracked.iter().map(|t| t.field));
         }
         drop((writer, tracked));
@@ -453,7 +453,7 @@ impl<T> Classifier<T> {
     }
 }
 
-impl<T> Known<T> {
+impl<T> KnownSubtable<T> {
     /// The highest priority.
     fn max(&self) -> Option<i32> {
         self.priorities.keys().next_back().copied()

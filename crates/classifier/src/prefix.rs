@@ -1,6 +1,6 @@
 //! The fields whose prefixes can be tracked, and the tries' results for one lookup.
 
-use crate::trie::{Found, Trie};
+use crate::trie::{Trie, TrieMatch};
 use heddle_flow::{FieldId, FieldValue, FlowKey, FlowMask};
 
 /// A field whose prefixes can be tracked (`Flow_Table.prefixes`): addresses, and the tunnel key.
@@ -130,7 +130,7 @@ impl Tracked {
         let word = field.first_word();
         Self { field, word, trie }
     }
-    fn lookup(&self, key: &FlowKey) -> Found {
+    fn lookup(&self, key: &FlowKey) -> TrieMatch {
         let value = self.field.value(key);
         match &self.trie {
             AnyTrie::W32(t) => t.lookup(&words(value)),
@@ -172,7 +172,7 @@ pub const MAX_TRACKED: usize = 4;
 /// The results of the tries so far for one lookup.
 pub(crate) struct Tries<'a> {
     tracked: &'a [Tracked],
-    found: [Option<Found>; MAX_TRACKED],
+    found: [Option<TrieMatch>; MAX_TRACKED],
 }
 
 impl<'a> Tries<'a> {

@@ -24,7 +24,7 @@ const FREE: u32 = 0;
 const DEAD: u32 = 1;
 /// Maximum number of dead slots in a row that lookups pass. Replacing one rule again and again leaves them
 /// behind.
-const MANY_DEAD: usize = 1024;
+const MAX_DEAD_PASSED: usize = 1024;
 
 pub(crate) struct Slots<T> {
     tags: Box<[AtomicU32]>,
@@ -102,8 +102,8 @@ impl<T> Slots<T> {
         dead > 16 && dead * 2 > n || self.tags.len() > 64 + n * 8
     }
 
-    /// Adds a rule; there must be room. Returns whether it passed more than [`MANY_DEAD`] dead slots, so that
-    /// a new table is worthwhile.
+    /// Adds a rule; there must be room. Returns whether it passed more than [`MAX_DEAD_PASSED`] dead slots, so
+    /// that a new table is worthwhile.
     pub(crate) fn insert(&self, hash: u64, entry: Arc<Entry<T>>) -> bool {
         let last = self.tags.len() - 1;
         #[allow(clippy::cast_possible_truncation)] // the table's size cuts the bits
@@ -123,7 +123,7 @@ impl<T> Slots<T> {
         self.taken.fetch_add(1, Relaxed);
         // A reader that sees the tag sees the rule (Acquire in `places`).
         self.tags[at].store(tag(hash), Release);
-        dead > MANY_DEAD
+        dead > MAX_DEAD_PASSED
     }
 
     /// Removes a rule; `false`: it is not there.

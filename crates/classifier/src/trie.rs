@@ -34,14 +34,14 @@ const RETRIES: u32 = 16;
 
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct TrieMatch {
     /// Bit `n - 1` set: some rule matches exactly the first `n` bits of this value.
     lengths: u128,
     /// The number of leading bits of the value that this result depends on.
     pub(crate) bits: u32,
 }
 
-impl Found {
+impl TrieMatch {
     /// Whether some rule matches exactly the first `n` bits (`n > 0`) of the value looked up.
     pub(crate) fn has(&self, n: u32) -> bool {
         self.lengths >> (n - 1) & 1 != 0
@@ -134,7 +134,7 @@ impl<const W: usize> Trie<W> {
     #[allow(clippy::cast_possible_truncation)] // W is 1 or 4
     const WIDTH: u32 = 32 * W as u32;
     /// The safe result: any length may exist, and all bits count.
-    const UNKNOWN: Found = Found {
+    const UNKNOWN: TrieMatch = TrieMatch {
         lengths: u128::MAX,
         bits: Self::WIDTH,
     };
@@ -153,7 +153,7 @@ impl<const W: usize> Trie<W> {
     }
 
     /// Finds the prefixes of `value` that rules have, and the number of bits that this result depends on.
-    pub(crate) fn lookup(&self, value: &[u32; W]) -> Found {
+    pub(crate) fn lookup(&self, value: &[u32; W]) -> TrieMatch {
         for _ in 0..RETRIES {
             if self.full.load(Relaxed) {
                 break;
@@ -173,8 +173,8 @@ impl<const W: usize> Trie<W> {
         Self::UNKNOWN
     }
 
-    fn walk(&self, value: &[u32; W]) -> Found {
-        let mut found = Found { lengths: 0, bits: 0 };
+    fn walk(&self, value: &[u32; W]) -> TrieMatch {
+        let mut found = TrieMatch { lengths: 0, bits: 0 };
         let mut link = self.root.load(Acquire); // here and below: pairs with the Release stores in `insert`
         let mut before: Option<(&Node<W>, u32)> = None;
         // Lengths rise from node to node. The bound ends a walk that races with a change.
@@ -375,7 +375,7 @@ mod tests {
             for (v, len) in std::mem::take(&mut list) {
                 trie.remove(&[v], len);
             }
-            prop_assert_eq!(trie.lookup(&[0]), Found { lengths: 0, bits: 0 });
+            prop_assert_eq!(trie.lookup(&[0]), TrieMatch { lengths: 0, bits: 0 });
             let w = trie.writer.lock().expect("no panic");
             prop_assert_eq!(w.used as usize, w.free.len(), "no node is lost");
         }

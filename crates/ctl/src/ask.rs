@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Timeout of a reply.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a reply.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// The option that names a command's switch.
 #[derive(Clone, clap::Args)]
@@ -64,7 +64,7 @@ pub(crate) fn ask(socket: &Path, command: &str, params: &[&str]) -> Result<Strin
     let question = json!({"method": command, "params": params, "id": 0});
     stream.write_all(question.to_string().as_bytes())?;
     // A reply ends with its last brace; the connection stays open.
-    let mut reader = serde_json::Deserializer::from_reader(BufReader::new(stream.take(MOST_BYTES)));
+    let mut reader = serde_json::Deserializer::from_reader(BufReader::new(stream.take(MAX_BYTES)));
     text(&Value::deserialize(&mut reader).context("no complete reply")?)
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Args {
 
 /// A reply of the switch.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct DropsReply {
     number: u64,
     /// Packets by reason, since the daemon started.
     totals: BTreeMap<String, u64>,
@@ -86,7 +86,7 @@ impl Args {
             return Ok(());
         }
         let mut text = self.ask(0)?;
-        let mut told: Told = serde_json::from_str(&text)?;
+        let mut told: DropsReply = serde_json::from_str(&text)?;
         if !self.follow {
             let of = match &self.port {
                 Some(port) => format!("DROPPED OF WHAT CAME IN BY {}", clean(port)),
@@ -147,7 +147,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-fn table(told: &Told, of: &str, all: bool) -> String {
+fn table(told: &DropsReply, of: &str, all: bool) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(out, "{of:<40} {:>16}", "PACKETS");
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn an_example_says_who_decided() {
-        let told: Told = serde_json::from_str(
+        let told: DropsReply = serde_json::from_str(
             r#"{"number": 3, "totals": {"drop_action_of_pipeline": 7}, "examples": [{"reason": "drop_action_of_pipeline",
             "number": 3, "port": "p\u001b1", "packets": 7, "at": 1.0, "age": 0.25, "length": 60, "bytes": "00", "bridge": "br0",
             "table": "1", "cookie": "0x77", "rule": "tcp,tp_dst=23, priority 200", "packet": "tcp,in_port=1",

@@ -141,15 +141,15 @@ fn page(command: &Command, path: &Path) -> Result<()> {
 
 /// One option of the daemon's help: its forms, its heading, and its explanation.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct OptionHelp {
     heading: String,
     written: String,
     text: String,
 }
 
 /// Parses the options of a help text like the daemon's.
-fn read(help: &str) -> Vec<Told> {
-    let mut all: Vec<Told> = Vec::new();
+fn read(help: &str) -> Vec<OptionHelp> {
+    let mut all: Vec<OptionHelp> = Vec::new();
     let mut heading = String::new();
     for line in help.lines() {
         let text = line.trim();
@@ -163,7 +163,7 @@ fn read(help: &str) -> Vec<Told> {
                 .to_owned();
         } else if text.starts_with('-') && column < TEXT_COLUMN {
             let (written, text) = text.split_once("  ").unwrap_or((text, ""));
-            all.push(Told {
+            all.push(OptionHelp {
                 heading: heading.clone(),
                 written: written.to_owned(),
                 text: text.trim().to_owned(),

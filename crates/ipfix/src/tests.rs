@@ -306,7 +306,7 @@ fn a_flood_of_flows_is_bounded() {
 }
 
 #[test]
-fn a_train_counts_as_its_packets() {
+fn a_gso_packet_counts_as_its_segments() {
     let (key, input) = (tcp(), Interface::default());
     let mut collector = Collector::default();
     let train = Sampled {

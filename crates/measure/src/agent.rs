@@ -4,7 +4,7 @@
 //! (`heddle measure agent --listen`). An agent ends with its stream, so no process is left behind when the
 //! requesting program ends. It works with one load at a time; a new load ends the one before.
 
-use crate::load::{Found, Listening, Load, Role, Running, Socket, Totals, connect};
+use crate::load::{EndResult, Listening, Load, Role, Running, Socket, Totals, connect};
 use crate::usage::{Moment, Usage};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Version of the protocol, the same on both sides; raised when messages change.
 pub const VERSION: u32 = 1;
 /// Maximum length of a line.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// A request to an agent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -121,8 +121,8 @@ fn pairs(h: Option<Histogram<u64>>) -> Vec<(u64, u64)> {
     h.map(recorded).unwrap_or_default()
 }
 
-impl From<Found> for Outcome {
-    fn from(found: Found) -> Self {
+impl From<EndResult> for Outcome {
+    fn from(found: EndResult) -> Self {
         Self {
             latency: pairs(found.latency),
             lag: pairs(found.lag),
@@ -132,7 +132,7 @@ impl From<Found> for Outcome {
 }
 
 #[derive(Default)]
-enum State {
+enum AgentState {
     #[default]
     Idle,
     Listening(Load, Listening),
@@ -142,7 +142,7 @@ enum State {
 
 #[derive(Default)]
 struct Agent {
-    state: State,
+    state: AgentState,
     last: Option<Moment>,
 }
 
@@ -169,7 +169,7 @@ pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
 /// Reads the next line; `None` at the end.
 pub(crate) fn line(input: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = String::new();
-    let n = input.take(MOST_BYTES).read_line(&mut line)?;
+    let n = input.take(MAX_BYTES).read_line(&mut line)?;
     if n > 0 && !line.ends_with('\n') {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -189,34 +189,34 @@ impl Agent {
             Ask::Hello => Answer::Hello(hello()),
             Ask::Listen { load, address, port } => {
                 load.check().map_err(io::Error::other)?;
-                self.state = State::Idle;
+                self.state = AgentState::Idle;
                 let listening = Listening::open(&load, address, port)?;
                 let ports = listening.ports()?;
-                self.state = State::Listening(load, listening);
+                self.state = AgentState::Listening(load, listening);
                 Answer::Listening(ports)
             }
             Ask::Connect { load, to, ports } => {
                 load.check().map_err(io::Error::other)?;
-                self.state = State::Idle;
+                self.state = AgentState::Idle;
                 let sockets = connect(&load, to, &ports)?;
-                self.state = State::Connected(load, sockets);
+                self.state = AgentState::Connected(load, sockets);
                 Answer::Done
             }
             Ask::Go => {
                 self.last = None;
                 let (load, role, sockets) = match std::mem::take(&mut self.state) {
-                    State::Listening(load, l) => {
+                    AgentState::Listening(load, l) => {
                         let sockets = l.accept(&load)?;
                         (load, Role::Server, sockets)
                     }
-                    State::Connected(load, sockets) => (load, Role::Client, sockets),
+                    AgentState::Connected(load, sockets) => (load, Role::Client, sockets),
                     _ => return Err(io::Error::other("no client is connected")),
                 };
-                self.state = State::Running(Running::start(&load, role, sockets)?);
+                self.state = AgentState::Running(Running::start(&load, role, sockets)?);
                 Answer::Done
             }
             Ask::Mark { begins } => {
-                let State::Running(running) = &self.state else {
+                let AgentState::Running(running) = &self.state else {
                     return Err(io::Error::other("nothing is running"));
                 };
                 running.measure(begins);
@@ -234,7 +234,7 @@ impl Agent {
                 Answer::Mark(Box::new(mark))
             }
             Ask::Stop => match std::mem::take(&mut self.state) {
-                State::Running(running) => Answer::Outcome(Box::new(running.stop().into())),
+                AgentState::Running(running) => Answer::Outcome(Box::new(running.stop().into())),
                 _ => Answer::Outcome(Box::default()),
             },
         })

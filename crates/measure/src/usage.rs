@@ -12,9 +12,9 @@ use std::fs;
 /// `USER_HZ`, which Linux gives to userspace on all architectures of ours.
 const TICKS_PER_S: f64 = 100.0;
 /// Processes that took a smaller share of the time are not reported.
-const LEAST_SHARE: f64 = 0.005;
+const MIN_SHARE: f64 = 0.005;
 /// Maximum number of reported processes.
-const MOST_PROCESSES: usize = 12;
+const MAX_PROCESSES: usize = 12;
 
 /// Seconds of all processors together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -141,7 +141,7 @@ impl Moment {
     /// Time used since `earlier`: by the machine, and by the processes that used most.
     pub fn since(&self, earlier: &Self) -> Usage {
         let processor = self.processor.since(&earlier.processor);
-        let least = processor.all_s() * LEAST_SHARE;
+        let least = processor.all_s() * MIN_SHARE;
         let mut processes: Vec<Process> = self
             .processes
             .values()
@@ -159,7 +159,7 @@ impl Moment {
             .filter(|p| p.user_s + p.system_s > least)
             .collect();
         processes.sort_by(|a, b| (b.user_s + b.system_s).total_cmp(&(a.user_s + a.system_s)));
-        processes.truncate(MOST_PROCESSES);
+        processes.truncate(MAX_PROCESSES);
         Usage { processor, processes }
     }
 }

@@ -24,14 +24,14 @@ const LONG: u32 = 4096;
 ///
 /// A handle of eight bytes: packets move between pool, burst and batches without being copied.
 #[derive(Debug)]
-pub struct Packet(Box<State>);
+pub struct Packet(Box<PacketState>);
 
 /// The fields of a [`Packet`]; the public ones are read and written through the packet.
 ///
 /// All fields but further segments, the queue and the bytes are on the first cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct State {
+pub struct PacketState {
     big: Option<Box<Big>>,
     start: u32,
     head_len: u32,
@@ -52,9 +52,9 @@ pub struct State {
 }
 
 /// The first segment is on the first line, too.
-const _: () = assert!(core::mem::offset_of!(State, segs) + size_of::<Seg>() <= 64);
+const _: () = assert!(core::mem::offset_of!(PacketState, segs) + size_of::<Seg>() <= 64);
 
-impl State {
+impl PacketState {
     #[inline]
     fn buf(&self) -> &[u8] {
         match &self.big {
@@ -76,16 +76,16 @@ impl State {
 }
 
 impl core::ops::Deref for Packet {
-    type Target = State;
+    type Target = PacketState;
     #[inline]
-    fn deref(&self) -> &State {
+    fn deref(&self) -> &PacketState {
         &self.0
     }
 }
 
 impl core::ops::DerefMut for Packet {
     #[inline]
-    fn deref_mut(&mut self) -> &mut State {
+    fn deref_mut(&mut self) -> &mut PacketState {
         &mut self.0
     }
 }
@@ -93,7 +93,7 @@ impl core::ops::DerefMut for Packet {
 impl Packet {
     /// An empty packet with the small area. The fast path takes packets from a [`crate::Pool`] instead.
     pub fn new() -> Self {
-        Self(Box::new(State {
+        Self(Box::new(PacketState {
             big: None,
             start: HEADROOM as u32,
             head_len: 0,

@@ -11,7 +11,7 @@
 //! **Invariants.** A buffer leaves the shelf only while its lender is whole. The shelf stores its address
 //! only, since a reference would claim the bytes that packets read.
 //!
-//! **Bounds.** [`PLACES`] buffers; further GSO packets are copied, not shared. Nothing is allocated once the
+//! **Bounds.** [`SLOTS`] buffers; further GSO packets are copied, not shared. Nothing is allocated once the
 //! places exist.
 
 #![allow(unsafe_code)] // buffers by their addresses
@@ -21,18 +21,18 @@ use crate::{Lender, Packet};
 use core::ptr::NonNull;
 
 /// Maximum number of buffers on a shelf: 64 GSO packets in flight at one worker.
-const PLACES: usize = 64;
+const SLOTS: usize = 64;
 
 #[derive(Debug, Default)]
-struct Place {
+struct ShelfSlot {
     lender: Lender,
     big: Option<NonNull<Big>>,
 }
 
 // SAFETY: it owns the buffer. Other threads only read it while the lender is not whole.
-unsafe impl Send for Place {}
+unsafe impl Send for ShelfSlot {}
 
-impl Place {
+impl ShelfSlot {
     /// Takes the buffer, if no packet refers to it.
     fn take(&mut self) -> Option<Box<Big>> {
         if !self.lender.is_whole() {
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ShelfSlot {
     fn drop(&mut self) {
         // A buffer that packets refer to leaks, as its lender's count does.
         drop(self.take());
@@ -58,22 +58,22 @@ impl Drop for Place {
 
 /// A worker's shared buffers; the module's text explains it.
 #[derive(Debug, Default)]
-pub(crate) struct Shelf(Vec<Place>);
+pub(crate) struct Shelf(Vec<ShelfSlot>);
 
 impl Shelf {
     /// Takes a buffer that no packet refers to any more.
     pub(crate) fn take(&mut self) -> Option<Box<Big>> {
-        self.0.iter_mut().find_map(Place::take)
+        self.0.iter_mut().find_map(ShelfSlot::take)
     }
     /// Moves all but the first bytes of a packet to the shelf. `false`: the packet has no buffer of its own,
     /// or there is no free place.
     pub(crate) fn share(&mut self, p: &mut Packet) -> bool {
-        let free = |p: &Place| p.big.is_none();
+        let free = |p: &ShelfSlot| p.big.is_none();
         let Some(at) = self.0.iter().position(free).or_else(|| {
             let at = self.0.iter_mut().position(|p| p.take().is_some());
             at.or_else(|| {
-                (self.0.len() < PLACES).then(|| {
-                    self.0.push(Place::default());
+                (self.0.len() < SLOTS).then(|| {
+                    self.0.push(ShelfSlot::default());
                     self.0.len() - 1
                 })
             })
@@ -86,7 +86,7 @@ impl Shelf {
         };
         let big = place.put(big);
         // SAFETY: `take_big` has returned the range of these bytes in the buffer. The buffer stays there
-        // until the lender is whole ([`Place::take`]), and for ever if the shelf is dropped before.
+        // until the lender is whole ([`ShelfSlot::take`]), and for ever if the shelf is dropped before.
         unsafe {
             let bytes = big.cast::<u8>().add(from);
             p.push_seg(bytes, len, &mut place.lender)

@@ -4,26 +4,26 @@
 //! 30 ms with a ring, and blocks the caller. Sockets that are closed at the same time share that wait if each
 //! has a thread. So a switch with a hundred ports ends at once instead of in seconds.
 //!
-//! Threads are started when there is something to close, [`MOST`] at most, and end when there is nothing
-//! left. A caller that closes more than they can waits too, so that no more than [`MOST_WAITING`] descriptors
-//! wait to be closed. Any thread may call.
+//! Threads are started when there is something to close, [`MAX_THREADS`] at most. They end when there is
+//! nothing left. A caller that closes more than they can waits too, so that no more than [`MAX_WAITING`]
+//! descriptors wait to be closed. Any thread may call.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Threads at most. They only wait.
-const MOST: usize = 64;
+const MAX_THREADS: usize = 64;
 /// Descriptors that wait at most.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 
 #[derive(Debug)]
-struct State {
+struct Closer {
     waiting: Vec<OwnedFd>,
     threads: usize,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
+static STATE: Mutex<Closer> = Mutex::new(Closer {
     waiting: Vec::new(),
     threads: 0,
 });
@@ -32,12 +32,12 @@ static IDLE: Condvar = Condvar::new();
 /// Closes `fd` soon; here and now if many wait, or there can be no threads.
 pub(crate) fn close(fd: OwnedFd) {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-    if state.waiting.len() >= MOST_WAITING {
+    if state.waiting.len() >= MAX_WAITING {
         drop(state);
         return drop(fd);
     }
     state.waiting.push(fd);
-    if state.threads >= MOST {
+    if state.threads >= MAX_THREADS {
         return;
     }
     let thread = std::thread::Builder::new()
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn all_are_closed_and_threads_end() {
         let mut ends = Vec::new();
-        for _ in 0..3 * MOST {
+        for _ in 0..3 * MAX_THREADS {
             let (read, write) = std::io::pipe().unwrap();
             close(write.into());
             ends.push(read);

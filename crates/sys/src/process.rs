@@ -56,7 +56,7 @@ pub fn die_of_faults() -> io::Result<()> {
 }
 
 /// Maximum number of descriptors that [`raise_descriptor_limit`] requests: tools size tables by the limit.
-const MOST_DESCRIPTORS: u64 = 1 << 20;
+const MAX_DESCRIPTORS: u64 = 1 << 20;
 
 /// Raises the process's soft limit of descriptors (`RLIMIT_NOFILE`) to its hard one, at most about a million.
 /// Returns the limit before and the one that holds now.
@@ -66,7 +66,7 @@ const MOST_DESCRIPTORS: u64 = 1 << 20;
 pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let soft = current.unwrap_or(u64::MAX);
-    let want = maximum.unwrap_or(u64::MAX).min(MOST_DESCRIPTORS).max(soft);
+    let want = maximum.unwrap_or(u64::MAX).min(MAX_DESCRIPTORS).max(soft);
     if want > soft {
         let current = Some(want);
         setrlimit(Resource::Nofile, Rlimit { current, maximum })?;

@@ -102,7 +102,7 @@ fn find<T, R>(
     mut call: impl FnMut(*mut T, *mut c_char, usize, *mut *mut T) -> c_int,
     read: impl FnOnce(&T) -> R,
 ) -> io::Result<Option<R>> {
-    const MOST_BYTES: usize = 1 << 20;
+    const MAX_BYTES: usize = 1 << 20;
     let mut texts: Vec<c_char> = vec![0; 1024];
     loop {
         let mut entry = core::mem::MaybeUninit::<T>::uninit();
@@ -117,7 +117,7 @@ fn find<T, R>(
             // SAFETY: the entry was found: it is filled, and its texts are in `texts`.
             0 => return Ok(Some(read(unsafe { entry.assume_init_ref() }))),
             libc::EINTR => {}
-            libc::ERANGE if texts.len() < MOST_BYTES => texts.resize(texts.len() * 4, 0),
+            libc::ERANGE if texts.len() < MAX_BYTES => texts.resize(texts.len() * 4, 0),
             error => return Err(io::Error::from_raw_os_error(error)),
         }
     }

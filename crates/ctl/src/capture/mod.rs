@@ -57,7 +57,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// A reply of the switch.
 #[derive(Deserialize)]
-struct Told {
+struct CaptureReply {
     packets: Vec<Packet>,
     missed: u64,
     passed_over: u64,
@@ -120,7 +120,7 @@ impl Args {
         let done = loop {
             let time_is_over = self.seconds.is_some_and(|s| began.elapsed().as_secs_f64() >= s);
             let last = ends.load(Relaxed) || time_is_over;
-            let told: Told = match ask("heddle/capture-read", &[&number]) {
+            let told: CaptureReply = match ask("heddle/capture-read", &[&number]) {
                 Ok(text) => serde_json::from_str(&text)?,
                 Err(e) => break Err(e),
             };

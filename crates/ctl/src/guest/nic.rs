@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 /// Address of the guest's memory: not 0, so that an address that was never filled in is noticed.
 const BASE: u64 = 1 << 32;
 /// Maximum length of a packet with its header.
-const LONGEST: usize = 65_550 + net_hdr::LEN;
+const MAX_PACKET_BYTES: usize = 65_550 + net_hdr::LEN;
 /// Size of a receive buffer: one of several for a long packet, enough for a short one.
 const SHORT: u32 = 2048;
 /// Maximum number of packets moved in one turn.
@@ -56,7 +56,7 @@ impl Nic {
     pub(super) fn new(features: Features, pairs: u16, size: u16) -> Result<Self> {
         let trains = features.contains(Features::GUEST_TSO4);
         let mergeable = features.contains(Features::MRG_RXBUF);
-        let long = u32::try_from(LONGEST.next_multiple_of(64))?;
+        let long = u32::try_from(MAX_PACKET_BYTES.next_multiple_of(64))?;
         let rx_len = if trains && !mergeable { long } else { SHORT };
         let per_pair = u64::from(size) * u64::from(long + rx_len + 64) + (1 << 16);
         let ram = Ram::new(
@@ -89,7 +89,7 @@ impl Nic {
             features,
             rx,
             tx,
-            scratch: vec![0; LONGEST + usize::try_from(SHORT)?],
+            scratch: vec![0; MAX_PACKET_BYTES + usize::try_from(SHORT)?],
         };
         nic.post()?;
         Ok(nic)

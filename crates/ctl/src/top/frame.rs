@@ -26,7 +26,7 @@ const DROP: usize = 36;
 /// Blanks in front of bars, and of a reason.
 const GAP: usize = 2;
 /// The minimum number of cells for the reason of drops, and the number that most reasons take.
-const SHORTEST_REASON: usize = 6;
+const MIN_REASON_COLUMNS: usize = 6;
 const REASON: usize = 16;
 
 /// A number with its noun, singular or plural.
@@ -220,7 +220,7 @@ fn port(p: &Port, name: usize, history: &History, columns: usize) -> Line<'stati
         spans.extend([pad.into(), bars.cyan()]);
     }
     let most = p.drops_per_second.iter().max_by(|a, b| a.1.total_cmp(b.1));
-    if let Some((name, _)) = most.filter(|_| left >= GAP + SHORTEST_REASON) {
+    if let Some((name, _)) = most.filter(|_| left >= GAP + MIN_REASON_COLUMNS) {
         spans.push(Span::styled(format!("  {}", reason(name, left - GAP)), style));
     }
     Line::from(spans)

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Number of frames in a line of bars.
 pub(super) const FRAMES: usize = 20;
 /// Maximum number of ports with bars, which bounds memory.
-const MOST_PORTS: usize = 4096;
+const MAX_PORTS: usize = 4096;
 
 /// The last frames. Workers are known by their numbers, ports by their names.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl History {
         for w in &frame.workers {
             carry(&mut old.workers, &mut self.workers, w.id, w.busy_percent);
         }
-        for p in frame.ports.iter().take(MOST_PORTS) {
+        for p in frame.ports.iter().take(MAX_PORTS) {
             let (name, value) = (p.port.clone(), p.packets_per_second());
             carry(&mut old.ports, &mut self.ports, name, value);
         }

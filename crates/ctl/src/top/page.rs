@@ -16,11 +16,11 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
 
 /// Bounds of the interval.
-const SHORTEST_SECONDS: f64 = 0.1;
-const LONGEST_SECONDS: f64 = 60.0;
+const MIN_SECONDS: f64 = 0.1;
+const MAX_SECONDS: f64 = 60.0;
 
 /// The result of the last samples.
-enum Known {
+enum Samples {
     /// No sample yet, or one, from which no rates follow.
     Little,
     Frame(Box<Frame>),
@@ -31,7 +31,7 @@ enum Known {
 /// The contents of the screen.
 pub(super) struct Page {
     before: Option<Sample>,
-    known: Known,
+    known: Samples,
     history: History,
     view: View,
     /// The view of the frame, while the help page is shown instead of it.
@@ -45,7 +45,7 @@ impl Page {
     pub(super) fn new(interval: f64) -> Page {
         Page {
             before: None,
-            known: Known::Little,
+            known: Samples::Little,
             history: History::default(),
             view: View::default(),
             help: None,
@@ -62,14 +62,14 @@ impl Page {
                     Some(before) => {
                         let frame = Frame::between(before, &now);
                         self.history.add(&frame);
-                        Known::Frame(Box::new(frame))
+                        Samples::Frame(Box::new(frame))
                     }
-                    None => Known::Little,
+                    None => Samples::Little,
                 };
                 self.before = Some(now);
             }
             Err(why) => {
-                self.known = Known::Nothing(cells::clean(&format!("{why:#}")));
+                self.known = Samples::Nothing(cells::clean(&format!("{why:#}")));
                 self.before = None;
             }
         }
@@ -86,8 +86,8 @@ impl Page {
                 Some(view) => self.view = view,
                 None => self.help = Some(std::mem::take(&mut self.view)),
             },
-            Key::Faster => self.interval = (self.interval / 2.0).max(SHORTEST_SECONDS),
-            Key::Slower => self.interval = (self.interval * 2.0).min(LONGEST_SECONDS.max(self.interval)),
+            Key::Faster => self.interval = (self.interval / 2.0).max(MIN_SECONDS),
+            Key::Slower => self.interval = (self.interval * 2.0).min(MAX_SECONDS.max(self.interval)),
             _ => {}
         }
         matches!(key, Key::Faster | Key::Slower | Key::Now)
@@ -105,12 +105,12 @@ impl Page {
                 "heddle top: what it shows".to_owned(),
                 help::PAGE.lines().map(Line::from).collect(),
             ),
-            Known::Frame(frame) => (frame::head(frame), frame::lines(frame, &self.history, columns)),
-            Known::Nothing(why) => (
+            Samples::Frame(frame) => (frame::head(frame), frame::lines(frame, &self.history, columns)),
+            Samples::Nothing(why) => (
                 "heddle top: waiting for the switch".to_owned(),
                 vec![why.clone().into()],
             ),
-            Known::Little => ("heddle top: measuring ...".to_owned(), Vec::new()),
+            Samples::Little => ("heddle top: measuring ...".to_owned(), Vec::new()),
         }
     }
 
@@ -236,11 +236,11 @@ mod tests {
     fn intervals_have_bounds() {
         let mut page = Page::new(0.3);
         assert!(page.pressed(Key::Faster) && page.pressed(Key::Faster) && page.pressed(Key::Now));
-        assert_eq!(page.interval, SHORTEST_SECONDS);
+        assert_eq!(page.interval, MIN_SECONDS);
         for _ in 0..20 {
             page.pressed(Key::Slower);
         }
-        assert_eq!(page.interval, LONGEST_SECONDS);
+        assert_eq!(page.interval, MAX_SECONDS);
         assert!(!page.pressed(Key::Help) && !page.pressed(Key::Up));
     }
 }

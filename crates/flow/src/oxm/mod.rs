@@ -107,7 +107,7 @@ pub fn pull_header(b: &[u8]) -> Result<Header, OxmError> {
 
 /// An entry: a field with a value and perhaps a mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct OxmEntry {
     /// The field.
     pub field: FieldId,
     /// Value of the entry.
@@ -119,7 +119,7 @@ pub struct Entry {
 }
 
 /// An entry of a field that is known or not; with the entry's length.
-type Pulled<'a> = (Option<Entry>, Raw<'a>);
+type Pulled<'a> = (Option<OxmEntry>, Raw<'a>);
 
 /// An entry's parts, its field left open.
 struct Raw<'a> {
@@ -151,7 +151,7 @@ fn pull_raw(b: &[u8]) -> Result<Pulled<'_>, OxmError> {
         FieldValue::from_bytes(bytes.0),
         bytes.1.map(FieldValue::from_bytes),
     );
-    let entry = header.field.map(|field| Entry {
+    let entry = header.field.map(|field| OxmEntry {
         field,
         value,
         mask,
@@ -173,7 +173,7 @@ fn pull_raw(b: &[u8]) -> Result<Pulled<'_>, OxmError> {
 ///
 /// # Errors
 /// [`OxmError::BadMask`], [`OxmError::BadValue`].
-pub fn check(e: &Entry) -> Result<(), OxmError> {
+pub fn check(e: &OxmEntry) -> Result<(), OxmError> {
     if !e.mask.is_none_or(|m| e.field.is_mask_valid(m)) {
         return Err(OxmError::BadMask);
     }

@@ -152,7 +152,7 @@ proptest! {
         let mut out = Vec::new();
         if put_field(f, v, m, form, &mut out) {
             let e = pull_raw(&out).unwrap().0;
-            prop_assert_eq!(e, Some(Entry { field: f, value: v, mask: m, consumed: out.len() }));
+            prop_assert_eq!(e, Some(OxmEntry { field: f, value: v, mask: m, consumed: out.len() }));
         } else {
             prop_assert!(out.is_empty() && f.info().nxm.is_empty());
         }

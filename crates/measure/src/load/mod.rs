@@ -37,7 +37,7 @@ const SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
 /// A UDP reply that takes longer counts as lost.
 const LOST: Duration = Duration::from_millis(300);
 /// Minimum size of buffers of streams.
-const LEAST_BUFFER: usize = 128 << 10;
+const MIN_BUFFER_BYTES: usize = 128 << 10;
 
 /// The exchange on the connections of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -126,7 +126,7 @@ impl Load {
     }
 
     fn buffer(&self) -> Vec<u8> {
-        let most = self.request.max(self.response).max(LEAST_BUFFER);
+        let most = self.request.max(self.response).max(MIN_BUFFER_BYTES);
         // No zeros: a device on the path might compress them.
         (0..most)
             .map(|i| u8::try_from((i * 37 + i / 256) % 251).unwrap_or(0))
@@ -197,7 +197,7 @@ pub struct Running {
 
 /// Result of an end that has stopped.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct EndResult {
     /// Latency of transactions, ns; of the client of request and response only.
     pub latency: Option<Histogram<u64>>,
     /// Delays of requests that only the generator caused, ns; at a fixed rate only.
@@ -285,9 +285,9 @@ impl Running {
     }
 
     /// Stops the load, and returns its result.
-    pub fn stop(mut self) -> Found {
+    pub fn stop(mut self) -> EndResult {
         self.end();
-        let mut found = Found::default();
+        let mut found = EndResult::default();
         for thread in self.threads.drain(..) {
             let Ok(left) = thread.join() else {
                 found.faults.push("a thread ended early".into());

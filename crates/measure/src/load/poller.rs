@@ -11,7 +11,7 @@ use rustix::time::{
 /// The token of the timer.
 const TIMER: u64 = u64::MAX;
 /// Maximum duration of a wait.
-const LONGEST: Timespec = Timespec {
+const MAX_WAIT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
@@ -90,7 +90,7 @@ impl Poller {
             self.armed_ns = due_ns;
         }
         self.ready.clear();
-        let n = match epoll::wait(&self.epoll, &mut self.events[..], Some(&LONGEST)) {
+        let n = match epoll::wait(&self.epoll, &mut self.events[..], Some(&MAX_WAIT)) {
             Err(e) if e == rustix::io::Errno::INTR => 0,
             n => n?,
         };

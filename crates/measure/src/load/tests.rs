@@ -18,7 +18,7 @@ fn load(pattern: Pattern, transport: Transport, connections: usize, request: usi
 }
 
 /// Totals of client and server in the measured time, and the client's result.
-fn run(load: &Load, to: IpAddr, ms: u64) -> (Totals, Totals, Found) {
+fn run(load: &Load, to: IpAddr, ms: u64) -> (Totals, Totals, EndResult) {
     load.check().unwrap();
     let listening = Listening::open(load, to, 0).unwrap();
     let sockets = connect(load, to, &listening.ports().unwrap()).unwrap();

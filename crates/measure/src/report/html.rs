@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Maximum number of distributions that are drawn.
-const MOST_CURVES: usize = 24;
+const MAX_CURVES: usize = 24;
 
 const STYLE: &str = "body{font-family:sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222;background:#fff}\
     table{border-collapse:collapse;margin:1em 0}th,td{padding:.25em .7em;border-bottom:1px solid #ddd;text-align:right}\
@@ -141,10 +141,7 @@ pub fn plots(results: &Results) -> Vec<(String, String)> {
             ));
         }
     }
-    let timed = cases
-        .iter()
-        .filter(|c| c.pattern == Pattern::Rr)
-        .take(MOST_CURVES);
+    let timed = cases.iter().filter(|c| c.pattern == Pattern::Rr).take(MAX_CURVES);
     for case in timed {
         let line = |c: &String| {
             let curves: Vec<&Vec<f64>> = results

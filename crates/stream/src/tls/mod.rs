@@ -51,11 +51,11 @@ pub struct Settings {
 /// The keys of this process. Shared by all connections and listeners; control plane only.
 #[derive(Default)]
 pub struct Tls {
-    state: Mutex<State>,
+    state: Mutex<TlsState>,
 }
 
 #[derive(Default)]
-struct State {
+struct TlsState {
     settings: Settings,
     loaded: Option<Loaded>,
     /// The last text that was logged: one fault is logged once.
@@ -73,9 +73,9 @@ impl Tls {
     pub fn configure(&self, settings: Settings) {
         let mut state = self.state.lock();
         if state.settings != settings {
-            *state = State {
+            *state = TlsState {
                 settings,
-                ..State::default()
+                ..TlsState::default()
             };
         }
     }

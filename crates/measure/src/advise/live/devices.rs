@@ -15,7 +15,7 @@ const OFFLOADS: [(&str, &str); 3] = [
 ];
 
 /// One device of one namespace.
-struct Found {
+struct HostDevice {
     netns: String,
     name: String,
     index: u64,
@@ -62,7 +62,7 @@ fn inside(netns: &str, command: &str) -> Option<String> {
     run(&argv).ok()
 }
 
-fn links(netns: &str) -> Vec<Found> {
+fn links(netns: &str) -> Vec<HostDevice> {
     let text = inside(netns, "ip -j -d link").unwrap_or_default();
     let links: Value = serde_json::from_str(&text).unwrap_or_default();
     let one = |l: &Value| {
@@ -70,7 +70,7 @@ fn links(netns: &str) -> Vec<Found> {
         let has_carrier = l["flags"]
             .as_array()
             .is_some_and(|f| f.iter().any(|f| f == "LOWER_UP"));
-        Some(Found {
+        Some(HostDevice {
             netns: netns.to_owned(),
             name: l["ifname"].as_str()?.to_owned(),
             index: l["ifindex"].as_u64()?,
@@ -133,7 +133,7 @@ fn with_rfs(netns: &str) -> BTreeSet<String> {
 pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<Device> {
     // Kept open, since names of namespaces may lead through this process.
     let open = heddle_sys::netns::all();
-    let mut all: Vec<Found> = Vec::new();
+    let mut all: Vec<HostDevice> = Vec::new();
     for ns in &open {
         if let Some(name) = name_of(ns) {
             all.extend(links(&name));
@@ -142,7 +142,7 @@ pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<De
     let mut devices = Vec::new();
     let mut rfs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut seen = Vec::new();
-    let mut add = |port: &String, bridge: &String, f: &Found, doubles: Vec<String>| {
+    let mut add = |port: &String, bridge: &String, f: &HostDevice, doubles: Vec<String>| {
         let key = (f.netns.clone(), f.index);
         if seen.contains(&key) {
             return;
@@ -161,7 +161,7 @@ pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<De
         });
     };
     for (port, bridge) in ports {
-        let mut candidates: Vec<&Found> = all.iter().filter(|f| f.name == *port).collect();
+        let mut candidates: Vec<&HostDevice> = all.iter().filter(|f| f.name == *port).collect();
         // The switch's own namespace has it, unless it was moved into a pod.
         let mut doubles = Vec::new();
         if let Some(own) = candidates.iter().find(|f| f.netns == switch)
@@ -180,7 +180,7 @@ pub(super) fn of_ports(ports: &BTreeMap<String, String>, switch: &str) -> Vec<De
         }
         // Namespaces number their devices alike, so that the pair of numbers is met in many of them.
         let where_ = own.peer_ns.and_then(|n| numbered(&own.netns, n));
-        let peers: Vec<&Found> = all
+        let peers: Vec<&HostDevice> = all
             .iter()
             .filter(|f| own.peer != 0 && f.index == own.peer && f.peer == own.index && f.netns != own.netns)
             .filter(|f| where_.as_ref().is_none_or(|w| *w == f.netns))

@@ -43,7 +43,7 @@ const SOME: f64 = 0.05;
 /// Share of the time spent waiting for a processor above which packets are late.
 const MUCH: f64 = 0.1;
 /// Packets per second below which a disabled RFS is not reported.
-const FEW: f64 = 500.0;
+const MIN_PACKETS_PER_S: f64 = 500.0;
 /// Share of a limit from which on it counts as nearly reached.
 const NEAR: f64 = 0.95;
 
@@ -389,7 +389,7 @@ fn rfs(seen: &Seen) -> Vec<(String, String)> {
     let all: u64 = seen.received.iter().sum();
     let ours: u64 = seen.workers.iter().map(|w| w.packets).sum();
     // The machine may be busy with packets that do not pass the switch.
-    if is_on || (all.min(ours) as f64) < FEW * seen.seconds {
+    if is_on || (all.min(ours) as f64) < MIN_PACKETS_PER_S * seen.seconds {
         return Vec::new();
     }
     // The processor that receives packets is not that of the process which reads them.
