@@ -102,8 +102,8 @@ impl<T> Slots<T> {
         dead > 16 && dead * 2 > n || self.tags.len() > 64 + n * 8
     }
 
-    /// Adds a rule; there must be room. Returns whether it passed more than [`MAX_DEAD_PASSED`] dead slots, so
-    /// that a new table is worthwhile.
+    /// Adds a rule; there must be room. Returns whether it passed more than [`MAX_DEAD_PASSED`] dead slots: a
+    /// new table is worthwhile.
     pub(crate) fn insert(&self, hash: u64, entry: Arc<Entry<T>>) -> bool {
         let last = self.tags.len() - 1;
         #[allow(clippy::cast_possible_truncation)] // the table's size cuts the bits
