@@ -1,6 +1,6 @@
 //! Control messages (RFC 5880 §4.1).
 
-use crate::show;
+use std::fmt::{Display, Formatter, Result};
 
 /// Bytes of a message without authentication.
 pub const MESSAGE_LEN: usize = 24;
@@ -170,11 +170,70 @@ impl std::fmt::Display for Message {
             self.mult,
             self.length,
             self.flags,
-            show::disc(self.my_disc),
-            show::disc(self.your_disc),
+            disc(self.my_disc),
+            disc(self.your_disc),
             interval(self.min_tx_us),
             interval(self.min_rx_us),
             interval(self.min_rx_echo_us),
         )
     }
+}
+
+impl Display for State {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str(match self {
+            Self::AdminDown => "admin_down",
+            Self::Down => "down",
+            Self::Init => "init",
+            Self::Up => "up",
+        })
+    }
+}
+
+impl Display for Diag {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str(match self.0 {
+            0 => "No Diagnostic",
+            1 => "Control Detection Time Expired",
+            2 => "Echo Function Failed",
+            3 => "Neighbor Signaled Session Down",
+            4 => "Forwarding Plane Reset",
+            5 => "Path Down",
+            6 => "Concatenated Path Down",
+            7 => "Administratively Down",
+            8 => "Reverse Concatenated Path Down",
+            _ => "Invalid Diagnostic",
+        })
+    }
+}
+
+impl Display for Flags {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let names = [
+            (Self::MULTIPOINT, "multipoint"),
+            (Self::DEMAND, "demand"),
+            (Self::AUTH, "auth"),
+            (Self::CTL, "ctl"),
+            (Self::FINAL, "final"),
+            (Self::POLL, "poll"),
+        ];
+        let set: Vec<&str> = names
+            .iter()
+            .filter(|(flag, _)| self.has(*flag))
+            .map(|(_, n)| *n)
+            .collect();
+        f.write_str(
+            if set.is_empty() {
+                "none".to_owned()
+            } else {
+                set.join(" ")
+            }
+            .as_str(),
+        )
+    }
+}
+
+/// A discriminator.
+pub(crate) fn disc(number: u32) -> String {
+    format!("0x{number:x}")
 }

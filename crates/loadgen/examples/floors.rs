@@ -8,7 +8,7 @@ use core::time::Duration;
 use heddle_loadgen::floor::{Floor, Kind};
 use heddle_loadgen::frame::Shape;
 use heddle_loadgen::line::round_trip_ns;
-use heddle_loadgen::run::{Load, Setup, Timing};
+use heddle_loadgen::load::{Load, Setup, Timing};
 use heddle_sys::cpu;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

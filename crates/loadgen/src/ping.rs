@@ -2,10 +2,11 @@
 //!
 //! Each packet has its own length, flow and content, so that a mixed up, cut or changed packet is noticed.
 
+use crate::error::RunError;
 use crate::flows::{Order, Sequence, Tuple};
 use crate::frame::{HDR, STAMP, Shape, Stamp, Template};
 use crate::report::Latency;
-use crate::run::{Port, RunError};
+use crate::run::Port;
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use heddle_sys::Tsc;
@@ -201,7 +202,7 @@ fn packets(queue: &mut NicQueue, mergeable: bool) -> Result<Vec<Vec<u8>>, Driver
 mod tests {
     use super::*;
     use crate::floor::{Floor, Kind};
-    use crate::run::{Load, Setup};
+    use crate::load::{Load, Setup};
     use heddle_vhost_user::frontend::HugePages;
 
     #[test]

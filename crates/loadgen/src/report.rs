@@ -1,6 +1,6 @@
 //! Results: as data (JSON) and as text.
 
-use crate::run::Phase;
+use crate::traffic::Phase;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 

@@ -12,13 +12,24 @@
 //! **Order.** When [`Backend::change`] or [`Backend::remove`] returns, the old actions run for no packet any
 //! more, and the returned counts include all packets that they processed. So a change can be confirmed.
 
-use crate::{ConnUse, Rule, Why};
+use crate::{Rule, Why};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
 use heddle_datapath_api::{FlowCounts, PortNo};
 use std::sync::Arc;
 
 /// A flow's name between [`crate::Offload`] and a back end; it is given to another one after it was removed.
 pub type Handle = u32;
+
+/// Use of a connection by the back end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConnUse {
+    /// The tracker has ended it.
+    Ended,
+    /// No packets since the last call.
+    Rests,
+    /// Packets.
+    Used,
+}
 
 /// A port as a back end sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

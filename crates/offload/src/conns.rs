@@ -11,7 +11,7 @@
 //! that the back end forwards lives as long as packets come. A connection without packets for [`REST_MS`]
 //! returns to the tracker, and its age is not reset.
 
-use crate::{Backend, Rule};
+use crate::{Backend, ConnUse, Rule};
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::offloaded::ConnId;
 use std::collections::{HashMap, HashSet};
@@ -25,17 +25,6 @@ const INSTALLS: usize = 8192;
 const ROUND_MS: u64 = 250;
 /// A connection without packets for so long has no place.
 const REST_MS: u64 = 10_000;
-
-/// Use of a connection by the back end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ConnUse {
-    /// The tracker has ended it.
-    Ended,
-    /// No packets since the last call.
-    Rests,
-    /// Packets.
-    Used,
-}
 
 /// The connections that a back end has.
 pub(crate) struct Conns {

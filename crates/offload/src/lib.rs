@@ -26,8 +26,7 @@ pub mod rule;
 mod tests;
 mod why;
 
-pub use backend::{Backend, Handle, PortLink};
-pub use conns::ConnUse;
+pub use backend::{Backend, ConnUse, Handle, PortLink};
 pub use ebpf::Ebpf;
 pub use observer::{Explained, Offload, Stats};
 pub use policy::Policy;

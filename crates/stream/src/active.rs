@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
+use crate::connect::connect_tcp;
 use crate::{MethodError, Stream, Tls, address};
 
 /// Longest path that a `sockaddr_un` takes, without its NUL.
@@ -73,13 +74,6 @@ impl Active {
             Active::Tls(to) => tls.connect(*to).await,
         }
     }
-}
-
-pub(crate) async fn connect_tcp(to: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(to).await?;
-    // Small requests and their replies alternate: waiting to fill a segment only adds latency.
-    stream.set_nodelay(true)?;
-    Ok(stream)
 }
 
 /// Connects also where the path is longer than a socket address holds, by way of the directory's descriptor.

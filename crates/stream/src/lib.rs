@@ -15,6 +15,7 @@
 
 mod active;
 mod address;
+mod connect;
 mod limit;
 mod passive;
 mod tls;

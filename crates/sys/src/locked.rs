@@ -17,13 +17,14 @@
 #![allow(unsafe_code)] // mlock2, munlock and mincore, of ranges of this process
 
 use crate::cvt;
-use crate::zeroed::PAGE;
 use rustix::mm::{MlockAllFlags, mlockall, munlockall};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Size of a page, bytes.
+pub(crate) const PAGE: usize = 4096;
 /// Tables of at least this size are locked as they fill.
 pub(crate) const MIN_TABLE_BYTES: usize = 8 << 20;
 /// Size of the piece of a table that is locked at a time.

@@ -13,6 +13,7 @@
 #![allow(unsafe_code)] // mmap and the memory behind it
 
 use crate::cvt;
+use crate::locked::PAGE;
 use crate::mmap::{Pages, memfd};
 use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals};
 use std::io;
@@ -24,8 +25,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use zerocopy::FromZeros;
 
 const HUGE: usize = 2 << 20;
-/// Size of a page, bytes.
-pub(crate) const PAGE: usize = 4096;
 
 /// A number that threads share. Every bit pattern is a value, and it may change at any time.
 pub trait Atomic: sealed::Sealed {}

@@ -1,7 +1,7 @@
 //! Parameters of the datapath's tunnel actions, in the form that translation, execution and formatting share.
 
 use crate::options::OptionTable;
-use crate::push::Plan;
+use crate::template::Plan;
 use heddle_wire::ip::proto;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

@@ -14,9 +14,11 @@ pub mod options;
 pub mod outer;
 pub mod outer_cache;
 pub mod pop;
+mod pop_error;
 pub mod push;
 pub mod routes;
 pub mod stt;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +28,7 @@ pub use kind::{TunnelType, proto};
 pub use neigh::Neighbours;
 pub use options::OptionTable;
 pub use outer::{Encap, Gbp, Outer, OuterError};
-pub use pop::{PopError, Popped};
+pub use pop::Popped;
+pub use pop_error::PopError;
 pub use push::{Inner, PushError};
 pub use routes::Routes;

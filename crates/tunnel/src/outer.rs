@@ -2,7 +2,7 @@
 //! wire.
 
 use crate::action::{Numbers, TunnelKind, TunnelPush};
-use crate::push::{Fill, Plan};
+use crate::template::{Fill, Plan};
 use heddle_wire::eth::{Ethernet, ethertype};
 use heddle_wire::ip::{Ipv4, Ipv6};
 use heddle_wire::l4::{Tcp, Udp};

@@ -2,7 +2,7 @@
 //! in.
 //!
 //! **Costs.** One copy of the template into the headroom. Offsets of the fields, and sums over the fixed
-//! bytes, are computed when the template is built ([`Plan`]).
+//! bytes, are computed when the template is built ([`crate::template`]).
 //!
 //! **Checksums.** The IPv4 checksum is the template's, updated by the length. An outer UDP or GRE checksum
 //! covers the whole packet. Where the inner checksum is partial, the inner L4 part will sum up to the
@@ -18,6 +18,7 @@
 mod stt;
 
 use crate::action::{TunnelKind, TunnelPush};
+use crate::template::{BLOCK, Fill};
 use heddle_flow::hash;
 use heddle_packet::{Csum, Gso, GsoKind, Packet, Wrap};
 use heddle_wire::checksum::Sum;
@@ -45,123 +46,6 @@ pub enum PushError {
     TooLong,
     /// A GSO packet that is in too many tunnels already.
     Gso,
-}
-
-/// Fields behind the IP header that are filled in. Offsets are from the template's start.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Fill {
-    /// UDP source port, length, checksum.
-    Udp,
-    /// The fields of UDP; length and sequence number of GTP-U, two bytes each.
-    Gtpu {
-        len: u16,
-        seq: Option<u16>,
-    },
-    /// Checksum, sequence number.
-    Gre {
-        seq: Option<u16>,
-    },
-    /// Sequence number, timestamp.
-    Erspan {
-        seq: u16,
-        timestamp: Option<u16>,
-    },
-    /// Source port, the frame's length and number, checksum, the frame's metadata.
-    Stt,
-    Nothing,
-}
-
-/// Offsets and sums of a template, computed once.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Plan {
-    /// Offset of the IP header.
-    l3: u16,
-    l4: u16,
-    v6: bool,
-    /// IPv4: each packet gets an identification of its own.
-    numbered: bool,
-    csum: bool,
-    fill: Fill,
-    /// IPv4: sum of the header without length, identification and checksum.
-    ip_sum: u16,
-    /// Sum of the template from `l4` on; with UDP plus the pseudo header without its length. With STT only
-    /// the pseudo header of TCP.
-    rest_sum: u16,
-    /// Lowest source port, and the distance to the highest.
-    ports: (u16, u16),
-    /// The template at the end of a block, if only lengths, checksums and the UDP source port are filled in.
-    block: Option<Box<[u8; BLOCK]>>,
-}
-
-/// Length of the block that one copy writes, bytes: Geneve with some options over IPv4 fits.
-const BLOCK: usize = 64;
-
-impl Plan {
-    pub(crate) fn new(
-        header: &[u8],
-        l3: usize,
-        l4: usize,
-        fill: Fill,
-        csum: bool,
-        (low, high): (u16, u16),
-    ) -> Self {
-        let at = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let ip = header.get(l3..l4).unwrap_or_default();
-        let rest = Sum::ZERO.bytes(header.get(l4..).unwrap_or_default());
-        let v6 = l4 - l3 != Ipv4::LEN;
-        let (mut pseudo, mut ip_sum, mut numbered) = (Sum::ZERO, 0, false);
-        let proto = if fill == Fill::Stt { proto::TCP } else { proto::UDP };
-        if v6 {
-            if let Some((ip, _)) = split::<Ipv6>(ip) {
-                pseudo = pseudo.pseudo_v6(&ip.src, &ip.dst, proto, 0);
-            }
-        } else if let Some((ip, _)) = split::<Ipv4>(ip) {
-            pseudo = pseudo.pseudo_v4(ip.src.get(), ip.dst.get(), proto, 0);
-            ip_sum = !ip.csum.get();
-            numbered = ip.frag.get() & Ipv4::DONT == 0;
-        }
-        let sum = match fill {
-            Fill::Udp | Fill::Gtpu { .. } => pseudo.sum(rest),
-            Fill::Stt => pseudo,
-            Fill::Gre { .. } | Fill::Erspan { .. } | Fill::Nothing => rest,
-        };
-        Self {
-            l3: at(l3),
-            l4: at(l4),
-            v6,
-            numbered,
-            // GTP-U always has a checksum, as in Open vSwitch.
-            csum: csum || matches!(fill, Fill::Gtpu { .. }),
-            fill,
-            ip_sum,
-            rest_sum: sum.folded(),
-            ports: (low, high.saturating_sub(low)),
-            block: (fill == Fill::Udp && !numbered)
-                .then(|| block_of(header))
-                .flatten(),
-        }
-    }
-
-    /// A source port for this hash. The highest is never chosen, as in Open vSwitch.
-    #[inline]
-    fn port(&self, hash: u32) -> u16 {
-        let (low, span) = self.ports;
-        // Less than `span`.
-        let chosen = (u64::from(hash) * u64::from(span)) >> 32;
-        low.wrapping_add(u16::try_from(chosen).unwrap_or(0))
-    }
-    #[inline]
-    fn chooses_port(&self) -> bool {
-        matches!(self.fill, Fill::Udp | Fill::Gtpu { .. })
-    }
-}
-
-/// Headers at the end of a block, if they fit.
-fn block_of(header: &[u8]) -> Option<Box<[u8; BLOCK]>> {
-    let mut block = Box::new([0; BLOCK]);
-    let at = BLOCK.checked_sub(header.len())?;
-    block.get_mut(at..)?.copy_from_slice(header);
-    Some(block)
 }
 
 /// The hash of addresses, protocol and ports by which Open vSwitch chooses source ports.

@@ -23,7 +23,7 @@ mod frames;
 pub(crate) use frames::{FrameId, Segment};
 pub use frames::{Frames, Lost};
 
-use crate::pop::PopError;
+use crate::pop_error::PopError;
 use heddle_packet::{Csum, Gso, GsoKind, Offload, Packet, Wraps};
 use heddle_wire::eth::{Ethernet, ethertype, is_vlan};
 use heddle_wire::ip::{Ipv4, Ipv6, proto};

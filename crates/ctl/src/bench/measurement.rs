@@ -6,8 +6,9 @@ use super::output::Output;
 use crate::say;
 use anyhow::{Result, bail};
 use heddle_loadgen::line;
+use heddle_loadgen::load::{Load, Setup, Timing};
 use heddle_loadgen::report::Outcome;
-use heddle_loadgen::run::{Endpoint, Engine, Load, Setup, Timing};
+use heddle_loadgen::run::{Endpoint, Engine};
 use std::sync::atomic::Ordering::Relaxed;
 
 #[derive(clap::Args)]

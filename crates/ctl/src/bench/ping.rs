@@ -4,8 +4,9 @@ use super::measurement::connect;
 use super::options::{DeviceOptions, core};
 use anyhow::{Result, bail};
 use heddle_loadgen::frame::Shape;
+use heddle_loadgen::load::Load;
 use heddle_loadgen::ping::{Plan, exchange};
-use heddle_loadgen::run::{Endpoint, Load};
+use heddle_loadgen::run::Endpoint;
 use std::time::Duration;
 
 /// Prints one line of JSON with numbers of packets, and round trips in microseconds.

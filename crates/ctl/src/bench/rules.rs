@@ -2,8 +2,8 @@
 
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
+use heddle_loadgen::load::Load;
 use heddle_loadgen::rules::Kind;
-use heddle_loadgen::run::Load;
 
 /// A set of rules.
 #[derive(Clone, Copy, ValueEnum)]

@@ -4,8 +4,9 @@ use super::measurement::{Measurement, connect};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use heddle_loadgen::flows::{Order, Spread};
-use heddle_loadgen::run::{Endpoint, Load};
-use heddle_loadgen::traffic::Checks;
+use heddle_loadgen::load::Checks;
+use heddle_loadgen::load::Load;
+use heddle_loadgen::run::Endpoint;
 
 /// The traffic of the storm.
 #[derive(Clone, Copy, ValueEnum)]

@@ -1,7 +1,7 @@
 //! This project's own rings between two ports, without a datapath.
 
 use super::{BURST, Lane};
-use crate::run::RunError;
+use crate::error::RunError;
 use arrayvec::ArrayVec;
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_vhost_user::frontend::{FrontendError, Nic, NicQueue};

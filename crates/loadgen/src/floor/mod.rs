@@ -12,7 +12,11 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-use crate::run::{Engine, Load, Port, RunError, Setup, load_of};
+use crate::run::{Engine, Port, load_of};
+
+use crate::load::{Load, Setup};
+
+use crate::error::RunError;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use heddle_sys::{Tsc, cpu};
 use heddle_vhost_user::frontend::Nic;

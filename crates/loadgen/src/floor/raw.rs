@@ -2,8 +2,8 @@
 
 use super::ring::{Ring, WINDOW};
 use super::{BURST, Lane};
+use crate::error::RunError;
 use crate::frame::HDR;
-use crate::run::RunError;
 use heddle_vhost_user::frontend::{Nic, NicQueue};
 use heddle_virtio::Features;
 

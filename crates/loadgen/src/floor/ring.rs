@@ -1,7 +1,7 @@
 //! The device side of a ring, with nothing checked: each buffer is one descriptor, the driver is this
 //! process.
 
-use crate::run::RunError;
+use crate::error::RunError;
 use arrayvec::ArrayVec;
 use core::sync::atomic::{Ordering, fence};
 use heddle_vhost_user::frontend::{FrontendError, Nic, NicQueue};

@@ -3,9 +3,8 @@
 use super::*;
 use crate::flows::{Order, Spread};
 use crate::frame::Shape;
+use crate::load::{Checks, Timing, Touch};
 use crate::report::Outcome;
-use crate::run::Timing;
-use crate::traffic::{Checks, Touch};
 use core::time::Duration;
 
 /// Measures until enough packets were carried, however busy the machine is, and checks that each missing

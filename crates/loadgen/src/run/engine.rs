@@ -1,8 +1,10 @@
 //! The loop and its phases.
 
-use super::{Endpoint, Link, Load, Port, RunError, Setup, Timing};
+use super::{Endpoint, Link, Port};
+use crate::error::RunError;
+use crate::load::{Load, Setup, Timing};
 use crate::report::{Latency, Outage, Outcome, PairOutcome};
-use crate::traffic::{Received, Sent};
+use crate::traffic::{Phase, Received, Sent};
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
 use hdrhistogram::Histogram;
@@ -17,21 +19,6 @@ const START: Duration = Duration::from_secs(60);
 const GAP_MS: u64 = 5;
 /// Maximum number of reported pauses: the longest.
 const MAX_GAPS: usize = 16;
-
-/// Counters of a phase.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Phase {
-    /// Cycles from start to end.
-    pub cycles: u64,
-    /// Cycles of turns that moved packets.
-    pub busy: u64,
-    /// Number of turns.
-    pub turns: u64,
-    /// Sent in this phase.
-    pub sent: Sent,
-    /// Received in this phase.
-    pub received: Received,
-}
 
 /// Steps of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! One port: a device with its senders and receivers.
 
-use super::{Link, Load, Setup};
+use super::Link;
 use crate::flows::Sequence;
 use crate::frame::{HDR, mac};
+use crate::load::{Load, Setup};
 use crate::traffic::{Frames, Pace, Received, Receiver, Sender, Sent};
 use heddle_sys::Tsc;
 use heddle_vhost_user::frontend::Nic;

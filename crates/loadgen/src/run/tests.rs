@@ -2,10 +2,13 @@
 //! port.
 
 use super::*;
-use crate::traffic::Checks;
+use crate::frame::Shape;
+use crate::load::{Aim, Checks, Load, Setup, Timing};
 use core::time::Duration;
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_vhost_user::backend::{Control, Role, Socket};
+use heddle_vhost_user::frontend::HugePages;
+use heddle_virtio::Features;
 use heddle_virtio::device::{Call, Device, Link as DeviceLink, Offer, Queue, RingSetup, StartError};
 use heddle_virtio::ring::Position;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! One receive queue.
 
-use super::{Checks, HEAD, Touch};
 use crate::frame::{HDR, PROBE_SHORTER, STAMP, Stamp, TAIL, Template};
-use crate::run::Load;
+use crate::load::Load;
+use crate::load::{Checks, HEAD, Touch};
 use hdrhistogram::Histogram;
 use heddle_vhost_user::frontend::NicQueue;
 use heddle_virtio::Features;

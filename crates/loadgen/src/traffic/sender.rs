@@ -1,9 +1,9 @@
 //! One transmit queue.
 
-use super::{Checks, HEAD, Touch};
 use crate::flows::{Sequence, Spread, Tuple};
 use crate::frame::{HDR, Shape, Stamp, TAIL, TUPLE_AT, Template};
-use crate::run::Load;
+use crate::load::Load;
+use crate::load::{Checks, HEAD, Touch};
 use heddle_vhost_user::frontend::NicQueue;
 use heddle_virtio::driver::DriverError;
 

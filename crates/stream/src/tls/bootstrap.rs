@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use super::files::{certificates, private_key, provider};
 use super::verify::Authority;
 use super::{Settings, within};
-use crate::active::connect_tcp;
+use crate::connect::connect_tcp;
 
 /// Fetches the authority's certificate of `to` and writes it to the file of the settings.
 pub(super) async fn fetch(settings: &Settings, to: SocketAddr) -> io::Result<()> {

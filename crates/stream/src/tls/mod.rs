@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::Stream;
-use crate::active::connect_tcp;
+use crate::connect::connect_tcp;
 use farewell::Farewell;
 use files::Loaded;
 

@@ -14,7 +14,7 @@
 //!
 //! **Costs.** A segment is compared with all waiting frames, the newest first.
 
-use crate::pop::PopError;
+use crate::pop_error::PopError;
 use arrayvec::ArrayVec;
 use heddle_flow::FlowKey;
 use heddle_packet::{Packet, Pool};
