@@ -17,6 +17,7 @@ pub mod header;
 pub mod message;
 pub mod text;
 pub mod version;
+mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,6 @@
 //! on packets that lack the header (they do nothing); later versions refuse them with
 //! `OFPBAC_MATCH_INCONSISTENT`.
 
-use super::decode::is_output_port;
 use super::field::{check_dst, check_src};
 use super::learn;
 use crate::action::{
@@ -14,6 +13,7 @@ use crate::action::{
 };
 use crate::error::ErrorKind;
 use crate::version::Version;
+use crate::wire::port::is_output_port;
 use heddle_flow::key::{Vlan, frag};
 use heddle_flow::{FlowKey, Match};
 use std::borrow::Cow;

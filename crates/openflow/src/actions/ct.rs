@@ -1,15 +1,15 @@
 //! The `ct` action on the wire.
 
 use super::decode::decode_list;
-use super::encode::{Encoded, Encoder, end};
+use super::encoder::{Encoded, Encoder, end};
 use super::field::{check_src, from_nxm_ofs, nxm, ofs_nbits};
 use super::nat;
 use super::raw::Raw;
 use super::verify::{Place, verify_actions};
 use crate::action::{Action, Ct, CtZone};
-use crate::codec::cursor::{Put, Reader};
 use crate::error::ErrorKind;
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
 
 const COMMIT: u16 = 1;
 const FORCE: u16 = 2;

@@ -8,11 +8,11 @@ use super::raw::{Raw, Row, by_number};
 use super::verify::{Place, verify_actions};
 use super::{ct, hash, learn, misc, nat};
 use crate::action::{Action, ControllerAction, FieldId, FieldValue, Port, Subfield};
-use crate::codec::cursor::Reader;
-use crate::codec::port::{port_from_u16, port_from_u32};
-use crate::codec::property;
 use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::version::Version;
+use crate::wire::cursor::Reader;
+use crate::wire::port::{is_output_port, port_from_u16, port_from_u32};
+use crate::wire::property;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Maximum nesting of actions (clone in clone), in messages and in text. A 64 KiB message could nest 4,000
@@ -375,12 +375,6 @@ fn output_port(a: Action) -> Result<Action, ErrorKind> {
         }
         a => Ok(a),
     }
-}
-
-/// Whether packets can be sent to a port: an ordinary one up to `max`, or a reserved one that stands for
-/// some.
-pub(crate) fn is_output_port(port: Port, max: Port) -> bool {
-    port <= max || (port >= Port::IN_PORT && port != Port::NONE)
 }
 
 fn set_field(mut r: Reader<'_>, may_mask: bool) -> Result<Action, ErrorKind> {

@@ -5,35 +5,17 @@
 //! follows the effects of the actions on it.
 
 use super::decode::c2;
+use super::encoder::{Encoded, Encoder, end};
 use super::field::{Headers, nxm, ofs_nbits, put_entry, put_header};
-use super::raw::{Raw, row};
+use super::raw::Raw;
 use crate::action::{Action, ControllerAction, FieldId, FieldValue, Port, SetTunMetadata, Subfield};
-use crate::codec::cursor::Put;
-use crate::codec::port::port_to_u16;
-use crate::codec::property;
 use crate::error::EncodeError;
 use crate::version::Version;
-use heddle_flow::Match;
-
-/// Encodes lists of actions for one version.
-pub(crate) struct Encoder {
-    version: Version,
-    has_vlan: bool,
-    ip_proto: u8,
-}
-
-pub(super) type Encoded = Result<(), EncodeError>;
+use crate::wire::cursor::Put;
+use crate::wire::port::port_to_u16;
+use crate::wire::property;
 
 impl Encoder {
-    /// For the actions of a flow with this match.
-    pub(crate) fn new(version: Version, m: &Match) -> Encoder {
-        Encoder {
-            version,
-            has_vlan: m.key.vlans[0].present(),
-            ip_proto: m.key.nw_proto,
-        }
-    }
-
     /// Appends a list.
     pub(crate) fn list(&mut self, actions: &[Action], out: &mut Vec<u8>) -> Encoded {
         actions.iter().try_for_each(|a| self.action(a, out))
@@ -45,31 +27,6 @@ impl Encoder {
         self.list(actions, out)?;
         (self.has_vlan, self.ip_proto) = outer;
         Ok(())
-    }
-
-    pub(super) fn missing(&self, what: &'static str) -> EncodeError {
-        EncodeError::NotInVersion {
-            what,
-            version: self.version,
-        }
-    }
-
-    /// Writes the header of a form; gives where it starts, for [`end`].
-    pub(super) fn begin(
-        &self,
-        raw: Raw,
-        what: &'static str,
-        out: &mut Vec<u8>,
-    ) -> Result<usize, EncodeError> {
-        let row = row(self.version, raw).ok_or(self.missing(what))?;
-        let start = out.end();
-        out.u16(if row.vendor == 0 { row.number } else { 0xffff });
-        out.u16(row.min);
-        if row.vendor != 0 {
-            out.u32(row.vendor);
-            out.u16(row.number);
-        }
-        Ok(start)
     }
 
     /// Writes a form with a fixed length and an argument in its usual place.
@@ -561,16 +518,4 @@ impl Encoder {
         end(out, start);
         Ok(())
     }
-}
-
-/// Ends an action: pads it to at least its form's length and a multiple of eight, and fills its length in.
-pub(super) fn end(out: &mut Vec<u8>, start: usize) {
-    let min = out
-        .get(start + 2..start + 4)
-        .and_then(|b| <[u8; 2]>::try_from(b).ok());
-    let min = usize::from(min.map_or(0, u16::from_be_bytes));
-    let now = out.end() - start;
-    out.zeros(min.saturating_sub(now));
-    out.pad8(start);
-    out.patch_len(start, 2);
 }

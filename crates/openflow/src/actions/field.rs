@@ -1,9 +1,9 @@
 //! Fields and subfields inside actions: OXM headers, `ofs_nbits` words, and the checks that both need.
 
 use crate::action::{FieldId, FieldValue, SetTunMetadata, Subfield};
-use crate::codec::cursor::{Put, Reader};
 use crate::error::ErrorKind;
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
 use heddle_flow::{FlowKey, Match, tlv};
 
 /// A header as it came: its field if it is known, whether a mask follows, the payload's length in bytes.

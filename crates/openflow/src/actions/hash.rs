@@ -1,15 +1,14 @@
 //! `multipath`, `bundle` and `bundle_load` on the wire.
 
-use super::decode::is_output_port;
-use super::encode::{Encoded, Encoder, end};
+use super::encoder::{Encoded, Encoder, end};
 use super::field::{check_dst, from_nxm_ofs, nxm, ofs_nbits};
 use super::raw::Raw;
 use crate::action::{
     Action, Bundle, BundleAlgorithm, HashFields, Multipath, MultipathAlgorithm, Port, Subfield,
 };
-use crate::codec::cursor::{Put, Reader, Short};
-use crate::codec::port::{port_from_u16, port_to_u16};
 use crate::error::{EncodeError, ErrorKind};
+use crate::wire::cursor::{Put, Reader, Short};
+use crate::wire::port::{is_output_port, port_from_u16, port_to_u16};
 
 const BAD_ARGUMENT: ErrorKind = ErrorKind::BadActionBadArgument;
 /// `NXM_OF_IN_PORT`: members are ports.

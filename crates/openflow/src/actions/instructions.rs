@@ -1,12 +1,12 @@
 //! Instructions on the wire (OpenFlow 1.1 and later; 1.0 has actions only).
 
 use super::decode::{Item, decode_items, decode_list};
-use super::encode::Encoder;
+use super::encoder::Encoder;
 use super::verify::{Place, verify_actions, verify_order};
 use crate::action::{Action, Instruction, InstructionSet, Port};
-use crate::codec::cursor::{Put, Reader};
 use crate::error::{EncodeError, ErrorKind};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
 use heddle_flow::Match;
 
 const GOTO_TABLE: u16 = 1;

@@ -1,11 +1,11 @@
 //! The `learn` action on the wire, and its check.
 
-use super::encode::{Encoded, Encoder, end};
+use super::encoder::{Encoded, Encoder, end};
 use super::field::{Headers, check_dst, check_src, check_value, from_nxm, nxm, pull_header, put_header};
 use super::raw::Raw;
 use crate::action::{Action, FieldId, FieldValue, Learn, LearnDst, LearnSpec, LearnSrc, Subfield};
-use crate::codec::cursor::{Put, Reader, Short};
 use crate::error::{EncodeError, ErrorKind};
+use crate::wire::cursor::{Put, Reader, Short};
 use heddle_flow::Match;
 
 const SEND_FLOW_REM: u16 = 1 << 0;

@@ -1,15 +1,15 @@
 //! Smaller extensions on the wire: conjunctions, samples, length checks, encapsulation.
 
-use super::encode::{Encoded, Encoder, end};
+use super::encoder::{Encoded, Encoder, end};
 use super::field::{Headers, check_dst, check_src, from_nxm_ofs, nxm, ofs_nbits, pull_header, put_header};
 use super::raw::Raw;
 use crate::action::{
     Action, CheckPktLarger, Conjunction, Encap, EncapProperty, FieldId, MAX_OBSERVATION_BITS, ObservationId,
     Port, Sample, SampleDirection, Subfield, packet_type,
 };
-use crate::codec::cursor::{Put, Reader, Short};
-use crate::codec::port::{port_from_u16, port_to_u16};
 use crate::error::{EncodeError, ErrorKind};
+use crate::wire::cursor::{Put, Reader, Short};
+use crate::wire::port::{port_from_u16, port_to_u16};
 
 const BAD_ARGUMENT: ErrorKind = ErrorKind::BadActionBadArgument;
 

@@ -1,10 +1,10 @@
 //! The `nat` action on the wire.
 
-use super::encode::{Encoded, Encoder, end};
+use super::encoder::{Encoded, Encoder, end};
 use super::raw::Raw;
 use crate::action::{Action, Nat, NatAddresses, NatDirection};
-use crate::codec::cursor::{Put, Reader};
 use crate::error::ErrorKind;
+use crate::wire::cursor::{Put, Reader};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const SRC: u16 = 1 << 0;

@@ -1,12 +1,12 @@
 //! Bundle messages. The bodies are the same in 1.4 and later and in ONF's messages of 1.3.
 
-use super::cursor::{Put, Reader};
 use super::types::Type;
 use super::{DecodeContext, vendor};
 use crate::error::{EncodeError, ErrorKind};
 use crate::header::{HEADER_LEN, Header};
 use crate::message::{BundleAdd, BundleCommand, BundleControl};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
 
 /// Reads a control message behind its header.
 pub(super) fn decode_control(mut r: Reader<'_>) -> Result<BundleControl, ErrorKind> {

@@ -6,12 +6,12 @@
 //! properties of their own, which other readers skip. Everything is checked again when it comes back: a
 //! controller may send anything.
 
-use super::cursor::{Put, Reader};
-use super::property;
 use crate::actions::{Encoder, Place, decode_instructions, decode_list, encode_instructions, verify_actions};
 use crate::error::{EncodeError, ErrorKind};
 use crate::message::{Continuation, ContinuationStep, StackValue};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::property;
 use crate::{Action, Instruction, InstructionSet};
 use heddle_flow::Match;
 

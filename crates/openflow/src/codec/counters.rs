@@ -1,12 +1,12 @@
 //! Counters of ports and queues, the switch's description, and features of groups and meters.
 
-use super::cursor::{Put, Reader};
-use super::port::{port_from_u16, port_from_u32, port_to_u16};
-use super::property;
 use crate::action::Port;
 use crate::error::ErrorKind;
 use crate::message::{DescStats, GroupFeatures, IpfixStats, MeterFeatures, PortStats, QueueStats};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::port::{port_from_u16, port_from_u32, port_to_u16};
+use crate::wire::property;
 
 const DESC_LEN: usize = 256;
 const SERIAL_LEN: usize = 32;

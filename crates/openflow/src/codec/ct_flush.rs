@@ -1,9 +1,9 @@
 //! Contents of `NXT_CT_FLUSH`: a selection of tracked connections to forget.
 
-use super::cursor::Reader;
-use super::property;
 use crate::error::ErrorKind;
 use crate::message::{CtFlush, CtTuple};
+use crate::wire::cursor::Reader;
+use crate::wire::property;
 use std::net::{IpAddr, Ipv6Addr};
 
 const ORIG_TUPLE: u16 = 0;

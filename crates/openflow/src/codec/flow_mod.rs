@@ -1,13 +1,13 @@
 //! Flow mods: 1.0's, Nicira's, and those of 1.1 and later.
 
-use super::cursor::{Put, Reader};
-use super::port::{port_from_u16, port_from_u32, port_to_u16};
 use super::{DecodeContext, matches};
 use crate::action::InstructionSet;
 use crate::actions::{decode_instructions, encode_instructions};
 use crate::error::{EncodeError, ErrorKind};
 use crate::message::{FlowMod, FlowModCommand, FlowModFlags, GROUP_ANY};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::port::{port_from_u16, port_from_u32, port_to_u16};
 use heddle_flow::Match;
 
 /// All tables.

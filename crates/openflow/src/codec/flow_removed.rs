@@ -1,11 +1,11 @@
 //! Flow-removed messages: 1.0's, Nicira's, 1.1's to 1.4's, and 1.5's.
 
-use super::cursor::{Put, Reader};
 use super::matches;
 use super::oxs::{self, Oxs, known};
 use crate::error::ErrorKind;
 use crate::message::{FlowRemoved, FlowRemovedReason};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
 use heddle_flow::Match;
 
 /// Bytes from the cookie to the byte count.

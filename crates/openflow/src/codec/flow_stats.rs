@@ -1,16 +1,16 @@
 //! Flow and aggregate statistics.
 
-use super::cursor::{Put, Reader};
 use super::flow_mod::{flags_from_reply, flags_to_wire};
 use super::flow_removed::unknown_to_zero;
 use super::matches;
 use super::oxs::{self, Oxs, known};
-use super::port::{port_from_u16, port_from_u32, port_to_u16};
 use crate::action::InstructionSet;
 use crate::actions::{decode_instructions, encode_instructions};
 use crate::error::{EncodeError, ErrorKind};
 use crate::message::{AggregateStats, FlowModFlags, FlowStats, FlowStatsRequest, GROUP_ANY};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::port::{port_from_u16, port_from_u32, port_to_u16};
 use heddle_flow::Match;
 
 /// Reads a request for flows or sums; `nxm` for Nicira's.

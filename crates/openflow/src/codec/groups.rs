@@ -3,9 +3,6 @@
 //! 1.1 to 1.4 share one layout; 1.5 has numbered buckets with properties, and Nicira's extension gives the
 //! same to 1.0. Bytes that are wrong in several ways get the error that Open vSwitch gives.
 
-use super::cursor::{Put, Reader};
-use super::port::port_from_u32;
-use super::property::{self, Property};
 use crate::action::Port;
 use crate::actions::{Encoder, Place, decode_list, pull_field_mask, put_field_mask, verify_actions};
 use crate::error::{EncodeError, ErrorKind};
@@ -14,6 +11,9 @@ use crate::message::{
     GroupStats, GroupType, Selection, SelectionMethod,
 };
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::port::port_from_u32;
+use crate::wire::property::{self, Property};
 use heddle_flow::Match;
 
 /// Netronome's experimenter id, and the id that Open vSwitch 2.4 used in its place.

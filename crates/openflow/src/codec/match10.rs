@@ -1,7 +1,7 @@
 //! The fixed match of OpenFlow 1.0 (40 bytes, §5.2.3 of 1.0).
 
-use super::cursor::{Put, Reader};
 use crate::error::ErrorKind;
+use crate::wire::cursor::{Put, Reader};
 use heddle_flow::key::{FlowMask, Match, Vlan};
 use heddle_flow::{FieldId, FieldValue};
 

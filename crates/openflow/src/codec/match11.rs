@@ -1,8 +1,8 @@
 //! The fixed match of OpenFlow 1.1 (88 bytes, §A.2.3 of 1.1): 1.0's with masks for addresses, MPLS, metadata.
 
-use super::cursor::{Put, Reader};
-use super::port::port_from_u32;
 use crate::error::ErrorKind;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::port::port_from_u32;
 use heddle_flow::field::port_to_32;
 use heddle_flow::key::{FlowMask, Match, Vlan};
 use heddle_flow::{FieldId, FieldValue};

@@ -3,10 +3,10 @@
 //! [`heddle_flow::oxm`] has the entries themselves. This module has the frame around them: type, length and
 //! padding, and the fixed forms of 1.0 and 1.1.
 
-use super::cursor::{Put, Reader};
 use super::{match10, match11};
 use crate::error::ErrorKind;
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
 use heddle_flow::Match;
 use heddle_flow::oxm::{self, MatchForm, OxmError};
 

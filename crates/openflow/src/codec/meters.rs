@@ -1,8 +1,8 @@
 //! Meter modifications, configurations and statistics (1.3 and later; the same in all of them).
 
-use super::cursor::{Put, Reader};
 use crate::error::ErrorKind;
 use crate::message::{Band, BandKind, MeterCommand, MeterConfig, MeterFlags, MeterMod, MeterStats};
+use crate::wire::cursor::{Put, Reader};
 
 /// Length of every known band.
 const BAND_LEN: u16 = 16;

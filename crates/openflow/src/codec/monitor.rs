@@ -1,8 +1,6 @@
 //! Flow monitors on the wire: requests, and the entries of replies and notifications.
 
-use super::cursor::{Put, Reader};
 use super::matches;
-use super::port::{port_from_u16, port_from_u32, port_to_u16};
 use crate::action::{Instruction, InstructionSet, Port};
 use crate::actions::{Encoder, decode_instructions, decode_list, encode_instructions};
 use crate::error::{EncodeError, ErrorKind};
@@ -11,6 +9,8 @@ use crate::message::{
     MonitorFlags,
 };
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::port::{port_from_u16, port_from_u32, port_to_u16};
 use heddle_flow::Match;
 
 const BAD_FLAGS: ErrorKind = ErrorKind::FlowMonitorFailedBadFlags;

@@ -8,13 +8,13 @@ mod encode;
 pub use encode::FlowStatsWriter;
 pub(super) use encode::{encode_reply, encode_request};
 
-use super::cursor::Reader;
-use super::port::{port_from_u16, port_from_u32};
 use super::{counters, flow_stats, groups, meters, monitor, ports, tables, whole_words};
 use crate::action::Port;
 use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::message::{GROUP_ALL, Message, MpReply, MpRequest, QueueGetConfig};
 use crate::version::Version;
+use crate::wire::cursor::Reader;
+use crate::wire::port::{port_from_u16, port_from_u32};
 
 /// Types.
 mod ty {

@@ -1,7 +1,7 @@
 //! OXS statistics (OpenFlow 1.5 §7.2.4): a list of tagged counters.
 
-use super::cursor::{Put, Reader, Short};
 use crate::error::ErrorKind;
+use crate::wire::cursor::{Put, Reader, Short};
 
 const CLASS: u16 = 0x8002;
 const DURATION: u8 = 0;

@@ -1,13 +1,14 @@
 //! Packet-ins and packet-outs.
 
-use super::cursor::{Put, Reader};
-use super::port::{port_from_u16, port_from_u32, port_to_u16};
-use super::{matches, property};
+use super::matches;
 use crate::action::Port;
 use crate::actions::{Encoder, Place, decode_list, verify_actions};
 use crate::error::{EncodeError, ErrorKind};
 use crate::message::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::port::{port_from_u16, port_from_u32, port_to_u16};
+use crate::wire::property;
 use heddle_flow::{FieldId, FieldValue, Match};
 
 /// Properties of `NXT_PACKET_IN2`.

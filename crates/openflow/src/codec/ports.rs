@@ -1,8 +1,5 @@
 //! Port descriptions, port status, port modification, and the queues of ports.
 
-use super::cursor::{Put, Reader};
-use super::port::{port_from_u16, port_from_u32, port_to_u16};
-use super::property;
 use crate::action::Port;
 use crate::error::ErrorKind;
 use crate::message::{
@@ -10,6 +7,9 @@ use crate::message::{
     QueueGetConfig,
 };
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::port::{port_from_u16, port_from_u32, port_to_u16};
+use crate::wire::property;
 
 const NAME_LEN: usize = 16;
 /// The Ethernet property of port descriptions and modifications (1.4 and later).

@@ -1,10 +1,10 @@
 //! Roles and asynchronous configuration.
 
-use super::cursor::{Put, Reader};
-use super::property;
 use crate::error::{EncodeError, ErrorKind};
 use crate::message::{AsyncConfig, AsyncType, PacketInReason, Role, RoleReason, RoleRequest, RoleStatus};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::property;
 
 fn role_from_wire(v: u32) -> Result<Role, ErrorKind> {
     Ok(match v {

@@ -1,10 +1,10 @@
 //! Hello, errors, features and configuration.
 
-use super::cursor::{Put, Reader};
 use super::ports;
 use crate::error::{ErrorKind, parse_body};
 use crate::message::{Capabilities, ConfigFlags, ErrorMsg, Hello, SwitchConfig, SwitchFeatures};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
 
 /// The only hello element: a bitmap of versions (OpenFlow 1.3.1 §7.5.1).
 const VERSION_BITMAP: u16 = 1;

@@ -3,13 +3,13 @@
 //! The features of a table are the fields and actions that this crate and [`heddle_flow`] can carry in the
 //! version. They are derived here from the table of fields, the same for every table.
 
-use super::cursor::{Put, Reader};
-use super::property;
 use crate::error::ErrorKind;
 use crate::message::{
     TableDesc, TableFeatures, TableFeaturesCommand, TableMiss, TableMod, TableReason, TableStats, TableStatus,
 };
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
+use crate::wire::property;
 use heddle_flow::FieldId;
 use heddle_flow::field::Maskable;
 use heddle_flow::tlv::{N_TLV, TlvField};

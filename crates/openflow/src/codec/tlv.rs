@@ -6,9 +6,9 @@
 //! mapping: | class 16 | type 8 | length 8 | field 16 | zero 16 |
 //! ```
 
-use super::cursor::{Put, Reader};
 use crate::error::ErrorKind;
 use crate::message::{TlvCommand, TlvTable, TlvTableMod};
+use crate::wire::cursor::{Put, Reader};
 use heddle_flow::tlv::{MAX_TLV_LEN, N_TLV, TlvMapping};
 
 pub(super) fn decode_mod(mut r: Reader<'_>) -> Result<TlvTableMod, ErrorKind> {

@@ -1,11 +1,11 @@
 //! Experimenter messages: Nicira's, and ONF's of 1.3.
 
-use super::cursor::{Put, Reader};
 use super::{DecodeContext, bundle, flow_mod, flow_removed, groups, packet, role, tlv};
 use crate::error::{EncodeError, ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::header::Header;
 use crate::message::{Message, PacketInFormat, Unsupported};
 use crate::version::Version;
+use crate::wire::cursor::{Put, Reader};
 
 pub(super) const NXT_ROLE_REQUEST: u32 = 10;
 pub(super) const NXT_ROLE_REPLY: u32 = 11;

@@ -2,13 +2,13 @@
 
 use super::{Kind, MORE, ONF_FLOW_MONITOR, nx, ty};
 use crate::action::Port;
-use crate::codec::cursor::Put;
-use crate::codec::port::port_to_u16;
 use crate::codec::{counters, flow_stats, groups, meters, monitor, ports, tables};
 use crate::error::{EncodeError, NX_VENDOR, ONF_VENDOR};
 use crate::header::{HEADER_LEN, Header};
 use crate::message::{FlowStats, MpReply, MpRequest};
 use crate::version::Version;
+use crate::wire::cursor::Put;
+use crate::wire::port::port_to_u16;
 
 /// A message in parts: entries are appended, and a new part starts where one would be too long.
 struct Parts {

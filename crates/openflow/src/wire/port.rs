@@ -29,3 +29,9 @@ pub(crate) fn port_to_u16(p: Port) -> u16 {
     let [_, _, hi, lo] = p.0.to_be_bytes();
     u16::from_be_bytes([hi, lo])
 }
+
+/// Whether packets can be sent to a port: an ordinary one up to `max`, or a reserved one that stands for
+/// some.
+pub(crate) fn is_output_port(port: Port, max: Port) -> bool {
+    port <= max || (port >= Port::IN_PORT && port != Port::NONE)
+}
