@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const N_VLANS: usize = 2;
 /// Number of MPLS label stack entries that a key can hold, outermost first.
 pub const N_MPLS: usize = 3;
-/// Bytes that a key has for the options of a tunnel; [`crate::tlv`] divides them among fields.
+/// Bytes that a key has for the options of a tunnel; [`crate::field::tlv`] divides them among fields.
 pub const TLV_SPACE: usize = 256;
 /// Size of a [`FlowKey`] in 64-bit words.
 pub const N_WORDS: usize = core::mem::size_of::<FlowKey>() / 8;

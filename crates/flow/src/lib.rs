@@ -18,7 +18,6 @@ mod mask;
 pub mod odp;
 pub mod oxm;
 pub mod text;
-pub mod tlv;
 
 pub use field::{FieldId, FieldInfo, FieldValue, Subfield};
 pub use key::{FlowKey, FlowMask, Match, N_VLANS, N_WORDS, Nsh, Vlan, packet_type};

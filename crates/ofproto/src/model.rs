@@ -17,7 +17,7 @@ use crate::tunnels::{Tunnel, TunnelMap};
 use heddle_classifier::Classifier;
 use heddle_datapath_api::{Credit, Generations, PortNo};
 use heddle_flow::Match;
-use heddle_flow::tlv::{Scope, TlvMap};
+use heddle_flow::field::tlv::{Scope, TlvMap};
 use heddle_openflow::{InstructionSet, Port as OfPort};
 use heddle_sync::OnceArc;
 use std::collections::{BTreeMap, HashMap};

@@ -18,7 +18,7 @@
 
 use crate::model::{Binding, BridgeView, ByNumber, PortView};
 use heddle_datapath_api::PortNo;
-use heddle_flow::tlv::TlvMap;
+use heddle_flow::field::tlv::TlvMap;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_openflow::Port as OfPort;
 use heddle_tunnel::action::Numbers;

@@ -13,6 +13,7 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::call_error::CallError;
 use crate::options::Options;
 use crate::replica::{Change, Db, MonitorSpec};
 use crate::session::{Command, Session, Shared};
@@ -38,20 +39,6 @@ pub enum SpawnError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the database client has ended")]
 pub struct Closed;
-
-/// Why a call of [`Client::call`] has no result.
-#[derive(Clone, Debug, PartialEq, Error)]
-pub enum CallError {
-    /// There is no connection.
-    #[error("not connected to the database")]
-    NotConnected,
-    /// The connection went before the reply came.
-    #[error("connection lost before the reply")]
-    Disconnected,
-    /// The server's error object.
-    #[error("server error: {0}")]
-    Server(Value),
-}
 
 /// Result of [`Client::poll`].
 #[derive(Clone, Debug)]

@@ -57,6 +57,7 @@
 #![deny(clippy::indexing_slicing)] // whatever a server sends
 
 pub mod blocking;
+mod call_error;
 mod client;
 mod options;
 mod replica;
@@ -67,11 +68,12 @@ mod status;
 mod txn;
 mod value;
 
-pub use client::{Batch, CallError, Client, Closed, PendingTxn, SpawnError};
+pub use call_error::CallError;
+pub use client::{Batch, Client, Closed, PendingTxn, SpawnError};
 pub use options::Options;
 pub use replica::{Change, ChangeKind, ColumnError, Db, Layout, LayoutColumn, MonitorSpec, Row, Table};
-pub use schema::{BaseType, ColumnSchema, ColumnType, Reference, Schema, SchemaError, TableSchema};
+pub use schema::{ColumnSchema, Schema, SchemaError, TableSchema};
 pub use status::{ConnState, LockState, Status};
 pub use txn::{Columns, Inserted, Mutation, Mutator, OpResult, Refused, Txn, TxnError, WaitUntil, Where};
 pub use uuid::Uuid;
-pub use value::{Atom, AtomType, Datum, ValueError};
+pub use value::{Atom, AtomType, BaseType, ColumnType, Datum, Reference, ValueError};

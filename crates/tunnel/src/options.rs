@@ -6,7 +6,7 @@
 #![deny(clippy::indexing_slicing)] // bytes of a packet
 
 use heddle_flow::FlowKey;
-use heddle_flow::tlv::{MAX_TLV_LEN, TlvField, TlvMap};
+use heddle_flow::field::tlv::{MAX_TLV_LEN, TlvField, TlvMap};
 use heddle_wire::tunnel::{Geneve, GeneveOption};
 use heddle_wire::{Be16, IntoBytes, split};
 

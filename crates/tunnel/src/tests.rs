@@ -8,7 +8,7 @@ mod stt;
 use crate::outer::SOURCE_PORTS;
 use crate::{Encap, Gbp, Inner, Outer, TunnelPush};
 use heddle_flow::extract::{Hint, extract};
-use heddle_flow::tlv::{TlvMap, TlvMapping};
+use heddle_flow::field::tlv::{TlvMap, TlvMapping};
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::Packet;
 use heddle_wire::checksum::Sum;

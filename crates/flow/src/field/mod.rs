@@ -14,6 +14,7 @@ mod prereq;
 mod run;
 mod subfield;
 mod table;
+pub mod tlv;
 mod value;
 
 #[cfg(test)]
@@ -28,7 +29,6 @@ pub use table::FieldId;
 pub use value::FieldValue;
 
 use crate::key::{FlowKey, FlowMask, Match};
-use crate::tlv;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -96,7 +96,7 @@ impl FieldId {
         known.or_else(|| tlv::mapped(tlv::index_of_name(name)?).map(FieldId::TunMetadata))
     }
     /// The field that a header on the wire names. `experimenter` counts only for class 0xffff. An option of a
-    /// tunnel is known as long as the thread's map has it ([`crate::tlv`]).
+    /// tunnel is known as long as the thread's map has it ([`crate::field::tlv`]).
     pub fn by_oxm(class: u16, field: u8, experimenter: u32) -> Option<FieldId> {
         let experimenter = if class == 0xffff { experimenter } else { 0 };
         match tlv::index_of_header(class, field) {
@@ -185,7 +185,7 @@ impl FieldId {
     }
     /// Whether a match on the field may have this mask (over `n_bytes`).
     pub fn is_mask_valid(self, mask: FieldValue) -> bool {
-        let all = place::ones(u32::from(self.info().n_bytes) * 8);
+        let all = value::ones(u32::from(self.info().n_bytes) * 8);
         let m = mask.as_u128() & all;
         self.info().maskable == Maskable::Any || m == 0 || m == all
     }

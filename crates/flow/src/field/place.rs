@@ -57,10 +57,7 @@ impl<const N: usize> Cell for [u8; N] {
     }
 }
 
-/// The `n` low bits set.
-pub(super) const fn ones(n: u32) -> u128 {
-    if n >= 128 { u128::MAX } else { (1 << n) - 1 }
-}
+pub(super) use super::value::ones;
 
 /// First port number that OpenFlow reserves, as OpenFlow 1.0 and the key write it.
 pub(super) const PORT_MAX: u32 = 0xff00;
@@ -292,7 +289,7 @@ macro_rules! define_fields {
         use super::place::*;
         use super::{FieldInfo, Maskable, OxmId, Prereq, Run, Style};
         use crate::key::FlowKey;
-        use crate::tlv::TlvField;
+        use crate::field::tlv::TlvField;
 
         /// A match field: a named piece of a [`FlowKey`] with a header in OXM or NXM. Named as Open vSwitch's
         /// `MFF_` constants, in their order.

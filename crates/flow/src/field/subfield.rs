@@ -1,8 +1,8 @@
 //! A run of bits within a field, as actions name it: `NXM_NX_REG0[0..15]`, `reg0[3]`, `eth_src[]`.
 
 use super::{FieldId, FieldValue, Run};
+use crate::field::tlv::TlvField;
 use crate::key::{FlowKey, FlowMask, Match};
-use crate::tlv::TlvField;
 use core::fmt;
 
 /// Bits `ofs` to `ofs + n_bits - 1` of a field, counted from the least significant one.
@@ -31,7 +31,7 @@ impl Subfield {
     }
     /// The bits, as a mask of the field.
     pub fn mask(self) -> FieldValue {
-        let ones = super::place::ones(u32::from(self.n_bits));
+        let ones = super::value::ones(u32::from(self.n_bits));
         FieldValue::from_u128(ones.checked_shl(u32::from(self.ofs)).unwrap_or(0))
     }
     /// The subfield in pieces of at most 128 bits, the lowest first; only options of tunnels have more than
@@ -68,7 +68,7 @@ impl Subfield {
     /// These bits of a value of the field, shifted down to bit 0.
     pub fn extract(self, value: FieldValue) -> FieldValue {
         let v = value.as_u128().checked_shr(u32::from(self.ofs)).unwrap_or(0);
-        FieldValue::from_u128(v & super::place::ones(u32::from(self.n_bits)))
+        FieldValue::from_u128(v & super::value::ones(u32::from(self.n_bits)))
     }
     /// `value`'s low bits, shifted up to where the subfield is in the field.
     pub fn place(self, value: FieldValue) -> FieldValue {

@@ -65,8 +65,13 @@ impl FieldValue {
     }
     /// The low `n` bits set.
     pub const fn low_ones(n: u32) -> Self {
-        Self::from_u128(super::place::ones(n))
+        Self::from_u128(ones(n))
     }
+}
+
+/// The `n` low bits set.
+pub(super) const fn ones(n: u32) -> u128 {
+    if n >= 128 { u128::MAX } else { (1 << n) - 1 }
 }
 
 impl core::ops::BitAnd for FieldValue {

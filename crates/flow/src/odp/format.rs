@@ -265,7 +265,7 @@ fn tunnel(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
     if k.tun_present != 0 {
         w.comma()?;
         w.f.write_str("geneve(")?;
-        for (class, ty, field) in crate::tlv::mapped_options(k.tun_present) {
+        for (class, ty, field) in crate::field::tlv::mapped_options(k.tun_present) {
             let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
             let short = |bytes: &[u8]| match hex(bytes).trim_start_matches('0') {
                 "" => "0x0".to_owned(),

@@ -275,7 +275,9 @@ fn geneve(s: &str, k: &mut FlowKey, m: &mut FlowKey) -> Option<()> {
                 None => (value, mask) = int(part.trim(), 16, u128::MAX)?,
             }
         }
-        if let Some(field) = crate::tlv::mapped_option(class, ty).filter(|f| f.bytes(k).len() == len.into()) {
+        if let Some(field) =
+            crate::field::tlv::mapped_option(class, ty).filter(|f| f.bytes(k).len() == len.into())
+        {
             field.set(k, value);
             field.set(m, mask);
         }

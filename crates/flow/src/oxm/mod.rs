@@ -19,9 +19,9 @@ pub(crate) mod tests;
 
 pub use put::{MatchForm, put_cookie, put_field, put_header, put_match};
 
+use crate::field::tlv;
 use crate::field::{FieldId, FieldValue, OxmId, Prereq};
 use crate::key::Match;
-use crate::tlv;
 use heddle_wire::{Be32, split};
 
 /// Fault of a match, named as OpenFlow's `OFPBMC_` codes.
@@ -48,7 +48,7 @@ pub enum OxmError {
     /// A bit set in a value where its mask has a zero.
     #[error("OFPBMC_BAD_WILDCARDS")]
     BadWildcards,
-    /// An option of a tunnel that is not mapped (Nicira's error, [`crate::tlv`]).
+    /// An option of a tunnel that is not mapped (Nicira's error, [`crate::field::tlv`]).
     #[error("NXFMFC_INVALID_TLV_FIELD")]
     InvalidTlvField,
 }

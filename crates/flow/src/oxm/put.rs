@@ -1,9 +1,9 @@
 //! Writing matches. The order of entries is Open vSwitch's, and satisfies that prerequisites come first.
 
 use super::COOKIE;
+use crate::field::tlv;
 use crate::field::{FieldId, FieldValue, OxmId, Prereq, dl_type, is_ip_any, is_nd};
 use crate::key::{Match, Vlan};
-use crate::tlv;
 use heddle_wire::eth::{self, ethertype};
 use heddle_wire::icmp::{ND_ADVERT, ND_SOLICIT};
 use heddle_wire::ip::proto;

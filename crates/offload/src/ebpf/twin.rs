@@ -8,7 +8,7 @@ use heddle_conntrack::offloaded::Offloadable;
 use heddle_conntrack::{Endpoint, Tuple};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
-use heddle_flow::tlv::{TlvMap, TlvMapping};
+use heddle_flow::field::tlv::{TlvMap, TlvMapping};
 use heddle_packet::Packet;
 use heddle_tunnel::{Inner, OptionTable, TunnelKind, TunnelPop, TunnelPush};
 

@@ -111,7 +111,7 @@ pub struct CheckPktLarger {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SetTunMetadata {
     /// Option field to write.
-    pub field: heddle_flow::tlv::TlvField,
+    pub field: heddle_flow::field::tlv::TlvField,
     /// New value, of the option's length.
     pub value: Vec<u8>,
     /// Bits of the option that are written.

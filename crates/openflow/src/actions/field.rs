@@ -4,7 +4,8 @@ use crate::action::{FieldId, FieldValue, SetTunMetadata, Subfield};
 use crate::error::ErrorKind;
 use crate::version::Version;
 use crate::wire::cursor::{Put, Reader};
-use heddle_flow::{FlowKey, Match, tlv};
+use heddle_flow::field::tlv;
+use heddle_flow::{FlowKey, Match};
 
 /// A header as it came: its field if it is known, whether a mask follows, the payload's length in bytes.
 pub(crate) struct OxmHeader {

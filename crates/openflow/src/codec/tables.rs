@@ -12,7 +12,7 @@ use crate::wire::cursor::{Put, Reader};
 use crate::wire::property;
 use heddle_flow::FieldId;
 use heddle_flow::field::Maskable;
-use heddle_flow::tlv::{N_TLV, TlvField};
+use heddle_flow::field::tlv::{N_TLV, TlvField};
 
 const NAME_LEN: usize = 32;
 const EVICTION: u32 = 1 << 2;
@@ -278,7 +278,7 @@ fn known_fields(list: &[u8]) -> Result<bool, ErrorKind> {
         };
         let number = u8::try_from(field >> 9).expect("seven bits");
         all &= FieldId::by_oxm(class, number, experimenter).is_some()
-            || heddle_flow::tlv::index_of_header(class, number).is_some();
+            || heddle_flow::field::tlv::index_of_header(class, number).is_some();
     }
     Ok(all)
 }

@@ -9,7 +9,7 @@
 use crate::error::ErrorKind;
 use crate::message::{TlvCommand, TlvTable, TlvTableMod};
 use crate::wire::cursor::{Put, Reader};
-use heddle_flow::tlv::{MAX_TLV_LEN, N_TLV, TlvMapping};
+use heddle_flow::field::tlv::{MAX_TLV_LEN, N_TLV, TlvMapping};
 
 pub(super) fn decode_mod(mut r: Reader<'_>) -> Result<TlvTableMod, ErrorKind> {
     let command = r.u16()?;

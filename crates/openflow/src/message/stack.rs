@@ -46,7 +46,7 @@ mod tests {
     use super::*;
     use crate::Action;
     use heddle_flow::FieldId;
-    use heddle_flow::tlv::{Scope, TlvMap, TlvMapping, mapped};
+    use heddle_flow::field::tlv::{Scope, TlvMap, TlvMapping, mapped};
     use std::sync::Arc;
 
     fn part(field: FieldId, ofs: u16, n_bits: u16) -> Subfield {

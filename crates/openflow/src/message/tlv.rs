@@ -1,6 +1,6 @@
 //! Nicira's messages about a bridge's map of tunnel options (`NXT_TLV_TABLE_*`).
 
-pub use heddle_flow::tlv::TlvMapping;
+pub use heddle_flow::field::tlv::TlvMapping;
 
 /// Command on the map of tunnel options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

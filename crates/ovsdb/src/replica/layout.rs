@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::MonitorSpec;
-use crate::schema::{ColumnType, Schema, TableSchema};
+use crate::schema::{Schema, TableSchema};
+use crate::value::ColumnType;
 use crate::value::Datum;
 
 /// One monitored column.

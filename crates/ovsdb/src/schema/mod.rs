@@ -7,7 +7,6 @@
 mod parse;
 #[cfg(test)]
 mod tests;
-mod types;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use thiserror::Error;
 
-pub use types::{BaseType, ColumnType, Reference};
+use crate::value::{BaseType, ColumnType};
 
 /// A database's schema.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::types::Reference;
 use super::{BaseType, ColumnSchema, ColumnType, Schema, SchemaError, TableSchema};
+use crate::value::Reference;
 use crate::value::{AtomType, Datum, excerpt};
 
 fn error(at: &str, why: impl Into<String>) -> SchemaError {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::outbox::Outbox;
 use super::{Command, Session};
-use crate::client::CallError;
+use crate::call_error::CallError;
 use crate::replica::Inconsistent;
 use heddle_stream::{Active, Stream, errno_text};
 

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::State;
 use super::connection::{Connection, End, Method, Pending};
-use crate::client::CallError;
+use crate::call_error::CallError;
 use crate::replica::{Change, Inconsistent, layouts, monitor_requests, parse_updates, parse_updates2};
 use crate::rpc::{Message, error_reply, reply};
 use crate::schema::Schema;

@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
-use crate::client::CallError;
+use crate::call_error::CallError;
 use crate::options::Options;
 use crate::replica::{ChangeLog, Db, Layout, MonitorSpec};
 use crate::status::{ConnState, LockState, Status};

@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::{Atom, AtomType, ValueError, excerpt};
-use crate::schema::ColumnType;
+use crate::value::ColumnType;
 
 /// A column's value.
 #[derive(Clone, Debug, PartialEq, Eq)]

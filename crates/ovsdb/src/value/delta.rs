@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 
 use super::Atom;
 use super::datum::{Datum, Repr};
-use crate::schema::ColumnType;
+use crate::value::ColumnType;
 
 impl Datum {
     /// The value after `diff`. A diff of the other kind (set against map) replaces the value. It does not

@@ -9,10 +9,12 @@ mod datum;
 mod delta;
 #[cfg(test)]
 pub(crate) mod tests;
+mod types;
 
 pub(crate) use atom::parse_uuid;
 pub use atom::{Atom, AtomType};
 pub use datum::Datum;
+pub use types::{BaseType, ColumnType, Reference};
 
 use thiserror::Error;
 

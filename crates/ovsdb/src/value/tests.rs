@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::*;
-use crate::schema::{BaseType, ColumnType};
+use crate::value::{BaseType, ColumnType};
 
 /// The type of exactly one atom.
 fn scalar(atom: AtomType) -> ColumnType {

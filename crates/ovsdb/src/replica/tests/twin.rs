@@ -4,7 +4,7 @@ use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 
 use super::*;
-use crate::schema::ColumnType;
+use crate::value::ColumnType;
 use crate::value::tests::any_json;
 use crate::value::{Atom, Datum};
 

@@ -1,7 +1,7 @@
 //! Types of columns (`<type>` and `<base-type>`, RFC 7047 section 3.2) and the checks on values that they
 //! imply.
 
-use crate::value::{Atom, AtomType, Datum, ValueError};
+use super::{Atom, AtomType, Datum, ValueError};
 
 /// The type of a key, or of a map's value, with its limits.
 #[derive(Clone, Debug, PartialEq)]
