@@ -3,7 +3,7 @@
 //! The compiler reports private items without a use. This check covers public items, because other crates may
 //! use them. It compares words. Production code of any crate uses a name if it mentions the word outside of
 //! the items of that name and outside of `use`. So the check misses an unused name that something else has
-//! too.
+//! too. A crate's build script is production code.
 //!
 //! Definitions are functions, methods, methods of traits, constants, statics, types and traits. Programs
 //! under `examples` and `tests` are tests. A library that no other crate imports serves these programs: a
@@ -263,6 +263,10 @@ pub(crate) fn check(root: &Path) -> Result<(Vec<String>, String)> {
         let mut code = Code::new();
         for (_, entry) in roots(&krate, &path.join("src")) {
             code.append(&mut Modules::read(&entry)?.files);
+        }
+        let script = path.join("build.rs");
+        if let Ok(text) = std::fs::read_to_string(&script) {
+            code.push((script, rust::production(&text)?));
         }
         crates.insert(krate, code);
     }
