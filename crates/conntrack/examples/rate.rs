@@ -5,8 +5,8 @@
 //! `cargo run --release -p heddle-conntrack --example rate`
 
 use heddle_conntrack::{
-    Config, Conntrack, CtAction, CtNat, Endpoint, Known, NatEnd, NatHow, NatRange, ReadGuard, Segment,
-    Subject, Tuple, Verdict,
+    Config, Conntrack, CtAction, CtNat, CtPacket, Endpoint, Known, NatEnd, NatHow, NatRange, ReadGuard,
+    Segment, Subject, Tuple, Verdict,
 };
 
 const BURST: u32 = 32;
@@ -81,11 +81,19 @@ fn run(
             (s, ct.hash(&s.tuple, action.zone))
         });
         burst.iter().for_each(|(_, h)| ct.prefetch(*h));
-        let guesses = burst.map(|(s, h)| (s, (h, ct.guess(h))));
-        for (s, place) in &guesses {
-            let mut said = (Known::default(), Verdict::default());
-            ct.track(1000, &reading, s, *place, (&mut said.0, &mut said.1), action);
-            std::hint::black_box(&said);
+        let guesses = burst.map(|(s, h)| (s, h, ct.guess(h)));
+        for (subject, hash, guess) in guesses {
+            let (mut known, mut verdict) = (Known::default(), Verdict::default());
+            let packet = CtPacket {
+                now_ms: 1000,
+                subject: &subject,
+                hash,
+                action,
+                known: &mut known,
+                verdict: &mut verdict,
+            };
+            ct.track(&reading, guess, packet);
+            std::hint::black_box((known, verdict));
         }
     }
     (ran_ns() - start) / f64::from(packets)

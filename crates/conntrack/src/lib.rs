@@ -54,7 +54,7 @@ pub use protocol::timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
 pub use table::hash::Hash;
 pub use table::key::Ends4;
 pub use table::zones::ZoneLimit;
-pub use track::general::{Found, Known, Verdict, state};
+pub use track::general::{CtPacket, Found, Known, Verdict, state};
 pub use track::short::{Brief, SHORT, Shape, Short};
 pub use track::{Config, Conntrack, DEFAULT_MAX_CONNS, Guess, helper, offloaded};
 pub use tuple::{Endpoint, Tuple, bits, ip};

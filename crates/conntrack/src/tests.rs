@@ -101,8 +101,15 @@ fn run_after(ct: &Conntrack, now: u64, s: &Subject, mut known: Known, action: &C
     let reading = ReadGuard::begin();
     let hash = ct.hash(&s.tuple, action.zone);
     let mut verdict = Verdict::default();
-    let place = (hash, ct.guess(hash));
-    ct.track(now, &reading, s, place, (&mut known, &mut verdict), action);
+    let packet = CtPacket {
+        now_ms: now,
+        subject: s,
+        hash,
+        action,
+        known: &mut known,
+        verdict: &mut verdict,
+    };
+    ct.track(&reading, ct.guess(hash), packet);
     Tracked { known, verdict }
 }
 

@@ -54,7 +54,13 @@ pub(crate) fn reply(
     if orig.is_icmp() {
         let own = orig.src.l4 >> 16;
         let somewhere = by_conn % (MAX_ICMP_ID + 1);
-        return search((own, Some(somewhere)), 0, MAX_ICMP_ID, &mut dice, |id| {
+        let ids = Ports {
+            first: own,
+            further: Some(somewhere),
+            min: 0,
+            max: MAX_ICMP_ID,
+        };
+        return search(&ids, &mut dice, |id| {
             let candidate = reply.with_icmp_id(id);
             free(&candidate).then_some(candidate)
         });
@@ -65,10 +71,20 @@ pub(crate) fn reply(
     let somewhere = |min: u32, max: u32| min + by_conn % (max - min + 1);
     let own = |(min, max): (u16, u16)| {
         let (min, max) = (u32::from(min), u32::from(max.max(min)));
-        ((somewhere(min, max), None), min, max)
+        Ports {
+            first: somewhere(min, max),
+            further: None,
+            min,
+            max,
+        }
     };
     // Many clients with the same port do not try the ports of each other.
-    let kept = |port: u32, min: u32, max: u32| ((port, Some(somewhere(min, max))), min, max);
+    let kept = |first: u32, min: u32, max: u32| Ports {
+        first,
+        further: Some(somewhere(min, max)),
+        min,
+        max,
+    };
     let source_ports = match (range.end, range.ports) {
         (NatEnd::Src, Some(ports)) => own(ports),
         _ => match orig.src.l4 {
@@ -78,18 +94,17 @@ pub(crate) fn reply(
         },
     };
     if let (NatEnd::Dst, Some(ports)) = (range.end, range.ports) {
-        let (from, min, max) = own(ports);
-        let found = search(from, min, max, &mut dice, |port| {
+        let ports = own(ports);
+        let found = search(&ports, &mut dice, |port| {
             let candidate = with_src_port(reply, port);
             free(&candidate).then_some(candidate)
         });
         if found.is_some() {
             return found;
         }
-        reply = with_src_port(reply, from.0);
+        reply = with_src_port(reply, ports.first);
     }
-    let (from, min, max) = source_ports;
-    search(from, min, max, &mut dice, |port| {
+    search(&source_ports, &mut dice, |port| {
         let mut candidate = reply;
         candidate.dst.l4 = port;
         free(&candidate).then_some(candidate)
@@ -101,17 +116,25 @@ fn with_src_port(mut t: Tuple, port: u32) -> Tuple {
     t
 }
 
-/// Tries `from`, which may be outside of the range, and a few ports of the range after it; then ports from
-/// `further` on.
-fn search<R>(
-    (from, further): (u32, Option<u32>),
+/// Ports, or identifiers of ICMP, that may be chosen.
+struct Ports {
+    /// The first choice, which may be outside of the range.
+    first: u32,
+    /// The start of the second choice.
+    further: Option<u32>,
     min: u32,
     max: u32,
+}
+
+/// Tries the first choice, and a few ports of the range after it; then ports from `further` on.
+fn search<R>(
+    ports: &Ports,
     dice: &mut impl FnMut() -> u32,
     mut try_port: impl FnMut(u32) -> Option<R>,
 ) -> Option<R> {
+    let (min, max) = (ports.min, ports.max);
     let range = max - min + 1;
-    let mut port = from;
+    let mut port = ports.first;
     let mut run = |mut port: u32, n: u32| {
         for _ in 0..n {
             if let Some(found) = try_port(port) {
@@ -121,7 +144,7 @@ fn search<R>(
         }
         None
     };
-    if let Some(further) = further {
+    if let Some(further) = ports.further {
         let found = run(port, NEAR);
         if found.is_some() {
             return found;

@@ -131,15 +131,15 @@ fn broken(ct: &Conntrack, now_ms: u64, bytes: &mut Bytes<'_>, seen: &mut Seen) {
     match p.read() {
         Ok(s) => {
             let hash = ct.hash(&s.tuple, action.zone);
-            let said = (&mut known, &mut verdict);
-            ct.track(
+            let packet = CtPacket {
                 now_ms,
-                &ReadGuard::begin(),
-                &s,
-                (hash, ct.guess(hash)),
-                said,
-                &action,
-            );
+                subject: &s,
+                hash,
+                action: &action,
+                known: &mut known,
+                verdict: &mut verdict,
+            };
+            ct.track(&ReadGuard::begin(), ct.guess(hash), packet);
             let mut h = [0; SHORT];
             h.iter_mut().zip(&head).for_each(|(h, b)| *h = *b);
             let said = |i: usize| usize::from(u16::from_be_bytes([h[i], h[i + 1]]));

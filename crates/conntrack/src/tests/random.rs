@@ -228,8 +228,8 @@ fn briefly(
         return None;
     }
     let guess = ct.guess(ct.hash_short(&s, action.zone));
-    let of = (action.zone, action.nat.is_some());
-    let (brief, ends, events) = ct.track_short(now_ms, &ReadGuard::begin(), &s, guess, of)?;
+    let (zone, nat) = (action.zone, action.nat.is_some());
+    let (brief, ends, events) = ct.track_short(now_ms, &ReadGuard::begin(), &s, guess, zone, nat)?;
     if let Some(ends) = ends {
         ends.apply(bytes, &s, false);
     }
@@ -259,15 +259,15 @@ pub(super) fn packet(
             Ok(s) => {
                 let reading = ReadGuard::begin();
                 let hash = ct.hash(&s.tuple, action.zone);
-                let place = (hash, ct.guess(hash));
-                ct.track(
-                    twin.now_s * 1000,
-                    &reading,
-                    &s,
-                    place,
-                    (&mut known, &mut verdict),
+                let packet = CtPacket {
+                    now_ms: twin.now_s * 1000,
+                    subject: &s,
+                    hash,
                     action,
-                );
+                    known: &mut known,
+                    verdict: &mut verdict,
+                };
+                ct.track(&reading, ct.guess(hash), packet);
             }
             Err(why) => verdict.events = ct.invalid(action.zone, why, &mut known),
         }

@@ -105,12 +105,37 @@ pub struct Verdict {
     pub untranslated: bool,
 }
 
+/// A packet at its `ct` action, and the results.
+#[derive(Debug)]
+pub struct CtPacket<'a> {
+    /// Any clock.
+    pub now_ms: u64,
+    /// The packet.
+    pub subject: &'a Subject,
+    /// [`Conntrack::hash`] of the tuple and the zone of the action.
+    pub hash: Hash,
+    /// The action.
+    pub action: &'a CtAction,
+    /// The result of an earlier `ct` of the same pipeline, which gets the result of this one.
+    pub known: &'a mut Known,
+    /// Other effects are added.
+    pub verdict: &'a mut Verdict,
+}
+
 /// The connection that a lookup found for a packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Hit<'a> {
     pub(crate) record: &'a Record,
     pub(crate) number: u32,
+    /// The packet is in the reply direction.
     pub(crate) reply: bool,
+}
+
+/// A free record that a new connection may get.
+#[derive(Clone, Copy)]
+struct FreeRecord<'a> {
+    number: u32,
+    record: &'a Record,
 }
 
 /// The fields of a packet that move its connection.
@@ -158,63 +183,45 @@ impl Conntrack {
         .into()
     }
 
-    /// Tracks a packet. `hash` is [`Conntrack::hash`] of the tuple and the zone of the action, `guess` the
-    /// result of [`Conntrack::guess`]. `known` is the result of an earlier `ct` of the same pipeline, and
-    /// gets the result of this one. Other effects are added to the verdict. `reading` spans the burst.
+    /// Tracks a packet. `guess` is the result of [`Conntrack::guess`] for its hash; `reading` spans the burst.
     /// Workers call this function; it waits for some microseconds at most.
     #[inline]
-    pub fn track(
-        &self,
-        now_ms: u64,
-        reading: &ReadGuard,
-        subject: &Subject,
-        (hash, guess): (Hash, Guess),
-        (known, v): (&mut Known, &mut Verdict),
-        action: &CtAction,
-    ) {
+    pub fn track(&self, reading: &ReadGuard, guess: Guess, mut p: CtPacket<'_>) {
         let _ = reading;
+        let (now_ms, zone) = (p.now_ms, p.action.zone);
         let mut absent = false;
         // The common case: the first `ct` in its zone, and a connection that exists.
-        if !action.force && (known.state == 0 || known.zone != action.zone) {
-            let key = Key::new(&subject.tuple, action.zone);
+        if !p.action.force && (p.known.state == 0 || p.known.zone != zone) {
+            let key = Key::new(&p.subject.tuple, zone);
             let hit = guess.0.and_then(|e| self.is_meant(now_ms, e, &key, false));
-            if let Some(h) = hit.or_else(|| self.lookup(now_ms, &key, hash, false)) {
-                known.state = 0;
-                if matches!(
-                    self.advance(now_ms, h, h.reply, Moving::of(subject), &mut known.state, v),
-                    Moved::Stays
-                ) {
-                    return self.finish(now_ms, known, v, Some(h), h.reply, subject, action);
+            if let Some(h) = hit.or_else(|| self.lookup(now_ms, &key, p.hash, false)) {
+                p.known.state = 0;
+                if let Moved::Stays = self.advance_by(&mut p, h) {
+                    return self.finish(&mut p, Some(h));
                 }
                 self.kill(h.number, h.record);
             } else {
                 absent = true;
             }
         }
-        self.track_slowly(now_ms, subject, (hash, absent), (known, v), action);
+        self.track_slowly(p, absent);
     }
 
     /// The same as [`Conntrack::track`]. `absent`: a lookup with the tuple as received has found no
     /// connection.
     #[inline(never)]
-    fn track_slowly(
-        &self,
-        now_ms: u64,
-        subject: &Subject,
-        (hash, absent): (Hash, bool),
-        (known, v): (&mut Known, &mut Verdict),
-        action: &CtAction,
-    ) {
-        if self.track_again(now_ms, known, action, v) {
+    fn track_slowly(&self, mut p: CtPacket<'_>, absent: bool) {
+        if self.track_again(&mut p) {
             return;
         }
+        let (now_ms, action) = (p.now_ms, p.action);
         let zone = action.zone;
-        let prior = std::mem::take(known);
+        let prior = std::mem::take(p.known);
         if prior.zone == zone {
-            known.state = prior.state;
+            p.known.state = prior.state;
         }
-        let natted = known.state & NATTED != 0;
-        let mut subject = *subject;
+        let natted = p.known.state & NATTED != 0;
+        let mut subject = *p.subject;
         let find = |tuple: &Tuple, hash, natted: bool| {
             let tuple = if natted { tuple.reversed() } else { *tuple };
             self.lookup(now_ms, &Key::new(&tuple, zone), hash, natted)
@@ -222,9 +229,8 @@ impl Conntrack {
         let mut hit = if absent {
             None
         } else {
-            find(&subject.tuple, hash, natted)
+            find(&subject.tuple, p.hash, natted)
         };
-        let mut reply = hit.is_some_and(|h| h.reply);
         if natted {
             match hit {
                 Some(h) => {
@@ -234,7 +240,7 @@ impl Conntrack {
                         h.record.orig()
                     }
                 }
-                None => v.events.add(Event::NatLost),
+                None => p.verdict.events.add(Event::NatLost),
             }
         }
         if action.force
@@ -244,13 +250,18 @@ impl Conntrack {
             hit = None;
         }
         if hit.is_none() && natted && action.nat.is_none() {
-            hit = self.by_orig(now_ms, &subject.tuple, &prior);
             // The direction is unknown. Like Open vSwitch, take the original one.
-            reply = false;
+            hit = self
+                .by_orig(now_ms, &subject.tuple, &prior)
+                .map(|h| Hit { reply: false, ..h });
         }
+        let mut p = CtPacket {
+            subject: &subject,
+            ..p
+        };
         let mut begins = false;
         match hit {
-            Some(h) => match self.advance(now_ms, h, reply, Moving::of(&subject), &mut known.state, v) {
+            Some(h) => match self.advance_by(&mut p, h) {
                 Moved::Stays => {}
                 Moved::Again => {
                     self.kill(h.number, h.record);
@@ -258,7 +269,7 @@ impl Conntrack {
                     begins = true;
                 }
             },
-            None if subject.related => known.state = INV,
+            None if subject.related => p.known.state = INV,
             None => begins = true,
         }
         let expected = if begins {
@@ -266,34 +277,23 @@ impl Conntrack {
         } else {
             None
         };
+        if natted {
+            p.hash = self.hash(&subject.tuple, zone);
+        }
         let mut tries = 0;
         while begins && tries < TRIES {
             tries += 1;
-            let hash = if natted {
-                self.hash(&subject.tuple, zone)
-            } else {
-                hash
-            };
-            match self.begin(
-                now_ms,
-                (&subject, hash),
-                action,
-                expected.as_ref(),
-                known,
-                &mut v.events,
-            ) {
+            match self.begin(&mut p, expected.as_ref()) {
                 Begun::Not => begins = false,
                 Begun::Is(h) => {
-                    // The direction in a connection that has ended no longer matters.
-                    (hit, reply) = (Some(h), false);
+                    hit = Some(h);
                     begins = false;
                 }
                 Begun::Taken => {
                     // Another worker was faster.
-                    if let Some(h) = find(&subject.tuple, hash, false) {
-                        known.state &= !NEW;
-                        reply = h.reply;
-                        self.advance(now_ms, h, reply, Moving::of(&subject), &mut known.state, v);
+                    if let Some(h) = find(&subject.tuple, p.hash, false) {
+                        p.known.state &= !NEW;
+                        self.advance_by(&mut p, h);
                         hit = Some(h);
                         begins = false;
                     }
@@ -301,26 +301,27 @@ impl Conntrack {
             }
         }
         if begins {
-            v.events.add(Event::Clash);
+            p.verdict.events.add(Event::Clash);
         }
-        self.finish(now_ms, known, v, hit, reply, &subject, action);
-        v.untranslated = hit.is_none() && known.state & INV == 0 && translates(action, expected.is_some());
-        if let Some(e) = expected.filter(|_| hit.is_none() && known.state & INV == 0) {
-            (known.mark, known.label, known.orig) = (e.mark, e.label, Some(e.orig));
+        self.finish(&mut p, hit);
+        let refused = hit.is_none() && p.known.state & INV == 0;
+        p.verdict.untranslated = refused && translates(action, expected.is_some());
+        if let Some(e) = expected.filter(|_| refused) {
+            (p.known.mark, p.known.label, p.known.orig) = (e.mark, e.label, Some(e.orig));
         }
     }
 
     /// A second `ct` in the zone of the first: the connection has moved already. `false`: it is another zone,
     /// or the connection is gone.
-    fn track_again(&self, now_ms: u64, known: &mut Known, action: &CtAction, v: &mut Verdict) -> bool {
-        let same = !action.force && action.zone == known.zone;
-        let Some(f) = known.found.filter(|_| same) else {
+    fn track_again(&self, p: &mut CtPacket<'_>) -> bool {
+        let same = !p.action.force && p.action.zone == p.known.zone;
+        let Some(f) = p.known.found.filter(|_| same) else {
             return false;
         };
         let Some(record) = self.slots.get(f.number) else {
             return false;
         };
-        if record.generation() != f.generation || !record.is_alive(now_ms) {
+        if record.generation() != f.generation || !record.is_alive(p.now_ms) {
             return false;
         }
         let hit = Hit {
@@ -334,7 +335,13 @@ impl Conntrack {
             related: f.related,
             tcp: None,
         };
-        self.finish(now_ms, known, v, Some(hit), f.reply, &subject, action);
+        let mut p = CtPacket {
+            subject: &subject,
+            known: p.known,
+            verdict: p.verdict,
+            ..*p
+        };
+        self.finish(&mut p, Some(hit));
         true
     }
 
@@ -366,17 +373,23 @@ impl Conntrack {
         self.lookup(now_ms, &Key::new(&orig, prior.zone), hash, false)
     }
 
+    /// Moves a connection by a packet.
+    #[inline]
+    fn advance_by(&self, p: &mut CtPacket<'_>, h: Hit<'_>) -> Moved {
+        self.advance(p.now_ms, h, Moving::of(p.subject), &mut p.known.state, p.verdict)
+    }
+
     /// Moves a connection by a packet, and writes the result into the bits of `state`.
     #[inline]
     pub(crate) fn advance(
         &self,
         now_ms: u64,
         h: Hit<'_>,
-        reply: bool,
         s: Moving<'_>,
         state: &mut u8,
         v: &mut Verdict,
     ) -> Moved {
+        let reply = h.reply;
         let rpl = if reply { RPL } else { 0 };
         if s.related {
             *state |= REL | rpl;
@@ -387,7 +400,7 @@ impl Conntrack {
             *state |= REL;
         }
         let established = if let Some(segment) = s.tcp {
-            match self.advance_tcp(now_ms, h, reply, segment, *state & NATTED != 0, v) {
+            match self.advance_tcp(now_ms, h, segment, *state & NATTED != 0, v) {
                 Some(established) => established,
                 None => return Moved::Again,
             }
@@ -437,12 +450,11 @@ impl Conntrack {
         &self,
         now_ms: u64,
         h: Hit<'_>,
-        reply: bool,
         segment: &Segment,
         natted: bool,
         v: &mut Verdict,
     ) -> Option<Option<bool>> {
-        let r = h.record;
+        let (r, reply) = (h.record, h.reply);
         let check = self.tcp_seq_chk();
         // A back end has forwarded segments that the tracker has not seen.
         let unseen = r.state() & (OFFLOADED | LOOSE) != 0 && tcp::resumes(segment);
@@ -491,55 +503,43 @@ impl Conntrack {
     }
 
     /// A packet without a connection.
-    fn begin(
-        &self,
-        now_ms: u64,
-        (s, hash): (&Subject, Hash),
-        action: &CtAction,
-        expected: Option<&Expectation>,
-        known: &mut Known,
-        events: &mut Events,
-    ) -> Begun<'_> {
+    fn begin(&self, p: &mut CtPacket<'_>, expected: Option<&Expectation>) -> Begun<'_> {
+        let s = p.subject;
         let valid = match &s.tcp {
             Some(segment) => tcp::begins(segment),
             None if s.tuple.is_icmp() => is_request((s.tuple.src.l4 >> 8 & 0xff) as u8, s.tuple.ipv6),
             None => true,
         };
         if !valid {
-            known.state = INV;
+            p.known.state = INV;
             return Begun::Not;
         }
-        known.state = if expected.is_some() { NEW | REL } else { NEW };
-        if !action.commit && !action.force {
+        p.known.state = if expected.is_some() { NEW | REL } else { NEW };
+        if !p.action.commit && !p.action.force {
             return Begun::Not;
         }
-        match self.commit(now_ms, (s, hash), action, expected) {
+        match self.commit(p, expected) {
             Ok(h) => Begun::Is(h),
             Err(Refused::Taken) => Begun::Taken,
             Err(Refused::Why(event)) => {
-                events.add(event);
+                p.verdict.events.add(event);
                 Begun::Not
             }
         }
     }
 
-    fn commit(
-        &self,
-        now_ms: u64,
-        of: (&Subject, Hash),
-        action: &CtAction,
-        expected: Option<&Expectation>,
-    ) -> Result<Hit<'_>, Refused> {
-        let admission = self.zones.admit(action.zone)?;
+    fn commit(&self, p: &CtPacket<'_>, expected: Option<&Expectation>) -> Result<Hit<'_>, Refused> {
+        let zone = p.action.zone;
+        let admission = self.zones.admit(zone)?;
         let leave = |e: Event| {
-            self.zones.leave(action.zone, admission);
+            self.zones.leave(zone, admission);
             Refused::Why(e)
         };
         let (number, record) = self.slots.take().map_err(leave)?;
-        let result = self.enter(now_ms, of, action, expected, admission, (number, record));
-        if let Err(e) = result {
+        let free = FreeRecord { number, record };
+        if let Err(e) = self.enter(p, expected, admission, free) {
             self.slots.give(number);
-            self.zones.leave(action.zone, admission);
+            self.zones.leave(zone, admission);
             return Err(e);
         }
         Ok(Hit {
@@ -554,7 +554,7 @@ impl Conntrack {
         new.admission = self.zones.admit(new.zone).ok()?;
         let entered = self.slots.take().ok().and_then(|(number, record)| {
             let hashes = [&new.orig, &new.reply].map(|t| self.hash(t, new.zone));
-            let done = self.insert(now_ms, &new, number, record, hashes);
+            let done = self.insert(now_ms, &new, FreeRecord { number, record }, hashes);
             if done.is_err() {
                 self.slots.give(number);
             }
@@ -568,13 +568,12 @@ impl Conntrack {
 
     fn enter(
         &self,
-        now_ms: u64,
-        (s, hash): (&Subject, Hash),
-        action: &CtAction,
+        p: &CtPacket<'_>,
         expected: Option<&Expectation>,
         admission: u64,
-        (number, record): (u32, &Record),
+        free: FreeRecord<'_>,
     ) -> Result<(), Refused> {
+        let (s, action, now_ms, hash) = (p.subject, p.action, p.now_ms, p.hash);
         let policy = self.timeouts.find(action.timeout.as_deref());
         let class = match s.tuple.proto {
             proto::TCP => Class::TcpSynSent,
@@ -600,28 +599,28 @@ impl Conntrack {
             parent: None,
         };
         if let Some(e) = expected {
-            return self.enter_expected(now_ms, e, hash, action, new, (number, record));
+            return self.enter_expected(p, e, new, free);
         }
         let add_helper =
             |new: &mut New| new.flags |= helper::flags(action.helper, &new.orig, &new.reply, false);
         add_helper(&mut new);
         let Some(range) = range else {
-            return self.insert(now_ms, &new, number, record, [hash; 2]);
+            return self.insert(now_ms, &new, free, [hash; 2]);
         };
         // A tuple that was free when it was chosen may be taken when it is entered.
         for _ in 0..TRIES {
             let hashes = [hash.0, self.hash_client(&s.tuple, action.zone)];
             let mut random = self.random();
-            let free = |t: &Tuple| {
+            let is_free = |t: &Tuple| {
                 let hash = self.hash(t, action.zone);
                 let key = Key::new(t, action.zone);
                 self.lookup(now_ms, &key, hash, false).is_none()
             };
-            let reply = nat::reply(&s.tuple, range, hashes, &mut random, free);
+            let reply = nat::reply(&s.tuple, range, hashes, &mut random, is_free);
             new.reply = reply.ok_or(Refused::Why(Event::NatExhausted))?;
             add_helper(&mut new);
             let hashes = [hash, self.hash(&new.reply, action.zone)];
-            match self.insert(now_ms, &new, number, record, hashes) {
+            match self.insert(now_ms, &new, free, hashes) {
                 Err(Refused::Why(Event::NatExhausted)) => {}
                 other => return other,
             }
@@ -633,13 +632,12 @@ impl Conntrack {
     #[cold]
     fn enter_expected(
         &self,
-        now_ms: u64,
+        p: &CtPacket<'_>,
         e: &Expectation,
-        hash: Hash,
-        action: &CtAction,
         mut new: New,
-        (number, record): (u32, &Record),
+        free: FreeRecord<'_>,
     ) -> Result<(), Refused> {
+        let action = p.action;
         (new.mark, new.label, new.parent) = (e.mark, e.label, Some(e.orig));
         new.flags = RELATED | helper::flags(action.helper, &new.orig, &new.reply, true);
         if action.nat.is_some() {
@@ -655,16 +653,15 @@ impl Conntrack {
                 }
             }
         }
-        let hashes = [hash, self.hash(&new.reply, new.zone)];
-        self.insert(now_ms, &new, number, record, hashes)
+        let hashes = [p.hash, self.hash(&new.reply, new.zone)];
+        self.insert(p.now_ms, &new, free, hashes)
     }
 
     fn insert(
         &self,
         now_ms: u64,
         new: &New,
-        number: u32,
-        record: &Record,
+        FreeRecord { number, record }: FreeRecord<'_>,
         hashes: [Hash; 2],
     ) -> Result<(), Refused> {
         let generation = self.slots.fill(record, new);
@@ -713,17 +710,9 @@ impl Conntrack {
 
     /// Writes the result that the packet has from here on.
     #[inline]
-    #[allow(clippy::too_many_arguments)] // all facts about a packet
-    fn finish(
-        &self,
-        now_ms: u64,
-        known: &mut Known,
-        v: &mut Verdict,
-        hit: Option<Hit<'_>>,
-        reply: bool,
-        s: &Subject,
-        action: &CtAction,
-    ) {
+    fn finish(&self, p: &mut CtPacket<'_>, hit: Option<Hit<'_>>) {
+        let (s, action) = (p.subject, p.action);
+        let (known, v) = (&mut *p.known, &mut *p.verdict);
         known.state |= TRK;
         known.zone = action.zone;
         known.found = None;
@@ -732,7 +721,7 @@ impl Conntrack {
             known.orig = Some(s.tuple);
             return;
         };
-        let r = h.record;
+        let (r, reply) = (h.record, h.reply);
         let flags = r.flags();
         if action.nat.is_none() {
             known.found = Some(Found {
@@ -758,7 +747,7 @@ impl Conntrack {
             if flags & FTP != 0 {
                 v.control = Some(control);
             } else if !reply {
-                self.expect_tftp(now_ms, control, r);
+                self.expect_tftp(p.now_ms, control, r);
             }
         }
         known.mark = r.mark();

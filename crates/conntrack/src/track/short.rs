@@ -218,11 +218,12 @@ impl Conntrack {
         _reading: &ReadGuard,
         s: &Short,
         guess: Guess,
-        (zone, nat): (u16, bool),
+        zone: u16,
+        nat: bool,
     ) -> Option<(Brief, Option<Ends4>, Events)> {
         let entry = guess.0?;
         if s.tcp.is_none()
-            && let Some((brief, ends)) = self.track_udp4(now_ms, &s.key, entry, (zone, nat))
+            && let Some((brief, ends)) = self.track_udp4(now_ms, &s.key, entry, zone, nat)
         {
             return Some((brief, ends, Events::default()));
         }
@@ -241,7 +242,7 @@ impl Conntrack {
             icmp: false,
             related: false,
         };
-        let moved = self.advance(now_ms, hit, hit.reply, moving, &mut known, &mut verdict);
+        let moved = self.advance(now_ms, hit, moving, &mut known, &mut verdict);
         // Only a SYN begins another connection.
         debug_assert!(matches!(moved, Moved::Stays));
         let ends = translates.then(|| {
@@ -267,7 +268,8 @@ impl Conntrack {
         now_ms: u64,
         key: &Key,
         entry: RecordRef,
-        (zone, nat): (u16, bool),
+        zone: u16,
+        nat: bool,
     ) -> Option<(Brief, Option<Ends4>)> {
         let r = self.slots.get(entry.number)?;
         let u = r.usual(key, zone)?;

@@ -7,8 +7,8 @@
 
 use super::{Exec, Live, LiveId, Meta, helper};
 use heddle_conntrack::{
-    At, Checked, Conntrack, CtAction, Endpoint, Event, Events, Guess, Hash, Invalid, Known, Packet as View,
-    ReadGuard, SHORT, Shape, Short, Subject, Tuple, Verdict,
+    At, Checked, Conntrack, CtAction, CtPacket, Endpoint, Event, Events, Guess, Hash, Invalid, Known,
+    Packet as View, ReadGuard, SHORT, Shape, Short, Subject, Tuple, Verdict,
 };
 use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
@@ -207,9 +207,15 @@ impl Ct<'_> {
         };
         match subject {
             Ok(subject) => {
-                let (place, said) = ((read.hash, read.guess), (&mut *known, &mut verdict));
-                self.tracker
-                    .track(self.now_ms, reading, subject, place, said, action);
+                let packet = CtPacket {
+                    now_ms: self.now_ms,
+                    subject,
+                    hash: read.hash,
+                    action,
+                    known: &mut *known,
+                    verdict: &mut verdict,
+                };
+                self.tracker.track(reading, read.guess, packet);
             }
             Err(why) => verdict.events = self.tracker.invalid(action.zone, why, known),
         }

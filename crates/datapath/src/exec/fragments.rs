@@ -12,7 +12,7 @@ use super::{Exec, Going, LiveId, Meta, Saved};
 use crate::exec::program::MAX_NESTING;
 use arrayvec::ArrayVec;
 use heddle_conntrack::ipf::{Datagram, Frame, Offered, Place};
-use heddle_conntrack::{CtAction, Event, Events, Invalid, Known, ReadGuard, Verdict};
+use heddle_conntrack::{CtAction, CtPacket, Event, Events, Invalid, Known, ReadGuard, Verdict};
 use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
 use heddle_flow::key::frag;
@@ -139,9 +139,15 @@ impl Exec<'_> {
         match datagram.packet(&verify).read() {
             Ok(subject) => {
                 let hash = tracker.hash(&subject.tuple, action.zone);
-                let (reading, place) = (ReadGuard::begin(), (hash, tracker.guess(hash)));
-                let said = (&mut known, &mut verdict);
-                tracker.track(self.now_ms, &reading, &subject, place, said, action);
+                let packet = CtPacket {
+                    now_ms: self.now_ms,
+                    subject: &subject,
+                    hash,
+                    action,
+                    known: &mut known,
+                    verdict: &mut verdict,
+                };
+                tracker.track(&ReadGuard::begin(), tracker.guess(hash), packet);
             }
             Err(why) => verdict.events = tracker.invalid(action.zone, why, &mut known),
         }

@@ -200,7 +200,7 @@ impl Worker {
         }
         let tracker = &self.shared.conntrack;
         let (brief, ends, events) =
-            tracker.track_short(self.engine.now_ms, of.reading, short, guess, (of.zone, of.nat))?;
+            tracker.track_short(self.engine.now_ms, of.reading, short, guess, of.zone, of.nat)?;
         if !events.is_empty() {
             self.counters.ct.add(events);
         }

@@ -144,7 +144,8 @@ impl Expectations {
     pub(crate) fn add(
         &self,
         now_ms: u64,
-        (key, hash): (Key, u32),
+        key: Key,
+        hash: u32,
         e: Expectation,
         lives: impl Fn(Parent) -> bool,
     ) -> bool {
@@ -181,7 +182,8 @@ impl Expectations {
     pub(crate) fn find(
         &self,
         now_ms: u64,
-        (key, hash): (Key, u32),
+        key: Key,
+        hash: u32,
         lives: impl Fn(Parent) -> bool,
     ) -> Option<Expectation> {
         let counter = self.filter.get(Self::counter(hash))?;

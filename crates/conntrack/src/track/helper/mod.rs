@@ -93,7 +93,7 @@ pub(crate) fn of_flags(flags: u64) -> Option<CtHelper> {
 }
 
 impl Conntrack {
-    fn place(&self, key: Key) -> (Key, u32) {
+    fn hash_of_key(&self, key: &Key) -> u32 {
         let t = Tuple {
             src: Endpoint { addr: key.src, l4: 0 },
             dst: Endpoint {
@@ -103,7 +103,7 @@ impl Conntrack {
             proto: key.proto,
             ipv6: key.ipv6,
         };
-        (key, self.hash(&t, key.zone).0)
+        self.hash(&t, key.zone).0
     }
     fn record_of(&self, now_ms: u64, p: Parent) -> Option<&Record> {
         let r = self.slots.get(p.number)?;
@@ -115,9 +115,9 @@ impl Conntrack {
         if self.expectations.is_empty() {
             return None;
         }
-        let place = self.place(Key::of(t, zone));
-        self.expectations
-            .find(now_ms, place, |p| self.record_of(now_ms, p).is_some())
+        let key = Key::of(t, zone);
+        let lives = |p| self.record_of(now_ms, p).is_some();
+        self.expectations.find(now_ms, key, self.hash_of_key(&key), lives)
     }
     /// Expects a connection to `port` of the endpoint that sent the packet. `own_port`: the port that this
     /// endpoint itself uses, if it may be another one.
@@ -157,9 +157,9 @@ impl Conntrack {
             address,
             port: own_port.filter(|_| end == NatEnd::Dst),
         };
-        self.expectations.add(now_ms, self.place(key), e, |p| {
-            self.record_of(now_ms, p).is_some()
-        });
+        let lives = |p| self.record_of(now_ms, p).is_some();
+        self.expectations
+            .add(now_ms, key, self.hash_of_key(&key), e, lives);
     }
     /// Expects the reply to a TFTP request, which comes from another port.
     #[cold]

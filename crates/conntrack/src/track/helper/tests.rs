@@ -4,7 +4,9 @@ use super::*;
 use crate::protocol::tcp::{ACK, PSH, SYN};
 use crate::table::skew::Skew;
 use crate::track::general::state::{DNAT as D, EST, INV, NEW, REL, RPL, SNAT as S, TRK};
-use crate::{Config, CtAction, CtNat, Hash, Known, NatHow, NatRange, ReadGuard, Segment, Subject, Verdict};
+use crate::{
+    Config, CtAction, CtNat, CtPacket, Hash, Known, NatHow, NatRange, ReadGuard, Segment, Subject, Verdict,
+};
 use proptest::prelude::*;
 use std::net::IpAddr;
 
@@ -124,11 +126,11 @@ proptest! {
             // Connections with even numbers are alive.
             let lives = |p: Parent| p.number.is_multiple_of(2);
             if find {
-                let found = table.find(now_ms, (key, port), lives);
+                let found = table.find(now_ms, key, port, lives);
                 prop_assert!(found.is_none_or(|e| e.parent.number.is_multiple_of(2)));
             } else {
-                let added = table.add(now_ms, (key, port), e, lives);
-                let found = table.find(now_ms, (key, port), |_| true);
+                let added = table.add(now_ms, key, port, e, lives);
+                let found = table.find(now_ms, key, port, |_| true);
                 prop_assert!(!added || found == Some(e));
             }
             prop_assert!(table.len() <= 40);
@@ -167,7 +169,7 @@ fn one_connection_announces_few() {
             ipv6: false,
             zone: 0,
         };
-        assert!(table.add(0, (key, port), expectation(parent), |_| true));
+        assert!(table.add(0, key, port, expectation(parent), |_| true));
     }
     assert_eq!(table.len(), 8);
 }
@@ -218,10 +220,16 @@ impl Session {
     fn track(&self, s: &Subject, action: &CtAction) -> (Known, Verdict) {
         let hash: Hash = self.ct.hash(&s.tuple, action.zone);
         let mut known = Known::default();
-        let place = (hash, self.ct.guess(hash));
         let (mut v, reading) = (Verdict::default(), ReadGuard::begin());
-        self.ct
-            .track(1000, &reading, s, place, (&mut known, &mut v), action);
+        let packet = CtPacket {
+            now_ms: 1000,
+            subject: s,
+            hash,
+            action,
+            known: &mut known,
+            verdict: &mut v,
+        };
+        self.ct.track(&reading, self.ct.guess(hash), packet);
         (known, v)
     }
 }
@@ -427,7 +435,7 @@ fn who_announces_too_much_makes_room() {
             address: 0,
             port: None,
         };
-        assert!(all.add(0, (key, n), e, |_| true));
+        assert!(all.add(0, key, n, e, |_| true));
         (key, n)
     };
     let quiet = add(7, 0);
@@ -436,8 +444,8 @@ fn who_announces_too_much_makes_room() {
         add(8, n);
     }
     assert_eq!(all.len(), 16_384);
-    assert!(all.find(1, quiet, |_| true).is_some());
-    assert!(all.find(1, first, |_| true).is_none());
+    assert!(all.find(1, quiet.0, quiet.1, |_| true).is_some());
+    assert!(all.find(1, first.0, first.1, |_| true).is_none());
     all.sweep(u64::MAX);
     assert_eq!(all.len(), 16_384 - 256);
 }

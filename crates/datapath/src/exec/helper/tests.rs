@@ -142,10 +142,16 @@ fn a_message_is_rewritten() {
     let hash = tracker.hash(&subject.tuple, 0);
     let mut known = Known::default();
     let reading = heddle_conntrack::ReadGuard::begin();
-    let place = (hash, tracker.guess(hash));
     let mut verdict = Verdict::default();
-    let said = (&mut known, &mut verdict);
-    tracker.track(1000, &reading, &subject, place, said, &action);
+    let packet = heddle_conntrack::CtPacket {
+        now_ms: 1000,
+        subject: &subject,
+        hash,
+        action: &action,
+        known: &mut known,
+        verdict: &mut verdict,
+    };
+    tracker.track(&reading, tracker.guess(hash), packet);
     follow(&ct, verdict.control.unwrap(), &mut p, &meta, &mut known);
     let same = segment(false, (100, 500), b"PORT 10,1,1,240,16,0\r\n", 0, false);
     assert_eq!(p.to_vec(), same.to_vec());
