@@ -42,7 +42,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use burst::{Burst, KeyForm, Run, RunProgram, Sought};
+pub use burst::{Burst, KeyForm, Merges, Run, RunProgram, Sought};
 pub use cache::{Cache, CacheParts, Common, Found, Level, Moment, NO_BODY, NO_SLOT};
 pub use cached_translation::{CachedTranslation, fingerprint, same_credits};
 pub use compact::{Again, CompactKey, Family, Frame, Room, VIEW};

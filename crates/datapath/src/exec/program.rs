@@ -12,6 +12,7 @@
 use crate::exec::encap;
 use heddle_conntrack::CtAction;
 use heddle_datapath_api::{Action, DropKind, DropReason, Meter, Upcall, Wait};
+use heddle_flow_cache::{Merges, RunProgram};
 use heddle_tunnel::TunnelPop;
 use std::sync::Arc;
 
@@ -93,17 +94,6 @@ pub(crate) enum Shape {
     Any,
 }
 
-/// Adjacent runs of packets that a program may execute as one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Merges {
-    /// Each run is executed by itself.
-    No,
-    /// Runs whose headers have the same offsets: the program rewrites some.
-    Alike,
-    /// All runs: if the program needs facts about a packet, it reads them run by run.
-    All,
-}
-
 /// A compiled list of actions.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Program {
@@ -117,7 +107,7 @@ pub(crate) struct Program {
     pub(crate) tail: Option<Tail>,
     /// Tracks connections.
     pub(crate) tracks: bool,
-    /// Runs that may be executed together.
+    /// Packets of a burst that may be executed together.
     pub(crate) merges: Merges,
 }
 
@@ -200,38 +190,33 @@ impl Program {
         }
     }
     fn merging(&self) -> Merges {
-        let pops = self.tail.is_some_and(|t| matches!(t.goes, Goes::Pop(_)));
         if matches!(self.shape, Shape::Output(_))
             || self.tail.is_some_and(|t| t.alone)
             || self.only_tracks().is_some()
         {
             Merges::All
-        } else if self.shape == Shape::Line && (self.tail.is_none() || pops) && !self.tracks
-            || self.tracking().is_some()
-        {
-            // Decapsulated packets keep no facts from before. Packets that are rewritten and then tracked are
-            // parsed again.
+        } else if self.shape == Shape::Line {
             Merges::Alike
         } else {
             Merges::No
         }
     }
-    /// Whether the result is independent of a packet's facts outside its headers.
-    #[inline]
-    pub(crate) fn is_blind(&self) -> bool {
-        self.shape != Shape::Any && self.tail.is_none() && !self.tracks && !self.needs_key
-    }
     /// The `ct` action, if the program only tracks packets and recirculates them.
     #[inline]
     pub(crate) fn only_tracks(&self) -> Option<&CtAction> {
-        self.tracking()
-            .filter(|t| t.writes.is_empty() && !t.forgets)
-            .map(|t| t.action)
+        match &*self.ops {
+            [Op::Ct(action), Op::Recirc { copy: false, .. }] => Some(action),
+            _ => None,
+        }
     }
-    /// The tracking step, if the program tracks packets and recirculates them, and before that at most
-    /// rewrites headers.
+    /// This program, number `body`, as that of packets that `zone` has tracked, if it is independent of the
+    /// state that `zone` has of their connections.
     #[inline]
-    pub(crate) fn tracking(&self) -> Option<Tracking<'_>> {
+    pub(crate) fn after_tracking(&self, body: u32, zone: u16) -> Option<RunProgram> {
+        if self.shape != Shape::Any && self.tail.is_none() && !self.tracks && !self.needs_key {
+            let merges = self.merges;
+            return Some(RunProgram { body, merges });
+        }
         let [before @ .., Op::Ct(action), Op::Recirc { copy: false, .. }] = &*self.ops else {
             return None;
         };
@@ -239,22 +224,12 @@ impl Program {
             [Op::CtClear, writes @ ..] => (true, writes),
             writes => (false, writes),
         };
-        writes.iter().all(writes_in_place).then_some(Tracking {
-            forgets,
-            writes,
-            action,
+        let independent = forgets || action.zone != zone && !action.force;
+        (independent && writes.iter().all(writes_in_place)).then_some(RunProgram {
+            body,
+            merges: Merges::No,
         })
     }
-}
-
-/// A program that rewrites headers, tracks, and recirculates.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tracking<'a> {
-    /// The packet's connection state is cleared first.
-    pub(crate) forgets: bool,
-    /// The steps that rewrite.
-    pub(crate) writes: &'a [Op],
-    pub(crate) action: &'a CtAction,
 }
 
 /// Removes steps that clear connection state which no later step reads.
@@ -677,8 +652,18 @@ mod tests {
         );
         let ct = || Action::Ct(Arc::default());
         let then_tracked = Program::compile(&[Action::CtClear, ct(), Action::Recirc(1)]);
-        let tracking = then_tracked.tracking().unwrap();
-        assert!(tracking.forgets && tracking.writes.is_empty());
+        assert!(matches!(
+            *then_tracked.ops,
+            [Op::CtClear, Op::Ct(_), Op::Recirc { .. }]
+        ));
+        let program = then_tracked.after_tracking(7, 0).unwrap();
+        assert_eq!(
+            program,
+            RunProgram {
+                body: 7,
+                merges: Merges::No
+            }
+        );
         assert!(then_tracked.only_tracks().is_none());
         let tracked = Program::compile(&[ct(), Action::CtClear, out()]);
         assert_eq!(*tracked.ops, [Op::Ct(Arc::default()), Op::Output(1)]);

@@ -4,15 +4,15 @@
 //! between two steps to measure them. All steps after parsing work on runs of packets with equal keys. A
 //! packet is counted on its entry before its program runs. So a receiver of a packet finds it counted.
 
-use super::keys::{Context, Keys};
+use super::keys::Context;
 use super::parse::fresh_origin;
+use super::peers::peer_of;
 use super::stage::{Stage, is_runt};
 use super::{Choice, Group, Worker};
-use crate::exec::program::{Merges, Program};
-use crate::flow_cache::Cache;
+use crate::exec::program::{Program, Tail};
 use crate::shared::UNSET;
 use heddle_flow::packet_type;
-use heddle_flow_cache::{Burst, Common, Entry, KeyForm, Level, NO_BODY, NO_SLOT, Run};
+use heddle_flow_cache::{Burst, Common, Entry, Level, Merges, NO_BODY, NO_SLOT, Run};
 use heddle_packet::BURST;
 use heddle_sync::ReadGuard;
 use heddle_sys::Tsc;
@@ -40,41 +40,6 @@ impl Hits {
         }
         self.l0 += packets - 1;
     }
-}
-
-/// Adds run `r` with program `n` of the cache as a group. If the group before is adjacent, and the program
-/// may execute both together, the run joins that group.
-#[inline]
-fn push_group(groups: &mut Vec<Group>, (keys, r): (&Keys, usize), run: &Run, n: u32, cache: &Cache) {
-    let choice = Choice::Cached(n);
-    if let Some(before) = groups.last_mut()
-        && before.choice == choice
-        && before.end == run.first
-        && match before.merges {
-            Merges::All => true,
-            Merges::Alike => keys.are_alike(before.run.into(), r),
-            Merges::No => false,
-        }
-        && !may_wait(run, cache, n)
-    {
-        before.end = run.end;
-        before.longest = before.longest.max(run.longest);
-        return;
-    }
-    groups.push(Group {
-        merges: match may_wait(run, cache, n) {
-            true => Merges::No,
-            false => cache.program(n).map_or(Merges::No, |p| p.merges),
-        },
-        ..Group::of(run, r, choice)
-    });
-}
-
-/// Whether program `body` may hold packets of a run back: a tracked fragment waits for the rest of its
-/// datagram. Fragments have full keys.
-#[inline]
-fn may_wait(run: &Run, cache: &Cache, body: u32) -> bool {
-    matches!(run.form, KeyForm::Full(_)) && cache.program(body).is_some_and(|p| p.tracks)
 }
 
 impl Worker {
@@ -143,7 +108,6 @@ impl Worker {
         let (s, engine) = (&self.scratch, &mut self.engine);
         let how = engine.read_as(s.packet_type);
         let injected = s.carried.as_deref().map(Context::Injected);
-        let plain = s.packet_type == packet_type::ETHERNET && injected.is_none();
         let (mut place, mut runts) = (0, 0_u64);
         for (i, p) in engine.packets.burst.iter_mut().enumerate() {
             let origin = fresh_origin(p);
@@ -152,21 +116,19 @@ impl Worker {
                     runts |= 1 << i;
                     continue;
                 }
-                st.keys.read_in(place, p, how, origin, &Context::None);
-            } else if plain {
-                st.keys.read(place, p, how, origin);
-            } else {
-                st.keys
-                    .read_in(place, p, how, origin, &injected.unwrap_or(Context::None));
+            }
+            match &injected {
+                None => st.keys.read(place, p, how, origin, &Context::None),
+                Some(context) => st.keys.read(place, p, how, origin, context),
             }
             place += 1;
         }
-        st.ids.be_first(engine.packets.burst.len());
+        st.ids.hold_first(engine.packets.burst.len());
         if runts != 0 {
-            st.ids.clear();
+            st.ids.hold_first(0);
             for id in (0..).take(engine.packets.burst.len()) {
                 match runts >> id & 1 {
-                    0 => st.ids.push(id),
+                    0 => st.ids.push(id..id + 1),
                     _ => engine.drop_runt(id),
                 }
             }
@@ -186,13 +148,7 @@ impl Worker {
         if st.keys.runs.iter().all(|run| run.program.is_known()) {
             for (r, run) in st.keys.runs.iter().enumerate() {
                 hits.add(Level::L1, run.packets());
-                push_group(
-                    &mut st.groups,
-                    (&st.keys, r),
-                    run,
-                    run.program.body(),
-                    &self.cache,
-                );
+                st.groups.push(Group::of(run, r, Choice::Cached(run.program.body)));
             }
             self.count_hits(&hits);
             return 0;
@@ -211,7 +167,7 @@ impl Worker {
             if found.body != NO_BODY {
                 now = None;
                 hits.add(found.level, run.packets());
-                push_group(&mut st.groups, (&st.keys, r), run, found.body, &self.cache);
+                st.groups.push(Group::of(run, r, Choice::Cached(found.body)));
                 continue;
             }
             let run = *run;
@@ -222,7 +178,7 @@ impl Worker {
                 now = None;
                 e.count(run.packets(), run.bytes, now_ms, st.keys.compact[r].tcp_flags());
                 hits.add(found.level, run.packets());
-                push_group(&mut st.groups, (&st.keys, r), &run, n, &self.cache);
+                st.groups.push(Group::of(&run, r, Choice::Cached(n)));
                 continue;
             }
             // One read guard serves all translations of the burst.
@@ -236,7 +192,9 @@ impl Worker {
             now = Some(end);
             translated += cycles;
             if let Some(slot) = self.source_of(st.ids.at(run.first)) {
-                self.rx[slot].turn.charge(cycles, missed, st.peer(r));
+                self.rx[slot]
+                    .turn
+                    .charge(cycles, missed, peer_of(st.keys.outside(r)));
             }
         }
         self.count_hits(&hits);
@@ -257,7 +215,8 @@ impl Worker {
             return false;
         };
         let merges = match program.merges {
-            Merges::All => !(program.tracks && st.keys.has_full()),
+            // A tracked fragment waits for the rest of its datagram. Fragments have full keys.
+            Merges::All => !(program.tracks && st.keys.n_full > 0),
             Merges::Alike => st.keys.all_are_alike(),
             Merges::No => false,
         };
@@ -271,7 +230,6 @@ impl Worker {
             run: 0,
             longest: common.longest,
             choice: Choice::Cached(common.body),
-            merges: program.merges,
         });
         self.count_hits(&Hits {
             l0: u64::from(end) - common.l1 - common.l2,
@@ -329,39 +287,69 @@ impl Worker {
                 end: run.first + 1,
                 ..run
             };
-            match choice {
-                Choice::Cached(n) => push_group(&mut st.groups, (&st.keys, r), &one, n, &self.cache),
-                _ => st.groups.push(Group::of(&one, r, choice)),
-            }
+            st.groups.push(Group::of(&one, r, choice));
             run.first += 1;
             run.bytes -= len as u64;
         }
         missed
     }
 
-    /// Runs the chosen programs. Packets to be looked up again gather in the next stage. It runs before any
-    /// group that might overtake them ([`super::recirc`]).
+    /// Runs the chosen programs. Packets to be looked up again gather in the next stage ([`super::recirc`]).
     pub(super) fn execute_all(&mut self, st: &mut Stage, depth: usize) {
-        let mut next = None;
+        let mut next: Option<Box<Stage>> = None;
         for g in 0..st.groups.len() {
             let group = st.groups[g];
             let Some(program) = group.choice.program(&self.cache, &self.once) else {
                 continue;
             };
-            if program.recirculates || next.is_some() {
-                self.execute_beside(st, g, &mut next, depth);
-            } else {
-                self.execute(st, &group, st.top);
+            let (recirculates, mut r) = (program.recirculates, usize::from(group.run));
+            if !recirculates && next.is_none() {
+                self.execute(st, &group);
+                continue;
+            }
+            let tail = program.tail.filter(|_| st.keys.is_regular(r));
+            // A group that also sends its packets joins only packets of its own program: others may have more
+            // to send first.
+            let joins = |to: &Stage, tail: Tail| {
+                tail.goes.id() == to.keys.recirc_id && (!tail.copy || to.from == group.choice)
+            };
+            if let Some(waiting) = next.take_if(|to| !tail.is_some_and(|tail| joins(to, tail))) {
+                self.run_stage(waiting, depth + 1, None);
+            }
+            if let Some(tail) = tail {
+                let to = next.get_or_insert_with(|| {
+                    let mut to = self.scratch.stage(tail.goes.id());
+                    (to.from, to.top) = (group.choice, st.top);
+                    to
+                });
+                if to.from != group.choice {
+                    to.from = Choice::Gone;
+                }
+                to.top &= !tail.copy;
+                self.recirculate(st, &group, tail, to);
+                continue;
+            }
+            if !recirculates {
+                self.execute(st, &group);
+                continue;
+            }
+            for place in group.first..group.end {
+                // A group may have packets of several runs, with different contexts.
+                r += usize::from(st.keys.runs[r].end <= place);
+                self.walk(st, group.choice, (place, r), depth);
+                if st.top {
+                    self.engine.exec(None, None).make_room();
+                }
             }
         }
         if let Some(next) = next {
-            self.run_stage(next, depth + 1);
+            self.run_stage(next, depth + 1, None);
         }
     }
 
-    /// Runs a group that does not recirculate. `top`: copies may be freed between two packets.
+    /// Runs a group that does not recirculate.
     #[inline]
-    pub(super) fn execute(&mut self, st: &mut Stage, group: &Group, top: bool) {
+    fn execute(&mut self, st: &mut Stage, group: &Group) {
         let Some(program) = group.choice.program(&self.cache, &self.once) else {
             return;
         };
@@ -371,10 +359,10 @@ impl Worker {
             st.keys
                 .make_full(r, engine.packets.live().get(st.ids.at(group.first)));
         }
-        let mut exec = engine.exec(st.keys.full(r), st.keys.context_of(r));
+        let mut exec = engine.exec(st.keys.full(r), st.keys.outside(r));
         let regular = st.keys.is_regular(r);
         for ids in st.ids.ranges(group.first..group.end) {
-            exec.group(program, ids, (group.longest, regular, top), || st.keys.meta(r));
+            exec.group(program, ids, (group.longest, regular, st.top), || st.keys.meta(r));
         }
     }
 

@@ -7,6 +7,7 @@
 //! The packet that caused a translation is credited here. The entry counts the packets that follow: a new
 //! entry starts with zero packets, as in Open vSwitch.
 
+use super::peers::peer_of;
 use super::stage::Stage;
 use super::{Choice, Worker};
 use crate::exec::LiveId;
@@ -36,7 +37,7 @@ impl Worker {
         self.counters.misses.add(1);
         // A packet from the control plane has no queue, and no limit.
         if let Some(slot) = self.source_of(id)
-            && !self.rx[slot].turn.may_miss(st.peer(r))
+            && !self.rx[slot].turn.may_miss(peer_of(st.keys.outside(r)))
         {
             self.engine.lost(DropKind::MissBudget, id);
             return Choice::Gone;

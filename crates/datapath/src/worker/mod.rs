@@ -36,7 +36,7 @@ pub(crate) use command::{Binding, Command, CommandTx, Injected, Reply, WORKER_TI
 use crate::control::perf::{Own, Start};
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::ct::Tracked;
-use crate::exec::program::{Merges, Program};
+use crate::exec::program::Program;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
 use crate::exec::watch::Watch;
@@ -233,8 +233,6 @@ struct Group {
     run: u16,
     longest: u32,
     choice: Choice,
-    /// The runs that may join the group.
-    merges: Merges,
 }
 
 impl Group {
@@ -246,7 +244,6 @@ impl Group {
             run: u16::try_from(r).expect("a burst has fewer packets"),
             longest: run.longest,
             choice,
-            merges: Merges::No,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::exec::Meta;
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, NO_OFFSET, Oddity, extract};
 use heddle_flow::key::frag;
-use heddle_flow_cache::{CompactKey, Frame, MAX_LISTED, NOWHERE};
+use heddle_flow_cache::{CompactKey, MAX_LISTED, NOWHERE};
 use heddle_packet::{HEAD_SPACE, Packet};
 use heddle_wire::ip::{Ipv6, Ipv6Ext, proto};
 use heddle_wire::split;
@@ -44,19 +44,6 @@ pub(crate) fn fresh_origin(p: &Packet) -> u32 {
         p.in_port
     } else {
         NOWHERE
-    }
-}
-
-impl ReadAs {
-    /// The packet's lengths and origin, for the compact key.
-    #[inline(always)]
-    pub(super) fn frame(self, p: &Packet, origin: u32) -> Frame {
-        Frame {
-            head: p.head_len(),
-            total: p.len(),
-            origin,
-            vlan: self.vlan_limit > 0,
-        }
     }
 }
 

@@ -20,7 +20,7 @@
 //! **Cost.** Without waiting packets, one comparison per round over the ports.
 
 use super::Worker;
-use super::keys::Carried;
+use super::keys::{Carried, Context};
 use super::stage::Stage;
 use crate::exec::program::Program;
 use crate::exec::{Meta, Recirculated};
@@ -159,7 +159,7 @@ impl Worker {
             ct: of.ct.as_ref(),
             ..st.carried(r, meta)
         };
-        with.write(&mut carried, None);
+        Context::Changed(with).write(&mut carried, None);
         let mut packet = self.engine.pool.get_for(len);
         self.engine.packets.live().get(id).copy_into(&mut packet);
         self.counters.waited.add(1);

@@ -231,8 +231,8 @@ impl<P: Program> Cache<P> {
             mask: &NO_MASK,
             outside: &[],
         };
-        s.found
-            .extend(parsed.runs().iter().zip(parsed.keys()).map(|(run, key)| {
+        let runs = parsed.runs().iter().zip(parsed.keys()).enumerate();
+        s.found.extend(runs.map(|(r, (run, key))| {
                 let mut f = Found {
                     slot: NO_SLOT,
                     body: NO_BODY,
@@ -242,11 +242,11 @@ impl<P: Program> Cache<P> {
                     place: 0,
                     hash: 0,
                 };
-                f.body = run.program.body();
+                f.body = run.program.body;
                 if run.program.is_known() {
                     return f;
                 }
-                let outside = if full { parsed.outside(run) } else { None };
+                let outside = if full { parsed.outside(r) } else { None };
                 if let Some(g) = &guess
                     && g.mask.same(|i| g.key.words()[i], key)
                     && self.is_guess(g, key, outside)
@@ -395,7 +395,7 @@ impl<P: Program> Cache<P> {
             if run.program.is_known() {
                 continue;
             }
-            let outside = if full { parsed.outside(run) } else { None };
+            let outside = if full { parsed.outside(r) } else { None };
             let sought = Sought { key, outside };
             let e = if f.how == How::Done {
                 self.store.get(f.slot)
