@@ -14,12 +14,12 @@ mod thread;
 
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::assign::Spread;
-use crate::control::perf::SuspectSetting;
 use crate::control::{AutoLb, Control, UpcallRings};
 use crate::exec::fragments::Waiting;
 use crate::exec::program::Program;
 use crate::exec::upcalls::{Bell, Lanes};
 use crate::exec::watch::{CaptureWish, Captured, DropExample};
+use crate::perf::SuspectSetting;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
 use crate::worker::{Command, CommandTx, Injected, WORKER_TIMEOUT};

@@ -1,9 +1,9 @@
 //! State shared by all threads of a datapath.
 
-use crate::control::perf::SuspectSetting;
 use crate::exec::fragments::Waiting;
 use crate::exec::upcalls::{Bell, Lanes};
 use crate::exec::watch::Inbox;
+use crate::perf::SuspectSetting;
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::ipf::Ipf;
 use heddle_datapath_api::{Action, DropReason, Request, Translate, Translation};

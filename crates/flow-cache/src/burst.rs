@@ -3,8 +3,8 @@
 //! Neighbours with equal keys are one [`Run`]: the cache looks them up and counts them once. The reader of
 //! packets makes the runs and keeps their keys ([`Burst`]).
 
-use crate::cache::NO_BODY;
 use crate::compact::CompactKey;
+use crate::program_table::NO_BODY;
 use heddle_flow::FlowKey;
 
 /// A packet's key, as it is looked up.

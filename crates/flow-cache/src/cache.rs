@@ -20,11 +20,10 @@ use crate::context::Contexts;
 use crate::entry::Entry;
 use crate::l1::L1;
 use crate::links::Links;
+use crate::memory::Memory;
 use crate::note::{Findings, Horizon, Note, RESERVE, RING};
 use crate::program_table::Program;
 use crate::records::Records;
-use crate::sig::Bucket;
-use crate::spares::{Maker, Pace};
 use crate::store::Store;
 use crate::subtable::{Subtable, Subtables};
 use crate::table::Table;
@@ -36,51 +35,10 @@ use std::sync::Arc;
 mod fill;
 mod find;
 mod follow;
-mod guess;
 mod leave;
 mod masks;
 
-pub use find::{Common, Found, Level, Moment, NO_BODY};
-pub(crate) use guess::Guess;
-
-/// No slot.
-pub const NO_SLOT: u32 = u32::MAX;
-
-/// The memory of a cache that grows with its entries.
-struct Memory {
-    store: Store,
-    table: Table,
-}
-
-impl Memory {
-    /// An empty cache's memory, and the makers that prepare its growth. [`crate::spares`] explains `near`.
-    fn new(near: bool) -> (Self, Makers) {
-        let (store, entries) = Store::with_spares(near);
-        let (table, buckets) = Table::with_spares(near);
-        let makers = Makers {
-            entries,
-            buckets,
-            pace: Pace::new(),
-        };
-        (Self { store, table }, makers)
-    }
-}
-
-/// The makers of the two growing parts of [`Memory`]. The revalidator runs them.
-pub(crate) struct Makers {
-    entries: Maker<Entry>,
-    buckets: Maker<Bucket>,
-    pace: Pace,
-}
-
-impl Makers {
-    /// Makes missing pieces, as far as the pace allows.
-    pub(crate) fn fill(&mut self) {
-        // Buckets first: fewer of them are needed.
-        self.buckets.fill(&mut self.pace);
-        self.entries.fill(&mut self.pace);
-    }
-}
+pub use find::{Common, Found, Level, Moment};
 
 /// The parts of a cache that are made before its worker starts; see [`CacheParts::new`].
 pub struct CacheParts<P: Program> {
@@ -251,7 +209,7 @@ impl<P: Program> Cache<P> {
         self.store.get(slot).is_some_and(|e| e.watch().0 != watch::NONE)
     }
     /// Whether forgotten entries wait for [`Cache::reap`].
-    pub fn has_doomed(&self) -> bool {
+    pub fn has_evicted(&self) -> bool {
         !self.doomed.is_empty()
     }
     /// Gives an empty list back to the revalidator.

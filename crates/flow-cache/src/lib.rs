@@ -4,8 +4,8 @@
 //! | question | file |
 //! | --- | --- |
 //! | what is the key of a packet | `compact`, `context`; of the packets of a burst: `burst` |
-//! | where is an entry stored, and what does it count | `entry`, `store`, `spares` |
-//! | which entry matches a packet | `cache` by way of `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
+//! | where is an entry stored, and what does it count | `entry`, `store`, `memory`, `spares` |
+//! | which entry matches a packet | `cache` by way of `guess`, `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
 //! | what is to be done with the packet | `cached_translation`, `program_table` |
 //! | which entry did the last packets of a connection match | `links` |
 //! | is the entry still valid | `watch`, by the generations and changes of [`heddle_datapath_api`] |
@@ -25,9 +25,11 @@ mod compact;
 mod context;
 mod entry;
 mod filter;
+mod guess;
 mod hash;
 mod l1;
 mod links;
+mod memory;
 mod note;
 mod program_table;
 #[cfg_attr(not(test), expect(clippy::disallowed_types, reason = "of the revalidator"))]
@@ -43,14 +45,15 @@ mod watch;
 mod tests;
 
 pub use burst::{Burst, KeyForm, Merges, Run, RunProgram, Sought};
-pub use cache::{Cache, CacheParts, Common, Found, Level, Moment, NO_BODY, NO_SLOT};
+pub use cache::{Cache, CacheParts, Common, Found, Level, Moment};
 pub use cached_translation::{CachedTranslation, fingerprint, same_credits};
 pub use compact::{Again, CompactKey, Family, Frame, Room, VIEW};
 pub use entry::{Entry, Snapshot};
 pub use heddle_simd::hash::HashKey;
 pub use note::Findings;
-pub use program_table::{Body, Program};
+pub use program_table::{Body, NO_BODY, Program};
 pub use records::{Held, Records, Seen};
+pub use store::NO_SLOT;
 pub use subtable::{MAX_LISTED, NOWHERE, Subtable};
 
 /// Atomics that workers share with other threads. The model checker replaces them with its own

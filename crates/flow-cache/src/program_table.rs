@@ -10,6 +10,9 @@ use heddle_datapath_api::Action;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+/// No program.
+pub const NO_BODY: u32 = u32::MAX;
+
 /// A compiled list of actions.
 pub trait Program: PartialEq + std::fmt::Debug + Send + Sync {
     /// Compiles a list.

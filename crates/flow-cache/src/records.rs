@@ -8,10 +8,10 @@
 //! Credit is collected per cached translation and given once per pass: ten thousand entries of one rule are
 //! one call.
 
-use crate::cache::Makers;
 use crate::cached_translation::CachedTranslation;
 use crate::context::Context;
 use crate::entry::{Entry, Snapshot};
+use crate::memory::Makers;
 use crate::note::{Counted, Horizon, Note};
 use crate::program_table::Program;
 use crate::store::{CHUNK, ChunkMem};

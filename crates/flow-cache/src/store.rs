@@ -22,6 +22,9 @@ const WORDS: usize = CHUNK / 64;
 /// Maximum number of chunks: more entries than any limit allows.
 const MAX_CHUNKS: usize = 1 << 12;
 
+/// No slot.
+pub const NO_SLOT: u32 = u32::MAX;
+
 /// The memory of a chunk, shared with the revalidator.
 #[derive(Debug)]
 pub(crate) struct ChunkMem {

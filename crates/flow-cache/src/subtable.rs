@@ -11,10 +11,10 @@
 //! full one. If a translation would add one mask too many, its entry is stored under a mask of the list that
 //! has all its bits. If there is none, it is stored under the full mask, which is right, just narrower.
 
-use crate::cache::Guess;
 use crate::compact::{CompactKey, CompactMask, Family};
 use crate::context::Bits;
 use crate::filter::{CHUNK, Filters};
+use crate::guess::Guess;
 use crate::hash::Mixer;
 use hashbrown::HashTable;
 use heddle_flow::FlowMask;

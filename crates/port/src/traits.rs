@@ -207,7 +207,7 @@ pub trait RxQueue: Send {
     fn complete(&mut self) {}
     /// Whether each look is a system call, also one that finds nothing: a worker that has other work looks
     /// less often then.
-    fn asks_kernel(&self) -> bool {
+    fn polls_kernel(&self) -> bool {
         false
     }
     /// Readable when the queue has work. `None`: the queue can only be polled.

@@ -12,18 +12,16 @@
 pub(crate) mod assign;
 mod auto;
 mod cpus;
-pub(crate) mod perf;
 mod place;
 pub(crate) mod show;
 mod workers;
 
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::assign::Spread;
-use crate::control::perf::PerfNumbers;
-use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
-use crate::exec::ct::Tally;
+use crate::counters::{PortCounters, Tally, WorkerCounters, WorkerNumbers};
 use crate::exec::tx::TxPort;
 use crate::exec::upcalls::{Inbox, Lanes};
+use crate::perf::PerfNumbers;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
 use crate::worker::{Command, CommandTx, Reply, RxShared, RxSlot, WORKER_TIMEOUT};

@@ -8,10 +8,10 @@
 use super::cpus::{Place, default_places, pinned_places, pretended};
 use super::{Control, UpcallRings, WorkerHandle, add};
 use crate::config::DatapathError;
-use crate::control::perf::PerfNumbers;
 use crate::counters::{WorkerCounters, WorkerNumbers};
 use crate::exec::upcalls::upcall_ring;
 use crate::flow_cache::Cache;
+use crate::perf::PerfNumbers;
 use crate::revalidator::WorkerRecords;
 use crate::worker::{Binding, Command, Parts, WORKER_TIMEOUT, Worker, command_ring};
 use heddle_flow_cache::CacheParts;
@@ -235,7 +235,7 @@ impl Control {
         for (past, kind) in self.past_drops.iter_mut().zip(heddle_datapath_api::DropKind::ALL) {
             *past += w.counters.drops.get(*kind);
         }
-        crate::exec::ct::add_all(&mut self.past_tracked, w.counters.ct.get());
+        crate::counters::add_all(&mut self.past_tracked, w.counters.ct.get());
         let n = w.counters.read();
         self.past.packets += n.packets;
         self.past.l0_hits += n.l0_hits;

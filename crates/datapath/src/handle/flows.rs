@@ -1,7 +1,7 @@
 //! Cached flows, and how they are cached.
 
 use super::Datapath;
-use crate::control::perf::SuspectLog;
+use crate::perf::SuspectLog;
 use heddle_datapath_api::{Engine, FlowDump, FlowObserver};
 use std::sync::atomic::Ordering::Relaxed;
 

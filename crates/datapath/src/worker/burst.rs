@@ -6,12 +6,11 @@
 
 use super::keys::Context;
 use super::parse::fresh_origin;
-use super::peers::peer_of;
+use super::schedule::sender_of;
 use super::stage::{Stage, is_runt};
 use super::{Choice, Group, Worker};
 use crate::exec::program::{Program, Tail};
 use crate::shared::UNSET;
-use heddle_flow::packet_type;
 use heddle_flow_cache::{Burst, Common, Entry, Level, Merges, NO_BODY, NO_SLOT, Run};
 use heddle_packet::BURST;
 use heddle_sync::ReadGuard;
@@ -77,7 +76,7 @@ impl Worker {
         self.execute_all(&mut st, 0);
         self.scratch.spare_stages.push(st);
         let within = std::mem::take(&mut self.scratch.translated);
-        self.owed.pay(now_ms);
+        self.pending_credits.pay(now_ms);
         let t3 = time();
         self.engine.tx.joins = self.shared.joins.load(Relaxed);
         self.send_all();
@@ -148,7 +147,8 @@ impl Worker {
         if st.keys.runs.iter().all(|run| run.program.is_known()) {
             for (r, run) in st.keys.runs.iter().enumerate() {
                 hits.add(Level::L1, run.packets());
-                st.groups.push(Group::of(run, r, Choice::Cached(run.program.body)));
+                st.groups
+                    .push(Group::of(run, r, Choice::Cached(run.program.body)));
             }
             self.count_hits(&hits);
             return 0;
@@ -192,9 +192,8 @@ impl Worker {
             now = Some(end);
             translated += cycles;
             if let Some(slot) = self.source_of(st.ids.at(run.first)) {
-                self.rx[slot]
-                    .turn
-                    .charge(cycles, missed, peer_of(st.keys.outside(r)));
+                let sender = sender_of(st.keys.outside(r));
+                self.rx[slot].scheduler.charge(cycles, missed, sender);
             }
         }
         self.count_hits(&hits);

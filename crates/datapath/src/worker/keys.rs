@@ -498,11 +498,7 @@ mod tests {
             );
             keys.read(1, &mut p, how, 1, &Context::None);
             keys.read(2, &mut p, how, 1, &Context::None);
-            let runs: Vec<_> = keys
-                .runs
-                .iter()
-                .map(|run| (run.end, run.program.body))
-                .collect();
+            let runs: Vec<_> = keys.runs.iter().map(|run| (run.end, run.program.body)).collect();
             assert_eq!(runs, [(1, 5), (3, NO_BODY)]);
         }
     }

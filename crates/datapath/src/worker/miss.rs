@@ -7,7 +7,7 @@
 //! The packet that caused a translation is credited here. The entry counts the packets that follow: a new
 //! entry starts with zero packets, as in Open vSwitch.
 
-use super::peers::peer_of;
+use super::schedule::sender_of;
 use super::stage::Stage;
 use super::{Choice, Worker};
 use crate::exec::LiveId;
@@ -32,12 +32,15 @@ pub(super) struct Subject<'a> {
 
 impl Worker {
     /// No entry matches packet `id`, of run `r`. It is translated if its queue's miss budget allows
-    /// ([`super::turn`]).
+    /// ([`super::schedule`]).
     pub(super) fn miss(&mut self, st: &mut Stage, r: usize, id: LiveId, any: u64, now_ms: u64) -> Choice {
         self.counters.misses.add(1);
         // A packet from the control plane has no queue, and no limit.
         if let Some(slot) = self.source_of(id)
-            && !self.rx[slot].turn.may_miss(peer_of(st.keys.outside(r)))
+            && !self.rx[slot]
+                .scheduler
+                .misses
+                .admits(sender_of(st.keys.outside(r)))
         {
             self.engine.lost(DropKind::MissBudget, id);
             return Choice::Gone;
@@ -178,7 +181,7 @@ impl Worker {
             self.engine.packets.live().get(subject.id).len() as u64,
         );
         let t = &mut self.scratch.translation;
-        self.owed.add(&t.credits, len, key.tcp_flags, now_ms);
+        self.pending_credits.add(&t.credits, len, key.tcp_flags, now_ms);
         if self.cache.wants_revalidator() {
             self.shared.wake_revalidator();
         }

@@ -94,7 +94,11 @@ impl Stage {
                 };
                 match carried.before {
                     Some(before) if carried.full => self.keys.add_changed(&packets, key, before, &carried),
-                    _ => _ = self.keys.add(&packets, key, RunProgram::UNKNOWN, &carried.context()),
+                    _ => {
+                        _ = self
+                            .keys
+                            .add(&packets, key, RunProgram::UNKNOWN, &carried.context())
+                    }
                 }
             }
             Change::Tracked(key, program, context) => {

@@ -6,14 +6,14 @@
 //! ([`super::masks`]).
 
 use super::masks::Probe;
-use super::{Asked, Cache, NO_SLOT, is_current};
+use super::{Asked, Cache, is_current};
 use crate::burst::{Burst, Run, Sought};
 use crate::compact::{CompactKey, CompactMask};
 use crate::context::{Bits, Contexts, is_context};
 use crate::entry::Entry;
-use crate::program_table::Program;
+use crate::program_table::{NO_BODY, Program};
 use crate::sig::{Bucket, tag_of};
-use crate::store::Store;
+use crate::store::{NO_SLOT, Store};
 use crate::subtable::Subtables;
 use heddle_datapath_api::Generations;
 use heddle_flow::FlowKey;
@@ -69,9 +69,6 @@ pub struct Common {
     /// Length of the longest packet, in bytes.
     pub longest: u32,
 }
-
-/// No program.
-pub const NO_BODY: u32 = u32::MAX;
 
 /// The structure that a run is looked up in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -233,53 +230,53 @@ impl<P: Program> Cache<P> {
         };
         let runs = parsed.runs().iter().zip(parsed.keys()).enumerate();
         s.found.extend(runs.map(|(r, (run, key))| {
-                let mut f = Found {
-                    slot: NO_SLOT,
-                    body: NO_BODY,
-                    level: Level::L1,
-                    how: How::Done,
-                    more: 0,
-                    place: 0,
-                    hash: 0,
-                };
-                f.body = run.program.body;
-                if run.program.is_known() {
-                    return f;
-                }
-                let outside = if full { parsed.outside(r) } else { None };
-                if let Some(g) = &guess
-                    && g.mask.same(|i| g.key.words()[i], key)
-                    && self.is_guess(g, key, outside)
-                {
-                    (f.slot, f.level) = (g.slot, Level::L2);
-                    guessed += 1;
-                    return f;
-                }
-                if key.class() != way.class {
-                    way = self.way(key);
-                }
-                f.how = way.how;
-                let more = outside.map_or(0, |key| self.contexts.hash(key, way.outside));
-                match way.how {
-                    How::Done => {}
-                    How::Only => {
-                        f.hash = way.mask.hash(key, &self.key, way.subtable) ^ more;
-                        f.level = Level::L2;
-                        if far {
-                            self.table.prefetch_place(f.hash);
-                        } else {
-                            f.place = self.table.place(f.hash);
-                            self.table.prefetch_at(f.place);
-                        }
-                    }
-                    How::L1 => {
-                        f.hash = key.hash(&self.key) ^ more;
-                        f.place = self.l1.place(f.hash);
-                        self.l1.prefetch_at(f.place);
+            let mut f = Found {
+                slot: NO_SLOT,
+                body: NO_BODY,
+                level: Level::L1,
+                how: How::Done,
+                more: 0,
+                place: 0,
+                hash: 0,
+            };
+            f.body = run.program.body;
+            if run.program.is_known() {
+                return f;
+            }
+            let outside = if full { parsed.outside(r) } else { None };
+            if let Some(g) = &guess
+                && g.mask.same(|i| g.key.words()[i], key)
+                && self.is_guess(g, key, outside)
+            {
+                (f.slot, f.level) = (g.slot, Level::L2);
+                guessed += 1;
+                return f;
+            }
+            if key.class() != way.class {
+                way = self.way(key);
+            }
+            f.how = way.how;
+            let more = outside.map_or(0, |key| self.contexts.hash(key, way.outside));
+            match way.how {
+                How::Done => {}
+                How::Only => {
+                    f.hash = way.mask.hash(key, &self.key, way.subtable) ^ more;
+                    f.level = Level::L2;
+                    if far {
+                        self.table.prefetch_place(f.hash);
+                    } else {
+                        f.place = self.table.place(f.hash);
+                        self.table.prefetch_at(f.place);
                     }
                 }
-                f
-            }));
+                How::L1 => {
+                    f.hash = key.hash(&self.key) ^ more;
+                    f.place = self.l1.place(f.hash);
+                    self.l1.prefetch_at(f.place);
+                }
+            }
+            f
+        }));
         let all = guess
             .map(|g| g.slot)
             .filter(|_| guessed as usize == s.found.len());

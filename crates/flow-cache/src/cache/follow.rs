@@ -1,10 +1,9 @@
 //! Following a link from a connection to the entry that its last packets matched ([`crate::links`]).
 
-use super::find::NO_BODY;
 use super::{Asked, Cache, Moment, is_current};
 use crate::compact::CompactKey;
 use crate::links::Target;
-use crate::program_table::Program;
+use crate::program_table::{NO_BODY, Program};
 use heddle_conntrack::Brief;
 
 /// The number of entries that a processor's cache holds after some bursts.

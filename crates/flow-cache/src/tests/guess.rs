@@ -2,7 +2,9 @@
 
 use super::{Actions, Keys, small_cache};
 use crate::burst::Burst;
-use crate::cache::{Cache, Common, Level, Moment, NO_BODY, NO_SLOT};
+use crate::cache::{Cache, Common, Level, Moment};
+use crate::program_table::NO_BODY;
+use crate::store::NO_SLOT;
 use heddle_datapath_api::{Generations, Translation};
 use heddle_flow::{FlowKey, FlowMask};
 

@@ -3,7 +3,7 @@
 use super::guess::common_of;
 use super::{Actions, Keys, small_cache};
 use crate::burst::Burst;
-use crate::cache::{Cache, Moment, NO_BODY, NO_SLOT};
+use crate::cache::{Cache, Moment};
 use crate::compact::{Again, CompactKey, CompactMask, Family, Frame, VIEW, outside};
 use crate::note::RING;
 use crate::records::Records;

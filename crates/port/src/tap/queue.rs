@@ -82,7 +82,7 @@ impl RxQueue for TapRx {
         }
         burst.len() - before
     }
-    fn asks_kernel(&self) -> bool {
+    fn polls_kernel(&self) -> bool {
         true
     }
     fn wake_fd(&self) -> Option<WakeFd> {

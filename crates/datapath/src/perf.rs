@@ -12,7 +12,6 @@ mod history;
 mod numbers;
 mod suspect;
 
-use crate::counters::WorkerCounters;
 use heddle_sync::Counter;
 use heddle_sys::{Tsc, clock};
 use histogram::{
@@ -27,19 +26,9 @@ pub use suspect::SuspectLog;
 /// Counters at the start of an iteration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Start {
-    batches: u64,
-    upcalls: u64,
-    upcall_cycles: u64,
-}
-
-impl Start {
-    pub(crate) fn of(c: &WorkerCounters) -> Self {
-        Self {
-            batches: c.bursts.get(),
-            upcalls: c.misses.get(),
-            upcall_cycles: c.cycles_translate.get(),
-        }
-    }
+    pub(crate) batches: u64,
+    pub(crate) upcalls: u64,
+    pub(crate) upcall_cycles: u64,
 }
 
 /// Sums over iterations.
@@ -116,17 +105,16 @@ impl Perf {
         self.bins[column][bin].add(1);
     }
 
-    /// Ends an iteration of `cycles` with `packets`, from `start` to `end`. Returns whether it was logged,
-    /// which took time. `own` is the worker's own state, the same for every iteration.
+    /// Ends an iteration of `cycles` with `packets`, with the counters at its start and end, the number of
+    /// iterations, and the time. Returns whether it was logged, which took time. `own` is the worker's own
+    /// state, the same for every iteration.
     pub(crate) fn iteration(
         &self,
-        c: &WorkerCounters,
         own: &mut Own,
-        start: Start,
+        (start, (at, now, end)): (Start, (u64, Start, u64)),
         (cycles, packets): (u64, u64),
-        (end, suspects): (u64, &SuspectSetting),
+        suspects: &SuspectSetting,
     ) -> bool {
-        let now = Start::of(c);
         let counts = Counts {
             cycles,
             busy_cycles: if packets > 0 { cycles } else { 0 },
@@ -136,10 +124,9 @@ impl Perf {
             upcall_cycles: now.upcall_cycles.wrapping_sub(start.upcall_cycles),
         };
         self.count(&counts);
-        self.note_rows(own, &counts, c.iterations.get(), end);
+        self.note_rows(own, &counts, at, end);
         let rows = self.rows.get_or_init(Rows::default);
-        own.watch
-            .iteration(suspects, &rows.iterations, c.iterations.get(), cycles)
+        own.watch.iteration(suspects, &rows.iterations, at, cycles)
     }
 
     fn count(&self, counts: &Counts) {
@@ -237,15 +224,16 @@ mod tests {
 
     #[test]
     fn iterations_are_sorted_into_bins_and_a_base_clears_them() {
-        let (perf, c) = (Perf::default(), WorkerCounters::default());
-        let start = Start::of(&c);
-        c.bursts.add(2);
-        c.misses.add(1);
-        c.cycles_translate.add(5_000);
+        let perf = Perf::default();
+        let later = Start {
+            batches: 2,
+            upcalls: 1,
+            upcall_cycles: 5_000,
+        };
         let (mut own, suspects) = (Own::default(), SuspectSetting::default());
-        for (start, cycles, packets) in [(start, 40_000, 64), (Start::of(&c), 300, 0)] {
-            c.iterations.add(1);
-            assert!(!perf.iteration(&c, &mut own, start, (cycles, packets), (Tsc::now(), &suspects)));
+        for (at, start, cycles, packets) in [(1, Start::default(), 40_000, 64), (2, later, 300, 0)] {
+            let counters = (start, (at, later, Tsc::now()));
+            assert!(!perf.iteration(&mut own, counters, (cycles, packets), &suspects));
         }
         let n = perf.read();
         assert_eq!((n.iterations, n.packets, n.batches, n.upcalls), (2, 64, 2, 1));
