@@ -4,6 +4,8 @@ use super::guess::common_of;
 use super::{Actions, Keys, small_cache};
 use crate::burst::Burst;
 use crate::cache::{Cache, Moment};
+use crate::program_table::NO_BODY;
+use crate::store::NO_SLOT;
 use crate::compact::{Again, CompactKey, CompactMask, Family, Frame, VIEW, outside};
 use crate::note::RING;
 use crate::records::Records;
