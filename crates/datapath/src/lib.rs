@@ -28,7 +28,7 @@ pub use config::{Config, DatapathError, MaxSleep, PortConfig};
 pub use control::AutoLb;
 pub use control::assign::{RxqAssign, Spread};
 pub use exec::fragments::Waiting;
-pub use exec::watch::{CaptureWish, Captured, DropExample, Way};
+pub use exec::watch::{CapturePoint, CaptureWish, Captured, DropExample};
 pub use handle::Datapath;
 pub use perf::{PerfWanted, SuspectLog};
 pub use worker::REALTIME;

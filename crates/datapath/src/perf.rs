@@ -81,7 +81,7 @@ const LOOK_US: u64 = 4;
 pub(crate) struct Own {
     millisecond: Row,
     look_at: u64,
-    watch: suspect::Watch,
+    watch: suspect::SuspectWatch,
 }
 
 /// One worker's histograms.

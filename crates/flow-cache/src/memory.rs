@@ -1,6 +1,6 @@
 //! The memory of a cache, and the makers that prepare its growth.
 
-use crate::entry::Entry;
+use crate::entry::CacheEntry;
 use crate::sig::Bucket;
 use crate::spares::{Maker, Pace};
 use crate::store::Store;
@@ -28,7 +28,7 @@ impl Memory {
 
 /// The makers of the two growing parts of [`Memory`]. The revalidator runs them.
 pub(crate) struct Makers {
-    entries: Maker<Entry>,
+    entries: Maker<CacheEntry>,
     buckets: Maker<Bucket>,
     pace: Pace,
 }

@@ -279,7 +279,7 @@ pub trait TxQueue: Send {
         false
     }
     /// The kinds of GSO packets that its device takes: only for these is it worth to join packets.
-    fn trains(&self) -> Trains {
+    fn gso_support(&self) -> Trains {
         Trains::default()
     }
     /// Like [`TxQueue::tx`], with packets that the queue may keep: all of their bytes are private. Packets

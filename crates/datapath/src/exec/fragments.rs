@@ -8,7 +8,7 @@
 //! Programs take fragments one by one. Their keys are odd, so groups of several runs contain no fragments.
 
 use super::ct::known_of;
-use super::{Exec, Going, LiveId, Meta, Saved};
+use super::{Exec, InFlight, LiveId, Meta, Saved};
 use crate::exec::program::MAX_NESTING;
 use arrayvec::ArrayVec;
 use heddle_conntrack::ipf::{Datagram, Frame, Offered, Place};
@@ -38,8 +38,8 @@ pub(crate) struct Resumed {
 
 impl Resumed {
     /// Continues the packet's program.
-    pub(crate) fn going(self) -> Going {
-        Going {
+    pub(crate) fn in_flight(self) -> InFlight {
+        InFlight {
             id: self.id,
             meta: self.meta,
             ct: self.ct,
@@ -76,8 +76,8 @@ impl Exec<'_> {
 
     /// Tracks a fragment. `going` is at the step behind the action; its saved states are taken, to be resumed
     /// after the fragments.
-    pub(super) fn track_fragment(&mut self, action: &CtAction, going: &mut Going) -> Gathered {
-        let (id, meta) = (going.id, going.meta);
+    pub(super) fn track_fragment(&mut self, action: &CtAction, in_flight: &mut InFlight) -> Gathered {
+        let (id, meta) = (in_flight.id, in_flight.meta);
         let p = self.live.get(id);
         let l3 = usize::from(meta.l3);
         let ipv6 = match p.head().get(l3).map(|b| b >> 4) {
@@ -120,7 +120,7 @@ impl Exec<'_> {
                 self.alone(known, events)
             }
             Offered::Whole(datagram) => {
-                self.track_whole(action, datagram, going);
+                self.track_whole(action, datagram, in_flight);
                 Gathered::Whole
             }
         }
@@ -131,8 +131,8 @@ impl Exec<'_> {
         Gathered::Alone(known)
     }
 
-    fn track_whole(&mut self, action: &CtAction, mut datagram: Datagram<Waiting>, going: &mut Going) {
-        let mut known = going.ct.unwrap_or_else(|| known_of(self.carried));
+    fn track_whole(&mut self, action: &CtAction, mut datagram: Datagram<Waiting>, in_flight: &mut InFlight) {
+        let mut known = in_flight.ct.unwrap_or_else(|| known_of(self.carried));
         let verify = || datagram.sum_is_right();
         let tracker = self.ct.tracker;
         let mut verdict = Verdict::default();
@@ -152,11 +152,11 @@ impl Exec<'_> {
             datagram.rewrite(rewrite);
         }
         // The last one pushed is resumed first.
-        if !going.saved.is_empty() {
-            let saved = std::mem::take(&mut going.saved);
+        if !in_flight.saved.is_empty() {
+            let saved = std::mem::take(&mut in_flight.saved);
             self.resumed.push(Resumed {
-                id: going.id,
-                meta: going.meta,
+                id: in_flight.id,
+                meta: in_flight.meta,
                 ct: None,
                 at: saved.last().map_or(usize::MAX, |(.., end)| *end),
                 saved: Some(Box::new(saved)),
@@ -179,7 +179,7 @@ impl Exec<'_> {
                 id,
                 meta: f.context.meta,
                 ct: Some(known),
-                at: going.at,
+                at: in_flight.at,
                 saved: None,
             });
         }

@@ -28,7 +28,7 @@ pub(crate) mod watch;
 use crate::counters::Drops;
 use crate::exec::ct::{Ct, Tracked};
 use crate::exec::fragments::{Gathered, Resumed, Waiting};
-use crate::exec::program::{Goes, MAX_NESTING, Op, Program, Shape, growth};
+use crate::exec::program::{MAX_NESTING, NextHop, Op, Program, Shape, growth};
 use crate::exec::quick::Quick;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
@@ -76,7 +76,7 @@ pub(crate) struct Meta {
 type Saved = (LiveId, Meta, Option<Known>, usize);
 
 /// A packet on its way through a program.
-pub(crate) struct Going {
+pub(crate) struct InFlight {
     pub(crate) id: LiveId,
     pub(crate) meta: Meta,
     /// The packet's connection state, if it is no longer that of its lookup.
@@ -87,7 +87,7 @@ pub(crate) struct Going {
     saved: ArrayVec<Saved, MAX_NESTING>,
 }
 
-impl Going {
+impl InFlight {
     /// A packet at the first step of its program.
     pub(crate) fn new(id: LiveId, meta: Meta) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Going {
 #[derive(Clone, Copy)]
 pub(crate) struct Recirculated {
     pub(crate) id: LiveId,
-    pub(crate) goes: Goes,
+    pub(crate) hop: NextHop,
     pub(crate) meta: Meta,
     /// The packet's connection state, if it is no longer that of its lookup.
     pub(crate) ct: Option<Known>,
@@ -359,29 +359,29 @@ impl Exec<'_> {
     /// Runs `program`, which looks no packet up again, on packet `id` of the burst.
     fn run(&mut self, program: &Program, id: LiveId, meta: Meta) {
         let before = self.resumed.len();
-        let mut going = Going::new(id, meta);
+        let mut in_flight = InFlight::new(id, meta);
         loop {
-            self.go_on(program, &mut going);
+            self.run_steps(program, &mut in_flight);
             if self.resumed.len() <= before {
                 return;
             }
             let Some(next) = self.resumed.pop() else { return };
-            going = next.going();
+            in_flight = next.in_flight();
         }
     }
 
     /// Continues `program` at its next step. `true`: a packet has to be looked up again ([`Exec::recirc`])
     /// before the program continues. `false`: the program has ended.
-    pub(crate) fn go_on(&mut self, program: &Program, going: &mut Going) -> bool {
-        while let Some(op) = program.ops.get(going.at) {
-            going.at += 1;
-            let Going {
+    pub(crate) fn run_steps(&mut self, program: &Program, in_flight: &mut InFlight) -> bool {
+        while let Some(op) = program.ops.get(in_flight.at) {
+            in_flight.at += 1;
+            let InFlight {
                 id,
                 meta,
                 ct,
                 saved,
                 at,
-            } = &mut *going;
+            } = &mut *in_flight;
             let done = match op {
                 Op::Output(port) => {
                     self.output(*port, *id);
@@ -415,29 +415,29 @@ impl Exec<'_> {
                 Op::Apply(action) => apply(self.live.get_mut(*id), meta, action, self.now_ms),
                 Op::Meter(meter) => self.meter(meter, *id, meta),
                 Op::Recirc { id: recirc, copy } => {
-                    match self.recirculate(Goes::Recirc(*recirc), *copy, *id, meta, *ct) {
+                    match self.recirculate(NextHop::Recirc(*recirc), *copy, *id, meta, *ct) {
                         Ok(()) => return true,
                         Err(kind) => Err(kind),
                     }
                 }
                 Op::Pop { copy, .. } => {
-                    match self.recirculate(Goes::pop_at(*at - 1), *copy, *id, meta, None) {
+                    match self.recirculate(NextHop::pop_at(*at - 1), *copy, *id, meta, None) {
                         Ok(()) => return true,
                         Err(kind) => Err(kind),
                     }
                 }
-                Op::Wait(wait) => match self.recirculate(Goes::Later(*wait), false, *id, meta, *ct) {
+                Op::Wait(wait) => match self.recirculate(NextHop::Later(*wait), false, *id, meta, *ct) {
                     Ok(()) => return true,
                     Err(kind) => Err(kind),
                 },
-                Op::Ct(action) if self.is_fragment(meta) => match self.track_fragment(action, going) {
+                Op::Ct(action) if self.is_fragment(meta) => match self.track_fragment(action, in_flight) {
                     Gathered::Alone(known) => {
-                        going.ct = Some(known);
+                        in_flight.ct = Some(known);
                         Ok(())
                     }
-                    Gathered::Waits => match going.saved.last() {
+                    Gathered::Waits => match in_flight.saved.last() {
                         Some((.., end)) => {
-                            going.at = *end;
+                            in_flight.at = *end;
                             Ok(())
                         }
                         None => return false,
@@ -473,12 +473,12 @@ impl Exec<'_> {
                 Op::Drop(kind) => Err(*kind),
             };
             if let Err(kind) = done {
-                self.lost(kind, going.id..going.id + 1);
+                self.lost(kind, in_flight.id..in_flight.id + 1);
                 // Only the copy at hand ends.
-                let Some((.., end)) = going.saved.last() else {
+                let Some((.., end)) = in_flight.saved.last() else {
                     return false;
                 };
-                going.at = *end;
+                in_flight.at = *end;
             }
         }
         false
@@ -497,7 +497,7 @@ impl Exec<'_> {
 
     fn recirculate(
         &mut self,
-        goes: Goes,
+        hop: NextHop,
         copy: bool,
         id: LiveId,
         meta: &Meta,
@@ -510,7 +510,7 @@ impl Exec<'_> {
         };
         *self.recirc = Some(Recirculated {
             id,
-            goes,
+            hop,
             meta: *meta,
             ct,
         });

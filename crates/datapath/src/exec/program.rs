@@ -113,7 +113,7 @@ pub(crate) struct Program {
 
 /// The next lookup of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goes {
+pub(crate) enum NextHop {
     /// Under this recirculation id.
     Recirc(u32),
     /// The packet was received from a tunnel, which the step with this index names.
@@ -122,7 +122,7 @@ pub(crate) enum Goes {
     Later(Wait),
 }
 
-impl Goes {
+impl NextHop {
     /// The recirculation id.
     #[inline]
     pub(crate) fn id(self) -> u32 {
@@ -132,7 +132,7 @@ impl Goes {
             Self::Later(wait) => wait.recirc,
         }
     }
-    /// A [`Goes::Pop`] of this step.
+    /// A [`NextHop::Pop`] of this step.
     pub(crate) fn pop_at(step: usize) -> Self {
         // Programs are bounded by the size of their actions. A step beyond the last one drops the packet.
         Self::Pop(u16::try_from(step).unwrap_or(u16::MAX))
@@ -142,7 +142,7 @@ impl Goes {
 /// The recirculation at the end of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
-    pub(crate) goes: Goes,
+    pub(crate) hop: NextHop,
     /// A copy is recirculated: the packet itself was sent before.
     pub(crate) copy: bool,
     /// The line has written headers before: they must be parsed again.
@@ -164,7 +164,7 @@ impl Program {
         } else if c.ops.is_empty() {
             c.ops.push(Op::Drop(DropReason::Policy.into()));
         }
-        forget_nothing_in_vain(&mut c.ops);
+        drop_wasted_clears(&mut c.ops);
         let (shape, tail) = shape_of(&c.ops);
         let mut program = Self {
             shape,
@@ -181,7 +181,7 @@ impl Program {
         program.merges = program.merging();
         program
     }
-    /// The tunnel of a [`Goes::Pop`].
+    /// The tunnel of a [`NextHop::Pop`].
     #[inline]
     pub(crate) fn pop_of(&self, step: u16) -> Option<&Arc<TunnelPop>> {
         match self.ops.get(usize::from(step)) {
@@ -233,7 +233,7 @@ impl Program {
 }
 
 /// Removes steps that clear connection state which no later step reads.
-fn forget_nothing_in_vain(ops: &mut Vec<Op>) {
+fn drop_wasted_clears(ops: &mut Vec<Op>) {
     let sends = |op: &Op| matches!(op, Op::Output(_) | Op::Apply(_) | Op::Copy | Op::CtClear);
     let jumps = |op: &Op| {
         matches!(
@@ -268,10 +268,10 @@ fn shape_of(ops: &[Op]) -> (Shape, Option<Tail>) {
         ops.iter()
             .all(|op| matches!(op, Op::Output(_) | Op::Apply(_) | Op::Ct(_) | Op::CtClear))
     };
-    let (before, goes, copy) = match ops {
+    let (before, hop, copy) = match ops {
         [Op::Output(port)] => return (Shape::Output(*port), None),
-        [before @ .., Op::Recirc { id, copy }] => (before, Goes::Recirc(*id), *copy),
-        [before @ .., Op::Pop { copy, .. }] => (before, Goes::pop_at(before.len()), *copy),
+        [before @ .., Op::Recirc { id, copy }] => (before, NextHop::Recirc(*id), *copy),
+        [before @ .., Op::Pop { copy, .. }] => (before, NextHop::pop_at(before.len()), *copy),
         ops if steps(ops) => return (Shape::Line, None),
         _ => return (Shape::Any, None),
     };
@@ -279,10 +279,10 @@ fn shape_of(ops: &[Op]) -> (Shape, Option<Tail>) {
         return (Shape::Any, None);
     }
     let tail = Tail {
-        goes,
+        hop,
         copy,
         rewritten: before.iter().any(writes_headers),
-        alone: !copy && before.is_empty() && matches!(goes, Goes::Recirc(_)),
+        alone: !copy && before.is_empty() && matches!(hop, NextHop::Recirc(_)),
     };
     (Shape::Line, Some(tail))
 }
@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn forgetting_is_left_out_where_nobody_asks() {
+    fn clears_are_left_out_if_no_later_step_reads() {
         let out = || Action::Output(PortNo(1));
         assert_eq!(
             Program::compile(&[Action::CtClear, out()]).shape,

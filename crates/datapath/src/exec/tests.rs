@@ -273,7 +273,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     /// Set actions, with and without a checksum that is left to the device.
     #[test]
-    fn sets_what_it_says_and_checksums_follow(
+    fn sets_fields_and_checksums_follow(
         (s, actions) in shape().prop_flat_map(|s| {
             let a = prop::collection::vec(action(&s), 1..4);
             (Just(s), a)

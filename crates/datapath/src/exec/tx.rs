@@ -10,7 +10,7 @@
 
 use crate::counters::Drops;
 use crate::counters::PortCounters;
-use crate::exec::watch::Watch;
+use crate::exec::watch::PacketWatch;
 use crate::exec::{Live, LiveId};
 use arrayvec::ArrayVec;
 use heddle_datapath_api::DropKind;
@@ -99,7 +99,7 @@ impl TxPort {
         mtu: usize,
         live: &Live<'_>,
         drops: &Drops,
-        (watch, no): (&mut Watch, u32),
+        (watch, no): (&mut PacketWatch, u32),
     ) {
         while self.batch.room() > 0 {
             let Some(id) = ids.next() else { return };
@@ -128,7 +128,7 @@ pub(crate) struct TxTable {
     /// Packets are joined for devices that take GSO packets.
     pub(crate) joins: bool,
     /// Drop examples and capture of this worker.
-    pub(crate) watch: Watch,
+    pub(crate) watch: PacketWatch,
     /// Batches and packets sent since the worker last took the numbers.
     pub(crate) batches: u64,
     pub(crate) sent: u64,
@@ -136,7 +136,7 @@ pub(crate) struct TxTable {
 
 impl TxTable {
     /// A table without ports, with this watch.
-    pub(crate) fn watched(watch: Watch) -> Self {
+    pub(crate) fn watched(watch: PacketWatch) -> Self {
         Self {
             watch,
             ..Self::default()
@@ -294,7 +294,7 @@ fn send(
     live: &Live<'_>,
     (given, gro): (&mut Given, Option<&mut Gro>),
     pool: &mut Pool,
-    (drops, watch, no): (&Drops, &mut Watch, u32),
+    (drops, watch, no): (&Drops, &mut PacketWatch, u32),
 ) -> u64 {
     watch.sent(no, live, &port.batch.ranges);
     let mut refs: ArrayVec<&Packet, TX_BATCH> = ArrayVec::new();
@@ -307,7 +307,7 @@ fn send(
     }
     if let Some(gro) = gro
         && refs.len() > 1
-        && port.queue.trains().any()
+        && port.queue.gso_support().any()
         && gro::is_worth_it(&refs)
     {
         return send_joined(port, &refs, gro, pool, (drops, watch, no));
@@ -320,7 +320,7 @@ fn send(
 /// Reports packets that a queue did not take to the watch. The queue does not report which ones: the example
 /// is the last one.
 #[inline]
-fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut Watch, no: u32) {
+fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut PacketWatch, no: u32) {
     if n.sent != refs.len() as u64
         && let Some(last) = refs.last()
     {
@@ -337,10 +337,10 @@ fn send_joined(
     refs: &[&Packet],
     gro: &mut Gro,
     pool: &mut Pool,
-    (drops, watch, no): (&Drops, &mut Watch, u32),
+    (drops, watch, no): (&Drops, &mut PacketWatch, u32),
 ) -> u64 {
-    let trains = port.queue.trains();
-    let n = if gro.join(pool, refs, trains) {
+    let kinds = port.queue.gso_support();
+    let n = if gro.join(pool, refs, kinds) {
         let (joined, order) = gro.result(refs);
         let sent: ArrayVec<&Packet, TX_BATCH> = joined.iter().map(|(p, _)| *p).collect();
         let n = port.queue.tx(pool, &sent);

@@ -89,7 +89,7 @@ const PREPARE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Starts the connection expiry thread, which frees expired connections and fragments. It ends with
 /// [`Shared::stop`].
-pub(super) fn start_sweeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>, DatapathError> {
+pub(super) fn start_expiry(shared: &Arc<Shared>) -> Result<JoinHandle<()>, DatapathError> {
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new()
         .name("ct_clean".into())

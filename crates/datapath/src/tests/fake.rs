@@ -355,7 +355,7 @@ pub(crate) struct Toy {
     /// Number of translations for packets.
     pub(crate) translated: AtomicU64,
     /// The key of the last translation without a packet.
-    pub(crate) asked_again: Mutex<Option<FlowKey>>,
+    pub(crate) translated_again: Mutex<Option<FlowKey>>,
 }
 
 impl Toy {
@@ -410,7 +410,7 @@ impl Translate for Toy {
         if request.purpose == Purpose::Miss {
             self.translated.fetch_add(1, Relaxed);
         } else {
-            *self.asked_again.lock() = Some(*request.key);
+            *self.translated_again.lock() = Some(*request.key);
         }
         // The number of rules may change, so read more generations than there are rules; then the rules.
         let slot = |i| self.logged.unwrap_or(Generations::slot_of(i));

@@ -11,7 +11,7 @@ use super::stage::{Stage, is_runt};
 use super::{Choice, Group, Worker};
 use crate::exec::program::{Program, Tail};
 use crate::shared::UNSET;
-use heddle_flow_cache::{Burst, Common, Entry, Level, Merges, NO_BODY, NO_SLOT, Run};
+use heddle_flow_cache::{Burst, CacheEntry, CommonProgram, Level, Merges, NO_BODY, NO_SLOT, Run};
 use heddle_packet::BURST;
 use heddle_sync::ReadGuard;
 use heddle_sys::Tsc;
@@ -154,8 +154,8 @@ impl Worker {
             return 0;
         }
         let (mut translated, mut now, mut reading) = (0, None, None);
-        let moment = self.shared.moment(any, now_ms);
-        if let Some(common) = self.cache.find(&st.keys, &moment)
+        let lookup = self.shared.lookup(any, now_ms);
+        if let Some(common) = self.cache.find(&st.keys, &lookup)
             && self.take_common(st, &common)
         {
             return 0;
@@ -171,8 +171,8 @@ impl Worker {
                 continue;
             }
             let run = *run;
-            let moment = self.shared.moment(any, now_ms);
-            if let Some(n) = self.cache.current(found.slot, &moment)
+            let lookup = self.shared.lookup(any, now_ms);
+            if let Some(n) = self.cache.current(found.slot, &lookup)
                 && let Some(e) = self.cache.entry(found.slot)
             {
                 now = None;
@@ -209,7 +209,7 @@ impl Worker {
     }
 
     /// Makes the whole burst one group, if its program does the same to all packets.
-    fn take_common(&mut self, st: &mut Stage, common: &Common) -> bool {
+    fn take_common(&mut self, st: &mut Stage, common: &CommonProgram) -> bool {
         let Some(program) = self.cache.program(common.body) else {
             return false;
         };
@@ -254,7 +254,7 @@ impl Worker {
         let mut missed = false;
         while run.first < run.end {
             let id = st.ids.at(run.first);
-            if found.is_none_or(|(slot, _)| !self.cache.entry(slot).is_some_and(Entry::alive)) {
+            if found.is_none_or(|(slot, _)| !self.cache.entry(slot).is_some_and(CacheEntry::alive)) {
                 // The translation of an earlier packet may have stored an entry since.
                 let sought = st.keys.sought(r);
                 found = sought.and_then(|s| Some((self.cache.find_fresh(s)?, Level::L2)));
@@ -310,14 +310,14 @@ impl Worker {
             // A group that also sends its packets joins only packets of its own program: others may have more
             // to send first.
             let joins = |to: &Stage, tail: Tail| {
-                tail.goes.id() == to.keys.recirc_id && (!tail.copy || to.from == group.choice)
+                tail.hop.id() == to.keys.recirc_id && (!tail.copy || to.from == group.choice)
             };
             if let Some(waiting) = next.take_if(|to| !tail.is_some_and(|tail| joins(to, tail))) {
                 self.run_stage(waiting, depth + 1, None);
             }
             if let Some(tail) = tail {
                 let to = next.get_or_insert_with(|| {
-                    let mut to = self.scratch.stage(tail.goes.id());
+                    let mut to = self.scratch.stage(tail.hop.id());
                     (to.from, to.top) = (group.choice, st.top);
                     to
                 });

@@ -6,7 +6,7 @@
 use super::{RxSlot, Worker};
 use crate::exec::program::Program;
 use crate::exec::tx::TxPort;
-use crate::flow_cache::Findings;
+use crate::flow_cache::RevalidatorFindings;
 use heddle_flow::FlowKey;
 use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Forward one packet: by the program, or as if it had been received.
     Run(Box<Injected>, Option<Arc<Program>>, Sender<Reply>),
     /// Condemns these entries (slot, id), or gives them a valid cached translation.
-    Findings(Findings),
+    Findings(RevalidatorFindings),
     /// Pause for this number of microseconds when there are no packets (see [`crate::MaxSleep`]).
     MaxSleep(Option<u64>),
     /// Set the real-time priority, or clear it.

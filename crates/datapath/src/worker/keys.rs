@@ -5,14 +5,15 @@
 //! here on: the worker looks them up, counts them and runs their program once.
 //!
 //! **Shortcut.** If a run has two packets, the next packet's bytes are first compared with the last one's
-//! ([`Again`]). On bursts of one flow that saves a quarter of a packet's cycles; the runs save another half.
+//! ([`SameKey`]). On bursts of one flow that saves a quarter of a packet's cycles; the runs save another
+//! half.
 
 use super::parse::{ReadAs, ordinary_meta, parse};
 use crate::exec::{Meta, ct};
 use heddle_conntrack::Known;
 use heddle_datapath_api::HashAlg;
 use heddle_flow::{FlowKey, hash, packet_type};
-use heddle_flow_cache::{Again, Burst, CompactKey, Frame, KeyForm, Merges, Run, RunProgram, VIEW};
+use heddle_flow_cache::{Burst, CompactKey, Frame, KeyForm, Merges, Run, RunProgram, SameKey, VIEW};
 use heddle_packet::Packet;
 use std::ops::Range;
 
@@ -126,7 +127,7 @@ pub(crate) struct Keys {
     /// The recirculation id of the lookup.
     pub(crate) recirc_id: u32,
     /// The last packet's bytes, if the last run has several packets.
-    again: Option<Again>,
+    same_key: Option<SameKey>,
 }
 
 impl Keys {
@@ -140,7 +141,7 @@ impl Keys {
             contexts: Vec::new(),
             n_contexts: 0,
             recirc_id: 0,
-            again: None,
+            same_key: None,
         }
     }
     /// Removes all runs; the next packets are looked up under this recirculation id.
@@ -148,7 +149,7 @@ impl Keys {
         self.runs.clear();
         (self.n_full, self.n_contexts) = (0, 0);
         self.recirc_id = recirc_id;
-        self.again = None;
+        self.same_key = None;
     }
 
     /// Reads the packet at place `i`, the next one, of any type, with its context.
@@ -172,8 +173,8 @@ impl Keys {
             Context::SameTunnel(at) => Some(KeyForm::InContext(*at)),
             _ => None,
         };
-        if let (Some(again), Some(form)) = (&self.again, form)
-            && again.is(bytes, frame)
+        if let (Some(same_key), Some(form)) = (&self.same_key, form)
+            && same_key.is(bytes, frame)
             && let Some(run) = self.runs.last_mut()
             && (run.form, run.program) == (form, RunProgram::UNKNOWN)
         {
@@ -184,7 +185,7 @@ impl Keys {
         };
         if self.add(&Added::one(i, frame.total), &key, RunProgram::UNKNOWN, context) && form.is_some() {
             // A run of two packets probably continues.
-            self.again = Again::of(bytes, frame);
+            self.same_key = SameKey::of(bytes, frame);
         }
     }
     /// Reads a packet of any type into a full key.
@@ -214,7 +215,7 @@ impl Keys {
         program: RunProgram,
         context: &Context<'_>,
     ) -> bool {
-        self.again = None;
+        self.same_key = None;
         let form = match context {
             Context::None => KeyForm::Compact,
             Context::SameTunnel(at) => KeyForm::InContext(*at),
@@ -266,7 +267,7 @@ impl Keys {
     /// Adds the packets of whole compact runs of another stage, with this origin, from place `first` on.
     #[inline]
     pub(crate) fn copy_runs(&mut self, from: &Self, runs: Range<usize>, first: u16, origin: u32) {
-        self.again = None;
+        self.same_key = None;
         let n = self.runs.len();
         let (keys, all) = (&from.compact[runs.clone()], &from.runs[runs]);
         for (to, key) in self.compact[n..].iter_mut().zip(keys) {
@@ -283,8 +284,8 @@ impl Keys {
     }
 
     /// Adds packets to the last run, or as a run of the second form. They join the last run if that has the
-    /// first form, the same program and an equal key (or the program does the same to both), and `joins`
-    /// agrees. Returns whether they did.
+    /// first form and the same program, and if the program does the same to both. `joins` decides last. Returns
+    /// whether they did.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
     fn add_run(
@@ -327,7 +328,7 @@ impl Keys {
     /// A new last slot for a full key. Its contents are stale.
     fn take_full(&mut self) -> usize {
         // The last run has a full key from now on.
-        self.again = None;
+        self.same_key = None;
         let at = self.n_full;
         if at == self.full.len() {
             self.full.push(Default::default());
@@ -362,9 +363,9 @@ impl Keys {
         if run.full != NO_SLOT || matches!(run.form, KeyForm::Full(_)) {
             return;
         }
-        let again = self.again.take();
+        let same_key = self.same_key.take();
         let at = self.take_full();
-        self.again = again;
+        self.same_key = same_key;
         let key = &mut self.full[at].0;
         *key = match run.form {
             KeyForm::InContext(at) => self.contexts[usize::from(at)],
@@ -545,7 +546,8 @@ mod tests {
             prop_assert_eq!(at, packets.len());
         }
 
-        /// Packets out of a tunnel, mixed with other packets, form the same runs with and without [`Again`].
+        /// Packets out of a tunnel, mixed with other packets, form the same runs with and without
+        /// [`SameKey`].
         #[test]
         fn packets_out_of_a_tunnel_are_compared_as_if_each_were_read(
             base in frame(),
@@ -563,7 +565,7 @@ mod tests {
                     for (i, v) in changes { bytes[*i] = [0x45, 6, bytes[*i] ^ 1][*v]; }
                     let mut p = Packet::from_bytes(&bytes);
                     if !remembers {
-                        parsed.again = None;
+                        parsed.same_key = None;
                     }
                     match at {
                         Some(at) if *from > 0 => {

@@ -109,9 +109,9 @@ impl Worker {
     /// The program of the entry in `slot`, if its dependencies hold, or if the changes are not about its
     /// packets.
     fn recheck(&mut self, slot: u32, any: u64) -> Option<u32> {
-        let moment = self.shared.moment(any, self.engine.now_ms);
-        let current = self.cache.current(slot, &moment);
-        if current.is_some() || self.cache.is_watched(slot) {
+        let lookup = self.shared.lookup(any, self.engine.now_ms);
+        let current = self.cache.current(slot, &lookup);
+        if current.is_some() || self.cache.has_group(slot) {
             return current;
         }
         let generations = self.shared.translate.generations();
@@ -161,7 +161,7 @@ impl Worker {
             now_ms,
             purpose: Purpose::Miss,
         };
-        self.shared.ask(&request, &mut s.translation);
+        self.shared.translate(&request, &mut s.translation);
         let (key, mask) = (subject.key, &mut s.translation.mask.0);
         if key.recirc_id != 0 && key.vlans[0].present() && mask.vlans[0].tci == 0 {
             // Open vSwitch's datapath always matches the VLAN tag. Here that would cost entries, so only

@@ -33,7 +33,7 @@ use crate::exec::ct::Tracked;
 use crate::exec::program::Program;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
-use crate::exec::watch::Watch;
+use crate::exec::watch::PacketWatch;
 use crate::flow_cache::{Cache, CachedTranslation};
 use crate::perf::Own;
 use crate::shared::Shared;
@@ -331,7 +331,7 @@ impl Worker {
         use std::os::fd::AsRawFd;
         let epoll = Epoll::new(16)?;
         epoll.add(p.bell.as_raw_fd(), BELL_TOKEN)?;
-        let watch = Watch::new(Arc::clone(&p.shared.watched));
+        let watch = PacketWatch::new(Arc::clone(&p.shared.watched));
         Ok(Self {
             engine: Engine {
                 shared: Arc::clone(&p.shared),

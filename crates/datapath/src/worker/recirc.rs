@@ -21,8 +21,8 @@
 use super::keys::Carried;
 use super::stage::{Change, Stage};
 use super::{Choice, Group, Scratch, Worker};
-use crate::exec::program::{Goes, Tail};
-use crate::exec::{Going, LiveId, Meta, Recirculated};
+use crate::exec::program::{NextHop, Tail};
+use crate::exec::{InFlight, LiveId, Meta, Recirculated};
 use heddle_datapath_api::DropKind;
 use heddle_flow_cache::{Burst, MAX_LISTED};
 use std::ops::Range;
@@ -71,8 +71,9 @@ impl Worker {
             return self.track_group(st, group, to);
         }
         let mut r = usize::from(group.run);
-        if let Goes::Pop(step) = tail.goes {
-            // Actions find the headers of all packets of the group at the same offsets, see `Program::merges`.
+        if let NextHop::Pop(step) = tail.hop {
+            // Actions find the headers of all packets of the group at the same offsets, see
+            // `Program::merges`.
             for ids in st.ids.ranges(group.first..group.end) {
                 let Some(ran) = self.run_line(st, (group, tail), r, ids) else {
                     return;
@@ -176,7 +177,7 @@ impl Worker {
         if depth == 0 {
             self.scratch.lookups = MAX_LOOKUPS;
         }
-        let mut going = Going::new(id, st.keys.meta(r));
+        let mut in_flight = InFlight::new(id, st.keys.meta(r));
         let resumed = self.engine.resumed.len();
         loop {
             let Some(program) = choice.program(&self.cache, &self.once) else {
@@ -186,27 +187,27 @@ impl Worker {
                 st.keys.make_full(r, self.engine.packets.live().get(id));
             }
             let mut exec = self.engine.exec(st.keys.full(r), st.keys.outside(r));
-            if !exec.go_on(program, &mut going) {
+            if !exec.run_steps(program, &mut in_flight) {
                 if self.engine.resumed.len() <= resumed {
                     return;
                 }
                 let Some(next) = self.engine.resumed.pop() else {
                     return;
                 };
-                going = next.going();
+                in_flight = next.in_flight();
                 continue;
             }
             let Some(came) = self.engine.recirc.take() else {
                 continue;
             };
-            if let Goes::Later(wait) = came.goes {
+            if let NextHop::Later(wait) = came.hop {
                 self.have_wait(st, r, &wait, &came);
                 continue;
             }
-            let Recirculated { id, goes, meta, ct } = came;
-            let mut next = self.scratch.stage(goes.id());
+            let Recirculated { id, hop, meta, ct } = came;
+            let mut next = self.scratch.stage(hop.id());
             next.top = false;
-            if let Goes::Pop(step) = goes {
+            if let NextHop::Pop(step) = hop {
                 self.decapsulate(&mut next, choice, step, std::iter::once(id), &meta);
             } else {
                 let origin = self.origin(st, &mut next, st.keys.compact[r].context());

@@ -16,7 +16,7 @@ use crate::exec::LiveId;
 use crate::exec::program::Program;
 use heddle_conntrack::{Brief, Ends4, ReadGuard};
 use heddle_datapath_api::DropKind;
-use heddle_flow_cache::{Burst, CompactKey, KeyForm, Merges, Moment, RunProgram};
+use heddle_flow_cache::{Burst, CompactKey, KeyForm, LookupContext, Merges, RunProgram};
 use heddle_packet::Csum;
 use heddle_wire::ip::Ipv4;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Worker {
             reading: &ReadGuard::begin(),
         };
         let shared = Arc::clone(&self.shared);
-        let moment = shared.moment(shared.translate.generations().any(), self.engine.now_ms);
+        let lookup = shared.lookup(shared.translate.generations().any(), self.engine.now_ms);
         let mut last = None;
         for (i, r, id) in st.packets(group) {
             let key = &keys.compact[r];
@@ -95,7 +95,7 @@ impl Worker {
                 self.translate_ends(i, id, key.l3(), ends);
                 key = key.with_ends4(ends.src, ends.dst);
             }
-            self.follow_link(brief, (id, key), to, &moment, &of);
+            self.follow_link(brief, (id, key), to, &lookup, &of);
         }
     }
 
@@ -145,11 +145,11 @@ impl Worker {
         brief: Brief,
         (id, key): (LiveId, CompactKey),
         to: &mut Stage,
-        moment: &Moment<'_>,
+        lookup: &LookupContext<'_>,
         of: &Tracking<'_>,
     ) {
         let len = self.engine.packets.live().get(id).len() as u64;
-        let body = self.cache.follow(&brief, &key, len, moment);
+        let body = self.cache.follow(&brief, &key, len, lookup);
         if let Some(body) = body
             && let Some(program) = self.cache.program(body)
             && let Some(program) = program.after_tracking(body, of.zone)

@@ -209,11 +209,11 @@ impl Worker {
                         p
                     }
                 };
-                self.go_on_waiter(waiter, &program);
+                self.recirculate_waiter(waiter, &program);
             }
         }
     }
-    fn go_on_waiter(&mut self, waiter: Waiter, program: &Arc<Program>) {
+    fn recirculate_waiter(&mut self, waiter: Waiter, program: &Arc<Program>) {
         self.engine.packets.burst.push(waiter.packet);
         self.scratch.packet_type = waiter.packet_type;
         self.scratch.carried = Some(waiter.carried);

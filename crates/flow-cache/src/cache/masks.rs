@@ -148,8 +148,10 @@ impl<P: Program> Cache<P> {
     pub(super) fn remember(&mut self, sought: Sought<'_>, slot: u32) {
         let (origin, family) = (sought.key.context(), sought.key.family());
         if self.always_l1 || self.subtables.list(origin, family).len() > 1 {
-            let asked = self.subtables.asked(origin, family);
-            let more = sought.outside.map_or(0, |key| self.contexts.hash(key, asked));
+            let outside_words = self.subtables.outside_words(origin, family);
+            let more = sought
+                .outside
+                .map_or(0, |key| self.contexts.hash(key, outside_words));
             self.l1.insert(sought.key.hash(&self.key) ^ more, slot);
         }
     }

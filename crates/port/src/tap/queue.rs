@@ -230,7 +230,7 @@ impl TapTx {
 }
 
 impl TxQueue for TapTx {
-    fn trains(&self) -> Trains {
+    fn gso_support(&self) -> Trains {
         Trains::ALL
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {

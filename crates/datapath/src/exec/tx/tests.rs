@@ -133,7 +133,7 @@ impl TxQueue for Few {
             ..TxCounts::default()
         }
     }
-    fn trains(&self) -> gro::Trains {
+    fn gso_support(&self) -> gro::Trains {
         gro::Trains::ALL
     }
 }
@@ -185,7 +185,7 @@ fn what_is_counted_is_what_was_joined() {
 
 /// Datagrams of a GSO packet are compared with the MTU one by one; TCP is segmented elsewhere.
 #[test]
-fn a_train_of_datagrams_is_as_long_as_one_of_them() {
+fn a_gso_packet_of_datagrams_is_as_long_as_one_of_them() {
     const IN_TUNNEL: u16 = 50 + 34;
     let train = |kind, size: u16, len: usize| {
         let mut p = Packet::from_bytes(&vec![0; len]);

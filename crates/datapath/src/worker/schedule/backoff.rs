@@ -3,14 +3,15 @@
 //! A worker polls each of its queues in each round. Polling an empty ring is one load. Polling an empty tap
 //! takes a thousand cycles or more. With a burst from another queue in each round, that is a sixth of the
 //! worker's time, and more with more taps. So the worker skips an empty queue for a while as long as **other
-//! queues have packets**. It also does so if rings had packets recently ([`RING_BUSY_CYCLES`]). A packet that arrives
-//! on a ring would otherwise wait until all taps have been polled. Otherwise a worker polls all queues.
+//! queues have packets**. It also does so if rings had packets recently ([`RING_BUSY_CYCLES`]). A packet that
+//! arrives on a ring would otherwise wait until all taps have been polled. Otherwise a worker polls all
+//! queues.
 //!
 //! When the back-off ends, the worker queries the kernel for all such queues at once, through its epoll set.
 //! Queues that the kernel does not report are skipped again. Each query without a result doubles the
 //! back-off. Bounds: the queries take about a thirtieth of the time, and no queue waits longer than
-//! [`MAX_BACKOFF_CYCLES`] for its first packet to be seen. A queue that the kernel reported but that was empty backs off
-//! by itself in the same way. These polls take at most about an eighth of the time.
+//! [`MAX_BACKOFF_CYCLES`] for its first packet to be seen. A queue that the kernel reported but that was
+//! empty backs off by itself in the same way. These polls take at most about an eighth of the time.
 //!
 //! An epoll wake-up reports which queues have packets: the other ones are skipped in the next round.
 

@@ -11,16 +11,17 @@
 //!
 //! `round` calls them. In each iteration of [`Worker::run`](super::Worker::run):
 //!
-//! 1. `round` goes over the queues. For each it asks, in this order, the port's budget, the queue's
-//!    scheduler, and the back-off. It receives packets, and begins the queue's turn.
+//! 1. `round` goes over the queues. Three have to agree to a poll, in this order: the port's
+//!    budget, the queue's scheduler, and the back-off. It receives packets, and begins the queue's turn.
 //! 2. When a burst is half full, or the round is over, the burst is forwarded. Each miss in it is admitted by
 //!    the miss policer of its queue, measured by itself and charged. Then the turns end, with their shares of
 //!    the burst's cycles.
 //! 3. After a round with packets, `polling` learns the gap before them. After a round without, it decides
 //!    whether the worker polls again; otherwise `sleep` pauses or sleeps.
 //!
-//! `queue`, `misses`, `backoff` and `polling` are pure: the caller passes the time, which is the cycle counter
-//! ([`heddle_sys::Tsc`]). The worker reads the counter once per turn, once per burst and twice per miss.
+//! `queue`, `misses`, `backoff` and `polling` are pure: the caller passes the time, which is the cycle
+//! counter ([`heddle_sys::Tsc`]). The worker reads the counter once per turn, once per burst and twice per
+//! miss.
 
 mod backoff;
 mod misses;

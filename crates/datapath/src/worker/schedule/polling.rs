@@ -8,13 +8,13 @@
 //! * The *span* is for replies. A gap longer than the span changes it. If the gap per packet is at most
 //!   `max`, polling would have found the packets, and the span becomes `max`. Otherwise it is halved.
 //! * The *credit* is for steady traffic, which has longer gaps now and then. While packets come less than
-//!   `max` apart, a quarter of the time is credited, up to [`MAX_CREDIT_TIMES`] times `max`. Longer gaps are taken
-//!   from it.
+//!   `max` apart, a quarter of the time is credited, up to [`MAX_CREDIT_TIMES`] times `max`. Longer gaps are
+//!   taken from it.
 //!
 //! **Other programs on this processor.** An empty round takes some microseconds. If it took more than
-//! [`PREEMPTED_TIMES`] times `max`, the kernel gave the processor to another program, often the sender or receiver of
-//! these very packets. Polling would take that program's time. So for [`YIELD_TIMES`] times `max` the worker
-//! does not poll, but sleeps as soon as it has no packets.
+//! [`PREEMPTED_TIMES`] times `max`, the kernel gave the processor to another program, often the sender or
+//! receiver of these very packets. Polling would take that program's time. So for [`YIELD_TIMES`] times `max`
+//! the worker does not poll, but sleeps as soon as it has no packets.
 //!
 //! **Bound.** Polling by credit without packets takes at most a quarter of the time of steady traffic. After
 //! its last packet it takes at most [`MAX_CREDIT_TIMES`] times `max`.
@@ -174,15 +174,15 @@ mod tests {
     }
 
     #[test]
-    fn bursts_earn_a_quarter_of_their_time_at_most() {
+    fn bursts_earn_at_maximum_a_quarter_of_their_time() {
         // A hundred packets in a millisecond, then nine milliseconds without.
         let mut n = 0;
-        let trains = run(7_000, || {
+        let bursts = run(7_000, || {
             n += 1;
             if n % 100 == 0 { 9_000_000 } else { 10_000 }
         });
         // The gaps within groups are a tenth, the polling after them a fortieth.
-        assert!((100..=130).contains(&trains.polled), "{}", trains.polled);
+        assert!((100..=130).contains(&bursts.polled), "{}", bursts.polled);
     }
 
     #[test]

@@ -13,9 +13,10 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 
 impl Worker {
-    /// One turn of each queue that need not wait for others ([`super::queue`]); returns the number of packets. Queues
-    /// with few packets share a burst. It is forwarded when it is half full, so that the next queue always
-    /// finds room, or at the end of the round. A queue whose packets are expensive shares no burst.
+    /// One turn of each queue that need not wait for others ([`super::queue`]); returns the number of
+    /// packets. Queues with few packets share a burst. It is forwarded when it is half full, so that the next
+    /// queue always finds room, or at the end of the round. A queue whose packets are expensive shares no
+    /// burst.
     pub(crate) fn poll_all(&mut self, t0: u64) -> usize {
         let (mut total, waited) = self.poll_each(t0, true);
         if total == 0 && waited {

@@ -32,10 +32,10 @@ pub(crate) struct Counted {
 }
 
 /// Results of the revalidator about entries (slot, id): useless, or valid again with this cached translation.
-pub type Findings<P> = Vec<(u32, u64, Option<Arc<CachedTranslation<P>>>)>;
+pub type RevalidatorFindings<P> = Vec<(u32, u64, Option<Arc<CachedTranslation<P>>>)>;
 
 #[derive(Debug)]
-pub(crate) enum Note<P: Program> {
+pub(crate) enum RevalidatorEvent<P: Program> {
     /// A new chunk has the entries from `n * CHUNK` on.
     Chunk(u32, Arc<ChunkMem>),
     /// The chunk of this number is freed.
@@ -55,7 +55,7 @@ pub(crate) enum Note<P: Program> {
     Renamed(u32, u64, u32, Counted, u64),
     /// An emptied list, returned to the thread that allocated it. Freeing it elsewhere may take the allocator
     /// a thousand times as long as filling it, and system calls.
-    Spent(Findings<P>),
+    Spent(RevalidatorFindings<P>),
 }
 
 /// The first id whose numbers the notes do not explain yet.
