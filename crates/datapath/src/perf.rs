@@ -90,13 +90,8 @@ pub(crate) struct Perf {
     /// Made when metrics are collected for the first time.
     rows: OnceLock<Rows>,
     bins: [[Counter; BINS]; COLUMNS.len()],
-    iterations: Counter,
-    packets: Counter,
-    cycles: Counter,
-    busy_cycles: Counter,
-    batches: Counter,
-    upcalls: Counter,
-    upcall_cycles: Counter,
+    /// Sums over all iterations, as [`Row::numbers`] orders them.
+    sums: [Counter; history::WIDTH],
 }
 
 impl Perf {
@@ -132,11 +127,11 @@ impl Perf {
     fn count(&self, counts: &Counts) {
         let Counts {
             cycles,
-            busy_cycles,
             packets,
             batches,
             upcalls,
             upcall_cycles,
+            ..
         } = *counts;
         self.sample(CYCLES, cycles);
         self.sample(PACKETS, packets);
@@ -150,13 +145,14 @@ impl Perf {
         if let Some(each) = upcall_cycles.checked_div(upcalls) {
             self.sample(CYCLES_PER_UPCALL, each);
         }
-        self.iterations.add(1);
-        self.packets.add(packets);
-        self.cycles.add(cycles);
-        self.busy_cycles.add(busy_cycles);
-        self.batches.add(batches);
-        self.upcalls.add(upcalls);
-        self.upcall_cycles.add(upcall_cycles);
+        let row = Row {
+            at: 0,
+            iterations: 1,
+            counts: *counts,
+        };
+        for (sum, n) in self.sums.iter().zip(row.numbers()) {
+            sum.add(n);
+        }
     }
 
     /// Adds iteration number `at` to the history, and the last millisecond if it is over.
@@ -207,13 +203,7 @@ impl Perf {
     pub(crate) fn read(&self) -> PerfNumbers {
         PerfNumbers {
             bins: std::array::from_fn(|c| std::array::from_fn(|b| self.bins[c][b].get())),
-            iterations: self.iterations.get(),
-            packets: self.packets.get(),
-            cycles: self.cycles.get(),
-            busy_cycles: self.busy_cycles.get(),
-            batches: self.batches.get(),
-            upcalls: self.upcalls.get(),
-            upcall_cycles: self.upcall_cycles.get(),
+            sums: Row::of(std::array::from_fn(|i| self.sums[i].get())),
         }
     }
 }
@@ -236,7 +226,11 @@ mod tests {
             assert!(!perf.iteration(&mut own, counters, (cycles, packets), &suspects));
         }
         let n = perf.read();
-        assert_eq!((n.iterations, n.packets, n.batches, n.upcalls), (2, 64, 2, 1));
+        let c = &n.sums.counts;
+        assert_eq!(
+            (n.sums.iterations, c.packets, c.batches, c.upcalls),
+            (2, 64, 2, 1)
+        );
         assert_eq!(n.bins[BATCH][30], 1, "32 packets in a batch");
         assert_eq!((n.bins[CYCLES][0], n.bins[PACKETS][0]), (1, 1), "the idle one");
         assert_eq!(n.bins[CYCLES_PER_PACKET].iter().sum::<u64>(), 1);
@@ -262,6 +256,6 @@ mod tests {
             .collect();
         assert_eq!(first, [["2", "300", "0"], ["1", "40000", "64"], ["0", "0", "0"]]);
         let none = perf.read().since(&n);
-        assert_eq!((none.iterations, none.bins[BATCH][30]), (0, 0));
+        assert_eq!((none.sums.iterations, none.bins[BATCH][30]), (0, 0));
     }
 }

@@ -20,6 +20,7 @@
 
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, FromZeros, fence};
 use crate::compact::CompactKey;
+use heddle_datapath_api::FlowCounts;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A cached flow. All zeros is a free one.
@@ -70,14 +71,8 @@ pub struct Snapshot {
     pub cached: u32,
     /// The number of its mask.
     pub subtable: u32,
-    /// Packets counted so far.
-    pub packets: u64,
-    /// Bytes counted so far.
-    pub bytes: u64,
-    /// Time of the last use, in milliseconds of the datapath's clock.
-    pub used_ms: u64,
-    /// The union of its packets' TCP flags.
-    pub tcp_flags: u16,
+    /// The packets counted so far. Without packets, `used_ms` is the time of creation.
+    pub counts: FlowCounts,
 }
 
 impl CacheEntry {
@@ -196,10 +191,12 @@ impl CacheEntry {
             dead: self.dead.load(Relaxed) == id,
             cached: self.cached.load(Relaxed),
             subtable: self.subtable.load(Relaxed),
-            packets: self.packets.load(Relaxed),
-            bytes: self.bytes.load(Relaxed),
-            used_ms: self.used_ms.load(Relaxed),
-            tcp_flags: self.tcp_flags.load(Relaxed),
+            counts: FlowCounts {
+                packets: self.packets.load(Relaxed),
+                bytes: self.bytes.load(Relaxed),
+                used_ms: self.used_ms.load(Relaxed),
+                tcp_flags: self.tcp_flags.load(Relaxed),
+            },
         };
         // Pairs with the owner's fences: a field of a later id was seen only if its zero is seen here.
         fence(Acquire);

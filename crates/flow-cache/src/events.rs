@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::program_table::Program;
 use crate::store::ChunkMem;
 use crate::subtable::Subtable;
+use heddle_datapath_api::FlowCounts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
@@ -21,15 +22,6 @@ pub(crate) const ROOM: usize = 5;
 /// Room that all other notes leave for insertions: when a thousand rules go at once, new flows can still be
 /// cached.
 pub(crate) const RESERVE: usize = RING / 2;
-
-/// The counters of an entry at some moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counted {
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
-    pub(crate) used_ms: u64,
-    pub(crate) tcp_flags: u16,
-}
 
 /// Results of the revalidator about entries (slot, id): useless, or valid again with this cached translation.
 pub type RevalidatorFindings<P> = Vec<(u32, u64, Option<Arc<CachedTranslation<P>>>)>;
@@ -50,9 +42,9 @@ pub(crate) enum RevalidatorEvent<P: Program> {
     Context(u32, Arc<Context>),
     ContextGone(u32),
     /// The entry `id` of this slot and this cached translation is gone; these were its last counts.
-    Gone(u32, u64, u32, Counted),
+    Gone(u32, u64, u32, FlowCounts),
     /// Like `Gone`, but the entry continues under a new id (the last field) with another cached translation.
-    Renamed(u32, u64, u32, Counted, u64),
+    Renamed(u32, u64, u32, FlowCounts, u64),
     /// An emptied list, returned to the thread that allocated it. Freeing it elsewhere may take the allocator
     /// a thousand times as long as filling it, and system calls.
     Spent(RevalidatorFindings<P>),

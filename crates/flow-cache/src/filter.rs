@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(
             f.maybe(&key(1), [(0, &mask)].into_iter()),
             1,
-            "a count that ran over is_result_of maybe for ever"
+            "a count that ran over says maybe for ever"
         );
         f.close(0);
         f.open(0);

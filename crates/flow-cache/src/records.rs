@@ -11,11 +11,12 @@
 use crate::cached_translation::CachedTranslation;
 use crate::context::Context;
 use crate::entry::{CacheEntry, Snapshot};
-use crate::events::{Counted, Horizon, RevalidatorEvent};
+use crate::events::{Horizon, RevalidatorEvent};
 use crate::memory::Makers;
 use crate::program_table::Program;
 use crate::store::{CHUNK, ChunkMem};
 use crate::subtable::{MAX_LISTED, Subtable};
+use heddle_datapath_api::FlowCounts;
 use heddle_flow::FlowKey;
 use heddle_sync::ring::Consumer;
 use std::collections::HashMap;
@@ -37,7 +38,7 @@ struct Chunk {
 pub struct CreditedTranslation<P: Program> {
     /// The cached translation.
     pub cached: Arc<CachedTranslation<P>>,
-    pending: Counted,
+    pending: FlowCounts,
 }
 
 /// An entry in use, as a scan found it.
@@ -126,7 +127,7 @@ impl<P: Program> Records<P> {
             RevalidatorEvent::CachedTranslation(n, cached) => {
                 let held = CreditedTranslation {
                     cached,
-                    pending: Counted::default(),
+                    pending: FlowCounts::default(),
                 };
                 put(&mut self.translations, n, Some(held));
             }
@@ -143,7 +144,7 @@ impl<P: Program> Records<P> {
             RevalidatorEvent::ContextGone(n) => _ = self.contexts.remove(&n),
             RevalidatorEvent::Gone(slot, id, cached, counted) => {
                 self.account(slot, id, cached, &counted);
-                self.record(slot, 0, &Counted::default());
+                self.record(slot, 0, &FlowCounts::default());
             }
             RevalidatorEvent::Renamed(slot, id, cached, counted, new) => {
                 self.account(slot, id, cached, &counted);
@@ -155,7 +156,7 @@ impl<P: Program> Records<P> {
         (slot as usize / CHUNK, slot as usize % CHUNK)
     }
     /// Adds the counts of entry `id` since the last call to the pending credits of its cached translation.
-    pub(crate) fn account(&mut self, slot: u32, id: u64, cached: u32, counted: &Counted) {
+    pub(crate) fn account(&mut self, slot: u32, id: u64, cached: u32, counted: &FlowCounts) {
         let (c, i) = Self::split(slot);
         let Some(Some(chunk)) = self.chunks.get_mut(c) else {
             return;
@@ -165,22 +166,22 @@ impl<P: Program> Records<P> {
         } else {
             (0, 0)
         };
-        let packets = counted.packets.saturating_sub(before.0);
-        let bytes = counted.bytes.saturating_sub(before.1);
+        let new = FlowCounts {
+            packets: counted.packets.saturating_sub(before.0),
+            bytes: counted.bytes.saturating_sub(before.1),
+            ..*counted
+        };
         if let Some(Some(h)) = self.translations.get_mut(cached as usize)
-            && (packets > 0 || bytes > 0)
+            && (new.packets > 0 || new.bytes > 0)
         {
             if h.pending.packets == 0 {
                 self.touched.push(cached);
             }
-            h.pending.packets += packets;
-            h.pending.bytes += bytes;
-            h.pending.used_ms = h.pending.used_ms.max(counted.used_ms);
-            h.pending.tcp_flags |= counted.tcp_flags;
+            h.pending.add(&new);
         }
     }
     /// Remembers how far the entry is credited.
-    fn record(&mut self, slot: u32, id: u64, counted: &Counted) {
+    fn record(&mut self, slot: u32, id: u64, counted: &FlowCounts) {
         let (c, i) = Self::split(slot);
         // Without a record an entry is credited up to zero. So zero counts need no record, which would touch
         // more memory.
@@ -193,14 +194,8 @@ impl<P: Program> Records<P> {
     /// Adds the entry's counts since the last call to the pending credits, and remembers how far it is
     /// credited.
     pub fn credit(&mut self, slot: u32, s: &Snapshot) {
-        let counted = Counted {
-            packets: s.packets,
-            bytes: s.bytes,
-            used_ms: s.used_ms,
-            tcp_flags: s.tcp_flags,
-        };
-        self.account(slot, s.id, s.cached, &counted);
-        self.record(slot, s.id, &counted);
+        self.account(slot, s.id, s.cached, &s.counts);
+        self.record(slot, s.id, &s.counts);
     }
     /// Gives all pending credits to the creditors.
     pub fn give(&mut self) {
@@ -311,12 +306,6 @@ impl<P: Program> Records<P> {
 
 impl<P: Program> CreditedTranslation<P> {
     fn give(&mut self) {
-        let p = std::mem::take(&mut self.pending);
-        if p.packets == 0 && p.bytes == 0 {
-            return;
-        }
-        for c in &self.cached.credits {
-            c.credit(p.packets, p.bytes, p.used_ms, p.tcp_flags);
-        }
+        std::mem::take(&mut self.pending).credit(&self.cached.credits);
     }
 }

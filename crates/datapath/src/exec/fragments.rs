@@ -8,45 +8,20 @@
 //! Programs take fragments one by one. Their keys are odd, so groups of several runs contain no fragments.
 
 use super::ct::known_of;
-use super::{Exec, InFlight, LiveId, Meta, Saved};
-use crate::exec::program::MAX_NESTING;
-use arrayvec::ArrayVec;
+use super::{Exec, InFlight, Meta};
 use heddle_conntrack::ipf::{Datagram, Frame, Offered, Place};
 use heddle_conntrack::{CtAction, Event, Events, Invalid, Known, ReadGuard, Verdict};
 use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
 use heddle_flow::key::frag;
+use heddle_flow_cache::HashKey;
 use heddle_packet::BURST;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Facts of the datapath about a waiting fragment.
 #[derive(Debug)]
 pub struct Waiting {
     in_port: u32,
     meta: Meta,
-}
-
-/// A packet whose execution continues in the midst of a program.
-#[derive(Debug)]
-pub(crate) struct Resumed {
-    id: LiveId,
-    meta: Meta,
-    ct: Option<Known>,
-    at: usize,
-    saved: Option<Box<ArrayVec<Saved, MAX_NESTING>>>,
-}
-
-impl Resumed {
-    /// Continues the packet's program.
-    pub(crate) fn in_flight(self) -> InFlight {
-        InFlight {
-            id: self.id,
-            meta: self.meta,
-            ct: self.ct,
-            at: self.at,
-            saved: self.saved.map_or_else(ArrayVec::new, |s| *s),
-        }
-    }
 }
 
 /// Result of tracking a fragment.
@@ -59,13 +34,15 @@ pub(super) enum Gathered {
     Whole,
 }
 
-/// A hash of the tunnel: the same addresses in another tunnel may be other hosts.
-fn source(carried: Option<&FlowKey>) -> u64 {
-    let mut h = DefaultHasher::new();
-    if let Some(k) = carried {
-        (k.tun_id, k.tun_src, k.tun_ipv6_src, k.tun_dst, k.tun_ipv6_dst).hash(&mut h);
-    }
-    h.finish()
+/// A keyed hash of the tunnel: the same addresses in another tunnel may be other hosts.
+#[allow(clippy::cast_possible_truncation)] // the halves of an address
+fn source(key: HashKey, carried: Option<&FlowKey>) -> u64 {
+    let Some(k) = carried else { return 0 };
+    let [src, dst] = [k.tun_ipv6_src, k.tun_ipv6_dst].map(u128::from_ne_bytes);
+    let ipv4 = u64::from(k.tun_src) << 32 | u64::from(k.tun_dst);
+    let h = key.mix(key.start(), src as u64, (src >> 64) as u64);
+    let h = key.mix(h, dst as u64, (dst >> 64) as u64);
+    key.finish(key.mix(h, k.tun_id, ipv4))
 }
 
 impl Exec<'_> {
@@ -106,7 +83,7 @@ impl Exec<'_> {
         };
         let place = Place {
             port: p.in_port,
-            source: source(self.carried),
+            source: source(HashKey::of_process(), self.carried),
             recirc_id: self.carried.map_or(0, |k| k.recirc_id),
             zone: action.zone,
         };
@@ -154,12 +131,10 @@ impl Exec<'_> {
         // The last one pushed is resumed first.
         if !in_flight.saved.is_empty() {
             let saved = std::mem::take(&mut in_flight.saved);
-            self.resumed.push(Resumed {
-                id: in_flight.id,
-                meta: in_flight.meta,
-                ct: None,
+            self.resumed.push(InFlight {
                 at: saved.last().map_or(usize::MAX, |(.., end)| *end),
-                saved: Some(Box::new(saved)),
+                saved,
+                ..InFlight::new(in_flight.id, in_flight.meta)
             });
         }
         let fragments = datagram.into_fragments();
@@ -175,13 +150,38 @@ impl Exec<'_> {
                 self.drops.add(DropKind::Copies, 1);
                 continue;
             };
-            self.resumed.push(Resumed {
-                id,
-                meta: f.context.meta,
+            self.resumed.push(InFlight {
                 ct: Some(known),
                 at: in_flight.at,
-                saved: None,
+                ..InFlight::new(id, f.context.meta)
             });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sender cannot compute the hash, so it cannot make up tunnels with equal hashes.
+    #[test]
+    fn tunnels_are_hashed_with_a_key() {
+        let tunnel = |tun_id, tun_src, last| {
+            let mut key = FlowKey {
+                tun_id,
+                tun_src,
+                ..FlowKey::default()
+            };
+            key.tun_ipv6_dst[15] = last;
+            key
+        };
+        let all = [tunnel(1, 0, 0), tunnel(0, 1, 0), tunnel(0, 0, 1), tunnel(0, 0, 2)];
+        let keys = [HashKey::random(), HashKey::random()];
+        for tunnel in &all {
+            let [a, b] = keys.map(|key| source(key, Some(tunnel)));
+            assert_ne!(a, b);
+            let same = all.iter().filter(|t| source(keys[0], Some(t)) == a);
+            assert_eq!(same.count(), 1);
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) mod watch;
 
 use crate::counters::Drops;
 use crate::exec::ct::{Ct, Tracked};
-use crate::exec::fragments::{Gathered, Resumed, Waiting};
+use crate::exec::fragments::{Gathered, Waiting};
 use crate::exec::program::{MAX_NESTING, NextHop, Op, Program, Shape, growth};
 use crate::exec::quick::Quick;
 use crate::exec::tx::TxTable;
@@ -76,6 +76,7 @@ pub(crate) struct Meta {
 type Saved = (LiveId, Meta, Option<Known>, usize);
 
 /// A packet on its way through a program.
+#[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) id: LiveId,
     pub(crate) meta: Meta,
@@ -166,7 +167,7 @@ pub(crate) struct Exec<'a> {
     pub(crate) ct: Ct<'a>,
     pub(crate) fragments: &'a Ipf<Waiting>,
     /// Fragments that continue when the packet at hand has ended, the next one last.
-    pub(crate) resumed: &'a mut Vec<Resumed>,
+    pub(crate) resumed: &'a mut Vec<InFlight>,
     /// Connection state of the packets of the last line or group.
     pub(crate) tracked: &'a mut Tracked,
     pub(crate) pool: &'a mut Pool,
@@ -235,11 +236,10 @@ impl Exec<'_> {
         let first = LiveId::try_from(self.live.copies.len() + BURST).unwrap_or(LiveId::MAX);
         let n = ids.end - ids.start;
         for (i, id) in ids.enumerate() {
-            if self.copy(id).is_none() {
-                // No packet behind the first one without room finds room.
-                *failed |= u64::MAX << i;
-                self.lost(DropKind::Copies, id..id + n - LiveId::try_from(i).unwrap_or(n));
-                break;
+            // A packet behind the first one without room finds no room either.
+            if self.copy(id).is_none() && *failed >> i & 1 == 0 {
+                *failed |= 1 << i;
+                self.lost(DropKind::Copies, id..id + 1);
             }
         }
         first..first + n
@@ -366,7 +366,7 @@ impl Exec<'_> {
                 return;
             }
             let Some(next) = self.resumed.pop() else { return };
-            in_flight = next.in_flight();
+            in_flight = next;
         }
     }
 
@@ -382,80 +382,61 @@ impl Exec<'_> {
                 saved,
                 at,
             } = &mut *in_flight;
-            let done = match op {
-                Op::Output(port) => {
-                    self.output(*port, *id);
-                    Ok(())
-                }
-                Op::OutputTrunc(port, n) => {
-                    self.output_trunc(*port, *n, *id);
-                    Ok(())
-                }
-                Op::Userspace(upcall, cut) => {
-                    self.userspace(upcall, *cut, *id, meta);
-                    Ok(())
-                }
-                Op::Copy => self.copy(*id).map(|new| *id = new).ok_or(DropKind::Copies),
-                Op::Save(end) => {
-                    // The compiler bounds the nesting by the same constant.
-                    let _ = saved.try_push((*id, *meta, *ct, *end));
-                    Ok(())
-                }
+            let mut failed = None;
+            match op {
+                Op::Output(port) => self.output(*port, *id),
+                Op::OutputTrunc(port, n) => self.output_trunc(*port, *n, *id),
+                Op::Userspace(upcall, cut) => self.userspace(upcall, *cut, *id, meta),
+                Op::Copy => match self.copy(*id) {
+                    Some(new) => *id = new,
+                    None => failed = Some(DropKind::Copies),
+                },
+                // The compiler bounds the nesting by the same constant.
+                Op::Save(end) => _ = saved.try_push((*id, *meta, *ct, *end)),
                 Op::Restore => {
                     // If nothing is saved, a fragment that was resumed within a clone has reached the clone's
                     // end.
                     let Some(s) = saved.pop() else { return false };
                     (*id, *meta, *ct, _) = s;
-                    Ok(())
                 }
-                Op::Cut(n) => {
-                    cut(self.live.get_mut(*id), *n);
-                    Ok(())
+                Op::Cut(n) => cut(self.live.get_mut(*id), *n),
+                Op::Apply(action) => {
+                    failed = apply(self.live.get_mut(*id), meta, action, self.now_ms).err();
                 }
-                Op::Apply(action) => apply(self.live.get_mut(*id), meta, action, self.now_ms),
-                Op::Meter(meter) => self.meter(meter, *id, meta),
+                Op::Meter(meter) => failed = self.meter(meter, *id, meta).err(),
                 Op::Recirc { id: recirc, copy } => {
                     match self.recirculate(NextHop::Recirc(*recirc), *copy, *id, meta, *ct) {
                         Ok(()) => return true,
-                        Err(kind) => Err(kind),
+                        Err(kind) => failed = Some(kind),
                     }
                 }
                 Op::Pop { copy, .. } => {
                     match self.recirculate(NextHop::pop_at(*at - 1), *copy, *id, meta, None) {
                         Ok(()) => return true,
-                        Err(kind) => Err(kind),
+                        Err(kind) => failed = Some(kind),
                     }
                 }
                 Op::Wait(wait) => match self.recirculate(NextHop::Later(*wait), false, *id, meta, *ct) {
                     Ok(()) => return true,
-                    Err(kind) => Err(kind),
+                    Err(kind) => failed = Some(kind),
                 },
                 Op::Ct(action) if self.is_fragment(meta) => match self.track_fragment(action, in_flight) {
-                    Gathered::Alone(known) => {
-                        in_flight.ct = Some(known);
-                        Ok(())
-                    }
+                    Gathered::Alone(known) => in_flight.ct = Some(known),
                     Gathered::Waits => match in_flight.saved.last() {
-                        Some((.., end)) => {
-                            in_flight.at = *end;
-                            Ok(())
-                        }
+                        Some((.., end)) => in_flight.at = *end,
                         None => return false,
                     },
                     Gathered::Whole => return false,
                 },
-                Op::Ct(action) => self
-                    .track_one(action, *id, meta, *ct)
-                    .map(|known| *ct = Some(known)),
-                Op::CtClear => {
-                    *ct = Some(Known::default());
-                    Ok(())
-                }
+                Op::Ct(action) => match self.track_one(action, *id, meta, *ct) {
+                    Ok(known) => *ct = Some(known),
+                    Err(kind) => failed = Some(kind),
+                },
+                Op::CtClear => *ct = Some(Known::default()),
                 Op::Shorter { len, at: other } => {
                     if wire_len(self.live.get(*id), meta) <= usize::from(*len) {
                         *at = *other;
                     }
-                    Ok(())
                 }
                 Op::Unless {
                     probability,
@@ -464,15 +445,11 @@ impl Exec<'_> {
                     if draw(self.random) > *probability {
                         *at = *other;
                     }
-                    Ok(())
                 }
-                Op::Jump(to) => {
-                    *at = *to;
-                    Ok(())
-                }
-                Op::Drop(kind) => Err(*kind),
-            };
-            if let Err(kind) = done {
+                Op::Jump(to) => *at = *to,
+                Op::Drop(kind) => failed = Some(*kind),
+            }
+            if let Some(kind) = failed {
                 self.lost(kind, in_flight.id..in_flight.id + 1);
                 // Only the copy at hand ends.
                 let Some((.., end)) = in_flight.saved.last() else {

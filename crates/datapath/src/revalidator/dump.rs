@@ -75,7 +75,7 @@ impl Revalidator {
 
 /// The shown form of an entry.
 pub(super) fn dump_of(r: &mut Records, seen: &ScannedEntry<'_>) -> Option<FlowDump> {
-    let s = &seen.now;
+    let s = &seen.now.counts;
     let (key, subtable) = r.whole_key(seen)?;
     Some(FlowDump {
         key,
@@ -84,7 +84,7 @@ pub(super) fn dump_of(r: &mut Records, seen: &ScannedEntry<'_>) -> Option<FlowDu
         bytes: s.bytes,
         used_ms: if s.packets > 0 { s.used_ms } else { 0 },
         tcp_flags: s.tcp_flags,
-        actions: Arc::clone(&r.held(s.cached)?.cached.body.actions),
+        actions: Arc::clone(&r.held(seen.now.cached)?.cached.body.actions),
         core: 0,
         worker: 0,
         place: None,

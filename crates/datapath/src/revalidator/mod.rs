@@ -151,23 +151,20 @@ impl Revalidator {
         if self.observed.is_some() {
             self.pass();
         }
-        self.observed.iter_mut().for_each(Observed::confirm);
+        self.observed.iter_mut().for_each(|o| o.observer.confirm());
     }
-    /// Whether there is an observer.
     pub(crate) fn is_observed(&self) -> bool {
         self.observed.is_some()
     }
     /// Returns the time spent notifying the observer of new flows since the last call.
-    pub(crate) fn take_telling(&mut self) -> Duration {
-        self.observed
-            .as_mut()
-            .map_or(Duration::ZERO, Observed::take_telling)
+    pub(crate) fn take_reporting(&mut self) -> Duration {
+        let observed = self.observed.as_mut();
+        observed.map_or(Duration::ZERO, |o| std::mem::take(&mut o.reporting))
     }
     /// Counts of a port's packets that no worker received or sent.
     pub(crate) fn port_counts(&self, no: PortNo) -> PortCounts {
-        self.observed
-            .as_ref()
-            .map_or(PortCounts::default(), |o| o.port_counts(no))
+        let observed = self.observed.as_ref();
+        observed.map_or(PortCounts::default(), |o| o.observer.port_counts(no))
     }
     /// Takes in some of the waiting events, so that the rings have room; `false`: no more are waiting.
     pub(crate) fn drain(&mut self) -> bool {
@@ -206,7 +203,7 @@ impl Revalidator {
                 self.pass = Some(pass);
                 return true;
             }
-            self.observed.iter_mut().for_each(Observed::pass_ends);
+            self.observed.iter_mut().for_each(|o| o.observer.pass_ends());
             let c = &mut self.counts;
             c.passes += 1;
             c.last_pass_ms = u64::try_from(pass.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -376,12 +373,12 @@ impl EntryCheck<'_> {
         if self.pass.log_quota > 0 {
             self.log_entry(r, seen);
         }
-        let (mut flow, mut used_ms) = (None, now.used_ms);
+        let (mut flow, mut used_ms) = (None, now.counts.used_ms);
         if let Some(o) = &mut self.observed {
             flow = o.find(r, seen);
             if let Some(id) = flow {
                 used_ms = used_ms.max(o.counts(id).used_ms);
-                o.seen(id, now.packets);
+                o.observer.seen(id, now.counts.packets);
             }
         }
         let useless = if self.pass.now_ms.saturating_sub(used_ms) >= self.pass.max_idle {
@@ -450,7 +447,8 @@ impl EntryCheck<'_> {
         if held.cached.valid_at(any) || held.cached.recheck(any, generations) {
             return CheckResult::Holds;
         }
-        let hot = seen.now.packets > 0 && self.pass.now_ms.saturating_sub(seen.now.used_ms) < HOT_MS;
+        let hot =
+            seen.now.counts.packets > 0 && self.pass.now_ms.saturating_sub(seen.now.counts.used_ms) < HOT_MS;
         // If an observer forwards a flow, no worker checks it.
         if hot && self.pass.looked >= MIN_CHECKS && self.observed.is_none() {
             return CheckResult::Unknown;

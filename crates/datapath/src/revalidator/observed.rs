@@ -8,11 +8,10 @@
 //! costs a lookup by key; later each pass costs a few reads per entry.
 
 use crate::flow_cache::{CachedTranslation, Records};
-use heddle_flow_cache::{HashKey, ScannedEntry, Subtable, same_credits};
-
 use hashbrown::HashTable;
-use heddle_datapath_api::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts, PortNo};
+use heddle_datapath_api::{FlowCounts, FlowId, FlowObserver, ObservedFlow};
 use heddle_flow::{FlowKey, FlowMask};
+use heddle_flow_cache::{HashKey, ScannedEntry, Subtable, same_credits};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,25 +38,16 @@ impl Flow {
             credits: &self.translation.credits,
         }
     }
-}
-
-/// Adds packets that an observer has counted under the cached translation `translation`.
-fn credit(all: &mut FlowCounts, translation: &CachedTranslation, n: FlowCounts) {
-    if n.packets == 0 && n.bytes == 0 {
-        return;
-    }
-    all.packets += n.packets;
-    all.bytes += n.bytes;
-    all.used_ms = all.used_ms.max(n.used_ms);
-    all.tcp_flags |= n.tcp_flags;
-    for c in &translation.credits {
-        c.credit(n.packets, n.bytes, n.used_ms, n.tcp_flags);
+    /// Adds and credits packets that the observer has counted under this translation.
+    fn count(&mut self, translation: &CachedTranslation, n: &FlowCounts) {
+        self.counts.add(n);
+        n.credit(&translation.credits);
     }
 }
 
 /// The flows reported to an observer.
 pub(super) struct Observed {
-    observer: Box<dyn FlowObserver>,
+    pub(super) observer: Box<dyn FlowObserver>,
     hash_key: HashKey,
     flows: Vec<Option<Box<Flow>>>,
     /// The last pass that found each flow valid, by index.
@@ -67,8 +57,8 @@ pub(super) struct Observed {
     pass: u64,
     /// Number of flows reported so far.
     n_reported: u32,
-    /// Time spent on these reports since the last [`Observed::take_telling`].
-    telling: Duration,
+    /// Time spent on these reports since it was last taken.
+    pub(super) reporting: Duration,
 }
 
 /// Index of a flow in the lists.
@@ -98,12 +88,8 @@ impl Observed {
             by_key: HashTable::new(),
             pass: 0,
             n_reported: 0,
-            telling: Duration::ZERO,
+            reporting: Duration::ZERO,
         }
-    }
-    /// Returns the time spent reporting new flows since the last call.
-    pub(super) fn take_telling(&mut self) -> Duration {
-        std::mem::take(&mut self.telling)
     }
     /// The flow of an entry, if it was reported.
     pub(super) fn find(&mut self, r: &mut Records, seen: &ScannedEntry<'_>) -> Option<FlowId> {
@@ -140,22 +126,6 @@ impl Observed {
         };
         (self.observer.place(id), self.observer.waits(id))
     }
-    /// A pass has found an entry of a flow; `packets`: the count of its worker.
-    pub(super) fn seen(&mut self, id: FlowId, packets: u64) {
-        self.observer.seen(id, packets);
-    }
-    /// A change is about to be confirmed.
-    pub(super) fn confirm(&mut self) {
-        self.observer.confirm();
-    }
-    /// Counts of a port's packets that no worker received or sent.
-    pub(super) fn port_counts(&self, no: PortNo) -> PortCounts {
-        self.observer.port_counts(no)
-    }
-    /// A pass has ended.
-    pub(super) fn pass_ends(&mut self) {
-        self.observer.pass_ends();
-    }
     /// [`Observed::counts`], if this entry is the one that is shown with them.
     pub(super) fn shown(
         &mut self,
@@ -191,7 +161,7 @@ impl Observed {
             let before = std::mem::replace(&mut flow.translation, translation);
             if !same {
                 let counted = self.observer.changed(&flow.observed());
-                credit(&mut flow.counts, &before, counted);
+                flow.count(&before, &counted);
             }
         }
         if std::mem::replace(&mut self.marks[place(id)], self.pass) != self.pass {
@@ -223,7 +193,7 @@ impl Observed {
         });
         let began = Instant::now();
         self.observer.added(&flow.observed());
-        self.telling += began.elapsed();
+        self.reporting += began.elapsed();
         let id = flow.id;
         (self.flows[at as usize], self.marks[at as usize]) = (Some(flow), self.pass);
         let flows = &self.flows;
@@ -236,7 +206,7 @@ impl Observed {
         let Some(flow) = get(&mut self.flows, id) else {
             return;
         };
-        credit(&mut flow.counts, &flow.translation, self.observer.gone(id));
+        flow.count(&Arc::clone(&flow.translation), &self.observer.gone(id));
         if let Ok(found) = self.by_key.find_entry(flow.hash, |at| *at as usize == place(id)) {
             self.free.push(found.remove().0);
         }
@@ -275,7 +245,7 @@ impl Observed {
         let flows = &mut self.flows;
         self.observer.counters(&mut |id, n| {
             if let Some(flow) = get(flows, id) {
-                credit(&mut flow.counts, &flow.translation, n);
+                flow.count(&Arc::clone(&flow.translation), &n);
             }
         });
     }

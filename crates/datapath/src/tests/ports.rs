@@ -249,7 +249,7 @@ fn a_queue_that_keeps_packets_gets_its_own() {
     let mut later = Vec::new();
     for i in 0..N {
         ports[0].send([frame(i)]);
-        assert_eq!(ports[2].wait(1), [frame(i)], "the other port's hop out at once");
+        assert_eq!(ports[2].wait(1), [frame(i)], "the other port's goes out at once");
         later.extend(ports[1].take());
     }
     ports[0].drained();

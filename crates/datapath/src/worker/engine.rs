@@ -4,10 +4,9 @@
 
 use crate::counters::WorkerCounters;
 use crate::exec::ct::{Ct, Tracked};
-use crate::exec::fragments::Resumed;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
-use crate::exec::{Exec, Live, LiveId, Recirculated};
+use crate::exec::{Exec, InFlight, Live, LiveId, Recirculated};
 use crate::shared::Shared;
 use crate::worker::parse::ReadAs;
 use heddle_datapath_api::DropKind;
@@ -44,7 +43,7 @@ pub(super) struct Engine {
     pub(super) recirc: Option<Recirculated>,
     pub(super) tracked: Box<Tracked>,
     /// Fragments that continue when the packet at hand has left.
-    pub(super) resumed: Vec<Resumed>,
+    pub(super) resumed: Vec<InFlight>,
     pub(super) random: u64,
     /// The clock, as the last burst read it.
     pub(super) now_ms: u64,

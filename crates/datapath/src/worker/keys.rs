@@ -284,8 +284,8 @@ impl Keys {
     }
 
     /// Adds packets to the last run, or as a run of the second form. They join the last run if that has the
-    /// first form and the same program, and if the program does the same to both. `joins` decides last. Returns
-    /// whether they did.
+    /// first form and the same program, and if the program does the same to both. `joins` decides last.
+    /// Returns whether they did.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
     fn add_run(

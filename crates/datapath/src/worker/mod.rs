@@ -172,9 +172,6 @@ impl RxSlot {
             fired: false,
         }
     }
-}
-
-impl RxSlot {
     /// Appends up to `most` packets to `burst`, held ones first. Returns their number, and whether there may
     /// be more.
     fn take(&mut self, most: usize, pool: &mut Pool, burst: &mut Burst, spare: &mut Burst) -> (usize, bool) {
@@ -254,8 +251,10 @@ struct Source {
 }
 
 /// Scratch space for one burst, reused.
+#[derive(Default)]
 struct Scratch {
-    /// The type of the first header of the burst's packets. Queues receive Ethernet frames only.
+    /// The type of the first header of the burst's packets. Queues receive Ethernet frames only, which is
+    /// type 0.
     packet_type: u32,
     /// Context of an injected packet. Packets from queues have none.
     carried: Option<Box<FlowKey>>,
@@ -353,17 +352,7 @@ impl Worker {
             cache: p.cache,
             once: Vec::new(),
             popped: Box::default(),
-            scratch: Scratch {
-                packet_type: heddle_flow::packet_type::ETHERNET,
-                carried: None,
-                spare: Burst::new(),
-                sources: Vec::new(),
-                spare_stages: Vec::new(),
-                lookups: 0,
-                translated: 0,
-                translation: Translation::default(),
-                room: None,
-            },
+            scratch: Scratch::default(),
             frames: Frames::default(),
             waiting: waiting::Waiting::default(),
             pending_credits: pending_credits::PendingCredits::default(),

@@ -194,7 +194,7 @@ impl Worker {
                 let Some(next) = self.engine.resumed.pop() else {
                     return;
                 };
-                in_flight = next.in_flight();
+                in_flight = next;
                 continue;
             }
             let Some(came) = self.engine.recirc.take() else {

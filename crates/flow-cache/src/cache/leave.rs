@@ -2,19 +2,14 @@
 
 use super::Cache;
 use crate::entry::CacheEntry;
-use crate::events::{Counted, RESERVE, RevalidatorEvent};
+use crate::events::{RESERVE, RevalidatorEvent};
 use crate::program_table::Program;
+use heddle_datapath_api::FlowCounts;
 
 impl<P: Program> Cache<P> {
-    pub(super) fn counted(e: &CacheEntry) -> Counted {
+    pub(super) fn counted(e: &CacheEntry) -> FlowCounts {
         // No concurrent change: the owner itself reads here.
-        let s = e.read();
-        s.map_or(Counted::default(), |s| Counted {
-            packets: s.packets,
-            bytes: s.bytes,
-            used_ms: s.used_ms,
-            tcp_flags: s.tcp_flags,
-        })
+        e.read().map_or(FlowCounts::default(), |s| s.counts)
     }
 
     /// Removes an entry from the lookups now. The next [`Cache::reap`] frees its slot.

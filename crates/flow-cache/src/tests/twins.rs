@@ -317,7 +317,7 @@ proptest! {
                 counts.entry(slot).and_modify(|n| *n += u64::from(counted)).or_insert(u64::from(counted));
             }
             for p in &list {
-                let packets = cache.entry(p.slot).unwrap().read().unwrap().packets;
+                let packets = cache.entry(p.slot).unwrap().read().unwrap().counts.packets;
                 prop_assert_eq!(packets, counts.get(&p.slot).copied().unwrap_or(0));
             }
             let key = &keys[0];
