@@ -95,13 +95,14 @@ pub struct Cache<P: Program> {
     scratch: find::Scratch,
 }
 
-/// Whether an entry is known to be valid at `moment`.
+/// Whether an entry is known to be valid at `lookup`.
 #[inline(always)]
 fn is_current<P: Program>(
     e: &CacheEntry,
     groups: &mut ValidityGroups,
     translations: &CachedTranslations<P>,
-    outside_words: &OutsideWords<'_>,
+    subtables: &Subtables,
+    contexts: &Contexts,
     lookup: &LookupContext<'_>,
 ) -> bool {
     let (group, stamp) = e.group();
@@ -110,13 +111,7 @@ fn is_current<P: Program>(
             .get(e.cached())
             .is_some_and(|v| v.valid_at(lookup.any));
     }
-    groups.holds(group, stamp, lookup.any) || look(e, groups, outside_words, lookup)
-}
-
-/// The sources of the words outside of compact keys that entries match on.
-struct OutsideWords<'a> {
-    subtables: &'a Subtables,
-    contexts: &'a Contexts,
+    groups.holds(group, stamp, lookup.any) || look(e, groups, subtables, contexts, lookup)
 }
 
 /// Compares an entry with the changes since its stamp, by way of its group. Returns whether none of them
@@ -125,14 +120,15 @@ struct OutsideWords<'a> {
 fn look(
     e: &CacheEntry,
     groups: &mut ValidityGroups,
-    outside_words: &OutsideWords<'_>,
+    subtables: &Subtables,
+    contexts: &Contexts,
     lookup: &LookupContext<'_>,
 ) -> bool {
     let (group, stamp) = e.group();
-    let (context, outside) = (e.key().context(), outside_words.subtables.outside(e.subtable()));
+    let (context, outside) = (e.key().context(), subtables.outside(e.subtable()));
     let key = |i: usize| match i.checked_sub(OUTSIDE.into()) {
         None => e.word(i),
-        Some(i) => outside_words.contexts.word(context, outside, i),
+        Some(i) => contexts.word(context, outside, i),
     };
     let now = groups.look(group, stamp, lookup.any, lookup.generations, key);
     if let Some(now) = now {
@@ -199,15 +195,19 @@ impl<P: Program> Cache<P> {
         debug_assert!(!full, "the caller has looked whether there is room");
     }
 
-    /// The program of the entry in `slot`, if the entry is known to be valid at `moment`.
+    /// The program of the entry in `slot`, if the entry is known to be valid at `lookup`.
     #[inline]
     pub fn current(&mut self, slot: u32, lookup: &LookupContext<'_>) -> Option<u32> {
         let e = self.store.get(slot)?;
-        let outside_words = OutsideWords {
-            subtables: &self.subtables,
-            contexts: &self.contexts,
-        };
-        is_current(e, &mut self.groups, &self.translations, &outside_words, lookup).then(|| e.body())
+        is_current(
+            e,
+            &mut self.groups,
+            &self.translations,
+            &self.subtables,
+            &self.contexts,
+            lookup,
+        )
+        .then(|| e.body())
     }
     /// Whether the entry in `slot` has a group. Only the group can decide whether such an entry is valid.
     pub fn has_group(&self, slot: u32) -> bool {

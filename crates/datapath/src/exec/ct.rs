@@ -158,7 +158,7 @@ impl Ct<'_> {
         action: &CtAction,
         (read, subject): (&Read, &Subject),
         known: &mut Known,
-        (live, id, meta): (&mut Live<'_>, LiveId, impl Fn() -> Meta),
+        (live, id, meta): (&mut Live, LiveId, impl Fn() -> Meta),
     ) -> Done {
         let mut verdict = Verdict::default();
         let short;
@@ -314,7 +314,7 @@ impl Exec<'_> {
             action,
             (read, subject),
             known,
-            (&mut self.live, id, meta),
+            (&mut *self.live, id, meta),
         );
         *translated |= u64::from(done.translated) << i;
         !done.untranslated
@@ -339,7 +339,7 @@ impl Exec<'_> {
             meta,
             self.carried,
         );
-        let live = (&mut self.live, id, || *meta);
+        let live = (&mut *self.live, id, || *meta);
         let done = self
             .ct
             .track(&ReadGuard::begin(), action, (&read, &subject), &mut known, live);

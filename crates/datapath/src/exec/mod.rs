@@ -38,7 +38,7 @@ use heddle_conntrack::ipf::Ipf;
 use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Action, DropKind, HashAlg, Meter, PortNo, Upcall, UpcallKind, UpcallPacket};
 use heddle_flow::FlowKey;
-use heddle_packet::{BURST, Csum, GsoKind, Packet, Pool};
+use heddle_packet::{BURST, Burst, Csum, GsoKind, Packet, Pool};
 use std::ops::Range;
 use std::sync::Arc;
 use tags::TagError;
@@ -112,12 +112,13 @@ pub(crate) struct Recirculated {
 }
 
 /// The packets of one burst and their copies.
-pub(crate) struct Live<'a> {
-    pub(crate) burst: &'a mut [Packet],
-    pub(crate) copies: &'a mut Vec<Packet>,
+#[derive(Default)]
+pub(crate) struct Live {
+    pub(crate) burst: Burst,
+    pub(crate) copies: Vec<Packet>,
 }
 
-impl Live<'_> {
+impl Live {
     #[inline]
     pub(crate) fn get(&self, id: LiveId) -> &Packet {
         let i = usize::from(id);
@@ -159,7 +160,7 @@ impl Live<'_> {
 
 /// All that a program may touch.
 pub(crate) struct Exec<'a> {
-    pub(crate) live: Live<'a>,
+    pub(crate) live: &'a mut Live,
     /// The packets' full key at their lookup, if it was made.
     pub(crate) key: Option<&'a FlowKey>,
     /// The packets' context at their lookup, if any.
@@ -249,7 +250,7 @@ impl Exec<'_> {
     /// copies, so that the next packet finds room for its own.
     pub(crate) fn make_room(&mut self) {
         if self.live.copies.len() >= MAX_COPIES / 2 {
-            self.tx.flush(&self.live, self.pool, self.drops);
+            self.tx.flush(self.live, self.pool, self.drops);
             for p in self.live.copies.drain(..) {
                 self.pool.put(p);
             }
@@ -503,9 +504,9 @@ impl Exec<'_> {
     #[inline]
     fn output_all(&mut self, port: u32, mut ids: Range<LiveId>, longest: u32) {
         while !ids.is_empty() {
-            match self.tx.push(port, &mut ids, longest, &self.live, self.drops) {
+            match self.tx.push(port, &mut ids, longest, self.live, self.drops) {
                 Ok(false) => {}
-                Ok(true) => self.tx.flush_port(port, &self.live, self.pool, self.drops),
+                Ok(true) => self.tx.flush_port(port, self.live, self.pool, self.drops),
                 Err(kind) => return self.lost(kind, ids),
             }
         }

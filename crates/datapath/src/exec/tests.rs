@@ -9,7 +9,7 @@ use crate::counters::{CtCounts, Drops};
 use crate::exec::ct::{Ct, Tracked};
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::{Bell, Lanes, upcall_ring};
-use crate::worker::parse::parsed;
+use crate::tests::parsed;
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::ipf::Ipf;
 use heddle_datapath_api::{Action, DropKind, Masked};
@@ -531,13 +531,12 @@ fn packets_without_room_for_a_copy_are_counted_once() {
         samples: bell(),
     };
     let (mut upcalls, _readers) = upcall_ring(8, &bells);
-    let mut burst: Vec<Packet> = (0..4).map(|_| Packet::from_bytes(&[0; 60])).collect();
-    let mut copies: Vec<Packet> = (1..MAX_COPIES).map(|_| Packet::new()).collect();
+    let mut live = Live {
+        burst: (0..4).map(|_| Packet::from_bytes(&[0; 60])).collect(),
+        copies: (1..MAX_COPIES).map(|_| Packet::new()).collect(),
+    };
     let mut exec = Exec {
-        live: Live {
-            burst: &mut burst,
-            copies: &mut copies,
-        },
+        live: &mut live,
         key: None,
         carried: None,
         ct: Ct {

@@ -97,7 +97,7 @@ impl TxPort {
         &mut self,
         ids: &mut Range<LiveId>,
         mtu: usize,
-        live: &Live<'_>,
+        live: &Live,
         drops: &Drops,
         (watch, no): (&mut PacketWatch, u32),
     ) {
@@ -171,7 +171,7 @@ impl TxTable {
         no: u32,
         ids: &mut Range<LiveId>,
         longest: u32,
-        live: &Live<'_>,
+        live: &Live,
         drops: &Drops,
     ) -> Result<bool, DropKind> {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else {
@@ -195,18 +195,18 @@ impl TxTable {
         Ok(port.batch.room() == 0)
     }
     /// Sends one port's batch.
-    pub(crate) fn flush_port(&mut self, no: u32, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
+    pub(crate) fn flush_port(&mut self, no: u32, live: &Live, pool: &mut Pool, drops: &Drops) {
         self.active.retain(|a| *a != no);
         self.send_batch(no, live, pool, drops);
     }
     /// Sends all batches. The packets may be reused.
-    pub(crate) fn flush(&mut self, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
+    pub(crate) fn flush(&mut self, live: &Live, pool: &mut Pool, drops: &Drops) {
         while let Some(no) = self.active.pop() {
             self.send_batch(no, live, pool, drops);
         }
     }
     #[inline]
-    fn send_batch(&mut self, no: u32, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
+    fn send_batch(&mut self, no: u32, live: &Live, pool: &mut Pool, drops: &Drops) {
         if let Some(Some(port)) = self.ports.get_mut(no as usize) {
             self.batches += 1;
             let gro = self.joins.then_some(&mut self.gro);
@@ -217,7 +217,7 @@ impl TxTable {
     /// Sends all batches at the end of a burst. Afterwards the burst may contain other packets in place of
     /// its own.
     #[inline]
-    pub(crate) fn finish(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
+    pub(crate) fn finish(&mut self, live: &mut Live, pool: &mut Pool, drops: &Drops) {
         if self.owners == 0 {
             self.flush(live, pool, drops);
         } else {
@@ -226,7 +226,7 @@ impl TxTable {
     }
     /// Sends by the queues that borrow first, then gives the other queues their packets.
     #[inline(never)]
-    fn hand_over(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
+    fn hand_over(&mut self, live: &mut Live, pool: &mut Pool, drops: &Drops) {
         let mut owners = std::mem::take(&mut self.given.ports);
         self.active.retain(|&no| {
             let owns = matches!(self.ports.get(no as usize), Some(Some(port)) if port.owns);
@@ -291,7 +291,7 @@ impl Given {
 #[inline]
 fn send(
     port: &mut TxPort,
-    live: &Live<'_>,
+    live: &Live,
     (given, gro): (&mut Given, Option<&mut Gro>),
     pool: &mut Pool,
     (drops, watch, no): (&Drops, &mut PacketWatch, u32),

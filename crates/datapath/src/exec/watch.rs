@@ -268,7 +268,7 @@ impl PacketWatch {
 
     /// Captures packets that are sent by a port.
     #[inline]
-    pub(crate) fn sent(&mut self, no: u32, live: &Live<'_>, ids: &[Range<LiveId>]) {
+    pub(crate) fn sent(&mut self, no: u32, live: &Live, ids: &[Range<LiveId>]) {
         if let Some(c) = &mut self.capture
             && c.wish.traffic
             && c.wish.port == Some(PortNo(no))

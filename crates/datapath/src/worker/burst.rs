@@ -48,11 +48,7 @@ impl Worker {
         let now_ms = self.shared.clock.now_ms();
         let engine = &mut self.engine;
         engine.now_ms = now_ms;
-        let received = if given.is_none() {
-            &*engine.packets.burst
-        } else {
-            &[]
-        };
+        let received = if given.is_none() { &*engine.live.burst } else { &[] };
         engine.tx.watch.begin(now_ms, received);
         let sampled = self.counters.bursts.get().is_multiple_of(SAMPLE);
         let time = || if sampled { Tsc::now() } else { 0 };
@@ -68,7 +64,7 @@ impl Worker {
                 0
             }
             None => {
-                self.counters.packets.add(self.engine.packets.burst.len() as u64);
+                self.counters.packets.add(self.engine.live.burst.len() as u64);
                 self.lookup_all(&mut st)
             }
         };
@@ -108,7 +104,7 @@ impl Worker {
         let how = engine.read_as(s.packet_type);
         let injected = s.carried.as_deref().map(Context::Injected);
         let (mut place, mut runts) = (0, 0_u64);
-        for (i, p) in engine.packets.burst.iter_mut().enumerate() {
+        for (i, p) in engine.live.burst.iter_mut().enumerate() {
             let origin = fresh_origin(p);
             if is_runt(p, how) {
                 if !given {
@@ -122,10 +118,10 @@ impl Worker {
             }
             place += 1;
         }
-        st.ids.hold_first(engine.packets.burst.len());
+        st.ids.hold_first(engine.live.burst.len());
         if runts != 0 {
             st.ids.hold_first(0);
-            for id in (0..).take(engine.packets.burst.len()) {
+            for id in (0..).take(engine.live.burst.len()) {
                 match runts >> id & 1 {
                     0 => st.ids.push(id..id + 1),
                     _ => engine.drop_runt(id),
@@ -281,7 +277,7 @@ impl Worker {
             }
             // This packet was translated, and is counted and credited. The next packet may find its new
             // entry.
-            let len = self.engine.packets.live().get(id).len();
+            let len = self.engine.live.get(id).len();
             let one = Run {
                 end: run.first + 1,
                 ..run
@@ -355,8 +351,7 @@ impl Worker {
         let (r, engine) = (usize::from(group.run), &mut self.engine);
         if program.needs_key {
             // Before the program changes the packet.
-            st.keys
-                .make_full(r, engine.packets.live().get(st.ids.at(group.first)));
+            st.keys.make_full(r, engine.live.get(st.ids.at(group.first)));
         }
         let mut exec = engine.exec(st.keys.full(r), st.keys.outside(r));
         let regular = st.keys.is_regular(r);
@@ -367,13 +362,13 @@ impl Worker {
 
     fn send_all(&mut self) {
         let e = &mut self.engine;
-        e.tx.finish(&mut e.packets.live(), &mut e.pool, &e.counters.drops);
+        e.tx.finish(&mut e.live, &mut e.pool, &e.counters.drops);
         e.counters.tx_batches.add(std::mem::take(&mut e.tx.batches));
         e.counters.tx_packets.add(std::mem::take(&mut e.tx.sent));
         e.upcalls.announce();
-        debug_assert!(e.packets.burst.len() <= BURST);
-        e.pool.put_all(e.packets.burst.drain(..));
-        e.pool.put_all(e.packets.copies.drain(..));
+        debug_assert!(e.live.burst.len() <= BURST);
+        e.pool.put_all(e.live.burst.drain(..));
+        e.pool.put_all(e.live.copies.drain(..));
         self.reap();
     }
 }

@@ -30,8 +30,7 @@ impl Worker {
         let engine = &mut self.engine;
         let how = engine.read_as(packet_type::ETHERNET);
         for id in ids {
-            let mut live = engine.packets.live();
-            let p = live.get_mut(id);
+            let p = engine.live.get_mut(id);
             let (l3, view) = (meta.l3, View::of(p, meta.l3));
             // Most packets have the outer headers of the packet before. Comparing them costs half of
             // decapsulating them.
@@ -73,16 +72,9 @@ impl Worker {
         }
     }
 
-    /// Drops segments whose frames took too long to complete.
+    /// Counts segments whose frames took too long to complete, or that others evicted.
     #[inline]
-    pub(super) fn expire_segments(&mut self) {
-        if self.frames.any() {
-            let now_ms = self.shared.clock.now_ms();
-            self.frames.expire(&mut self.engine.pool, now_ms);
-            self.count_lost_segments();
-        }
-    }
-    fn count_lost_segments(&mut self) {
+    pub(super) fn count_lost_segments(&mut self) {
         let lost = self.frames.take_lost();
         for (kind, n) in [
             (DropKind::SegmentTimeout, lost.timeout),

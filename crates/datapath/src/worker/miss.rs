@@ -55,7 +55,7 @@ impl Worker {
     pub(super) fn source_of(&mut self, id: LiveId) -> Option<usize> {
         let i = usize::from(id);
         if i >= BURST {
-            let in_port = self.engine.packets.live().get(id).in_port;
+            let in_port = self.engine.live.get(id).in_port;
             return self.rx.iter().position(|slot| slot.port == in_port);
         }
         let mut end = 0;
@@ -97,7 +97,7 @@ impl Worker {
         let key = match (st.keys.runs[r].form, sought.outside) {
             (KeyForm::Full(_), Some(key)) => key,
             (_, carried) => {
-                let in_port = self.engine.packets.live().get(id).in_port;
+                let in_port = self.engine.live.get(id).in_port;
                 room.whole(sought.key, (in_port, st.keys.recirc_id), carried)
             }
         };
@@ -154,10 +154,9 @@ impl Worker {
     fn translate(&mut self, subject: &Subject<'_>, now_ms: u64) {
         let s = &mut self.scratch;
         s.translation.clear();
-        let live = self.engine.packets.live();
         let request = Request {
             key: subject.key,
-            packet: Some(live.get(subject.id)),
+            packet: Some(self.engine.live.get(subject.id)),
             now_ms,
             purpose: Purpose::Miss,
         };
@@ -176,10 +175,7 @@ impl Worker {
     /// Chooses the program of the last translation for a packet, and caches it if allowed. Credits the
     /// packet.
     fn install(&mut self, subject: &Subject<'_>, any: u64, now_ms: u64) -> Choice {
-        let (key, len) = (
-            subject.key,
-            self.engine.packets.live().get(subject.id).len() as u64,
-        );
+        let (key, len) = (subject.key, self.engine.live.get(subject.id).len() as u64);
         let t = &mut self.scratch.translation;
         self.pending_credits.add(&t.credits, len, key.tcp_flags, now_ms);
         if self.cache.wants_revalidator() {

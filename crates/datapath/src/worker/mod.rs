@@ -37,7 +37,7 @@ use crate::exec::watch::PacketWatch;
 use crate::flow_cache::{Cache, CachedTranslation};
 use crate::perf::Own;
 use crate::shared::Shared;
-use engine::{Engine, Packets};
+use engine::Engine;
 use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Meter, Translation};
 use heddle_flow::FlowKey;
@@ -338,7 +338,7 @@ impl Worker {
                 tx: TxTable::watched(watch),
                 pool: p.pool,
                 upcalls: p.upcalls,
-                packets: Packets::default(),
+                live: crate::exec::Live::default(),
                 recirc: None,
                 tracked: Tracked::new(),
                 resumed: Vec::new(),
@@ -412,7 +412,11 @@ impl Worker {
 
     /// A bounded piece of housekeeping.
     fn maintain(&mut self) {
-        self.expire_segments();
+        if self.frames.any() {
+            let now_ms = self.shared.clock.now_ms();
+            self.frames.expire(&mut self.engine.pool, now_ms);
+            self.count_lost_segments();
+        }
         self.end_waiting();
         if self.findings.is_empty() {
             return self.reap();

@@ -79,18 +79,6 @@ pub(crate) fn parse(p: &mut Packet, how: ReadAs, (key, meta): (&mut FlowKey, &mu
     }
 }
 
-/// Returns the results of [`parse`].
-#[cfg(test)]
-pub(crate) fn parsed(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowKey, Meta) {
-    let (mut key, mut meta) = Default::default();
-    let how = ReadAs {
-        packet_type,
-        vlan_limit,
-    };
-    parse(p, how, (&mut key, &mut meta));
-    (key, meta)
-}
-
 /// Whether a routing header with segments left is between the IPv6 header and L4. Then the pseudo header has
 /// the final destination, not the one of the IPv6 header (RFC 8200, 8.1).
 fn has_routing_header(head: &[u8], l3: usize, l4: usize) -> bool {

@@ -184,7 +184,7 @@ impl Worker {
                 return self.engine.resumed.truncate(resumed);
             };
             if program.needs_key {
-                st.keys.make_full(r, self.engine.packets.live().get(id));
+                st.keys.make_full(r, self.engine.live.get(id));
             }
             let mut exec = self.engine.exec(st.keys.full(r), st.keys.outside(r));
             if !exec.run_steps(program, &mut in_flight) {

@@ -79,7 +79,7 @@ impl Stage {
     #[inline(always)]
     pub(super) fn push(&mut self, engine: &mut Engine, ids: Range<LiveId>, change: Change<'_>) -> bool {
         let (first, place) = (ids.start, self.ids.len());
-        let mut live = engine.packets.live();
+        let live = &mut engine.live;
         match change {
             Change::Nothing(key, carried) => {
                 let (mut bytes, mut longest) = (0, 0);

@@ -128,8 +128,7 @@ impl Worker {
         let Some((short, ..)) = e.tracked.plain(i) else {
             return;
         };
-        let mut live = e.packets.live();
-        let p = live.get_mut(id);
+        let p = e.live.get_mut(id);
         let l4 = usize::from(l3) + Ipv4::LEN;
         let partial = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == l4);
         if let Some(h) = p.head_mut().get_mut(l3.into()..) {
@@ -148,7 +147,7 @@ impl Worker {
         lookup: &LookupContext<'_>,
         of: &Tracking<'_>,
     ) {
-        let len = self.engine.packets.live().get(id).len() as u64;
+        let len = self.engine.live.get(id).len() as u64;
         let body = self.cache.follow(&brief, &key, len, lookup);
         if let Some(body) = body
             && let Some(program) = self.cache.program(body)

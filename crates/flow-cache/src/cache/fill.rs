@@ -30,13 +30,9 @@ impl<P: Program> Cache<P> {
         let (mask_is_new, origin_is_new) = self.subtables.add(subtable, origin);
         self.new_mask |= mask_is_new;
         let held = Arc::clone(self.subtables.get(subtable)?);
-        let mut hash = self
-            .subtables
-            .compact(subtable)?
-            .hash(sought.key, &self.key, subtable);
+        let hash = self.hash_under(sought, subtable)?;
         let (mut context, mut context_is_new) = (origin, false);
         if let Some(key) = sought.outside {
-            hash ^= self.contexts.hash(key, &held.outside);
             let outside_words = (subtable, &*held.outside, family.is_odd());
             (context, context_is_new) = self.contexts.retain(outside_words, origin, key)?;
         }

@@ -6,7 +6,7 @@
 //! ([`super::masks`]).
 
 use super::masks::Probe;
-use super::{Cache, OutsideWords, is_current};
+use super::{Cache, is_current};
 use crate::burst::{Burst, Run, Sought};
 use crate::compact::{CompactKey, CompactMask};
 use crate::context::{Bits, Contexts, is_context};
@@ -409,11 +409,14 @@ impl<P: Program> Cache<P> {
             // A match in L2 without a walk through masks: under the only mask, or by the guess. It counts as
             // one probe.
             self.probes += u64::from(f.level == Level::L2);
-            let outside_words = OutsideWords {
-                subtables: &self.subtables,
-                contexts: &self.contexts,
-            };
-            if is_current(e, &mut self.groups, &self.translations, &outside_words, lookup) {
+            if is_current(
+                e,
+                &mut self.groups,
+                &self.translations,
+                &self.subtables,
+                &self.contexts,
+                lookup,
+            ) {
                 f.body = e.body();
                 e.count(run.packets(), run.bytes, lookup.now_ms, key.tcp_flags());
             }
@@ -431,11 +434,14 @@ impl<P: Program> Cache<P> {
         let Some(e) = self.store.get(slot) else {
             return false;
         };
-        let outside_words = OutsideWords {
-            subtables: &self.subtables,
-            contexts: &self.contexts,
-        };
-        if !is_current(e, &mut self.groups, &self.translations, &outside_words, lookup) {
+        if !is_current(
+            e,
+            &mut self.groups,
+            &self.translations,
+            &self.subtables,
+            &self.contexts,
+            lookup,
+        ) {
             return false;
         }
         let body = e.body();

@@ -1,6 +1,6 @@
 //! Following a link from a connection to the entry that its last packets matched ([`crate::links`]).
 
-use super::{Cache, LookupContext, OutsideWords, is_current};
+use super::{Cache, LookupContext, is_current};
 use crate::compact::CompactKey;
 use crate::links::Target;
 use crate::program_table::{NO_BODY, Program};
@@ -44,11 +44,14 @@ impl<P: Program> Cache<P> {
         if e.id() != to.id || !e.alive() || !mask.same(|i| e.word(i), &own) {
             return None;
         }
-        let outside_words = OutsideWords {
-            subtables: &self.subtables,
-            contexts: &self.contexts,
-        };
-        if !is_current(e, &mut self.groups, &self.translations, &outside_words, lookup) {
+        if !is_current(
+            e,
+            &mut self.groups,
+            &self.translations,
+            &self.subtables,
+            &self.contexts,
+            lookup,
+        ) {
             return None;
         }
         e.count(1, bytes, lookup.now_ms, key.tcp_flags());

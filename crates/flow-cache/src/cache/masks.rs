@@ -34,7 +34,7 @@ fn part(list: &[Use], at: usize, n: usize) -> &[Use] {
 impl<P: Program> Cache<P> {
     /// Hash of a packet's key under a mask.
     #[inline]
-    fn hash_under(&self, sought: Sought<'_>, subtable: u32) -> Option<u64> {
+    pub(super) fn hash_under(&self, sought: Sought<'_>, subtable: u32) -> Option<u64> {
         let hash = self
             .subtables
             .compact(subtable)?

@@ -2,7 +2,7 @@
 //! agrees with the executor's offsets.
 
 use crate::exec::{Meta, apply};
-use crate::worker::parse::parsed;
+use crate::tests::parsed;
 use heddle_datapath_api::{Action, DropKind, Masked, NshHeader};
 use heddle_flow::{Nsh, packet_type};
 use heddle_packet::Packet;

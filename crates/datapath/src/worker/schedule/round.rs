@@ -98,12 +98,12 @@ impl Worker {
             let (n, full) = slot.take(
                 max,
                 &mut engine.pool,
-                &mut engine.packets.burst,
+                &mut engine.live.burst,
                 &mut self.scratch.spare,
             );
             let mut kept = n;
             if n > 0 && slot.shared.policing.is_on() {
-                let from = engine.packets.burst.len() - n;
+                let from = engine.live.burst.len() - n;
                 let lose = |mut p: Packet| {
                     p.in_port = slot.port;
                     self.counters.drops.add(DropKind::RxPoliced, 1);
@@ -113,7 +113,7 @@ impl Worker {
                 kept -= slot
                     .shared
                     .policing
-                    .police(&mut engine.packets.burst, from, engine.now_ms, lose);
+                    .police(&mut engine.live.burst, from, engine.now_ms, lose);
             }
             slot.scheduler.begin_turn(n, full, t);
             self.schedule.full += usize::from(full);
@@ -143,7 +143,7 @@ impl Worker {
                 });
                 total += n;
                 t = now;
-                if self.engine.packets.burst.len() >= BURST / 2 || self.rx[i].scheduler.is_expensive() {
+                if self.engine.live.burst.len() >= BURST / 2 || self.rx[i].scheduler.is_expensive() {
                     t = self.forward(t);
                 }
             }
@@ -234,7 +234,7 @@ impl Worker {
         let held = std::mem::take(&mut self.rx[slot].held);
         let packets = held.len();
         if packets > 0 {
-            self.engine.packets.burst.extend(held);
+            self.engine.live.burst.extend(held);
             let source = Source {
                 slot,
                 packets,
@@ -247,8 +247,8 @@ impl Worker {
 
     /// Forwards the received packets, and notifies the queues that their packets are done.
     fn forward(&mut self, t0: u64) -> u64 {
-        let n = self.engine.packets.burst.len() as u64;
-        let mut packets = self.engine.packets.burst.iter_mut();
+        let n = self.engine.live.burst.len() as u64;
+        let mut packets = self.engine.live.burst.iter_mut();
         for source in &self.scratch.sources {
             let slot = &self.rx[source.slot];
             let mut bytes = 0;
