@@ -164,8 +164,10 @@ impl Subtables {
             return in_port;
         }
         let print = hash_of_source(in_port, recirc_id);
-        let is = |o: &Box<Origin>| (o.in_port, o.recirc_id) == (in_port, recirc_id);
-        if let Some(n) = self.others.find(print, is) {
+        let found = self
+            .others
+            .find(print, |o| (o.in_port, o.recirc_id) == (in_port, recirc_id));
+        if let Some(n) = found {
             if let Some(o) = self.others.get_mut(n) {
                 o.used = true;
             }

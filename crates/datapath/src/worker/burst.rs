@@ -106,15 +106,14 @@ impl Worker {
         let (mut place, mut runts) = (0, 0_u64);
         for (i, p) in engine.live.burst.iter_mut().enumerate() {
             let origin = fresh_origin(p);
-            if is_runt(p, how) {
-                if !given {
-                    runts |= 1 << i;
-                    continue;
-                }
+            let runt = is_runt(p, how);
+            if runt && !given {
+                runts |= 1 << i;
+                continue;
             }
             match &injected {
-                None => st.keys.read(place, p, how, origin, &Context::None),
-                Some(context) => st.keys.read(place, p, how, origin, context),
+                Some(context) if !runt => st.keys.read(place, p, how, origin, context),
+                _ => st.keys.read(place, p, how, origin, &Context::None),
             }
             place += 1;
         }
