@@ -243,7 +243,7 @@ impl<P: Program> Cache<P> {
         }
         let notes = &mut self.notes;
         self.subtables
-            .tidy(|n| notes.has_room(RESERVE) && notes.push(RevalidatorEvent::ContextGone(n)).is_ok());
+            .tidy(|n| notes.has_room(RESERVE) && notes.push(RevalidatorEvent::Context(n, None)).is_ok());
         self.store.tidy();
         self.l1.tidy(self.store.len());
         self.links.tidy();

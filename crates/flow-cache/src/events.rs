@@ -28,19 +28,14 @@ pub type RevalidatorFindings<P> = Vec<(u32, u64, Option<Arc<CachedTranslation<P>
 
 #[derive(Debug)]
 pub(crate) enum RevalidatorEvent<P: Program> {
-    /// A new chunk has the entries from `n * CHUNK` on.
-    Chunk(u32, Arc<ChunkMem>),
-    /// The chunk of this number is freed.
-    ChunkGone(u32),
-    /// A cached translation has this number.
-    CachedTranslation(u32, Arc<CachedTranslation<P>>),
-    CachedTranslationGone(u32),
-    /// A mask has this number.
-    Subtable(u32, Arc<Subtable>),
-    SubtableGone(u32),
-    /// A context has this number in entries' keys.
-    Context(u32, Arc<Context>),
-    ContextGone(u32),
+    /// This chunk has the entries from `n * CHUNK` on; `None`: it is freed.
+    Chunk(u32, Option<Arc<ChunkMem>>),
+    /// The cached translation of this number, if there is one from now on.
+    CachedTranslation(u32, Option<Arc<CachedTranslation<P>>>),
+    /// The mask of this number, if there is one from now on.
+    Subtable(u32, Option<Arc<Subtable>>),
+    /// The context of this number in entries' keys, if there is one from now on.
+    Context(u32, Option<Arc<Context>>),
     /// The entry `id` of this slot and this cached translation is gone; these were its last counts.
     Gone(u32, u64, u32, FlowCounts),
     /// Like `Gone`, but the entry continues under a new id (the last field) with another cached translation.

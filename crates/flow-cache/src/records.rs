@@ -110,38 +110,34 @@ impl<P: Program> Records<P> {
         match note {
             RevalidatorEvent::Chunk(n, mem) => {
                 let zeros = || vec![0; CHUNK];
-                let chunk = Chunk {
+                // The first chunk alone needs no spare: all flows may fit into it.
+                let grows = n > 0 && mem.is_some();
+                let chunk = mem.map(|mem| Chunk {
                     mem,
                     ids: zeros(),
                     packets: zeros(),
                     bytes: zeros(),
                     flows: Vec::new(),
-                };
-                put(&mut self.chunks, n, Some(chunk));
-                // The first chunk alone needs no spare: all flows may fit into it.
-                if n > 0 {
+                });
+                put(&mut self.chunks, n, chunk);
+                if grows {
                     self.makers.fill();
                 }
             }
-            RevalidatorEvent::ChunkGone(n) => put(&mut self.chunks, n, None),
             RevalidatorEvent::CachedTranslation(n, cached) => {
-                let held = CreditedTranslation {
+                if let Some(before) = self.held(n) {
+                    before.give();
+                }
+                let new = cached.map(|cached| CreditedTranslation {
                     cached,
                     pending: FlowCounts::default(),
-                };
-                put(&mut self.translations, n, Some(held));
+                });
+                put(&mut self.translations, n, new);
             }
-            RevalidatorEvent::CachedTranslationGone(n) => {
-                if let Some(h) = self.translations.get_mut(n as usize).and_then(Option::as_mut) {
-                    h.give();
-                }
-                put(&mut self.translations, n, None);
-            }
-            RevalidatorEvent::Subtable(n, subtable) => put(&mut self.subtables, n, Some(subtable)),
+            RevalidatorEvent::Subtable(n, subtable) => put(&mut self.subtables, n, subtable),
+            RevalidatorEvent::Context(n, Some(context)) => _ = self.contexts.insert(n, context),
+            RevalidatorEvent::Context(n, None) => _ = self.contexts.remove(&n),
             RevalidatorEvent::Spent(list) => drop(list),
-            RevalidatorEvent::SubtableGone(n) => put(&mut self.subtables, n, None),
-            RevalidatorEvent::Context(n, context) => _ = self.contexts.insert(n, context),
-            RevalidatorEvent::ContextGone(n) => _ = self.contexts.remove(&n),
             RevalidatorEvent::Gone(slot, id, cached, counted) => {
                 self.account(slot, id, cached, &counted);
                 self.record(slot, 0, &FlowCounts::default());

@@ -6,7 +6,7 @@
 //! wait in their queues. Processors are chosen by [`super::cpus`].
 
 use super::cpus::{WorkerCpus, default_places, pinned_places, pretended};
-use super::{Control, UpcallRings, WorkerHandle, add};
+use super::{Control, WorkerHandle, add};
 use crate::config::DatapathError;
 use crate::counters::{WorkerCounters, WorkerNumbers};
 use crate::exec::upcalls::upcall_ring;
@@ -256,12 +256,7 @@ impl Control {
                 *id != w.id
             });
         }
-        let UpcallRings {
-            packets,
-            control,
-            samples,
-        } = &*self.upcalls;
-        for inbox in [packets, control, samples] {
+        for inbox in self.upcalls.each() {
             inbox.lock().tidy();
         }
     }

@@ -43,7 +43,7 @@ impl<P: Program> Cache<P> {
             if self.store.free(slot).is_none()
                 && let Some((n, mem)) = taken.chunk
             {
-                self.push(RevalidatorEvent::Chunk(n, mem));
+                self.push(RevalidatorEvent::Chunk(n, Some(mem)));
             }
             return None;
         }
@@ -57,21 +57,22 @@ impl<P: Program> Cache<P> {
         self.translations.retain(cached);
         if let Some((n, mem)) = taken.chunk {
             self.new_chunk = true;
-            self.push(RevalidatorEvent::Chunk(n, mem));
+            self.push(RevalidatorEvent::Chunk(n, Some(mem)));
         }
         // The revalidator needs notes for new numbers only. Most entries have none.
         if subtable_is_new {
-            self.push(RevalidatorEvent::Subtable(subtable, held));
+            self.push(RevalidatorEvent::Subtable(subtable, Some(held)));
         }
         if origin_is_new {
             let shown = self.context_of(origin, None, family);
-            self.push(RevalidatorEvent::Context(origin, shown));
+            self.push(RevalidatorEvent::Context(origin, Some(shown)));
         }
         if context_is_new {
             let shown = self.context_of(origin, sought.outside, family);
-            self.push(RevalidatorEvent::Context(context, shown));
+            self.push(RevalidatorEvent::Context(context, Some(shown)));
         }
-        if translation_is_new && let Some(v) = self.translations.get(cached).map(Arc::clone) {
+        if translation_is_new {
+            let v = self.translations.get(cached).map(Arc::clone);
             self.push(RevalidatorEvent::CachedTranslation(cached, v));
         }
         let id = self.take_id();
@@ -165,7 +166,8 @@ impl<P: Program> Cache<P> {
             e.set_group(group, stamp);
             self.groups.leave(left);
         }
-        if is_new && let Some(v) = self.translations.get(cached).map(Arc::clone) {
+        if is_new {
+            let v = self.translations.get(cached).map(Arc::clone);
             self.push(RevalidatorEvent::CachedTranslation(cached, v));
         }
         let new = self.take_id();

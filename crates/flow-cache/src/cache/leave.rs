@@ -51,19 +51,19 @@ impl<P: Program> Cache<P> {
             self.push(RevalidatorEvent::Gone(slot, id, cached, counted));
             self.translations.release(cached);
             if self.contexts.release(context) {
-                self.push(RevalidatorEvent::ContextGone(context));
+                self.push(RevalidatorEvent::Context(context, None));
             }
             if self.subtables.remove(subtable, origin) {
-                self.push(RevalidatorEvent::SubtableGone(subtable));
+                self.push(RevalidatorEvent::Subtable(subtable, None));
             }
             if let Some(chunk) = self.store.free(slot) {
-                self.push(RevalidatorEvent::ChunkGone(chunk));
+                self.push(RevalidatorEvent::Chunk(chunk, None));
             }
             n += 1;
         }
         let notes = &mut self.notes;
         self.translations.reap(most, |v| {
-            notes.has_room(RESERVE) && notes.push(RevalidatorEvent::CachedTranslationGone(v)).is_ok()
+            notes.has_room(RESERVE) && notes.push(RevalidatorEvent::CachedTranslation(v, None)).is_ok()
         });
         if n > 0 {
             self.table.tidy();
