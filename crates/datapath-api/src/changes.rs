@@ -16,7 +16,7 @@
 //!
 //! The safe error is to think that a change matters: that costs a translation.
 //! [`Generations::outlasts`](crate::Generations::outlasts) does this in a few lines. Workers do the
-//! same for many entries at once (`flow-cache/src/watch.rs`).
+//! same for many entries at once (`flow-cache/src/validity.rs`).
 //!
 //! **Threads.** Any number of writers and readers, without locks: a worker that learns a flow is a writer.
 //! Each writer draws a generation of its own, stores its record, and then lifts the generation that readers

@@ -50,7 +50,7 @@ pub struct ObservedFlow<'a> {
     pub credits: &'a [Arc<dyn Credit>],
 }
 
-/// Packets that an observer forwarded.
+/// Packets of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounts {
     /// Packets.
@@ -61,6 +61,25 @@ pub struct FlowCounts {
     pub used_ms: u64,
     /// Union of their TCP flags.
     pub tcp_flags: u16,
+}
+
+impl FlowCounts {
+    /// Adds counts of the same flow.
+    pub fn add(&mut self, more: &Self) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+        self.used_ms = self.used_ms.max(more.used_ms);
+        self.tcp_flags |= more.tcp_flags;
+    }
+    /// Credits these packets, if there are any.
+    pub fn credit(&self, credits: &[Arc<dyn Credit>]) {
+        if self.packets > 0 || self.bytes > 0 {
+            let n = self;
+            credits
+                .iter()
+                .for_each(|c| c.credit(n.packets, n.bytes, n.used_ms, n.tcp_flags));
+        }
+    }
 }
 
 /// Packets that a port received and sent without a worker.

@@ -25,7 +25,7 @@ pub struct Config {
     /// bytes each.
     pub l1_entries: usize,
     /// ... and its maximum.
-    pub l1_most: usize,
+    pub max_l1_entries: usize,
     /// Maximum time that a worker polls after the last packet, microseconds.
     pub spin_us: u64,
     /// Packet buffers in each worker's pool.
@@ -52,7 +52,7 @@ impl Default for Config {
             max_idle_ms: 10_000,
             max_masks: 128,
             l1_entries: 8192,
-            l1_most: 1 << 20,
+            max_l1_entries: 1 << 20,
             spin_us: 50,
             pool_packets: 192,
             revalidate_interval_ms: 500,

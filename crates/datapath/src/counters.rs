@@ -1,8 +1,8 @@
 //! Counters of workers: per port and worker, and per worker. Single writer, any reader (see
 //! `heddle_sync::Counter`).
 
-use crate::control::perf::Perf;
-use crate::exec::ct::CtCounts;
+use crate::perf::{Perf, Start};
+use heddle_conntrack::{Event, Events};
 use heddle_datapath_api::DropKind;
 use heddle_sync::Counter;
 
@@ -37,6 +37,41 @@ impl Drops {
     /// Number of these drops.
     pub(crate) fn get(&self, kind: DropKind) -> u64 {
         self.0[kind as usize].get()
+    }
+}
+
+/// Counts of the events in [`Event::ALL`], in that order.
+pub(crate) type Tally = [u64; Event::ALL.len()];
+
+/// Adds one tally to another.
+pub(crate) fn add_all(to: &mut Tally, more: Tally) {
+    for (to, more) in to.iter_mut().zip(more) {
+        *to += more;
+    }
+}
+
+/// One worker's counters of tracking events.
+#[derive(Debug)]
+pub(crate) struct CtCounts([Counter; Event::ALL.len()]);
+
+impl Default for CtCounts {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl CtCounts {
+    #[cold]
+    pub(crate) fn add(&self, events: Events) {
+        for (event, counter) in Event::ALL.into_iter().zip(&self.0) {
+            if events.has(event) {
+                counter.add(1);
+            }
+        }
+    }
+    /// The counts so far.
+    pub(crate) fn get(&self) -> Tally {
+        std::array::from_fn(|i| self.0[i].get())
     }
 }
 
@@ -90,6 +125,17 @@ impl Window {
 pub(crate) fn whole_intervals(now_ms: u64, started_ms: u64, window_ms: u64) -> u64 {
     let lived = (now_ms / INTERVAL_MS).saturating_sub(started_ms.div_ceil(INTERVAL_MS));
     lived.min(window_ms / INTERVAL_MS)
+}
+
+impl WorkerCounters {
+    /// The counters that an iteration's measurement begins with.
+    pub(crate) fn perf_start(&self) -> Start {
+        Start {
+            batches: self.bursts.get(),
+            upcalls: self.misses.get(),
+            upcall_cycles: self.cycles_translate.get(),
+        }
+    }
 }
 
 macro_rules! worker_counters {

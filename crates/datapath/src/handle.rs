@@ -14,12 +14,12 @@ mod thread;
 
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::assign::Spread;
-use crate::control::perf::SuspectSetting;
 use crate::control::{AutoLb, Control, UpcallRings};
 use crate::exec::fragments::Waiting;
 use crate::exec::program::Program;
 use crate::exec::upcalls::{Bell, Lanes};
 use crate::exec::watch::{CaptureWish, Captured, DropExample};
+use crate::perf::SuspectSetting;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
 use crate::worker::{Command, CommandTx, Injected, WORKER_TIMEOUT};
@@ -48,7 +48,7 @@ pub struct Datapath {
     /// The worker for posted frames, as last known.
     post_box: Mutex<Option<Arc<CommandTx>>>,
     revalidator_thread: Mutex<Option<JoinHandle<()>>>,
-    sweeper: Mutex<Option<JoinHandle<()>>>,
+    expiry: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Datapath {
@@ -105,9 +105,9 @@ impl Datapath {
             0 => None,
             ms => Some(thread::start(&shared, &revalidator, Duration::from_millis(ms))?),
         };
-        let sweeper = match interval {
+        let expiry = match interval {
             0 => None,
-            _ => Some(thread::start_sweeper(&shared)?),
+            _ => Some(thread::start_expiry(&shared)?),
         };
         let (control, revalidator_thread) = (Mutex::new(control), Mutex::new(revalidator_thread));
         Ok(Arc::new(Self {
@@ -117,7 +117,7 @@ impl Datapath {
             upcalls,
             post_box: Mutex::default(),
             revalidator_thread,
-            sweeper: Mutex::new(sweeper),
+            expiry: Mutex::new(expiry),
         }))
     }
 
@@ -137,9 +137,9 @@ impl Datapath {
         {
             log::error!("the revalidator_thread ended by a panic");
         }
-        if let Some(sweeper) = self.sweeper.lock().take() {
-            sweeper.thread().unpark();
-            if sweeper.join().is_err() {
+        if let Some(expiry) = self.expiry.lock().take() {
+            expiry.thread().unpark();
+            if expiry.join().is_err() {
                 log::error!("the connection expiry thread ended by a panic");
             }
         }

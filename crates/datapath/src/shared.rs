@@ -1,13 +1,13 @@
 //! State shared by all threads of a datapath.
 
-use crate::control::perf::SuspectSetting;
 use crate::exec::fragments::Waiting;
 use crate::exec::upcalls::{Bell, Lanes};
 use crate::exec::watch::Inbox;
+use crate::perf::SuspectSetting;
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::ipf::Ipf;
 use heddle_datapath_api::{Action, DropReason, Request, Translate, Translation};
-use heddle_flow_cache::{HashKey, Moment};
+use heddle_flow_cache::{HashKey, LookupContext};
 use heddle_sync::{Clock, Wakeup};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -72,8 +72,8 @@ impl Shared {
         left > 0 && (limit < SHARED_FROM || held < left.saturating_mul(SHARE))
     }
     /// The context of a lookup; `any` was read before.
-    pub(crate) fn moment(&self, any: u64, now_ms: u64) -> Moment<'_> {
-        Moment {
+    pub(crate) fn lookup(&self, any: u64, now_ms: u64) -> LookupContext<'_> {
+        LookupContext {
             now_ms,
             any,
             generations: self.translate.generations(),
@@ -82,7 +82,7 @@ impl Shared {
     /// Calls the pipeline. A panic would be a bug of the pipeline: then the translation drops the packet and
     /// is not cached. So a packet that triggers such a bug costs itself, but not the worker with all of its
     /// queues.
-    pub(crate) fn ask(&self, request: &Request<'_>, out: &mut Translation) {
+    pub(crate) fn translate(&self, request: &Request<'_>, out: &mut Translation) {
         // After a panic `out` is cleared. The pipeline changes shared state under its own locks, or not at
         // all.
         let asked = AssertUnwindSafe(|| self.translate.translate(request, out));

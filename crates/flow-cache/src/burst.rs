@@ -3,8 +3,8 @@
 //! Neighbours with equal keys are one [`Run`]: the cache looks them up and counts them once. The reader of
 //! packets makes the runs and keeps their keys ([`Burst`]).
 
-use crate::cache::NO_BODY;
 use crate::compact::CompactKey;
+use crate::program_table::NO_BODY;
 use heddle_flow::FlowKey;
 
 /// A packet's key, as it is looked up.
@@ -28,42 +28,37 @@ pub enum KeyForm {
     Full(u8),
 }
 
+/// Packets of several flows that a program may execute as one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Merges {
+    /// Packets of one flow only.
+    No,
+    /// Packets whose headers have the same offsets: the program rewrites some.
+    Alike,
+    /// All packets: if the program needs facts about a packet, it reads them run by run.
+    All,
+}
+
 /// A run's program, as far as it is known before the lookup. The entry of a known program has counted the
 /// run already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunProgram {
-    body: u32,
-    of_many: bool,
+    /// The program's number, or [`NO_BODY`].
+    pub body: u32,
+    /// Further packets that may join the run. The run's compact key is the first packet's.
+    pub merges: Merges,
 }
 
 impl RunProgram {
     /// The program is not known: the run is to be looked up.
-    pub const UNKNOWN: Self = Self::of_one_flow(NO_BODY);
-    /// The program with this number, of the run's only flow.
-    #[inline]
-    pub const fn of_one_flow(body: u32) -> Self {
-        Self { body, of_many: false }
-    }
-    /// The program with this number, of several flows. The run's compact key has those headers that the
-    /// program needs.
-    #[inline]
-    pub const fn of_many_flows(body: u32) -> Self {
-        Self { body, of_many: true }
-    }
-    /// The program's number, or [`NO_BODY`].
-    #[inline]
-    pub fn body(self) -> u32 {
-        self.body
-    }
+    pub const UNKNOWN: Self = Self {
+        body: NO_BODY,
+        merges: Merges::No,
+    };
     /// Whether the program is known.
     #[inline]
     pub fn is_known(self) -> bool {
         self.body != NO_BODY
-    }
-    /// Whether the run has packets of several flows.
-    #[inline]
-    pub fn is_of_many_flows(self) -> bool {
-        self.of_many
     }
 }
 
@@ -115,8 +110,8 @@ pub trait Burst {
     fn keys(&self) -> &[CompactKey];
     /// Whether any run has more than its compact key.
     fn has_outside(&self) -> bool;
-    /// The key whose members outside of the compact key count for this run, if any do.
-    fn outside(&self, run: &Run) -> Option<&FlowKey>;
+    /// The key whose members outside of the compact key count for run `r`, if any do.
+    fn outside(&self, r: usize) -> Option<&FlowKey>;
     /// The key of run `r`, if the run is to be looked up.
     #[inline]
     fn sought(&self, r: usize) -> Option<Sought<'_>> {
@@ -126,7 +121,7 @@ pub trait Burst {
                 .keys()
                 .get(r)
                 .filter(|_| run.program == RunProgram::UNKNOWN)?,
-            outside: self.outside(run),
+            outside: self.outside(r),
         })
     }
 }

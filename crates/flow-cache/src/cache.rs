@@ -17,18 +17,17 @@
 
 use crate::cached_translation::{CachedTranslation, CachedTranslations};
 use crate::context::Contexts;
-use crate::entry::Entry;
+use crate::entry::CacheEntry;
+use crate::events::{Horizon, RESERVE, RING, RevalidatorEvent, RevalidatorFindings};
 use crate::l1::L1;
 use crate::links::Links;
-use crate::note::{Findings, Horizon, Note, RESERVE, RING};
+use crate::memory::Memory;
 use crate::program_table::Program;
 use crate::records::Records;
-use crate::sig::Bucket;
-use crate::spares::{Maker, Pace};
 use crate::store::Store;
 use crate::subtable::{Subtable, Subtables};
 use crate::table::Table;
-use crate::watch::{self, OUTSIDE, Watches};
+use crate::validity::{self, OUTSIDE, ValidityGroups};
 use heddle_simd::hash::HashKey;
 use heddle_sync::ring::{Producer, ring};
 use std::sync::Arc;
@@ -36,58 +35,17 @@ use std::sync::Arc;
 mod fill;
 mod find;
 mod follow;
-mod guess;
 mod leave;
 mod masks;
 
-pub use find::{Common, Found, Level, Moment, NO_BODY};
-pub(crate) use guess::Guess;
-
-/// No slot.
-pub const NO_SLOT: u32 = u32::MAX;
-
-/// The memory of a cache that grows with its entries.
-struct Memory {
-    store: Store,
-    table: Table,
-}
-
-impl Memory {
-    /// An empty cache's memory, and the makers that prepare its growth. [`crate::spares`] explains `near`.
-    fn new(near: bool) -> (Self, Makers) {
-        let (store, entries) = Store::with_spares(near);
-        let (table, buckets) = Table::with_spares(near);
-        let makers = Makers {
-            entries,
-            buckets,
-            pace: Pace::new(),
-        };
-        (Self { store, table }, makers)
-    }
-}
-
-/// The makers of the two growing parts of [`Memory`]. The revalidator runs them.
-pub(crate) struct Makers {
-    entries: Maker<Entry>,
-    buckets: Maker<Bucket>,
-    pace: Pace,
-}
-
-impl Makers {
-    /// Makes missing pieces, as far as the pace allows.
-    pub(crate) fn fill(&mut self) {
-        // Buckets first: fewer of them are needed.
-        self.buckets.fill(&mut self.pace);
-        self.entries.fill(&mut self.pace);
-    }
-}
+pub use find::{CommonProgram, Level, LookupContext, LookupResult};
 
 /// The parts of a cache that are made before its worker starts; see [`CacheParts::new`].
 pub struct CacheParts<P: Program> {
     memory: Memory,
     max_masks: usize,
     key: HashKey,
-    notes: Producer<Note<P>>,
+    notes: Producer<RevalidatorEvent<P>>,
     horizon: Arc<Horizon>,
 }
 
@@ -113,17 +71,17 @@ impl<P: Program> CacheParts<P> {
 pub struct Cache<P: Program> {
     store: Store,
     translations: CachedTranslations<P>,
-    watches: Watches,
+    groups: ValidityGroups,
     subtables: Subtables,
     table: Table,
     l1: L1,
     contexts: Contexts,
-    notes: Producer<Note<P>>,
+    notes: Producer<RevalidatorEvent<P>>,
     horizon: Arc<Horizon>,
     next_id: u64,
     key: HashKey,
     /// Slots whose entries L2 has lost, and whose end is not reported to the revalidator yet.
-    doomed: Vec<u32>,
+    evicted: Vec<u32>,
     /// Masks that lookups have tried until they hit in L2.
     probes: u64,
     new_mask: bool,
@@ -137,41 +95,42 @@ pub struct Cache<P: Program> {
     scratch: find::Scratch,
 }
 
-/// Whether an entry is known to be valid at `moment`.
+/// Whether an entry is known to be valid at `lookup`.
 #[inline(always)]
 fn is_current<P: Program>(
-    e: &Entry,
-    watches: &mut Watches,
+    e: &CacheEntry,
+    groups: &mut ValidityGroups,
     translations: &CachedTranslations<P>,
-    asked: &Asked<'_>,
-    moment: &Moment<'_>,
+    subtables: &Subtables,
+    contexts: &Contexts,
+    lookup: &LookupContext<'_>,
 ) -> bool {
-    let (watch, stamp) = e.watch();
-    if watch == watch::NONE {
+    let (group, stamp) = e.group();
+    if group == validity::NONE {
         return translations
             .get(e.cached())
-            .is_some_and(|v| v.valid_at(moment.any));
+            .is_some_and(|v| v.valid_at(lookup.any));
     }
-    watches.holds(watch, stamp, moment.any) || look(e, watches, asked, moment)
+    groups.holds(group, stamp, lookup.any) || look(e, groups, subtables, contexts, lookup)
 }
 
-/// The sources of the words outside of compact keys that entries match on.
-struct Asked<'a> {
-    subtables: &'a Subtables,
-    contexts: &'a Contexts,
-}
-
-/// Compares an entry with the changes since its stamp, by way of its watch. Returns whether none of them
+/// Compares an entry with the changes since its stamp, by way of its group. Returns whether none of them
 /// concerns its packets; then the entry gets the latest stamp.
 #[inline(never)]
-fn look(e: &Entry, watches: &mut Watches, asked: &Asked<'_>, moment: &Moment<'_>) -> bool {
-    let (watch, stamp) = e.watch();
-    let (context, outside) = (e.key().context(), asked.subtables.outside(e.subtable()));
+fn look(
+    e: &CacheEntry,
+    groups: &mut ValidityGroups,
+    subtables: &Subtables,
+    contexts: &Contexts,
+    lookup: &LookupContext<'_>,
+) -> bool {
+    let (group, stamp) = e.group();
+    let (context, outside) = (e.key().context(), subtables.outside(e.subtable()));
     let key = |i: usize| match i.checked_sub(OUTSIDE.into()) {
         None => e.word(i),
-        Some(i) => asked.contexts.word(context, outside, i),
+        Some(i) => contexts.word(context, outside, i),
     };
-    let now = watches.look(watch, stamp, moment.any, moment.generations, key);
+    let now = groups.look(group, stamp, lookup.any, lookup.generations, key);
     if let Some(now) = now {
         e.set_stamp(now);
     }
@@ -179,25 +138,25 @@ fn look(e: &Entry, watches: &mut Watches, asked: &Asked<'_>, moment: &Moment<'_>
 }
 
 impl<P: Program> Cache<P> {
-    /// Makes a cache whose L1 has `l1_entries` ways at first and at most `l1_most`. The worker calls this
-    /// itself, so that the memory is near to its core.
+    /// Makes a cache whose L1 has `l1_entries` ways at first and at most `max_l1_entries`. The worker calls
+    /// this itself, so that the memory is near to its core.
     ///
     /// # Errors
     /// There is no memory.
-    pub fn new(p: CacheParts<P>, l1_entries: usize, l1_most: usize) -> std::io::Result<Self> {
+    pub fn new(p: CacheParts<P>, l1_entries: usize, max_l1_entries: usize) -> std::io::Result<Self> {
         Ok(Self {
             store: p.memory.store,
             translations: CachedTranslations::default(),
-            watches: Watches::new(),
+            groups: ValidityGroups::new(),
             subtables: Subtables::new(p.max_masks),
             table: p.memory.table,
-            l1: L1::new(l1_entries, l1_most)?,
+            l1: L1::new(l1_entries, max_l1_entries)?,
             contexts: Contexts::new(&p.key),
             notes: p.notes,
             horizon: p.horizon,
             next_id: 1,
             key: p.key,
-            doomed: Vec::new(),
+            evicted: Vec::new(),
             probes: 0,
             new_mask: false,
             new_chunk: false,
@@ -209,7 +168,7 @@ impl<P: Program> Cache<P> {
     }
     /// The entry in a slot that was found just now.
     #[inline]
-    pub fn entry(&self, slot: u32) -> Option<&Entry> {
+    pub fn entry(&self, slot: u32) -> Option<&CacheEntry> {
         self.store.get(slot)
     }
     /// A cached translation of this burst.
@@ -223,7 +182,7 @@ impl<P: Program> Cache<P> {
         Some(&self.translations.body(n)?.program)
     }
     /// The mask of an entry.
-    pub fn subtable(&self, e: &Entry) -> Option<&Arc<Subtable>> {
+    pub fn subtable(&self, e: &CacheEntry) -> Option<&Arc<Subtable>> {
         self.subtables.get(e.subtable())
     }
     /// Whether to wake the revalidator soon: the ring of notes is filling up, or another chunk is to be made.
@@ -231,33 +190,39 @@ impl<P: Program> Cache<P> {
         std::mem::take(&mut self.new_chunk) || !self.notes.has_room(RING - RESERVE / 2)
     }
 
-    fn push(&mut self, note: Note<P>) {
+    fn push(&mut self, note: RevalidatorEvent<P>) {
         let full = self.notes.push(note).is_err();
         debug_assert!(!full, "the caller has looked whether there is room");
     }
 
-    /// The program of the entry in `slot`, if the entry is known to be valid at `moment`.
+    /// The program of the entry in `slot`, if the entry is known to be valid at `lookup`.
     #[inline]
-    pub fn current(&mut self, slot: u32, moment: &Moment<'_>) -> Option<u32> {
+    pub fn current(&mut self, slot: u32, lookup: &LookupContext<'_>) -> Option<u32> {
         let e = self.store.get(slot)?;
-        let asked = Asked {
-            subtables: &self.subtables,
-            contexts: &self.contexts,
-        };
-        is_current(e, &mut self.watches, &self.translations, &asked, moment).then(|| e.body())
+        is_current(
+            e,
+            &mut self.groups,
+            &self.translations,
+            &self.subtables,
+            &self.contexts,
+            lookup,
+        )
+        .then(|| e.body())
     }
-    /// Whether the entry in `slot` has a watch. Only the watch can decide whether such an entry is valid.
-    pub fn is_watched(&self, slot: u32) -> bool {
-        self.store.get(slot).is_some_and(|e| e.watch().0 != watch::NONE)
+    /// Whether the entry in `slot` has a group. Only the group can decide whether such an entry is valid.
+    pub fn has_group(&self, slot: u32) -> bool {
+        self.store
+            .get(slot)
+            .is_some_and(|e| e.group().0 != validity::NONE)
     }
     /// Whether forgotten entries wait for [`Cache::reap`].
-    pub fn has_doomed(&self) -> bool {
-        !self.doomed.is_empty()
+    pub fn has_evicted(&self) -> bool {
+        !self.evicted.is_empty()
     }
     /// Gives an empty list back to the revalidator.
-    pub fn give_back(&mut self, list: Findings<P>) {
+    pub fn give_back(&mut self, list: RevalidatorFindings<P>) {
         if self.notes.has_room(RESERVE) {
-            self.push(Note::Spent(list));
+            self.push(RevalidatorEvent::Spent(list));
         }
     }
     /// The origin of packets that came in by this port and carry this recirculation id.
@@ -278,7 +243,7 @@ impl<P: Program> Cache<P> {
         }
         let notes = &mut self.notes;
         self.subtables
-            .tidy(|n| notes.has_room(RESERVE) && notes.push(Note::ContextGone(n)).is_ok());
+            .tidy(|n| notes.has_room(RESERVE) && notes.push(RevalidatorEvent::Context(n, None)).is_ok());
         self.store.tidy();
         self.l1.tidy(self.store.len());
         self.links.tidy();

@@ -7,13 +7,13 @@
 //! **Validity.** `validated` is a value of [`Generations::any`] that was read before the dependencies were
 //! found to hold. Worker and revalidator both store it; a late store of an old value only causes another
 //! check. When a dependency has moved, the cached translation alone cannot prove its entries valid. Then each
-//! entry is compared with the changes ([`crate::watch`]).
+//! entry is compared with the changes ([`crate::validity`]).
 //!
 //! The worker numbers cached translations. The revalidator learns the numbers through notes, in order.
 
 use crate::hash::Mixer;
+use crate::numbered::Numbered;
 use crate::program_table::{Body, Program, ProgramTable};
-use hashbrown::HashTable;
 use heddle_datapath_api::changes::KnownBits;
 use heddle_datapath_api::{Credit, Dep, Generations, Override, Translation};
 use std::hash::{Hash, Hasher};
@@ -94,7 +94,7 @@ impl<P: Program> CachedTranslation<P> {
         self.validated.store(any, Relaxed);
     }
     /// Whether `t` has the same result, dependencies and creditors included.
-    pub fn says(&self, t: &Translation) -> bool {
+    pub fn is_result_of(&self, t: &Translation) -> bool {
         *self.deps == *t.deps
             && *self.overrides == *t.overrides
             && same_credits(&self.credits, &t.credits)
@@ -122,23 +122,12 @@ pub fn fingerprint(actions: &[impl Hash], deps: &[Dep], credits: &[Arc<dyn Credi
     h.finish()
 }
 
-#[derive(Debug)]
-struct Held<P: Program> {
-    cached: Arc<CachedTranslation<P>>,
-    /// The number of its program.
-    body: u32,
-    /// Entries that refer to it.
-    users: u32,
-    fingerprint: u64,
-}
-
 /// A worker's cached translations, by number.
 #[derive(Debug)]
 pub(crate) struct CachedTranslations<P: Program> {
-    held: Vec<Option<Held<P>>>,
+    /// With the number of their program. Their users are entries.
+    all: Numbered<(Arc<CachedTranslation<P>>, u32)>,
     programs: ProgramTable<P>,
-    free: Vec<u32>,
-    index: HashTable<u32>,
     /// The number that [`CachedTranslations::intern`] returned last.
     last: u32,
     /// Numbers without users, which this burst may still run. They are freed from the end.
@@ -148,10 +137,8 @@ pub(crate) struct CachedTranslations<P: Program> {
 impl<P: Program> Default for CachedTranslations<P> {
     fn default() -> Self {
         Self {
-            held: Vec::new(),
+            all: Numbered::default(),
             programs: ProgramTable::default(),
-            free: Vec::new(),
-            index: HashTable::new(),
             last: 0,
             unused: Vec::new(),
         }
@@ -161,29 +148,21 @@ impl<P: Program> Default for CachedTranslations<P> {
 impl<P: Program> CachedTranslations<P> {
     #[inline]
     pub(crate) fn get(&self, n: u32) -> Option<&Arc<CachedTranslation<P>>> {
-        Some(&self.held.get(n as usize)?.as_ref()?.cached)
+        self.all.get(n).map(|(cached, _)| cached)
     }
     /// The number of the result of `t`, and whether the number is new. Takes the contents out of `t` if it is
     /// new. `any` was read before the translation.
     pub(crate) fn intern(&mut self, t: &mut Translation, any: u64) -> (u32, bool) {
         // New flows often come by thousands with one result.
-        if let Some(v) = self.get(self.last).filter(|v| v.says(t)) {
+        if let Some(v) = self.get(self.last).filter(|v| v.is_result_of(t)) {
             v.confirm(any);
             return (self.last, false);
         }
         let print = fingerprint(&t.actions, &t.deps, &t.credits);
-        let held = &self.held;
-        let same = |n: &u32| {
-            held[*n as usize]
-                .as_ref()
-                .is_some_and(|h| h.fingerprint == print && h.cached.says(t))
-        };
-        if let Some(&n) = self.index.find(print, same) {
-            self.held[n as usize]
-                .as_ref()
-                .expect("what is in the index is held")
-                .cached
-                .confirm(any);
+        if let Some(n) = self.all.find(print, |(v, _)| v.is_result_of(t)) {
+            if let Some(v) = self.get(n) {
+                v.confirm(any);
+            }
             self.last = n;
             return (n, false);
         }
@@ -200,19 +179,13 @@ impl<P: Program> CachedTranslations<P> {
     }
     /// The number of a cached translation's program.
     pub(crate) fn body_of(&self, n: u32) -> Option<u32> {
-        Some(self.held.get(n as usize)?.as_ref()?.body)
+        self.all.get(n).map(|(_, body)| *body)
     }
     /// The number of a cached translation that the revalidator made, and whether the number is new.
     pub(crate) fn adopt(&mut self, cached: &Arc<CachedTranslation<P>>) -> (u32, bool) {
         let print = fingerprint(&cached.body.actions, &cached.deps, &cached.credits);
-        let held = &self.held;
-        let same = |n: &u32| {
-            held[*n as usize]
-                .as_ref()
-                .is_some_and(|h| h.fingerprint == print && h.cached.same(cached))
-        };
-        match self.index.find(print, same) {
-            Some(&n) => (n, false),
+        match self.all.find(print, |(v, _)| v.same(cached)) {
+            Some(n) => (n, false),
             None => {
                 let body = self
                     .programs
@@ -222,67 +195,39 @@ impl<P: Program> CachedTranslations<P> {
         }
     }
     fn hold(&mut self, cached: Arc<CachedTranslation<P>>, body: u32, fingerprint: u64) -> u32 {
-        let held = Some(Held {
-            cached,
-            body,
-            users: 0,
-            fingerprint,
-        });
-        let n = match self.free.pop() {
-            Some(n) => {
-                self.held[n as usize] = held;
-                n
-            }
-            None => {
-                self.held.push(held);
-                u32::try_from(self.held.len() - 1)
-                    .expect("each is used by an entry, of which there are fewer")
-            }
-        };
-        let all = &self.held;
-        self.index.insert_unique(fingerprint, n, |n| {
-            all[*n as usize].as_ref().map_or(0, |h| h.fingerprint)
-        });
+        let n = self.all.insert(fingerprint, (cached, body));
         // Unused until the caller retains it.
         self.unused.push(n);
         n
     }
     /// Counts one more entry that refers to it.
     pub(crate) fn retain(&mut self, n: u32) {
-        if let Some(Some(h)) = self.held.get_mut(n as usize) {
-            h.users += 1;
-        }
+        self.all.retain(n);
     }
     /// Counts one entry less. The program may still run until the next [`CachedTranslations::reap`].
     pub(crate) fn release(&mut self, n: u32) {
-        if let Some(Some(h)) = self.held.get_mut(n as usize) {
-            h.users -= 1;
-            if h.users == 0 {
-                self.unused.push(n);
-            }
+        if self.all.release(n) {
+            self.unused.push(n);
         }
     }
-    /// Drops up to `most` unused cached translations between bursts. `told` reports each to the revalidator
+    /// Drops up to `most` unused cached translations between bursts. `report` reports each to the revalidator
     /// first; if it returns `false`, the rest waits.
-    pub(crate) fn reap(&mut self, most: usize, mut told: impl FnMut(u32) -> bool) {
+    pub(crate) fn reap(&mut self, most: usize, mut report: impl FnMut(u32) -> bool) {
         for _ in 0..most {
             let Some(n) = self.unused.pop() else { break };
-            let Some(h) = self.held[n as usize].as_ref().filter(|h| h.users == 0) else {
+            if self.all.users(n) != Some(0) {
                 // In use again, or listed twice.
                 continue;
-            };
-            if !told(n) {
+            }
+            if !report(n) {
                 self.unused.push(n);
                 break;
             }
-            if let Ok(found) = self.index.find_entry(h.fingerprint, |m| *m == n) {
-                found.remove();
+            if let Some((_, body)) = self.all.remove(n) {
+                self.programs.release(body);
             }
-            self.programs.release(h.body);
-            self.held[n as usize] = None;
-            self.free.push(n);
         }
-        if self.free.len() == self.held.len() && self.held.capacity() > 1024 {
+        if self.all.is_spacious() {
             *self = Self::default();
         }
     }

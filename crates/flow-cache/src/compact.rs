@@ -26,7 +26,7 @@ mod again;
 mod full;
 mod mask;
 
-pub use again::Again;
+pub use again::SameKey;
 pub use full::Room;
 pub(crate) use full::outside;
 use heddle_simd::hash::HashKey;

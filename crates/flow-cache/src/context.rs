@@ -16,7 +16,7 @@
 //!
 //! **Threads.** Contexts belong to one worker. The revalidator learns records through notes.
 
-use hashbrown::HashTable;
+use crate::numbered::Numbered;
 use heddle_flow::{FlowKey, N_WORDS};
 use heddle_simd::hash::{HashKey, fold};
 
@@ -36,16 +36,15 @@ pub(crate) struct Context {
     pub(crate) whole: Box<Bits>,
 }
 
+/// The words outside of compact keys that entries with one number require.
 #[derive(Debug)]
-struct Held {
+struct RequiredWords {
     subtable: u32,
     origin: u32,
     /// The masked words, one for each word of the mask.
     values: Box<[u64]>,
     /// Hash of these words.
     hash: u64,
-    /// Entries that refer to it.
-    users: u32,
 }
 
 /// The hash of words outside of compact keys. Words that are zero add nothing.
@@ -87,24 +86,21 @@ pub(crate) fn is_context(number: u32) -> bool {
 /// A worker's contexts, by number.
 #[derive(Debug)]
 pub(crate) struct Contexts {
-    held: Vec<Option<Held>>,
-    free: Vec<u32>,
-    index: HashTable<u32>,
+    /// Their users are entries.
+    all: Numbered<RequiredWords>,
     outside: Outside,
 }
 
 impl Contexts {
     pub(crate) fn new(key: &HashKey) -> Self {
         Self {
-            held: Vec::new(),
-            free: Vec::new(),
-            index: HashTable::new(),
+            all: Numbered::default(),
             outside: Outside::new(key),
         }
     }
     #[inline]
-    fn get(&self, number: u32) -> Option<&Held> {
-        self.held.get((number ^ FIRST) as usize)?.as_ref()
+    fn get(&self, number: u32) -> Option<&RequiredWords> {
+        self.all.get(number ^ FIRST)
     }
     /// Hash of these bits of a full key; zero if all are zero.
     #[inline]
@@ -158,68 +154,30 @@ impl Contexts {
             return Some((origin, false));
         }
         let print = print(hash, subtable, origin);
-        let all = &self.held;
-        let same = |n: &u32| {
-            let held = all.get(*n as usize).and_then(Option::as_ref);
-            held.is_some_and(|h| {
-                (h.subtable, h.origin, h.hash) == (subtable, origin, hash)
-                    && values().eq(h.values.iter().copied())
-            })
-        };
-        if let Some(&n) = self.index.find(print, same) {
-            if let Some(Some(h)) = self.held.get_mut(n as usize) {
-                h.users += 1;
-            }
-            return Some((n ^ FIRST, false));
+        let found = self.all.find(print, |h| {
+            (h.subtable, h.origin, h.hash) == (subtable, origin, hash)
+                && values().eq(h.values.iter().copied())
+        });
+        if found.is_none() && self.all.len() >= FIRST as usize {
+            return None;
         }
-        let held = Some(Held {
+        let new = || RequiredWords {
             subtable,
             origin,
             values: values().collect(),
             hash,
-            users: 1,
-        });
-        let n = match self.free.pop() {
-            Some(n) => n,
-            None => {
-                let n = u32::try_from(self.held.len()).ok().filter(|n| *n < FIRST)?;
-                self.held.push(None);
-                n
-            }
         };
-        self.held[n as usize] = held;
-        let all = &self.held;
-        self.index.insert_unique(print, n, |n| print_of(all, *n));
-        Some((n ^ FIRST, true))
+        let n = found.unwrap_or_else(|| self.all.insert(print, new()));
+        self.all.retain(n);
+        Some((n ^ FIRST, found.is_none()))
     }
     /// Counts one entry less. Returns whether that was the last one, so that the number is free now.
     pub(crate) fn release(&mut self, number: u32) -> bool {
-        if !is_context(number) {
-            return false;
-        }
         let n = number ^ FIRST;
-        let Some(Some(h)) = self.held.get_mut(n as usize) else {
-            return false;
-        };
-        h.users -= 1;
-        if h.users > 0 {
-            return false;
-        }
-        let print = print_of(&self.held, n);
-        if let Ok(found) = self.index.find_entry(print, |m| *m == n) {
-            found.remove();
-        }
-        self.held[n as usize] = None;
-        self.free.push(n);
-        true
+        is_context(number) && self.all.release(n) && self.all.remove(n).is_some()
     }
 }
 
 fn print(hash: u64, subtable: u32, origin: u32) -> u64 {
     hash ^ (u64::from(subtable) << 32 | u64::from(origin)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-fn print_of(all: &[Option<Held>], n: u32) -> u64 {
-    let held = all.get(n as usize).and_then(Option::as_ref);
-    held.map_or(0, |h| print(h.hash, h.subtable, h.origin))
 }

@@ -10,8 +10,8 @@
 //! * An entry is in use while its `id` is not zero. Ids are never used twice.
 //! * The owner writes all other fields, then `id` (Release). To free or change the entry of an id, the owner
 //!   writes zero to `id`, then a Release fence, and only then other fields.
-//! * A reader ([`Entry::read`]) loads `id` (Acquire), then fields, then after an Acquire fence `id` again.
-//!   Equal ids mean that the fields are those of that id. Counters may be of any moment in between.
+//! * A reader ([`CacheEntry::read`]) loads `id` (Acquire), then fields, then after an Acquire fence `id`
+//!   again. Equal ids mean that the fields are those of that id. Counters may be of any moment in between.
 //! * `dead` holds the id of a condemned entry; owner and revalidator condemn. Since ids are not reused, a
 //!   late store condemns no other entry.
 //!
@@ -20,12 +20,13 @@
 
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, FromZeros, fence};
 use crate::compact::CompactKey;
+use heddle_datapath_api::FlowCounts;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A cached flow. All zeros is a free one.
 #[repr(C, align(128))]
 #[derive(Debug, FromZeros)]
-pub struct Entry {
+pub struct CacheEntry {
     key: [AtomicU64; 8],
     // -- second line: what each hit reads and writes
     id: AtomicU64,
@@ -37,9 +38,9 @@ pub struct Entry {
     /// Milliseconds of the datapath's clock: last use, or creation while there were no packets.
     used_ms: AtomicU64,
     tcp_flags: AtomicU16,
-    /// The entry's watch, and the last change there that the entry is known to survive. Only the owner uses
+    /// The entry's group, and the last change there that the entry is known to survive. Only the owner uses
     /// it.
-    watch: AtomicU16,
+    group: AtomicU16,
     stamp: AtomicU32,
     /// The number of the cached translation's program. Only the owner uses it.
     body: AtomicU32,
@@ -55,7 +56,7 @@ pub(crate) struct NewEntry {
     pub(crate) subtable: u32,
     pub(crate) body: u32,
     pub(crate) now_ms: u64,
-    pub(crate) watch: u16,
+    pub(crate) group: u16,
     pub(crate) stamp: u32,
 }
 
@@ -70,17 +71,11 @@ pub struct Snapshot {
     pub cached: u32,
     /// The number of its mask.
     pub subtable: u32,
-    /// Packets counted so far.
-    pub packets: u64,
-    /// Bytes counted so far.
-    pub bytes: u64,
-    /// Time of the last use, in milliseconds of the datapath's clock.
-    pub used_ms: u64,
-    /// The union of its packets' TCP flags.
-    pub tcp_flags: u16,
+    /// The packets counted so far. Without packets, `used_ms` is the time of creation.
+    pub counts: FlowCounts,
 }
 
-impl Entry {
+impl CacheEntry {
     // -- for the owner
 
     /// Fills a free entry.
@@ -98,7 +93,7 @@ impl Entry {
         self.used_ms.store(n.now_ms, Relaxed);
         self.tcp_flags.store(0, Relaxed);
         self.body.store(n.body, Relaxed);
-        self.set_watch(n.watch, n.stamp);
+        self.set_group(n.group, n.stamp);
         self.id.store(n.id, Release);
     }
     /// Frees the entry: from now on the other fields mean nothing.
@@ -146,17 +141,17 @@ impl Entry {
     pub fn subtable(&self) -> u32 {
         self.subtable.load(Relaxed)
     }
-    /// The number of the entry's watch, and the entry's stamp there.
+    /// The number of the entry's group, and the entry's stamp there.
     #[inline]
-    pub(crate) fn watch(&self) -> (u16, u32) {
-        (self.watch.load(Relaxed), self.stamp.load(Relaxed))
+    pub(crate) fn group(&self) -> (u16, u32) {
+        (self.group.load(Relaxed), self.stamp.load(Relaxed))
     }
     #[inline]
     pub(crate) fn set_stamp(&self, stamp: u32) {
         self.stamp.store(stamp, Relaxed);
     }
-    pub(crate) fn set_watch(&self, watch: u16, stamp: u32) {
-        self.watch.store(watch, Relaxed);
+    pub(crate) fn set_group(&self, group: u16, stamp: u32) {
+        self.group.store(group, Relaxed);
         self.stamp.store(stamp, Relaxed);
     }
     /// The number of its program.
@@ -196,10 +191,12 @@ impl Entry {
             dead: self.dead.load(Relaxed) == id,
             cached: self.cached.load(Relaxed),
             subtable: self.subtable.load(Relaxed),
-            packets: self.packets.load(Relaxed),
-            bytes: self.bytes.load(Relaxed),
-            used_ms: self.used_ms.load(Relaxed),
-            tcp_flags: self.tcp_flags.load(Relaxed),
+            counts: FlowCounts {
+                packets: self.packets.load(Relaxed),
+                bytes: self.bytes.load(Relaxed),
+                used_ms: self.used_ms.load(Relaxed),
+                tcp_flags: self.tcp_flags.load(Relaxed),
+            },
         };
         // Pairs with the owner's fences: a field of a later id was seen only if its zero is seen here.
         fence(Acquire);

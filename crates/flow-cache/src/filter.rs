@@ -7,7 +7,7 @@
 //!
 //! **Invariant:** an entry in the table under mask `n` is counted in filter `n`. So "no" is certain, and
 //! "maybe" costs a lookup in the table. A count that has reached its maximum stays there. Masks beyond
-//! [`MOST`] have no filter, and are always "maybe": memory is bounded.
+//! [`MAX_FILTERS`] have no filter, and are always "maybe": memory is bounded.
 //!
 //! A filter becomes less useful with more entries under its mask. The share of wrong "maybe" is 6 % at 256
 //! entries, 22 % at 1024 and 63 % at 4096.
@@ -18,7 +18,7 @@ use heddle_simd::nh::{self, Lanes};
 /// The number of counts of a filter.
 const SIZE: usize = 4096;
 /// Maximum number of filters, of all ports together: 16 MiB.
-const MOST: usize = 4096;
+const MAX_FILTERS: usize = 4096;
 /// Maximum number of masks in one call.
 pub(crate) const CHUNK: usize = 32;
 
@@ -56,7 +56,7 @@ impl Filters {
         if self.counts.len() <= at {
             self.counts.resize_with(at + 1, || None);
         }
-        if self.held < MOST {
+        if self.held < MAX_FILTERS {
             self.held += 1;
             // The kernel gives no memory to pages without counts.
             self.counts[at] = vec![0; SIZE].into_boxed_slice().try_into().ok();
@@ -143,7 +143,7 @@ mod tests {
     proptest! {
         /// Compares the filters with a list of the entries.
         #[test]
-        fn what_is_there_is_never_denied(lanes in any::<[u32; 16]>(), masks in proptest::collection::vec(words(), 40), steps in steps(), asked in proptest::collection::vec(words(), 20)) {
+        fn what_is_there_is_never_denied(lanes in any::<[u32; 16]>(), masks in proptest::collection::vec(words(), 40), steps in steps(), outside_words in proptest::collection::vec(words(), 20)) {
             let masks: Vec<_> = masks.into_iter().map(|w| CompactMask::from_key(&CompactKey::from_words(w))).collect();
             let mut filters = Filters::new(Lanes(lanes));
             (0..40).for_each(|n| filters.open(n));
@@ -167,7 +167,7 @@ mod tests {
                     }
                 }
             }
-            let keys = there.iter().map(|(_, k)| *k).chain(asked.into_iter().map(CompactKey::from_words)).collect::<Vec<_>>();
+            let keys = there.iter().map(|(_, k)| *k).chain(outside_words.into_iter().map(CompactKey::from_words)).collect::<Vec<_>>();
             for first in [0_u32, 3, 32] {
                 let list = || (first..40).take(CHUNK).map(|n| (n, &masks[n as usize]));
                 for key in &keys {
@@ -221,10 +221,10 @@ mod tests {
         });
         assert!(wrong.get(&true).is_none_or(|n| *n < others / 10), "{wrong:?}");
         // Masks beyond the bound have no filter, and are "maybe".
-        (1..=MOST as u32).for_each(|n| f.open(n));
-        assert_eq!(f.held, MOST);
-        assert_eq!(f.maybe(&key(5000), [(MOST as u32, &mask)].into_iter()), 1);
-        f.close(MOST as u32);
-        assert_eq!(f.held, MOST, "it had none");
+        (1..=MAX_FILTERS as u32).for_each(|n| f.open(n));
+        assert_eq!(f.held, MAX_FILTERS);
+        assert_eq!(f.maybe(&key(5000), [(MAX_FILTERS as u32, &mask)].into_iter()), 1);
+        f.close(MAX_FILTERS as u32);
+        assert_eq!(f.held, MAX_FILTERS, "it had none");
     }
 }

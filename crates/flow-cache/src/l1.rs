@@ -21,13 +21,13 @@ pub(crate) const INV_PROB: u32 = 4;
 
 /// Maximum factor of growth in one step. L1 grows in few large steps: each one empties it, and filling it
 /// again from L2 is expensive.
-const MOST_TIMES: usize = 64;
+const MAX_GROWTH_FACTOR: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct L1 {
     buckets: Zeroed<Bucket>,
     first: usize,
-    most: usize,
+    max: usize,
     /// Insertions into full buckets: for admission, for choosing the victim, and for growth.
     turn: u32,
     turn_seen: u32,
@@ -40,13 +40,13 @@ impl L1 {
     ///
     /// # Errors
     /// The system's error if it has no memory.
-    pub(crate) fn new(entries: usize, most: usize) -> std::io::Result<Self> {
+    pub(crate) fn new(entries: usize, max: usize) -> std::io::Result<Self> {
         let buckets = |n: usize| n.div_ceil(WAYS).max(1).next_power_of_two();
         let first = buckets(entries);
         Ok(Self {
             buckets: Zeroed::new(first, false)?,
             first,
-            most: buckets(most).max(first),
+            max: buckets(max).max(first),
             turn: 0,
             turn_seen: 0,
             inv_prob: INV_PROB,
@@ -109,9 +109,9 @@ impl L1 {
         self.turn_seen = self.turn;
         let n = self.buckets.len();
         let want = match n {
-            _ if full > n && n < self.most => {
-                let times = (full / n).next_power_of_two().clamp(2, MOST_TIMES);
-                (n * times).min(self.most)
+            _ if full > n && n < self.max => {
+                let times = (full / n).next_power_of_two().clamp(2, MAX_GROWTH_FACTOR);
+                (n * times).min(self.max)
             }
             _ if entries < WAYS && n > self.first => self.first,
             _ => n,

@@ -4,12 +4,12 @@
 //! | question | file |
 //! | --- | --- |
 //! | what is the key of a packet | `compact`, `context`; of the packets of a burst: `burst` |
-//! | where is an entry stored, and what does it count | `entry`, `store`, `spares` |
-//! | which entry matches a packet | `cache` by way of `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
+//! | where is an entry stored, and what does it count | `entry`, `store`, `memory`, `spares` |
+//! | which entry matches a packet | `cache` by way of `guess`, `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
 //! | what is to be done with the packet | `cached_translation`, `program_table` |
 //! | which entry did the last packets of a connection match | `links` |
 //! | is the entry still valid | `watch`, by the generations and changes of [`heddle_datapath_api`] |
-//! | what does the revalidator know of an entry | `records`, filled from the entries and from the notes in `note` |
+//! | what does the revalidator know of an entry | `records`, filled from the entries and from the notes in `events` |
 //!
 //! One worker owns one [`Cache`]. The revalidator owns the other half, [`Records`]: it reads the entries in
 //! place (`entry`) and learns the rest from notes. All workers share the
@@ -24,11 +24,14 @@ mod cached_translation;
 mod compact;
 mod context;
 mod entry;
+mod events;
 mod filter;
+mod guess;
 mod hash;
 mod l1;
 mod links;
-mod note;
+mod memory;
+mod numbered;
 mod program_table;
 #[cfg_attr(not(test), expect(clippy::disallowed_types, reason = "of the revalidator"))]
 mod records;
@@ -37,20 +40,21 @@ mod spares;
 mod store;
 mod subtable;
 mod table;
-mod watch;
+mod validity;
 
 #[cfg(test)]
 mod tests;
 
-pub use burst::{Burst, KeyForm, Run, RunProgram, Sought};
-pub use cache::{Cache, CacheParts, Common, Found, Level, Moment, NO_BODY, NO_SLOT};
+pub use burst::{Burst, KeyForm, Merges, Run, RunProgram, Sought};
+pub use cache::{Cache, CacheParts, CommonProgram, Level, LookupContext, LookupResult};
 pub use cached_translation::{CachedTranslation, fingerprint, same_credits};
-pub use compact::{Again, CompactKey, Family, Frame, Room, VIEW};
-pub use entry::{Entry, Snapshot};
+pub use compact::{CompactKey, Family, Frame, Room, SameKey, VIEW};
+pub use entry::{CacheEntry, Snapshot};
+pub use events::RevalidatorFindings;
 pub use heddle_simd::hash::HashKey;
-pub use note::Findings;
-pub use program_table::{Body, Program};
-pub use records::{Held, Records, Seen};
+pub use program_table::{Body, NO_BODY, Program};
+pub use records::{CreditedTranslation, Records, ScannedEntry};
+pub use store::NO_SLOT;
 pub use subtable::{MAX_LISTED, NOWHERE, Subtable};
 
 /// Atomics that workers share with other threads. The model checker replaces them with its own

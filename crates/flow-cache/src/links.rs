@@ -14,7 +14,7 @@
 //! whether the entry is valid, as after any lookup.
 //!
 //! **Bounds.** The connection's number selects the line, and a newer connection takes the older one's place.
-//! If many lines were taken over within a second, the number of lines doubles, up to [`MOST`]: 16 MiB.
+//! If many lines were taken over within a second, the number of lines doubles, up to [`MAX_LINKS`]: 16 MiB.
 
 use heddle_conntrack::Brief;
 use heddle_simd::simd;
@@ -23,7 +23,7 @@ use zerocopy::FromZeros;
 /// The number of lines at first.
 const FIRST: usize = 1 << 10;
 /// Maximum number of lines.
-const MOST: usize = 1 << 18;
+const MAX_LINKS: usize = 1 << 18;
 /// If more than one in this number of lines was taken over within a second, the number of lines doubles.
 const CROWDED: usize = 8;
 
@@ -128,7 +128,7 @@ impl Links {
     /// Once a second: doubles the number of lines if there are too few, and forgets all links then.
     pub(crate) fn tidy(&mut self) {
         let crowded = std::mem::take(&mut self.taken) > self.lines.len() / CROWDED;
-        if crowded && self.lines.len() < MOST {
+        if crowded && self.lines.len() < MAX_LINKS {
             self.lines = zeroed(self.lines.len() * 2);
         }
     }

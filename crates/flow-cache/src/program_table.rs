@@ -5,10 +5,13 @@
 //! program, and the programs of all entries are few lines of memory.
 
 use crate::hash::Mixer;
-use hashbrown::HashTable;
+use crate::numbered::Numbered;
 use heddle_datapath_api::Action;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+
+/// No program.
+pub const NO_BODY: u32 = u32::MAX;
 
 /// A compiled list of actions.
 pub trait Program: PartialEq + std::fmt::Debug + Send + Sync {
@@ -35,98 +38,45 @@ impl<P: Program> Body<P> {
     }
 }
 
-#[derive(Debug)]
-struct Held<P: Program> {
-    body: Arc<Body<P>>,
-    /// Cached translations that refer to it.
-    users: u32,
-    fingerprint: u64,
-}
-
-/// A worker's programs.
-#[derive(Debug)]
-pub(crate) struct ProgramTable<P: Program> {
-    held: Vec<Option<Held<P>>>,
-    free: Vec<u32>,
-    index: HashTable<u32>,
-}
-
 fn fingerprint(actions: &[impl Hash]) -> u64 {
     let mut h = Mixer::new(actions.len() as u64);
     actions.hash(&mut h);
     h.finish()
 }
 
+/// A worker's programs. Their users are cached translations.
+#[derive(Debug)]
+pub(crate) struct ProgramTable<P: Program>(Numbered<Arc<Body<P>>>);
+
 impl<P: Program> Default for ProgramTable<P> {
     fn default() -> Self {
-        Self {
-            held: Vec::new(),
-            free: Vec::new(),
-            index: HashTable::new(),
-        }
+        Self(Numbered::default())
     }
 }
 
 impl<P: Program> ProgramTable<P> {
     #[inline]
     pub(crate) fn get(&self, n: u32) -> Option<&Arc<Body<P>>> {
-        Some(&self.held.get(n as usize)?.as_ref()?.body)
+        self.0.get(n)
     }
     /// The number of the program of these actions, which gets one more user. `made` makes the program if it
     /// does not exist yet.
     pub(crate) fn retain(&mut self, actions: &[Action], made: impl FnOnce() -> Arc<Body<P>>) -> u32 {
-        let print = fingerprint(actions);
-        let all = &self.held;
-        let same = |n: &u32| {
-            all[*n as usize]
-                .as_ref()
-                .is_some_and(|h| h.fingerprint == print && *h.body.actions == *actions)
-        };
-        if let Some(&n) = self.index.find(print, same) {
-            if let Some(h) = &mut self.held[n as usize] {
-                h.users += 1;
-            }
-            return n;
-        }
-        let held = Some(Held {
-            body: made(),
-            users: 1,
-            fingerprint: print,
-        });
-        let n = match self.free.pop() {
-            Some(n) => {
-                self.held[n as usize] = held;
-                n
-            }
-            None => {
-                self.held.push(held);
-                u32::try_from(self.held.len() - 1).expect("there are fewer than translations")
-            }
-        };
-        let all = &self.held;
-        self.index.insert_unique(print, n, |n| {
-            all[*n as usize].as_ref().map_or(0, |h| h.fingerprint)
-        });
+        let hash = fingerprint(actions);
+        let found = self.0.find(hash, |body| *body.actions == *actions);
+        let n = found.unwrap_or_else(|| self.0.insert(hash, made()));
+        self.0.retain(n);
         n
     }
     /// Counts one cached translation less.
     pub(crate) fn release(&mut self, n: u32) {
-        let Some(slot) = self.held.get_mut(n as usize) else {
-            return;
-        };
-        let Some(h) = slot else { return };
-        h.users -= 1;
-        if h.users == 0 {
-            if let Ok(found) = self.index.find_entry(h.fingerprint, |m| *m == n) {
-                found.remove();
-            }
-            *slot = None;
-            self.free.push(n);
+        if self.0.release(n) {
+            self.0.remove(n);
         }
     }
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.index.len()
+        self.0.len()
     }
 }
 
@@ -143,8 +93,8 @@ mod tests {
         #[test]
         fn equal_actions_are_one(ops in prop::collection::vec((0_u32..5, 0_usize..3, any::<bool>()), 0..100)) {
             let (mut programs, mut list) = (ProgramTable::<Actions>::default(), Vec::<(u32, Vec<Action>)>::new());
-            for (port, n, goes) in ops {
-                if goes && !list.is_empty() {
+            for (port, n, hop) in ops {
+                if hop && !list.is_empty() {
                     let (number, _) = list.swap_remove(port as usize % list.len());
                     programs.release(number);
                 } else {

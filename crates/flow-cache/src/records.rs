@@ -8,14 +8,15 @@
 //! Credit is collected per cached translation and given once per pass: ten thousand entries of one rule are
 //! one call.
 
-use crate::cache::Makers;
 use crate::cached_translation::CachedTranslation;
 use crate::context::Context;
-use crate::entry::{Entry, Snapshot};
-use crate::note::{Counted, Horizon, Note};
+use crate::entry::{CacheEntry, Snapshot};
+use crate::events::{Horizon, RevalidatorEvent};
+use crate::memory::Makers;
 use crate::program_table::Program;
 use crate::store::{CHUNK, ChunkMem};
 use crate::subtable::{MAX_LISTED, Subtable};
+use heddle_datapath_api::FlowCounts;
 use heddle_flow::FlowKey;
 use heddle_sync::ring::Consumer;
 use std::collections::HashMap;
@@ -34,29 +35,29 @@ struct Chunk {
 }
 
 /// A cached translation with pending credits.
-pub struct Held<P: Program> {
+pub struct CreditedTranslation<P: Program> {
     /// The cached translation.
     pub cached: Arc<CachedTranslation<P>>,
-    pending: Counted,
+    pending: FlowCounts,
 }
 
 /// An entry in use, as a scan found it.
-pub struct Seen<'a> {
+pub struct ScannedEntry<'a> {
     /// The entry's slot.
     pub slot: u32,
     /// The entry itself, which its owner may change at any time.
-    pub entry: &'a Entry,
+    pub entry: &'a CacheEntry,
     /// A consistent copy of the entry.
     pub now: Snapshot,
 }
 
 /// The revalidator's view of one worker's cache.
 pub struct Records<P: Program> {
-    notes: Consumer<Note<P>>,
+    notes: Consumer<RevalidatorEvent<P>>,
     makers: Makers,
     horizon: Arc<Horizon>,
     chunks: Vec<Option<Chunk>>,
-    translations: Vec<Option<Held<P>>>,
+    translations: Vec<Option<CreditedTranslation<P>>>,
     /// Cached translations with pending credits.
     touched: Vec<u32>,
     subtables: Vec<Option<Arc<Subtable>>>,
@@ -76,7 +77,7 @@ fn put<T>(list: &mut Vec<Option<T>>, at: u32, value: Option<T>) {
 }
 
 impl<P: Program> Records<P> {
-    pub(crate) fn new(notes: Consumer<Note<P>>, horizon: Arc<Horizon>, makers: Makers) -> Self {
+    pub(crate) fn new(notes: Consumer<RevalidatorEvent<P>>, horizon: Arc<Horizon>, makers: Makers) -> Self {
         Self {
             notes,
             makers,
@@ -92,7 +93,7 @@ impl<P: Program> Records<P> {
     pub fn drain(&mut self) -> u64 {
         let horizon = self.horizon.get();
         // Bounded: a worker that keeps writing does not hold the revalidator here.
-        self.drain_some(2 * crate::note::RING);
+        self.drain_some(2 * crate::events::RING);
         horizon
     }
     /// Takes up to `most` notes; `false`: no more are waiting.
@@ -105,47 +106,43 @@ impl<P: Program> Records<P> {
         }
         true
     }
-    fn take(&mut self, note: Note<P>) {
+    fn take(&mut self, note: RevalidatorEvent<P>) {
         match note {
-            Note::Chunk(n, mem) => {
+            RevalidatorEvent::Chunk(n, mem) => {
                 let zeros = || vec![0; CHUNK];
-                let chunk = Chunk {
+                // The first chunk alone needs no spare: all flows may fit into it.
+                let grows = n > 0 && mem.is_some();
+                let chunk = mem.map(|mem| Chunk {
                     mem,
                     ids: zeros(),
                     packets: zeros(),
                     bytes: zeros(),
                     flows: Vec::new(),
-                };
-                put(&mut self.chunks, n, Some(chunk));
-                // The first chunk alone needs no spare: all flows may fit into it.
-                if n > 0 {
+                });
+                put(&mut self.chunks, n, chunk);
+                if grows {
                     self.makers.fill();
                 }
             }
-            Note::ChunkGone(n) => put(&mut self.chunks, n, None),
-            Note::CachedTranslation(n, cached) => {
-                let held = Held {
-                    cached,
-                    pending: Counted::default(),
-                };
-                put(&mut self.translations, n, Some(held));
-            }
-            Note::CachedTranslationGone(n) => {
-                if let Some(h) = self.translations.get_mut(n as usize).and_then(Option::as_mut) {
-                    h.give();
+            RevalidatorEvent::CachedTranslation(n, cached) => {
+                if let Some(before) = self.held(n) {
+                    before.give();
                 }
-                put(&mut self.translations, n, None);
+                let new = cached.map(|cached| CreditedTranslation {
+                    cached,
+                    pending: FlowCounts::default(),
+                });
+                put(&mut self.translations, n, new);
             }
-            Note::Subtable(n, subtable) => put(&mut self.subtables, n, Some(subtable)),
-            Note::Spent(list) => drop(list),
-            Note::SubtableGone(n) => put(&mut self.subtables, n, None),
-            Note::Context(n, context) => _ = self.contexts.insert(n, context),
-            Note::ContextGone(n) => _ = self.contexts.remove(&n),
-            Note::Gone(slot, id, cached, counted) => {
+            RevalidatorEvent::Subtable(n, subtable) => put(&mut self.subtables, n, subtable),
+            RevalidatorEvent::Context(n, Some(context)) => _ = self.contexts.insert(n, context),
+            RevalidatorEvent::Context(n, None) => _ = self.contexts.remove(&n),
+            RevalidatorEvent::Spent(list) => drop(list),
+            RevalidatorEvent::Gone(slot, id, cached, counted) => {
                 self.account(slot, id, cached, &counted);
-                self.record(slot, 0, &Counted::default());
+                self.record(slot, 0, &FlowCounts::default());
             }
-            Note::Renamed(slot, id, cached, counted, new) => {
+            RevalidatorEvent::Renamed(slot, id, cached, counted, new) => {
                 self.account(slot, id, cached, &counted);
                 self.record(slot, new, &counted);
             }
@@ -155,7 +152,7 @@ impl<P: Program> Records<P> {
         (slot as usize / CHUNK, slot as usize % CHUNK)
     }
     /// Adds the counts of entry `id` since the last call to the pending credits of its cached translation.
-    pub(crate) fn account(&mut self, slot: u32, id: u64, cached: u32, counted: &Counted) {
+    pub(crate) fn account(&mut self, slot: u32, id: u64, cached: u32, counted: &FlowCounts) {
         let (c, i) = Self::split(slot);
         let Some(Some(chunk)) = self.chunks.get_mut(c) else {
             return;
@@ -165,22 +162,22 @@ impl<P: Program> Records<P> {
         } else {
             (0, 0)
         };
-        let packets = counted.packets.saturating_sub(before.0);
-        let bytes = counted.bytes.saturating_sub(before.1);
+        let new = FlowCounts {
+            packets: counted.packets.saturating_sub(before.0),
+            bytes: counted.bytes.saturating_sub(before.1),
+            ..*counted
+        };
         if let Some(Some(h)) = self.translations.get_mut(cached as usize)
-            && (packets > 0 || bytes > 0)
+            && (new.packets > 0 || new.bytes > 0)
         {
             if h.pending.packets == 0 {
                 self.touched.push(cached);
             }
-            h.pending.packets += packets;
-            h.pending.bytes += bytes;
-            h.pending.used_ms = h.pending.used_ms.max(counted.used_ms);
-            h.pending.tcp_flags |= counted.tcp_flags;
+            h.pending.add(&new);
         }
     }
     /// Remembers how far the entry is credited.
-    fn record(&mut self, slot: u32, id: u64, counted: &Counted) {
+    fn record(&mut self, slot: u32, id: u64, counted: &FlowCounts) {
         let (c, i) = Self::split(slot);
         // Without a record an entry is credited up to zero. So zero counts need no record, which would touch
         // more memory.
@@ -193,14 +190,8 @@ impl<P: Program> Records<P> {
     /// Adds the entry's counts since the last call to the pending credits, and remembers how far it is
     /// credited.
     pub fn credit(&mut self, slot: u32, s: &Snapshot) {
-        let counted = Counted {
-            packets: s.packets,
-            bytes: s.bytes,
-            used_ms: s.used_ms,
-            tcp_flags: s.tcp_flags,
-        };
-        self.account(slot, s.id, s.cached, &counted);
-        self.record(slot, s.id, &counted);
+        self.account(slot, s.id, s.cached, &s.counts);
+        self.record(slot, s.id, &s.counts);
     }
     /// Gives all pending credits to the creditors.
     pub fn give(&mut self) {
@@ -215,7 +206,7 @@ impl<P: Program> Records<P> {
         self.chunks.len()
     }
     /// Looks at all entries of one chunk, like [`Records::scan`].
-    pub fn scan_all(&mut self, chunk: usize, horizon: u64, mut f: impl FnMut(&mut Self, &Seen<'_>)) {
+    pub fn scan_all(&mut self, chunk: usize, horizon: u64, mut f: impl FnMut(&mut Self, &ScannedEntry<'_>)) {
         self.scan(chunk, 0, horizon, |r, seen| {
             f(r, seen);
             true
@@ -229,7 +220,7 @@ impl<P: Program> Records<P> {
         chunk: usize,
         from: usize,
         horizon: u64,
-        mut f: impl FnMut(&mut Self, &Seen<'_>) -> bool,
+        mut f: impl FnMut(&mut Self, &ScannedEntry<'_>) -> bool,
     ) -> Option<usize> {
         let Some(Some(c)) = self.chunks.get(chunk) else {
             return None;
@@ -242,7 +233,7 @@ impl<P: Program> Records<P> {
             };
             // Slots are 32 bits wide.
             let slot = u32::try_from(chunk * CHUNK + i).unwrap_or(u32::MAX);
-            if !f(self, &Seen { slot, entry, now }) {
+            if !f(self, &ScannedEntry { slot, entry, now }) {
                 return Some(i + 1);
             }
         }
@@ -253,22 +244,22 @@ impl<P: Program> Records<P> {
         &mut self,
         slot: u32,
         horizon: u64,
-        f: impl FnOnce(&mut Self, &Seen<'_>) -> T,
+        f: impl FnOnce(&mut Self, &ScannedEntry<'_>) -> T,
     ) -> Option<T> {
         let (chunk, at) = Self::split(slot);
         let mem = Arc::clone(&self.chunks.get(chunk)?.as_ref()?.mem);
         let entry = mem.entries.get(at)?;
         let now = entry.read().filter(|s| s.id < horizon)?;
-        Some(f(self, &Seen { slot, entry, now }))
+        Some(f(self, &ScannedEntry { slot, entry, now }))
     }
     /// The flow that [`Records::set_flow`] has set for the entry.
-    pub fn flow_of(&self, seen: &Seen<'_>) -> Option<u64> {
+    pub fn flow_of(&self, seen: &ScannedEntry<'_>) -> Option<u64> {
         let (c, i) = Self::split(seen.slot);
         let (id, flow) = self.chunks.get(c)?.as_ref()?.flows.get(i)?;
         (*id == seen.now.id).then_some(*flow)
     }
     /// Sets the flow that an entry is to an observer.
-    pub fn set_flow(&mut self, seen: &Seen<'_>, flow: u64) {
+    pub fn set_flow(&mut self, seen: &ScannedEntry<'_>, flow: u64) {
         let (c, i) = Self::split(seen.slot);
         if let Some(Some(chunk)) = self.chunks.get_mut(c) {
             if chunk.flows.is_empty() {
@@ -285,11 +276,11 @@ impl<P: Program> Records<P> {
             .for_each(|c| c.flows = Vec::new());
     }
     /// A cached translation by its number.
-    pub fn held(&mut self, cached: u32) -> Option<&mut Held<P>> {
+    pub fn held(&mut self, cached: u32) -> Option<&mut CreditedTranslation<P>> {
         self.translations.get_mut(cached as usize)?.as_mut()
     }
     /// The full key of the packet that an entry was made for, and the entry's mask.
-    pub fn whole_key(&self, seen: &Seen<'_>) -> Option<(FlowKey, Arc<Subtable>)> {
+    pub fn whole_key(&self, seen: &ScannedEntry<'_>) -> Option<(FlowKey, Arc<Subtable>)> {
         let subtable = self.subtables.get(seen.now.subtable as usize)?.as_ref()?;
         let compact = seen.entry.read_key(seen.now.id)?;
         let mut key = compact.whole();
@@ -309,14 +300,8 @@ impl<P: Program> Records<P> {
     }
 }
 
-impl<P: Program> Held<P> {
+impl<P: Program> CreditedTranslation<P> {
     fn give(&mut self) {
-        let p = std::mem::take(&mut self.pending);
-        if p.packets == 0 && p.bytes == 0 {
-            return;
-        }
-        for c in &self.cached.credits {
-            c.credit(p.packets, p.bytes, p.used_ms, p.tcp_flags);
-        }
+        std::mem::take(&mut self.pending).credit(&self.cached.credits);
     }
 }

@@ -8,7 +8,7 @@
 //! mmap(2), and its pages have to be found and zeroed. While flows come by ten thousands, the revalidator
 //! does that in advance ([`crate::spares`]).
 
-use crate::entry::Entry;
+use crate::entry::CacheEntry;
 use crate::spares::{Maker, Spares, spares};
 use heddle_simd::simd;
 use heddle_sys::SharedZeroed;
@@ -22,10 +22,13 @@ const WORDS: usize = CHUNK / 64;
 /// Maximum number of chunks: more entries than any limit allows.
 const MAX_CHUNKS: usize = 1 << 12;
 
+/// No slot.
+pub const NO_SLOT: u32 = u32::MAX;
+
 /// The memory of a chunk, shared with the revalidator.
 #[derive(Debug)]
 pub(crate) struct ChunkMem {
-    pub(crate) entries: SharedZeroed<Entry>,
+    pub(crate) entries: SharedZeroed<CacheEntry>,
     /// No slot from here on was ever used.
     pub(crate) top: AtomicU32,
 }
@@ -44,9 +47,9 @@ struct Chunk {
 const SPARES: usize = 4;
 
 pub(crate) struct Store {
-    spares: Spares<Entry>,
+    spares: Spares<CacheEntry>,
     /// The entries of each chunk, for [`Store::get`]; empty if there is no chunk.
-    entries: Vec<SharedZeroed<Entry>>,
+    entries: Vec<SharedZeroed<CacheEntry>>,
     chunks: Vec<Option<Chunk>>,
     /// No chunk before this one has a free slot.
     hint: usize,
@@ -68,7 +71,7 @@ fn split(slot: u32) -> (usize, usize) {
 impl Store {
     /// An empty store, with the maker of its spare chunks. `near`: all threads are equally near to the memory
     /// that any of them has touched first. Otherwise there are no spare chunks.
-    pub(crate) fn with_spares(near: bool) -> (Self, Maker<Entry>) {
+    pub(crate) fn with_spares(near: bool) -> (Self, Maker<CacheEntry>) {
         let (spares, maker) = spares(CHUNK, SPARES, near);
         let store = Self {
             spares,
@@ -87,7 +90,7 @@ impl Store {
     }
     /// The entry in a slot, in use or not.
     #[inline]
-    pub(crate) fn get(&self, slot: u32) -> Option<&Entry> {
+    pub(crate) fn get(&self, slot: u32) -> Option<&CacheEntry> {
         let (c, i) = split(slot);
         self.entries.get(c)?.get(i)
     }

@@ -11,12 +11,12 @@
 //! full one. If a translation would add one mask too many, its entry is stored under a mask of the list that
 //! has all its bits. If there is none, it is stored under the full mask, which is right, just narrower.
 
-use crate::cache::Guess;
 use crate::compact::{CompactKey, CompactMask, Family};
 use crate::context::Bits;
 use crate::filter::{CHUNK, Filters};
+use crate::guess::Guess;
 use crate::hash::Mixer;
-use hashbrown::HashTable;
+use crate::numbered::Numbered;
 use heddle_flow::FlowMask;
 use heddle_simd::hash::HashKey;
 use std::hash::Hasher;
@@ -49,7 +49,7 @@ pub(crate) struct Use {
 struct List {
     uses: Vec<Use>,
     /// The union of the masks' bits outside of compact keys.
-    asked: Box<Bits>,
+    outside_words: Box<Bits>,
 }
 
 /// An input port and a recirculation id, with the masks for their packets.
@@ -68,27 +68,16 @@ pub(crate) struct Origin {
 }
 
 #[derive(Debug)]
-struct Held {
-    subtable: Arc<Subtable>,
-    hash: u64,
-    /// Lists that have it.
-    users: u32,
-}
-
-#[derive(Debug)]
 pub(crate) struct Subtables {
-    held: Vec<Option<Held>>,
-    index: HashTable<u32>,
+    /// Their users are lists.
+    masks: Numbered<Arc<Subtable>>,
     /// The compact form of each mask, one line each, for comparisons.
     compact: Vec<CompactMask>,
     filters: Filters,
-    free: Vec<u32>,
     /// Origins without recirculation, by port number.
     ports: Vec<Option<Box<Origin>>>,
     /// Origins with recirculation, by number less [`FIRST`].
-    others: Vec<Option<Box<Origin>>>,
-    free_others: Vec<u32>,
-    by_source: HashTable<u32>,
+    others: Numbered<Box<Origin>>,
     /// Origins with recirculation that had no entries: candidates to be freed.
     empty: Vec<u32>,
     /// The last index in `empty` that was checked.
@@ -111,7 +100,7 @@ pub const MAX_LISTED: u32 = 65_535;
 /// The first origin with recirculation.
 const FIRST: u32 = MAX_LISTED + 1;
 /// Maximum number of origins with recirculation; one port has a quarter at most.
-const MOST_ORIGINS: usize = 1 << 18;
+const MAX_ORIGINS: usize = 1 << 18;
 /// The origin of packets that are not cached: it has no list.
 pub const NOWHERE: u32 = u32::MAX >> 1;
 /// Candidates to be freed that one call checks, at least.
@@ -130,15 +119,11 @@ impl Subtables {
         Self {
             full,
             full_hash: fold(&full),
-            held: Vec::new(),
-            index: HashTable::new(),
+            masks: Numbered::default(),
             compact: Vec::new(),
             filters: Filters::new(HashKey::random_lanes()),
-            free: Vec::new(),
             ports: Vec::new(),
-            others: Vec::new(),
-            free_others: Vec::new(),
-            by_source: HashTable::new(),
+            others: Numbered::default(),
             empty: Vec::new(),
             looked: 0,
             hit: Vec::new(),
@@ -153,19 +138,14 @@ impl Subtables {
 
     #[inline]
     pub(crate) fn origin(&self, n: u32) -> Option<&Origin> {
-        let boxed = match n.checked_sub(FIRST) {
-            None => self.ports.get(n as usize)?,
-            Some(other) => self.others.get(other as usize)?,
-        };
-        boxed.as_deref()
+        match n.checked_sub(FIRST) {
+            None => self.ports.get(n as usize)?.as_deref(),
+            Some(other) => self.others.get(other).map(|o| &**o),
+        }
     }
     #[inline]
     pub(crate) fn origin_mut(&mut self, n: u32) -> Option<&mut Origin> {
-        let boxed = match n.checked_sub(FIRST) {
-            None => self.ports.get_mut(n as usize)?,
-            Some(other) => self.others.get_mut(other as usize)?,
-        };
-        boxed.as_deref_mut()
+        origin_in(&mut self.ports, &mut self.others, n)
     }
     /// The port and the recirculation id of an origin.
     pub(crate) fn source(&self, n: u32) -> (u32, u32) {
@@ -184,13 +164,11 @@ impl Subtables {
             return in_port;
         }
         let print = hash_of_source(in_port, recirc_id);
-        let all = &self.others;
-        let is = |n: &u32| {
-            let o = all.get(*n as usize).and_then(Option::as_ref);
-            o.is_some_and(|o| (o.in_port, o.recirc_id) == (in_port, recirc_id))
-        };
-        if let Some(&n) = self.by_source.find(print, is) {
-            if let Some(Some(o)) = self.others.get_mut(n as usize) {
+        let found = self
+            .others
+            .find(print, |o| (o.in_port, o.recirc_id) == (in_port, recirc_id));
+        if let Some(n) = found {
+            if let Some(o) = self.others.get_mut(n) {
                 o.used = true;
             }
             return n + FIRST;
@@ -199,36 +177,24 @@ impl Subtables {
         if self.of_port.len() <= port {
             self.of_port.resize(port + 1, 0);
         }
-        if self.of_port[port] >= MOST_ORIGINS / 4 {
+        if self.of_port[port] >= MAX_ORIGINS / 4 || self.others.len() >= MAX_ORIGINS {
             return NOWHERE;
         }
-        let n = match self.free_others.pop() {
-            Some(n) => n,
-            None if self.others.len() >= MOST_ORIGINS => return NOWHERE,
-            None => {
-                self.others.push(None);
-                u32::try_from(self.others.len() - 1).expect("MOST_ORIGINS is less")
-            }
-        };
         self.of_port[port] += 1;
-        self.others[n as usize] = Some(Box::new(Origin {
+        let origin = Box::new(Origin {
             in_port,
             recirc_id,
             used: true,
             waits: true,
             ..Origin::default()
-        }));
-        self.empty.push(n + FIRST);
-        let all = &self.others;
-        self.by_source.insert_unique(print, n, |n| {
-            let o = all.get(*n as usize).and_then(Option::as_ref);
-            o.map_or(0, |o| hash_of_source(o.in_port, o.recirc_id))
         });
-        n + FIRST
+        let n = FIRST + self.others.insert(print, origin);
+        self.empty.push(n);
+        n
     }
-    /// Frees a bounded number of origins without entries and recent packets. `told` reports each to the
+    /// Frees a bounded number of origins without entries and recent packets. `report` reports each to the
     /// revalidator first.
-    fn free_origins(&mut self, mut told: impl FnMut(u32) -> bool) {
+    fn free_origins(&mut self, mut report: impl FnMut(u32) -> bool) {
         // Each is checked some three times before it is freed, so more candidates mean more checks.
         for _ in 0..LOOKS.max(self.empty.len() / 4).min(self.empty.len()) {
             let at = self.looked.min(self.empty.len()).checked_sub(1);
@@ -239,20 +205,14 @@ impl Subtables {
                 self.empty.swap_remove(at);
                 continue;
             };
-            let (in_port, recirc_id) = (o.in_port, o.recirc_id);
+            let port = o.in_port as usize;
             if o.entries > 0 {
                 o.waits = false;
                 self.empty.swap_remove(at);
-            } else if !std::mem::take(&mut o.used) && told(n) {
+            } else if !std::mem::take(&mut o.used) && report(n) {
                 self.empty.swap_remove(at);
-                let print = hash_of_source(in_port, recirc_id);
-                let n = n - FIRST;
-                if let Ok(found) = self.by_source.find_entry(print, |m| *m == n) {
-                    found.remove();
-                }
-                self.others[n as usize] = None;
-                self.of_port[in_port as usize] -= 1;
-                self.free_others.push(n);
+                self.others.remove(n - FIRST);
+                self.of_port[port] -= 1;
             }
         }
     }
@@ -266,7 +226,7 @@ impl Subtables {
     }
     #[inline]
     pub(crate) fn get(&self, subtable: u32) -> Option<&Arc<Subtable>> {
-        Some(&self.held.get(subtable as usize)?.as_ref()?.subtable)
+        self.masks.get(subtable)
     }
     /// A mask's bits outside of compact keys.
     #[inline]
@@ -280,9 +240,9 @@ impl Subtables {
     }
     /// The union of these masks' bits outside of compact keys.
     #[inline]
-    pub(crate) fn asked(&self, origin: u32, family: Family) -> &Bits {
+    pub(crate) fn outside_words(&self, origin: u32, family: Family) -> &Bits {
         self.origin(origin)
-            .map_or(&[], |o| &o.lists[family.index()].asked)
+            .map_or(&[], |o| &o.lists[family.index()].outside_words)
     }
     /// Filters at most [`CHUNK`] masks of a list. Returns a bit for each mask that may have an entry for a
     /// packet.
@@ -363,41 +323,21 @@ impl Subtables {
         }
     }
     fn intern(&mut self, mask: &FlowMask, hash: u64, family: Family) -> (u32, bool) {
-        let all = &self.held;
-        let same = |n: &u32| {
-            let h = all.get(*n as usize).and_then(Option::as_ref);
-            h.is_some_and(|h| h.hash == hash && h.subtable.family == family && h.subtable.mask == *mask)
-        };
-        if let Some(&n) = self.index.find(hash, same) {
+        let same = |t: &Arc<Subtable>| t.family == family && t.mask == *mask;
+        if let Some(n) = self.masks.find(hash, same) {
             return (n, false);
         }
-        let held = Some(Held {
-            subtable: Arc::new(Subtable {
-                mask: *mask,
-                family,
-                outside: CompactMask::rest(mask, family).collect(),
-            }),
-            hash,
-            users: 0,
-        });
-        let compact = CompactMask::of(mask, family.is_v6());
-        let n = match self.free.pop() {
-            Some(n) => {
-                self.held[n as usize] = held;
-                self.compact[n as usize] = compact;
-                n
-            }
-            None => {
-                self.held.push(held);
-                self.compact.push(compact);
-                u32::try_from(self.held.len() - 1).expect("origins and masks of each are bounded")
-            }
+        let new = Subtable {
+            mask: *mask,
+            family,
+            outside: CompactMask::rest(mask, family).collect(),
         };
-        let all = &self.held;
-        self.index.insert_unique(hash, n, |n| {
-            let h = all.get(*n as usize).and_then(Option::as_ref);
-            h.map_or(0, |h| h.hash)
-        });
+        let n = self.masks.insert(hash, Arc::new(new));
+        let compact = CompactMask::of(mask, family.is_v6());
+        match self.compact.get_mut(n as usize) {
+            Some(free) => *free = compact,
+            None => self.compact.push(compact),
+        }
         self.filters.open(n);
         (n, true)
     }
@@ -411,14 +351,10 @@ impl Subtables {
             }
             self.ports[at].get_or_insert_default().in_port = origin;
         }
-        let Some(Some(held)) = self.held.get_mut(subtable as usize) else {
-            return (false, false);
-        };
-        let boxed = match origin.checked_sub(FIRST) {
-            None => self.ports.get_mut(origin as usize),
-            Some(other) => self.others.get_mut(other as usize),
-        };
-        let Some(Some(o)) = boxed else {
+        let (Some(mask), Some(o)) = (
+            self.masks.get(subtable),
+            origin_in(&mut self.ports, &mut self.others, origin),
+        ) else {
             return (false, false);
         };
         o.entries += 1;
@@ -428,38 +364,37 @@ impl Subtables {
         }
         self.entries[at] += 1;
         let first = o.entries == 1 && origin >= FIRST;
-        let list = &mut o.lists[held.subtable.family.index()];
+        let list = &mut o.lists[mask.family.index()];
         if let Some(u) = list.uses.iter_mut().find(|u| u.subtable == subtable) {
             u.entries += 1;
             return (false, first);
         }
         list.uses.push(Use {
             subtable,
-            hash: held.hash,
+            hash: fold(&mask.mask),
             entries: 1,
             hits: 0,
         });
-        held.users += 1;
-        if !held.subtable.outside.is_empty() {
-            list.asked = union(&list.asked, &held.subtable.outside);
+        if !mask.outside.is_empty() {
+            list.outside_words = union(&list.outside_words, &mask.outside);
         }
+        self.masks.retain(subtable);
         (true, first)
     }
     /// Counts one entry less of an origin under a mask. Returns whether the mask has no entry in any list and
     /// is freed now. Its number may then be reused.
     pub(crate) fn remove(&mut self, subtable: u32, origin: u32) -> bool {
-        let boxed = match origin.checked_sub(FIRST) {
-            None => self.ports.get_mut(origin as usize),
-            Some(other) => self.others.get_mut(other as usize),
-        };
-        let (Some(Some(held)), Some(Some(o))) = (self.held.get(subtable as usize), boxed) else {
+        let (Some(mask), Some(o)) = (
+            self.masks.get(subtable),
+            origin_in(&mut self.ports, &mut self.others, origin),
+        ) else {
             return false;
         };
         o.entries -= 1;
         if let Some(n) = self.entries.get_mut(o.in_port as usize) {
             *n -= 1;
         }
-        let list = &mut o.lists[held.subtable.family.index()];
+        let list = &mut o.lists[mask.family.index()];
         let Some(at) = list.uses.iter().position(|u| u.subtable == subtable) else {
             return false;
         };
@@ -467,12 +402,9 @@ impl Subtables {
         let gone = list.uses[at].entries == 0;
         if gone {
             list.uses.remove(at);
-            if !held.subtable.outside.is_empty() {
-                let rest = list
-                    .uses
-                    .iter()
-                    .filter_map(|u| self.held.get(u.subtable as usize)?.as_ref());
-                list.asked = rest.fold(Box::default(), |all, h| union(&all, &h.subtable.outside));
+            if !mask.outside.is_empty() {
+                let rest = list.uses.iter().filter_map(|u| self.masks.get(u.subtable));
+                list.outside_words = rest.fold(Box::default(), |all, t| union(&all, &t.outside));
             }
         }
         if o.entries == 0 {
@@ -482,27 +414,16 @@ impl Subtables {
                 self.empty.push(origin);
             }
         }
-        if !gone {
-            return false;
+        let unused = gone && self.masks.release(subtable);
+        if unused {
+            self.masks.remove(subtable);
+            self.filters.close(subtable);
         }
-        let Some(Some(held)) = self.held.get_mut(subtable as usize) else {
-            return false;
-        };
-        held.users -= 1;
-        if held.users > 0 {
-            return false;
-        }
-        if let Ok(found) = self.index.find_entry(held.hash, |n| *n == subtable) {
-            found.remove();
-        }
-        self.held[subtable as usize] = None;
-        self.filters.close(subtable);
-        self.free.push(subtable);
-        true
+        unused
     }
     /// Housekeeping between bursts: in lists with hits, sorts the masks by hits and halves the counts. Frees
-    /// unused origins; `told` reports each to the revalidator first.
-    pub(crate) fn tidy(&mut self, told: impl FnMut(u32) -> bool) {
+    /// unused origins; `report` reports each to the revalidator first.
+    pub(crate) fn tidy(&mut self, report: impl FnMut(u32) -> bool) {
         for n in std::mem::take(&mut self.hit) {
             let Some(o) = self.origin_mut(n) else { continue };
             o.hit = false;
@@ -511,7 +432,7 @@ impl Subtables {
                 list.uses.iter_mut().for_each(|u| u.hits /= 2);
             }
         }
-        self.free_origins(told);
+        self.free_origins(report);
     }
     /// The number of entries of a port.
     pub(crate) fn entries_of(&self, port: u32) -> usize {
@@ -519,7 +440,20 @@ impl Subtables {
     }
     /// The number of masks.
     pub(crate) fn len(&self) -> usize {
-        self.index.len()
+        self.masks.len()
+    }
+}
+
+/// Origin `n` of these.
+#[inline]
+fn origin_in<'a>(
+    ports: &'a mut [Option<Box<Origin>>],
+    others: &'a mut Numbered<Box<Origin>>,
+    n: u32,
+) -> Option<&'a mut Origin> {
+    match n.checked_sub(FIRST) {
+        None => ports.get_mut(n as usize)?.as_deref_mut(),
+        Some(other) => others.get_mut(other).map(|o| &mut **o),
     }
 }
 

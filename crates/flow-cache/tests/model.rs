@@ -1,7 +1,7 @@
 //! All interleavings of a worker and of threads that read its entries: `make models`.
 //!
-//! The files under test are compiled anew, with the model checker's atomics. Watches and cached translations
-//! belong to one worker, and are not tested here.
+//! The files under test are compiled anew, with the model checker's atomics. Validity groups and cached
+//! translations belong to one worker, and are not tested here.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -33,7 +33,7 @@ mod compact {
 mod entry;
 
 use compact::CompactKey;
-use entry::{Entry, NewEntry};
+use entry::{CacheEntry, NewEntry};
 use loom::model::Builder;
 use loom::thread;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn new_entry(id: u64) -> NewEntry {
         subtable: number(id) + 1000,
         body: 0,
         now_ms: id,
-        watch: 0,
+        group: 0,
         stamp: 0,
     }
 }
@@ -66,7 +66,7 @@ fn number(id: u64) -> u32 {
 #[test]
 fn an_entry_is_read_whole() {
     model(2, || {
-        let entry = Arc::new(Entry::default());
+        let entry = Arc::new(CacheEntry::default());
         let owner = {
             let entry = entry.clone();
             thread::spawn(move || {

@@ -207,7 +207,7 @@ pub trait RxQueue: Send {
     fn complete(&mut self) {}
     /// Whether each look is a system call, also one that finds nothing: a worker that has other work looks
     /// less often then.
-    fn asks_kernel(&self) -> bool {
+    fn polls_kernel(&self) -> bool {
         false
     }
     /// Readable when the queue has work. `None`: the queue can only be polled.
@@ -279,7 +279,7 @@ pub trait TxQueue: Send {
         false
     }
     /// The kinds of GSO packets that its device takes: only for these is it worth to join packets.
-    fn trains(&self) -> Trains {
+    fn gso_support(&self) -> Trains {
         Trains::default()
     }
     /// Like [`TxQueue::tx`], with packets that the queue may keep: all of their bytes are private. Packets

@@ -183,8 +183,8 @@ impl Conntrack {
         .into()
     }
 
-    /// Tracks a packet. `guess` is the result of [`Conntrack::guess`] for its hash; `reading` spans the burst.
-    /// Workers call this function; it waits for some microseconds at most.
+    /// Tracks a packet. `guess` is the result of [`Conntrack::guess`] for its hash, and `reading` spans the
+    /// burst. Workers call this function; it waits for some microseconds at most.
     #[inline]
     pub fn track(&self, reading: &ReadGuard, guess: Guess, mut p: CtPacket<'_>) {
         let _ = reading;

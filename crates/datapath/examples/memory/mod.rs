@@ -44,7 +44,7 @@ struct MemoryRx {
     left: u32,
     done: u32,
     /// Packets of connections.
-    asked: u32,
+    tracked: u32,
 }
 
 impl MemoryRx {
@@ -70,8 +70,8 @@ impl MemoryRx {
             self.frame[26..30].copy_from_slice(&client);
             if let Some(c) = self.traffic.connections {
                 // The client sends the first packet of a connection.
-                self.asked = self.asked.saturating_add(1);
-                let begun = u64::from(self.asked) > 16 * u64::from(self.traffic.flows);
+                self.tracked = self.tracked.saturating_add(1);
+                let begun = u64::from(self.tracked) > 16 * u64::from(self.traffic.flows);
                 let answers = begun && self.random >> 20 & 1 != 0;
                 connection(&mut self.frame, client, c, answers);
             }
@@ -139,7 +139,7 @@ impl Port for Memory {
             random: 0x9e37_79b9_7f4a_7c15,
             left: 0,
             done: 0,
-            asked: 0,
+            tracked: 0,
         })])
     }
     fn open_tx(&self, _: usize, _: usize) -> Result<Box<dyn TxQueue>, PortError> {

@@ -5,7 +5,7 @@
 //! workers. One that the system refuses (it is not there, or outside of the process's cpuset) is left out,
 //! with a warning.
 //!
-//! **Without a mask** (or when none of its processors can be used) there are at most [`MOST_DEFAULT`]
+//! **Without a mask** (or when none of its processors can be used) there are at most [`MAX_DEFAULT_WORKERS`]
 //! workers. They use the processors that are allowed for the process. Each gets a physical core of its own as
 //! long as there are some, taken node by node. They are not pinned to a processor, since the machine has
 //! other work to do and an idle worker sleeps. On a machine with several NUMA nodes each is bound to its
@@ -15,11 +15,11 @@ use heddle_sys::cpu;
 use std::collections::BTreeMap;
 
 /// Maximum number of workers when no processors are named.
-const MOST_DEFAULT: usize = 4;
+const MAX_DEFAULT_WORKERS: usize = 4;
 
 /// Processors and NUMA node of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct WorkerCpus {
     /// The worker's processor, or the one that represents it in texts.
     pub(super) core: usize,
     pub(super) numa: u32,
@@ -27,7 +27,7 @@ pub(super) struct Place {
     pub(super) bound: Vec<usize>,
 }
 
-impl Place {
+impl WorkerCpus {
     /// Whether the worker is bound to a single processor.
     pub(super) fn pinned(&self) -> bool {
         self.bound.len() == 1
@@ -84,7 +84,7 @@ fn choose(cpus: &[Cpu], most: usize) -> Vec<Cpu> {
 }
 
 /// Processors of the default workers, without a mask.
-pub(super) fn default_places() -> Vec<Place> {
+pub(super) fn default_places() -> Vec<WorkerCpus> {
     let allowed = cpu::allowed().unwrap_or_else(|_| vec![0]);
     let describe = |cpu| Cpu {
         cpu,
@@ -94,7 +94,7 @@ pub(super) fn default_places() -> Vec<Place> {
     let cpus: Vec<Cpu> = allowed.into_iter().map(describe).collect();
     let one_node = cpus.iter().all(|c| c.numa == cpus[0].numa);
     let node = |numa| cpus.iter().filter(move |c| c.numa == numa).map(|c| c.cpu);
-    let place = |c: Cpu| Place {
+    let place = |c: Cpu| WorkerCpus {
         core: c.cpu,
         numa: c.numa,
         bound: if one_node {
@@ -103,11 +103,14 @@ pub(super) fn default_places() -> Vec<Place> {
             node(c.numa).collect()
         },
     };
-    choose(&cpus, MOST_DEFAULT).into_iter().map(place).collect()
+    choose(&cpus, MAX_DEFAULT_WORKERS)
+        .into_iter()
+        .map(place)
+        .collect()
 }
 
 /// Pretended processors of workers: those of `cpus` that exist, else the first of each node.
-pub(super) fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<Place> {
+pub(super) fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<WorkerCpus> {
     let asked = cpus.unwrap_or_default().iter().copied();
     let mut cores: Vec<usize> = asked.filter(|c| *c < nodes.len()).collect();
     if cores.is_empty() {
@@ -117,7 +120,7 @@ pub(super) fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<Place> {
     if cores.is_empty() {
         cores.push(0);
     }
-    let place = |core| Place {
+    let place = |core| WorkerCpus {
         core,
         numa: nodes.get(core).copied().unwrap_or(0),
         bound: Vec::new(),
@@ -127,7 +130,7 @@ pub(super) fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<Place> {
 
 /// Processors of pinned workers. Processors that the machine does not have are logged in one line, because a
 /// mask may name any number of them.
-pub(super) fn pinned_places(cpus: &[usize]) -> Vec<Place> {
+pub(super) fn pinned_places(cpus: &[usize]) -> Vec<WorkerCpus> {
     let there = cpu::online().ok();
     let (cpus, absent): (Vec<usize>, Vec<usize>) = cpus
         .iter()
@@ -136,7 +139,7 @@ pub(super) fn pinned_places(cpus: &[usize]) -> Vec<Place> {
         let n = absent.len();
         log::warn!(target: "dpif_netdev", "pmd-cpu-mask names {n} processors that are not there, the first of them is {first}");
     }
-    let place = |core| Place {
+    let place = |core| WorkerCpus {
         core,
         numa: cpu::numa_node(core).unwrap_or(0),
         bound: vec![core],

@@ -12,24 +12,22 @@
 pub(crate) mod assign;
 mod auto;
 mod cpus;
-pub(crate) mod perf;
 mod place;
 pub(crate) mod show;
 mod workers;
 
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::assign::Spread;
-use crate::control::perf::PerfNumbers;
-use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
-use crate::exec::ct::Tally;
+use crate::counters::{PortCounters, Tally, WorkerCounters, WorkerNumbers};
 use crate::exec::tx::TxPort;
 use crate::exec::upcalls::{Inbox, Lanes};
+use crate::perf::PerfNumbers;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
 use crate::worker::{Command, CommandTx, Reply, RxShared, RxSlot, WORKER_TIMEOUT};
 pub use auto::AutoLb;
 use auto::AutoState;
-use cpus::Place;
+use cpus::WorkerCpus;
 use heddle_datapath_api::{Meter, POLICED, PortNo, PortStats};
 use heddle_port::{Port, RxQueue};
 use parking_lot::Mutex;
@@ -74,7 +72,7 @@ pub(crate) struct WorkerHandle {
     pub(crate) id: usize,
     pub(crate) commands: Arc<CommandTx>,
     thread: Option<JoinHandle<()>>,
-    place: Place,
+    place: WorkerCpus,
     /// The processor that it is pinned to, or that represents it in texts.
     pub(crate) core: usize,
     /// That processor's NUMA node.
@@ -183,19 +181,22 @@ impl Control {
 
     /// Waits until every worker has done all earlier commands.
     fn barrier(&self) -> Result<(), DatapathError> {
-        self.ask_all(Command::Barrier).map(|_| ())
+        self.request_all(Command::Barrier).map(|_| ())
     }
 
     /// Waits until every worker had a round without packets in its queues (a bounded time).
     pub(crate) fn sync(&self, patience: Duration) -> Result<(), DatapathError> {
-        self.ask_within(patience, Command::Sync).map(|_| ())
+        self.request_within(patience, Command::Sync).map(|_| ())
     }
 
-    fn ask_all(&self, command: impl Fn(mpsc::Sender<Reply>) -> Command) -> Result<Vec<Reply>, DatapathError> {
-        self.ask_within(WORKER_TIMEOUT, command)
+    fn request_all(
+        &self,
+        command: impl Fn(mpsc::Sender<Reply>) -> Command,
+    ) -> Result<Vec<Reply>, DatapathError> {
+        self.request_within(WORKER_TIMEOUT, command)
     }
 
-    fn ask_within(
+    fn request_within(
         &self,
         patience: Duration,
         command: impl Fn(mpsc::Sender<Reply>) -> Command,
@@ -265,7 +266,7 @@ impl Control {
 
     /// Takes a port's queues away from all workers and closes them.
     fn close(&self, no: u32) -> Result<(), DatapathError> {
-        self.ask_all(|reply| Command::DelPort(no, reply)).map(drop)
+        self.request_all(|reply| Command::DelPort(no, reply)).map(drop)
     }
 
     pub(crate) fn configure_port(&mut self, no: PortNo, config: PortConfig) -> Result<(), DatapathError> {
@@ -298,7 +299,7 @@ impl Control {
             // Packets in the old queues are forwarded before those in the new queues.
             let _ = self.sync(WORKER_TIMEOUT);
         }
-        let old = self.ask_all(|reply| Command::DelRx(no.0, reply))?;
+        let old = self.request_all(|reply| Command::DelRx(no.0, reply))?;
         self.keep_counts(no.0);
         let (opened, old) = match new {
             Some(Ok(queues)) => (Ok(queues), Some(old)),

@@ -103,7 +103,7 @@ impl Control {
             places.extend(p.rx.iter().map(|r| ((*no, r.queue), first)));
         }
         let moved = self.differing(&places);
-        tell(&plan, |q| {
+        log_plan(&plan, |q| {
             dirty.all || dirty.ports.contains(&names[q].0) || moved.iter().any(|(name, _)| *name == names[q])
         });
         self.move_all(&moved)
@@ -250,7 +250,7 @@ fn from_worker(worker: &WorkerHandle, answer: &Receiver<Reply>) -> Vec<RxSlot> {
 
 /// Writes the sentences of a plan to the log that are about queues for which `concerned` is true. General
 /// sentences are written if there are any such queues.
-fn tell(plan: &Plan, concerned: impl Fn(usize) -> bool) {
+fn log_plan(plan: &Plan, concerned: impl Fn(usize) -> bool) {
     let own: Vec<bool> = plan
         .notes
         .iter()

@@ -2,9 +2,9 @@
 //! Open vSwitch. For scripts, caches that Heddle does not have (PHWOL, SMC, simple match) have lines with
 //! zeros.
 
-use crate::control::perf::PerfWanted;
 use crate::control::{Control, WorkerHandle};
 use crate::counters::{INTERVAL_MS, WINDOW_MS, WorkerNumbers, whole_intervals};
+use crate::perf::PerfWanted;
 use crate::revalidator::RevalidatorCounts;
 use heddle_datapath_api::{DropKind, QueueView, Snapshot, WorkerView};
 use heddle_sys::Tsc;

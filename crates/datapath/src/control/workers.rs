@@ -5,13 +5,13 @@
 //! workers start first. Then queues move ([`super::place`]), then unwanted workers end; meanwhile packets
 //! wait in their queues. Processors are chosen by [`super::cpus`].
 
-use super::cpus::{Place, default_places, pinned_places, pretended};
-use super::{Control, UpcallRings, WorkerHandle, add};
+use super::cpus::{WorkerCpus, default_places, pinned_places, pretended};
+use super::{Control, WorkerHandle, add};
 use crate::config::DatapathError;
-use crate::control::perf::PerfNumbers;
 use crate::counters::{WorkerCounters, WorkerNumbers};
 use crate::exec::upcalls::upcall_ring;
 use crate::flow_cache::Cache;
+use crate::perf::PerfNumbers;
 use crate::revalidator::WorkerRecords;
 use crate::worker::{Binding, Command, Parts, WORKER_TIMEOUT, Worker, command_ring};
 use heddle_flow_cache::CacheParts;
@@ -50,7 +50,7 @@ impl Control {
         }
         self.workers.sort_by_key(|w| w.core);
         if ids(&self.workers) != before {
-            self.tell_workers();
+            self.announce_workers();
             self.dirty.all();
             let assigned = self.assign();
             failed = failed.or(assigned.err());
@@ -70,7 +70,7 @@ impl Control {
 
     /// Makes workers for these places: leaving ones that fit, or can be bound there, and new ones. Returns
     /// the first error.
-    fn bring(&mut self, places: Vec<Place>) -> Option<DatapathError> {
+    fn bring(&mut self, places: Vec<WorkerCpus>) -> Option<DatapathError> {
         let mut failed = None;
         for place in places {
             let same = |w: &WorkerHandle| (w.core, w.numa) == (place.core, place.numa);
@@ -85,11 +85,11 @@ impl Control {
 
     /// Keeps the leaving worker at `at`, whose processor is that of `place`, with its queues and caches. If
     /// necessary, it is pinned or unpinned.
-    fn keep(&mut self, at: usize, place: &Place) -> Result<(), DatapathError> {
+    fn keep(&mut self, at: usize, place: &WorkerCpus) -> Result<(), DatapathError> {
         if self.leaving[at].place != *place
             && let Err(e) = self.bind(at, place)
         {
-            tell_none(place, &e);
+            log_no_worker(place, &e);
             return Err(e);
         }
         let w = self.leaving.remove(at);
@@ -97,7 +97,7 @@ impl Control {
         Ok(())
     }
 
-    fn bind(&mut self, at: usize, place: &Place) -> Result<(), DatapathError> {
+    fn bind(&mut self, at: usize, place: &WorkerCpus) -> Result<(), DatapathError> {
         let w = &mut self.leaving[at];
         let binding = Binding {
             name: place.thread_name(w.id),
@@ -115,8 +115,10 @@ impl Control {
     }
 
     /// Starts a worker that can send on every port.
-    fn start(&mut self, place: &Place) -> Result<(), DatapathError> {
-        let w = self.start_worker(place).inspect_err(|e| tell_none(place, e))?;
+    fn start(&mut self, place: &WorkerCpus) -> Result<(), DatapathError> {
+        let w = self
+            .start_worker(place)
+            .inspect_err(|e| log_no_worker(place, e))?;
         w.commands.send(Command::MaxSleep(self.max_sleep.of(w.core)));
         if self.realtime
             && let Err(e) = w.set_realtime(true)
@@ -135,7 +137,7 @@ impl Control {
         failed.map_or(Ok(()), Err)
     }
 
-    fn tell_workers(&self) {
+    fn announce_workers(&self) {
         for w in &self.leaving {
             log::info!(target: "dpif_netdev", "PMD thread on numa_id: {}, core id: {:2} destroyed.", w.numa, w.core);
         }
@@ -148,7 +150,7 @@ impl Control {
         }
     }
 
-    fn start_worker(&self, place: &Place) -> Result<WorkerHandle, DatapathError> {
+    fn start_worker(&self, place: &WorkerCpus) -> Result<WorkerHandle, DatapathError> {
         let used = |id: &usize| self.workers.iter().chain(&self.leaving).any(|w| w.id == *id);
         let id = (0..).find(|id| !used(id)).unwrap_or(usize::MAX);
         let bell = Arc::new(EventFd::new()?);
@@ -174,7 +176,7 @@ impl Control {
             let worker = bind()
                 // Without this, pauses of `pmd-sleep-max` would be longer than configured.
                 .and_then(|()| clock::set_timer_slack_ns(TIMER_SLACK_NS))
-                .and_then(|()| Cache::new(cache, config.l1_entries, config.l1_most))
+                .and_then(|()| Cache::new(cache, config.l1_entries, config.max_l1_entries))
                 .and_then(|cache| {
                     Worker::new(Parts {
                         pool: Pool::new(config.pool_packets),
@@ -235,7 +237,7 @@ impl Control {
         for (past, kind) in self.past_drops.iter_mut().zip(heddle_datapath_api::DropKind::ALL) {
             *past += w.counters.drops.get(*kind);
         }
-        crate::exec::ct::add_all(&mut self.past_tracked, w.counters.ct.get());
+        crate::counters::add_all(&mut self.past_tracked, w.counters.ct.get());
         let n = w.counters.read();
         self.past.packets += n.packets;
         self.past.l0_hits += n.l0_hits;
@@ -254,12 +256,7 @@ impl Control {
                 *id != w.id
             });
         }
-        let UpcallRings {
-            packets,
-            control,
-            samples,
-        } = &*self.upcalls;
-        for inbox in [packets, control, samples] {
+        for inbox in self.upcalls.each() {
             inbox.lock().tidy();
         }
     }
@@ -272,7 +269,7 @@ impl Control {
     }
 }
 
-fn tell_none(place: &Place, e: &DatapathError) {
+fn log_no_worker(place: &WorkerCpus, e: &DatapathError) {
     log::warn!(target: "dpif_netdev", "no worker on processor {}: {e}", place.core);
 }
 

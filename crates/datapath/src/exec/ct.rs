@@ -6,16 +6,16 @@
 //! their connections are fetched, then all packets are tracked. So cache misses overlap.
 
 use super::{Exec, Live, LiveId, Meta, helper};
+use crate::counters::CtCounts;
 use heddle_conntrack::{
-    At, Checked, Conntrack, CtAction, CtPacket, Endpoint, Event, Events, Guess, Hash, Invalid, Known,
-    Packet as View, ReadGuard, SHORT, Shape, Short, Subject, Tuple, Verdict,
+    At, Checked, Conntrack, CtAction, CtPacket, Endpoint, Guess, Hash, Invalid, Known, Packet as View,
+    ReadGuard, SHORT, Shape, Short, Subject, Tuple, Verdict,
 };
 use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
 use heddle_flow::extract::NO_OFFSET;
 use heddle_packet::{BURST, Csum, Packet};
 use heddle_port::sum::add_bytes;
-use heddle_sync::Counter;
 use heddle_wire::checksum::Sum;
 use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::split;
@@ -77,41 +77,6 @@ pub(super) fn known_of(key: Option<&FlowKey>) -> Known {
         label: u128::from_be_bytes(key.ct_label),
         orig: (key.ct_nw_proto != 0).then_some(icmp.unwrap_or(tuple)),
         found: None,
-    }
-}
-
-/// Counts of the events in [`Event::ALL`], in that order.
-pub(crate) type Tally = [u64; Event::ALL.len()];
-
-/// Adds one tally to another.
-pub(crate) fn add_all(to: &mut Tally, more: Tally) {
-    for (to, more) in to.iter_mut().zip(more) {
-        *to += more;
-    }
-}
-
-/// One worker's counters of tracking events.
-#[derive(Debug)]
-pub(crate) struct CtCounts([Counter; Event::ALL.len()]);
-
-impl Default for CtCounts {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| Counter::default()))
-    }
-}
-
-impl CtCounts {
-    #[cold]
-    pub(crate) fn add(&self, events: Events) {
-        for (event, counter) in Event::ALL.into_iter().zip(&self.0) {
-            if events.has(event) {
-                counter.add(1);
-            }
-        }
-    }
-    /// The counts so far.
-    pub(crate) fn get(&self) -> Tally {
-        std::array::from_fn(|i| self.0[i].get())
     }
 }
 
@@ -193,7 +158,7 @@ impl Ct<'_> {
         action: &CtAction,
         (read, subject): (&Read, &Subject),
         known: &mut Known,
-        (live, id, meta): (&mut Live<'_>, LiveId, impl Fn() -> Meta),
+        (live, id, meta): (&mut Live, LiveId, impl Fn() -> Meta),
     ) -> Done {
         let mut verdict = Verdict::default();
         let short;
@@ -355,7 +320,7 @@ impl Exec<'_> {
             action,
             (read, subject),
             known,
-            (&mut self.live, id, meta),
+            (&mut *self.live, id, meta),
         );
         *translated |= u64::from(done.translated) << i;
         !done.untranslated
@@ -380,7 +345,7 @@ impl Exec<'_> {
             meta,
             self.carried,
         );
-        let live = (&mut self.live, id, || *meta);
+        let live = (&mut *self.live, id, || *meta);
         let done = self
             .ct
             .track(&ReadGuard::begin(), action, (&read, &subject), &mut known, live);

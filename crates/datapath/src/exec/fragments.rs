@@ -8,45 +8,20 @@
 //! Programs take fragments one by one. Their keys are odd, so groups of several runs contain no fragments.
 
 use super::ct::known_of;
-use super::{Exec, Going, LiveId, Meta, Saved};
-use crate::exec::program::MAX_NESTING;
-use arrayvec::ArrayVec;
+use super::{Exec, InFlight, Meta};
 use heddle_conntrack::ipf::{Datagram, Frame, Offered, Place};
 use heddle_conntrack::{CtAction, CtPacket, Event, Events, Invalid, Known, ReadGuard, Verdict};
 use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
 use heddle_flow::key::frag;
+use heddle_flow_cache::HashKey;
 use heddle_packet::BURST;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Facts of the datapath about a waiting fragment.
 #[derive(Debug)]
 pub struct Waiting {
     in_port: u32,
     meta: Meta,
-}
-
-/// A packet whose execution continues in the midst of a program.
-#[derive(Debug)]
-pub(crate) struct Resumed {
-    id: LiveId,
-    meta: Meta,
-    ct: Option<Known>,
-    at: usize,
-    saved: Option<Box<ArrayVec<Saved, MAX_NESTING>>>,
-}
-
-impl Resumed {
-    /// Continues the packet's program.
-    pub(crate) fn going(self) -> Going {
-        Going {
-            id: self.id,
-            meta: self.meta,
-            ct: self.ct,
-            at: self.at,
-            saved: self.saved.map_or_else(ArrayVec::new, |s| *s),
-        }
-    }
 }
 
 /// Result of tracking a fragment.
@@ -59,13 +34,15 @@ pub(super) enum Gathered {
     Whole,
 }
 
-/// A hash of the tunnel: the same addresses in another tunnel may be other hosts.
-fn source(carried: Option<&FlowKey>) -> u64 {
-    let mut h = DefaultHasher::new();
-    if let Some(k) = carried {
-        (k.tun_id, k.tun_src, k.tun_ipv6_src, k.tun_dst, k.tun_ipv6_dst).hash(&mut h);
-    }
-    h.finish()
+/// A keyed hash of the tunnel: the same addresses in another tunnel may be other hosts.
+#[allow(clippy::cast_possible_truncation)] // the halves of an address
+fn source(key: HashKey, carried: Option<&FlowKey>) -> u64 {
+    let Some(k) = carried else { return 0 };
+    let [src, dst] = [k.tun_ipv6_src, k.tun_ipv6_dst].map(u128::from_ne_bytes);
+    let ipv4 = u64::from(k.tun_src) << 32 | u64::from(k.tun_dst);
+    let h = key.mix(key.start(), src as u64, (src >> 64) as u64);
+    let h = key.mix(h, dst as u64, (dst >> 64) as u64);
+    key.finish(key.mix(h, k.tun_id, ipv4))
 }
 
 impl Exec<'_> {
@@ -76,8 +53,8 @@ impl Exec<'_> {
 
     /// Tracks a fragment. `going` is at the step behind the action; its saved states are taken, to be resumed
     /// after the fragments.
-    pub(super) fn track_fragment(&mut self, action: &CtAction, going: &mut Going) -> Gathered {
-        let (id, meta) = (going.id, going.meta);
+    pub(super) fn track_fragment(&mut self, action: &CtAction, in_flight: &mut InFlight) -> Gathered {
+        let (id, meta) = (in_flight.id, in_flight.meta);
         let p = self.live.get(id);
         let l3 = usize::from(meta.l3);
         let ipv6 = match p.head().get(l3).map(|b| b >> 4) {
@@ -106,7 +83,7 @@ impl Exec<'_> {
         };
         let place = Place {
             port: p.in_port,
-            source: source(self.carried),
+            source: source(HashKey::of_process(), self.carried),
             recirc_id: self.carried.map_or(0, |k| k.recirc_id),
             zone: action.zone,
         };
@@ -120,7 +97,7 @@ impl Exec<'_> {
                 self.alone(known, events)
             }
             Offered::Whole(datagram) => {
-                self.track_whole(action, datagram, going);
+                self.track_whole(action, datagram, in_flight);
                 Gathered::Whole
             }
         }
@@ -131,8 +108,8 @@ impl Exec<'_> {
         Gathered::Alone(known)
     }
 
-    fn track_whole(&mut self, action: &CtAction, mut datagram: Datagram<Waiting>, going: &mut Going) {
-        let mut known = going.ct.unwrap_or_else(|| known_of(self.carried));
+    fn track_whole(&mut self, action: &CtAction, mut datagram: Datagram<Waiting>, in_flight: &mut InFlight) {
+        let mut known = in_flight.ct.unwrap_or_else(|| known_of(self.carried));
         let verify = || datagram.sum_is_right();
         let tracker = self.ct.tracker;
         let mut verdict = Verdict::default();
@@ -158,14 +135,12 @@ impl Exec<'_> {
             datagram.rewrite(rewrite);
         }
         // The last one pushed is resumed first.
-        if !going.saved.is_empty() {
-            let saved = std::mem::take(&mut going.saved);
-            self.resumed.push(Resumed {
-                id: going.id,
-                meta: going.meta,
-                ct: None,
+        if !in_flight.saved.is_empty() {
+            let saved = std::mem::take(&mut in_flight.saved);
+            self.resumed.push(InFlight {
                 at: saved.last().map_or(usize::MAX, |(.., end)| *end),
-                saved: Some(Box::new(saved)),
+                saved,
+                ..InFlight::new(in_flight.id, in_flight.meta)
             });
         }
         let fragments = datagram.into_fragments();
@@ -181,13 +156,38 @@ impl Exec<'_> {
                 self.drops.add(DropKind::Copies, 1);
                 continue;
             };
-            self.resumed.push(Resumed {
-                id,
-                meta: f.context.meta,
+            self.resumed.push(InFlight {
                 ct: Some(known),
-                at: going.at,
-                saved: None,
+                at: in_flight.at,
+                ..InFlight::new(id, f.context.meta)
             });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sender cannot compute the hash, so it cannot make up tunnels with equal hashes.
+    #[test]
+    fn tunnels_are_hashed_with_a_key() {
+        let tunnel = |tun_id, tun_src, last| {
+            let mut key = FlowKey {
+                tun_id,
+                tun_src,
+                ..FlowKey::default()
+            };
+            key.tun_ipv6_dst[15] = last;
+            key
+        };
+        let all = [tunnel(1, 0, 0), tunnel(0, 1, 0), tunnel(0, 0, 1), tunnel(0, 0, 2)];
+        let keys = [HashKey::random(), HashKey::random()];
+        for tunnel in &all {
+            let [a, b] = keys.map(|key| source(key, Some(tunnel)));
+            assert_ne!(a, b);
+            let same = all.iter().filter(|t| source(keys[0], Some(t)) == a);
+            assert_eq!(same.count(), 1);
         }
     }
 }

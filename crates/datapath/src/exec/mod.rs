@@ -27,8 +27,8 @@ pub(crate) mod watch;
 
 use crate::counters::Drops;
 use crate::exec::ct::{Ct, Tracked};
-use crate::exec::fragments::{Gathered, Resumed, Waiting};
-use crate::exec::program::{Goes, MAX_NESTING, Op, Program, Shape, growth};
+use crate::exec::fragments::{Gathered, Waiting};
+use crate::exec::program::{MAX_NESTING, NextHop, Op, Program, Shape, growth};
 use crate::exec::quick::Quick;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
@@ -38,7 +38,7 @@ use heddle_conntrack::ipf::Ipf;
 use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Action, DropKind, HashAlg, Meter, PortNo, Upcall, UpcallKind, UpcallPacket};
 use heddle_flow::FlowKey;
-use heddle_packet::{BURST, Csum, GsoKind, Packet, Pool};
+use heddle_packet::{BURST, Burst, Csum, GsoKind, Packet, Pool};
 use std::ops::Range;
 use std::sync::Arc;
 use tags::TagError;
@@ -76,7 +76,8 @@ pub(crate) struct Meta {
 type Saved = (LiveId, Meta, Option<Known>, usize);
 
 /// A packet on its way through a program.
-pub(crate) struct Going {
+#[derive(Debug)]
+pub(crate) struct InFlight {
     pub(crate) id: LiveId,
     pub(crate) meta: Meta,
     /// The packet's connection state, if it is no longer that of its lookup.
@@ -87,7 +88,7 @@ pub(crate) struct Going {
     saved: ArrayVec<Saved, MAX_NESTING>,
 }
 
-impl Going {
+impl InFlight {
     /// A packet at the first step of its program.
     pub(crate) fn new(id: LiveId, meta: Meta) -> Self {
         Self {
@@ -104,19 +105,20 @@ impl Going {
 #[derive(Clone, Copy)]
 pub(crate) struct Recirculated {
     pub(crate) id: LiveId,
-    pub(crate) goes: Goes,
+    pub(crate) hop: NextHop,
     pub(crate) meta: Meta,
     /// The packet's connection state, if it is no longer that of its lookup.
     pub(crate) ct: Option<Known>,
 }
 
 /// The packets of one burst and their copies.
-pub(crate) struct Live<'a> {
-    pub(crate) burst: &'a mut [Packet],
-    pub(crate) copies: &'a mut Vec<Packet>,
+#[derive(Default)]
+pub(crate) struct Live {
+    pub(crate) burst: Burst,
+    pub(crate) copies: Vec<Packet>,
 }
 
-impl Live<'_> {
+impl Live {
     #[inline]
     pub(crate) fn get(&self, id: LiveId) -> &Packet {
         let i = usize::from(id);
@@ -158,7 +160,7 @@ impl Live<'_> {
 
 /// All that a program may touch.
 pub(crate) struct Exec<'a> {
-    pub(crate) live: Live<'a>,
+    pub(crate) live: &'a mut Live,
     /// The packets' full key at their lookup, if it was made.
     pub(crate) key: Option<&'a FlowKey>,
     /// The packets' context at their lookup, if any.
@@ -166,7 +168,7 @@ pub(crate) struct Exec<'a> {
     pub(crate) ct: Ct<'a>,
     pub(crate) fragments: &'a Ipf<Waiting>,
     /// Fragments that continue when the packet at hand has ended, the next one last.
-    pub(crate) resumed: &'a mut Vec<Resumed>,
+    pub(crate) resumed: &'a mut Vec<InFlight>,
     /// Connection state of the packets of the last line or group.
     pub(crate) tracked: &'a mut Tracked,
     pub(crate) pool: &'a mut Pool,
@@ -235,11 +237,10 @@ impl Exec<'_> {
         let first = LiveId::try_from(self.live.copies.len() + BURST).unwrap_or(LiveId::MAX);
         let n = ids.end - ids.start;
         for (i, id) in ids.enumerate() {
-            if self.copy(id).is_none() {
-                // No packet behind the first one without room finds room.
-                *failed |= u64::MAX << i;
-                self.lost(DropKind::Copies, id..id + n - LiveId::try_from(i).unwrap_or(n));
-                break;
+            // A packet behind the first one without room finds no room either.
+            if self.copy(id).is_none() && *failed >> i & 1 == 0 {
+                *failed |= 1 << i;
+                self.lost(DropKind::Copies, id..id + 1);
             }
         }
         first..first + n
@@ -249,7 +250,7 @@ impl Exec<'_> {
     /// copies, so that the next packet finds room for its own.
     pub(crate) fn make_room(&mut self) {
         if self.live.copies.len() >= MAX_COPIES / 2 {
-            self.tx.flush(&self.live, self.pool, self.drops);
+            self.tx.flush(self.live, self.pool, self.drops);
             for p in self.live.copies.drain(..) {
                 self.pool.put(p);
             }
@@ -359,103 +360,84 @@ impl Exec<'_> {
     /// Runs `program`, which looks no packet up again, on packet `id` of the burst.
     fn run(&mut self, program: &Program, id: LiveId, meta: Meta) {
         let before = self.resumed.len();
-        let mut going = Going::new(id, meta);
+        let mut in_flight = InFlight::new(id, meta);
         loop {
-            self.go_on(program, &mut going);
+            self.run_steps(program, &mut in_flight);
             if self.resumed.len() <= before {
                 return;
             }
             let Some(next) = self.resumed.pop() else { return };
-            going = next.going();
+            in_flight = next;
         }
     }
 
     /// Continues `program` at its next step. `true`: a packet has to be looked up again ([`Exec::recirc`])
     /// before the program continues. `false`: the program has ended.
-    pub(crate) fn go_on(&mut self, program: &Program, going: &mut Going) -> bool {
-        while let Some(op) = program.ops.get(going.at) {
-            going.at += 1;
-            let Going {
+    pub(crate) fn run_steps(&mut self, program: &Program, in_flight: &mut InFlight) -> bool {
+        while let Some(op) = program.ops.get(in_flight.at) {
+            in_flight.at += 1;
+            let InFlight {
                 id,
                 meta,
                 ct,
                 saved,
                 at,
-            } = &mut *going;
-            let done = match op {
-                Op::Output(port) => {
-                    self.output(*port, *id);
-                    Ok(())
-                }
-                Op::OutputTrunc(port, n) => {
-                    self.output_trunc(*port, *n, *id);
-                    Ok(())
-                }
-                Op::Userspace(upcall, cut) => {
-                    self.userspace(upcall, *cut, *id, meta);
-                    Ok(())
-                }
-                Op::Copy => self.copy(*id).map(|new| *id = new).ok_or(DropKind::Copies),
-                Op::Save(end) => {
-                    // The compiler bounds the nesting by the same constant.
-                    let _ = saved.try_push((*id, *meta, *ct, *end));
-                    Ok(())
-                }
+            } = &mut *in_flight;
+            let mut failed = None;
+            match op {
+                Op::Output(port) => self.output(*port, *id),
+                Op::OutputTrunc(port, n) => self.output_trunc(*port, *n, *id),
+                Op::Userspace(upcall, cut) => self.userspace(upcall, *cut, *id, meta),
+                Op::Copy => match self.copy(*id) {
+                    Some(new) => *id = new,
+                    None => failed = Some(DropKind::Copies),
+                },
+                // The compiler bounds the nesting by the same constant.
+                Op::Save(end) => _ = saved.try_push((*id, *meta, *ct, *end)),
                 Op::Restore => {
                     // If nothing is saved, a fragment that was resumed within a clone has reached the clone's
                     // end.
                     let Some(s) = saved.pop() else { return false };
                     (*id, *meta, *ct, _) = s;
-                    Ok(())
                 }
-                Op::Cut(n) => {
-                    cut(self.live.get_mut(*id), *n);
-                    Ok(())
+                Op::Cut(n) => cut(self.live.get_mut(*id), *n),
+                Op::Apply(action) => {
+                    failed = apply(self.live.get_mut(*id), meta, action, self.now_ms).err();
                 }
-                Op::Apply(action) => apply(self.live.get_mut(*id), meta, action, self.now_ms),
-                Op::Meter(meter) => self.meter(meter, *id, meta),
+                Op::Meter(meter) => failed = self.meter(meter, *id, meta).err(),
                 Op::Recirc { id: recirc, copy } => {
-                    match self.recirculate(Goes::Recirc(*recirc), *copy, *id, meta, *ct) {
+                    match self.recirculate(NextHop::Recirc(*recirc), *copy, *id, meta, *ct) {
                         Ok(()) => return true,
-                        Err(kind) => Err(kind),
+                        Err(kind) => failed = Some(kind),
                     }
                 }
                 Op::Pop { copy, .. } => {
-                    match self.recirculate(Goes::pop_at(*at - 1), *copy, *id, meta, None) {
+                    match self.recirculate(NextHop::pop_at(*at - 1), *copy, *id, meta, None) {
                         Ok(()) => return true,
-                        Err(kind) => Err(kind),
+                        Err(kind) => failed = Some(kind),
                     }
                 }
-                Op::Wait(wait) => match self.recirculate(Goes::Later(*wait), false, *id, meta, *ct) {
+                Op::Wait(wait) => match self.recirculate(NextHop::Later(*wait), false, *id, meta, *ct) {
                     Ok(()) => return true,
-                    Err(kind) => Err(kind),
+                    Err(kind) => failed = Some(kind),
                 },
-                Op::Ct(action) if self.is_fragment(meta) => match self.track_fragment(action, going) {
-                    Gathered::Alone(known) => {
-                        going.ct = Some(known);
-                        Ok(())
-                    }
-                    Gathered::Waits => match going.saved.last() {
-                        Some((.., end)) => {
-                            going.at = *end;
-                            Ok(())
-                        }
+                Op::Ct(action) if self.is_fragment(meta) => match self.track_fragment(action, in_flight) {
+                    Gathered::Alone(known) => in_flight.ct = Some(known),
+                    Gathered::Waits => match in_flight.saved.last() {
+                        Some((.., end)) => in_flight.at = *end,
                         None => return false,
                     },
                     Gathered::Whole => return false,
                 },
-                Op::Ct(action) => self
-                    .track_one(action, *id, meta, *ct)
-                    .map(|known| *ct = Some(known)),
-                Op::CtClear => {
-                    *ct = Some(Known::default());
-                    Ok(())
-                }
+                Op::Ct(action) => match self.track_one(action, *id, meta, *ct) {
+                    Ok(known) => *ct = Some(known),
+                    Err(kind) => failed = Some(kind),
+                },
+                Op::CtClear => *ct = Some(Known::default()),
                 Op::Shorter { len, at: other } => {
                     if wire_len(self.live.get(*id), meta) <= usize::from(*len) {
                         *at = *other;
                     }
-                    Ok(())
                 }
                 Op::Unless {
                     probability,
@@ -464,21 +446,17 @@ impl Exec<'_> {
                     if draw(self.random) > *probability {
                         *at = *other;
                     }
-                    Ok(())
                 }
-                Op::Jump(to) => {
-                    *at = *to;
-                    Ok(())
-                }
-                Op::Drop(kind) => Err(*kind),
-            };
-            if let Err(kind) = done {
-                self.lost(kind, going.id..going.id + 1);
+                Op::Jump(to) => *at = *to,
+                Op::Drop(kind) => failed = Some(*kind),
+            }
+            if let Some(kind) = failed {
+                self.lost(kind, in_flight.id..in_flight.id + 1);
                 // Only the copy at hand ends.
-                let Some((.., end)) = going.saved.last() else {
+                let Some((.., end)) = in_flight.saved.last() else {
                     return false;
                 };
-                going.at = *end;
+                in_flight.at = *end;
             }
         }
         false
@@ -497,7 +475,7 @@ impl Exec<'_> {
 
     fn recirculate(
         &mut self,
-        goes: Goes,
+        hop: NextHop,
         copy: bool,
         id: LiveId,
         meta: &Meta,
@@ -510,7 +488,7 @@ impl Exec<'_> {
         };
         *self.recirc = Some(Recirculated {
             id,
-            goes,
+            hop,
             meta: *meta,
             ct,
         });
@@ -526,9 +504,9 @@ impl Exec<'_> {
     #[inline]
     fn output_all(&mut self, port: u32, mut ids: Range<LiveId>, longest: u32) {
         while !ids.is_empty() {
-            match self.tx.push(port, &mut ids, longest, &self.live, self.drops) {
+            match self.tx.push(port, &mut ids, longest, self.live, self.drops) {
                 Ok(false) => {}
-                Ok(true) => self.tx.flush_port(port, &self.live, self.pool, self.drops),
+                Ok(true) => self.tx.flush_port(port, self.live, self.pool, self.drops),
                 Err(kind) => return self.lost(kind, ids),
             }
         }

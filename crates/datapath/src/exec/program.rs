@@ -12,6 +12,7 @@
 use crate::exec::encap;
 use heddle_conntrack::CtAction;
 use heddle_datapath_api::{Action, DropKind, DropReason, Meter, Upcall, Wait};
+use heddle_flow_cache::{Merges, RunProgram};
 use heddle_tunnel::TunnelPop;
 use std::sync::Arc;
 
@@ -93,17 +94,6 @@ pub(crate) enum Shape {
     Any,
 }
 
-/// Adjacent runs of packets that a program may execute as one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Merges {
-    /// Each run is executed by itself.
-    No,
-    /// Runs whose headers have the same offsets: the program rewrites some.
-    Alike,
-    /// All runs: if the program needs facts about a packet, it reads them run by run.
-    All,
-}
-
 /// A compiled list of actions.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Program {
@@ -117,13 +107,13 @@ pub(crate) struct Program {
     pub(crate) tail: Option<Tail>,
     /// Tracks connections.
     pub(crate) tracks: bool,
-    /// Runs that may be executed together.
+    /// Packets of a burst that may be executed together.
     pub(crate) merges: Merges,
 }
 
 /// The next lookup of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goes {
+pub(crate) enum NextHop {
     /// Under this recirculation id.
     Recirc(u32),
     /// The packet was received from a tunnel, which the step with this index names.
@@ -132,7 +122,7 @@ pub(crate) enum Goes {
     Later(Wait),
 }
 
-impl Goes {
+impl NextHop {
     /// The recirculation id.
     #[inline]
     pub(crate) fn id(self) -> u32 {
@@ -142,7 +132,7 @@ impl Goes {
             Self::Later(wait) => wait.recirc,
         }
     }
-    /// A [`Goes::Pop`] of this step.
+    /// A [`NextHop::Pop`] of this step.
     pub(crate) fn pop_at(step: usize) -> Self {
         // Programs are bounded by the size of their actions. A step beyond the last one drops the packet.
         Self::Pop(u16::try_from(step).unwrap_or(u16::MAX))
@@ -152,7 +142,7 @@ impl Goes {
 /// The recirculation at the end of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
-    pub(crate) goes: Goes,
+    pub(crate) hop: NextHop,
     /// A copy is recirculated: the packet itself was sent before.
     pub(crate) copy: bool,
     /// The line has written headers before: they must be parsed again.
@@ -174,7 +164,7 @@ impl Program {
         } else if c.ops.is_empty() {
             c.ops.push(Op::Drop(DropReason::Policy.into()));
         }
-        forget_nothing_in_vain(&mut c.ops);
+        drop_wasted_clears(&mut c.ops);
         let (shape, tail) = shape_of(&c.ops);
         let mut program = Self {
             shape,
@@ -191,7 +181,7 @@ impl Program {
         program.merges = program.merging();
         program
     }
-    /// The tunnel of a [`Goes::Pop`].
+    /// The tunnel of a [`NextHop::Pop`].
     #[inline]
     pub(crate) fn pop_of(&self, step: u16) -> Option<&Arc<TunnelPop>> {
         match self.ops.get(usize::from(step)) {
@@ -200,38 +190,33 @@ impl Program {
         }
     }
     fn merging(&self) -> Merges {
-        let pops = self.tail.is_some_and(|t| matches!(t.goes, Goes::Pop(_)));
         if matches!(self.shape, Shape::Output(_))
             || self.tail.is_some_and(|t| t.alone)
             || self.only_tracks().is_some()
         {
             Merges::All
-        } else if self.shape == Shape::Line && (self.tail.is_none() || pops) && !self.tracks
-            || self.tracking().is_some()
-        {
-            // Decapsulated packets keep no facts from before. Packets that are rewritten and then tracked are
-            // parsed again.
+        } else if self.shape == Shape::Line {
             Merges::Alike
         } else {
             Merges::No
         }
     }
-    /// Whether the result is independent of a packet's facts outside its headers.
-    #[inline]
-    pub(crate) fn is_blind(&self) -> bool {
-        self.shape != Shape::Any && self.tail.is_none() && !self.tracks && !self.needs_key
-    }
     /// The `ct` action, if the program only tracks packets and recirculates them.
     #[inline]
     pub(crate) fn only_tracks(&self) -> Option<&CtAction> {
-        self.tracking()
-            .filter(|t| t.writes.is_empty() && !t.forgets)
-            .map(|t| t.action)
+        match &*self.ops {
+            [Op::Ct(action), Op::Recirc { copy: false, .. }] => Some(action),
+            _ => None,
+        }
     }
-    /// The tracking step, if the program tracks packets and recirculates them, and before that at most
-    /// rewrites headers.
+    /// This program, number `body`, as that of packets that `zone` has tracked, if it is independent of the
+    /// state that `zone` has of their connections.
     #[inline]
-    pub(crate) fn tracking(&self) -> Option<Tracking<'_>> {
+    pub(crate) fn after_tracking(&self, body: u32, zone: u16) -> Option<RunProgram> {
+        if self.shape != Shape::Any && self.tail.is_none() && !self.tracks && !self.needs_key {
+            let merges = self.merges;
+            return Some(RunProgram { body, merges });
+        }
         let [before @ .., Op::Ct(action), Op::Recirc { copy: false, .. }] = &*self.ops else {
             return None;
         };
@@ -239,26 +224,16 @@ impl Program {
             [Op::CtClear, writes @ ..] => (true, writes),
             writes => (false, writes),
         };
-        writes.iter().all(writes_in_place).then_some(Tracking {
-            forgets,
-            writes,
-            action,
+        let independent = forgets || action.zone != zone && !action.force;
+        (independent && writes.iter().all(writes_in_place)).then_some(RunProgram {
+            body,
+            merges: Merges::No,
         })
     }
 }
 
-/// A program that rewrites headers, tracks, and recirculates.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tracking<'a> {
-    /// The packet's connection state is cleared first.
-    pub(crate) forgets: bool,
-    /// The steps that rewrite.
-    pub(crate) writes: &'a [Op],
-    pub(crate) action: &'a CtAction,
-}
-
 /// Removes steps that clear connection state which no later step reads.
-fn forget_nothing_in_vain(ops: &mut Vec<Op>) {
+fn drop_wasted_clears(ops: &mut Vec<Op>) {
     let sends = |op: &Op| matches!(op, Op::Output(_) | Op::Apply(_) | Op::Copy | Op::CtClear);
     let jumps = |op: &Op| {
         matches!(
@@ -293,10 +268,10 @@ fn shape_of(ops: &[Op]) -> (Shape, Option<Tail>) {
         ops.iter()
             .all(|op| matches!(op, Op::Output(_) | Op::Apply(_) | Op::Ct(_) | Op::CtClear))
     };
-    let (before, goes, copy) = match ops {
+    let (before, hop, copy) = match ops {
         [Op::Output(port)] => return (Shape::Output(*port), None),
-        [before @ .., Op::Recirc { id, copy }] => (before, Goes::Recirc(*id), *copy),
-        [before @ .., Op::Pop { copy, .. }] => (before, Goes::pop_at(before.len()), *copy),
+        [before @ .., Op::Recirc { id, copy }] => (before, NextHop::Recirc(*id), *copy),
+        [before @ .., Op::Pop { copy, .. }] => (before, NextHop::pop_at(before.len()), *copy),
         ops if steps(ops) => return (Shape::Line, None),
         _ => return (Shape::Any, None),
     };
@@ -304,10 +279,10 @@ fn shape_of(ops: &[Op]) -> (Shape, Option<Tail>) {
         return (Shape::Any, None);
     }
     let tail = Tail {
-        goes,
+        hop,
         copy,
         rewritten: before.iter().any(writes_headers),
-        alone: !copy && before.is_empty() && matches!(goes, Goes::Recirc(_)),
+        alone: !copy && before.is_empty() && matches!(hop, NextHop::Recirc(_)),
     };
     (Shape::Line, Some(tail))
 }
@@ -669,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn forgetting_is_left_out_where_nobody_asks() {
+    fn clears_are_left_out_if_no_later_step_reads() {
         let out = || Action::Output(PortNo(1));
         assert_eq!(
             Program::compile(&[Action::CtClear, out()]).shape,
@@ -677,8 +652,18 @@ mod tests {
         );
         let ct = || Action::Ct(Arc::default());
         let then_tracked = Program::compile(&[Action::CtClear, ct(), Action::Recirc(1)]);
-        let tracking = then_tracked.tracking().unwrap();
-        assert!(tracking.forgets && tracking.writes.is_empty());
+        assert!(matches!(
+            *then_tracked.ops,
+            [Op::CtClear, Op::Ct(_), Op::Recirc { .. }]
+        ));
+        let program = then_tracked.after_tracking(7, 0).unwrap();
+        assert_eq!(
+            program,
+            RunProgram {
+                body: 7,
+                merges: Merges::No
+            }
+        );
         assert!(then_tracked.only_tracks().is_none());
         let tracked = Program::compile(&[ct(), Action::CtClear, out()]);
         assert_eq!(*tracked.ops, [Op::Ct(Arc::default()), Op::Output(1)]);

@@ -43,6 +43,23 @@ fn at<const N: usize>(head: &mut [u8], offset: usize) -> Option<&mut [u8; N]> {
     head.get_mut(offset..)?.first_chunk_mut()
 }
 
+/// Rewrites bytes at an offset in an L4 header, and its checksum with them.
+fn rewrite<const N: usize>(
+    p: &mut Packet,
+    l4: usize,
+    offset: usize,
+    proto: u8,
+    new: impl FnOnce([u8; N]) -> [u8; N],
+) -> Option<()> {
+    let offload = p.offload;
+    let bytes: &mut [u8; N] = at(p.head_mut(), l4 + offset)?;
+    let from = *bytes;
+    let to = new(from);
+    *bytes = to;
+    changed(p.head_mut(), &offload, l4, proto, Part::L4, &from, &to);
+    Some(())
+}
+
 /// Applies a set action of headers. `None`: the header is not there.
 pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
     let l3 = usize::from(meta.l3);
@@ -104,25 +121,9 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             ip.flow = (old.flow.get() & 0xf000_0000 | u32::from(cl) << 20 | lb).into();
             let new = *ip;
             if let Some(l4) = covering(l4, meta) {
-                changed(
-                    p.head_mut(),
-                    &offload,
-                    l4,
-                    meta.proto,
-                    Part::Address,
-                    &old.src,
-                    &new.src,
-                );
-                if !meta.routing_header {
-                    changed(
-                        p.head_mut(),
-                        &offload,
-                        l4,
-                        meta.proto,
-                        Part::Address,
-                        &old.dst,
-                        &new.dst,
-                    );
+                let pairs = [(old.src, new.src), (old.dst, new.dst)];
+                for (from, to) in &pairs[..if meta.routing_header { 1 } else { 2 }] {
+                    changed(p.head_mut(), &offload, l4, meta.proto, Part::Address, from, to);
                 }
             }
         }
@@ -134,21 +135,11 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             dst,
         } => set_sctp(p, l4?, meta.l4_end, src, dst)?,
         Action::SetL4 { proto, src, dst } => {
-            let l4 = l4?;
-            let ports: &mut [u8; 4] = at(p.head_mut(), l4)?;
-            let from = *ports;
-            *ports = set_ports(from, src, dst);
-            let to = *ports;
-            changed(p.head_mut(), &offload, l4, *proto, Part::L4, &from, &to);
+            rewrite(p, l4?, 0, *proto, |ports| set_ports(ports, src, dst))?;
         }
         Action::SetIcmp { v6, ty, code } => {
-            let l4 = l4?;
-            let b: &mut [u8; 2] = at(p.head_mut(), l4)?;
-            let from = *b;
-            *b = [m8(from[0], ty), m8(from[1], code)];
-            let to = *b;
             let proto = if *v6 { proto::ICMPV6 } else { proto::ICMP };
-            changed(p.head_mut(), &offload, l4, proto, Part::L4, &from, &to);
+            rewrite(p, l4?, 0, proto, |[t, c]| [m8(t, ty), m8(c, code)])?;
         }
         Action::SetArp {
             sip,
@@ -165,22 +156,16 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             arp.tha = bytes(arp.tha, tha);
         }
         Action::SetNd { target, sll, tll } => {
-            let l4 = l4?;
-            let t: &mut [u8; 16] = at(p.head_mut(), l4 + 8)?;
-            let from = *t;
-            *t = bytes(from, target);
-            let to = *t;
-            changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
-            set_nd_options(p, l4, meta.l4_end, sll, tll);
+            rewrite(p, l4?, 8, proto::ICMPV6, |from| bytes(from, target))?;
+            set_nd_options(p, l4?, meta.l4_end, sll, tll);
         }
         Action::SetNdExt { reserved, option } => {
-            let l4 = l4?;
-            let r: &mut [u8; 4] = at(p.head_mut(), l4 + 4)?;
-            let from = *r;
-            *r = m32(u32::from_be_bytes(from), reserved).to_be_bytes();
-            let to = *r;
-            changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
-            set_nd_option_type(p, l4, meta.l4_end, option);
+            let (l4, reserved) = (l4?, |r| m32(u32::from_be_bytes(r), reserved).to_be_bytes());
+            rewrite(p, l4, 4, proto::ICMPV6, reserved)?;
+            if l4 + ND_LEN + 8 <= meta.l4_end {
+                // A truncated option stays unchanged.
+                let _ = rewrite(p, l4, ND_LEN, proto::ICMPV6, |[ty, len]| [m8(ty, option), len]);
+            }
         }
         _ => return None,
     }
@@ -276,43 +261,26 @@ fn set_sctp(p: &mut Packet, l4: usize, end: usize, src: &Masked<u16>, dst: &Mask
     Some(())
 }
 
-/// Rewrites the type of the first option (RFC 4861, 4.6), if there is one.
-fn set_nd_option_type(p: &mut Packet, l4: usize, end: usize, ty: &Masked<u8>) {
-    let offload = p.offload;
-    let Some(opt) = at::<2>(p.head_mut(), l4 + ND_LEN).filter(|_| l4 + ND_LEN + 8 <= end) else {
-        return;
-    };
-    let from = *opt;
-    opt[0] = m8(from[0], ty);
-    let to = *opt;
-    changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
-}
-
 /// Rewrites the source and target link-layer address options (RFC 4861, 4.6.1). Missing options are not
 /// added.
 fn set_nd_options(p: &mut Packet, l4: usize, end: usize, sll: &Masked<[u8; 6]>, tll: &Masked<[u8; 6]>) {
-    let offload = p.offload;
-    let mut at_opt = l4 + ND_LEN;
-    while at_opt + 8 <= end {
-        let Some(opt) = at::<8>(p.head_mut(), at_opt) else {
+    let mut offset = ND_LEN;
+    while l4 + offset + 8 <= end {
+        let Some([ty, len]) = at(p.head_mut(), l4 + offset).copied() else {
             return;
         };
-        let (ty, len) = (opt[0], usize::from(opt[1]) * 8);
         let m = match ty {
             ND_OPT_SLL => Some(sll),
             ND_OPT_TLL => Some(tll),
             _ => None,
         };
-        if let (Some(m), 8) = (m, len) {
-            let from = *opt;
-            let mac = bytes([from[2], from[3], from[4], from[5], from[6], from[7]], m);
-            opt[2..].copy_from_slice(&mac);
-            let to = *opt;
-            changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
+        if let (Some(m), 1) = (m, len) {
+            // A truncated option stays unchanged.
+            let _ = rewrite(p, l4, offset + 2, proto::ICMPV6, |mac| bytes(mac, m));
         }
         if len == 0 {
             return;
         }
-        at_opt += len;
+        offset += usize::from(len) * 8;
     }
 }

@@ -4,14 +4,21 @@
 use super::csum::fill_in;
 use super::program::Op;
 use super::quick::Quick;
-use super::{Meta, apply, set, wire_len};
-use crate::worker::parse::parsed;
-use heddle_datapath_api::{Action, Masked};
+use super::{Exec, Live, MAX_COPIES, Meta, apply, set, wire_len};
+use crate::counters::{CtCounts, Drops};
+use crate::exec::ct::{Ct, Tracked};
+use crate::exec::tx::TxTable;
+use crate::exec::upcalls::{Bell, Lanes, upcall_ring};
+use crate::tests::parsed;
+use heddle_conntrack::Conntrack;
+use heddle_conntrack::ipf::Ipf;
+use heddle_datapath_api::{Action, DropKind, Masked};
 use heddle_flow::{FlowKey, packet_type};
-use heddle_packet::{Csum, Gso, GsoKind, Packet, Wrap, Wraps};
+use heddle_packet::{Csum, Gso, GsoKind, Packet, Pool, Wrap, Wraps};
 use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::crc32c::crc32c;
 use proptest::prelude::*;
+use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 struct Shape {
@@ -273,7 +280,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     /// Set actions, with and without a checksum that is left to the device.
     #[test]
-    fn sets_what_it_says_and_checksums_follow(
+    fn sets_fields_and_checksums_follow(
         (s, actions) in shape().prop_flat_map(|s| {
             let a = prop::collection::vec(action(&s), 1..4);
             (Just(s), a)
@@ -510,4 +517,46 @@ fn neighbour_discovery_beside_its_addresses() {
     }
     let text = heddle_datapath_api::format_actions(&[ext], None);
     assert_eq!(text, "set(nd_ext(nd_reserved=0xe0000000,nd_options_type=2))");
+}
+
+/// If there is no room for a copy, packets that failed before are not counted as dropped again.
+#[test]
+fn packets_without_room_for_a_copy_are_counted_once() {
+    let tracker = Conntrack::new(heddle_conntrack::Config::default()).unwrap();
+    let (counts, drops, fragments) = (CtCounts::default(), Drops::default(), Ipf::default());
+    let bell = || Arc::new(Bell::new().unwrap());
+    let bells = Lanes {
+        packets: bell(),
+        control: bell(),
+        samples: bell(),
+    };
+    let (mut upcalls, _readers) = upcall_ring(8, &bells);
+    let mut live = Live {
+        burst: (0..4).map(|_| Packet::from_bytes(&[0; 60])).collect(),
+        copies: (1..MAX_COPIES).map(|_| Packet::new()).collect(),
+    };
+    let mut exec = Exec {
+        live: &mut live,
+        key: None,
+        carried: None,
+        ct: Ct {
+            tracker: &tracker,
+            counts: &counts,
+            now_ms: 0,
+        },
+        fragments: &fragments,
+        resumed: &mut Vec::new(),
+        tracked: &mut Tracked::new(),
+        pool: &mut Pool::new(8),
+        tx: &mut TxTable::default(),
+        upcalls: &mut upcalls,
+        recirc: &mut None,
+        drops: &drops,
+        random: &mut 1,
+        now_ms: 0,
+    };
+    // There is room for the first copy. The third packet has failed before.
+    let mut failed = 0b0100;
+    assert_eq!(exec.copy_all(0..4, &mut failed).len(), 4);
+    assert_eq!((failed, drops.get(DropKind::Copies)), (0b1110, 2));
 }

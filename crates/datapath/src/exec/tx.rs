@@ -10,7 +10,7 @@
 
 use crate::counters::Drops;
 use crate::counters::PortCounters;
-use crate::exec::watch::Watch;
+use crate::exec::watch::PacketWatch;
 use crate::exec::{Live, LiveId};
 use arrayvec::ArrayVec;
 use heddle_datapath_api::DropKind;
@@ -97,9 +97,9 @@ impl TxPort {
         &mut self,
         ids: &mut Range<LiveId>,
         mtu: usize,
-        live: &Live<'_>,
+        live: &Live,
         drops: &Drops,
-        (watch, no): (&mut Watch, u32),
+        (watch, no): (&mut PacketWatch, u32),
     ) {
         while self.batch.room() > 0 {
             let Some(id) = ids.next() else { return };
@@ -128,7 +128,7 @@ pub(crate) struct TxTable {
     /// Packets are joined for devices that take GSO packets.
     pub(crate) joins: bool,
     /// Drop examples and capture of this worker.
-    pub(crate) watch: Watch,
+    pub(crate) watch: PacketWatch,
     /// Batches and packets sent since the worker last took the numbers.
     pub(crate) batches: u64,
     pub(crate) sent: u64,
@@ -136,7 +136,7 @@ pub(crate) struct TxTable {
 
 impl TxTable {
     /// A table without ports, with this watch.
-    pub(crate) fn watched(watch: Watch) -> Self {
+    pub(crate) fn watched(watch: PacketWatch) -> Self {
         Self {
             watch,
             ..Self::default()
@@ -171,7 +171,7 @@ impl TxTable {
         no: u32,
         ids: &mut Range<LiveId>,
         longest: u32,
-        live: &Live<'_>,
+        live: &Live,
         drops: &Drops,
     ) -> Result<bool, DropKind> {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else {
@@ -195,18 +195,18 @@ impl TxTable {
         Ok(port.batch.room() == 0)
     }
     /// Sends one port's batch.
-    pub(crate) fn flush_port(&mut self, no: u32, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
+    pub(crate) fn flush_port(&mut self, no: u32, live: &Live, pool: &mut Pool, drops: &Drops) {
         self.active.retain(|a| *a != no);
         self.send_batch(no, live, pool, drops);
     }
     /// Sends all batches. The packets may be reused.
-    pub(crate) fn flush(&mut self, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
+    pub(crate) fn flush(&mut self, live: &Live, pool: &mut Pool, drops: &Drops) {
         while let Some(no) = self.active.pop() {
             self.send_batch(no, live, pool, drops);
         }
     }
     #[inline]
-    fn send_batch(&mut self, no: u32, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
+    fn send_batch(&mut self, no: u32, live: &Live, pool: &mut Pool, drops: &Drops) {
         if let Some(Some(port)) = self.ports.get_mut(no as usize) {
             self.batches += 1;
             let gro = self.joins.then_some(&mut self.gro);
@@ -217,7 +217,7 @@ impl TxTable {
     /// Sends all batches at the end of a burst. Afterwards the burst may contain other packets in place of
     /// its own.
     #[inline]
-    pub(crate) fn finish(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
+    pub(crate) fn finish(&mut self, live: &mut Live, pool: &mut Pool, drops: &Drops) {
         if self.owners == 0 {
             self.flush(live, pool, drops);
         } else {
@@ -226,7 +226,7 @@ impl TxTable {
     }
     /// Sends by the queues that borrow first, then gives the other queues their packets.
     #[inline(never)]
-    fn hand_over(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
+    fn hand_over(&mut self, live: &mut Live, pool: &mut Pool, drops: &Drops) {
         let mut owners = std::mem::take(&mut self.given.ports);
         self.active.retain(|&no| {
             let owns = matches!(self.ports.get(no as usize), Some(Some(port)) if port.owns);
@@ -291,10 +291,10 @@ impl Given {
 #[inline]
 fn send(
     port: &mut TxPort,
-    live: &Live<'_>,
+    live: &Live,
     (given, gro): (&mut Given, Option<&mut Gro>),
     pool: &mut Pool,
-    (drops, watch, no): (&Drops, &mut Watch, u32),
+    (drops, watch, no): (&Drops, &mut PacketWatch, u32),
 ) -> u64 {
     watch.sent(no, live, &port.batch.ranges);
     let mut refs: ArrayVec<&Packet, TX_BATCH> = ArrayVec::new();
@@ -307,7 +307,7 @@ fn send(
     }
     if let Some(gro) = gro
         && refs.len() > 1
-        && port.queue.trains().any()
+        && port.queue.gso_support().any()
         && gro::is_worth_it(&refs)
     {
         return send_joined(port, &refs, gro, pool, (drops, watch, no));
@@ -320,7 +320,7 @@ fn send(
 /// Reports packets that a queue did not take to the watch. The queue does not report which ones: the example
 /// is the last one.
 #[inline]
-fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut Watch, no: u32) {
+fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut PacketWatch, no: u32) {
     if n.sent != refs.len() as u64
         && let Some(last) = refs.last()
     {
@@ -337,10 +337,10 @@ fn send_joined(
     refs: &[&Packet],
     gro: &mut Gro,
     pool: &mut Pool,
-    (drops, watch, no): (&Drops, &mut Watch, u32),
+    (drops, watch, no): (&Drops, &mut PacketWatch, u32),
 ) -> u64 {
-    let trains = port.queue.trains();
-    let n = if gro.join(pool, refs, trains) {
+    let kinds = port.queue.gso_support();
+    let n = if gro.join(pool, refs, kinds) {
         let (joined, order) = gro.result(refs);
         let sent: ArrayVec<&Packet, TX_BATCH> = joined.iter().map(|(p, _)| *p).collect();
         let n = port.queue.tx(pool, &sent);

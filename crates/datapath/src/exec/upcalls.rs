@@ -60,18 +60,14 @@ pub(crate) struct Numbered {
 }
 
 /// The worker's end of one ring.
-struct Lane {
+pub(crate) struct Lane {
     ring: Producer<Numbered>,
     bell: Arc<Bell>,
     pushed: bool,
 }
 
 /// A worker's ends of its rings.
-pub(crate) struct UpcallTx {
-    packets: Lane,
-    control: Lane,
-    samples: Lane,
-}
+pub(crate) type UpcallTx = Lanes<Lane>;
 
 /// One value for each kind of packet.
 #[derive(Default)]
@@ -82,6 +78,12 @@ pub(crate) struct Lanes<T> {
     pub(crate) control: T,
     /// Samples.
     pub(crate) samples: T,
+}
+
+impl<T> Lanes<T> {
+    pub(crate) fn each(&self) -> [&T; 3] {
+        [&self.packets, &self.control, &self.samples]
+    }
 }
 
 /// Rings for one worker.
@@ -102,7 +104,7 @@ pub(crate) fn upcall_ring(
     let (packets, packets_rx) = lane(&bells.packets);
     let (control, control_rx) = lane(&bells.control);
     let (samples, samples_rx) = lane(&bells.samples);
-    let tx = UpcallTx {
+    let tx = Lanes {
         packets,
         control,
         samples,

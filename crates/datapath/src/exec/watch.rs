@@ -39,7 +39,7 @@ const CAPTURED_BYTES: usize = 16 << 20;
 /// reader's. Unused milliseconds are saved for a burst, up to the maximum below.
 const PACKETS_PER_MS: u32 = 16;
 const BYTES_PER_MS: usize = 16 << 10;
-const MOST_SAVED_MS: u32 = 256;
+const MAX_SAVED_MS: u32 = 256;
 /// Number of skipped packets that are reported together. Fewer are reported as soon as others can be copied.
 const TOGETHER: u64 = 256;
 
@@ -80,7 +80,7 @@ pub struct CaptureWish {
 
 /// Direction of a captured packet, or the reason of its drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum CapturePoint {
     /// Received.
     In,
     /// Sent.
@@ -97,7 +97,7 @@ pub struct Captured {
     /// The port that it was received or sent by.
     pub port: PortNo,
     /// Direction, or the reason of its drop.
-    pub way: Way,
+    pub way: CapturePoint,
     /// Length of the whole packet, bytes.
     pub len: usize,
     /// First bytes of the packet.
@@ -182,7 +182,7 @@ struct Capture {
 }
 
 /// A worker's end of the [`Inbox`].
-pub(crate) struct Watch {
+pub(crate) struct PacketWatch {
     inbox: Arc<Inbox>,
     slots: Box<[Slot; SLOTS]>,
     now_ms: u64,
@@ -192,7 +192,7 @@ pub(crate) struct Watch {
     out_port: Option<PortNo>,
 }
 
-impl Default for Watch {
+impl Default for PacketWatch {
     fn default() -> Self {
         Self::new(Arc::default())
     }
@@ -206,7 +206,7 @@ fn first(p: &Packet, most: usize) -> Vec<u8> {
     bytes
 }
 
-impl Watch {
+impl PacketWatch {
     pub(crate) fn new(inbox: Arc<Inbox>) -> Self {
         Self {
             inbox,
@@ -258,28 +258,28 @@ impl Watch {
             // All packets of a burst came by one port.
             if c.packets > 0 {
                 let all = received.iter().filter(wanted);
-                all.for_each(|p| c.copy(&self.inbox, p, p.in_port, Way::In));
+                all.for_each(|p| c.copy(&self.inbox, p, p.in_port, CapturePoint::In));
             } else if received.first().as_ref().is_some_and(wanted) {
                 c.missed += received.len() as u64;
             }
         }
-        c.tell(&self.inbox);
+        c.report_missed(&self.inbox);
     }
 
     /// Captures packets that are sent by a port.
     #[inline]
-    pub(crate) fn sent(&mut self, no: u32, live: &Live<'_>, ids: &[Range<LiveId>]) {
+    pub(crate) fn sent(&mut self, no: u32, live: &Live, ids: &[Range<LiveId>]) {
         if let Some(c) = &mut self.capture
             && c.wish.traffic
             && c.wish.port == Some(PortNo(no))
         {
             if c.packets > 0 {
                 let all = ids.iter().flat_map(|ids| live.all(ids));
-                all.for_each(|p| c.copy(&self.inbox, p, no, Way::Out));
+                all.for_each(|p| c.copy(&self.inbox, p, no, CapturePoint::Out));
             } else {
                 c.missed += ids.iter().map(|ids| ids.len() as u64).sum::<u64>();
             }
-            c.tell(&self.inbox);
+            c.report_missed(&self.inbox);
         }
     }
 
@@ -334,9 +334,9 @@ impl Capture {
         if wish.drops.is_some_and(|wanted| wanted.is_none_or(|k| k == kind))
             && wish.port.is_none_or(|port| port.0 == p.in_port)
         {
-            self.copy(inbox, p, p.in_port, Way::Dropped(kind));
+            self.copy(inbox, p, p.in_port, CapturePoint::Dropped(kind));
             self.missed += n - 1;
-            self.tell(inbox);
+            self.report_missed(inbox);
         }
     }
 
@@ -346,21 +346,21 @@ impl Capture {
             return;
         }
         let passed = self.ms.map_or(u64::MAX, |ms| now_ms.saturating_sub(ms));
-        let ms = u32::try_from(passed).map_or(MOST_SAVED_MS, |ms| ms.min(MOST_SAVED_MS));
-        self.packets = (self.packets + ms * PACKETS_PER_MS).min(MOST_SAVED_MS * PACKETS_PER_MS);
-        self.bytes = (self.bytes + ms as usize * BYTES_PER_MS).min(MOST_SAVED_MS as usize * BYTES_PER_MS);
+        let ms = u32::try_from(passed).map_or(MAX_SAVED_MS, |ms| ms.min(MAX_SAVED_MS));
+        self.packets = (self.packets + ms * PACKETS_PER_MS).min(MAX_SAVED_MS * PACKETS_PER_MS);
+        self.bytes = (self.bytes + ms as usize * BYTES_PER_MS).min(MAX_SAVED_MS as usize * BYTES_PER_MS);
         self.ms = Some(now_ms);
     }
 
     /// Reports skipped packets to the inbox. A report for each packet or burst would cost more than the
     /// check.
-    fn tell(&mut self, inbox: &Inbox) {
+    fn report_missed(&mut self, inbox: &Inbox) {
         if self.missed >= TOGETHER || self.missed > 0 && self.packets > 0 {
             inbox.missed.fetch_add(std::mem::take(&mut self.missed), Relaxed);
         }
     }
 
-    fn copy(&mut self, inbox: &Inbox, p: &Packet, port: u32, way: Way) {
+    fn copy(&mut self, inbox: &Inbox, p: &Packet, port: u32, way: CapturePoint) {
         let n = p.len().min(self.wish.snap_len);
         if self.packets == 0 || self.bytes < n {
             self.missed += 1;
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn a_flood_gives_few_examples_and_whole_counts() {
         let inbox = Arc::new(Inbox::default());
-        let mut watch = Watch::new(Arc::clone(&inbox));
+        let mut watch = PacketWatch::new(Arc::clone(&inbox));
         let (loud, quiet) = (packet(1, 60), packet(2, 1500));
         for ms in 1000..2000 {
             watch.begin(ms, &[]);
@@ -422,9 +422,9 @@ mod tests {
     }
 
     #[test]
-    fn examples_that_nobody_takes_are_bounded_and_counts_are_kept() {
+    fn examples_that_are_not_taken_are_bounded_and_counts_are_kept() {
         let inbox = Arc::new(Inbox::default());
-        let mut watch = Watch::new(Arc::clone(&inbox));
+        let mut watch = PacketWatch::new(Arc::clone(&inbox));
         let p = packet(1, 60);
         let n = EXAMPLES as u64 + 10;
         for i in 1..=n {
@@ -436,9 +436,9 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_takes_what_is_wanted_and_tells_what_it_missed() {
+    fn a_capture_takes_what_is_wanted_and_reports_what_it_missed() {
         let inbox = Arc::new(Inbox::default());
-        let mut watch = Watch::new(Arc::clone(&inbox));
+        let mut watch = PacketWatch::new(Arc::clone(&inbox));
         let burst = [packet(1, 60), packet(2, 1500)];
         watch.begin(1, &burst);
         assert_eq!(inbox.captured.len(), 0, "nobody asked");
@@ -459,8 +459,8 @@ mod tests {
         assert_eq!(
             got,
             [
-                (two, Way::In, 1500, 100),
-                (two, Way::Dropped(DropKind::TxFull), 1500, 100)
+                (two, CapturePoint::In, 1500, 100),
+                (two, CapturePoint::Dropped(DropKind::TxFull), 1500, 100)
             ]
         );
         assert_eq!(inbox.missed(), 2, "of the three that were dropped together");
@@ -468,7 +468,7 @@ mod tests {
         assert_eq!(inbox.missed(), 2 + TOGETHER, "many are told of at once");
         inbox.take(9, &mut drop);
         // The saved number first, then the number of one millisecond.
-        let (saved, before) = (u64::from(PACKETS_PER_MS * MOST_SAVED_MS), inbox.missed());
+        let (saved, before) = (u64::from(PACKETS_PER_MS * MAX_SAVED_MS), inbox.missed());
         for ms in [3, 4] {
             for _ in 0..2 * saved {
                 watch.begin(ms, &burst[1..]);
@@ -487,7 +487,7 @@ mod tests {
     #[test]
     fn captured_bytes_are_bounded() {
         let inbox = Arc::new(Inbox::default());
-        let mut watch = Watch::new(Arc::clone(&inbox));
+        let mut watch = PacketWatch::new(Arc::clone(&inbox));
         inbox.capture(Some(CaptureWish {
             traffic: true,
             snap_len: 1 << 16,

@@ -1,7 +1,7 @@
 //! Cached flows, and how they are cached.
 
 use super::Datapath;
-use crate::control::perf::SuspectLog;
+use crate::perf::SuspectLog;
 use heddle_datapath_api::{Engine, FlowDump, FlowObserver};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,9 +16,9 @@ impl Datapath {
             self.revalidator.lock().pass();
         }
         // Only if there is no connection expiry thread: connections must be checked by one thread at a time.
-        let sweeper = self.sweeper.lock();
-        while sweeper.is_none() && !self.shared.fragments.sweep(self.shared.clock.now_ms()) {}
-        while sweeper.is_none() && !self.shared.conntrack.sweep(self.shared.clock.now_ms(), u32::MAX) {}
+        let expiry = self.expiry.lock();
+        while expiry.is_none() && !self.shared.fragments.sweep(self.shared.clock.now_ms()) {}
+        while expiry.is_none() && !self.shared.conntrack.sweep(self.shared.clock.now_ms(), u32::MAX) {}
     }
     /// Sets the observer of cached flows. Existing flows are reported to it with the next pass. All flows of
     /// the previous observer are reported to that one as gone. When the datapath ends, the observer is

@@ -2,9 +2,9 @@
 
 use super::Datapath;
 use crate::control::WorkerHandle;
-use crate::control::perf::PerfWanted;
 use crate::control::show;
-use crate::exec::ct::add_all;
+use crate::counters::add_all;
+use crate::perf::PerfWanted;
 use heddle_conntrack::Event;
 use heddle_datapath_api::{DropKind, Snapshot, Totals};
 use std::sync::atomic::Ordering::Relaxed;

@@ -20,17 +20,17 @@ const SOONEST: Duration = Duration::from_millis(100);
 /// times the work, plus the time of reports once: workers save that time from then on. Returns the time
 /// worked without reports, and the time of reports.
 fn in_slices(shared: &Shared, mut piece: impl FnMut() -> (bool, Duration)) -> (Duration, Duration) {
-    let (mut worked, mut told) = (Duration::ZERO, Duration::ZERO);
+    let (mut worked, mut reported) = (Duration::ZERO, Duration::ZERO);
     loop {
         let begin = Instant::now();
-        let (more, telling) = piece();
-        let took = begin.elapsed().saturating_sub(telling);
+        let (more, reporting) = piece();
+        let took = begin.elapsed().saturating_sub(reporting);
         worked += took;
-        told += telling;
+        reported += reporting;
         if !more || shared.stop.load(Relaxed) {
-            return (worked, told);
+            return (worked, reported);
         }
-        std::thread::sleep(took * RESTS + telling);
+        std::thread::sleep(took * RESTS + reporting);
     }
 }
 
@@ -66,14 +66,14 @@ pub(super) fn start(
                 }
                 shared2.hurried.store(false, Relaxed);
                 drain();
-                let (worked, told) = in_slices(&shared2, || {
+                let (worked, reported) = in_slices(&shared2, || {
                     let mut revalidator = revalidator.lock();
                     let more = !shared2.paused.load(Relaxed) && revalidator.step();
-                    (more, revalidator.take_telling())
+                    (more, revalidator.take_reporting())
                 });
                 // At most a twentieth of a processor for any number of flows, and a quarter of one for
                 // reports of any number of new flows.
-                earliest = started + (worked * 20).max(told * 4);
+                earliest = started + (worked * 20).max(reported * 4);
                 next = earliest.max(started + interval);
                 soonest = earliest.max(started + SOONEST);
             }
@@ -89,7 +89,7 @@ const PREPARE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Starts the connection expiry thread, which frees expired connections and fragments. It ends with
 /// [`Shared::stop`].
-pub(super) fn start_sweeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>, DatapathError> {
+pub(super) fn start_expiry(shared: &Arc<Shared>) -> Result<JoinHandle<()>, DatapathError> {
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new()
         .name("ct_clean".into())

@@ -8,12 +8,12 @@
 use super::Revalidator;
 use crate::flow_cache::Records;
 use heddle_datapath_api::FlowDump;
-use heddle_flow_cache::Seen;
+use heddle_flow_cache::ScannedEntry;
 use std::sync::Arc;
 
 /// Location of a live entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct EntryLocation {
     /// Id of the entry: the order in which a worker's entries were made.
     id: u64,
     worker: u32,
@@ -22,7 +22,7 @@ pub(crate) struct Place {
 
 impl Revalidator {
     /// Locations of all live entries, the oldest of each worker first.
-    pub(crate) fn places(&mut self) -> Vec<Place> {
+    pub(crate) fn places(&mut self) -> Vec<EntryLocation> {
         let mut all = Vec::new();
         self.observed.iter_mut().for_each(super::Observed::collect);
         for w in &mut self.workers {
@@ -31,7 +31,7 @@ impl Revalidator {
             for chunk in 0..w.records.n_chunks() {
                 w.records.scan_all(chunk, horizon, |_, seen| {
                     let (id, slot) = (seen.now.id, seen.slot);
-                    let live = (!seen.now.dead).then_some(Place { id, worker, slot });
+                    let live = (!seen.now.dead).then_some(EntryLocation { id, worker, slot });
                     all.extend(live);
                 });
             }
@@ -40,10 +40,10 @@ impl Revalidator {
         all
     }
     /// The entries that are now at these locations.
-    pub(crate) fn dump(&mut self, places: &[Place]) -> Vec<FlowDump> {
+    pub(crate) fn dump(&mut self, places: &[EntryLocation]) -> Vec<FlowDump> {
         let observed = &mut self.observed;
         let horizons: Vec<u64> = self.workers.iter_mut().map(|w| w.records.drain()).collect();
-        let mut one = |place: &Place| {
+        let mut one = |place: &EntryLocation| {
             let at = self
                 .workers
                 .iter()
@@ -74,8 +74,8 @@ impl Revalidator {
 }
 
 /// The shown form of an entry.
-pub(super) fn dump_of(r: &mut Records, seen: &Seen<'_>) -> Option<FlowDump> {
-    let s = &seen.now;
+pub(super) fn dump_of(r: &mut Records, seen: &ScannedEntry<'_>) -> Option<FlowDump> {
+    let s = &seen.now.counts;
     let (key, subtable) = r.whole_key(seen)?;
     Some(FlowDump {
         key,
@@ -84,7 +84,7 @@ pub(super) fn dump_of(r: &mut Records, seen: &Seen<'_>) -> Option<FlowDump> {
         bytes: s.bytes,
         used_ms: if s.packets > 0 { s.used_ms } else { 0 },
         tcp_flags: s.tcp_flags,
-        actions: Arc::clone(&r.held(s.cached)?.cached.body.actions),
+        actions: Arc::clone(&r.held(seen.now.cached)?.cached.body.actions),
         core: 0,
         worker: 0,
         place: None,

@@ -15,13 +15,13 @@ mod dump;
 mod observed;
 
 use crate::counters::WorkerCounters;
-use crate::flow_cache::{Body, CachedTranslation, Findings, Records};
+use crate::flow_cache::{Body, CachedTranslation, Records, RevalidatorFindings};
 use crate::shared::Shared;
 use crate::worker::{Command, CommandTx};
 use dump::dump_of;
 use heddle_datapath_api::changes::KnownBits;
 use heddle_datapath_api::{FlowObserver, PortCounts, PortNo, Purpose, Request, Translation};
-use heddle_flow_cache::{Seen, fingerprint};
+use heddle_flow_cache::{ScannedEntry, fingerprint};
 use observed::Observed;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 /// Number of stale entries that a pass checks itself in any case. Beyond it, entries used in the last
 /// [`HOT_MS`] are left to their worker, which checks them with each packet.
-const LOOKS: u64 = 1024;
+const MIN_CHECKS: u64 = 1024;
 const HOT_MS: u64 = 1000;
 /// Maximum idle time of an entry when the cache is nearly full, milliseconds.
 const HURRIED_IDLE_MS: u64 = 100;
@@ -42,7 +42,7 @@ const GLANCE: usize = 16;
 /// The log's module for messages that Open vSwitch's `dpif` writes.
 const DPIF: &str = "dpif";
 /// Maximum number of entries that one pass writes into the log.
-const MOST_TOLD: u32 = 600;
+const MAX_LOGGED_ENTRIES: u32 = 600;
 
 /// Maximum number of events that one step takes in.
 const NOTES: usize = 1024;
@@ -111,7 +111,7 @@ struct Pass {
     /// Number of stale entries checked.
     looked: u64,
     /// Number of entries that this pass may still write into the log.
-    tells: u32,
+    log_quota: u32,
     /// Cached translations made in this pass, by fingerprint.
     made: HashMap<u64, Arc<CachedTranslation>>,
 }
@@ -151,23 +151,20 @@ impl Revalidator {
         if self.observed.is_some() {
             self.pass();
         }
-        self.observed.iter_mut().for_each(Observed::confirm);
+        self.observed.iter_mut().for_each(|o| o.observer.confirm());
     }
-    /// Whether there is an observer.
     pub(crate) fn is_observed(&self) -> bool {
         self.observed.is_some()
     }
     /// Returns the time spent notifying the observer of new flows since the last call.
-    pub(crate) fn take_telling(&mut self) -> Duration {
-        self.observed
-            .as_mut()
-            .map_or(Duration::ZERO, Observed::take_telling)
+    pub(crate) fn take_reporting(&mut self) -> Duration {
+        let observed = self.observed.as_mut();
+        observed.map_or(Duration::ZERO, |o| std::mem::take(&mut o.reporting))
     }
     /// Counts of a port's packets that no worker received or sent.
     pub(crate) fn port_counts(&self, no: PortNo) -> PortCounts {
-        self.observed
-            .as_ref()
-            .map_or(PortCounts::default(), |o| o.port_counts(no))
+        let observed = self.observed.as_ref();
+        observed.map_or(PortCounts::default(), |o| o.observer.port_counts(no))
     }
     /// Takes in some of the waiting events, so that the rings have room; `false`: no more are waiting.
     pub(crate) fn drain(&mut self) -> bool {
@@ -194,7 +191,7 @@ impl Revalidator {
             None => self.begin(),
         };
         let (chunk, at) = (pass.chunk, pass.at);
-        let next = self.look_at(pass.worker, &mut pass, |r, horizon, look| {
+        let next = self.check_worker(pass.worker, &mut pass, |r, horizon, look| {
             let next = r.scan(chunk, at, horizon, |r, seen| {
                 look.at(r, seen);
                 !(seen.slot as usize).is_multiple_of(GLANCE) || Instant::now() < end
@@ -202,11 +199,11 @@ impl Revalidator {
             (next, r.n_chunks())
         });
         let Some((next, n_chunks)) = next else {
-            if !self.look_again(&mut pass, end) {
+            if !self.check_missed(&mut pass, end) {
                 self.pass = Some(pass);
                 return true;
             }
-            self.observed.iter_mut().for_each(Observed::pass_ends);
+            self.observed.iter_mut().for_each(|o| o.observer.pass_ends());
             let c = &mut self.counts;
             c.passes += 1;
             c.last_pass_ms = u64::try_from(pass.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -226,16 +223,16 @@ impl Revalidator {
     }
     /// Lets `f` check entries of one worker, with ids below the given one, and sends the findings to the
     /// worker. `None`: there is no such worker.
-    fn look_at<T>(
+    fn check_worker<T>(
         &mut self,
         worker: usize,
         pass: &mut Pass,
-        f: impl FnOnce(&mut Records, u64, &mut Look<'_>) -> T,
+        f: impl FnOnce(&mut Records, u64, &mut EntryCheck<'_>) -> T,
     ) -> Option<T> {
         let w = self.workers.get_mut(worker)?;
         let horizon = w.records.drain();
-        let mut findings = Findings::new();
-        let mut look = Look {
+        let mut findings = RevalidatorFindings::new();
+        let mut look = EntryCheck {
             shared: &self.shared,
             scratch: &mut self.scratch,
             counts: &mut self.counts,
@@ -255,11 +252,11 @@ impl Revalidator {
     /// Ends a pass: the observer is notified that flows which the pass did not find valid are gone. Before
     /// that they are checked once more: their worker may have been rewriting them, mostly after findings of
     /// the pass before. `false`: `end` was reached first.
-    fn look_again(&mut self, pass: &mut Pass, end: Instant) -> bool {
+    fn check_missed(&mut self, pass: &mut Pass, end: Instant) -> bool {
         while let Some((id, (worker, slot))) = self.observed.as_ref().and_then(|o| o.missed(&mut pass.at)) {
             if let Some(at) = self.workers.iter().position(|w| w.index == worker) {
                 pass.made.clear();
-                self.look_at(at, pass, |r, horizon, look| {
+                self.check_worker(at, pass, |r, horizon, look| {
                     r.look(slot, horizon, |r, seen| look.at(r, seen))
                 });
             }
@@ -275,7 +272,7 @@ impl Revalidator {
         let limit = self.shared.flow_limit.load(Relaxed);
         self.counts.max_flows = self.counts.max_flows.max(n as u64);
         self.counts.sum_flows += n as u64;
-        self.tell_limit(limit);
+        self.log_limit(limit);
         self.observed.iter_mut().for_each(Observed::begin);
         Pass {
             started: Instant::now(),
@@ -291,8 +288,8 @@ impl Revalidator {
             chunk: 0,
             at: 0,
             looked: 0,
-            tells: if log::log_enabled!(target: DPIF, log::Level::Debug) {
-                MOST_TOLD
+            log_quota: if log::log_enabled!(target: DPIF, log::Level::Debug) {
+                MAX_LOGGED_ENTRIES
             } else {
                 0
             },
@@ -301,7 +298,7 @@ impl Revalidator {
     }
     /// Logs that the limit kept translations out of the cache since the last pass: each of their packets is
     /// translated.
-    fn tell_limit(&mut self, limit: usize) {
+    fn log_limit(&mut self, limit: usize) {
         let mut kept_out = 0;
         for w in &mut self.workers {
             let n = w.counters.limit_hits.get();
@@ -317,7 +314,7 @@ impl Revalidator {
         for w in &mut self.workers {
             let horizon = w.records.drain();
             for chunk in 0..w.records.n_chunks() {
-                let mut findings = Findings::new();
+                let mut findings = RevalidatorFindings::new();
                 w.records.scan_all(chunk, horizon, |r, seen| {
                     r.credit(seen.slot, &seen.now);
                     if !seen.now.dead {
@@ -344,7 +341,7 @@ impl Revalidator {
 }
 
 /// Result of checking an entry's translation.
-enum Verdict {
+enum CheckResult {
     /// The cached translation is valid.
     Holds,
     /// This cached translation replaces it; the worker is notified.
@@ -356,49 +353,49 @@ enum Verdict {
 }
 
 /// A check of entries.
-struct Look<'a> {
+struct EntryCheck<'a> {
     shared: &'a Shared,
     scratch: &'a mut Translation,
     counts: &'a mut RevalidatorCounts,
     pass: &'a mut Pass,
     worker: usize,
     observed: Option<&'a mut Observed>,
-    findings: &'a mut Findings,
+    findings: &'a mut RevalidatorFindings,
 }
 
-impl Look<'_> {
-    fn at(&mut self, r: &mut Records, seen: &Seen<'_>) {
+impl EntryCheck<'_> {
+    fn at(&mut self, r: &mut Records, seen: &ScannedEntry<'_>) {
         let now = &seen.now;
         r.credit(seen.slot, now);
         if now.dead {
             return;
         }
-        if self.pass.tells > 0 {
-            self.tell(r, seen);
+        if self.pass.log_quota > 0 {
+            self.log_entry(r, seen);
         }
-        let (mut flow, mut used_ms) = (None, now.used_ms);
+        let (mut flow, mut used_ms) = (None, now.counts.used_ms);
         if let Some(o) = &mut self.observed {
             flow = o.find(r, seen);
             if let Some(id) = flow {
                 used_ms = used_ms.max(o.counts(id).used_ms);
-                o.seen(id, now.packets);
+                o.observer.seen(id, now.counts.packets);
             }
         }
         let useless = if self.pass.now_ms.saturating_sub(used_ms) >= self.pass.max_idle {
             self.counts.idle += 1;
             true
         } else {
-            let verdict = self.verdict(r, seen);
-            let wrong = matches!(verdict, Verdict::Wrong);
+            let check_translation = self.check_translation(r, seen);
+            let wrong = matches!(check_translation, CheckResult::Wrong);
             self.counts.changed += u64::from(wrong);
             if let Some(o) = &mut self.observed {
-                let said = match verdict {
-                    Verdict::Holds => r.held(now.cached).map(|h| Arc::clone(&h.cached)),
-                    Verdict::Renewed(made) => Some(made),
-                    Verdict::Unknown | Verdict::Wrong => None,
+                let translation = match check_translation {
+                    CheckResult::Holds => r.held(now.cached).map(|h| Arc::clone(&h.cached)),
+                    CheckResult::Renewed(made) => Some(made),
+                    CheckResult::Unknown | CheckResult::Wrong => None,
                 };
-                match (said, flow) {
-                    (Some(said), _) => o.right(flow, (r, seen), self.worker, said),
+                match (translation, flow) {
+                    (Some(translation), _) => o.right(flow, (r, seen), self.worker, translation),
                     (None, Some(id)) if wrong => o.gone(id),
                     _ => {}
                 }
@@ -413,9 +410,9 @@ impl Look<'_> {
 
     /// Logs an entry at the debug level.
     #[cold]
-    fn tell(&mut self, r: &mut Records, seen: &Seen<'_>) {
+    fn log_entry(&mut self, r: &mut Records, seen: &ScannedEntry<'_>) {
         if let Some(flow) = dump_of(r, seen) {
-            self.pass.tells -= 1;
+            self.pass.log_quota -= 1;
             let ufid = heddle_datapath_api::ufid(&flow.key, &flow.mask);
             let text = flow.text_verbose(self.pass.now_ms, None);
             log::debug!(target: DPIF, "{}: flow_dump {ufid} {text}", self.shared.name);
@@ -423,9 +420,9 @@ impl Look<'_> {
     }
     /// Logs an entry whose fresh translation differs.
     #[cold]
-    fn tell_changed(&mut self, r: &Records, seen: &Seen<'_>) {
+    fn log_changed(&mut self, r: &Records, seen: &ScannedEntry<'_>) {
         if let Some((key, subtable)) = r.whole_key(seen) {
-            self.pass.tells = self.pass.tells.saturating_sub(1);
+            self.pass.log_quota = self.pass.log_quota.saturating_sub(1);
             let key_text = heddle_datapath_api::format_key(&key, &subtable.mask, true, None);
             log::debug!(
                 target: DPIF,
@@ -439,21 +436,22 @@ impl Look<'_> {
 
     /// Checks whether the entry agrees with a fresh translation. If a translation was made, its cached
     /// translation is handed to the worker.
-    fn verdict(&mut self, r: &mut Records, seen: &Seen<'_>) -> Verdict {
+    fn check_translation(&mut self, r: &mut Records, seen: &ScannedEntry<'_>) -> CheckResult {
         let generations = self.shared.translate.generations();
         // Read before anything that the translation reads.
         let any = generations.any();
         let Some(held) = r.held(seen.now.cached) else {
             // The event of the cached translation arrives by the next pass.
-            return Verdict::Unknown;
+            return CheckResult::Unknown;
         };
         if held.cached.valid_at(any) || held.cached.recheck(any, generations) {
-            return Verdict::Holds;
+            return CheckResult::Holds;
         }
-        let hot = seen.now.packets > 0 && self.pass.now_ms.saturating_sub(seen.now.used_ms) < HOT_MS;
+        let hot =
+            seen.now.counts.packets > 0 && self.pass.now_ms.saturating_sub(seen.now.counts.used_ms) < HOT_MS;
         // If an observer forwards a flow, no worker checks it.
-        if hot && self.pass.looked >= LOOKS && self.observed.is_none() {
-            return Verdict::Unknown;
+        if hot && self.pass.looked >= MIN_CHECKS && self.observed.is_none() {
+            return CheckResult::Unknown;
         }
         self.pass.looked += 1;
         let cached = Arc::clone(&held.cached);
@@ -461,11 +459,11 @@ impl Look<'_> {
         // The key of an actual packet is needed. A key without the bits outside the mask may be impossible (a
         // tag without its type).
         let Some((whole, subtable)) = r.whole_key(seen) else {
-            return Verdict::Unknown;
+            return CheckResult::Unknown;
         };
         let known = KnownBits::new(&whole.masked(&subtable.mask), &subtable.mask);
         if cached.outlasts(known, generations) {
-            return Verdict::Holds;
+            return CheckResult::Holds;
         }
         self.counts.rechecked += 1;
         let t = &mut *self.scratch;
@@ -476,24 +474,24 @@ impl Look<'_> {
             now_ms: self.pass.now_ms,
             purpose: Purpose::Revalidate,
         };
-        self.shared.ask(&request, t);
+        self.shared.translate(&request, t);
         // Masks are per origin, so these bits always count.
         (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
         if t.uncacheable || !subtable.mask.contains(&t.mask) {
-            return Verdict::Wrong;
+            return CheckResult::Wrong;
         }
         // An entry with other actions is the same flow, and its counts continue.
         let same = *body.actions == *t.actions;
         if !same {
             self.counts.changed += 1;
-            if self.pass.tells > 0 {
-                self.tell_changed(r, seen);
+            if self.pass.log_quota > 0 {
+                self.log_changed(r, seen);
             }
         }
         let t = &mut *self.scratch;
         let print = fingerprint(&t.actions, &t.deps, &t.credits);
         let made = match self.pass.made.get(&print) {
-            Some(v) if v.says(t) => {
+            Some(v) if v.is_result_of(t) => {
                 v.confirm(any);
                 Arc::clone(v)
             }
@@ -506,6 +504,6 @@ impl Look<'_> {
         };
         self.findings
             .push((seen.slot, seen.now.id, Some(Arc::clone(&made))));
-        Verdict::Renewed(made)
+        CheckResult::Renewed(made)
     }
 }

@@ -8,11 +8,10 @@
 //! costs a lookup by key; later each pass costs a few reads per entry.
 
 use crate::flow_cache::{CachedTranslation, Records};
-use heddle_flow_cache::{HashKey, Seen, Subtable, same_credits};
-
 use hashbrown::HashTable;
-use heddle_datapath_api::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts, PortNo};
+use heddle_datapath_api::{FlowCounts, FlowId, FlowObserver, ObservedFlow};
 use heddle_flow::{FlowKey, FlowMask};
+use heddle_flow_cache::{HashKey, ScannedEntry, Subtable, same_credits};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +21,7 @@ struct Flow {
     hash: u64,
     key: FlowKey,
     subtable: Arc<Subtable>,
-    said: Arc<CachedTranslation>,
+    translation: Arc<CachedTranslation>,
     /// Counts of the observer.
     counts: FlowCounts,
     /// The entry (worker, slot) that is shown with these counts.
@@ -35,29 +34,20 @@ impl Flow {
             id: self.id,
             key: &self.key,
             mask: &self.subtable.mask,
-            actions: &self.said.body.actions,
-            credits: &self.said.credits,
+            actions: &self.translation.body.actions,
+            credits: &self.translation.credits,
         }
     }
-}
-
-/// Adds packets that an observer has counted under the cached translation `said`.
-fn credit(all: &mut FlowCounts, said: &CachedTranslation, n: FlowCounts) {
-    if n.packets == 0 && n.bytes == 0 {
-        return;
-    }
-    all.packets += n.packets;
-    all.bytes += n.bytes;
-    all.used_ms = all.used_ms.max(n.used_ms);
-    all.tcp_flags |= n.tcp_flags;
-    for c in &said.credits {
-        c.credit(n.packets, n.bytes, n.used_ms, n.tcp_flags);
+    /// Adds and credits packets that the observer has counted under this translation.
+    fn count(&mut self, translation: &CachedTranslation, n: &FlowCounts) {
+        self.counts.add(n);
+        n.credit(&translation.credits);
     }
 }
 
 /// The flows reported to an observer.
 pub(super) struct Observed {
-    observer: Box<dyn FlowObserver>,
+    pub(super) observer: Box<dyn FlowObserver>,
     hash_key: HashKey,
     flows: Vec<Option<Box<Flow>>>,
     /// The last pass that found each flow valid, by index.
@@ -66,9 +56,9 @@ pub(super) struct Observed {
     by_key: HashTable<u32>,
     pass: u64,
     /// Number of flows reported so far.
-    told: u32,
-    /// Time spent on these reports since the last [`Observed::take_telling`].
-    telling: Duration,
+    n_reported: u32,
+    /// Time spent on these reports since it was last taken.
+    pub(super) reporting: Duration,
 }
 
 /// Index of a flow in the lists.
@@ -97,16 +87,12 @@ impl Observed {
             free: Vec::new(),
             by_key: HashTable::new(),
             pass: 0,
-            told: 0,
-            telling: Duration::ZERO,
+            n_reported: 0,
+            reporting: Duration::ZERO,
         }
     }
-    /// Returns the time spent reporting new flows since the last call.
-    pub(super) fn take_telling(&mut self) -> Duration {
-        std::mem::take(&mut self.telling)
-    }
     /// The flow of an entry, if it was reported.
-    pub(super) fn find(&mut self, r: &mut Records, seen: &Seen<'_>) -> Option<FlowId> {
+    pub(super) fn find(&mut self, r: &mut Records, seen: &ScannedEntry<'_>) -> Option<FlowId> {
         if let Some(id) = r.flow_of(seen).map(FlowId)
             && get(&mut self.flows, id).is_some()
         {
@@ -133,31 +119,20 @@ impl Observed {
     pub(super) fn place(
         &mut self,
         r: &mut Records,
-        seen: &Seen<'_>,
+        seen: &ScannedEntry<'_>,
     ) -> (Option<&'static str>, Option<String>) {
         let Some(id) = self.find(r, seen) else {
             return (None, None);
         };
         (self.observer.place(id), self.observer.waits(id))
     }
-    /// A pass has found an entry of a flow; `packets`: the count of its worker.
-    pub(super) fn seen(&mut self, id: FlowId, packets: u64) {
-        self.observer.seen(id, packets);
-    }
-    /// A change is about to be confirmed.
-    pub(super) fn confirm(&mut self) {
-        self.observer.confirm();
-    }
-    /// Counts of a port's packets that no worker received or sent.
-    pub(super) fn port_counts(&self, no: PortNo) -> PortCounts {
-        self.observer.port_counts(no)
-    }
-    /// A pass has ended.
-    pub(super) fn pass_ends(&mut self) {
-        self.observer.pass_ends();
-    }
     /// [`Observed::counts`], if this entry is the one that is shown with them.
-    pub(super) fn shown(&mut self, r: &mut Records, seen: &Seen<'_>, worker: usize) -> Option<FlowCounts> {
+    pub(super) fn shown(
+        &mut self,
+        r: &mut Records,
+        seen: &ScannedEntry<'_>,
+        worker: usize,
+    ) -> Option<FlowCounts> {
         let id = self.find(r, seen)?;
         let flow = get(&mut self.flows, id)?;
         (flow.shown == (worker, seen.slot)).then_some(flow.counts)
@@ -166,27 +141,27 @@ impl Observed {
     pub(super) fn right(
         &mut self,
         known: Option<FlowId>,
-        (r, seen): (&mut Records, &Seen<'_>),
+        (r, seen): (&mut Records, &ScannedEntry<'_>),
         worker: usize,
-        said: Arc<CachedTranslation>,
+        translation: Arc<CachedTranslation>,
     ) {
         let shown = (worker, seen.slot);
         let Some(id) = known else {
             if let Some((key, subtable)) = r.whole_key(seen) {
-                r.set_flow(seen, self.add(key, subtable, said, shown).0);
+                r.set_flow(seen, self.add(key, subtable, translation, shown).0);
             }
             return;
         };
         let Some(flow) = get(&mut self.flows, id) else {
             return;
         };
-        if !Arc::ptr_eq(&flow.said, &said) {
-            let same = flow.said.body.actions == said.body.actions
-                && same_credits(&flow.said.credits, &said.credits);
-            let before = std::mem::replace(&mut flow.said, said);
+        if !Arc::ptr_eq(&flow.translation, &translation) {
+            let same = flow.translation.body.actions == translation.body.actions
+                && same_credits(&flow.translation.credits, &translation.credits);
+            let before = std::mem::replace(&mut flow.translation, translation);
             if !same {
                 let counted = self.observer.changed(&flow.observed());
-                credit(&mut flow.counts, &before, counted);
+                flow.count(&before, &counted);
             }
         }
         if std::mem::replace(&mut self.marks[place(id)], self.pass) != self.pass {
@@ -197,7 +172,7 @@ impl Observed {
         &mut self,
         key: FlowKey,
         subtable: Arc<Subtable>,
-        said: Arc<CachedTranslation>,
+        translation: Arc<CachedTranslation>,
         shown: (usize, u32),
     ) -> FlowId {
         let at = self.free.pop().unwrap_or_else(|| {
@@ -205,20 +180,20 @@ impl Observed {
             self.marks.push(0);
             u32::try_from(self.flows.len() - 1).expect("there are fewer entries than that")
         });
-        self.told = self.told.wrapping_add(1);
+        self.n_reported = self.n_reported.wrapping_add(1);
         let hash = hash_of(self.hash_key, &key, &subtable.mask);
         let flow = Box::new(Flow {
-            id: FlowId(u64::from(self.told) << 32 | u64::from(at)),
+            id: FlowId(u64::from(self.n_reported) << 32 | u64::from(at)),
             hash,
             key,
             subtable,
-            said,
+            translation,
             counts: FlowCounts::default(),
             shown,
         });
         let began = Instant::now();
         self.observer.added(&flow.observed());
-        self.telling += began.elapsed();
+        self.reporting += began.elapsed();
         let id = flow.id;
         (self.flows[at as usize], self.marks[at as usize]) = (Some(flow), self.pass);
         let flows = &self.flows;
@@ -231,7 +206,7 @@ impl Observed {
         let Some(flow) = get(&mut self.flows, id) else {
             return;
         };
-        credit(&mut flow.counts, &flow.said, self.observer.gone(id));
+        flow.count(&Arc::clone(&flow.translation), &self.observer.gone(id));
         if let Ok(found) = self.by_key.find_entry(flow.hash, |at| *at as usize == place(id)) {
             self.free.push(found.remove().0);
         }
@@ -270,7 +245,7 @@ impl Observed {
         let flows = &mut self.flows;
         self.observer.counters(&mut |id, n| {
             if let Some(flow) = get(flows, id) {
-                credit(&mut flow.counts, &flow.said, n);
+                flow.count(&Arc::clone(&flow.translation), &n);
             }
         });
     }

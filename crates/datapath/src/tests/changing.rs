@@ -254,19 +254,19 @@ fn config() -> Config {
     Config {
         cpus: Some(vec![0, 1]),
         l1_entries: 16,
-        l1_most: 64,
+        max_l1_entries: 64,
         revalidate_interval_ms: 1,
         ..Config::default()
     }
 }
 
 #[test]
-fn of_tables_that_say_what_changes() {
+fn of_tables_that_log_changes() {
     no_packet_by_a_rule_that_had_gone(&Toy::logged(vec![]), config(), 3.0);
 }
 
 #[test]
-fn of_tables_that_do_not_say_what_changes() {
+fn of_tables_that_do_not_log_changes() {
     no_packet_by_a_rule_that_had_gone(&Toy::new(vec![]), config(), 1.5);
 }
 

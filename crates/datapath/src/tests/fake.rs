@@ -132,7 +132,7 @@ impl Port for FakePort {
         let q = FakeRx {
             wires: Arc::clone(&self.wires),
             bell: Arc::clone(&self.bell),
-            asks_kernel: self.name.starts_with("tap"),
+            polls_kernel: self.name.starts_with("tap"),
             drops: [("runt", 0)],
         };
         Ok(vec![Box::new(q)])
@@ -175,7 +175,7 @@ impl Port for FakePort {
 struct FakeRx {
     wires: Arc<Wires>,
     bell: Arc<EventFd>,
-    asks_kernel: bool,
+    polls_kernel: bool,
     drops: [(&'static str, u64); 1],
 }
 
@@ -203,14 +203,14 @@ impl RxQueue for FakeRx {
         self.wires.in_hand.store(burst.len() > before, Relaxed);
         burst.len() - before
     }
-    fn asks_kernel(&self) -> bool {
-        self.asks_kernel
+    fn polls_kernel(&self) -> bool {
+        self.polls_kernel
     }
     fn wake_fd(&self) -> Option<WakeFd> {
         Some(WakeFd(self.bell.as_raw_fd()))
     }
     fn woken(&mut self) {
-        if self.asks_kernel {
+        if self.polls_kernel {
             self.bell.drain();
         }
     }
@@ -355,7 +355,7 @@ pub(crate) struct Toy {
     /// Number of translations for packets.
     pub(crate) translated: AtomicU64,
     /// The key of the last translation without a packet.
-    pub(crate) asked_again: Mutex<Option<FlowKey>>,
+    pub(crate) translated_again: Mutex<Option<FlowKey>>,
 }
 
 impl Toy {
@@ -410,7 +410,7 @@ impl Translate for Toy {
         if request.purpose == Purpose::Miss {
             self.translated.fetch_add(1, Relaxed);
         } else {
-            *self.asked_again.lock() = Some(*request.key);
+            *self.translated_again.lock() = Some(*request.key);
         }
         // The number of rules may change, so read more generations than there are rules; then the rules.
         let slot = |i| self.logged.unwrap_or(Generations::slot_of(i));

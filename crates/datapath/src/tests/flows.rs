@@ -130,7 +130,7 @@ fn a_rule_change_is_seen_by_the_next_packet_and_counts_stay_with_their_rule() {
 }
 
 #[test]
-fn same_answer_keeps_the_entry_and_moves_the_credits() {
+fn same_result_keeps_the_entry_and_moves_the_credits() {
     let s = setup(vec![ToyRule::output(2)]);
     s.a.send((0..10).map(|_| udp(1, 2, 3, 4)));
     s.b.wait(10);
@@ -153,7 +153,7 @@ fn same_answer_keeps_the_entry_and_moves_the_credits() {
 /// The bits outside the mask must be part of the key for a translation: without its type, for example, a tag
 /// is no tag.
 #[test]
-fn a_pass_asks_about_the_packet_as_it_was() {
+fn a_pass_checks_the_packet_as_it_was() {
     let s = setup(vec![ToyRule::output(2)]);
     for tags in [&[0x81, 0, 0xe0, 10][..], &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]] {
         let mut frame = udp(1, 2, 3, 4);
@@ -164,9 +164,9 @@ fn a_pass_asks_about_the_packet_as_it_was() {
         s.b.wait(1);
         s.toy.set(vec![ToyRule::output(2)]);
         s.dp.tick();
-        let asked = s.toy.asked_again.lock().take();
+        let checked = s.toy.translated_again.lock().take();
         key.in_port = 1;
-        assert_eq!(asked, Some(key));
+        assert_eq!(checked, Some(key));
         s.dp.purge();
     }
 }
@@ -306,8 +306,8 @@ fn a_packet_is_looked_up_so_often_and_no_more() {
     assert!(dropped.is_some_and(|(_, n)| *n > 50), "{coverage:?}");
 }
 
-struct Note(&'static str);
-impl UpcallData for Note {
+struct TextCookie(&'static str);
+impl UpcallData for TextCookie {
     fn text(&self) -> String {
         self.0.into()
     }
@@ -318,7 +318,7 @@ impl UpcallData for Note {
 
 #[test]
 fn packets_to_and_from_the_control_plane() {
-    let cookie = || UpcallCookie(Arc::new(Note("controller(reason=1)")));
+    let cookie = || UpcallCookie(Arc::new(TextCookie("controller(reason=1)")));
     let up = |kind, max_len| {
         Action::Userspace(Arc::new(Upcall {
             kind,

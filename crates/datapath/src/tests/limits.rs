@@ -67,7 +67,7 @@ fn a_port_leaves_room_for_others() {
 
 /// An entry without packets is evicted after `max-idle`.
 #[test]
-fn idle_entries_go_when_they_are_told_to() {
+fn idle_entries_end_by_command() {
     let s = setup(vec![ToyRule::output(2)]);
     for idle in [500, 2_000] {
         s.dp.set_max_idle_ms(idle);
@@ -85,7 +85,7 @@ fn idle_entries_go_when_they_are_told_to() {
 /// `emc-insert-inv-prob`: by default a port with one mask does not use the exact-match cache; with 1 it does;
 /// with 0 no port does.
 #[test]
-fn the_exact_match_cache_is_used_as_it_is_told() {
+fn the_exact_match_cache_is_used_as_configured() {
     let s = setup(by_source_port());
     let hits = |n: Option<u32>| {
         s.dp.set_emc_insert_inv_prob(n);
@@ -108,7 +108,7 @@ fn the_exact_match_cache_is_used_as_it_is_told() {
 
 /// Only masks of hits are counted, for any number of packets that miss beside them.
 #[test]
-fn masks_of_lookups_in_vain_are_not_counted() {
+fn masks_of_misses_are_not_counted() {
     let tagged = |port: u16| {
         let mut frame = udp(1, 2, port, 4);
         frame.splice(12..12, [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]);

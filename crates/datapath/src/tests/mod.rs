@@ -16,4 +16,20 @@ mod recirc;
 mod tunnels;
 mod waiting;
 
+use crate::exec::Meta;
+use crate::worker::parse::{ReadAs, parse};
+use heddle_flow::FlowKey;
+use heddle_packet::Packet;
+
 pub(crate) use fake::{FakePort, Tally, Toy, ToyRule, udp};
+
+/// Returns the results of [`parse`].
+pub(crate) fn parsed(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowKey, Meta) {
+    let (mut key, mut meta) = Default::default();
+    let how = ReadAs {
+        packet_type,
+        vlan_limit,
+    };
+    parse(p, how, (&mut key, &mut meta));
+    (key, meta)
+}

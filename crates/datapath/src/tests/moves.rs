@@ -99,7 +99,7 @@ fn moving_queues_loses_and_reorders_nothing() {
 /// A worker whose processor another program takes for a while, or a stopped process, gives its queues back
 /// late.
 #[test]
-fn queues_of_a_worker_that_answers_late_are_not_lost() {
+fn queues_of_a_worker_that_replies_late_are_not_lost() {
     let dp = datapath(&[0, 0]);
     dp.set_workers(Some(&[0])).unwrap();
     let (a, b) = (FakePort::new("a"), FakePort::new("b"));
@@ -114,7 +114,7 @@ fn queues_of_a_worker_that_answers_late_are_not_lost() {
 }
 
 #[test]
-fn a_queue_that_nobody_may_poll_waits_with_its_packets() {
+fn a_queue_that_no_worker_may_poll_waits_with_its_packets() {
     let dp = datapath(&[0, 0]);
     dp.set_workers(Some(&[0])).unwrap();
     let (a, b) = (FakePort::new("a"), FakePort::new("b"));

@@ -44,14 +44,14 @@ impl Card {
         self.counted.remove(&id).unwrap()
     }
     /// Number of flows added, changed and gone.
-    fn told(&self) -> (u32, u32, u32) {
+    fn reported(&self) -> (u32, u32, u32) {
         (self.added, self.changed, self.gone)
     }
 }
 
 impl Double {
-    fn told(&self) -> (u32, u32, u32) {
-        self.0.lock().told()
+    fn reported(&self) -> (u32, u32, u32) {
+        self.0.lock().reported()
     }
     /// Packets with this key arrive at the hardware. `false`: it has no flow for them.
     fn forward(&self, key: &FlowKey, packets: u64, now_ms: u64) -> bool {
@@ -151,7 +151,7 @@ fn settle(dp: &Datapath) {
 }
 
 #[test]
-fn a_flow_of_two_workers_is_told_once() {
+fn a_flow_of_two_workers_is_reported_once() {
     let toy = Toy::new(vec![ToyRule::output(2)]);
     let (dp, clock, a) = two_workers(&toy);
     let double = observed(&dp);
@@ -159,7 +159,7 @@ fn a_flow_of_two_workers_is_told_once() {
         poll_by(&dp, core);
         send(&dp, &a, (0..10).map(|_| udp(1, 2, 3, 80)));
         dp.tick();
-        assert_eq!((dp.flows().len(), double.told()), (core + 1, (1, 0, 0)));
+        assert_eq!((dp.flows().len(), double.reported()), (core + 1, (1, 0, 0)));
     }
     // The observer's counts are shown once.
     assert!(double.forward(&key(3), 5, clock.now_ms()));
@@ -168,14 +168,14 @@ fn a_flow_of_two_workers_is_told_once() {
     // The flow is gone with the last worker that has it.
     dp.set_workers(Some(&[1])).unwrap();
     dp.tick();
-    assert_eq!((packets(&dp), double.told()), (9 + 5, (1, 0, 0)));
+    assert_eq!((packets(&dp), double.reported()), (9 + 5, (1, 0, 0)));
     dp.set_workers(Some(&[0])).unwrap();
     dp.tick();
-    assert_eq!(double.told(), (1, 0, 1));
+    assert_eq!(double.reported(), (1, 0, 1));
 }
 
 #[test]
-fn a_change_is_told_before_it_is_confirmed_and_counts_stay_with_their_rule() {
+fn a_change_is_reported_before_it_is_confirmed_and_counts_stay_with_their_rule() {
     let rules: Vec<ToyRule> = [2, 1, 1, 1].map(ToyRule::output).into();
     let tallies: Vec<Arc<Tally>> = rules.iter().map(|r| Arc::clone(&r.tally)).collect();
     let s = setup(vec![rules[0].clone()]);
@@ -189,20 +189,23 @@ fn a_change_is_told_before_it_is_confirmed_and_counts_stay_with_their_rule() {
         assert!(double.forward(&key(3), 5, 0));
         s.toy.set(vec![rule.clone()]);
         s.dp.tick();
-        assert_eq!(double.told().1 + 1, u32::try_from(i).unwrap(), "it is paused");
+        assert_eq!(double.reported().1 + 1, u32::try_from(i).unwrap(), "it is paused");
         s.dp.observe_now();
         assert_eq!(double.actions(), std::slice::from_ref(&rule.actions));
     }
     // The same rule again is no change.
     s.toy.set(vec![rules[3].clone()]);
     s.dp.observe_now();
-    assert_eq!(double.told(), (1, 3, 0));
+    assert_eq!(double.reported(), (1, 3, 0));
     // The mask does not fit any more.
     let mut m = Match::any();
     (m.key.tp_src, m.mask.0.tp_src) = (4, 0xffff);
     s.toy.set(vec![ToyRule::new(m, vec![]), rules[3].clone()]);
     s.dp.observe_now();
-    assert_eq!((double.told(), double.forward(&key(3), 5, 0)), ((1, 3, 1), false));
+    assert_eq!(
+        (double.reported(), double.forward(&key(3), 5, 0)),
+        ((1, 3, 1), false)
+    );
     let counts: Vec<_> = tallies.iter().map(|t| count(t)).collect();
     assert_eq!(counts, [16, 6, 6, 1].map(|n| (n, n * LEN)));
 }
@@ -227,10 +230,10 @@ fn what_it_forwards_is_shown_and_keeps_the_flow() {
         s.dp.tick();
     }
     s.dp.flush_stats();
-    assert_eq!((count(&tally), double.told()), ((25, 25 * LEN), (1, 0, 0)));
+    assert_eq!((count(&tally), double.reported()), ((25, 25 * LEN), (1, 0, 0)));
     s.clock.warp(10_000);
     s.dp.tick();
-    assert_eq!((s.dp.flows().len(), double.told()), (0, (1, 0, 1)));
+    assert_eq!((s.dp.flows().len(), double.reported()), (0, (1, 0, 1)));
 }
 
 #[test]
@@ -240,19 +243,19 @@ fn all_are_gone_after_a_purge_and_for_one_who_leaves() {
     for n in 1..=2 {
         send(&s.dp, &s.a, [udp(1, 2, 3, 80)]);
         s.dp.tick();
-        assert_eq!(first.told(), (n, 0, n - 1));
+        assert_eq!(first.reported(), (n, 0, n - 1));
         if n == 1 {
             s.dp.purge();
-            assert_eq!(first.told(), (1, 0, 1));
+            assert_eq!(first.reported(), (1, 0, 1));
         }
     }
     let second = observed(&s.dp);
-    assert_eq!((first.told(), second.told()), ((2, 0, 2), (0, 0, 0)));
+    assert_eq!((first.reported(), second.reported()), ((2, 0, 2), (0, 0, 0)));
     s.dp.observe_now();
-    assert_eq!(second.told(), (1, 0, 0));
+    assert_eq!(second.reported(), (1, 0, 0));
     s.dp.set_observer(None);
     s.dp.observe_now();
-    assert_eq!((second.told(), s.dp.flows().len()), ((1, 0, 1), 1));
+    assert_eq!((second.reported(), s.dp.flows().len()), ((1, 0, 1), 1));
 }
 
 #[test]
@@ -266,7 +269,7 @@ fn each_stage_is_a_flow() {
     let double = observed(&s.dp);
     send(&s.dp, &s.a, (0..3).map(|_| udp(1, 2, 3, 80)));
     s.dp.tick();
-    assert_eq!(double.told(), (2, 0, 0));
+    assert_eq!(double.reported(), (2, 0, 0));
     for (recirc_id, packets) in [(0, 5), (7, 4)] {
         let stage = FlowKey { recirc_id, ..key(3) };
         assert!(double.forward(&stage, packets, 0));
@@ -275,7 +278,7 @@ fn each_stage_is_a_flow() {
     assert_eq!(tallies.map(|t| count(&t).0), [8, 7]);
     s.toy.replace(1, ToyRule::new(under(7), vec![]));
     s.dp.observe_now();
-    assert_eq!(double.told(), (2, 1, 0));
+    assert_eq!(double.reported(), (2, 1, 0));
 }
 
 #[derive(Clone, Debug)]
@@ -363,9 +366,9 @@ proptest! {
             live.sort();
             live.dedup();
             let card = double.0.lock();
-            let mut told: Vec<_> = card.flows.values().map(|(k, m, _)| shown(k, m)).collect();
-            told.sort();
-            prop_assert_eq!(told, live);
+            let mut reported: Vec<_> = card.flows.values().map(|(k, m, _)| shown(k, m)).collect();
+            reported.sort();
+            prop_assert_eq!(reported, live);
             for (key, _, actions) in card.flows.values() {
                 let mut fresh = Translation::default();
                 let purpose = Purpose::Revalidate;

@@ -59,7 +59,7 @@ fn changed(s: &Setup) {
 }
 
 #[test]
-fn packets_go_on_as_they_were_and_in_order() {
+fn packets_continue_as_they_were_and_in_order() {
     // Mark and rewritten headers are kept; meanwhile the packet itself is sent elsewhere.
     let mark = Action::SetMark(Masked {
         value: 7,

@@ -4,15 +4,14 @@
 //! between two steps to measure them. All steps after parsing work on runs of packets with equal keys. A
 //! packet is counted on its entry before its program runs. So a receiver of a packet finds it counted.
 
-use super::keys::{Context, Keys};
+use super::keys::Context;
 use super::parse::fresh_origin;
+use super::schedule::sender_of;
 use super::stage::{Stage, is_runt};
 use super::{Choice, Group, Worker};
-use crate::exec::program::{Merges, Program};
-use crate::flow_cache::Cache;
+use crate::exec::program::{Program, Tail};
 use crate::shared::UNSET;
-use heddle_flow::packet_type;
-use heddle_flow_cache::{Burst, Common, Entry, KeyForm, Level, NO_BODY, NO_SLOT, Run};
+use heddle_flow_cache::{Burst, CacheEntry, CommonProgram, Level, Merges, NO_BODY, NO_SLOT, Run};
 use heddle_packet::BURST;
 use heddle_sync::ReadGuard;
 use heddle_sys::Tsc;
@@ -42,41 +41,6 @@ impl Hits {
     }
 }
 
-/// Adds run `r` with program `n` of the cache as a group. If the group before is adjacent, and the program
-/// may execute both together, the run joins that group.
-#[inline]
-fn push_group(groups: &mut Vec<Group>, (keys, r): (&Keys, usize), run: &Run, n: u32, cache: &Cache) {
-    let choice = Choice::Cached(n);
-    if let Some(before) = groups.last_mut()
-        && before.choice == choice
-        && before.end == run.first
-        && match before.merges {
-            Merges::All => true,
-            Merges::Alike => keys.are_alike(before.run.into(), r),
-            Merges::No => false,
-        }
-        && !may_wait(run, cache, n)
-    {
-        before.end = run.end;
-        before.longest = before.longest.max(run.longest);
-        return;
-    }
-    groups.push(Group {
-        merges: match may_wait(run, cache, n) {
-            true => Merges::No,
-            false => cache.program(n).map_or(Merges::No, |p| p.merges),
-        },
-        ..Group::of(run, r, choice)
-    });
-}
-
-/// Whether program `body` may hold packets of a run back: a tracked fragment waits for the rest of its
-/// datagram. Fragments have full keys.
-#[inline]
-fn may_wait(run: &Run, cache: &Cache, body: u32) -> bool {
-    matches!(run.form, KeyForm::Full(_)) && cache.program(body).is_some_and(|p| p.tracks)
-}
-
 impl Worker {
     /// Forwards the packets of the engine's burst. `given`: a program for all of them, without a lookup. `t0`
     /// is the cycle counter now. Returns the cycle counter at the end.
@@ -84,11 +48,7 @@ impl Worker {
         let now_ms = self.shared.clock.now_ms();
         let engine = &mut self.engine;
         engine.now_ms = now_ms;
-        let received = if given.is_none() {
-            &*engine.packets.burst
-        } else {
-            &[]
-        };
+        let received = if given.is_none() { &*engine.live.burst } else { &[] };
         engine.tx.watch.begin(now_ms, received);
         let sampled = self.counters.bursts.get().is_multiple_of(SAMPLE);
         let time = || if sampled { Tsc::now() } else { 0 };
@@ -104,7 +64,7 @@ impl Worker {
                 0
             }
             None => {
-                self.counters.packets.add(self.engine.packets.burst.len() as u64);
+                self.counters.packets.add(self.engine.live.burst.len() as u64);
                 self.lookup_all(&mut st)
             }
         };
@@ -112,7 +72,7 @@ impl Worker {
         self.execute_all(&mut st, 0);
         self.scratch.spare_stages.push(st);
         let within = std::mem::take(&mut self.scratch.translated);
-        self.owed.pay(now_ms);
+        self.pending_credits.pay(now_ms);
         let t3 = time();
         self.engine.tx.joins = self.shared.joins.load(Relaxed);
         self.send_all();
@@ -143,30 +103,26 @@ impl Worker {
         let (s, engine) = (&self.scratch, &mut self.engine);
         let how = engine.read_as(s.packet_type);
         let injected = s.carried.as_deref().map(Context::Injected);
-        let plain = s.packet_type == packet_type::ETHERNET && injected.is_none();
         let (mut place, mut runts) = (0, 0_u64);
-        for (i, p) in engine.packets.burst.iter_mut().enumerate() {
+        for (i, p) in engine.live.burst.iter_mut().enumerate() {
             let origin = fresh_origin(p);
-            if is_runt(p, how) {
-                if !given {
-                    runts |= 1 << i;
-                    continue;
-                }
-                st.keys.read_in(place, p, how, origin, &Context::None);
-            } else if plain {
-                st.keys.read(place, p, how, origin);
-            } else {
-                st.keys
-                    .read_in(place, p, how, origin, &injected.unwrap_or(Context::None));
+            let runt = is_runt(p, how);
+            if runt && !given {
+                runts |= 1 << i;
+                continue;
+            }
+            match &injected {
+                Some(context) if !runt => st.keys.read(place, p, how, origin, context),
+                _ => st.keys.read(place, p, how, origin, &Context::None),
             }
             place += 1;
         }
-        st.ids.be_first(engine.packets.burst.len());
+        st.ids.hold_first(engine.live.burst.len());
         if runts != 0 {
-            st.ids.clear();
-            for id in (0..).take(engine.packets.burst.len()) {
+            st.ids.hold_first(0);
+            for id in (0..).take(engine.live.burst.len()) {
                 match runts >> id & 1 {
-                    0 => st.ids.push(id),
+                    0 => st.ids.push(id..id + 1),
                     _ => engine.drop_runt(id),
                 }
             }
@@ -186,20 +142,15 @@ impl Worker {
         if st.keys.runs.iter().all(|run| run.program.is_known()) {
             for (r, run) in st.keys.runs.iter().enumerate() {
                 hits.add(Level::L1, run.packets());
-                push_group(
-                    &mut st.groups,
-                    (&st.keys, r),
-                    run,
-                    run.program.body(),
-                    &self.cache,
-                );
+                st.groups
+                    .push(Group::of(run, r, Choice::Cached(run.program.body)));
             }
             self.count_hits(&hits);
             return 0;
         }
         let (mut translated, mut now, mut reading) = (0, None, None);
-        let moment = self.shared.moment(any, now_ms);
-        if let Some(common) = self.cache.find(&st.keys, &moment)
+        let lookup = self.shared.lookup(any, now_ms);
+        if let Some(common) = self.cache.find(&st.keys, &lookup)
             && self.take_common(st, &common)
         {
             return 0;
@@ -211,18 +162,18 @@ impl Worker {
             if found.body != NO_BODY {
                 now = None;
                 hits.add(found.level, run.packets());
-                push_group(&mut st.groups, (&st.keys, r), run, found.body, &self.cache);
+                st.groups.push(Group::of(run, r, Choice::Cached(found.body)));
                 continue;
             }
             let run = *run;
-            let moment = self.shared.moment(any, now_ms);
-            if let Some(n) = self.cache.current(found.slot, &moment)
+            let lookup = self.shared.lookup(any, now_ms);
+            if let Some(n) = self.cache.current(found.slot, &lookup)
                 && let Some(e) = self.cache.entry(found.slot)
             {
                 now = None;
                 e.count(run.packets(), run.bytes, now_ms, st.keys.compact[r].tcp_flags());
                 hits.add(found.level, run.packets());
-                push_group(&mut st.groups, (&st.keys, r), &run, n, &self.cache);
+                st.groups.push(Group::of(&run, r, Choice::Cached(n)));
                 continue;
             }
             // One read guard serves all translations of the burst.
@@ -236,7 +187,8 @@ impl Worker {
             now = Some(end);
             translated += cycles;
             if let Some(slot) = self.source_of(st.ids.at(run.first)) {
-                self.rx[slot].turn.charge(cycles, missed, st.peer(r));
+                let sender = sender_of(st.keys.outside(r));
+                self.rx[slot].scheduler.charge(cycles, missed, sender);
             }
         }
         self.count_hits(&hits);
@@ -252,12 +204,13 @@ impl Worker {
     }
 
     /// Makes the whole burst one group, if its program does the same to all packets.
-    fn take_common(&mut self, st: &mut Stage, common: &Common) -> bool {
+    fn take_common(&mut self, st: &mut Stage, common: &CommonProgram) -> bool {
         let Some(program) = self.cache.program(common.body) else {
             return false;
         };
         let merges = match program.merges {
-            Merges::All => !(program.tracks && st.keys.has_full()),
+            // A tracked fragment waits for the rest of its datagram. Fragments have full keys.
+            Merges::All => !(program.tracks && st.keys.n_full > 0),
             Merges::Alike => st.keys.all_are_alike(),
             Merges::No => false,
         };
@@ -271,7 +224,6 @@ impl Worker {
             run: 0,
             longest: common.longest,
             choice: Choice::Cached(common.body),
-            merges: program.merges,
         });
         self.count_hits(&Hits {
             l0: u64::from(end) - common.l1 - common.l2,
@@ -297,7 +249,7 @@ impl Worker {
         let mut missed = false;
         while run.first < run.end {
             let id = st.ids.at(run.first);
-            if found.is_none_or(|(slot, _)| !self.cache.entry(slot).is_some_and(Entry::alive)) {
+            if found.is_none_or(|(slot, _)| !self.cache.entry(slot).is_some_and(CacheEntry::alive)) {
                 // The translation of an earlier packet may have stored an entry since.
                 let sought = st.keys.sought(r);
                 found = sought.and_then(|s| Some((self.cache.find_fresh(s)?, Level::L2)));
@@ -324,69 +276,98 @@ impl Worker {
             }
             // This packet was translated, and is counted and credited. The next packet may find its new
             // entry.
-            let len = self.engine.packets.live().get(id).len();
+            let len = self.engine.live.get(id).len();
             let one = Run {
                 end: run.first + 1,
                 ..run
             };
-            match choice {
-                Choice::Cached(n) => push_group(&mut st.groups, (&st.keys, r), &one, n, &self.cache),
-                _ => st.groups.push(Group::of(&one, r, choice)),
-            }
+            st.groups.push(Group::of(&one, r, choice));
             run.first += 1;
             run.bytes -= len as u64;
         }
         missed
     }
 
-    /// Runs the chosen programs. Packets to be looked up again gather in the next stage. It runs before any
-    /// group that might overtake them ([`super::recirc`]).
+    /// Runs the chosen programs. Packets to be looked up again gather in the next stage ([`super::recirc`]).
     pub(super) fn execute_all(&mut self, st: &mut Stage, depth: usize) {
-        let mut next = None;
+        let mut next: Option<Box<Stage>> = None;
         for g in 0..st.groups.len() {
             let group = st.groups[g];
             let Some(program) = group.choice.program(&self.cache, &self.once) else {
                 continue;
             };
-            if program.recirculates || next.is_some() {
-                self.execute_beside(st, g, &mut next, depth);
-            } else {
-                self.execute(st, &group, st.top);
+            let (recirculates, mut r) = (program.recirculates, usize::from(group.run));
+            if !recirculates && next.is_none() {
+                self.execute(st, &group);
+                continue;
+            }
+            let tail = program.tail.filter(|_| st.keys.is_regular(r));
+            // A group that also sends its packets joins only packets of its own program: others may have more
+            // to send first.
+            let joins = |to: &Stage, tail: Tail| {
+                tail.hop.id() == to.keys.recirc_id && (!tail.copy || to.from == group.choice)
+            };
+            if let Some(waiting) = next.take_if(|to| !tail.is_some_and(|tail| joins(to, tail))) {
+                self.run_stage(waiting, depth + 1, None);
+            }
+            if let Some(tail) = tail {
+                let to = next.get_or_insert_with(|| {
+                    let mut to = self.scratch.stage(tail.hop.id());
+                    (to.from, to.top) = (group.choice, st.top);
+                    to
+                });
+                if to.from != group.choice {
+                    to.from = Choice::Gone;
+                }
+                to.top &= !tail.copy;
+                self.recirculate(st, &group, tail, to);
+                continue;
+            }
+            if !recirculates {
+                self.execute(st, &group);
+                continue;
+            }
+            for place in group.first..group.end {
+                // A group may have packets of several runs, with different contexts.
+                r += usize::from(st.keys.runs[r].end <= place);
+                self.walk(st, group.choice, (place, r), depth);
+                if st.top {
+                    self.engine.exec(None, None).make_room();
+                }
             }
         }
         if let Some(next) = next {
-            self.run_stage(next, depth + 1);
+            self.run_stage(next, depth + 1, None);
         }
     }
 
-    /// Runs a group that does not recirculate. `top`: copies may be freed between two packets.
+    /// Runs a group that does not recirculate.
     #[inline]
-    pub(super) fn execute(&mut self, st: &mut Stage, group: &Group, top: bool) {
+    fn execute(&mut self, st: &mut Stage, group: &Group) {
         let Some(program) = group.choice.program(&self.cache, &self.once) else {
             return;
         };
         let (r, engine) = (usize::from(group.run), &mut self.engine);
         if program.needs_key {
             // Before the program changes the packet.
-            st.keys
-                .make_full(r, engine.packets.live().get(st.ids.at(group.first)));
+            st.keys.make_full(r, engine.live.get(st.ids.at(group.first)));
         }
-        let mut exec = engine.exec(st.keys.full(r), st.keys.context_of(r));
+        let mut exec = engine.exec(st.keys.full(r), st.keys.outside(r));
         let regular = st.keys.is_regular(r);
         for ids in st.ids.ranges(group.first..group.end) {
-            exec.group(program, ids, (group.longest, regular, top), || st.keys.meta(r));
+            exec.group(program, ids, (group.longest, regular, st.top), || st.keys.meta(r));
         }
     }
 
     fn send_all(&mut self) {
         let e = &mut self.engine;
-        e.tx.finish(&mut e.packets.live(), &mut e.pool, &e.counters.drops);
+        e.tx.finish(&mut e.live, &mut e.pool, &e.counters.drops);
         e.counters.tx_batches.add(std::mem::take(&mut e.tx.batches));
         e.counters.tx_packets.add(std::mem::take(&mut e.tx.sent));
         e.upcalls.announce();
-        debug_assert!(e.packets.burst.len() <= BURST);
-        e.pool.put_all(e.packets.burst.drain(..));
-        e.pool.put_all(e.packets.copies.drain(..));
+        debug_assert!(e.live.burst.len() <= BURST);
+        e.pool.put_all(e.live.burst.drain(..));
+        e.pool.put_all(e.live.copies.drain(..));
         self.reap();
     }
 }

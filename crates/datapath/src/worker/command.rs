@@ -6,8 +6,8 @@
 use super::{RxSlot, Worker};
 use crate::exec::program::Program;
 use crate::exec::tx::TxPort;
-use crate::flow_cache::Findings;
-use heddle_flow::FlowKey;
+use crate::flow_cache::RevalidatorFindings;
+use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
 use heddle_sync::ring::{Consumer, Producer, ring};
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Forward one packet: by the program, or as if it had been received.
     Run(Box<Injected>, Option<Arc<Program>>, Sender<Reply>),
     /// Condemns these entries (slot, id), or gives them a valid cached translation.
-    Findings(Findings),
+    Findings(RevalidatorFindings),
     /// Pause for this number of microseconds when there are no packets (see [`crate::MaxSleep`]).
     MaxSleep(Option<u64>),
     /// Set the real-time priority, or clear it.
@@ -173,20 +173,12 @@ impl Worker {
                 let _ = reply.send(Reply::Queues(queues, tx));
             }
             Command::Run(injected, program, reply) => {
-                let Injected {
-                    packet,
-                    packet_type,
-                    carried,
-                } = *injected;
+                let packet = &injected.packet;
                 if let (None, Some(c)) = (&program, self.engine.tx.counters(packet.in_port)) {
                     c.rx_packets.add(1);
                     c.rx_bytes.add(packet.len() as u64);
                 }
-                self.engine.packets.burst.push(packet);
-                (self.scratch.packet_type, self.scratch.carried) = (packet_type, carried);
-                self.burst(program.as_ref(), Tsc::now());
-                self.scratch.packet_type = heddle_flow::packet_type::ETHERNET;
-                self.scratch.carried = None;
+                self.run_injected(*injected, program.as_ref());
                 let _ = reply.send(Reply::Done);
             }
             Command::Findings(mut list) => {
@@ -206,6 +198,14 @@ impl Worker {
             Command::Sync(reply) => self.syncing.push((reply, super::SYNC_ROUNDS)),
             Command::Stop => self.stop = true,
         }
+    }
+
+    /// Forwards one packet, by a program if there is one.
+    pub(super) fn run_injected(&mut self, injected: Injected, program: Option<&Arc<Program>>) {
+        self.engine.live.burst.push(injected.packet);
+        (self.scratch.packet_type, self.scratch.carried) = (injected.packet_type, injected.carried);
+        self.burst(program, Tsc::now());
+        (self.scratch.packet_type, self.scratch.carried) = (packet_type::ETHERNET, None);
     }
 
     /// Moves the thread; its memory stays on its node.

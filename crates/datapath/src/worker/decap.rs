@@ -5,8 +5,7 @@
 use super::keys::Context;
 use super::parse::{ReadAs, fresh_origin};
 use super::stage::{Change, Stage};
-use super::{Choice, Group, Worker};
-use crate::exec::program::Tail;
+use super::{Choice, Worker};
 use crate::exec::{LiveId, Meta, tunnel};
 use heddle_datapath_api::DropKind;
 use heddle_flow::packet_type;
@@ -15,25 +14,6 @@ use heddle_tunnel::outer_cache::{OuterHeaderCache, View};
 use std::sync::Arc;
 
 impl Worker {
-    /// Runs a group's steps before its last one, decapsulates the packets, and puts them into the next stage.
-    pub(super) fn decapsulate_group(
-        &mut self,
-        st: &Stage,
-        (group, tail): (&Group, Tail),
-        step: u16,
-        to: &mut Stage,
-    ) {
-        // Actions find the headers of all packets of the group at the same offsets, see `Program::merges`.
-        let r = usize::from(group.run);
-        for ids in st.ids.ranges(group.first..group.end) {
-            let Some(ran) = self.run_line(st, (group, tail), r, ids) else {
-                return;
-            };
-            let ids = ran.packets().map(|(id, _)| id);
-            self.decapsulate(to, group.choice, step, ids, &ran.meta);
-        }
-    }
-
     /// Decapsulates packets from the tunnel of this step, and puts them into stage `to`.
     pub(super) fn decapsulate(
         &mut self,
@@ -50,8 +30,7 @@ impl Worker {
         let engine = &mut self.engine;
         let how = engine.read_as(packet_type::ETHERNET);
         for id in ids {
-            let mut live = engine.packets.live();
-            let p = live.get_mut(id);
+            let p = engine.live.get_mut(id);
             let (l3, view) = (meta.l3, View::of(p, meta.l3));
             // Most packets have the outer headers of the packet before. Comparing them costs half of
             // decapsulating them.
@@ -60,10 +39,8 @@ impl Worker {
                 && outer.apply(tunnel, p, view, l3)
             {
                 p.in_port = tunnel.port;
-                let change = Change::Decapsulated(how, fresh_origin(p), Context::SameTunnel(*at));
-                if !to.push(&mut live, id..id + 1, change) {
-                    engine.drop_runt(id);
-                }
+                let change = Change::Headers(how, fresh_origin(p), Context::SameTunnel(*at));
+                to.push(engine, id..id + 1, change);
                 continue;
             }
             let waiting = (&mut self.frames, &mut engine.pool, engine.now_ms);
@@ -75,9 +52,8 @@ impl Worker {
                         packet_type: out.packet_type,
                         ..how
                     };
-                    let change = Change::Decapsulated(how, fresh_origin(p), Context::Tunnel(&self.popped));
-                    if !to.push(&mut live, id..id + 1, change) {
-                        engine.drop_runt(id);
+                    let change = Change::Headers(how, fresh_origin(p), Context::Tunnel(&self.popped));
+                    if !to.push(engine, id..id + 1, change) {
                         continue;
                     }
                     let frame = out.packet_type == packet_type::ETHERNET;
@@ -96,16 +72,9 @@ impl Worker {
         }
     }
 
-    /// Drops segments whose frames took too long to complete.
+    /// Counts segments whose frames took too long to complete, or that others evicted.
     #[inline]
-    pub(super) fn expire_segments(&mut self) {
-        if self.frames.any() {
-            let now_ms = self.shared.clock.now_ms();
-            self.frames.expire(&mut self.engine.pool, now_ms);
-            self.count_lost_segments();
-        }
-    }
-    fn count_lost_segments(&mut self) {
+    pub(super) fn count_lost_segments(&mut self) {
         let lost = self.frames.take_lost();
         for (kind, n) in [
             (DropKind::SegmentTimeout, lost.timeout),

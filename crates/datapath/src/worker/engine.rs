@@ -4,34 +4,16 @@
 
 use crate::counters::WorkerCounters;
 use crate::exec::ct::{Ct, Tracked};
-use crate::exec::fragments::Resumed;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
-use crate::exec::{Exec, Live, LiveId, Recirculated};
+use crate::exec::{Exec, InFlight, Live, LiveId, Recirculated};
 use crate::shared::Shared;
 use crate::worker::parse::ReadAs;
 use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
-use heddle_packet::{Burst, Packet, Pool};
+use heddle_packet::Pool;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// The packets of the burst and their copies.
-#[derive(Default)]
-pub(super) struct Packets {
-    pub(super) burst: Burst,
-    pub(super) copies: Vec<Packet>,
-}
-
-impl Packets {
-    #[inline(always)]
-    pub(super) fn live(&mut self) -> Live<'_> {
-        Live {
-            burst: &mut self.burst,
-            copies: &mut self.copies,
-        }
-    }
-}
 
 pub(super) struct Engine {
     pub(super) shared: Arc<Shared>,
@@ -39,12 +21,12 @@ pub(super) struct Engine {
     pub(super) tx: TxTable,
     pub(super) pool: Pool,
     pub(super) upcalls: UpcallTx,
-    pub(super) packets: Packets,
+    pub(super) live: Live,
     /// The packet that a program recirculates before it continues.
     pub(super) recirc: Option<Recirculated>,
     pub(super) tracked: Box<Tracked>,
     /// Fragments that continue when the packet at hand has left.
-    pub(super) resumed: Vec<Resumed>,
+    pub(super) resumed: Vec<InFlight>,
     pub(super) random: u64,
     /// The clock, as the last burst read it.
     pub(super) now_ms: u64,
@@ -55,7 +37,7 @@ impl Engine {
     #[inline(always)]
     pub(super) fn exec<'a>(&'a mut self, key: Option<&'a FlowKey>, carried: Option<&'a FlowKey>) -> Exec<'a> {
         Exec {
-            live: self.packets.live(),
+            live: &mut self.live,
             key,
             carried,
             ct: Ct {
@@ -86,13 +68,13 @@ impl Engine {
     /// Counts a packet as dropped. Its buffer is freed at the end of the burst.
     pub(super) fn lost(&mut self, kind: DropKind, id: LiveId) {
         self.counters.drops.add(kind, 1);
-        self.tx.watch.lost(kind, 1, self.packets.live().get(id), None);
+        self.tx.watch.lost(kind, 1, self.live.get(id), None);
     }
     /// Drops a packet that is shorter than its first header.
     #[cold]
     pub(super) fn drop_runt(&mut self, id: LiveId) {
         self.lost(DropKind::RxInvalid, id);
-        let in_port = self.packets.live().get(id).in_port;
+        let in_port = self.live.get(id).in_port;
         if let Some(c) = self.tx.counters(in_port) {
             c.rx_errors.add(1);
         }

@@ -15,45 +15,24 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Holds the ids of a burst of `n` packets from now on.
-    pub(super) fn be_first(&mut self, n: usize) {
+    /// Holds the ids of the burst's first `n` packets from now on.
+    pub(super) fn hold_first(&mut self, n: usize) {
         self.list.clear();
         (self.first, self.len) = (0, u16::try_from(n).expect("a burst has fewer packets"));
     }
-    pub(super) fn clear(&mut self) {
-        self.list.clear();
-        self.len = 0;
-    }
+    /// Adds consecutive ids, of the burst or of copies.
     #[inline]
-    pub(super) fn push(&mut self, id: LiveId) {
-        let next = self.first + self.len;
-        if id == next && self.len > 0 && self.list.is_empty() && usize::from(id) != BURST {
-            return self.len += 1;
-        }
+    pub(super) fn push(&mut self, ids: Range<LiveId>) {
+        let (next, n) = (self.first + self.len, ids.end - ids.start);
         if self.len == 0 {
-            self.first = id;
-        } else if self.list.is_empty() && (id != next || usize::from(id) == BURST) {
+            self.first = ids.start;
+        } else if !self.list.is_empty() {
+            self.list.extend(ids);
+        } else if ids.start != next || usize::from(next) == BURST {
             // Copies are no neighbours of the burst's packets.
-            self.list.extend(self.first..next);
+            self.list.extend((self.first..next).chain(ids));
         }
-        if !self.list.is_empty() {
-            self.list.push(id);
-        }
-        self.len += 1;
-    }
-    /// Adds consecutive ids.
-    #[inline]
-    pub(super) fn push_all(&mut self, ids: Range<LiveId>) {
-        if self.len == 0 {
-            (self.first, self.len) = (ids.start, ids.end - ids.start);
-        } else if self.list.is_empty()
-            && ids.start == self.first + self.len
-            && usize::from(ids.start) != BURST
-        {
-            self.len += ids.end - ids.start;
-        } else {
-            ids.for_each(|id| self.push(id));
-        }
+        self.len += n;
     }
     #[inline]
     pub(super) fn len(&self) -> u16 {
@@ -103,7 +82,7 @@ mod tests {
             let mut id = first;
             for jump in jumps {
                 plain.push(id);
-                ids.push(id);
+                ids.push(id..id + 1);
                 // Mostly neighbours.
                 id += [1, 1, 1, 5][usize::from(jump)];
             }

@@ -5,15 +5,15 @@
 //! here on: the worker looks them up, counts them and runs their program once.
 //!
 //! **Shortcut.** If a run has two packets, the next packet's bytes are first compared with the last one's
-//! ([`Again`]). On bursts of one flow that saves a quarter of a packet's cycles; the runs save another half.
+//! ([`SameKey`]). On bursts of one flow that saves a quarter of a packet's cycles; the runs save another
+//! half.
 
 use super::parse::{ReadAs, ordinary_meta, parse};
-use crate::exec::program::Merges;
 use crate::exec::{Meta, ct};
 use heddle_conntrack::Known;
 use heddle_datapath_api::HashAlg;
 use heddle_flow::{FlowKey, hash, packet_type};
-use heddle_flow_cache::{Again, Burst, CompactKey, KeyForm, Run, RunProgram, VIEW};
+use heddle_flow_cache::{Burst, CompactKey, Frame, KeyForm, Merges, Run, RunProgram, SameKey, VIEW};
 use heddle_packet::Packet;
 use std::ops::Range;
 
@@ -40,13 +40,28 @@ pub(crate) enum Context<'a> {
 impl Context<'_> {
     /// Writes the context into a key. If the key has no headers, `headers` has them.
     #[inline(always)]
-    fn write(&self, key: &mut FlowKey, headers: Option<&CompactKey>) {
-        match self {
-            Self::None | Self::SameTunnel(_) => {}
-            Self::Tunnel(from) => key.copy_tunnel(from),
-            Self::Connection(known) => ct::write_known(known, key),
-            Self::Injected(from) => key.copy_carried(from),
-            Self::Changed(carried) => carried.write(key, headers),
+    pub(crate) fn write(&self, key: &mut FlowKey, headers: Option<&CompactKey>) {
+        let carried = match self {
+            Self::None | Self::SameTunnel(_) => return,
+            Self::Tunnel(from) => return key.copy_tunnel(from),
+            Self::Connection(known) => return ct::write_known(known, key),
+            Self::Injected(from) => return key.copy_carried(from),
+            Self::Changed(carried) => carried,
+        };
+        if let Some(before) = carried.before {
+            key.copy_carried(before);
+        }
+        if let Some(known) = carried.ct {
+            ct::write_known(known, key);
+        }
+        (key.skb_priority, key.pkt_mark) = (carried.meta.priority, carried.meta.mark);
+        if let Some((alg, basis)) = carried.meta.hash {
+            let of = |key: &FlowKey| match alg {
+                HashAlg::L4 => hash::five_tuple(key, basis),
+                HashAlg::SymL4 => hash::symmetric_l3l4(key, basis, false),
+            };
+            // A key without a hash has zero.
+            key.dp_hash = headers.map_or_else(|| of(key), |h| of(&h.whole())).max(1);
         }
     }
 }
@@ -64,29 +79,15 @@ pub(crate) struct Carried<'a> {
     pub(crate) ct: Option<&'a Known>,
 }
 
-impl Carried<'_> {
+impl<'a> Carried<'a> {
     #[inline]
-    pub(super) fn is_nothing(&self) -> bool {
+    pub(super) fn context(self) -> Context<'a> {
         let m = &self.meta;
-        self.before.is_none() && self.ct.is_none() && (m.priority, m.mark, m.hash.is_none()) == (0, 0, true)
-    }
-    /// Writes the context into a key. If the key has no headers, `headers` has them.
-    #[inline(always)]
-    pub(super) fn write(&self, key: &mut FlowKey, headers: Option<&CompactKey>) {
-        if let Some(before) = self.before {
-            key.copy_carried(before);
-        }
-        if let Some(known) = self.ct {
-            ct::write_known(known, key);
-        }
-        (key.skb_priority, key.pkt_mark) = (self.meta.priority, self.meta.mark);
-        if let Some((alg, basis)) = self.meta.hash {
-            let of = |key: &FlowKey| match alg {
-                HashAlg::L4 => hash::five_tuple(key, basis),
-                HashAlg::SymL4 => hash::symmetric_l3l4(key, basis, false),
-            };
-            // A key without a hash has zero.
-            key.dp_hash = headers.map_or_else(|| of(key), |h| of(&h.whole())).max(1);
+        let facts = (m.priority, m.mark, m.hash.is_some());
+        if self.before.is_none() && self.ct.is_none() && facts == (0, 0, false) {
+            Context::None
+        } else {
+            Context::Changed(self)
         }
     }
 }
@@ -118,14 +119,15 @@ pub(crate) struct Keys {
     pub(crate) compact: Vec<CompactKey>,
     /// Full keys with their [`Meta`], of the runs that refer to them. Slots are reused.
     full: Vec<(FlowKey, Meta)>,
-    n_full: usize,
+    /// Number of full keys, like those of fragments.
+    pub(crate) n_full: usize,
     /// Contexts of packets with ordinary headers. Headers, input port and recirculation id are zero.
     contexts: Vec<FlowKey>,
     n_contexts: usize,
     /// The recirculation id of the lookup.
     pub(crate) recirc_id: u32,
     /// The last packet's bytes, if the last run has several packets.
-    again: Option<Again>,
+    same_key: Option<SameKey>,
 }
 
 impl Keys {
@@ -139,7 +141,7 @@ impl Keys {
             contexts: Vec::new(),
             n_contexts: 0,
             recirc_id: 0,
-            again: None,
+            same_key: None,
         }
     }
     /// Removes all runs; the next packets are looked up under this recirculation id.
@@ -147,56 +149,18 @@ impl Keys {
         self.runs.clear();
         (self.n_full, self.n_contexts) = (0, 0);
         self.recirc_id = recirc_id;
-        self.again = None;
+        self.same_key = None;
     }
 
-    /// Reads the packet at place `i`, the next one: an Ethernet frame without context.
-    #[inline(always)]
-    pub(crate) fn read(&mut self, i: u16, p: &mut Packet, how: ReadAs, origin: u32) {
-        let frame = how.frame(p, origin);
-        let Some(bytes) = p.window::<VIEW>() else {
-            return self.read_full(i, p, how, origin, &Context::None);
-        };
-        if let Some(again) = &self.again {
-            if again.is(bytes, frame)
-                && let Some(run) = self.runs.last_mut()
-                && run.is_plain()
-            {
-                return run.extend(i, frame.total);
-            }
-            self.again = None;
-        }
-        let Some(key) = CompactKey::read(bytes, frame) else {
-            return self.read_full(i, p, how, origin, &Context::None);
-        };
-        let n = self.runs.len();
-        if let Some(run) = self.runs.last_mut()
-            && run.is_plain()
-            && self.compact[n - 1] == key
-        {
-            run.extend(i, frame.total);
-            // A run of two packets probably continues.
-            self.again = Again::of(bytes, frame);
-        } else {
-            self.start(
-                &Added::one(i, frame.total),
-                &key,
-                KeyForm::Compact,
-                RunProgram::UNKNOWN,
-            );
-        }
-    }
     /// Reads the packet at place `i`, the next one, of any type, with its context.
-    #[inline]
-    pub(crate) fn read_in(
-        &mut self,
-        i: u16,
-        p: &mut Packet,
-        how: ReadAs,
-        origin: u32,
-        context: &Context<'_>,
-    ) {
-        let frame = how.frame(p, origin);
+    #[inline(always)]
+    pub(crate) fn read(&mut self, i: u16, p: &mut Packet, how: ReadAs, origin: u32, context: &Context<'_>) {
+        let frame = Frame {
+            head: p.head_len(),
+            total: p.len(),
+            origin,
+            vlan: how.vlan_limit > 0,
+        };
         let bytes = match how.packet_type {
             packet_type::ETHERNET => p.window::<VIEW>(),
             _ => None,
@@ -205,13 +169,14 @@ impl Keys {
             return self.read_full(i, p, how, origin, context);
         };
         let form = match context {
+            Context::None => Some(KeyForm::Compact),
             Context::SameTunnel(at) => Some(KeyForm::InContext(*at)),
             _ => None,
         };
-        if let (Some(again), Some(form)) = (&self.again, form)
-            && again.is(bytes, frame)
+        if let (Some(same_key), Some(form)) = (&self.same_key, form)
+            && same_key.is(bytes, frame)
             && let Some(run) = self.runs.last_mut()
-            && run.form == form
+            && (run.form, run.program) == (form, RunProgram::UNKNOWN)
         {
             return run.extend(i, frame.total);
         }
@@ -219,7 +184,8 @@ impl Keys {
             return self.read_full(i, p, how, origin, context);
         };
         if self.add(&Added::one(i, frame.total), &key, RunProgram::UNKNOWN, context) && form.is_some() {
-            self.again = Again::of(bytes, frame);
+            // A run of two packets probably continues.
+            self.same_key = SameKey::of(bytes, frame);
         }
     }
     /// Reads a packet of any type into a full key.
@@ -241,7 +207,7 @@ impl Keys {
     }
 
     /// Adds packets whose compact key is known. Returns whether they joined the last run.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(
         &mut self,
         packets: &Added,
@@ -249,18 +215,13 @@ impl Keys {
         program: RunProgram,
         context: &Context<'_>,
     ) -> bool {
-        self.again = None;
+        self.same_key = None;
         let form = match context {
             Context::None => KeyForm::Compact,
             Context::SameTunnel(at) => KeyForm::InContext(*at),
             context => return self.add_in_new_context(packets, key, program, context),
         };
-        let same = |run: &Run| (run.form, run.program) == (form, program);
-        if self.extend_last(packets, key, same) {
-            return true;
-        }
-        self.start(packets, key, form, program);
-        false
+        self.add_run(packets, key, program, (form, form), |_| true)
     }
     #[inline]
     fn add_in_new_context(
@@ -279,38 +240,11 @@ impl Keys {
             context.write(new, Some(key));
             (new.in_port, new.recirc_id, new.packet_type) = (0, 0, 0);
         }
-        let slot = slot_of(at);
-        let last = KeyForm::InContext(slot.wrapping_sub(1));
-        let equal = || matches!(self.contexts.get(..=at), Some([.., a, b]) if a.carries_same(b));
-        let is_last = |run: &Run| (run.form, run.program) == (last, program);
-        if self.runs.last().is_some_and(is_last) && equal() && self.extend_last(packets, key, |_| true) {
-            return true;
-        }
-        self.n_contexts += 1;
-        self.start(packets, key, KeyForm::InContext(slot), program);
-        false
-    }
-    /// Adds a packet whose program is known: to the last run, if the program does the same to both.
-    #[inline(always)]
-    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
-    pub(crate) fn add_known(&mut self, i: u16, len: usize, key: &CompactKey, (body, merges): (u32, Merges)) {
-        let n = self.runs.len();
-        let program = match merges {
-            Merges::No => RunProgram::of_one_flow(body),
-            Merges::All | Merges::Alike => RunProgram::of_many_flows(body),
-        };
-        if let Some(run) = self.runs.last_mut()
-            && (run.form, run.program) == (KeyForm::Compact, program)
-            && match merges {
-                Merges::All => true,
-                Merges::Alike => self.compact[n - 1].laid_out_as(key),
-                Merges::No => self.compact[n - 1] == *key,
-            }
-        {
-            return run.extend(i, len);
-        }
-        self.again = None;
-        self.start(&Added::one(i, len), key, KeyForm::Compact, program);
+        let [last, slot] = slots(at).map(KeyForm::InContext);
+        let equal = |keys: &Self| matches!(keys.contexts.get(..=at), Some([.., a, b]) if a.carries_same(b));
+        let joined = self.add_run(packets, key, program, (last, slot), equal);
+        self.n_contexts += usize::from(!joined);
+        joined
     }
     /// Adds packets with a full key: `before`, with the context that the packets have now.
     pub(crate) fn add_changed(
@@ -326,14 +260,14 @@ impl Keys {
         full.clear_carried();
         full.packet_type = before.packet_type;
         full.in_port = before.in_port;
-        now.write(full, None);
+        Context::Changed(*now).write(full, None);
         meta.hash = None;
         self.add_full(packets, at, key);
     }
     /// Adds the packets of whole compact runs of another stage, with this origin, from place `first` on.
     #[inline]
     pub(crate) fn copy_runs(&mut self, from: &Self, runs: Range<usize>, first: u16, origin: u32) {
-        self.again = None;
+        self.same_key = None;
         let n = self.runs.len();
         let (keys, all) = (&from.compact[runs.clone()], &from.runs[runs]);
         for (to, key) in self.compact[n..].iter_mut().zip(keys) {
@@ -349,10 +283,36 @@ impl Keys {
         }));
     }
 
+    /// Adds packets to the last run, or as a run of the second form. They join the last run if that has the
+    /// first form and the same program, and if the program does the same to both. `joins` decides last.
+    /// Returns whether they did.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
-    fn start(&mut self, packets: &Added, key: &CompactKey, form: KeyForm, program: RunProgram) {
+    fn add_run(
+        &mut self,
+        packets: &Added,
+        key: &CompactKey,
+        program: RunProgram,
+        (last, form): (KeyForm, KeyForm),
+        joins: impl FnOnce(&Self) -> bool,
+    ) -> bool {
         let n = self.runs.len();
+        let same_key = |before: &CompactKey| match program.merges {
+            Merges::No => before == key,
+            Merges::Alike => before.laid_out_as(key),
+            Merges::All => true,
+        };
+        if let Some(run) = self.runs.last()
+            && (run.form, run.program) == (last, program)
+            && same_key(&self.compact[n - 1])
+            && joins(self)
+            && let Some(run) = self.runs.last_mut()
+        {
+            run.end = packets.places.end;
+            run.bytes += packets.bytes;
+            run.longest = run.longest.max(packets.longest as u32);
+            return true;
+        }
         self.compact[n] = *key;
         self.runs.push(Run {
             first: packets.places.start,
@@ -363,27 +323,12 @@ impl Keys {
             bytes: packets.bytes,
             longest: packets.longest as u32,
         });
-    }
-    /// Adds packets to the last run, if that has this compact key and `same` agrees.
-    #[inline]
-    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
-    fn extend_last(&mut self, packets: &Added, key: &CompactKey, same: impl FnOnce(&Run) -> bool) -> bool {
-        let n = self.runs.len();
-        let Some(run) = self.runs.last_mut().filter(|run| same(run)) else {
-            return false;
-        };
-        if self.compact[n - 1] != *key {
-            return false;
-        }
-        run.end = packets.places.end;
-        run.bytes += packets.bytes;
-        run.longest = run.longest.max(packets.longest as u32);
-        true
+        false
     }
     /// A new last slot for a full key. Its contents are stale.
     fn take_full(&mut self) -> usize {
         // The last run has a full key from now on.
-        self.again = None;
+        self.same_key = None;
         let at = self.n_full;
         if at == self.full.len() {
             self.full.push(Default::default());
@@ -397,14 +342,10 @@ impl Keys {
         let (key, meta) = &mut self.full[at];
         key.recirc_id = recirc_id;
         (meta.priority, meta.mark) = (key.skb_priority, key.pkt_mark);
-        let slot = slot_of(at);
-        let equal = matches!(self.full.get(..=at), Some([.., a, b]) if a == b);
-        let last = KeyForm::Full(slot.wrapping_sub(1));
-        if equal && self.extend_last(packets, compact, |run| run.form == last) {
-            self.n_full -= 1;
-        } else {
-            self.start(packets, compact, KeyForm::Full(slot), RunProgram::UNKNOWN);
-        }
+        let forms = slots(at).map(KeyForm::Full).into();
+        let equal = |keys: &Self| matches!(keys.full.get(..=at), Some([.., a, b]) if a == b);
+        let joined = self.add_run(packets, compact, RunProgram::UNKNOWN, forms, equal);
+        self.n_full -= usize::from(joined);
     }
 
     /// The context slot of the last run, if its headers are ordinary and it has one.
@@ -415,16 +356,6 @@ impl Keys {
             KeyForm::Compact | KeyForm::Full(_) => None,
         }
     }
-    /// Whether there are full keys, like those of fragments.
-    #[inline]
-    pub(crate) fn has_full(&self) -> bool {
-        self.n_full > 0
-    }
-    /// The result of [`Burst::outside`] for run `r`.
-    #[inline]
-    pub(crate) fn context_of(&self, r: usize) -> Option<&FlowKey> {
-        self.runs.get(r).and_then(|run| self.outside(run))
-    }
     /// Makes the full key of run `r`, unless it was made; `p` is one of its packets, unchanged since the
     /// lookup.
     pub(crate) fn make_full(&mut self, r: usize, p: &Packet) {
@@ -432,9 +363,9 @@ impl Keys {
         if run.full != NO_SLOT || matches!(run.form, KeyForm::Full(_)) {
             return;
         }
-        let again = self.again.take();
+        let same_key = self.same_key.take();
         let at = self.take_full();
-        self.again = again;
+        self.same_key = same_key;
         let key = &mut self.full[at].0;
         *key = match run.form {
             KeyForm::InContext(at) => self.contexts[usize::from(at)],
@@ -442,7 +373,7 @@ impl Keys {
         };
         self.compact[r].write_to(key);
         (key.in_port, key.recirc_id) = (p.in_port, self.recirc_id);
-        self.runs[r].full = slot_of(at);
+        self.runs[r].full = slots(at)[1];
     }
     /// The full key of run `r`, if it was made.
     pub(crate) fn full(&self, r: usize) -> Option<&FlowKey> {
@@ -454,20 +385,10 @@ impl Keys {
         let keys = self.full.get(..self.n_full)?;
         keys.get(usize::from(at)).map(|(key, _)| key)
     }
-    /// Whether the compact key of run `r` is its whole key.
-    #[inline]
-    pub(crate) fn is_compact(&self, r: usize) -> bool {
-        self.runs[r].form == KeyForm::Compact
-    }
     /// Whether actions find the headers of all packets of run `r` at the same offsets.
     #[inline]
     pub(crate) fn is_regular(&self, r: usize) -> bool {
         !self.compact[r].family().is_odd()
-    }
-    /// Whether the packets of two runs have equal [`Meta`].
-    #[inline]
-    pub(crate) fn are_alike(&self, a: usize, b: usize) -> bool {
-        self.is_compact(a) && self.is_compact(b) && self.compact[a].laid_out_as(&self.compact[b])
     }
     /// Whether all packets have equal [`Meta`].
     #[inline]
@@ -511,8 +432,8 @@ impl Burst for Keys {
         self.n_full + self.n_contexts > 0
     }
     #[inline]
-    fn outside(&self, run: &Run) -> Option<&FlowKey> {
-        match run.form {
+    fn outside(&self, r: usize) -> Option<&FlowKey> {
+        match self.runs.get(r)?.form {
             KeyForm::InContext(at) => self.contexts.get(usize::from(at)),
             KeyForm::Full(at) => Some(&self.full.get(usize::from(at))?.0),
             KeyForm::Compact => None,
@@ -520,9 +441,10 @@ impl Burst for Keys {
     }
 }
 
-/// A slot's number, as runs refer to it.
-fn slot_of(at: usize) -> u8 {
-    u8::try_from(at).expect("a burst has fewer packets")
+/// Slot `at` and the one before it, which is first, as runs refer to them.
+fn slots(at: usize) -> [u8; 2] {
+    let at = u8::try_from(at).expect("a burst has fewer packets");
+    [at.wrapping_sub(1), at]
 }
 
 #[cfg(test)]
@@ -566,17 +488,18 @@ mod tests {
         let mut p = Packet::from_bytes(&crate::tests::udp(1, 2, 3, 4));
         for merges in [Merges::No, Merges::Alike, Merges::All] {
             let mut keys = Keys::new(3);
-            keys.read(0, &mut p, how, 1);
+            keys.read(0, &mut p, how, 1, &Context::None);
             let key = keys.compact[0];
             keys.begin(7);
-            keys.add_known(0, p.len(), &key, (5, merges));
-            keys.read(1, &mut p, how, 1);
-            keys.read(2, &mut p, how, 1);
-            let runs: Vec<_> = keys
-                .runs
-                .iter()
-                .map(|run| (run.end, run.program.body()))
-                .collect();
+            keys.add(
+                &Added::one(0, p.len()),
+                &key,
+                RunProgram { body: 5, merges },
+                &Context::None,
+            );
+            keys.read(1, &mut p, how, 1, &Context::None);
+            keys.read(2, &mut p, how, 1, &Context::None);
+            let runs: Vec<_> = keys.runs.iter().map(|run| (run.end, run.program.body)).collect();
             assert_eq!(runs, [(1, 5), (3, NO_BODY)]);
         }
     }
@@ -602,7 +525,7 @@ mod tests {
                     let mut copy = Packet::from_bytes(p.head());
                     copy.in_port = p.in_port;
                     let origin = fresh_origin(&copy);
-                    parsed.read(i, &mut copy, ReadAs { packet_type: 0, vlan_limit: 2 }, origin);
+                    parsed.read(i, &mut copy, ReadAs { packet_type: 0, vlan_limit: 2 }, origin, &Context::None);
                 }
                 parsed
             };
@@ -623,7 +546,8 @@ mod tests {
             prop_assert_eq!(at, packets.len());
         }
 
-        /// Packets out of a tunnel, mixed with other packets, form the same runs with and without [`Again`].
+        /// Packets out of a tunnel, mixed with other packets, form the same runs with and without
+        /// [`SameKey`].
         #[test]
         fn packets_out_of_a_tunnel_are_compared_as_if_each_were_read(
             base in frame(),
@@ -634,21 +558,21 @@ mod tests {
                 let how = ReadAs { packet_type: 0, vlan_limit: 2 };
                 let mut first = Packet::from_bytes(&base);
                 let (seven, eight) = [7, 8].map(|tun_id| FlowKey { tun_id, ..FlowKey::default() }).into();
-                parsed.read_in(0, &mut first, how, 1, &Context::Tunnel(&seven));
+                parsed.read(0, &mut first, how, 1, &Context::Tunnel(&seven));
                 let at = parsed.last_context();
                 for (i, (changes, from, fresh)) in (1..).zip(&burst) {
                     let mut bytes = base.clone();
                     for (i, v) in changes { bytes[*i] = [0x45, 6, bytes[*i] ^ 1][*v]; }
                     let mut p = Packet::from_bytes(&bytes);
                     if !remembers {
-                        parsed.again = None;
+                        parsed.same_key = None;
                     }
                     match at {
                         Some(at) if *from > 0 => {
-                            parsed.read_in(i, &mut p, how, u32::from(*from > 1), &Context::SameTunnel(at));
+                            parsed.read(i, &mut p, how, u32::from(*from > 1), &Context::SameTunnel(at));
                         }
-                        _ if *fresh => parsed.read(i, &mut p, how, 1),
-                        _ => parsed.read_in(i, &mut p, how, 1, &Context::Tunnel(&eight)),
+                        _ if *fresh => parsed.read(i, &mut p, how, 1, &Context::None),
+                        _ => parsed.read(i, &mut p, how, 1, &Context::Tunnel(&eight)),
                     }
                 }
                 let runs: Vec<_> = (0..parsed.runs.len()).map(|r| {

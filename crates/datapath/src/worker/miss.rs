@@ -7,6 +7,7 @@
 //! The packet that caused a translation is credited here. The entry counts the packets that follow: a new
 //! entry starts with zero packets, as in Open vSwitch.
 
+use super::schedule::sender_of;
 use super::stage::Stage;
 use super::{Choice, Worker};
 use crate::exec::LiveId;
@@ -31,12 +32,15 @@ pub(super) struct Subject<'a> {
 
 impl Worker {
     /// No entry matches packet `id`, of run `r`. It is translated if its queue's miss budget allows
-    /// ([`super::turn`]).
+    /// ([`super::schedule`]).
     pub(super) fn miss(&mut self, st: &mut Stage, r: usize, id: LiveId, any: u64, now_ms: u64) -> Choice {
         self.counters.misses.add(1);
         // A packet from the control plane has no queue, and no limit.
         if let Some(slot) = self.source_of(id)
-            && !self.rx[slot].turn.may_miss(st.peer(r))
+            && !self.rx[slot]
+                .scheduler
+                .misses
+                .admits(sender_of(st.keys.outside(r)))
         {
             self.engine.lost(DropKind::MissBudget, id);
             return Choice::Gone;
@@ -51,7 +55,7 @@ impl Worker {
     pub(super) fn source_of(&mut self, id: LiveId) -> Option<usize> {
         let i = usize::from(id);
         if i >= BURST {
-            let in_port = self.engine.packets.live().get(id).in_port;
+            let in_port = self.engine.live.get(id).in_port;
             return self.rx.iter().position(|slot| slot.port == in_port);
         }
         let mut end = 0;
@@ -93,7 +97,7 @@ impl Worker {
         let key = match (st.keys.runs[r].form, sought.outside) {
             (KeyForm::Full(_), Some(key)) => key,
             (_, carried) => {
-                let in_port = self.engine.packets.live().get(id).in_port;
+                let in_port = self.engine.live.get(id).in_port;
                 room.whole(sought.key, (in_port, st.keys.recirc_id), carried)
             }
         };
@@ -105,9 +109,9 @@ impl Worker {
     /// The program of the entry in `slot`, if its dependencies hold, or if the changes are not about its
     /// packets.
     fn recheck(&mut self, slot: u32, any: u64) -> Option<u32> {
-        let moment = self.shared.moment(any, self.engine.now_ms);
-        let current = self.cache.current(slot, &moment);
-        if current.is_some() || self.cache.is_watched(slot) {
+        let lookup = self.shared.lookup(any, self.engine.now_ms);
+        let current = self.cache.current(slot, &lookup);
+        if current.is_some() || self.cache.has_group(slot) {
             return current;
         }
         let generations = self.shared.translate.generations();
@@ -150,14 +154,13 @@ impl Worker {
     fn translate(&mut self, subject: &Subject<'_>, now_ms: u64) {
         let s = &mut self.scratch;
         s.translation.clear();
-        let live = self.engine.packets.live();
         let request = Request {
             key: subject.key,
-            packet: Some(live.get(subject.id)),
+            packet: Some(self.engine.live.get(subject.id)),
             now_ms,
             purpose: Purpose::Miss,
         };
-        self.shared.ask(&request, &mut s.translation);
+        self.shared.translate(&request, &mut s.translation);
         let (key, mask) = (subject.key, &mut s.translation.mask.0);
         if key.recirc_id != 0 && key.vlans[0].present() && mask.vlans[0].tci == 0 {
             // Open vSwitch's datapath always matches the VLAN tag. Here that would cost entries, so only
@@ -172,12 +175,9 @@ impl Worker {
     /// Chooses the program of the last translation for a packet, and caches it if allowed. Credits the
     /// packet.
     fn install(&mut self, subject: &Subject<'_>, any: u64, now_ms: u64) -> Choice {
-        let (key, len) = (
-            subject.key,
-            self.engine.packets.live().get(subject.id).len() as u64,
-        );
+        let (key, len) = (subject.key, self.engine.live.get(subject.id).len() as u64);
         let t = &mut self.scratch.translation;
-        self.owed.add(&t.credits, len, key.tcp_flags, now_ms);
+        self.pending_credits.add(&t.credits, len, key.tcp_flags, now_ms);
         if self.cache.wants_revalidator() {
             self.shared.wake_revalidator();
         }

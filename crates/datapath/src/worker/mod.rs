@@ -6,7 +6,7 @@
 //! command. It takes no lock and allocates nothing per packet; a miss allocates memory for its new entry.
 //!
 //! One iteration runs commands, does a bounded piece of maintenance, and takes a burst from each receive
-//! queue. Without packets, the worker polls for a while and then sleeps ([`wait`]).
+//! queue. Without packets, the worker polls for a while and then sleeps ([`schedule`]).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -16,33 +16,28 @@ mod decap;
 mod engine;
 mod ids;
 mod keys;
-mod look;
 mod miss;
-mod owed;
 pub(crate) mod parse;
-mod peers;
-mod poll;
-mod polling;
+mod pending_credits;
 mod recirc;
+mod schedule;
 mod stage;
 mod tracked;
-mod turn;
-mod wait;
 mod waiting;
 
 pub use command::REALTIME;
 pub(crate) use command::{Binding, Command, CommandTx, Injected, Reply, WORKER_TIMEOUT, command_ring};
 
-use crate::control::perf::{Own, Start};
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::ct::Tracked;
-use crate::exec::program::{Merges, Program};
+use crate::exec::program::Program;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
-use crate::exec::watch::Watch;
+use crate::exec::watch::PacketWatch;
 use crate::flow_cache::{Cache, CachedTranslation};
+use crate::perf::Own;
 use crate::shared::Shared;
-use engine::{Engine, Packets};
+use engine::Engine;
 use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Meter, Translation};
 use heddle_flow::FlowKey;
@@ -53,15 +48,14 @@ use heddle_sync::Published;
 use heddle_sync::ring::Consumer;
 use heddle_sys::{Epoll, EventFd, Tsc};
 use heddle_tunnel::stt::Frames;
-use look::Look;
 #[expect(clippy::disallowed_types, reason = "the worker only tries")]
 use parking_lot::Mutex;
+use schedule::{PollBackoff, QueueScheduler, Schedule};
 use stage::Stage;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use turn::{PortBudget, Turn};
 
 /// Maximum number of revalidator findings that an iteration acts on, without packets.
 const FINDINGS_STEP: usize = 64;
@@ -143,10 +137,10 @@ pub(crate) struct RxSlot {
     pub(crate) shared: Arc<RxShared>,
     /// Sum of the queue's drops when they were last published.
     pub(crate) dropped_seen: u64,
-    turn: Turn,
+    scheduler: QueueScheduler,
     /// Back-off of a queue whose every poll is a system call.
-    look: Option<Look>,
-    /// Index of the port's budget in [`Worker::budgets`], and the budget's cycle in which the queue had its
+    backoff: Option<PollBackoff>,
+    /// Index of the port's budget in [`Schedule::budgets`], and the budget's cycle in which the queue had its
     /// last turn.
     budget: usize,
     cycle: u64,
@@ -163,14 +157,14 @@ impl RxSlot {
     /// A queue that no worker has polled yet.
     pub(crate) fn new(queue: Box<dyn RxQueue>, port: u32, index: usize, shared: Arc<RxShared>) -> Self {
         Self {
-            look: queue.asks_kernel().then(Look::default),
+            backoff: queue.polls_kernel().then(PollBackoff::default),
             queue,
             port,
             index,
             counters: Arc::default(),
             shared,
             dropped_seen: 0,
-            turn: Turn::default(),
+            scheduler: QueueScheduler::default(),
             budget: 0,
             cycle: 0,
             held: Vec::new(),
@@ -178,9 +172,6 @@ impl RxSlot {
             fired: false,
         }
     }
-}
-
-impl RxSlot {
     /// Appends up to `most` packets to `burst`, held ones first. Returns their number, and whether there may
     /// be more.
     fn take(&mut self, most: usize, pool: &mut Pool, burst: &mut Burst, spare: &mut Burst) -> (usize, bool) {
@@ -233,8 +224,6 @@ struct Group {
     run: u16,
     longest: u32,
     choice: Choice,
-    /// The runs that may join the group.
-    merges: Merges,
 }
 
 impl Group {
@@ -246,7 +235,6 @@ impl Group {
             run: u16::try_from(r).expect("a burst has fewer packets"),
             longest: run.longest,
             choice,
-            merges: Merges::No,
         }
     }
 }
@@ -263,8 +251,10 @@ struct Source {
 }
 
 /// Scratch space for one burst, reused.
+#[derive(Default)]
 struct Scratch {
-    /// The type of the first header of the burst's packets. Queues receive Ethernet frames only.
+    /// The type of the first header of the burst's packets. Queues receive Ethernet frames only, which is
+    /// type 0.
     packet_type: u32,
     /// Context of an injected packet. Packets from queues have none.
     carried: Option<Box<FlowKey>>,
@@ -288,17 +278,7 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     counters: Arc<WorkerCounters>,
     rx: Vec<RxSlot>,
-    /// Budget of each port, which its queues share ([`turn`]).
-    budgets: Vec<PortBudget>,
-    /// Number of the round over the queues.
-    round: u64,
-    /// Until this time in cycles, queues in back-off are skipped: rings had packets recently ([`look`]).
-    lively: u64,
-    /// Back-off of the kernel query for all such queues.
-    question: Look,
-    /// Queues that had more packets than a turn took, and queues that had packets, in the last round.
-    full: usize,
-    active: usize,
+    schedule: Schedule,
     engine: Engine,
     cache: Cache,
     /// Programs of this burst only.
@@ -310,7 +290,7 @@ pub(crate) struct Worker {
     frames: Frames,
     /// Packets that wait for a neighbour.
     waiting: waiting::Waiting,
-    owed: owed::Owed,
+    pending_credits: pending_credits::PendingCredits,
     commands: Consumer<Command>,
     /// Findings of the revalidator about entries (slot, id). An entry is to be evicted, or it is valid under
     /// this cached translation.
@@ -320,7 +300,6 @@ pub(crate) struct Worker {
     tidy_credit: u64,
     bell: Arc<EventFd>,
     epoll: Epoll,
-    wait: wait::Wait,
     /// `Sync` commands to reply to, with the number of rounds that are left ([`SYNC_ROUNDS`]).
     syncing: Vec<(std::sync::mpsc::Sender<Reply>, u32)>,
     sorted_ms: u64,
@@ -351,7 +330,7 @@ impl Worker {
         use std::os::fd::AsRawFd;
         let epoll = Epoll::new(16)?;
         epoll.add(p.bell.as_raw_fd(), BELL_TOKEN)?;
-        let watch = Watch::new(Arc::clone(&p.shared.watched));
+        let watch = PacketWatch::new(Arc::clone(&p.shared.watched));
         Ok(Self {
             engine: Engine {
                 shared: Arc::clone(&p.shared),
@@ -359,7 +338,7 @@ impl Worker {
                 tx: TxTable::watched(watch),
                 pool: p.pool,
                 upcalls: p.upcalls,
-                packets: Packets::default(),
+                live: crate::exec::Live::default(),
                 recirc: None,
                 tracked: Tracked::new(),
                 resumed: Vec::new(),
@@ -369,36 +348,20 @@ impl Worker {
             shared: p.shared,
             counters: p.counters,
             rx: Vec::new(),
-            budgets: Vec::new(),
-            round: 0,
-            lively: 0,
-            question: Look::default(),
-            full: 0,
-            active: 0,
+            schedule: Schedule::default(),
             cache: p.cache,
             once: Vec::new(),
             popped: Box::default(),
-            scratch: Scratch {
-                packet_type: heddle_flow::packet_type::ETHERNET,
-                carried: None,
-                spare: Burst::new(),
-                sources: Vec::new(),
-                spare_stages: Vec::new(),
-                lookups: 0,
-                translated: 0,
-                translation: Translation::default(),
-                room: None,
-            },
+            scratch: Scratch::default(),
             frames: Frames::default(),
             waiting: waiting::Waiting::default(),
-            owed: owed::Owed::default(),
+            pending_credits: pending_credits::PendingCredits::default(),
             commands: p.commands,
             findings: VecDeque::new(),
             tidied: Tsc::now(),
             tidy_credit: 0,
             bell: p.bell,
             epoll,
-            wait: wait::Wait::default(),
             syncing: Vec::new(),
             sorted_ms: 0,
             inv_prob: crate::shared::UNSET,
@@ -414,7 +377,7 @@ impl Worker {
             self.run_commands();
             self.maintain();
             let perf = self.shared.perf_metrics.load(Relaxed);
-            let start = perf.then(|| Start::of(&self.counters));
+            let start = perf.then(|| self.counters.perf_start());
             let got = self.poll_all(t0);
             self.settle();
             let t1 = Tsc::now();
@@ -422,21 +385,22 @@ impl Worker {
             c.iterations.add(1);
             let told = start.is_some_and(|start| {
                 let spent = (t1.wrapping_sub(t0), got as u64);
-                c.perf
-                    .iteration(c, &mut own, start, spent, (t1, &self.shared.suspects))
+                let end = (c.iterations.get(), c.perf_start(), t1);
+                let suspects = &self.shared.suspects;
+                c.perf.iteration(&mut own, (start, end), spent, suspects)
             });
             if got > 0 {
                 c.iterations_busy.add(1);
                 c.cycles_busy.add(t1.wrapping_sub(t0));
                 c.usage.add(self.engine.now_ms, t1.wrapping_sub(t0));
                 let max = self.shared.spin_cycles.load(Relaxed);
-                self.wait.busy(got, (t0, t1), max);
+                self.schedule.idle.busy(got, (t0, t1), max);
             } else {
                 c.cycles_idle.add(t1.wrapping_sub(t0));
                 self.idle(t0, t1);
             }
             t0 = if told { Tsc::now() } else { t1 };
-            if self.wait.slept() {
+            if std::mem::take(&mut self.schedule.idle.slept) {
                 let woke = Tsc::now();
                 self.counters.cycles_asleep.add(woke.wrapping_sub(t1));
                 self.counters.asleep_since.set(0);
@@ -448,7 +412,11 @@ impl Worker {
 
     /// A bounded piece of housekeeping.
     fn maintain(&mut self) {
-        self.expire_segments();
+        if self.frames.any() {
+            let now_ms = self.shared.clock.now_ms();
+            self.frames.expire(&mut self.engine.pool, now_ms);
+            self.count_lost_segments();
+        }
         self.end_waiting();
         if self.findings.is_empty() {
             return self.reap();
@@ -457,7 +425,7 @@ impl Worker {
         let gained = begin.wrapping_sub(self.tidied) >> FINDINGS_SHARE;
         self.tidied = begin;
         self.tidy_credit = (self.tidy_credit + gained).min(FINDINGS_CREDIT);
-        let most = match self.active {
+        let most = match self.schedule.active {
             0 => FINDINGS_STEP,
             _ if self.tidy_credit < FINDINGS_CREDIT / 2 => 0,
             _ => FINDINGS_STEP_BUSY,
@@ -478,9 +446,11 @@ impl Worker {
     }
 
     fn reap(&mut self) {
-        let n = self
-            .cache
-            .reap(if self.active == 0 { REAPED } else { REAPED_BUSY });
+        let n = self.cache.reap(if self.schedule.active == 0 {
+            REAPED
+        } else {
+            REAPED_BUSY
+        });
         if n > 0 {
             if self.cache.wants_revalidator() {
                 self.shared.wake_revalidator();

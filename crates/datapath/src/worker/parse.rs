@@ -7,7 +7,7 @@ use crate::exec::Meta;
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, NO_OFFSET, Oddity, extract};
 use heddle_flow::key::frag;
-use heddle_flow_cache::{CompactKey, Frame, MAX_LISTED, NOWHERE};
+use heddle_flow_cache::{CompactKey, MAX_LISTED, NOWHERE};
 use heddle_packet::{HEAD_SPACE, Packet};
 use heddle_wire::ip::{Ipv6, Ipv6Ext, proto};
 use heddle_wire::split;
@@ -47,19 +47,6 @@ pub(crate) fn fresh_origin(p: &Packet) -> u32 {
     }
 }
 
-impl ReadAs {
-    /// The packet's lengths and origin, for the compact key.
-    #[inline(always)]
-    pub(super) fn frame(self, p: &Packet, origin: u32) -> Frame {
-        Frame {
-            head: p.head_len(),
-            total: p.len(),
-            origin,
-            vlan: self.vlan_limit > 0,
-        }
-    }
-}
-
 /// Writes the full key of `p`, with the packet's `in_port`, and the offsets of its layers. If headers
 /// continue in the foreign tail, the packet first gets a longer head, or is made private.
 pub(crate) fn parse(p: &mut Packet, how: ReadAs, (key, meta): (&mut FlowKey, &mut Meta)) {
@@ -90,18 +77,6 @@ pub(crate) fn parse(p: &mut Packet, how: ReadAs, (key, meta): (&mut FlowKey, &mu
     if key.dl_type == 0x86dd && layers.l3 != NO_OFFSET {
         meta.routing_header = has_routing_header(p.head(), layers.l3.into(), layers.l4.into());
     }
-}
-
-/// Returns the results of [`parse`].
-#[cfg(test)]
-pub(crate) fn parsed(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowKey, Meta) {
-    let (mut key, mut meta) = Default::default();
-    let how = ReadAs {
-        packet_type,
-        vlan_limit,
-    };
-    parse(p, how, (&mut key, &mut meta));
-    (key, meta)
 }
 
 /// Whether a routing header with segments left is between the IPv6 header and L4. Then the pseudo header has

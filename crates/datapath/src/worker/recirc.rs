@@ -11,9 +11,8 @@
 //! continues after a recirculation runs packet by packet. It continues when the recirculated packet has come
 //! to its end, so outputs are in the order of the actions.
 //!
-//! **Order.** Packets of one flow leave in the order in which they came. If a group may have packets of a
-//! flow that also has packets in the next stage, that stage runs first. A hash of 64 values distinguishes
-//! flows ([`super::stage`]). If two flows have the same value, the stage runs too early, which is harmless.
+//! **Order.** Packets of one flow leave in the order in which they came. So the next stage runs before any
+//! group that does not join it ([`Worker::execute_all`]).
 //!
 //! **Bounds.** A packet has at most [`MAX_DEPTH`] nested lookups, and [`MAX_LOOKUPS`] together with its
 //! copies; packets of one stage share the latter. Packets beyond are dropped ([`DropKind::Recirc`]). A stage
@@ -22,10 +21,10 @@
 use super::keys::Carried;
 use super::stage::{Change, Stage};
 use super::{Choice, Group, Scratch, Worker};
-use crate::exec::program::{Goes, Tail};
-use crate::exec::{Going, LiveId, Meta, Recirculated};
+use crate::exec::program::{NextHop, Tail};
+use crate::exec::{InFlight, LiveId, Meta, Recirculated};
 use heddle_datapath_api::DropKind;
-use heddle_flow_cache::MAX_LISTED;
+use heddle_flow_cache::{Burst, MAX_LISTED};
 use std::ops::Range;
 
 /// Maximum number of nested lookups of a packet, without the first.
@@ -44,18 +43,18 @@ impl Scratch {
 }
 
 /// Packets after the steps before a recirculation.
-pub(super) struct Ran {
-    pub(super) ids: Range<LiveId>,
+struct Ran {
+    ids: Range<LiveId>,
     /// A bit for each packet that a step dropped.
-    pub(super) failed: u64,
-    pub(super) meta: Meta,
+    failed: u64,
+    meta: Meta,
     /// The program has tracked them.
     tracks: bool,
 }
 
 impl Ran {
     /// The packets that were not dropped, with their numbers.
-    pub(super) fn packets(&self) -> impl Iterator<Item = (LiveId, usize)> + use<> {
+    fn packets(&self) -> impl Iterator<Item = (LiveId, usize)> + use<> {
         let failed = self.failed;
         self.ids
             .clone()
@@ -65,65 +64,26 @@ impl Ran {
 }
 
 impl Worker {
-    /// Runs a group that recirculates, or any group while packets are in the next stage.
-    #[inline(never)]
-    pub(super) fn execute_beside(
-        &mut self,
-        st: &mut Stage,
-        g: usize,
-        next: &mut Option<Box<Stage>>,
-        depth: usize,
-    ) {
-        let group = &st.groups[g].clone();
+    /// Runs a group's steps before its recirculation at the end, and puts the packets into the next stage.
+    pub(super) fn recirculate(&mut self, st: &Stage, group: &Group, tail: Tail, to: &mut Stage) {
+        let program = group.choice.program(&self.cache, &self.once);
+        if program.is_some_and(|p| p.only_tracks().is_some()) {
+            return self.track_group(st, group, to);
+        }
         let mut r = usize::from(group.run);
-        let program = group.choice.program(&self.cache, &self.once);
-        let Some((tail, recirculates)) = program.map(|p| (p.tail, p.recirculates)) else {
+        if let NextHop::Pop(step) = tail.hop {
+            // Actions find the headers of all packets of the group at the same offsets, see
+            // `Program::merges`.
+            for ids in st.ids.ranges(group.first..group.end) {
+                let Some(ran) = self.run_line(st, (group, tail), r, ids) else {
+                    return;
+                };
+                let ids = ran.packets().map(|(id, _)| id);
+                self.decapsulate(to, group.choice, step, ids, &ran.meta);
+            }
             return;
-        };
-        let tail = tail.filter(|_| st.keys.is_regular(r));
-        if let Some(waiting) = next {
-            let joins = tail.is_some_and(|t| t.goes.id() == waiting.keys.recirc_id);
-            // The next stage runs first if this group recirculates under another id or packet by packet. It
-            // also does so if this group may overtake its packets.
-            let sends = tail.is_none_or(|t| t.copy);
-            if !joins && recirculates || sends && st.overtakes(g, waiting) {
-                let waiting = next.take().expect("it is there");
-                self.run_stage(waiting, depth + 1);
-            }
-        }
-        if let Some(tail) = tail {
-            let to = next.get_or_insert_with(|| {
-                let mut to = self.scratch.stage(tail.goes.id());
-                (to.next_group, to.top) = (g, st.top);
-                to
-            });
-            to.top &= !tail.copy;
-            return self.recirculate(st, group, tail, to);
-        }
-        if !recirculates {
-            return self.execute(st, group, st.top && next.is_none());
-        }
-        for place in group.first..group.end {
-            // A group may have packets of several runs, with different contexts.
-            r += usize::from(st.keys.runs[r].end <= place);
-            self.walk(st, group.choice, (place, r), depth);
-            if st.top {
-                self.engine.exec(None, None).make_room();
-            }
-        }
-    }
-
-    /// Runs the steps before the recirculation at the end, and puts the packets into the next stage.
-    fn recirculate(&mut self, st: &Stage, group: &Group, tail: Tail, to: &mut Stage) {
-        let program = group.choice.program(&self.cache, &self.once);
-        if program.is_some_and(|p| p.tracking().is_some()) {
-            return self.track_group(st, (group, tail), to);
-        }
-        if let Goes::Pop(step) = tail.goes {
-            return self.decapsulate_group(st, (group, tail), step, to);
         }
         let (runs, keys) = (&st.keys.runs, &st.keys.compact);
-        let mut r = usize::from(group.run);
         while let Some(run) = runs.get(r).filter(|run| run.first < group.end) {
             // Runs without context that only get another origin are copied together. This halves the cycles
             // of recirculated traffic of many flows.
@@ -145,14 +105,14 @@ impl Worker {
             let origin = self.origin(st, to, context);
             to.keys.copy_runs(&st.keys, r..r + n, to.ids.len(), origin);
             for ids in st.ids.ranges(run.first..runs[r + n - 1].end) {
-                to.ids.push_all(ids);
+                to.ids.push(ids);
             }
             r += n;
         }
     }
 
     /// Runs the steps before the recirculation on neighbours of one run.
-    pub(super) fn run_line(
+    fn run_line(
         &mut self,
         st: &Stage,
         (group, tail): (&Group, Tail),
@@ -160,7 +120,7 @@ impl Worker {
         ids: Range<LiveId>,
     ) -> Option<Ran> {
         let program = group.choice.program(&self.cache, &self.once)?;
-        let mut exec = self.engine.exec(st.keys.full(r), st.keys.context_of(r));
+        let mut exec = self.engine.exec(st.keys.full(r), st.keys.outside(r));
         let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.keys.meta(r));
         let ids = match tail.copy {
             true => exec.copy_all(ids, &mut failed),
@@ -175,7 +135,7 @@ impl Worker {
     }
 
     /// Runs those steps, and puts the packets into the next stage.
-    pub(super) fn recirculate_run(
+    fn recirculate_run(
         &mut self,
         st: &Stage,
         of: (&Group, Tail),
@@ -192,7 +152,7 @@ impl Worker {
         let origin = self.origin(st, to, key.context());
         let key = key.with_context(origin);
         if ran.failed == 0 && !tail.rewritten && !tracks {
-            self.push(to, ran.ids, Change::Nothing(&key, carried));
+            to.push(&mut self.engine, ran.ids, Change::Nothing(&key, carried));
             return;
         }
         let how = self.engine.read_as(meta.packet_type);
@@ -203,60 +163,51 @@ impl Worker {
                 ..carried
             };
             let change = if tail.rewritten || tracks && self.engine.tracked.is_translated(i) {
-                Change::Rewritten(how, origin, carried)
+                Change::Headers(how, origin, carried.context())
             } else {
                 Change::Nothing(&key, carried)
             };
-            self.push(to, id..id + 1, change);
-        }
-    }
-
-    /// Puts packets into a stage; a runt is dropped.
-    #[inline(always)]
-    pub(super) fn push(&mut self, to: &mut Stage, ids: Range<LiveId>, change: Change<'_>) {
-        let first = ids.start;
-        if !to.push(&mut self.engine.packets.live(), ids, change) {
-            self.engine.drop_runt(first);
+            to.push(&mut self.engine, id..id + 1, change);
         }
     }
 
     /// Takes the packet at a place of a stage through a program to its end, with all lookups on its way.
-    fn walk(&mut self, st: &mut Stage, choice: Choice, (place, r): (u16, usize), depth: usize) {
+    pub(super) fn walk(&mut self, st: &mut Stage, choice: Choice, (place, r): (u16, usize), depth: usize) {
         let id = st.ids.at(place);
         if depth == 0 {
             self.scratch.lookups = MAX_LOOKUPS;
         }
-        let mut going = Going::new(id, st.keys.meta(r));
+        let mut in_flight = InFlight::new(id, st.keys.meta(r));
         let resumed = self.engine.resumed.len();
         loop {
             let Some(program) = choice.program(&self.cache, &self.once) else {
                 return self.engine.resumed.truncate(resumed);
             };
             if program.needs_key {
-                st.keys.make_full(r, self.engine.packets.live().get(id));
+                st.keys.make_full(r, self.engine.live.get(id));
             }
-            let mut exec = self.engine.exec(st.keys.full(r), st.keys.context_of(r));
-            if !exec.go_on(program, &mut going) {
+            let mut exec = self.engine.exec(st.keys.full(r), st.keys.outside(r));
+            if !exec.run_steps(program, &mut in_flight) {
                 if self.engine.resumed.len() <= resumed {
                     return;
                 }
                 let Some(next) = self.engine.resumed.pop() else {
                     return;
                 };
-                going = next.going();
+                in_flight = next;
                 continue;
             }
             let Some(came) = self.engine.recirc.take() else {
                 continue;
             };
-            if let Goes::Later(wait) = came.goes {
+            if let NextHop::Later(wait) = came.hop {
                 self.have_wait(st, r, &wait, &came);
                 continue;
             }
-            let Recirculated { id, goes, meta, ct } = came;
-            let mut next = self.scratch.stage(goes.id());
+            let Recirculated { id, hop, meta, ct } = came;
+            let mut next = self.scratch.stage(hop.id());
             next.top = false;
-            if let Goes::Pop(step) = goes {
+            if let NextHop::Pop(step) = hop {
                 self.decapsulate(&mut next, choice, step, std::iter::once(id), &meta);
             } else {
                 let origin = self.origin(st, &mut next, st.keys.compact[r].context());
@@ -266,10 +217,11 @@ impl Worker {
                     ..st.carried(r, meta)
                 };
                 let how = self.engine.read_as(meta.packet_type);
-                self.push(&mut next, id..id + 1, Change::Rewritten(how, origin, carried));
+                let change = Change::Headers(how, origin, carried.context());
+                next.push(&mut self.engine, id..id + 1, change);
             }
             let left = self.scratch.lookups;
-            self.run_stage_within(next, depth + 1, left);
+            self.run_stage(next, depth + 1, Some(left));
         }
     }
 
@@ -284,17 +236,15 @@ impl Worker {
         to.origin.1
     }
 
-    /// Looks a stage's packets up and runs their programs.
-    pub(super) fn run_stage(&mut self, st: Box<Stage>, depth: usize) {
-        let left = match depth {
-            1 => MAX_LOOKUPS * usize::from(st.ids.len()),
-            _ => self.scratch.lookups,
-        };
-        self.run_stage_within(st, depth, left);
-    }
-
-    fn run_stage_within(&mut self, mut st: Box<Stage>, depth: usize, left: usize) {
+    /// Looks a stage's packets up and runs their programs. `left`: the number of lookups that are left to
+    /// them, if not the usual one.
+    #[inline(never)]
+    pub(super) fn run_stage(&mut self, mut st: Box<Stage>, depth: usize, left: Option<usize>) {
         let n = usize::from(st.ids.len());
+        let left = left.unwrap_or(match depth {
+            1 => MAX_LOOKUPS * n,
+            _ => self.scratch.lookups,
+        });
         if depth > MAX_DEPTH || n > left {
             for id in st.ids.ranges(0..st.ids.len()).flatten() {
                 self.engine.lost(DropKind::Recirc, id);

@@ -20,14 +20,14 @@
 //! **Cost.** Without waiting packets, one comparison per round over the ports.
 
 use super::Worker;
-use super::keys::Carried;
+use super::command::Injected;
+use super::keys::{Carried, Context};
 use super::stage::Stage;
 use crate::exec::program::Program;
 use crate::exec::{Meta, Recirculated};
 use heddle_datapath_api::{Action, Dep, DropKind, Generations, Wait};
 use heddle_flow::FlowKey;
 use heddle_packet::Packet;
-use heddle_sys::Tsc;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -44,9 +44,7 @@ const LIMIT_MS: u64 = 3000;
 
 /// A waiting packet with its facts outside the key.
 struct Waiter {
-    packet: Packet,
-    packet_type: u32,
-    carried: Box<FlowKey>,
+    injected: Injected,
     recirc: u32,
     since_ms: u64,
 }
@@ -104,7 +102,7 @@ impl Waiting {
         let queue = &mut self.queues[at];
         // A packet that saw an older state makes the queue be checked sooner, which does no harm.
         queue.generation = queue.generation.min(wait.generation);
-        let len = waiter.packet.len();
+        let len = waiter.injected.packet.len();
         (self.packets, self.bytes) = (self.packets + 1, self.bytes + len);
         queue.bytes += len;
         queue.packets.push_back(waiter);
@@ -129,7 +127,7 @@ impl Waiting {
             .iter()
             .position(|q| q.packets.front().is_some_and(is_late))?;
         let queue = &mut self.queues[at];
-        let packet = queue.packets.pop_front()?.packet;
+        let packet = queue.packets.pop_front()?.injected.packet;
         let len = packet.len();
         (self.packets, self.bytes) = (self.packets - 1, self.bytes - len);
         queue.bytes -= len;
@@ -145,7 +143,7 @@ impl Worker {
     #[cold]
     pub(super) fn have_wait(&mut self, st: &Stage, r: usize, wait: &Wait, of: &Recirculated) {
         let (id, now_ms) = (of.id, self.engine.now_ms);
-        let len = self.engine.packets.live().get(id).len();
+        let len = self.engine.live.get(id).len();
         let Some(since_ms) = self.waiting.admit(wait, len, now_ms) else {
             return self.engine.lost(DropKind::TunnelNeighbour, id);
         };
@@ -159,14 +157,16 @@ impl Worker {
             ct: of.ct.as_ref(),
             ..st.carried(r, meta)
         };
-        with.write(&mut carried, None);
+        Context::Changed(with).write(&mut carried, None);
         let mut packet = self.engine.pool.get_for(len);
-        self.engine.packets.live().get(id).copy_into(&mut packet);
+        self.engine.live.get(id).copy_into(&mut packet);
         self.counters.waited.add(1);
         let waiter = Waiter {
-            packet,
-            packet_type: meta.packet_type,
-            carried,
+            injected: Injected {
+                packet,
+                packet_type: meta.packet_type,
+                carried: Some(carried),
+            },
             recirc: wait.recirc,
             since_ms,
         };
@@ -182,7 +182,7 @@ impl Worker {
     }
     #[cold]
     fn end_some(&mut self) {
-        debug_assert!(self.engine.packets.burst.is_empty());
+        debug_assert!(self.engine.live.burst.is_empty());
         let now_ms = self.shared.clock.now_ms();
         while let Some(packet) = self.waiting.late(now_ms) {
             self.counters.drops.add(DropKind::TunnelNeighbour, 1);
@@ -209,18 +209,10 @@ impl Worker {
                         p
                     }
                 };
-                self.go_on_waiter(waiter, &program);
+                self.waiting.since_ms = Some(waiter.since_ms);
+                self.run_injected(waiter.injected, Some(&program));
+                self.waiting.since_ms = None;
             }
         }
-    }
-    fn go_on_waiter(&mut self, waiter: Waiter, program: &Arc<Program>) {
-        self.engine.packets.burst.push(waiter.packet);
-        self.scratch.packet_type = waiter.packet_type;
-        self.scratch.carried = Some(waiter.carried);
-        self.waiting.since_ms = Some(waiter.since_ms);
-        self.burst(Some(program), Tsc::now());
-        self.waiting.since_ms = None;
-        self.scratch.carried = None;
-        self.scratch.packet_type = heddle_flow::packet_type::ETHERNET;
     }
 }

@@ -6,10 +6,10 @@ use crate::cached_translation::CachedTranslation;
 use crate::compact::{Family, outside};
 use crate::context::Context;
 use crate::entry::NewEntry;
-use crate::note::{Note, RESERVE, ROOM};
+use crate::events::{RESERVE, ROOM, RevalidatorEvent};
 use crate::program_table::Program;
 use crate::subtable::{MAX_LISTED, NOWHERE};
-use crate::watch::Under;
+use crate::validity::Under;
 use heddle_datapath_api::{Dep, Override, Translation};
 use heddle_flow::FlowKey;
 use std::sync::Arc;
@@ -30,15 +30,11 @@ impl<P: Program> Cache<P> {
         let (mask_is_new, origin_is_new) = self.subtables.add(subtable, origin);
         self.new_mask |= mask_is_new;
         let held = Arc::clone(self.subtables.get(subtable)?);
-        let mut hash = self
-            .subtables
-            .compact(subtable)?
-            .hash(sought.key, &self.key, subtable);
+        let hash = self.hash_under(sought, subtable)?;
         let (mut context, mut context_is_new) = (origin, false);
         if let Some(key) = sought.outside {
-            hash ^= self.contexts.hash(key, &held.outside);
-            let asked = (subtable, &*held.outside, family.is_odd());
-            (context, context_is_new) = self.contexts.retain(asked, origin, key)?;
+            let outside_words = (subtable, &*held.outside, family.is_odd());
+            (context, context_is_new) = self.contexts.retain(outside_words, origin, key)?;
         }
         if !self.table.insert(hash, slot) {
             self.contexts.release(context);
@@ -47,12 +43,12 @@ impl<P: Program> Cache<P> {
             if self.store.free(slot).is_none()
                 && let Some((n, mem)) = taken.chunk
             {
-                self.push(Note::Chunk(n, mem));
+                self.push(RevalidatorEvent::Chunk(n, Some(mem)));
             }
             return None;
         }
         self.subtables.entered(subtable, sought.key);
-        let (watch, stamp) = self
+        let (group, stamp) = self
             .enter((subtable, context), &t.deps, &t.overrides)
             .unwrap_or_default();
         let (cached, translation_is_new) = self.translations.intern(t, any);
@@ -61,22 +57,23 @@ impl<P: Program> Cache<P> {
         self.translations.retain(cached);
         if let Some((n, mem)) = taken.chunk {
             self.new_chunk = true;
-            self.push(Note::Chunk(n, mem));
+            self.push(RevalidatorEvent::Chunk(n, Some(mem)));
         }
         // The revalidator needs notes for new numbers only. Most entries have none.
         if subtable_is_new {
-            self.push(Note::Subtable(subtable, held));
+            self.push(RevalidatorEvent::Subtable(subtable, Some(held)));
         }
         if origin_is_new {
             let shown = self.context_of(origin, None, family);
-            self.push(Note::Context(origin, shown));
+            self.push(RevalidatorEvent::Context(origin, Some(shown)));
         }
         if context_is_new {
             let shown = self.context_of(origin, sought.outside, family);
-            self.push(Note::Context(context, shown));
+            self.push(RevalidatorEvent::Context(context, Some(shown)));
         }
-        if translation_is_new && let Some(v) = self.translations.get(cached).map(Arc::clone) {
-            self.push(Note::CachedTranslation(cached, v));
+        if translation_is_new {
+            let v = self.translations.get(cached).map(Arc::clone);
+            self.push(RevalidatorEvent::CachedTranslation(cached, v));
         }
         let id = self.take_id();
         if let Some(e) = self.store.get(slot) {
@@ -87,7 +84,7 @@ impl<P: Program> Cache<P> {
                 subtable,
                 body,
                 now_ms,
-                watch,
+                group,
                 stamp,
             });
         }
@@ -127,7 +124,7 @@ impl<P: Program> Cache<P> {
         self.rename(slot, interned, entered);
         self.translations.body_of(interned.0)
     }
-    /// Puts an entry under the watch for its mask, these dependencies and overrides. Returns the watch and
+    /// Puts an entry under the group for its mask, these dependencies and overrides. Returns the group and
     /// the entry's stamp there.
     fn enter(
         &mut self,
@@ -144,7 +141,7 @@ impl<P: Program> Cache<P> {
             v6: held.family.is_v6(),
             outside: outside(held.family),
         };
-        self.watches.enter(deps, overrides, under)
+        self.groups.enter(deps, overrides, under)
     }
     /// Like [`Cache::renew`], for a translation that the revalidator made of the entry with this id.
     pub fn adopt(&mut self, slot: u32, id: u64, cached: &Arc<CachedTranslation<P>>) {
@@ -163,14 +160,15 @@ impl<P: Program> Cache<P> {
         let interned = self.translations.adopt(cached);
         self.rename(slot, interned, entered);
     }
-    fn rename(&mut self, slot: u32, (cached, is_new): (u32, bool), (watch, stamp): (u16, u32)) {
+    fn rename(&mut self, slot: u32, (cached, is_new): (u32, bool), (group, stamp): (u16, u32)) {
         if let Some(e) = self.store.get(slot) {
-            let (left, _) = e.watch();
-            e.set_watch(watch, stamp);
-            self.watches.leave(left);
+            let (left, _) = e.group();
+            e.set_group(group, stamp);
+            self.groups.leave(left);
         }
-        if is_new && let Some(v) = self.translations.get(cached).map(Arc::clone) {
-            self.push(Note::CachedTranslation(cached, v));
+        if is_new {
+            let v = self.translations.get(cached).map(Arc::clone);
+            self.push(RevalidatorEvent::CachedTranslation(cached, v));
         }
         let new = self.take_id();
         if let Some(e) = self.store.get(slot) {
@@ -181,7 +179,7 @@ impl<P: Program> Cache<P> {
             self.translations.retain(cached);
             e.rename(new, cached, self.translations.body_of(cached).unwrap_or_default());
             self.translations.release(old);
-            self.push(Note::Renamed(slot, id, old, counted, new));
+            self.push(RevalidatorEvent::Renamed(slot, id, old, counted, new));
         }
         self.horizon.set(self.next_id);
     }

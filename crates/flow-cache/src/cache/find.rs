@@ -6,14 +6,14 @@
 //! ([`super::masks`]).
 
 use super::masks::Probe;
-use super::{Asked, Cache, NO_SLOT, is_current};
+use super::{Cache, is_current};
 use crate::burst::{Burst, Run, Sought};
 use crate::compact::{CompactKey, CompactMask};
 use crate::context::{Bits, Contexts, is_context};
-use crate::entry::Entry;
-use crate::program_table::Program;
+use crate::entry::CacheEntry;
+use crate::program_table::{NO_BODY, Program};
 use crate::sig::{Bucket, tag_of};
-use crate::store::Store;
+use crate::store::{NO_SLOT, Store};
 use crate::subtable::Subtables;
 use heddle_datapath_api::Generations;
 use heddle_flow::FlowKey;
@@ -30,7 +30,7 @@ pub enum Level {
 
 /// Time, generations and clock for the lookup of one burst.
 #[derive(Clone, Copy)]
-pub struct Moment<'a> {
+pub struct LookupContext<'a> {
     /// The datapath's clock, milliseconds.
     pub now_ms: u64,
     /// [`Generations::any`], read before the lookup.
@@ -41,7 +41,7 @@ pub struct Moment<'a> {
 
 /// The result of a run's lookup.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct LookupResult {
     /// Slot of the entry; [`NO_SLOT`]: a miss.
     pub slot: u32,
     /// The program of the entry, if the entry is valid; then it has counted the run. [`NO_BODY`]: the caller
@@ -59,7 +59,7 @@ pub struct Found {
 
 /// Summary of a burst in which each run has a valid entry and all entries have one program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Common {
+pub struct CommonProgram {
     /// The program.
     pub body: u32,
     /// The number of runs that L1 matched.
@@ -69,9 +69,6 @@ pub struct Common {
     /// Length of the longest packet, in bytes.
     pub longest: u32,
 }
-
-/// No program.
-pub const NO_BODY: u32 = u32::MAX;
 
 /// The structure that a run is looked up in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +82,7 @@ enum How {
 }
 
 /// The lookup method for packets of one origin and family.
-struct Way<'a> {
+struct LookupPlan<'a> {
     /// See [`CompactKey::class`].
     class: u64,
     how: How,
@@ -108,7 +105,7 @@ struct Guessed<'a> {
 
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<LookupResult>,
     /// Runs that L1 missed.
     pub(super) todo: Vec<u16>,
     pub(super) probes: Vec<Probe>,
@@ -122,7 +119,7 @@ fn meant<'a>(
     contexts: &Contexts,
     slot: u32,
     sought: Sought<'_>,
-) -> Option<&'a Entry> {
+) -> Option<&'a CacheEntry> {
     let e = store.get(slot)?;
     let mask = subtables.compact(e.subtable())?;
     let same = match sought.outside {
@@ -142,9 +139,9 @@ fn meant<'a>(
     (same && e.alive()).then_some(e)
 }
 
-/// Summarizes the results of a burst, see [`Common`].
+/// Summarizes the results of a burst, see [`CommonProgram`].
 #[inline]
-fn common(found: &[Found], runs: &[Run]) -> Option<Common> {
+fn common(found: &[LookupResult], runs: &[Run]) -> Option<CommonProgram> {
     let body = found.first().map(|f| f.body).filter(|body| *body != NO_BODY)?;
     // One number has a field of 16 bits per level. A burst has too few runs to overflow one.
     const BITS: u32 = 16;
@@ -155,7 +152,7 @@ fn common(found: &[Found], runs: &[Run]) -> Option<Common> {
         longest = longest.max(run.longest);
     }
     let at = |level: Level| levels >> (level as u32 * BITS) & ((1 << BITS) - 1);
-    (odd == 0).then(|| Common {
+    (odd == 0).then(|| CommonProgram {
         body,
         l1: at(Level::L1),
         l2: at(Level::L2),
@@ -166,14 +163,14 @@ fn common(found: &[Found], runs: &[Run]) -> Option<Common> {
 impl<P: Program> Cache<P> {
     /// Looks up the runs of a burst and counts them on entries that are known to be valid. [`Cache::found`]
     /// returns the results one by one. Returns a summary if all runs have valid entries with one program.
-    pub fn find(&mut self, parsed: &impl Burst, moment: &Moment<'_>) -> Option<Common> {
+    pub fn find(&mut self, parsed: &impl Burst, lookup: &LookupContext<'_>) -> Option<CommonProgram> {
         let mut s = std::mem::take(&mut self.scratch);
-        self.watches.begin();
+        self.groups.begin();
         s.todo.clear();
         let guessed = self.hash_all(parsed, &mut s);
-        if !guessed.is_some_and(|slot| self.count_all(slot, parsed, &mut s, moment)) {
+        if !guessed.is_some_and(|slot| self.count_all(slot, parsed, &mut s, lookup)) {
             self.fetch_entries(&mut s);
-            self.compare(parsed, &mut s, moment);
+            self.compare(parsed, &mut s, lookup);
             if !s.todo.is_empty() {
                 self.find_wildcarded(parsed, &mut s);
             }
@@ -185,7 +182,7 @@ impl<P: Program> Cache<P> {
     }
     /// The result of run `r` of the last lookup.
     #[inline]
-    pub fn found(&self, r: usize) -> Found {
+    pub fn found(&self, r: usize) -> LookupResult {
         self.scratch.found[r]
     }
     /// Remembers the entries that the next burst of the same origin may match again.
@@ -224,62 +221,62 @@ impl<P: Program> Cache<P> {
             .and_then(|slot| self.guessed(slot));
         let mut guessed = 0;
         let (far, full) = (self.table.is_far(), parsed.has_outside());
-        let mut way = Way {
+        let mut plan = LookupPlan {
             class: u64::MAX,
             how: How::Done,
             subtable: 0,
             mask: &NO_MASK,
             outside: &[],
         };
-        s.found
-            .extend(parsed.runs().iter().zip(parsed.keys()).map(|(run, key)| {
-                let mut f = Found {
-                    slot: NO_SLOT,
-                    body: NO_BODY,
-                    level: Level::L1,
-                    how: How::Done,
-                    more: 0,
-                    place: 0,
-                    hash: 0,
-                };
-                f.body = run.program.body();
-                if run.program.is_known() {
-                    return f;
-                }
-                let outside = if full { parsed.outside(run) } else { None };
-                if let Some(g) = &guess
-                    && g.mask.same(|i| g.key.words()[i], key)
-                    && self.is_guess(g, key, outside)
-                {
-                    (f.slot, f.level) = (g.slot, Level::L2);
-                    guessed += 1;
-                    return f;
-                }
-                if key.class() != way.class {
-                    way = self.way(key);
-                }
-                f.how = way.how;
-                let more = outside.map_or(0, |key| self.contexts.hash(key, way.outside));
-                match way.how {
-                    How::Done => {}
-                    How::Only => {
-                        f.hash = way.mask.hash(key, &self.key, way.subtable) ^ more;
-                        f.level = Level::L2;
-                        if far {
-                            self.table.prefetch_place(f.hash);
-                        } else {
-                            f.place = self.table.place(f.hash);
-                            self.table.prefetch_at(f.place);
-                        }
-                    }
-                    How::L1 => {
-                        f.hash = key.hash(&self.key) ^ more;
-                        f.place = self.l1.place(f.hash);
-                        self.l1.prefetch_at(f.place);
+        let runs = parsed.runs().iter().zip(parsed.keys()).enumerate();
+        s.found.extend(runs.map(|(r, (run, key))| {
+            let mut f = LookupResult {
+                slot: NO_SLOT,
+                body: NO_BODY,
+                level: Level::L1,
+                how: How::Done,
+                more: 0,
+                place: 0,
+                hash: 0,
+            };
+            f.body = run.program.body;
+            if run.program.is_known() {
+                return f;
+            }
+            let outside = if full { parsed.outside(r) } else { None };
+            if let Some(g) = &guess
+                && g.mask.same(|i| g.key.words()[i], key)
+                && self.is_guess(g, key, outside)
+            {
+                (f.slot, f.level) = (g.slot, Level::L2);
+                guessed += 1;
+                return f;
+            }
+            if key.class() != plan.class {
+                plan = self.plan(key);
+            }
+            f.how = plan.how;
+            let more = outside.map_or(0, |key| self.contexts.hash(key, plan.outside));
+            match plan.how {
+                How::Done => {}
+                How::Only => {
+                    f.hash = plan.mask.hash(key, &self.key, plan.subtable) ^ more;
+                    f.level = Level::L2;
+                    if far {
+                        self.table.prefetch_place(f.hash);
+                    } else {
+                        f.place = self.table.place(f.hash);
+                        self.table.prefetch_at(f.place);
                     }
                 }
-                f
-            }));
+                How::L1 => {
+                    f.hash = key.hash(&self.key) ^ more;
+                    f.place = self.l1.place(f.hash);
+                    self.l1.prefetch_at(f.place);
+                }
+            }
+            f
+        }));
         let all = guess
             .map(|g| g.slot)
             .filter(|_| guessed as usize == s.found.len());
@@ -340,28 +337,28 @@ impl<P: Program> Cache<P> {
             Some(outside) => self.contexts.agrees(g.context, g.outside, key.context(), outside),
         }
     }
-    fn way(&self, key: &CompactKey) -> Way<'_> {
+    fn plan(&self, key: &CompactKey) -> LookupPlan<'_> {
         let (origin, family) = (key.context(), key.family());
-        let mut way = Way {
+        let mut plan = LookupPlan {
             class: key.class(),
             how: How::L1,
             subtable: 0,
             mask: &NO_MASK,
-            outside: self.subtables.asked(origin, family),
+            outside: self.subtables.outside_words(origin, family),
         };
         match self.subtables.list(origin, family) {
-            [] => way.how = How::Done,
+            [] => plan.how = How::Done,
             [only] if !self.always_l1 => {
-                (way.how, way.subtable) = (How::Only, only.subtable);
-                way.mask = self.subtables.compact(only.subtable).unwrap_or(way.mask);
+                (plan.how, plan.subtable) = (How::Only, only.subtable);
+                plan.mask = self.subtables.compact(only.subtable).unwrap_or(plan.mask);
             }
             _ => {}
         }
-        way
+        plan
     }
     /// The bucket that a run's hash leads to.
     #[inline]
-    fn bucket(&self, f: &Found) -> Option<&Bucket> {
+    fn bucket(&self, f: &LookupResult) -> Option<&Bucket> {
         match f.how {
             How::Done => None,
             How::L1 => self.l1.at(f.place),
@@ -388,14 +385,14 @@ impl<P: Program> Cache<P> {
         }
     }
     /// Compares the candidates with the runs' keys. Valid entries count the runs.
-    fn compare(&mut self, parsed: &impl Burst, s: &mut Scratch, moment: &Moment<'_>) {
+    fn compare(&mut self, parsed: &impl Burst, s: &mut Scratch, lookup: &LookupContext<'_>) {
         let full = parsed.has_outside();
         let runs = parsed.runs().iter().zip(parsed.keys());
         for (r, (f, (run, key))) in s.found.iter_mut().zip(runs).enumerate() {
             if run.program.is_known() {
                 continue;
             }
-            let outside = if full { parsed.outside(run) } else { None };
+            let outside = if full { parsed.outside(r) } else { None };
             let sought = Sought { key, outside };
             let e = if f.how == How::Done {
                 self.store.get(f.slot)
@@ -412,27 +409,39 @@ impl<P: Program> Cache<P> {
             // A match in L2 without a walk through masks: under the only mask, or by the guess. It counts as
             // one probe.
             self.probes += u64::from(f.level == Level::L2);
-            let asked = Asked {
-                subtables: &self.subtables,
-                contexts: &self.contexts,
-            };
-            if is_current(e, &mut self.watches, &self.translations, &asked, moment) {
+            if is_current(
+                e,
+                &mut self.groups,
+                &self.translations,
+                &self.subtables,
+                &self.contexts,
+                lookup,
+            ) {
                 f.body = e.body();
-                e.count(run.packets(), run.bytes, moment.now_ms, key.tcp_flags());
+                e.count(run.packets(), run.bytes, lookup.now_ms, key.tcp_flags());
             }
         }
     }
     /// Counts all runs at once on the entry in `slot`, which all of them match. Returns `false` without
     /// counting if the entry is not valid.
-    fn count_all(&mut self, slot: u32, parsed: &impl Burst, s: &mut Scratch, moment: &Moment<'_>) -> bool {
+    fn count_all(
+        &mut self,
+        slot: u32,
+        parsed: &impl Burst,
+        s: &mut Scratch,
+        lookup: &LookupContext<'_>,
+    ) -> bool {
         let Some(e) = self.store.get(slot) else {
             return false;
         };
-        let asked = Asked {
-            subtables: &self.subtables,
-            contexts: &self.contexts,
-        };
-        if !is_current(e, &mut self.watches, &self.translations, &asked, moment) {
+        if !is_current(
+            e,
+            &mut self.groups,
+            &self.translations,
+            &self.subtables,
+            &self.contexts,
+            lookup,
+        ) {
             return false;
         }
         let body = e.body();
@@ -443,13 +452,13 @@ impl<P: Program> Cache<P> {
             bytes += run.bytes;
             tcp_flags |= key.tcp_flags();
         }
-        e.count(packets, bytes, moment.now_ms, tcp_flags);
+        e.count(packets, bytes, lookup.now_ms, tcp_flags);
         self.probes += s.found.len() as u64;
         true
     }
     /// The slot of the packet's entry among the remaining candidates.
     #[cold]
-    fn other(&self, f: &Found, sought: Sought<'_>) -> u32 {
+    fn other(&self, f: &LookupResult, sought: Sought<'_>) -> u32 {
         let more = self.bucket(f).map(|b| b.rest(f.more));
         let found = more.and_then(|mut c| c.find(|slot| self.is(*slot, sought)));
         found.unwrap_or(NO_SLOT)

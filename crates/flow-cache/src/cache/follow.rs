@@ -1,14 +1,13 @@
 //! Following a link from a connection to the entry that its last packets matched ([`crate::links`]).
 
-use super::find::NO_BODY;
-use super::{Asked, Cache, Moment, is_current};
+use super::{Cache, LookupContext, is_current};
 use crate::compact::CompactKey;
 use crate::links::Target;
-use crate::program_table::Program;
+use crate::program_table::{NO_BODY, Program};
 use heddle_conntrack::Brief;
 
 /// The number of entries that a processor's cache holds after some bursts.
-const FEW: usize = 256;
+const MAX_NEAR_ENTRIES: usize = 256;
 
 impl<P: Program> Cache<P> {
     /// Prefetches the links of a connection, which [`Cache::follow`] reads.
@@ -24,12 +23,18 @@ impl<P: Program> Cache<P> {
     /// Whether there are too many entries for the processor's cache.
     #[inline]
     pub fn has_many(&self) -> bool {
-        self.store.len() > FEW
+        self.store.len() > MAX_NEAR_ENTRIES
     }
     /// Follows the link of a packet's connection. `key` has the packet's origin. Returns the program of the
     /// linked entry if the entry matches and is known to be valid, and counts the packet there.
     #[inline]
-    pub fn follow(&mut self, b: &Brief, key: &CompactKey, bytes: u64, moment: &Moment<'_>) -> Option<u32> {
+    pub fn follow(
+        &mut self,
+        b: &Brief,
+        key: &CompactKey,
+        bytes: u64,
+        lookup: &LookupContext<'_>,
+    ) -> Option<u32> {
         let to = self.links.find(b, key.context())?;
         let e = self.store.get(to.slot)?;
         let mask = self.subtables.compact(e.subtable())?;
@@ -39,14 +44,17 @@ impl<P: Program> Cache<P> {
         if e.id() != to.id || !e.alive() || !mask.same(|i| e.word(i), &own) {
             return None;
         }
-        let asked = Asked {
-            subtables: &self.subtables,
-            contexts: &self.contexts,
-        };
-        if !is_current(e, &mut self.watches, &self.translations, &asked, moment) {
+        if !is_current(
+            e,
+            &mut self.groups,
+            &self.translations,
+            &self.subtables,
+            &self.contexts,
+            lookup,
+        ) {
             return None;
         }
-        e.count(1, bytes, moment.now_ms, key.tcp_flags());
+        e.count(1, bytes, lookup.now_ms, key.tcp_flags());
         Some(e.body())
     }
     /// Links the connection `b` to the entry that the last lookup found for run `r`.

@@ -1,20 +1,15 @@
 //! Removing entries and freeing their slots.
 
 use super::Cache;
-use crate::entry::Entry;
-use crate::note::{Counted, Note, RESERVE};
+use crate::entry::CacheEntry;
+use crate::events::{RESERVE, RevalidatorEvent};
 use crate::program_table::Program;
+use heddle_datapath_api::FlowCounts;
 
 impl<P: Program> Cache<P> {
-    pub(super) fn counted(e: &Entry) -> Counted {
+    pub(super) fn counted(e: &CacheEntry) -> FlowCounts {
         // No concurrent change: the owner itself reads here.
-        let s = e.read();
-        s.map_or(Counted::default(), |s| Counted {
-            packets: s.packets,
-            bytes: s.bytes,
-            used_ms: s.used_ms,
-            tcp_flags: s.tcp_flags,
-        })
+        e.read().map_or(FlowCounts::default(), |s| s.counts)
     }
 
     /// Removes an entry from the lookups now. The next [`Cache::reap`] frees its slot.
@@ -30,7 +25,7 @@ impl<P: Program> Cache<P> {
         let hash = mask.hash(&key, &self.key, n) ^ more;
         if self.table.remove(hash, slot) {
             self.subtables.left(n, &key);
-            self.doomed.push(slot);
+            self.evicted.push(slot);
         }
     }
     /// Forgets the entry with this id, if it still has this slot.
@@ -46,29 +41,29 @@ impl<P: Program> Cache<P> {
         let mut n = 0;
         self.fresh.clear();
         while n < most && self.notes.has_room(RESERVE) {
-            let Some(slot) = self.doomed.pop() else { break };
+            let Some(slot) = self.evicted.pop() else { break };
             let Some(e) = self.store.get(slot) else { continue };
             let (id, cached, subtable, counted) = (e.id(), e.cached(), e.subtable(), Self::counted(e));
-            self.watches.leave(e.watch().0);
+            self.groups.leave(e.group().0);
             let context = e.key().context();
             let (origin, _) = self.contexts.origin(context);
             e.retire();
-            self.push(Note::Gone(slot, id, cached, counted));
+            self.push(RevalidatorEvent::Gone(slot, id, cached, counted));
             self.translations.release(cached);
             if self.contexts.release(context) {
-                self.push(Note::ContextGone(context));
+                self.push(RevalidatorEvent::Context(context, None));
             }
             if self.subtables.remove(subtable, origin) {
-                self.push(Note::SubtableGone(subtable));
+                self.push(RevalidatorEvent::Subtable(subtable, None));
             }
             if let Some(chunk) = self.store.free(slot) {
-                self.push(Note::ChunkGone(chunk));
+                self.push(RevalidatorEvent::Chunk(chunk, None));
             }
             n += 1;
         }
         let notes = &mut self.notes;
         self.translations.reap(most, |v| {
-            notes.has_room(RESERVE) && notes.push(Note::CachedTranslationGone(v)).is_ok()
+            notes.has_room(RESERVE) && notes.push(RevalidatorEvent::CachedTranslation(v, None)).is_ok()
         });
         if n > 0 {
             self.table.tidy();

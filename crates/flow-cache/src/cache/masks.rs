@@ -34,7 +34,7 @@ fn part(list: &[Use], at: usize, n: usize) -> &[Use] {
 impl<P: Program> Cache<P> {
     /// Hash of a packet's key under a mask.
     #[inline]
-    fn hash_under(&self, sought: Sought<'_>, subtable: u32) -> Option<u64> {
+    pub(super) fn hash_under(&self, sought: Sought<'_>, subtable: u32) -> Option<u64> {
         let hash = self
             .subtables
             .compact(subtable)?
@@ -148,8 +148,10 @@ impl<P: Program> Cache<P> {
     pub(super) fn remember(&mut self, sought: Sought<'_>, slot: u32) {
         let (origin, family) = (sought.key.context(), sought.key.family());
         if self.always_l1 || self.subtables.list(origin, family).len() > 1 {
-            let asked = self.subtables.asked(origin, family);
-            let more = sought.outside.map_or(0, |key| self.contexts.hash(key, asked));
+            let outside_words = self.subtables.outside_words(origin, family);
+            let more = sought
+                .outside
+                .map_or(0, |key| self.contexts.hash(key, outside_words));
             self.l1.insert(sought.key.hash(&self.key) ^ more, slot);
         }
     }

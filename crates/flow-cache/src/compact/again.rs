@@ -44,7 +44,7 @@ fn word(b: &[u8; VIEW], i: usize) -> u64 {
 
 /// The headers of the packet before, for comparison with the next one.
 #[derive(Clone, Copy, Debug)]
-pub struct Again {
+pub struct SameKey {
     words: [u64; WORDS],
     /// Bits of the last word that count.
     last: u64,
@@ -55,7 +55,7 @@ pub struct Again {
     head: usize,
 }
 
-impl Again {
+impl SameKey {
     /// Remembers an ordinary packet. `None`: the packet is not TCP or UDP over untagged IPv4.
     pub fn of(b: &[u8; VIEW], f: Frame) -> Option<Self> {
         if be16(b, 12) != IPV4 {

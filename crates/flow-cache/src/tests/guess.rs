@@ -2,7 +2,9 @@
 
 use super::{Actions, Keys, small_cache};
 use crate::burst::Burst;
-use crate::cache::{Cache, Common, Level, Moment, NO_BODY, NO_SLOT};
+use crate::cache::{Cache, CommonProgram, Level, LookupContext};
+use crate::program_table::NO_BODY;
+use crate::store::NO_SLOT;
 use heddle_datapath_api::{Generations, Translation};
 use heddle_flow::{FlowKey, FlowMask};
 
@@ -29,12 +31,12 @@ fn store(cache: &mut Cache<Actions>, key: &FlowKey, mask: FlowMask) {
 }
 
 /// Summarizes the results of a burst one by one.
-pub(super) fn common_of(cache: &Cache<Actions>, parsed: &Keys) -> Option<Common> {
+pub(super) fn common_of(cache: &Cache<Actions>, parsed: &Keys) -> Option<CommonProgram> {
     let found: Vec<_> = (0..parsed.runs.len()).map(|r| cache.found(r)).collect();
     let body = found.first()?.body;
     let at = |level: Level| found.iter().filter(|f| f.level == level).count() as u64;
     let same = body != NO_BODY && found.iter().all(|f| f.body == body);
-    same.then(|| Common {
+    same.then(|| CommonProgram {
         body,
         l1: at(Level::L1),
         l2: at(Level::L2),
@@ -44,7 +46,7 @@ pub(super) fn common_of(cache: &Cache<Actions>, parsed: &Keys) -> Option<Common>
 
 /// An entry that matches all packets is tried first, but it is used only for packets that match it.
 #[test]
-fn a_guess_is_no_answer() {
+fn a_guess_is_compared() {
     let (mut cache, _notes) = small_cache(4);
     let mut mask = FlowMask::default();
     mask.0.nw_dst = u32::MAX;
@@ -52,7 +54,7 @@ fn a_guess_is_no_answer() {
         store(&mut cache, &flow(0, dst), mask);
     }
     let generations = Generations::default();
-    let moment = Moment {
+    let lookup = LookupContext {
         now_ms: 5,
         any: 1,
         generations: &generations,
@@ -60,7 +62,7 @@ fn a_guess_is_no_answer() {
     let mut burst = |dsts: &[u32]| -> Vec<u32> {
         let keys: Vec<_> = (0..).zip(dsts).map(|(src, dst)| flow(src, *dst)).collect();
         let parsed = Keys::of(&mut cache, &keys);
-        let common = cache.find(&parsed, &moment);
+        let common = cache.find(&parsed, &lookup);
         assert_eq!(common, common_of(&cache, &parsed));
         (0..keys.len()).map(|r| cache.found(r).slot).collect()
     };
@@ -90,7 +92,7 @@ fn a_guess_counts_for_its_mask() {
         store(&mut cache, &key, mask);
     }
     let generations = Generations::default();
-    let moment = Moment {
+    let lookup = LookupContext {
         now_ms: 5,
         any: 1,
         generations: &generations,
@@ -109,7 +111,7 @@ fn a_guess_counts_for_its_mask() {
     for src in 0..40 {
         let keys = [flow(src, 9), flow(src + 100, 9)];
         let parsed = Keys::of(&mut cache, &keys);
-        cache.find(&parsed, &moment);
+        cache.find(&parsed, &lookup);
     }
     cache.tidy();
     assert_eq!(

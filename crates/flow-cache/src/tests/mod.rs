@@ -77,8 +77,8 @@ impl Burst for Keys {
     fn has_outside(&self) -> bool {
         self.runs.iter().any(|run| run.form != KeyForm::Compact)
     }
-    fn outside(&self, run: &Run) -> Option<&FlowKey> {
-        match run.form {
+    fn outside(&self, r: usize) -> Option<&FlowKey> {
+        match self.runs[r].form {
             KeyForm::Full(at) => self.full.get(usize::from(at)),
             _ => None,
         }

@@ -3,10 +3,12 @@
 use super::guess::common_of;
 use super::{Actions, Keys, small_cache};
 use crate::burst::Burst;
-use crate::cache::{Cache, Moment, NO_BODY, NO_SLOT};
-use crate::compact::{Again, CompactKey, CompactMask, Family, Frame, VIEW, outside};
-use crate::note::RING;
+use crate::cache::{Cache, LookupContext};
+use crate::compact::{CompactKey, CompactMask, Family, Frame, SameKey, VIEW, outside};
+use crate::events::RING;
+use crate::program_table::NO_BODY;
 use crate::records::Records;
+use crate::store::NO_SLOT;
 use heddle_datapath_api::{Action, Generations, Translation};
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, FlowMask};
@@ -212,13 +214,13 @@ proptest! {
 
     /// Bytes that are no part of the key may differ.
     #[test]
-    fn packets_of_a_flow_are_told_as_they_are(mut bytes in frame(), tcp in any::<bool>(), junk in any::<[u8; 16]>()) {
+    fn packets_of_a_flow_are_described_as_they_are(mut bytes in frame(), tcp in any::<bool>(), junk in any::<[u8; 16]>()) {
         bytes.resize(80, 0);
         bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 1, 2, 0x40, 0, 64, if tcp { 6 } else { 17 }]);
         bytes[46] = 0x50;
         let frame = Frame { head: 80, total: 80, origin: 7, vlan: true };
         let window = |b: &[u8]| <[u8; VIEW]>::try_from(b).unwrap();
-        let again = Again::of(&window(&bytes), frame).expect("one of those that this is for");
+        let again = SameKey::of(&window(&bytes), frame).expect("one of those that this is for");
         let parts = [(18, 2), (24, 2), (38, 8), (48, 4)];
         for (i, n) in parts {
             bytes[i..i + n].copy_from_slice(&junk[..n]);
@@ -297,8 +299,8 @@ proptest! {
         for (keys, what, r) in bursts {
             let parsed = Keys::of(&mut cache, &keys);
             let generations = Generations::default();
-            let moment = Moment { now_ms: 5, any: 1, generations: &generations };
-            let common = cache.find(&parsed, &moment);
+            let lookup = LookupContext { now_ms: 5, any: 1, generations: &generations };
+            let common = cache.find(&parsed, &lookup);
             prop_assert_eq!(common, common_of(&cache, &parsed));
             for (i, key) in keys.iter().enumerate() {
                 let found = cache.found(i);
@@ -311,11 +313,11 @@ proptest! {
                 prop_assert_eq!(cache.subtable(e).unwrap().mask, got.mask);
                 // The lookup counts an entry exactly when it returns the program.
                 let counted = found.body != NO_BODY;
-                prop_assert!(!counted || Some(found.body) == cache.current(slot, &moment));
+                prop_assert!(!counted || Some(found.body) == cache.current(slot, &lookup));
                 counts.entry(slot).and_modify(|n| *n += u64::from(counted)).or_insert(u64::from(counted));
             }
             for p in &list {
-                let packets = cache.entry(p.slot).unwrap().read().unwrap().packets;
+                let packets = cache.entry(p.slot).unwrap().read().unwrap().counts.packets;
                 prop_assert_eq!(packets, counts.get(&p.slot).copied().unwrap_or(0));
             }
             let key = &keys[0];

@@ -142,7 +142,7 @@ impl RxQueue for SystemRx {
         }
         burst.len() - before
     }
-    fn asks_kernel(&self) -> bool {
+    fn polls_kernel(&self) -> bool {
         self.ring.is_none()
     }
     fn wake_fd(&self) -> Option<WakeFd> {

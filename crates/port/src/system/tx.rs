@@ -318,7 +318,7 @@ fn count(counts: &mut TxCounts, errno: i32) {
 }
 
 impl TxQueue for SystemTx {
-    fn trains(&self) -> Trains {
+    fn gso_support(&self) -> Trains {
         if self.vnet { Trains::ALL } else { Trains::default() }
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {

@@ -82,7 +82,7 @@ impl RxQueue for TapRx {
         }
         burst.len() - before
     }
-    fn asks_kernel(&self) -> bool {
+    fn polls_kernel(&self) -> bool {
         true
     }
     fn wake_fd(&self) -> Option<WakeFd> {
@@ -230,7 +230,7 @@ impl TapTx {
 }
 
 impl TxQueue for TapTx {
-    fn trains(&self) -> Trains {
+    fn gso_support(&self) -> Trains {
         Trains::ALL
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {

@@ -30,7 +30,7 @@ impl Takes {
         }
     }
     /// The kinds of GSO packets that it takes.
-    pub(super) fn trains(self) -> Trains {
+    pub(super) fn gso_support(self) -> Trains {
         self.trains
     }
     /// Whether the guest takes a packet with this metadata.

@@ -55,8 +55,8 @@ impl VirtioTx {
 
 impl TxQueue for VirtioTx {
     #[inline]
-    fn trains(&self) -> Trains {
-        self.choice.takes.trains()
+    fn gso_support(&self) -> Trains {
+        self.choice.takes.gso_support()
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         if self.set().turn() != self.seen {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use heddle_datapath::{CaptureWish, Captured, Way};
+use heddle_datapath::{CapturePoint, CaptureWish, Captured};
 use heddle_datapath_api::{DropKind, PortNo};
 use heddle_flow::odp::KeyText;
 use heddle_flow::{FlowKey, Match};
@@ -211,9 +211,9 @@ fn of<'a>(state: &'a mut State, id: &str) -> Result<&'a mut Session, String> {
 
 fn packet(c: &Captured, key: &FlowKey, port: &str) -> Value {
     let (way, drop) = match c.way {
-        Way::In => ("in", None),
-        Way::Out => ("out", None),
-        Way::Dropped(kind) => ("drop", Some(kind.name())),
+        CapturePoint::In => ("in", None),
+        CapturePoint::Out => ("out", None),
+        CapturePoint::Dropped(kind) => ("drop", Some(kind.name())),
     };
     let flow = KeyText {
         key,

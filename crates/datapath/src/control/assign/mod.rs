@@ -92,7 +92,7 @@ pub(crate) struct Queue {
 
 /// A sentence for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Note {
+pub(crate) struct PlanNote {
     /// The queue that it is about; `None`: all.
     pub(crate) queue: Option<usize>,
     pub(crate) warning: bool,
@@ -106,7 +106,7 @@ pub(crate) struct Plan {
     pub(crate) place: Vec<Option<usize>>,
     /// Workers that poll queues with an affinity only.
     pub(crate) isolated: Vec<bool>,
-    pub(crate) notes: Vec<Note>,
+    pub(crate) notes: Vec<PlanNote>,
 }
 
 /// Assigns `queues` to `cores`.
@@ -154,7 +154,7 @@ struct Planning<'a> {
 
 impl Planning<'_> {
     fn note(&mut self, queue: Option<usize>, warning: bool, text: String) {
-        self.plan.notes.push(Note { queue, warning, text });
+        self.plan.notes.push(PlanNote { queue, warning, text });
     }
     fn put(&mut self, q: usize, worker: usize) {
         self.plan.place[q] = Some(worker);

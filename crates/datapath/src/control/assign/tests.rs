@@ -52,7 +52,7 @@ fn group_evens_out_what_cycles_leaves_uneven() {
 }
 
 #[test]
-fn another_node_is_told_of() {
+fn another_node_is_reported() {
     let q: Vec<Queue> = (0..8).map(|i| queue(i, 1)).collect();
     let p = plan(spread(RxqAssign::Cycles), &cores(&[0, 0]), &q);
     assert_eq!(places(&p), [0, 1, 1, 0, 0, 1, 1, 0]);
@@ -129,7 +129,7 @@ fn without_a_worker_of_its_own_a_queue_is_not_polled_unless_it_must_be() {
 }
 
 #[test]
-fn dry_runs_say_what_they_find() {
+fn dry_runs_report_what_they_find() {
     let c = cores(&[0, 0]);
     let group = |improvement| Balance {
         improvement,

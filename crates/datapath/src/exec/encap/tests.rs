@@ -2,7 +2,7 @@
 //! agrees with the executor's offsets.
 
 use crate::exec::{Meta, apply};
-use crate::worker::parse::parsed;
+use crate::tests::parsed;
 use heddle_datapath_api::{Action, DropKind, Masked, NshHeader};
 use heddle_flow::{Nsh, packet_type};
 use heddle_packet::Packet;
@@ -230,7 +230,7 @@ proptest! {
 
 /// A packet of the wrong kind is dropped by name, not corrupted.
 #[test]
-fn headers_go_on_what_they_can_go_on() {
+fn headers_are_pushed_on_packets_that_can_have_them() {
     let on = |ty: u32, a: Action| {
         let mut p = Packet::from_bytes(&[0; 60]);
         let (_, mut meta) = parsed(&mut p, ty, 2);

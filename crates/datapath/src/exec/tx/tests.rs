@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tests::FakePort;
-use heddle_packet::{Burst, Gso, Wraps};
+use heddle_packet::{Gso, Wraps};
 use heddle_port::Port;
 use heddle_virtio::driver::{Arena, Buf, Driver, Place};
 use heddle_virtio::{DeviceRx, Features, SharedMemory};
@@ -35,19 +35,15 @@ proptest! {
 fn send_all(
     table: &mut TxTable,
     pool: &mut Pool,
-    burst: &mut Burst,
+    live: &mut Live,
     to: impl IntoIterator<Item = (u32, Range<LiveId>)>,
 ) {
-    let (mut copies, drops) = (Vec::new(), Drops::default());
-    let mut live = Live {
-        burst,
-        copies: &mut copies,
-    };
+    let drops = Drops::default();
     for (no, mut ids) in to {
-        assert_eq!(table.push(no, &mut ids, 1500, &live, &drops), Ok(false));
+        assert_eq!(table.push(no, &mut ids, 1500, live, &drops), Ok(false));
     }
-    table.finish(&mut live, pool, &drops);
-    pool.put_all(burst.drain(..));
+    table.finish(live, pool, &drops);
+    pool.put_all(live.burst.drain(..));
 }
 
 #[test]
@@ -75,14 +71,14 @@ fn a_queue_that_keeps_packets_holds_up_no_guest() {
         let queue = port.open_tx(0, 1).unwrap();
         table.insert(no, TxPort::new(queue, Arc::default(), Arc::default()));
     }
-    let (mut pool, mut burst) = (Pool::new(64), Burst::new());
-    assert_eq!(rx.rx(&mut pool, &mut burst), frames.len());
-    let tails: Vec<usize> = burst.iter().map(|p| p.segs().len()).collect();
+    let (mut pool, mut live) = (Pool::new(64), Live::default());
+    assert_eq!(rx.rx(&mut pool, &mut live.burst), frames.len());
+    let tails: Vec<usize> = live.burst.iter().map(|p| p.segs().len()).collect();
     assert_eq!(tails, [0, 1, 0, 1]);
     send_all(
         &mut table,
         &mut pool,
-        &mut burst,
+        &mut live,
         [(0, 0..4), (1, 1..4), (2, 0..4)],
     );
     rx.complete();
@@ -94,8 +90,8 @@ fn a_queue_that_keeps_packets_holds_up_no_guest() {
     assert_eq!(ports[2].take(), frames);
     assert!(ports[0].take().is_empty() && ports[1].take().is_empty());
     // The other packets are sent when the next ones come.
-    burst.push(Packet::from_bytes(&[5; 60]));
-    send_all(&mut table, &mut pool, &mut burst, [(0, 0..1), (1, 0..1)]);
+    live.burst.push(Packet::from_bytes(&[5; 60]));
+    send_all(&mut table, &mut pool, &mut live, [(0, 0..1), (1, 0..1)]);
     assert_eq!(ports[0].take(), frames);
     assert_eq!(ports[1].take(), frames[1..]);
     assert_eq!((table.batches, table.sent), (5, 13));
@@ -133,7 +129,7 @@ impl TxQueue for Few {
             ..TxCounts::default()
         }
     }
-    fn trains(&self) -> gro::Trains {
+    fn gso_support(&self) -> gro::Trains {
         gro::Trains::ALL
     }
 }
@@ -158,10 +154,10 @@ fn what_is_counted_is_what_was_joined() {
     };
     let frames = [(1, 1), (1, 2), (3, 1), (2, 5), (2, 6), (2, 7)];
     let sent = |most: usize, joins: bool| {
-        let (mut pool, mut burst) = (Pool::new(64), Burst::new());
+        let (mut pool, mut live) = (Pool::new(64), Live::default());
         frames
             .iter()
-            .for_each(|(port, id)| burst.push(datagram(*port, *id)));
+            .for_each(|(port, id)| live.burst.push(datagram(*port, *id)));
         let (took, counters) = (Arc::default(), Arc::<PortCounters>::default());
         let queue = Box::new(Few(most, Arc::clone(&took)));
         let mut table = TxTable {
@@ -169,7 +165,7 @@ fn what_is_counted_is_what_was_joined() {
             ..TxTable::default()
         };
         table.insert(0, TxPort::new(queue, Arc::default(), Arc::clone(&counters)));
-        send_all(&mut table, &mut pool, &mut burst, [(0, 0..6)]);
+        send_all(&mut table, &mut pool, &mut live, [(0, 0..6)]);
         let lens: Vec<usize> = took.lock().unwrap().iter().map(Packet::len).collect();
         let c = &counters;
         (lens, (c.tx_packets.get(), c.tx_bytes.get(), c.tx_dropped.get()))
@@ -185,7 +181,7 @@ fn what_is_counted_is_what_was_joined() {
 
 /// Datagrams of a GSO packet are compared with the MTU one by one; TCP is segmented elsewhere.
 #[test]
-fn a_train_of_datagrams_is_as_long_as_one_of_them() {
+fn a_gso_packet_of_datagrams_is_as_long_as_one_of_them() {
     const IN_TUNNEL: u16 = 50 + 34;
     let train = |kind, size: u16, len: usize| {
         let mut p = Packet::from_bytes(&vec![0; len]);

@@ -7,14 +7,14 @@ use heddle_flow_cache::same_credits;
 use std::sync::Arc;
 
 #[derive(Default)]
-pub(super) struct Owed {
+pub(super) struct PendingCredits {
     credits: Vec<Arc<dyn Credit>>,
     packets: u64,
     bytes: u64,
     tcp_flags: u16,
 }
 
-impl Owed {
+impl PendingCredits {
     /// Adds one packet for these credits.
     pub(super) fn add(&mut self, credits: &[Arc<dyn Credit>], bytes: u64, tcp_flags: u16, now_ms: u64) {
         if !same_credits(&self.credits, credits) {
@@ -53,16 +53,16 @@ mod tests {
                 let some = [&all[..0], &all[..1], &all[..2], &all[2..]][which];
                 some.iter().map(|t| Arc::clone(t) as _).collect()
             };
-            let mut owed = Owed::default();
+            let mut pending = PendingCredits::default();
             for (which, bytes, pays) in packets {
                 of(&now, which).iter().for_each(|c| c.credit(1, bytes, 0, 0));
-                owed.add(&of(&later, which), bytes, 0, 0);
+                pending.add(&of(&later, which), bytes, 0, 0);
                 if pays {
-                    owed.pay(0);
+                    pending.pay(0);
                     prop_assert!(later.iter().all(|t| Arc::strong_count(t) == 1));
                 }
             }
-            owed.pay(0);
+            pending.pay(0);
             let counts = |all: &[Arc<Tally>]| -> Vec<_> {
                 all.iter().map(|t| (t.packets.load(Relaxed), t.bytes.load(Relaxed))).collect()
             };

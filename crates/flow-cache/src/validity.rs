@@ -3,29 +3,30 @@
 //! **Problem.** A thousand rules change in a second beside fifty thousand flows, and none of the changes
 //! concerns any of the flows. To find that out for each flow takes fifty million comparisons a second.
 //!
-//! **Shape.** Entries share a [`Watch`] if they have the same mask, and their translations looked into the
-//! same tables and saw the same registers there. The watch does the part of the comparison that is the same
-//! for all its entries:
+//! **Shape.** Entries share a [`ValidityGroup`] if they have the same mask, and their translations looked
+//! into the same tables and saw the same registers there. The group does the part of the comparison that is
+//! the same for all its entries:
 //!
-//! 1. The watch reads the new records in the logs of its tables ([`heddle_datapath_api::changes`]).
-//! 2. The watch leaves out a change that cannot concern any of its entries.
-//! 3. The watch keeps a [`Note`] of any other change: the bits of the changed rule that are in the mask, and
-//!    their values.
+//! 1. The group reads the new records in the logs of its tables ([`heddle_datapath_api::changes`]).
+//! 2. The group leaves out a change that cannot concern any of its entries.
+//! 3. The group keeps a [`RuleChange`] of any other change: the bits of the changed rule that are in the
+//!    mask, and their values.
 //!
-//! An entry has a stamp, the number of the last note that it was compared with. At its next use it is
-//! compared with the later notes. If a note agrees with its key, the entry is translated again. Mostly one
-//! word of the key is enough to exclude a note.
+//! An entry has a stamp, the number of the last change that it was compared with. At its next use it is
+//! compared with the later changes. If a change agrees with its key, the entry is translated again. Mostly
+//! one word of the key is enough to exclude a change.
 //!
-//! **In doubt** an entry is translated again. A note without bits concerns all keys. It stands for a change
+//! **In doubt** an entry is translated again. A change without bits concerns all keys. It stands for a change
 //! with no bit in the mask, or a change that a log has forgotten. It also stands for a change without a log
 //! (of an address, a port).
 //!
-//! **Bounds.** A watch keeps [`KEPT_NOTES`] notes. An entry that has missed more is translated again, which
-//! by then costs no more. All watches together keep [`MOST_NOTES`] notes. They take in [`TAKEN_IN_CHANGES`]
-//! changes per burst, so that a worker that returns to old flows does not stall. There are [`MOST_WATCHES`]
-//! watches. An entry beyond has none, and is translated again when any of its dependencies changes.
+//! **Bounds.** A group keeps [`MAX_GROUP_CHANGES`] changes. An entry that has missed more is translated
+//! again, which by then costs no more. All groups together keep [`MAX_CHANGES`] changes. They take in
+//! [`TAKEN_IN_CHANGES`] changes per burst, so that a worker that returns to old flows does not stall. There
+//! are [`MAX_GROUPS`] groups. An entry beyond has none, and is translated again when any of its dependencies
+//! changes.
 //!
-//! **Threads.** Watches belong to one worker.
+//! **Threads.** The groups belong to one worker.
 
 use crate::compact::{CompactKey, CompactMask};
 use crate::hash::Mixer;
@@ -37,22 +38,22 @@ use heddle_flow::FlowMask;
 use std::collections::VecDeque;
 use std::hash::Hasher;
 
-/// The number of an entry without a watch.
+/// The number of an entry without a group.
 pub(crate) const NONE: u16 = 0;
-/// Maximum number of watches of a worker.
-const MOST_WATCHES: usize = 2048;
-/// The entries of one port may begin one part in this number of all watches. Otherwise one sender that makes
+/// Maximum number of groups of a worker.
+const MAX_GROUPS: usize = 2048;
+/// The entries of one port may begin one part in this number of all groups. Otherwise one sender that makes
 /// up registers could use up all of them.
 const PORTS: usize = 4;
-/// Maximum number of notes of a watch, and of comparisons of an entry.
-const KEPT_NOTES: usize = 256;
-/// Maximum number of notes in all watches: some 8 MiB.
-const MOST_NOTES: usize = 1 << 16;
-/// Maximum number of changes that all watches together take in per burst.
+/// Maximum number of changes of a group, and of comparisons of an entry.
+const MAX_GROUP_CHANGES: usize = 256;
+/// Maximum number of changes in all groups: some 8 MiB.
+const MAX_CHANGES: usize = 1 << 16;
+/// Maximum number of changes that all groups together take in per burst.
 const TAKEN_IN_CHANGES: usize = 2048;
 /// The stamp of an entry that is not known to be valid.
 const NEVER: u32 = 0;
-/// The end of the numbers of notes: a watch that reaches it is given up.
+/// The end of the numbers of changes: a group that reaches it is given up.
 const WORN: u32 = u32::MAX;
 
 /// The words of a compact key have numbers from 0 on, the words of the full key from this one on. The full
@@ -63,14 +64,14 @@ pub(crate) const OUTSIDE: u8 = 8;
 type Word = (u8, u64, u64);
 
 /// The bits and values of keys that a change concerns.
-struct Note {
+struct RuleChange {
     number: u32,
-    /// The word with the most bits, which mostly decides. If it has no bits, the note concerns all keys.
+    /// The word with the most bits, which mostly decides. If it has no bits, the change concerns all keys.
     first: Word,
     rest: Box<[Word]>,
 }
 
-impl Note {
+impl RuleChange {
     #[inline]
     fn is_about(&self, key: &impl Fn(usize) -> u64) -> bool {
         let same = |(i, bits, value): &Word| (key(usize::from(*i)) ^ value) & bits == 0;
@@ -78,17 +79,17 @@ impl Note {
     }
 }
 
-/// A watch's last notes.
-struct Notes {
-    kept: VecDeque<Note>,
-    /// The number of the last note.
+/// A group's last changes.
+struct RuleChanges {
+    kept: VecDeque<RuleChange>,
+    /// The number of the last change.
     last: u32,
-    /// The number of the last note that was dropped. Entries with smaller stamps cannot be compared.
+    /// The number of the last change that was dropped. Entries with smaller stamps cannot be compared.
     forgotten: u32,
 }
 
-impl Notes {
-    /// Adds a note; `in_all` counts the notes of all watches.
+impl RuleChanges {
+    /// Adds a change; `in_all` counts the changes of all groups.
     fn add(&mut self, (first, rest): (Word, Box<[Word]>), in_all: &mut usize) {
         self.last = self.last.saturating_add(1);
         if self.last == WORN {
@@ -96,16 +97,16 @@ impl Notes {
             return;
         }
         let number = self.last;
-        self.kept.push_back(Note { number, first, rest });
+        self.kept.push_back(RuleChange { number, first, rest });
         *in_all += 1;
-        if self.kept.len() > KEPT_NOTES || *in_all > MOST_NOTES {
-            self.forgotten = self.kept.pop_front().map_or(number, |note| note.number);
+        if self.kept.len() > MAX_GROUP_CHANGES || *in_all > MAX_CHANGES {
+            self.forgotten = self.kept.pop_front().map_or(number, |change| change.number);
             *in_all -= 1;
         }
     }
 }
 
-/// The properties that entries of one watch share, and the port of the entry at hand.
+/// The properties that entries of one group share, and the port of the entry at hand.
 #[derive(Clone, Copy)]
 pub(crate) struct Under<'a> {
     /// The number of their mask.
@@ -121,10 +122,10 @@ pub(crate) struct Under<'a> {
 }
 
 /// A group of entries that are checked together; the module's text explains it.
-struct Watch {
+struct ValidityGroup {
     /// The value of [`Generations::any`] up to which changes are known.
     any: u64,
-    notes: Notes,
+    changes: RuleChanges,
     subtable: u32,
     /// Port of the first entry.
     in_port: u32,
@@ -138,11 +139,11 @@ struct Watch {
     scope: Box<Scope>,
 }
 
-impl Watch {
+impl ValidityGroup {
     fn new(deps: &[Dep], overrides: &[Override], under: Under<'_>, fingerprint: u64) -> Self {
         Self {
             any: 0,
-            notes: Notes {
+            changes: RuleChanges {
                 kept: VecDeque::new(),
                 last: NEVER + 1,
                 forgotten: NEVER + 1,
@@ -169,7 +170,7 @@ impl Watch {
             return;
         }
         let mut scope = self.scope.clone();
-        let (notes, mut overrides) = (&mut self.notes, self.overrides.iter().peekable());
+        let (changes, mut overrides) = (&mut self.changes, self.overrides.iter().peekable());
         for ((at, slot), seen) in (0_u16..).zip(&self.slots).zip(&mut self.seen) {
             while let Some(o) = overrides.next_if(|o| o.from <= at) {
                 scope.apply(o);
@@ -183,44 +184,44 @@ impl Watch {
                 let goes_on = *takes_in > 0;
                 *takes_in = takes_in.saturating_sub(1);
                 if goes_on && !scope.known.excludes(m) {
-                    notes.add(scope.words(m), in_all);
+                    changes.add(scope.words(m), in_all);
                 }
                 goes_on
             });
             if !told {
-                // A note without bits: the entry may miss a change.
-                notes.add(Default::default(), in_all);
+                // A change without bits: the entry may miss a change.
+                changes.add(Default::default(), in_all);
             }
         }
     }
 }
 
-/// A worker's watches, by number.
-pub(crate) struct Watches {
-    all: Vec<Watch>,
+/// A worker's groups, by number.
+pub(crate) struct ValidityGroups {
+    all: Vec<ValidityGroup>,
     free: Vec<u16>,
     index: HashTable<u16>,
-    /// The watch that `enter` returned last, while it is in the index.
+    /// The group that `enter` returned last, while it is in the index.
     last: u16,
-    n_notes: usize,
-    /// Watches by port of their first entries.
+    n_changes: usize,
+    /// ValidityGroups by port of their first entries.
     of_port: Vec<usize>,
     /// The number of changes that this burst may still take in.
     takes_in: usize,
 }
 
-impl Watches {
+impl ValidityGroups {
     pub(crate) fn new() -> Self {
-        let mut watches = Self {
+        let mut groups = Self {
             all: Vec::new(),
             free: Vec::new(),
             index: HashTable::new(),
             last: NONE,
-            n_notes: 0,
+            n_changes: 0,
             of_port: Vec::new(),
             takes_in: TAKEN_IN_CHANGES,
         };
-        // Number 0 is `NONE`: no entry has this watch.
+        // Number 0 is `NONE`: no entry has this group.
         let nothing = Under {
             subtable: 0,
             in_port: 0,
@@ -228,8 +229,8 @@ impl Watches {
             v6: false,
             outside: constants(),
         };
-        watches.all.push(Watch::new(&[], &[], nothing, 0));
-        watches
+        groups.all.push(ValidityGroup::new(&[], &[], nothing, 0));
+        groups
     }
     /// Begins another burst.
     #[inline]
@@ -237,23 +238,23 @@ impl Watches {
         self.takes_in = TAKEN_IN_CHANGES;
     }
 
-    /// Puts an entry under the watch for these dependencies and overrides. Returns the number of the watch,
-    /// or [`NONE`] if there are too many watches, and the entry's stamp. `None`: the translation is older
-    /// than the changes that the watch knows, so it must not be used.
+    /// Puts an entry under the group for these dependencies and overrides. Returns the number of the group,
+    /// or [`NONE`] if there are too many groups, and the entry's stamp. `None`: the translation is older
+    /// than the changes that the group knows, so it must not be used.
     pub(crate) fn enter(
         &mut self,
         deps: &[Dep],
         overrides: &[Override],
         under: Under<'_>,
     ) -> Option<(u16, u32)> {
-        let is = |w: &Watch| {
+        let is = |w: &ValidityGroup| {
             w.subtable == under.subtable
                 && *w.overrides == *overrides
                 && w.slots.iter().eq(deps.iter().map(|d| &d.slot))
         };
         let (all, index) = (&self.all, &self.index);
         let at = |n: u16| &all[usize::from(n)];
-        // Many entries in a row mostly have the same watch.
+        // Many entries in a row mostly have the same group.
         let last = (self.last != NONE && is(at(self.last))).then_some(self.last);
         let print = last.map_or_else(|| fingerprint(deps, overrides, under.subtable), |_| 0);
         let same = |n: &u16| at(*n).fingerprint == print && is(at(*n));
@@ -264,26 +265,26 @@ impl Watches {
                 return None;
             }
             w.users += 1;
-            return Some((n, w.notes.last));
+            return Some((n, w.changes.last));
         }
         let port = under.in_port as usize;
         if self.of_port.len() <= port {
             self.of_port.resize(port + 1, 0);
         }
-        if self.of_port[port] >= MOST_WATCHES / PORTS {
+        if self.of_port[port] >= MAX_GROUPS / PORTS {
             return Some((NONE, NEVER));
         }
-        let watch = Watch::new(deps, overrides, under, print);
-        let stamp = watch.notes.last;
+        let group = ValidityGroup::new(deps, overrides, under, print);
+        let stamp = group.changes.last;
         let n = match self.free.pop() {
             Some(n) => {
-                self.all[usize::from(n)] = watch;
+                self.all[usize::from(n)] = group;
                 n
             }
-            None if self.all.len() > MOST_WATCHES => return Some((NONE, NEVER)),
+            None if self.all.len() > MAX_GROUPS => return Some((NONE, NEVER)),
             None => {
-                self.all.push(watch);
-                u16::try_from(self.all.len() - 1).expect("MOST_WATCHES is less than 2^16")
+                self.all.push(group);
+                u16::try_from(self.all.len() - 1).expect("MAX_GROUPS is less than 2^16")
             }
         };
         self.of_port[port] += 1;
@@ -292,7 +293,7 @@ impl Watches {
             .insert_unique(print, n, |n| all[usize::from(*n)].fingerprint);
         Some((n, stamp))
     }
-    /// Takes an entry out of its watch.
+    /// Takes an entry out of its group.
     pub(crate) fn leave(&mut self, n: u16) {
         if n == NONE {
             return;
@@ -300,7 +301,7 @@ impl Watches {
         let w = &mut self.all[usize::from(n)];
         w.users -= 1;
         if w.users == 0 {
-            self.n_notes -= std::mem::take(&mut w.notes.kept).len();
+            self.n_changes -= std::mem::take(&mut w.changes.kept).len();
             self.of_port[w.in_port as usize] -= 1;
             self.unlist(n);
             self.free.push(n);
@@ -317,11 +318,11 @@ impl Watches {
     }
 
     /// Whether an entry with this stamp is known to be valid at `any`. `false`: the caller has to call
-    /// [`Watches::look`].
+    /// [`ValidityGroups::look`].
     #[inline]
     pub(crate) fn holds(&self, n: u16, stamp: u32, any: u64) -> bool {
         let w = self.all.get(usize::from(n));
-        w.is_some_and(|w| w.any == any && w.notes.last == stamp)
+        w.is_some_and(|w| w.any == any && w.changes.last == stamp)
     }
     /// Checks an entry that was valid at `stamp`. `key` returns the words of its key, and `any` was read
     /// before. Returns its new stamp, or `None` if the entry may be stale.
@@ -337,9 +338,13 @@ impl Watches {
         if self.all.get(usize::from(n))?.any != any {
             self.catch_up(n, any, generations);
         }
-        let notes = &self.all.get(usize::from(n))?.notes;
-        let mut later = notes.kept.iter().rev().take_while(|note| note.number > stamp);
-        (stamp >= notes.forgotten && !later.any(|note| note.is_about(&key))).then_some(notes.last)
+        let changes = &self.all.get(usize::from(n))?.changes;
+        let mut later = changes
+            .kept
+            .iter()
+            .rev()
+            .take_while(|change| change.number > stamp);
+        (stamp >= changes.forgotten && !later.any(|change| change.is_about(&key))).then_some(changes.last)
     }
 
     /// Takes in the changes since the last call.
@@ -347,16 +352,16 @@ impl Watches {
     #[inline(never)]
     fn catch_up(&mut self, n: u16, any: u64, generations: &Generations) {
         let w = &mut self.all[usize::from(n)];
-        w.catch_up(generations, &mut self.takes_in, &mut self.n_notes);
+        w.catch_up(generations, &mut self.takes_in, &mut self.n_changes);
         w.any = any;
-        if w.notes.last == WORN {
-            // The entries are translated again, and get another watch.
+        if w.changes.last == WORN {
+            // The entries are translated again, and get another group.
             self.unlist(n);
         }
     }
 }
 
-/// The packets of a watch's entries, as a lookup sees them.
+/// The packets of a group's entries, as a lookup sees them.
 #[derive(Clone)]
 struct Scope {
     /// The bits that are equal in all of them, and their values.
@@ -374,7 +379,7 @@ impl Scope {
         let mut fixed = CompactMask::beyond(under.mask);
         clear(&mut fixed, under.outside);
         let mut own = *under.mask;
-        // The origin is unknown: entries of several origins may share a watch.
+        // The origin is unknown: entries of several origins may share a group.
         (fixed.0.recirc_id, own.0.recirc_id) = (0, 0);
         for not in [&fixed, constants(), unknown()] {
             clear(&mut own, not);

@@ -21,8 +21,8 @@
 //! unreadable again ([`Worker::settle`]). That is a system call, and it only has to happen before the next
 //! arming.
 
-use super::Worker;
-use super::polling::Polling;
+use super::super::Worker;
+use super::polling::AdaptivePolling;
 use heddle_sys::Tsc;
 use heddle_sys::awake::Awake;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -36,13 +36,14 @@ const POLL_ONLY_MS: i32 = 1;
 const LIGHT_MS: i32 = 20;
 const LIGHT_AFTER: u8 = 4;
 
-/// The state of the adaptive wait.
+/// The worker's waiting for packets.
 #[derive(Debug, Default)]
-pub(super) struct Wait {
-    polling: Polling,
-    slept: bool,
+pub(crate) struct Idle {
+    polling: AdaptivePolling,
+    /// The last call of [`Worker::idle`] slept.
+    pub(crate) slept: bool,
     /// Descriptors were readable and [`Worker::settle`] has not reset them yet.
-    fired: bool,
+    pub(super) fired: bool,
     /// `pmd-sleep-max`, microseconds.
     pause_us: Option<u64>,
     /// Pauses of full length since the last packet.
@@ -50,7 +51,7 @@ pub(super) struct Wait {
     /// The next pause is the configured one divided by 2^`shorter`.
     shorter: u8,
     /// Short sleeps in a row.
-    brief: u8,
+    short_sleeps: u8,
     /// Set during a light sleep.
     awake: Option<Awake>,
 }
@@ -59,23 +60,19 @@ pub(super) struct Wait {
 const PAUSES: u8 = 2;
 /// A round with this number of packets has many of them. It is half of what Open vSwitch takes from a queue
 /// at once, which is its measure, too.
-const MANY: usize = 16;
+const BUSY_ROUND_PACKETS: usize = 16;
 /// Power of two by which the first pause after that is shorter, and the step by which the power falls.
 const SHORTER: u8 = 6;
 const STEP: u8 = 2;
 
-impl Wait {
+impl Idle {
     /// The last round, from `begin` to `end`, found `packets` packets.
-    pub(super) fn busy(&mut self, packets: usize, (begin, end): (u64, u64), max: u64) {
+    pub(crate) fn busy(&mut self, packets: usize, (begin, end): (u64, u64), max: u64) {
         self.polling.found(begin, end, packets, max);
         self.pauses = 0;
-        if packets >= MANY {
+        if packets >= BUSY_ROUND_PACKETS {
             self.shorter = SHORTER;
         }
-    }
-    /// A descriptor is readable.
-    pub(super) fn note_fired(&mut self) {
-        self.fired = true;
     }
     /// Length of the next pause, if the maximum is `us` microseconds; `None`: it is time to sleep.
     fn next_pause(&mut self, us: u64) -> Option<Duration> {
@@ -89,27 +86,23 @@ impl Wait {
         }
         Some(pause)
     }
-    /// Whether the last call of `idle` slept.
-    pub(super) fn slept(&mut self) -> bool {
-        std::mem::take(&mut self.slept)
-    }
 }
 
 impl Worker {
     /// Sets the length of pauses from now on.
-    pub(super) fn pause(&mut self, us: Option<u64>) {
-        self.wait.pause_us = us;
-        self.wait.shorter = 0;
+    pub(crate) fn pause(&mut self, us: Option<u64>) {
+        self.schedule.idle.pause_us = us;
+        self.schedule.idle.shorter = 0;
         // With pauses, the worker may never sleep again.
-        (self.wait.brief, self.wait.awake) = (0, None);
+        (self.schedule.idle.short_sleeps, self.schedule.idle.awake) = (0, None);
     }
 
     /// Called when a round, from cycle count `begin` to `now`, found no packets.
-    pub(super) fn idle(&mut self, begin: u64, now: u64) {
+    pub(crate) fn idle(&mut self, begin: u64, now: u64) {
         let max = self.shared.spin_cycles.load(Relaxed);
-        self.wait.polling.in_vain(begin, now, max);
-        let polls = match self.wait.pause_us {
-            None => self.wait.polling.goes_on(now, max),
+        self.schedule.idle.polling.found_nothing(begin, now, max);
+        let polls = match self.schedule.idle.pause_us {
+            None => self.schedule.idle.polling.continues(now, max),
             Some(us) => us == 0,
         };
         if polls {
@@ -125,9 +118,14 @@ impl Worker {
             return;
         }
         self.publish_rx_drops();
-        match self.wait.pause_us.and_then(|us| self.wait.next_pause(us)) {
+        match self
+            .schedule
+            .idle
+            .pause_us
+            .and_then(|us| self.schedule.idle.next_pause(us))
+        {
             Some(pause) => {
-                self.wait.slept = true;
+                self.schedule.idle.slept = true;
                 self.counters.sleeps.add(1);
                 // Packets do not wake the worker from a pause.
                 #[expect(clippy::disallowed_methods, reason = "the user has asked for it")]
@@ -139,20 +137,20 @@ impl Worker {
 
     /// Whether processors are kept from halting in the sleep that begins now.
     fn sleeps_lightly(&mut self) -> bool {
-        let wait = &mut self.wait;
-        if wait.brief < LIGHT_AFTER || !self.shared.light_sleep.load(Relaxed) {
-            wait.awake = None;
-        } else if wait.awake.is_none() {
-            wait.awake = Awake::hold().ok();
+        let idle = &mut self.schedule.idle;
+        if idle.short_sleeps < LIGHT_AFTER || !self.shared.light_sleep.load(Relaxed) {
+            idle.awake = None;
+        } else if idle.awake.is_none() {
+            idle.awake = Awake::hold().ok();
         }
-        wait.awake.is_some()
+        idle.awake.is_some()
     }
 
     fn sleep(&mut self) {
         let mut work = false;
         // No sleep is longer than [`POLL_ONLY_MS`] while events wait for room in the revalidator's ring,
         // segments wait, or packets wait for a neighbour. Another worker may learn that neighbour.
-        let mut poll_only = self.cache.has_doomed() || self.frames.any() || self.waiting.any();
+        let mut poll_only = self.cache.has_evicted() || self.frames.any() || self.waiting.any();
         for slot in &mut self.rx {
             work |= slot.queue.arm();
             poll_only |= slot.watched.is_none();
@@ -172,21 +170,21 @@ impl Worker {
             self.counters.sleeps.add(1);
             let asleep = Tsc::now();
             self.counters.asleep_since.set(asleep);
-            let (woken, bell) = self.see_ready(timeout);
+            let (woken, bell) = self.poll_events(timeout);
             rung = bell;
             let now = Tsc::now();
             if woken {
-                self.question.found();
-                self.tell_empty(now);
+                self.schedule.kernel_query.found();
+                self.skip_empty(now);
             }
             let slept = now.wrapping_sub(asleep);
             let soon = slept < Tsc::hz() / 1000 * u64::from(LIGHT_MS.unsigned_abs());
-            self.wait.brief = if woken && soon {
-                (self.wait.brief + 1).min(LIGHT_AFTER)
+            self.schedule.idle.short_sleeps = if woken && soon {
+                (self.schedule.idle.short_sleeps + 1).min(LIGHT_AFTER)
             } else {
                 0
             };
-            self.wait.slept = true;
+            self.schedule.idle.slept = true;
         }
         for slot in &mut self.rx {
             slot.queue.disarm();
@@ -199,8 +197,8 @@ impl Worker {
     /// Makes descriptors unreadable whose queues were polled since they woke the worker. Called after a
     /// round, and before a queue is moved.
     #[inline]
-    pub(super) fn settle(&mut self) {
-        if std::mem::take(&mut self.wait.fired) {
+    pub(crate) fn settle(&mut self) {
+        if std::mem::take(&mut self.schedule.idle.fired) {
             for slot in self.rx.iter_mut().filter(|s| s.fired) {
                 slot.fired = false;
                 slot.queue.woken();
@@ -214,23 +212,23 @@ mod tests {
     use super::*;
 
     /// Lengths of the pauses until it is time to sleep, microseconds.
-    fn pauses(wait: &mut Wait) -> Vec<u128> {
-        std::iter::from_fn(|| wait.next_pause(1000))
+    fn pauses(idle: &mut Idle) -> Vec<u128> {
+        std::iter::from_fn(|| idle.next_pause(1000))
             .map(|p| p.as_micros())
             .collect()
     }
 
     #[test]
     fn pauses_are_short_at_first_where_many_packets_came() {
-        let mut wait = Wait::default();
-        assert_eq!(pauses(&mut wait), [1000, 1000]);
-        wait.busy(1, (0, 1), 0);
-        assert_eq!(pauses(&mut wait), [1000, 1000]);
-        wait.busy(32, (0, 1), 0);
-        assert_eq!(pauses(&mut wait), [15, 62, 250, 1000, 1000]);
-        wait.busy(32, (0, 1), 0);
-        assert_eq!(wait.next_pause(1000), Some(Duration::from_nanos(15_625)));
-        wait.busy(2, (0, 1), 0);
-        assert_eq!(pauses(&mut wait), [62, 250, 1000, 1000]);
+        let mut idle = Idle::default();
+        assert_eq!(pauses(&mut idle), [1000, 1000]);
+        idle.busy(1, (0, 1), 0);
+        assert_eq!(pauses(&mut idle), [1000, 1000]);
+        idle.busy(32, (0, 1), 0);
+        assert_eq!(pauses(&mut idle), [15, 62, 250, 1000, 1000]);
+        idle.busy(32, (0, 1), 0);
+        assert_eq!(idle.next_pause(1000), Some(Duration::from_nanos(15_625)));
+        idle.busy(2, (0, 1), 0);
+        assert_eq!(pauses(&mut idle), [62, 250, 1000, 1000]);
     }
 }

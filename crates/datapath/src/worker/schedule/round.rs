@@ -1,10 +1,10 @@
 //! Rounds over the receive queues: which queues are polled, for how many packets, and what they are charged
-//! ([`super::turn`] decides this).
+//! ([`super::queue`] decides this).
 
-use super::command::{Reply, token_of};
-use super::look::LIVELY;
-use super::turn::{Others, PortBudget};
-use super::{BELL_TOKEN, RxSlot, Source, Worker};
+use super::super::command::{Reply, token_of};
+use super::super::{BELL_TOKEN, RxSlot, Source, Worker};
+use super::backoff::RING_BUSY_CYCLES;
+use super::queue::{Others, PortBudget, QUANTUM_CYCLES};
 use heddle_datapath_api::DropKind;
 use heddle_packet::{BURST, Packet};
 use heddle_sys::Tsc;
@@ -13,10 +13,11 @@ use std::collections::HashMap;
 use std::os::fd::RawFd;
 
 impl Worker {
-    /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues
-    /// with few packets share a burst. It is forwarded when it is half full, so that the next queue always
-    /// finds room, or at the end of the round. A queue whose packets are expensive shares no burst.
-    pub(super) fn poll_all(&mut self, t0: u64) -> usize {
+    /// One turn of each queue that need not wait for others ([`super::queue`]); returns the number of
+    /// packets. Queues with few packets share a burst. It is forwarded when it is half full, so that the next
+    /// queue always finds room, or at the end of the round. A queue whose packets are expensive shares no
+    /// burst.
+    pub(crate) fn poll_all(&mut self, t0: u64) -> usize {
         let (mut total, waited) = self.poll_each(t0, true);
         if total == 0 && waited {
             // The other queues have no packets after all, or wait too.
@@ -43,39 +44,44 @@ impl Worker {
     fn poll_each(&mut self, t0: u64, patient: bool) -> (usize, bool) {
         let (mut total, mut waited) = (0, false);
         let mut t = t0;
-        let was_full = std::mem::take(&mut self.full);
-        let was_active = std::mem::take(&mut self.active);
-        self.round += 1;
+        let was_full = std::mem::take(&mut self.schedule.full);
+        let was_active = std::mem::take(&mut self.schedule.active);
+        self.schedule.round += 1;
         let n_queues = self.rx.len();
         let alone = n_queues == 1;
-        let mut asked = false;
+        let mut queried = false;
         for i in 0..self.rx.len() {
             let slot = &mut self.rx[i];
-            if !self.budgets[slot.budget].admits(&mut slot.cycle, self.round) {
-                let full = usize::from(slot.turn.is_full());
-                (self.full, self.active) = (self.full + full, self.active + full);
+            if !self.schedule.budgets[slot.budget].admits(&mut slot.cycle, self.schedule.round) {
+                let full = usize::from(slot.scheduler.full);
+                self.schedule.full += full;
+                self.schedule.active += full;
                 waited = true;
                 continue;
             }
-            let others = was_full.saturating_sub(usize::from(slot.turn.is_full()));
-            if patient && slot.turn.waits(t, others) {
-                self.full += usize::from(slot.turn.is_full());
-                self.active += 1;
+            let others = was_full.saturating_sub(usize::from(slot.scheduler.full));
+            if patient && slot.scheduler.waits(t, others) {
+                self.schedule.full += usize::from(slot.scheduler.full);
+                self.schedule.active += 1;
                 waited = true;
                 continue;
             }
             // A `Sync` command requires a round over all queues.
-            let hasty = (patient || t < self.lively) && self.syncing.is_empty();
-            if hasty && !asked && slot.watched.is_some() && slot.look.as_ref().is_some_and(|l| l.asks(t)) {
-                asked = true;
-                t = self.ask_kernel(t);
+            let hasty = (patient || t < self.schedule.rings_busy_until) && self.syncing.is_empty();
+            if hasty
+                && !queried
+                && slot.watched.is_some()
+                && slot.backoff.as_ref().is_some_and(|l| l.is_due(t))
+            {
+                queried = true;
+                t = self.query_kernel(t);
             }
             let slot = &mut self.rx[i];
-            if hasty && slot.look.as_ref().is_some_and(|l| l.waits(t)) {
-                waited |= t >= self.lively;
+            if hasty && slot.backoff.as_ref().is_some_and(|l| l.waits(t)) {
+                waited |= t >= self.schedule.rings_busy_until;
                 continue;
             }
-            if slot.turn.is_dear() && !self.scratch.sources.is_empty() {
+            if slot.scheduler.is_expensive() && !self.scratch.sources.is_empty() {
                 t = self.forward(t);
             }
             if self.scratch.sources.is_empty() {
@@ -83,21 +89,21 @@ impl Worker {
                 self.end_waiting();
             }
             let slot = &mut self.rx[i];
-            let most = slot.turn.most(match was_active {
+            let max = slot.scheduler.max_packets(match was_active {
                 _ if alone => Others::None,
                 0 | 1 => Others::Quiet,
                 _ => Others::Active,
             });
             let engine = &mut self.engine;
             let (n, full) = slot.take(
-                most,
+                max,
                 &mut engine.pool,
-                &mut engine.packets.burst,
+                &mut engine.live.burst,
                 &mut self.scratch.spare,
             );
             let mut kept = n;
             if n > 0 && slot.shared.policing.is_on() {
-                let from = engine.packets.burst.len() - n;
+                let from = engine.live.burst.len() - n;
                 let lose = |mut p: Packet| {
                     p.in_port = slot.port;
                     self.counters.drops.add(DropKind::RxPoliced, 1);
@@ -107,25 +113,27 @@ impl Worker {
                 kept -= slot
                     .shared
                     .policing
-                    .police(&mut engine.packets.burst, from, engine.now_ms, lose);
+                    .police(&mut engine.live.burst, from, engine.now_ms, lose);
             }
-            slot.turn.took(n, full, t);
-            self.full += usize::from(full);
-            self.active += usize::from(n > 0);
+            slot.scheduler.begin_turn(n, full, t);
+            self.schedule.full += usize::from(full);
+            self.schedule.active += usize::from(n > 0);
             let now = Tsc::now();
             let cycles = now.wrapping_sub(t);
             if n == 0 {
                 // An empty poll is not free, and the next queue must not pay for it.
-                slot.turn.barren(cycles, now, others);
-                if let Some(look) = &mut slot.look {
-                    look.in_vain(cycles, now, n_queues);
+                if cycles > QUANTUM_CYCLES / 4 {
+                    slot.scheduler.end_turn(0, cycles, now, others);
                 }
-                self.budgets[slot.budget].spend(cycles);
+                if let Some(backoff) = &mut slot.backoff {
+                    backoff.found_nothing(cycles, now, n_queues);
+                }
+                self.schedule.budgets[slot.budget].charge(cycles);
                 t = now;
             } else {
-                match &mut slot.look {
-                    Some(look) => look.found(),
-                    None => self.lively = now + LIVELY,
+                match &mut slot.backoff {
+                    Some(backoff) => backoff.found(),
+                    None => self.schedule.rings_busy_until = now + RING_BUSY_CYCLES,
                 }
                 self.counters.cycles_rx.add(cycles);
                 self.scratch.sources.push(Source {
@@ -135,7 +143,7 @@ impl Worker {
                 });
                 total += n;
                 t = now;
-                if self.engine.packets.burst.len() >= BURST / 2 || self.rx[i].turn.is_dear() {
+                if self.engine.live.burst.len() >= BURST / 2 || self.rx[i].scheduler.is_expensive() {
                     t = self.forward(t);
                 }
             }
@@ -148,25 +156,28 @@ impl Worker {
 
     /// Queries the kernel at time `t` for queues that have packets; the other ones are skipped for a while.
     /// Returns the time.
-    fn ask_kernel(&mut self, t: u64) -> u64 {
-        let (_, rung) = self.see_ready(0);
+    fn query_kernel(&mut self, t: u64) -> u64 {
+        let (_, rung) = self.poll_events(0);
         if rung {
             // The round reads commands in any case.
             self.bell.drain();
         }
         let now = Tsc::now();
-        let due = |s: &RxSlot| s.watched.is_some() && s.look.as_ref().is_some_and(|l| l.asks(t));
+        let due = |s: &RxSlot| s.watched.is_some() && s.backoff.as_ref().is_some_and(|l| l.is_due(t));
         match self.rx.iter().any(|s| s.fired && due(s)) {
-            true => self.question.found(),
-            false => self.question.in_vain(now.wrapping_sub(t), now, 1),
+            true => self.schedule.kernel_query.found(),
+            false => self
+                .schedule
+                .kernel_query
+                .found_nothing(now.wrapping_sub(t), now, 1),
         }
-        self.tell_empty(now);
+        self.skip_empty(now);
         now
     }
 
     /// Waits up to `timeout_ms` for events on queues and the bell, and marks the queues. Returns whether
     /// there was an event, and whether the bell rang.
-    pub(super) fn see_ready(&mut self, timeout_ms: i32) -> (bool, bool) {
+    pub(crate) fn poll_events(&mut self, timeout_ms: i32) -> (bool, bool) {
         let (mut any, mut rung) = (false, false);
         let Ok(ready) = self.epoll.wait(timeout_ms) else {
             return (false, false);
@@ -177,53 +188,53 @@ impl Worker {
             let same = |fd: RawFd| token_of(fd) == r.token;
             for slot in self.rx.iter_mut().filter(|s| s.watched.is_some_and(same)) {
                 slot.fired = true;
-                self.wait.note_fired();
+                self.schedule.idle.fired = true;
             }
         }
         (any, rung)
     }
 
     /// Skips the queues for which the kernel reported no packets at time `now`.
-    pub(super) fn tell_empty(&mut self, now: u64) {
+    pub(crate) fn skip_empty(&mut self, now: u64) {
         let others = self.rx.iter_mut().filter(|s| !s.fired && s.watched.is_some());
         others
-            .filter_map(|s| s.look.as_mut())
-            .for_each(|l| l.told_empty(now, Some(&self.question)));
+            .filter_map(|s| s.backoff.as_mut())
+            .for_each(|l| l.kernel_reports_empty(now, Some(&self.schedule.kernel_query)));
     }
 
     /// Adds a queue to poll from now on.
-    pub(super) fn add_slot(&mut self, mut slot: RxSlot) {
+    pub(crate) fn add_slot(&mut self, mut slot: RxSlot) {
         slot.budget = match self.rx.iter().find(|s| s.port == slot.port) {
             Some(sibling) => sibling.budget,
             None => {
-                self.budgets.push(PortBudget::default());
-                self.budgets.len() - 1
+                self.schedule.budgets.push(PortBudget::default());
+                self.schedule.budgets.len() - 1
             }
         };
-        slot.cycle = self.budgets[slot.budget].join();
+        slot.cycle = self.schedule.budgets[slot.budget].join();
         self.rx.push(slot);
     }
 
     /// Makes the ports' accounts anew, after queues were removed.
-    pub(super) fn regroup(&mut self) {
+    pub(crate) fn regroup(&mut self) {
         #[expect(clippy::disallowed_types, reason = "when queues have gone")]
         let mut ports = HashMap::new();
-        self.budgets.clear();
+        self.schedule.budgets.clear();
         for slot in &mut self.rx {
             slot.budget = *ports.entry(slot.port).or_insert_with(|| {
-                self.budgets.push(PortBudget::default());
-                self.budgets.len() - 1
+                self.schedule.budgets.push(PortBudget::default());
+                self.schedule.budgets.len() - 1
             });
-            slot.cycle = self.budgets[slot.budget].join();
+            slot.cycle = self.schedule.budgets[slot.budget].join();
         }
     }
 
     /// Forwards the held packets of a queue.
-    pub(super) fn finish_held(&mut self, slot: usize) {
+    pub(crate) fn finish_held(&mut self, slot: usize) {
         let held = std::mem::take(&mut self.rx[slot].held);
         let packets = held.len();
         if packets > 0 {
-            self.engine.packets.burst.extend(held);
+            self.engine.live.burst.extend(held);
             let source = Source {
                 slot,
                 packets,
@@ -236,8 +247,8 @@ impl Worker {
 
     /// Forwards the received packets, and notifies the queues that their packets are done.
     fn forward(&mut self, t0: u64) -> u64 {
-        let n = self.engine.packets.burst.len() as u64;
-        let mut packets = self.engine.packets.burst.iter_mut();
+        let n = self.engine.live.burst.len() as u64;
+        let mut packets = self.engine.live.burst.iter_mut();
         for source in &self.scratch.sources {
             let slot = &self.rx[source.slot];
             let mut bytes = 0;
@@ -251,7 +262,7 @@ impl Worker {
         let t1 = self.burst(None, t0);
         // Packets measured by themselves are charged already; the rest is charged by the number of packets.
         let sources = self.scratch.sources.iter();
-        let charged: u64 = sources.map(|s| self.rx[s.slot].turn.charged()).sum();
+        let charged: u64 = sources.map(|s| self.rx[s.slot].scheduler.charged).sum();
         let cycles = t1.wrapping_sub(t0).saturating_sub(charged);
         for source in self.scratch.sources.drain(..) {
             let slot = &mut self.rx[source.slot];
@@ -259,10 +270,13 @@ impl Worker {
                 slot.queue.complete();
             }
             let share = cycles * source.packets as u64 / n.max(1);
-            let cost = source.cycles + share + slot.turn.charged();
-            let others = self.full.saturating_sub(usize::from(slot.turn.is_full()));
-            slot.turn.over(source.packets, cost, t1, others);
-            self.budgets[slot.budget].spend(cost);
+            let cost = source.cycles + share + slot.scheduler.charged;
+            let others = self
+                .schedule
+                .full
+                .saturating_sub(usize::from(slot.scheduler.full));
+            slot.scheduler.end_turn(source.packets, cost, t1, others);
+            self.schedule.budgets[slot.budget].charge(cost);
             slot.shared.usage.add(self.engine.now_ms, cost);
         }
         t1

@@ -47,9 +47,9 @@ impl SuspectLog {
     /// Limits the ranges to the history's length.
     #[must_use]
     pub fn bounded(mut self) -> Self {
-        const MOST: u64 = LEN as u64 - 2;
-        self.before = self.before.min(MOST);
-        self.after = self.after.min(MOST - self.before);
+        const MAX_ROWS: u64 = LEN as u64 - 2;
+        self.before = self.before.min(MAX_ROWS);
+        self.after = self.after.min(MAX_ROWS - self.before);
         self
     }
 }
@@ -86,16 +86,16 @@ struct Suspect {
 
 /// A worker's part.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Watch(Option<Suspect>);
+pub(super) struct SuspectWatch(Option<Suspect>);
 
-impl Watch {
+impl SuspectWatch {
     /// Iteration `at` took `cycles`, and is the last in `rows`. Returns whether anything was written.
     pub(super) fn iteration(&mut self, setting: &Setting, rows: &Ring, at: u64, cycles: u64) -> bool {
         if !setting.on.load(Relaxed) {
             self.0 = None;
             return false;
         }
-        let mut told = false;
+        let mut logged = false;
         let (before, after) = (setting.before.load(Relaxed), setting.after.load(Relaxed));
         if let Some(s) = &mut self.0 {
             (s.range, s.left) = (s.range + 1, s.left.saturating_sub(1));
@@ -111,8 +111,8 @@ impl Watch {
                     });
                 }
                 Some(s) if setting.extend.load(Relaxed) => {
-                    tell(s);
-                    told = true;
+                    log_suspect(s);
+                    logged = true;
                     // Limited to the history's length.
                     let room = (LEN as u64 - 2).saturating_sub(s.range);
                     (s.at, s.cycles, s.left) = (at, cycles, after.min(room));
@@ -122,8 +122,8 @@ impl Watch {
         }
         if let Some(s) = self.0.filter(|s| s.left == 0) {
             self.0 = None;
-            told = true;
-            tell(&s);
+            logged = true;
+            log_suspect(&s);
             let mut text = String::new();
             let n = usize::try_from(s.range).unwrap_or(LEN);
             history::show_iterations(&mut text, &rows.last(n));
@@ -135,11 +135,11 @@ impl Watch {
                 setting.extend.store(false, Relaxed);
             }
         }
-        told
+        logged
     }
 }
 
-fn tell(s: &Suspect) {
+fn log_suspect(s: &Suspect) {
     let us = s.cycles / Tsc::from_us(1).max(1);
     log::warn!(target: "pmd_perf", per_min = 600, burst = 600;
         "Suspicious iteration (Excessive total cycles): iter={} duration={us} us", s.at);
@@ -151,8 +151,8 @@ mod tests {
     use super::*;
 
     /// The iterations after which something was written.
-    fn told(log: SuspectLog, suspicious: &[u64]) -> Vec<u64> {
-        let (setting, rows, mut watch) = (Setting::default(), Ring::default(), Watch::default());
+    fn logged(log: SuspectLog, suspicious: &[u64]) -> Vec<u64> {
+        let (setting, rows, mut watch) = (Setting::default(), Ring::default(), SuspectWatch::default());
         setting.set(&log.bounded());
         let long = Tsc::from_us(log.us) + 1;
         let iteration = |at: &u64| {
@@ -176,21 +176,21 @@ mod tests {
             after: 2,
             ..off
         };
-        assert_eq!(told(off, &[10]), []);
+        assert_eq!(logged(off, &[10]), []);
         assert_eq!(
-            told(on, &[10, 11]),
+            logged(on, &[10, 11]),
             [12],
             "the second one is among those around the first"
         );
-        assert_eq!(told(on, &[10, 20]), [12, 22]);
+        assert_eq!(logged(on, &[10, 20]), [12, 22]);
         let extend = SuspectLog { extend: true, ..on };
-        assert_eq!(told(extend, &[10, 11, 13]), [11, 13, 15]);
+        assert_eq!(logged(extend, &[10, 11, 13]), [11, 13, 15]);
         let none = SuspectLog { after: 0, ..on };
-        assert_eq!(told(none, &[10, 11]), [10, 11]);
+        assert_eq!(logged(none, &[10, 11]), [10, 11]);
     }
 
     #[test]
-    fn ranges_are_no_longer_than_the_history_and_long_ones_are_told_once() {
+    fn ranges_are_no_longer_than_the_history_and_long_ones_are_logged_once() {
         let huge = SuspectLog {
             on: true,
             before: u64::MAX,
@@ -203,7 +203,7 @@ mod tests {
             after: 150,
             ..huge
         };
-        assert_eq!(told(long, &[10, 500]), [160, 505]);
+        assert_eq!(logged(long, &[10, 500]), [160, 505]);
         let all: Vec<u64> = (0..2000).collect();
         let extend = SuspectLog {
             extend: true,
@@ -213,8 +213,8 @@ mod tests {
         };
         // Each iteration extends the range up to the history's length. After that only the five iterations
         // before and after the last one are logged.
-        let told = told(extend, &all);
-        assert!(told.iter().take(980).copied().eq(1..=980));
-        assert_eq!(told.last_chunk().map(|[a, b]| b - a), Some(6));
+        let logged = logged(extend, &all);
+        assert!(logged.iter().take(980).copied().eq(1..=980));
+        assert_eq!(logged.last_chunk().map(|[a, b]| b - a), Some(6));
     }
 }

@@ -1,4 +1,4 @@
-//! Compares watches with a list of all changes, each compared with each entry.
+//! Compares groups with a list of all changes, each compared with each entry.
 
 use super::*;
 use heddle_classifier::MiniMatch;
@@ -72,7 +72,7 @@ fn slot() -> u16 {
     Generations::logged_slot_of(7)
 }
 
-fn tell(generations: &Generations, changed: &[MiniMatch]) {
+fn log_change(generations: &Generations, changed: &[MiniMatch]) {
     let mut changes = Changes::default();
     changed.iter().for_each(|m| changes.add(m));
     generations.bump_changed(slot(), changes);
@@ -103,7 +103,7 @@ proptest! {
     /// An entry stays valid as long as no change since then is known to concern it, whether its key is
     /// compact or partly outside.
     #[test]
-    fn goes_on_what_no_change_is_about(
+    fn an_entry_that_no_change_concerns_stays_valid(
         steps in prop::collection::vec(
             (prop::collection::vec(matches(), 1..3), any::<prop::sample::Index>(), any::<bool>()),
             1..80,
@@ -131,7 +131,7 @@ proptest! {
             // The ports share a word: the translation has changed one of them before the lookup.
             overrides.push(said((word(&|k| k.tp_dst = 1).0, 0), true));
         }
-        let mut watches = Watches::new();
+        let mut groups = ValidityGroups::new();
         let mut under = under(3, &mask);
         if some_outside {
             under.outside = &OUTSIDE_OF_SOME;
@@ -149,13 +149,13 @@ proptest! {
                 ..FlowKey::default()
             };
             let right_at = generations.read(slot());
-            let (n, stamp) = watches.enter(&[right_at], &overrides, under).expect("it is new");
+            let (n, stamp) = groups.enter(&[right_at], &overrides, under).expect("it is new");
             number = n;
             Plain { compact: CompactKey::of(&key, key.in_port), key: key.masked(&mask), stamp, right_at }
         }).collect();
         for (changes, which, all) in steps {
-            watches.begin();
-            tell(&generations, &changes.iter().map(MiniMatch::new).collect::<Vec<_>>());
+            groups.begin();
+            log_change(&generations, &changes.iter().map(MiniMatch::new).collect::<Vec<_>>());
             let any = generations.any();
             let now = generations.read(slot());
             let few = vec![which.index(list.len())];
@@ -163,7 +163,7 @@ proptest! {
                 let p = &mut list[at];
                 let full = |i: usize| Some(p.key.words()[i.checked_sub(OUTSIDE.into())?]);
                 let key = |i: usize| full(i).unwrap_or_else(|| p.compact.words()[i]);
-                let stamp = watches.look(number, p.stamp, any, &generations, key);
+                let stamp = groups.look(number, p.stamp, any, &generations, key);
                 let known = KnownBits::new(&p.key, &mask);
                 let outlasts = generations.outlasts(&[p.right_at], &overrides, known, usize::MAX);
                 prop_assert_eq!(stamp.is_some(), outlasts);
@@ -171,18 +171,18 @@ proptest! {
                 p.stamp = match stamp {
                     Some(stamp) => stamp,
                     None => {
-                        let again = watches.enter(&[now], &overrides, under).expect("it is new");
-                        watches.leave(number);
+                        let again = groups.enter(&[now], &overrides, under).expect("it is new");
+                        groups.leave(number);
                         again.1
                     }
                 };
-                prop_assert!(watches.holds(number, p.stamp, any));
+                prop_assert!(groups.holds(number, p.stamp, any));
             }
         }
         for _ in &list {
-            watches.leave(number);
+            groups.leave(number);
         }
-        prop_assert_eq!((watches.n_notes, watches.index.len()), (0, 0));
+        prop_assert_eq!((groups.n_changes, groups.index.len()), (0, 0));
     }
 }
 
@@ -204,149 +204,149 @@ fn key(at: usize) -> u64 {
     CompactKey::of_family(false).words()[at]
 }
 
-/// A translation older than the known changes is refused. Another mask has another watch. Changes that the
+/// A translation older than the known changes is refused. Another mask has another group. Changes that the
 /// log has forgotten make all entries stale.
 #[test]
 fn what_is_not_known_is_not_right() {
-    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let (generations, mask, mut groups) = (Generations::default(), by_address(), ValidityGroups::new());
     let old = generations.read(slot());
-    let (n, stamp) = watches.enter(&[old], &[], under(1, &mask)).unwrap();
-    let (other, _) = watches.enter(&[old], &[], under(2, &mask)).unwrap();
+    let (n, stamp) = groups.enter(&[old], &[], under(1, &mask)).unwrap();
+    let (other, _) = groups.enter(&[old], &[], under(2, &mask)).unwrap();
     assert_ne!(n, other);
-    tell(&generations, &[about(5)]);
-    let stamp = watches
+    log_change(&generations, &[about(5)]);
+    let stamp = groups
         .look(n, stamp, generations.any(), &generations, key)
         .unwrap();
-    assert!(watches.enter(&[old], &[], under(1, &mask)).is_none());
-    // One note more than a watch keeps.
-    for dst in (1..).take(KEPT_NOTES + 1) {
-        let kept = watches.look(n, stamp, generations.any(), &generations, key);
+    assert!(groups.enter(&[old], &[], under(1, &mask)).is_none());
+    // One change more than a group keeps.
+    for dst in (1..).take(MAX_GROUP_CHANGES + 1) {
+        let kept = groups.look(n, stamp, generations.any(), &generations, key);
         assert!(kept.is_some(), "{dst}");
-        tell(&generations, &[about(dst)]);
+        log_change(&generations, &[about(dst)]);
     }
-    assert_eq!(watches.look(n, stamp, generations.any(), &generations, key), None);
+    assert_eq!(groups.look(n, stamp, generations.any(), &generations, key), None);
     let now = || [generations.read(slot())];
-    let (_, stamp) = watches.enter(&now(), &[], under(1, &mask)).unwrap();
+    let (_, stamp) = groups.enter(&now(), &[], under(1, &mask)).unwrap();
     let any = generations.any();
-    assert_eq!(watches.look(n, stamp, any, &generations, key), Some(stamp));
-    (1..2_000).for_each(|dst| tell(&generations, &[about(dst)]));
-    let forgotten = watches.look(n, stamp, generations.any(), &generations, key);
+    assert_eq!(groups.look(n, stamp, any, &generations, key), Some(stamp));
+    (1..2_000).for_each(|dst| log_change(&generations, &[about(dst)]));
+    let forgotten = groups.look(n, stamp, generations.any(), &generations, key);
     assert_eq!(forgotten, None, "the log has forgotten some");
     // A change of something without a log.
     let dep = [generations.read(9)];
-    let (n, stamp) = watches.enter(&dep, &[], under(1, &mask)).unwrap();
+    let (n, stamp) = groups.enter(&dep, &[], under(1, &mask)).unwrap();
     generations.bump(9);
-    assert_eq!(watches.look(n, stamp, generations.any(), &generations, key), None);
+    assert_eq!(groups.look(n, stamp, generations.any(), &generations, key), None);
 }
 
-/// The number of watches is bounded, and numbers of unused watches are reused.
+/// The number of groups is bounded, and numbers of unused groups are reused.
 #[test]
 fn watches_are_bounded() {
-    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
-    let enter = |watches: &mut Watches, subtable: usize| {
+    let (generations, mask, mut groups) = (Generations::default(), by_address(), ValidityGroups::new());
+    let enter = |groups: &mut ValidityGroups, subtable: usize| {
         let under = under(u32::try_from(subtable).unwrap(), &mask);
-        watches.enter(&[generations.read(1)], &[], under).unwrap().0
+        groups.enter(&[generations.read(1)], &[], under).unwrap().0
     };
-    let all: Vec<u16> = (0..2 * MOST_WATCHES)
-        .map(|subtable| enter(&mut watches, subtable))
+    let all: Vec<u16> = (0..2 * MAX_GROUPS)
+        .map(|subtable| enter(&mut groups, subtable))
         .collect();
-    // One port leaves watches for other ports.
-    assert_eq!(all.iter().filter(|n| **n != NONE).count(), MOST_WATCHES / PORTS);
+    // One port leaves groups for other ports.
+    assert_eq!(all.iter().filter(|n| **n != NONE).count(), MAX_GROUPS / PORTS);
     let elsewhere = Under {
         in_port: 1,
         ..under(0, &mask)
     };
-    let other = watches.enter(&[generations.read(2)], &[], elsewhere).unwrap().0;
+    let other = groups.enter(&[generations.read(2)], &[], elsewhere).unwrap().0;
     assert_ne!(other, NONE);
-    all.iter().for_each(|n| watches.leave(*n));
-    assert_ne!(enter(&mut watches, 0), NONE);
+    all.iter().for_each(|n| groups.leave(*n));
+    assert_ne!(enter(&mut groups, 0), NONE);
 }
 
-/// The number of notes in all watches is bounded. Entries that one of the changes concerns are valid in no
-/// watch.
+/// The number of changes in all groups is bounded. Entries that one of the changes concerns are valid in no
+/// group.
 #[test]
 fn notes_are_bounded() {
-    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let (generations, mask, mut groups) = (Generations::default(), by_address(), ValidityGroups::new());
     let dep = [generations.read(slot())];
     let all: Vec<(u16, u32)> = (0..300)
-        .map(|subtable| watches.enter(&dep, &[], under(subtable, &mask)).unwrap())
+        .map(|subtable| groups.enter(&dep, &[], under(subtable, &mask)).unwrap())
         .collect();
-    let most = u32::try_from(KEPT_NOTES).unwrap();
-    (1..=most).for_each(|dst| tell(&generations, &[about(dst)]));
-    let right = |watches: &mut Watches, (n, stamp), dst: u32| {
-        watches.begin();
+    let most = u32::try_from(MAX_GROUP_CHANGES).unwrap();
+    (1..=most).for_each(|dst| log_change(&generations, &[about(dst)]));
+    let right = |groups: &mut ValidityGroups, (n, stamp), dst: u32| {
+        groups.begin();
         let fields = FlowMask(FlowKey {
             nw_dst: dst,
             ..FlowKey::default()
         });
         let key = |i: usize| CompactMask::of_fields(&fields, false).words()[i];
-        watches.look(n, stamp, generations.any(), &generations, key)
+        groups.look(n, stamp, generations.any(), &generations, key)
     };
-    let go_on = all
+    let run_steps = all
         .iter()
-        .filter(|w| right(&mut watches, **w, 0).is_some())
+        .filter(|w| right(&mut groups, **w, 0).is_some())
         .count();
-    assert_eq!(go_on, MOST_NOTES / KEPT_NOTES);
-    assert_eq!(watches.n_notes, MOST_NOTES);
-    for watch in &all {
+    assert_eq!(run_steps, MAX_CHANGES / MAX_GROUP_CHANGES);
+    assert_eq!(groups.n_changes, MAX_CHANGES);
+    for group in &all {
         assert!(
             [1, 7, most]
                 .iter()
-                .all(|dst| right(&mut watches, *watch, *dst).is_none())
+                .all(|dst| right(&mut groups, *group, *dst).is_none())
         );
     }
 }
 
-/// When numbers of notes run out, entries are translated again and get another watch.
+/// When numbers of changes run out, entries are translated again and get another group.
 #[test]
 fn a_worn_watch_is_given_up() {
-    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
-    let enter = |watches: &mut Watches| {
-        let entered = watches.enter(&[generations.read(slot())], &[], under(1, &mask));
+    let (generations, mask, mut groups) = (Generations::default(), by_address(), ValidityGroups::new());
+    let enter = |groups: &mut ValidityGroups| {
+        let entered = groups.enter(&[generations.read(slot())], &[], under(1, &mask));
         entered.unwrap().0
     };
-    let n = enter(&mut watches);
-    watches.all[usize::from(n)].notes.last = WORN - 3;
+    let n = enter(&mut groups);
+    groups.all[usize::from(n)].changes.last = WORN - 3;
     let mut stamp = Some(WORN - 3);
     for dst in 1..5 {
         assert_eq!(stamp.is_some(), dst < 4);
-        tell(&generations, &[about(dst)]);
+        log_change(&generations, &[about(dst)]);
         let any = generations.any();
-        stamp = watches.look(n, WORN - 1, any, &generations, key);
-        assert!(dst < 3 || !watches.holds(n, WORN - 1, any));
+        stamp = groups.look(n, WORN - 1, any, &generations, key);
+        assert!(dst < 3 || !groups.holds(n, WORN - 1, any));
     }
     assert_eq!(stamp, None);
-    assert_ne!(enter(&mut watches), n);
+    assert_ne!(enter(&mut groups), n);
 }
 
 /// A burst takes in a bounded number of changes, even after bundles of many rules that the worker has not
 /// read yet. The remaining entries are not taken for valid.
 #[test]
-fn a_burst_takes_in_so_many_changes() {
-    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+fn a_burst_takes_in_a_bounded_number_of_changes() {
+    let (generations, mask, mut groups) = (Generations::default(), by_address(), ValidityGroups::new());
     let dep = [generations.read(slot())];
     let all: Vec<(u16, u32)> = (0..8)
-        .map(|subtable| watches.enter(&dep, &[], under(subtable, &mask)).unwrap())
+        .map(|subtable| groups.enter(&dep, &[], under(subtable, &mask)).unwrap())
         .collect();
     for bundle in 0..50 {
         let changed: Vec<_> = (0..60).map(|n| about(1000 + bundle * 60 + n)).collect();
-        tell(&generations, &changed);
+        log_change(&generations, &changed);
     }
-    let last = |w: &Watches, n: u16| w.all[usize::from(n)].notes.last;
+    let last = |w: &ValidityGroups, n: u16| w.all[usize::from(n)].changes.last;
     let any = generations.any();
-    watches.begin();
+    groups.begin();
     for (n, stamp) in &all {
-        assert_eq!(watches.look(*n, *stamp, any, &generations, key), None);
+        assert_eq!(groups.look(*n, *stamp, any, &generations, key), None);
     }
-    // One more note for each watch: it makes its entries stale.
-    let taken = all.iter().map(|(n, stamp)| last(&watches, *n) - stamp);
+    // One more change for each group: it makes its entries stale.
+    let taken = all.iter().map(|(n, stamp)| last(&groups, *n) - stamp);
     assert_eq!(taken.sum::<u32>() as usize, TAKEN_IN_CHANGES + all.len());
     // Entries with that stamp are valid from there on.
-    tell(&generations, &[about(7)]);
-    watches.begin();
+    log_change(&generations, &[about(7)]);
+    groups.begin();
     for (n, _) in &all {
-        let stamp = last(&watches, *n);
-        let now = watches.look(*n, stamp, generations.any(), &generations, key);
+        let stamp = last(&groups, *n);
+        let now = groups.look(*n, stamp, generations.any(), &generations, key);
         assert_eq!(now, Some(stamp + 1));
     }
 }

@@ -12,7 +12,6 @@ mod history;
 mod numbers;
 mod suspect;
 
-use crate::counters::WorkerCounters;
 use heddle_sync::Counter;
 use heddle_sys::{Tsc, clock};
 use histogram::{
@@ -27,19 +26,9 @@ pub use suspect::SuspectLog;
 /// Counters at the start of an iteration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Start {
-    batches: u64,
-    upcalls: u64,
-    upcall_cycles: u64,
-}
-
-impl Start {
-    pub(crate) fn of(c: &WorkerCounters) -> Self {
-        Self {
-            batches: c.bursts.get(),
-            upcalls: c.misses.get(),
-            upcall_cycles: c.cycles_translate.get(),
-        }
-    }
+    pub(crate) batches: u64,
+    pub(crate) upcalls: u64,
+    pub(crate) upcall_cycles: u64,
 }
 
 /// Sums over iterations.
@@ -92,7 +81,7 @@ const LOOK_US: u64 = 4;
 pub(crate) struct Own {
     millisecond: Row,
     look_at: u64,
-    watch: suspect::Watch,
+    watch: suspect::SuspectWatch,
 }
 
 /// One worker's histograms.
@@ -101,13 +90,8 @@ pub(crate) struct Perf {
     /// Made when metrics are collected for the first time.
     rows: OnceLock<Rows>,
     bins: [[Counter; BINS]; COLUMNS.len()],
-    iterations: Counter,
-    packets: Counter,
-    cycles: Counter,
-    busy_cycles: Counter,
-    batches: Counter,
-    upcalls: Counter,
-    upcall_cycles: Counter,
+    /// Sums over all iterations, as [`Row::numbers`] orders them.
+    sums: [Counter; history::WIDTH],
 }
 
 impl Perf {
@@ -116,17 +100,16 @@ impl Perf {
         self.bins[column][bin].add(1);
     }
 
-    /// Ends an iteration of `cycles` with `packets`, from `start` to `end`. Returns whether it was logged,
-    /// which took time. `own` is the worker's own state, the same for every iteration.
+    /// Ends an iteration of `cycles` with `packets`, with the counters at its start and end, the number of
+    /// iterations, and the time. Returns whether it was logged, which took time. `own` is the worker's own
+    /// state, the same for every iteration.
     pub(crate) fn iteration(
         &self,
-        c: &WorkerCounters,
         own: &mut Own,
-        start: Start,
+        (start, (at, now, end)): (Start, (u64, Start, u64)),
         (cycles, packets): (u64, u64),
-        (end, suspects): (u64, &SuspectSetting),
+        suspects: &SuspectSetting,
     ) -> bool {
-        let now = Start::of(c);
         let counts = Counts {
             cycles,
             busy_cycles: if packets > 0 { cycles } else { 0 },
@@ -136,20 +119,19 @@ impl Perf {
             upcall_cycles: now.upcall_cycles.wrapping_sub(start.upcall_cycles),
         };
         self.count(&counts);
-        self.note_rows(own, &counts, c.iterations.get(), end);
+        self.note_rows(own, &counts, at, end);
         let rows = self.rows.get_or_init(Rows::default);
-        own.watch
-            .iteration(suspects, &rows.iterations, c.iterations.get(), cycles)
+        own.watch.iteration(suspects, &rows.iterations, at, cycles)
     }
 
     fn count(&self, counts: &Counts) {
         let Counts {
             cycles,
-            busy_cycles,
             packets,
             batches,
             upcalls,
             upcall_cycles,
+            ..
         } = *counts;
         self.sample(CYCLES, cycles);
         self.sample(PACKETS, packets);
@@ -163,13 +145,14 @@ impl Perf {
         if let Some(each) = upcall_cycles.checked_div(upcalls) {
             self.sample(CYCLES_PER_UPCALL, each);
         }
-        self.iterations.add(1);
-        self.packets.add(packets);
-        self.cycles.add(cycles);
-        self.busy_cycles.add(busy_cycles);
-        self.batches.add(batches);
-        self.upcalls.add(upcalls);
-        self.upcall_cycles.add(upcall_cycles);
+        let row = Row {
+            at: 0,
+            iterations: 1,
+            counts: *counts,
+        };
+        for (sum, n) in self.sums.iter().zip(row.numbers()) {
+            sum.add(n);
+        }
     }
 
     /// Adds iteration number `at` to the history, and the last millisecond if it is over.
@@ -220,13 +203,7 @@ impl Perf {
     pub(crate) fn read(&self) -> PerfNumbers {
         PerfNumbers {
             bins: std::array::from_fn(|c| std::array::from_fn(|b| self.bins[c][b].get())),
-            iterations: self.iterations.get(),
-            packets: self.packets.get(),
-            cycles: self.cycles.get(),
-            busy_cycles: self.busy_cycles.get(),
-            batches: self.batches.get(),
-            upcalls: self.upcalls.get(),
-            upcall_cycles: self.upcall_cycles.get(),
+            sums: Row::of(std::array::from_fn(|i| self.sums[i].get())),
         }
     }
 }
@@ -237,18 +214,23 @@ mod tests {
 
     #[test]
     fn iterations_are_sorted_into_bins_and_a_base_clears_them() {
-        let (perf, c) = (Perf::default(), WorkerCounters::default());
-        let start = Start::of(&c);
-        c.bursts.add(2);
-        c.misses.add(1);
-        c.cycles_translate.add(5_000);
+        let perf = Perf::default();
+        let later = Start {
+            batches: 2,
+            upcalls: 1,
+            upcall_cycles: 5_000,
+        };
         let (mut own, suspects) = (Own::default(), SuspectSetting::default());
-        for (start, cycles, packets) in [(start, 40_000, 64), (Start::of(&c), 300, 0)] {
-            c.iterations.add(1);
-            assert!(!perf.iteration(&c, &mut own, start, (cycles, packets), (Tsc::now(), &suspects)));
+        for (at, start, cycles, packets) in [(1, Start::default(), 40_000, 64), (2, later, 300, 0)] {
+            let counters = (start, (at, later, Tsc::now()));
+            assert!(!perf.iteration(&mut own, counters, (cycles, packets), &suspects));
         }
         let n = perf.read();
-        assert_eq!((n.iterations, n.packets, n.batches, n.upcalls), (2, 64, 2, 1));
+        let c = &n.sums.counts;
+        assert_eq!(
+            (n.sums.iterations, c.packets, c.batches, c.upcalls),
+            (2, 64, 2, 1)
+        );
         assert_eq!(n.bins[BATCH][30], 1, "32 packets in a batch");
         assert_eq!((n.bins[CYCLES][0], n.bins[PACKETS][0]), (1, 1), "the idle one");
         assert_eq!(n.bins[CYCLES_PER_PACKET].iter().sum::<u64>(), 1);
@@ -274,6 +256,6 @@ mod tests {
             .collect();
         assert_eq!(first, [["2", "300", "0"], ["1", "40000", "64"], ["0", "0", "0"]]);
         let none = perf.read().since(&n);
-        assert_eq!((none.iterations, none.bins[BATCH][30]), (0, 0));
+        assert_eq!((none.sums.iterations, none.bins[BATCH][30]), (0, 0));
     }
 }

@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::program_table::Program;
 use crate::store::ChunkMem;
 use crate::subtable::Subtable;
+use heddle_datapath_api::FlowCounts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
@@ -22,40 +23,26 @@ pub(crate) const ROOM: usize = 5;
 /// cached.
 pub(crate) const RESERVE: usize = RING / 2;
 
-/// The counters of an entry at some moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counted {
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
-    pub(crate) used_ms: u64,
-    pub(crate) tcp_flags: u16,
-}
-
 /// Results of the revalidator about entries (slot, id): useless, or valid again with this cached translation.
-pub type Findings<P> = Vec<(u32, u64, Option<Arc<CachedTranslation<P>>>)>;
+pub type RevalidatorFindings<P> = Vec<(u32, u64, Option<Arc<CachedTranslation<P>>>)>;
 
 #[derive(Debug)]
-pub(crate) enum Note<P: Program> {
-    /// A new chunk has the entries from `n * CHUNK` on.
-    Chunk(u32, Arc<ChunkMem>),
-    /// The chunk of this number is freed.
-    ChunkGone(u32),
-    /// A cached translation has this number.
-    CachedTranslation(u32, Arc<CachedTranslation<P>>),
-    CachedTranslationGone(u32),
-    /// A mask has this number.
-    Subtable(u32, Arc<Subtable>),
-    SubtableGone(u32),
-    /// A context has this number in entries' keys.
-    Context(u32, Arc<Context>),
-    ContextGone(u32),
+pub(crate) enum RevalidatorEvent<P: Program> {
+    /// This chunk has the entries from `n * CHUNK` on; `None`: it is freed.
+    Chunk(u32, Option<Arc<ChunkMem>>),
+    /// The cached translation of this number, if there is one from now on.
+    CachedTranslation(u32, Option<Arc<CachedTranslation<P>>>),
+    /// The mask of this number, if there is one from now on.
+    Subtable(u32, Option<Arc<Subtable>>),
+    /// The context of this number in entries' keys, if there is one from now on.
+    Context(u32, Option<Arc<Context>>),
     /// The entry `id` of this slot and this cached translation is gone; these were its last counts.
-    Gone(u32, u64, u32, Counted),
+    Gone(u32, u64, u32, FlowCounts),
     /// Like `Gone`, but the entry continues under a new id (the last field) with another cached translation.
-    Renamed(u32, u64, u32, Counted, u64),
+    Renamed(u32, u64, u32, FlowCounts, u64),
     /// An emptied list, returned to the thread that allocated it. Freeing it elsewhere may take the allocator
     /// a thousand times as long as filling it, and system calls.
-    Spent(Findings<P>),
+    Spent(RevalidatorFindings<P>),
 }
 
 /// The first id whose numbers the notes do not explain yet.

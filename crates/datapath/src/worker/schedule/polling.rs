@@ -1,4 +1,4 @@
-//! Decides how long a worker polls after the last packets before it sleeps. Pure: the caller passes the time.
+//! Adaptive polling: how long a worker polls after the last packets before it sleeps.
 //!
 //! **Problem.** Waking costs more than most gaps between packets: some microseconds, 50 and more if the
 //! processor has halted. Empty polls take the processor from other programs, and an idle switch must use
@@ -8,44 +8,44 @@
 //! * The *span* is for replies. A gap longer than the span changes it. If the gap per packet is at most
 //!   `max`, polling would have found the packets, and the span becomes `max`. Otherwise it is halved.
 //! * The *credit* is for steady traffic, which has longer gaps now and then. While packets come less than
-//!   `max` apart, a quarter of the time is credited, up to [`MOST_CREDIT`] times `max`. Longer gaps are taken
-//!   from it.
+//!   `max` apart, a quarter of the time is credited, up to [`MAX_CREDIT_TIMES`] times `max`. Longer gaps are
+//!   taken from it.
 //!
 //! **Other programs on this processor.** An empty round takes some microseconds. If it took more than
-//! [`TAKEN`] times `max`, the kernel gave the processor to another program, often the sender or receiver of
-//! these very packets. Polling would take that program's time. So for [`COURTESY`] times `max` the worker
-//! does not poll, but sleeps as soon as it has no packets.
+//! [`PREEMPTED_TIMES`] times `max`, the kernel gave the processor to another program, often the sender or
+//! receiver of these very packets. Polling would take that program's time. So for [`YIELD_TIMES`] times `max`
+//! the worker does not poll, but sleeps as soon as it has no packets.
 //!
 //! **Bound.** Polling by credit without packets takes at most a quarter of the time of steady traffic. After
-//! its last packet it takes at most [`MOST_CREDIT`] times `max`.
+//! its last packet it takes at most [`MAX_CREDIT_TIMES`] times `max`.
 
 /// One part in 2^2 of the time in which packets come steadily is credited.
 const CREDIT_SHIFT: u32 = 2;
 /// Maximum credit, as a multiple of `max`: a millisecond.
-const MOST_CREDIT: u64 = 20;
+const MAX_CREDIT_TIMES: u64 = 20;
 /// An empty round longer than this multiple of `max` (200 us) was interrupted by another program.
-const TAKEN: u64 = 4;
+const PREEMPTED_TIMES: u64 = 4;
 /// Time without polling after that, as a multiple of `max`: 50 ms. Then the worker polls again, and the other
 /// program loses a few milliseconds until the next gap is noticed.
-const COURTESY: u64 = 1000;
+const YIELD_TIMES: u64 = 1000;
 
 /// See the module's text. Times are cycle counts.
 #[derive(Debug, Default)]
-pub(super) struct Polling {
+pub(super) struct AdaptivePolling {
     /// The end of the last round with packets.
     last: u64,
     span: u64,
     credit: u64,
     /// The worker does not poll until this time.
-    courteous: u64,
+    yields_until: u64,
 }
 
-impl Polling {
+impl AdaptivePolling {
     /// A round from `begin` to `end` had no packets.
     #[inline]
-    pub(super) fn in_vain(&mut self, begin: u64, end: u64, max: u64) {
-        if end.saturating_sub(begin) > max * TAKEN {
-            self.courteous = end + max * COURTESY;
+    pub(super) fn found_nothing(&mut self, begin: u64, end: u64, max: u64) {
+        if end.saturating_sub(begin) > max * PREEMPTED_TIMES {
+            self.yields_until = end + max * YIELD_TIMES;
         }
     }
 
@@ -55,7 +55,7 @@ impl Polling {
         let gap = begin.saturating_sub(self.last);
         if gap <= max {
             let earned = end.saturating_sub(self.last) >> CREDIT_SHIFT;
-            self.credit = (self.credit + earned).min(max * MOST_CREDIT);
+            self.credit = (self.credit + earned).min(max * MAX_CREDIT_TIMES);
         } else {
             self.credit = self.credit.saturating_sub(gap);
         }
@@ -70,9 +70,9 @@ impl Polling {
     }
 
     /// Whether to poll again rather than sleep, at time `now`, after empty polls.
-    pub(super) fn goes_on(&self, now: u64, max: u64) -> bool {
-        let allowed = self.span.min(max).max(self.credit.min(max * MOST_CREDIT));
-        now >= self.courteous && now.saturating_sub(self.last) < allowed
+    pub(super) fn continues(&self, now: u64, max: u64) -> bool {
+        let allowed = self.span.min(max).max(self.credit.min(max * MAX_CREDIT_TIMES));
+        now >= self.yields_until && now.saturating_sub(self.last) < allowed
     }
 }
 
@@ -94,11 +94,11 @@ mod tests {
 
     /// Simulates a second of packets with these gaps, for a worker that takes `wake` to wake up.
     fn run(wake: u64, mut gap: impl FnMut() -> u64) -> Outcome {
-        let (mut polling, mut now, mut next) = (Polling::default(), SECOND, SECOND);
+        let (mut polling, mut now, mut next) = (AdaptivePolling::default(), SECOND, SECOND);
         let (mut sleeps, mut polled) = (0, 0);
         while now < 2 * SECOND {
             let from = now;
-            while now < next && polling.goes_on(now, MAX) {
+            while now < next && polling.continues(now, MAX) {
                 now += 100;
             }
             polled += now - from;
@@ -174,43 +174,43 @@ mod tests {
     }
 
     #[test]
-    fn trains_earn_a_quarter_of_their_time_at_most() {
+    fn bursts_earn_at_maximum_a_quarter_of_their_time() {
         // A hundred packets in a millisecond, then nine milliseconds without.
         let mut n = 0;
-        let trains = run(7_000, || {
+        let bursts = run(7_000, || {
             n += 1;
             if n % 100 == 0 { 9_000_000 } else { 10_000 }
         });
         // The gaps within groups are a tenth, the polling after them a fortieth.
-        assert!((100..=130).contains(&trains.polled), "{}", trains.polled);
+        assert!((100..=130).contains(&bursts.polled), "{}", bursts.polled);
     }
 
     #[test]
     fn nothing_is_polled_for_while_others_want_the_processor() {
-        let mut polling = Polling::default();
-        let steady = |from: u64, polling: &mut Polling| {
+        let mut polling = AdaptivePolling::default();
+        let steady = |from: u64, polling: &mut AdaptivePolling| {
             for i in 0..1000 {
                 polling.found(from + i * 1000, from + i * 1000 + ROUND, 1, MAX);
             }
             from + 1_000_000
         };
         let now = steady(SECOND, &mut polling);
-        polling.in_vain(now, now + MAX, MAX);
-        assert!(polling.goes_on(now + MAX, MAX), "the worker's own round");
+        polling.found_nothing(now, now + MAX, MAX);
+        assert!(polling.continues(now + MAX, MAX), "the worker's own round");
         let back = now + MAX + 3_000_000;
-        polling.in_vain(now + MAX, back, MAX);
+        polling.found_nothing(now + MAX, back, MAX);
         let now = steady(back, &mut polling);
-        assert!(!polling.goes_on(now, MAX), "put aside for 3 ms");
+        assert!(!polling.continues(now, MAX), "put aside for 3 ms");
         let now = steady(back + 50_000_000, &mut polling);
-        assert!(polling.goes_on(now, MAX), "50 ms later");
+        assert!(polling.continues(now, MAX), "50 ms later");
     }
 
     #[test]
     fn nothing_is_polled_for_where_the_setting_is_zero() {
-        let mut polling = Polling::default();
+        let mut polling = AdaptivePolling::default();
         for i in 1..1000 {
             polling.found(i * 1000, i * 1000 + ROUND, 1, MAX);
         }
-        assert!(polling.goes_on(1_000_000, MAX) && !polling.goes_on(1_000_000, 0));
+        assert!(polling.continues(1_000_000, MAX) && !polling.continues(1_000_000, 0));
     }
 }

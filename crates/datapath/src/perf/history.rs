@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 /// Rows of a ring, one of which is being written.
 pub(crate) const LEN: usize = 1000;
 /// Numbers of a row.
-const WIDTH: usize = 8;
+pub(super) const WIDTH: usize = 8;
 
 /// Counts of an iteration, or of a millisecond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    fn numbers(&self) -> [u64; WIDTH] {
+    pub(super) fn numbers(&self) -> [u64; WIDTH] {
         let c = &self.counts;
         [
             self.at,
@@ -40,7 +40,7 @@ impl Row {
             c.upcall_cycles,
         ]
     }
-    fn of(numbers: [u64; WIDTH]) -> Self {
+    pub(super) fn of(numbers: [u64; WIDTH]) -> Self {
         let [
             at,
             iterations,
@@ -129,7 +129,7 @@ impl Ring {
     }
 }
 
-fn each(a: u64, b: u64) -> u64 {
+pub(super) fn each(a: u64, b: u64) -> u64 {
     a.checked_div(b).unwrap_or(0)
 }
 

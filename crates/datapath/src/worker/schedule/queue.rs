@@ -1,71 +1,49 @@
-//! The queue scheduler: receive queues share a worker by cycles, not by packets. Packets of new flows in a
-//! queue do not crowd out those of established flows.
+//! The queue scheduler: receive queues share a worker by cycles, not by packets.
 //!
 //! Packets cost different amounts. A translation costs ten times a cache hit, and a lookup under many masks
-//! may cost as much. Three rules keep expensive packets from starving the others. They are **work
-//! conserving**: if no packets wait, no queue is held back.
+//! may cost as much. The rules here are **work conserving**: if no packets wait, no queue is held back.
 //!
-//! 1. **Between queues.** The rule applies while several queues have packets. If a burst of a queue's packets
-//!    would cost more than [`ROUND`] cycles, by their recent cost, its turn is limited to half of
-//!    [`QUANTUM`]. So no ring overflows during a long turn of another queue. Cheaper packets always come in
-//!    bursts: small bursts cost more per packet, so a limit on them would sustain itself. A queue whose turn
-//!    cost more than [`QUANTUM`] cycles waits while other queues have more packets than one turn took. It
-//!    waits for the cycles of its turn, times the number of those queues. So each of them gets at least the
-//!    cycles of that turn. A queue that is drained at each turn never has to wait. The packets of the waiting
-//!    queue stay in its ring: its sender notices, other senders do not.
-//! 2. **Within a queue: the miss budget.** In one ring, packets of established flows wait behind those of new
-//!    flows. A queue is behind if it has packets of established flows and most of its turns leave packets in
-//!    the ring. After [`BEHIND_WINDOWS`] such windows of [`WINDOW`] cycles in a row, its misses may take only
-//!    half of the time. Each further such window halves the share, down to a sixteenth; it grows again when
-//!    the queue keeps up. Misses beyond the share are dropped under a reason of their own
-//!    (`datapath_drop_miss_budget`). In the ring they would delay the packets behind them, and the sender of
-//!    a new flow repeats its first packet. A queue of new flows only is not limited.
+//! **Between queues** ([`QueueScheduler`]): deficit round robin in its surplus form. A queue may overdraw its
+//! quantum, and pays by waiting. The rule applies while several queues have packets. If a burst of a queue's
+//! packets would cost more than [`PORT_ROUND_CYCLES`], by their recent cost, its turn is limited to half of
+//! [`QUANTUM_CYCLES`]. So no ring overflows during a long turn of another queue. Cheaper packets always come
+//! in bursts: small bursts cost more per packet, so a limit on them would sustain itself. A queue whose turn
+//! cost more than [`QUANTUM_CYCLES`] waits while other queues have more packets than one turn took. It waits
+//! for the cycles of its turn, times the number of those queues. So each of them gets at least the cycles of
+//! that turn. A queue that is drained at each turn never has to wait. The packets of the waiting queue stay
+//! in its ring: its sender notices, other senders do not.
 //!
-//! 3. **Between ports.** A guest chooses how many queues it has. So the queues of a port share [`ROUND`]
-//!    cycles in one round over all queues. Queues that get no turn in a round because of this limit are the
-//!    first of the port in the next round ([`PortBudget`]). The cost of a poll without packets is charged
-//!    like the cost of packets.
+//! **Between ports** ([`PortBudget`]): a guest chooses how many queues it has. So the queues of a port share
+//! [`PORT_ROUND_CYCLES`] in one round over all queues. Queues that get no turn in a round because of this
+//! limit are the first of the port in the next round. The cost of a poll without packets is charged like the
+//! cost of packets.
 //!
 //! **Charging.** These rules hold only if each queue pays for its own packets, although queues with few
 //! packets share a burst. A packet without a valid cached entry is measured by itself and charged to its
-//! queue. If packets hit the cache but are expensive ([`DEAR`]: a lookup under many masks), their queue
-//! shares no bursts. Otherwise a cheap queue that shares bursts with an expensive one would seem expensive
-//! and get short turns.
+//! queue. If packets hit the cache but are expensive ([`EXPENSIVE_CYCLES`]: a lookup under many masks), their
+//! queue shares no bursts. Otherwise a cheap queue that shares bursts with an expensive one would seem
+//! expensive and get short turns.
 //!
-//! Cost: a few additions per turn, two reads of the cycle counter per cache miss. Pure: the caller passes the
-//! time.
+//! Cost: a few additions per turn, two reads of the cycle counter per cache miss.
 
-use super::peers::Peers;
+use super::misses::MissPolicer;
 use heddle_packet::BURST;
 
 /// A turn that costs less delays no other queue: about a burst of cache hits.
-pub(super) const QUANTUM: u64 = 16 * 1024;
-/// Maximum charge of one turn, cycles.
-const MOST: u64 = 8 * QUANTUM;
-/// Window in which the scheduler measures whether a queue keeps up, cycles.
-pub(super) const WINDOW: u64 = 1 << 20;
-/// Minimum share of misses, as a negative power of two: one sixteenth.
-const LEAST: u8 = 4;
-/// Windows in a row that a queue has to be behind before its misses are limited: one burst of new flows is
-/// not enough.
-const BEHIND_WINDOWS: u8 = 4;
-/// Minimum number of turns in a window for a decision.
-const TURNS: u32 = 16;
-/// Windows in a row in which a queue has to keep up before its share is doubled.
-const CALM: u8 = 16;
-
+pub(crate) const QUANTUM_CYCLES: u64 = 16 * 1024;
+/// Maximum charge of one turn.
+const MAX_TURN_CYCLES: u64 = 8 * QUANTUM_CYCLES;
 /// A packet that costs more does so because of its lookup, not because the burst was small: its queue shares
 /// no bursts.
-const DEAR: u64 = QUANTUM / 8;
-
-/// Budget of one port's queues in a round, cycles. A single queue has the same budget if queues of other
-/// ports may have packets.
-const ROUND: u64 = 4 * QUANTUM;
+const EXPENSIVE_CYCLES: u64 = QUANTUM_CYCLES / 8;
+/// Budget of one port's queues in a round. A single queue has the same budget if queues of other ports may
+/// have packets.
+const PORT_ROUND_CYCLES: u64 = 4 * QUANTUM_CYCLES;
 
 /// The shared budget of one port's queues on a worker. A round polls each queue once. A *cycle* of the port
 /// ends when each of its queues had a turn, in one round or in several.
 #[derive(Debug, Default)]
-pub(super) struct PortBudget {
+pub(crate) struct PortBudget {
     /// Number of queues of the port.
     queues: u32,
     /// Queues that had no turn yet in this cycle.
@@ -80,7 +58,7 @@ pub(super) struct PortBudget {
 impl PortBudget {
     /// Adds a queue; returns the cycle number that it stores: the one before, as it had no turn in this
     /// cycle.
-    pub(super) fn join(&mut self) -> u64 {
+    pub(crate) fn join(&mut self) -> u64 {
         self.queues += 1;
         self.left += 1;
         self.cycle = self.cycle.max(1);
@@ -88,14 +66,14 @@ impl PortBudget {
     }
     /// Whether a queue that stores the cycle number `last` has its turn in `round`; if so, `last` becomes
     /// this cycle.
-    pub(super) fn admits(&mut self, last: &mut u64, round: u64) -> bool {
+    pub(crate) fn admits(&mut self, last: &mut u64, round: u64) -> bool {
         if self.queues < 2 {
             return true;
         }
         if self.round != round {
             (self.round, self.spent) = (round, 0);
         }
-        if self.spent >= ROUND || *last == self.cycle {
+        if self.spent >= PORT_ROUND_CYCLES || *last == self.cycle {
             return false;
         }
         *last = self.cycle;
@@ -106,14 +84,14 @@ impl PortBudget {
         true
     }
     /// Charges the port for a turn that took `cycles`.
-    pub(super) fn spend(&mut self, cycles: u64) {
+    pub(crate) fn charge(&mut self, cycles: u64) {
         self.spent = self.spent.saturating_add(cycles);
     }
 }
 
 /// State of the worker's other queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Others {
+pub(crate) enum Others {
     /// The worker has one queue.
     None,
     /// No other queue had packets in the last round.
@@ -124,145 +102,67 @@ pub(super) enum Others {
 
 /// The account of one receive queue.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(crate) struct QueueScheduler {
     /// The last turn took as many packets as it was allowed to: more are waiting.
-    full: bool,
+    pub(crate) full: bool,
     /// Recent average cost of a packet, cycles.
-    dear: u64,
+    packet_cycles: u64,
     /// The queue waits until this time while other queues are full.
     not_before: u64,
-    /// Misses may take one part in 2^`shift` of the time.
-    shift: u8,
-    /// Cycles that misses may take now.
-    credit: u64,
-    /// Time of the last turn.
-    last: u64,
-    /// The window: its start, its turns, its full turns, its packets, its misses.
-    start: u64,
-    turns: u32,
-    full_turns: u32,
-    packets: u32,
-    missed: u32,
-    /// Cycles that misses took in the window.
-    window_spent: u64,
-    /// The same by sender.
-    peers: Peers,
-    /// Windows in a row in which the queue was behind, and in which it kept up.
-    behind: u8,
-    calm: u8,
     /// Cost of those packets of this turn that were measured one by one, cycles.
-    charged: u64,
+    pub(crate) charged: u64,
+    pub(crate) misses: MissPolicer,
 }
 
-impl Turn {
+impl QueueScheduler {
     /// Whether the queue has to wait at time `now`, while `others` queues are full.
-    pub(super) fn waits(&self, now: u64, others: usize) -> bool {
+    pub(crate) fn waits(&self, now: u64, others: usize) -> bool {
         others > 0 && now < self.not_before
     }
-    pub(super) fn is_full(&self) -> bool {
-        self.full
-    }
     /// Begins a turn that took `packets`; `full`: as many as it was allowed to.
-    pub(super) fn took(&mut self, packets: usize, full: bool, now: u64) {
+    pub(crate) fn begin_turn(&mut self, packets: usize, full: bool, now: u64) {
         self.full = full;
-        if packets == 0 && self.shift == 0 {
-            return;
-        }
-        self.turns += 1;
-        self.full_turns += u32::from(full);
-        self.packets += u32::try_from(packets).unwrap_or(u32::MAX);
-        if self.shift > 0 {
-            // Unused credit is kept for one window.
-            let gained = now.saturating_sub(self.last).min(WINDOW) >> self.shift;
-            self.credit = (self.credit + gained).min(WINDOW >> self.shift);
-        }
-        self.last = now;
-        if now.saturating_sub(self.start) >= WINDOW {
-            self.judge(now);
-        }
-    }
-    fn judge(&mut self, now: u64) {
-        let established = self.packets - self.missed.min(self.packets);
-        // Misses are limited only if they took, or would take, a relevant part of the time.
-        let dear = self.shift > 0 || self.window_spent << LEAST > now.saturating_sub(self.start);
-        let behind = self.turns >= TURNS
-            && self.full_turns * 4 > self.turns * 3
-            && dear
-            && self.missed > 0
-            && established * 8 >= self.packets;
-        if behind {
-            self.calm = 0;
-            self.behind = (self.behind + 1).min(BEHIND_WINDOWS);
-            if self.behind == BEHIND_WINDOWS && self.shift < LEAST {
-                self.shift += 1;
-                self.credit = WINDOW >> self.shift;
-            }
-        } else {
-            self.behind = 0;
-            self.calm = (self.calm + 1).min(CALM);
-            if self.shift > 0 && (self.calm == CALM || self.missed == 0) {
-                (self.shift, self.calm) = (self.shift - 1, 0);
-            }
-        }
-        (self.start, self.turns, self.full_turns, self.packets, self.missed) = (now, 0, 0, 0, 0);
-        self.window_spent = 0;
-        self.peers.begin();
-    }
-    /// Whether a miss of the sender `peer` may be translated. It is counted either way.
-    pub(super) fn may_miss(&mut self, peer: u8) -> bool {
-        self.missed += 1;
-        self.shift == 0 || self.peers.admits(peer, WINDOW >> self.shift) && self.credit > 0
+        self.misses.begin_turn(packets, full, now);
     }
     /// Charges `cycles` of one packet to this queue alone; `missed`: also to the miss budget.
-    pub(super) fn charge(&mut self, cycles: u64, missed: bool, peer: u8) {
+    pub(crate) fn charge(&mut self, cycles: u64, missed: bool, sender: u8) {
         self.charged += cycles;
         if missed {
-            self.window_spent += cycles;
-            self.credit = self.credit.saturating_sub(cycles);
-            self.peers.spend(peer, cycles);
+            self.misses.charge(sender, cycles);
         }
     }
-    /// Cycles charged to single packets in this turn.
-    pub(super) fn charged(&self) -> u64 {
-        self.charged
-    }
     /// Whether the queue's packets are expensive, so that its bursts are not shared.
-    pub(super) fn is_dear(&self) -> bool {
-        self.dear > DEAR
+    pub(crate) fn is_expensive(&self) -> bool {
+        self.packet_cycles > EXPENSIVE_CYCLES
     }
     /// Maximum number of packets of the queue's next turn. It is below a burst if they are expensive and
     /// other queues have packets, or may have some before the turn is over.
-    pub(super) fn most(&self, others: Others) -> usize {
+    pub(crate) fn max_packets(&self, others: Others) -> usize {
         let (enough, budget) = match others {
             Others::None => return BURST,
-            Others::Quiet => (ROUND, ROUND),
-            Others::Active => (ROUND, QUANTUM / 2),
+            Others::Quiet => (PORT_ROUND_CYCLES, PORT_ROUND_CYCLES),
+            Others::Active => (PORT_ROUND_CYCLES, QUANTUM_CYCLES / 2),
         };
-        if self.dear * BURST as u64 <= enough {
+        if self.packet_cycles * BURST as u64 <= enough {
             return BURST;
         }
         // Small bursts raise the cost per packet. This minimum lets such a queue return to full bursts.
-        let least = match self.dear / DEAR {
+        let min = match self.packet_cycles / EXPENSIVE_CYCLES {
             0 | 1 => BURST / 4,
             2 | 3 => BURST / 8,
             _ => 1,
         };
-        usize::try_from(budget / self.dear).unwrap_or(BURST).max(least)
-    }
-    /// Charges a turn without packets that took `cycles`, unless that is little.
-    pub(super) fn barren(&mut self, cycles: u64, now: u64, others: usize) {
-        if cycles > QUANTUM / 4 {
-            self.over(0, cycles, now, others);
-        }
+        let packets = budget / self.packet_cycles;
+        usize::try_from(packets).unwrap_or(BURST).max(min)
     }
     /// Ends the turn of `packets` at `now`, which took `cycles`; `others` queues are full.
-    pub(super) fn over(&mut self, packets: usize, cycles: u64, now: u64, others: usize) {
+    pub(crate) fn end_turn(&mut self, packets: usize, cycles: u64, now: u64, others: usize) {
         self.charged = 0;
         // A longer turn means that the thread was interrupted, which is not the queue's fault.
-        let each = cycles.min(4 * MOST) / (packets as u64).max(1);
-        let cycles = cycles.min(MOST);
-        self.dear = (self.dear * 7 + each) / 8;
-        self.not_before = if cycles > QUANTUM {
+        let each = cycles.min(4 * MAX_TURN_CYCLES) / (packets as u64).max(1);
+        let cycles = cycles.min(MAX_TURN_CYCLES);
+        self.packet_cycles = (self.packet_cycles * 7 + each) / 8;
+        self.not_before = if cycles > QUANTUM_CYCLES {
             now + cycles.saturating_mul(others.max(1) as u64)
         } else {
             0
@@ -280,7 +180,7 @@ mod tests {
 
     /// A worker with queues of endless or steady supply, in cycles.
     struct Sim {
-        turns: Vec<Turn>,
+        turns: Vec<QueueScheduler>,
         /// (cycles per packet, packets per million cycles or endless)
         kinds: Vec<(u64, Option<u64>)>,
         waiting: Vec<u64>,
@@ -294,7 +194,7 @@ mod tests {
         fn new(kinds: &[(u64, Option<u64>)]) -> Self {
             let n = kinds.len();
             Self {
-                turns: (0..n).map(|_| Turn::default()).collect(),
+                turns: (0..n).map(|_| QueueScheduler::default()).collect(),
                 kinds: kinds.to_vec(),
                 waiting: vec![0; n],
                 served: vec![0; n],
@@ -321,19 +221,19 @@ mod tests {
         fn run(&mut self, cycles: u64) {
             let until = self.now + cycles;
             while self.now < until {
-                let full = self.turns.iter().filter(|t| t.is_full()).count();
+                let full = self.turns.iter().filter(|t| t.full).count();
                 self.now += 100;
                 for i in 0..self.turns.len() {
-                    let others = full - usize::from(self.turns[i].is_full()).min(full);
+                    let others = full - usize::from(self.turns[i].full).min(full);
                     if self.turns[i].waits(self.now, others) {
                         continue;
                     }
                     self.feed();
-                    let n = self.waiting[i].min(self.turns[i].most(Others::Active) as u64);
+                    let n = self.waiting[i].min(self.turns[i].max_packets(Others::Active) as u64);
                     let more = n > 0 && n < self.waiting[i];
                     self.waiting[i] -= n;
                     self.served[i] += n;
-                    self.turns[i].took(packets(n), more, self.now);
+                    self.turns[i].begin_turn(packets(n), more, self.now);
                     let mut cost = n * self.kinds[i].0;
                     // Another program takes the processor now and then.
                     if n > 0 && self.served[i] % 10_000 < n {
@@ -341,7 +241,7 @@ mod tests {
                     }
                     self.now += cost;
                     if n > 0 {
-                        self.turns[i].over(packets(n), cost, self.now, others);
+                        self.turns[i].end_turn(packets(n), cost, self.now, others);
                     }
                 }
             }
@@ -349,17 +249,17 @@ mod tests {
     }
 
     #[test]
-    fn dear_packets_of_one_queue_leave_the_others_what_they_need() {
+    fn expensive_packets_of_one_queue_leave_the_others_what_they_need() {
         // A flow of 300 packets per million cycles (a million a second at 3 GHz) beside packets at up to
         // 10,000 cycles, without end.
-        for dear in [250, 400, 1_000, 2_000, 2_500, 10_000, 40_000] {
-            let mut sim = Sim::new(&[(250, Some(333)), (dear, None)]);
+        for expensive in [250, 400, 1_000, 2_000, 2_500, 10_000, 40_000] {
+            let mut sim = Sim::new(&[(250, Some(333)), (expensive, None)]);
             sim.run(300_000_000);
             let kept = sim.served[0] * 1000 / (sim.served[0] + sim.lost[0] + sim.waiting[0]);
-            assert!(kept >= 990, "{dear}: {kept}, lost {:?}", sim.lost);
+            assert!(kept >= 990, "{expensive}: {kept}, lost {:?}", sim.lost);
             // The processor is never idle.
-            let used = sim.served[0] * 250 + sim.served[1] * dear;
-            assert!(used * 10 > 300_000_000 * 9, "{dear}: {used}");
+            let used = sim.served[0] * 250 + sim.served[1] * expensive;
+            assert!(used * 10 > 300_000_000 * 9, "{expensive}: {used}");
         }
     }
 
@@ -377,10 +277,10 @@ mod tests {
                 }
                 turns[i] += 1;
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let cost = (seed >> 33) % (2 * QUANTUM);
-                assert!(spent < ROUND, "round {round}, queue {i}: {spent}");
+                let cost = (seed >> 33) % (2 * QUANTUM_CYCLES);
+                assert!(spent < PORT_ROUND_CYCLES, "round {round}, queue {i}: {spent}");
                 spent += cost;
-                share.spend(cost);
+                share.charge(cost);
             }
             assert!(spent > 0, "in each round there is a turn");
         }
@@ -406,7 +306,7 @@ mod tests {
         let mut first = share.join();
         for round in 1..100 {
             assert!(share.admits(&mut first, round));
-            share.spend(100 * ROUND);
+            share.charge(100 * PORT_ROUND_CYCLES);
         }
         let mut second = share.join();
         assert!(share.admits(&mut second, 100));
@@ -415,40 +315,43 @@ mod tests {
     /// Six cheap packets and one that is looked up under many masks, again and again; bursts are shared as in
     /// `poll`.
     #[test]
-    fn a_cheap_queue_does_not_pay_for_a_dear_one() {
-        let (mut cheap, mut dear, mut now) = (Turn::default(), Turn::default(), 1);
+    fn a_cheap_queue_does_not_pay_for_an_expensive_one() {
+        let (mut cheap, mut expensive, mut now) = (QueueScheduler::default(), QueueScheduler::default(), 1);
         for _ in 0..100 {
-            cheap.took(6, false, now);
-            dear.took(1, true, now);
-            let costs = match dear.is_dear() {
+            cheap.begin_turn(6, false, now);
+            expensive.begin_turn(1, true, now);
+            let costs = match expensive.is_expensive() {
                 true => [6 * 250, 13_000],
                 false => [(6 * 250 + 13_000) * 6 / 7, (6 * 250 + 13_000) / 7],
             };
             now += 6 * 250 + 13_000;
-            cheap.over(6, costs[0], now, 1);
-            dear.over(1, costs[1], now, 0);
+            cheap.end_turn(6, costs[0], now, 1);
+            expensive.end_turn(1, costs[1], now, 0);
         }
-        assert!(dear.is_dear() && !cheap.is_dear());
+        assert!(expensive.is_expensive() && !cheap.is_expensive());
         assert_eq!(
-            (cheap.most(Others::Active), dear.most(Others::Active)),
+            (
+                cheap.max_packets(Others::Active),
+                expensive.max_packets(Others::Active)
+            ),
             (BURST, 1)
         );
     }
 
     #[test]
-    fn packets_that_are_dear_because_few_came_at_a_time_come_in_bursts_again() {
+    fn packets_that_are_expensive_because_few_came_at_a_time_come_in_bursts_again() {
         for each in [300, 900, 1_500] {
-            let mut turn = Turn::default();
+            let mut turn = QueueScheduler::default();
             // New flows, now and then a whole burst of them.
             for _ in 0..20 {
-                turn.over(1, 20_000, 0, 1);
+                turn.end_turn(1, 20_000, 0, 1);
             }
-            assert_eq!(turn.most(Others::Active), 1);
+            assert_eq!(turn.max_packets(Others::Active), 1);
             for _ in 0..200 {
-                let n = turn.most(Others::Active);
-                turn.over(n, QUANTUM / 4 + each * n as u64, 0, 1);
+                let n = turn.max_packets(Others::Active);
+                turn.end_turn(n, QUANTUM_CYCLES / 4 + each * n as u64, 0, 1);
             }
-            assert_eq!(turn.most(Others::Active), BURST, "{each}");
+            assert_eq!(turn.max_packets(Others::Active), BURST, "{each}");
         }
     }
 
@@ -456,8 +359,11 @@ mod tests {
     fn two_endless_queues_share_by_cycles() {
         let mut sim = Sim::new(&[(250, None), (5_000, None)]);
         sim.run(100_000_000);
-        let (cheap, dear) = (sim.served[0] * 250, sim.served[1] * 5_000);
-        assert!(cheap * 10 > dear * 8 && dear * 2 > cheap, "{cheap} {dear}");
+        let (cheap, expensive) = (sim.served[0] * 250, sim.served[1] * 5_000);
+        assert!(
+            cheap * 10 > expensive * 8 && expensive * 2 > cheap,
+            "{cheap} {expensive}"
+        );
         let mut alone = Sim::new(&[(5_000, None), (250, Some(0))]);
         alone.run(100_000_000);
         assert!(
@@ -470,7 +376,7 @@ mod tests {
     /// dropped), offered at `rate` per million cycles. Returns the shares of established and of new packets
     /// that were forwarded, per mille.
     fn mixed(hits: u64, rate: u64) -> (u64, u64) {
-        let mut turn = Turn::default();
+        let mut turn = QueueScheduler::default();
         let (mut now, mut fed, mut waiting, mut lost, mut n) = (1_u64, 1_u64, 0_u64, 0_u64, 0_u64);
         let mut old = (0_u64, 0_u64);
         let mut new = (0_u64, 0_u64);
@@ -486,14 +392,14 @@ mod tests {
             waiting += more.min(room);
             let take = waiting.min(32);
             waiting -= take;
-            turn.took(take as usize, take == 32, now);
+            turn.begin_turn(take as usize, take == 32, now);
             let begin = now;
             for _ in 0..take {
                 n += 1;
                 if n % 16 < hits {
                     old = (old.0 + 1, old.1 + 1);
                     now += 250;
-                } else if turn.may_miss(0) {
+                } else if turn.misses.admits(0) {
                     turn.charge(2_500, true, 0);
                     new = (new.0 + 1, new.1 + 1);
                     now += 2_500;
@@ -502,7 +408,7 @@ mod tests {
                     now += 400;
                 }
             }
-            turn.over(take as usize, now - begin, now, 0);
+            turn.end_turn(take as usize, now - begin, now, 0);
         }
         let _ = lost;
         (old.0 * 1000 / old.1.max(1), new.0 * 1000 / new.1.max(1))
@@ -510,24 +416,24 @@ mod tests {
 
     #[test]
     fn a_burst_of_new_flows_is_no_reason() {
-        let mut turn = Turn::default();
+        let mut turn = QueueScheduler::default();
         let mut now = 1;
         // Two hundred full turns of half new flows, then the queue is empty.
         for i in 0..200 {
-            turn.took(32, i < 199, now);
+            turn.begin_turn(32, i < 199, now);
             for _ in 0..16 {
                 now += 250;
-                assert!(turn.may_miss(0) || i > 60, "turn {i}");
+                assert!(turn.misses.admits(0) || i > 60, "turn {i}");
                 turn.charge(2_500, true, 0);
                 now += 2_500;
             }
-            turn.over(32, 1, now, 0);
+            turn.end_turn(32, 1, now, 0);
         }
         // A thread that is sometimes preempted is not behind.
-        let mut turn = Turn::default();
+        let mut turn = QueueScheduler::default();
         for i in 0..200 {
-            turn.took(32, i % 2 == 0, i * 1_000_000);
-            assert!(turn.may_miss(0));
+            turn.begin_turn(32, i % 2 == 0, i * 1_000_000);
+            assert!(turn.misses.admits(0));
             turn.charge(2_500, true, 0);
         }
     }
