@@ -11,9 +11,10 @@ mod fork;
 #[cfg(test)]
 mod tests;
 
-use crate::model::{BridgeView, Snapshot};
+use crate::model::Snapshot;
+use crate::xlate::input::{Input, Start};
 use crate::xlate::report::{Fork, Report};
-use crate::xlate::run::{Input, Start, run};
+use crate::xlate::run::run;
 use crate::xlate::{Outcome, Pipeline};
 use heddle_datapath_api::{Action as DpAction, PortNo, Translation, format_actions};
 use heddle_flow::text::{DEFAULT_PRIORITY, PortNumbers};
@@ -141,25 +142,21 @@ fn one(
     let mut translation = Translation::default();
     let reading = ReadGuard::begin();
     let input = Input {
+        pipeline,
+        snapshot,
+        reading: &reading,
         key: &request.key,
+        bridge,
         in_port: request.key.in_port,
         from: None,
         packet_len: request.packet.as_ref().map(Vec::len),
         learn: request.packet.is_some(),
         now_ms: env.now_ms,
-        reading: &reading,
         start,
         packet_out: matches!(start, Start::Actions(_)),
         version: None,
     };
-    let outcome = run(
-        snapshot,
-        pipeline,
-        bridge,
-        &input,
-        Some(&mut report),
-        &mut translation,
-    );
+    let outcome = run(&input, Some(&mut report), &mut translation);
 
     let port_name = |port: u32| {
         bridge
@@ -181,26 +178,14 @@ fn one(
 }
 
 /// The trace of a translation that has failed just now: it is run again, without its effects.
-pub(crate) fn explain(
-    pipeline: &Pipeline,
-    snapshot: &Snapshot,
-    bridge: &BridgeView,
-    input: &Input<'_>,
-) -> String {
+pub(crate) fn explain(input: &Input<'_>) -> String {
     let mut report = Report::default();
     let mut translation = Translation::default();
     let again = Input {
         learn: false,
         ..*input
     };
-    let outcome = run(
-        snapshot,
-        pipeline,
-        bridge,
-        &again,
-        Some(&mut report),
-        &mut translation,
-    );
+    let outcome = run(&again, Some(&mut report), &mut translation);
     let env = TraceEnv {
         datapaths: &[],
         port_numbers: &|_| None,
@@ -208,7 +193,7 @@ pub(crate) fn explain(
         now_ms: input.now_ms,
     };
     let request = args::Request {
-        bridge,
+        bridge: input.bridge,
         key: *input.key,
         packet: None,
         names: false,

@@ -96,59 +96,61 @@ impl Ctx<'_> {
 
     /// Adds to the set.
     pub(super) fn merge_action_set(&mut self, actions: &[Action]) {
-        if !self.action_set_has_group {
+        if !self.at.action_set_has_group {
             for a in actions {
                 match a {
                     Action::Output { port, .. } => self.flow.actset_output = key_port(*port),
                     Action::Group(_) => {
                         self.flow.actset_output = key_port(Port::UNSET);
-                        self.action_set_has_group = true;
+                        self.at.action_set_has_group = true;
                         break;
                     }
                     _ => {}
                 }
             }
         }
-        self.action_set.extend_from_slice(actions);
+        self.at.action_set.extend_from_slice(actions);
     }
 
     /// `clear_actions`.
     pub(super) fn clear_actions(&mut self) {
         self.report_action_set("was");
-        self.action_set.clear();
+        self.at.action_set.clear();
         self.flow.actset_output = key_port(Port::UNSET);
-        self.action_set_has_group = false;
+        self.at.action_set_has_group = false;
     }
 
     /// Runs the set, which is empty afterwards.
     pub(super) fn run_action_set(&mut self) {
-        if self.action_set.is_empty() {
+        if self.at.action_set.is_empty() {
             return;
         }
-        let list = as_list(&self.action_set);
-        self.action_set.clear();
+        let list = as_list(&self.at.action_set);
+        self.at.action_set.clear();
         if list.is_empty() {
             return;
         }
-        self.in_action_set = true;
-        let line = self.report(Kind::Table, || "--. Executing action set:".to_owned());
-        let parent = self.report_under(line);
+        self.at.in_action_set = true;
+        let line = self
+            .trace
+            .report(Kind::Table, || "--. Executing action set:".to_owned());
+        let parent = self.trace.under(line);
         let steps: SmallVec<[Step<'_>; 8]> = list.iter().map(Step::Action).collect();
         self.run_list(&steps, true);
-        self.report_under(parent);
-        self.in_action_set = false;
+        self.trace.under(parent);
+        self.at.in_action_set = false;
     }
 
     fn report_action_set(&mut self, verb: &str) {
-        if self.report.is_none() {
+        if !self.trace.is_on() {
             return;
         }
-        let list = as_list(&self.action_set);
+        let list = as_list(&self.at.action_set);
         let text = match list.as_slice() {
             [] => format!("action set {verb} empty"),
             actions => format!("action set {verb}: {}", ActionsText { actions, names: None }),
         };
-        self.report(Kind::Detail, || text);
+        self.trace.report(Kind::Detail, || text);
     }
 }
 

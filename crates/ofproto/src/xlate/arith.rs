@@ -1,8 +1,10 @@
 //! The 1.0 and 1.1 forms of setting headers, and decrementing the TTL.
 
 use super::ctx::Ctx;
+use super::flow::Flow;
 use super::mask::{eth, is_ip_any};
 use super::report::Kind;
+use heddle_flow::FlowMask;
 use heddle_flow::key::frag;
 use heddle_openflow::Action;
 use heddle_openflow::action::ControllerAction;
@@ -11,12 +13,12 @@ use heddle_openflow::message::PacketInReason;
 const DSCP: u8 = 0xfc;
 const ECN: u8 = 0x03;
 
-impl Ctx<'_> {
+impl Flow {
     /// `SetEthSrc` to `SetL4Dst`; no change if the packet has no such header.
-    pub(super) fn set_header(&mut self, action: &Action) {
-        let (ip, v4) = (is_ip_any(&self.flow), self.flow.dl_type == eth::IP);
-        let l4 = ip && self.flow.nw_frag & frag::LATER == 0;
-        let (f, m) = (&mut self.flow, &mut self.out.mask.0);
+    pub(super) fn set_header(&mut self, mask: &mut FlowMask, action: &Action) {
+        let (ip, v4) = (is_ip_any(self), self.dl_type == eth::IP);
+        let l4 = ip && self.nw_frag & frag::LATER == 0;
+        let (f, m) = (&mut **self, &mut mask.0);
         match action {
             Action::SetEthSrc(mac) => (f.dl_src, m.dl_src) = (*mac, [0xff; 6]),
             Action::SetEthDst(mac) => (f.dl_dst, m.dl_dst) = (*mac, [0xff; 6]),
@@ -38,7 +40,9 @@ impl Ctx<'_> {
             _ => {}
         }
     }
+}
 
+impl Ctx<'_> {
     /// Decrements the TTL. `false`: it ran out, packet-ins are emitted, and the list of actions ends.
     pub(super) fn dec_ttl(&mut self, controllers: &[u16]) -> bool {
         self.out.mask.0.nw_ttl = u8::MAX;
@@ -54,7 +58,8 @@ impl Ctx<'_> {
             self.ttl_exception(*id);
         }
         let version = if self.flow.dl_type == eth::IP { 4 } else { 6 };
-        self.report(Kind::Warn, || format!("IPv{version} decrement TTL exception"));
+        self.trace
+            .report(Kind::Warn, || format!("IPv{version} decrement TTL exception"));
         false
     }
 

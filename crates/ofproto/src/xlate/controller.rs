@@ -16,30 +16,30 @@ impl Ctx<'_> {
     pub(super) fn controller(&mut self, action: &ControllerAction, reason: PacketInReason) {
         self.commit();
         let by_miss_flow = self
+            .at
             .rule
-            .as_ref()
             .is_some_and(|r| r.priority == 0 && r.matches.mask.words().is_empty());
         let reason = match reason {
             PacketInReason::Action if by_miss_flow => PacketInReason::ExplicitMiss,
             r => r,
         };
         let here = Frozen {
-            bridge: self.bridge.id,
-            table: self.table,
+            bridge: self.at.bridge.id,
+            table: self.at.table,
             metadata: self.kept_metadata(),
             own_tunnel: false,
-            stack: self.stack.clone(),
-            was_mpls: self.was_mpls,
+            stack: self.at.stack.clone(),
+            was_mpls: self.flow.was_mpls,
             conntracked: self.is_tracked(),
-            mirrored: self.mirrored,
+            mirrored: self.at.mirrored,
             hash: None,
             steps: Vec::new(),
             action_set: Vec::new(),
             userdata: action.userdata.clone(),
         };
-        let Some(held) = self.recircs.take(here, self.reading) else {
+        let Some(held) = self.input.pipeline.recircs.take(here, self.input.reading) else {
             self.report_error(|| "Failed to allocate recirculation id".to_owned());
-            self.error = Some(XlateError::NoRecirculationContext);
+            self.out.error = Some(XlateError::NoRecirculationContext);
             return;
         };
         let upcall = self.upcall(action, reason, held, false);
@@ -48,7 +48,7 @@ impl Ctx<'_> {
 
     /// Emits a packet-in whose controller decides when the frozen pipeline `held` continues.
     pub(super) fn continue_at_controller(&mut self, action: &ControllerAction, held: Arc<Held>) {
-        if self.report.is_some() && !self.has_packet {
+        if self.trace.is_on() && !self.input.has_packet() {
             return;
         }
         let reason = super::actions::reason_of(action.reason);
@@ -59,11 +59,11 @@ impl Ctx<'_> {
     /// Emits a packet-in, after the meter that applies to `action`, if there is one.
     fn emit_metered(&mut self, action: &ControllerAction, upcall: Action) {
         match self.packet_in_meter(action.meter_id) {
-            Some(meter) => self.emit(Action::Sample {
+            Some(meter) => self.out.emit(Action::Sample {
                 probability: u32::MAX,
                 actions: vec![Action::Meter(meter), upcall],
             }),
-            None => self.emit(upcall),
+            None => self.out.emit(upcall),
         }
     }
 
@@ -77,13 +77,13 @@ impl Ctx<'_> {
         self.out.credits.push(held.clone());
         let meta = PacketInMeta {
             reason,
-            cookie: self.cookie,
-            table: self.table,
+            cookie: self.at.cookie,
+            table: self.at.table,
             max_len: action.max_len,
             controller_id: action.controller_id,
             userdata: action.userdata.clone(),
             continuation,
-            dont_send: self.report.is_some() && !self.has_packet,
+            dont_send: self.trace.is_on() && !self.input.has_packet(),
             held,
         };
         Action::Userspace(Arc::new(Upcall {
@@ -101,17 +101,17 @@ impl Ctx<'_> {
     }
 
     fn existing_meter(&mut self, id: u32) -> Option<Arc<Meter>> {
-        self.depend(meters::slot(self.bridge.id, id));
-        Some(self.bridge.meters.get(id, LATEST)?.data.dp.clone())
+        self.out.depend(meters::slot(self.at.bridge.id, id));
+        Some(self.at.bridge.meters.get(id, LATEST)?.data.dp.clone())
     }
 
     /// The reason of a plain output to the controller.
     pub(super) fn output_reason(&self) -> PacketInReason {
-        if self.in_packet_out {
+        if self.input.packet_out {
             PacketInReason::PacketOut
-        } else if self.in_bucket {
+        } else if self.at.in_bucket {
             PacketInReason::Group
-        } else if self.in_action_set {
+        } else if self.at.in_action_set {
             PacketInReason::ActionSet
         } else {
             PacketInReason::Action

@@ -55,7 +55,7 @@ impl Credit for Shorten {
 impl Ctx<'_> {
     pub(super) fn fin_timeout(&mut self, idle: u16, hard: u16) {
         self.out.mask.0.nw_proto = u8::MAX;
-        if let Some(rule) = self.rule.cloned() {
+        if let Some(rule) = self.at.rule.cloned() {
             self.out.credits.push(Arc::new(Shorten { rule, idle, hard }));
         }
     }
@@ -66,14 +66,15 @@ impl Ctx<'_> {
                 src.pieces().for_each(|piece| piece.add_mask(&mut self.out.mask));
             }
         }
-        if self.report.is_some() && !self.has_packet {
-            self.warn("suppressing side effects, so learn action ignored");
+        if self.trace.is_on() && !self.input.has_packet() {
+            self.trace
+                .warn("suppressing side effects, so learn action ignored");
             return;
         }
         let flow = Arc::new(self.learned_flow(learn));
-        self.report(Kind::Detail, || text(&flow));
-        let bridge = self.bridge.control.upgrade();
-        let learned = match (&bridge, self.learn) {
+        self.trace.report(Kind::Detail, || text(&flow));
+        let bridge = self.at.bridge.control.upgrade();
+        let learned = match (&bridge, self.input.learn) {
             (Some(b), true) => b.learn(&flow, learn.limit),
             // Without learning, the result is whether the flow is there.
             (Some(b), false) if learn.limit != 0 => Learned::Yes(b.has_learned(&flow)),
@@ -97,12 +98,12 @@ impl Ctx<'_> {
         }
         if success {
             self.out.credits.push(Arc::new(Refresh {
-                bridge: self.bridge.control.clone(),
+                bridge: self.at.bridge.control.clone(),
                 flow,
                 limit: learn.limit,
             }));
         } else {
-            self.detail("Limit exceeded, learn failed");
+            self.trace.detail("Limit exceeded, learn failed");
             // The next packet may find room.
             self.out.uncacheable = true;
         }

@@ -47,9 +47,9 @@ impl Ctx<'_> {
         if is_ip_any(&self.flow) {
             m.nw_frag = frag::MASK;
         }
-        if is_tunnelled(self.orig) {
+        if is_tunnelled(self.input.key) {
             let m = &mut self.out.mask;
-            if self.orig.tun_dst != 0 {
+            if self.input.key.tun_dst != 0 {
                 (m.0.tun_src, m.0.tun_dst) = (u32::MAX, u32::MAX);
             } else {
                 (m.0.tun_ipv6_src, m.0.tun_ipv6_dst) = ([0xff; 16], [0xff; 16]);
@@ -57,10 +57,10 @@ impl Ctx<'_> {
             m.0.tun_id = u64::MAX;
             m.0.tun_flags = tun_flags::DATAPATH;
             m.0.tun_tos = u8::MAX;
-            if is_ip_any(&self.flow) && self.orig.tun_tos & ECN_MASK == ECN_MASK {
+            if is_ip_any(&self.flow) && self.input.key.tun_tos & ECN_MASK == ECN_MASK {
                 m.0.nw_tos |= ECN_MASK;
             }
-            of_tunnel(self.extra());
+            of_tunnel(self.out.extra());
         }
     }
 }

@@ -15,7 +15,6 @@ use super::ctx::{Ctx, key_port};
 use super::recirc::{Frozen, Left};
 use super::report::Kind;
 use super::tunnel::fields;
-use crate::features::Feature;
 use crate::model::{Binding, BridgeView, PortView};
 use crate::parts::Part;
 use crate::tunnels::{Tunnel, address};
@@ -69,11 +68,6 @@ struct Way<'w> {
 }
 
 impl<'w> Ctx<'w> {
-    /// Whether this switch writes outer headers. Otherwise the datapath has devices for tunnels.
-    pub(super) fn is_native(&self) -> bool {
-        self.bridge.features.has(Feature::TnlPushPop)
-    }
-
     /// Outputs the packet, whose tunnel is in `flow`, with outer headers. `true`: it waits for a neighbour,
     /// and was not sent.
     pub(super) fn native_output(&mut self, from: &PortView, tunnel: &Tunnel, last: bool) -> bool {
@@ -88,10 +82,15 @@ impl<'w> Ctx<'w> {
     /// Makes the packet wait for the next hop, whose address was requested, and be output then. `false`: it
     /// does not wait.
     fn wait_for(&mut self, from: &PortView, way: &Way<'_>) -> bool {
-        if self.report.is_some() {
+        if self.trace.is_on() {
             return false;
         }
-        let thing = self.underlay.neighbours.thing(&way.bridge.name, way.next);
+        let thing = self
+            .input
+            .pipeline
+            .underlay
+            .neighbours
+            .thing(&way.bridge.name, way.next);
         let slot = Underlay::slot(thing);
         // The generation from before the neighbour was looked up.
         let Some(dep) = self.out.deps.iter().find(|d| d.slot == slot).copied() else {
@@ -114,12 +113,12 @@ impl<'w> Ctx<'w> {
             None => Action::Output { port, max_len: 0 },
         };
         let frozen = Frozen {
-            bridge: self.bridge.id,
+            bridge: self.at.bridge.id,
             table: 0,
             metadata: self.kept_metadata(),
             own_tunnel: false,
             stack: Vec::new(),
-            was_mpls: self.was_mpls,
+            was_mpls: self.flow.was_mpls,
             conntracked: self.is_tracked(),
             // Mirrors have received the packet already.
             mirrored: u32::MAX,
@@ -128,10 +127,10 @@ impl<'w> Ctx<'w> {
             action_set: Vec::new(),
             userdata: Vec::new(),
         };
-        let Some(held) = self.recircs.take(frozen, self.reading) else {
+        let Some(held) = self.input.pipeline.recircs.take(frozen, self.input.reading) else {
             return false;
         };
-        self.emit(DpAction::Wait(Wait {
+        self.out.emit(DpAction::Wait(Wait {
             slot,
             generation: dep.generation,
             recirc: held.id,
@@ -143,23 +142,23 @@ impl<'w> Ctx<'w> {
     fn send_out(&mut self, from: &PortView, tunnel: &Tunnel, (way, mac): (&Way<'w>, [u8; 6]), last: bool) {
         let at = self.out.actions.len();
         let text = |mac: [u8; 6]| mac.map(|b| format!("{b:02x}")).join(":");
-        self.report(Kind::Detail, || {
+        self.trace.report(Kind::Detail, || {
             let (from, to) = (text(way.port.mac), text(mac));
             format!("tunneling from {from} {} to {to} {}", way.route.source, way.next)
         });
         let outer = self.outer(tunnel, way, mac);
         let Some((outer, mut push)) = outer.and_then(|o| o.build().ok().map(|push| (o, push))) else {
-            self.warn("native tunnel header build failed");
-            self.drop_hint.get_or_insert(DropReason::TunnelAddress);
+            self.trace.warn("native tunnel header build failed");
+            self.out.drop_hint.get_or_insert(DropReason::TunnelAddress);
             return;
         };
         let (old_flow, old_base) = (self.flow, self.base.clone());
-        let (old_mask, old_extra) = (self.out.mask, self.extra);
-        self.flow = of_outer(&self.flow, &outer);
+        let (old_mask, old_extra) = (self.out.mask, self.out.extra);
+        *self.flow = of_outer(&self.flow, &outer);
         *self.base = of_outer(&self.base, &outer);
         push.csum_optional = tunnel.config.csum_optional;
         let by_bytes = push.header.len() as u64;
-        self.emit(DpAction::TunnelPush(Arc::new(push)));
+        self.out.emit(DpAction::TunnelPush(Arc::new(push)));
         let n_credits = self.out.credits.len();
         self.patch_output(from, way.bridge.id, way.port.no, last);
         for i in n_credits..self.out.credits.len() {
@@ -169,7 +168,7 @@ impl<'w> Ctx<'w> {
         }
         // The outer headers do not come from the packet: only mark and priority are its own.
         let marks = (self.out.mask.0.pkt_mark, self.out.mask.0.skb_priority);
-        (self.out.mask, self.extra) = (old_mask, old_extra);
+        (self.out.mask, self.out.extra) = (old_mask, old_extra);
         self.out.mask.0.pkt_mark |= marks.0;
         self.out.mask.0.skb_priority |= marks.1;
 
@@ -178,7 +177,7 @@ impl<'w> Ctx<'w> {
             self.out.actions.truncate(at);
         } else if !last {
             let inner: Vec<_> = self.out.actions.drain(at..).collect();
-            self.emit(DpAction::Clone(inner));
+            self.out.emit(DpAction::Clone(inner));
         }
         (self.flow, self.base) = (old_flow, old_base);
     }
@@ -192,12 +191,12 @@ impl<'w> Ctx<'w> {
             dst,
             src: (!src.is_unspecified()).then_some(src),
         };
-        if self.orig.recirc_id != 0 {
+        if self.input.key.recirc_id != 0 {
             // Packets from ports have no mark, so only recirculated ones depend on it.
-            self.extra().0.pkt_mark = u32::MAX;
+            self.out.extra().0.pkt_mark = u32::MAX;
         }
-        let routes = &self.underlay.routes;
-        self.depend(Underlay::slot(routes.thing(&q)));
+        let routes = &self.input.pipeline.underlay.routes;
+        self.out.depend(Underlay::slot(routes.thing(&q)));
         let way = routes.lookup(&q).and_then(|route| {
             let (bridge, port, dp) = self.device(&route.device)?;
             let next = route.gateway.unwrap_or(dst);
@@ -210,11 +209,11 @@ impl<'w> Ctx<'w> {
             })
         });
         let Some(way) = way else {
-            self.warn("native tunnel routing failed");
-            self.drop_hint.get_or_insert(DropReason::TunnelRoute);
+            self.trace.warn("native tunnel routing failed");
+            self.out.drop_hint.get_or_insert(DropReason::TunnelRoute);
             return None;
         };
-        self.report(Kind::Detail, || {
+        self.trace.report(Kind::Detail, || {
             format!("tunneling to {} via {}", way.next, way.route.device)
         });
         Some(way)
@@ -222,7 +221,7 @@ impl<'w> Ctx<'w> {
 
     /// The port of a device: a bridge's internal port, or else any other port of the datapath.
     fn device(&mut self, name: &str) -> Option<(&'w BridgeView, &'w PortView, PortNo)> {
-        let snapshot = self.snapshot;
+        let snapshot = self.input.snapshot;
         let own = snapshot.bridges.values().find(|b| b.name == name);
         if let Some(bridge) = own {
             self.other_bridge(bridge.id);
@@ -232,7 +231,7 @@ impl<'w> Ctx<'w> {
             }
         }
         // A change of any port of any bridge may give the device another port.
-        self.depend(crate::model::Snapshot::CONFIG_SLOT);
+        self.out.depend(crate::model::Snapshot::CONFIG_SLOT);
         snapshot.bridges.values().find_map(|bridge| {
             let port = bridge.ports.values().find(|p| p.name == name)?;
             match port.binding {
@@ -245,9 +244,9 @@ impl<'w> Ctx<'w> {
     /// The Ethernet address of the next hop, or whether it was requested.
     fn next_mac(&mut self, way: &Way<'_>) -> Result<[u8; 6], bool> {
         let (bridge, next) = (&way.bridge.name, way.next);
-        let neighbours = &self.underlay.neighbours;
-        self.depend(Underlay::slot(neighbours.thing(bridge, next)));
-        if let Some(entry) = neighbours.find(bridge, next, self.now_ms) {
+        let neighbours = &self.input.pipeline.underlay.neighbours;
+        self.out.depend(Underlay::slot(neighbours.thing(bridge, next)));
+        if let Some(entry) = neighbours.find(bridge, next, self.input.now_ms) {
             let mac = entry.mac;
             self.out.credits.push(Arc::new(Used(entry)));
             return Ok(mac);
@@ -258,11 +257,11 @@ impl<'w> Ctx<'w> {
             }
             return Ok(known.mac);
         }
-        self.report(Kind::Detail, || {
+        self.trace.report(Kind::Detail, || {
             let request = if next.is_ipv4() { "ARP" } else { "ND" };
             format!("neighbor cache miss for {next} on bridge {bridge}, sending {request} request")
         });
-        self.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
+        self.out.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
         Err(self.ask(way))
     }
 
@@ -271,10 +270,13 @@ impl<'w> Ctx<'w> {
         // A translation without a packet, for a cached entry, makes the request too. The route may have
         // appeared just now, and the next packet should not be lost. A trace without a packet makes none.
         // Without a request, the translation is not cached, so that the next packet makes it.
-        let asked = (self.learn || self.report.is_none()) && {
+        let asked = (self.input.learn || !self.trace.is_on()) && {
             let source = way.route.source;
             let port = way.port.no;
-            self.underlay.ask(way.bridge, port, source, way.next, self.now_ms)
+            self.input
+                .pipeline
+                .underlay
+                .ask(way.bridge, port, source, way.next, self.input.now_ms)
         };
         self.out.uncacheable |= !asked;
         asked
@@ -297,7 +299,7 @@ impl<'w> Ctx<'w> {
             label: 0,
             // UDP over IPv6 has a checksum by its standard; Open vSwitch always writes one.
             csum: flag(tun_flag::CSUM) || dst.is_ipv6() && tunnel.config.ty.has_dst_port(),
-            source_ports: self.underlay.source_ports(),
+            source_ports: self.input.pipeline.underlay.source_ports(),
             encap: self.encapsulation(&tunnel.config)?,
             tunnel_port: tunnel.dp.0,
             out_port: way.dp.0,
@@ -318,7 +320,7 @@ impl<'w> Ctx<'w> {
         };
         Some(match config.ty {
             TunnelType::Geneve => {
-                let map = self.bridge.tlv.as_ref();
+                let map = self.at.bridge.tlv.as_ref();
                 let written = map.map_or(Some((Vec::new(), false)), |m| heddle_tunnel::options::write(f, m));
                 let (options, critical) = written?;
                 let oam = f.tun_flags & tun_flag::OAM != 0;
@@ -393,16 +395,16 @@ impl<'w> Ctx<'w> {
 
     /// The decapsulation for a packet that is output to this port, if it ends a tunnel there.
     pub(super) fn ends_tunnel(&mut self, port: &PortView) -> Option<Arc<TunnelPop>> {
-        self.depend_on(Part::TunnelEnds);
-        let snapshot = self.snapshot;
+        self.out.depend_on(Part::TunnelEnds);
+        let snapshot = self.input.snapshot;
         let ends = snapshot.tunnels.ends();
-        if ends.is_empty() || !self.is_native() {
+        if ends.is_empty() || !self.at.is_native() {
             return None;
         }
         if !self.has_address(port) {
             return None;
         }
-        let routes = &self.underlay.routes;
+        let routes = &self.input.pipeline.underlay.routes;
         let (f, m) = (&self.flow, &mut self.out.mask.0);
         m.dl_type = u16::MAX;
         let dst = match f.dl_type {

@@ -20,21 +20,22 @@ impl Ctx<'_> {
         let to = found.and_then(|b| Some((b, self.port_of(b, peer)?)));
         let Some((bridge, to)) = to else { return };
         let old_flow = self.flow;
-        let old_bridge = (self.bridge, self.version);
-        let old_stack = std::mem::take(&mut self.stack);
-        let old_set = std::mem::take(&mut self.action_set);
-        let (old_was_mpls, old_conntracked) = (self.was_mpls, self.conntracked);
+        let old_bridge = (self.at.bridge, self.at.version);
+        let old_stack = std::mem::take(&mut self.at.stack);
+        let old_set = std::mem::take(&mut self.at.action_set);
         // Each bridge has its own mirrors.
-        let old_mirrored = self.mirrored;
-        if bridge.id != self.bridge.id {
-            self.mirrored = 0;
+        let old_mirrored = self.at.mirrored;
+        if bridge.id != self.at.bridge.id {
+            self.at.mirrored = 0;
         }
         let old_wc = self.out.mask;
 
         self.clear_pipeline_fields(to.no);
-        let line = self.report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
-        let parent = self.report_under(line);
-        self.enter(bridge);
+        let line = self
+            .trace
+            .report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
+        let parent = self.trace.under(line);
+        self.at.enter(bridge);
         if !self.is_special(to) && self.may_receive(to) {
             self.table_action(Lookup {
                 in_port: self.flow.in_port,
@@ -44,34 +45,34 @@ impl Ctx<'_> {
                 last,
                 run: Run::OnCopy,
             });
-            if !self.freezing {
+            if !self.rest.freezing {
                 self.run_action_set();
             }
-            if self.freezing {
+            if self.rest.freezing {
                 self.finish_freezing();
             }
         }
-        self.report_under(parent);
-        self.exit_bridge();
+        self.trace.under(parent);
+        self.out.torn |= self.at.is_torn();
 
-        self.flow = old_flow;
-        (self.bridge, self.version) = old_bridge;
-        self.stack = old_stack;
-        self.action_set = old_set;
         // The connection state of the other bridge is not known here.
-        (self.was_mpls, self.conntracked) = (old_was_mpls, old_conntracked);
-        if bridge.id != self.bridge.id {
-            self.mirrored = old_mirrored;
+        self.flow = old_flow;
+        (self.at.bridge, self.at.version) = old_bridge;
+        self.at.stack = old_stack;
+        self.at.action_set = old_set;
+        if bridge.id != self.at.bridge.id {
+            self.at.mirrored = old_mirrored;
         }
-        self.restore_tunnel_mask(&old_wc);
+        // The other bridge looked at tunnel fields that it had set itself.
+        self.out.mask.0.copy_tunnel(&old_wc.0);
         // An exit or an error of the other bridge's pipeline does not end this one. The error is the drop
         // reason if nothing else is done.
-        self.exit = false;
-        if let Some(error) = self.error.take() {
-            self.drop_hint.get_or_insert(error.drop_reason());
+        self.rest.exit = false;
+        if let Some(error) = self.out.error.take() {
+            self.out.drop_hint.get_or_insert(error.drop_reason());
         }
-        self.credit(&from.patch_tx);
-        self.credit(&to.patch_rx);
+        self.out.credit(&from.patch_tx);
+        self.out.credit(&to.patch_rx);
     }
 
     fn clear_pipeline_fields(&mut self, in_port: Port) {
@@ -81,13 +82,7 @@ impl Ctx<'_> {
         f.regs = [0; 16];
         f.actset_output = key_port(Port::UNSET);
         f.copy_tunnel(&FlowKey::default());
-        self.forget_connection();
-    }
-
-    /// Restores the tunnel's bits of the mask: the other bridge looked at tunnel fields that it had set
-    /// itself.
-    fn restore_tunnel_mask(&mut self, old: &heddle_flow::FlowMask) {
-        self.out.mask.0.copy_tunnel(&old.0);
+        self.flow.forget_connection();
     }
 
     /// Whether the port takes packets (`no-receive`, `no-receive-stp`).

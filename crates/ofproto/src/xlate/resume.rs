@@ -2,8 +2,9 @@
 
 use super::Pipeline;
 use super::freeze::metadata_of;
+use super::input::{Input, Start};
 use super::recirc::{Frozen, Left};
-use super::run::{self, Outcome, Start};
+use super::run::{self, Outcome};
 use heddle_datapath_api::Translation;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::{Continuation, ContinuationStep};
@@ -98,14 +99,17 @@ impl Pipeline {
         let snapshot = self.snapshot.load(&reading);
         out.clear();
         let bridge = snapshot.bridges.get(&frozen.bridge)?;
-        let input = run::Input {
+        let input = Input {
+            pipeline: self,
+            snapshot,
+            reading: &reading,
             key,
+            bridge,
             in_port: key.in_port,
             from: None,
             packet_len: Some(len),
             learn: true,
             now_ms,
-            reading: &reading,
             start: Start::Thaw {
                 frozen,
                 resumed: true,
@@ -113,7 +117,7 @@ impl Pipeline {
             packet_out: false,
             version: None,
         };
-        Some(run::run(snapshot, self, bridge, &input, None, out))
+        Some(run::run(&input, None, out))
     }
 }
 

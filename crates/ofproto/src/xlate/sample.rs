@@ -2,6 +2,7 @@
 //! `sample`.
 
 use super::ctx::Ctx;
+use super::emit::Output;
 use crate::bridge::meters;
 use crate::model::{Binding, PortView};
 use crate::sampling::{SampleMeta, SampledTunnel, WhichExporter};
@@ -19,10 +20,19 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const GRE: u8 = 47;
 
+impl Output<'_> {
+    /// At the end of the translation, records in the samples whether the packet is forwarded.
+    pub(super) fn finish_samples(&mut self) {
+        if !self.samples.is_empty() && self.actions.iter().any(sends) {
+            self.samples.iter().for_each(|s| s.forwards.store(true, Relaxed));
+        }
+    }
+}
+
 impl Ctx<'_> {
     /// Samples the packet as it came, for the bridge's own exporter.
     pub(super) fn sample_ingress(&mut self) {
-        let Some(ipfix) = self.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref()) else {
+        let Some(ipfix) = self.at.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref()) else {
             return;
         };
         if ipfix.input && super::ctx::of_port(self.flow.in_port) != Port::NONE {
@@ -32,20 +42,20 @@ impl Ctx<'_> {
 
     /// Samples the packet as it leaves by a port, for the bridge's own exporter.
     pub(super) fn sample_egress(&mut self, port: &PortView, no: PortNo) {
-        let ipfix = self.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref());
+        let ipfix = self.at.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref());
         if ipfix.is_some_and(|i| i.output) {
             self.sample_bridge(no, Some(port));
         }
     }
 
     fn sample_bridge(&mut self, output_port: PortNo, output: Option<&PortView>) {
-        let Some(ipfix) = self.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref()) else {
+        let Some(ipfix) = self.at.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref()) else {
             return;
         };
         let probability = ipfix.probability();
         let came_by = self.tunnel_that_it_came_by();
         let meta = SampleMeta {
-            bridge: self.bridge.id,
+            bridge: self.at.bridge.id,
             which: WhichExporter::Bridge,
             probability,
             domain: ipfix.domain,
@@ -63,7 +73,7 @@ impl Ctx<'_> {
 
     /// The action `sample`.
     pub(super) fn sample(&mut self, s: &Sample) {
-        let Some(ipfix) = self.bridge.ipfix.clone() else {
+        let Some(ipfix) = self.at.bridge.ipfix.clone() else {
             return;
         };
         let mut output_port = PortNo::NONE;
@@ -87,7 +97,7 @@ impl Ctx<'_> {
             sent_by = tunnel.filter(|t| wants_tunnels && kind_of(&t.config).is_some());
         }
         self.commit();
-        let before = self.flow;
+        let before = *self.flow;
         let tunnel = match sent_by {
             Some(t) => {
                 self.say_tunnel(&t.config);
@@ -101,7 +111,7 @@ impl Ctx<'_> {
             None => None,
         };
         let meta = SampleMeta {
-            bridge: self.bridge.id,
+            bridge: self.at.bridge.id,
             which: WhichExporter::Set(s.collector_set_id),
             probability: s.probability.into(),
             domain: self.observation_id(s.obs_domain_id),
@@ -134,30 +144,24 @@ impl Ctx<'_> {
             return;
         }
         let meta = Arc::new(meta);
-        self.samples.push(meta.clone());
+        self.out.samples.push(meta.clone());
         let upcall = DpAction::Userspace(Arc::new(Upcall {
             kind: UpcallKind::Sample,
             max_len: u16::MAX,
             cookie: UpcallCookie(meta),
         }));
-        self.depend(meters::slot(self.bridge.id, METER_SLOWPATH));
+        self.out.depend(meters::slot(self.at.bridge.id, METER_SLOWPATH));
         let meter = self
+            .at
             .bridge
             .meters
             .get(METER_SLOWPATH, LATEST)
             .map(|m| m.data.dp.clone());
         if meter.is_none() && probability == u32::MAX {
-            return self.emit(upcall);
+            return self.out.emit(upcall);
         }
         let actions = meter.map(DpAction::Meter).into_iter().chain([upcall]).collect();
-        self.emit(DpAction::Sample { probability, actions });
-    }
-
-    /// At the end of the translation, records in the samples whether the packet is forwarded.
-    pub(super) fn tell_samples(&mut self) {
-        if !self.samples.is_empty() && self.out.actions.iter().any(sends) {
-            self.samples.iter().for_each(|s| s.forwards.store(true, Relaxed));
-        }
+        self.out.emit(DpAction::Sample { probability, actions });
     }
 
     /// The interface that the packet came in by. Behind a patch port there is none.

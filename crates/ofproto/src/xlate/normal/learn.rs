@@ -1,6 +1,7 @@
 //! MAC learning: the port of a packet's source address.
 
 use super::super::ctx::{Ctx, of_port};
+use super::super::emit::Output;
 use super::super::mask::eth;
 use super::InBundle;
 use crate::mac::{Learn, Learned, MacCredit, MacKey, MacTable};
@@ -44,22 +45,22 @@ impl Ctx<'_> {
             mac: self.flow.dl_src,
             vlan,
         };
-        if key.is_multicast() || self.is_flood_vlan(vlan) || self.flow.packet_type != 0 {
+        if key.is_multicast() || self.at.is_flood_vlan(vlan) || self.flow.packet_type != 0 {
             return;
         }
         let (port, bond) = (of_port(self.flow.in_port), bundle.ports.len() > 1);
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         let table = &bridge.mac;
         // Read first: an entry that is removed from here on moves the slot.
-        let source = self.generations.read(table.source_slot(key));
+        let source = self.input.pipeline.generations.read(table.source_slot(key));
         self.out.deps.push(source);
-        if self.learn {
+        if self.input.learn {
             let l = Learn {
                 key,
                 port,
                 bond,
                 gratuitous_arp,
-                now_ms: self.now_ms,
+                now_ms: self.input.now_ms,
             };
             match table.learn(l) {
                 Learned::New | Learned::Moved => {
@@ -85,23 +86,25 @@ impl Ctx<'_> {
             bond,
             generation: source.generation,
         });
-        // A packet that comes back over a patch port is learned at each port. Cached packets must leave the
-        // address at the last of them.
-        let before = self
-            .sources
-            .iter()
-            .find(|s| s.key == key && Arc::ptr_eq(s.table, table));
-        match before {
-            Some(before) => self.out.credits.put(before.credit, credit),
-            None => {
-                let at = self.out.credits.len();
-                self.sources.push(Source {
-                    table,
-                    key,
-                    credit: at,
-                });
-                self.out.credits.push(credit);
-            }
+        self.out.credit_source(table, key, credit);
+    }
+}
+
+impl<'w> Output<'w> {
+    /// Credits the learned source. A packet that comes back over a patch port is learned at each port: cached
+    /// packets must leave the address at the last of them.
+    fn credit_source(&mut self, table: &'w Arc<MacTable>, key: MacKey, credit: Arc<MacCredit>) {
+        let mut sources = self.sources.iter();
+        let before = sources.find(|s| s.key == key && Arc::ptr_eq(s.table, table));
+        if let Some(at) = before.map(|s| s.credit) {
+            return self.credits.put(at, credit);
         }
+        let source = Source {
+            table,
+            key,
+            credit: self.credits.len(),
+        };
+        self.sources.push(source);
+        self.credits.push(credit);
     }
 }
