@@ -5,7 +5,8 @@
 //! over buckets in proportion to their weights. As with the seats of a parliament, each next value goes to
 //! the bucket with the highest quotient.
 
-use crate::model::Stats;
+use crate::action_set::as_list;
+use crate::stats::Stats;
 use heddle_datapath_api::{Generations, HashAlg};
 use heddle_openflow::Action;
 use heddle_openflow::message::{Bucket, GroupDesc, GroupType, Selection, SelectionMethod};
@@ -70,7 +71,7 @@ impl Group {
             _ => Method::Default,
         };
         let buckets = desc.buckets.into_iter().map(|bucket| GroupBucket {
-            list: crate::xlate::as_list(&bucket.actions),
+            list: as_list(&bucket.actions),
             bucket,
             stats: Arc::default(),
         });

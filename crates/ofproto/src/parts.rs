@@ -17,9 +17,9 @@
 //! **Costs.** Parts that two configurations share are not compared.
 
 use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, Snapshot};
-use crate::monitor::Watch;
 use crate::shared_map::SharedMap;
-use crate::tunnels::{TunnelMap, tunnel_of};
+use crate::tunnels::TunnelMap;
+use crate::watch::Watch;
 use heddle_datapath_api::{Generations, PortNo};
 use heddle_openflow::Port as OfPort;
 use std::collections::BTreeSet;
@@ -99,7 +99,7 @@ impl Snapshot {
                 // The whole tunnel is compared: a tunnel of another type may have the same match on the same
                 // datapath port.
                 let tunnel_moved =
-                    old.get(&no).and_then(|p| tunnel_of(p)) != new.get(&no).and_then(|p| tunnel_of(p));
+                    old.get(&no).and_then(|p| p.tunnel()) != new.get(&no).and_then(|p| p.tunnel());
                 tunnels_moved |= tunnel_moved;
                 let at = |ports: &SharedMap<OfPort, Arc<PortView>>| ports.get(&no).and_then(|p| in_of(p));
                 let (was, is) = (at(old), at(new));
@@ -119,7 +119,7 @@ impl Snapshot {
             by_dp_port.insert(dp, at);
         }
         let tunnels = match tunnels_moved {
-            true => Arc::new(TunnelMap::of(&bridges, &self.tunnels)),
+            true => Arc::new(tunnels_of(&bridges, &self.tunnels)),
             false => self.tunnels.clone(),
         };
         Snapshot {
@@ -166,7 +166,7 @@ impl Snapshot {
                     parts.extend([Part::Port(*id, no), Part::Ports(*id)]);
                 }
                 let (was, is) = (old.ports.get(&no), new.ports.get(&no));
-                let asks = |p: Option<&Arc<PortView>>| Some(tunnel_of(p?)?.asks());
+                let asks = |p: Option<&Arc<PortView>>| Some(p?.tunnel()?.asks());
                 if asks(was) != asks(is) {
                     parts.extend(was.into_iter().chain(is).filter_map(|p| of_tunnel(p)));
                 }
@@ -215,6 +215,20 @@ impl Snapshot {
     }
 }
 
+/// The tunnels of these bridges.
+fn tunnels_of(bridges: &ByNumber<u64, Arc<BridgeView>>, before: &TunnelMap) -> TunnelMap {
+    let mut ids: Vec<u64> = bridges.keys().copied().collect();
+    ids.sort_unstable();
+    let mut tunnels = Vec::new();
+    for bridge in ids.iter().filter_map(|id| bridges.get(id)) {
+        let ports = bridge.ports.iter();
+        let of_bridge =
+            ports.filter_map(|(no, port)| Some(((bridge.id, no), &**port.tunnel()?, bridge.tlv.as_deref())));
+        tunnels.extend(of_bridge);
+    }
+    TunnelMap::of(&tunnels, before)
+}
+
 /// The datapath port from which packets come into a port.
 fn in_of(port: &PortView) -> Option<PortNo> {
     match port.binding {
@@ -225,7 +239,7 @@ fn in_of(port: &PortView) -> Option<PortNo> {
 
 /// The part that packets of a tunnel port depend on.
 fn of_tunnel(port: &PortView) -> Option<Part> {
-    let t = tunnel_of(port)?;
+    let t = port.tunnel()?;
     Some(match t.config.remote {
         Some(remote) => Part::Peer(t.dp, remote),
         None => Part::Tunnels(t.dp),

@@ -16,7 +16,6 @@
 //! **Costs.** A lookup is a hash and a comparison for each kind of match that some port has, and for each
 //! packet mode. A change of any tunnel port makes the map anew.
 
-use crate::model::{Binding, BridgeView, ByNumber, PortView};
 use heddle_datapath_api::PortNo;
 use heddle_flow::field::tlv::TlvMap;
 use heddle_flow::{FlowKey, packet_type};
@@ -254,27 +253,19 @@ impl TunnelMap {
         }
     }
 
-    /// The map of these bridges. Ports in `before` whose match is the same stay in the map.
-    pub(crate) fn of(bridges: &ByNumber<u64, Arc<BridgeView>>, before: &TunnelMap) -> Self {
-        let tunnel = |(id, no): Place| tunnel_of(bridges.get(&id)?.ports.get(&no)?);
+    /// The map of these tunnels, with the tables of options of their bridges. Ports in `before` whose match is
+    /// the same stay in the map.
+    pub(crate) fn of<'a>(tunnels: &[(Place, &'a Tunnel, Option<&'a TlvMap>)], before: &TunnelMap) -> Self {
         let mut map = Self::default();
-        for (asks, place) in &before.ports {
-            if tunnel(*place).is_some_and(|t| t.asks() == *asks) {
-                map.add(*asks, *place);
+        for (place, tunnel, _) in tunnels {
+            if before.get(&tunnel.asks()) == Some(*place) {
+                map.add(tunnel.asks(), *place);
             }
         }
-        let mut ids: Vec<u64> = bridges.keys().copied().collect();
-        ids.sort_unstable();
-        let mut tunnels = Vec::new();
-        for bridge in ids.iter().filter_map(|id| bridges.get(id)) {
-            for (no, port) in bridge.ports.iter() {
-                if let Some(t) = tunnel_of(port) {
-                    map.add(t.asks(), (bridge.id, no));
-                    tunnels.push((&**t, bridge.tlv.as_deref()));
-                }
-            }
+        for (place, tunnel, _) in tunnels {
+            map.add(tunnel.asks(), *place);
         }
-        map.ends = ends_of(tunnels.into_iter());
+        map.ends = ends_of(tunnels.iter().map(|(_, tunnel, options)| (*tunnel, *options)));
         map
     }
 
@@ -333,26 +324,14 @@ impl TunnelMap {
         None
     }
 
-    /// The text of `ofproto/list-tunnels`.
-    pub fn list(&self, bridges: &ByNumber<u64, Arc<BridgeView>>) -> String {
-        let port = |(id, no): &Place| bridges.get(id)?.ports.get(no);
-        let mut lines: Vec<(usize, String)> = self
-            .ports
-            .iter()
-            .filter_map(|(asks, place)| {
-                let port = port(place)?;
-                Some((asks.way(), tunnel_of(port)?.line(&port.name)))
-            })
-            .collect();
+    /// The text of `ofproto/list-tunnels`. `port` returns the name and the tunnel of a port.
+    pub(crate) fn list<'a>(&self, port: impl Fn(Place) -> Option<(&'a str, &'a Tunnel)>) -> String {
+        let line = |(asks, place): (&Asks, &Place)| {
+            let (name, tunnel) = port(*place)?;
+            Some((asks.way(), tunnel.line(name)))
+        };
+        let mut lines: Vec<(usize, String)> = self.ports.iter().filter_map(line).collect();
         lines.sort();
         lines.into_iter().map(|(_, line)| line).collect()
-    }
-}
-
-/// The tunnel behind a tunnel port; `None` for other ports.
-pub(crate) fn tunnel_of(port: &PortView) -> Option<&Arc<Tunnel>> {
-    match &port.binding {
-        Binding::Tunnel(t) => Some(t),
-        Binding::Datapath(_) | Binding::Patch(_) | Binding::Unbound => None,
     }
 }

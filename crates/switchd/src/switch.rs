@@ -265,11 +265,11 @@ impl Switch {
                 self.datapath.balance();
                 self.ofproto.tick();
                 let monitor = self.ofproto.monitor();
-                monitor.run(&self.ofproto, true);
+                monitor.run(true);
                 if monitor.has_devices() {
                     // Messages over devices arrive in real time.
                     std::thread::sleep(DEVICES);
-                    monitor.run(&self.ofproto, true);
+                    monitor.run(true);
                 }
                 left -= step;
             }

@@ -9,10 +9,10 @@
 //! order, far from its neighbours' ([`APART`]), so that a bundle that comes between two others moves neither.
 //! If no number is left between the two, all bundles get new numbers.
 
+use super::ofproto::PatchEnds;
 use super::ports::{bundle_view, port_view};
 use super::{BundleConfig, PortTarget, State};
 use crate::model::{Binding, Bundle, PortView};
-use crate::ofproto::PatchEnds;
 use crate::shared_map::SharedMap;
 use heddle_openflow::Port as OfPort;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,9 +1,9 @@
 //! The database's configuration of a bridge, its ports and its tables, as plain values.
 
 use crate::model::{PriorityTags, VlanMode};
-use crate::monitor::Watch;
 use crate::sampling::IpfixConfig;
 use crate::tunnels::Tunnel;
+use crate::watch::Watch;
 pub use heddle_classifier::{MAX_TRACKED, PrefixField};
 use heddle_datapath_api::PortNo;
 use heddle_flow::field::Subfield;

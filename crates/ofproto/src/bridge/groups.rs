@@ -3,7 +3,7 @@
 use super::change::Change;
 use super::{Bridge, Origin, stats};
 use crate::group::Group;
-use crate::model::Stats;
+use crate::stats::Stats;
 use crate::versioned::LATEST;
 use heddle_openflow::message::{
     BUCKET_ALL, BUCKET_FIRST, BUCKET_LAST, Bucket, FlowRemovedReason, GROUP_ALL, GROUP_MAX, GroupCommand,

@@ -2,7 +2,8 @@
 
 use super::bundle::Bundled;
 use super::tests::{flow_mod, flows, lab, nw_dst, secure};
-use super::{Bridge, Event, EventSink, Learned, TableConfig};
+use super::{Bridge, Event, EventSink, TableConfig};
+use crate::model::{Learned, Learner};
 use heddle_openflow::action::Learn;
 use heddle_openflow::message::{FlowMod, FlowModCommand, Message};
 use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet, Version};

@@ -2,7 +2,8 @@
 
 use super::config::{MirrorConfig, MirrorTarget};
 use super::{Bridge, State};
-use crate::model::{MAX_MIRRORS, Mirror, MirrorOutput, Stats, VlanSet};
+use crate::model::{MAX_MIRRORS, Mirror, MirrorOutput, VlanSet};
+use crate::stats::Stats;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -38,10 +38,11 @@ mod flow_mod;
 mod groups;
 mod handle;
 mod interned;
-pub(crate) mod learn;
-pub(crate) mod meters;
+mod learn;
+mod meters;
 mod mirrors;
 mod monitor;
+mod ofproto;
 mod packet_out;
 mod ports;
 mod queues;
@@ -79,16 +80,16 @@ pub use config::{
 };
 pub use expire::Ticked;
 pub use flow_mod::freed_rules;
-pub(crate) use learn::Learned;
 pub use monitor::Monitor;
+pub use ofproto::Ofproto;
 pub(crate) use stats::FlowDump;
 
 use crate::aside::SlowMutex;
 use crate::features::Features;
 use crate::group::Group;
 use crate::mac::{MacConfig, MacTable};
+use crate::meter::OfMeter;
 use crate::model::{N_TABLES, Rule, Table};
-use crate::ofproto::Ofproto;
 use crate::sampling::IpfixConfig;
 use crate::versioned::Versioned;
 use heddle_classifier::Entry;
@@ -179,7 +180,7 @@ pub struct Bridge {
     /// Groups, shared with the views.
     pub(crate) groups: Arc<Versioned<Group>>,
     /// Meters, shared with the views; they are the same in every version.
-    pub(crate) meters: Arc<Versioned<Arc<meters::OfMeter>>>,
+    pub(crate) meters: Arc<Versioned<Arc<OfMeter>>>,
     pub(crate) version: Arc<AtomicU64>,
     /// See [`BridgeView`](crate::model::BridgeView).
     pub(crate) purged: Arc<AtomicU64>,

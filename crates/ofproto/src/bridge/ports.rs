@@ -1,10 +1,11 @@
 //! OpenFlow ports: taking over the database's view, descriptions, port mods, events.
 
 use super::built::Built;
+use super::ofproto::PatchEnds;
 use super::{Bridge, BundleConfig, Event, PortChanged, PortConfig, PortTarget, State};
-use crate::model::{self, Binding, BridgeView, Bundle, Fragments, PortView, Stats, VlanSet, port_config};
-use crate::monitor::Watch;
-use crate::ofproto::PatchEnds;
+use crate::model::{self, Binding, BridgeView, Bundle, Fragments, PortView, VlanSet, port_config};
+use crate::stats::Stats;
+use crate::watch::Watch;
 use heddle_openflow::message::{self, PortDesc, PortFeatures, PortMod, PortReason, PortState as OfState};
 use heddle_openflow::{ErrorKind, Port as OfPort};
 use std::collections::BTreeSet;
@@ -306,7 +307,7 @@ impl Bridge {
             features: state.features.clone(),
             has_controllers: config.has_controllers,
             ipfix: state.ipfix.clone(),
-            control: Arc::downgrade(self),
+            control: Arc::<Self>::downgrade(self),
         }
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::{Learned, Learner};
 use heddle_flow::Match;
 use heddle_openflow::message::{
     FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, FlowStatsRequest, GROUP_ALL, GROUP_ANY,

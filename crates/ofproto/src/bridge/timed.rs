@@ -125,8 +125,8 @@ impl Timed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Ofproto;
     use crate::bridge::{Bridge, BridgeConfig, Event, EventSink, FailMode};
-    use crate::ofproto::Ofproto;
     use heddle_flow::Match;
     use heddle_openflow::message::{FlowMod, FlowModCommand, FlowModFlags};
     use heddle_openflow::{Instruction, InstructionSet, Version};

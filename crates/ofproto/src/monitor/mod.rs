@@ -15,7 +15,7 @@
 //! published when it changes, and only those flows are stale that chose a port because it is up, or would
 //! have. Another thread notifies controllers, since that takes the bridge's lock ([`Monitor::take_moved`]).
 //!
-//! **Floods.** Each session may have [`MAX_WAITING_MESSAGES`](watch) messages per [`REFILL_MS`]; workers drop
+//! **Floods.** Each session may have [`MAX_WAITING_MESSAGES`](crate::watch) messages per [`REFILL_MS`]; workers drop
 //! further ones before they copy them. So forged messages cost a bounded part of a processor, and other
 //! sessions lose none. Messages with the session's own discriminator are counted apart: an attacker who has
 //! not seen it cannot silence the peer by a flood of others.
@@ -29,11 +29,10 @@
 
 #[cfg(test)]
 mod tests;
-mod watch;
 
-pub use watch::Watch;
-
-use crate::ofproto::Ofproto;
+use crate::dataplane::Dataplane;
+use crate::parts::Part;
+use crate::watch::{Cookie, Shared, Watch};
 use crate::xlate;
 use heddle_bfd::{Config, Now, Session, udp_of};
 use heddle_datapath_api::{
@@ -49,7 +48,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use watch::{Cookie, Shared, link_slot};
 
 /// Interval after which a session may have its full number of messages again.
 const REFILL_MS: u64 = 10;
@@ -152,8 +150,8 @@ impl Pace {
 }
 
 /// All sessions of the switch.
-#[derive(Default)]
 pub struct Monitor {
+    dataplane: Arc<Dataplane>,
     sessions: Mutex<Sessions>,
     /// Held by the thread that runs it: the monitor's, or one that moves the clock.
     running: Mutex<Pace>,
@@ -162,19 +160,23 @@ pub struct Monitor {
 }
 
 impl Monitor {
+    pub(crate) fn new(dataplane: Arc<Dataplane>) -> Self {
+        Self {
+            dataplane,
+            sessions: Mutex::default(),
+            running: Mutex::default(),
+            status_changed: AtomicBool::new(false),
+            n: AtomicU64::new(0),
+        }
+    }
+
     /// Makes or changes the session of an interface by `settings` (`Interface.bfd`), or ends it if they
     /// disable BFD. Returns the session's part of the port.
-    pub fn configure(
-        &self,
-        of: &Ofproto,
-        name: &str,
-        settings: &BTreeMap<String, String>,
-        place: Place,
-    ) -> Option<Watch> {
+    pub fn configure(&self, name: &str, settings: &BTreeMap<String, String>, place: Place) -> Option<Watch> {
         let config = Config::read(settings);
-        self.count_in(of, |_| true);
-        let rx_packets = received(of, &place).unwrap_or(0);
-        let now_ms = of.clock().now_ms();
+        self.count_in(|_| true);
+        let rx_packets = self.received(&place).unwrap_or(0);
+        let now_ms = self.dataplane.now_ms();
         let mut all = self.sessions.lock();
         let watch = match &config {
             None => {
@@ -185,13 +187,19 @@ impl Monitor {
             }
             Some(config) => {
                 self.status_changed.store(true, Relaxed);
-                Some(all.configure(name, config, place, (now_ms, rx_packets), of.generations()))
+                Some(all.configure(
+                    name,
+                    config,
+                    place,
+                    (now_ms, rx_packets),
+                    self.dataplane.generations(),
+                ))
             }
         };
         self.n.store(all.by_id.len() as u64, Relaxed);
         drop(all);
         if watch.is_some()
-            && let Some(dp) = of.engine()
+            && let Some(dp) = self.dataplane.engine()
         {
             dp.wake_control();
         }
@@ -230,17 +238,17 @@ impl Monitor {
     }
 
     /// `Interface.bfd_status` of an interface; `None`: it has no session.
-    pub fn status(&self, of: &Ofproto, name: &str) -> Option<[(&'static str, String); 6]> {
+    pub fn status(&self, name: &str) -> Option<[(&'static str, String); 6]> {
         if self.is_empty() {
             return None;
         }
-        self.with(of, name, |e| e.session.status())
+        self.with(name, |e| e.session.status())
     }
 
     /// The text of `bfd/show` for an interface.
-    pub fn details(&self, of: &Ofproto, name: &str) -> Option<String> {
-        let now_ms = of.clock().now_ms();
-        self.with(of, name, |e| e.session.details(e.now(now_ms)))
+    pub fn details(&self, name: &str) -> Option<String> {
+        let now_ms = self.dataplane.now_ms();
+        self.with(name, |e| e.session.details(e.now(now_ms)))
     }
 
     /// Interfaces with a session.
@@ -250,34 +258,34 @@ impl Monitor {
 
     /// Forces the forwarding state of an interface's session; `None`: no more. Returns `false` if there is no
     /// session.
-    pub fn force(&self, of: &Ofproto, name: &str, forwarding: Option<bool>) -> bool {
-        let done = self.with(of, name, |e| e.session.force(forwarding)).is_some();
+    pub fn force(&self, name: &str, forwarding: Option<bool>) -> bool {
+        let done = self.with(name, |e| e.session.force(forwarding)).is_some();
         // Settles the session once more, with the new state.
-        self.with(of, name, |_| ());
+        self.with(name, |_| ());
         if done {
-            of.wake_settler();
+            self.dataplane.wake_settler();
         }
         done
     }
 
-    fn with<R>(&self, of: &Ofproto, name: &str, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
-        let now_ms = of.clock().now_ms();
+    fn with<R>(&self, name: &str, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let now_ms = self.dataplane.now_ms();
         let mut all = self.sessions.lock();
         let id = *all.by_name.get(name)?;
-        let told = all.settle(id, now_ms, of.generations());
+        let told = all.settle(id, now_ms, self.dataplane.generations());
         let result = all.by_id.get_mut(&id).map(f);
-        let told = all.settle(id, now_ms, of.generations()) | told;
+        let told = all.settle(id, now_ms, self.dataplane.generations()) | told;
         drop(all);
-        self.told(of, told);
+        self.told(told);
         result
     }
 
-    fn told(&self, of: &Ofproto, told: Told) {
+    fn told(&self, told: Told) {
         if told.status {
             self.status_changed.store(true, Relaxed);
         }
         if told.moved {
-            of.wake_settler();
+            self.dataplane.wake_settler();
         }
     }
 
@@ -285,13 +293,13 @@ impl Monitor {
     /// comes before; `None`: only when one comes. With `wait` it makes a frame only after the one before was
     /// received at its other end, and returns when all were handed to ports. A caller that moves the clock in
     /// steps then sees sessions come up as soon as they can.
-    pub fn run(&self, of: &Ofproto, wait: bool) -> Option<u64> {
+    pub fn run(&self, wait: bool) -> Option<u64> {
         let mut pace = self.running.lock();
-        let dp = of.engine()?;
+        let dp = self.dataplane.engine()?;
         for _ in 0..if wait { SINGLE_ROUNDS } else { ROUNDS } {
-            let now_ms = of.clock().now_ms();
+            let now_ms = self.dataplane.now_ms();
             // Packets of devices are counted by threads that may wait.
-            self.count_in(of, |place| place.dp.is_none());
+            self.count_in(|place| place.dp.is_none());
             let n = self.hear(&*dp, now_ms);
             let late_ms = if wait { 0 } else { pace.late_ms(now_ms) };
             pace.wanted_ms = 0;
@@ -300,12 +308,12 @@ impl Monitor {
                 let mut all = self.sessions.lock();
                 all.forgive(late_ms, now_ms);
                 let most = if wait { 1 } else { usize::MAX };
-                all.run(now_ms, of.generations(), &mut outgoing, most)
+                all.run(now_ms, self.dataplane.generations(), &mut outgoing, most)
             };
-            self.told(of, told);
+            self.told(told);
             let idle = n == 0 && outgoing.is_empty();
             for o in outgoing {
-                match send(of, &o, wait) {
+                match self.send(&o, wait) {
                     Sent::Posted(posted) => pace.sent(posted, now_ms),
                     Sent::NoRoom => self.sessions.lock().unsent(o.id, now_ms),
                     Sent::Done => {}
@@ -338,15 +346,15 @@ impl Monitor {
 
     /// Reads how many packets ports have received, for the sessions that need it. Called several times a
     /// second, by a thread that may wait.
-    pub(crate) fn count(&self, of: &Ofproto) {
-        self.count_in(of, |_| true);
+    pub(crate) fn count(&self) {
+        self.count_in(|_| true);
     }
 
-    fn count_in(&self, of: &Ofproto, places: impl Fn(&Place) -> bool) {
+    fn count_in(&self, places: impl Fn(&Place) -> bool) {
         if self.is_empty() {
             return;
         }
-        let now_ms = of.clock().now_ms();
+        let now_ms = self.dataplane.now_ms();
         let wanted: Vec<(u64, Place)> = {
             let all = self.sessions.lock();
             let all = all.by_id.iter();
@@ -355,7 +363,7 @@ impl Monitor {
                 .collect()
         };
         for (id, place) in wanted {
-            let Some(packets) = received(of, &place) else {
+            let Some(packets) = self.received(&place) else {
                 continue;
             };
             let mut all = self.sessions.lock();
@@ -368,6 +376,80 @@ impl Monitor {
             }
         }
     }
+
+    /// Packets that a port has received so far; `None`: the port is gone.
+    fn received(&self, place: &Place) -> Option<u64> {
+        match place.dp {
+            Some(no) => Some(self.dataplane.engine()?.port_stats(no)?.rx_packets),
+            None => {
+                let snapshot = self.dataplane.pipeline().snapshot();
+                let port = snapshot.bridges.get(&place.bridge)?.ports.get(&place.port)?;
+                Some(port.patch_rx.packets.load(Relaxed))
+            }
+        }
+    }
+
+    /// Sends a frame on its port, as a controller would have it sent.
+    fn send(&self, o: &Outgoing, wait: bool) -> Sent {
+        let now_ms = self.dataplane.now_ms();
+        let packet = Packet::from_bytes(&o.frame);
+        let mut key = FlowKey::default();
+        extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
+        key.in_port = xlate::key_port(OfPort::NONE);
+        let mut actions = Vec::new();
+        if o.oam {
+            key.tun_flags |= tun_flag::OAM;
+        }
+        actions.push(Action::Output {
+            port: o.place.port,
+            max_len: 0,
+        });
+        let request = xlate::PacketOut {
+            bridge: o.place.bridge,
+            key: &key,
+            actions: &actions,
+            len: packet.len(),
+            now_ms,
+            version: None,
+        };
+        let mut translation = Translation::default();
+        if self
+            .dataplane
+            .pipeline()
+            .packet_out(&request, &mut translation)
+            .is_none()
+        {
+            return Sent::Done;
+        }
+        for c in translation.credits.iter() {
+            c.credit(1, packet.len() as u64, now_ms, 0);
+        }
+        let drops = |a: &DpAction| matches!(a, DpAction::Drop(_));
+        let Some(dp) = self
+            .dataplane
+            .engine()
+            .filter(|_| !translation.actions.iter().all(drops))
+        else {
+            return Sent::Done;
+        };
+        if wait {
+            // The caller moves the clock and wants to see the frame's effects: wait for the worker.
+            let _ = dp.inject(packet, &key, PortNo::NONE, translation.actions);
+            return Sent::Done;
+        }
+        dp.post(packet, &translation.actions)
+            .map_or(Sent::NoRoom, Sent::Posted)
+    }
+}
+
+/// The result of sending a frame.
+enum Sent {
+    /// The frame was sent, or no port takes it.
+    Done,
+    /// A worker will send it.
+    Posted(Posted),
+    /// The worker has too much to do.
+    NoRoom,
 }
 
 /// Changes of a session that are to be reported: in the database (`status`) and to controllers (`moved`).
@@ -485,7 +567,7 @@ impl Sessions {
         let moved = e.shared.forwarding.swap(forwarding, Relaxed) != forwarding;
         if moved {
             // After the flag: a translation that has read the old flag has an older generation.
-            generations.bump(link_slot(e.place.bridge, e.place.port));
+            generations.bump(Part::Link(e.place.bridge, e.place.port).slot());
             self.moved.insert((e.place.bridge, e.place.port));
         }
         let wake_ms = e.session.wake_ms();
@@ -579,69 +661,4 @@ impl Sessions {
         }
         told
     }
-}
-
-/// Packets that a port has received so far; `None`: the port is gone.
-fn received(of: &Ofproto, place: &Place) -> Option<u64> {
-    match place.dp {
-        Some(no) => Some(of.engine()?.port_stats(no)?.rx_packets),
-        None => {
-            let snapshot = of.pipeline().snapshot();
-            let port = snapshot.bridges.get(&place.bridge)?.ports.get(&place.port)?;
-            Some(port.patch_rx.packets.load(Relaxed))
-        }
-    }
-}
-
-/// The result of sending a frame.
-enum Sent {
-    /// The frame was sent, or no port takes it.
-    Done,
-    /// A worker will send it.
-    Posted(Posted),
-    /// The worker has too much to do.
-    NoRoom,
-}
-
-/// Sends a frame on its port, as a controller would have it sent.
-fn send(of: &Ofproto, o: &Outgoing, wait: bool) -> Sent {
-    let now_ms = of.clock().now_ms();
-    let packet = Packet::from_bytes(&o.frame);
-    let mut key = FlowKey::default();
-    extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
-    key.in_port = xlate::key_port(OfPort::NONE);
-    let mut actions = Vec::new();
-    if o.oam {
-        key.tun_flags |= tun_flag::OAM;
-    }
-    actions.push(Action::Output {
-        port: o.place.port,
-        max_len: 0,
-    });
-    let request = xlate::PacketOut {
-        bridge: o.place.bridge,
-        key: &key,
-        actions: &actions,
-        len: packet.len(),
-        now_ms,
-        version: None,
-    };
-    let mut translation = Translation::default();
-    if of.pipeline().packet_out(&request, &mut translation).is_none() {
-        return Sent::Done;
-    }
-    for c in translation.credits.iter() {
-        c.credit(1, packet.len() as u64, now_ms, 0);
-    }
-    let drops = |a: &DpAction| matches!(a, DpAction::Drop(_));
-    let Some(dp) = of.engine().filter(|_| !translation.actions.iter().all(drops)) else {
-        return Sent::Done;
-    };
-    if wait {
-        // The caller moves the clock and wants to see the frame's effects: wait for the worker.
-        let _ = dp.inject(packet, &key, PortNo::NONE, translation.actions);
-        return Sent::Done;
-    }
-    dp.post(packet, &translation.actions)
-        .map_or(Sent::NoRoom, Sent::Posted)
 }

@@ -288,8 +288,7 @@ impl Ctx<'_> {
     }
 
     fn meter(&mut self, id: u32) {
-        self.out
-            .depend(crate::bridge::meters::slot(self.at.bridge.id, id));
+        self.out.depend(crate::meter::slot(self.at.bridge.id, id));
         if let Some(meter) = self.at.bridge.meters.get(id, LATEST) {
             self.out
                 .emit(heddle_datapath_api::Action::Meter(meter.data.dp.clone()));

@@ -4,7 +4,7 @@ use super::ctx::Ctx;
 use super::limits::XlateError;
 use super::meta::PacketInMeta;
 use super::recirc::{Frozen, Held};
-use crate::bridge::meters;
+use crate::meter;
 use crate::versioned::LATEST;
 use heddle_datapath_api::{Action, Meter, Upcall, UpcallCookie, UpcallKind};
 use heddle_openflow::action::ControllerAction;
@@ -101,7 +101,7 @@ impl Ctx<'_> {
     }
 
     fn existing_meter(&mut self, id: u32) -> Option<Arc<Meter>> {
-        self.out.depend(meters::slot(self.at.bridge.id, id));
+        self.out.depend(meter::slot(self.at.bridge.id, id));
         Some(self.at.bridge.meters.get(id, LATEST)?.data.dp.clone())
     }
 

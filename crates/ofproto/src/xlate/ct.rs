@@ -36,21 +36,6 @@ const TRACKED: u32 = 0x20;
 const FTP: u16 = 21;
 const TFTP: u16 = 69;
 
-/// Clears the connection state of a key.
-pub(crate) fn clear(f: &mut FlowKey) {
-    f.ct_state = 0;
-    f.ct_zone = 0;
-    f.ct_mark = 0;
-    f.ct_label = [0; 16];
-    f.ct_nw_proto = 0;
-    f.ct_tp_src = 0;
-    f.ct_tp_dst = 0;
-    f.ct_nw_src = 0;
-    f.ct_nw_dst = 0;
-    f.ct_ipv6_src = [0; 16];
-    f.ct_ipv6_dst = [0; 16];
-}
-
 /// Whether a frozen pipeline keeps the field: its value then follows from the recirculation id.
 fn is_kept(field: FieldId) -> bool {
     use FieldId as F;

@@ -4,10 +4,11 @@
 //! one of that size.
 
 use super::limits::{MAX_ACTION_BYTES, XlateError};
-use super::normal::Source;
-use crate::model::{Rule, Stats};
+use crate::mac::{MacCredit, MacKey, MacTable};
+use crate::model::Rule;
 use crate::parts::Part;
 use crate::sampling::SampleMeta;
+use crate::stats::Stats;
 use heddle_conntrack::{CtAction, NatHow, NatRange};
 use heddle_datapath_api::{Action, DropReason, Generations, Translation};
 use heddle_flow::{FlowKey, FlowMask};
@@ -15,6 +16,14 @@ use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+
+/// A source address that a translation has learned.
+struct Source<'w> {
+    table: &'w Arc<MacTable>,
+    key: MacKey,
+    /// Index of the credit for it.
+    credit: usize,
+}
 
 /// The translation to fill, which it dereferences to, and the results besides. Until the end, the mask has
 /// the bits that mattered as Open vSwitch keeps them, because a trace shows these.
@@ -41,7 +50,7 @@ pub(super) struct Output<'w> {
     /// The packet as the last lookup in a table saw it; from the second lookup on.
     pub(super) seen: Option<FlowKey>,
     /// Sources that NORMAL has learned.
-    pub(super) sources: SmallVec<[Source<'w>; 2]>,
+    sources: SmallVec<[Source<'w>; 2]>,
     /// Samples that were emitted.
     pub(super) samples: Vec<Arc<SampleMeta>>,
 }
@@ -165,14 +174,6 @@ impl<'w> Output<'w> {
     pub(super) fn masks(&mut self) -> (&mut FlowMask, &mut FlowMask) {
         (&mut self.translation.mask, self.extra.get_or_insert_default())
     }
-    /// Completes the mask of the translation of `orig`.
-    pub(super) fn finish_mask(&mut self, orig: &FlowKey) {
-        if let Some(extra) = &self.extra {
-            self.translation.mask.add(extra);
-        }
-        super::mask::trim(&mut self.mask, orig);
-    }
-
     /// Makes the translation depend on a generation slot. Call it before the state that the slot guards is
     /// read.
     pub(super) fn depend(&mut self, slot: u16) {
@@ -199,6 +200,22 @@ impl<'w> Output<'w> {
     pub(super) fn credit_rule(&mut self, rule: &Rule) {
         self.credits
             .push_shared(rule.stats.seen(), || rule.stats.counted());
+    }
+    /// Credits the learned source. A packet that comes back over a patch port is learned at each port: cached
+    /// packets must leave the address at the last of them.
+    pub(super) fn credit_source(&mut self, table: &'w Arc<MacTable>, key: MacKey, credit: Arc<MacCredit>) {
+        let mut sources = self.sources.iter();
+        let before = sources.find(|s| s.key == key && Arc::ptr_eq(s.table, table));
+        if let Some(at) = before.map(|s| s.credit) {
+            return self.credits.put(at, credit);
+        }
+        let source = Source {
+            table,
+            key,
+            credit: self.credits.len(),
+        };
+        self.sources.push(source);
+        self.credits.push(credit);
     }
 }
 

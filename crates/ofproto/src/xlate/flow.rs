@@ -24,6 +24,21 @@ pub(super) enum Tracked {
     AsItCame,
 }
 
+/// Clears the connection state of a key.
+pub(crate) fn clear_connection(f: &mut FlowKey) {
+    f.ct_state = 0;
+    f.ct_zone = 0;
+    f.ct_mark = 0;
+    f.ct_label = [0; 16];
+    f.ct_nw_proto = 0;
+    f.ct_tp_src = 0;
+    f.ct_tp_dst = 0;
+    f.ct_nw_src = 0;
+    f.ct_nw_dst = 0;
+    f.ct_ipv6_src = [0; 16];
+    f.ct_ipv6_dst = [0; 16];
+}
+
 impl Flow {
     pub(super) fn new(key: FlowKey) -> Self {
         Self {
@@ -35,7 +50,7 @@ impl Flow {
     /// Clears the packet's connection state in the pipeline; that needs no action.
     pub(super) fn forget_connection(&mut self) {
         self.conntracked = Tracked::No;
-        super::ct::clear(self);
+        clear_connection(self);
     }
 }
 

@@ -7,8 +7,7 @@
 
 use super::ctx::{Ctx, of_port};
 use super::report::{Kind, hex};
-use crate::bridge::{Bridge, Learned};
-use crate::model::Rule;
+use crate::model::{Learned, Learner, Rule};
 use heddle_datapath_api::Credit;
 use heddle_flow::{FieldValue, Match};
 use heddle_openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
@@ -22,7 +21,7 @@ const FIN_OR_RST: u16 = 0x005;
 
 /// Credit that refreshes the learned flow when packets hit the cached translation.
 struct Refresh {
-    bridge: Weak<Bridge>,
+    bridge: Weak<dyn Learner>,
     flow: Arc<FlowMod>,
     limit: u32,
 }

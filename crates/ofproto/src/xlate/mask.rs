@@ -1,6 +1,6 @@
 //! Bits of the key that always matter, and the mask that is left at the end.
 
-use super::ctx::Ctx;
+use super::emit::Output;
 use crate::tunnels::is_tunnelled;
 use heddle_flow::{FlowKey, FlowMask, Vlan, key::frag};
 
@@ -36,20 +36,20 @@ pub(super) fn is_vlan_type(tpid: u16) -> bool {
     matches!(tpid, eth::VLAN | eth::QINQ)
 }
 
-impl Ctx<'_> {
+impl Output<'_> {
     /// Adds the bits that every translation depends on.
-    pub(super) fn mask_init(&mut self) {
-        let m = &mut self.out.mask.0;
+    pub(super) fn init_mask(&mut self, flow: &FlowKey, orig: &FlowKey) {
+        let m = &mut self.mask.0;
         m.packet_type = u32::MAX;
         m.in_port = u32::MAX;
         m.recirc_id = u32::MAX;
         m.dl_type = u16::MAX;
-        if is_ip_any(&self.flow) {
+        if is_ip_any(flow) {
             m.nw_frag = frag::MASK;
         }
-        if is_tunnelled(self.input.key) {
-            let m = &mut self.out.mask;
-            if self.input.key.tun_dst != 0 {
+        if is_tunnelled(orig) {
+            let m = &mut self.mask;
+            if orig.tun_dst != 0 {
                 (m.0.tun_src, m.0.tun_dst) = (u32::MAX, u32::MAX);
             } else {
                 (m.0.tun_ipv6_src, m.0.tun_ipv6_dst) = ([0xff; 16], [0xff; 16]);
@@ -57,11 +57,19 @@ impl Ctx<'_> {
             m.0.tun_id = u64::MAX;
             m.0.tun_flags = tun_flags::DATAPATH;
             m.0.tun_tos = u8::MAX;
-            if is_ip_any(&self.flow) && self.input.key.tun_tos & ECN_MASK == ECN_MASK {
+            if is_ip_any(flow) && orig.tun_tos & ECN_MASK == ECN_MASK {
                 m.0.nw_tos |= ECN_MASK;
             }
-            of_tunnel(self.out.extra());
+            of_tunnel(self.extra());
         }
+    }
+
+    /// Completes the mask of the translation of `orig`.
+    pub(super) fn finish_mask(&mut self, orig: &FlowKey) {
+        if let Some(extra) = &self.extra {
+            self.translation.mask.add(extra);
+        }
+        trim(&mut self.mask, orig);
     }
 }
 

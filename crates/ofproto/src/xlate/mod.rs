@@ -28,6 +28,7 @@ mod ct;
 mod ctx;
 mod emit;
 mod encap;
+pub(crate) mod explain;
 mod flood;
 mod flow;
 mod freeze;
@@ -61,7 +62,6 @@ pub(crate) mod tests;
 mod tunnel;
 mod vlan;
 
-pub(crate) use action_set::as_list;
 pub(crate) use ctx::{key_port, of_port};
 pub use limits::XlateError;
 pub use meta::PacketInMeta;
@@ -277,7 +277,7 @@ impl Pipeline {
             );
             if in_circles && input.packet_len.is_some() {
                 log::FAILED.log_to("ofproto_dpif_upcall", ::log::Level::Warn, input.now_ms, || {
-                    crate::trace::explain(&input)
+                    explain::explain(&input)
                 });
             }
         };

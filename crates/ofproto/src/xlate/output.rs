@@ -7,7 +7,6 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::features::Feature;
 use crate::model::{Binding, PortView, port_config};
-use crate::tunnels::tunnel_of;
 use heddle_datapath_api::Action as DpAction;
 use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
@@ -144,7 +143,7 @@ impl Ctx<'_> {
                 .warn("Flow is between protected ports, skipping output.");
             return;
         }
-        let mode = tunnel_of(port).map(|t| t.config.mode);
+        let mode = port.tunnel().map(|t| t.config.mode);
         // Mirrors get the packet as it leaves, after its output.
         let last = last && self.at.bridge.mirrors.is_empty();
         match &port.binding {

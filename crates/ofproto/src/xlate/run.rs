@@ -11,7 +11,7 @@ use super::position::{Position, Rest};
 use super::report::{Kind, Report, Trace};
 use super::resubmit::Run;
 use super::table::{Found, OnMiss};
-use crate::tunnels::{is_tunnelled, tunnel_of};
+use crate::tunnels::is_tunnelled;
 use heddle_datapath_api::{Action as DpAction, Dep, DropReason, Translation};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::{Action, Port};
@@ -136,7 +136,7 @@ fn once<'w, R>(
     if let Some(version) = input.version {
         c.at.version = version;
     }
-    c.mask_init();
+    c.out.init_mask(&c.flow, input.key);
     let line = c
         .trace
         .report(Kind::Bridge, || format!("bridge(\"{}\")", input.bridge.name));
@@ -153,7 +153,7 @@ impl<'w> Ctx<'w> {
     fn pipeline(&mut self) {
         let start = &self.input.start;
         let port = self.in_port();
-        if let Some(tunnel) = port.and_then(|p| tunnel_of(p)) {
+        if let Some(tunnel) = port.and_then(|p| p.tunnel()) {
             self.come_from_tunnel(tunnel);
         }
         let found = match start {
@@ -167,7 +167,7 @@ impl<'w> Ctx<'w> {
             _ => None,
         };
         let is_fresh = !self.input.is_thawed();
-        if is_fresh && let Some(port) = port.filter(|p| tunnel_of(p).is_some()) {
+        if is_fresh && let Some(port) = port.filter(|p| p.tunnel().is_some()) {
             self.out.credit(&port.patch_rx);
         }
         if is_fresh && port.is_some_and(|p| self.is_special(p)) {
@@ -180,7 +180,7 @@ impl<'w> Ctx<'w> {
         if is_fresh {
             self.sample_ingress();
         }
-        if (port.is_some_and(|p| tunnel_of(p).is_some()) && !self.take_over_ecn())
+        if (port.is_some_and(|p| p.tunnel().is_some()) && !self.take_over_ecn())
             || port.is_some_and(|p| !self.may_receive(p))
         {
             // The rule that was found counts the packet, although the port does not receive it.

@@ -3,10 +3,9 @@
 
 use super::ctx::Ctx;
 use super::emit::Output;
-use crate::bridge::meters;
+use crate::meter;
 use crate::model::{Binding, PortView};
 use crate::sampling::{SampleMeta, SampledTunnel, WhichExporter};
-use crate::tunnels::tunnel_of;
 use crate::versioned::LATEST;
 use heddle_datapath_api::{Action as DpAction, PortNo, Upcall, UpcallCookie, UpcallKind};
 use heddle_openflow::Port;
@@ -80,7 +79,7 @@ impl Ctx<'_> {
         let (mut output, mut sent_by) = (None, None);
         if s.sampling_port != Port::NONE && super::ctx::key_port(s.sampling_port) != self.flow.in_port {
             output = self.port(s.sampling_port);
-            let tunnel = output.and_then(|p| tunnel_of(p));
+            let tunnel = output.and_then(|p| p.tunnel());
             let no = output.and_then(|p| match &p.binding {
                 Binding::Datapath(no) => Some(*no),
                 Binding::Tunnel(t) => Some(t.dp),
@@ -150,7 +149,7 @@ impl Ctx<'_> {
             max_len: u16::MAX,
             cookie: UpcallCookie(meta),
         }));
-        self.out.depend(meters::slot(self.at.bridge.id, METER_SLOWPATH));
+        self.out.depend(meter::slot(self.at.bridge.id, METER_SLOWPATH));
         let meter = self
             .at
             .bridge
@@ -173,7 +172,7 @@ impl Ctx<'_> {
     }
 
     fn tunnel_that_it_came_by(&mut self) -> Option<SampledTunnel> {
-        let tunnel = self.in_port().and_then(|p| tunnel_of(p))?;
+        let tunnel = self.in_port().and_then(|p| p.tunnel())?;
         kind_of(&tunnel.config)
     }
 }

@@ -7,8 +7,9 @@ use heddle_datapath_api::{MeterConfig, PortNo, PortStats};
 use heddle_ofproto::Ofproto;
 use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, PortConfig, PortTarget, TableConfig};
 use heddle_ofproto::conn::{Controllers, Listener};
-use heddle_ofproto::monitor::{Place, Watch};
+use heddle_ofproto::monitor::Place;
 use heddle_ofproto::tunnels::Tunnel;
+use heddle_ofproto::watch::Watch;
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
 use heddle_port::{DummyPort, Port, PortStatus, PortType};
@@ -99,7 +100,7 @@ impl Iface {
         };
         let wanted = Some((settings.clone(), place.clone()));
         if self.session.wanted != wanted {
-            self.session.watch = of.monitor().configure(of, &self.name, &settings.0, place);
+            self.session.watch = of.monitor().configure(&self.name, &settings.0, place);
             self.session.wanted = wanted;
         }
     }

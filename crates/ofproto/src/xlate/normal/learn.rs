@@ -1,19 +1,10 @@
 //! MAC learning: the port of a packet's source address.
 
 use super::super::ctx::{Ctx, of_port};
-use super::super::emit::Output;
 use super::super::mask::eth;
 use super::InBundle;
-use crate::mac::{Learn, Learned, MacCredit, MacKey, MacTable};
+use crate::mac::{Learn, Learned, MacCredit, MacKey};
 use std::sync::Arc;
-
-/// A source address that a translation has learned.
-pub(in crate::xlate) struct Source<'w> {
-    table: &'w Arc<MacTable>,
-    key: MacKey,
-    /// Index of the credit for it.
-    credit: usize,
-}
 
 /// ARP opcodes (RFC 826).
 const ARP_REQUEST: u8 = 1;
@@ -87,24 +78,5 @@ impl Ctx<'_> {
             generation: source.generation,
         });
         self.out.credit_source(table, key, credit);
-    }
-}
-
-impl<'w> Output<'w> {
-    /// Credits the learned source. A packet that comes back over a patch port is learned at each port: cached
-    /// packets must leave the address at the last of them.
-    fn credit_source(&mut self, table: &'w Arc<MacTable>, key: MacKey, credit: Arc<MacCredit>) {
-        let mut sources = self.sources.iter();
-        let before = sources.find(|s| s.key == key && Arc::ptr_eq(s.table, table));
-        if let Some(at) = before.map(|s| s.credit) {
-            return self.credits.put(at, credit);
-        }
-        let source = Source {
-            table,
-            key,
-            credit: self.credits.len(),
-        };
-        self.sources.push(source);
-        self.credits.push(credit);
     }
 }

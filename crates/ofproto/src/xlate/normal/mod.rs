@@ -7,8 +7,6 @@ mod input;
 mod learn;
 mod xvlan;
 
-pub(super) use learn::Source;
-
 use super::ctx::Ctx;
 use super::mask::is_vlan_type;
 use crate::mac::MacKey;
