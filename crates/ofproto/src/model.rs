@@ -429,8 +429,8 @@ pub struct BridgeView {
     pub(crate) control: Weak<dyn Learner>,
 }
 
-/// A receiver of flows that packets add by `learn` actions. Any thread may call it; it never waits for another
-/// thread.
+/// A receiver of flows that packets add by `learn` actions. Any thread may call it; it never waits for
+/// another thread.
 pub(crate) trait Learner: Send + Sync {
     /// Adds a flow, or refreshes the one that is there. At most `limit` flows (0: any number) of its table
     /// have its cookie.

@@ -46,7 +46,7 @@ pub(crate) enum Part {
     /// The tunnel ports of a datapath port that have this remote address.
     Peer(PortNo, IpAddr),
     /// The packets to this host that come out of tunnels.
-    TunnelEnds,
+    TunnelEndpoints,
 }
 
 /// A hash of an address, without collisions between IPv4 addresses.
@@ -69,7 +69,7 @@ impl Part {
             Self::Port(id, no) => 3 << 60 | id << 32 ^ u64::from(no.0),
             Self::Ports(id) => 4 << 60 | id,
             Self::CtZones => 6 << 60,
-            Self::TunnelEnds => 7 << 60,
+            Self::TunnelEndpoints => 7 << 60,
             Self::Link(id, no) => {
                 return Generations::learned_slot_of(5 << 60 | id << 32 ^ u64::from(no.0));
             }
@@ -166,8 +166,8 @@ impl Snapshot {
                     parts.extend([Part::Port(*id, no), Part::Ports(*id)]);
                 }
                 let (was, is) = (old.ports.get(&no), new.ports.get(&no));
-                let asks = |p: Option<&Arc<PortView>>| Some(p?.tunnel()?.asks());
-                if asks(was) != asks(is) {
+                let outer = |p: Option<&Arc<PortView>>| Some(p?.tunnel()?.outer_match());
+                if outer(was) != outer(is) {
                     parts.extend(was.into_iter().chain(is).filter_map(|p| of_tunnel(p)));
                 }
                 // A session that changes its state bumps the slot itself. Here only the device's state and
@@ -201,11 +201,11 @@ impl Snapshot {
                 | Part::CtZones
                 | Part::Tunnels(_)
                 | Part::Peer(..)
-                | Part::TunnelEnds => {}
+                | Part::TunnelEndpoints => {}
             }
         }
-        if self.tunnels.ends() != before.tunnels.ends() {
-            parts.insert(Part::TunnelEnds);
+        if self.tunnels.endpoints() != before.tunnels.endpoints() {
+            parts.insert(Part::TunnelEndpoints);
         }
         if self.ct_timeouts != before.ct_timeouts {
             parts.insert(Part::CtZones);

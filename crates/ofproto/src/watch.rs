@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     /// Number of the session, never reused.
     pub(crate) id: u64,
     /// Whether packets may be sent by the session's port. A generation is counted up after each change
-    /// ([`Part::Link`](crate::parts::Part::Link)).
+    /// (`Part::Link`).
     pub(crate) forwarding: AtomicBool,
     /// The session's discriminator. Its peer puts it into each message once it knows it; an attacker would
     /// have to guess it.
@@ -60,7 +60,7 @@ impl Watch {
     pub(crate) fn id(&self) -> u64 {
         self.shared.id
     }
-    /// Whether packets may be sent by this port. A translation that depends on it must read [`Part::Link`](crate::parts::Part::Link)'s
+    /// Whether packets may be sent by this port. A translation that depends on it must read `Part::Link`'s
     /// generation before.
     pub(crate) fn is_forwarding(&self) -> bool {
         self.shared.forwarding.load(Relaxed)

@@ -273,7 +273,7 @@ impl Switch {
                 }
                 left -= step;
             }
-            self.ofproto.tell_links();
+            self.ofproto.report_links();
         }
         self.warping.store(false, Relaxed);
         // Statistics may have become due.

@@ -123,8 +123,8 @@ impl Bridge {
         let _tending = self.tending.read();
         let version = self.current_version();
         self.purged.fetch_max(version, Relaxed);
-        // Pairs with the fence in `xlate::Position::is_torn`: a translation that misses a rule unlinked below sees
-        // the number stored above.
+        // Pairs with the fence in `xlate::Position::is_torn`: a translation that misses a rule unlinked below
+        // sees the number stored above.
         fence(Release);
         let unlinked = self.tables.iter().map(|t| t.rules.purge(version)).sum();
         FREED.fetch_add(unlinked, Relaxed);

@@ -52,7 +52,7 @@ impl Bridge {
         self.some_groups(id).iter().map(|g| g.data.desc()).collect()
     }
 
-    fn some_groups(&self, id: u32) -> Vec<std::sync::Arc<crate::versioned::Held<Group>>> {
+    fn some_groups(&self, id: u32) -> Vec<std::sync::Arc<crate::versioned::VersionedItem<Group>>> {
         let version = self.current_version();
         if id == GROUP_ALL {
             return self.groups.all(version).into_iter().map(|(_, g)| g).collect();

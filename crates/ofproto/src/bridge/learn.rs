@@ -14,7 +14,7 @@
 
 use super::change::Change;
 use super::select::compact;
-use super::{Bridge, Event, State};
+use super::{Bridge, BridgeState, Event};
 use crate::model::{Learned, Learner, Rule};
 use heddle_openflow::message::{FlowMod, FlowRemovedReason};
 use heddle_openflow::{ErrorKind, Version};
@@ -30,7 +30,7 @@ const MAX_HANDED: usize = 1024;
 const MAX_UNTOLD: usize = 4096;
 
 /// Maximum number of flows of a table that workers search.
-const FEW: usize = 256;
+const MAX_SEARCHED_FLOWS: usize = 256;
 
 /// A flow to be learned, and its limit.
 type Flow = (Arc<FlowMod>, u32);
@@ -147,7 +147,7 @@ impl Bridge {
     /// `searches`: tables may be searched.
     fn learn_in(
         &self,
-        state: &mut State,
+        state: &mut BridgeState,
         flow: &FlowMod,
         limit: u32,
         searches: bool,
@@ -178,12 +178,12 @@ impl Bridge {
     }
 
     /// Whether the number of flows with this flow's cookie is known or quickly counted.
-    fn counts(state: &State, flow: &FlowMod) -> bool {
+    fn counts(state: &BridgeState, flow: &FlowMod) -> bool {
         let table = state.tables.get(usize::from(flow.table_id));
-        table.is_none_or(|t| t.n_flows <= FEW || t.counts_cookie(flow.new_cookie))
+        table.is_none_or(|t| t.n_flows <= MAX_SEARCHED_FLOWS || t.counts_cookie(flow.new_cookie))
     }
 
-    fn count_with_cookie(&self, state: &mut State, flow: &FlowMod) -> u32 {
+    fn count_with_cookie(&self, state: &mut BridgeState, flow: &FlowMod) -> u32 {
         let at = usize::from(flow.table_id);
         let (Some(table), Some(counted)) = (self.tables.get(at), state.tables.get_mut(at)) else {
             return 0;
@@ -219,7 +219,7 @@ impl Bridge {
     }
 
     /// Deletes learned flows that no flow learns any more, after changes by workers. Returns the events.
-    fn delete_orphans_in(&self, state: &mut State) -> Vec<Event> {
+    fn delete_orphans_in(&self, state: &mut BridgeState) -> Vec<Event> {
         if !state.refs.has_orphans() {
             return Vec::new();
         }

@@ -1,7 +1,7 @@
 //! Mirrors, from the configuration to what translation sees, and their counters.
 
 use super::config::{MirrorConfig, MirrorTarget};
-use super::{Bridge, State};
+use super::{Bridge, BridgeState};
 use crate::model::{MAX_MIRRORS, Mirror, MirrorOutput, VlanSet};
 use crate::stats::Stats;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ impl Bridge {
     }
 }
 
-impl State {
+impl BridgeState {
     /// Makes the counters those of the configured mirrors.
     pub(super) fn count_mirrors(&mut self) {
         let configured = &self.config.mirrors;

@@ -4,7 +4,7 @@
 //! other lock is taken meanwhile. A bridge holds no lock when it calls [`Ofproto::publish`].
 
 use super::{Bridge, BridgeConfig, Event};
-use crate::aside::SlowMutex;
+use crate::blocking::SlowMutex;
 use crate::dataplane::Dataplane;
 use crate::mac::MacTable;
 use crate::model::{CtTimeouts, Snapshot};
@@ -74,7 +74,7 @@ impl Deref for Ofproto {
 }
 
 impl Ofproto {
-    /// A switch without bridges. Make the datapath with [`Dataplane::pipeline`], then [`Dataplane::attach`] it.
+    /// A switch without bridges. Make the datapath with its pipeline, then attach it.
     pub fn new(clock: Arc<Clock>) -> Arc<Self> {
         let dataplane = Arc::new(Dataplane::new(clock));
         Arc::new(Self {
@@ -169,7 +169,7 @@ impl Ofproto {
         let _publishing = self.publishing.lock();
         let bridges = self.bridges.lock().clone();
         let mut ends = PatchEnds::default();
-        bridges.values().for_each(|b| b.say_patches(&mut ends));
+        bridges.values().for_each(|b| b.add_patches(&mut ends));
         let views = bridges
             .values()
             .map(|b| (b.id, Arc::new(b.view(&ends))))
@@ -210,25 +210,25 @@ impl Ofproto {
     pub fn settle(&self) {
         self.pipeline().underlay().settler.register();
         self.bridges().iter().for_each(|b| b.settle());
-        self.ask_neighbours();
-        self.tell_links();
+        self.send_neighbour_requests();
+        self.report_links();
     }
 
     /// Notifies controllers of ports that began or ceased to forward because of their BFD sessions.
-    pub fn tell_links(&self) {
+    pub fn report_links(&self) {
         for (bridge, port) in self.monitor.take_moved() {
             if let Some(bridge) = self.bridge_by_id(bridge) {
-                bridge.tell_link(port);
+                bridge.report_link(port);
             }
         }
     }
 
     /// Sends requests for the neighbours that workers miss.
-    fn ask_neighbours(&self) {
+    fn send_neighbour_requests(&self) {
         let underlay = self.pipeline().underlay();
-        for question in underlay.neighbours.take_requests() {
-            if let Some(bridge) = self.bridge_by_id(question.bridge) {
-                bridge.ask_neighbour(&question, &underlay.routes);
+        for request in underlay.neighbours.take_requests() {
+            if let Some(bridge) = self.bridge_by_id(request.bridge) {
+                bridge.request_neighbour(&request, &underlay.routes);
             }
         }
     }

@@ -15,7 +15,7 @@
 //! published when it changes, and only those flows are stale that chose a port because it is up, or would
 //! have. Another thread notifies controllers, since that takes the bridge's lock ([`Monitor::take_moved`]).
 //!
-//! **Floods.** Each session may have [`MAX_WAITING_MESSAGES`](crate::watch) messages per [`REFILL_MS`]; workers drop
+//! **Floods.** Each session may have `MAX_WAITING_MESSAGES` messages per [`REFILL_MS`]; workers drop
 //! further ones before they copy them. So forged messages cost a bounded part of a processor, and other
 //! sessions lose none. Messages with the session's own discriminator are counted apart: an attacker who has
 //! not seen it cannot silence the peer by a flood of others.
@@ -69,19 +69,19 @@ const N_UDP_SRC: u16 = 16384;
 
 /// The port of a session's messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct WatchedPort {
     /// Number of the bridge.
     pub bridge: u64,
-    /// The port.
-    pub port: OfPort,
+    /// Number of the port.
+    pub no: OfPort,
     /// The port's address: the default source of messages.
     pub mac: [u8; 6],
     /// The datapath port, if packets are counted there.
     pub dp: Option<PortNo>,
 }
 
-struct Entry {
-    place: Place,
+struct MonitoredSession {
+    port: WatchedPort,
     session: Session,
     shared: Arc<Shared>,
     /// When it is to run next, as in `Sessions::due`.
@@ -91,7 +91,7 @@ struct Entry {
 
 #[derive(Default)]
 struct Sessions {
-    by_id: HashMap<u64, Entry>,
+    by_id: HashMap<u64, MonitoredSession>,
     by_name: BTreeMap<String, u64>,
     /// The times at which sessions want to run, ms, with the sessions' numbers.
     due: BTreeSet<(u64, u64)>,
@@ -108,7 +108,7 @@ struct Sessions {
 struct Outgoing {
     /// Number of the session.
     id: u64,
-    place: Place,
+    port: WatchedPort,
     frame: Vec<u8>,
     oam: bool,
 }
@@ -172,10 +172,15 @@ impl Monitor {
 
     /// Makes or changes the session of an interface by `settings` (`Interface.bfd`), or ends it if they
     /// disable BFD. Returns the session's part of the port.
-    pub fn configure(&self, name: &str, settings: &BTreeMap<String, String>, place: Place) -> Option<Watch> {
+    pub fn configure(
+        &self,
+        name: &str,
+        settings: &BTreeMap<String, String>,
+        port: WatchedPort,
+    ) -> Option<Watch> {
         let config = Config::read(settings);
         self.count_in(|_| true);
-        let rx_packets = self.received(&place).unwrap_or(0);
+        let rx_packets = self.received(&port).unwrap_or(0);
         let now_ms = self.dataplane.now_ms();
         let mut all = self.sessions.lock();
         let watch = match &config {
@@ -190,7 +195,7 @@ impl Monitor {
                 Some(all.configure(
                     name,
                     config,
-                    place,
+                    port,
                     (now_ms, rx_packets),
                     self.dataplane.generations(),
                 ))
@@ -215,7 +220,7 @@ impl Monitor {
 
     /// Whether any session's messages go through a device.
     pub fn has_devices(&self) -> bool {
-        !self.is_empty() && self.sessions.lock().by_id.values().any(|e| e.place.dp.is_some())
+        !self.is_empty() && self.sessions.lock().by_id.values().any(|e| e.port.dp.is_some())
     }
 
     /// Whether there is any session.
@@ -268,23 +273,23 @@ impl Monitor {
         done
     }
 
-    fn with<R>(&self, name: &str, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+    fn with<R>(&self, name: &str, f: impl FnOnce(&mut MonitoredSession) -> R) -> Option<R> {
         let now_ms = self.dataplane.now_ms();
         let mut all = self.sessions.lock();
         let id = *all.by_name.get(name)?;
-        let told = all.settle(id, now_ms, self.dataplane.generations());
+        let change = all.settle(id, now_ms, self.dataplane.generations());
         let result = all.by_id.get_mut(&id).map(f);
-        let told = all.settle(id, now_ms, self.dataplane.generations()) | told;
+        let change = all.settle(id, now_ms, self.dataplane.generations()) | change;
         drop(all);
-        self.told(told);
+        self.report(change);
         result
     }
 
-    fn told(&self, told: Told) {
-        if told.status {
+    fn report(&self, change: SessionChange) {
+        if change.status {
             self.status_changed.store(true, Relaxed);
         }
-        if told.moved {
+        if change.moved {
             self.dataplane.wake_settler();
         }
     }
@@ -299,18 +304,18 @@ impl Monitor {
         for _ in 0..if wait { SINGLE_ROUNDS } else { ROUNDS } {
             let now_ms = self.dataplane.now_ms();
             // Packets of devices are counted by threads that may wait.
-            self.count_in(|place| place.dp.is_none());
+            self.count_in(|port| port.dp.is_none());
             let n = self.hear(&*dp, now_ms);
             let late_ms = if wait { 0 } else { pace.late_ms(now_ms) };
             pace.wanted_ms = 0;
             let mut outgoing = Vec::new();
-            let told = {
+            let change = {
                 let mut all = self.sessions.lock();
                 all.forgive(late_ms, now_ms);
                 let most = if wait { 1 } else { usize::MAX };
                 all.run(now_ms, self.dataplane.generations(), &mut outgoing, most)
             };
-            self.told(told);
+            self.report(change);
             let idle = n == 0 && outgoing.is_empty();
             for o in outgoing {
                 match self.send(&o, wait) {
@@ -350,20 +355,20 @@ impl Monitor {
         self.count_in(|_| true);
     }
 
-    fn count_in(&self, places: impl Fn(&Place) -> bool) {
+    fn count_in(&self, ports: impl Fn(&WatchedPort) -> bool) {
         if self.is_empty() {
             return;
         }
         let now_ms = self.dataplane.now_ms();
-        let wanted: Vec<(u64, Place)> = {
+        let wanted: Vec<(u64, WatchedPort)> = {
             let all = self.sessions.lock();
             let all = all.by_id.iter();
-            all.filter(|(_, e)| e.session.counts_packets() && places(&e.place))
-                .map(|(id, e)| (*id, e.place.clone()))
+            all.filter(|(_, e)| e.session.counts_packets() && ports(&e.port))
+                .map(|(id, e)| (*id, e.port.clone()))
                 .collect()
         };
-        for (id, place) in wanted {
-            let Some(packets) = self.received(&place) else {
+        for (id, port) in wanted {
+            let Some(packets) = self.received(&port) else {
                 continue;
             };
             let mut all = self.sessions.lock();
@@ -378,12 +383,12 @@ impl Monitor {
     }
 
     /// Packets that a port has received so far; `None`: the port is gone.
-    fn received(&self, place: &Place) -> Option<u64> {
-        match place.dp {
+    fn received(&self, port: &WatchedPort) -> Option<u64> {
+        match port.dp {
             Some(no) => Some(self.dataplane.engine()?.port_stats(no)?.rx_packets),
             None => {
                 let snapshot = self.dataplane.pipeline().snapshot();
-                let port = snapshot.bridges.get(&place.bridge)?.ports.get(&place.port)?;
+                let port = snapshot.bridges.get(&port.bridge)?.ports.get(&port.no)?;
                 Some(port.patch_rx.packets.load(Relaxed))
             }
         }
@@ -401,11 +406,11 @@ impl Monitor {
             key.tun_flags |= tun_flag::OAM;
         }
         actions.push(Action::Output {
-            port: o.place.port,
+            port: o.port.no,
             max_len: 0,
         });
         let request = xlate::PacketOut {
-            bridge: o.place.bridge,
+            bridge: o.port.bridge,
             key: &key,
             actions: &actions,
             len: packet.len(),
@@ -454,12 +459,12 @@ enum Sent {
 
 /// Changes of a session that are to be reported: in the database (`status`) and to controllers (`moved`).
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct SessionChange {
     status: bool,
     moved: bool,
 }
 
-impl std::ops::BitOr for Told {
+impl std::ops::BitOr for SessionChange {
     type Output = Self;
     fn bitor(self, other: Self) -> Self {
         Self {
@@ -469,7 +474,7 @@ impl std::ops::BitOr for Told {
     }
 }
 
-impl Entry {
+impl MonitoredSession {
     fn now(&self, now_ms: u64) -> Now {
         Now {
             ms: now_ms,
@@ -483,16 +488,16 @@ impl Sessions {
         &mut self,
         name: &str,
         config: &Config,
-        place: Place,
+        port: WatchedPort,
         (now_ms, rx_packets): (u64, u64),
         generations: &Generations,
     ) -> Watch {
         let id = match self.by_name.get(name) {
             Some(id) => *id,
-            None => self.make(name, config, place.clone(), (now_ms, rx_packets)),
+            None => self.make(name, config, port.clone(), (now_ms, rx_packets)),
         };
         if let Some(e) = self.by_id.get_mut(&id) {
-            e.place = place;
+            e.port = port;
             if e.session.config() != config {
                 // Packets were perhaps not counted so far.
                 e.rx_packets = rx_packets;
@@ -508,7 +513,13 @@ impl Sessions {
         }
     }
 
-    fn make(&mut self, name: &str, config: &Config, place: Place, (now_ms, rx_packets): (u64, u64)) -> u64 {
+    fn make(
+        &mut self,
+        name: &str,
+        config: &Config,
+        port: WatchedPort,
+        (now_ms, rx_packets): (u64, u64),
+    ) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
         // Hashed with the system's random keys, so peers cannot guess it (RFC 5880 §6.8.1).
@@ -525,8 +536,8 @@ impl Sessions {
             ms: now_ms,
             rx_packets,
         };
-        let entry = Entry {
-            place,
+        let entry = MonitoredSession {
+            port,
             session: Session::new(name, config, (disc, udp_src), random.hash_one(disc), now),
             shared: Arc::new(Shared {
                 id,
@@ -557,9 +568,9 @@ impl Sessions {
     }
 
     /// Takes over a session's current state. Translations see it at once.
-    fn settle(&mut self, id: u64, now_ms: u64, generations: &Generations) -> Told {
+    fn settle(&mut self, id: u64, now_ms: u64, generations: &Generations) -> SessionChange {
         let Some(e) = self.by_id.get_mut(&id) else {
-            return Told::default();
+            return SessionChange::default();
         };
         let now = e.now(now_ms);
         e.session.follow(now);
@@ -567,8 +578,8 @@ impl Sessions {
         let moved = e.shared.forwarding.swap(forwarding, Relaxed) != forwarding;
         if moved {
             // After the flag: a translation that has read the old flag has an older generation.
-            generations.bump(Part::Link(e.place.bridge, e.place.port).slot());
-            self.moved.insert((e.place.bridge, e.place.port));
+            generations.bump(Part::Link(e.port.bridge, e.port.no).slot());
+            self.moved.insert((e.port.bridge, e.port.no));
         }
         let wake_ms = e.session.wake_ms();
         if wake_ms != e.wake_ms {
@@ -576,7 +587,7 @@ impl Sessions {
             e.wake_ms = wake_ms;
             self.due.insert((wake_ms, id));
         }
-        Told {
+        SessionChange {
             status: e.session.take_status_changed(),
             moved,
         }
@@ -628,8 +639,8 @@ impl Sessions {
         generations: &Generations,
         outgoing: &mut Vec<Outgoing>,
         most: usize,
-    ) -> Told {
-        let mut told = Told::default();
+    ) -> SessionChange {
+        let mut change = SessionChange::default();
         if now_ms.saturating_sub(self.refilled_ms) >= REFILL_MS {
             self.refilled_ms = now_ms;
             for id in std::mem::take(&mut self.used) {
@@ -648,17 +659,17 @@ impl Sessions {
             };
             let now = e.now(now_ms);
             if e.session.should_send(now) {
-                let (frame, oam) = e.session.frame(e.place.mac, now);
+                let (frame, oam) = e.session.frame(e.port.mac, now);
                 outgoing.push(Outgoing {
                     id,
-                    place: e.place.clone(),
+                    port: e.port.clone(),
                     frame,
                     oam,
                 });
             }
             e.session.run(now);
-            told = told | self.settle(id, now_ms, generations);
+            change = change | self.settle(id, now_ms, generations);
         }
-        told
+        change
     }
 }

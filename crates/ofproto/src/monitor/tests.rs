@@ -170,7 +170,7 @@ fn a_session_has_its_share_of_the_ring_and_no_more() {
 }
 
 #[test]
-fn who_asks_whether_a_port_may_forward_hears_of_the_session() {
+fn a_port_is_live_as_its_session_allows() {
     let mut lab = Lab::new(&[4]);
     let w = watch(Filter::default());
     lab.bridges[0].watches.insert(Port(2), w.clone());

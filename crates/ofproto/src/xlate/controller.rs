@@ -3,7 +3,7 @@
 use super::ctx::Ctx;
 use super::limits::XlateError;
 use super::meta::PacketInMeta;
-use super::recirc::{Frozen, Held};
+use super::recirc::{Frozen, Recirculation};
 use crate::meter;
 use crate::versioned::LATEST;
 use heddle_datapath_api::{Action, Meter, Upcall, UpcallCookie, UpcallKind};
@@ -47,7 +47,7 @@ impl Ctx<'_> {
     }
 
     /// Emits a packet-in whose controller decides when the frozen pipeline `held` continues.
-    pub(super) fn continue_at_controller(&mut self, action: &ControllerAction, held: Arc<Held>) {
+    pub(super) fn continue_at_controller(&mut self, action: &ControllerAction, held: Arc<Recirculation>) {
         if self.trace.is_on() && !self.input.has_packet() {
             return;
         }
@@ -71,7 +71,7 @@ impl Ctx<'_> {
         &mut self,
         action: &ControllerAction,
         reason: PacketInReason,
-        held: Arc<Held>,
+        held: Arc<Recirculation>,
         continuation: bool,
     ) -> Action {
         self.out.credits.push(held.clone());

@@ -1,5 +1,6 @@
-//! The two states of a packet in a translation: [`Flow`] as the pipeline has made it, and [`Base`] as the
-//! actions emitted so far have made it. [`super::commit`] emits what turns the second into the first.
+//! The two states of a packet in a translation. [`Flow`] is the packet as the pipeline has made it, and
+//! [`Base`] is the packet as the actions emitted so far have made it. [`super::commit`] emits what turns the
+//! second into the first.
 
 use heddle_flow::FlowKey;
 use std::ops::{Deref, DerefMut};

@@ -9,7 +9,7 @@ use super::ctx::Ctx;
 use super::flow::Tracked;
 use super::limits::XlateError;
 use super::position::{Position, Rest};
-use super::recirc::{Frozen, Held, Left, steps_text};
+use super::recirc::{Frozen, Left, Recirculation, steps_text};
 use super::report::Kind;
 use heddle_datapath_api::Action as DpAction;
 use heddle_flow::{FieldId, FieldValue, FlowKey};
@@ -112,7 +112,7 @@ impl Ctx<'_> {
 
     /// Freezes the pipeline when all changes of the packet are emitted. It continues with the steps in
     /// `left`, or else in a table. `None`: there is no free recirculation id.
-    pub(super) fn freeze_at(&mut self, table: u8) -> Option<Arc<Held>> {
+    pub(super) fn freeze_at(&mut self, table: u8) -> Option<Arc<Recirculation>> {
         let pause = self.rest.pause.take();
         // The hash is part of the frozen pipeline. Without it, a packet that comes back with its hash could
         // get the id of a packet that needs one.

@@ -54,7 +54,7 @@ impl Ctx<'_> {
         true
     }
 
-    fn group_at_hand(&mut self, id: u32) -> Option<std::sync::Arc<crate::versioned::Held<Group>>> {
+    fn group_at_hand(&mut self, id: u32) -> Option<std::sync::Arc<crate::versioned::VersionedItem<Group>>> {
         self.out.depend(Group::slot(self.at.bridge.id, id));
         // Groups changed between `enter` and the line above: see `lookup`.
         if self.at.bridge.version.load(std::sync::atomic::Ordering::Acquire) != self.at.version {

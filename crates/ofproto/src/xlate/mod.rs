@@ -139,7 +139,7 @@ impl Pipeline {
         &self.underlay
     }
     /// The frozen pipeline of a recirculation id.
-    pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Held>> {
+    pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Recirculation>> {
         self.recircs.hold(id)
     }
     /// Sets whether translations are for all packets that they are right for, or for packets with equal

@@ -9,7 +9,7 @@
 //! with the tunnel's protocol. It is looked up again, as received on the tunnel's port.
 //!
 //! **Dependencies.** A translation depends on the route, the neighbour, the addresses of this host, and the
-//! tunnels that end here ([`Part::TunnelEnds`]).
+//! tunnels that end here ([`Part::TunnelEndpoints`]).
 
 use super::ctx::{Ctx, key_port};
 use super::recirc::{Frozen, Left};
@@ -58,7 +58,7 @@ impl Credit for Longer {
 }
 
 /// The route to a tunnel's remote address, and the port that it leads to.
-struct Way<'w> {
+struct NextHop<'w> {
     bridge: &'w BridgeView,
     port: &'w PortView,
     dp: PortNo,
@@ -71,17 +71,17 @@ impl<'w> Ctx<'w> {
     /// Outputs the packet, whose tunnel is in `flow`, with outer headers. `true`: it waits for a neighbour,
     /// and was not sent.
     pub(super) fn native_output(&mut self, from: &PortView, tunnel: &Tunnel, last: bool) -> bool {
-        let Some(way) = self.way_out() else { return false };
-        match self.next_mac(&way) {
-            Ok(mac) => self.send_out(from, tunnel, (&way, mac), last),
-            Err(asked) => return asked && self.wait_for(from, &way),
+        let Some(hop) = self.next_hop() else { return false };
+        match self.next_mac(&hop) {
+            Ok(mac) => self.send_out(from, tunnel, (&hop, mac), last),
+            Err(requested) => return requested && self.wait_for(from, &hop),
         }
         false
     }
 
     /// Makes the packet wait for the next hop, whose address was requested, and be output then. `false`: it
     /// does not wait.
-    fn wait_for(&mut self, from: &PortView, way: &Way<'_>) -> bool {
+    fn wait_for(&mut self, from: &PortView, hop: &NextHop<'_>) -> bool {
         if self.trace.is_on() {
             return false;
         }
@@ -90,7 +90,7 @@ impl<'w> Ctx<'w> {
             .pipeline
             .underlay
             .neighbours
-            .thing(&way.bridge.name, way.next);
+            .thing(&hop.bridge.name, hop.next);
         let slot = Underlay::slot(thing);
         // The generation from before the neighbour was looked up.
         let Some(dep) = self.out.deps.iter().find(|d| d.slot == slot).copied() else {
@@ -139,14 +139,20 @@ impl<'w> Ctx<'w> {
         true
     }
 
-    fn send_out(&mut self, from: &PortView, tunnel: &Tunnel, (way, mac): (&Way<'w>, [u8; 6]), last: bool) {
+    fn send_out(
+        &mut self,
+        from: &PortView,
+        tunnel: &Tunnel,
+        (hop, mac): (&NextHop<'w>, [u8; 6]),
+        last: bool,
+    ) {
         let at = self.out.actions.len();
         let text = |mac: [u8; 6]| mac.map(|b| format!("{b:02x}")).join(":");
         self.trace.report(Kind::Detail, || {
-            let (from, to) = (text(way.port.mac), text(mac));
-            format!("tunneling from {from} {} to {to} {}", way.route.source, way.next)
+            let (from, to) = (text(hop.port.mac), text(mac));
+            format!("tunneling from {from} {} to {to} {}", hop.route.source, hop.next)
         });
-        let outer = self.outer(tunnel, way, mac);
+        let outer = self.outer(tunnel, hop, mac);
         let Some((outer, mut push)) = outer.and_then(|o| o.build().ok().map(|push| (o, push))) else {
             self.trace.warn("native tunnel header build failed");
             self.out.drop_hint.get_or_insert(DropReason::TunnelAddress);
@@ -160,7 +166,7 @@ impl<'w> Ctx<'w> {
         let by_bytes = push.header.len() as u64;
         self.out.emit(DpAction::TunnelPush(Arc::new(push)));
         let n_credits = self.out.credits.len();
-        self.patch_output(from, way.bridge.id, way.port.no, last);
+        self.patch_output(from, hop.bridge.id, hop.port.no, last);
         for i in n_credits..self.out.credits.len() {
             if let Some(who) = self.out.credits.get(i).cloned() {
                 self.out.credits.put(i, Arc::new(Longer { who, by_bytes }));
@@ -183,7 +189,7 @@ impl<'w> Ctx<'w> {
     }
 
     /// The route to the tunnel's remote address, if there is one.
-    fn way_out(&mut self) -> Option<Way<'w>> {
+    fn next_hop(&mut self) -> Option<NextHop<'w>> {
         let dst = address(self.flow.tun_dst, self.flow.tun_ipv6_dst);
         let src = address(self.flow.tun_src, self.flow.tun_ipv6_src);
         let q = Query {
@@ -197,10 +203,10 @@ impl<'w> Ctx<'w> {
         }
         let routes = &self.input.pipeline.underlay.routes;
         self.out.depend(Underlay::slot(routes.thing(&q)));
-        let way = routes.lookup(&q).and_then(|route| {
+        let hop = routes.lookup(&q).and_then(|route| {
             let (bridge, port, dp) = self.device(&route.device)?;
             let next = route.gateway.unwrap_or(dst);
-            Some(Way {
+            Some(NextHop {
                 bridge,
                 port,
                 dp,
@@ -208,15 +214,15 @@ impl<'w> Ctx<'w> {
                 next,
             })
         });
-        let Some(way) = way else {
+        let Some(hop) = hop else {
             self.trace.warn("native tunnel routing failed");
             self.out.drop_hint.get_or_insert(DropReason::TunnelRoute);
             return None;
         };
         self.trace.report(Kind::Detail, || {
-            format!("tunneling to {} via {}", way.next, way.route.device)
+            format!("tunneling to {} via {}", hop.next, hop.route.device)
         });
-        Some(way)
+        Some(hop)
     }
 
     /// The port of a device: a bridge's internal port, or else any other port of the datapath.
@@ -242,8 +248,8 @@ impl<'w> Ctx<'w> {
     }
 
     /// The Ethernet address of the next hop, or whether it was requested.
-    fn next_mac(&mut self, way: &Way<'_>) -> Result<[u8; 6], bool> {
-        let (bridge, next) = (&way.bridge.name, way.next);
+    fn next_mac(&mut self, hop: &NextHop<'_>) -> Result<[u8; 6], bool> {
+        let (bridge, next) = (&hop.bridge.name, hop.next);
         let neighbours = &self.input.pipeline.underlay.neighbours;
         self.out.depend(Underlay::slot(neighbours.thing(bridge, next)));
         if let Some(entry) = neighbours.find(bridge, next, self.input.now_ms) {
@@ -253,7 +259,7 @@ impl<'w> Ctx<'w> {
         }
         if let Some(known) = neighbours.system(bridge, next) {
             if known.in_doubt {
-                self.ask(way);
+                self.request_neighbour(hop);
             }
             return Ok(known.mac);
         }
@@ -262,36 +268,36 @@ impl<'w> Ctx<'w> {
             format!("neighbor cache miss for {next} on bridge {bridge}, sending {request} request")
         });
         self.out.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
-        Err(self.ask(way))
+        Err(self.request_neighbour(hop))
     }
 
     /// Requests the address of the next hop. Returns whether the request was made.
-    fn ask(&mut self, way: &Way<'_>) -> bool {
+    fn request_neighbour(&mut self, hop: &NextHop<'_>) -> bool {
         // A translation without a packet, for a cached entry, makes the request too. The route may have
         // appeared just now, and the next packet should not be lost. A trace without a packet makes none.
         // Without a request, the translation is not cached, so that the next packet makes it.
-        let asked = (self.input.learn || !self.trace.is_on()) && {
-            let source = way.route.source;
-            let port = way.port.no;
+        let requested = (self.input.learn || !self.trace.is_on()) && {
+            let source = hop.route.source;
+            let port = hop.port.no;
             self.input
                 .pipeline
                 .underlay
-                .ask(way.bridge, port, source, way.next, self.input.now_ms)
+                .request(hop.bridge, port, source, hop.next, self.input.now_ms)
         };
-        self.out.uncacheable |= !asked;
-        asked
+        self.out.uncacheable |= !requested;
+        requested
     }
 
     /// The outer headers for the tunnel fields of `flow`; `None`: they cannot be made.
-    fn outer(&self, tunnel: &Tunnel, way: &Way<'_>, mac: [u8; 6]) -> Option<Outer> {
+    fn outer(&self, tunnel: &Tunnel, hop: &NextHop<'_>, mac: [u8; 6]) -> Option<Outer> {
         let f = &self.flow;
         let dst = address(f.tun_dst, f.tun_ipv6_dst);
         let flag = |bit: u16| f.tun_flags & bit != 0;
-        let mtu = way.route.mtu_bytes.unwrap_or(way.port.mtu);
+        let mtu = hop.route.mtu_bytes.unwrap_or(hop.port.mtu);
         Some(Outer {
-            eth_src: way.port.mac,
+            eth_src: hop.port.mac,
             eth_dst: mac,
-            src: way.route.source,
+            src: hop.route.source,
             dst,
             tos: f.tun_tos,
             ttl: f.tun_ttl,
@@ -302,7 +308,7 @@ impl<'w> Ctx<'w> {
             source_ports: self.input.pipeline.underlay.source_ports(),
             encap: self.encapsulation(&tunnel.config)?,
             tunnel_port: tunnel.dp.0,
-            out_port: way.dp.0,
+            out_port: hop.dp.0,
             mtu,
             numbers: tunnel.numbers.clone(),
         })
@@ -395,9 +401,9 @@ impl<'w> Ctx<'w> {
 
     /// The decapsulation for a packet that is output to this port, if it ends a tunnel there.
     pub(super) fn ends_tunnel(&mut self, port: &PortView) -> Option<Arc<TunnelPop>> {
-        self.out.depend_on(Part::TunnelEnds);
+        self.out.depend_on(Part::TunnelEndpoints);
         let snapshot = self.input.snapshot;
-        let ends = snapshot.tunnels.ends();
+        let ends = snapshot.tunnels.endpoints();
         if ends.is_empty() || !self.at.is_native() {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Where a translation is in the OpenFlow pipeline, and what of it is left to do.
+//! The position of a translation in the OpenFlow pipeline, and the steps that are left.
 
 use super::limits::MAX_STACK_BYTES;
 use super::recirc::Left;

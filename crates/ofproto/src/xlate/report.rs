@@ -1,6 +1,6 @@
 //! The lines of a translation that `ofproto/trace` shows, as a tree.
 
-use super::recirc::Held;
+use super::recirc::Recirculation;
 use crate::model::Rule;
 use heddle_flow::FlowKey;
 use heddle_openflow::action::Nat;
@@ -45,7 +45,7 @@ pub(crate) struct Fork {
     /// NAT of its addresses on the way.
     pub(crate) nat: Option<Nat>,
     /// The pipeline that it continues in.
-    pub(crate) held: Arc<Held>,
+    pub(crate) held: Arc<Recirculation>,
 }
 
 /// The lines of one translation. Line 0 is the root, which is not printed.

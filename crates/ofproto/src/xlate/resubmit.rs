@@ -4,7 +4,7 @@ use super::actions::{Step, steps_of};
 use super::ctx::Ctx;
 use super::limits::MAX_DEPTH;
 use super::mask::{eth, is_ip_any};
-use super::table::{Found, OnMiss};
+use super::table::{LookupResult, OnMiss};
 use heddle_flow::FlowKey;
 use heddle_openflow::Action;
 use heddle_openflow::action::ControllerAction;
@@ -69,18 +69,18 @@ impl<'w> Ctx<'w> {
     }
 
     /// Runs the actions of a rule, or of a miss.
-    pub(super) fn run_found(&mut self, found: &Found<'w>, last: bool, run: Run) {
+    pub(super) fn run_found(&mut self, found: &LookupResult<'w>, last: bool, run: Run) {
         let old_rule = self.at.rule.take();
         let in_bucket = std::mem::replace(&mut self.at.in_bucket, false);
         let old_cookie = std::mem::replace(&mut self.at.cookie, 0);
         match found {
-            Found::Rule(rule) => {
+            LookupResult::Rule(rule) => {
                 self.out.credit_rule(rule);
                 self.at.cookie = rule.cookie;
                 self.at.rule = Some(rule);
                 self.run_steps(&steps_of(&rule.instructions.0), last, run);
             }
-            Found::ToController => {
+            LookupResult::ToController => {
                 let action = Action::Controller(ControllerAction {
                     max_len: u16::MAX,
                     reason: PacketInReason::ImplicitMiss as u8,
@@ -88,7 +88,7 @@ impl<'w> Ctx<'w> {
                 });
                 self.run_steps(&[Step::Action(&action)], last, run);
             }
-            Found::Nothing | Found::Fragment => self.run_steps(&[], last, run),
+            LookupResult::Nothing | LookupResult::Fragment => self.run_steps(&[], last, run),
         }
         self.at.rule = old_rule;
         self.at.cookie = old_cookie;

@@ -10,7 +10,7 @@ use super::mask;
 use super::position::{Position, Rest};
 use super::report::{Kind, Report, Trace};
 use super::resubmit::Run;
-use super::table::{Found, OnMiss};
+use super::table::{LookupResult, OnMiss};
 use crate::tunnels::is_tunnelled;
 use heddle_datapath_api::{Action as DpAction, Dep, DropReason, Translation};
 use heddle_flow::{FlowKey, FlowMask};
@@ -184,7 +184,7 @@ impl<'w> Ctx<'w> {
             || port.is_some_and(|p| !self.may_receive(p))
         {
             // The rule that was found counts the packet, although the port does not receive it.
-            if let Some(Found::Rule(rule)) = &found {
+            if let Some(LookupResult::Rule(rule)) = &found {
                 self.out.credit_rule(rule);
             }
             return;
@@ -212,7 +212,7 @@ impl<'w> Ctx<'w> {
         self.run_first(found);
     }
 
-    fn first_lookup(&mut self) -> Found<'w> {
+    fn first_lookup(&mut self) -> LookupResult<'w> {
         let table = self.at.table;
         let found = self.lookup(self.flow.in_port, OnMiss::FULL);
         let line = self.report_table(&found, table);
@@ -220,11 +220,11 @@ impl<'w> Ctx<'w> {
         found
     }
 
-    fn run_first(&mut self, found: Found<'w>) {
+    fn run_first(&mut self, found: LookupResult<'w>) {
         self.run_found(&found, true, Run::Here);
         // Packet-ins of the action set name the first rule.
         self.at.cookie = 0;
-        if let Found::Rule(rule) = found {
+        if let LookupResult::Rule(rule) = found {
             self.at.cookie = rule.cookie;
             self.at.rule = Some(rule);
         }

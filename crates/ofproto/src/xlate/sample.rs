@@ -59,7 +59,7 @@ impl Ctx<'_> {
             probability,
             domain: ipfix.domain,
             point: ipfix.point,
-            asked: SampleDirection::Default,
+            wanted: SampleDirection::Default,
             output_port,
             tunnel_out_port: None,
             input: self.input_name(),
@@ -99,7 +99,7 @@ impl Ctx<'_> {
         let before = *self.flow;
         let tunnel = match sent_by {
             Some(t) => {
-                self.say_tunnel(&t.config);
+                self.fill_tunnel(&t.config);
                 let sent = (self.flow.tun_src, self.flow.tun_dst, self.flow.tun_id);
                 kind_of(&t.config).map(|k| SampledTunnel {
                     sent: Some(sent),
@@ -115,7 +115,7 @@ impl Ctx<'_> {
             probability: s.probability.into(),
             domain: self.observation_id(s.obs_domain_id),
             point: self.observation_id(s.obs_point_id),
-            asked: s.direction,
+            wanted: s.direction,
             output_port,
             tunnel_out_port: sent_by.map(|t| t.dp),
             input: self.input_name(),

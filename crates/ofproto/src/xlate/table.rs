@@ -21,7 +21,7 @@ const LAST_TABLE: usize = N_TABLES - 2;
 const IN_PORT: usize = offset_of!(FlowKey, in_port) / 8;
 
 /// Result of a lookup.
-pub(super) enum Found<'w> {
+pub(super) enum LookupResult<'w> {
     /// A rule.
     Rule(&'w Arc<Rule>),
     /// No rule; a packet-in goes to the controllers.
@@ -130,9 +130,9 @@ impl Output<'_> {
 }
 
 impl<'w> Ctx<'w> {
-    /// Looks the packet up from `self.at.table` on, as if it had come in on `in_port`. Sets `self.at.table` to the
-    /// last table that was searched.
-    pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> Found<'w> {
+    /// Looks the packet up from table `at.table` on, as if it had come in on `in_port`. Sets `at.table` to
+    /// the last table that was searched.
+    pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> LookupResult<'w> {
         let no_ports = self.flow.nw_frag & frag::ANY != 0
             && match self.at.bridge.frags {
                 Fragments::Match => false,
@@ -140,7 +140,7 @@ impl<'w> Ctx<'w> {
                 Fragments::Normal => true,
                 Fragments::Drop => {
                     self.credit_unmatched(Unmatched::Fragment);
-                    return Found::Fragment;
+                    return LookupResult::Fragment;
                 }
             };
         // The key is changed for the lookup and restored: a copy would cost more.
@@ -154,14 +154,14 @@ impl<'w> Ctx<'w> {
         let f = &mut self.flow;
         (f.in_port, f.tp_src, f.tp_dst) = own;
         match found {
-            Ok(rule) => Found::Rule(rule),
+            Ok(rule) => LookupResult::Rule(rule),
             Err(miss) if on_miss.may_packet_in && self.miss_wants_packet_in(miss) => {
                 self.credit_unmatched(Unmatched::ToController);
-                Found::ToController
+                LookupResult::ToController
             }
             Err(_) => {
                 self.credit_unmatched(Unmatched::Nothing);
-                Found::Nothing
+                LookupResult::Nothing
             }
         }
     }
@@ -265,7 +265,7 @@ impl<'w> Ctx<'w> {
 
     /// Adds the result of the last lookup, in `table`, to the trace; the clauses of a conjunction are under
     /// it.
-    pub(super) fn report_table(&mut self, found: &Found<'_>, table: u8) -> Option<usize> {
+    pub(super) fn report_table(&mut self, found: &LookupResult<'_>, table: u8) -> Option<usize> {
         self.trace.report.as_ref()?;
         let bridge = self.at.bridge;
         let _scope = bridge.tlv_scope();
@@ -276,12 +276,12 @@ impl<'w> Ctx<'w> {
             None
         };
         let line = self.trace.report(Kind::Table, || match found {
-            Found::ToController => format!("{table:2}. No match, and a \"packet-in\" is called for."),
-            Found::Nothing => format!("{table:2}. No match."),
-            Found::Fragment => {
+            LookupResult::ToController => format!("{table:2}. No match, and a \"packet-in\" is called for."),
+            LookupResult::Nothing => format!("{table:2}. No match."),
+            LookupResult::Fragment => {
                 format!("{table:2}. Packets are IP fragments and the fragment handling mode is \"drop\".")
             }
-            Found::Rule(rule) => {
+            LookupResult::Rule(rule) => {
                 let matches = rule.wide_match().text(name, DEFAULT_PRIORITY).to_string();
                 let comma = if matches.is_empty() { "" } else { ", " };
                 let mut text = format!("{table:2}. {matches}{comma}priority {}", rule.priority);

@@ -92,7 +92,7 @@ impl Ctx<'_> {
 
     /// Sets the tunnel's fields to what an output to such a port would send, for a sample of it. A datapath
     /// with tunnel devices gets an action for them.
-    pub(super) fn say_tunnel(&mut self, config: &TunnelConfig) {
+    pub(super) fn fill_tunnel(&mut self, config: &TunnelConfig) {
         self.look_at_tunnel(config);
         self.outer_fields(config);
         if !self.at.is_native() {
@@ -124,7 +124,7 @@ impl Ctx<'_> {
             Some(remote) => Part::Peer(tunnel.dp, remote),
             None => Part::Tunnels(tunnel.dp),
         });
-        self.input.snapshot.tunnels.get(&tunnel.asks()) == Some((self.at.bridge.id, port.no))
+        self.input.snapshot.tunnels.get(&tunnel.outer_match()) == Some((self.at.bridge.id, port.no))
     }
 
     /// Sets the tunnel's fields to those of the outer headers.
