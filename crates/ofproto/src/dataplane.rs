@@ -46,16 +46,12 @@ impl Dataplane {
     pub fn generations(&self) -> &Generations {
         Translate::generations(&*self.pipeline)
     }
-    /// Wakes the thread that settles. Never waits.
-    pub(crate) fn wake_settler(&self) {
+    /// Wakes the thread in [`Dataplane::wait_to_settle`]. Never waits.
+    pub fn wake_settler(&self) {
         self.pipeline.underlay().settler.ring();
     }
-    /// Sleeps until there is something to settle, or [`Dataplane::end_wait`] is called.
+    /// Sleeps until there is something to settle, or [`Dataplane::wake_settler`] is called.
     pub fn wait_to_settle(&self) {
         self.pipeline.underlay().settler.wait();
-    }
-    /// Wakes the thread in [`Dataplane::wait_to_settle`], so that it sees that it is to end.
-    pub fn end_wait(&self) {
-        self.wake_settler();
     }
 }

@@ -394,8 +394,6 @@ pub struct BridgeView {
     pub mirrors: Vec<Mirror>,
     /// Tunnel options that are match fields; `None`: no option is.
     pub tlv: Option<Arc<TlvMap>>,
-    /// MAC address of the local port.
-    pub local_mac: [u8; 6],
     /// VLANs that flood instead of learning.
     pub flood_vlans: Option<Arc<VlanSet>>,
     /// Forward reserved multicast (`other_config:forward-bpdu`).

@@ -255,7 +255,6 @@ fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
         bundles,
         mirrors,
         tlv,
-        local_mac,
         flood_vlans,
         forward_bpdu,
         mac,
@@ -283,8 +282,7 @@ fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
     mirrors_alike
         && features == &new.features
         && ipfix == &new.ipfix
-        && (id, name, tlv, local_mac, flood_vlans)
-            == (&new.id, &new.name, &new.tlv, &new.local_mac, &new.flood_vlans)
+        && (id, name, tlv, flood_vlans) == (&new.id, &new.name, &new.tlv, &new.flood_vlans)
         && (
             forward_bpdu,
             vlan_limit,

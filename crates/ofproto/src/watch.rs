@@ -5,12 +5,11 @@ use heddle_datapath_api::UpcallData;
 use heddle_flow::key::frag;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_wire::eth::ethertype;
+use heddle_wire::ip::proto;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// The protocol number of UDP.
-const UDP: u8 = 17;
 /// Maximum number of waiting messages of one session. Further ones are lost, so that those of other sessions
 /// have room.
 pub(crate) const MAX_WAITING_MESSAGES: u32 = 16;
@@ -80,7 +79,7 @@ impl Watch {
             return false;
         }
         (m.nw_proto, m.nw_frag) = (u8::MAX, frag::MASK);
-        if flow.nw_proto != UDP || flow.nw_frag & frag::LATER != 0 {
+        if flow.nw_proto != proto::UDP || flow.nw_frag & frag::LATER != 0 {
             return false;
         }
         m.tp_dst = u16::MAX;

@@ -301,7 +301,7 @@ impl Switch {
         if let Some(metrics) = self.metrics.get() {
             metrics.close();
         }
-        self.ofproto.end_wait();
+        self.ofproto.wake_settler();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             thread.thread().unpark();
             if thread.join().is_err() {

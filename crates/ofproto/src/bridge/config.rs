@@ -31,8 +31,6 @@ pub struct BridgeConfig {
     pub has_controllers: bool,
     /// Versions of OpenFlow that may be spoken.
     pub versions: Vec<Version>,
-    /// MAC of the local port.
-    pub local_mac: [u8; 6],
     /// VLANs that flood instead of learning.
     pub flood_vlans: Vec<u16>,
     /// Forward reserved multicast.
@@ -62,7 +60,6 @@ impl Default for BridgeConfig {
             fail_mode: FailMode::Standalone,
             has_controllers: false,
             versions: Version::ALL.to_vec(),
-            local_mac: [0; 6],
             flood_vlans: Vec::new(),
             forward_bpdu: false,
             mac_aging_s: 300,

@@ -292,7 +292,6 @@ impl Bridge {
             name: self.name.clone(),
             ports: state.built.ports.clone(),
             bundles: state.built.bundles.clone(),
-            local_mac: config.local_mac,
             flood_vlans: vlan_set(&config.flood_vlans),
             forward_bpdu: config.forward_bpdu,
             mac: self.mac.clone(),

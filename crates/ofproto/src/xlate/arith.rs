@@ -2,16 +2,14 @@
 
 use super::ctx::Ctx;
 use super::flow::Flow;
-use super::mask::{eth, is_ip_any};
+use super::mask::{DSCP_MASK, ECN_MASK, is_ip_any};
 use super::report::Kind;
 use heddle_flow::FlowMask;
 use heddle_flow::key::frag;
 use heddle_openflow::Action;
 use heddle_openflow::action::ControllerAction;
 use heddle_openflow::message::PacketInReason;
-
-const DSCP: u8 = 0xfc;
-const ECN: u8 = 0x03;
+use heddle_wire::eth::ethertype as eth;
 
 impl Flow {
     /// `SetEthSrc` to `SetL4Dst`; no change if the packet has no such header.
@@ -26,13 +24,13 @@ impl Flow {
             Action::SetIpv4Dst(a) if v4 => (f.nw_dst, m.nw_dst, m.nw_proto) = (*a, u32::MAX, u8::MAX),
             Action::SetIpDscp(tos) if ip => {
                 m.nw_proto = u8::MAX;
-                m.nw_tos |= DSCP;
-                f.nw_tos = f.nw_tos & !DSCP | tos & DSCP;
+                m.nw_tos |= DSCP_MASK;
+                f.nw_tos = f.nw_tos & !DSCP_MASK | tos & DSCP_MASK;
             }
             Action::SetIpEcn(ecn) if ip => {
                 m.nw_proto = u8::MAX;
-                m.nw_tos |= ECN;
-                f.nw_tos = f.nw_tos & !ECN | ecn & ECN;
+                m.nw_tos |= ECN_MASK;
+                f.nw_tos = f.nw_tos & !ECN_MASK | ecn & ECN_MASK;
             }
             Action::SetIpTtl(ttl) if ip => (f.nw_ttl, m.nw_ttl, m.nw_proto) = (*ttl, u8::MAX, u8::MAX),
             Action::SetL4Src(p) if l4 => (f.tp_src, m.tp_src, m.nw_proto) = (*p, u16::MAX, u8::MAX),

@@ -33,12 +33,7 @@ impl Ctx<'_> {
             let at = self.out.actions.len();
             c.dst.set(&mut self.flow, FieldValue::from_u64(larger));
             self.run_list(rest, true);
-            if !self.rest.freezing {
-                self.run_action_set();
-            }
-            if self.rest.freezing {
-                self.finish_freezing();
-            }
+            self.end_pipeline();
             self.at.stack.clone_from(&stack);
             self.at.action_set.clone_from(&set);
             (self.flow, self.base) = (flow, base.clone());

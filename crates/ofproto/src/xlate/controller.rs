@@ -1,7 +1,6 @@
 //! Sending the packet to a controller.
 
 use super::ctx::Ctx;
-use super::limits::XlateError;
 use super::meta::PacketInMeta;
 use super::recirc::{Frozen, Recirculation};
 use crate::meter;
@@ -23,23 +22,13 @@ impl Ctx<'_> {
             PacketInReason::Action if by_miss_flow => PacketInReason::ExplicitMiss,
             r => r,
         };
+        let metadata = self.kept_metadata();
         let here = Frozen {
-            bridge: self.at.bridge.id,
-            table: self.at.table,
-            metadata: self.kept_metadata(),
-            own_tunnel: false,
             stack: self.at.stack.clone(),
-            was_mpls: self.flow.was_mpls,
-            conntracked: self.is_tracked(),
-            mirrored: self.at.mirrored,
-            hash: None,
-            steps: Vec::new(),
-            action_set: Vec::new(),
             userdata: action.userdata.clone(),
+            ..self.frozen(metadata)
         };
-        let Some(held) = self.input.pipeline.recircs.take(here, self.input.reading) else {
-            self.report_error(|| "Failed to allocate recirculation id".to_owned());
-            self.out.error = Some(XlateError::NoRecirculationContext);
+        let Some(held) = self.take_recirculation(here) else {
             return;
         };
         let upcall = self.upcall(action, reason, held, false);

@@ -16,7 +16,6 @@
 use super::actions::Step;
 use super::ctx::Ctx;
 use super::flow::Tracked;
-use super::mask::proto;
 use super::report::{Fork, Kind};
 use crate::features::Feature;
 use crate::parts::Part;
@@ -25,6 +24,7 @@ use heddle_datapath_api::Action as DpAction;
 use heddle_flow::{FieldId, FlowKey};
 use heddle_openflow::Action;
 use heddle_openflow::action::{Ct, CtZone, Nat, NatAddresses, NatDirection};
+use heddle_wire::ip::proto;
 use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;

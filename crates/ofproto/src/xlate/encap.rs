@@ -7,13 +7,13 @@
 use super::ctx::Ctx;
 use super::flow::{Base, Pending};
 use super::limits::XlateError;
-use super::mask::{eth, is_mpls};
 use super::mpls::{clear_l3, count, lse, pop, push};
 use super::report::Kind;
 use crate::features::Feature;
 use heddle_datapath_api::Action as DpAction;
 use heddle_flow::{FlowKey, Nsh, Vlan, packet_type};
 use heddle_openflow::action::{Encap, EncapProperty};
+use heddle_wire::eth::{ethertype as eth, is_mpls};
 use heddle_wire::nsh::{self, MAX_METADATA, MD_TYPE_1, MD_TYPE_2};
 
 /// State of the translation before actions that must leave the packet as it was.

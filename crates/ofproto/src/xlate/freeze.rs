@@ -129,25 +129,17 @@ impl Ctx<'_> {
             false => self.kept_metadata(),
         };
         let frozen = Frozen {
-            bridge: self.at.bridge.id,
             table,
-            metadata,
             own_tunnel,
             stack: self.at.stack.clone(),
-            was_mpls: self.flow.was_mpls,
-            conntracked: self.is_tracked(),
-            mirrored: self.at.mirrored,
             hash,
             steps: std::mem::take(&mut self.rest.left),
             action_set: self.at.action_set.clone(),
             userdata: pause.as_ref().map_or_else(Vec::new, |c| c.userdata.clone()),
+            ..self.frozen(metadata)
         };
         self.rest.freezing = false;
-        let Some(held) = self.input.pipeline.recircs.take(frozen, self.input.reading) else {
-            self.report_error(|| "Failed to allocate recirculation id".to_owned());
-            self.out.error = Some(XlateError::NoRecirculationContext);
-            return None;
-        };
+        let held = self.take_recirculation(frozen)?;
         match pause {
             Some(action) => self.continue_at_controller(&action, held.clone()),
             None => {
@@ -159,6 +151,34 @@ impl Ctx<'_> {
             }
         }
         Some(held)
+    }
+
+    /// The pipeline as it is now, with its fields in `metadata`, and without stack, action set and steps.
+    pub(super) fn frozen(&mut self, metadata: FlowKey) -> Frozen {
+        Frozen {
+            bridge: self.at.bridge.id,
+            table: self.at.table,
+            metadata,
+            own_tunnel: false,
+            stack: Vec::new(),
+            was_mpls: self.flow.was_mpls,
+            conntracked: self.is_tracked(),
+            mirrored: self.at.mirrored,
+            hash: None,
+            steps: Vec::new(),
+            action_set: Vec::new(),
+            userdata: Vec::new(),
+        }
+    }
+
+    /// The recirculation id of a frozen pipeline. `None`: there is no free one, and the translation fails.
+    pub(super) fn take_recirculation(&mut self, frozen: Frozen) -> Option<Arc<Recirculation>> {
+        let taken = self.input.pipeline.recircs.take(frozen, self.input.reading);
+        if taken.is_none() {
+            self.report_error(|| "Failed to allocate recirculation id".to_owned());
+            self.out.error = Some(XlateError::NoRecirculationContext);
+        }
+        taken
     }
 
     /// Restores the state of a frozen pipeline and runs its steps, or a lookup if there are none.

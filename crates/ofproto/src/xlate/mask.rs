@@ -3,37 +3,11 @@
 use super::emit::Output;
 use crate::tunnels::is_tunnelled;
 use heddle_flow::{FlowKey, FlowMask, Vlan, key::frag};
-
-/// EtherTypes that translation decides by.
-pub(super) mod eth {
-    pub(in crate::xlate) const IP: u16 = 0x0800;
-    pub(in crate::xlate) const ARP: u16 = 0x0806;
-    pub(in crate::xlate) const VLAN: u16 = 0x8100;
-    pub(in crate::xlate) const QINQ: u16 = 0x88a8;
-    pub(in crate::xlate) const IPV6: u16 = 0x86dd;
-    pub(in crate::xlate) const MPLS: u16 = 0x8847;
-    pub(in crate::xlate) const MPLS_MCAST: u16 = 0x8848;
-    pub(in crate::xlate) const NSH: u16 = 0x894f;
-    pub(in crate::xlate) const TEB: u16 = 0x6558;
-}
-
-/// IP protocols that translation decides by.
-pub(super) mod proto {
-    pub(in crate::xlate) const ICMP: u8 = 1;
-    pub(in crate::xlate) const TCP: u8 = 6;
-    pub(in crate::xlate) const UDP: u8 = 17;
-    pub(in crate::xlate) const ICMPV6: u8 = 58;
-    pub(in crate::xlate) const SCTP: u8 = 132;
-}
+use heddle_wire::eth::{ethertype as eth, is_mpls, is_vlan};
+use heddle_wire::ip::proto;
 
 pub(super) fn is_ip_any(key: &FlowKey) -> bool {
     matches!(key.dl_type, eth::IP | eth::IPV6)
-}
-pub(super) fn is_mpls(dl_type: u16) -> bool {
-    matches!(dl_type, eth::MPLS | eth::MPLS_MCAST)
-}
-pub(super) fn is_vlan_type(tpid: u16) -> bool {
-    matches!(tpid, eth::VLAN | eth::QINQ)
 }
 
 impl Output<'_> {
@@ -85,6 +59,8 @@ pub(super) mod tun_flags {
     pub(in crate::xlate) const DATAPATH: u16 = DF | CSUM | KEY;
 }
 
+/// The bits of an IP header's second byte that are DSCP (RFC 2474).
+pub(super) const DSCP_MASK: u8 = 0xfc;
 /// The bits of an IP header's second byte that are ECN (RFC 3168); all set: congestion was met.
 pub(super) const ECN_MASK: u8 = 3;
 
@@ -105,7 +81,7 @@ pub(crate) fn shown(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
         m.vlans[1] = inner;
     }
     for (mask, tag) in m.vlans.iter_mut().zip(&orig.vlans) {
-        if !is_vlan_type(tag.tpid) {
+        if !is_vlan(tag.tpid) {
             *mask = Vlan::default();
         }
     }

@@ -6,10 +6,11 @@
 use super::ctx::Ctx;
 use super::flow::Flow;
 use super::limits::XlateError;
-use super::mask::{eth, is_ip_any, is_mpls};
+use super::mask::is_ip_any;
 use super::report::Kind;
 use crate::features::Feature;
 use heddle_flow::{FlowKey, FlowMask, Nsh, key::N_MPLS};
+use heddle_wire::eth::{ethertype as eth, is_mpls};
 
 /// Bits of a label stack entry (RFC 3032, 2.1).
 pub(super) mod lse {

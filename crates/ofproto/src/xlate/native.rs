@@ -112,20 +112,13 @@ impl<'w> Ctx<'w> {
             Some(max_len) => Action::OutputTrunc { port, max_len },
             None => Action::Output { port, max_len: 0 },
         };
+        let metadata = self.kept_metadata();
         let frozen = Frozen {
-            bridge: self.at.bridge.id,
             table: 0,
-            metadata: self.kept_metadata(),
-            own_tunnel: false,
-            stack: Vec::new(),
-            was_mpls: self.flow.was_mpls,
-            conntracked: self.is_tracked(),
             // Mirrors have received the packet already.
             mirrored: u32::MAX,
-            hash: None,
             steps: vec![Left::Action(output)],
-            action_set: Vec::new(),
-            userdata: Vec::new(),
+            ..self.frozen(metadata)
         };
         let Some(held) = self.input.pipeline.recircs.take(frozen, self.input.reading) else {
             return false;

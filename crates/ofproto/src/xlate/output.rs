@@ -1,7 +1,7 @@
 //! Output actions.
 
 use super::ctx::{Ctx, key_port, of_port};
-use super::mask::is_ip_any;
+use super::mask::{DSCP_MASK, is_ip_any};
 use super::report::Kind;
 use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
@@ -12,9 +12,6 @@ use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
 use heddle_openflow::action::ControllerAction;
 use heddle_tunnel::config::PacketMode;
-
-/// The bits of an IP header's second byte that are DSCP (RFC 2474).
-const DSCP_MASK: u8 = 0xfc;
 
 impl Ctx<'_> {
     /// `output:port`. `may_packet_in` counts for TABLE only.

@@ -45,12 +45,7 @@ impl Ctx<'_> {
                 last,
                 run: Run::OnCopy,
             });
-            if !self.rest.freezing {
-                self.run_action_set();
-            }
-            if self.rest.freezing {
-                self.finish_freezing();
-            }
+            self.end_pipeline();
         }
         self.trace.under(parent);
         self.out.torn |= self.at.is_torn();

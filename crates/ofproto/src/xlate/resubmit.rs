@@ -3,12 +3,13 @@
 use super::actions::{Step, steps_of};
 use super::ctx::Ctx;
 use super::limits::MAX_DEPTH;
-use super::mask::{eth, is_ip_any};
+use super::mask::is_ip_any;
 use super::table::{LookupResult, OnMiss};
 use heddle_flow::FlowKey;
 use heddle_openflow::Action;
 use heddle_openflow::action::ControllerAction;
 use heddle_openflow::message::PacketInReason;
+use heddle_wire::eth::ethertype as eth;
 
 /// Whether a rule's actions run on the packet or on a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -203,7 +203,9 @@ impl<'w> Ctx<'w> {
             // Looked up above.
             (Start::Tables, None) => {}
         }
-        self.end();
+        if self.out.error.is_none() {
+            self.end_pipeline();
+        }
     }
 
     /// Looks the packet up in the current table and runs the rule that it finds.
@@ -231,10 +233,7 @@ impl<'w> Ctx<'w> {
     }
 
     /// Ends the pipeline: runs the action set, or emits the packet's recirculation.
-    fn end(&mut self) {
-        if self.out.error.is_some() {
-            return;
-        }
+    pub(super) fn end_pipeline(&mut self) {
         if !self.rest.freezing {
             self.run_action_set();
         }

@@ -12,12 +12,9 @@ use heddle_openflow::Port;
 use heddle_openflow::action::{ObservationId, Sample, SampleDirection};
 use heddle_openflow::message::METER_SLOWPATH;
 use heddle_tunnel::{TunnelConfig, TunnelType};
+use heddle_wire::ip::proto;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const GRE: u8 = 47;
 
 impl Output<'_> {
     /// At the end of the translation, records in the samples whether the packet is forwarded.
@@ -180,11 +177,11 @@ impl Ctx<'_> {
 /// Tunnels that IPFIX has numbers for.
 fn kind_of(config: &TunnelConfig) -> Option<SampledTunnel> {
     let (kind, key_len, proto) = match config.ty {
-        TunnelType::Vxlan => (1, 3, UDP),
-        TunnelType::Gre => (2, 4, GRE),
-        TunnelType::Geneve => (7, 3, UDP),
-        TunnelType::Lisp => (3, 3, UDP),
-        TunnelType::Stt => (4, 8, TCP),
+        TunnelType::Vxlan => (1, 3, proto::UDP),
+        TunnelType::Gre => (2, 4, proto::GRE),
+        TunnelType::Geneve => (7, 3, proto::UDP),
+        TunnelType::Lisp => (3, 3, proto::UDP),
+        TunnelType::Stt => (4, 8, proto::TCP),
         _ => return None,
     };
     Some(SampledTunnel {

@@ -15,12 +15,11 @@ use heddle_flow::key::{Vlan, frag};
 use heddle_tunnel::neigh::{Learned, Mac, Origin, advertised, solicited_node};
 use heddle_tunnel::routes::Address;
 use heddle_wire::eth::ethertype;
+use heddle_wire::icmp::ND_ADVERT;
+use heddle_wire::ip::proto;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The protocol of ICMPv6 messages.
-const ICMPV6: u8 = 58;
-/// ICMPv6: a neighbour advertisement, and its flags.
-const NEIGHBOUR_ADVERTISEMENT: u16 = 136;
+/// Flags of a neighbour advertisement.
 const NA_SOLICITED: u32 = 0x4000_0000;
 const NA_OVERRIDE: u32 = 0x2000_0000;
 /// The group of all nodes on a link.
@@ -30,7 +29,7 @@ impl Ctx<'_> {
     /// Learns from a packet that is output to `port`.
     pub(super) fn snoop(&mut self, port: &PortView) {
         let is_arp = self.flow.dl_type == ethertype::ARP;
-        if !is_arp && (self.flow.dl_type, self.flow.nw_proto) != (ethertype::IPV6, ICMPV6) {
+        if !is_arp && (self.flow.dl_type, self.flow.nw_proto) != (ethertype::IPV6, proto::ICMPV6) {
             // All masks have the EtherType. The protocol of IPv6 packets matters if the port has an address.
             if self.flow.dl_type == ethertype::IPV6 && self.has_address(port) {
                 self.out.extra().0.nw_proto = u8::MAX;
@@ -95,7 +94,7 @@ impl Ctx<'_> {
         }
         m.nw_frag = frag::MASK;
         (m.tp_src, m.tp_dst) = (u16::MAX, u16::MAX);
-        if f.nw_frag & frag::LATER != 0 || (f.tp_src, f.tp_dst) != (NEIGHBOUR_ADVERTISEMENT, 0) {
+        if f.nw_frag & frag::LATER != 0 || (f.tp_src, f.tp_dst) != (ND_ADVERT.into(), 0) {
             return false;
         }
         // The word behind type and code, which keys hold in the field of IGMP's group.

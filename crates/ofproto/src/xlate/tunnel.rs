@@ -10,7 +10,7 @@ use super::ctx::Ctx;
 use super::flow::Pending;
 use super::input::Start;
 use super::log;
-use super::mask::{ECN_MASK, is_ip_any, tun_flags};
+use super::mask::{DSCP_MASK, ECN_MASK, is_ip_any, tun_flags};
 use crate::model::PortView;
 use crate::parts::Part;
 use crate::tunnels::{Tunnel, is_tunnelled};
@@ -22,8 +22,6 @@ use heddle_tunnel::{TunnelConfig, TunnelType};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The bits of an IP header's second byte that are DSCP (RFC 2474).
-const DSCP_MASK: u8 = 0xfc;
 /// ECN: capable, the first of two codepoints (RFC 3168).
 const ECT_0: u8 = 2;
 

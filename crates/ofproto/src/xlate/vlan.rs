@@ -1,8 +1,8 @@
 //! VLAN actions.
 
 use super::flow::Flow;
-use super::mask::eth;
 use heddle_flow::{FlowKey, FlowMask, N_VLANS, Vlan};
+use heddle_wire::eth::ethertype as eth;
 
 const ALL: Vlan = Vlan {
     tpid: u16::MAX,

@@ -3,9 +3,9 @@
 use super::super::emit::Output;
 use super::super::encap::is_label_stack;
 use super::super::flow::{Base, Pending};
-use super::super::mask::eth;
 use heddle_datapath_api::{Action, Masked, NshHeader};
 use heddle_flow::{FlowKey, Nsh, packet_type};
+use heddle_wire::eth::ethertype as eth;
 use heddle_wire::nsh::MD_TYPE_1;
 
 impl Base<'_> {

@@ -2,10 +2,11 @@
 
 use super::super::emit::Output;
 use super::super::flow::Base;
-use super::super::mask::{eth, proto};
 use super::{diff, same};
 use heddle_datapath_api::{Action, Masked};
 use heddle_flow::FlowKey;
+use heddle_wire::eth::ethertype as eth;
+use heddle_wire::ip::proto;
 
 fn l3_differs(a: &FlowKey, b: &FlowKey) -> bool {
     let l3 = |k: &FlowKey| {

@@ -2,10 +2,12 @@
 
 use super::super::emit::Output;
 use super::super::flow::Base;
-use super::super::mask::{eth, is_ip_any, proto};
+use super::super::mask::is_ip_any;
 use super::{diff, same};
 use heddle_datapath_api::{Action, Masked};
 use heddle_flow::FlowKey;
+use heddle_wire::eth::ethertype as eth;
+use heddle_wire::ip::proto;
 
 impl Base<'_> {
     pub(super) fn commit_l4(&mut self, flow: &FlowKey, out: &mut Output<'_>) {

@@ -16,9 +16,9 @@ mod vlan;
 
 use super::emit::Output;
 use super::flow::Base;
-use super::mask::is_mpls;
 use heddle_datapath_api::{Action, Masked};
 use heddle_flow::FlowKey;
+use heddle_wire::eth::is_mpls;
 
 /// The value of a field, as bits.
 pub(super) trait Bits: Copy + PartialEq + Default {

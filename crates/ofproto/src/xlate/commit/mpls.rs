@@ -2,10 +2,10 @@
 
 use super::super::emit::Output;
 use super::super::flow::Base;
-use super::super::mask::{eth, is_mpls};
 use super::super::mpls::{count, pop, push};
 use heddle_datapath_api::{Action, Masked};
 use heddle_flow::FlowKey;
+use heddle_wire::eth::{ethertype as eth, is_mpls};
 
 impl Base<'_> {
     /// `encap`: in front of the whole packet.

@@ -1,9 +1,9 @@
 //! MAC learning: the port of a packet's source address.
 
 use super::super::ctx::{Ctx, of_port};
-use super::super::mask::eth;
 use super::InBundle;
 use crate::mac::{Learn, Learned, MacCredit, MacKey};
+use heddle_wire::eth::ethertype as eth;
 use std::sync::Arc;
 
 /// ARP opcodes (RFC 826).

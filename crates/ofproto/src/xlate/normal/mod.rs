@@ -8,12 +8,12 @@ mod learn;
 mod xvlan;
 
 use super::ctx::Ctx;
-use super::mask::is_vlan_type;
 use crate::mac::MacKey;
 use crate::model::{Bundle, VlanMode};
 use heddle_datapath_api::DropReason;
 use heddle_flow::Vlan;
 use heddle_openflow::Port;
+use heddle_wire::eth::is_vlan;
 pub(super) use input::{InBundle, is_reserved};
 pub(super) use xvlan::Tags;
 
@@ -49,7 +49,7 @@ impl Ctx<'_> {
     /// `None`: the packet is not forwarded at all.
     fn forward_normally(&mut self) -> Option<()> {
         let from = self.input_bundle()?;
-        if is_vlan_type(self.flow.dl_type) && !self.flow.vlans[0].present() {
+        if is_vlan(self.flow.dl_type) && !self.flow.vlans[0].present() {
             if self.input.has_packet() {
                 self.report_error(|| {
                     format!(

@@ -155,7 +155,6 @@ impl Lab {
                 name: b.name.clone(),
                 ports,
                 bundles: b.bundles.iter().cloned().map(Arc::new).enumerate().collect(),
-                local_mac: [0; 6],
                 flood_vlans: b.flood_vlans.clone(),
                 forward_bpdu: false,
                 mac: b.mac.clone(),
