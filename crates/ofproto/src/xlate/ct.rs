@@ -15,6 +15,7 @@
 
 use super::actions::Step;
 use super::ctx::Ctx;
+use super::emit::Output;
 use super::flow::Tracked;
 use super::report::{Fork, Kind};
 use crate::features::Feature;
@@ -44,6 +45,21 @@ fn is_kept(field: FieldId) -> bool {
         || (F::Reg0..F::EthSrc).contains(&field)
 }
 
+impl Output<'_> {
+    /// Adds the bits of the connection's mark and label that nested actions read to the mask. Open vSwitch
+    /// does not.
+    fn mask_ct_reads(&mut self, actions: &[Action]) {
+        for action in actions {
+            if let Action::Move { src, .. } = action
+                && matches!(src.field, FieldId::CtMark | FieldId::CtLabel)
+            {
+                let mask = self.extra();
+                src.pieces().for_each(|piece| piece.add_mask(mask));
+            }
+        }
+    }
+}
+
 impl Ctx<'_> {
     pub(super) fn ct(&mut self, ct: &Ct, last: bool) {
         let zone = self.ct_zone(ct.zone);
@@ -59,7 +75,7 @@ impl Ctx<'_> {
             std::mem::replace(&mut m.ct_mark, own.0),
             std::mem::replace(&mut m.ct_label, own.1),
         );
-        self.mask_ct_reads(&ct.actions);
+        self.out.mask_ct_reads(&ct.actions);
 
         let (mark, label) = (self.flow.ct_mark, u128::from_be_bytes(self.flow.ct_label));
         let label_mask = u128::from_be_bytes(written.1);
@@ -129,19 +145,6 @@ impl Ctx<'_> {
                 #[allow(clippy::cast_possible_truncation)] // 16 bits of a field
                 let zone = src.get(&self.flow).as_u64() as u16;
                 zone
-            }
-        }
-    }
-
-    /// Adds the bits of the connection's mark and label that nested actions read to the mask. Open vSwitch
-    /// does not.
-    fn mask_ct_reads(&mut self, actions: &[Action]) {
-        for action in actions {
-            if let Action::Move { src, .. } = action
-                && matches!(src.field, FieldId::CtMark | FieldId::CtLabel)
-            {
-                let mask = self.out.extra();
-                src.pieces().for_each(|piece| piece.add_mask(mask));
             }
         }
     }

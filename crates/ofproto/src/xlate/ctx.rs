@@ -1,21 +1,12 @@
 //! One translation in progress: a [`Ctx`], by parts.
 //!
-//! | part | holds | changes |
-//! | --- | --- | --- |
-//! | [`Ctx::input`] | configuration, rules, and the packet as it came | never |
-//! | [`Ctx::at`] | bridge, table and rule; stack, action set, mirrors | with each list of actions, then restored |
-//! | [`Ctx::rest`] | whether the pipeline continues, and the steps for when the packet comes back | by `exit`, and by actions that need the packet back |
-//! | [`Ctx::flow`] | the packet as the pipeline has made it | by actions on fields |
-//! | [`Ctx::base`] | the packet as the emitted actions have made it | by [`Ctx::commit`] |
-//! | [`Ctx::out`] | the translation: actions, mask, dependencies, credits; errors | only grows, but for actions that are taken back |
-//! | [`Ctx::budget`] | depth and steps against the limits | with each step |
-//! | [`Ctx::trace`] | lines of `ofproto/trace` | in traces only |
+//! A method that needs one part is a method of that part, so that its signature shows what it may change.
+//! Methods of `Ctx` need several parts.
 //!
-//! A method that needs one part is a method of the part. Methods of `Ctx` need several.
-//!
-//! **A new action** is one arm of `Ctx::action` (`actions.rs`) and a method beside its like. The method
-//! adds each bit that it reads to `out.mask` and changes `flow`; [`super::commit`] emits the change
-//! before the next output. An action of the datapath's own is emitted at once, after [`Ctx::commit`].
+//! **A new action** is one arm of `Ctx::action` (`actions.rs`), and a method in a file of its kind. The
+//! method adds each bit that it reads to `out.mask`, and changes `flow`. Before the next output,
+//! [`super::commit`] emits what has changed. If the datapath has an action of its own for it, the method
+//! calls [`Ctx::commit`] and then [`Output::emit`].
 
 use super::emit::Output;
 use super::flow::{Base, Flow};
@@ -36,13 +27,23 @@ const STACK_PIECE: usize = 1024 * 1024;
 
 /// One translation in progress.
 pub(super) struct Ctx<'w> {
+    /// Read only: configuration, and the packet as it came.
     pub(super) input: &'w Input<'w>,
+    /// The position in the pipeline: bridge, table and rule, with stack, action set and mirrors. Each list of
+    /// actions changes it, and restores it at its end.
     pub(super) at: Position<'w>,
+    /// Whether the pipeline continues, and the steps for when the packet comes back.
     pub(super) rest: Rest,
+    /// The packet as the pipeline has made it. Actions on fields change it.
     pub(super) flow: Flow,
+    /// The packet as the emitted actions have made it. [`Ctx::commit`] changes it, and actions that emit
+    /// headers themselves do (tunnels, MPLS).
     pub(super) base: Base<'w>,
+    /// The translation to fill: actions, mask, dependencies, credits; and the error, if it fails.
     pub(super) out: Output<'w>,
+    /// The share of the limits that is used up.
     pub(super) budget: Budget,
+    /// Lines of `ofproto/trace`, if this is one.
     pub(super) trace: Trace<'w>,
 }
 

@@ -132,6 +132,7 @@ fn nat_size(range: &NatRange) -> usize {
 }
 
 impl<'w> Output<'w> {
+    #[inline]
     pub(super) fn new(translation: &'w mut Translation, generations: &'w Generations) -> Self {
         Self {
             translation,

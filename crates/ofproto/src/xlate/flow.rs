@@ -41,6 +41,7 @@ pub(crate) fn clear_connection(f: &mut FlowKey) {
 }
 
 impl Flow {
+    #[inline]
     pub(super) fn new(key: FlowKey) -> Self {
         Self {
             key,
@@ -92,6 +93,7 @@ pub(super) enum Pending {
 }
 
 impl<'w> Base<'w> {
+    #[inline]
     pub(super) fn new(came: &'w FlowKey) -> Self {
         Self {
             came,

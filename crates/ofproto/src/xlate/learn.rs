@@ -9,7 +9,7 @@ use super::ctx::{Ctx, of_port};
 use super::report::{Kind, hex};
 use crate::model::{Learned, Learner, Rule};
 use heddle_datapath_api::Credit;
-use heddle_flow::{FieldValue, Match};
+use heddle_flow::{FieldValue, FlowKey, Match};
 use heddle_openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
 use heddle_openflow::message::{FlowMod, FlowModCommand, FlowModFlags};
 use heddle_openflow::text::ActionsText;
@@ -119,7 +119,7 @@ impl Ctx<'_> {
             });
         }
         for spec in &learn.specs {
-            self.learn_spec(spec, &mut match_, &mut actions);
+            learn_spec(&self.flow, spec, &mut match_, &mut actions);
         }
         let instructions = InstructionSet(vec![Instruction::Apply(actions)]);
         let mut flags = FlowModFlags::empty();
@@ -134,34 +134,35 @@ impl Ctx<'_> {
             ..FlowMod::new(FlowModCommand::ModifyStrict, match_, learn.priority, instructions)
         }
     }
+}
 
-    fn learn_spec(&self, spec: &LearnSpec, m: &mut Match, actions: &mut Vec<Action>) {
-        let value = || match spec.src {
-            LearnSrc::Field(src) => src.get(&self.flow),
-            LearnSrc::Value(v) => v,
-        };
-        match spec.dst {
-            LearnDst::Match(dst) => {
-                match spec.src {
-                    LearnSrc::Field(src) => src
-                        .pieces()
-                        .zip(dst.pieces())
-                        .for_each(|(s, d)| d.set_match(m, s.get(&self.flow))),
-                    LearnSrc::Value(v) => dst.set_match(m, v),
-                }
-                // A match on a header field needs the packet type Ethernet.
-                if dst.field.info().prereq != heddle_flow::field::Prereq::None {
-                    m.mask.0.packet_type = u32::MAX;
-                }
+/// Adds what one part of `learn` describes to the flow's match or actions.
+fn learn_spec(flow: &FlowKey, spec: &LearnSpec, m: &mut Match, actions: &mut Vec<Action>) {
+    let value = || match spec.src {
+        LearnSrc::Field(src) => src.get(flow),
+        LearnSrc::Value(v) => v,
+    };
+    match spec.dst {
+        LearnDst::Match(dst) => {
+            match spec.src {
+                LearnSrc::Field(src) => src
+                    .pieces()
+                    .zip(dst.pieces())
+                    .for_each(|(s, d)| d.set_match(m, s.get(flow))),
+                LearnSrc::Value(v) => dst.set_match(m, v),
             }
-            LearnDst::Load(dst) => actions.push(match spec.src {
-                LearnSrc::Field(src) => Action::copied(src, dst, &self.flow),
-                LearnSrc::Value(v) => Action::set(dst, v),
-            }),
-            LearnDst::Output => {
-                if let Some(port) = output_port(value()) {
-                    actions.push(Action::Output { port, max_len: 0 });
-                }
+            // A match on a header field needs the packet type Ethernet.
+            if dst.field.info().prereq != heddle_flow::field::Prereq::None {
+                m.mask.0.packet_type = u32::MAX;
+            }
+        }
+        LearnDst::Load(dst) => actions.push(match spec.src {
+            LearnSrc::Field(src) => Action::copied(src, dst, flow),
+            LearnSrc::Value(v) => Action::set(dst, v),
+        }),
+        LearnDst::Output => {
+            if let Some(port) = output_port(value()) {
+                actions.push(Action::Output { port, max_len: 0 });
             }
         }
     }

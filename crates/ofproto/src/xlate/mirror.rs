@@ -6,7 +6,6 @@
 
 use super::ctx::Ctx;
 use super::normal::{InBundle, Tags, is_reserved};
-use super::report::Kind;
 use crate::model::{Mirror, MirrorOutput};
 use heddle_flow::Vlan;
 
@@ -104,12 +103,5 @@ impl Ctx<'_> {
                 }
             }
         }
-    }
-
-    /// Reports that a copy is not sent: the datapath truncates only for its own ports.
-    pub(super) fn refuse_cut(&mut self) {
-        self.trace.report(Kind::Warn, || {
-            "Mirror truncate to ODPP_NONE, skipping output".to_owned()
-        });
     }
 }

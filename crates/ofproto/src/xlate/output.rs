@@ -132,7 +132,8 @@ impl Ctx<'_> {
             return;
         }
         if self.at.mirror_snaplen != 0 && !matches!(port.binding, Binding::Datapath(_)) {
-            self.refuse_cut();
+            // The datapath truncates only for its own ports.
+            self.trace.warn("Mirror truncate to ODPP_NONE, skipping output");
             return;
         }
         if self.is_between_protected(port) {

@@ -4,6 +4,7 @@
 //! stack and action set start empty. All of it is restored afterwards; only the emitted actions stay.
 
 use super::ctx::{Ctx, key_port};
+use super::flow::Flow;
 use super::report::Kind;
 use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
@@ -13,6 +14,18 @@ use heddle_openflow::Port;
 
 /// Destination address of spanning tree packets (IEEE 802.1D, 7.12.3).
 const STP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0];
+
+impl Flow {
+    /// Clears the pipeline's fields, for another bridge.
+    fn enter_bridge(&mut self, in_port: Port) {
+        self.in_port = key_port(in_port);
+        self.metadata = 0;
+        self.regs = [0; 16];
+        self.actset_output = key_port(Port::UNSET);
+        self.copy_tunnel(&FlowKey::default());
+        self.forget_connection();
+    }
+}
 
 impl Ctx<'_> {
     pub(super) fn patch_output(&mut self, from: &PortView, bridge: u64, peer: Port, last: bool) {
@@ -30,7 +43,7 @@ impl Ctx<'_> {
         }
         let old_wc = self.out.mask;
 
-        self.clear_pipeline_fields(to.no);
+        self.flow.enter_bridge(to.no);
         let line = self
             .trace
             .report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
@@ -68,16 +81,6 @@ impl Ctx<'_> {
         }
         self.out.credit(&from.patch_tx);
         self.out.credit(&to.patch_rx);
-    }
-
-    fn clear_pipeline_fields(&mut self, in_port: Port) {
-        let f = &mut self.flow;
-        f.in_port = key_port(in_port);
-        f.metadata = 0;
-        f.regs = [0; 16];
-        f.actset_output = key_port(Port::UNSET);
-        f.copy_tunnel(&FlowKey::default());
-        self.flow.forget_connection();
     }
 
     /// Whether the port takes packets (`no-receive`, `no-receive-stp`).

@@ -38,6 +38,7 @@ pub(super) struct Position<'w> {
 
 impl<'w> Position<'w> {
     /// At the beginning of a bridge's pipeline.
+    #[inline]
     pub(super) fn new(bridge: &'w BridgeView) -> Self {
         let mut at = Self {
             bridge,
