@@ -153,7 +153,6 @@ fn one(
         learn: request.packet.is_some(),
         now_ms: env.now_ms,
         start,
-        packet_out: matches!(start, Start::Actions(_)),
         version: None,
     };
     let outcome = run(&input, Some(&mut report), &mut translation);

@@ -96,7 +96,7 @@ impl Ctx<'_> {
 
     /// The reason of a plain output to the controller.
     pub(super) fn output_reason(&self) -> PacketInReason {
-        if self.input.packet_out {
+        if self.input.is_packet_out() {
             PacketInReason::PacketOut
         } else if self.at.in_bucket {
             PacketInReason::Group

@@ -32,8 +32,6 @@ pub(crate) struct Input<'a> {
     pub(crate) now_ms: u64,
     /// The first step.
     pub(crate) start: Start<'a>,
-    /// A controller's packet-out.
-    pub(crate) packet_out: bool,
     /// The version of the bridge's rules to look at; `None`: the current one.
     pub(crate) version: Option<u64>,
 }
@@ -56,6 +54,10 @@ pub(crate) enum Start<'a> {
 impl Input<'_> {
     pub(super) fn has_packet(&self) -> bool {
         self.packet_len.is_some()
+    }
+    /// Whether a controller sends the packet, with actions of its own.
+    pub(super) fn is_packet_out(&self) -> bool {
+        matches!(self.start, Start::Actions(_))
     }
     /// Whether the translation begins with a frozen pipeline.
     pub(super) fn is_thawed(&self) -> bool {

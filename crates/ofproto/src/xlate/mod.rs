@@ -163,23 +163,30 @@ impl Pipeline {
     }
     /// Translates a controller's packet-out. `None`: there is no such bridge.
     pub fn packet_out(&self, out: &PacketOut<'_>, translation: &mut Translation) -> Option<Outcome> {
+        self.inject(out, Start::Actions(out.actions), translation)
+    }
+    /// Translates a packet that comes from a controller. `None`: there is no such bridge.
+    fn inject(
+        &self,
+        out: &PacketOut<'_>,
+        start: Start<'_>,
+        translation: &mut Translation,
+    ) -> Option<Outcome> {
         let reading = ReadGuard::begin();
         let snapshot = self.snapshot.load(&reading);
         translation.clear();
-        let bridge = snapshot.bridges.get(&out.bridge)?;
         let input = Input {
             pipeline: self,
             snapshot,
             reading: &reading,
             key: out.key,
-            bridge,
+            bridge: snapshot.bridges.get(&out.bridge)?,
             in_port: out.key.in_port,
             from: None,
             packet_len: Some(out.len),
             learn: true,
             now_ms: out.now_ms,
-            start: Start::Actions(out.actions),
-            packet_out: true,
+            start,
             version: out.version,
         };
         Some(run::run(&input, None, translation))
@@ -266,7 +273,6 @@ impl Pipeline {
                 learn: request.purpose == Purpose::Miss,
                 now_ms: request.now_ms,
                 start,
-                packet_out: false,
                 version: None,
             };
             let error = run::on_miss(&input, out);
