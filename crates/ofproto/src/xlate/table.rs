@@ -81,6 +81,7 @@ impl Output<'_> {
     /// Records the words in which this lookup, the last dependency so far, sees another key than the lookup
     /// before. The first lookup is compared with the packet. This decides later whether a changed rule is
     /// about such packets.
+    #[inline]
     fn record_lookup(&mut self, orig: &FlowKey, now: &FlowKey) {
         let Ok(from) = u16::try_from(self.deps.len() - 1) else {
             self.uncacheable = true;
@@ -178,9 +179,7 @@ impl<'w> Ctx<'w> {
                 return Err(TableMiss::Drop);
             }
             self.at.table = table.id;
-            self.out
-                .deps
-                .push(self.input.pipeline.generations.read(table.slot));
+            self.out.depend(table.slot);
             self.out.record_lookup(self.input.key, &self.flow);
             // If rules changed between `enter` and the read of the generation, the rule found is old, but the
             // generation may be new.

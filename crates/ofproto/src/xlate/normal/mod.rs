@@ -125,9 +125,7 @@ impl Ctx<'_> {
             return None;
         }
         let table = &self.at.bridge.mac;
-        self.out
-            .deps
-            .push(self.input.pipeline.generations.read(table.slot(key)));
+        self.out.depend(table.slot(key));
         table.lookup(key)
     }
 
