@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_told() {
+    fn capabilities_and_log_lines_list_all_features() {
         let f = Features::probed(1);
         let caps = f.capabilities();
         let value = |name| caps.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());

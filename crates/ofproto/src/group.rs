@@ -5,7 +5,8 @@
 //! over buckets in proportion to their weights. As with the seats of a parliament, each next value goes to
 //! the bucket with the highest quotient.
 
-use crate::model::Stats;
+use crate::action_set::as_list;
+use crate::stats::Stats;
 use heddle_datapath_api::{Generations, HashAlg};
 use heddle_openflow::Action;
 use heddle_openflow::message::{Bucket, GroupDesc, GroupType, Selection, SelectionMethod};
@@ -70,7 +71,7 @@ impl Group {
             _ => Method::Default,
         };
         let buckets = desc.buckets.into_iter().map(|bucket| GroupBucket {
-            list: crate::xlate::as_list(&bucket.actions),
+            list: as_list(&bucket.actions),
             bucket,
             stats: Arc::default(),
         });
@@ -100,20 +101,20 @@ impl Group {
 }
 
 fn method(desc: &GroupDesc) -> Method {
-    say(|| format!("Constructing select group {}", desc.group_id));
+    log_debug(|| format!("Constructing select group {}", desc.group_id));
     match &desc.selection {
         // If the controller names no method, the datapath hashes, both directions alike.
         None => {
-            say(|| "No selection method specified. Trying dp_hash.".to_owned());
+            log_debug(|| "No selection method specified. Trying dp_hash.".to_owned());
             dp_hash(desc, HashAlg::SymL4, 0)
         }
         Some(s) if s.method == SelectionMethod::DpHash => {
-            say(|| "Selection method specified: dp_hash.".to_owned());
+            log_debug(|| "Selection method specified: dp_hash.".to_owned());
             let alg = match s.param >> 32 {
                 0 => HashAlg::L4,
                 1 => HashAlg::SymL4,
                 other => {
-                    say(|| format!("Invalid dp_hash algorithm {other}. Defaulting to OVS_HASH_ALG_L4"));
+                    log_debug(|| format!("Invalid dp_hash algorithm {other}. Defaulting to OVS_HASH_ALG_L4"));
                     HashAlg::L4
                 }
             };
@@ -121,12 +122,12 @@ fn method(desc: &GroupDesc) -> Method {
             dp_hash(desc, alg, basis)
         }
         Some(s) => {
-            say(|| "Selection method specified: hash.".to_owned());
+            log_debug(|| "Selection method specified: hash.".to_owned());
             if s.fields.is_empty() {
-                say(|| "No hash fields. Falling back to default hash method.".to_owned());
+                log_debug(|| "No hash fields. Falling back to default hash method.".to_owned());
                 Method::Default
             } else {
-                say(|| format!("Hash fields: {}", fields_text(s)));
+                log_debug(|| format!("Hash fields: {}", fields_text(s)));
                 Method::Fields
             }
         }
@@ -134,7 +135,7 @@ fn method(desc: &GroupDesc) -> Method {
 }
 
 /// Logs a line about the choice of the method.
-fn say(text: impl FnOnce() -> String) {
+fn log_debug(text: impl FnOnce() -> String) {
     if log::log_enabled!(target: "ofproto_dpif", log::Level::Debug) {
         log::debug!(target: "ofproto_dpif", "{}", text());
     }
@@ -152,35 +153,37 @@ fn dp_hash(desc: &GroupDesc, alg: HashAlg, basis: u32) -> Method {
     let Some(map) = spread(&weights) else {
         let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
         match (weights.iter().copied().filter(|w| *w > 0).min(), total) {
-            _ if weights.is_empty() => say(|| "  Don't apply dp_hash method without buckets.".to_owned()),
-            (None, _) => say(|| "  Total weight is zero. No active buckets.".to_owned()),
+            _ if weights.is_empty() => {
+                log_debug(|| "  Don't apply dp_hash method without buckets.".to_owned())
+            }
+            (None, _) => log_debug(|| "  Total weight is zero. No active buckets.".to_owned()),
             (Some(least), _) => {
-                say(|| format!("  Minimum weight: {least}, total weight: {total}"));
+                log_debug(|| format!("  Minimum weight: {least}, total weight: {total}"));
                 let n = n_hashes(weights.len(), total, least);
-                say(|| format!("  Too many hash values required: {n}"));
+                log_debug(|| format!("  Too many hash values required: {n}"));
             }
         }
-        say(|| "Falling back to default hash method.".to_owned());
+        log_debug(|| "Falling back to default hash method.".to_owned());
         return Method::Default;
     };
-    say_shares(desc, &map);
+    log_shares(desc, &map);
     let (n, number) = (map.len(), alg as u8);
-    say(|| format!("Use dp_hash with {n} hash values using algorithm {number}."));
+    log_debug(|| format!("Use dp_hash with {n} hash values using algorithm {number}."));
     Method::DpHash { alg, basis, map }
 }
 
 /// Logs the number of hash values of each bucket.
-fn say_shares(desc: &GroupDesc, map: &[u16]) {
+fn log_shares(desc: &GroupDesc, map: &[u16]) {
     let weights = || desc.buckets.iter().map(|b| b.weight);
     let total: u64 = weights().map(u64::from).sum();
     let least = weights().filter(|w| *w > 0).min().unwrap_or(0);
-    say(|| format!("  Minimum weight: {least}, total weight: {total}"));
-    say(|| format!("  Using {} hash values:", map.len()));
+    log_debug(|| format!("  Minimum weight: {least}, total weight: {total}"));
+    log_debug(|| format!("  Using {} hash values:", map.len()));
     for (i, b) in desc.buckets.iter().enumerate() {
         #[allow(clippy::cast_precision_loss)] // for people
         let target = map.len() as f64 * f64::from(b.weight) / total as f64;
         let hits = map.iter().filter(|at| usize::from(**at) == i).count();
-        say(|| {
+        log_debug(|| {
             format!(
                 "  Bucket {}: weight={}, target={target:.2} hits={hits}",
                 b.id, b.weight

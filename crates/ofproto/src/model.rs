@@ -10,88 +10,31 @@
 //! **Threads.** Workers read everything without locks.
 
 use crate::features::Features;
-use crate::monitor::Watch;
+use crate::group::Group;
+use crate::mac::MacTable;
+use crate::meter::OfMeter;
 use crate::sampling::IpfixConfig;
 use crate::shared_map::SharedMap;
+use crate::stats::{LazyStats, Stats};
 use crate::tunnels::{Tunnel, TunnelMap};
+use crate::versioned::Versioned;
+use crate::watch::Watch;
 use heddle_classifier::Classifier;
-use heddle_datapath_api::{Credit, Generations, PortNo};
+use heddle_datapath_api::{Generations, PortNo};
 use heddle_flow::Match;
 use heddle_flow::field::tlv::{Scope, TlvMap};
-use heddle_openflow::{InstructionSet, Port as OfPort};
-use heddle_sync::OnceArc;
+use heddle_openflow::message::FlowMod;
+use heddle_openflow::{ErrorKind, InstructionSet, Port as OfPort};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 /// Number of OpenFlow tables of a bridge; 254 is the last that controllers use, as in Open vSwitch.
 pub const N_TABLES: usize = 255;
 
 /// Maximum number of mirrors of a bridge, as in Open vSwitch.
 pub const MAX_MIRRORS: usize = 32;
-
-/// Counters of one rule, table or port: the packets that were credited to it.
-#[derive(Debug, Default)]
-pub struct Stats {
-    /// Packets.
-    pub packets: AtomicU64,
-    /// Bytes.
-    pub bytes: AtomicU64,
-    /// Coarse clock of the last packet, ms (0: never).
-    pub used_ms: AtomicU64,
-    /// Union of the TCP flags seen.
-    pub tcp_flags: AtomicU16,
-}
-
-impl Stats {
-    /// Adds packets. Counters are independent, so relaxed is enough.
-    pub fn add(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16) {
-        self.packets.fetch_add(packets, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
-        // Usually the value stays the same, and a load costs less than a read-modify-write.
-        if self.used_ms.load(Relaxed) < used_ms {
-            self.used_ms.fetch_max(used_ms, Relaxed);
-        }
-        if tcp_flags & !self.tcp_flags.load(Relaxed) != 0 {
-            self.tcp_flags.fetch_or(tcp_flags, Relaxed);
-        }
-    }
-}
-
-/// Counters that are allocated at the first use: of a million rules, most never match a packet.
-#[derive(Debug, Default)]
-pub struct LazyStats(OnceArc<Stats>);
-
-impl LazyStats {
-    /// Wraps counters that exist already.
-    pub fn of(stats: Arc<Stats>) -> Self {
-        let place = OnceArc::empty();
-        let filled = place.set(stats).is_ok();
-        debug_assert!(filled, "it was empty");
-        Self(place)
-    }
-    /// The counters, to add to or to share. Allocates them if there are none yet.
-    pub fn counted(&self) -> Arc<Stats> {
-        loop {
-            if let Some(stats) = self.0.arc() {
-                return stats;
-            }
-            // If two threads allocate counters, the second one uses the first one's.
-            let _ = self.0.set(Arc::default());
-        }
-    }
-    /// The values counted so far, zeros before the counters are allocated.
-    pub fn seen(&self) -> &Stats {
-        static NOTHING: Stats = Stats {
-            packets: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            used_ms: AtomicU64::new(0),
-            tcp_flags: AtomicU16::new(0),
-        };
-        self.0.get().unwrap_or(&NOTHING)
-    }
-}
 
 /// One OpenFlow rule. A modification makes a new rule that shares `stats`. Packets change only the atomic
 /// fields: `fin_timeout` shortens timeouts, and a rule that is learned again counts as modified.
@@ -162,12 +105,6 @@ impl Rule {
     /// The match in the wide form.
     pub fn wide_match(&self) -> Match {
         self.matches.expand()
-    }
-}
-
-impl Credit for Stats {
-    fn credit(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16) {
-        self.add(packets, bytes, used_ms, tcp_flags);
     }
 }
 
@@ -399,6 +336,13 @@ pub struct PortView {
 }
 
 impl PortView {
+    /// The tunnel behind a tunnel port; `None` for other ports.
+    pub(crate) fn tunnel(&self) -> Option<&Arc<Tunnel>> {
+        match &self.binding {
+            Binding::Tunnel(t) => Some(t),
+            Binding::Datapath(_) | Binding::Patch(_) | Binding::Unbound => None,
+        }
+    }
     /// Whether the port may forward: its device is up, and the BFD session that monitors it, if any, allows
     /// it.
     pub fn is_live(&self) -> bool {
@@ -450,20 +394,18 @@ pub struct BridgeView {
     pub mirrors: Vec<Mirror>,
     /// Tunnel options that are match fields; `None`: no option is.
     pub tlv: Option<Arc<TlvMap>>,
-    /// MAC address of the local port.
-    pub local_mac: [u8; 6],
     /// VLANs that flood instead of learning.
     pub flood_vlans: Option<Arc<VlanSet>>,
     /// Forward reserved multicast (`other_config:forward-bpdu`).
     pub forward_bpdu: bool,
     /// Learned addresses.
-    pub mac: Arc<crate::mac::MacTable>,
+    pub mac: Arc<MacTable>,
     /// Tables, 0 to 254.
     pub tables: Arc<Vec<Table>>,
     /// Groups; shared by all views of this bridge, as the tables are.
-    pub(crate) groups: Arc<crate::versioned::Versioned<crate::group::Group>>,
+    pub(crate) groups: Arc<Versioned<Group>>,
     /// Meters, the same in every version.
-    pub(crate) meters: Arc<crate::versioned::Versioned<Arc<crate::bridge::meters::OfMeter>>>,
+    pub(crate) meters: Arc<Versioned<Arc<OfMeter>>>,
     /// Current version of the rules; shared by all views of this bridge.
     pub version: Arc<AtomicU64>,
     /// Rules and groups that are not visible at this version may have been unlinked. A translation that reads
@@ -482,7 +424,32 @@ pub struct BridgeView {
     /// IPFIX sampling: the packets to sample, and their exporters; `None`: no packets.
     pub ipfix: Option<Arc<IpfixConfig>>,
     /// The bridge itself, for `learn` actions.
-    pub(crate) control: std::sync::Weak<crate::bridge::Bridge>,
+    pub(crate) control: Weak<dyn Learner>,
+}
+
+/// A receiver of flows that packets add by `learn` actions. Any thread may call it; it never waits for
+/// another thread.
+pub(crate) trait Learner: Send + Sync {
+    /// Adds a flow, or refreshes the one that is there. At most `limit` flows (0: any number) of its table
+    /// have its cookie.
+    fn learn(&self, flow: &Arc<FlowMod>, limit: u32) -> Learned;
+    /// [`Learner::learn`] for packets that a cached translation has forwarded, the last of them at `used_ms`.
+    /// These packets are credited in any order and may be older than the flow: a flow that a later packet has
+    /// changed stays unchanged.
+    fn learn_again(&self, flow: &Arc<FlowMod>, limit: u32, used_ms: u64);
+    /// Whether a flow that was learned is still there.
+    fn has_learned(&self, flow: &FlowMod) -> bool;
+}
+
+/// Result of learning a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Learned {
+    /// Whether the flow is there now; not if the limit was reached.
+    Yes(bool),
+    /// A control thread will learn it.
+    Later,
+    /// The flow cannot be added.
+    No(ErrorKind),
 }
 
 /// Hashes one number that the switch allocated itself. Peers do not choose such numbers, so they cannot force
@@ -525,6 +492,14 @@ pub struct Snapshot {
 pub type CtTimeouts = Arc<BTreeMap<u16, Arc<str>>>;
 
 impl Snapshot {
+    /// The text of `ofproto/list-tunnels`.
+    pub fn list_tunnels(&self) -> String {
+        self.tunnels.list(|(bridge, no)| {
+            let port = self.bridges.get(&bridge)?.ports.get(&no)?;
+            Some((&*port.name, &**port.tunnel()?))
+        })
+    }
+
     /// Sets the map of tunnel options for this thread, to print the key of a packet from a tunnel. It is the
     /// map of the bridge that the packet belongs to.
     pub fn tlv_scope_of(&self, key: &heddle_flow::FlowKey) -> Option<Scope> {

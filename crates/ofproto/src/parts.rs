@@ -17,9 +17,9 @@
 //! **Costs.** Parts that two configurations share are not compared.
 
 use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, Snapshot};
-use crate::monitor::Watch;
 use crate::shared_map::SharedMap;
-use crate::tunnels::{TunnelMap, tunnel_of};
+use crate::tunnels::TunnelMap;
+use crate::watch::Watch;
 use heddle_datapath_api::{Generations, PortNo};
 use heddle_openflow::Port as OfPort;
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ pub(crate) enum Part {
     /// The tunnel ports of a datapath port that have this remote address.
     Peer(PortNo, IpAddr),
     /// The packets to this host that come out of tunnels.
-    TunnelEnds,
+    TunnelEndpoints,
 }
 
 /// A hash of an address, without collisions between IPv4 addresses.
@@ -69,7 +69,7 @@ impl Part {
             Self::Port(id, no) => 3 << 60 | id << 32 ^ u64::from(no.0),
             Self::Ports(id) => 4 << 60 | id,
             Self::CtZones => 6 << 60,
-            Self::TunnelEnds => 7 << 60,
+            Self::TunnelEndpoints => 7 << 60,
             Self::Link(id, no) => {
                 return Generations::learned_slot_of(5 << 60 | id << 32 ^ u64::from(no.0));
             }
@@ -99,7 +99,7 @@ impl Snapshot {
                 // The whole tunnel is compared: a tunnel of another type may have the same match on the same
                 // datapath port.
                 let tunnel_moved =
-                    old.get(&no).and_then(|p| tunnel_of(p)) != new.get(&no).and_then(|p| tunnel_of(p));
+                    old.get(&no).and_then(|p| p.tunnel()) != new.get(&no).and_then(|p| p.tunnel());
                 tunnels_moved |= tunnel_moved;
                 let at = |ports: &SharedMap<OfPort, Arc<PortView>>| ports.get(&no).and_then(|p| in_of(p));
                 let (was, is) = (at(old), at(new));
@@ -119,7 +119,7 @@ impl Snapshot {
             by_dp_port.insert(dp, at);
         }
         let tunnels = match tunnels_moved {
-            true => Arc::new(TunnelMap::of(&bridges, &self.tunnels)),
+            true => Arc::new(tunnels_of(&bridges, &self.tunnels)),
             false => self.tunnels.clone(),
         };
         Snapshot {
@@ -166,8 +166,8 @@ impl Snapshot {
                     parts.extend([Part::Port(*id, no), Part::Ports(*id)]);
                 }
                 let (was, is) = (old.ports.get(&no), new.ports.get(&no));
-                let asks = |p: Option<&Arc<PortView>>| Some(tunnel_of(p?)?.asks());
-                if asks(was) != asks(is) {
+                let outer = |p: Option<&Arc<PortView>>| Some(p?.tunnel()?.outer_match());
+                if outer(was) != outer(is) {
                     parts.extend(was.into_iter().chain(is).filter_map(|p| of_tunnel(p)));
                 }
                 // A session that changes its state bumps the slot itself. Here only the device's state and
@@ -201,11 +201,11 @@ impl Snapshot {
                 | Part::CtZones
                 | Part::Tunnels(_)
                 | Part::Peer(..)
-                | Part::TunnelEnds => {}
+                | Part::TunnelEndpoints => {}
             }
         }
-        if self.tunnels.ends() != before.tunnels.ends() {
-            parts.insert(Part::TunnelEnds);
+        if self.tunnels.endpoints() != before.tunnels.endpoints() {
+            parts.insert(Part::TunnelEndpoints);
         }
         if self.ct_timeouts != before.ct_timeouts {
             parts.insert(Part::CtZones);
@@ -213,6 +213,20 @@ impl Snapshot {
         parts.extend(inputs.into_iter().map(Part::Input));
         parts
     }
+}
+
+/// The tunnels of these bridges.
+fn tunnels_of(bridges: &ByNumber<u64, Arc<BridgeView>>, before: &TunnelMap) -> TunnelMap {
+    let mut ids: Vec<u64> = bridges.keys().copied().collect();
+    ids.sort_unstable();
+    let mut tunnels = Vec::new();
+    for bridge in ids.iter().filter_map(|id| bridges.get(id)) {
+        let ports = bridge.ports.iter();
+        let of_bridge =
+            ports.filter_map(|(no, port)| Some(((bridge.id, no), &**port.tunnel()?, bridge.tlv.as_deref())));
+        tunnels.extend(of_bridge);
+    }
+    TunnelMap::of(&tunnels, before)
 }
 
 /// The datapath port from which packets come into a port.
@@ -225,7 +239,7 @@ fn in_of(port: &PortView) -> Option<PortNo> {
 
 /// The part that packets of a tunnel port depend on.
 fn of_tunnel(port: &PortView) -> Option<Part> {
-    let t = tunnel_of(port)?;
+    let t = port.tunnel()?;
     Some(match t.config.remote {
         Some(remote) => Part::Peer(t.dp, remote),
         None => Part::Tunnels(t.dp),
@@ -241,7 +255,6 @@ fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
         bundles,
         mirrors,
         tlv,
-        local_mac,
         flood_vlans,
         forward_bpdu,
         mac,
@@ -269,8 +282,7 @@ fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
     mirrors_alike
         && features == &new.features
         && ipfix == &new.ipfix
-        && (id, name, tlv, local_mac, flood_vlans)
-            == (&new.id, &new.name, &new.tlv, &new.local_mac, &new.flood_vlans)
+        && (id, name, tlv, flood_vlans) == (&new.id, &new.name, &new.tlv, &new.flood_vlans)
         && (
             forward_bpdu,
             vlan_limit,

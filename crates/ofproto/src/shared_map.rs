@@ -3,7 +3,7 @@
 //! **Problem.** Each configuration is a snapshot. If a snapshot with 4,000 ports differs from the one before
 //! in one port, it should cost little more than that port.
 //!
-//! **Shape.** Entries are stored in chunks of at most [`MOST`], in order; copies share the chunks that
+//! **Shape.** Entries are stored in chunks of at most [`MAX_CHUNK`], in order; copies share the chunks that
 //! neither of them has changed.
 //!
 //! **Costs.** A copy counts a reference to each chunk. A lookup is two binary searches. A change copies one
@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 /// Maximum number of entries of a chunk; one more, and it becomes two.
-const MOST: usize = 64;
+const MAX_CHUNK: usize = 64;
 
 type Chunk<K, V> = Arc<Vec<(K, V)>>;
 
@@ -54,8 +54,8 @@ impl<K: Ord + Copy, V: Clone> SharedMap<K, V> {
             Ok(i) => return Some(std::mem::replace(&mut chunk[i].1, value)),
             Err(i) => chunk.insert(i, (key, value)),
         }
-        if chunk.len() > MOST {
-            let rest = chunk.split_off(MOST / 2);
+        if chunk.len() > MAX_CHUNK {
+            let rest = chunk.split_off(MAX_CHUNK / 2);
             self.chunks.insert(at + 1, Arc::new(rest));
         }
         None
@@ -173,7 +173,7 @@ mod tests {
         let mut other = map.clone();
         other.insert(4000, 1);
         other.remove(&17);
-        assert!(map.differences(&other).len() <= 3 * MOST);
+        assert!(map.differences(&other).len() <= 3 * MAX_CHUNK);
         assert!(map.differences(&map.clone()).is_empty());
     }
 }

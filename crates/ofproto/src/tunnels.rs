@@ -9,14 +9,13 @@
 //! **Invariants.** No two ports of the map have the same match: a later port is left out until the first one
 //! goes. Ports that are left out neither send nor receive.
 //!
-//! [`TunnelMap::ends`] describes the packets to this host that come out of tunnels. All tunnels of a datapath
-//! port have one table of options there, which is made from those of their bridges. If two bridges read one
-//! option in two ways, the first one counts.
+//! [`TunnelMap::endpoints`] describes the packets to this host that come out of tunnels. All tunnels of a
+//! datapath port have one table of options there, which is made from those of their bridges. If two bridges
+//! read one option in two ways, the first one counts.
 //!
 //! **Costs.** A lookup is a hash and a comparison for each kind of match that some port has, and for each
 //! packet mode. A change of any tunnel port makes the map anew.
 
-use crate::model::{Binding, BridgeView, ByNumber, PortView};
 use heddle_datapath_api::PortNo;
 use heddle_flow::field::tlv::TlvMap;
 use heddle_flow::{FlowKey, packet_type};
@@ -43,7 +42,7 @@ pub struct Tunnel {
 
 /// The packets of one datapath port's tunnels that end at this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct End {
+pub struct LocalEndpoint {
     /// The action that decapsulates them.
     pub pop: Arc<TunnelPop>,
     ty: TunnelType,
@@ -53,7 +52,7 @@ pub struct End {
     pub(crate) is_for_ipv6: bool,
 }
 
-impl End {
+impl LocalEndpoint {
     /// IP protocols of the outer packets.
     pub fn protocols(&self) -> &'static [u8] {
         self.ty.protocols()
@@ -64,8 +63,8 @@ impl End {
     }
 }
 
-/// One [`End`] for each datapath port of these tunnels, with the options that their bridges read.
-fn ends_of<'a>(tunnels: impl Iterator<Item = (&'a Tunnel, Option<&'a TlvMap>)>) -> Vec<End> {
+/// One [`LocalEndpoint`] for each datapath port of these tunnels, with the options that their bridges read.
+fn endpoints_of<'a>(tunnels: impl Iterator<Item = (&'a Tunnel, Option<&'a TlvMap>)>) -> Vec<LocalEndpoint> {
     let mut by_port: BTreeMap<PortNo, (&TunnelConfig, OptionTable)> = BTreeMap::new();
     for (tunnel, map) in tunnels {
         let (_, options) = by_port
@@ -76,7 +75,7 @@ fn ends_of<'a>(tunnels: impl Iterator<Item = (&'a Tunnel, Option<&'a TlvMap>)>) 
         }
     }
     let end = |(dp, (config, options)): (PortNo, (&TunnelConfig, OptionTable))| {
-        Some(End {
+        Some(LocalEndpoint {
             pop: Arc::new(TunnelPop {
                 kind: config.ty.kind().filter(|_| !config.ty.protocols().is_empty())?,
                 port: dp.0,
@@ -92,7 +91,7 @@ fn ends_of<'a>(tunnels: impl Iterator<Item = (&'a Tunnel, Option<&'a TlvMap>)>) 
 
 /// The match of a tunnel port on outer headers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Asks {
+pub(crate) struct OuterMatch {
     dp: PortNo,
     /// `None`: left to flows.
     key: Option<u64>,
@@ -103,10 +102,10 @@ pub(crate) struct Asks {
 }
 
 /// Number of kinds of matches.
-const N_WAYS: usize = 12;
+const N_KINDS: usize = 12;
 
-impl Asks {
-    fn way(&self) -> usize {
+impl OuterMatch {
+    fn kind(&self) -> usize {
         let local = match self.local {
             Local::Is(_) => 0,
             Local::Any => 1,
@@ -146,8 +145,8 @@ impl Tunnel {
             dp,
         }
     }
-    pub(crate) fn asks(&self) -> Asks {
-        Asks {
+    pub(crate) fn outer_match(&self) -> OuterMatch {
+        OuterMatch {
             dp: self.dp,
             key: match self.config.in_key {
                 Key::Flow => None,
@@ -159,11 +158,11 @@ impl Tunnel {
         }
     }
     /// Whether both ports have the same match.
-    pub fn asks_alike(&self, other: &Tunnel) -> bool {
-        self.asks() == other.asks()
+    pub fn has_same_match(&self, other: &Tunnel) -> bool {
+        self.outer_match() == other.outer_match()
     }
     /// The match as text, for `ofproto/list-tunnels` and messages.
-    pub fn asks_text(&self) -> String {
+    pub fn match_text(&self) -> String {
         // Without a local address, the text has the unspecified one of IPv6.
         let local = match self.config.local {
             Local::Is(local) => local.to_string(),
@@ -188,7 +187,7 @@ impl Tunnel {
             "port {}: {name} ({}: {}",
             self.dp.0,
             c.ty.name(),
-            self.asks_text()
+            self.match_text()
         );
         if c.out_key != c.in_key {
             match c.out_key {
@@ -235,52 +234,47 @@ pub(crate) fn address(v4: u32, v6: [u8; 16]) -> IpAddr {
 }
 
 /// Bridge id and OpenFlow port of a tunnel port.
-pub(crate) type Place = (u64, OfPort);
+pub(crate) type TunnelPort = (u64, OfPort);
 
 /// See the module's text.
 #[derive(Default, Debug)]
 pub struct TunnelMap {
-    ports: HashMap<Asks, Place>,
+    ports: HashMap<OuterMatch, TunnelPort>,
     /// Number of ports by kind of match.
-    n_of_way: [usize; N_WAYS],
-    ends: Vec<End>,
+    n_of_kind: [usize; N_KINDS],
+    endpoints: Vec<LocalEndpoint>,
 }
 
 impl TunnelMap {
-    fn add(&mut self, asks: Asks, place: Place) {
-        if let std::collections::hash_map::Entry::Vacant(free) = self.ports.entry(asks) {
+    fn add(&mut self, wanted: OuterMatch, place: TunnelPort) {
+        if let std::collections::hash_map::Entry::Vacant(free) = self.ports.entry(wanted) {
             free.insert(place);
-            self.n_of_way[asks.way()] += 1;
+            self.n_of_kind[wanted.kind()] += 1;
         }
     }
 
-    /// The map of these bridges. Ports in `before` whose match is the same stay in the map.
-    pub(crate) fn of(bridges: &ByNumber<u64, Arc<BridgeView>>, before: &TunnelMap) -> Self {
-        let tunnel = |(id, no): Place| tunnel_of(bridges.get(&id)?.ports.get(&no)?);
+    /// The map of these tunnels, with the tables of options of their bridges. Ports in `before` whose match
+    /// is the same stay in the map.
+    pub(crate) fn of<'a>(
+        tunnels: &[(TunnelPort, &'a Tunnel, Option<&'a TlvMap>)],
+        before: &TunnelMap,
+    ) -> Self {
         let mut map = Self::default();
-        for (asks, place) in &before.ports {
-            if tunnel(*place).is_some_and(|t| t.asks() == *asks) {
-                map.add(*asks, *place);
+        for (place, tunnel, _) in tunnels {
+            if before.get(&tunnel.outer_match()) == Some(*place) {
+                map.add(tunnel.outer_match(), *place);
             }
         }
-        let mut ids: Vec<u64> = bridges.keys().copied().collect();
-        ids.sort_unstable();
-        let mut tunnels = Vec::new();
-        for bridge in ids.iter().filter_map(|id| bridges.get(id)) {
-            for (no, port) in bridge.ports.iter() {
-                if let Some(t) = tunnel_of(port) {
-                    map.add(t.asks(), (bridge.id, no));
-                    tunnels.push((&**t, bridge.tlv.as_deref()));
-                }
-            }
+        for (place, tunnel, _) in tunnels {
+            map.add(tunnel.outer_match(), *place);
         }
-        map.ends = ends_of(tunnels.into_iter());
+        map.endpoints = endpoints_of(tunnels.iter().map(|(_, tunnel, options)| (*tunnel, *options)));
         map
     }
 
     /// The tunnels' packets that end at this host, by datapath port.
-    pub fn ends(&self) -> &[End] {
-        &self.ends
+    pub fn endpoints(&self) -> &[LocalEndpoint] {
+        &self.endpoints
     }
 
     /// Whether there is no tunnel at all.
@@ -289,12 +283,12 @@ impl TunnelMap {
     }
 
     /// The tunnel port with this match.
-    pub(crate) fn get(&self, asks: &Asks) -> Option<Place> {
-        self.ports.get(asks).copied()
+    pub(crate) fn get(&self, wanted: &OuterMatch) -> Option<TunnelPort> {
+        self.ports.get(wanted).copied()
     }
 
     /// The port that a packet from a tunnel belongs to; `in_port` of its key is the datapath's.
-    pub(crate) fn receive(&self, key: &FlowKey) -> Option<Place> {
+    pub(crate) fn receive(&self, key: &FlowKey) -> Option<TunnelPort> {
         let here = address(key.tun_dst, key.tun_ipv6_dst);
         let there = source(key)?;
         let (legacy, other) = match key.packet_type >> 16 {
@@ -311,19 +305,22 @@ impl TunnelMap {
         for of_key in [Some(key.tun_id), None] {
             for remote in [Some(there), None] {
                 for local in [Local::Is(here), Local::Any, Local::Flow] {
-                    let asks = Asks {
+                    let wanted = OuterMatch {
                         dp: PortNo(key.in_port),
                         key: of_key,
                         remote,
                         local,
                         mode: legacy,
                     };
-                    if self.n_of_way[asks.way()] == 0 {
+                    if self.n_of_kind[wanted.kind()] == 0 {
                         continue;
                     }
-                    let found = modes
-                        .iter()
-                        .find_map(|mode| self.ports.get(&Asks { mode: *mode, ..asks }));
+                    let found = modes.iter().find_map(|mode| {
+                        self.ports.get(&OuterMatch {
+                            mode: *mode,
+                            ..wanted
+                        })
+                    });
                     if let Some(place) = found {
                         return Some(*place);
                     }
@@ -333,26 +330,14 @@ impl TunnelMap {
         None
     }
 
-    /// The text of `ofproto/list-tunnels`.
-    pub fn list(&self, bridges: &ByNumber<u64, Arc<BridgeView>>) -> String {
-        let port = |(id, no): &Place| bridges.get(id)?.ports.get(no);
-        let mut lines: Vec<(usize, String)> = self
-            .ports
-            .iter()
-            .filter_map(|(asks, place)| {
-                let port = port(place)?;
-                Some((asks.way(), tunnel_of(port)?.line(&port.name)))
-            })
-            .collect();
+    /// The text of `ofproto/list-tunnels`. `port` returns the name and the tunnel of a port.
+    pub(crate) fn list<'a>(&self, port: impl Fn(TunnelPort) -> Option<(&'a str, &'a Tunnel)>) -> String {
+        let line = |(wanted, place): (&OuterMatch, &TunnelPort)| {
+            let (name, tunnel) = port(*place)?;
+            Some((wanted.kind(), tunnel.line(name)))
+        };
+        let mut lines: Vec<(usize, String)> = self.ports.iter().filter_map(line).collect();
         lines.sort();
         lines.into_iter().map(|(_, line)| line).collect()
-    }
-}
-
-/// The tunnel behind a tunnel port; `None` for other ports.
-pub(crate) fn tunnel_of(port: &PortView) -> Option<&Arc<Tunnel>> {
-    match &port.binding {
-        Binding::Tunnel(t) => Some(t),
-        Binding::Datapath(_) | Binding::Patch(_) | Binding::Unbound => None,
     }
 }

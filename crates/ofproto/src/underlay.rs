@@ -48,7 +48,7 @@ impl Underlay {
     /// make it. Otherwise the slot of the neighbour moves as soon as its address is known. If it stays
     /// unknown, the slot moves after a second or two, so that the next packet makes a request again. Never
     /// waits.
-    pub fn ask(
+    pub fn request(
         &self,
         bridge: &BridgeView,
         port: OfPort,
@@ -56,17 +56,17 @@ impl Underlay {
         target: IpAddr,
         now_ms: u64,
     ) -> bool {
-        let question = NeighRequest {
+        let request = NeighRequest {
             bridge: bridge.id,
             port: port.0,
             source,
             target,
         };
-        let asked = self.neighbours.request(&bridge.name, &question, now_ms);
-        if asked == RequestOutcome::New {
+        let outcome = self.neighbours.request(&bridge.name, &request, now_ms);
+        if outcome == RequestOutcome::New {
             self.settler.ring();
         }
-        asked != RequestOutcome::Busy
+        outcome != RequestOutcome::Busy
     }
 
     /// The lowest and highest UDP source port of outer packets.

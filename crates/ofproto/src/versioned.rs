@@ -26,13 +26,13 @@ const SHARDS: usize = 256;
 
 /// One thing, and the versions that see it.
 #[derive(Debug)]
-pub(crate) struct Held<T> {
+pub(crate) struct VersionedItem<T> {
     pub(crate) data: T,
     added: u64,
     removed: AtomicU64,
 }
 
-impl<T> Held<T> {
+impl<T> VersionedItem<T> {
     /// Whether lookups at `version` see it.
     pub(crate) fn visible(&self, version: u64) -> bool {
         // Relaxed: a reader that races with a removal may see either; the generation that the remover bumps
@@ -49,7 +49,7 @@ impl<T> Held<T> {
     }
 }
 
-type Shard<T> = BTreeMap<u32, Vec<Arc<Held<T>>>>;
+type Shard<T> = BTreeMap<u32, Vec<Arc<VersionedItem<T>>>>;
 
 /// The map.
 #[derive(Debug)]
@@ -72,13 +72,13 @@ impl<T> Versioned<T> {
         &self.shards[h as usize % SHARDS]
     }
     /// The thing of this number that is seen at `version`.
-    pub(crate) fn get(&self, id: u32, version: u64) -> Option<Arc<Held<T>>> {
+    pub(crate) fn get(&self, id: u32, version: u64) -> Option<Arc<VersionedItem<T>>> {
         let shard = self.shard(id).load();
         shard.get(&id)?.iter().find(|h| h.visible(version)).cloned()
     }
     /// Adds a thing, seen from `version` on.
-    pub(crate) fn insert(&self, id: u32, version: u64, data: T) -> Arc<Held<T>> {
-        let held = Arc::new(Held {
+    pub(crate) fn insert(&self, id: u32, version: u64, data: T) -> Arc<VersionedItem<T>> {
+        let held = Arc::new(VersionedItem {
             data,
             added: version,
             removed: FOREVER.into(),
@@ -87,10 +87,10 @@ impl<T> Versioned<T> {
         held
     }
     /// Unlinks a thing at once: it was never visible, or no reader looks for it any more.
-    pub(crate) fn unlink(&self, id: u32, gone: &Arc<Held<T>>) {
+    pub(crate) fn unlink(&self, id: u32, gone: &Arc<VersionedItem<T>>) {
         self.change(id, |list| list.retain(|h| !Arc::ptr_eq(h, gone)));
     }
-    fn change(&self, id: u32, f: impl FnOnce(&mut Vec<Arc<Held<T>>>)) {
+    fn change(&self, id: u32, f: impl FnOnce(&mut Vec<Arc<VersionedItem<T>>>)) {
         let cell = self.shard(id);
         let mut shard = Shard::clone(&cell.load());
         let list = shard.entry(id).or_default();
@@ -101,7 +101,7 @@ impl<T> Versioned<T> {
         cell.store(Arc::new(shard));
     }
     /// Things that are seen at `version`, with their numbers, in order.
-    pub(crate) fn all(&self, version: u64) -> Vec<(u32, Arc<Held<T>>)> {
+    pub(crate) fn all(&self, version: u64) -> Vec<(u32, Arc<VersionedItem<T>>)> {
         let mut all = Vec::new();
         for cell in &self.shards {
             for (id, list) in cell.load().iter() {
@@ -115,7 +115,7 @@ impl<T> Versioned<T> {
     pub(crate) fn purge(&self, version: u64) {
         for cell in &self.shards {
             let shard = cell.load();
-            let dead = |h: &Arc<Held<T>>| h.removed.load(Relaxed) <= version;
+            let dead = |h: &Arc<VersionedItem<T>>| h.removed.load(Relaxed) <= version;
             if shard.values().flatten().any(dead) {
                 let mut kept = Shard::clone(&shard);
                 kept.retain(|_, list| {

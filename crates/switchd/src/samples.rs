@@ -25,7 +25,7 @@ impl Switch {
         };
         while !self.is_ending() {
             let began = Instant::now();
-            let (more, due_us) = self.ofproto.sampling().run(&self.ofproto);
+            let (more, due_us) = self.ofproto.sampling().run(&*self.datapath);
             std::thread::sleep(began.elapsed().max(MIN_REST));
             if more {
                 continue;

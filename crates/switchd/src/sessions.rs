@@ -49,7 +49,7 @@ impl Switch {
                 continue;
             }
             let stopped = self.clock.is_stopped();
-            let next_ms = monitor.run(&self.ofproto, stopped);
+            let next_ms = monitor.run(stopped);
             let mut wait_ms = next_ms.map_or(MAX_WAIT_MS, |at| at.saturating_sub(self.clock.now_ms()));
             if monitor.has_status_changed() {
                 if reported.elapsed() >= REPORT {

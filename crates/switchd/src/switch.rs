@@ -265,15 +265,15 @@ impl Switch {
                 self.datapath.balance();
                 self.ofproto.tick();
                 let monitor = self.ofproto.monitor();
-                monitor.run(&self.ofproto, true);
+                monitor.run(true);
                 if monitor.has_devices() {
                     // Messages over devices arrive in real time.
                     std::thread::sleep(DEVICES);
-                    monitor.run(&self.ofproto, true);
+                    monitor.run(true);
                 }
                 left -= step;
             }
-            self.ofproto.tell_links();
+            self.ofproto.report_links();
         }
         self.warping.store(false, Relaxed);
         // Statistics may have become due.
@@ -301,7 +301,7 @@ impl Switch {
         if let Some(metrics) = self.metrics.get() {
             metrics.close();
         }
-        self.ofproto.end_wait();
+        self.ofproto.wake_settler();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             thread.thread().unpark();
             if thread.join().is_err() {

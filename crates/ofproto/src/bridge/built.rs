@@ -3,16 +3,16 @@
 //!
 //! **Invariants.** A changed port or bundle is reported here ([`Built::touch_port`],
 //! [`Built::touch_bundle`]). So is a port that comes to a bundle or leaves it ([`Built::join`],
-//! [`Built::leave`]). [`State::build`] then makes these anew, and nothing else.
+//! [`Built::leave`]). [`BridgeState::build`] then makes these anew, and nothing else.
 //!
 //! **Places.** Floods go through bundles in the order of their names. A bundle's place is a number in that
 //! order, far from its neighbours' ([`APART`]), so that a bundle that comes between two others moves neither.
 //! If no number is left between the two, all bundles get new numbers.
 
+use super::ofproto::PatchEnds;
 use super::ports::{bundle_view, port_view};
-use super::{BundleConfig, PortTarget, State};
+use super::{BridgeState, BundleConfig, PortTarget};
 use crate::model::{Binding, Bundle, PortView};
-use crate::ofproto::PatchEnds;
 use crate::shared_map::SharedMap;
 use heddle_openflow::Port as OfPort;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -122,7 +122,7 @@ fn by_name<'a>(bundles: &'a [BundleConfig], name: &str) -> Option<&'a BundleConf
     bundles.get(at)
 }
 
-impl State {
+impl BridgeState {
     /// Makes stale bundles and ports anew. `ends`: the patch ports of all bridges.
     pub(super) fn build(&mut self, ends: &PatchEnds) {
         let built = &mut self.built;

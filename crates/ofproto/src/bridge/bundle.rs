@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Number of flows under one mask from which room is made for them beforehand.
-const MANY: usize = 1024;
+const MIN_RESERVED_FLOWS: usize = 1024;
 
 /// One message of a bundle that is committed.
 pub enum Bundled {
@@ -62,7 +62,11 @@ impl Bridge {
         }
         let _tending = self.tending.read();
         for ((table, _), (mask, n)) in places {
-            if let Some(t) = self.tables.get(usize::from(table)).filter(|_| n >= MANY) {
+            if let Some(t) = self
+                .tables
+                .get(usize::from(table))
+                .filter(|_| n >= MIN_RESERVED_FLOWS)
+            {
                 t.rules.reserve(mask, n);
             }
         }
@@ -138,7 +142,7 @@ impl Change<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::under_way::{bridge, rule};
+    use super::super::tests::concurrent::{bridge, rule};
     use super::*;
     use heddle_datapath_api::{Action as DpAction, PortNo};
     use heddle_flow::Match;

@@ -7,10 +7,10 @@
 //!
 //! **Costs.** A step costs one insertion into or removal from the classifier and one entry in the undo list.
 
-use super::{Bridge, Event, FlowChanged, Linked, Origin, State};
+use super::{Bridge, BridgeState, Event, FlowChanged, Linked, Origin};
 use crate::group::Group;
 use crate::model::Rule;
-use crate::versioned::Held;
+use crate::versioned::VersionedItem;
 use heddle_classifier::MiniMatch;
 use heddle_datapath_api::Changes;
 use heddle_openflow::message::{FlowEvent, FlowModFlags, FlowRemoved, FlowRemovedReason};
@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 
 /// Number of removed rules from which the next change unlinks them, without waiting for the next tick.
 /// Lookups go through all versions of a rule that is replaced again and again.
-const MANY_GARBAGE: usize = 1024;
+const MIN_GARBAGE: usize = 1024;
 /// Number of removed rules (of a deleted table) from which unlinking takes too long for a change: the next
 /// tick does it.
-const TOO_MANY_GARBAGE: usize = 16 * 1024;
+const MAX_GARBAGE: usize = 16 * 1024;
 /// Pause after caches were read for counters of removed rules, as a multiple of the time that reading took.
 const COUNTING_SHARE: u32 = 9;
 /// Excess of reading time that needs no pause. One reading may take long if other threads have the
@@ -32,19 +32,19 @@ const COUNTING_SHARE: u32 = 9;
 const COUNTING_SPARE: Duration = Duration::from_millis(500);
 
 /// Removed rules, with the indices of their messages among the events.
-pub(super) type Going = Vec<(usize, Arc<Rule>)>;
+pub(super) type RemovedRules = Vec<(usize, Arc<Rule>)>;
 
 /// Steps that are taken together.
 pub(super) struct Change<'a> {
     pub(super) bridge: &'a Bridge,
-    pub(super) state: &'a mut State,
+    pub(super) state: &'a mut BridgeState,
     /// The message that requests the next step: within a bundle, each message sets it.
     pub(super) origin: Option<Origin>,
     /// The version at which the steps become visible.
     pub(super) version: u64,
     pub(super) events: Vec<Event>,
     /// Removed rules whose removal is reported to controllers.
-    going: Going,
+    removed_rules: RemovedRules,
     /// Changes by generation slot: for a table, the matches of rules that come or go; for anything else, the
     /// mere fact that it changes.
     pub(super) changes: BTreeMap<u16, Changes>,
@@ -57,8 +57,8 @@ pub(super) struct Change<'a> {
 enum Step {
     Linked(Linked),
     Unlinked(Linked),
-    GroupAdded(Arc<Held<Group>>),
-    GroupRemoved(Arc<Held<Group>>),
+    GroupAdded(Arc<VersionedItem<Group>>),
+    GroupRemoved(Arc<VersionedItem<Group>>),
 }
 
 impl Bridge {
@@ -68,29 +68,29 @@ impl Bridge {
         origin: Option<Origin>,
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let result = self.change_told(origin, f);
+        let result = self.change_unsettled(origin, f);
         self.settle();
         result
     }
 
     /// Does the same as [`Bridge::change`] without [`Bridge::settle`].
-    pub(super) fn change_told<R, E>(
+    pub(super) fn change_unsettled<R, E>(
         &self,
         origin: Option<Origin>,
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         let _order = self.order.lock();
         let mut state = self.state.lock();
-        if (MANY_GARBAGE..TOO_MANY_GARBAGE).contains(&state.garbage) {
+        if (MIN_GARBAGE..MAX_GARBAGE).contains(&state.garbage) {
             // A change unlinks them, and not a worker, which has packets to forward.
             state.garbage = 0;
             self.unlink_garbage();
         }
         // Events of flows that workers have added come first.
         let before = state.taken.take_events();
-        let (result, mut events, going) = self.change_in(&mut state, origin, true, f);
+        let (result, mut events, removed_rules) = self.change_in(&mut state, origin, true, f);
         drop(state);
-        self.count_up_to_now(&mut events, &going);
+        self.count_up_to_now(&mut events, &removed_rules);
         self.emit(&before);
         self.emit(&events);
         result
@@ -100,8 +100,10 @@ impl Bridge {
     /// are forwarding just now still use these rules, and reading the caches waits for those. For rules that
     /// timed out the caches are always read. For others they are not if that takes too much of the time
     /// already (a controller removes flow by flow).
-    fn count_up_to_now(&self, events: &mut [Event], going: &[(usize, Arc<Rule>)]) {
-        let Some((first, _)) = going.first() else { return };
+    fn count_up_to_now(&self, events: &mut [Event], removed_rules: &[(usize, Arc<Rule>)]) {
+        let Some((first, _)) = removed_rules.first() else {
+            return;
+        };
         let timed_out = match events.get(*first) {
             Some(Event::FlowRemoved(m)) => matches!(
                 m.reason,
@@ -119,7 +121,7 @@ impl Bridge {
         }
         self.refresh();
         *counted = Some((Instant::now(), owed + begin.elapsed()));
-        for (at, rule) in going {
+        for (at, rule) in removed_rules {
             if let Some(Event::FlowRemoved(message)) = events.get_mut(*at)
                 && let Some(message) = Arc::get_mut(message)
             {
@@ -134,11 +136,11 @@ impl Bridge {
     /// emitted ([`Bridge::count_up_to_now`]).
     pub(super) fn change_in<R, E>(
         &self,
-        state: &mut State,
+        state: &mut BridgeState,
         origin: Option<Origin>,
         searches: bool,
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
-    ) -> (Result<R, E>, Vec<Event>, Going) {
+    ) -> (Result<R, E>, Vec<Event>, RemovedRules) {
         let n_dead = state.refs.n_dead();
         let mut change = Change {
             bridge: self,
@@ -146,7 +148,7 @@ impl Bridge {
             state,
             origin,
             events: Vec::new(),
-            going: Vec::new(),
+            removed_rules: Vec::new(),
             changes: BTreeMap::new(),
             grown: BTreeSet::new(),
             undo: Vec::new(),
@@ -165,13 +167,13 @@ impl Bridge {
             version,
             changes,
             events,
-            going,
+            removed_rules,
             ..
         } = change;
         if !changes.is_empty() {
             self.commit(version, changes);
         }
-        (result, events, going)
+        (result, events, removed_rules)
     }
 }
 
@@ -237,7 +239,7 @@ impl Change<'_> {
         self.unlink(e);
         if FlowModFlags::from_bits_truncate(e.data.flags).contains(FlowModFlags::SEND_FLOW_REM) {
             let message = self.removed(&e.data, reason);
-            self.going.push((self.events.len(), e.data.clone()));
+            self.removed_rules.push((self.events.len(), e.data.clone()));
             self.events.push(Event::FlowRemoved(Arc::new(message)));
         }
         self.report(FlowEvent::Removed(reason), e.data.clone(), None);
@@ -253,7 +255,7 @@ impl Change<'_> {
     }
 
     /// Removes a group, but no rule that uses it.
-    pub(super) fn unlink_group(&mut self, group: &Arc<Held<Group>>) {
+    pub(super) fn unlink_group(&mut self, group: &Arc<VersionedItem<Group>>) {
         group.remove(self.version);
         self.state.garbage += 1;
         self.undo.push(Step::GroupRemoved(group.clone()));

@@ -1,9 +1,9 @@
 //! The database's configuration of a bridge, its ports and its tables, as plain values.
 
 use crate::model::{PriorityTags, VlanMode};
-use crate::monitor::Watch;
 use crate::sampling::IpfixConfig;
 use crate::tunnels::Tunnel;
+use crate::watch::Watch;
 pub use heddle_classifier::{MAX_TRACKED, PrefixField};
 use heddle_datapath_api::PortNo;
 use heddle_flow::field::Subfield;
@@ -31,8 +31,6 @@ pub struct BridgeConfig {
     pub has_controllers: bool,
     /// Versions of OpenFlow that may be spoken.
     pub versions: Vec<Version>,
-    /// MAC of the local port.
-    pub local_mac: [u8; 6],
     /// VLANs that flood instead of learning.
     pub flood_vlans: Vec<u16>,
     /// Forward reserved multicast.
@@ -62,7 +60,6 @@ impl Default for BridgeConfig {
             fail_mode: FailMode::Standalone,
             has_controllers: false,
             versions: Version::ALL.to_vec(),
-            local_mac: [0; 6],
             flood_vlans: Vec::new(),
             forward_bpdu: false,
             mac_aging_s: 300,

@@ -7,7 +7,8 @@
 use super::change::Change;
 use super::select::Select;
 use super::{Bridge, Linked, Origin};
-use crate::model::{LazyStats, N_TABLES, Rule};
+use crate::model::{N_TABLES, Rule};
+use crate::stats::LazyStats;
 use heddle_classifier::MiniMatch;
 use heddle_openflow::message::{
     FlowEvent, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GROUP_ALL, METER_ALL,
@@ -122,8 +123,8 @@ impl Bridge {
         let _tending = self.tending.read();
         let version = self.current_version();
         self.purged.fetch_max(version, Relaxed);
-        // Pairs with the fence in `Ctx::exit_bridge`: a translation that misses a rule unlinked below sees
-        // the number stored above.
+        // Pairs with the fence in `xlate::Position::is_torn`: a translation that misses a rule unlinked below
+        // sees the number stored above.
         fence(Release);
         let unlinked = self.tables.iter().map(|t| t.rules.purge(version)).sum();
         FREED.fetch_add(unlinked, Relaxed);

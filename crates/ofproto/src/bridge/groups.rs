@@ -3,7 +3,7 @@
 use super::change::Change;
 use super::{Bridge, Origin, stats};
 use crate::group::Group;
-use crate::model::Stats;
+use crate::stats::Stats;
 use crate::versioned::LATEST;
 use heddle_openflow::message::{
     BUCKET_ALL, BUCKET_FIRST, BUCKET_LAST, Bucket, FlowRemovedReason, GROUP_ALL, GROUP_MAX, GroupCommand,
@@ -52,7 +52,7 @@ impl Bridge {
         self.some_groups(id).iter().map(|g| g.data.desc()).collect()
     }
 
-    fn some_groups(&self, id: u32) -> Vec<std::sync::Arc<crate::versioned::Held<Group>>> {
+    fn some_groups(&self, id: u32) -> Vec<std::sync::Arc<crate::versioned::VersionedItem<Group>>> {
         let version = self.current_version();
         if id == GROUP_ALL {
             return self.groups.all(version).into_iter().map(|(_, g)| g).collect();

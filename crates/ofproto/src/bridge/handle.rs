@@ -2,7 +2,7 @@
 //! (hello, roles, formats, the events that it wants).
 
 use super::{Bridge, Origin, ct_flush};
-use heddle_openflow::message::{ConfigFlags, Message, MpReply, MpRequest, QueueConfig};
+use heddle_openflow::message::{ConfigFlags, Message, QueueConfig};
 use heddle_openflow::{ErrorKind, Version, decode_ct_flush};
 
 impl Bridge {
@@ -34,7 +34,10 @@ impl Bridge {
                 self.forget_connections(&wanted);
                 Ok(Vec::new())
             }
-            Message::MultipartRequest { body, .. } => self.answer_multipart(version, body),
+            Message::MultipartRequest { body, .. } => {
+                let body = self.multipart(version, body)?;
+                Ok(vec![Message::MultipartReply { more: false, body }])
+            }
             Message::QueueGetConfigRequest(q) => {
                 let all = self.queue_configs(q)?;
                 // A reply of 1.3 and earlier is for one port (a request for all of them gets one with all
@@ -47,11 +50,6 @@ impl Bridge {
             }
             _ => Err(ErrorKind::BadRequestBadType),
         }
-    }
-
-    fn answer_multipart(&self, version: Version, body: &MpRequest) -> Result<Vec<Message>, ErrorKind> {
-        let body: MpReply = self.multipart(version, body)?;
-        Ok(vec![Message::MultipartReply { more: false, body }])
     }
 
     /// Sets the treatment of fragments, by `OFPT_SET_CONFIG`. The bridge reassembles none. A request for that

@@ -14,8 +14,8 @@
 
 use super::change::Change;
 use super::select::compact;
-use super::{Bridge, Event, State};
-use crate::model::Rule;
+use super::{Bridge, BridgeState, Event};
+use crate::model::{Learned, Learner, Rule};
 use heddle_openflow::message::{FlowMod, FlowRemovedReason};
 use heddle_openflow::{ErrorKind, Version};
 use std::sync::Arc;
@@ -30,18 +30,7 @@ const MAX_HANDED: usize = 1024;
 const MAX_UNTOLD: usize = 4096;
 
 /// Maximum number of flows of a table that workers search.
-const FEW: usize = 256;
-
-/// Result of learning a flow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Learned {
-    /// Whether the flow is there now; not if the limit was reached.
-    Yes(bool),
-    /// A control thread will learn it.
-    Later,
-    /// The flow cannot be added.
-    No(ErrorKind),
-}
+const MAX_SEARCHED_FLOWS: usize = 256;
 
 /// A flow to be learned, and its limit.
 type Flow = (Arc<FlowMod>, u32);
@@ -80,10 +69,8 @@ impl Taken {
     }
 }
 
-impl Bridge {
-    /// Adds a flow, or refreshes the one that is there. Any thread may call it; it never waits for another
-    /// thread. At most `limit` flows (0: any number) of its table have its cookie.
-    pub(crate) fn learn(&self, flow: &Arc<FlowMod>, limit: u32) -> Learned {
+impl Learner for Bridge {
+    fn learn(&self, flow: &Arc<FlowMod>, limit: u32) -> Learned {
         if self.renew(flow) {
             return Learned::Yes(true);
         }
@@ -96,10 +83,7 @@ impl Bridge {
         })
     }
 
-    /// [`Bridge::learn`] for packets that a cached translation has forwarded, the last of them at `used_ms`.
-    /// These packets are credited in any order and may be older than the flow: a flow that a later packet has
-    /// changed stays unchanged.
-    pub(crate) fn learn_again(&self, flow: &Arc<FlowMod>, limit: u32, used_ms: u64) {
+    fn learn_again(&self, flow: &Arc<FlowMod>, limit: u32, used_ms: u64) {
         if let Some(rule) = self.learned(flow) {
             if is_as_wanted(&rule, flow) {
                 rule.modified_ms.fetch_max(used_ms, Relaxed);
@@ -117,6 +101,12 @@ impl Bridge {
         }
     }
 
+    fn has_learned(&self, flow: &FlowMod) -> bool {
+        self.learned(flow).is_some()
+    }
+}
+
+impl Bridge {
     /// Refreshes the flow if it is there as wanted; `false`: it is not. Takes no lock.
     fn renew(&self, flow: &FlowMod) -> bool {
         let same = self.learned(flow).filter(|rule| is_as_wanted(rule, flow));
@@ -157,7 +147,7 @@ impl Bridge {
     /// `searches`: tables may be searched.
     fn learn_in(
         &self,
-        state: &mut State,
+        state: &mut BridgeState,
         flow: &FlowMod,
         limit: u32,
         searches: bool,
@@ -178,11 +168,6 @@ impl Bridge {
         (learned, events)
     }
 
-    /// Whether a flow that was learned is still there.
-    pub(crate) fn has_learned(&self, flow: &FlowMod) -> bool {
-        self.learned(flow).is_some()
-    }
-
     fn learned(&self, flow: &FlowMod) -> Option<Arc<Rule>> {
         let table = self.tables.get(usize::from(flow.table_id))?;
         let matches = compact(&flow.match_);
@@ -193,12 +178,12 @@ impl Bridge {
     }
 
     /// Whether the number of flows with this flow's cookie is known or quickly counted.
-    fn counts(state: &State, flow: &FlowMod) -> bool {
+    fn counts(state: &BridgeState, flow: &FlowMod) -> bool {
         let table = state.tables.get(usize::from(flow.table_id));
-        table.is_none_or(|t| t.n_flows <= FEW || t.counts_cookie(flow.new_cookie))
+        table.is_none_or(|t| t.n_flows <= MAX_SEARCHED_FLOWS || t.counts_cookie(flow.new_cookie))
     }
 
-    fn count_with_cookie(&self, state: &mut State, flow: &FlowMod) -> u32 {
+    fn count_with_cookie(&self, state: &mut BridgeState, flow: &FlowMod) -> u32 {
         let at = usize::from(flow.table_id);
         let (Some(table), Some(counted)) = (self.tables.get(at), state.tables.get_mut(at)) else {
             return 0;
@@ -234,7 +219,7 @@ impl Bridge {
     }
 
     /// Deletes learned flows that no flow learns any more, after changes by workers. Returns the events.
-    fn delete_orphans_in(&self, state: &mut State) -> Vec<Event> {
+    fn delete_orphans_in(&self, state: &mut BridgeState) -> Vec<Event> {
         if !state.refs.has_orphans() {
             return Vec::new();
         }

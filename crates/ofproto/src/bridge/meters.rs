@@ -5,12 +5,13 @@
 
 use super::change::Change;
 use super::{Bridge, Origin, stats};
+use crate::meter::{OfMeter, for_datapath, slot};
 use crate::versioned::LATEST;
-use heddle_datapath_api::{Generations, Meter, MeterAction, MeterBand};
+use heddle_datapath_api::Meter;
 use heddle_openflow::ErrorKind;
 use heddle_openflow::message::{
-    BandKind, FlowRemovedReason, METER_ALL, METER_CONTROLLER, METER_MAX, METER_SLOWPATH, MeterCommand,
-    MeterConfig, MeterFeatures, MeterFlags, MeterMod, MeterStats,
+    FlowRemovedReason, METER_ALL, METER_CONTROLLER, METER_MAX, METER_SLOWPATH, MeterCommand, MeterConfig,
+    MeterFeatures, MeterFlags, MeterMod, MeterStats,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -19,51 +20,6 @@ use std::sync::Arc;
 const MAX_BANDS: u8 = 8;
 /// Bits of the band types: drop, DSCP remark.
 const BAND_TYPES: u32 = 1 << 1 | 1 << 2;
-
-/// A meter, as controllers know it.
-#[derive(Debug)]
-pub(crate) struct OfMeter {
-    pub(crate) dp: Arc<Meter>,
-    pub(crate) created_ms: u64,
-    config: Mutex<MeterConfig>,
-}
-
-#[cfg(test)]
-impl OfMeter {
-    /// A meter without bands, with the same number in the datapath.
-    pub(crate) fn of_id(id: u32) -> Self {
-        let config = MeterConfig {
-            meter_id: id,
-            flags: MeterFlags::PKTPS,
-            bands: Vec::new(),
-        };
-        Self {
-            dp: Meter::new(id, &for_datapath(&config), 0),
-            created_ms: 0,
-            config: Mutex::new(config),
-        }
-    }
-}
-
-/// The generation slot of meter `id` of a bridge.
-pub(crate) fn slot(bridge: u64, id: u32) -> u16 {
-    Generations::slot_of(bridge << 32 | u64::from(id) | 1 << 62)
-}
-
-fn for_datapath(c: &MeterConfig) -> heddle_datapath_api::MeterConfig {
-    let band = |b: &heddle_openflow::message::Band| MeterBand {
-        action: match b.kind {
-            BandKind::Drop => MeterAction::Drop,
-            BandKind::DscpRemark(steps) => MeterAction::Remark(steps),
-        },
-        rate: b.rate,
-        burst: b.burst_size,
-    };
-    heddle_datapath_api::MeterConfig {
-        packets: c.flags.contains(MeterFlags::PKTPS),
-        bands: c.bands.iter().map(band).collect(),
-    }
-}
 
 /// Refuses what the datapath cannot do.
 fn check(c: &MeterConfig) -> Result<(), ErrorKind> {
@@ -142,7 +98,7 @@ impl Bridge {
     /// Capabilities of meters.
     pub(super) fn meter_features() -> MeterFeatures {
         MeterFeatures {
-            max_meters: crate::ofproto::MAX_METERS,
+            max_meters: super::ofproto::MAX_METERS,
             band_types: BAND_TYPES,
             capabilities: 0xf,
             max_bands: MAX_BANDS,

@@ -1,8 +1,9 @@
 //! Mirrors, from the configuration to what translation sees, and their counters.
 
 use super::config::{MirrorConfig, MirrorTarget};
-use super::{Bridge, State};
-use crate::model::{MAX_MIRRORS, Mirror, MirrorOutput, Stats, VlanSet};
+use super::{Bridge, BridgeState};
+use crate::model::{MAX_MIRRORS, Mirror, MirrorOutput, VlanSet};
+use crate::stats::Stats;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,7 +32,7 @@ impl Bridge {
     }
 }
 
-impl State {
+impl BridgeState {
     /// Makes the counters those of the configured mirrors.
     pub(super) fn count_mirrors(&mut self) {
         let configured = &self.config.mirrors;

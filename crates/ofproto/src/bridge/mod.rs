@@ -3,7 +3,7 @@
 //! **Problem.** Controllers, the database and the clock change a bridge; workers translate on it all the
 //! while.
 //!
-//! **Invariants.** [`State`] is behind one mutex. A change of rules follows the order that `model`
+//! **Invariants.** [`BridgeState`] is behind one mutex. A change of rules follows the order that `model`
 //! prescribes: rules first, version second, generations last. Events are handed to sinks after the change is
 //! visible, with the mutex released.
 //!
@@ -26,7 +26,6 @@
 //! than its own. An addition looks at every rule of the masks that have other bits.
 
 mod addition;
-mod ask;
 mod built;
 mod bundle;
 mod change;
@@ -38,10 +37,12 @@ mod flow_mod;
 mod groups;
 mod handle;
 mod interned;
-pub(crate) mod learn;
-pub(crate) mod meters;
+mod learn;
+mod meters;
 mod mirrors;
 mod monitor;
+mod neighbours;
+mod ofproto;
 mod packet_out;
 mod ports;
 mod queues;
@@ -53,17 +54,7 @@ mod timed;
 mod tlv;
 
 #[cfg(test)]
-mod last_counts;
-#[cfg(test)]
-mod learned;
-#[cfg(test)]
-mod many;
-#[cfg(test)]
-mod refused;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod under_way;
 
 /// Forgets tracked connections by zone and tuple.
 pub mod connections {
@@ -79,16 +70,16 @@ pub use config::{
 };
 pub use expire::Ticked;
 pub use flow_mod::freed_rules;
-pub(crate) use learn::Learned;
 pub use monitor::Monitor;
+pub use ofproto::Ofproto;
 pub(crate) use stats::FlowDump;
 
-use crate::aside::SlowMutex;
+use crate::blocking::SlowMutex;
 use crate::features::Features;
 use crate::group::Group;
 use crate::mac::{MacConfig, MacTable};
+use crate::meter::OfMeter;
 use crate::model::{N_TABLES, Rule, Table};
-use crate::ofproto::Ofproto;
 use crate::sampling::IpfixConfig;
 use crate::versioned::Versioned;
 use heddle_classifier::Entry;
@@ -179,12 +170,12 @@ pub struct Bridge {
     /// Groups, shared with the views.
     pub(crate) groups: Arc<Versioned<Group>>,
     /// Meters, shared with the views; they are the same in every version.
-    pub(crate) meters: Arc<Versioned<Arc<meters::OfMeter>>>,
+    pub(crate) meters: Arc<Versioned<Arc<OfMeter>>>,
     pub(crate) version: Arc<AtomicU64>,
     /// See [`BridgeView`](crate::model::BridgeView).
     pub(crate) purged: Arc<AtomicU64>,
     pub(crate) of: Weak<Ofproto>,
-    pub(crate) state: SlowMutex<State>,
+    pub(crate) state: SlowMutex<BridgeState>,
     /// Held from a change of rules until its events are emitted, so that sinks get events in the order of
     /// changes. Locked before `state`.
     order: SlowMutex<()>,
@@ -204,7 +195,7 @@ pub struct Bridge {
 }
 
 /// Configuration, ports and the bookkeeping of rules, guarded by `Bridge::state`.
-pub(crate) struct State {
+pub(crate) struct BridgeState {
     pub(crate) config: BridgeConfig,
     /// The part of `config.ipfix` that has exporters.
     pub(crate) ipfix: Option<Arc<IpfixConfig>>,
@@ -254,7 +245,7 @@ impl Bridge {
             version: Arc::new(AtomicU64::new(1)),
             purged: Arc::default(),
             of,
-            state: SlowMutex::new(State {
+            state: SlowMutex::new(BridgeState {
                 config,
                 ipfix: None,
                 bundles: Vec::new(),

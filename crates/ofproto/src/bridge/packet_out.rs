@@ -123,7 +123,7 @@ impl Bridge {
     /// To be called before a change is confirmed: the change is then in force for offloaded flows, too.
     pub(crate) fn confirm(&self) {
         if let Some(dp) = self.of.upgrade().and_then(|of| of.engine()) {
-            crate::aside::aside(|| dp.observe_now());
+            crate::blocking::block_in_place(|| dp.observe_now());
         }
     }
 

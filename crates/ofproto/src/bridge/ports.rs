@@ -1,10 +1,11 @@
 //! OpenFlow ports: taking over the database's view, descriptions, port mods, events.
 
 use super::built::Built;
-use super::{Bridge, BundleConfig, Event, PortChanged, PortConfig, PortTarget, State};
-use crate::model::{self, Binding, BridgeView, Bundle, Fragments, PortView, Stats, VlanSet, port_config};
-use crate::monitor::Watch;
-use crate::ofproto::PatchEnds;
+use super::ofproto::PatchEnds;
+use super::{Bridge, BridgeState, BundleConfig, Event, PortChanged, PortConfig, PortTarget};
+use crate::model::{self, Binding, BridgeView, Bundle, Fragments, PortView, VlanSet, port_config};
+use crate::stats::Stats;
+use crate::watch::Watch;
 use heddle_openflow::message::{self, PortDesc, PortFeatures, PortMod, PortReason, PortState as OfState};
 use heddle_openflow::{ErrorKind, Port as OfPort};
 use std::collections::BTreeSet;
@@ -47,13 +48,13 @@ impl PortState {
     }
 
     /// Takes over the forwarding state of its session.
-    fn ask_session(&mut self) {
+    fn follow_session(&mut self) {
         self.forwards = self.config.watch.as_ref().is_none_or(Watch::is_forwarding);
     }
 
     /// Updates everything that depends on the port's configuration.
     fn touch(&mut self, built: &mut Built) {
-        self.ask_session();
+        self.follow_session();
         let no = self.config.no;
         match &self.config.target {
             PortTarget::Patch(_) => built.patches.insert(no),
@@ -65,7 +66,7 @@ impl PortState {
     }
 }
 
-impl State {
+impl BridgeState {
     /// Takes over the whole set of bundles.
     fn set_bundles(&mut self, mut bundles: Vec<BundleConfig>) {
         bundles.sort_by(|a, b| a.name.cmp(&b.name));
@@ -96,7 +97,7 @@ impl Bridge {
         {
             let mut state = self.state.lock();
             state.set_bundles(bundles);
-            let State {
+            let BridgeState {
                 ports: there, built, ..
             } = &mut *state;
             let numbers: BTreeSet<OfPort> = ports.iter().map(|p| p.no).collect();
@@ -189,7 +190,7 @@ impl Bridge {
     }
 
     /// Adds its patch ports to those of other bridges.
-    pub(crate) fn say_patches(&self, ends: &mut PatchEnds) {
+    pub(crate) fn add_patches(&self, ends: &mut PatchEnds) {
         let state = self.state.lock();
         for no in &state.built.patches {
             if let Some(port) = state.ports.get(no)
@@ -201,14 +202,14 @@ impl Bridge {
     }
 
     /// Notifies controllers if the session that watches a port has changed its forwarding state.
-    pub(crate) fn tell_link(&self, no: OfPort) {
+    pub(crate) fn report_link(&self, no: OfPort) {
         let event = {
             let mut state = self.state.lock();
             let Some(port) = state.ports.get_mut(&no) else {
                 return;
             };
             let before = desc(port);
-            port.ask_session();
+            port.follow_session();
             changed(before, port, None)
         };
         self.emit(event.as_slice());
@@ -291,7 +292,6 @@ impl Bridge {
             name: self.name.clone(),
             ports: state.built.ports.clone(),
             bundles: state.built.bundles.clone(),
-            local_mac: config.local_mac,
             flood_vlans: vlan_set(&config.flood_vlans),
             forward_bpdu: config.forward_bpdu,
             mac: self.mac.clone(),
@@ -306,12 +306,12 @@ impl Bridge {
             features: state.features.clone(),
             has_controllers: config.has_controllers,
             ipfix: state.ipfix.clone(),
-            control: Arc::downgrade(self),
+            control: Arc::<Self>::downgrade(self),
         }
     }
 }
 
-fn vlan_limit(state: &State) -> usize {
+fn vlan_limit(state: &BridgeState) -> usize {
     match state.config.vlan_limit {
         0 => heddle_flow::N_VLANS,
         n => n.min(heddle_flow::N_VLANS),

@@ -3,7 +3,8 @@
 use super::select::Select;
 use super::tables::N_SHOWN_TABLES;
 use super::{Bridge, Linked, PortTarget, ports::PortState};
-use crate::model::{N_TABLES, Rule, Stats};
+use crate::model::{N_TABLES, Rule};
+use crate::stats::Stats;
 use heddle_openflow::message::{
     AggregateStats, Capabilities, DescStats, FlowModFlags, FlowStats, FlowStatsRequest, MpReply, MpRequest,
     PortStats, SwitchFeatures, TableStats,

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Up to this number, removed rules are left where they are.
-const FEW: usize = if cfg!(test) { 4 } else { 1024 };
+const MAX_REMOVED: usize = if cfg!(test) { 4 } else { 1024 };
 
 /// See the module's text.
 #[derive(Default)]
@@ -73,7 +73,7 @@ impl Timed {
     /// Takes out the hasty rules of `version`, the last one, that are due as far as is known. The caller adds
     /// a rule again if it turns out not to be due.
     pub(super) fn take_hasty(&mut self, now_ms: u64, version: u64) -> Vec<Linked> {
-        if self.removed > FEW.max(self.len / 2) {
+        if self.removed > MAX_REMOVED.max(self.len / 2) {
             self.retain(|e| e.visible(version));
         }
         let (mut all, before) = (Vec::new(), self.hasty.len());
@@ -125,8 +125,8 @@ impl Timed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Ofproto;
     use crate::bridge::{Bridge, BridgeConfig, Event, EventSink, FailMode};
-    use crate::ofproto::Ofproto;
     use heddle_flow::Match;
     use heddle_openflow::message::{FlowMod, FlowModCommand, FlowModFlags};
     use heddle_openflow::{Instruction, InstructionSet, Version};
@@ -230,7 +230,7 @@ mod tests {
             bridge.flush_flows();
             bridge.tick();
             bridge.tick();
-            prop_assert!(bridge.state.lock().timed.len <= FEW);
+            prop_assert!(bridge.state.lock().timed.len <= MAX_REMOVED);
         }
     }
 

@@ -31,22 +31,22 @@ struct Chunks(Vec<Vec<u8>>);
 
 /// A message in [`Chunks`].
 #[derive(Clone, Copy)]
-struct Place {
+struct MessageLocation {
     chunk: u32,
     begin: u32,
     end: u32,
 }
 
 /// A message that was added.
-struct Entry {
+struct BundledMessage {
     xid: u32,
-    message: Place,
+    message: MessageLocation,
     /// The prepared addition, if the message adds a flow.
     addition: Option<Addition>,
 }
 
 impl Chunks {
-    fn push(&mut self, bytes: &[u8]) -> Place {
+    fn push(&mut self, bytes: &[u8]) -> MessageLocation {
         if self.0.last().is_none_or(|c| c.len() + bytes.len() > CHUNK) {
             // The first chunk is as small as its message: most bundles are small.
             let room = if self.0.is_empty() { 0 } else { CHUNK };
@@ -57,13 +57,13 @@ impl Chunks {
         let begin = last.len();
         last.extend_from_slice(bytes);
         let number = |n| u32::try_from(n).expect("a bundle holds less than 4 GiB");
-        Place {
+        MessageLocation {
             chunk: number(chunk),
             begin: number(begin),
             end: number(last.len()),
         }
     }
-    fn get(&self, at: Place) -> &[u8] {
+    fn get(&self, at: MessageLocation) -> &[u8] {
         let [chunk, begin, end] = [at.chunk, at.begin, at.end].map(|n| n as usize);
         self.0
             .get(chunk)
@@ -82,14 +82,14 @@ pub fn bundled_bytes() -> u64 {
 
 /// The bytes that one bundle adds to [`WAITING`].
 #[derive(Default)]
-struct Kept {
+struct BundleSize {
     /// Bytes of messages.
     bytes: usize,
     /// Bytes of prepared additions.
     prepared: usize,
 }
 
-impl Kept {
+impl BundleSize {
     fn more(&mut self, bytes: usize, prepared: usize) {
         self.bytes += bytes;
         self.prepared += prepared;
@@ -97,7 +97,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for BundleSize {
     fn drop(&mut self) {
         WAITING.fetch_sub((self.bytes + self.prepared) as u64, Relaxed);
     }
@@ -108,10 +108,10 @@ struct Bundle {
     flags: u16,
     closed: bool,
     used_ms: u64,
-    kept: Kept,
+    size: BundleSize,
     /// The message that began it, to be named by an error about it.
     opened_by: Box<[u8]>,
-    entries: Vec<Entry>,
+    entries: Vec<BundledMessage>,
     messages: Chunks,
     tally: Tally,
 }
@@ -198,7 +198,7 @@ impl Bundles {
         whole: &[u8],
     ) -> Result<(), ErrorKind> {
         cx.bridge.check_bundled(cx.version, &add.message)?;
-        let bytes = whole.len() + size_of::<Entry>();
+        let bytes = whole.len() + size_of::<BundledMessage>();
         if self.bytes + bytes > MAX_BYTES {
             return Err(ErrorKind::BundleFailedMsgTooMany);
         }
@@ -218,9 +218,9 @@ impl Bundles {
             _ => None,
         };
         let weight = addition.as_ref().map_or(0, Addition::weight);
-        bundle.kept.more(bytes, weight);
+        bundle.size.more(bytes, weight);
         self.prepared += weight;
-        bundle.entries.push(Entry {
+        bundle.entries.push(BundledMessage {
             xid,
             message,
             addition,
@@ -280,7 +280,7 @@ impl Bundles {
             flags,
             closed: false,
             used_ms: cx.now_ms,
-            kept: Kept::default(),
+            size: BundleSize::default(),
             opened_by: opened_by.into(),
             entries: Vec::new(),
             messages: Chunks::default(),
@@ -292,8 +292,8 @@ impl Bundles {
 
     fn remove(&mut self, id: u32) -> Option<Bundle> {
         let bundle = self.open.remove(&id)?;
-        self.bytes -= bundle.kept.bytes;
-        self.prepared -= bundle.kept.prepared;
+        self.bytes -= bundle.size.bytes;
+        self.prepared -= bundle.size.prepared;
         if self.open.is_empty() {
             self.shared = Shared::default();
         }

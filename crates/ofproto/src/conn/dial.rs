@@ -3,7 +3,7 @@
 
 use super::Manager;
 use super::session::{Kind, Peer};
-use super::stream::{End, serve};
+use super::stream::{CloseReason, serve};
 use heddle_openflow::message::Role;
 use heddle_stream::{Active, OPENFLOW_PORT, errno_text};
 use std::io;
@@ -51,12 +51,12 @@ pub struct Dialer {
     manager: Arc<Manager>,
     config: ControllerConfig,
     task: JoinHandle<()>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<DialState>,
     peer: watch::Receiver<Option<Arc<Peer>>>,
 }
 
 #[derive(Clone, Default)]
-struct State {
+struct DialState {
     name: &'static str,
     last_error: Option<String>,
     /// Times of the switch's clock, which tests move, ms.
@@ -71,9 +71,9 @@ impl Dialer {
     /// The target is not a connection method; the text has the reason.
     pub fn spawn(manager: Arc<Manager>, config: ControllerConfig) -> Result<Self, String> {
         let remote = Active::parse(&config.target, OPENFLOW_PORT).map_err(|e| e.to_string())?;
-        let (state_tx, state) = watch::channel(State {
+        let (state_tx, state) = watch::channel(DialState {
             name: "CONNECTING",
-            ..State::default()
+            ..DialState::default()
         });
         let (peer_tx, peer) = watch::channel(None);
         let task = tokio::spawn(dial(manager.clone(), remote, config.clone(), state_tx, peer_tx));
@@ -122,7 +122,7 @@ async fn dial(
     manager: Arc<Manager>,
     remote: Active,
     config: ControllerConfig,
-    state: watch::Sender<State>,
+    state: watch::Sender<DialState>,
     peer: watch::Sender<Option<Arc<Peer>>>,
 ) {
     let name = format!("{}<->{}", manager.bridge().name, config.target);
@@ -144,18 +144,22 @@ async fn dial(
             quiet = false;
         }
         let error = match outcome {
-            Some(End::Closed) => "connection closed by peer".to_owned(),
-            Some(End::Silent) => "no response to inactivity probe".to_owned(),
-            Some(End::Unread) => "does not read its events".to_owned(),
-            Some(End::Io(ref e)) => errno_text(e),
+            Some(CloseReason::Closed) => "connection closed by peer".to_owned(),
+            Some(CloseReason::Silent) => "no response to inactivity probe".to_owned(),
+            Some(CloseReason::Unread) => "does not read its events".to_owned(),
+            Some(CloseReason::Io(ref e)) => errno_text(e),
             None => "disconnecting".to_owned(),
         };
         match outcome {
             _ if quiet => {}
-            Some(End::Io(_)) if was_up => log::warn!(target: "rconn", "{name}: connection dropped ({error})"),
-            Some(End::Io(_)) => log::warn!(target: "rconn", "{name}: connection failed ({error})"),
-            Some(End::Silent) => log::error!(target: "rconn", "{name}: {error}, disconnecting"),
-            Some(End::Closed | End::Unread) | None => log::info!(target: "rconn", "{name}: {error}"),
+            Some(CloseReason::Io(_)) if was_up => {
+                log::warn!(target: "rconn", "{name}: connection dropped ({error})")
+            }
+            Some(CloseReason::Io(_)) => log::warn!(target: "rconn", "{name}: connection failed ({error})"),
+            Some(CloseReason::Silent) => log::error!(target: "rconn", "{name}: {error}, disconnecting"),
+            Some(CloseReason::Closed | CloseReason::Unread) | None => {
+                log::info!(target: "rconn", "{name}: {error}")
+            }
         }
         let longest = config.max_backoff.max(MIN_BACKOFF);
         if backoff < longest {
@@ -182,9 +186,9 @@ async fn attempt(
     remote: &Active,
     config: &ControllerConfig,
     name: &str,
-    state: &watch::Sender<State>,
+    state: &watch::Sender<DialState>,
     peer: &watch::Sender<Option<Arc<Peer>>>,
-) -> End {
+) -> CloseReason {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
     let socket = match timeout(CONNECT_TIMEOUT, remote.connect(&manager.tls))
         .await
@@ -192,7 +196,7 @@ async fn attempt(
         .flatten()
     {
         Ok(socket) => socket,
-        Err(e) => return End::Io(e),
+        Err(e) => return CloseReason::Io(e),
     };
     state.send_modify(|s| {
         s.name = "ACTIVE";

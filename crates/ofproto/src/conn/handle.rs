@@ -5,7 +5,7 @@ use super::outbox::Sort;
 use super::session::Peer;
 use super::tally::Tally;
 use super::wishes::INVALID_TTL;
-use crate::aside::aside;
+use crate::blocking::block_in_place;
 use crate::bridge::{Bridge, Monitor, Origin};
 use heddle_openflow::message::{
     AsyncType, ConfigFlags, FlowEvent, FlowModCommand, FlowMonitorRequest, Message, MonitorCommand,
@@ -66,8 +66,9 @@ impl Peer {
             Message::SetPacketInFormat(f) => self.wishes.lock().format = f,
             Message::SetControllerId(id) => self.wishes.lock().controller_id = id,
             Message::BundleControl(c) => {
-                let (answer, done) =
-                    aside(|| self.with_bundles(version, |b, cx| (b.control(cx, &c, whole), b.take_done())));
+                let (answer, done) = block_in_place(|| {
+                    self.with_bundles(version, |b, cx| (b.control(cx, &c, whole), b.take_done()))
+                });
                 let answer = answer?;
                 bridge.confirm();
                 self.flow_mods.lock().note(&done, bridge.now_ms());
@@ -81,12 +82,12 @@ impl Peer {
                 match taken {
                     None => {}
                     Some(MpRequest::FlowMonitor(requests)) => {
-                        aside(|| self.monitor(version, xid, requests))?;
+                        block_in_place(|| self.monitor(version, xid, requests))?;
                     }
                     Some(MpRequest::Flow(request)) => self.begin_dump(version, xid, &request)?,
                     Some(body) => {
                         let request = Message::MultipartRequest { more: false, body };
-                        self.ask(version, xid, &request)?;
+                        self.request(version, xid, &request)?;
                     }
                 }
             }
@@ -95,7 +96,7 @@ impl Peer {
             }
             Message::Unsupported(u) => return Err(u.error.kind.into()),
             other => {
-                self.ask(version, xid, &other)?;
+                self.request(version, xid, &other)?;
                 let mut done = Tally::default();
                 done.count(&other);
                 self.flow_mods.lock().note(&done, bridge.now_ms());
@@ -108,16 +109,16 @@ impl Peer {
     }
 
     /// Hands a message to the bridge, and the bridge's replies to the peer.
-    fn ask(&self, version: Version, xid: u32, message: &Message) -> Result<(), ErrorKind> {
+    fn request(&self, version: Version, xid: u32, message: &Message) -> Result<(), ErrorKind> {
         let origin = Some(Origin { peer: self.id, xid });
         let bridge = &self.manager.bridge;
         let replies = if takes_long(message) {
-            aside(|| bridge.handle(version, origin, message))
+            block_in_place(|| bridge.handle(version, origin, message))
         } else {
             bridge.handle(version, origin, message)
         };
         for reply in replies? {
-            self.send_as(version, xid, &reply, Sort::Answer);
+            self.send_as(version, xid, &reply, Sort::Reply);
         }
         Ok(())
     }
@@ -234,7 +235,7 @@ impl Peer {
                     .collect();
                 let body = MpReply::FlowMonitor(updates);
                 let reply = Message::MultipartReply { more: false, body };
-                self.send_as(version, xid, &reply, Sort::Answer);
+                self.send_as(version, xid, &reply, Sort::Reply);
             },
         );
         Ok(())

@@ -5,11 +5,11 @@
 //!
 //! **Shape.** Flow statistics are written in pieces of [`PIECE`] flows. Between two pieces other connections'
 //! tasks run, and the next piece waits until most of the last one has been read. Requests that cannot be
-//! carried out in pieces run [`aside`](mod@crate::aside).
+//! carried out in pieces run [`block_in_place`](crate::blocking::block_in_place).
 
 use super::outbox::Sort;
 use super::session::Peer;
-use crate::aside::aside;
+use crate::blocking::block_in_place;
 use crate::bridge::FlowDump;
 use heddle_openflow::message::FlowStatsRequest;
 use heddle_openflow::{ErrorKind, FlowStatsWriter, Version};
@@ -24,7 +24,7 @@ pub(super) struct Dump {
 }
 
 impl Peer {
-    /// Begins the reply to a request for flow statistics; [`Peer::go_on`] writes the rest.
+    /// Begins the reply to a request for flow statistics; [`Peer::continue_dump`] writes the rest.
     pub(super) fn begin_dump(
         &self,
         version: Version,
@@ -32,7 +32,7 @@ impl Peer {
         r: &FlowStatsRequest,
     ) -> Result<(), ErrorKind> {
         let dump = Dump {
-            flows: aside(|| self.manager.bridge.flow_dump(version, r))?,
+            flows: block_in_place(|| self.manager.bridge.flow_dump(version, r))?,
             writer: FlowStatsWriter::new(version, xid, r.nxm),
         };
         *self.dump.lock() = Some(dump);
@@ -40,7 +40,7 @@ impl Peer {
     }
 
     /// Writes the next piece of the reply that was begun. `false`: the reply is complete.
-    pub(super) fn go_on(&self) -> bool {
+    pub(super) fn continue_dump(&self) -> bool {
         let Some(mut dump) = self.dump.lock().take().filter(|_| self.is_open()) else {
             return false;
         };
@@ -61,7 +61,7 @@ impl Peer {
         } else {
             dump.writer.finish()
         };
-        parts.into_iter().for_each(|bytes| self.push(bytes, Sort::Answer));
+        parts.into_iter().for_each(|bytes| self.push(bytes, Sort::Reply));
         more
     }
 }

@@ -122,7 +122,7 @@ impl Manager {
             };
             // An experimenter's message in 1.3; before, there is none.
             if p.version().is_some_and(|v| v >= Version::V13) {
-                p.tell(&Message::RoleStatus(status));
+                p.notify(&Message::RoleStatus(status));
             }
         }
     }

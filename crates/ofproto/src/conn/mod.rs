@@ -5,9 +5,9 @@
 //! (`RUNDIR/BRIDGE.mgmt`).
 //!
 //! **Shape.** [`session`] is one peer without any socket: bytes of a message in, messages out ([`handle`],
-//! [`tell`]). [`stream`] moves bytes between a session and a socket. [`listen`] accepts, [`dial`] calls with
-//! back-off. The sessions of one bridge share a [`Manager`], which knows them all, hands events to them, and
-//! has the last generation id.
+//! [`events`]). [`stream`] moves bytes between a session and a socket. [`listen`] accepts, [`dial`] calls
+//! with back-off. The sessions of one bridge share a [`Manager`], which knows them all, hands events to them,
+//! and has the last generation id.
 //!
 //! **Invariants.** A malformed message gets an error and the connection lives; only broken framing (a length
 //! below 8) and a failed negotiation end it. While a peer does not read its replies, its requests are not
@@ -18,6 +18,7 @@
 mod bundles;
 mod controllers;
 mod dial;
+mod events;
 mod handle;
 mod listen;
 mod long;
@@ -29,7 +30,6 @@ mod seal;
 mod session;
 mod stream;
 mod tally;
-mod tell;
 mod wishes;
 
 #[cfg(test)]

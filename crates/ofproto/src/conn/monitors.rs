@@ -158,7 +158,7 @@ mod tests {
     /// A flow that the peer knows, and that other rules have replaced before its removal, is reported as
     /// removed. A flow that the peer never knew is not.
     #[test]
-    fn what_goes_while_nothing_is_told_is_known_by_its_ancestors() {
+    fn removals_during_a_pause_are_known_by_earlier_rules() {
         let of = crate::Ofproto::new(Arc::default());
         let config = BridgeConfig {
             fail_mode: FailMode::Secure,

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
     /// A reply: the peer's next request waits for it.
-    Answer,
+    Reply,
     /// A message that is no reply.
     Event,
     /// An event, and one of a bounded number of packet-ins.
@@ -119,7 +119,7 @@ mod tests {
     fn message(n: usize) -> Outgoing {
         Outgoing {
             bytes: vec![0; n],
-            sort: Sort::Answer,
+            sort: Sort::Reply,
         }
     }
 

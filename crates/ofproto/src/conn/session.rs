@@ -1,7 +1,7 @@
 //! One peer, without its socket: its settings, its requests and the messages for it.
 //!
 //! A [`Peer`] is shared: its own task feeds it messages (`handle`), any control thread hands it events
-//! (`tell`). Messages for the peer go into a queue that the task drains. Packet-ins are dropped when more
+//! (`events`). Messages for the peer go into a queue that the task drains. Packet-ins are dropped when more
 //! than [`MAX_PACKET_INS`] wait. While more than [`MAX_UNREAD`] bytes of replies wait, the peer's next
 //! request waits too, so that at most one more reply is added to them. A peer for which more than
 //! [`MAX_EVENTS`] bytes of events wait is cut off.
@@ -50,7 +50,7 @@ pub(super) struct Peer {
     pub(super) dump: Mutex<Option<Dump>>,
     pub(super) outbox: Outbox,
     /// Bytes of replies that wait, and of events.
-    answers: AtomicUsize,
+    replies: AtomicUsize,
     events: AtomicUsize,
     /// Raised when the peer's next request may be read.
     drained: Notify,
@@ -101,7 +101,7 @@ impl Peer {
             flow_mods: Mutex::default(),
             dump: Mutex::default(),
             outbox: Outbox::default(),
-            answers: AtomicUsize::new(0),
+            replies: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             drained: Notify::new(),
             cut: Notify::new(),
@@ -136,8 +136,8 @@ impl Peer {
     /// Counts a message that the task has written. Resumes monitors if no update waits any more.
     pub(super) fn written(&self, out: &Outgoing) {
         let n = out.bytes.len();
-        if out.sort == Sort::Answer {
-            let waited = self.answers.fetch_sub(n, Ordering::Relaxed);
+        if out.sort == Sort::Reply {
+            let waited = self.replies.fetch_sub(n, Ordering::Relaxed);
             if waited > MAX_UNREAD && waited - n <= MAX_UNREAD {
                 self.drained.notify_one();
             }
@@ -145,7 +145,7 @@ impl Peer {
         }
         self.events.fetch_sub(n, Ordering::Relaxed);
         match out.sort {
-            Sort::Answer | Sort::Event => {}
+            Sort::Reply | Sort::Event => {}
             Sort::PacketIn => {
                 self.packet_ins.fetch_sub(1, Ordering::Relaxed);
             }
@@ -166,7 +166,7 @@ impl Peer {
 
     /// Waits until the peer's next request may be read: few replies wait, or the peer is cut off.
     pub(super) async fn readable(&self) {
-        while self.is_open() && self.answers.load(Ordering::Relaxed) > MAX_UNREAD {
+        while self.is_open() && self.replies.load(Ordering::Relaxed) > MAX_UNREAD {
             self.drained.notified().await;
         }
     }
@@ -197,14 +197,14 @@ impl Peer {
             highest,
             1,
             &Message::Hello(Hello { bitmap: Some(bitmap) }),
-            Sort::Answer,
+            Sort::Reply,
         );
     }
 
     /// Sends a reply to the message that had this `xid`; a message of our own has 0.
     pub(super) fn reply(&self, xid: u32, message: &Message) {
         if let Some(version) = self.version() {
-            self.send_as(version, xid, message, Sort::Answer);
+            self.send_as(version, xid, message, Sort::Reply);
         }
     }
 
@@ -217,7 +217,7 @@ impl Peer {
     }
 
     pub(super) fn send_error(&self, version: Version, xid: u32, error: &OfError) {
-        self.push(error.encode(version, xid), Sort::Answer);
+        self.push(error.encode(version, xid), Sort::Reply);
     }
 
     pub(super) fn push(&self, bytes: Vec<u8>, sort: Sort) {
@@ -225,8 +225,8 @@ impl Peer {
             self.log("sent (Success)", &bytes, &DecodeContext::default());
         }
         let n = bytes.len();
-        if sort == Sort::Answer {
-            self.answers.fetch_add(n, Ordering::Relaxed);
+        if sort == Sort::Reply {
+            self.replies.fetch_add(n, Ordering::Relaxed);
         } else if self.events.fetch_add(n, Ordering::Relaxed) + n > MAX_EVENTS
             && self.open.swap(false, Ordering::Relaxed)
         {
@@ -235,7 +235,7 @@ impl Peer {
             self.cut.notify_one();
         }
         match sort {
-            Sort::Answer | Sort::Event => {}
+            Sort::Reply | Sort::Event => {}
             Sort::PacketIn => {
                 self.packet_ins.fetch_add(1, Ordering::Relaxed);
             }

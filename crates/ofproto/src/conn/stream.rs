@@ -37,7 +37,7 @@ const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum CloseReason {
     /// The peer closed it, or a message of the peer made this side close it.
     Closed,
     /// The peer did not reply to a probe.
@@ -58,7 +58,7 @@ pub(super) async fn serve<S>(
     probe: Option<Duration>,
     up: Option<&watch::Sender<Option<Arc<Peer>>>>,
     activity: Option<&Activity>,
-) -> End
+) -> CloseReason
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -71,9 +71,9 @@ where
         biased;
         end = read(&peer, reader, probe, up, activity) => end,
         end = write(&peer, &mut writer, activity) => return end,
-        () = peer.cut_off() => return End::Unread,
+        () = peer.cut_off() => return CloseReason::Unread,
         // Connections that this switch makes are ended by the task that makes them.
-        () = peer.manager.reconnect.notified(), if matches!(kind, Kind::Service) => return End::Closed,
+        () = peer.manager.reconnect.notified(), if matches!(kind, Kind::Service) => return CloseReason::Closed,
     };
     // The last words, such as why there is no version in common.
     peer.outbox.close();
@@ -115,7 +115,7 @@ async fn read<R: AsyncRead + Unpin>(
     probe: Option<Duration>,
     up: Option<&watch::Sender<Option<Arc<Peer>>>>,
     activity: Option<&Activity>,
-) -> End {
+) -> CloseReason {
     let mut buffer: Vec<u8> = Vec::with_capacity(CHUNK);
     let mut probed: Option<Instant> = None;
     let mut turn = 0;
@@ -142,10 +142,10 @@ async fn read<R: AsyncRead + Unpin>(
             0
         };
         match got {
-            Ok(Ok(0)) => return End::Closed,
+            Ok(Ok(0)) => return CloseReason::Closed,
             Ok(Ok(_)) => probed = None,
-            Ok(Err(e)) => return End::Io(e),
-            Err(_) if probed.is_some() => return End::Silent,
+            Ok(Err(e)) => return CloseReason::Io(e),
+            Err(_) if probed.is_some() => return CloseReason::Silent,
             Err(_) => {
                 probed = Some(Instant::now());
                 peer.reply(0, &Message::EchoRequest(Vec::new()));
@@ -161,18 +161,18 @@ async fn read<R: AsyncRead + Unpin>(
                 Ok(_) => break,
                 Err(e) => {
                     log::warn!(target: "ofproto", "connection lost: {e}");
-                    return End::Closed;
+                    return CloseReason::Closed;
                 }
             };
             let negotiated = peer.version().is_some();
             peer.readable().await;
             if peer.receive(rest.get(..n).unwrap_or_default()) == Next::Close {
-                return End::Closed;
+                return CloseReason::Closed;
             }
             if let (false, Some(up)) = (negotiated, up) {
                 up.send_replace(Some(peer.clone()));
             }
-            while peer.go_on() {
+            while peer.continue_dump() {
                 tokio::task::yield_now().await;
                 peer.readable().await;
                 peer.outbox.attend();
@@ -208,12 +208,16 @@ async fn soon<F: Future>(mut f: Pin<&mut F>, end: Instant) -> Option<F::Output> 
     }
 }
 
-async fn write<W: AsyncWrite + Unpin>(peer: &Arc<Peer>, writer: &mut W, activity: Option<&Activity>) -> End {
+async fn write<W: AsyncWrite + Unpin>(
+    peer: &Arc<Peer>,
+    writer: &mut W,
+    activity: Option<&Activity>,
+) -> CloseReason {
     loop {
         let list = poll_fn(|cx| peer.outbox.poll_take(CHUNK, cx)).await;
         let joined: Vec<u8>;
         let bytes = match &list[..] {
-            [] => return End::Closed,
+            [] => return CloseReason::Closed,
             [one] => &one.bytes,
             many => {
                 joined = many.iter().map(|out| &out.bytes[..]).collect::<Vec<_>>().concat();
@@ -224,12 +228,12 @@ async fn write<W: AsyncWrite + Unpin>(peer: &Arc<Peer>, writer: &mut W, activity
             Ok(Ok(())) => {
                 list.iter().for_each(|out| peer.written(out));
                 // A socket takes events of a caller that does not read them.
-                if let Some(activity) = activity.filter(|_| list.iter().any(|out| out.sort == Sort::Answer)) {
+                if let Some(activity) = activity.filter(|_| list.iter().any(|out| out.sort == Sort::Reply)) {
                     activity.reads();
                 }
             }
-            Ok(Err(e)) => return End::Io(e),
-            Err(_) => return End::Silent,
+            Ok(Err(e)) => return CloseReason::Io(e),
+            Err(_) => return CloseReason::Silent,
         }
     }
 }

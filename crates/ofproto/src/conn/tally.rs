@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn told_once_and_in_time() {
+    fn flow_mods_are_reported_once_and_in_time() {
         let mut mods = FlowMods::default();
         let some = Tally {
             adds: 7,

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// One learned address.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct LearnedMac {
     pub(super) key: MacKey,
     port: AtomicU32,
     /// Coarse clock when last seen, ms. Also written by threads that found the mutex taken.
     pub(super) used_ms: AtomicU64,
 }
 
-impl Entry {
+impl LearnedMac {
     pub(super) fn new(key: MacKey, port: Port, now_ms: u64) -> Self {
         Self {
             key,
@@ -42,7 +42,7 @@ impl Entry {
     }
 }
 
-type Bucket = Vec<Arc<Entry>>;
+type Bucket = Vec<Arc<LearnedMac>>;
 type Buckets = Box<[ArcSwapOption<Bucket>]>;
 
 pub(super) struct Index {
@@ -79,14 +79,14 @@ impl Index {
         bucket.as_ref()?.iter().find(|e| e.key == key).map(|e| e.port())
     }
 
-    pub(super) fn find(&self, key: MacKey) -> Option<Arc<Entry>> {
+    pub(super) fn find(&self, key: MacKey) -> Option<Arc<LearnedMac>> {
         let buckets = self.buckets.load();
         let bucket = buckets.get(self.at(key, buckets.len()))?.load();
         bucket.as_ref()?.iter().find(|e| e.key == key).cloned()
     }
 
     /// Adds an entry (the caller holds the mutex and knows that there is none for this key).
-    pub(super) fn insert(&self, entry: Arc<Entry>) {
+    pub(super) fn insert(&self, entry: Arc<LearnedMac>) {
         let buckets = self.buckets.load();
         put(&buckets[self.at(entry.key, buckets.len())], entry);
     }
@@ -117,7 +117,7 @@ impl Index {
     }
 }
 
-fn put(slot: &ArcSwapOption<Bucket>, entry: Arc<Entry>) {
+fn put(slot: &ArcSwapOption<Bucket>, entry: Arc<LearnedMac>) {
     let mut bucket = slot.load_full().map_or_else(Vec::new, |b| Vec::clone(&b));
     bucket.push(entry);
     slot.store(Some(Arc::new(bucket)));

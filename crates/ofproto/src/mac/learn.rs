@@ -1,6 +1,6 @@
 //! Learning from packets.
 
-use super::index::Entry;
+use super::index::LearnedMac;
 use super::lru::Inner;
 use super::{MacKey, MacTable};
 use crate::coverage;
@@ -127,7 +127,7 @@ impl MacTable {
     }
 
     pub(super) fn add_entry(&self, inner: &mut Inner, key: MacKey, port: Port, is_static: bool, now_ms: u64) {
-        let entry = Arc::new(Entry::new(key, port, now_ms));
+        let entry = Arc::new(LearnedMac::new(key, port, now_ms));
         inner.insert(entry.clone(), is_static);
         self.index.insert(entry);
         self.generations.bump(self.slot(key));

@@ -6,7 +6,7 @@
 
 use super::MacKey;
 use super::config::{MacConfig, MacStats};
-use super::index::Entry;
+use super::index::LearnedMac;
 use heddle_openflow::Port;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 type Used = (u64, u64);
 
 pub(super) struct Node {
-    pub(super) entry: Arc<Entry>,
+    pub(super) entry: Arc<LearnedMac>,
     used: Used,
     /// Not aged, not evicted.
     pub(super) is_static: bool,
@@ -77,7 +77,7 @@ impl Inner {
     }
 
     /// Adds an entry that is in no list yet.
-    pub(super) fn insert(&mut self, entry: Arc<Entry>, is_static: bool) {
+    pub(super) fn insert(&mut self, entry: Arc<LearnedMac>, is_static: bool) {
         self.uses += 1;
         let (key, port) = (entry.key, entry.port());
         let used = (entry.used_ms(), self.uses);
@@ -150,7 +150,7 @@ impl Inner {
         old
     }
     /// All entries, least recently used first, with whether they are static.
-    pub(super) fn in_order(&self) -> Vec<(Arc<Entry>, bool)> {
+    pub(super) fn in_order(&self) -> Vec<(Arc<LearnedMac>, bool)> {
         let mut all: Vec<&Node> = self.nodes.values().collect();
         all.sort_by_key(|n| (n.used.0.max(n.entry.used_ms()), n.used.1));
         all.into_iter().map(|n| (n.entry.clone(), n.is_static)).collect()

@@ -15,7 +15,7 @@
 //! published when it changes, and only those flows are stale that chose a port because it is up, or would
 //! have. Another thread notifies controllers, since that takes the bridge's lock ([`Monitor::take_moved`]).
 //!
-//! **Floods.** Each session may have [`MAX_WAITING_MESSAGES`](watch) messages per [`REFILL_MS`]; workers drop
+//! **Floods.** Each session may have `MAX_WAITING_MESSAGES` messages per [`REFILL_MS`]; workers drop
 //! further ones before they copy them. So forged messages cost a bounded part of a processor, and other
 //! sessions lose none. Messages with the session's own discriminator are counted apart: an attacker who has
 //! not seen it cannot silence the peer by a flood of others.
@@ -29,11 +29,10 @@
 
 #[cfg(test)]
 mod tests;
-mod watch;
 
-pub use watch::Watch;
-
-use crate::ofproto::Ofproto;
+use crate::dataplane::Dataplane;
+use crate::parts::Part;
+use crate::watch::{Cookie, Shared, Watch};
 use crate::xlate;
 use heddle_bfd::{Config, Now, Session, udp_of};
 use heddle_datapath_api::{
@@ -49,7 +48,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use watch::{Cookie, Shared, link_slot};
 
 /// Interval after which a session may have its full number of messages again.
 const REFILL_MS: u64 = 10;
@@ -71,19 +69,19 @@ const N_UDP_SRC: u16 = 16384;
 
 /// The port of a session's messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct WatchedPort {
     /// Number of the bridge.
     pub bridge: u64,
-    /// The port.
-    pub port: OfPort,
+    /// Number of the port.
+    pub no: OfPort,
     /// The port's address: the default source of messages.
     pub mac: [u8; 6],
     /// The datapath port, if packets are counted there.
     pub dp: Option<PortNo>,
 }
 
-struct Entry {
-    place: Place,
+struct MonitoredSession {
+    port: WatchedPort,
     session: Session,
     shared: Arc<Shared>,
     /// When it is to run next, as in `Sessions::due`.
@@ -93,7 +91,7 @@ struct Entry {
 
 #[derive(Default)]
 struct Sessions {
-    by_id: HashMap<u64, Entry>,
+    by_id: HashMap<u64, MonitoredSession>,
     by_name: BTreeMap<String, u64>,
     /// The times at which sessions want to run, ms, with the sessions' numbers.
     due: BTreeSet<(u64, u64)>,
@@ -110,7 +108,7 @@ struct Sessions {
 struct Outgoing {
     /// Number of the session.
     id: u64,
-    place: Place,
+    port: WatchedPort,
     frame: Vec<u8>,
     oam: bool,
 }
@@ -152,8 +150,8 @@ impl Pace {
 }
 
 /// All sessions of the switch.
-#[derive(Default)]
 pub struct Monitor {
+    dataplane: Arc<Dataplane>,
     sessions: Mutex<Sessions>,
     /// Held by the thread that runs it: the monitor's, or one that moves the clock.
     running: Mutex<Pace>,
@@ -162,19 +160,28 @@ pub struct Monitor {
 }
 
 impl Monitor {
+    pub(crate) fn new(dataplane: Arc<Dataplane>) -> Self {
+        Self {
+            dataplane,
+            sessions: Mutex::default(),
+            running: Mutex::default(),
+            status_changed: AtomicBool::new(false),
+            n: AtomicU64::new(0),
+        }
+    }
+
     /// Makes or changes the session of an interface by `settings` (`Interface.bfd`), or ends it if they
     /// disable BFD. Returns the session's part of the port.
     pub fn configure(
         &self,
-        of: &Ofproto,
         name: &str,
         settings: &BTreeMap<String, String>,
-        place: Place,
+        port: WatchedPort,
     ) -> Option<Watch> {
         let config = Config::read(settings);
-        self.count_in(of, |_| true);
-        let rx_packets = received(of, &place).unwrap_or(0);
-        let now_ms = of.clock().now_ms();
+        self.count_in(|_| true);
+        let rx_packets = self.received(&port).unwrap_or(0);
+        let now_ms = self.dataplane.now_ms();
         let mut all = self.sessions.lock();
         let watch = match &config {
             None => {
@@ -185,13 +192,19 @@ impl Monitor {
             }
             Some(config) => {
                 self.status_changed.store(true, Relaxed);
-                Some(all.configure(name, config, place, (now_ms, rx_packets), of.generations()))
+                Some(all.configure(
+                    name,
+                    config,
+                    port,
+                    (now_ms, rx_packets),
+                    self.dataplane.generations(),
+                ))
             }
         };
         self.n.store(all.by_id.len() as u64, Relaxed);
         drop(all);
         if watch.is_some()
-            && let Some(dp) = of.engine()
+            && let Some(dp) = self.dataplane.engine()
         {
             dp.wake_control();
         }
@@ -207,7 +220,7 @@ impl Monitor {
 
     /// Whether any session's messages go through a device.
     pub fn has_devices(&self) -> bool {
-        !self.is_empty() && self.sessions.lock().by_id.values().any(|e| e.place.dp.is_some())
+        !self.is_empty() && self.sessions.lock().by_id.values().any(|e| e.port.dp.is_some())
     }
 
     /// Whether there is any session.
@@ -230,17 +243,17 @@ impl Monitor {
     }
 
     /// `Interface.bfd_status` of an interface; `None`: it has no session.
-    pub fn status(&self, of: &Ofproto, name: &str) -> Option<[(&'static str, String); 6]> {
+    pub fn status(&self, name: &str) -> Option<[(&'static str, String); 6]> {
         if self.is_empty() {
             return None;
         }
-        self.with(of, name, |e| e.session.status())
+        self.with(name, |e| e.session.status())
     }
 
     /// The text of `bfd/show` for an interface.
-    pub fn details(&self, of: &Ofproto, name: &str) -> Option<String> {
-        let now_ms = of.clock().now_ms();
-        self.with(of, name, |e| e.session.details(e.now(now_ms)))
+    pub fn details(&self, name: &str) -> Option<String> {
+        let now_ms = self.dataplane.now_ms();
+        self.with(name, |e| e.session.details(e.now(now_ms)))
     }
 
     /// Interfaces with a session.
@@ -250,34 +263,34 @@ impl Monitor {
 
     /// Forces the forwarding state of an interface's session; `None`: no more. Returns `false` if there is no
     /// session.
-    pub fn force(&self, of: &Ofproto, name: &str, forwarding: Option<bool>) -> bool {
-        let done = self.with(of, name, |e| e.session.force(forwarding)).is_some();
+    pub fn force(&self, name: &str, forwarding: Option<bool>) -> bool {
+        let done = self.with(name, |e| e.session.force(forwarding)).is_some();
         // Settles the session once more, with the new state.
-        self.with(of, name, |_| ());
+        self.with(name, |_| ());
         if done {
-            of.wake_settler();
+            self.dataplane.wake_settler();
         }
         done
     }
 
-    fn with<R>(&self, of: &Ofproto, name: &str, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
-        let now_ms = of.clock().now_ms();
+    fn with<R>(&self, name: &str, f: impl FnOnce(&mut MonitoredSession) -> R) -> Option<R> {
+        let now_ms = self.dataplane.now_ms();
         let mut all = self.sessions.lock();
         let id = *all.by_name.get(name)?;
-        let told = all.settle(id, now_ms, of.generations());
+        let change = all.settle(id, now_ms, self.dataplane.generations());
         let result = all.by_id.get_mut(&id).map(f);
-        let told = all.settle(id, now_ms, of.generations()) | told;
+        let change = all.settle(id, now_ms, self.dataplane.generations()) | change;
         drop(all);
-        self.told(of, told);
+        self.report(change);
         result
     }
 
-    fn told(&self, of: &Ofproto, told: Told) {
-        if told.status {
+    fn report(&self, change: SessionChange) {
+        if change.status {
             self.status_changed.store(true, Relaxed);
         }
-        if told.moved {
-            of.wake_settler();
+        if change.moved {
+            self.dataplane.wake_settler();
         }
     }
 
@@ -285,27 +298,27 @@ impl Monitor {
     /// comes before; `None`: only when one comes. With `wait` it makes a frame only after the one before was
     /// received at its other end, and returns when all were handed to ports. A caller that moves the clock in
     /// steps then sees sessions come up as soon as they can.
-    pub fn run(&self, of: &Ofproto, wait: bool) -> Option<u64> {
+    pub fn run(&self, wait: bool) -> Option<u64> {
         let mut pace = self.running.lock();
-        let dp = of.engine()?;
+        let dp = self.dataplane.engine()?;
         for _ in 0..if wait { SINGLE_ROUNDS } else { ROUNDS } {
-            let now_ms = of.clock().now_ms();
+            let now_ms = self.dataplane.now_ms();
             // Packets of devices are counted by threads that may wait.
-            self.count_in(of, |place| place.dp.is_none());
+            self.count_in(|port| port.dp.is_none());
             let n = self.hear(&*dp, now_ms);
             let late_ms = if wait { 0 } else { pace.late_ms(now_ms) };
             pace.wanted_ms = 0;
             let mut outgoing = Vec::new();
-            let told = {
+            let change = {
                 let mut all = self.sessions.lock();
                 all.forgive(late_ms, now_ms);
                 let most = if wait { 1 } else { usize::MAX };
-                all.run(now_ms, of.generations(), &mut outgoing, most)
+                all.run(now_ms, self.dataplane.generations(), &mut outgoing, most)
             };
-            self.told(of, told);
+            self.report(change);
             let idle = n == 0 && outgoing.is_empty();
             for o in outgoing {
-                match send(of, &o, wait) {
+                match self.send(&o, wait) {
                     Sent::Posted(posted) => pace.sent(posted, now_ms),
                     Sent::NoRoom => self.sessions.lock().unsent(o.id, now_ms),
                     Sent::Done => {}
@@ -338,24 +351,24 @@ impl Monitor {
 
     /// Reads how many packets ports have received, for the sessions that need it. Called several times a
     /// second, by a thread that may wait.
-    pub(crate) fn count(&self, of: &Ofproto) {
-        self.count_in(of, |_| true);
+    pub(crate) fn count(&self) {
+        self.count_in(|_| true);
     }
 
-    fn count_in(&self, of: &Ofproto, places: impl Fn(&Place) -> bool) {
+    fn count_in(&self, ports: impl Fn(&WatchedPort) -> bool) {
         if self.is_empty() {
             return;
         }
-        let now_ms = of.clock().now_ms();
-        let wanted: Vec<(u64, Place)> = {
+        let now_ms = self.dataplane.now_ms();
+        let wanted: Vec<(u64, WatchedPort)> = {
             let all = self.sessions.lock();
             let all = all.by_id.iter();
-            all.filter(|(_, e)| e.session.counts_packets() && places(&e.place))
-                .map(|(id, e)| (*id, e.place.clone()))
+            all.filter(|(_, e)| e.session.counts_packets() && ports(&e.port))
+                .map(|(id, e)| (*id, e.port.clone()))
                 .collect()
         };
-        for (id, place) in wanted {
-            let Some(packets) = received(of, &place) else {
+        for (id, port) in wanted {
+            let Some(packets) = self.received(&port) else {
                 continue;
             };
             let mut all = self.sessions.lock();
@@ -368,16 +381,90 @@ impl Monitor {
             }
         }
     }
+
+    /// Packets that a port has received so far; `None`: the port is gone.
+    fn received(&self, port: &WatchedPort) -> Option<u64> {
+        match port.dp {
+            Some(no) => Some(self.dataplane.engine()?.port_stats(no)?.rx_packets),
+            None => {
+                let snapshot = self.dataplane.pipeline().snapshot();
+                let port = snapshot.bridges.get(&port.bridge)?.ports.get(&port.no)?;
+                Some(port.patch_rx.packets.load(Relaxed))
+            }
+        }
+    }
+
+    /// Sends a frame on its port, as a controller would have it sent.
+    fn send(&self, o: &Outgoing, wait: bool) -> Sent {
+        let now_ms = self.dataplane.now_ms();
+        let packet = Packet::from_bytes(&o.frame);
+        let mut key = FlowKey::default();
+        extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
+        key.in_port = xlate::key_port(OfPort::NONE);
+        let mut actions = Vec::new();
+        if o.oam {
+            key.tun_flags |= tun_flag::OAM;
+        }
+        actions.push(Action::Output {
+            port: o.port.no,
+            max_len: 0,
+        });
+        let request = xlate::PacketOut {
+            bridge: o.port.bridge,
+            key: &key,
+            actions: &actions,
+            len: packet.len(),
+            now_ms,
+            version: None,
+        };
+        let mut translation = Translation::default();
+        if self
+            .dataplane
+            .pipeline()
+            .packet_out(&request, &mut translation)
+            .is_none()
+        {
+            return Sent::Done;
+        }
+        for c in translation.credits.iter() {
+            c.credit(1, packet.len() as u64, now_ms, 0);
+        }
+        let drops = |a: &DpAction| matches!(a, DpAction::Drop(_));
+        let Some(dp) = self
+            .dataplane
+            .engine()
+            .filter(|_| !translation.actions.iter().all(drops))
+        else {
+            return Sent::Done;
+        };
+        if wait {
+            // The caller moves the clock and wants to see the frame's effects: wait for the worker.
+            let _ = dp.inject(packet, &key, PortNo::NONE, translation.actions);
+            return Sent::Done;
+        }
+        dp.post(packet, &translation.actions)
+            .map_or(Sent::NoRoom, Sent::Posted)
+    }
+}
+
+/// The result of sending a frame.
+enum Sent {
+    /// The frame was sent, or no port takes it.
+    Done,
+    /// A worker will send it.
+    Posted(Posted),
+    /// The worker has too much to do.
+    NoRoom,
 }
 
 /// Changes of a session that are to be reported: in the database (`status`) and to controllers (`moved`).
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct SessionChange {
     status: bool,
     moved: bool,
 }
 
-impl std::ops::BitOr for Told {
+impl std::ops::BitOr for SessionChange {
     type Output = Self;
     fn bitor(self, other: Self) -> Self {
         Self {
@@ -387,7 +474,7 @@ impl std::ops::BitOr for Told {
     }
 }
 
-impl Entry {
+impl MonitoredSession {
     fn now(&self, now_ms: u64) -> Now {
         Now {
             ms: now_ms,
@@ -401,16 +488,16 @@ impl Sessions {
         &mut self,
         name: &str,
         config: &Config,
-        place: Place,
+        port: WatchedPort,
         (now_ms, rx_packets): (u64, u64),
         generations: &Generations,
     ) -> Watch {
         let id = match self.by_name.get(name) {
             Some(id) => *id,
-            None => self.make(name, config, place.clone(), (now_ms, rx_packets)),
+            None => self.make(name, config, port.clone(), (now_ms, rx_packets)),
         };
         if let Some(e) = self.by_id.get_mut(&id) {
-            e.place = place;
+            e.port = port;
             if e.session.config() != config {
                 // Packets were perhaps not counted so far.
                 e.rx_packets = rx_packets;
@@ -426,7 +513,13 @@ impl Sessions {
         }
     }
 
-    fn make(&mut self, name: &str, config: &Config, place: Place, (now_ms, rx_packets): (u64, u64)) -> u64 {
+    fn make(
+        &mut self,
+        name: &str,
+        config: &Config,
+        port: WatchedPort,
+        (now_ms, rx_packets): (u64, u64),
+    ) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
         // Hashed with the system's random keys, so peers cannot guess it (RFC 5880 §6.8.1).
@@ -443,8 +536,8 @@ impl Sessions {
             ms: now_ms,
             rx_packets,
         };
-        let entry = Entry {
-            place,
+        let entry = MonitoredSession {
+            port,
             session: Session::new(name, config, (disc, udp_src), random.hash_one(disc), now),
             shared: Arc::new(Shared {
                 id,
@@ -475,9 +568,9 @@ impl Sessions {
     }
 
     /// Takes over a session's current state. Translations see it at once.
-    fn settle(&mut self, id: u64, now_ms: u64, generations: &Generations) -> Told {
+    fn settle(&mut self, id: u64, now_ms: u64, generations: &Generations) -> SessionChange {
         let Some(e) = self.by_id.get_mut(&id) else {
-            return Told::default();
+            return SessionChange::default();
         };
         let now = e.now(now_ms);
         e.session.follow(now);
@@ -485,8 +578,8 @@ impl Sessions {
         let moved = e.shared.forwarding.swap(forwarding, Relaxed) != forwarding;
         if moved {
             // After the flag: a translation that has read the old flag has an older generation.
-            generations.bump(link_slot(e.place.bridge, e.place.port));
-            self.moved.insert((e.place.bridge, e.place.port));
+            generations.bump(Part::Link(e.port.bridge, e.port.no).slot());
+            self.moved.insert((e.port.bridge, e.port.no));
         }
         let wake_ms = e.session.wake_ms();
         if wake_ms != e.wake_ms {
@@ -494,7 +587,7 @@ impl Sessions {
             e.wake_ms = wake_ms;
             self.due.insert((wake_ms, id));
         }
-        Told {
+        SessionChange {
             status: e.session.take_status_changed(),
             moved,
         }
@@ -546,8 +639,8 @@ impl Sessions {
         generations: &Generations,
         outgoing: &mut Vec<Outgoing>,
         most: usize,
-    ) -> Told {
-        let mut told = Told::default();
+    ) -> SessionChange {
+        let mut change = SessionChange::default();
         if now_ms.saturating_sub(self.refilled_ms) >= REFILL_MS {
             self.refilled_ms = now_ms;
             for id in std::mem::take(&mut self.used) {
@@ -566,82 +659,17 @@ impl Sessions {
             };
             let now = e.now(now_ms);
             if e.session.should_send(now) {
-                let (frame, oam) = e.session.frame(e.place.mac, now);
+                let (frame, oam) = e.session.frame(e.port.mac, now);
                 outgoing.push(Outgoing {
                     id,
-                    place: e.place.clone(),
+                    port: e.port.clone(),
                     frame,
                     oam,
                 });
             }
             e.session.run(now);
-            told = told | self.settle(id, now_ms, generations);
+            change = change | self.settle(id, now_ms, generations);
         }
-        told
+        change
     }
-}
-
-/// Packets that a port has received so far; `None`: the port is gone.
-fn received(of: &Ofproto, place: &Place) -> Option<u64> {
-    match place.dp {
-        Some(no) => Some(of.engine()?.port_stats(no)?.rx_packets),
-        None => {
-            let snapshot = of.pipeline().snapshot();
-            let port = snapshot.bridges.get(&place.bridge)?.ports.get(&place.port)?;
-            Some(port.patch_rx.packets.load(Relaxed))
-        }
-    }
-}
-
-/// The result of sending a frame.
-enum Sent {
-    /// The frame was sent, or no port takes it.
-    Done,
-    /// A worker will send it.
-    Posted(Posted),
-    /// The worker has too much to do.
-    NoRoom,
-}
-
-/// Sends a frame on its port, as a controller would have it sent.
-fn send(of: &Ofproto, o: &Outgoing, wait: bool) -> Sent {
-    let now_ms = of.clock().now_ms();
-    let packet = Packet::from_bytes(&o.frame);
-    let mut key = FlowKey::default();
-    extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
-    key.in_port = xlate::key_port(OfPort::NONE);
-    let mut actions = Vec::new();
-    if o.oam {
-        key.tun_flags |= tun_flag::OAM;
-    }
-    actions.push(Action::Output {
-        port: o.place.port,
-        max_len: 0,
-    });
-    let request = xlate::PacketOut {
-        bridge: o.place.bridge,
-        key: &key,
-        actions: &actions,
-        len: packet.len(),
-        now_ms,
-        version: None,
-    };
-    let mut translation = Translation::default();
-    if of.pipeline().packet_out(&request, &mut translation).is_none() {
-        return Sent::Done;
-    }
-    for c in translation.credits.iter() {
-        c.credit(1, packet.len() as u64, now_ms, 0);
-    }
-    let drops = |a: &DpAction| matches!(a, DpAction::Drop(_));
-    let Some(dp) = of.engine().filter(|_| !translation.actions.iter().all(drops)) else {
-        return Sent::Done;
-    };
-    if wait {
-        // The caller moves the clock and wants to see the frame's effects: wait for the worker.
-        let _ = dp.inject(packet, &key, PortNo::NONE, translation.actions);
-        return Sent::Done;
-    }
-    dp.post(packet, &translation.actions)
-        .map_or(Sent::NoRoom, Sent::Posted)
 }

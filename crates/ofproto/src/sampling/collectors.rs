@@ -99,7 +99,7 @@ impl Indices {
                 if self.known.len() >= MAX_INDICES {
                     self.known.clear();
                 }
-                let index = self.ask(name).unwrap_or(0);
+                let index = self.index_of(name).unwrap_or(0);
                 self.known.insert(name.to_owned(), (index, now_us));
                 index
             }
@@ -110,7 +110,7 @@ impl Indices {
         }
     }
 
-    fn ask(&mut self, name: &str) -> Option<u32> {
+    fn index_of(&mut self, name: &str) -> Option<u32> {
         if self.socket.is_none() {
             self.socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok();
         }

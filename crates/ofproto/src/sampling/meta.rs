@@ -63,7 +63,7 @@ pub(crate) struct SampleMeta {
     pub(crate) probability: u32,
     pub(crate) domain: u32,
     pub(crate) point: u32,
-    pub(crate) asked: SampleDirection,
+    pub(crate) wanted: SampleDirection,
     /// The output port; [`PortNo::NONE`]: the packet is sampled as it comes in.
     pub(crate) output_port: PortNo,
     /// The tunnel's port, if it goes out by one that the sample is about.
@@ -88,7 +88,7 @@ impl SampleMeta {
     }
 
     pub(super) fn direction(&self) -> Direction {
-        match self.asked {
+        match self.wanted {
             SampleDirection::Ingress => Direction::Ingress,
             SampleDirection::Egress => Direction::Egress,
             SampleDirection::Default if self.output_port == PortNo::NONE => Direction::Ingress,
@@ -107,7 +107,7 @@ impl UpcallData for SampleMeta {
         let mut s = match self.which {
             WhichExporter::Bridge => format!("ipfix(output_port={out})"),
             WhichExporter::Set(set) => {
-                let direction = match self.asked {
+                let direction = match self.wanted {
                     SampleDirection::Default => "",
                     SampleDirection::Ingress => ",ingress",
                     SampleDirection::Egress => ",egress",

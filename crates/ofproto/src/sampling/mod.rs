@@ -20,9 +20,8 @@ mod tests;
 
 pub(crate) use meta::{SampleMeta, SampledTunnel, WhichExporter};
 
-use crate::ofproto::Ofproto;
 use collectors::{Collectors, Indices};
-use heddle_datapath_api::UpcallPacket;
+use heddle_datapath_api::{Engine, UpcallPacket};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_ipfix::{CacheConfig, Exporter, Sampled, Stats};
@@ -232,12 +231,9 @@ impl Sampling {
 
     /// Takes samples and sends the records whose time has come. Returns whether samples may be left, and when
     /// the next record is due, microseconds from now.
-    pub fn run(&self, of: &Ofproto) -> (bool, Option<u64>) {
-        let Some(dp) = of.engine() else {
-            return (false, None);
-        };
+    pub fn run(&self, engine: &dyn Engine) -> (bool, Option<u64>) {
         let mut waiting = Vec::new();
-        let n = dp.take_samples(BATCH, &mut |upcall| waiting.push(upcall));
+        let n = engine.take_samples(BATCH, &mut |upcall| waiting.push(upcall));
         let now_us = now_us();
         let mut e = self.exporters.lock();
         let Exporters { all, indices, .. } = &mut *e;

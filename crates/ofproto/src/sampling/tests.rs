@@ -123,7 +123,7 @@ fn numbers_of_samples_come_from_fields() {
 }
 
 #[test]
-fn samples_know_whether_the_packet_goes_on() {
+fn samples_know_whether_the_packet_is_forwarded() {
     for (list, forwards) in [
         (vec![sample(u16::MAX)], false),
         (vec![sample(u16::MAX), out(2)], true),

@@ -11,17 +11,18 @@ mod fork;
 #[cfg(test)]
 mod tests;
 
-use crate::model::{BridgeView, Snapshot};
+use crate::model::Snapshot;
+use crate::xlate::Pipeline;
+use crate::xlate::explain::text;
+use crate::xlate::input::{Input, Start};
 use crate::xlate::report::{Fork, Report};
-use crate::xlate::run::{Input, Start, run};
-use crate::xlate::{Outcome, Pipeline};
-use heddle_datapath_api::{Action as DpAction, PortNo, Translation, format_actions};
+use crate::xlate::run::run;
+use heddle_datapath_api::{Action as DpAction, PortNo, Translation};
 use heddle_flow::text::{DEFAULT_PRIORITY, PortNumbers};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::text::parse_actions;
 use heddle_openflow::{Action, Version};
 use heddle_sync::ReadGuard;
-use std::collections::VecDeque;
 
 /// The datapath's names and numbers that a trace needs.
 pub struct TraceEnv<'a> {
@@ -141,25 +142,20 @@ fn one(
     let mut translation = Translation::default();
     let reading = ReadGuard::begin();
     let input = Input {
+        pipeline,
+        snapshot,
+        reading: &reading,
         key: &request.key,
+        bridge,
         in_port: request.key.in_port,
         from: None,
         packet_len: request.packet.as_ref().map(Vec::len),
         learn: request.packet.is_some(),
         now_ms: env.now_ms,
-        reading: &reading,
         start,
-        packet_out: matches!(start, Start::Actions(_)),
         version: None,
     };
-    let outcome = run(
-        snapshot,
-        pipeline,
-        bridge,
-        &input,
-        Some(&mut report),
-        &mut translation,
-    );
+    let outcome = run(&input, Some(&mut report), &mut translation);
 
     let port_name = |port: u32| {
         bridge
@@ -172,98 +168,11 @@ fn one(
             if request.names { Some(&port_name) } else { None };
         m.text(names, DEFAULT_PRIORITY).to_string()
     };
-    let text = text(request, &outcome, &report, &translation, env, &show);
+    let port_names = request.names.then_some(env.port_names);
+    let text = text(&request.key, &outcome, &report, &translation, port_names, &show);
     let run = outcome.error.is_none().then_some(TracedActions {
         key: request.key,
         actions: translation.actions,
     });
     (text, run, report.forks)
-}
-
-/// The trace of a translation that has failed just now: it is run again, without its effects.
-pub(crate) fn explain(
-    pipeline: &Pipeline,
-    snapshot: &Snapshot,
-    bridge: &BridgeView,
-    input: &Input<'_>,
-) -> String {
-    let mut report = Report::default();
-    let mut translation = Translation::default();
-    let again = Input {
-        learn: false,
-        ..*input
-    };
-    let outcome = run(
-        snapshot,
-        pipeline,
-        bridge,
-        &again,
-        Some(&mut report),
-        &mut translation,
-    );
-    let env = TraceEnv {
-        datapaths: &[],
-        port_numbers: &|_| None,
-        port_names: &|_| None,
-        now_ms: input.now_ms,
-    };
-    let request = args::Request {
-        bridge,
-        key: *input.key,
-        packet: None,
-        names: false,
-        consistent: false,
-        ct_next: VecDeque::new(),
-    };
-    let show = |m: &Match| m.text(None, DEFAULT_PRIORITY).to_string();
-    text(&request, &outcome, &report, &translation, &env, &show)
-}
-
-fn text(
-    request: &args::Request<'_>,
-    outcome: &Outcome,
-    report: &Report,
-    translation: &Translation,
-    env: &TraceEnv<'_>,
-    show: &dyn Fn(&Match) -> String,
-) -> String {
-    let last = if outcome.initial == outcome.last {
-        "unchanged".to_owned()
-    } else {
-        show(&outcome.last.shown())
-    };
-    let mut megaflow = Match {
-        key: request.key,
-        mask: outcome.shown,
-    };
-    megaflow.normalize();
-    let actions = match outcome.error {
-        // Whatever the reason, nothing happens to the packet.
-        Some(_) => "drop".to_owned(),
-        None => format_actions(&translation.actions, request.names.then_some(env.port_names)),
-    };
-    let mut text = format!(
-        "Flow: {}\n{}\nFinal flow: {last}\nMegaflow: {}\nDatapath actions: {actions}",
-        show(&outcome.initial.shown()),
-        report.text(),
-        show(&megaflow),
-    );
-    let reasons = [
-        (outcome.is_bfd, "Consists of BFD packets"),
-        (outcome.is_slow, "Uses action(s) not supported by datapath"),
-    ];
-    let reasons = reasons.iter().filter(|(is, _)| *is).map(|(_, why)| why);
-    for (i, why) in reasons.enumerate() {
-        if i == 0 {
-            text.push_str("\nThis flow is handled by the userspace slow path because it:");
-        }
-        text.push_str(&format!("\n  - {why}."));
-    }
-    if let Some(error) = outcome.error {
-        text.push_str(&format!(
-            "\nTranslation failed ({}), packet is dropped.\n",
-            error.text()
-        ));
-    }
-    text
 }

@@ -67,26 +67,28 @@ impl Ctx<'_> {
 
     fn run_list_here(&mut self, steps: &[Step<'_>], last: bool) {
         if steps.is_empty() {
-            self.report(Kind::Action, || "drop".to_owned());
+            self.trace.report(Kind::Action, || "drop".to_owned());
             return;
         }
         for (i, step) in steps.iter().enumerate() {
-            if self.error.is_some() || !self.step() {
+            if self.out.error.is_some() || !self.step() {
                 break;
             }
-            if self.was_mpls && !self.exit && !is_safe_behind_mpls(step) {
-                self.freeze();
+            if self.flow.was_mpls && !self.rest.exit && !is_safe_behind_mpls(step) {
+                self.rest.freeze();
             }
-            if self.exit {
-                if self.freezing {
-                    self.leave(&steps[i..]);
+            if self.rest.exit {
+                if self.rest.freezing {
+                    self.rest.leave(&self.at, &steps[i..]);
                 }
                 break;
             }
-            let last = last && i + 1 == steps.len() && self.action_set.is_empty();
+            let last = last && i + 1 == steps.len() && self.at.action_set.is_empty();
             self.report_step(step);
             let go = match step {
-                Step::Action(Action::CheckPktLarger(c)) if self.bridge.features.has(Feature::CheckPktLen) => {
+                Step::Action(Action::CheckPktLarger(c))
+                    if self.at.bridge.features.has(Feature::CheckPktLen) =>
+                {
                     // Runs the rest of the list, twice.
                     self.check_pkt_larger(c, &steps[i + 1..]);
                     break;
@@ -102,8 +104,9 @@ impl Ctx<'_> {
                 // loop.
                 Go::Deeper => continue,
                 Go::Again | Go::Done => {
-                    if self.error.is_none() && self.freezing {
-                        self.leave(&steps[i + usize::from(go == Go::Done)..]);
+                    if self.out.error.is_none() && self.rest.freezing {
+                        self.rest
+                            .leave(&self.at, &steps[i + usize::from(go == Go::Done)..]);
                     }
                     break;
                 }
@@ -112,16 +115,18 @@ impl Ctx<'_> {
     }
 
     fn unroll(&mut self, table: u8, cookie: u64) -> Go {
-        (self.table, self.cookie) = (table, cookie);
-        self.report(Kind::Thaw, || {
+        (self.at.table, self.at.cookie) = (table, cookie);
+        self.trace.report(Kind::Thaw, || {
             format!("restored state: table={table}, cookie={}", hex(cookie.into()))
         });
         Go::On
     }
 
     fn report_step(&mut self, step: &Step<'_>) {
-        let Some(report) = &mut self.report else { return };
-        let bridge = self.bridge;
+        let Some(report) = &mut self.trace.report else {
+            return;
+        };
+        let bridge = self.at.bridge;
         let _scope = bridge.tlv_scope();
         let name = |port: u32| bridge.ports.get(&of_port(port)).map(|p| p.name.clone());
         let names: Option<PortNames<'_>> = if report.names { Some(&name) } else { None };
@@ -171,8 +176,8 @@ impl Ctx<'_> {
             Action::OutputTrunc { port, max_len } => self.output_trunc(*port, *max_len, last),
             Action::OutputReg { src, max_len } => self.output_reg(*src, *max_len, last),
             Action::Controller(c) if c.pause => {
-                self.pause = Some(c.clone());
-                self.freeze();
+                self.rest.pause = Some(c.clone());
+                self.rest.freeze();
                 return Go::Done;
             }
             Action::Controller(c) => self.controller(c, reason_of(c.reason)),
@@ -183,13 +188,19 @@ impl Ctx<'_> {
             }
             Action::PopQueue => self.pop_queue(),
             Action::SetVlanVid { vid, push_if_missing } => {
-                self.set_vlan_bits(*vid, Vlan::VID_MASK, *push_if_missing);
+                self.flow
+                    .set_vlan_bits(&mut self.out.mask, *vid, Vlan::VID_MASK, *push_if_missing);
             }
             Action::SetVlanPcp { pcp, push_if_missing } => {
-                self.set_vlan_bits(u16::from(*pcp) << 13, Vlan::PCP_MASK, *push_if_missing);
+                self.flow.set_vlan_bits(
+                    &mut self.out.mask,
+                    u16::from(*pcp) << 13,
+                    Vlan::PCP_MASK,
+                    *push_if_missing,
+                );
             }
-            Action::PopVlan | Action::StripVlan => self.pop_vlan(),
-            Action::PushVlan(tpid) => self.push_vlan(*tpid),
+            Action::PopVlan | Action::StripVlan => self.flow.pop_vlan(&mut self.out.mask),
+            Action::PushVlan(tpid) => self.flow.push_vlan(&mut self.out.mask, *tpid),
             Action::SetEthSrc(_)
             | Action::SetEthDst(_)
             | Action::SetIpv4Src(_)
@@ -198,7 +209,7 @@ impl Ctx<'_> {
             | Action::SetIpEcn(_)
             | Action::SetIpTtl(_)
             | Action::SetL4Src(_)
-            | Action::SetL4Dst(_) => self.set_header(action),
+            | Action::SetL4Dst(_) => self.flow.set_header(&mut self.out.mask, action),
             Action::SetField { field, value, mask } => self.set_field(*field, *value, *mask),
             Action::SetTunMetadata(set) => self.set_tun_metadata(set),
             Action::Load { dst, value } => self.load(*dst, *value),
@@ -206,9 +217,17 @@ impl Ctx<'_> {
             Action::StackPush(src) => self.stack_push(*src),
             Action::StackPop(dst) => self.stack_pop(*dst),
             Action::DecTtl(controllers) => return Go::on(self.dec_ttl(controllers)),
-            Action::SetMplsLabel(label) => self.set_mpls_bits(label << 12, lse::LABEL),
-            Action::SetMplsTc(tc) => self.set_mpls_bits(u32::from(*tc) << 9, lse::TC),
-            Action::SetMplsTtl(ttl) => self.set_mpls_bits(u32::from(*ttl), lse::TTL),
+            Action::SetMplsLabel(label) => {
+                self.flow
+                    .set_mpls_bits(&mut self.out.mask, label << 12, lse::LABEL)
+            }
+            Action::SetMplsTc(tc) => {
+                self.flow
+                    .set_mpls_bits(&mut self.out.mask, u32::from(*tc) << 9, lse::TC)
+            }
+            Action::SetMplsTtl(ttl) => self
+                .flow
+                .set_mpls_bits(&mut self.out.mask, u32::from(*ttl), lse::TTL),
             Action::DecMplsTtl => return Go::on(self.dec_mpls_ttl()),
             Action::PushMpls(ethertype) => self.push_mpls(*ethertype),
             Action::PopMpls(ethertype) => self.pop_mpls(*ethertype),
@@ -225,7 +244,7 @@ impl Ctx<'_> {
                 if !self.group(*id, last) {
                     return Go::Stop;
                 }
-                if self.freezing {
+                if self.rest.freezing {
                     return Go::Again;
                 }
             }
@@ -235,8 +254,8 @@ impl Ctx<'_> {
                 self.run_on_copy(&steps, last);
             }
             Action::Note(_) => {}
-            Action::Drop => self.drop_hint = Some(DropReason::Explicit),
-            Action::Exit => self.exit = true,
+            Action::Drop => self.out.drop_hint = Some(DropReason::Explicit),
+            Action::Exit => self.rest.exit = true,
             Action::Learn(l) => self.learn(l),
             Action::Conjunction(_) => self.report_error(|| "executing no-op conjunction action".to_owned()),
             Action::Multipath(m) => self.multipath(m),
@@ -250,7 +269,7 @@ impl Ctx<'_> {
             Action::Decap(ty) => {
                 if self.decap(*ty) {
                     // The headers behind it must be parsed.
-                    self.freeze();
+                    self.rest.freeze();
                     return Go::Done;
                 }
             }
@@ -258,26 +277,21 @@ impl Ctx<'_> {
             Action::Ct(ct) => self.ct(ct, last),
             Action::CtClear => self.ct_clear(),
             // Within `ct`, which emits the address translation.
-            Action::Nat(nat) => self.ct_nat = Some(Nat::clone(nat)),
+            Action::Nat(nat) => self.at.ct_nat = Some(Nat::clone(nat)),
             Action::DebugRecirc => {
-                self.freeze();
+                self.rest.freeze();
                 return Go::Done;
             }
-            Action::DebugSlow => self.slow(),
+            Action::DebugSlow => self.out.slow(),
         }
         Go::On
     }
 
-    /// In Open vSwitch, its slow path would handle the packet: the translation is for this packet alone.
-    pub(super) fn slow(&mut self) {
-        self.out.uncacheable = true;
-        self.is_slow = true;
-    }
-
     fn meter(&mut self, id: u32) {
-        self.depend(crate::bridge::meters::slot(self.bridge.id, id));
-        if let Some(meter) = self.bridge.meters.get(id, LATEST) {
-            self.emit(heddle_datapath_api::Action::Meter(meter.data.dp.clone()));
+        self.out.depend(crate::meter::slot(self.at.bridge.id, id));
+        if let Some(meter) = self.at.bridge.meters.get(id, LATEST) {
+            self.out
+                .emit(heddle_datapath_api::Action::Meter(meter.data.dp.clone()));
         }
     }
 
@@ -288,7 +302,7 @@ impl Ctx<'_> {
             } else {
                 key_port(port)
             },
-            table: table.unwrap_or(self.table),
+            table: table.unwrap_or(self.at.table),
             on_miss: OnMiss::NONE,
             ct_orig,
             last,
@@ -298,10 +312,11 @@ impl Ctx<'_> {
 
     fn pop_queue(&mut self) {
         self.out.mask.0.skb_priority = u32::MAX;
-        if self.flow.skb_priority != self.orig.skb_priority {
-            self.flow.skb_priority = self.orig.skb_priority;
+        if self.flow.skb_priority != self.input.key.skb_priority {
+            self.flow.skb_priority = self.input.key.skb_priority;
             let queue = self.flow.skb_priority;
-            self.report(Kind::Detail, || format!("queue = {}", hex(queue.into())));
+            self.trace
+                .report(Kind::Detail, || format!("queue = {}", hex(queue.into())));
         }
     }
 }

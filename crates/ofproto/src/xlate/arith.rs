@@ -1,22 +1,22 @@
 //! The 1.0 and 1.1 forms of setting headers, and decrementing the TTL.
 
 use super::ctx::Ctx;
-use super::mask::{eth, is_ip_any};
+use super::flow::Flow;
+use super::mask::{DSCP_MASK, ECN_MASK, is_ip_any};
 use super::report::Kind;
+use heddle_flow::FlowMask;
 use heddle_flow::key::frag;
 use heddle_openflow::Action;
 use heddle_openflow::action::ControllerAction;
 use heddle_openflow::message::PacketInReason;
+use heddle_wire::eth::ethertype as eth;
 
-const DSCP: u8 = 0xfc;
-const ECN: u8 = 0x03;
-
-impl Ctx<'_> {
+impl Flow {
     /// `SetEthSrc` to `SetL4Dst`; no change if the packet has no such header.
-    pub(super) fn set_header(&mut self, action: &Action) {
-        let (ip, v4) = (is_ip_any(&self.flow), self.flow.dl_type == eth::IP);
-        let l4 = ip && self.flow.nw_frag & frag::LATER == 0;
-        let (f, m) = (&mut self.flow, &mut self.out.mask.0);
+    pub(super) fn set_header(&mut self, mask: &mut FlowMask, action: &Action) {
+        let (ip, v4) = (is_ip_any(self), self.dl_type == eth::IP);
+        let l4 = ip && self.nw_frag & frag::LATER == 0;
+        let (f, m) = (&mut **self, &mut mask.0);
         match action {
             Action::SetEthSrc(mac) => (f.dl_src, m.dl_src) = (*mac, [0xff; 6]),
             Action::SetEthDst(mac) => (f.dl_dst, m.dl_dst) = (*mac, [0xff; 6]),
@@ -24,13 +24,13 @@ impl Ctx<'_> {
             Action::SetIpv4Dst(a) if v4 => (f.nw_dst, m.nw_dst, m.nw_proto) = (*a, u32::MAX, u8::MAX),
             Action::SetIpDscp(tos) if ip => {
                 m.nw_proto = u8::MAX;
-                m.nw_tos |= DSCP;
-                f.nw_tos = f.nw_tos & !DSCP | tos & DSCP;
+                m.nw_tos |= DSCP_MASK;
+                f.nw_tos = f.nw_tos & !DSCP_MASK | tos & DSCP_MASK;
             }
             Action::SetIpEcn(ecn) if ip => {
                 m.nw_proto = u8::MAX;
-                m.nw_tos |= ECN;
-                f.nw_tos = f.nw_tos & !ECN | ecn & ECN;
+                m.nw_tos |= ECN_MASK;
+                f.nw_tos = f.nw_tos & !ECN_MASK | ecn & ECN_MASK;
             }
             Action::SetIpTtl(ttl) if ip => (f.nw_ttl, m.nw_ttl, m.nw_proto) = (*ttl, u8::MAX, u8::MAX),
             Action::SetL4Src(p) if l4 => (f.tp_src, m.tp_src, m.nw_proto) = (*p, u16::MAX, u8::MAX),
@@ -38,7 +38,9 @@ impl Ctx<'_> {
             _ => {}
         }
     }
+}
 
+impl Ctx<'_> {
     /// Decrements the TTL. `false`: it ran out, packet-ins are emitted, and the list of actions ends.
     pub(super) fn dec_ttl(&mut self, controllers: &[u16]) -> bool {
         self.out.mask.0.nw_ttl = u8::MAX;
@@ -54,7 +56,8 @@ impl Ctx<'_> {
             self.ttl_exception(*id);
         }
         let version = if self.flow.dl_type == eth::IP { 4 } else { 6 };
-        self.report(Kind::Warn, || format!("IPv{version} decrement TTL exception"));
+        self.trace
+            .report(Kind::Warn, || format!("IPv{version} decrement TTL exception"));
         false
     }
 

@@ -60,7 +60,7 @@ impl Ctx<'_> {
             HashFields::SymmetricL3L4 | HashFields::SymmetricL3L4Udp => {
                 hash::mask_symmetric_l3l4(k, m, fields == HashFields::SymmetricL3L4Udp);
                 if !super::mask::is_ip_any(k) {
-                    hash::mask_symmetric_l2(self.extra());
+                    hash::mask_symmetric_l2(self.out.extra());
                 }
             }
             HashFields::NwSrc => hash::mask_nw_src(k, m),

@@ -1,10 +1,9 @@
 //! Sending the packet to a controller.
 
 use super::ctx::Ctx;
-use super::limits::XlateError;
 use super::meta::PacketInMeta;
-use super::recirc::{Frozen, Held};
-use crate::bridge::meters;
+use super::recirc::{Frozen, Recirculation};
+use crate::meter;
 use crate::versioned::LATEST;
 use heddle_datapath_api::{Action, Meter, Upcall, UpcallCookie, UpcallKind};
 use heddle_openflow::action::ControllerAction;
@@ -16,30 +15,20 @@ impl Ctx<'_> {
     pub(super) fn controller(&mut self, action: &ControllerAction, reason: PacketInReason) {
         self.commit();
         let by_miss_flow = self
+            .at
             .rule
-            .as_ref()
             .is_some_and(|r| r.priority == 0 && r.matches.mask.words().is_empty());
         let reason = match reason {
             PacketInReason::Action if by_miss_flow => PacketInReason::ExplicitMiss,
             r => r,
         };
+        let metadata = self.kept_metadata();
         let here = Frozen {
-            bridge: self.bridge.id,
-            table: self.table,
-            metadata: self.kept_metadata(),
-            own_tunnel: false,
-            stack: self.stack.clone(),
-            was_mpls: self.was_mpls,
-            conntracked: self.is_tracked(),
-            mirrored: self.mirrored,
-            hash: None,
-            steps: Vec::new(),
-            action_set: Vec::new(),
+            stack: self.at.stack.clone(),
             userdata: action.userdata.clone(),
+            ..self.frozen(metadata)
         };
-        let Some(held) = self.recircs.take(here, self.reading) else {
-            self.report_error(|| "Failed to allocate recirculation id".to_owned());
-            self.error = Some(XlateError::NoRecirculationContext);
+        let Some(held) = self.take_recirculation(here) else {
             return;
         };
         let upcall = self.upcall(action, reason, held, false);
@@ -47,8 +36,8 @@ impl Ctx<'_> {
     }
 
     /// Emits a packet-in whose controller decides when the frozen pipeline `held` continues.
-    pub(super) fn continue_at_controller(&mut self, action: &ControllerAction, held: Arc<Held>) {
-        if self.report.is_some() && !self.has_packet {
+    pub(super) fn continue_at_controller(&mut self, action: &ControllerAction, held: Arc<Recirculation>) {
+        if self.trace.is_on() && !self.input.has_packet() {
             return;
         }
         let reason = super::actions::reason_of(action.reason);
@@ -59,11 +48,11 @@ impl Ctx<'_> {
     /// Emits a packet-in, after the meter that applies to `action`, if there is one.
     fn emit_metered(&mut self, action: &ControllerAction, upcall: Action) {
         match self.packet_in_meter(action.meter_id) {
-            Some(meter) => self.emit(Action::Sample {
+            Some(meter) => self.out.emit(Action::Sample {
                 probability: u32::MAX,
                 actions: vec![Action::Meter(meter), upcall],
             }),
-            None => self.emit(upcall),
+            None => self.out.emit(upcall),
         }
     }
 
@@ -71,19 +60,19 @@ impl Ctx<'_> {
         &mut self,
         action: &ControllerAction,
         reason: PacketInReason,
-        held: Arc<Held>,
+        held: Arc<Recirculation>,
         continuation: bool,
     ) -> Action {
         self.out.credits.push(held.clone());
         let meta = PacketInMeta {
             reason,
-            cookie: self.cookie,
-            table: self.table,
+            cookie: self.at.cookie,
+            table: self.at.table,
             max_len: action.max_len,
             controller_id: action.controller_id,
             userdata: action.userdata.clone(),
             continuation,
-            dont_send: self.report.is_some() && !self.has_packet,
+            dont_send: self.trace.is_on() && !self.input.has_packet(),
             held,
         };
         Action::Userspace(Arc::new(Upcall {
@@ -101,17 +90,17 @@ impl Ctx<'_> {
     }
 
     fn existing_meter(&mut self, id: u32) -> Option<Arc<Meter>> {
-        self.depend(meters::slot(self.bridge.id, id));
-        Some(self.bridge.meters.get(id, LATEST)?.data.dp.clone())
+        self.out.depend(meter::slot(self.at.bridge.id, id));
+        Some(self.at.bridge.meters.get(id, LATEST)?.data.dp.clone())
     }
 
     /// The reason of a plain output to the controller.
     pub(super) fn output_reason(&self) -> PacketInReason {
-        if self.in_packet_out {
+        if self.input.is_packet_out() {
             PacketInReason::PacketOut
-        } else if self.in_bucket {
+        } else if self.at.in_bucket {
             PacketInReason::Group
-        } else if self.in_action_set {
+        } else if self.at.in_action_set {
             PacketInReason::ActionSet
         } else {
             PacketInReason::Action

@@ -14,15 +14,18 @@
 //! they read matter.
 
 use super::actions::Step;
-use super::ctx::{Ctx, Tracked};
-use super::mask::proto;
+use super::ctx::Ctx;
+use super::emit::Output;
+use super::flow::Tracked;
 use super::report::{Fork, Kind};
 use crate::features::Feature;
+use crate::parts::Part;
 use heddle_conntrack::{CtAction, CtHelper, CtNat, NatEnd, NatHow, NatRange};
 use heddle_datapath_api::Action as DpAction;
 use heddle_flow::{FieldId, FlowKey};
 use heddle_openflow::Action;
 use heddle_openflow::action::{Ct, CtZone, Nat, NatAddresses, NatDirection};
+use heddle_wire::ip::proto;
 use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,21 +37,6 @@ const TRACKED: u32 = 0x20;
 const FTP: u16 = 21;
 const TFTP: u16 = 69;
 
-/// Clears the connection state of a key.
-pub(crate) fn clear(f: &mut FlowKey) {
-    f.ct_state = 0;
-    f.ct_zone = 0;
-    f.ct_mark = 0;
-    f.ct_label = [0; 16];
-    f.ct_nw_proto = 0;
-    f.ct_tp_src = 0;
-    f.ct_tp_dst = 0;
-    f.ct_nw_src = 0;
-    f.ct_nw_dst = 0;
-    f.ct_ipv6_src = [0; 16];
-    f.ct_ipv6_dst = [0; 16];
-}
-
 /// Whether a frozen pipeline keeps the field: its value then follows from the recirculation id.
 fn is_kept(field: FieldId) -> bool {
     use FieldId as F;
@@ -57,98 +45,7 @@ fn is_kept(field: FieldId) -> bool {
         || (F::Reg0..F::EthSrc).contains(&field)
 }
 
-impl Ctx<'_> {
-    pub(super) fn ct(&mut self, ct: &Ct, last: bool) {
-        let zone = self.ct_zone(ct.zone);
-        self.commit();
-
-        let m = &mut self.out.mask.0;
-        let own = (std::mem::take(&mut m.ct_mark), std::mem::take(&mut m.ct_label));
-        self.ct_nat = None;
-        let steps: SmallVec<[Step<'_>; 8]> = ct.actions.iter().map(Step::Action).collect();
-        self.run_list(&steps, last);
-        let m = &mut self.out.mask.0;
-        let written = (
-            std::mem::replace(&mut m.ct_mark, own.0),
-            std::mem::replace(&mut m.ct_label, own.1),
-        );
-        self.mask_ct_reads(&ct.actions);
-
-        let (mark, label) = (self.flow.ct_mark, u128::from_be_bytes(self.flow.ct_label));
-        let label_mask = u128::from_be_bytes(written.1);
-        let timeout = if ct.commit { self.ct_timeout(zone) } else { None };
-        let nat = self.ct_nat.take();
-        let helper = match ct.alg {
-            FTP => Some(CtHelper::Ftp),
-            TFTP => Some(CtHelper::Tftp),
-            0 => None,
-            alg => {
-                self.report_error(|| format!("cannot serialize ct_helper {alg}"));
-                None
-            }
-        };
-        self.emit(DpAction::Ct(Arc::new(CtAction {
-            commit: ct.commit,
-            force: ct.commit && ct.force,
-            zone,
-            mark: (written.0 != 0).then_some((mark & written.0, written.0)),
-            label: (label_mask != 0).then_some((label & label_mask, label_mask)),
-            helper,
-            timeout,
-            nat: nat.as_ref().map(nat_of),
-        })));
-        if let Some(table) = ct.table {
-            self.fork(table, zone, nat);
-        }
-        self.forget_connection();
-        self.detail("Sets the packet to an untracked state, and clears all the conntrack fields.");
-    }
-
-    /// `ct_clear`. A packet that is not tracked needs no action.
-    pub(super) fn ct_clear(&mut self) {
-        if self.is_tracked() {
-            self.forget_connection();
-            if self.bridge.features.has(Feature::CtClear) {
-                self.emit(DpAction::CtClear);
-            }
-        }
-    }
-
-    /// Whether the packet is tracked. For [`Tracked::AsItCame`] the mask gets the packet's bit, which Open
-    /// vSwitch leaves out.
-    pub(super) fn is_tracked(&mut self) -> bool {
-        match self.conntracked {
-            Tracked::Yes => true,
-            Tracked::No => false,
-            // Packets from ports have no connection state, so the bit does not matter.
-            Tracked::AsItCame if self.orig.recirc_id == 0 && self.orig.ct_state & TRACKED == 0 => false,
-            Tracked::AsItCame => {
-                self.extra().0.ct_state |= TRACKED;
-                self.orig.ct_state & TRACKED != 0
-            }
-        }
-    }
-
-    /// Clears the packet's connection state in the pipeline; that needs no action.
-    pub(super) fn forget_connection(&mut self) {
-        self.conntracked = Tracked::No;
-        clear(&mut self.flow);
-    }
-
-    fn ct_zone(&mut self, zone: CtZone) -> u16 {
-        match zone {
-            CtZone::Number(n) => n,
-            CtZone::Field(src) => {
-                if !(self.thawed && is_kept(src.field)) {
-                    src.pieces().for_each(|piece| piece.add_mask(&mut self.out.mask));
-                }
-                #[allow(clippy::cast_possible_truncation)] // 16 bits of a field
-                let zone = src.get(&self.flow).as_u64() as u16;
-                zone
-            }
-        }
-    }
-
+impl Output<'_> {
     /// Adds the bits of the connection's mark and label that nested actions read to the mask. Open vSwitch
     /// does not.
     fn mask_ct_reads(&mut self, actions: &[Action]) {
@@ -161,16 +58,106 @@ impl Ctx<'_> {
             }
         }
     }
+}
+
+impl Ctx<'_> {
+    pub(super) fn ct(&mut self, ct: &Ct, last: bool) {
+        let zone = self.ct_zone(ct.zone);
+        self.commit();
+
+        let m = &mut self.out.mask.0;
+        let own = (std::mem::take(&mut m.ct_mark), std::mem::take(&mut m.ct_label));
+        self.at.ct_nat = None;
+        let steps: SmallVec<[Step<'_>; 8]> = ct.actions.iter().map(Step::Action).collect();
+        self.run_list(&steps, last);
+        let m = &mut self.out.mask.0;
+        let written = (
+            std::mem::replace(&mut m.ct_mark, own.0),
+            std::mem::replace(&mut m.ct_label, own.1),
+        );
+        self.out.mask_ct_reads(&ct.actions);
+
+        let (mark, label) = (self.flow.ct_mark, u128::from_be_bytes(self.flow.ct_label));
+        let label_mask = u128::from_be_bytes(written.1);
+        let timeout = if ct.commit { self.ct_timeout(zone) } else { None };
+        let nat = self.at.ct_nat.take();
+        let helper = match ct.alg {
+            FTP => Some(CtHelper::Ftp),
+            TFTP => Some(CtHelper::Tftp),
+            0 => None,
+            alg => {
+                self.report_error(|| format!("cannot serialize ct_helper {alg}"));
+                None
+            }
+        };
+        self.out.emit(DpAction::Ct(Arc::new(CtAction {
+            commit: ct.commit,
+            force: ct.commit && ct.force,
+            zone,
+            mark: (written.0 != 0).then_some((mark & written.0, written.0)),
+            label: (label_mask != 0).then_some((label & label_mask, label_mask)),
+            helper,
+            timeout,
+            nat: nat.as_ref().map(nat_of),
+        })));
+        if let Some(table) = ct.table {
+            self.fork(table, zone, nat);
+        }
+        self.flow.forget_connection();
+        self.trace
+            .detail("Sets the packet to an untracked state, and clears all the conntrack fields.");
+    }
+
+    /// `ct_clear`. A packet that is not tracked needs no action.
+    pub(super) fn ct_clear(&mut self) {
+        if self.is_tracked() {
+            self.flow.forget_connection();
+            if self.at.bridge.features.has(Feature::CtClear) {
+                self.out.emit(DpAction::CtClear);
+            }
+        }
+    }
+
+    /// Whether the packet is tracked. For [`Tracked::AsItCame`] the mask gets the packet's bit, which Open
+    /// vSwitch leaves out.
+    pub(super) fn is_tracked(&mut self) -> bool {
+        match self.flow.conntracked {
+            Tracked::Yes => true,
+            Tracked::No => false,
+            // Packets from ports have no connection state, so the bit does not matter.
+            Tracked::AsItCame if self.input.key.recirc_id == 0 && self.input.key.ct_state & TRACKED == 0 => {
+                false
+            }
+            Tracked::AsItCame => {
+                self.out.extra().0.ct_state |= TRACKED;
+                self.input.key.ct_state & TRACKED != 0
+            }
+        }
+    }
+
+    fn ct_zone(&mut self, zone: CtZone) -> u16 {
+        match zone {
+            CtZone::Number(n) => n,
+            CtZone::Field(src) => {
+                if !(self.input.is_thawed() && is_kept(src.field)) {
+                    src.pieces().for_each(|piece| piece.add_mask(&mut self.out.mask));
+                }
+                #[allow(clippy::cast_possible_truncation)] // 16 bits of a field
+                let zone = src.get(&self.flow).as_u64() as u16;
+                zone
+            }
+        }
+    }
 
     /// The name of the zone's timeout policy, for packets of protocols that have timeouts there.
     fn ct_timeout(&mut self, zone: u16) -> Option<Arc<str>> {
-        if !self.bridge.features.has(Feature::CtTimeout) {
+        if !self.at.bridge.features.has(Feature::CtTimeout) {
             return None;
         }
-        self.depend_on_ct_zones();
-        let policy = self.snapshot.ct_timeouts.get(&zone)?;
+        self.out.depend_on(Part::CtZones);
+        let policy = self.input.snapshot.ct_timeouts.get(&zone)?;
         // Open vSwitch leaves the protocol out, so it may treat a packet of another protocol alike.
-        self.extra().0.nw_proto = u8::MAX;
+        self.out.extra().0.nw_proto = u8::MAX;
         let has_timeouts = matches!(
             self.flow.nw_proto,
             proto::ICMP | proto::TCP | proto::UDP | proto::ICMPV6
@@ -180,10 +167,12 @@ impl Ctx<'_> {
 
     /// Has a copy of the packet come back with the tracker's result, and continue in a table.
     fn fork(&mut self, table: u8, zone: u16, nat: Option<Nat>) {
-        self.conntracked = Tracked::Yes;
+        self.flow.conntracked = Tracked::Yes;
         let Some(held) = self.freeze_at(table) else { return };
-        let (id, key) = (held.id, self.flow);
-        let Some(report) = &mut self.report else { return };
+        let (id, key) = (held.id, *self.flow);
+        let Some(report) = &mut self.trace.report else {
+            return;
+        };
         report.forks.push(Fork {
             key: FlowKey {
                 recirc_id: id,
@@ -193,7 +182,7 @@ impl Ctx<'_> {
             nat,
             held,
         });
-        self.report(Kind::Detail, || {
+        self.trace.report(Kind::Detail, || {
             format!(
                 "A clone of the packet is forked to recirculate. The forked pipeline will be resumed at table {table}."
             )

@@ -4,22 +4,23 @@
 //! known. The headers behind a popped one are known only for an Ethernet header or a label above others.
 //! Otherwise the packet is parsed again.
 
-use super::ctx::{Ctx, OnWrite, Pending};
+use super::ctx::Ctx;
+use super::flow::{Base, Pending};
 use super::limits::XlateError;
-use super::mask::{eth, is_mpls};
 use super::mpls::{clear_l3, count, lse, pop, push};
 use super::report::Kind;
 use crate::features::Feature;
 use heddle_datapath_api::Action as DpAction;
 use heddle_flow::{FlowKey, Nsh, Vlan, packet_type};
 use heddle_openflow::action::{Encap, EncapProperty};
+use heddle_wire::eth::{ethertype as eth, is_mpls};
 use heddle_wire::nsh::{self, MAX_METADATA, MD_TYPE_1, MD_TYPE_2};
 
 /// State of the translation before actions that must leave the packet as it was.
 pub(super) struct Mark<'w> {
-    at: usize,
-    base: OnWrite<'w>,
-    pending: Option<Pending>,
+    /// Number of actions emitted by then.
+    pub(super) at: usize,
+    pub(super) base: Base<'w>,
     restacked: u32,
 }
 
@@ -28,8 +29,7 @@ impl<'w> Ctx<'w> {
         Mark {
             at: self.out.actions.len(),
             base: self.base.clone(),
-            pending: self.pending.clone(),
-            restacked: self.restacked,
+            restacked: self.out.restacked,
         }
     }
 
@@ -38,12 +38,13 @@ impl<'w> Ctx<'w> {
     /// follows (`last`). The list of actions does not show that: a resubmit, a group or a patch port may lead
     /// to any action.
     pub(super) fn settle(&mut self, mark: Mark<'w>, last: bool) {
-        let restacked = self.restacked != mark.restacked;
-        self.pending = mark.pending.filter(|_| !restacked || !last);
+        let restacked = self.out.restacked != mark.restacked;
         let emitted = self.out.actions.get(mark.at..).unwrap_or_default();
         if !last && (restacked || leaves_traces(emitted)) {
             self.base = mark.base;
             self.wrap(mark.at);
+        } else {
+            self.base.pending = mark.base.pending.filter(|_| !restacked);
         }
     }
 
@@ -51,10 +52,10 @@ impl<'w> Ctx<'w> {
     pub(super) fn wrap(&mut self, at: usize) {
         let inner: Vec<_> = self.out.actions.drain(at..).collect();
         if inner.is_empty() {
-        } else if self.has_clone() {
-            self.emit(DpAction::Clone(inner));
-        } else if self.may_sample() {
-            self.emit(DpAction::Sample {
+        } else if self.at.has_clone() {
+            self.out.emit(DpAction::Clone(inner));
+        } else if self.at.may_sample() {
+            self.out.emit(DpAction::Sample {
                 probability: u32::MAX,
                 actions: inner,
             });
@@ -73,13 +74,13 @@ impl<'w> Ctx<'w> {
             ty => self.encap_mpls(ty),
         };
         if let Some(options) = options {
-            self.pending = Some(Pending::Encap(options));
+            self.base.pending = Some(Pending::Encap(options));
         }
     }
 
     fn unsupported(&mut self, why: impl FnOnce() -> String) {
-        self.report(Kind::Action, why);
-        self.error = Some(XlateError::UnsupportedPacketType);
+        self.trace.report(Kind::Action, why);
+        self.out.error = Some(XlateError::UnsupportedPacketType);
     }
 
     fn encap_ethernet(&mut self) -> Option<Vec<u8>> {
@@ -146,13 +147,16 @@ impl<'w> Ctx<'w> {
         let n = count(&self.flow, Some(&mut self.out.mask));
         if n >= self.flow.mpls_lse.len() {
             // Messages describe such a packet by its Ethernet header.
-            (self.base.packet_type, self.base.dl_src, self.base.dl_dst) =
-                (self.orig.packet_type, self.orig.dl_src, self.orig.dl_dst);
+            (self.base.packet_type, self.base.dl_src, self.base.dl_dst) = (
+                self.input.key.packet_type,
+                self.input.key.dl_src,
+                self.input.key.dl_dst,
+            );
             self.too_many_labels("an encap MPLS action", "would have");
             return None;
         }
-        if !self.bridge.features.has(Feature::AddMpls) {
-            self.slow();
+        if !self.at.bridge.features.has(Feature::AddMpls) {
+            self.out.slow();
         }
         let ethertype = (ty & 0xffff) as u16;
         if n == 0 {
@@ -174,7 +178,7 @@ impl<'w> Ctx<'w> {
         self.commit();
         if self.flow.packet_type == packet_type::ETHERNET {
             // Packets without a tag must not share the entry of one that is dropped for its tag.
-            self.extra().0.vlans[0].tci |= Vlan::CFI;
+            self.out.extra().0.vlans[0].tci |= Vlan::CFI;
         }
         match self.flow.packet_type {
             packet_type::ETHERNET if self.flow.vlans[0].present() => {
@@ -215,7 +219,7 @@ impl<'w> Ctx<'w> {
                 return false;
             }
         };
-        self.pending = Some(Pending::Decap);
+        self.base.pending = Some(Pending::Decap);
         true
     }
 
@@ -226,11 +230,11 @@ impl<'w> Ctx<'w> {
             ethertype => ethertype,
         };
         if pop(&mut self.flow, n, behind, Some(&mut self.out.mask)) {
-            if !self.bridge.features.has(Feature::AddMpls) {
-                self.slow();
+            if !self.at.bridge.features.has(Feature::AddMpls) {
+                self.out.slow();
             }
             self.flow.packet_type = ty;
-            self.pending = Some(Pending::Decap);
+            self.base.pending = Some(Pending::Decap);
             return n == 1;
         }
         self.flow.packet_type = ty;
@@ -252,7 +256,8 @@ impl<'w> Ctx<'w> {
             }
             self.ttl_exception(0);
         }
-        self.report(Kind::Warn, || "NSH decrement TTL exception".to_owned());
+        self.trace
+            .report(Kind::Warn, || "NSH decrement TTL exception".to_owned());
         false
     }
 }

@@ -61,7 +61,7 @@ impl Ctx<'_> {
     /// Outputs to all ports but the input port. `all`: also to ports that do not flood.
     pub(super) fn flood(&mut self, all: bool, last: bool) {
         let in_port = self.in_port().map(|p| p.no);
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         self.look_at_all_ports();
         let mut targets = ports(bridge);
         targets.retain(|p| {

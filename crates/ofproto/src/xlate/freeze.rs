@@ -5,11 +5,13 @@
 //! in that order when the pipeline continues.
 
 use super::actions::Step;
-use super::ctx::{Ctx, Tracked};
+use super::ctx::Ctx;
+use super::flow::Tracked;
 use super::limits::XlateError;
-use super::recirc::{Frozen, Held, Left, steps_text};
+use super::position::{Position, Rest};
+use super::recirc::{Frozen, Left, Recirculation, steps_text};
 use super::report::Kind;
-use heddle_datapath_api::{Action as DpAction, HashAlg};
+use heddle_datapath_api::Action as DpAction;
 use heddle_flow::{FieldId, FieldValue, FlowKey};
 use heddle_openflow::text::ActionsText;
 use heddle_openflow::{Action, Instruction, Port};
@@ -30,21 +32,9 @@ fn copy_metadata(from: &FlowKey, to: &mut FlowKey) {
     to.in_port = from.in_port;
 }
 
-impl Ctx<'_> {
-    /// Freezes the pipeline: it continues when the packet comes back.
-    pub(super) fn freeze(&mut self) {
-        self.exit = true;
-        self.freezing = true;
-    }
-
-    /// Freezes the pipeline; the packet comes back with a hash.
-    pub(super) fn freeze_for_hash(&mut self, alg: HashAlg, basis: u32) {
-        self.recirc_hash = Some((alg, basis));
-        self.freeze();
-    }
-
+impl Rest {
     /// Keeps steps for when the pipeline continues.
-    pub(super) fn leave(&mut self, steps: &[Step<'_>]) {
+    pub(super) fn leave(&mut self, at: &Position<'_>, steps: &[Step<'_>]) {
         for step in steps {
             match step {
                 // These have no effect.
@@ -59,7 +49,7 @@ impl Ctx<'_> {
                     | Action::DecMplsTtl
                     | Action::DecNshTtl
                     | Action::Resubmit { table: None, .. },
-                ) => self.leave_place(),
+                ) => self.leave_unroll(at),
                 _ => {}
             }
             let left = match step {
@@ -87,8 +77,8 @@ impl Ctx<'_> {
     }
 
     /// Packet-ins of the following steps name the current table and rule.
-    fn leave_place(&mut self) {
-        let here = (self.table, self.cookie);
+    fn leave_unroll(&mut self, at: &Position<'_>) {
+        let here = (at.table, at.cookie);
         let last = self.left.iter().rev().find_map(|l| match l {
             Left::Unroll { table, cookie } => Some((*table, *cookie)),
             _ => None,
@@ -98,7 +88,9 @@ impl Ctx<'_> {
             self.left.push(Left::Unroll { table, cookie });
         }
     }
+}
 
+impl Ctx<'_> {
     /// The pipeline's fields to keep, with the tunnel that the packet came from. Adds the tunnel to the mask.
     pub(super) fn kept_metadata(&mut self) -> FlowKey {
         let mut all = FlowKey::default();
@@ -107,7 +99,7 @@ impl Ctx<'_> {
             // Without options, there are no values.
             all.tun_metadata.fill(0);
         }
-        self.extra().0.copy_tunnel(&all);
+        self.out.extra().0.copy_tunnel(&all);
         metadata_of(&self.flow)
     }
 
@@ -120,13 +112,14 @@ impl Ctx<'_> {
 
     /// Freezes the pipeline when all changes of the packet are emitted. It continues with the steps in
     /// `left`, or else in a table. `None`: there is no free recirculation id.
-    pub(super) fn freeze_at(&mut self, table: u8) -> Option<Arc<Held>> {
-        let pause = self.pause.take();
+    pub(super) fn freeze_at(&mut self, table: u8) -> Option<Arc<Recirculation>> {
+        let pause = self.rest.pause.take();
         // The hash is part of the frozen pipeline. Without it, a packet that comes back with its hash could
         // get the id of a packet that needs one.
-        let hash = self.recirc_hash.take();
+        let hash = self.rest.hash.take();
         // Tunnel fields that actions wrote are in the mask, even if they had the same values before.
-        let own_tunnel = pause.is_none() && self.from.is_some() && self.flow.has_same_tunnel(self.orig);
+        let own_tunnel =
+            pause.is_none() && self.input.from.is_some() && self.flow.has_same_tunnel(self.input.key);
         let metadata = match own_tunnel {
             true => {
                 let mut kept = metadata_of(&self.flow);
@@ -136,79 +129,99 @@ impl Ctx<'_> {
             false => self.kept_metadata(),
         };
         let frozen = Frozen {
-            bridge: self.bridge.id,
             table,
-            metadata,
             own_tunnel,
-            stack: self.stack.clone(),
-            was_mpls: self.was_mpls,
-            conntracked: self.is_tracked(),
-            mirrored: self.mirrored,
+            stack: self.at.stack.clone(),
             hash,
-            steps: std::mem::take(&mut self.left),
-            action_set: self.action_set.clone(),
+            steps: std::mem::take(&mut self.rest.left),
+            action_set: self.at.action_set.clone(),
             userdata: pause.as_ref().map_or_else(Vec::new, |c| c.userdata.clone()),
+            ..self.frozen(metadata)
         };
-        self.freezing = false;
-        let Some(held) = self.recircs.take(frozen, self.reading) else {
-            self.report_error(|| "Failed to allocate recirculation id".to_owned());
-            self.error = Some(XlateError::NoRecirculationContext);
-            return None;
-        };
+        self.rest.freezing = false;
+        let held = self.take_recirculation(frozen)?;
         match pause {
             Some(action) => self.continue_at_controller(&action, held.clone()),
             None => {
                 if let Some((alg, basis)) = hash {
-                    self.emit(DpAction::Hash { alg, basis });
+                    self.out.emit(DpAction::Hash { alg, basis });
                 }
-                self.emit(DpAction::Recirc(held.id));
+                self.out.emit(DpAction::Recirc(held.id));
                 self.out.credits.push(held.clone());
             }
         }
         Some(held)
     }
 
+    /// The pipeline as it is now, with its fields in `metadata`, and without stack, action set and steps.
+    pub(super) fn frozen(&mut self, metadata: FlowKey) -> Frozen {
+        Frozen {
+            bridge: self.at.bridge.id,
+            table: self.at.table,
+            metadata,
+            own_tunnel: false,
+            stack: Vec::new(),
+            was_mpls: self.flow.was_mpls,
+            conntracked: self.is_tracked(),
+            mirrored: self.at.mirrored,
+            hash: None,
+            steps: Vec::new(),
+            action_set: Vec::new(),
+            userdata: Vec::new(),
+        }
+    }
+
+    /// The recirculation id of a frozen pipeline. `None`: there is no free one, and the translation fails.
+    pub(super) fn take_recirculation(&mut self, frozen: Frozen) -> Option<Arc<Recirculation>> {
+        let taken = self.input.pipeline.recircs.take(frozen, self.input.reading);
+        if taken.is_none() {
+            self.report_error(|| "Failed to allocate recirculation id".to_owned());
+            self.out.error = Some(XlateError::NoRecirculationContext);
+        }
+        taken
+    }
+
     /// Restores the state of a frozen pipeline and runs its steps, or a lookup if there are none.
     pub(super) fn thaw(&mut self, frozen: &Frozen, resumed: bool) {
-        let line = self.report(Kind::Thaw, || "thaw".to_owned());
-        let parent = self.report_under(line);
+        let line = self.trace.report(Kind::Thaw, || "thaw".to_owned());
+        let parent = self.trace.under(line);
         let Some(bridge) = self.other_bridge(frozen.bridge) else {
             self.report_error(|| "Frozen bridge no longer exists.".to_owned());
-            self.error = Some(XlateError::BridgeNotFound);
-            self.report_under(parent);
+            self.out.error = Some(XlateError::BridgeNotFound);
+            self.trace.under(parent);
             return;
         };
-        if bridge.id != self.bridge.id {
-            self.enter(bridge);
+        if bridge.id != self.at.bridge.id {
+            self.at.enter(bridge);
         }
-        self.table = frozen.table;
-        self.report(Kind::Thaw, || format!("Resuming from table {}", frozen.table));
+        self.at.table = frozen.table;
+        self.trace
+            .report(Kind::Thaw, || format!("Resuming from table {}", frozen.table));
         if frozen.conntracked {
-            self.conntracked = Tracked::Yes;
+            self.flow.conntracked = Tracked::Yes;
         } else {
-            self.forget_connection();
+            self.flow.forget_connection();
         }
-        let came = self.flow;
+        let came = *self.flow;
         copy_metadata(&frozen.metadata, &mut self.flow);
         if frozen.own_tunnel {
             self.flow.copy_tunnel(&came);
         }
-        self.stack.clone_from(&frozen.stack);
-        self.has_hash = frozen.hash.is_some();
-        self.mirrored = frozen.mirrored;
+        self.at.stack.clone_from(&frozen.stack);
+        self.at.mirrored = frozen.mirrored;
         if !frozen.action_set.is_empty() {
             let actions = &frozen.action_set;
-            self.report(Kind::Thaw, || {
+            self.trace.report(Kind::Thaw, || {
                 format!("Restoring action set: {}", ActionsText { actions, names: None })
             });
             self.merge_action_set(actions);
         }
         if !frozen.steps.is_empty() {
-            self.report(Kind::Thaw, || {
+            self.trace.report(Kind::Thaw, || {
                 format!("Restoring actions: {}", steps_text(&frozen.steps))
             });
         }
-        self.report_under(parent);
+        self.trace.under(parent);
         let steps = frozen.steps.iter().map(|l| match l {
             Left::Action(a) => Step::Action(a),
             Left::Instruction(i) => Step::Instruction(i),

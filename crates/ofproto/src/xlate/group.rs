@@ -22,16 +22,17 @@ impl Ctx<'_> {
             return true;
         }
         let Some(group) = self.group_at_hand(id) else {
-            self.report(Kind::Warn, || format!("output to nonexistent group {id}"));
+            self.trace
+                .report(Kind::Warn, || format!("output to nonexistent group {id}"));
             return false;
         };
         let group = &group.data;
         if matches!(group.ty, GroupType::All | GroupType::Indirect) {
             for (i, b) in group.buckets.iter().enumerate() {
                 self.bucket(b, last && i + 1 == group.buckets.len());
-                self.credit(&b.stats);
+                self.out.credit(&b.stats);
             }
-            self.credit(&group.stats);
+            self.out.credit(&group.stats);
             return true;
         }
         let chosen = match group.ty {
@@ -41,25 +42,25 @@ impl Ctx<'_> {
         match chosen {
             Some(b) => {
                 let id = b.bucket.id;
-                self.report(Kind::Detail, || format!("using bucket {id}"));
+                self.trace.report(Kind::Detail, || format!("using bucket {id}"));
                 self.bucket(b, last);
-                self.credit(&b.stats);
-                self.credit(&group.stats);
+                self.out.credit(&b.stats);
+                self.out.credit(&group.stats);
             }
             // The bucket is chosen when the packet comes back with its hash.
-            None if self.freezing => {}
-            None => self.detail("no live bucket"),
+            None if self.rest.freezing => {}
+            None => self.trace.detail("no live bucket"),
         }
         true
     }
 
-    fn group_at_hand(&mut self, id: u32) -> Option<std::sync::Arc<crate::versioned::Held<Group>>> {
-        self.depend(Group::slot(self.bridge.id, id));
+    fn group_at_hand(&mut self, id: u32) -> Option<std::sync::Arc<crate::versioned::VersionedItem<Group>>> {
+        self.out.depend(Group::slot(self.at.bridge.id, id));
         // Groups changed between `enter` and the line above: see `lookup`.
-        if self.bridge.version.load(std::sync::atomic::Ordering::Acquire) != self.version {
+        if self.at.bridge.version.load(std::sync::atomic::Ordering::Acquire) != self.at.version {
             self.out.uncacheable = true;
         }
-        self.bridge.groups.get(id, self.version)
+        self.at.bridge.groups.get(id, self.at.version)
     }
 
     /// Runs a bucket's actions. Only the emitted actions stay.
@@ -68,32 +69,31 @@ impl Ctx<'_> {
             return;
         }
         let id = b.bucket.id;
-        let line = self.report(Kind::Bucket, || format!("bucket {id}"));
-        let parent = self.report_under(line);
-        let (flow, was_mpls, conntracked) = (self.flow, self.was_mpls, self.conntracked);
-        let in_bucket = std::mem::replace(&mut self.in_bucket, true);
+        let line = self.trace.report(Kind::Bucket, || format!("bucket {id}"));
+        let parent = self.trace.under(line);
+        let flow = self.flow;
+        let in_bucket = std::mem::replace(&mut self.at.in_bucket, true);
         let steps: SmallVec<[Step<'_>; 8]> = b.list.iter().map(Step::Action).collect();
         let mark = self.mark();
-        self.depth += 1;
+        self.budget.depth += 1;
         self.run_list(&steps, last);
-        self.depth -= 1;
-        if self.freezing {
+        self.budget.depth -= 1;
+        if self.rest.freezing {
             self.finish_freezing();
         }
         self.settle(mark, last);
-        self.in_bucket = in_bucket;
+        self.at.in_bucket = in_bucket;
         self.flow = flow;
-        (self.was_mpls, self.conntracked) = (was_mpls, conntracked);
         // An exit of the bucket does not end the list behind the group, nor does an error about the packet's
         // headers. Other errors stay.
-        self.exit = false;
+        self.rest.exit = false;
         if matches!(
-            self.error,
+            self.out.error,
             Some(XlateError::TooManyMplsLabels | XlateError::UnsupportedPacketType)
         ) {
-            self.error = None;
+            self.out.error = None;
         }
-        self.report_under(parent);
+        self.trace.under(parent);
     }
 
     fn is_live(&mut self, group: &Group, b: &Bucket, depth: u32) -> bool {
@@ -109,7 +109,7 @@ impl Ctx<'_> {
         }
         let by_port = match b.watch_port {
             Port::NONE => false,
-            Port::CONTROLLER => self.bridge.has_controllers,
+            Port::CONTROLLER => self.at.bridge.has_controllers,
             port => self.is_up(port),
         };
         by_port || b.watch_group != GROUP_ANY && self.is_group_live(b.watch_group, depth + 1)
@@ -136,7 +136,7 @@ impl Ctx<'_> {
     }
 
     fn report_not_live(&mut self, b: &Bucket) {
-        self.report(Kind::Detail, || {
+        self.trace.report(Kind::Detail, || {
             let mut why = String::new();
             if b.watch_port != Port::NONE {
                 why = format!("port {}", of_port(key_port(b.watch_port)));
@@ -151,8 +151,8 @@ impl Ctx<'_> {
 
     fn select<'g>(&mut self, group: &'g Group) -> Option<&'g GroupBucket> {
         // The choice may look at headers behind a popped label.
-        if self.was_mpls {
-            self.freeze();
+        if self.flow.was_mpls {
+            self.rest.freeze();
             return None;
         }
         match &group.method {
@@ -183,7 +183,8 @@ impl Ctx<'_> {
             if best.is_none_or(|(high, _)| score >= high) {
                 best = Some((score, b));
             }
-            self.report(Kind::Detail, || format!("bucket {id}: score {score}"));
+            self.trace
+                .report(Kind::Detail, || format!("bucket {id}: score {score}"));
         }
         best.map(|(_, b)| b)
     }
@@ -213,13 +214,14 @@ impl Ctx<'_> {
     ) -> Option<&'g GroupBucket> {
         // No hash is zero, and packets that come back with a hash have ids of their own. So the test needs no
         // bits of the mask.
-        if self.flow.dp_hash == 0 && !self.has_hash {
-            let alg = match self.bridge.features.number(Feature::MaxHashAlg) {
+        if self.flow.dp_hash == 0 && !self.input.has_hash() {
+            let alg = match self.at.bridge.features.number(Feature::MaxHashAlg) {
                 0 => HashAlg::L4,
                 _ => alg,
             };
-            self.detail("selection method in use: dp_hash, recirculating");
-            self.freeze_for_hash(alg, basis);
+            self.trace
+                .detail("selection method in use: dp_hash, recirculating");
+            self.rest.freeze_for_hash(alg, basis);
             return None;
         }
         let mask = u32::try_from(map.len()).ok()?.checked_sub(1)?;

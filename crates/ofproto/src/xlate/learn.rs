@@ -7,10 +7,9 @@
 
 use super::ctx::{Ctx, of_port};
 use super::report::{Kind, hex};
-use crate::bridge::{Bridge, Learned};
-use crate::model::Rule;
+use crate::model::{Learned, Learner, Rule};
 use heddle_datapath_api::Credit;
-use heddle_flow::{FieldValue, Match};
+use heddle_flow::{FieldValue, FlowKey, Match};
 use heddle_openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
 use heddle_openflow::message::{FlowMod, FlowModCommand, FlowModFlags};
 use heddle_openflow::text::ActionsText;
@@ -22,7 +21,7 @@ const FIN_OR_RST: u16 = 0x005;
 
 /// Credit that refreshes the learned flow when packets hit the cached translation.
 struct Refresh {
-    bridge: Weak<Bridge>,
+    bridge: Weak<dyn Learner>,
     flow: Arc<FlowMod>,
     limit: u32,
 }
@@ -55,7 +54,7 @@ impl Credit for Shorten {
 impl Ctx<'_> {
     pub(super) fn fin_timeout(&mut self, idle: u16, hard: u16) {
         self.out.mask.0.nw_proto = u8::MAX;
-        if let Some(rule) = self.rule.cloned() {
+        if let Some(rule) = self.at.rule.cloned() {
             self.out.credits.push(Arc::new(Shorten { rule, idle, hard }));
         }
     }
@@ -66,14 +65,15 @@ impl Ctx<'_> {
                 src.pieces().for_each(|piece| piece.add_mask(&mut self.out.mask));
             }
         }
-        if self.report.is_some() && !self.has_packet {
-            self.warn("suppressing side effects, so learn action ignored");
+        if self.trace.is_on() && !self.input.has_packet() {
+            self.trace
+                .warn("suppressing side effects, so learn action ignored");
             return;
         }
         let flow = Arc::new(self.learned_flow(learn));
-        self.report(Kind::Detail, || text(&flow));
-        let bridge = self.bridge.control.upgrade();
-        let learned = match (&bridge, self.learn) {
+        self.trace.report(Kind::Detail, || text(&flow));
+        let bridge = self.at.bridge.control.upgrade();
+        let learned = match (&bridge, self.input.learn) {
             (Some(b), true) => b.learn(&flow, learn.limit),
             // Without learning, the result is whether the flow is there.
             (Some(b), false) if learn.limit != 0 => Learned::Yes(b.has_learned(&flow)),
@@ -97,12 +97,12 @@ impl Ctx<'_> {
         }
         if success {
             self.out.credits.push(Arc::new(Refresh {
-                bridge: self.bridge.control.clone(),
+                bridge: self.at.bridge.control.clone(),
                 flow,
                 limit: learn.limit,
             }));
         } else {
-            self.detail("Limit exceeded, learn failed");
+            self.trace.detail("Limit exceeded, learn failed");
             // The next packet may find room.
             self.out.uncacheable = true;
         }
@@ -119,7 +119,7 @@ impl Ctx<'_> {
             });
         }
         for spec in &learn.specs {
-            self.learn_spec(spec, &mut match_, &mut actions);
+            learn_spec(&self.flow, spec, &mut match_, &mut actions);
         }
         let instructions = InstructionSet(vec![Instruction::Apply(actions)]);
         let mut flags = FlowModFlags::empty();
@@ -134,34 +134,35 @@ impl Ctx<'_> {
             ..FlowMod::new(FlowModCommand::ModifyStrict, match_, learn.priority, instructions)
         }
     }
+}
 
-    fn learn_spec(&self, spec: &LearnSpec, m: &mut Match, actions: &mut Vec<Action>) {
-        let value = || match spec.src {
-            LearnSrc::Field(src) => src.get(&self.flow),
-            LearnSrc::Value(v) => v,
-        };
-        match spec.dst {
-            LearnDst::Match(dst) => {
-                match spec.src {
-                    LearnSrc::Field(src) => src
-                        .pieces()
-                        .zip(dst.pieces())
-                        .for_each(|(s, d)| d.set_match(m, s.get(&self.flow))),
-                    LearnSrc::Value(v) => dst.set_match(m, v),
-                }
-                // A match on a header field needs the packet type Ethernet.
-                if dst.field.info().prereq != heddle_flow::field::Prereq::None {
-                    m.mask.0.packet_type = u32::MAX;
-                }
+/// Adds what one part of `learn` describes to the flow's match or actions.
+fn learn_spec(flow: &FlowKey, spec: &LearnSpec, m: &mut Match, actions: &mut Vec<Action>) {
+    let value = || match spec.src {
+        LearnSrc::Field(src) => src.get(flow),
+        LearnSrc::Value(v) => v,
+    };
+    match spec.dst {
+        LearnDst::Match(dst) => {
+            match spec.src {
+                LearnSrc::Field(src) => src
+                    .pieces()
+                    .zip(dst.pieces())
+                    .for_each(|(s, d)| d.set_match(m, s.get(flow))),
+                LearnSrc::Value(v) => dst.set_match(m, v),
             }
-            LearnDst::Load(dst) => actions.push(match spec.src {
-                LearnSrc::Field(src) => Action::copied(src, dst, &self.flow),
-                LearnSrc::Value(v) => Action::set(dst, v),
-            }),
-            LearnDst::Output => {
-                if let Some(port) = output_port(value()) {
-                    actions.push(Action::Output { port, max_len: 0 });
-                }
+            // A match on a header field needs the packet type Ethernet.
+            if dst.field.info().prereq != heddle_flow::field::Prereq::None {
+                m.mask.0.packet_type = u32::MAX;
+            }
+        }
+        LearnDst::Load(dst) => actions.push(match spec.src {
+            LearnSrc::Field(src) => Action::copied(src, dst, flow),
+            LearnSrc::Value(v) => Action::set(dst, v),
+        }),
+        LearnDst::Output => {
+            if let Some(port) = output_port(value()) {
+                actions.push(Action::Output { port, max_len: 0 });
             }
         }
     }

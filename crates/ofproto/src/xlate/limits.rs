@@ -20,6 +20,31 @@ pub const MAX_ACTION_BYTES: usize = 65535;
 /// `check_pkt_larger`.
 pub const MAX_STEPS: u32 = 1 << 18;
 
+/// The share of the limits that a translation has used up.
+#[derive(Default)]
+pub(super) struct Budget {
+    /// See [`MAX_DEPTH`].
+    pub(super) depth: u32,
+    /// See [`MAX_RESUBMITS`].
+    pub(super) resubmits: u32,
+    /// See [`MAX_NESTING`].
+    pub(super) nesting: u32,
+    steps: u32,
+}
+
+impl Budget {
+    /// Takes one step more, if there is one left.
+    #[inline]
+    pub(super) fn take_step(&mut self) -> bool {
+        let left = !self.is_out_of_steps();
+        self.steps += u32::from(left);
+        left
+    }
+    pub(super) fn is_out_of_steps(&self) -> bool {
+        self.steps >= MAX_STEPS
+    }
+}
+
 /// Why a translation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XlateError {

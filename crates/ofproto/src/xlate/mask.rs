@@ -1,55 +1,29 @@
 //! Bits of the key that always matter, and the mask that is left at the end.
 
-use super::ctx::Ctx;
+use super::emit::Output;
 use crate::tunnels::is_tunnelled;
 use heddle_flow::{FlowKey, FlowMask, Vlan, key::frag};
-
-/// EtherTypes that translation decides by.
-pub(super) mod eth {
-    pub(in crate::xlate) const IP: u16 = 0x0800;
-    pub(in crate::xlate) const ARP: u16 = 0x0806;
-    pub(in crate::xlate) const VLAN: u16 = 0x8100;
-    pub(in crate::xlate) const QINQ: u16 = 0x88a8;
-    pub(in crate::xlate) const IPV6: u16 = 0x86dd;
-    pub(in crate::xlate) const MPLS: u16 = 0x8847;
-    pub(in crate::xlate) const MPLS_MCAST: u16 = 0x8848;
-    pub(in crate::xlate) const NSH: u16 = 0x894f;
-    pub(in crate::xlate) const TEB: u16 = 0x6558;
-}
-
-/// IP protocols that translation decides by.
-pub(super) mod proto {
-    pub(in crate::xlate) const ICMP: u8 = 1;
-    pub(in crate::xlate) const TCP: u8 = 6;
-    pub(in crate::xlate) const UDP: u8 = 17;
-    pub(in crate::xlate) const ICMPV6: u8 = 58;
-    pub(in crate::xlate) const SCTP: u8 = 132;
-}
+use heddle_wire::eth::{ethertype as eth, is_mpls, is_vlan};
+use heddle_wire::ip::proto;
 
 pub(super) fn is_ip_any(key: &FlowKey) -> bool {
     matches!(key.dl_type, eth::IP | eth::IPV6)
 }
-pub(super) fn is_mpls(dl_type: u16) -> bool {
-    matches!(dl_type, eth::MPLS | eth::MPLS_MCAST)
-}
-pub(super) fn is_vlan_type(tpid: u16) -> bool {
-    matches!(tpid, eth::VLAN | eth::QINQ)
-}
 
-impl Ctx<'_> {
+impl Output<'_> {
     /// Adds the bits that every translation depends on.
-    pub(super) fn mask_init(&mut self) {
-        let m = &mut self.out.mask.0;
+    pub(super) fn init_mask(&mut self, flow: &FlowKey, orig: &FlowKey) {
+        let m = &mut self.mask.0;
         m.packet_type = u32::MAX;
         m.in_port = u32::MAX;
         m.recirc_id = u32::MAX;
         m.dl_type = u16::MAX;
-        if is_ip_any(&self.flow) {
+        if is_ip_any(flow) {
             m.nw_frag = frag::MASK;
         }
-        if is_tunnelled(self.orig) {
-            let m = &mut self.out.mask;
-            if self.orig.tun_dst != 0 {
+        if is_tunnelled(orig) {
+            let m = &mut self.mask;
+            if orig.tun_dst != 0 {
                 (m.0.tun_src, m.0.tun_dst) = (u32::MAX, u32::MAX);
             } else {
                 (m.0.tun_ipv6_src, m.0.tun_ipv6_dst) = ([0xff; 16], [0xff; 16]);
@@ -57,11 +31,19 @@ impl Ctx<'_> {
             m.0.tun_id = u64::MAX;
             m.0.tun_flags = tun_flags::DATAPATH;
             m.0.tun_tos = u8::MAX;
-            if is_ip_any(&self.flow) && self.orig.tun_tos & ECN_MASK == ECN_MASK {
+            if is_ip_any(flow) && orig.tun_tos & ECN_MASK == ECN_MASK {
                 m.0.nw_tos |= ECN_MASK;
             }
             of_tunnel(self.extra());
         }
+    }
+
+    /// Completes the mask of the translation of `orig`.
+    pub(super) fn finish_mask(&mut self, orig: &FlowKey) {
+        if let Some(extra) = &self.extra {
+            self.translation.mask.add(extra);
+        }
+        trim(&mut self.mask, orig);
     }
 }
 
@@ -77,6 +59,8 @@ pub(super) mod tun_flags {
     pub(in crate::xlate) const DATAPATH: u16 = DF | CSUM | KEY;
 }
 
+/// The bits of an IP header's second byte that are DSCP (RFC 2474).
+pub(super) const DSCP_MASK: u8 = 0xfc;
 /// The bits of an IP header's second byte that are ECN (RFC 3168); all set: congestion was met.
 pub(super) const ECN_MASK: u8 = 3;
 
@@ -97,7 +81,7 @@ pub(crate) fn shown(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
         m.vlans[1] = inner;
     }
     for (mask, tag) in m.vlans.iter_mut().zip(&orig.vlans) {
-        if !is_vlan_type(tag.tpid) {
+        if !is_vlan(tag.tpid) {
             *mask = Vlan::default();
         }
     }

@@ -1,6 +1,6 @@
 //! Metadata of packet-ins.
 
-use super::recirc::{Frozen, Held};
+use super::recirc::{Frozen, Recirculation};
 use super::report::hex;
 use heddle_datapath_api::UpcallData;
 use heddle_flow::FlowKey;
@@ -29,7 +29,7 @@ pub struct PacketInMeta {
     /// Print only: no packet-in is sent (a trace without a packet).
     pub dont_send: bool,
     /// The frozen pipeline: bridge, pipeline fields and the steps that are left.
-    pub(crate) held: Arc<Held>,
+    pub(crate) held: Arc<Recirculation>,
 }
 
 impl PacketInMeta {

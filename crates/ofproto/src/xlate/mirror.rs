@@ -6,14 +6,13 @@
 
 use super::ctx::Ctx;
 use super::normal::{InBundle, Tags, is_reserved};
-use super::report::Kind;
 use crate::model::{Mirror, MirrorOutput};
 use heddle_flow::Vlan;
 
 impl Ctx<'_> {
     /// Copies the packet for mirrors of the bundle that it came in on.
     pub(super) fn mirror_ingress(&mut self) {
-        if !self.bridge.mirrors.is_empty()
+        if !self.at.bridge.mirrors.is_empty()
             && let Some(InBundle::Bundle(i, b)) = self.input_bundle()
         {
             self.mirror(&InBundle::Bundle(i, b), |m| m.sources.contains(&i));
@@ -22,7 +21,7 @@ impl Ctx<'_> {
 
     /// Copies the packet for mirrors of the bundle that it has just left on.
     pub(super) fn mirror_egress(&mut self, to: usize) {
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         if !bridge.mirrors.is_empty()
             && let Some(b) = bridge.bundles.get(&to)
         {
@@ -30,19 +29,13 @@ impl Ctx<'_> {
         }
     }
 
-    /// Whether a bundle is reserved for mirrored packets.
-    pub(super) fn is_mirror_output(&self, bundle: usize) -> bool {
-        let to = |m: &Mirror| m.output == MirrorOutput::Bundle(bundle);
-        self.bridge.mirrors.iter().any(to)
-    }
-
     /// Whether the input port is reserved for mirrored packets. If so, reports that the packet is dropped.
     pub(super) fn came_from_mirror(&mut self) -> bool {
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         if bridge.mirrors.is_empty() {
             return false;
         }
-        let Some(port) = self.in_port().filter(|p| self.is_mirror_output(p.bundle)) else {
+        let Some(port) = self.in_port().filter(|p| self.at.is_mirror_output(p.bundle)) else {
             return false;
         };
         let name = bridge.bundles.get(&port.bundle).map_or("", |b| b.name.as_str());
@@ -53,19 +46,19 @@ impl Ctx<'_> {
     }
 
     fn mirror(&mut self, at: &InBundle<'_>, selects: impl Fn(&Mirror) -> bool) {
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         let tags = Tags::of(&self.flow);
         let candidates = |done: u32| {
             (0u32..)
                 .zip(bridge.mirrors.iter())
                 .filter(move |(i, _)| done >> i & 1 == 0)
         };
-        if !candidates(self.mirrored).any(|(_, m)| selects(m)) {
+        if !candidates(self.at.mirrored).any(|(_, m)| selects(m)) {
             return;
         }
         self.look_at_all_ports();
         // The tag decides the packet's VLAN, and so the tags of its copies.
-        self.extra().0.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
+        self.out.extra().0.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
         self.mask_inner_tag();
         if !self.is_vid_admitted(at, tags.vid()) {
             return;
@@ -73,7 +66,7 @@ impl Ctx<'_> {
         let vlans = tags.on_input(at.bundle());
         for (i, m) in (0u32..).zip(bridge.mirrors.iter()) {
             // Earlier mirrors may have sent it to the same output.
-            if self.mirrored >> i & 1 != 0 || !selects(m) {
+            if self.at.mirrored >> i & 1 != 0 || !selects(m) {
                 continue;
             }
             if let Some(watched) = &m.vlans {
@@ -82,16 +75,16 @@ impl Ctx<'_> {
                     continue;
                 }
             }
-            self.credit(&m.stats);
-            self.mirrored |= m.same_output;
-            self.mirror_snaplen = m.snaplen;
+            self.out.credit(&m.stats);
+            self.at.mirrored |= m.same_output;
+            self.at.mirror_snaplen = m.snaplen;
             self.mirror_out(&m.output, &vlans);
-            self.mirror_snaplen = 0;
+            self.at.mirror_snaplen = 0;
         }
     }
 
     fn mirror_out(&mut self, output: &MirrorOutput, vlans: &Tags) {
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         match output {
             MirrorOutput::Bundle(to) => {
                 if let Some(to) = bridge.bundles.get(to) {
@@ -104,18 +97,11 @@ impl Ctx<'_> {
             MirrorOutput::Vlan(vid) => {
                 let moved = vlans.moved_to(*vid);
                 for (i, to) in bridge.bundles.iter() {
-                    if moved.are_in(to) && !self.is_mirror_output(i) {
+                    if moved.are_in(to) && !self.at.is_mirror_output(i) {
                         self.output_normal(to, &moved);
                     }
                 }
             }
         }
-    }
-
-    /// Reports that a copy is not sent: the datapath truncates only for its own ports.
-    pub(super) fn refuse_cut(&mut self) {
-        self.report(Kind::Warn, || {
-            "Mirror truncate to ODPP_NONE, skipping output".to_owned()
-        });
     }
 }

@@ -1,9 +1,10 @@
 //! Translation: from an OpenFlow pipeline and one key to datapath actions, a mask and dependencies.
 //!
-//! The datapath's workers call [`Pipeline`] on a miss ([`Translate`]); a [`Ctx`](ctx::Ctx) is one run of it.
-//! A run keeps two keys. `flow` is the packet as the pipeline has made it, and `base` is
-//! the packet as the datapath actions emitted so far have made it. Actions change `flow`; before an output,
-//! [`commit`] emits what turns `base` into `flow`. Every bit that a step looks at is added to the mask.
+//! The datapath's workers call [`Pipeline`] on a miss ([`Translate`]); a [`Ctx`](ctx::Ctx) is one run of it,
+//! and lists the parts of its state. A run keeps the packet twice. `flow` is the packet as the pipeline has
+//! made it, and `base` is the packet as the datapath actions emitted so far have made it. Actions change
+//! `flow`; before an output, [`commit`] emits what turns `base` into `flow`. Every bit that a step looks at
+//! is added to the mask.
 //!
 //! **Invariants.** A generation is read before the state that it guards (see [`Translate`]).
 //! The version of a bridge's rules is read once per visit, and checked again after each table's generation.
@@ -27,9 +28,12 @@ mod ct;
 mod ctx;
 mod emit;
 mod encap;
+pub(crate) mod explain;
 mod flood;
+mod flow;
 mod freeze;
 mod group;
+pub(crate) mod input;
 mod learn;
 pub mod limits;
 mod log;
@@ -41,6 +45,7 @@ mod native;
 mod normal;
 mod output;
 mod patch;
+mod position;
 mod prereq;
 pub(crate) mod recirc;
 pub(crate) mod report;
@@ -57,7 +62,6 @@ pub(crate) mod tests;
 mod tunnel;
 mod vlan;
 
-pub(crate) use action_set::as_list;
 pub(crate) use ctx::{key_port, of_port};
 pub use limits::XlateError;
 pub use meta::PacketInMeta;
@@ -72,6 +76,7 @@ use heddle_datapath_api::{Action, Dep, DropReason, Generations, Purpose, Request
 use heddle_flow::FlowMask;
 use heddle_openflow::Port;
 use heddle_sync::{RcuCell, ReadGuard};
+use input::{Input, Start};
 use recirc::Recircs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -134,7 +139,7 @@ impl Pipeline {
         &self.underlay
     }
     /// The frozen pipeline of a recirculation id.
-    pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Held>> {
+    pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Recirculation>> {
         self.recircs.hold(id)
     }
     /// Sets whether translations are for all packets that they are right for, or for packets with equal
@@ -158,23 +163,33 @@ impl Pipeline {
     }
     /// Translates a controller's packet-out. `None`: there is no such bridge.
     pub fn packet_out(&self, out: &PacketOut<'_>, translation: &mut Translation) -> Option<Outcome> {
+        self.inject(out, Start::Actions(out.actions), translation)
+    }
+    /// Translates a packet that comes from a controller. `None`: there is no such bridge.
+    fn inject(
+        &self,
+        out: &PacketOut<'_>,
+        start: Start<'_>,
+        translation: &mut Translation,
+    ) -> Option<Outcome> {
         let reading = ReadGuard::begin();
         let snapshot = self.snapshot.load(&reading);
         translation.clear();
-        let bridge = snapshot.bridges.get(&out.bridge)?;
-        let input = run::Input {
+        let input = Input {
+            pipeline: self,
+            snapshot,
+            reading: &reading,
             key: out.key,
+            bridge: snapshot.bridges.get(&out.bridge)?,
             in_port: out.key.in_port,
             from: None,
             packet_len: Some(out.len),
             learn: true,
             now_ms: out.now_ms,
-            reading: &reading,
-            start: run::Start::Actions(out.actions),
-            packet_out: true,
+            start,
             version: out.version,
         };
-        Some(run::run(snapshot, self, bridge, &input, None, translation))
+        Some(run::run(&input, None, translation))
     }
 }
 
@@ -213,8 +228,7 @@ impl Pipeline {
             Some(_) => snapshot.tunnels.receive(request.key),
             None => own,
         };
-        let known =
-            known.and_then(|(b, p)| Some((snapshot.bridges.get(&b)?, run::key_port(p), Some((b, p)))));
+        let known = known.and_then(|(b, p)| Some((snapshot.bridges.get(&b)?, key_port(p), Some((b, p)))));
         let held = match request.key.recirc_id {
             0 => None,
             id => self.recircs.hold(id),
@@ -222,7 +236,7 @@ impl Pipeline {
         // A packet that a controller sent came in by no port: its frozen pipeline has the bridge.
         let known = known.or_else(|| {
             let frozen = &held.as_ref()?.frozen;
-            let sent = [Port::CONTROLLER, Port::NONE].map(run::key_port);
+            let sent = [Port::CONTROLLER, Port::NONE].map(key_port);
             let in_port = frozen.metadata.in_port;
             // Behind a patch port, it is in another bridge, with that patch port as its input port.
             let by_no_port = port == heddle_datapath_api::PortNo::NONE || sent.contains(&in_port);
@@ -246,20 +260,22 @@ impl Pipeline {
             let parts = [Part::Bridge(bridge.id), Part::Port(bridge.id, of_port)];
             out.deps.extend(parts.map(|p| self.generations.read(p.slot())));
         }
-        let mut go = |start: run::Start<'_>| {
-            let input = run::Input {
+        let mut go = |start: Start<'_>| {
+            let input = Input {
+                pipeline: self,
+                snapshot,
+                reading,
                 key: request.key,
+                bridge,
                 in_port,
                 from,
                 packet_len: request.packet.map(heddle_packet::Packet::len),
                 learn: request.purpose == Purpose::Miss,
                 now_ms: request.now_ms,
-                reading,
                 start,
-                packet_out: false,
                 version: None,
             };
-            let error = run::answer(snapshot, self, bridge, &input, out);
+            let error = run::on_miss(&input, out);
             // If a pipeline loops, only the whole trace shows why.
             let in_circles = matches!(
                 error,
@@ -267,12 +283,12 @@ impl Pipeline {
             );
             if in_circles && input.packet_len.is_some() {
                 log::FAILED.log_to("ofproto_dpif_upcall", ::log::Level::Warn, input.now_ms, || {
-                    crate::trace::explain(self, snapshot, bridge, &input)
+                    explain::explain(&input)
                 });
             }
         };
         if request.key.recirc_id == 0 {
-            go(run::Start::Tables);
+            go(Start::Tables);
             if self.exact.load(Relaxed) {
                 out.mask.add(&mask::exact(request.key));
             }
@@ -280,7 +296,7 @@ impl Pipeline {
         }
         match held {
             Some(held) => {
-                go(run::Start::Thaw {
+                go(Start::Thaw {
                     frozen: &held.frozen,
                     resumed: false,
                 });

@@ -4,11 +4,13 @@
 //! before a table or an L3 action it has to come back from the datapath and be parsed again.
 
 use super::ctx::Ctx;
+use super::flow::Flow;
 use super::limits::XlateError;
-use super::mask::{eth, is_ip_any, is_mpls};
+use super::mask::is_ip_any;
 use super::report::Kind;
 use crate::features::Feature;
 use heddle_flow::{FlowKey, FlowMask, Nsh, key::N_MPLS};
+use heddle_wire::eth::{ethertype as eth, is_mpls};
 
 /// Bits of a label stack entry (RFC 3032, 2.1).
 pub(super) mod lse {
@@ -102,6 +104,17 @@ pub(super) fn clear_l3(key: &mut FlowKey) {
     };
 }
 
+impl Flow {
+    /// Sets bits of the outermost entry, if there is one.
+    pub(super) fn set_mpls_bits(&mut self, wc: &mut FlowMask, bits: u32, mask: u32) {
+        if is_mpls(self.dl_type) {
+            wc.0.mpls_lse[0] |= mask;
+            let entry = &mut self.mpls_lse[0];
+            *entry = *entry & !mask | bits & mask;
+        }
+    }
+}
+
 impl Ctx<'_> {
     pub(super) fn push_mpls(&mut self, ethertype: u16) {
         let n = count(&self.flow, Some(&mut self.out.mask));
@@ -122,7 +135,7 @@ impl Ctx<'_> {
     pub(super) fn pop_mpls(&mut self, ethertype: u16) {
         let n = count(&self.flow, Some(&mut self.out.mask));
         if pop(&mut self.flow, n, ethertype, Some(&mut self.out.mask)) {
-            self.was_mpls |= !is_mpls(ethertype) && self.bridge.features.has(Feature::Recirc);
+            self.flow.was_mpls |= !is_mpls(ethertype) && self.at.bridge.features.has(Feature::Recirc);
         } else if n >= N_MPLS {
             self.too_many_labels("an MPLS pop action", "has");
             self.out.actions.clear();
@@ -130,7 +143,7 @@ impl Ctx<'_> {
     }
 
     pub(super) fn too_many_labels(&mut self, what: &str, has: &str) {
-        if self.has_packet {
+        if self.input.has_packet() {
             self.report_error(|| {
                 format!(
                     "dropping packet on which {what} can't be performed as it {has} more MPLS LSEs \
@@ -138,16 +151,7 @@ impl Ctx<'_> {
                 )
             });
         }
-        self.error = Some(XlateError::TooManyMplsLabels);
-    }
-
-    /// Sets bits of the outermost entry, if there is one.
-    pub(super) fn set_mpls_bits(&mut self, bits: u32, mask: u32) {
-        if is_mpls(self.flow.dl_type) {
-            self.out.mask.0.mpls_lse[0] |= mask;
-            let entry = &mut self.flow.mpls_lse[0];
-            *entry = *entry & !mask | bits & mask;
-        }
+        self.out.error = Some(XlateError::TooManyMplsLabels);
     }
 
     /// Decrements the outermost TTL. `false`: it ran out (or there is none), and the list of actions ends.
@@ -160,7 +164,8 @@ impl Ctx<'_> {
             }
             self.ttl_exception(0);
         }
-        self.report(Kind::Warn, || "MPLS decrement TTL exception".to_owned());
+        self.trace
+            .report(Kind::Warn, || "MPLS decrement TTL exception".to_owned());
         false
     }
 }

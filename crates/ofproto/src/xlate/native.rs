@@ -9,13 +9,12 @@
 //! with the tunnel's protocol. It is looked up again, as received on the tunnel's port.
 //!
 //! **Dependencies.** A translation depends on the route, the neighbour, the addresses of this host, and the
-//! tunnels that end here ([`Part::TunnelEnds`]).
+//! tunnels that end here ([`Part::TunnelEndpoints`]).
 
 use super::ctx::{Ctx, key_port};
 use super::recirc::{Frozen, Left};
 use super::report::Kind;
 use super::tunnel::fields;
-use crate::features::Feature;
 use crate::model::{Binding, BridgeView, PortView};
 use crate::parts::Part;
 use crate::tunnels::{Tunnel, address};
@@ -59,7 +58,7 @@ impl Credit for Longer {
 }
 
 /// The route to a tunnel's remote address, and the port that it leads to.
-struct Way<'w> {
+struct NextHop<'w> {
     bridge: &'w BridgeView,
     port: &'w PortView,
     dp: PortNo,
@@ -69,29 +68,29 @@ struct Way<'w> {
 }
 
 impl<'w> Ctx<'w> {
-    /// Whether this switch writes outer headers. Otherwise the datapath has devices for tunnels.
-    pub(super) fn is_native(&self) -> bool {
-        self.bridge.features.has(Feature::TnlPushPop)
-    }
-
     /// Outputs the packet, whose tunnel is in `flow`, with outer headers. `true`: it waits for a neighbour,
     /// and was not sent.
     pub(super) fn native_output(&mut self, from: &PortView, tunnel: &Tunnel, last: bool) -> bool {
-        let Some(way) = self.way_out() else { return false };
-        match self.next_mac(&way) {
-            Ok(mac) => self.send_out(from, tunnel, (&way, mac), last),
-            Err(asked) => return asked && self.wait_for(from, &way),
+        let Some(hop) = self.next_hop() else { return false };
+        match self.next_mac(&hop) {
+            Ok(mac) => self.send_out(from, tunnel, (&hop, mac), last),
+            Err(requested) => return requested && self.wait_for(from, &hop),
         }
         false
     }
 
     /// Makes the packet wait for the next hop, whose address was requested, and be output then. `false`: it
     /// does not wait.
-    fn wait_for(&mut self, from: &PortView, way: &Way<'_>) -> bool {
-        if self.report.is_some() {
+    fn wait_for(&mut self, from: &PortView, hop: &NextHop<'_>) -> bool {
+        if self.trace.is_on() {
             return false;
         }
-        let thing = self.underlay.neighbours.thing(&way.bridge.name, way.next);
+        let thing = self
+            .input
+            .pipeline
+            .underlay
+            .neighbours
+            .thing(&hop.bridge.name, hop.next);
         let slot = Underlay::slot(thing);
         // The generation from before the neighbour was looked up.
         let Some(dep) = self.out.deps.iter().find(|d| d.slot == slot).copied() else {
@@ -113,25 +112,18 @@ impl<'w> Ctx<'w> {
             Some(max_len) => Action::OutputTrunc { port, max_len },
             None => Action::Output { port, max_len: 0 },
         };
+        let metadata = self.kept_metadata();
         let frozen = Frozen {
-            bridge: self.bridge.id,
             table: 0,
-            metadata: self.kept_metadata(),
-            own_tunnel: false,
-            stack: Vec::new(),
-            was_mpls: self.was_mpls,
-            conntracked: self.is_tracked(),
             // Mirrors have received the packet already.
             mirrored: u32::MAX,
-            hash: None,
             steps: vec![Left::Action(output)],
-            action_set: Vec::new(),
-            userdata: Vec::new(),
+            ..self.frozen(metadata)
         };
-        let Some(held) = self.recircs.take(frozen, self.reading) else {
+        let Some(held) = self.input.pipeline.recircs.take(frozen, self.input.reading) else {
             return false;
         };
-        self.emit(DpAction::Wait(Wait {
+        self.out.emit(DpAction::Wait(Wait {
             slot,
             generation: dep.generation,
             recirc: held.id,
@@ -140,28 +132,34 @@ impl<'w> Ctx<'w> {
         true
     }
 
-    fn send_out(&mut self, from: &PortView, tunnel: &Tunnel, (way, mac): (&Way<'w>, [u8; 6]), last: bool) {
+    fn send_out(
+        &mut self,
+        from: &PortView,
+        tunnel: &Tunnel,
+        (hop, mac): (&NextHop<'w>, [u8; 6]),
+        last: bool,
+    ) {
         let at = self.out.actions.len();
         let text = |mac: [u8; 6]| mac.map(|b| format!("{b:02x}")).join(":");
-        self.report(Kind::Detail, || {
-            let (from, to) = (text(way.port.mac), text(mac));
-            format!("tunneling from {from} {} to {to} {}", way.route.source, way.next)
+        self.trace.report(Kind::Detail, || {
+            let (from, to) = (text(hop.port.mac), text(mac));
+            format!("tunneling from {from} {} to {to} {}", hop.route.source, hop.next)
         });
-        let outer = self.outer(tunnel, way, mac);
+        let outer = self.outer(tunnel, hop, mac);
         let Some((outer, mut push)) = outer.and_then(|o| o.build().ok().map(|push| (o, push))) else {
-            self.warn("native tunnel header build failed");
-            self.drop_hint.get_or_insert(DropReason::TunnelAddress);
+            self.trace.warn("native tunnel header build failed");
+            self.out.drop_hint.get_or_insert(DropReason::TunnelAddress);
             return;
         };
         let (old_flow, old_base) = (self.flow, self.base.clone());
-        let (old_mask, old_extra) = (self.out.mask, self.extra);
-        self.flow = of_outer(&self.flow, &outer);
+        let (old_mask, old_extra) = (self.out.mask, self.out.extra);
+        *self.flow = of_outer(&self.flow, &outer);
         *self.base = of_outer(&self.base, &outer);
         push.csum_optional = tunnel.config.csum_optional;
         let by_bytes = push.header.len() as u64;
-        self.emit(DpAction::TunnelPush(Arc::new(push)));
+        self.out.emit(DpAction::TunnelPush(Arc::new(push)));
         let n_credits = self.out.credits.len();
-        self.patch_output(from, way.bridge.id, way.port.no, last);
+        self.patch_output(from, hop.bridge.id, hop.port.no, last);
         for i in n_credits..self.out.credits.len() {
             if let Some(who) = self.out.credits.get(i).cloned() {
                 self.out.credits.put(i, Arc::new(Longer { who, by_bytes }));
@@ -169,7 +167,7 @@ impl<'w> Ctx<'w> {
         }
         // The outer headers do not come from the packet: only mark and priority are its own.
         let marks = (self.out.mask.0.pkt_mark, self.out.mask.0.skb_priority);
-        (self.out.mask, self.extra) = (old_mask, old_extra);
+        (self.out.mask, self.out.extra) = (old_mask, old_extra);
         self.out.mask.0.pkt_mark |= marks.0;
         self.out.mask.0.skb_priority |= marks.1;
 
@@ -178,13 +176,13 @@ impl<'w> Ctx<'w> {
             self.out.actions.truncate(at);
         } else if !last {
             let inner: Vec<_> = self.out.actions.drain(at..).collect();
-            self.emit(DpAction::Clone(inner));
+            self.out.emit(DpAction::Clone(inner));
         }
         (self.flow, self.base) = (old_flow, old_base);
     }
 
     /// The route to the tunnel's remote address, if there is one.
-    fn way_out(&mut self) -> Option<Way<'w>> {
+    fn next_hop(&mut self) -> Option<NextHop<'w>> {
         let dst = address(self.flow.tun_dst, self.flow.tun_ipv6_dst);
         let src = address(self.flow.tun_src, self.flow.tun_ipv6_src);
         let q = Query {
@@ -192,16 +190,16 @@ impl<'w> Ctx<'w> {
             dst,
             src: (!src.is_unspecified()).then_some(src),
         };
-        if self.orig.recirc_id != 0 {
+        if self.input.key.recirc_id != 0 {
             // Packets from ports have no mark, so only recirculated ones depend on it.
-            self.extra().0.pkt_mark = u32::MAX;
+            self.out.extra().0.pkt_mark = u32::MAX;
         }
-        let routes = &self.underlay.routes;
-        self.depend(Underlay::slot(routes.thing(&q)));
-        let way = routes.lookup(&q).and_then(|route| {
+        let routes = &self.input.pipeline.underlay.routes;
+        self.out.depend(Underlay::slot(routes.thing(&q)));
+        let hop = routes.lookup(&q).and_then(|route| {
             let (bridge, port, dp) = self.device(&route.device)?;
             let next = route.gateway.unwrap_or(dst);
-            Some(Way {
+            Some(NextHop {
                 bridge,
                 port,
                 dp,
@@ -209,20 +207,20 @@ impl<'w> Ctx<'w> {
                 next,
             })
         });
-        let Some(way) = way else {
-            self.warn("native tunnel routing failed");
-            self.drop_hint.get_or_insert(DropReason::TunnelRoute);
+        let Some(hop) = hop else {
+            self.trace.warn("native tunnel routing failed");
+            self.out.drop_hint.get_or_insert(DropReason::TunnelRoute);
             return None;
         };
-        self.report(Kind::Detail, || {
-            format!("tunneling to {} via {}", way.next, way.route.device)
+        self.trace.report(Kind::Detail, || {
+            format!("tunneling to {} via {}", hop.next, hop.route.device)
         });
-        Some(way)
+        Some(hop)
     }
 
     /// The port of a device: a bridge's internal port, or else any other port of the datapath.
     fn device(&mut self, name: &str) -> Option<(&'w BridgeView, &'w PortView, PortNo)> {
-        let snapshot = self.snapshot;
+        let snapshot = self.input.snapshot;
         let own = snapshot.bridges.values().find(|b| b.name == name);
         if let Some(bridge) = own {
             self.other_bridge(bridge.id);
@@ -232,7 +230,7 @@ impl<'w> Ctx<'w> {
             }
         }
         // A change of any port of any bridge may give the device another port.
-        self.depend(crate::model::Snapshot::CONFIG_SLOT);
+        self.out.depend(crate::model::Snapshot::CONFIG_SLOT);
         snapshot.bridges.values().find_map(|bridge| {
             let port = bridge.ports.values().find(|p| p.name == name)?;
             match port.binding {
@@ -243,53 +241,56 @@ impl<'w> Ctx<'w> {
     }
 
     /// The Ethernet address of the next hop, or whether it was requested.
-    fn next_mac(&mut self, way: &Way<'_>) -> Result<[u8; 6], bool> {
-        let (bridge, next) = (&way.bridge.name, way.next);
-        let neighbours = &self.underlay.neighbours;
-        self.depend(Underlay::slot(neighbours.thing(bridge, next)));
-        if let Some(entry) = neighbours.find(bridge, next, self.now_ms) {
+    fn next_mac(&mut self, hop: &NextHop<'_>) -> Result<[u8; 6], bool> {
+        let (bridge, next) = (&hop.bridge.name, hop.next);
+        let neighbours = &self.input.pipeline.underlay.neighbours;
+        self.out.depend(Underlay::slot(neighbours.thing(bridge, next)));
+        if let Some(entry) = neighbours.find(bridge, next, self.input.now_ms) {
             let mac = entry.mac;
             self.out.credits.push(Arc::new(Used(entry)));
             return Ok(mac);
         }
         if let Some(known) = neighbours.system(bridge, next) {
             if known.in_doubt {
-                self.ask(way);
+                self.request_neighbour(hop);
             }
             return Ok(known.mac);
         }
-        self.report(Kind::Detail, || {
+        self.trace.report(Kind::Detail, || {
             let request = if next.is_ipv4() { "ARP" } else { "ND" };
             format!("neighbor cache miss for {next} on bridge {bridge}, sending {request} request")
         });
-        self.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
-        Err(self.ask(way))
+        self.out.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
+        Err(self.request_neighbour(hop))
     }
 
     /// Requests the address of the next hop. Returns whether the request was made.
-    fn ask(&mut self, way: &Way<'_>) -> bool {
+    fn request_neighbour(&mut self, hop: &NextHop<'_>) -> bool {
         // A translation without a packet, for a cached entry, makes the request too. The route may have
         // appeared just now, and the next packet should not be lost. A trace without a packet makes none.
         // Without a request, the translation is not cached, so that the next packet makes it.
-        let asked = (self.learn || self.report.is_none()) && {
-            let source = way.route.source;
-            let port = way.port.no;
-            self.underlay.ask(way.bridge, port, source, way.next, self.now_ms)
+        let requested = (self.input.learn || !self.trace.is_on()) && {
+            let source = hop.route.source;
+            let port = hop.port.no;
+            self.input
+                .pipeline
+                .underlay
+                .request(hop.bridge, port, source, hop.next, self.input.now_ms)
         };
-        self.out.uncacheable |= !asked;
-        asked
+        self.out.uncacheable |= !requested;
+        requested
     }
 
     /// The outer headers for the tunnel fields of `flow`; `None`: they cannot be made.
-    fn outer(&self, tunnel: &Tunnel, way: &Way<'_>, mac: [u8; 6]) -> Option<Outer> {
+    fn outer(&self, tunnel: &Tunnel, hop: &NextHop<'_>, mac: [u8; 6]) -> Option<Outer> {
         let f = &self.flow;
         let dst = address(f.tun_dst, f.tun_ipv6_dst);
         let flag = |bit: u16| f.tun_flags & bit != 0;
-        let mtu = way.route.mtu_bytes.unwrap_or(way.port.mtu);
+        let mtu = hop.route.mtu_bytes.unwrap_or(hop.port.mtu);
         Some(Outer {
-            eth_src: way.port.mac,
+            eth_src: hop.port.mac,
             eth_dst: mac,
-            src: way.route.source,
+            src: hop.route.source,
             dst,
             tos: f.tun_tos,
             ttl: f.tun_ttl,
@@ -297,10 +298,10 @@ impl<'w> Ctx<'w> {
             label: 0,
             // UDP over IPv6 has a checksum by its standard; Open vSwitch always writes one.
             csum: flag(tun_flag::CSUM) || dst.is_ipv6() && tunnel.config.ty.has_dst_port(),
-            source_ports: self.underlay.source_ports(),
+            source_ports: self.input.pipeline.underlay.source_ports(),
             encap: self.encapsulation(&tunnel.config)?,
             tunnel_port: tunnel.dp.0,
-            out_port: way.dp.0,
+            out_port: hop.dp.0,
             mtu,
             numbers: tunnel.numbers.clone(),
         })
@@ -318,7 +319,7 @@ impl<'w> Ctx<'w> {
         };
         Some(match config.ty {
             TunnelType::Geneve => {
-                let map = self.bridge.tlv.as_ref();
+                let map = self.at.bridge.tlv.as_ref();
                 let written = map.map_or(Some((Vec::new(), false)), |m| heddle_tunnel::options::write(f, m));
                 let (options, critical) = written?;
                 let oam = f.tun_flags & tun_flag::OAM != 0;
@@ -393,16 +394,16 @@ impl<'w> Ctx<'w> {
 
     /// The decapsulation for a packet that is output to this port, if it ends a tunnel there.
     pub(super) fn ends_tunnel(&mut self, port: &PortView) -> Option<Arc<TunnelPop>> {
-        self.depend_on(Part::TunnelEnds);
-        let snapshot = self.snapshot;
-        let ends = snapshot.tunnels.ends();
-        if ends.is_empty() || !self.is_native() {
+        self.out.depend_on(Part::TunnelEndpoints);
+        let snapshot = self.input.snapshot;
+        let ends = snapshot.tunnels.endpoints();
+        if ends.is_empty() || !self.at.is_native() {
             return None;
         }
         if !self.has_address(port) {
             return None;
         }
-        let routes = &self.underlay.routes;
+        let routes = &self.input.pipeline.underlay.routes;
         let (f, m) = (&self.flow, &mut self.out.mask.0);
         m.dl_type = u16::MAX;
         let dst = match f.dl_type {

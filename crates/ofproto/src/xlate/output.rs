@@ -1,21 +1,17 @@
 //! Output actions.
 
 use super::ctx::{Ctx, key_port, of_port};
-use super::mask::is_ip_any;
+use super::mask::{DSCP_MASK, is_ip_any};
 use super::report::Kind;
 use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::features::Feature;
 use crate::model::{Binding, PortView, port_config};
-use crate::tunnels::tunnel_of;
 use heddle_datapath_api::Action as DpAction;
 use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
 use heddle_openflow::action::ControllerAction;
 use heddle_tunnel::config::PacketMode;
-
-/// The bits of an IP header's second byte that are DSCP (RFC 2474).
-const DSCP_MASK: u8 = 0xfc;
 
 impl Ctx<'_> {
     /// `output:port`. `may_packet_in` counts for TABLE only.
@@ -56,7 +52,7 @@ impl Ctx<'_> {
         let to = match port {
             Port::IN_PORT => of_port(self.flow.in_port),
             Port::TABLE | Port::NORMAL | Port::FLOOD | Port::ALL | Port::CONTROLLER | Port::NONE => {
-                self.report(Kind::Warn, || {
+                self.trace.report(Kind::Warn, || {
                     format!("output_trunc does not support port: {port}")
                 });
                 return;
@@ -69,7 +65,7 @@ impl Ctx<'_> {
         };
         let binding = self.port(to).map(|p| &p.binding);
         if !matches!(binding, Some(Binding::Datapath(_) | Binding::Tunnel(_))) {
-            self.report(Kind::Warn, || {
+            self.trace.report(Kind::Warn, || {
                 format!("output_trunc does not support patch port {to}")
             });
             return;
@@ -77,7 +73,7 @@ impl Ctx<'_> {
         let into_tunnel = matches!(binding, Some(Binding::Tunnel(_)));
         let mark = self.mark();
         let at = self.out.actions.len();
-        self.emit(DpAction::Trunc(max_len));
+        self.out.emit(DpAction::Trunc(max_len));
         // The truncation and the tunnel's output run on a copy. Otherwise the truncation would hold for the
         // next output.
         self.output_to(to, last || into_tunnel);
@@ -96,13 +92,15 @@ impl Ctx<'_> {
         let value = src.get(&self.flow).as_u64();
         match u16::try_from(value) {
             Ok(port) => {
-                self.report(Kind::Detail, || format!("output port is {port}"));
+                self.trace
+                    .report(Kind::Detail, || format!("output port is {port}"));
                 src.add_mask(&mut self.out.mask);
                 self.output(of_port(port.into()), max_len, false, last);
             }
             Err(_) => {
-                src.add_mask(self.extra());
-                self.report(Kind::Warn, || format!("output port {value} is out of range"));
+                src.add_mask(self.out.extra());
+                self.trace
+                    .report(Kind::Warn, || format!("output port {value} is out of range"));
             }
         }
     }
@@ -126,31 +124,34 @@ impl Ctx<'_> {
             return;
         }
         let Some(port) = self.port(port) else {
-            self.warn("Nonexistent output port");
+            self.trace.warn("Nonexistent output port");
             return;
         };
         if port.config & port_config::NO_FWD != 0 {
-            self.detail("OFPPC_NO_FWD set, skipping output");
+            self.trace.detail("OFPPC_NO_FWD set, skipping output");
             return;
         }
-        if self.mirror_snaplen != 0 && !matches!(port.binding, Binding::Datapath(_)) {
-            self.refuse_cut();
+        if self.at.mirror_snaplen != 0 && !matches!(port.binding, Binding::Datapath(_)) {
+            // The datapath truncates only for its own ports.
+            self.trace.warn("Mirror truncate to ODPP_NONE, skipping output");
             return;
         }
         if self.is_between_protected(port) {
-            self.warn("Flow is between protected ports, skipping output.");
+            self.trace
+                .warn("Flow is between protected ports, skipping output.");
             return;
         }
-        let mode = tunnel_of(port).map(|t| t.config.mode);
+        let mode = port.tunnel().map(|t| t.config.mode);
         // Mirrors get the packet as it leaves, after its output.
-        let last = last && self.bridge.mirrors.is_empty();
+        let last = last && self.at.bridge.mirrors.is_empty();
         match &port.binding {
             // Devices take frames only; other bridges take anything.
             Binding::Datapath(_) | Binding::Tunnel(_)
                 if self.flow.packet_type != packet_type::ETHERNET
                     && !matches!(mode, Some(PacketMode::Aware | PacketMode::LegacyL3)) =>
             {
-                self.warn("Trying to send non-Ethernet packet through legacy L2 port. Dropping packet.");
+                self.trace
+                    .warn("Trying to send non-Ethernet packet through legacy L2 port. Dropping packet.");
             }
             Binding::Tunnel(tunnel) => {
                 let tos = self.flow.nw_tos;
@@ -168,16 +169,16 @@ impl Ctx<'_> {
                 if pop.is_none() {
                     self.sample_egress(port, *no);
                 }
-                if !matches!(self.mirror_snaplen, 0 | u16::MAX) {
-                    self.emit(DpAction::Trunc(self.mirror_snaplen.into()));
+                if !matches!(self.at.mirror_snaplen, 0 | u16::MAX) {
+                    self.out.emit(DpAction::Trunc(self.at.mirror_snaplen.into()));
                     self.slow_without_trunc();
                 }
                 if let Some(pop) = pop {
                     self.meet_sender();
-                    self.emit(DpAction::TunnelPop(pop));
+                    self.out.emit(DpAction::TunnelPop(pop));
                 } else {
                     self.snoop(port);
-                    self.emit(DpAction::Output(*no));
+                    self.out.emit(DpAction::Output(*no));
                 }
                 self.mirror_egress(port.bundle);
             }
@@ -187,14 +188,14 @@ impl Ctx<'_> {
     }
 
     fn slow_without_trunc(&mut self) {
-        if !self.bridge.features.has(Feature::Trunc) {
-            self.slow();
+        if !self.at.bridge.features.has(Feature::Trunc) {
+            self.out.slow();
         }
     }
 
     /// Gives an IP packet the DSCP of its queue on a port (`Queue.dscp`).
     fn mark_for_queue(&mut self, port: &PortView) {
-        let bundle = self.bridge.bundles.get(&port.bundle);
+        let bundle = self.at.bridge.bundles.get(&port.bundle);
         let Some(queues) = bundle.map(|b| &b.queue_dscp).filter(|q| !q.is_empty()) else {
             return;
         };
@@ -209,7 +210,7 @@ impl Ctx<'_> {
     }
 
     fn is_between_protected(&mut self, out: &PortView) -> bool {
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         let protected = |p: &PortView| bridge.bundles.get(&p.bundle).is_some_and(|b| b.protected);
         protected(out) && self.in_port().is_some_and(|p| protected(p))
     }

@@ -4,6 +4,7 @@
 //! stack and action set start empty. All of it is restored afterwards; only the emitted actions stay.
 
 use super::ctx::{Ctx, key_port};
+use super::flow::Flow;
 use super::report::Kind;
 use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
@@ -14,27 +15,40 @@ use heddle_openflow::Port;
 /// Destination address of spanning tree packets (IEEE 802.1D, 7.12.3).
 const STP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0];
 
+impl Flow {
+    /// Clears the pipeline's fields, for another bridge.
+    fn enter_bridge(&mut self, in_port: Port) {
+        self.in_port = key_port(in_port);
+        self.metadata = 0;
+        self.regs = [0; 16];
+        self.actset_output = key_port(Port::UNSET);
+        self.copy_tunnel(&FlowKey::default());
+        self.forget_connection();
+    }
+}
+
 impl Ctx<'_> {
     pub(super) fn patch_output(&mut self, from: &PortView, bridge: u64, peer: Port, last: bool) {
         let found = self.other_bridge(bridge);
         let to = found.and_then(|b| Some((b, self.port_of(b, peer)?)));
         let Some((bridge, to)) = to else { return };
         let old_flow = self.flow;
-        let old_bridge = (self.bridge, self.version);
-        let old_stack = std::mem::take(&mut self.stack);
-        let old_set = std::mem::take(&mut self.action_set);
-        let (old_was_mpls, old_conntracked) = (self.was_mpls, self.conntracked);
+        let old_bridge = (self.at.bridge, self.at.version);
+        let old_stack = std::mem::take(&mut self.at.stack);
+        let old_set = std::mem::take(&mut self.at.action_set);
         // Each bridge has its own mirrors.
-        let old_mirrored = self.mirrored;
-        if bridge.id != self.bridge.id {
-            self.mirrored = 0;
+        let old_mirrored = self.at.mirrored;
+        if bridge.id != self.at.bridge.id {
+            self.at.mirrored = 0;
         }
         let old_wc = self.out.mask;
 
-        self.clear_pipeline_fields(to.no);
-        let line = self.report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
-        let parent = self.report_under(line);
-        self.enter(bridge);
+        self.flow.enter_bridge(to.no);
+        let line = self
+            .trace
+            .report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
+        let parent = self.trace.under(line);
+        self.at.enter(bridge);
         if !self.is_special(to) && self.may_receive(to) {
             self.table_action(Lookup {
                 in_port: self.flow.in_port,
@@ -44,50 +58,29 @@ impl Ctx<'_> {
                 last,
                 run: Run::OnCopy,
             });
-            if !self.freezing {
-                self.run_action_set();
-            }
-            if self.freezing {
-                self.finish_freezing();
-            }
+            self.end_pipeline();
         }
-        self.report_under(parent);
-        self.exit_bridge();
+        self.trace.under(parent);
+        self.out.torn |= self.at.is_torn();
 
-        self.flow = old_flow;
-        (self.bridge, self.version) = old_bridge;
-        self.stack = old_stack;
-        self.action_set = old_set;
         // The connection state of the other bridge is not known here.
-        (self.was_mpls, self.conntracked) = (old_was_mpls, old_conntracked);
-        if bridge.id != self.bridge.id {
-            self.mirrored = old_mirrored;
+        self.flow = old_flow;
+        (self.at.bridge, self.at.version) = old_bridge;
+        self.at.stack = old_stack;
+        self.at.action_set = old_set;
+        if bridge.id != self.at.bridge.id {
+            self.at.mirrored = old_mirrored;
         }
-        self.restore_tunnel_mask(&old_wc);
+        // The other bridge looked at tunnel fields that it had set itself.
+        self.out.mask.0.copy_tunnel(&old_wc.0);
         // An exit or an error of the other bridge's pipeline does not end this one. The error is the drop
         // reason if nothing else is done.
-        self.exit = false;
-        if let Some(error) = self.error.take() {
-            self.drop_hint.get_or_insert(error.drop_reason());
+        self.rest.exit = false;
+        if let Some(error) = self.out.error.take() {
+            self.out.drop_hint.get_or_insert(error.drop_reason());
         }
-        self.credit(&from.patch_tx);
-        self.credit(&to.patch_rx);
-    }
-
-    fn clear_pipeline_fields(&mut self, in_port: Port) {
-        let f = &mut self.flow;
-        f.in_port = key_port(in_port);
-        f.metadata = 0;
-        f.regs = [0; 16];
-        f.actset_output = key_port(Port::UNSET);
-        f.copy_tunnel(&FlowKey::default());
-        self.forget_connection();
-    }
-
-    /// Restores the tunnel's bits of the mask: the other bridge looked at tunnel fields that it had set
-    /// itself.
-    fn restore_tunnel_mask(&mut self, old: &heddle_flow::FlowMask) {
-        self.out.mask.0.copy_tunnel(&old.0);
+        self.out.credit(&from.patch_tx);
+        self.out.credit(&to.patch_rx);
     }
 
     /// Whether the port takes packets (`no-receive`, `no-receive-stp`).

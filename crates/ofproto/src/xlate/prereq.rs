@@ -4,12 +4,15 @@
 //! here.
 
 use super::ctx::Ctx;
-use super::mask::{eth, is_ip_any, is_mpls, proto};
+use super::mask::is_ip_any;
 use heddle_flow::field::Prereq;
 use heddle_flow::{FieldId, FlowKey, FlowMask, Vlan, key::frag};
+use heddle_wire::eth::{ethertype as eth, is_mpls};
+use heddle_wire::icmp::{ND_ADVERT, ND_SOLICIT};
+use heddle_wire::ip::proto;
 
 /// ICMPv6 types of neighbour discovery.
-const ND_TYPES: [u16; 2] = [135, 136];
+const ND_TYPES: [u16; 2] = [ND_SOLICIT as u16, ND_ADVERT as u16];
 
 fn l4(flow: &FlowKey, wc: &mut FlowMask, wanted: u8) -> bool {
     if !is_ip_any(flow) {

@@ -6,13 +6,13 @@
 //!
 //! **Invariants.** Equal pipelines that are held have the same id, so a fresh translation of a cached entry
 //! gives the same actions as the entry. An id is held by the translations that emit it and by those that were
-//! made under it ([`Held`] is among their credits). Without holders, its pipeline can still be found until
-//! [`Recircs::expire`] was called twice. By then, packets in flight have arrived.
+//! made under it ([`Recirculation`] is among their credits). Without holders, its pipeline can still be found
+//! until [`Recircs::expire`] was called twice. By then, packets in flight have arrived.
 //!
 //! **Shape.** An id is an index into an array, whose slot is filled when the id is allocated and emptied when
 //! it expires. Ids are allocated in order, and full slots are skipped. Lists of ids by the hash of their
-//! pipelines ([`Chain`]) find an equal one. A holder has a reference to the [`Held`] of its id; without
-//! holders, the slot's reference is the only one.
+//! pipelines ([`Chain`]) find an equal one. A holder has a reference to the [`Recirculation`] of its id;
+//! without holders, the slot's reference is the only one.
 //!
 //! **Bounds.** [`MAX_IN_USE`] ids in all, and [`MAX_OF_SOURCE`] for packets of one input port, tunnel peer
 //! and tunnel key. A sender that makes up pipelines (by values on the stack or in registers, which packets
@@ -142,7 +142,7 @@ const N_CHAINS: usize = 1 << 14;
 const RESTING: usize = 4;
 
 /// One id in use, and its pipeline.
-pub(crate) struct Held {
+pub(crate) struct Recirculation {
     pub(crate) id: u32,
     pub(crate) frozen: Frozen,
     digest: u64,
@@ -152,13 +152,13 @@ pub(crate) struct Held {
 }
 
 /// Counts no packets: as a credit, it holds the id for as long as the cached entry lives.
-impl Credit for Held {
+impl Credit for Recirculation {
     fn credit(&self, _packets: u64, _bytes: u64, _used_ms: u64, _tcp_flags: u16) {}
 }
 
 /// Slots of [`CHUNK`] consecutive ids.
 struct Chunk {
-    places: RcuSlots<Held>,
+    places: RcuSlots<Recirculation>,
     /// Links of the lists of ids with one hash.
     of_hash: Box<[Link]>,
     /// Links of the list of ids that `expire` has not seen yet.
@@ -178,7 +178,7 @@ impl Chunk {
 
 /// State of `expire` from its last call.
 #[derive(Default)]
-struct Known {
+struct ExpiryState {
     /// Ids in use, and whether they had no holder then.
     ids: Vec<(u32, bool)>,
     /// Chunks with removed pipelines that readers still used then.
@@ -196,7 +196,7 @@ pub(crate) struct Recircs {
     of_source: Box<[AtomicU32]>,
     /// Ids that `expire` has not seen yet.
     fresh: Chain,
-    known: Mutex<Known>,
+    known: Mutex<ExpiryState>,
 }
 
 impl Default for Recircs {
@@ -228,7 +228,7 @@ impl Recircs {
     fn fresh_link(&self, id: u32) -> Option<&Link> {
         self.chunk(id)?.fresh.get(within(id))
     }
-    fn counted(&self, id: u32) -> Option<Arc<Held>> {
+    fn counted(&self, id: u32) -> Option<Arc<Recirculation>> {
         self.chunk(id)?.places.arc(within(id))
     }
     fn chain(&self, digest: u64) -> &Chain {
@@ -259,8 +259,8 @@ impl Recircs {
     }
 
     /// Allocates the next id whose slot is empty. The caller was admitted.
-    fn fill(&self, frozen: Frozen, digest: u64, source: usize) -> Option<Arc<Held>> {
-        let mut held = Arc::new(Held {
+    fn fill(&self, frozen: Frozen, digest: u64, source: usize) -> Option<Arc<Recirculation>> {
+        let mut held = Arc::new(Recirculation {
             id: 0,
             frozen,
             digest,
@@ -295,7 +295,7 @@ impl Recircs {
 
     /// Holds the id of a pipeline: a new id, unless an equal pipeline is held. `None`: all ids are in use, or
     /// all ids of its source.
-    pub(crate) fn take(&self, frozen: Frozen, reading: &ReadGuard) -> Option<Arc<Held>> {
+    pub(crate) fn take(&self, frozen: Frozen, reading: &ReadGuard) -> Option<Arc<Recirculation>> {
         let digest = frozen.digest(&self.keys);
         let chain = self.chain(digest);
         // Returns also whether the id has no other holder: only the slot and this function have references.
@@ -334,7 +334,7 @@ impl Recircs {
     }
 
     /// Holds an id that was allocated. `None`: it has expired, or was never allocated.
-    pub(crate) fn hold(&self, id: u32) -> Option<Arc<Held>> {
+    pub(crate) fn hold(&self, id: u32) -> Option<Arc<Recirculation>> {
         let held = self.counted(id)?;
         // Pairs with the fence in `expire`: either `expire` counts this reference, or this thread sees
         // `over`.
@@ -345,7 +345,7 @@ impl Recircs {
     /// Removes pipelines that had no holder at the last call and have none now.
     pub(crate) fn expire(&self) {
         let mut known = self.known.lock();
-        let Known { ids, untidy } = &mut *known;
+        let ExpiryState { ids, untidy } = &mut *known;
         let fresh = self.fresh.take(|id| self.fresh_link(id));
         ids.extend(fresh.into_iter().map(|id| (id, false)));
         ids.retain_mut(|(id, rested)| {
@@ -401,7 +401,7 @@ mod tests {
         r.hold(id).map(|h| h.frozen.table)
     }
 
-    fn take(r: &Recircs, frozen: Frozen) -> Option<Arc<Held>> {
+    fn take(r: &Recircs, frozen: Frozen) -> Option<Arc<Recirculation>> {
         r.take(frozen, &ReadGuard::begin())
     }
 

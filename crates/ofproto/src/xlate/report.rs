@@ -1,6 +1,7 @@
 //! The lines of a translation that `ofproto/trace` shows, as a tree.
 
-use super::recirc::Held;
+use super::recirc::Recirculation;
+use crate::model::Rule;
 use heddle_flow::FlowKey;
 use heddle_openflow::action::Nat;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub(crate) struct Fork {
     /// NAT of its addresses on the way.
     pub(crate) nat: Option<Nat>,
     /// The pipeline that it continues in.
-    pub(crate) held: Arc<Held>,
+    pub(crate) held: Arc<Recirculation>,
 }
 
 /// The lines of one translation. Line 0 is the root, which is not printed.
@@ -70,6 +71,39 @@ impl Default for Report {
             forks: Vec::new(),
             names: false,
         }
+    }
+}
+
+/// The trace of one translation, if there is one.
+pub(super) struct Trace<'w> {
+    pub(super) report: Option<&'w mut Report>,
+    /// The clauses of the conjunction that the last lookup found.
+    pub(super) clauses: Vec<&'w Rule>,
+}
+
+impl Trace<'_> {
+    pub(super) fn is_on(&self) -> bool {
+        self.report.is_some()
+    }
+    /// Whether the trace is to have names of ports.
+    pub(super) fn wants_names(&self) -> bool {
+        self.report.as_ref().is_some_and(|r| r.names)
+    }
+    /// Adds a line to the trace, if there is one. Returns its number, to put other lines under it.
+    pub(super) fn report(&mut self, kind: Kind, text: impl FnOnce() -> String) -> Option<usize> {
+        self.report.as_mut().map(|r| r.add(kind, text()))
+    }
+    /// Puts the following lines under a line of the trace. Returns their parent before.
+    pub(super) fn under(&mut self, line: Option<usize>) -> Option<usize> {
+        self.report.as_mut().map(|r| r.set_parent(line.unwrap_or(0)))
+    }
+    /// A detail (` -> `).
+    pub(super) fn detail(&mut self, text: &str) {
+        self.report(Kind::Detail, || text.to_owned());
+    }
+    /// A warning (` >> `).
+    pub(super) fn warn(&mut self, text: &str) {
+        self.report(Kind::Warn, || text.to_owned());
     }
 }
 

@@ -3,14 +3,13 @@
 use super::actions::{Step, steps_of};
 use super::ctx::Ctx;
 use super::limits::MAX_DEPTH;
-use super::mask::{eth, is_ip_any};
-use super::table::{Found, OnMiss};
-use crate::features::Feature;
-use crate::model::Rule;
+use super::mask::is_ip_any;
+use super::table::{LookupResult, OnMiss};
 use heddle_flow::FlowKey;
 use heddle_openflow::Action;
 use heddle_openflow::action::ControllerAction;
 use heddle_openflow::message::PacketInReason;
+use heddle_wire::eth::ethertype as eth;
 
 /// Whether a rule's actions run on the packet or on a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,20 +36,20 @@ pub(super) struct Lookup {
 impl<'w> Ctx<'w> {
     /// Looks the packet up and runs the actions that it finds.
     pub(super) fn table_action(&mut self, l: Lookup) {
-        debug_assert!(self.depth <= MAX_DEPTH);
+        debug_assert!(self.budget.depth <= MAX_DEPTH);
         // Headers behind a popped label must be parsed before a table can match them.
-        if self.was_mpls {
-            self.freeze();
+        if self.flow.was_mpls {
+            self.rest.freeze();
             return;
         }
         if !self.may_look_up() {
             return;
         }
-        let old_table = std::mem::replace(&mut self.table, l.table);
+        let old_table = std::mem::replace(&mut self.at.table, l.table);
         if l.ct_orig {
             if self.flow.ct_nw_proto == 0 || !is_ip_any(&self.flow) {
                 self.report_error(|| "resubmit(ct) with non-tracked or non-IP packet!".to_owned());
-                self.table = old_table;
+                self.at.table = old_table;
                 return;
             }
             self.swap_tuple();
@@ -60,29 +59,29 @@ impl<'w> Ctx<'w> {
             self.swap_tuple();
         }
         let line = self.report_table(&found, l.table);
-        let parent = self.report_under(line);
-        self.resubmits += 1;
+        let parent = self.trace.under(line);
+        self.budget.resubmits += 1;
         let deepens = u32::from(l.table <= old_table);
-        self.depth += deepens;
+        self.budget.depth += deepens;
         self.run_found(&found, l.last, l.run);
-        self.depth -= deepens;
-        self.report_under(parent);
-        self.table = old_table;
+        self.budget.depth -= deepens;
+        self.trace.under(parent);
+        self.at.table = old_table;
     }
 
     /// Runs the actions of a rule, or of a miss.
-    pub(super) fn run_found(&mut self, found: &Found<'w>, last: bool, run: Run) {
-        let old_rule = self.rule.take();
-        let in_bucket = std::mem::replace(&mut self.in_bucket, false);
-        let old_cookie = std::mem::replace(&mut self.cookie, 0);
+    pub(super) fn run_found(&mut self, found: &LookupResult<'w>, last: bool, run: Run) {
+        let old_rule = self.at.rule.take();
+        let in_bucket = std::mem::replace(&mut self.at.in_bucket, false);
+        let old_cookie = std::mem::replace(&mut self.at.cookie, 0);
         match found {
-            Found::Rule(rule) => {
-                self.credit_rule(rule);
-                self.cookie = rule.cookie;
-                self.rule = Some(rule);
+            LookupResult::Rule(rule) => {
+                self.out.credit_rule(rule);
+                self.at.cookie = rule.cookie;
+                self.at.rule = Some(rule);
                 self.run_steps(&steps_of(&rule.instructions.0), last, run);
             }
-            Found::ToController => {
+            LookupResult::ToController => {
                 let action = Action::Controller(ControllerAction {
                     max_len: u16::MAX,
                     reason: PacketInReason::ImplicitMiss as u8,
@@ -90,17 +89,11 @@ impl<'w> Ctx<'w> {
                 });
                 self.run_steps(&[Step::Action(&action)], last, run);
             }
-            Found::Nothing | Found::Fragment => self.run_steps(&[], last, run),
+            LookupResult::Nothing | LookupResult::Fragment => self.run_steps(&[], last, run),
         }
-        self.rule = old_rule;
-        self.cookie = old_cookie;
-        self.in_bucket = in_bucket;
-    }
-
-    /// Credits the packet to the rule.
-    pub(super) fn credit_rule(&mut self, rule: &Rule) {
-        let credits = &mut self.out.credits;
-        credits.push_shared(rule.stats.seen(), || rule.stats.counted());
+        self.at.rule = old_rule;
+        self.at.cookie = old_cookie;
+        self.at.in_bucket = in_bucket;
     }
 
     fn run_steps(&mut self, steps: &[Step<'_>], last: bool, run: Run) {
@@ -117,48 +110,32 @@ impl<'w> Ctx<'w> {
         let in_clone = !last && !steps.iter().all(Step::is_reversible);
         if in_clone {
             self.commit();
-            if !self.has_clone() && !self.may_sample() {
+            if !self.at.has_clone() && !self.at.may_sample() {
                 self.report_error(|| "Failed to compose clone action".to_owned());
                 return;
             }
         }
-        let (base, at) = (self.base.clone(), self.out.actions.len());
-        let conntracked = self.conntracked;
-        let (stack, set, flow) = (self.stack.clone(), self.action_set.clone(), self.flow);
-        let was_mpls = self.was_mpls;
-        let mark = self.mark();
+        let (flow, mark) = (self.flow, self.mark());
+        let (stack, set) = (self.at.stack.clone(), self.at.action_set.clone());
         self.run_list(steps, last || in_clone);
-        if !self.freezing {
+        if !self.rest.freezing {
             self.run_action_set();
         }
-        if self.freezing {
+        if self.rest.freezing {
             // Later actions do not wait for a copy that is recirculated. A pause ends the translation: the
             // controller decides about the packet.
-            self.exit = self.pause.is_some();
+            self.rest.exit = self.rest.pause.is_some();
             self.finish_freezing();
         }
-        self.was_mpls = was_mpls;
-        self.stack = stack;
-        self.action_set = set;
-        self.flow = flow;
+        (self.at.stack, self.at.action_set) = (stack, set);
         // The copy's connection state is not the packet's.
-        self.conntracked = conntracked;
+        self.flow = flow;
         if in_clone {
-            self.base = base;
-            self.wrap(at);
-            self.pending = None;
+            self.base = mark.base;
+            self.wrap(mark.at);
         } else {
             self.settle(mark, last);
         }
-    }
-
-    pub(super) fn has_clone(&self) -> bool {
-        self.bridge.features.has(Feature::Clone)
-    }
-
-    /// Whether a sample of all packets can replace a clone, even nested in other samples.
-    pub(super) fn may_sample(&self) -> bool {
-        self.bridge.features.number(Feature::SampleNesting) > 3
     }
 
     /// Swaps the packet's tuple with the original direction's.

@@ -2,12 +2,12 @@
 
 use super::Pipeline;
 use super::freeze::metadata_of;
+use super::input::Start;
 use super::recirc::{Frozen, Left};
-use super::run::{self, Outcome, Start};
+use super::run::{Outcome, PacketOut};
 use heddle_datapath_api::Translation;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::{Continuation, ContinuationStep};
-use heddle_sync::ReadGuard;
 
 /// A frozen pipeline as a controller keeps it, without the input port.
 pub(crate) fn continuation_of(frozen: &Frozen) -> Continuation {
@@ -94,26 +94,16 @@ impl Pipeline {
         now_ms: u64,
         out: &mut Translation,
     ) -> Option<Outcome> {
-        let reading = ReadGuard::begin();
-        let snapshot = self.snapshot.load(&reading);
-        out.clear();
-        let bridge = snapshot.bridges.get(&frozen.bridge)?;
-        let input = run::Input {
+        let packet = PacketOut {
+            bridge: frozen.bridge,
             key,
-            in_port: key.in_port,
-            from: None,
-            packet_len: Some(len),
-            learn: true,
+            actions: &[],
+            len,
             now_ms,
-            reading: &reading,
-            start: Start::Thaw {
-                frozen,
-                resumed: true,
-            },
-            packet_out: false,
             version: None,
         };
-        Some(run::run(snapshot, self, bridge, &input, None, out))
+        let resumed = true;
+        self.inject(&packet, Start::Thaw { frozen, resumed }, out)
     }
 }
 

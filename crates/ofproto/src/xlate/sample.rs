@@ -2,27 +2,33 @@
 //! `sample`.
 
 use super::ctx::Ctx;
-use crate::bridge::meters;
+use super::emit::Output;
+use crate::meter;
 use crate::model::{Binding, PortView};
 use crate::sampling::{SampleMeta, SampledTunnel, WhichExporter};
-use crate::tunnels::tunnel_of;
 use crate::versioned::LATEST;
 use heddle_datapath_api::{Action as DpAction, PortNo, Upcall, UpcallCookie, UpcallKind};
 use heddle_openflow::Port;
 use heddle_openflow::action::{ObservationId, Sample, SampleDirection};
 use heddle_openflow::message::METER_SLOWPATH;
 use heddle_tunnel::{TunnelConfig, TunnelType};
+use heddle_wire::ip::proto;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const GRE: u8 = 47;
+impl Output<'_> {
+    /// At the end of the translation, records in the samples whether the packet is forwarded.
+    pub(super) fn finish_samples(&mut self) {
+        if !self.samples.is_empty() && self.actions.iter().any(sends) {
+            self.samples.iter().for_each(|s| s.forwards.store(true, Relaxed));
+        }
+    }
+}
 
 impl Ctx<'_> {
     /// Samples the packet as it came, for the bridge's own exporter.
     pub(super) fn sample_ingress(&mut self) {
-        let Some(ipfix) = self.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref()) else {
+        let Some(ipfix) = self.at.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref()) else {
             return;
         };
         if ipfix.input && super::ctx::of_port(self.flow.in_port) != Port::NONE {
@@ -32,25 +38,25 @@ impl Ctx<'_> {
 
     /// Samples the packet as it leaves by a port, for the bridge's own exporter.
     pub(super) fn sample_egress(&mut self, port: &PortView, no: PortNo) {
-        let ipfix = self.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref());
+        let ipfix = self.at.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref());
         if ipfix.is_some_and(|i| i.output) {
             self.sample_bridge(no, Some(port));
         }
     }
 
     fn sample_bridge(&mut self, output_port: PortNo, output: Option<&PortView>) {
-        let Some(ipfix) = self.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref()) else {
+        let Some(ipfix) = self.at.bridge.ipfix.as_ref().and_then(|i| i.bridge.as_ref()) else {
             return;
         };
         let probability = ipfix.probability();
         let came_by = self.tunnel_that_it_came_by();
         let meta = SampleMeta {
-            bridge: self.bridge.id,
+            bridge: self.at.bridge.id,
             which: WhichExporter::Bridge,
             probability,
             domain: ipfix.domain,
             point: ipfix.point,
-            asked: SampleDirection::Default,
+            wanted: SampleDirection::Default,
             output_port,
             tunnel_out_port: None,
             input: self.input_name(),
@@ -63,14 +69,14 @@ impl Ctx<'_> {
 
     /// The action `sample`.
     pub(super) fn sample(&mut self, s: &Sample) {
-        let Some(ipfix) = self.bridge.ipfix.clone() else {
+        let Some(ipfix) = self.at.bridge.ipfix.clone() else {
             return;
         };
         let mut output_port = PortNo::NONE;
         let (mut output, mut sent_by) = (None, None);
         if s.sampling_port != Port::NONE && super::ctx::key_port(s.sampling_port) != self.flow.in_port {
             output = self.port(s.sampling_port);
-            let tunnel = output.and_then(|p| tunnel_of(p));
+            let tunnel = output.and_then(|p| p.tunnel());
             let no = output.and_then(|p| match &p.binding {
                 Binding::Datapath(no) => Some(*no),
                 Binding::Tunnel(t) => Some(t.dp),
@@ -87,10 +93,10 @@ impl Ctx<'_> {
             sent_by = tunnel.filter(|t| wants_tunnels && kind_of(&t.config).is_some());
         }
         self.commit();
-        let before = self.flow;
+        let before = *self.flow;
         let tunnel = match sent_by {
             Some(t) => {
-                self.say_tunnel(&t.config);
+                self.fill_tunnel(&t.config);
                 let sent = (self.flow.tun_src, self.flow.tun_dst, self.flow.tun_id);
                 kind_of(&t.config).map(|k| SampledTunnel {
                     sent: Some(sent),
@@ -101,12 +107,12 @@ impl Ctx<'_> {
             None => None,
         };
         let meta = SampleMeta {
-            bridge: self.bridge.id,
+            bridge: self.at.bridge.id,
             which: WhichExporter::Set(s.collector_set_id),
             probability: s.probability.into(),
             domain: self.observation_id(s.obs_domain_id),
             point: self.observation_id(s.obs_point_id),
-            asked: s.direction,
+            wanted: s.direction,
             output_port,
             tunnel_out_port: sent_by.map(|t| t.dp),
             input: self.input_name(),
@@ -134,30 +140,24 @@ impl Ctx<'_> {
             return;
         }
         let meta = Arc::new(meta);
-        self.samples.push(meta.clone());
+        self.out.samples.push(meta.clone());
         let upcall = DpAction::Userspace(Arc::new(Upcall {
             kind: UpcallKind::Sample,
             max_len: u16::MAX,
             cookie: UpcallCookie(meta),
         }));
-        self.depend(meters::slot(self.bridge.id, METER_SLOWPATH));
+        self.out.depend(meter::slot(self.at.bridge.id, METER_SLOWPATH));
         let meter = self
+            .at
             .bridge
             .meters
             .get(METER_SLOWPATH, LATEST)
             .map(|m| m.data.dp.clone());
         if meter.is_none() && probability == u32::MAX {
-            return self.emit(upcall);
+            return self.out.emit(upcall);
         }
         let actions = meter.map(DpAction::Meter).into_iter().chain([upcall]).collect();
-        self.emit(DpAction::Sample { probability, actions });
-    }
-
-    /// At the end of the translation, records in the samples whether the packet is forwarded.
-    pub(super) fn tell_samples(&mut self) {
-        if !self.samples.is_empty() && self.out.actions.iter().any(sends) {
-            self.samples.iter().for_each(|s| s.forwards.store(true, Relaxed));
-        }
+        self.out.emit(DpAction::Sample { probability, actions });
     }
 
     /// The interface that the packet came in by. Behind a patch port there is none.
@@ -169,7 +169,7 @@ impl Ctx<'_> {
     }
 
     fn tunnel_that_it_came_by(&mut self) -> Option<SampledTunnel> {
-        let tunnel = self.in_port().and_then(|p| tunnel_of(p))?;
+        let tunnel = self.in_port().and_then(|p| p.tunnel())?;
         kind_of(&tunnel.config)
     }
 }
@@ -177,11 +177,11 @@ impl Ctx<'_> {
 /// Tunnels that IPFIX has numbers for.
 fn kind_of(config: &TunnelConfig) -> Option<SampledTunnel> {
     let (kind, key_len, proto) = match config.ty {
-        TunnelType::Vxlan => (1, 3, UDP),
-        TunnelType::Gre => (2, 4, GRE),
-        TunnelType::Geneve => (7, 3, UDP),
-        TunnelType::Lisp => (3, 3, UDP),
-        TunnelType::Stt => (4, 8, TCP),
+        TunnelType::Vxlan => (1, 3, proto::UDP),
+        TunnelType::Gre => (2, 4, proto::GRE),
+        TunnelType::Geneve => (7, 3, proto::UDP),
+        TunnelType::Lisp => (3, 3, proto::UDP),
+        TunnelType::Stt => (4, 8, proto::TCP),
         _ => return None,
     };
     Some(SampledTunnel {

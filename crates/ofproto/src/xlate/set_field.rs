@@ -1,7 +1,6 @@
 //! Actions on fields: set, load, move, the stack. The mask gets the bits that they read and write.
 
 use super::ctx::Ctx;
-use super::limits::MAX_STACK_BYTES;
 use super::report::{Kind, hex};
 use heddle_flow::{FieldId, FieldValue, Subfield};
 use heddle_openflow::action::SetTunMetadata;
@@ -13,7 +12,7 @@ impl Ctx<'_> {
     pub(super) fn set_field(&mut self, field: FieldId, value: FieldValue, mask: FieldValue) {
         if !self.has_field(field) {
             let name = field.name();
-            self.report(Kind::Warn, || {
+            self.trace.report(Kind::Warn, || {
                 format!("unmet prerequisites for {name}, set_field ignored")
             });
             return;
@@ -43,9 +42,10 @@ impl Ctx<'_> {
     pub(super) fn delete_field(&mut self, field: FieldId) {
         if let FieldId::TunMetadata(option) = field {
             // Packets with the option must not share an entry with packets without it.
-            self.extra().0.tun_present = u64::MAX;
+            self.out.extra().0.tun_present = u64::MAX;
             option.remove(&mut self.flow);
-            self.report(Kind::Detail, || format!("delete {}", field.name()));
+            self.trace
+                .report(Kind::Detail, || format!("delete {}", field.name()));
         }
     }
 
@@ -82,25 +82,18 @@ impl Ctx<'_> {
     /// `push:src`.
     pub(super) fn stack_push(&mut self, src: Subfield) {
         src.pieces().for_each(|piece| piece.add_mask(&mut self.out.mask));
-        self.stack.push(StackValue::read(src, &self.flow));
+        self.at.stack.push(StackValue::read(src, &self.flow));
     }
 
     /// `pop:dst`.
     pub(super) fn stack_pop(&mut self, dst: Subfield) {
-        if let Some(value) = self.stack.pop() {
+        if let Some(value) = self.at.stack.pop() {
             dst.pieces().for_each(|piece| piece.add_mask(&mut self.out.mask));
             value.write(dst, &mut self.flow);
             self.report_subfield(dst);
         } else {
             self.report_error(|| "stack underflow".to_owned());
         }
-    }
-
-    /// Whether the stack has grown too large: each value takes its bytes and one more.
-    pub(super) fn stack_is_full(&self) -> bool {
-        // No need to add up a short stack.
-        self.stack.len() > MAX_STACK_BYTES / 125
-            && self.stack.iter().map(|v| v.bytes().len() + 1).sum::<usize>() >= MAX_STACK_BYTES
     }
 
     /// Writes a number that the switch computed, and reports it.
@@ -111,7 +104,7 @@ impl Ctx<'_> {
     }
 
     fn report_subfield(&mut self, sf: Subfield) {
-        if self.report.is_none() {
+        if !self.trace.is_on() {
             return;
         }
         let mut text = String::new();
@@ -122,6 +115,6 @@ impl Ctx<'_> {
         } else {
             text = hex(sf.get(&self.flow).as_u128());
         }
-        self.report(Kind::Detail, || format!("{sf} is now {text}"));
+        self.trace.report(Kind::Detail, || format!("{sf} is now {text}"));
     }
 }

@@ -15,12 +15,11 @@ use heddle_flow::key::{Vlan, frag};
 use heddle_tunnel::neigh::{Learned, Mac, Origin, advertised, solicited_node};
 use heddle_tunnel::routes::Address;
 use heddle_wire::eth::ethertype;
+use heddle_wire::icmp::ND_ADVERT;
+use heddle_wire::ip::proto;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The protocol of ICMPv6 messages.
-const ICMPV6: u8 = 58;
-/// ICMPv6: a neighbour advertisement, and its flags.
-const NEIGHBOUR_ADVERTISEMENT: u16 = 136;
+/// Flags of a neighbour advertisement.
 const NA_SOLICITED: u32 = 0x4000_0000;
 const NA_OVERRIDE: u32 = 0x2000_0000;
 /// The group of all nodes on a link.
@@ -30,14 +29,14 @@ impl Ctx<'_> {
     /// Learns from a packet that is output to `port`.
     pub(super) fn snoop(&mut self, port: &PortView) {
         let is_arp = self.flow.dl_type == ethertype::ARP;
-        if !is_arp && (self.flow.dl_type, self.flow.nw_proto) != (ethertype::IPV6, ICMPV6) {
+        if !is_arp && (self.flow.dl_type, self.flow.nw_proto) != (ethertype::IPV6, proto::ICMPV6) {
             // All masks have the EtherType. The protocol of IPv6 packets matters if the port has an address.
             if self.flow.dl_type == ethertype::IPV6 && self.has_address(port) {
-                self.extra().0.nw_proto = u8::MAX;
+                self.out.extra().0.nw_proto = u8::MAX;
             }
             return;
         }
-        if !self.is_native() || !self.has_address(port) || self.is_in_a_vlan() {
+        if !self.at.is_native() || !self.has_address(port) || self.is_in_a_vlan() {
             return;
         }
         let speaks_of_itself = is_arp && {
@@ -64,7 +63,7 @@ impl Ctx<'_> {
     /// Learns the sender of an outer packet that is decapsulated here. Only neighbours that are known or
     /// requested are learned: most senders are behind routers.
     pub(super) fn meet_sender(&mut self) {
-        let (f, now_ms) = (&self.flow, self.now_ms);
+        let (f, now_ms) = (&self.flow, self.input.now_ms);
         let ip = match f.dl_type {
             ethertype::IP => IpAddr::from(Ipv4Addr::from_bits(f.nw_src)),
             _ => IpAddr::from(Ipv6Addr::from(f.ipv6_src)),
@@ -72,7 +71,14 @@ impl Ctx<'_> {
         let mac = f.dl_src;
         // A translation for a cached entry does not know the bits outside of the mask: the address is zero
         // there.
-        if mac != [0; 6] && self.underlay.neighbours.wants(&self.bridge.name, ip, now_ms) {
+        if mac != [0; 6]
+            && self
+                .input
+                .pipeline
+                .underlay
+                .neighbours
+                .wants(&self.at.bridge.name, ip, now_ms)
+        {
             self.learn_neighbour((ip, mac));
         }
     }
@@ -88,7 +94,7 @@ impl Ctx<'_> {
         }
         m.nw_frag = frag::MASK;
         (m.tp_src, m.tp_dst) = (u16::MAX, u16::MAX);
-        if f.nw_frag & frag::LATER != 0 || (f.tp_src, f.tp_dst) != (NEIGHBOUR_ADVERTISEMENT, 0) {
+        if f.nw_frag & frag::LATER != 0 || (f.tp_src, f.tp_dst) != (ND_ADVERT.into(), 0) {
             return false;
         }
         // The word behind type and code, which keys hold in the field of IGMP's group.
@@ -102,12 +108,12 @@ impl Ctx<'_> {
         let Some((ip, mac)) = advertised(&self.flow, &mut self.out.mask) else {
             return;
         };
-        let neighbours = &self.underlay.neighbours;
-        if neighbours.wants(&self.bridge.name, ip, self.now_ms) {
+        let neighbours = &self.input.pipeline.underlay.neighbours;
+        if neighbours.wants(&self.at.bridge.name, ip, self.input.now_ms) {
             return self.learn_neighbour((ip, mac));
         }
-        let slot = Underlay::slot(neighbours.thing(&self.bridge.name, ip));
-        self.depend(slot);
+        let slot = Underlay::slot(neighbours.thing(&self.at.bridge.name, ip));
+        self.out.depend(slot);
     }
 
     /// Whether the packet belongs to a VLAN (a tag with VLAN 0 carries only a priority). The host gives it to
@@ -120,44 +126,49 @@ impl Ctx<'_> {
 
     /// Whether a port's device has an address of this host. The translation depends on that.
     pub(super) fn has_address(&mut self, port: &PortView) -> bool {
-        let routes = &self.underlay.routes;
-        self.depend_once(Underlay::slot(routes.device_thing(&port.name)));
+        let routes = &self.input.pipeline.underlay.routes;
+        self.out
+            .depend_once(Underlay::slot(routes.device_thing(&port.name)));
         routes.has_address(&port.name)
     }
 
     /// Whether the packet is for an address of one of the bridge's ports.
     fn is_for_us(&mut self) -> bool {
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         let is_arp = self.flow.dl_type == ethertype::ARP;
         if !is_arp {
-            self.extra().0.ipv6_dst = [u8::MAX; 16];
+            self.out.extra().0.ipv6_dst = [u8::MAX; 16];
         }
         self.look_at_all_ports();
-        self.depend_once(Underlay::slot(self.underlay.routes.addresses_thing()));
+        self.out.depend_once(Underlay::slot(
+            self.input.pipeline.underlay.routes.addresses_thing(),
+        ));
         let flow = &self.flow;
-        self.underlay
+        self.input
+            .pipeline
+            .underlay
             .routes
             .any_address(|a| is_meant(flow, a) && is_on(bridge, &a.device))
     }
 
     /// Learns a neighbour on the current bridge.
     fn learn_neighbour(&mut self, (ip, mac): (IpAddr, Mac)) {
-        let neighbours = &self.underlay.neighbours;
-        let bridge = &self.bridge.name;
-        if self.learn {
+        let neighbours = &self.input.pipeline.underlay.neighbours;
+        let bridge = &self.at.bridge.name;
+        if self.input.learn {
             let origin = Origin::Port {
-                bridge: self.bridge.id,
+                bridge: self.at.bridge.id,
                 port: super::of_port(self.flow.in_port).0,
             };
-            match neighbours.learn(bridge, (ip, mac), origin, self.now_ms) {
+            match neighbours.learn(bridge, (ip, mac), origin, self.input.now_ms) {
                 Learned::Same | Learned::New => {}
                 Learned::Busy => self.out.uncacheable = true,
             }
         }
-        self.depend(Underlay::slot(neighbours.thing(bridge, ip)));
+        self.out.depend(Underlay::slot(neighbours.thing(bridge, ip)));
         // Another packet may have changed the neighbour just now, or this translation may not learn. Then the
         // next packet is to learn.
-        if neighbours.lookup(bridge, ip, self.now_ms) != Some(mac) {
+        if neighbours.lookup(bridge, ip, self.input.now_ms) != Some(mac) {
             self.out.uncacheable = true;
         }
     }

@@ -14,15 +14,15 @@ impl Ctx<'_> {
     /// is handed over, and the translation ends.
     pub(super) fn is_special(&mut self, port: &PortView) -> bool {
         let Some(watch) = &port.watch else { return false };
-        let extra = self.extra.get_or_insert_default();
-        if !watch.takes(&self.flow, &mut self.out.mask, extra) {
+        let (mask, extra) = self.out.masks();
+        if !watch.takes(&self.flow, mask, extra) {
             return false;
         }
-        self.is_bfd = true;
+        self.out.is_bfd = true;
         // A trace does not show the upcall.
-        if self.report.is_none() {
+        if !self.trace.is_on() {
             self.commit();
-            self.emit(Action::Userspace(Arc::new(Upcall {
+            self.out.emit(Action::Userspace(Arc::new(Upcall {
                 kind: UpcallKind::SlowPath("bfd"),
                 max_len: MAX_LEN,
                 cookie: UpcallCookie(watch.cookie()),

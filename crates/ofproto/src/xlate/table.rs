@@ -2,9 +2,10 @@
 
 use super::conjunction;
 use super::ctx::{Ctx, of_port};
+use super::emit::Output;
 use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
 use super::report::Kind;
-use crate::model::{Fragments, N_TABLES, Rule, Stats, TableMiss, Unmatched, port_config};
+use crate::model::{Fragments, N_TABLES, Rule, TableMiss, Unmatched, port_config};
 use heddle_datapath_api::{Override, changes};
 use heddle_flow::key::{FIRST_WORD, frag};
 use heddle_flow::text::DEFAULT_PRIORITY;
@@ -20,7 +21,7 @@ const LAST_TABLE: usize = N_TABLES - 2;
 const IN_PORT: usize = offset_of!(FlowKey, in_port) / 8;
 
 /// Result of a lookup.
-pub(super) enum Found<'w> {
+pub(super) enum LookupResult<'w> {
     /// A rule.
     Rule(&'w Arc<Rule>),
     /// No rule; a packet-in goes to the controllers.
@@ -76,18 +77,71 @@ fn each_difference(a: &FlowKey, left_out: Option<&FlowMask>, b: &FlowKey, mut f:
     }
 }
 
+impl Output<'_> {
+    /// Records the words in which this lookup, the last dependency so far, sees another key than the lookup
+    /// before. The first lookup is compared with the packet. This decides later whether a changed rule is
+    /// about such packets.
+    #[inline]
+    fn record_lookup(&mut self, orig: &FlowKey, now: &FlowKey) {
+        let Ok(from) = u16::try_from(self.deps.len() - 1) else {
+            self.uncacheable = true;
+            return;
+        };
+        let constants = changes::constants();
+        let overrides = &mut self.translation.overrides;
+        let before = overrides.len();
+        // Only the change of the packet's own bits is recorded, since their values differ between packets.
+        // The other bits have the same values for all packets.
+        let of_packet = |key: &FlowKey, at: usize| key.words()[at] & !constants.words()[at];
+        let record = |overrides: &mut Vec<_>, at: usize| {
+            overrides.push(Override {
+                from,
+                word: u8::try_from(at).unwrap_or(u8::MAX),
+                changed: of_packet(now, at) != of_packet(orig, at),
+                value: now.words()[at] & constants.words()[at],
+            });
+        };
+        if !self.has_looked {
+            self.has_looked = true;
+            // The input port is always recorded.
+            record(overrides, IN_PORT);
+            each_difference(orig, Some(constants), now, |at| {
+                if at != IN_PORT {
+                    record(overrides, at);
+                }
+            });
+            return;
+        }
+        let seen = self.seen.get_or_insert_with(|| {
+            let mut first = *orig;
+            changes::clear_constants(&mut first);
+            for o in overrides.iter() {
+                let at = usize::from(o.word);
+                // The packet's bits of a changed word are unknown: they count as equal.
+                first.words_mut()[at] = o.value | of_packet(if o.changed { now } else { orig }, at);
+            }
+            first
+        });
+        each_difference(seen, None, now, |at| record(overrides, at));
+        for o in overrides.iter().skip(before) {
+            let at = usize::from(o.word);
+            seen.words_mut()[at] = now.words()[at];
+        }
+    }
+}
+
 impl<'w> Ctx<'w> {
-    /// Looks the packet up from `self.table` on, as if it had come in on `in_port`. Sets `self.table` to the
-    /// last table that was searched.
-    pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> Found<'w> {
+    /// Looks the packet up from table `at.table` on, as if it had come in on `in_port`. Sets `at.table` to
+    /// the last table that was searched.
+    pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> LookupResult<'w> {
         let no_ports = self.flow.nw_frag & frag::ANY != 0
-            && match self.bridge.frags {
+            && match self.at.bridge.frags {
                 Fragments::Match => false,
                 // No fragment has ports, not even the first one.
                 Fragments::Normal => true,
                 Fragments::Drop => {
                     self.credit_unmatched(Unmatched::Fragment);
-                    return Found::Fragment;
+                    return LookupResult::Fragment;
                 }
             };
         // The key is changed for the lookup and restored: a copy would cost more.
@@ -101,48 +155,48 @@ impl<'w> Ctx<'w> {
         let f = &mut self.flow;
         (f.in_port, f.tp_src, f.tp_dst) = own;
         match found {
-            Ok(rule) => Found::Rule(rule),
+            Ok(rule) => LookupResult::Rule(rule),
             Err(miss) if on_miss.may_packet_in && self.miss_wants_packet_in(miss) => {
                 self.credit_unmatched(Unmatched::ToController);
-                Found::ToController
+                LookupResult::ToController
             }
             Err(_) => {
                 self.credit_unmatched(Unmatched::Nothing);
-                Found::Nothing
+                LookupResult::Nothing
             }
         }
     }
 
     /// The rule, or the last table's setting for misses.
     fn lookup_in_tables(&mut self, on_miss: OnMiss) -> Result<&'w Arc<Rule>, TableMiss> {
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         let mut miss = TableMiss::Continue;
-        for table in bridge.tables.iter().skip(usize::from(self.table)) {
-            if usize::from(table.id) > LAST_TABLE && table.id != self.table {
+        for table in bridge.tables.iter().skip(usize::from(self.at.table)) {
+            if usize::from(table.id) > LAST_TABLE && table.id != self.at.table {
                 break;
             }
             if !self.step() {
                 return Err(TableMiss::Drop);
             }
-            self.table = table.id;
-            self.out.deps.push(self.generations.read(table.slot));
-            self.say_what_is_seen();
+            self.at.table = table.id;
+            self.out.depend(table.slot);
+            self.out.record_lookup(self.input.key, &self.flow);
             // If rules changed between `enter` and the read of the generation, the rule found is old, but the
             // generation may be new.
-            if bridge.version.load(Ordering::Acquire) != self.version {
+            if bridge.version.load(Ordering::Acquire) != self.at.version {
                 self.out.uncacheable = true;
             }
-            self.clauses.clear();
-            let used = self.report.is_some().then_some(&mut self.clauses);
+            self.trace.clauses.clear();
+            let used = self.trace.is_on().then_some(&mut self.trace.clauses);
             let found = conjunction::lookup(
                 table,
-                self.reading,
-                self.version,
+                self.input.reading,
+                self.at.version,
                 &self.flow,
                 &mut self.out.mask,
                 used,
             );
-            self.credit(if found.is_some() {
+            self.out.credit(if found.is_some() {
                 &table.matched
             } else {
                 &table.missed
@@ -161,60 +215,9 @@ impl<'w> Ctx<'w> {
         Err(miss)
     }
 
-    /// Records the words in which this lookup, the last dependency so far, sees another key than the lookup
-    /// before. The first lookup is compared with the packet. This decides later whether a changed rule is
-    /// about such packets.
-    fn say_what_is_seen(&mut self) {
-        let Ok(from) = u16::try_from(self.out.deps.len() - 1) else {
-            self.out.uncacheable = true;
-            return;
-        };
-        let constants = changes::constants();
-        let (orig, now) = (self.orig, &self.flow);
-        let overrides = &mut self.out.overrides;
-        let told = overrides.len();
-        // Only the change of the packet's own bits is recorded, since their values differ between packets.
-        // The other bits have the same values for all packets.
-        let of_packet = |key: &FlowKey, at: usize| key.words()[at] & !constants.words()[at];
-        let say = |overrides: &mut Vec<_>, at: usize| {
-            overrides.push(Override {
-                from,
-                word: u8::try_from(at).unwrap_or(u8::MAX),
-                changed: of_packet(now, at) != of_packet(orig, at),
-                value: now.words()[at] & constants.words()[at],
-            });
-        };
-        if !self.has_looked {
-            self.has_looked = true;
-            // The input port is always recorded.
-            say(overrides, IN_PORT);
-            each_difference(orig, Some(constants), now, |at| {
-                if at != IN_PORT {
-                    say(overrides, at);
-                }
-            });
-            return;
-        }
-        let seen = self.seen.get_or_insert_with(|| {
-            let mut first = *orig;
-            changes::clear_constants(&mut first);
-            for o in overrides.iter() {
-                let at = usize::from(o.word);
-                // The packet's bits of a changed word are unknown: they count as equal.
-                first.words_mut()[at] = o.value | of_packet(if o.changed { now } else { orig }, at);
-            }
-            first
-        });
-        each_difference(seen, None, now, |at| say(overrides, at));
-        for o in overrides.iter().skip(told) {
-            let at = usize::from(o.word);
-            seen.words_mut()[at] = now.words()[at];
-        }
-    }
-
     fn miss_wants_packet_in(&mut self, miss: TableMiss) -> bool {
         match miss {
-            TableMiss::Default => self.bridge.miss_to_controller,
+            TableMiss::Default => self.at.bridge.miss_to_controller,
             TableMiss::Continue | TableMiss::Controller => self
                 .port(of_port(self.flow.in_port))
                 .is_some_and(|p| p.config & port_config::NO_PACKET_IN == 0),
@@ -224,30 +227,25 @@ impl<'w> Ctx<'w> {
 
     /// Counts cached packets without a rule at the table that was searched last.
     fn credit_unmatched(&mut self, why: Unmatched) {
-        if let Some(table) = self.bridge.tables.get(usize::from(self.table)) {
+        if let Some(table) = self.at.bridge.tables.get(usize::from(self.at.table)) {
             let stats = table.unmatched[why as usize].counted();
-            self.credit(&stats);
+            self.out.credit(&stats);
         }
-    }
-
-    /// Credits cached packets to `stats`.
-    pub(super) fn credit(&mut self, stats: &Arc<Stats>) {
-        self.out.credits.push_shared(&**stats, || stats.clone());
     }
 
     /// Whether another lookup is within the limits; reports an error if not.
     pub(super) fn may_look_up(&mut self) -> bool {
-        if self.depth >= MAX_DEPTH {
+        if self.budget.depth >= MAX_DEPTH {
             self.report_error(|| format!("over max translation depth {MAX_DEPTH}"));
-            self.error = Some(XlateError::RecursionTooDeep);
-        } else if self.resubmits >= MAX_RESUBMITS {
+            self.out.error = Some(XlateError::RecursionTooDeep);
+        } else if self.budget.resubmits >= MAX_RESUBMITS {
             self.report_error(|| format!("over {MAX_RESUBMITS} resubmit actions"));
-            self.error = Some(XlateError::TooManyResubmits);
+            self.out.error = Some(XlateError::TooManyResubmits);
         } else if !self.has_room("resubmits") {
             // `has_room` has reported it.
-        } else if self.stack_is_full() {
+        } else if self.at.stack_is_full() {
             self.report_error(|| "resubmits yielded over 64 kB of stack".to_owned());
-            self.error = Some(XlateError::StackTooDeep);
+            self.out.error = Some(XlateError::StackTooDeep);
         } else {
             return true;
         }
@@ -256,30 +254,33 @@ impl<'w> Ctx<'w> {
 
     /// Whether more actions may be emitted. The actions so far are executed.
     pub(super) fn has_room(&mut self, who: &str) -> bool {
-        let yes = self.out_bytes <= MAX_ACTION_BYTES;
+        let yes = self.out.bytes <= MAX_ACTION_BYTES;
         if !yes {
             self.report_error(|| format!("{who} yielded over 64 kB of actions"));
-            self.exit = true;
+            self.rest.exit = true;
         }
         yes
     }
 
     /// Adds the result of the last lookup, in `table`, to the trace; the clauses of a conjunction are under
     /// it.
-    pub(super) fn report_table(&mut self, found: &Found<'_>, table: u8) -> Option<usize> {
-        self.report.as_ref()?;
-        let bridge = self.bridge;
+    pub(super) fn report_table(&mut self, found: &LookupResult<'_>, table: u8) -> Option<usize> {
+        self.trace.report.as_ref()?;
+        let bridge = self.at.bridge;
         let _scope = bridge.tlv_scope();
         let name = move |port: u32| bridge.ports.get(&of_port(port)).map(|p| p.name.clone());
-        let name: Option<&dyn Fn(u32) -> Option<String>> =
-            if self.wants_names() { Some(&name) } else { None };
-        let line = self.report(Kind::Table, || match found {
-            Found::ToController => format!("{table:2}. No match, and a \"packet-in\" is called for."),
-            Found::Nothing => format!("{table:2}. No match."),
-            Found::Fragment => {
+        let name: Option<&dyn Fn(u32) -> Option<String>> = if self.trace.wants_names() {
+            Some(&name)
+        } else {
+            None
+        };
+        let line = self.trace.report(Kind::Table, || match found {
+            LookupResult::ToController => format!("{table:2}. No match, and a \"packet-in\" is called for."),
+            LookupResult::Nothing => format!("{table:2}. No match."),
+            LookupResult::Fragment => {
                 format!("{table:2}. Packets are IP fragments and the fragment handling mode is \"drop\".")
             }
-            Found::Rule(rule) => {
+            LookupResult::Rule(rule) => {
                 let matches = rule.wide_match().text(name, DEFAULT_PRIORITY).to_string();
                 let comma = if matches.is_empty() { "" } else { ", " };
                 let mut text = format!("{table:2}. {matches}{comma}priority {}", rule.priority);
@@ -289,13 +290,13 @@ impl<'w> Ctx<'w> {
                 text
             }
         });
-        let parent = self.report_under(line);
-        for rule in std::mem::take(&mut self.clauses) {
+        let parent = self.trace.under(line);
+        for rule in std::mem::take(&mut self.trace.clauses) {
             let matches = rule.wide_match().text(name, rule.priority.into()).to_string();
-            self.detail(&format!("conj. {matches}"));
+            self.trace.detail(&format!("conj. {matches}"));
         }
         if let Some(parent) = parent {
-            self.report_under(Some(parent));
+            self.trace.under(Some(parent));
         }
         line
     }

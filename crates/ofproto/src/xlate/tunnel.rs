@@ -6,10 +6,11 @@
 //! ECN follows RFC 6040: a packet that met congestion outside shows that inside, and a packet that cannot
 //! show it is dropped.
 
-use super::ctx::{Ctx, Pending};
+use super::ctx::Ctx;
+use super::flow::Pending;
+use super::input::Start;
 use super::log;
-use super::mask::{ECN_MASK, is_ip_any, tun_flags};
-use super::run::Start;
+use super::mask::{DSCP_MASK, ECN_MASK, is_ip_any, tun_flags};
 use crate::model::PortView;
 use crate::parts::Part;
 use crate::tunnels::{Tunnel, is_tunnelled};
@@ -21,15 +22,13 @@ use heddle_tunnel::{TunnelConfig, TunnelType};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The bits of an IP header's second byte that are DSCP (RFC 2474).
-const DSCP_MASK: u8 = 0xfc;
 /// ECN: capable, the first of two codepoints (RFC 3168).
 const ECT_0: u8 = 2;
 
 impl Ctx<'_> {
     /// Prepares a packet from a tunnel for the tables.
-    pub(super) fn come_from_tunnel(&mut self, tunnel: &Tunnel, start: &Start<'_>) {
-        let table = match start {
+    pub(super) fn come_from_tunnel(&mut self, tunnel: &Tunnel) {
+        let table = match self.input.start {
             Start::Thaw { frozen, .. } => frozen.table,
             Start::Tables | Start::Actions(_) => 0,
         };
@@ -38,7 +37,7 @@ impl Ctx<'_> {
             // Tables see frames only. The header is pushed if an action needs a frame.
             self.flow.packet_type = packet_type::ETHERNET;
             (self.flow.dl_src, self.flow.dl_dst) = ([0; 6], [0; 6]);
-            self.pending = Some(Pending::Encap(Vec::new()));
+            self.base.pending = Some(Pending::Encap(Vec::new()));
         }
     }
 
@@ -50,10 +49,10 @@ impl Ctx<'_> {
             return true;
         }
         if self.flow.nw_tos & ECN_MASK == 0 {
-            log::BAD_ECN.log_to("tunnel", ::log::Level::Warn, self.now_ms, || {
+            log::BAD_ECN.log_to("tunnel", ::log::Level::Warn, self.input.now_ms, || {
                 "dropping tunnel packet marked ECN CE but is not ECN capable".to_owned()
             });
-            self.drop_hint = Some(DropReason::TunnelEcn);
+            self.out.drop_hint = Some(DropReason::TunnelEcn);
             return false;
         }
         self.flow.nw_tos |= ECN_MASK;
@@ -62,26 +61,26 @@ impl Ctx<'_> {
 
     /// Outputs the packet to a tunnel port.
     pub(super) fn tunnel_output(&mut self, port: &PortView, tunnel: &Tunnel, last: bool) {
-        let before = self.flow;
+        let before = *self.flow;
         let mark = self.mark();
         self.look_at_tunnel(&tunnel.config);
         if self.flow.packet_type == packet_type::ETHERNET && tunnel.config.mode == PacketMode::LegacyL3 {
             self.flow.packet_type = packet_type::of_ethertype(self.flow.dl_type);
             // A header that was not pushed yet is not needed.
-            self.pending = None;
+            self.base.pending = None;
         }
         if self.is_in_use(port, tunnel) {
             self.outer_fields(&tunnel.config);
-            if is_own_address(&self.flow, self.orig) {
-                self.warn("Not tunneling to our own address");
-                self.drop_hint.get_or_insert(DropReason::TunnelAddress);
+            if is_own_address(&self.flow, self.input.key) {
+                self.trace.warn("Not tunneling to our own address");
+                self.out.drop_hint.get_or_insert(DropReason::TunnelAddress);
             } else {
                 if self.send_into(port, tunnel, &before, last) {
-                    self.credit(&port.patch_tx);
+                    self.out.credit(&port.patch_tx);
                 }
             }
         } else {
-            self.warn("Tunneling decided against output");
+            self.trace.warn("Tunneling decided against output");
         }
         self.flow.copy_tunnel(&before);
         (self.flow.packet_type, self.flow.dl_type) = (before.packet_type, before.dl_type);
@@ -91,24 +90,24 @@ impl Ctx<'_> {
 
     /// Sets the tunnel's fields to what an output to such a port would send, for a sample of it. A datapath
     /// with tunnel devices gets an action for them.
-    pub(super) fn say_tunnel(&mut self, config: &TunnelConfig) {
+    pub(super) fn fill_tunnel(&mut self, config: &TunnelConfig) {
         self.look_at_tunnel(config);
         self.outer_fields(config);
-        if !self.is_native() {
+        if !self.at.is_native() {
             self.set_tunnel(config);
         }
     }
 
     /// Adds the fields of the packet's own tunnel that another tunnel sends to the mask.
     fn look_at_tunnel(&mut self, config: &TunnelConfig) {
-        if !is_tunnelled(self.orig) {
+        if !is_tunnelled(self.input.key) {
             return;
         }
-        let sent = match self.is_native() {
+        let sent = match self.at.is_native() {
             true => left_to_flow(config, &self.flow),
             false => all_of_tunnel(&self.flow),
         };
-        let wanted = &mut self.extra().0;
+        let wanted = &mut self.out.extra().0;
         let mut both = *wanted;
         both.words_mut()
             .iter_mut()
@@ -119,11 +118,11 @@ impl Ctx<'_> {
 
     /// Whether the port is in the map, rather than left out for another port with the same match.
     fn is_in_use(&mut self, port: &PortView, tunnel: &Tunnel) -> bool {
-        self.depend_on(match tunnel.config.remote {
+        self.out.depend_on(match tunnel.config.remote {
             Some(remote) => Part::Peer(tunnel.dp, remote),
             None => Part::Tunnels(tunnel.dp),
         });
-        self.snapshot.tunnels.get(&tunnel.asks()) == Some((self.bridge.id, port.no))
+        self.input.snapshot.tunnels.get(&tunnel.outer_match()) == Some((self.at.bridge.id, port.no))
     }
 
     /// Sets the tunnel's fields to those of the outer headers.
@@ -185,16 +184,16 @@ impl Ctx<'_> {
     /// Emits the output to the tunnel, whose fields are in `flow`; `before` is the key without them. `false`:
     /// the packet waits, and is output later.
     fn send_into(&mut self, port: &PortView, tunnel: &Tunnel, before: &FlowKey, last: bool) -> bool {
-        if self.is_native() {
-            self.detail("output to native tunnel");
+        if self.at.is_native() {
+            self.trace.detail("output to native tunnel");
             self.commit();
             return !self.native_output(port, tunnel, last);
         }
-        self.detail("output to kernel tunnel");
+        self.trace.detail("output to kernel tunnel");
         self.set_tunnel(&tunnel.config);
         self.flow.copy_tunnel(before);
         self.commit();
-        self.emit(DpAction::Output(tunnel.dp));
+        self.out.emit(DpAction::Output(tunnel.dp));
         true
     }
 
@@ -218,6 +217,7 @@ impl Ctx<'_> {
         only_fields_of(config.ty, &mut key);
         let options = match config.ty {
             TunnelType::Geneve => self
+                .at
                 .bridge
                 .tlv
                 .as_ref()
@@ -226,7 +226,7 @@ impl Ctx<'_> {
         };
         key.tun_present = 0;
         key.tun_metadata.fill(0);
-        self.emit(DpAction::SetTunnel(Arc::new(TunnelKey {
+        self.out.emit(DpAction::SetTunnel(Arc::new(TunnelKey {
             key,
             tp_dst: config.dst_port,
             options,

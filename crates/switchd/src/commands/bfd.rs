@@ -4,12 +4,12 @@ use super::Commands;
 
 pub(super) fn register(c: &Commands<'_>) {
     c.add("bfd/show", "[interface]", (0, 1), |s, args| {
-        let (of, monitor) = (&s.ofproto, s.ofproto.monitor());
+        let monitor = s.ofproto.monitor();
         if let [name] = args {
-            return monitor.details(of, name).ok_or("no such bfd object".into());
+            return monitor.details(name).ok_or("no such bfd object".into());
         }
         let names = monitor.names().into_iter();
-        let all = names.filter_map(|name| Some(format!("---- {name} ----\n{}", monitor.details(of, &name)?)));
+        let all = names.filter_map(|name| Some(format!("---- {name} ----\n{}", monitor.details(&name)?)));
         Ok(all.collect())
     });
     c.add(
@@ -17,7 +17,7 @@ pub(super) fn register(c: &Commands<'_>) {
         "[interface] normal|false|true",
         (1, 2),
         |s, args| {
-            let (of, monitor) = (&s.ofproto, s.ofproto.monitor());
+            let monitor = s.ofproto.monitor();
             let wish = args.last().map_or("", |a| a);
             let wish = match wish.to_ascii_lowercase().as_str() {
                 "true" => Some(true),
@@ -26,10 +26,10 @@ pub(super) fn register(c: &Commands<'_>) {
                 _ => return Err("unknown fault string".into()),
             };
             match args {
-                [name, _] if !monitor.force(of, name, wish) => return Err("no such BFD object".into()),
+                [name, _] if !monitor.force(name, wish) => return Err("no such BFD object".into()),
                 [_, _] => {}
                 _ => monitor.names().iter().for_each(|name| {
-                    monitor.force(of, name, wish);
+                    monitor.force(name, wish);
                 }),
             }
             s.sessions_changed.notify_one();

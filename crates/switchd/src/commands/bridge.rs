@@ -7,7 +7,8 @@ use super::{Commands, bridge_named};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 use heddle_datapath_api::Engine;
-use heddle_ofproto::model::{Stats, Unmatched};
+use heddle_ofproto::model::Unmatched;
+use heddle_ofproto::stats::Stats;
 
 /// A version of the rules that shows every rule that has not been removed.
 const NEWEST: u64 = u64::MAX - 1;
@@ -37,7 +38,7 @@ pub(super) fn register(c: &Commands<'_>) {
     });
     c.add("ofproto/list-tunnels", "", (0, 0), |s, _| {
         let snapshot = s.ofproto.pipeline().snapshot();
-        Ok(snapshot.tunnels.list(&snapshot.bridges))
+        Ok(snapshot.list_tunnels())
     });
     c.add(
         "bridge/dump-flows",

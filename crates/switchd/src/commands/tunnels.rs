@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use heddle_flow::key::frag;
 use heddle_flow::odp::format_key;
 use heddle_flow::{FlowKey, FlowMask};
-use heddle_ofproto::tunnels::End;
+use heddle_ofproto::tunnels::LocalEndpoint;
 
 use super::Commands;
 use crate::switch::Switch;
@@ -33,7 +33,7 @@ fn ports(switch: &Switch) -> String {
     for (name, port) in &inventory.shared {
         let Some(no) = port
             .dp_no
-            .filter(|no| snapshot.tunnels.ends().iter().any(|e| e.pop.port == no.0))
+            .filter(|no| snapshot.tunnels.endpoints().iter().any(|e| e.pop.port == no.0))
         else {
             continue;
         };
@@ -58,7 +58,7 @@ fn ends(switch: &Switch) -> String {
         let Some(device) = all.find(|p| *p.name == *address.device) else {
             continue;
         };
-        for end in snapshot.tunnels.ends() {
+        for end in snapshot.tunnels.endpoints() {
             let shared = inventory
                 .shared
                 .iter()
@@ -74,7 +74,7 @@ fn ends(switch: &Switch) -> String {
 }
 
 /// The packets to an address that come out of a tunnel.
-fn packets(end: &End, proto: u8, mac: [u8; 6], to: IpAddr) -> (FlowKey, FlowMask) {
+fn packets(end: &LocalEndpoint, proto: u8, mac: [u8; 6], to: IpAddr) -> (FlowKey, FlowMask) {
     let mut key = FlowKey {
         dl_dst: mac,
         nw_proto: proto,

@@ -173,7 +173,6 @@ impl Reconciler {
         let mac = row.default_mac();
         let config = row.config(
             mac::datapath_id(&row, mac),
-            mac,
             self.globals.vlan_limit,
             self.globals.bundle_idle_s,
         );
@@ -246,7 +245,7 @@ impl Reconciler {
         }
         let mut config = state
             .row
-            .config(id, state.mac, self.globals.vlan_limit, self.globals.bundle_idle_s);
+            .config(id, self.globals.vlan_limit, self.globals.bundle_idle_s);
         config.has_controllers &= !self.globals.restore_wait;
         state.configure(config);
         if another {

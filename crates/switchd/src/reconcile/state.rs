@@ -7,8 +7,9 @@ use heddle_datapath_api::{MeterConfig, PortNo, PortStats};
 use heddle_ofproto::Ofproto;
 use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, PortConfig, PortTarget, TableConfig};
 use heddle_ofproto::conn::{Controllers, Listener};
-use heddle_ofproto::monitor::{Place, Watch};
+use heddle_ofproto::monitor::WatchedPort;
 use heddle_ofproto::tunnels::Tunnel;
+use heddle_ofproto::watch::Watch;
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
 use heddle_port::{DummyPort, Port, PortStatus, PortType};
@@ -55,7 +56,7 @@ pub(super) struct Session {
     /// The session's link state, for OpenFlow.
     watch: Option<Watch>,
     /// The settings and place that were last applied.
-    wanted: Option<(Smap, Place)>,
+    wanted: Option<(Smap, WatchedPort)>,
 }
 
 /// The implementation of an interface.
@@ -91,15 +92,15 @@ impl Iface {
         if settings.0.is_empty() && self.session.watch.is_none() {
             return;
         }
-        let place = Place {
+        let place = WatchedPort {
             bridge,
-            port: self.no,
+            no: self.no,
             mac: self.status.mac,
             dp: self.device().map(|(_, no)| no),
         };
         let wanted = Some((settings.clone(), place.clone()));
         if self.session.wanted != wanted {
-            self.session.watch = of.monitor().configure(of, &self.name, &settings.0, place);
+            self.session.watch = of.monitor().configure(&self.name, &settings.0, place);
             self.session.wanted = wanted;
         }
     }

@@ -40,7 +40,7 @@ impl Known {
     fn alike(&self, name: &str, tunnel: &Tunnel) -> Option<&String> {
         let mut others = self.tunnels.iter().filter(|(other, _)| *other != name);
         others
-            .find(|(_, (_, t))| t.asks_alike(tunnel))
+            .find(|(_, (_, t))| t.has_same_match(tunnel))
             .map(|(other, _)| other)
     }
 
@@ -224,7 +224,7 @@ impl Reconciler {
                 target: "tunnel",
                 "{}: attempting to add tunnel port with same config as port '{other}' ({})",
                 row.name,
-                tunnel.asks_text()
+                tunnel.match_text()
             );
             let text = format!(
                 "could not add network device {} to ofproto (File exists)",
@@ -260,7 +260,7 @@ impl Reconciler {
                 target: "tunnel",
                 "{}: attempting to add tunnel port with same config as port '{other}' ({})",
                 row.name,
-                new.asks_text()
+                new.match_text()
             );
         }
         known

@@ -15,14 +15,14 @@ use std::task::{Context, Poll, Waker};
 /// Messages on one connection, to one bridge.
 const CONVERSATION: usize = 200;
 /// Maximum length of a message, in bytes.
-const LONGEST: usize = 4096;
+const MAX_MESSAGE_BYTES: usize = 4096;
 
 struct Wire {
     peer: Arc<Peer>,
 }
 
 impl Wire {
-    fn say(&self, version: Version, xid: u32, m: &Message) {
+    fn send(&self, version: Version, xid: u32, m: &Message) {
         for part in encode(version, xid, m).expect("encodes") {
             assert_eq!(self.peer.receive(&part), Next::Continue);
         }
@@ -31,7 +31,7 @@ impl Wire {
     fn heard(&self) -> Vec<Message> {
         let mut all = Vec::new();
         let mut cx = Context::from_waker(Waker::noop());
-        while let Poll::Ready(list) = self.peer.outbox.poll_take(LONGEST, &mut cx) {
+        while let Poll::Ready(list) = self.peer.outbox.poll_take(MAX_MESSAGE_BYTES, &mut cx) {
             for out in &list {
                 assert_eq!(frame_len(&out.bytes).expect("a frame"), Some(out.bytes.len()));
                 let (_, m) = decode(&out.bytes, &DecodeContext::default()).expect("the switch speaks well");
@@ -62,9 +62,9 @@ fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<u8>) {
     let peer = Peer::new(manager, Kind::Service, "fuzz".into());
     let wire = Wire { peer };
     let bitmap = Some(version.bit());
-    wire.say(version, 1, &Message::Hello(Hello { bitmap }));
+    wire.send(version, 1, &Message::Hello(Hello { bitmap }));
     for _ in 0..CONVERSATION {
-        let mut m = dice.message(&own, LONGEST);
+        let mut m = dice.message(&own, MAX_MESSAGE_BYTES);
         // The framing is right: a broken one would end the connection.
         m[0] = version.wire();
         let len = u16::try_from(m.len()).expect("short").to_be_bytes();
@@ -75,8 +75,8 @@ fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<u8>) {
     }
     // The connection replies, whatever state it is in.
     wire.peer.set_role(Role::Equal);
-    wire.say(version, 9, &Message::EchoRequest(vec![1, 2, 3]));
-    wire.say(version, 9, &Message::BarrierRequest);
+    wire.send(version, 9, &Message::EchoRequest(vec![1, 2, 3]));
+    wire.send(version, 9, &Message::BarrierRequest);
     let heard = wire.heard();
     assert!(heard.contains(&Message::EchoReply(vec![1, 2, 3])) && heard.contains(&Message::BarrierReply));
     wire.peer.close();

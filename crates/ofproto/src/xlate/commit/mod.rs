@@ -14,10 +14,11 @@ mod l4;
 mod mpls;
 mod vlan;
 
-use super::ctx::Ctx;
-use super::mask::is_mpls;
+use super::emit::Output;
+use super::flow::Base;
 use heddle_datapath_api::{Action, Masked};
 use heddle_flow::FlowKey;
+use heddle_wire::eth::is_mpls;
 
 /// The value of a field, as bits.
 pub(super) trait Bits: Copy + PartialEq + Default {
@@ -69,62 +70,57 @@ pub(super) fn same<T: Bits>(m: &Masked<T>) -> bool {
     m.mask == T::default()
 }
 
-impl Ctx<'_> {
+/// Whether anything that is committed differs: the headers, priority and mark.
+fn differs(f: &FlowKey, b: &FlowKey) -> bool {
+    const HEADERS: usize = std::mem::offset_of!(FlowKey, dl_dst) / 8;
+    let headers = f.words()[HEADERS..].iter().zip(&b.words()[HEADERS..]);
+    headers.fold(0, |any, (f, b)| any | (f ^ b)) != 0
+        || (f.packet_type, f.skb_priority, f.pkt_mark) != (b.packet_type, b.skb_priority, b.pkt_mark)
+}
+
+impl Base<'_> {
     /// Emits the actions that turn the packet into `flow`.
-    pub(super) fn commit(&mut self) {
-        self.commit_encap();
-        if !self.differs() {
+    pub(super) fn commit(&mut self, flow: &FlowKey, out: &mut Output<'_>) {
+        self.commit_encap(flow, out);
+        if !differs(flow, self) {
             return;
         }
-        self.commit_eth();
-        let mpls_first = is_mpls(self.base.dl_type) && !is_mpls(self.flow.dl_type);
+        self.commit_eth(flow, out);
+        let mpls_first = is_mpls(self.dl_type) && !is_mpls(flow.dl_type);
         if mpls_first {
-            self.commit_mpls(false);
+            self.commit_mpls(flow, out, false);
         }
-        self.commit_nsh();
-        self.commit_l3();
-        self.commit_l4();
-        self.commit_icmp();
+        self.commit_nsh(flow, out);
+        self.commit_l3(flow, out);
+        self.commit_l4(flow, out);
+        self.commit_icmp(flow, out);
         if !mpls_first {
-            self.commit_mpls(false);
+            self.commit_mpls(flow, out, false);
         }
-        self.commit_vlan();
+        self.commit_vlan(flow, out);
         let priority = diff(
-            self.flow.skb_priority,
-            &mut self.base.skb_priority,
-            &mut self.out.mask.0.skb_priority,
+            flow.skb_priority,
+            &mut self.skb_priority,
+            &mut out.mask.0.skb_priority,
         );
         if !same(&priority) {
-            self.emit(Action::SetPriority(priority));
+            out.emit(Action::SetPriority(priority));
         }
-        let mark = diff(
-            self.flow.pkt_mark,
-            &mut self.base.pkt_mark,
-            &mut self.out.mask.0.pkt_mark,
-        );
+        let mark = diff(flow.pkt_mark, &mut self.pkt_mark, &mut out.mask.0.pkt_mark);
         if !same(&mark) {
-            self.emit(Action::SetMark(mark));
+            out.emit(Action::SetMark(mark));
         }
     }
 
-    /// Whether anything that is committed differs: the headers, priority and mark.
-    fn differs(&self) -> bool {
-        const HEADERS: usize = std::mem::offset_of!(FlowKey, dl_dst) / 8;
-        let (f, b) = (&self.flow, &*self.base);
-        let headers = f.words()[HEADERS..].iter().zip(&b.words()[HEADERS..]);
-        headers.fold(0, |any, (f, b)| any | (f ^ b)) != 0
-            || (f.packet_type, f.skb_priority, f.pkt_mark) != (b.packet_type, b.skb_priority, b.pkt_mark)
-    }
-
-    fn commit_eth(&mut self) {
-        if self.flow.packet_type != 0 || self.base.packet_type != 0 {
+    fn commit_eth(&mut self, flow: &FlowKey, out: &mut Output<'_>) {
+        if flow.packet_type != 0 || self.packet_type != 0 {
             return;
         }
-        let (f, b, m) = (&self.flow, &mut self.base, &mut self.out.mask.0);
+        let (f, b, m) = (flow, &mut *self, &mut out.mask.0);
         let src = diff(f.dl_src, &mut b.dl_src, &mut m.dl_src);
         let dst = diff(f.dl_dst, &mut b.dl_dst, &mut m.dl_dst);
         if !same(&src) || !same(&dst) {
-            self.emit(Action::SetEth { src, dst });
+            out.emit(Action::SetEth { src, dst });
         }
     }
 }

@@ -1,31 +1,33 @@
 //! Label stacks: labels at the bottom that both stacks have stay; the others are set, popped or pushed.
 
-use super::super::ctx::Ctx;
-use super::super::mask::{eth, is_mpls};
+use super::super::emit::Output;
+use super::super::flow::Base;
 use super::super::mpls::{count, pop, push};
 use heddle_datapath_api::{Action, Masked};
+use heddle_flow::FlowKey;
+use heddle_wire::eth::{ethertype as eth, is_mpls};
 
-impl Ctx<'_> {
+impl Base<'_> {
     /// `encap`: in front of the whole packet.
-    pub(super) fn commit_mpls(&mut self, encap: bool) {
-        let (mut base_n, flow_n) = (count(&self.base, None), count(&self.flow, None));
-        let (flow, base) = (&self.flow.mpls_lse[..flow_n], &self.base.mpls_lse[..base_n]);
-        let mut common = flow
+    pub(super) fn commit_mpls(&mut self, flow: &FlowKey, out: &mut Output<'_>, encap: bool) {
+        let (mut base_n, flow_n) = (count(self, None), count(flow, None));
+        let (wanted, present) = (&flow.mpls_lse[..flow_n], &self.mpls_lse[..base_n]);
+        let mut common = wanted
             .iter()
             .rev()
-            .zip(base.iter().rev())
+            .zip(present.iter().rev())
             .take_while(|(a, b)| a == b)
             .count();
-        let ethertype = self.flow.dl_type;
+        let ethertype = flow.dl_type;
 
         while base_n > common {
             if base_n == common + 1 && flow_n > common {
-                let lse = self.flow.mpls_lse[flow_n - base_n];
-                self.emit(Action::SetMpls(Masked {
+                let lse = flow.mpls_lse[flow_n - base_n];
+                out.emit(Action::SetMpls(Masked {
                     value: lse,
                     mask: u32::MAX,
                 }));
-                self.base.mpls_lse[0] = lse;
+                self.mpls_lse[0] = lse;
                 common += 1;
             } else {
                 // Only the last pop gives the type of the packet behind the labels.
@@ -34,24 +36,24 @@ impl Ctx<'_> {
                 } else {
                     ethertype
                 };
-                if !pop(&mut self.base, base_n, ethertype, None) {
+                if !pop(self, base_n, ethertype, None) {
                     // The key does not show the bottom of the stack. The action that pops so far was refused
                     // before.
                     return;
                 }
-                self.emit(Action::PopMpls { ethertype: behind });
+                out.emit(Action::PopMpls { ethertype: behind });
                 base_n -= 1;
             }
         }
         while base_n < flow_n {
-            let lse = self.flow.mpls_lse[flow_n - base_n - 1];
-            self.emit(if encap {
+            let lse = flow.mpls_lse[flow_n - base_n - 1];
+            out.emit(if encap {
                 Action::AddMpls { lse, ethertype }
             } else {
                 Action::PushMpls { lse, ethertype }
             });
-            push(&mut self.base, base_n, ethertype, None);
-            self.base.mpls_lse[0] = lse;
+            push(self, base_n, ethertype, None);
+            self.mpls_lse[0] = lse;
             base_n += 1;
         }
     }

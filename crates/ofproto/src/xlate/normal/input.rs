@@ -38,14 +38,14 @@ impl<'w> Ctx<'w> {
         let no = of_port(self.flow.in_port);
         let found = self
             .port(no)
-            .and_then(|p| Some((p.bundle, self.bridge.bundles.get(&p.bundle)?)));
+            .and_then(|p| Some((p.bundle, self.at.bridge.bundles.get(&p.bundle)?)));
         match found {
             Some((i, b)) => Some(InBundle::Bundle(i, b)),
             None if matches!(no, Port::CONTROLLER | Port::NONE) => Some(InBundle::Controller),
             None => {
                 let port = self.flow.in_port;
                 self.report_error(|| format!("received packet on unknown port {port}"));
-                self.warn("no input bundle, dropping");
+                self.trace.warn("no input bundle, dropping");
                 None
             }
         }
@@ -94,11 +94,11 @@ impl<'w> Ctx<'w> {
 
     /// Reports a line about learning: in the trace, or in the debug log.
     pub(super) fn report_debug(&mut self, text: impl FnOnce() -> String) {
-        if self.report.is_some() {
-            self.report(Kind::Detail, text);
-        } else if self.has_packet {
-            let name = &self.bridge.name;
-            super::super::log::DEBUGS.log(log::Level::Debug, self.now_ms, || {
+        if self.trace.is_on() {
+            self.trace.report(Kind::Detail, text);
+        } else if self.input.has_packet() {
+            let name = &self.at.bridge.name;
+            super::super::log::DEBUGS.log(log::Level::Debug, self.input.now_ms, || {
                 format!("bridge {name}: {}", text())
             });
         }

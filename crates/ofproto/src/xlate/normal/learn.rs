@@ -1,18 +1,10 @@
 //! MAC learning: the port of a packet's source address.
 
 use super::super::ctx::{Ctx, of_port};
-use super::super::mask::eth;
 use super::InBundle;
-use crate::mac::{Learn, Learned, MacCredit, MacKey, MacTable};
+use crate::mac::{Learn, Learned, MacCredit, MacKey};
+use heddle_wire::eth::ethertype as eth;
 use std::sync::Arc;
-
-/// A source address that a translation has learned.
-pub(in crate::xlate) struct Source<'w> {
-    table: &'w Arc<MacTable>,
-    key: MacKey,
-    /// Index of the credit for it.
-    credit: usize,
-}
 
 /// ARP opcodes (RFC 826).
 const ARP_REQUEST: u8 = 1;
@@ -44,22 +36,22 @@ impl Ctx<'_> {
             mac: self.flow.dl_src,
             vlan,
         };
-        if key.is_multicast() || self.is_flood_vlan(vlan) || self.flow.packet_type != 0 {
+        if key.is_multicast() || self.at.is_flood_vlan(vlan) || self.flow.packet_type != 0 {
             return;
         }
         let (port, bond) = (of_port(self.flow.in_port), bundle.ports.len() > 1);
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         let table = &bridge.mac;
         // Read first: an entry that is removed from here on moves the slot.
-        let source = self.generations.read(table.source_slot(key));
+        let source = self.input.pipeline.generations.read(table.source_slot(key));
         self.out.deps.push(source);
-        if self.learn {
+        if self.input.learn {
             let l = Learn {
                 key,
                 port,
                 bond,
                 gratuitous_arp,
-                now_ms: self.now_ms,
+                now_ms: self.input.now_ms,
             };
             match table.learn(l) {
                 Learned::New | Learned::Moved => {
@@ -85,23 +77,6 @@ impl Ctx<'_> {
             bond,
             generation: source.generation,
         });
-        // A packet that comes back over a patch port is learned at each port. Cached packets must leave the
-        // address at the last of them.
-        let before = self
-            .sources
-            .iter()
-            .find(|s| s.key == key && Arc::ptr_eq(s.table, table));
-        match before {
-            Some(before) => self.out.credits.put(before.credit, credit),
-            None => {
-                let at = self.out.credits.len();
-                self.sources.push(Source {
-                    table,
-                    key,
-                    credit: at,
-                });
-                self.out.credits.push(credit);
-            }
-        }
+        self.out.credit_source(table, key, credit);
     }
 }

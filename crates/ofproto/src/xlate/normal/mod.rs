@@ -7,15 +7,13 @@ mod input;
 mod learn;
 mod xvlan;
 
-pub(super) use learn::Source;
-
 use super::ctx::Ctx;
-use super::mask::is_vlan_type;
 use crate::mac::MacKey;
-use crate::model::{Bundle, VlanMode, port_config};
+use crate::model::{Bundle, VlanMode};
 use heddle_datapath_api::DropReason;
 use heddle_flow::Vlan;
 use heddle_openflow::Port;
+use heddle_wire::eth::is_vlan;
 pub(super) use input::{InBundle, is_reserved};
 pub(super) use xvlan::Tags;
 
@@ -29,7 +27,7 @@ impl Ctx<'_> {
         self.mask_inner_tag();
 
         if self.forward_normally().is_none() {
-            self.drop_hint.get_or_insert(DropReason::Bridging);
+            self.out.drop_hint.get_or_insert(DropReason::Bridging);
         }
     }
 
@@ -38,10 +36,10 @@ impl Ctx<'_> {
     pub(super) fn mask_inner_tag(&mut self) {
         let [outer, inner] = self.flow.vlans;
         if outer.present() && outer.vid() == 0 {
-            self.extra().0.vlans[0].tci |= Vlan::PCP_MASK;
+            self.out.extra().0.vlans[0].tci |= Vlan::PCP_MASK;
         }
         if inner.present() {
-            self.extra().0.vlans[1] = Vlan {
+            self.out.extra().0.vlans[1] = Vlan {
                 tpid: u16::MAX,
                 tci: u16::MAX,
             };
@@ -51,8 +49,8 @@ impl Ctx<'_> {
     /// `None`: the packet is not forwarded at all.
     fn forward_normally(&mut self) -> Option<()> {
         let from = self.input_bundle()?;
-        if is_vlan_type(self.flow.dl_type) && !self.flow.vlans[0].present() {
-            if self.has_packet {
+        if is_vlan(self.flow.dl_type) && !self.flow.vlans[0].present() {
+            if self.input.has_packet() {
                 self.report_error(|| {
                     format!(
                         "dropping packet with partial VLAN tag received on port {}",
@@ -60,11 +58,11 @@ impl Ctx<'_> {
                     )
                 });
             }
-            self.warn("partial VLAN tag, dropping");
+            self.trace.warn("partial VLAN tag, dropping");
             return None;
         }
-        if from.index().is_some_and(|i| self.is_mirror_output(i)) {
-            if self.has_packet {
+        if from.index().is_some_and(|i| self.at.is_mirror_output(i)) {
+            if self.input.has_packet() {
                 let name = from.name();
                 self.report_error(|| {
                     format!(
@@ -72,18 +70,19 @@ impl Ctx<'_> {
                     )
                 });
             }
-            self.warn("input port is mirror output port, dropping");
+            self.trace.warn("input port is mirror output port, dropping");
             return None;
         }
         let tags = Tags::of(&self.flow);
         if !self.is_vid_admitted(&from, tags.0[0].vid) {
-            self.warn("disallowed VLAN VID for this input port, dropping");
+            self.trace
+                .warn("disallowed VLAN VID for this input port, dropping");
             return None;
         }
         let vlans = tags.on_input(from.bundle());
         let vlan = vlans.0[0].vid;
-        if from.bundle().is_some() && !self.bridge.forward_bpdu && is_reserved(self.flow.dl_dst) {
-            self.detail("packet has reserved destination MAC, dropping");
+        if from.bundle().is_some() && !self.at.bridge.forward_bpdu && is_reserved(self.flow.dl_dst) {
+            self.trace.detail("packet has reserved destination MAC, dropping");
             return None;
         }
         let gratuitous = self.is_gratuitous_arp();
@@ -97,24 +96,24 @@ impl Ctx<'_> {
             vlan: vlans.0[0].vid,
         };
         let Some(port) = self.lookup_mac(key) else {
-            self.detail("no learned MAC for destination, flooding");
+            self.trace.detail("no learned MAC for destination, flooding");
             self.normal_flood(from, vlans);
             return Some(());
         };
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         let Some(view) = self.port(port) else {
-            self.warn("learned port is unknown, dropping");
+            self.trace.warn("learned port is unknown, dropping");
             return None;
         };
         if from.index() == Some(view.bundle) {
-            self.detail("learned port is input port, dropping");
+            self.trace.detail("learned port is input port, dropping");
             return None;
         }
-        if self.is_mirror_output(view.bundle) {
-            self.warn("learned port is a mirror port, dropping");
+        if self.at.is_mirror_output(view.bundle) {
+            self.trace.warn("learned port is a mirror port, dropping");
             return None;
         }
-        self.detail("forwarding to learned port");
+        self.trace.detail("forwarding to learned port");
         let to = bridge.bundles.get(&view.bundle)?;
         self.output_normal(to, vlans);
         Some(())
@@ -122,37 +121,27 @@ impl Ctx<'_> {
 
     /// The port that `key` was learned on. The translation depends on it, also if there is none.
     fn lookup_mac(&mut self, key: MacKey) -> Option<Port> {
-        if key.is_multicast() || self.is_flood_vlan(key.vlan) {
+        if key.is_multicast() || self.at.is_flood_vlan(key.vlan) {
             return None;
         }
-        let table = &self.bridge.mac;
-        self.out.deps.push(self.generations.read(table.slot(key)));
+        let table = &self.at.bridge.mac;
+        self.out.depend(table.slot(key));
         table.lookup(key)
-    }
-
-    fn is_flood_vlan(&self, vlan: u16) -> bool {
-        self.bridge.flood_vlans.as_ref().is_some_and(|v| v.contains(vlan))
     }
 
     /// Outputs to every other bundle in the VLAN, in the order of the configuration.
     fn normal_flood(&mut self, from: &InBundle<'_>, vlans: &Tags) {
-        let bridge = self.bridge;
+        let bridge = self.at.bridge;
         self.look_at_all_ports();
         for (i, to) in bridge.bundles.iter() {
-            if from.index() != Some(i) && vlans.are_in(to) && self.floods(to) && !self.is_mirror_output(i) {
+            if from.index() != Some(i)
+                && vlans.are_in(to)
+                && self.at.floods(to)
+                && !self.at.is_mirror_output(i)
+            {
                 self.output_normal(to, vlans);
             }
         }
-    }
-
-    fn floods(&self, b: &Bundle) -> bool {
-        let quiet = |p: &Port| {
-            let ports = &self.bridge.ports;
-            ports
-                .get(p)
-                .is_some_and(|v| v.config & port_config::NO_FLOOD != 0)
-        };
-        !b.ports.iter().any(quiet)
     }
 
     /// Outputs on one bundle, with the tags that it wants.

@@ -1,8 +1,8 @@
 //! Tags on the wire, and VLANs inside the bridge.
 
-use super::super::mask::{eth, is_vlan_type};
 use crate::model::{Bundle, PriorityTags, VlanMode};
 use heddle_flow::{FlowKey, N_VLANS, Vlan};
+use heddle_wire::eth::{ethertype as eth, is_vlan};
 
 /// One tag. Priority in place (upper three bits of the TCI).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -49,10 +49,7 @@ impl Tags {
     /// The tags that a packet has.
     pub(in crate::xlate) fn of(key: &FlowKey) -> Self {
         let mut tags = Self::default();
-        let present = key
-            .vlans
-            .iter()
-            .take_while(|v| is_vlan_type(v.tpid) && v.present());
+        let present = key.vlans.iter().take_while(|v| is_vlan(v.tpid) && v.present());
         for (tag, v) in tags.0.iter_mut().zip(present) {
             *tag = Tag {
                 tpid: v.tpid,

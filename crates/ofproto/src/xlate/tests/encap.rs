@@ -34,7 +34,7 @@ const PUSH: &str = "push_nsh(flags=0,ttl=63,mdtype=1,np=3,spi=0x0,si=255,c1=0x0,
 
 /// Fields that are set before the header is emitted are part of it; those set afterwards are written into it.
 #[test]
-fn a_header_is_emitted_with_what_it_says() {
+fn a_header_is_emitted_with_its_fields() {
     let lab = Lab::new(&[3]);
     let tlv = EncapProperty::NshTlv {
         class: 0x1000,
@@ -159,7 +159,7 @@ fn labels_in_front() {
 
 /// The presence of a tag decides, so an entry is for packets with a tag or for packets without.
 #[test]
-fn what_has_a_tag_is_not_unwrapped_and_says_nothing_of_the_others() {
+fn a_tagged_packet_is_not_decapsulated_and_shares_no_entry() {
     let lab = Lab::new(&[3]);
     lab.rule(
         (0, 0),

@@ -66,7 +66,7 @@ fn what_rules_may_write_is_written() {
 
 /// A reply to a neighbour solicitation: the type of the option is written before its address.
 #[test]
-fn an_answer_of_neighbour_discovery() {
+fn a_neighbour_advertisement() {
     let lab = Lab::new(&[2]);
     let acts = |text| parse_actions(text, None).unwrap();
     lab.rule(

@@ -5,8 +5,8 @@
 //! actions, as the datapath would. Both list the copies that leave, in order.
 
 use super::lab::{Lab, dp, out, resubmit};
+use crate::action_set::as_list;
 use crate::group::Group;
-use crate::xlate::action_set::as_list;
 use heddle_datapath_api::{Action as Odp, Purpose};
 use heddle_flow::{FieldId, FieldValue};
 use heddle_openflow::action::{Ct, CtZone};

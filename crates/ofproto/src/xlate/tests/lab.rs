@@ -1,10 +1,11 @@
 //! Bridges made by hand, as the control half would publish them.
 
-use crate::bridge::meters::OfMeter;
 use crate::features::Features;
 use crate::group::Group;
 use crate::mac::MacTable;
-use crate::model::{Binding, BridgeView, Bundle, Mirror, N_TABLES, PortView, Rule, Snapshot, Stats, Table};
+use crate::meter::OfMeter;
+use crate::model::{Binding, BridgeView, Bundle, Mirror, N_TABLES, PortView, Rule, Snapshot, Table};
+use crate::stats::Stats;
 use crate::trace::{TraceEnv, Traced, trace};
 use crate::versioned::Versioned;
 use crate::xlate::{Pipeline, key_port, of_port};
@@ -22,7 +23,7 @@ pub(crate) struct LabBridge {
     pub(crate) config: HashMap<Port, u32>,
     pub(crate) patches: HashMap<Port, (u64, Port)>,
     pub(crate) down: HashSet<Port>,
-    pub(crate) watches: HashMap<Port, crate::monitor::Watch>,
+    pub(crate) watches: HashMap<Port, crate::watch::Watch>,
     pub(crate) mac: Arc<MacTable>,
     pub(crate) tables: Arc<Vec<Table>>,
     version: Arc<AtomicU64>,
@@ -154,7 +155,6 @@ impl Lab {
                 name: b.name.clone(),
                 ports,
                 bundles: b.bundles.iter().cloned().map(Arc::new).enumerate().collect(),
-                local_mac: [0; 6],
                 flood_vlans: b.flood_vlans.clone(),
                 forward_bpdu: false,
                 mac: b.mac.clone(),
@@ -169,7 +169,7 @@ impl Lab {
                 features: b.features.clone(),
                 has_controllers: false,
                 ipfix: b.ipfix.clone().map(Arc::new),
-                control: std::sync::Weak::new(),
+                control: std::sync::Weak::<crate::bridge::Bridge>::new(),
             };
             snapshot.bridges.insert(i as u64, Arc::new(view));
         }
@@ -181,8 +181,7 @@ impl Lab {
         self.bridges[bridge]
             .meters
             .insert(id, 1, Arc::new(OfMeter::of_id(id)));
-        self.generations
-            .bump(crate::bridge::meters::slot(bridge as u64, id));
+        self.generations.bump(crate::meter::slot(bridge as u64, id));
     }
 
     /// Joins two bridges.

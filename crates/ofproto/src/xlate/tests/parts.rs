@@ -111,7 +111,7 @@ proptest! {
 
     /// A translation equals a fresh one for as long as its dependencies hold.
     #[test]
-    fn answers_depend_on_what_they_looked_at(
+    fn translations_depend_on_the_parts_that_they_read(
         rules in prop_oneof![rules(10), rules13(10)],
         packets in prop::collection::vec(packet(), 1..6),
         changes in prop::collection::vec((0u8..11, any::<usize>(), any::<u8>()), 1..12),

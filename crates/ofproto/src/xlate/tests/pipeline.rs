@@ -458,7 +458,7 @@ fn a_tag_that_is_not_there_counts_where_it_is_taken_away() {
 /// Overrides for later lookups have only values that are the same for all packets of a translation. They
 /// leave out the packet's own bits of the same word.
 #[test]
-fn what_lookups_see_is_the_same_for_all_packets_of_an_answer() {
+fn overrides_are_the_same_for_all_packets_of_a_translation() {
     let lab = Lab::new(&[2]);
     lab.rule((0, 0), "ip", vec![Action::SetIpv4Dst(7), resubmit(1)]);
     lab.rule((0, 1), "ip", vec![Action::SetIpv4Dst(8), resubmit(2)]);

@@ -319,7 +319,7 @@ proptest! {
 
     /// After a change either a dependency fails or the translation is the same as before.
     #[test]
-    fn dependencies_tell_of_changes(
+    fn dependencies_move_with_changes(
         rules in prop_oneof![rules(10), rules13(10)],
         packets in prop::collection::vec(packet(), 1..6),
         changes in prop::collection::vec((any::<prop::sample::Index>(), rules(2), 0u8..4), 1..6),

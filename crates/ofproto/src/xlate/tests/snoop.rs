@@ -37,7 +37,7 @@ impl Lab {
 }
 
 #[test]
-fn answers_teach() {
+fn replies_teach() {
     let lab = lab();
     assert!(lab.send(&format!("{REPLY}02:00:00:00:00:02")));
     assert_eq!(lab.known("10.0.0.2"), Some([2, 0, 0, 0, 0, 2]));
@@ -99,7 +99,7 @@ fn only_packets_teach() {
 
 /// Two cached translations with different addresses of one neighbour are never both in force.
 #[test]
-fn a_neighbour_that_moves_makes_its_answers_stale() {
+fn a_neighbour_that_moves_makes_earlier_translations_stale() {
     let lab = lab();
     let (a, b) = (
         format!("{REPLY}02:00:00:00:00:0a"),

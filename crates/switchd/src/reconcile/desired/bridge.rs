@@ -103,7 +103,6 @@ impl BridgeRow {
     pub(in crate::reconcile) fn config(
         &self,
         datapath_id: u64,
-        mac: [u8; 6],
         vlan_limit: usize,
         bundle_idle_s: u64,
     ) -> BridgeConfig {
@@ -121,7 +120,6 @@ impl BridgeRow {
             } else {
                 self.versions.clone()
             },
-            local_mac: mac,
             flood_vlans: self.flood_vlans.clone(),
             forward_bpdu: self.other_config.bool("forward-bpdu", false),
             mac_aging_s: number("mac-aging-time", defaults.mac_aging_s),

@@ -82,8 +82,7 @@ impl Reconciler {
             .patch_error(bridge, iface)
             .or_else(|| status.error.clone())
             .or_else(|| iface.mtu_refused.clone());
-        let of = &self.switch.ofproto;
-        let session = of.monitor().status(of, &iface.name);
+        let session = self.switch.ofproto.monitor().status(&iface.name);
         let known = status.extra.iter().filter(|(_, v)| !v.is_empty()).cloned();
         let mut columns = Columns::new()
             .with("ofport", i64::from(iface.no.0 & 0xffff))

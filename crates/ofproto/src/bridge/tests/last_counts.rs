@@ -1,8 +1,8 @@
 //! Tests of messages about rules that timed out: they count all packets, also those that only caches had
 //! counted.
 
-use super::under_way::{bridge, rule};
-use super::*;
+use super::super::*;
+use super::concurrent::{bridge, rule};
 use heddle_datapath::{Config, Datapath};
 use heddle_datapath_api::PortNo;
 use heddle_openflow::message::FlowModFlags;
@@ -28,7 +28,7 @@ struct Traffic {
     datapath: OnceLock<Arc<Datapath>>,
     /// Packets that were sent, by address.
     sent: [AtomicU64; RULES as usize],
-    told: Mutex<Vec<(u32, u64, u64)>>,
+    reported: Mutex<Vec<(u32, u64, u64)>>,
 }
 
 impl Traffic {
@@ -50,7 +50,7 @@ impl EventSink for Traffic {
             let Event::FlowRemoved(m) = e else { continue };
             let dst = m.match_.key.nw_dst;
             let sent = self.sent[dst as usize].load(Ordering::Relaxed);
-            self.told.lock().push((dst, m.packet_count, sent));
+            self.reported.lock().push((dst, m.packet_count, sent));
         }
         if !events.is_empty() {
             self.send();
@@ -59,7 +59,7 @@ impl EventSink for Traffic {
 }
 
 #[test]
-fn rules_that_time_out_piece_by_piece_tell_of_all_their_packets() {
+fn removal_messages_count_all_packets_of_rules() {
     for idle in [false, true] {
         let (of, bridge) = bridge();
         of.clock().stop();
@@ -72,7 +72,7 @@ fn rules_that_time_out_piece_by_piece_tell_of_all_their_packets() {
         let traffic = Arc::new(Traffic {
             datapath: OnceLock::from(datapath),
             sent: Default::default(),
-            told: Mutex::default(),
+            reported: Mutex::default(),
         });
         for dst in 0..RULES {
             let mut fm = rule(Some(dst), 5, 2);
@@ -88,12 +88,15 @@ fn rules_that_time_out_piece_by_piece_tell_of_all_their_packets() {
         while bridge.tick().expired > 0 {
             of.clock().warp(1001);
         }
-        let told = traffic.told.lock();
-        assert_eq!(told.len(), RULES as usize);
-        assert!(told.iter().all(|(_, counted, sent)| counted == sent), "{told:?}");
+        let reported = traffic.reported.lock();
+        assert_eq!(reported.len(), RULES as usize);
         assert!(
-            idle || told.iter().any(|(_, counted, _)| *counted > 2),
-            "{told:?}"
+            reported.iter().all(|(_, counted, sent)| counted == sent),
+            "{reported:?}"
+        );
+        assert!(
+            idle || reported.iter().any(|(_, counted, _)| *counted > 2),
+            "{reported:?}"
         );
     }
 }

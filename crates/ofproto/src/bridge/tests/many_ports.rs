@@ -1,7 +1,7 @@
 //! Many ports: a change of one port costs about the same as on a small bridge.
 
-use super::tests::{Lab, lab, secure};
-use super::{BundleConfig, PortConfig, PortTarget};
+use super::super::{BundleConfig, PortConfig, PortTarget};
+use super::{Lab, lab, secure};
 use crate::model::{PortView, Snapshot};
 use heddle_datapath_api::PortNo;
 use heddle_openflow::Port as OfPort;

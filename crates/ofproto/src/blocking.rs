@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Runs `f`, which may block, without blocking the other tasks of this thread.
-pub(crate) fn aside<R>(f: impl FnOnce() -> R) -> R {
+pub(crate) fn block_in_place<R>(f: impl FnOnce() -> R) -> R {
     match Handle::try_current().map(|h| h.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(f),
         _ => f(),
@@ -25,7 +25,8 @@ impl<T> SlowMutex<T> {
         Self(Mutex::new(value))
     }
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.try_lock().unwrap_or_else(|| aside(|| self.0.lock()))
+        self.try_lock()
+            .unwrap_or_else(|| block_in_place(|| self.0.lock()))
     }
     /// Whether the mutex becomes free within this time.
     pub(crate) fn is_free_within(&self, patience: Duration) -> bool {

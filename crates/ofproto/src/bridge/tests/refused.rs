@@ -1,7 +1,7 @@
 //! Tests of odd requests: the bridge refuses those that Open vSwitch's daemon refuses, and accepts those that
 //! it overlooks.
 
-use super::tests::{flow_mod, flows, lab, nw_dst, port, secure};
+use super::{flow_mod, flows, lab, nw_dst, port, secure};
 use heddle_openflow::message::{
     Band, BandKind, Bucket, FlowModCommand, GROUP_ALL, GROUP_ANY, GroupCommand, GroupMod, GroupType,
     MeterCommand, MeterConfig, MeterFlags, MeterMod, MpReply, MpRequest,
@@ -75,7 +75,7 @@ fn any_is_no_group_and_all_is_no_port() {
 }
 
 #[test]
-fn only_who_could_use_a_buffer_is_told_that_there_is_none() {
+fn only_commands_that_could_use_a_buffer_are_refused() {
     let l = lab(secure());
     let mut fm = flow_mod(FlowModCommand::Add, nw_dst(1, 32), 1, 2);
     l.add(&fm).unwrap();

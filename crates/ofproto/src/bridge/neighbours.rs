@@ -11,8 +11,8 @@ use heddle_tunnel::neigh::{NeighRequest, Origin, request_frame};
 impl Bridge {
     /// Sends a request as if it had come in by the port that needs the neighbour: it goes through the
     /// bridge's tables.
-    pub(crate) fn ask_neighbour(&self, question: &NeighRequest, routes: &Routes) {
-        let port = OfPort(question.port);
+    pub(crate) fn request_neighbour(&self, request: &NeighRequest, routes: &Routes) {
+        let port = OfPort(request.port);
         let known = {
             let state = self.state.lock();
             let config = state.ports.get(&port).map(|p| &p.config);
@@ -21,9 +21,9 @@ impl Bridge {
         let Some((name, mac)) = known else {
             return;
         };
-        let near = routes.source_near(&name, question.target);
-        let source = near.unwrap_or(question.source);
-        let Some(data) = request_frame(mac, source, question.target) else {
+        let near = routes.source_near(&name, request.target);
+        let source = near.unwrap_or(request.source);
+        let Some(data) = request_frame(mac, source, request.target) else {
             return;
         };
         let mut metadata = Match::any();
@@ -39,7 +39,7 @@ impl Bridge {
             data,
         };
         if let Err(error) = self.packet_out(Version::V13, &out) {
-            log::debug!(target: "tunnel", "{}: no request for {}: {error:?}", self.name, question.target);
+            log::debug!(target: "tunnel", "{}: no request for {}: {error:?}", self.name, request.target);
         }
     }
 

@@ -148,7 +148,7 @@ async fn versions_are_negotiated() {
 }
 
 #[tokio::test]
-async fn no_common_version_is_said_and_ends_it() {
+async fn no_common_version_is_an_error_and_ends_the_connection() {
     let (_of, m) = manager(&[Version::V13]);
     let mut c = Client::connect(&m, Kind::Service);
     c.send(
@@ -165,7 +165,7 @@ async fn no_common_version_is_said_and_ends_it() {
 }
 
 #[tokio::test]
-async fn what_is_malformed_is_answered_and_the_connection_lives() {
+async fn malformed_messages_get_errors_and_the_connection_lives() {
     let (_of, m) = manager(&Version::ALL);
     let mut c = Client::greeted(&m, Kind::Service, Version::V13).await;
     c.raw(&[4, 77, 0, 8, 0, 0, 0, 5]).await;
@@ -365,7 +365,7 @@ async fn a_continuation_is_taken_back_from_the_connection_that_has_it_only() {
 }
 
 #[tokio::test]
-async fn a_peer_that_does_not_read_loses_packet_ins_and_nobody_else_waits() {
+async fn a_peer_that_does_not_read_loses_packet_ins_and_no_other_peer_waits() {
     let (_of, m) = manager(&Version::ALL);
     let v = Version::V13;
     let mut slow = Client::greeted(&m, Kind::Controller, v).await;
@@ -387,13 +387,13 @@ async fn a_peer_that_does_not_read_loses_packet_ins_and_nobody_else_waits() {
 /// A peer that requests much and reads it late gets all of it, and costs little memory meanwhile.
 #[tokio::test]
 async fn who_reads_late_gets_everything() {
-    const ASKED: u32 = 4000;
+    const N_REQUESTS: u32 = 4000;
     let (_of, m) = manager(&[Version::V13]);
     let mut c = Client::greeted(&m, Kind::Service, Version::V13).await;
     let echo = Message::EchoRequest(vec![7; 60_000]);
     let (mut reader, mut writer) = tokio::io::split(c.socket);
     let asking = tokio::spawn(async move {
-        for xid in 0..ASKED {
+        for xid in 0..N_REQUESTS {
             for part in encode(Version::V13, xid, &echo).expect("encodes") {
                 writer.write_all(&part).await.expect("the switch is there");
             }
@@ -405,7 +405,7 @@ async fn who_reads_late_gets_everything() {
         "the switch has taken 240 MB of requests whose answers nobody reads"
     );
     let mut answered = 0;
-    while answered < ASKED {
+    while answered < N_REQUESTS {
         let got = timeout(Duration::from_secs(30), reader.read_buf(&mut c.buffer)).await;
         assert_ne!(
             got.expect("in time").expect("readable"),
@@ -461,7 +461,7 @@ async fn who_does_not_read_events_is_cut_off() {
 
 /// A peer that waits for a bridge does not delay a peer that needs nothing of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_the_bridge_keeps_nobody_else_waiting() {
+async fn a_peer_that_waits_for_the_bridge_delays_no_other_peer() {
     let (_of, m) = manager(&Version::ALL);
     let mut waiting = Vec::new();
     for _ in 0..4 {

@@ -1,7 +1,7 @@
 //! Translations while rules change: workers wait for no writer, and miss no rule that is there at the version
 //! that they read.
 
-use super::*;
+use super::super::*;
 use heddle_datapath_api::{Action as DpAction, PortNo, Purpose, Request, Translate, Translation};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::message::{FlowMod, FlowModCommand};
@@ -11,10 +11,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-const WAIT_AT_MOST: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// A bridge with ports 1 to 9, which are the datapath's 1 to 9.
-pub(super) fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
+pub(in crate::bridge) fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
     let of = Ofproto::new(Arc::new(Clock::default()));
     let secure = BridgeConfig {
         fail_mode: FailMode::Secure,
@@ -41,7 +41,7 @@ pub(super) fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
     (of, bridge)
 }
 
-pub(super) fn rule(dst: Option<u32>, priority: u16, to: u32) -> FlowMod {
+pub(in crate::bridge) fn rule(dst: Option<u32>, priority: u16, to: u32) -> FlowMod {
     let mut m = Match::any();
     if let Some(dst) = dst {
         (m.key.dl_type, m.mask.0.dl_type) = (0x0800, 0xffff);
@@ -103,7 +103,7 @@ fn packets_do_not_wait_for_a_writer() {
                     c.flow_mod(Version::V13, &rule(Some(dst), 5, 3))?;
                 }
                 began.send(()).expect("somebody waits");
-                gone.recv_timeout(WAIT_AT_MOST).expect("somebody tells");
+                gone.recv_timeout(MAX_WAIT).expect("somebody tells");
                 for dst in 50..10_000 {
                     c.flow_mod(Version::V13, &rule(Some(dst), 5, 3))?;
                 }
@@ -111,7 +111,7 @@ fn packets_do_not_wait_for_a_writer() {
             })
         })
     };
-    begun.recv_timeout(WAIT_AT_MOST).expect("it begins");
+    begun.recv_timeout(MAX_WAIT).expect("it begins");
     // In a thread of its own, so that waiting for the writer would be a failure and not the end of all tests.
     let (answer, answers) = mpsc::channel();
     let reader = {
@@ -119,7 +119,7 @@ fn packets_do_not_wait_for_a_writer() {
         std::thread::spawn(move || answer.send((0..100).map(|dst| way(&of, dst)).collect::<Vec<_>>()))
     };
     let seen = answers
-        .recv_timeout(WAIT_AT_MOST)
+        .recv_timeout(MAX_WAIT)
         .expect("readers do not wait for writers");
     assert!(seen.iter().all(|to| *to == [2]), "{seen:?}");
     go.send(()).expect("it waits");

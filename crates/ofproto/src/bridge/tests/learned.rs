@@ -1,8 +1,9 @@
 //! Tests of flows that packets add: they delay no thread, and evict others.
 
-use super::bundle::Bundled;
-use super::tests::{flow_mod, flows, lab, nw_dst, secure};
-use super::{Bridge, Event, EventSink, Learned, TableConfig};
+use super::super::bundle::Bundled;
+use super::super::{Bridge, Event, EventSink, TableConfig};
+use super::{flow_mod, flows, lab, nw_dst, secure};
+use crate::model::{Learned, Learner};
 use heddle_openflow::action::Learn;
 use heddle_openflow::message::{FlowMod, FlowModCommand, Message};
 use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet, Version};

@@ -1,22 +1,22 @@
-//! All bridges of the switch, and the parts that they share: the pipeline, the datapath, the clock.
+//! All bridges of the switch, and the parts that they share: the [`Dataplane`], BFD sessions, exporters.
 //!
 //! **Order of locks.** `publishing`, then one bridge's state. `bridges` is held for moments only, and no
 //! other lock is taken meanwhile. A bridge holds no lock when it calls [`Ofproto::publish`].
 
-use crate::aside::SlowMutex;
-use crate::bridge::{Bridge, BridgeConfig, Event};
+use super::{Bridge, BridgeConfig, Event};
+use crate::blocking::SlowMutex;
+use crate::dataplane::Dataplane;
 use crate::mac::MacTable;
 use crate::model::{CtTimeouts, Snapshot};
 use crate::monitor::Monitor;
 use crate::sampling::{IpfixConfig, Sampling};
-use crate::xlate::Pipeline;
-use heddle_datapath_api::{Engine, Generations};
 use heddle_openflow::Port as OfPort;
 use heddle_sync::Clock;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// Maximum number of meters of all bridges together.
 pub(crate) const MAX_METERS: u32 = 1 << 18;
@@ -33,11 +33,10 @@ struct MeterNumbers {
     free: BTreeSet<u32>,
 }
 
-/// The control half of the switch. Shared by all control threads.
+/// The control half of the switch, with the [`Dataplane`] that it controls and dereferences to. Shared by all
+/// control threads.
 pub struct Ofproto {
-    pipeline: Arc<Pipeline>,
-    engine: OnceLock<Arc<dyn Engine>>,
-    clock: Arc<Clock>,
+    dataplane: Arc<Dataplane>,
     bridges: Mutex<BTreeMap<String, Arc<Bridge>>>,
     publishing: SlowMutex<()>,
     next_id: AtomicU64,
@@ -67,26 +66,27 @@ impl PatchEnds {
     }
 }
 
+impl Deref for Ofproto {
+    type Target = Dataplane;
+    fn deref(&self) -> &Dataplane {
+        &self.dataplane
+    }
+}
+
 impl Ofproto {
-    /// A switch without bridges. Make the datapath with [`Ofproto::pipeline`], then [`Ofproto::attach`] it.
+    /// A switch without bridges. Make the datapath with its pipeline, then attach it.
     pub fn new(clock: Arc<Clock>) -> Arc<Self> {
+        let dataplane = Arc::new(Dataplane::new(clock));
         Arc::new(Self {
-            pipeline: Arc::new(Pipeline::new(Arc::default())),
-            engine: OnceLock::new(),
-            clock,
+            monitor: Monitor::new(dataplane.clone()),
+            dataplane,
             bridges: Mutex::default(),
             publishing: SlowMutex::default(),
             next_id: AtomicU64::new(1),
             meter_numbers: Mutex::default(),
             expired_ms: AtomicU64::new(0),
-            monitor: Monitor::default(),
             sampling: Sampling::default(),
         })
-    }
-
-    /// The translation half, for `Datapath::new`.
-    pub fn pipeline(&self) -> &Arc<Pipeline> {
-        &self.pipeline
     }
 
     /// BFD sessions that monitor ports.
@@ -97,26 +97,6 @@ impl Ofproto {
     /// Exporters of samples.
     pub fn sampling(&self) -> &Sampling {
         &self.sampling
-    }
-
-    /// Names the engine that forwards for these bridges. Once.
-    pub fn attach(&self, engine: Arc<dyn Engine>) {
-        assert!(self.engine.set(engine).is_ok(), "an engine is attached once");
-    }
-
-    /// The attached engine.
-    pub fn engine(&self) -> Option<Arc<dyn Engine>> {
-        self.engine.get().cloned()
-    }
-
-    /// The clock for all times.
-    pub fn clock(&self) -> &Arc<Clock> {
-        &self.clock
-    }
-
-    /// Generation counters that cached translations depend on.
-    pub fn generations(&self) -> &Generations {
-        heddle_datapath_api::Translate::generations(&*self.pipeline)
     }
 
     /// A number for a meter in the datapath, if there is one left.
@@ -143,7 +123,7 @@ impl Ofproto {
             return b;
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let mac = MacTable::new(id, self.pipeline.shared_generations());
+        let mac = MacTable::new(id, self.pipeline().shared_generations());
         let bridge = Bridge::new(id, name, Arc::downgrade(self), mac, config.clone());
         self.bridges.lock().insert(name.to_owned(), bridge.clone());
         bridge.configure(config);
@@ -189,21 +169,22 @@ impl Ofproto {
         let _publishing = self.publishing.lock();
         let bridges = self.bridges.lock().clone();
         let mut ends = PatchEnds::default();
-        bridges.values().for_each(|b| b.say_patches(&mut ends));
+        bridges.values().for_each(|b| b.add_patches(&mut ends));
         let views = bridges
             .values()
             .map(|b| (b.id, Arc::new(b.view(&ends))))
             .collect();
-        self.pipeline.publish(self.pipeline.snapshot().followed_by(views));
+        self.pipeline()
+            .publish(self.pipeline().snapshot().followed_by(views));
     }
 
     /// Replaces the timeout policies of connection tracking zones, by the names that the datapath knows them
     /// under.
     pub fn set_ct_timeouts(&self, timeouts: CtTimeouts) {
         let _publishing = self.publishing.lock();
-        let snapshot = self.pipeline.snapshot();
+        let snapshot = self.pipeline().snapshot();
         if snapshot.ct_timeouts != timeouts {
-            self.pipeline.publish(Snapshot {
+            self.pipeline().publish(Snapshot {
                 ct_timeouts: timeouts,
                 ..Snapshot::clone(&snapshot)
             });
@@ -212,13 +193,13 @@ impl Ofproto {
 
     /// Time passes: expires rules and addresses of all bridges.
     pub fn tick(&self) {
-        let now_ms = self.clock.now_ms();
+        let now_ms = self.now_ms();
         if now_ms.saturating_sub(self.expired_ms.load(Ordering::Relaxed)) >= EXPIRE_MS {
             self.expired_ms.store(now_ms, Ordering::Relaxed);
-            self.pipeline.expire();
-            self.pipeline.underlay().neighbours.expire(now_ms);
+            self.pipeline().expire();
+            self.pipeline().underlay().neighbours.expire(now_ms);
         }
-        self.monitor.count(self);
+        self.monitor.count();
         for b in self.bridges() {
             b.tick();
         }
@@ -227,44 +208,29 @@ impl Ofproto {
     /// Does the work that workers have left to control threads, on all bridges. The thread that calls it
     /// first is unparked when there is more.
     pub fn settle(&self) {
-        self.pipeline.underlay().settler.register();
+        self.pipeline().underlay().settler.register();
         self.bridges().iter().for_each(|b| b.settle());
-        self.ask_neighbours();
-        self.tell_links();
+        self.send_neighbour_requests();
+        self.report_links();
     }
 
     /// Notifies controllers of ports that began or ceased to forward because of their BFD sessions.
-    pub fn tell_links(&self) {
+    pub fn report_links(&self) {
         for (bridge, port) in self.monitor.take_moved() {
             if let Some(bridge) = self.bridge_by_id(bridge) {
-                bridge.tell_link(port);
+                bridge.report_link(port);
             }
         }
     }
 
     /// Sends requests for the neighbours that workers miss.
-    fn ask_neighbours(&self) {
-        let underlay = self.pipeline.underlay();
-        for question in underlay.neighbours.take_requests() {
-            if let Some(bridge) = self.bridge_by_id(question.bridge) {
-                bridge.ask_neighbour(&question, &underlay.routes);
+    fn send_neighbour_requests(&self) {
+        let underlay = self.pipeline().underlay();
+        for request in underlay.neighbours.take_requests() {
+            if let Some(bridge) = self.bridge_by_id(request.bridge) {
+                bridge.request_neighbour(&request, &underlay.routes);
             }
         }
-    }
-
-    /// Wakes the thread that settles. Never waits.
-    pub(crate) fn wake_settler(&self) {
-        self.pipeline.underlay().settler.ring();
-    }
-
-    /// Sleeps until there is something to settle, or [`Ofproto::end_wait`] is called.
-    pub fn wait_to_settle(&self) {
-        self.pipeline.underlay().settler.wait();
-    }
-
-    /// Wakes the thread in [`Ofproto::wait_to_settle`], so that it sees that it is to end.
-    pub fn end_wait(&self) {
-        self.wake_settler();
     }
 
     /// Hands waiting packets of the datapath to the bridges' controllers, up to `max`; returns how many.

@@ -1,42 +1,39 @@
-//! A session as translation sees it.
+//! A BFD session as translation and workers see it. [`crate::monitor`] runs the session.
 
-use crate::parts::Part;
 use heddle_bfd::{Filter, Message, udp_of};
 use heddle_datapath_api::UpcallData;
 use heddle_flow::key::frag;
 use heddle_flow::{FlowKey, FlowMask};
-use heddle_openflow::Port as OfPort;
 use heddle_wire::eth::ethertype;
+use heddle_wire::ip::proto;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// The protocol number of UDP.
-const UDP: u8 = 17;
 /// Maximum number of waiting messages of one session. Further ones are lost, so that those of other sessions
 /// have room.
-pub(super) const MAX_WAITING_MESSAGES: u32 = 16;
+pub(crate) const MAX_WAITING_MESSAGES: u32 = 16;
 
 /// The state of one session that translation, workers and the monitor share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Number of the session, never reused.
-    pub(super) id: u64,
+    pub(crate) id: u64,
     /// Whether packets may be sent by the session's port. A generation is counted up after each change
-    /// ([`Part::Link`]).
-    pub(super) forwarding: AtomicBool,
+    /// (`Part::Link`).
+    pub(crate) forwarding: AtomicBool,
     /// The session's discriminator. Its peer puts it into each message once it knows it; an attacker would
     /// have to guess it.
-    pub(super) disc: u32,
+    pub(crate) disc: u32,
     /// Messages without the discriminator since the last refill.
-    pub(super) came: AtomicU32,
+    pub(crate) came: AtomicU32,
     /// Messages with the discriminator since the last refill.
-    pub(super) came_known: AtomicU32,
+    pub(crate) came_known: AtomicU32,
 }
 
 impl Shared {
     /// Allows [`MAX_WAITING_MESSAGES`] messages again.
-    pub(super) fn refill(&self) {
+    pub(crate) fn refill(&self) {
         self.came.store(0, Relaxed);
         self.came_known.store(0, Relaxed);
     }
@@ -45,8 +42,8 @@ impl Shared {
 /// A session's part of an OpenFlow port: the filter for its messages, and its state.
 #[derive(Clone, Debug)]
 pub struct Watch {
-    pub(super) shared: Arc<Shared>,
-    pub(super) filter: Filter,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) filter: Filter,
 }
 
 impl PartialEq for Watch {
@@ -62,7 +59,7 @@ impl Watch {
     pub(crate) fn id(&self) -> u64 {
         self.shared.id
     }
-    /// Whether packets may be sent by this port. A translation that depends on it must read [`Part::Link`]'s
+    /// Whether packets may be sent by this port. A translation that depends on it must read `Part::Link`'s
     /// generation before.
     pub(crate) fn is_forwarding(&self) -> bool {
         self.shared.forwarding.load(Relaxed)
@@ -82,7 +79,7 @@ impl Watch {
             return false;
         }
         (m.nw_proto, m.nw_frag) = (u8::MAX, frag::MASK);
-        if flow.nw_proto != UDP || flow.nw_frag & frag::LATER != 0 {
+        if flow.nw_proto != proto::UDP || flow.nw_frag & frag::LATER != 0 {
             return false;
         }
         m.tp_dst = u16::MAX;
@@ -109,7 +106,7 @@ impl Watch {
 }
 
 /// See [`Watch::cookie`].
-pub(super) struct Cookie(pub(super) Arc<Shared>);
+pub(crate) struct Cookie(pub(crate) Arc<Shared>);
 
 impl UpcallData for Cookie {
     fn text(&self) -> String {
@@ -132,9 +129,4 @@ impl UpcallData for Cookie {
     fn as_any(&self) -> &dyn Any {
         self
     }
-}
-
-/// The generation slot of a port's forwarding state.
-pub(super) fn link_slot(bridge: u64, port: OfPort) -> u16 {
-    Part::Link(bridge, port).slot()
 }

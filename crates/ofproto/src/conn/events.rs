@@ -30,7 +30,7 @@ impl Peer {
             Event::FlowRemoved(f) if wants(AsyncType::FlowRemoved, f.reason as u8) => {
                 let mut f = (**f).clone();
                 f.nxm = self.wishes.lock().format != PacketInFormat::Standard;
-                self.tell(&Message::FlowRemoved(Box::new(f)));
+                self.notify(&Message::FlowRemoved(Box::new(f)));
             }
             Event::PortStatus(c) if wants(AsyncType::PortStatus, c.status.reason as u8) => {
                 self.port_status(c)
@@ -39,7 +39,7 @@ impl Peer {
                 if wants(AsyncType::TableStatus, s.reason as u8)
                     && self.version().is_some_and(|v| v >= Version::V14) =>
             {
-                self.tell(&Message::TableStatus(**s));
+                self.notify(&Message::TableStatus(**s));
             }
             _ => {}
         }
@@ -63,7 +63,7 @@ impl Peer {
                 return;
             }
         }
-        self.tell(&Message::PortStatus(c.status.clone()));
+        self.notify(&Message::PortStatus(c.status.clone()));
     }
 
     /// Notifies the peer of another controller's request that has been carried out, if the peer wants that.
@@ -77,12 +77,12 @@ impl Peer {
             .lock()
             .wants(self.kind, AsyncType::RequestForward, reason);
         if wants {
-            self.tell(request);
+            self.notify(request);
         }
     }
 
     /// Sends a message that is no reply: its transaction id is zero.
-    pub(super) fn tell(&self, message: &Message) {
+    pub(super) fn notify(&self, message: &Message) {
         if let Some(version) = self.version() {
             self.send_as(version, 0, message, Sort::Event);
         }
@@ -135,7 +135,7 @@ impl Peer {
         }
         if monitors.paused.is_none() && self.updates.load(Ordering::Relaxed) > PAUSE_BYTES {
             monitors.paused = Some(self.manager.bridge.tables_version());
-            self.say_paused(true);
+            self.report_paused(true);
         }
     }
 
@@ -150,7 +150,7 @@ impl Peer {
         );
     }
 
-    fn say_paused(&self, paused: bool) {
+    fn report_paused(&self, paused: bool) {
         let Some(version) = self.version() else { return };
         if version >= Version::V14 {
             self.send_updates(vec![if paused {
@@ -185,7 +185,7 @@ impl Peer {
                 if !updates.is_empty() {
                     self.send_updates(updates);
                 }
-                self.say_paused(false);
+                self.report_paused(false);
             },
         );
     }

@@ -1,4 +1,13 @@
+//! Tests of one bridge.
+
+pub(super) mod concurrent;
+mod last_counts;
+mod learned;
+mod many_ports;
+mod refused;
+
 use super::*;
+use crate::model::{Learned, Learner};
 use heddle_flow::Match;
 use heddle_openflow::message::{
     FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, FlowStatsRequest, GROUP_ALL, GROUP_ANY,
@@ -236,7 +245,7 @@ fn flows_are_dumped_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn goto_must_go_on() {
+fn goto_must_lead_to_a_later_table() {
     let l = lab(secure());
     let mut fm = flow_mod(FlowModCommand::Add, Match::any(), 5, 1);
     fm.table_id = 3;
@@ -357,7 +366,7 @@ fn a_full_table_refuses_or_evicts() {
 
 /// Every request that a controller can make gets a reply, with the mutex free again afterwards.
 #[test]
-fn every_request_is_answered() {
+fn every_request_gets_a_reply() {
     let l = lab(BridgeConfig::default());
     l.bridge.set_ports(
         vec![BundleConfig {

@@ -1,0 +1,57 @@
+//! The parts of the switch that forward packets, as control threads use them: translation, the engine and the
+//! clock.
+
+use crate::xlate::Pipeline;
+use heddle_datapath_api::{Engine, Generations, Translate};
+use heddle_sync::Clock;
+use std::sync::{Arc, OnceLock};
+
+/// Translation, the engine that forwards, and the clock of both.
+pub struct Dataplane {
+    pipeline: Arc<Pipeline>,
+    engine: OnceLock<Arc<dyn Engine>>,
+    clock: Arc<Clock>,
+}
+
+impl Dataplane {
+    /// A pipeline without bridges, and no engine yet.
+    pub(crate) fn new(clock: Arc<Clock>) -> Self {
+        Self {
+            pipeline: Arc::new(Pipeline::new(Arc::default())),
+            engine: OnceLock::new(),
+            clock,
+        }
+    }
+    /// The translation half, for `Datapath::new`.
+    pub fn pipeline(&self) -> &Arc<Pipeline> {
+        &self.pipeline
+    }
+    /// Names the engine that forwards for the bridges. Once.
+    pub fn attach(&self, engine: Arc<dyn Engine>) {
+        assert!(self.engine.set(engine).is_ok(), "an engine is attached once");
+    }
+    /// The attached engine.
+    pub fn engine(&self) -> Option<Arc<dyn Engine>> {
+        self.engine.get().cloned()
+    }
+    /// The clock for all times.
+    pub fn clock(&self) -> &Arc<Clock> {
+        &self.clock
+    }
+    /// Coarse clock, ms.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+    /// Generation counters that cached translations depend on.
+    pub fn generations(&self) -> &Generations {
+        Translate::generations(&*self.pipeline)
+    }
+    /// Wakes the thread in [`Dataplane::wait_to_settle`]. Never waits.
+    pub fn wake_settler(&self) {
+        self.pipeline.underlay().settler.ring();
+    }
+    /// Sleeps until there is something to settle, or [`Dataplane::wake_settler`] is called.
+    pub fn wait_to_settle(&self) {
+        self.pipeline.underlay().settler.wait();
+    }
+}
