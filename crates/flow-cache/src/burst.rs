@@ -117,10 +117,7 @@ pub trait Burst {
     fn sought(&self, r: usize) -> Option<Sought<'_>> {
         let run = self.runs().get(r)?;
         Some(Sought {
-            key: self
-                .keys()
-                .get(r)
-                .filter(|_| run.program == RunProgram::UNKNOWN)?,
+            key: self.keys().get(r).filter(|_| !run.program.is_known())?,
             outside: self.outside(r),
         })
     }

@@ -176,7 +176,8 @@ impl Keys {
         if let (Some(same_key), Some(form)) = (&self.same_key, form)
             && same_key.is(bytes, frame)
             && let Some(run) = self.runs.last_mut()
-            && (run.form, run.program) == (form, RunProgram::UNKNOWN)
+            && run.form == form
+            && !run.program.is_known()
         {
             return run.extend(i, frame.total);
         }
