@@ -5,13 +5,13 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use crate::cli::Options;
-use crate::daemonize::Daemon;
-use crate::exit::Exit;
-use crate::memory;
 use crate::metrics::EndPoints;
 use crate::switch::Switch;
-use crate::unixctl::Registry;
 use crate::{commands, reconcile};
+use heddle_daemon::daemonize::Daemon;
+use heddle_daemon::exit::Exit;
+use heddle_daemon::memory;
+use heddle_daemon::unixctl::Registry;
 
 /// State that the parts of the daemon share.
 #[derive(Debug, Clone)]

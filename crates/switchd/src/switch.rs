@@ -186,7 +186,7 @@ impl Switch {
         let mut bell = match Epoll::new(1).and_then(|e| e.add(self.datapath.upcall_fd(), 0).map(|()| e)) {
             Ok(bell) => bell,
             Err(error) => {
-                let why = crate::vlog::errno_text(&error);
+                let why = heddle_daemon::vlog::errno_text(&error);
                 log::error!(target: "ofproto_dpif_upcall", "cannot wait for packets, looking for them instead ({why})");
                 while !self.stop.load(Relaxed) {
                     self.ofproto.deliver_upcalls(UPCALL_BATCH);

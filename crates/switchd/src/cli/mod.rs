@@ -3,7 +3,6 @@
 //! One harmless deviation from getopt_long(3): the message about an ambiguous abbreviation differs. As there,
 //! an abbreviated long option must be the beginning of one option only.
 
-pub mod dirs;
 mod names;
 mod text;
 
@@ -15,12 +14,13 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use heddle_daemon::dirs;
+use heddle_daemon::vlog::SyslogMethod;
 use heddle_stream::Settings;
 
 pub use names::{COMPATIBLE_VERSION, Names};
 
 use crate::metrics::Place;
-use crate::vlog::SyslogMethod;
 
 /// The port and datapath types that type `dummy` replaces (`--enable-dummy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,7 @@ use heddle_flow::odp;
 use super::dpctl::{self, EINVAL, ENODEV, ENOENT, failed};
 use super::{Commands, flows};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 const EBUSY: &str = "Device or resource busy";
 const EOPNOTSUPP: &str = "Operation not supported";

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Commands, bridge_named};
 use crate::reconcile::{mac_text, parse_mac, port_text};
 use crate::switch::Switch;
-use crate::unixctl::{JsonReply, Reply};
+use heddle_daemon::unixctl::{JsonReply, Reply};
 
 const NO_BRIDGE: &str = "no such bridge";
 

@@ -31,10 +31,10 @@ use std::sync::Arc;
 
 use heddle_ofproto::bridge::Bridge;
 
-use crate::coverage;
 use crate::run::Context;
 use crate::switch::Switch;
-use crate::unixctl::{JsonReply, Registry, Reply};
+use heddle_daemon::coverage;
+use heddle_daemon::unixctl::{JsonReply, Registry, Reply};
 
 pub(crate) use flows::port_names;
 pub(crate) use trace::traced;

@@ -8,7 +8,7 @@ use heddle_flow::Match;
 use super::flows::{self, Lines, Style};
 use super::{Commands, dpctl};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 pub(super) fn register(c: &Commands<'_>) {
     c.add("dpctl/offload-stats-show", "[dp]", (0, 1), stats_show);

@@ -4,7 +4,7 @@
 
 use super::Commands;
 use crate::reconcile::parse_mac;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 use heddle_flow::hash;
 
 pub(super) fn register(c: &Commands<'_>) {

@@ -2,7 +2,7 @@
 
 use super::{Commands, dpctl, flows};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 use heddle_datapath_api::PortNo;
 use heddle_ofproto::trace::{TraceEnv, Traced, trace, trace_packet_out};
 use heddle_ofproto::xlate::Pipeline;

@@ -23,9 +23,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use crate::cli::dirs;
 use crate::switch::Switch;
-use crate::vlog::errno_text;
+use heddle_daemon::dirs;
+use heddle_daemon::vlog::errno_text;
 
 /// Callers that are served at a time.
 const MOST_CALLERS: usize = 16;

@@ -28,7 +28,7 @@ pub(crate) const OWN_PORT: PortNo = PortNo(0);
 impl Reconciler {
     /// Applies the database's configuration to the switch.
     pub(super) fn reconfigure(&mut self, db: &Db) {
-        crate::coverage::coverage!("bridge_reconfigure");
+        heddle_daemon::coverage::coverage!("bridge_reconfigure");
         let desired = Desired::read(db);
         let globals = self.globals.renewed(&desired.other_config);
         globals.apply(&self.globals, &self.switch.datapath);

@@ -13,9 +13,9 @@ use super::taps::Taps;
 use super::vduse::Vduse;
 use super::vhost::Vhost;
 use super::{Due, Reconciler, links, writeback};
-use crate::cli::dirs;
 use crate::run::Context;
 use crate::switch::{Switch, Wish};
+use heddle_daemon::dirs;
 
 /// The interval at which devices are read without a notice.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -110,7 +110,7 @@ impl<'a> Driver<'a> {
             receivers: <_>::default(),
             host_stack: <_>::default(),
             offloading: <_>::default(),
-            said: crate::vlog::Rounds::default(),
+            said: heddle_daemon::vlog::Rounds::default(),
             applied: None,
         };
         Ok(Driver {

@@ -7,7 +7,7 @@ use heddle_port::IngressFilters;
 
 use super::Reconciler;
 use super::taps::Taps;
-use crate::cli::dirs;
+use heddle_daemon::dirs;
 
 /// The state of these filters.
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl Reconciler {
                 _ => return,
             },
             None => Taps::owner().unwrap_or_else(|error| {
-                let why = crate::vlog::errno_text(&error);
+                let why = heddle_daemon::vlog::errno_text(&error);
                 log::warn!(
                     target: "bridge",
                     "the run directory has no mark: filters of system ports will not be found again ({why})"

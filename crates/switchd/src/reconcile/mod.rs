@@ -70,7 +70,7 @@ pub(crate) struct Reconciler {
     zones: zones::Zones,
     refused: refused::Refused,
     /// Warnings about the configuration.
-    said: crate::vlog::Rounds,
+    said: heddle_daemon::vlog::Rounds,
     /// `next_cfg` of the configuration that is in force.
     applied: Option<i64>,
 }

@@ -10,7 +10,7 @@ use heddle_stream::Passive;
 use super::Reconciler;
 use super::desired::Remote;
 use super::state::BridgeState;
-use crate::cli::dirs;
+use heddle_daemon::dirs;
 
 /// Silence after which the switch probes a caller at `BRIDGE.mgmt`.
 const PROBE: Duration = Duration::from_secs(60);

@@ -16,7 +16,7 @@ use heddle_sys::NetConfig;
 use heddle_sys::net_config::Device;
 
 use super::Reconciler;
-use crate::cli::dirs;
+use heddle_daemon::dirs;
 
 const ID_FILE: &str = "heddled.id";
 
@@ -35,7 +35,7 @@ impl Taps {
     pub(super) fn kept(&self) -> &KeptTaps {
         self.kept.get_or_init(|| {
             let id = make_id(&dirs::rundir().join(ID_FILE)).unwrap_or_else(|error| {
-                let why = crate::vlog::errno_text(&error);
+                let why = heddle_daemon::vlog::errno_text(&error);
                 log::warn!(target: "bridge", "internal ports will not be found again after a restart: {ID_FILE} cannot be made ({why})");
                 format!("{:016x}", random())
             });

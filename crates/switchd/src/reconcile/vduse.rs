@@ -9,8 +9,8 @@ use heddle_port::types::VduseContext;
 use heddle_vduse::{Control, System};
 
 use super::desired::InterfaceRow;
-use crate::cli::dirs;
 use crate::switch::Switch;
+use heddle_daemon::dirs;
 
 /// State that all VDUSE ports share.
 #[derive(Default)]

@@ -9,8 +9,8 @@ use heddle_port::{PortError, VhostContext, socket_dir};
 use heddle_vhost_user::backend::Control;
 
 use super::globals::Globals;
-use crate::cli::dirs;
 use crate::switch::Switch;
+use heddle_daemon::dirs;
 
 /// State that all vhost-user ports share.
 #[derive(Default)]

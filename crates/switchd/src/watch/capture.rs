@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{hex, key_of};
 use crate::commands::port_names;
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 /// Time without a read after which a capture ends.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{hex, key_of_example};
 use crate::commands::{port_names, traced};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 /// Most pairs of a reason and a port that are kept.
 pub(super) const MOST_PAIRS: usize = 4096;

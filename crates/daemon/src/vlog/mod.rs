@@ -19,11 +19,9 @@
 //! Cost of a message that no destination wants: one relaxed load in the `log` macro. If some module is more
 //! verbose than this one, it is a table look-up. It is not meant for per-packet use at an enabled level.
 
-mod commands;
 mod level;
 pub mod limit;
 mod module;
-mod names;
 mod pattern;
 mod rounds;
 mod sink;
@@ -44,7 +42,6 @@ use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-pub use commands::register_commands;
 pub use heddle_sys::errno_text;
 pub use level::{Destination, Level};
 pub use rounds::Rounds;
@@ -75,9 +72,12 @@ static VLOG: LazyLock<Vlog> = LazyLock::new(|| Vlog {
     writer: Writer::default(),
 });
 
-/// Makes this the back end of the `log` crate, for a program of this name. Calling it again only changes the
-/// name.
-pub fn init(program: &str) {
+/// Makes this the back end of the `log` crate, for a program of this name. Calling it again changes the name,
+/// and adds modules. Levels can be set for these modules before they log.
+pub fn init(program: &str, modules: &[&str]) {
+    for module in modules {
+        VLOG.modules.get_or_add(module);
+    }
     program.clone_into(&mut VLOG.sinks.lock().program);
     thread::set_program(program);
     // The call fails if a logger is installed already: ours, or that of a test.
@@ -114,6 +114,20 @@ pub fn set_levels_from_string(text: &str) -> Result<(), String> {
 pub fn set_all_levels(dest: Option<Destination>, level: Level) {
     VLOG.modules.set(None, dest, level);
     VLOG.refresh_filter();
+}
+
+/// Makes rate limits apply to a module, or no longer; `None`: to all modules.
+///
+/// # Errors
+/// There is no such module.
+pub fn set_rate_limits(module: Option<&str>, honor: bool) -> Result<(), String> {
+    let Some(name) = module else {
+        VLOG.modules.set_honor_rate_limits(honor);
+        return Ok(());
+    };
+    let module = VLOG.modules.find(name).ok_or("unknown module")?;
+    module.honor_rate_limits.store(honor, Relaxed);
+    Ok(())
 }
 
 /// Logs to this file from now on; `None` ends logging to a file.

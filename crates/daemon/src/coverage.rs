@@ -1,6 +1,6 @@
 //! Event counters for `coverage/show` and `coverage/read-counter`.
 //!
-//! [`coverage!`](crate::coverage::coverage) counts at a place in this crate. [`register_source`] adds
+//! [`coverage!`](crate::coverage::coverage) counts at a place in the code. [`register_source`] adds
 //! counters that other crates keep in their own way (per core, for example); commands and samples read them.
 //! Counters of the same name add up. Counting is one relaxed atomic addition; names live for ever and are
 //! bounded by the program.
@@ -14,8 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-
-use crate::unixctl::Registry;
 
 /// One event counter, made by [`coverage!`](crate::coverage::coverage).
 #[derive(Debug)]
@@ -196,17 +194,6 @@ pub fn show() -> String {
         "Event coverage, avg rate over last: {INTERVAL_SECS} seconds, last minute, last hour,  hash={hash:08x}:\n\
          {lines}{never} events never hit\n"
     )
-}
-
-/// Registers `coverage/show` and `coverage/read-counter`.
-pub fn register_commands(registry: &Registry) {
-    registry.register("coverage/show", "", 0, 0, |_| Ok(show()));
-    registry.register("coverage/read-counter", "COUNTER", 1, 1, |args| {
-        let name = args.first().map_or("", String::as_str);
-        read(name)
-            .map(|total| format!("{total}\n"))
-            .ok_or_else(|| "No such counter".to_owned())
-    });
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, WaitOptions, WaitStatus, setrlimit, setsid, waitpid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::cli::Options;
 use crate::vlog::{self, Destination, Level, errno_text};
 
 const RESTART_INTERVAL: Duration = Duration::from_secs(10);
@@ -41,7 +40,7 @@ const CRASHES: [Signal; 9] = [
     Signal::XFSZ,
 ];
 
-/// A start that takes this long waits for the database.
+/// A start that takes this long probably waits for something.
 const LONG: Timespec = Timespec {
     tv_sec: 3,
     tv_nsec: 0,
@@ -90,21 +89,34 @@ fn close_standard_fds() {
     vlog::set_all_levels(Some(Destination::Console), Level::Off);
 }
 
-/// Forks as the options require. Returns in the process that is to be the daemon; the others never return.
+/// The processes that a daemon is to have, and its terminal.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The daemon runs in the background; the process that started it waits until the daemon is ready.
+    pub detach: bool,
+    /// A process of its own restarts the daemon when it crashes.
+    pub monitor: bool,
+    /// A daemon in the background has `/` as its directory.
+    pub chdir: bool,
+    /// Note to the user at the terminal, if a start in the background takes longer than three seconds.
+    pub slow_start: String,
+}
+
+/// Forks as the settings require. Returns in the process that is to be the daemon; the others never return.
 ///
 /// # Errors
 /// The text to show when the process cannot be split. It must have one thread only.
-pub fn start(options: &Options) -> Result<Daemon, String> {
+pub fn start(settings: &Settings) -> Result<Daemon, String> {
     let mut parent = None;
-    if options.detach {
-        match fork_and_wait(Some(&options.database))? {
+    if settings.detach {
+        match fork_and_wait(Some(&settings.slow_start))? {
             Side::Child(pipe) => parent = Some(pipe),
             Side::Parent { ready: true, .. } => exit(0),
             Side::Parent { .. } => return Err("could not detach from foreground session".into()),
         }
         setsid().map_err(|error| format!("setsid failed ({})", errno_text(&error.into())))?;
     }
-    if options.monitor {
+    if settings.monitor {
         match fork_and_wait(None)? {
             Side::Child(pipe) => parent = Some(pipe),
             Side::Parent { ready: false, .. } => return Err("could not initiate process monitoring".into()),
@@ -113,7 +125,7 @@ pub fn start(options: &Options) -> Result<Daemon, String> {
                     // The write fails only if the grandparent is gone, which is no reason to stop.
                     let _ = grandparent.write_all(&[0]);
                 }
-                if options.detach {
+                if settings.detach {
                     close_standard_fds();
                 }
                 parent = Some(monitor(child)?);
@@ -123,8 +135,8 @@ pub fn start(options: &Options) -> Result<Daemon, String> {
     Ok(Daemon {
         state: Mutex::new(State {
             parent,
-            detach: options.detach,
-            chdir: options.chdir,
+            detach: settings.detach,
+            chdir: settings.chdir,
         }),
     })
 }
@@ -141,9 +153,8 @@ enum Side {
 }
 
 /// Forks; the parent waits until the child is ready or dead. If the child ends with a failure of its own, so
-/// does the parent. With `database`, it prints a note for the user at the terminal if the wait is longer than
-/// [`LONG`].
-fn fork_and_wait(database: Option<&str>) -> Result<Side, String> {
+/// does the parent. It prints `slow_start` for the user at the terminal if the wait is longer than [`LONG`].
+fn fork_and_wait(slow_start: Option<&str>) -> Result<Side, String> {
     let (mut read_end, write_end) =
         pipe().map_err(|error| format!("failed to create pipe ({})", errno_text(&error)))?;
     let child = match fork().map_err(|error| format!("fork failed ({})", errno_text(&error)))? {
@@ -151,12 +162,10 @@ fn fork_and_wait(database: Option<&str>) -> Result<Side, String> {
         Fork::Parent(child) => child,
     };
     drop(write_end);
-    if let Some(database) = database {
+    if let Some(note) = slow_start {
         let said = poll(&mut [PollFd::new(&read_end, PollFlags::IN)], Some(&LONG));
         if said == Ok(0) {
-            eprintln!(
-                "still waiting for the database at {database}: is ovsdb-server running, and is this its socket? See the log."
-            );
+            eprintln!("{note}");
         }
     }
     let ready = read_end.read_exact(&mut [0]).is_ok();

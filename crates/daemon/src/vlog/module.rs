@@ -12,7 +12,6 @@ use heddle_sync::Published;
 use parking_lot::Mutex;
 
 use super::level::{Destination, Level};
-use super::names;
 
 /// One log module. The atomics are independent settings that guard no other memory, hence `Relaxed`
 /// throughout.
@@ -59,15 +58,10 @@ struct Table {
 impl Modules {
     pub(super) fn new() -> Modules {
         let levels = [Level::Info; 3];
-        let by_name = names::COMPATIBLE
-            .iter()
-            .chain(names::OWN)
-            .map(|name| ((*name).to_owned(), Module::new(name, levels, true)))
-            .collect();
         Modules {
             changing: Mutex::new(()),
             table: Published::new(Table {
-                by_name,
+                by_name: BTreeMap::new(),
                 default_levels: levels,
                 default_honor: true,
             }),

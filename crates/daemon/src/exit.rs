@@ -16,7 +16,6 @@ use heddle_sys::signal::{self, Signal, Signals};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::unixctl::Registry;
 use crate::vlog;
 
 /// The longest orderly end after a signal.
@@ -69,19 +68,6 @@ impl Exit {
             // The sender lives as long as `self`.
             _ => std::future::pending().await,
         }
-    }
-
-    /// Registers the command `exit`.
-    pub fn register_commands(&self, registry: &Registry) {
-        let exit = self.clone();
-        registry.register("exit", "[--cleanup]", 0, 1, move |args| {
-            let cleanup = args.first().is_some_and(|arg| arg == "--cleanup");
-            exit.request(Request {
-                cleanup,
-                signal: None,
-            });
-            Ok(String::new())
-        });
     }
 }
 

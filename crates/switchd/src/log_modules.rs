@@ -4,8 +4,8 @@
 //! starts. So every name that Open vSwitch 3.1 has is known from the start, whether or not Heddle has a
 //! module of that name. Heddle's own names are added when they first log, or here.
 
-/// The module names that `ovs-appctl vlog/list` of Open vSwitch 3.1 shows.
-pub(super) const COMPATIBLE: &[&str] = &[
+/// The module names that `ovs-appctl vlog/list` of Open vSwitch 3.1 shows, then Heddle's own.
+pub(crate) const LOG_MODULES: &[&str] = &[
     "backtrace",
     "bfd",
     "bond",
@@ -135,7 +135,7 @@ pub(super) const COMPATIBLE: &[&str] = &[
     "vconn_stream",
     "vlog",
     "vswitchd",
+    "worker",
+    "cache",
+    "monitor",
 ];
-
-/// Names of Heddle's own.
-pub(super) const OWN: &[&str] = &["worker", "cache", "monitor"];

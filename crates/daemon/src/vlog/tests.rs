@@ -129,7 +129,7 @@ proptest! {
 fn the_log_into_a_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("a.log");
-    init("prog");
+    init("prog", &["bridge"]);
     set_syslog_method(SyslogMethod::Null);
     set_all_levels(Some(Destination::Console), Level::Off);
     set_log_file(Some(&path)).expect("can be opened");

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::unixctl::Registry;
-
 /// Counts by kind.
 pub type Usage = BTreeMap<String, u64>;
 
@@ -52,12 +50,6 @@ impl Reporters {
             .map(|(name, count)| format!("{name}:{count}"))
             .collect();
         words.join(" ")
-    }
-
-    /// Registers `memory/show`.
-    pub fn register_commands(&self, registry: &Registry) {
-        let reporters = self.clone();
-        registry.register("memory/show", "", 0, 0, move |_| Ok(reporters.text()));
     }
 }
 

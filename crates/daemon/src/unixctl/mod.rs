@@ -3,7 +3,7 @@
 //! A part of the daemon adds its commands to the [`Registry`] while it starts:
 //!
 //! ```
-//! use heddle_switchd::unixctl::Registry;
+//! use heddle_daemon::unixctl::Registry;
 //! let registry = Registry::new();
 //! registry.register("fdb/show", "bridge", 1, 1, |args| match args {
 //!     [bridge] if bridge == "br0" => Ok(" port  VLAN  MAC                Age\n".to_owned()),
