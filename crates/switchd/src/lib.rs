@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod commands;
 mod give_back;
+pub mod inventory;
 mod log_modules;
 mod metrics;
 pub mod reconcile;

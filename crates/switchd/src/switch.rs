@@ -28,8 +28,8 @@ use tokio::sync::mpsc;
 
 use crate::cli::Options;
 use crate::give_back::{GiveBack, Sizes};
+use crate::inventory::{Inventory, WithoutEffect, datapath_name};
 use crate::metrics::EndPoints;
-use crate::reconcile::{Inventory, WithoutEffect, datapath_name};
 use crate::watch::capture::Captures;
 use crate::watch::drops::Drops;
 

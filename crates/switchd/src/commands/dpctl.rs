@@ -11,7 +11,7 @@ use heddle_flow::Match;
 use super::Commands;
 use super::args::{self, Options};
 use super::flows::{self, Lines, Style};
-use crate::reconcile::{Item, OWN_PORT, datapath_name};
+use crate::inventory::{Item, OWN_PORT, datapath_name};
 use crate::switch::Switch;
 use heddle_daemon::unixctl::Reply;
 

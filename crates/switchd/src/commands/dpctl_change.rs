@@ -44,10 +44,10 @@ pub(super) fn register(c: &Commands<'_>) {
             // The caches have no sizes that can be chosen, as in Open vSwitch's userspace datapath.
             None => Ok(dpctl::types(s)
                 .iter()
-                .map(|t| crate::reconcile::datapath_name(t) + ":\n")
+                .map(|t| crate::inventory::datapath_name(t) + ":\n")
                 .collect()),
             Some(name) => match dpctl::named(s, name) {
-                Some(t) => Ok(crate::reconcile::datapath_name(&t) + ":\n"),
+                Some(t) => Ok(crate::inventory::datapath_name(&t) + ":\n"),
                 None => Err(failed(
                     s,
                     &format!("Opening datapath {name} failed"),

@@ -10,7 +10,8 @@ use heddle_openflow::Port as OfPort;
 use serde_json::{Value, json};
 
 use super::{Commands, bridge_named};
-use crate::reconcile::{mac_text, parse_mac, port_text};
+use crate::inventory::port_text;
+use crate::reconcile::{mac_text, parse_mac};
 use crate::switch::Switch;
 use heddle_daemon::unixctl::{JsonReply, Reply};
 

@@ -33,7 +33,7 @@ fn stats_show(switch: &Switch, args: &[&str]) -> Reply {
     let _ = writeln!(
         out,
         "HW Offload stats for {}:",
-        crate::reconcile::datapath_name(&datapath_type)
+        crate::inventory::datapath_name(&datapath_type)
     );
     let _ = writeln!(out, "  Total");
     let _ = writeln!(out, "    Enqueued offloads:                  0");

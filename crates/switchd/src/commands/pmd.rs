@@ -118,7 +118,7 @@ fn suspect_log(mut log: SuspectLog, args: &[&str]) -> Option<SuspectLog> {
 /// Settings that change nothing, and whether `flow-restore-wait` holds all packets, as JSON.
 fn without_effect(switch: &Switch) -> String {
     let known = switch.without_effect.lock();
-    let setting = |s: &crate::reconcile::WithoutEffect| json!({"place": s.place, "setting": s.setting, "effect": s.effect});
+    let setting = |s: &crate::inventory::WithoutEffect| json!({"place": s.place, "setting": s.setting, "effect": s.effect});
     let settings: Vec<_> = known.iter().map(setting).collect();
     json!({"settings": settings, "restoring": switch.ofproto.pipeline().is_restoring()}).to_string()
 }

@@ -101,11 +101,6 @@ pub(super) fn interface_kind(options: &Options, datapath_type: &str, name: &str)
     Ok(Kind { asked, open, shown })
 }
 
-/// The name of the datapath of a type, as `dpctl` shows it.
-pub(crate) fn datapath_name(datapath_type: &str) -> String {
-    format!("{datapath_type}@ovs-{datapath_type}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

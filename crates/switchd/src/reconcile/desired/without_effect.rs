@@ -6,18 +6,7 @@ use heddle_ovsdb::{Db, Row};
 use log::Level;
 
 use super::{opt_text, text, value};
-
-/// A setting without effect, and the row that has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WithoutEffect {
-    /// The row, such as `bridge br0`.
-    pub(crate) place: String,
-    /// Column, or column and key.
-    pub(crate) setting: String,
-    /// The consequence, for the log.
-    pub(crate) effect: &'static str,
-    level: Level,
-}
+use crate::inventory::WithoutEffect;
 
 /// The condition under which a column or key has a setting.
 #[derive(Clone, Copy)]

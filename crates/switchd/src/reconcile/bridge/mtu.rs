@@ -3,21 +3,22 @@
 //! Hosts behind the bridge then send packets that every port can carry. If the bridge has no other ports,
 //! internal ones keep their MTU.
 
-use super::Reconciler;
-use super::state::{BridgeState, Iface};
+use heddle_datapath::Datapath;
+
+use super::{BridgeReconciler, Iface};
 
 /// The MTU of internal ports after the last other port has gone.
 const DEFAULT: u32 = 1500;
 
-impl Reconciler {
+impl BridgeReconciler {
     /// Gives internal ports their MTU, and the datapath the MTU of each port.
-    pub(super) fn follow_mtu(&self, state: &mut BridgeState) {
+    pub(super) fn follow_mtu(&mut self, datapath: &Datapath) {
         let leads = |i: &&Iface| i.device().is_some() && !i.follows_mtu() && i.status.mtu != 0;
-        let lead = state.ifaces.values().filter(leads).map(|i| i.status.mtu).min();
-        let min = lead.or(state.min_mtu.map(|_| DEFAULT));
-        let moved = min != state.min_mtu;
-        state.min_mtu = min;
-        for iface in state.ifaces.values_mut() {
+        let lead = self.ifaces.values().filter(leads).map(|i| i.status.mtu).min();
+        let min = lead.or(self.min_mtu.map(|_| DEFAULT));
+        let moved = min != self.min_mtu;
+        self.min_mtu = min;
+        for iface in self.ifaces.values_mut() {
             let is_new = std::mem::take(&mut iface.is_new);
             let released = std::mem::take(&mut iface.mtu_released);
             let Some(mtu) = min
@@ -37,7 +38,7 @@ impl Reconciler {
             match device.set_mtu(mtu) {
                 Ok(()) => {
                     // The call cannot fail: the port is there.
-                    let _ = self.switch.datapath.set_port_mtu(no, mtu);
+                    let _ = datapath.set_port_mtu(no, mtu);
                     iface.status.mtu = mtu;
                 }
                 Err(error) => {

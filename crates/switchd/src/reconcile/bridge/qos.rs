@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use heddle_datapath_api::{MeterConfig, PortNo};
+use heddle_datapath::Datapath;
 
-use super::Reconciler;
-use super::state::BridgeState;
+use super::BridgeReconciler;
 
-impl Reconciler {
-    /// Applies the rows' limits to the devices of a bridge's ports.
-    pub(super) fn limit_rates(&self, state: &mut BridgeState) {
-        for iface in state.ifaces.values_mut() {
+impl BridgeReconciler {
+    /// Applies the rows' limits to the devices of the bridge's ports.
+    pub(super) fn limit_rates(&mut self, datapath: &Datapath) {
+        for iface in self.ifaces.values_mut() {
             let Some((device, no)) = iface.device().map(|(d, no)| (Arc::clone(d), no)) else {
                 continue;
             };
-            let Some((port, row)) = state.row.interface(&iface.name) else {
+            let Some((port, row)) = self.row.interface(&iface.name) else {
                 continue;
             };
             // Pretended devices have no rates in Open vSwitch either.
@@ -27,14 +26,10 @@ impl Reconciler {
             }
             if iface.policing != row.policing {
                 iface.policing.clone_from(&row.policing);
-                self.police(&iface.name, no, &row.policing);
+                if let Err(error) = datapath.set_policing(no, &row.policing) {
+                    log::warn!(target: "bridge", "interface {}: what it receives is not limited: {error}", iface.name);
+                }
             }
-        }
-    }
-
-    fn police(&self, name: &str, no: PortNo, limits: &[MeterConfig]) {
-        if let Err(error) = self.switch.datapath.set_policing(no, limits) {
-            log::warn!(target: "bridge", "interface {name}: what it receives is not limited: {error}");
         }
     }
 }

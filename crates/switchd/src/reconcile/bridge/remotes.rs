@@ -7,29 +7,25 @@ use std::time::Duration;
 use heddle_ofproto::conn::Listener;
 use heddle_stream::Passive;
 
-use super::Reconciler;
-use super::desired::Remote;
-use super::state::BridgeState;
+use super::BridgeReconciler;
+use crate::reconcile::desired::Remote;
+use crate::reconcile::environment::Environment;
 use heddle_daemon::dirs;
 
 /// Silence after which the switch probes a caller at `BRIDGE.mgmt`.
 const PROBE: Duration = Duration::from_secs(60);
 
-impl Reconciler {
+impl BridgeReconciler {
     /// Opens the bridge's sockets and calls its controllers, unless it has done so.
-    pub(super) fn set_remotes(&self, state: &mut BridgeState) {
-        let name = &state.row.name;
+    pub(super) fn set_remotes(&mut self, env: &Environment) {
+        let name = &self.row.name;
         let rundir = dirs::rundir();
         let management = Passive::Unix(rundir.join(format!("{name}.mgmt")));
         let mut sockets = BTreeMap::from([(management, Some(PROBE))]);
         let mut wanted = Vec::new();
-        let rows = state
-            .row
-            .controllers
-            .iter()
-            .filter(|_| !self.globals.restore_wait);
+        let rows = self.row.controllers.iter().filter(|_| !env.globals.restore_wait);
         for controller in rows {
-            match controller.remote(name, &rundir, self.switch.options.self_confinement) {
+            match controller.remote(name, &rundir, env.switch.options.self_confinement) {
                 Ok(Remote::Call(config)) => wanted.push(config),
                 Ok(Remote::Listen(at, probe)) => {
                     sockets.insert(at, probe);
@@ -37,25 +33,24 @@ impl Reconciler {
                 Err(why) => log::error!(target: "bridge", "{why}"),
             }
         }
-        state
-            .listeners
+        self.listeners
             .retain(|at, listener| sockets.get(at) == Some(&listener.probe()));
         for (at, probe) in sockets {
-            if state.listeners.contains_key(&at) {
+            if self.listeners.contains_key(&at) {
                 continue;
             }
-            match Listener::bind(state.controllers.manager().clone(), &at, probe) {
+            match Listener::bind(self.controllers.manager().clone(), &at, probe) {
                 Ok(listener) => {
                     log::info!(
                         target: "connmgr",
                         "{name}: added service controller \"{at}\""
                     );
-                    state.listeners.insert(at, listener);
+                    self.listeners.insert(at, listener);
                 }
                 // The next change of the configuration tries again.
                 Err(error) => log::error!(target: "connmgr", "{name}: failed to listen: {error}"),
             }
         }
-        state.controllers.set(wanted);
+        self.controllers.set(wanted);
     }
 }
