@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod commands;
+pub mod context;
 mod give_back;
 pub mod inventory;
 mod log_modules;

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::cli::{self, ControlSocket, Options, Parsed};
+use crate::context::Context;
 use crate::log_modules::LOG_MODULES;
-use crate::run::{Context, run};
+use crate::run::run;
 use crate::user::Identity;
 use heddle_daemon::exit::{self, Exit};
 use heddle_daemon::pidfile::Pidfile;

@@ -192,7 +192,7 @@ impl<'a> Wanted<'a> {
 
 /// Ports with their counts, and with the known drops of packets that came in by them.
 fn ports(switch: &Switch) -> Vec<serde_json::Value> {
-    let mut drops = switch.drops.by_port(switch);
+    let mut drops = switch.drops.by_port(&switch.datapath);
     let all = switch.datapath.ports().into_iter();
     all.filter_map(|p| {
         let stats = switch.datapath.port_stats(p.no)?;

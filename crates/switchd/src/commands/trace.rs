@@ -22,7 +22,7 @@ pub(super) fn register(c: &Commands<'_>) {
 type Tracer = fn(&Pipeline, &[&str], &TraceEnv<'_>) -> Result<Traced, String>;
 
 /// The text of a trace with these arguments. It changes nothing unless they contain a packet.
-pub(crate) fn traced(switch: &Switch, args: &[&str]) -> Reply {
+pub(super) fn traced(switch: &Switch, args: &[&str]) -> Reply {
     run(switch, args, trace)
 }
 

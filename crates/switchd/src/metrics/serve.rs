@@ -16,7 +16,8 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::collect::Collected;
-use super::{CALLER_TIMEOUT, MOST_CALLERS, Place, REQUEST_BYTES};
+use super::{CALLER_TIMEOUT, MOST_CALLERS, REQUEST_BYTES};
+use crate::cli::MetricsAddress;
 use crate::switch::Switch;
 
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -58,9 +59,9 @@ pub(super) enum Door {
 }
 
 impl Door {
-    pub(super) fn open(place: &Place) -> io::Result<Door> {
-        match place {
-            Place::Unix(path) => {
+    pub(super) fn open(address: &MetricsAddress) -> io::Result<Door> {
+        match address {
+            MetricsAddress::Unix(path) => {
                 // A daemon that was killed left the socket. A live listener keeps it.
                 let left = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket())
                     && std::os::unix::net::UnixStream::connect(path).is_err();
@@ -69,8 +70,8 @@ impl Door {
                 }
                 Ok(Door::Unix(UnixListener::from_std(bind_unix(path)?)?))
             }
-            Place::Tcp(address) => {
-                let listener = std::net::TcpListener::bind(address)?;
+            MetricsAddress::Tcp(socket) => {
+                let listener = std::net::TcpListener::bind(socket)?;
                 listener.set_nonblocking(true)?;
                 Ok(Door::Tcp(TcpListener::from_std(listener)?))
             }

@@ -9,7 +9,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::reconciler::{Due, Reconciler};
 use super::{links, writeback};
-use crate::run::Context;
+use crate::context::Context;
+use crate::metrics::EndPoints;
 use crate::switch::{Switch, Wish};
 use heddle_daemon::dirs;
 
@@ -22,8 +23,8 @@ const RETRY: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// The database's address makes no sense, or the reconciler failed by a mistake of its own.
-pub(crate) async fn run(ctx: &Context, switch: Arc<Switch>) -> anyhow::Result<()> {
-    let mut driver = Driver::new(ctx, switch)?;
+pub(crate) async fn run(ctx: &Context, switch: Arc<Switch>, metrics: Arc<EndPoints>) -> anyhow::Result<()> {
+    let mut driver = Driver::new(ctx, switch, metrics)?;
     let result = tokio::select! {
         _ = ctx.exit.requested() => Ok(()),
         result = driver.follow() => result,
@@ -83,7 +84,7 @@ fn database(remote: &str) -> String {
 }
 
 impl<'a> Driver<'a> {
-    fn new(ctx: &'a Context, switch: Arc<Switch>) -> anyhow::Result<Driver<'a>> {
+    fn new(ctx: &'a Context, switch: Arc<Switch>, metrics: Arc<EndPoints>) -> anyhow::Result<Driver<'a>> {
         let options = Options {
             lock: Some("ovs_vswitchd".into()),
             tls: switch.tls.clone(),
@@ -95,7 +96,7 @@ impl<'a> Driver<'a> {
         Ok(Driver {
             ctx,
             client,
-            reconciler: Some(Reconciler::new(switch.clone())),
+            reconciler: Some(Reconciler::new(switch.clone(), metrics)),
             pending: None,
             due: Due::default(),
             configured: false,

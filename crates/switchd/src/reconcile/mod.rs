@@ -46,7 +46,7 @@ mod zones;
 
 pub(crate) use driver::run;
 pub(crate) use mac::{mac_text, parse_mac};
-pub(crate) use pmd::tell_processors;
+pub(crate) use pmd::log_processors;
 
 use std::collections::BTreeMap;
 

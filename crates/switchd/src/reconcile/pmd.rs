@@ -262,7 +262,7 @@ fn sleep(text: Option<&str>) -> (MaxSleep, Vec<&str>) {
 }
 
 /// Logs which processors there are; `pretended`: the NUMA nodes of `--dummy-numa`.
-pub(crate) fn tell_processors(pretended: Option<&[u32]>) {
+pub(crate) fn log_processors(pretended: Option<&[u32]>) {
     let nodes: Vec<u32> = match pretended {
         Some(nodes) => nodes.to_vec(),
         None => {

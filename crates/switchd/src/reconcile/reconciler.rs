@@ -27,11 +27,13 @@ use super::writeback::Report;
 use super::zones::Zones;
 use super::{Bridges, kinds};
 use crate::inventory::{Inventory, OWN_PORT, datapath_name};
+use crate::metrics::EndPoints;
 use crate::switch::Switch;
 
 /// The state that was made of the configuration so far.
 pub(super) struct Reconciler {
     env: Environment,
+    metrics: Arc<EndPoints>,
     bridges: Bridges,
     tunnels: Tunnels,
     zones: Zones,
@@ -60,9 +62,10 @@ pub(super) struct Due {
 }
 
 impl Reconciler {
-    pub(super) fn new(switch: Arc<Switch>) -> Reconciler {
+    pub(super) fn new(switch: Arc<Switch>, metrics: Arc<EndPoints>) -> Reconciler {
         Reconciler {
             env: Environment::new(switch),
+            metrics,
             bridges: Bridges::new(),
             tunnels: Tunnels::default(),
             zones: Zones::default(),
@@ -211,9 +214,8 @@ impl Reconciler {
             desired::tell(&known, &desired.without_effect);
             known.clone_from(&desired.without_effect);
         }
-        if let Some(metrics) = switch.metrics.get() {
-            metrics.configure(desired.other_config.get("heddle-metrics").unwrap_or_default());
-        }
+        let metrics = desired.other_config.get("heddle-metrics");
+        self.metrics.configure(metrics.unwrap_or_default());
         self.offloading.decide(self.env.globals.offload, &switch);
         self.env.divert = self.offloading.divert();
         let keys = desired.ssl.clone();

@@ -1,29 +1,9 @@
-//! Tests of kept examples and of reading a trace's text.
-
-use std::time::SystemTime;
+//! Tests of reading a trace's text and of the arguments of a capture.
 
 use heddle_datapath_api::DropKind;
 
-use super::drops::{Explained, Kept, MOST_PAIRS, example, read_trace};
+use super::drops::{Explained, read_trace};
 use super::hex;
-
-#[test]
-fn counts_add_up_and_the_oldest_gives_way() {
-    let mut kept = Kept::default();
-    let now = SystemTime::UNIX_EPOCH;
-    for port in 0..MOST_PAIRS {
-        kept.note(example(DropKind::Policy, u32::try_from(port).unwrap(), 2), now);
-    }
-    kept.note(example(DropKind::Policy, 0, 5), now);
-    assert_eq!(kept.entries[&(DropKind::Policy.name(), 0)].seen, 7);
-    kept.note(example(DropKind::TxFull, 0, 1), now);
-    assert_eq!(kept.entries.len(), MOST_PAIRS);
-    assert!(
-        !kept.entries.contains_key(&(DropKind::Policy.name(), 1)),
-        "the one that is longest ago"
-    );
-    assert!(kept.entries.contains_key(&(DropKind::Policy.name(), 0)));
-}
 
 #[test]
 fn the_last_rule_of_a_trace_is_the_one_that_decided() {
