@@ -21,6 +21,7 @@ mod db;
 mod del;
 mod delegate;
 mod error;
+mod host;
 mod kind;
 mod log;
 mod names;
