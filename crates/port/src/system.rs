@@ -12,7 +12,7 @@
 //! theirs. Packets that come within the microsecond between are lost; all others are in the old queues or in
 //! the new.
 //!
-//! If the program diverts devices ([`crate::types::Divert`]), there is one receive queue, which reads the
+//! If the program diverts devices ([`Divert`]), there is one receive queue, which reads the
 //! diverted packets, and the host's stack sees nothing. If that fails, the port has packet sockets and
 //! reports the failure.
 //!
@@ -29,9 +29,8 @@ mod steer;
 mod tests;
 mod tx;
 
-use crate::types::Divert;
 use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
-use heddle_sys::{LinkCtl, PacketSocket, QueueCounts, RxRing};
+use heddle_sys::{LinkCtl, PacketSocket, QueueCounts, RxRing, TapQueue};
 pub use ingress::IngressFilters;
 use ingress::VlanSet;
 use parking_lot::Mutex;
@@ -42,6 +41,18 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
 use steer::Steering;
 use tx::{Senders, SystemTx};
+
+/// Leads packets that network devices receive to the switch, before packet sockets and the host's stack.
+pub trait Divert: Send + Sync {
+    /// From now on the returned queue reads the packets that device `name` receives and that were not
+    /// forwarded before. No other reader gets them. A second call returns the same queue.
+    ///
+    /// # Errors
+    /// The system's error; the device is as it was.
+    fn divert(&self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>>;
+    /// The device is as it was before. It may be gone.
+    fn release(&self, name: &str, ifindex: u32);
+}
 
 /// Receive buffer of a queue, bytes of kernel memory: room for the windows of some fast TCP connections.
 const RCVBUF: usize = 16 << 20;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use heddle_datapath_api::PortNo;
+use heddle_port::Divert;
 use heddle_port::Receivers;
-use heddle_port::types::Divert;
 
 use super::globals::Globals;
 use super::kinds;

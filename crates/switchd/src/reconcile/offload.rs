@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use heddle_datapath::Datapath;
 use heddle_datapath_api::Engine;
 use heddle_offload::{Ebpf, Offload, Policy, PortLink};
-use heddle_port::types::Divert;
+use heddle_port::Divert;
 
 use super::Bridges;
 use super::bridge::BridgeReconciler;

@@ -5,7 +5,7 @@
 use std::sync::{Arc, OnceLock};
 
 use heddle_port::PortError;
-use heddle_port::types::VduseContext;
+use heddle_port::VduseContext;
 use heddle_vduse::{Control, System};
 
 use super::desired::InterfaceRow;

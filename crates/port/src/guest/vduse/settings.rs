@@ -83,7 +83,7 @@ pub(super) fn spec(
         packed,
         bounce_bytes: bounce_bytes.transpose()?,
         irq_mask: irq_mask.transpose()?,
-        journal: crate::vhost::journal(&context.rundir, name),
+        journal: crate::guest::journal(&context.rundir, name),
         wanted: Wanted {
             mac: context.mac.unwrap_or_else(|| own_mac(device)),
             mtu: u16::try_from(mtu)

@@ -1,6 +1,7 @@
 //! Options, MTU and status of vhost-user ports.
 
 use super::*;
+use std::collections::BTreeMap;
 
 /// An impossible MTU is shown where people look; without a configured MTU, or with another one, the error
 /// goes.
@@ -15,7 +16,7 @@ fn an_impossible_mtu_is_an_error_until_it_is_gone() {
         iommu: false,
         dummy_numa: false,
     };
-    let port = VhostPort::open(SERVER, "vm0", &BTreeMap::new(), context).unwrap();
+    let port = open_vhost(SERVER, "vm0", &BTreeMap::new(), context).unwrap();
     let seen = || (port.status().mtu, port.status().error);
     for mtu in [68, 9000, 65535] {
         port.set_mtu(mtu).unwrap();

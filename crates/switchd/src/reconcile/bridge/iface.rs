@@ -135,7 +135,7 @@ impl Iface {
             }
         }
         let dummy = device.and_then(|(d, _)| d.as_any().downcast_ref::<DummyPort>());
-        if let Some(dummy) = dummy.filter(|d| d.is_pmd()) {
+        if let Some(dummy) = dummy.filter(|_| made_as.pmd) {
             let wanted = self.options.number("n_rxq", 1).max(1);
             // A dummy device has `n_txq` transmit queues, whatever the number of workers is.
             let n_txq = self.options.number("n_txq", 1).max(1);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use heddle_datapath::{Datapath, DatapathError, PortConfig as QueueConfig};
 use heddle_datapath_api::PortNo;
 use heddle_openflow::Port as OfPort;
-use heddle_port::types::VduseContext;
+use heddle_port::VduseContext;
 use heddle_port::{Birthplace, Host, KeptTaps, Port, PortError, PortStatus, PortType, VhostContext};
 use heddle_sys::errno_text;
 use heddle_tunnel::TunnelType;
@@ -201,7 +201,7 @@ impl Host for Opening<'_> {
             device: wish.get("netns-device")?,
         })
     }
-    fn divert(&self) -> Option<Arc<dyn heddle_port::types::Divert>> {
+    fn divert(&self) -> Option<Arc<dyn heddle_port::Divert>> {
         self.env.divert.clone()
     }
     fn ingress_filters(&self) -> Option<Arc<heddle_port::IngressFilters>> {
