@@ -110,7 +110,7 @@ impl Undo<'_> {
                 _ => None,
             },
         })?;
-        let asked = self.db.ask_for_port(&name)?;
+        let asked = self.db.request_port(&name)?;
         let addresses = match conf.ipam()? {
             Some(ipam) => {
                 self.addresses = true;

@@ -11,7 +11,7 @@
 use crate::add::marks;
 use crate::args::Args;
 use crate::conf::{Conf, kind_of, with};
-use crate::db::{Conversion, Db, Found, NewPort};
+use crate::db::{Conversion, Db, NewPort, PodInterface};
 use crate::error::{Code, Failure, fail, kernel};
 use crate::kind::Kind;
 use crate::pod::Pod;
@@ -165,7 +165,7 @@ struct Exchange<'a> {
     /// The veth's end on the host.
     other: Device,
     /// The Interface of `other`, if it is a port.
-    row: Option<Found>,
+    row: Option<PodInterface>,
     settings: Settings,
     /// Name of the new port.
     port: &'a str,
@@ -217,7 +217,7 @@ impl Exchange<'_> {
     fn wait_for_port(&mut self) -> Result<(), Failure> {
         let end = Instant::now() + Duration::from_secs(3);
         loop {
-            let asked = self.db.ask_for_port(self.port)?;
+            let asked = self.db.request_port(self.port)?;
             match self.db.wait_for_port(self.port, asked) {
                 Ok(_) => return Ok(()),
                 Err(e) if e.code == Code::Refused as u64 && self.row.is_some() && Instant::now() < end => {

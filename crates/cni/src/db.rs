@@ -32,7 +32,7 @@ pub(crate) struct Db(Vswitch);
 
 /// An Interface that this plug-in has made or taken over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct PodInterface {
     pub(crate) name: String,
     uuid: String,
     pub(crate) ids: BTreeMap<String, String>,
@@ -43,7 +43,7 @@ pub(crate) struct Found {
     pub(crate) kind: String,
 }
 
-impl Found {
+impl PodInterface {
     pub(crate) fn id(&self, key: &str) -> &str {
         self.ids.get(key).map_or("", String::as_str)
     }
@@ -100,7 +100,7 @@ impl Db {
         self.0.transact(operations).map_err(away)
     }
 
-    fn interfaces(&mut self, condition: Value) -> Result<Vec<Found>, Failure> {
+    fn interfaces(&mut self, condition: Value) -> Result<Vec<PodInterface>, Failure> {
         let rows = self.select("Interface", condition, json!(COLUMNS))?;
         Ok(rows.iter().filter_map(found).collect())
     }
@@ -110,18 +110,18 @@ impl Db {
     }
 
     /// The Interfaces of a container's device: none or one, unless another client wrote such rows.
-    pub(crate) fn of(&mut self, args: &Args) -> Result<Vec<Found>, Failure> {
+    pub(crate) fn of(&mut self, args: &Args) -> Result<Vec<PodInterface>, Failure> {
         let ids = map(&[(CONTAINER, &args.container), (IFNAME, &args.ifname)]);
         self.interfaces(json!([["external_ids", "includes", ids]]))
     }
 
     /// The Interfaces of a network.
-    pub(crate) fn of_network(&mut self, network: &str) -> Result<Vec<Found>, Failure> {
+    pub(crate) fn of_network(&mut self, network: &str) -> Result<Vec<PodInterface>, Failure> {
         self.interfaces(json!([["external_ids", "includes", map(&[(NETWORK, network)])]]))
     }
 
     /// All Interfaces of this plug-in.
-    pub(crate) fn all(&mut self) -> Result<Vec<Found>, Failure> {
+    pub(crate) fn all(&mut self) -> Result<Vec<PodInterface>, Failure> {
         let all = self.interfaces(json!([]))?;
         Ok(all
             .into_iter()
@@ -130,7 +130,7 @@ impl Db {
     }
 
     /// The Interface of that name, also one of another client.
-    pub(crate) fn named(&mut self, name: &str) -> Result<Option<Found>, Failure> {
+    pub(crate) fn named(&mut self, name: &str) -> Result<Option<PodInterface>, Failure> {
         Ok(self.interfaces(json!([["name", "==", name]]))?.into_iter().next())
     }
 
@@ -178,7 +178,7 @@ impl Db {
 
     /// Changes the type of an existing Interface: its port, its `external_ids` and references to it stay.
     /// `ofport` is emptied, so that the caller can wait for the switch to set it.
-    pub(crate) fn convert(&mut self, old: &Found, to: &Conversion<'_>) -> Result<(), Failure> {
+    pub(crate) fn convert(&mut self, old: &PodInterface, to: &Conversion<'_>) -> Result<(), Failure> {
         let here = json!([["_uuid", "==", ["uuid", old.uuid]], ["type", "==", old.kind]]);
         let mut row = json!({"type": to.kind, "ofport": ["set", []], "error": ["set", []]});
         row["mac"] = to.mac.map_or(json!(["set", []]), |mac| json!(mac_text(mac)));
@@ -208,12 +208,12 @@ impl Db {
 
     /// Sends a request that waits until the switch has set `ofport` of the Interface, to a number or an
     /// error.
-    pub(crate) fn ask_for_port(&mut self, name: &str) -> Result<Sent, Failure> {
+    pub(crate) fn request_port(&mut self, name: &str) -> Result<Sent, Failure> {
         self.0.send_wait_for_port(name, &json!(COLUMNS)).map_err(away)
     }
 
     /// The Interface, when the switch has made its port.
-    pub(crate) fn wait_for_port(&mut self, name: &str, sent: Sent) -> Result<Found, Failure> {
+    pub(crate) fn wait_for_port(&mut self, name: &str, sent: Sent) -> Result<PodInterface, Failure> {
         let row = match self.0.receive_port(sent) {
             Err(e) if e.is_timeout(0) => {
                 let seconds = self.0.timeout().as_secs();
@@ -240,7 +240,7 @@ impl Db {
     }
 
     /// Removes Interfaces with their ports, QoS and queues. Missing rows are no error.
-    pub(crate) fn remove(&mut self, interfaces: &[Found]) -> Result<(), Failure> {
+    pub(crate) fn remove(&mut self, interfaces: &[PodInterface]) -> Result<(), Failure> {
         if interfaces.is_empty() {
             return Ok(());
         }
@@ -408,10 +408,10 @@ fn ids(pairs: &BTreeMap<String, String>) -> Value {
     json!(["map", pairs.iter().collect::<Vec<_>>()])
 }
 
-fn found(row: &Value) -> Option<Found> {
+fn found(row: &Value) -> Option<PodInterface> {
     let ids = pairs(row.get("external_ids")?);
     let text = |key: &str| row.get(key).and_then(Value::as_str).map(str::to_owned);
-    Some(Found {
+    Some(PodInterface {
         name: text("name")?,
         uuid: row.get("_uuid")?.get(1)?.as_str()?.to_owned(),
         ids: ids.map(|(key, id)| (key.to_owned(), id.to_owned())).collect(),

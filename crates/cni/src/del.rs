@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::conf::{Conf, kind_of, with};
-use crate::db::{Db, Found, KIND};
+use crate::db::{Db, KIND, PodInterface};
 use crate::error::Failure;
 use crate::names;
 use crate::{delegate, host};
@@ -34,7 +34,12 @@ pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
 
 /// Removes Interfaces of a container's device, and releases its addresses. The port goes first, or another
 /// pod could get the address while this one still uses it.
-pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) -> Result<(), Failure> {
+pub(crate) fn take_away(
+    args: &Args,
+    conf: &Conf,
+    db: &mut Db,
+    found: &[PodInterface],
+) -> Result<(), Failure> {
     db.remove(found)?;
     for interface in found {
         remains(interface, conf.socket_dir());
@@ -52,7 +57,7 @@ pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) 
 }
 
 /// Removes the things of a port that the switch does not remove.
-pub(crate) fn remains(interface: &Found, socket_dir: &str) {
+pub(crate) fn remains(interface: &PodInterface, socket_dir: &str) {
     if !is_device(&interface.name) {
         return;
     }

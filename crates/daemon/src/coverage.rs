@@ -39,7 +39,7 @@ impl Counter {
         self.value.fetch_add(n, Relaxed);
         // The load keeps the common case free of a write; only one thread sees the swap give false.
         if !self.registered.load(Relaxed) && !self.registered.swap(true, Relaxed) {
-            STATE.lock().counters.push(self);
+            COUNTERS.lock().counters.push(self);
         }
     }
 }
@@ -60,13 +60,13 @@ pub use crate::coverage_count as coverage;
 /// A function that reports counters by calling its argument with each name and total.
 type Source = Box<dyn Fn(&mut dyn FnMut(&str, u64)) + Send + Sync>;
 
-struct State {
+struct Counters {
     counters: Vec<&'static Counter>,
     sources: Vec<Source>,
     history: BTreeMap<String, History>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
+static COUNTERS: Mutex<Counters> = Mutex::new(Counters {
     counters: Vec::new(),
     sources: Vec::new(),
     history: BTreeMap::new(),
@@ -124,16 +124,16 @@ impl History {
 /// Adds a source of counters. Each sample and each command calls it. It must not block for long, and not
 /// count with [`coverage!`](crate::coverage::coverage).
 pub fn register_source(source: impl Fn(&mut dyn FnMut(&str, u64)) + Send + Sync + 'static) {
-    STATE.lock().sources.push(Box::new(source));
+    COUNTERS.lock().sources.push(Box::new(source));
 }
 
-fn totals(state: &State) -> BTreeMap<String, u64> {
+fn totals(all: &Counters) -> BTreeMap<String, u64> {
     let mut totals = BTreeMap::new();
     let mut add = |name: &str, count: u64| *totals.entry(name.to_owned()).or_insert(0) += count;
-    for counter in &state.counters {
+    for counter in &all.counters {
         add(counter.name, counter.value.load(Relaxed));
     }
-    for source in &state.sources {
+    for source in &all.sources {
         source(&mut add);
     }
     totals
@@ -141,9 +141,9 @@ fn totals(state: &State) -> BTreeMap<String, u64> {
 
 /// Takes one sample of all counters.
 fn sample() {
-    let mut state = STATE.lock();
-    for (name, total) in totals(&state) {
-        state.history.entry(name).or_default().sample(total);
+    let mut all = COUNTERS.lock();
+    for (name, total) in totals(&all) {
+        all.history.entry(name).or_default().sample(total);
     }
 }
 
@@ -159,15 +159,15 @@ pub async fn sampler() {
 /// The total of one counter, if there is one of this name.
 #[must_use]
 pub fn read(name: &str) -> Option<u64> {
-    totals(&STATE.lock()).get(name).copied()
+    totals(&COUNTERS.lock()).get(name).copied()
 }
 
 /// The text of `coverage/show`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "rates are for people")]
 pub fn show() -> String {
-    let state = STATE.lock();
-    let totals = totals(&state);
+    let all = COUNTERS.lock();
+    let totals = totals(&all);
     let mut lines = String::new();
     let mut never = 0;
     let mut hash = 0x811c_9dc5_u32;
@@ -181,7 +181,7 @@ pub fn show() -> String {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         });
         let none = History::default();
-        let history = state.history.get(name).unwrap_or(&none);
+        let history = all.history.get(name).unwrap_or(&none);
         let _ = writeln!(
             lines,
             "{name:<24} {:>5.1}/sec {:>9.3}/sec {:>13.4}/sec   total: {total}",

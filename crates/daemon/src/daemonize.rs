@@ -49,11 +49,11 @@ const LONG: Timespec = Timespec {
 /// The daemon's tie to the process that started it.
 #[derive(Debug)]
 pub struct Daemon {
-    state: Mutex<State>,
+    pending: Mutex<Pending>,
 }
 
 #[derive(Debug)]
-struct State {
+struct Pending {
     parent: Option<File>,
     detach: bool,
     chdir: bool,
@@ -63,14 +63,14 @@ impl Daemon {
     /// Notifies the parent that the daemon works, and leaves the terminal: directory `/` unless `--no-chdir`,
     /// no standard input and output. Logging to the console ends. Only the first call does anything.
     pub fn ready(&self) {
-        let mut state = self.state.lock();
-        if let Some(mut parent) = state.parent.take()
+        let mut pending = self.pending.lock();
+        if let Some(mut parent) = pending.parent.take()
             && let Err(error) = parent.write_all(&[0])
         {
             log::warn!(target: "daemon_unix", "pipe write failed ({})", errno_text(&error));
         }
-        if std::mem::take(&mut state.detach) {
-            if state.chdir {
+        if std::mem::take(&mut pending.detach) {
+            if pending.chdir {
                 // "/" always exists; without permission to enter it the daemon stays where it is.
                 let _ = std::env::set_current_dir("/");
             }
@@ -133,7 +133,7 @@ pub fn start(settings: &Settings) -> Result<Daemon, String> {
         }
     }
     Ok(Daemon {
-        state: Mutex::new(State {
+        pending: Mutex::new(Pending {
             parent,
             detach: settings.detach,
             chdir: settings.chdir,

@@ -74,7 +74,7 @@ pub struct SystemPort {
     /// Sockets that were made before.
     ready: Option<Arc<Receivers>>,
     senders: Arc<Senders>,
-    state: Mutex<State>,
+    state: Mutex<Sockets>,
     /// Locked after `state`, if both are.
     qos: Mutex<qos::Qos>,
 }
@@ -88,7 +88,7 @@ impl std::fmt::Debug for SystemPort {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Sockets {
     receivers: Vec<Weak<PacketSocket>>,
     last: PortStatus,
     stale: bool,
@@ -140,7 +140,7 @@ impl SystemPort {
     }
 
     /// Keeps packets that the device receives from the host's stack, or returns why it cannot.
-    fn hold(&self, state: &mut State, index: u32) {
+    fn hold(&self, state: &mut Sockets, index: u32) {
         let Some(filters) = &self.filters else { return };
         let failed = filters.hold(&self.name, index).err();
         if let Some(why) = failed.as_ref().filter(|why| state.not_held.as_ref() != Some(why)) {
@@ -231,7 +231,7 @@ impl SystemPort {
     }
 
     /// Leads the open sockets to the device's new index.
-    fn rebind(&self, state: &mut State, index: u32) {
+    fn rebind(&self, state: &mut Sockets, index: u32) {
         let many = state.receivers.len() > 1;
         self.senders.rebind(index);
         for s in state.receivers.iter().filter_map(Weak::upgrade) {

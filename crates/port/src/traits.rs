@@ -1,6 +1,6 @@
 //! The traits that every port type implements.
 
-use crate::gro::Trains;
+use crate::gro::GsoKinds;
 use arrayvec::ArrayVec;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_sys::{DeviceCounters, QueueCounts, device_counters, errno_text};
@@ -271,8 +271,8 @@ pub trait TxQueue: Send {
         false
     }
     /// The kinds of GSO packets that its device takes: only for these is it worth to join packets.
-    fn gso_support(&self) -> Trains {
-        Trains::default()
+    fn gso_support(&self) -> GsoKinds {
+        GsoKinds::default()
     }
     /// Like [`TxQueue::tx`], with packets that the queue may keep: all of their bytes are private. Packets
     /// that it kept go back to the `pool` of a later call; packets that it leaves in the list go back at

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_of_the_type_that_was_asked_for() {
+    fn ports_are_of_the_requested_type() {
         for kind in TYPES.iter().filter(|t| t.pretended) {
             let port = open(kind.name, "p1", &BTreeMap::new()).unwrap();
             assert!(std::ptr::eq(port.port_type(), kind));

@@ -302,11 +302,11 @@ fn add_alias(rundir: &Path, path: &Path, options: &Options, suffix: &str) {
 /// Has panics logged, with their place, before their thread unwinds.
 fn log_panics() {
     /// A panic that repeats does not fill the log.
-    const ALL_TOLD: u64 = 100;
-    static TOLD: AtomicU64 = AtomicU64::new(0);
+    const MAX_LOGGED: u64 = 100;
+    static LOGGED: AtomicU64 = AtomicU64::new(0);
     std::panic::set_hook(Box::new(|panic| {
-        let n = TOLD.fetch_add(1, Relaxed);
-        if n >= ALL_TOLD && !n.is_multiple_of(ALL_TOLD * ALL_TOLD) {
+        let n = LOGGED.fetch_add(1, Relaxed);
+        if n >= MAX_LOGGED && !n.is_multiple_of(MAX_LOGGED * MAX_LOGGED) {
             return;
         }
         let payload = panic.payload();

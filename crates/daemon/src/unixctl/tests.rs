@@ -113,7 +113,7 @@ async fn commands() {
 }
 
 #[tokio::test]
-async fn long_replies_are_sent_in_pieces_that_say_the_same() {
+async fn long_replies_are_sent_in_pieces() {
     for unit in ["a", "\"", "\\", "é\n", "\u{1}🧵"] {
         for (length, end) in [(65_536, ""), (200_003, "\n"), (200_003, "\""), (65_537, "\\")] {
             let text = unit.repeat(length / unit.len() + 1) + end;
@@ -147,7 +147,7 @@ async fn connect(path: &Path) -> UnixStream {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_asks_for_json_gets_it() {
+async fn a_client_that_requests_json_gets_it() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("x.ctl");
     let registry = registry();

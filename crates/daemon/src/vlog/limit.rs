@@ -40,7 +40,7 @@ pub const DEFAULT: Limit = Limit {
 
 /// The limiter's decision about one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Admission {
     /// Log it.
     Pass,
     /// Log it, after a line about those that were dropped since the last one that passed.
@@ -81,7 +81,7 @@ impl Bucket {
         }
     }
 
-    fn admit(&mut self, now: Instant) -> Verdict {
+    fn admit(&mut self, now: Instant) -> Admission {
         let ms = now.saturating_duration_since(self.made).as_millis();
         if !self
             .tokens
@@ -92,11 +92,11 @@ impl Bucket {
             }
             self.last_dropped = now;
             self.dropped = self.dropped.saturating_add(1);
-            return Verdict::Drop;
+            return Admission::Drop;
         }
         match std::mem::take(&mut self.dropped) {
-            0 => Verdict::Pass,
-            count => Verdict::PassAfter(Dropped {
+            0 => Admission::Pass,
+            count => Admission::PassAfter(Dropped {
                 count,
                 first_secs_ago: now.saturating_duration_since(self.first_dropped).as_secs(),
                 last_secs_ago: now.saturating_duration_since(self.last_dropped).as_secs(),
@@ -113,13 +113,13 @@ pub(super) struct Limiter {
 
 impl Limiter {
     /// Decides about a message that is enabled. Messages without a place in the code always pass.
-    pub(super) fn admit(&self, record: &log::Record<'_>, now: Instant) -> Verdict {
+    pub(super) fn admit(&self, record: &log::Record<'_>, now: Instant) -> Admission {
         let (Some(limit), Some(file), Some(line)) = (limit_of(record), record.file_static(), record.line())
         else {
-            return Verdict::Pass;
+            return Admission::Pass;
         };
         let Some(mut places) = self.places.try_lock() else {
-            return Verdict::Pass;
+            return Admission::Pass;
         };
         places
             .entry((file, line))
@@ -165,10 +165,10 @@ mod tests {
         let start = Instant::now();
         let mut bucket = Bucket::full(limit, start);
         for _ in 0..3 {
-            assert_eq!(bucket.admit(start), Verdict::Pass);
+            assert_eq!(bucket.admit(start), Admission::Pass);
         }
-        assert_eq!(bucket.admit(start), Verdict::Drop);
-        assert_eq!(bucket.admit(start + Duration::from_millis(999)), Verdict::Drop);
+        assert_eq!(bucket.admit(start), Admission::Drop);
+        assert_eq!(bucket.admit(start + Duration::from_millis(999)), Admission::Drop);
         let report = Dropped {
             count: 2,
             first_secs_ago: 2,
@@ -176,12 +176,12 @@ mod tests {
         };
         assert_eq!(
             bucket.admit(start + Duration::from_millis(2000)),
-            Verdict::PassAfter(report)
+            Admission::PassAfter(report)
         );
         // One more token than was spent has come in by then, and no more than `burst` ever gather.
         let later = start + Duration::from_secs(3600);
         for _ in 0..3 {
-            assert_eq!(bucket.admit(later), Verdict::Pass);
+            assert_eq!(bucket.admit(later), Admission::Pass);
         }
     }
 }

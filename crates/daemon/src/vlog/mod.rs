@@ -49,7 +49,7 @@ pub use syslog::Method as SyslogMethod;
 pub use thread::set_thread_name;
 pub use writer::{flush, start_writer};
 
-use limit::{Limiter, Verdict};
+use limit::{Admission, Limiter};
 use module::{Module, Modules, module_name};
 use sink::{Event, Sinks, open_log_file};
 use spec::Spec;
@@ -330,9 +330,9 @@ impl log::Log for Vlog {
         }
         if module.honor_rate_limits.load(Relaxed) {
             match self.limiter.admit(record, Instant::now()) {
-                Verdict::Pass => {}
-                Verdict::Drop => return,
-                Verdict::PassAfter(dropped) => {
+                Admission::Pass => {}
+                Admission::Drop => return,
+                Admission::PassAfter(dropped) => {
                     let text = format!(
                         "Dropped {} log messages in last {} seconds (most recently, {} seconds ago) due to excessive rate",
                         dropped.count, dropped.first_secs_ago, dropped.last_secs_ago

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 
 /// Most texts that are remembered; those beyond are logged every time.
-const MOST: usize = 4096;
+const MAX_TEXTS: usize = 4096;
 
 /// The warnings and errors of the rounds of one kind of work.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Rounds {
             before: this.now,
             now: HashSet::new(),
         }));
-        let end = End(self);
+        let end = RoundEnd(self);
         let result = work();
         drop(end);
         result
@@ -47,7 +47,7 @@ impl Rounds {
     fn is_news(&mut self, module: &str, text: &str) -> bool {
         let said = (module.to_owned(), text.to_owned());
         let news = !self.before.contains(&said);
-        if self.now.len() < MOST {
+        if self.now.len() < MAX_TEXTS {
             self.now.insert(said);
         }
         news
@@ -55,9 +55,9 @@ impl Rounds {
 }
 
 /// Gives a round's memory back, however it ends.
-struct End<'a>(&'a mut Rounds);
+struct RoundEnd<'a>(&'a mut Rounds);
 
-impl Drop for End<'_> {
+impl Drop for RoundEnd<'_> {
     fn drop(&mut self) {
         if let Some(rounds) = RUNNING.take() {
             *self.0 = rounds;
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lasts_is_said_once() {
+    fn a_lasting_fault_is_logged_once() {
         let said = |rounds: &mut Rounds, texts: &[&str]| -> Vec<bool> {
             rounds.round(|| texts.iter().map(|t| is_news("m", &format_args!("{t}"))).collect())
         };

@@ -135,7 +135,7 @@ fn stats(switch: &Switch) -> String {
     };
     let worker = |w: &heddle_datapath_api::WorkerView| json!({"id": w.id, "core": w.core, "numa": w.numa, "isolated": w.isolated, "counters": map(&w.counters)});
     let queue = |q: &heddle_datapath_api::QueueView| json!({"port": q.port, "queue": q.queue, "core": q.core, "percent": q.percent});
-    let answer = json!({
+    let reply = json!({
         "tsc": now.tsc,
         "tsc_hz": now.tsc_hz,
         "flows": switch.datapath.totals().flows,
@@ -145,7 +145,7 @@ fn stats(switch: &Switch) -> String {
         "drops": map(&switch.datapath.coverage()),
         "ports": ports(switch),
     });
-    format!("{answer}\n")
+    format!("{reply}\n")
 }
 
 /// Parsed arguments: which workers, which numbers, for how long.
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_log_is_to_tell() {
+    fn lines_for_the_log() {
         let set = |text: &str| {
             suspect_log(
                 SuspectLog::default(),

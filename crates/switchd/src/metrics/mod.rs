@@ -4,10 +4,10 @@
 //! **Costs.** A scrape reads counters that workers keep anyway, on a thread that may wait; it costs workers
 //! nothing. Scrapes come one after the other, so that many at once cost no more than one.
 //!
-//! **Bounds.** At most [`MOST_CALLERS`] are served at a time, each with a request of at most
+//! **Bounds.** At most [`MAX_CALLERS`] are served at a time, each with a request of at most
 //! [`REQUEST_BYTES`] within [`CALLER_TIMEOUT`]. One more caller replaces the earliest one, so that slow
 //! callers do not block new ones. Labels are names from the configuration and of the program, no addresses of
-//! packets. At most [`collect::MOST`] of a kind are shown.
+//! packets. At most [`collect::MAX_LINES`] of a kind are shown.
 
 mod collect;
 mod serve;
@@ -27,7 +27,7 @@ use crate::switch::Switch;
 use heddle_daemon::vlog::errno_text;
 
 /// Callers that are served at a time.
-const MOST_CALLERS: usize = 16;
+const MAX_CALLERS: usize = 16;
 /// Longest head of a request.
 const REQUEST_BYTES: usize = 8 << 10;
 /// The longest time that a caller may take for its request, and for reading the reply.
@@ -95,13 +95,13 @@ impl EndPoints {
 
     fn serve(&self, address: &MetricsAddress) -> Result<Serving, String> {
         let failed = |e: &std::io::Error| format!("{address}: cannot listen ({})", errno_text(e));
-        let door = serve::Door::open(address).map_err(|e| failed(&e))?;
+        let listening = serve::Listening::open(address).map_err(|e| failed(&e))?;
         log::info!(target: "metrics", "metrics are at {address}");
         let file = match address {
             MetricsAddress::Unix(path) => Some(path.clone()),
             MetricsAddress::Tcp(_) => None,
         };
-        let task = tokio::spawn(serve::serve(door, self.source.clone()));
+        let task = tokio::spawn(serve::serve(listening, self.source.clone()));
         Ok(Serving { task, file })
     }
 

@@ -146,7 +146,7 @@ impl Reconciler {
         self.offloading.set_ports(&self.bridges, &self.env.globals);
         let datapath = &self.env.switch.datapath;
         self.zones.forget_unused(datapath.conntrack(), self.env.now_ms());
-        self.refused.tell(&datapath.coverage());
+        self.refused.log_new(&datapath.coverage());
         changes
     }
 
@@ -196,7 +196,7 @@ impl Reconciler {
         self.offloading
             .confirm(&self.bridges, &self.env.globals, datapath);
         if !self.bridges.is_empty() {
-            self.env.globals.tell_sleep(&mut self.logged_sleep, datapath);
+            self.env.globals.log_sleep(&mut self.logged_sleep, datapath);
         }
         self.applied = next_cfg;
         self.update_inventory();
@@ -211,7 +211,7 @@ impl Reconciler {
         self.env.globals = globals;
         {
             let mut known = switch.without_effect.lock();
-            desired::tell(&known, &desired.without_effect);
+            desired::log_without_effect(&known, &desired.without_effect);
             known.clone_from(&desired.without_effect);
         }
         let metrics = desired.other_config.get("heddle-metrics");

@@ -102,7 +102,7 @@ impl Taps {
             // If the thread cannot be made, only the log lines are missing.
             let _ = std::thread::Builder::new()
                 .name("left-devices".to_owned())
-                .spawn(move || tell_left(&names));
+                .spawn(move || log_left_devices(&names));
         }
     }
 }
@@ -115,7 +115,7 @@ fn is_left(device: &Device) -> bool {
 
 /// Logs devices of these names in other namespaces that belong to no port: the pods that have them are cut
 /// off. Takes long if there are many namespaces.
-fn tell_left(names: &BTreeSet<String>) {
+fn log_left_devices(names: &BTreeSet<String>) {
     for ns in heddle_sys::netns::all().iter().skip(1) {
         let devices = NetConfig::new(Some(ns)).and_then(|net| net.devices());
         for device in devices.unwrap_or_default() {

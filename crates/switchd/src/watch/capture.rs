@@ -26,10 +26,10 @@ impl Session {
 
 /// The capture that is under way, if there is one.
 #[derive(Default)]
-pub(crate) struct Captures(Mutex<State>);
+pub(crate) struct Captures(Mutex<Slot>);
 
 #[derive(Default)]
-struct State {
+struct Slot {
     last: u64,
     session: Option<Session>,
 }
@@ -45,14 +45,14 @@ impl Captures {
         filter: Option<Match>,
         datapath: &Datapath,
     ) -> Result<u64, String> {
-        let mut state = self.0.lock();
-        if state.session.as_ref().is_some_and(|s| !s.is_unread()) {
+        let mut slot = self.0.lock();
+        if slot.session.as_ref().is_some_and(|s| !s.is_unread()) {
             return Err("another capture is under way".into());
         }
         datapath.capture(Some(wish));
-        state.last += 1;
-        let id = state.last;
-        state.session = Some(Session {
+        slot.last += 1;
+        let id = slot.last;
+        slot.session = Some(Session {
             id,
             filter,
             read: Instant::now(),
@@ -66,8 +66,8 @@ impl Captures {
     /// # Errors
     /// The capture is over.
     pub(crate) fn begin_read(&self, id: &str) -> Result<Option<Match>, String> {
-        let mut state = self.0.lock();
-        let session = of(&mut state, id)?;
+        let mut slot = self.0.lock();
+        let session = of(&mut slot, id)?;
         session.read = Instant::now();
         Ok(session.filter)
     }
@@ -77,8 +77,8 @@ impl Captures {
     /// # Errors
     /// The capture is over.
     pub(crate) fn add_passed_over(&self, id: &str, packets: u64) -> Result<u64, String> {
-        let mut state = self.0.lock();
-        let session = of(&mut state, id)?;
+        let mut slot = self.0.lock();
+        let session = of(&mut slot, id)?;
         session.passed_over += packets;
         Ok(session.passed_over)
     }
@@ -88,24 +88,24 @@ impl Captures {
     /// # Errors
     /// The capture is over.
     pub(crate) fn stop(&self, id: &str, datapath: &Datapath) -> Result<(), String> {
-        let mut state = self.0.lock();
-        of(&mut state, id)?;
-        state.session = None;
+        let mut slot = self.0.lock();
+        of(&mut slot, id)?;
+        slot.session = None;
         datapath.capture(None);
         Ok(())
     }
 
     /// Ends a capture that is no longer read. To be called now and then.
     pub(crate) fn tick(&self, datapath: &Datapath) {
-        let mut state = self.0.lock();
-        if state.session.as_ref().is_some_and(Session::is_unread) {
-            state.session = None;
+        let mut slot = self.0.lock();
+        if slot.session.as_ref().is_some_and(Session::is_unread) {
+            slot.session = None;
             datapath.capture(None);
         }
     }
 }
 
-fn of<'a>(state: &'a mut State, id: &str) -> Result<&'a mut Session, String> {
-    let session = state.session.as_mut().filter(|s| s.id.to_string() == id);
+fn of<'a>(slot: &'a mut Slot, id: &str) -> Result<&'a mut Session, String> {
+    let session = slot.session.as_mut().filter(|s| s.id.to_string() == id);
     session.ok_or_else(|| format!("{id}: this capture is over"))
 }

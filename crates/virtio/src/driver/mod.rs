@@ -62,7 +62,7 @@ pub enum DriverError {
 
 /// The location of a chain's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ChainLocation {
     /// Into the ring.
     Direct,
     /// Into a table at this address, 16 bytes per buffer, which the driver may overwrite after the chain is
@@ -77,7 +77,7 @@ trait Ring: std::fmt::Debug + Send + Sync {
         mem: &GuestMemory,
         readable: &[Buf],
         writable: &[Buf],
-        place: Place,
+        place: ChainLocation,
         token: u32,
     ) -> Result<(), DriverError>;
     fn publish(&mut self) -> bool;
@@ -113,7 +113,7 @@ impl Driver {
         mem: &GuestMemory,
         readable: &[Buf],
         writable: &[Buf],
-        place: Place,
+        place: ChainLocation,
         token: u32,
     ) -> Result<(), DriverError> {
         self.0.add(mem, readable, writable, place, token)

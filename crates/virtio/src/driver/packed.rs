@@ -2,7 +2,7 @@
 
 use super::areas::{FLAGS, PackedAreas};
 use super::slots::{Chain, Slots};
-use super::{Buf, Done, DriverError, Place, Ring, in_order};
+use super::{Buf, ChainLocation, Done, DriverError, Ring, in_order};
 use crate::mem::GuestMemory;
 use crate::ring::{F_AVAIL, F_INDIRECT, F_NEXT, F_USED, F_WRITE, Features, QueueConfig, RingError};
 use core::sync::atomic::Ordering;
@@ -91,24 +91,24 @@ impl Ring for Packed {
         mem: &GuestMemory,
         readable: &[Buf],
         writable: &[Buf],
-        place: Place,
+        place: ChainLocation,
         token: u32,
     ) -> Result<(), DriverError> {
         let count = readable.len() + writable.len();
-        if count == 0 || (place == Place::Direct && count > usize::from(self.areas.size)) {
+        if count == 0 || (place == ChainLocation::Direct && count > usize::from(self.areas.size)) {
             return Err(DriverError::Chain(count));
         }
-        let need = if place == Place::Direct { count } else { 1 };
+        let need = if place == ChainLocation::Direct { count } else { 1 };
         if self.free < need {
             return Err(DriverError::Full);
         }
-        if place != Place::Direct && !self.indirect {
+        if place != ChainLocation::Direct && !self.indirect {
             return Err(DriverError::Indirect);
         }
         let id = self.ids.front().copied().ok_or(DriverError::Full)?;
         let head_at = self.at;
         let mut head_flags = 0;
-        if let Place::Indirect(table) = place {
+        if let ChainLocation::Indirect(table) = place {
             for (i, (buf, write)) in in_order(readable, writable).enumerate() {
                 let mut d = [0; 16];
                 d[..8].copy_from_slice(&buf.addr.to_le_bytes());

@@ -2,7 +2,7 @@
 
 use super::areas::{RING, SplitAreas};
 use super::slots::{Chain, Slots};
-use super::{Buf, Done, DriverError, Place, Ring, in_order};
+use super::{Buf, ChainLocation, Done, DriverError, Ring, in_order};
 use crate::mem::GuestMemory;
 use crate::ring::{F_INDIRECT, F_NEXT, F_WRITE, Features, QueueConfig, RingError};
 use core::sync::atomic::Ordering;
@@ -78,21 +78,21 @@ impl Ring for Split {
         mem: &GuestMemory,
         readable: &[Buf],
         writable: &[Buf],
-        place: Place,
+        place: ChainLocation,
         token: u32,
     ) -> Result<(), DriverError> {
         let count = readable.len() + writable.len();
-        if count == 0 || (place == Place::Direct && count > usize::from(self.areas.size)) {
+        if count == 0 || (place == ChainLocation::Direct && count > usize::from(self.areas.size)) {
             return Err(DriverError::Chain(count));
         }
-        let need = if place == Place::Direct { count } else { 1 };
+        let need = if place == ChainLocation::Direct { count } else { 1 };
         if self.free.len() < need {
             return Err(DriverError::Full);
         }
         let head = self.free.front().copied().ok_or(DriverError::Full)?;
         match place {
-            Place::Direct => self.direct(readable, writable),
-            Place::Indirect(table) => {
+            ChainLocation::Direct => self.direct(readable, writable),
+            ChainLocation::Indirect(table) => {
                 if !self.indirect {
                     return Err(DriverError::Indirect);
                 }

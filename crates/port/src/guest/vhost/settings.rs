@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// Longest path of a socket, without the zero behind it (unix(7)).
 const MAX_PATH: usize = 107;
 /// `tx-retries-max`: default and most.
-const RETRIES_DEFAULT: u32 = 8;
-const RETRIES_MOST: u32 = 32;
+const DEFAULT_RETRIES: u32 = 8;
+const MAX_RETRIES: u32 = 32;
 
 /// The state that all vhost-user ports of a switch share.
 #[derive(Clone)]
@@ -100,7 +100,7 @@ pub(super) fn probe_directory(path: &Path) -> io::Result<()> {
 /// `options:tx-retries-max`; values out of range count as the default. Ports that listen do not have it.
 pub(super) fn tx_retries_max(mode: Mode, options: &BTreeMap<String, String>) -> u32 {
     let set = options.get("tx-retries-max").filter(|_| mode == Mode::Client);
-    set.and_then(|v| retries(v)).unwrap_or(RETRIES_DEFAULT)
+    set.and_then(|v| retries(v)).unwrap_or(DEFAULT_RETRIES)
 }
 
 /// Warnings about options that have no effect, for the log. (Open vSwitch does not warn of a client's.)
@@ -126,7 +126,7 @@ pub(super) fn warnings(
             "vhost-server-path" => None,
             "tx-retries-max" if retries(value).is_some() => None,
             "tx-retries-max" => Some(format!(
-                "options:tx-retries-max={value} is no number from 0 to {RETRIES_MOST}: {RETRIES_DEFAULT} is used"
+                "options:tx-retries-max={value} is no number from 0 to {MAX_RETRIES}: {DEFAULT_RETRIES} is used"
             )),
             "n_rxq" | "n_txq" => Some(format!(
                 "options:{key} is not used: the guest decides how many queues it has"
@@ -138,7 +138,7 @@ pub(super) fn warnings(
 
 /// A number of retries that is possible.
 fn retries(value: &str) -> Option<u32> {
-    value.trim().parse().ok().filter(|n| *n <= RETRIES_MOST)
+    value.trim().parse().ok().filter(|n| *n <= MAX_RETRIES)
 }
 
 /// The NUMA node that stands for the node of a guest's memory in tests.

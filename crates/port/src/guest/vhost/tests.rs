@@ -37,7 +37,7 @@ fn an_impossible_mtu_is_an_error_until_it_is_gone() {
 }
 
 #[test]
-fn options_that_do_nothing_are_told() {
+fn options_without_effect_are_reported() {
     let context = |dummy_numa| VhostContext {
         control: Arc::new(heddle_vhost_user::backend::Control::start().unwrap()),
         changed: Arc::new(|| {}),

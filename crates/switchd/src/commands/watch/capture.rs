@@ -15,22 +15,22 @@ use heddle_daemon::unixctl::Reply;
 
 /// Most packets and bytes in one reply. The reader gets little of a busy processor, and must be able to end
 /// soon.
-const MOST_PACKETS: usize = 1024;
-const MOST_BYTES: usize = 4 << 20;
+const MAX_PACKETS: usize = 1024;
+const MAX_BYTES: usize = 4 << 20;
 /// Default of the maximum number of bytes kept of a packet.
 const SNAP_LEN: usize = 65_535;
 
 /// Parsed arguments of a command.
 #[derive(Default, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct CaptureArgs<'a> {
     port: Option<&'a str>,
     drop: Option<&'a str>,
     filter: Option<&'a str>,
     pub(super) snap_len: Option<usize>,
 }
 
-pub(super) fn read_args<'a>(args: &[&'a str]) -> Result<Asked<'a>, String> {
-    let mut asked = Asked::default();
+pub(super) fn read_args<'a>(args: &[&'a str]) -> Result<CaptureArgs<'a>, String> {
+    let mut wanted = CaptureArgs::default();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let value = args
@@ -38,17 +38,17 @@ pub(super) fn read_args<'a>(args: &[&'a str]) -> Result<Asked<'a>, String> {
             .copied()
             .ok_or_else(|| format!("{arg}: a value is missing"))?;
         match *arg {
-            "--port" => asked.port = Some(value),
-            "--drop" => asked.drop = Some(value),
-            "--filter" => asked.filter = Some(value),
+            "--port" => wanted.port = Some(value),
+            "--drop" => wanted.drop = Some(value),
+            "--filter" => wanted.filter = Some(value),
             "--snaplen" => {
                 let n = value.parse().ok().filter(|n| (1..=SNAP_LEN).contains(n));
-                asked.snap_len = Some(n.ok_or_else(|| format!("{value}: no length from 1 to {SNAP_LEN}"))?);
+                wanted.snap_len = Some(n.ok_or_else(|| format!("{value}: no length from 1 to {SNAP_LEN}"))?);
             }
             other => return Err(format!("{other}: unknown option")),
         }
     }
-    Ok(asked)
+    Ok(wanted)
 }
 
 /// The drop reason of a name: its whole name, or its end.
@@ -69,23 +69,23 @@ pub(super) fn reason(name: &str) -> Result<Option<DropKind>, String> {
 
 /// Begins a capture; returns its number.
 pub(super) fn start(switch: &Switch, args: &[&str]) -> Reply {
-    let asked = read_args(args)?;
+    let wanted = read_args(args)?;
     let ports = port_names(switch);
     let number = |name: &str| ports.iter().find(|(_, n)| *n == name).map(|(no, _)| *no);
-    let port = match asked.port {
+    let port = match wanted.port {
         Some(name) => Some(number(name).ok_or_else(|| format!("{name}: no such port of the datapath"))?),
         None => None,
     };
-    let filter = match asked.filter {
+    let filter = match wanted.filter {
         Some(text) => Some(Match::parse_text(text, Some(&number)).map_err(|e| format!("{text}: {e}"))?),
         None => None,
     };
-    let drops = asked.drop.map(reason).transpose()?;
+    let drops = wanted.drop.map(reason).transpose()?;
     let wish = CaptureWish {
         traffic: drops.is_none(),
         drops,
         port: port.map(PortNo),
-        snap_len: asked.snap_len.unwrap_or(SNAP_LEN),
+        snap_len: wanted.snap_len.unwrap_or(SNAP_LEN),
     };
     let id = switch.captures.start(wish, filter, &switch.datapath)?;
     Ok(format!("{id}\n"))
@@ -108,8 +108,8 @@ fn read_all(switch: &Switch, id: &str) -> Reply {
     let ports = port_names(switch);
     let (mut bytes, mut passed_over) = (0, 0);
     let mut packets = Vec::new();
-    for _ in 0..MOST_PACKETS {
-        if bytes >= MOST_BYTES {
+    for _ in 0..MAX_PACKETS {
+        if bytes >= MAX_BYTES {
             break;
         }
         let mut one = None;

@@ -18,7 +18,7 @@ use heddle_daemon::unixctl::Reply;
 const MAX_EXPLAINED: usize = 256;
 
 /// The known drops as JSON: of one port or all, with the examples after number `since`.
-pub(super) fn told(switch: &Switch, port: Option<&str>, since: u64) -> Reply {
+pub(super) fn report(switch: &Switch, port: Option<&str>, since: u64) -> Reply {
     let ports = port_names(switch);
     let wanted = match port {
         None => None,

@@ -23,7 +23,7 @@ pub(super) fn register(c: &Commands<'_>) {
                 .map_err(|_| format!("{text}: no number of an example"))?,
             None => 0,
         };
-        drops::told(s, port, since)
+        drops::report(s, port, since)
     });
     c.add("heddle/drops-reset", "", (0, 0), |s, _| {
         s.drops.reset(&s.datapath);

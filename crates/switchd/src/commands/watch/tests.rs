@@ -44,13 +44,13 @@ fn the_rule_of_an_output_is_of_the_bridge_that_has_the_port() {
 fn a_rule_behind_another_bridge_is_of_its_own_bridge() {
     let text = "Flow: arp\n\nbridge(\"br-int\")\n----\n39. priority 100\n    output:1\n\n    bridge(\"br-ex\")\n    ----\n     \
                 0. priority 0\n        NORMAL\n    resubmit(,40)\n40. priority 0\n    drop\n";
-    let told = |sender| {
-        let told = read_trace(text, sender);
-        (told.bridge.unwrap(), told.table.unwrap())
+    let found = |sender| {
+        let found = read_trace(text, sender);
+        (found.bridge.unwrap(), found.table.unwrap())
     };
     let both = |bridge: &str, table: &str| (bridge.to_owned(), table.to_owned());
-    assert_eq!(told(None), both("br-int", "40"));
-    assert_eq!(told(Some("br-ex")), both("br-ex", "0"));
+    assert_eq!(found(None), both("br-int", "40"));
+    assert_eq!(found(Some("br-ex")), both("br-ex", "0"));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn bytes_as_digits() {
 }
 
 #[test]
-fn what_a_capture_is_asked_for() {
+fn arguments_of_a_capture() {
     use super::capture::{read_args, reason};
     assert_eq!(read_args(&["--snaplen", "96"]).unwrap().snap_len, Some(96));
     for wrong in [

@@ -99,7 +99,7 @@ pub(super) fn make(
         name: name.clone(),
         uuid: row.uuid,
         port: port.name.clone(),
-        kind: kind.asked,
+        kind: kind.requested,
         shown: kind.shown,
         no: OfPort::NONE,
         body,

@@ -82,7 +82,7 @@ impl BridgeReconciler {
         }
         iface.uuid = row.uuid;
         iface.port.clone_from(&port.name);
-        iface.kind = kind.asked;
+        iface.kind = kind.requested;
         iface.options.clone_from(&row.options);
         iface.mtu_released |= iface.mtu_request.is_some() && row.mtu_request.is_none();
         iface.mtu_request = row.mtu_request;

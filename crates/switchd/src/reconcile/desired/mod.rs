@@ -19,7 +19,7 @@ pub(super) use controller::{ControllerRow, Remote};
 pub(super) use datapath::{DatapathRow, ZoneRow};
 pub(super) use port::{InterfaceRow, PortRow};
 pub(super) use smap::Smap;
-pub(super) use without_effect::tell;
+pub(super) use without_effect::log_without_effect;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -117,43 +117,43 @@ impl Pair {
     }
 }
 
-fn check_trains(seen: &bridge::Seen) {
-    assert!(seen.trains > 10 && seen.longest > 30_000, "{seen:?}");
-    assert!(seen.partial >= seen.trains, "{seen:?}");
+fn check_gso_packets(seen: &bridge::Seen) {
+    assert!(seen.gso_packets > 10 && seen.longest > 30_000, "{seen:?}");
+    assert!(seen.partial >= seen.gso_packets, "{seen:?}");
     assert_eq!((seen.lost, seen.dropped), (0, 0), "{seen:?}");
 }
 
 #[test]
-fn trains_cross_tap_to_tap() {
-    let Some(pair) = Pair::open("trains_cross_tap_to_tap", ["tap", "tap"]) else {
+fn gso_packets_cross_tap_to_tap() {
+    let Some(pair) = Pair::open("gso_packets_cross_tap_to_tap", ["tap", "tap"]) else {
         return;
     };
-    check_trains(&pair.tcp("10.66.0.2"));
+    check_gso_packets(&pair.tcp("10.66.0.2"));
 }
 
 #[test]
-fn trains_cross_veth_to_veth() {
-    let Some(pair) = Pair::open("trains_cross_veth_to_veth", ["veth", "veth"]) else {
+fn gso_packets_cross_veth_to_veth() {
+    let Some(pair) = Pair::open("gso_packets_cross_veth_to_veth", ["veth", "veth"]) else {
         return;
     };
-    check_trains(&pair.tcp("10.66.0.2"));
+    check_gso_packets(&pair.tcp("10.66.0.2"));
 }
 
 #[test]
-fn trains_cross_tap_to_veth() {
-    let Some(pair) = Pair::open("trains_cross_tap_to_veth", ["tap", "veth"]) else {
+fn gso_packets_cross_tap_to_veth() {
+    let Some(pair) = Pair::open("gso_packets_cross_tap_to_veth", ["tap", "veth"]) else {
         return;
     };
-    check_trains(&pair.tcp("10.66.0.2"));
+    check_gso_packets(&pair.tcp("10.66.0.2"));
 }
 
 #[test]
-fn trains_over_ipv6() {
-    let Some(pair) = Pair::open("trains_over_ipv6", ["veth", "tap"]) else {
+fn gso_packets_over_ipv6() {
+    let Some(pair) = Pair::open("gso_packets_over_ipv6", ["veth", "tap"]) else {
         return;
     };
     for (n, (ns, dev)) in [&pair.a, &pair.b].into_iter().zip(&pair.dev).enumerate() {
         ns.ip(&format!("addr add fd66::{}/64 dev {dev} nodad", n + 1));
     }
-    check_trains(&pair.tcp("[fd66::2]"));
+    check_gso_packets(&pair.tcp("[fd66::2]"));
 }

@@ -66,7 +66,7 @@ mod tests {
     use heddle_vhost_user::frontend::Listener;
 
     #[test]
-    fn no_text_is_said_twice() {
+    fn no_text_is_printed_twice() {
         let path = std::path::Path::new("/no/such/directory/socket");
         let e = Listener::bind(path).map(drop).context("port 0").unwrap_err();
         assert_eq!(

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Timeout of a reply.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a reply.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -34,8 +34,8 @@ impl Target {
     }
 
     /// Sends a command to the switch; returns its reply.
-    pub(crate) fn ask(&self, command: &str, params: &[&str]) -> Result<String> {
-        ask(&self.socket()?, command, params)
+    pub(crate) fn request(&self, command: &str, params: &[&str]) -> Result<String> {
+        request(&self.socket()?, command, params)
     }
 }
 
@@ -56,11 +56,11 @@ fn in_rundir(set: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Sends a command to the daemon behind a control socket; returns its reply.
-pub(crate) fn ask(socket: &Path, command: &str, params: &[&str]) -> Result<String> {
+pub(crate) fn request(socket: &Path, command: &str, params: &[&str]) -> Result<String> {
     let mut stream =
         UnixStream::connect(socket).with_context(|| format!("no switch listens at {}", socket.display()))?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
     let question = json!({"method": command, "params": params, "id": 0});
     stream.write_all(question.to_string().as_bytes())?;
     // A reply ends with its last brace; the connection stays open.
@@ -84,14 +84,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_finds_no_switch_is_told_of_the_run_directory() {
+    fn without_a_switch_the_error_names_the_run_directory() {
         let none = Path::new("/no/such/directory");
-        let e = crate::say::error(&in_rundir(Some(none)).unwrap_err());
+        let e = crate::console::error(&in_rundir(Some(none)).unwrap_err());
         assert!(
             e.contains("/no/such/directory/ovs-vswitchd.pid") && e.contains("OVS_RUNDIR names"),
             "{e}"
         );
-        let e = ask(&none.join("x.ctl"), "version", &[]).unwrap_err().to_string();
+        let e = request(&none.join("x.ctl"), "version", &[])
+            .unwrap_err()
+            .to_string();
         assert_eq!(e, "no switch listens at /no/such/directory/x.ctl");
     }
 }
