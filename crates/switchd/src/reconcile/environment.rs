@@ -7,10 +7,9 @@ use heddle_port::Divert;
 use heddle_port::Receivers;
 
 use super::globals::Globals;
+use super::guests::Guests;
 use super::kinds;
 use super::taps::Taps;
-use super::vduse::Vduse;
-use super::vhost::Vhost;
 use crate::switch::Switch;
 
 /// The parts, for bridges to read. Ports open their devices with them.
@@ -19,8 +18,7 @@ pub(super) struct Environment {
     /// Settings of the whole switch.
     pub(super) globals: Globals,
     pub(super) taps: Taps,
-    pub(super) vhost: Vhost,
-    pub(super) vduse: Vduse,
+    pub(super) guests: Guests,
     /// Receiving sockets that were made for devices that become ports.
     pub(super) receivers: Arc<Receivers>,
     /// The back end that diverts devices, if flows are offloaded.
@@ -33,8 +31,7 @@ impl Environment {
             switch,
             globals: Globals::new(),
             taps: Taps::default(),
-            vhost: Vhost::default(),
-            vduse: Vduse::default(),
+            guests: Guests::default(),
             receivers: Arc::default(),
             divert: None,
         }

@@ -191,7 +191,7 @@ impl Reconciler {
         }
         self.assign_queues();
         self.env.taps.find_left_devices(&self.bridges);
-        self.env.vduse.settled();
+        self.env.guests.settled();
         let datapath = &self.env.switch.datapath;
         self.offloading
             .confirm(&self.bridges, &self.env.globals, datapath);

@@ -3,8 +3,8 @@
 use super::listener::PAUSE;
 use super::{FrontendError, Ram, Result};
 use crate::message::{
-    BackendRequest, Connection, Frame, HeaderFlags, ProtocolFeatures, Received, Reply, ReplyKind, Request,
-    VringAddr, VringFd, VringState,
+    Connection, Frame, HeaderFlags, ProtocolFeatures, Received, Reply, ReplyKind, Request, VringAddr,
+    VringFd, VringState,
 };
 use core::time::Duration;
 use heddle_sys::Foreign;
@@ -31,8 +31,8 @@ pub struct Offered {
 #[derive(Debug)]
 pub struct Frontend {
     connection: Connection,
-    /// The channel on which the back end sends requests.
-    backend_requests: Option<Connection>,
+    /// The channel on which the back end may send requests. This front end reads none, and keeps it open.
+    _backend_channel: Option<UnixStream>,
     protocol: ProtocolFeatures,
     timeout: Duration,
 }
@@ -42,7 +42,7 @@ impl Frontend {
     pub fn new(stream: UnixStream, timeout: Duration) -> Self {
         Self {
             connection: Connection::new(stream),
-            backend_requests: None,
+            _backend_channel: None,
             protocol: ProtocolFeatures::empty(),
             timeout,
         }
@@ -169,7 +169,7 @@ impl Frontend {
                 let io = |e| FrontendError::Socket(crate::message::SocketError::Io(e));
                 let (ours, theirs) = UnixStream::pair().map_err(io)?;
                 self.request(&Request::SetBackendReqFd, &[theirs.as_fd()])?;
-                self.backend_requests = Some(Connection::new(ours));
+                self._backend_channel = Some(ours);
             }
         }
         self.request(&Request::SetOwner, &[])?;
@@ -281,29 +281,6 @@ impl Frontend {
             self.request(&Request::SetStatus(status.into()), &[])?;
         }
         Ok(())
-    }
-    /// The next request of the back end on its channel; one that waits for a confirmation gets it.
-    ///
-    /// # Errors
-    /// [`FrontendError`]; [`FrontendError::Closed`] ends the channel.
-    pub fn backend_requests(&mut self) -> Result<Option<BackendRequest>> {
-        let Some(channel) = &mut self.backend_requests else {
-            return Ok(None);
-        };
-        match channel.recv()? {
-            Received::Nothing => Ok(None),
-            Received::Closed => {
-                self.backend_requests = None;
-                Err(FrontendError::Closed)
-            }
-            Received::Frame(frame) => {
-                let request = BackendRequest::decode(frame.header.request, &frame.payload)?;
-                if frame.header.needs_reply() {
-                    channel.send_reply(frame.header.request, &Reply::U64(0), &[])?;
-                }
-                Ok(Some(request))
-            }
-        }
     }
     /// Checks that the back end is still connected. A message without a request is an error.
     ///

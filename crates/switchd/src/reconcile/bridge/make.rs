@@ -211,10 +211,10 @@ impl Host for Opening<'_> {
         Some(self.env.receivers.clone())
     }
     fn vhost(&self, name: &str) -> Result<VhostContext, PortError> {
-        self.env.vhost.context(name, &self.env.switch, &self.env.globals)
+        self.env.guests.vhost(name, &self.env.switch, &self.env.globals)
     }
     fn vduse(&self, name: &str) -> Result<VduseContext, PortError> {
-        self.env.vduse.context(name, &self.env.switch, self.row)
+        self.env.guests.vduse(name, &self.env.switch, self.row)
     }
 }
 
