@@ -319,7 +319,11 @@ fn count(counts: &mut TxCounts, errno: i32) {
 
 impl TxQueue for SystemTx {
     fn gso_support(&self) -> GsoKinds {
-        if self.vnet { GsoKinds::ALL } else { GsoKinds::default() }
+        if self.vnet {
+            GsoKinds::ALL
+        } else {
+            GsoKinds::default()
+        }
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         let mut counts = TxCounts::default();

@@ -126,9 +126,7 @@ impl BridgeReconciler {
             log::info!(target: "bridge", "bridge {}: using datapath ID {id:016x}", self.row.name);
             self.datapath_id = Some(id);
         }
-        let mut config = self
-            .row
-            .config(id, globals.vlan_limit, globals.bundle_idle_s);
+        let mut config = self.row.config(id, globals.vlan_limit, globals.bundle_idle_s);
         config.has_controllers &= !globals.restore_wait;
         self.set_config(config);
         if another {
