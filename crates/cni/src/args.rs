@@ -71,6 +71,28 @@ impl Args {
         Ok(args)
     }
 
+    /// Name of the port of the container's device, always the same.
+    pub(crate) fn port_name(&self) -> String {
+        format!("h{:014x}", self.hash() & 0xff_ffff_ffff_ffff)
+    }
+
+    /// Address of the container's device, always the same: a local one.
+    pub(crate) fn port_mac(&self) -> [u8; 6] {
+        let [.., b, c, d, e, f] = self.hash().to_be_bytes();
+        [0x0a, b, c, d, e, f]
+    }
+
+    /// Hash of the container's id and the device's name.
+    fn hash(&self) -> u64 {
+        // FNV-1a, 64 bits, and a mixing step, since neighbours would differ in few bits.
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for byte in self.container.bytes().chain([0]).chain(self.ifname.bytes()) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+        hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        hash ^ (hash >> 32)
+    }
+
     /// The last of `CNI_ARGS` with that key.
     pub(crate) fn extra(&self, key: &str) -> Option<&str> {
         let found = self.extra.iter().rev().find(|(k, _)| k == key)?;

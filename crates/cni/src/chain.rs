@@ -8,15 +8,15 @@
 //! A name cannot be taken by two devices, so the veth goes before its successor comes. If the successor does
 //! not come, a veth with the same names and settings takes its place again.
 
-use crate::add::{marks, port_name, remove_host_device, switch_device, with_previous};
+use crate::add::marks;
 use crate::args::Args;
-use crate::conf::{Conf, kind_of};
-use crate::db::{Conversion, Db, Found, NewPort};
-use crate::delegate;
+use crate::conf::{Conf, kind_of, with};
+use crate::db::{Conversion, Db, NewPort, PodInterface};
 use crate::error::{Code, Failure, fail, kernel};
 use crate::kind::Kind;
 use crate::pod::Pod;
 use crate::result::{Made, exchanged, previous};
+use crate::{delegate, host};
 use heddle_sys::NetConfig;
 use heddle_sys::net_config::{Change, Device, Settings};
 use serde_json::{Map, Value};
@@ -34,7 +34,7 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
     let Some(first) = kind_of(&inner).map(str::to_owned) else {
         return fail(Code::Conf, "delegate.type is missing");
     };
-    let passed_on = with_previous(inner, conf.raw.get("prevResult").cloned());
+    let passed_on = with(inner, "prevResult", conf.raw.get("prevResult").cloned());
     let done = match delegate::run(args, conf, &first, "ADD", &passed_on)? {
         Value::Object(result) => after(args, conf, kind, result),
         _ => fail(Code::Delegate, format!("plug-in {first} has no result")),
@@ -101,7 +101,7 @@ fn after(
     let port = if row.is_some() {
         other.name.clone()
     } else {
-        port_name(args)
+        args.port_name()
     };
     let mut exchange = Exchange {
         args,
@@ -165,7 +165,7 @@ struct Exchange<'a> {
     /// The veth's end on the host.
     other: Device,
     /// The Interface of `other`, if it is a port.
-    row: Option<Found>,
+    row: Option<PodInterface>,
     settings: Settings,
     /// Name of the new port.
     port: &'a str,
@@ -203,7 +203,7 @@ impl Exchange<'_> {
             })?,
         }
         self.wait_for_port()?;
-        let new = switch_device(&self.host, self.conf, self.kind, self.port)?;
+        let new = host::switch_device(&self.host, self.conf, self.kind, self.port)?;
         let new = self.pod.take(&self.host, &new, &self.like_the_old())?;
         self.give_settings(&new)
     }
@@ -217,7 +217,7 @@ impl Exchange<'_> {
     fn wait_for_port(&mut self) -> Result<(), Failure> {
         let end = Instant::now() + Duration::from_secs(3);
         loop {
-            let asked = self.db.ask_for_port(self.port)?;
+            let asked = self.db.request_port(self.port)?;
             match self.db.wait_for_port(self.port, asked) {
                 Ok(_) => return Ok(()),
                 Err(e) if e.code == Code::Refused as u64 && self.row.is_some() && Instant::now() < end => {
@@ -271,7 +271,7 @@ impl Exchange<'_> {
         }
         if self.kind == Kind::Internal {
             // The switch removes its device when it sees the row; the name is needed now.
-            remove_host_device(&self.other.name);
+            host::remove_device(&self.other.name);
         }
         if let Ok(Some(half)) = self.pod.device(&self.device.name) {
             let _ = self.pod.net.remove(half.ifindex);

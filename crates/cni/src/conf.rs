@@ -5,7 +5,7 @@ use crate::error::{Code, Failure, fail};
 use crate::kind::Kind;
 use crate::names;
 use crate::{NEWEST, VERSIONS};
-use heddle_sys::names::is_plain;
+use heddle_sys::names::{is_device, is_plain};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -166,8 +166,48 @@ impl Conf {
             raw,
             own,
         };
-        names::check(&conf)?;
+        conf.check_names()?;
         Ok(conf)
+    }
+
+    /// Refuses a configuration with a name that leads out of the allowed directories.
+    fn check_names(&self) -> Result<(), Failure> {
+        let own = &self.own;
+        if let Some(bridge) = own.bridge.as_deref().filter(|b| !is_device(b)) {
+            return fail(
+                Code::Conf,
+                format!(
+                    "bridge {bridge:?} is not a name of a bridge (15 characters at most, no blank, /, : or %)"
+                ),
+            );
+        }
+        if let Some(kind) = self.ipam()? {
+            self.check_is_another("ipam.type", kind)?;
+        }
+        match self.raw.get("delegate") {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(inner)) => match kind_of(inner) {
+                Some(kind) => {
+                    names::program("delegate.type", kind)?;
+                    self.check_is_another("delegate.type", kind)?;
+                }
+                None => return fail(Code::Conf, "delegate.type is missing"),
+            },
+            Some(_) => return fail(Code::Conf, "delegate is not an object"),
+        }
+        if let Some(path) = &own.log_file {
+            names::check_log_file(path)?;
+        }
+        names::check_socket_dir(self.socket_dir())?;
+        names::check_database(self.database())
+    }
+
+    /// Refuses to run this plug-in itself.
+    fn check_is_another(&self, key: &str, kind: &str) -> Result<(), Failure> {
+        if kind_of(&self.raw) == Some(kind) {
+            return names::itself(key, kind);
+        }
+        Ok(())
     }
 
     pub(crate) fn database(&self) -> &str {

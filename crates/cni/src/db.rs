@@ -8,12 +8,11 @@ use crate::args::Args;
 use crate::conf::{Bandwidth, Conf, Vlan, mac_text};
 use crate::error::{Code, Failure, fail};
 use crate::kind::Kind;
-use heddle_ovsdb::blocking::{Connection, Error, Sent};
+use heddle_ovsdb::blocking::{Error, Sent};
+use heddle_ovsdb::vswitch::{NAME, Vswitch, insert, pairs, rows};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-const DATABASE: &str = "Open_vSwitch";
 
 /// Keys of `external_ids` of a pod's Interface.
 pub(crate) const NETWORK: &str = "heddle-cni/network";
@@ -29,14 +28,11 @@ const ADDRESS: &str = "heddle-cni/mac";
 const PORT: &str = "heddle-cni/port";
 
 /// The database.
-pub(crate) struct Db {
-    connection: Connection,
-    timeout: Duration,
-}
+pub(crate) struct Db(Vswitch);
 
 /// An Interface that this plug-in has made or taken over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct PodInterface {
     pub(crate) name: String,
     uuid: String,
     pub(crate) ids: BTreeMap<String, String>,
@@ -47,7 +43,7 @@ pub(crate) struct Found {
     pub(crate) kind: String,
 }
 
-impl Found {
+impl PodInterface {
     pub(crate) fn id(&self, key: &str) -> &str {
         self.ids.get(key).map_or("", String::as_str)
     }
@@ -87,9 +83,8 @@ impl Db {
     }
 
     pub(crate) fn at(address: &str, timeout: Duration) -> Result<Self, Failure> {
-        // The server replies to a `wait` after `timeout` at the latest; the connection must live longer.
-        match Connection::open(address, timeout + Duration::from_secs(2)) {
-            Ok(connection) => Ok(Self { connection, timeout }),
+        match Vswitch::open(address, timeout) {
+            Ok(database) => Ok(Self(database)),
             Err(Error::Address(address)) => fail(
                 Code::Conf,
                 format!("database {address:?} is not unix:PATH or tcp:HOST:PORT"),
@@ -102,33 +97,31 @@ impl Db {
     }
 
     fn transact(&mut self, operations: &[Value]) -> Result<Vec<Value>, Failure> {
-        self.connection.transact(DATABASE, operations).map_err(away)
+        self.0.transact(operations).map_err(away)
     }
 
-    fn interfaces(&mut self, condition: Value) -> Result<Vec<Found>, Failure> {
+    fn interfaces(&mut self, condition: Value) -> Result<Vec<PodInterface>, Failure> {
         let rows = self.select("Interface", condition, json!(COLUMNS))?;
         Ok(rows.iter().filter_map(found).collect())
     }
 
     fn select(&mut self, table: &str, condition: Value, columns: Value) -> Result<Vec<Value>, Failure> {
-        let select = json!({"op": "select", "table": table, "where": condition, "columns": columns});
-        let results = self.transact(&[select])?;
-        Ok(rows(results.first()))
+        self.0.select(table, &condition, &columns).map_err(away)
     }
 
     /// The Interfaces of a container's device: none or one, unless another client wrote such rows.
-    pub(crate) fn of(&mut self, args: &Args) -> Result<Vec<Found>, Failure> {
+    pub(crate) fn of(&mut self, args: &Args) -> Result<Vec<PodInterface>, Failure> {
         let ids = map(&[(CONTAINER, &args.container), (IFNAME, &args.ifname)]);
         self.interfaces(json!([["external_ids", "includes", ids]]))
     }
 
     /// The Interfaces of a network.
-    pub(crate) fn of_network(&mut self, network: &str) -> Result<Vec<Found>, Failure> {
+    pub(crate) fn of_network(&mut self, network: &str) -> Result<Vec<PodInterface>, Failure> {
         self.interfaces(json!([["external_ids", "includes", map(&[(NETWORK, network)])]]))
     }
 
     /// All Interfaces of this plug-in.
-    pub(crate) fn all(&mut self) -> Result<Vec<Found>, Failure> {
+    pub(crate) fn all(&mut self) -> Result<Vec<PodInterface>, Failure> {
         let all = self.interfaces(json!([]))?;
         Ok(all
             .into_iter()
@@ -137,7 +130,7 @@ impl Db {
     }
 
     /// The Interface of that name, also one of another client.
-    pub(crate) fn named(&mut self, name: &str) -> Result<Option<Found>, Failure> {
+    pub(crate) fn named(&mut self, name: &str) -> Result<Option<PodInterface>, Failure> {
         Ok(self.interfaces(json!([["name", "==", name]]))?.into_iter().next())
     }
 
@@ -168,10 +161,10 @@ impl Db {
             wait("Interface", same, json!([])),
         ];
         operations.extend(rows_of(port, &address));
-        match self.connection.transact(DATABASE, &operations) {
+        match self.0.transact(&operations) {
             Ok(_) => Ok(()),
-            Err(Error::Operation { index: 0, error, .. }) if error == "timed out" => no_bridge(port.bridge),
-            Err(Error::Operation { index: 1, error, .. }) if error == "timed out" => fail(
+            Err(e) if e.is_timeout(0) => no_bridge(port.bridge),
+            Err(e) if e.is_timeout(1) => fail(
                 Code::DuplicateMac,
                 format!(
                     "another pod of bridge {} has the MAC address {}",
@@ -185,7 +178,7 @@ impl Db {
 
     /// Changes the type of an existing Interface: its port, its `external_ids` and references to it stay.
     /// `ofport` is emptied, so that the caller can wait for the switch to set it.
-    pub(crate) fn convert(&mut self, old: &Found, to: &Conversion<'_>) -> Result<(), Failure> {
+    pub(crate) fn convert(&mut self, old: &PodInterface, to: &Conversion<'_>) -> Result<(), Failure> {
         let here = json!([["_uuid", "==", ["uuid", old.uuid]], ["type", "==", old.kind]]);
         let mut row = json!({"type": to.kind, "ofport": ["set", []], "error": ["set", []]});
         row["mac"] = to.mac.map_or(json!(["set", []]), |mac| json!(mac_text(mac)));
@@ -203,7 +196,7 @@ impl Db {
             json!({"op": "mutate", "table": "Interface", "where": [["_uuid", "==", ["uuid", old.uuid]]],
                 "mutations": mutations}),
         ];
-        match self.connection.transact(DATABASE, &operations) {
+        match self.0.transact(&operations) {
             Ok(_) => Ok(()),
             Err(Error::Operation { index: 0, .. }) => fail(
                 Code::Later,
@@ -215,22 +208,15 @@ impl Db {
 
     /// Sends a request that waits until the switch has set `ofport` of the Interface, to a number or an
     /// error.
-    pub(crate) fn ask_for_port(&mut self, name: &str) -> Result<Sent, Failure> {
-        let condition = json!([["name", "==", name]]);
-        let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
-        let operations = [
-            json!({"op": "wait", "timeout": millis, "table": "Interface", "where": condition,
-                "columns": ["ofport"], "until": "!=", "rows": [{"ofport": ["set", []]}]}),
-            json!({"op": "select", "table": "Interface", "where": condition, "columns": COLUMNS}),
-        ];
-        self.connection.send(DATABASE, &operations).map_err(away)
+    pub(crate) fn request_port(&mut self, name: &str) -> Result<Sent, Failure> {
+        self.0.send_wait_for_port(name, &json!(COLUMNS)).map_err(away)
     }
 
     /// The Interface, when the switch has made its port.
-    pub(crate) fn wait_for_port(&mut self, name: &str, sent: Sent) -> Result<Found, Failure> {
-        let results = match self.connection.receive(sent) {
-            Err(Error::Operation { index: 0, error, .. }) if error == "timed out" => {
-                let seconds = self.timeout.as_secs();
+    pub(crate) fn wait_for_port(&mut self, name: &str, sent: Sent) -> Result<PodInterface, Failure> {
+        let row = match self.0.receive_port(sent) {
+            Err(e) if e.is_timeout(0) => {
+                let seconds = self.0.timeout().as_secs();
                 return fail(
                     Code::Later,
                     format!("the switch made no port for {name} in {seconds} s; is heddled running?"),
@@ -238,7 +224,7 @@ impl Db {
             }
             other => other.map_err(away)?,
         };
-        let Some(interface) = rows(results.get(1)).first().and_then(found) else {
+        let Some(interface) = row.as_ref().and_then(found) else {
             return fail(
                 Code::Later,
                 format!("interface {name} was removed by another client"),
@@ -254,7 +240,7 @@ impl Db {
     }
 
     /// Removes Interfaces with their ports, QoS and queues. Missing rows are no error.
-    pub(crate) fn remove(&mut self, interfaces: &[Found]) -> Result<(), Failure> {
+    pub(crate) fn remove(&mut self, interfaces: &[PodInterface]) -> Result<(), Failure> {
         if interfaces.is_empty() {
             return Ok(());
         }
@@ -292,8 +278,8 @@ impl Db {
     /// has.
     pub(crate) fn round_trip(&mut self) -> Result<bool, Failure> {
         let results = self.transact(&[
-            json!({"op": "mutate", "table": DATABASE, "where": [], "mutations": [["next_cfg", "+=", 1]]}),
-            json!({"op": "select", "table": DATABASE, "where": [], "columns": ["next_cfg"]}),
+            json!({"op": "mutate", "table": NAME, "where": [], "mutations": [["next_cfg", "+=", 1]]}),
+            json!({"op": "select", "table": NAME, "where": [], "columns": ["next_cfg"]}),
         ])?;
         let Some(mine) = rows(results.get(1))
             .first()
@@ -304,9 +290,9 @@ impl Db {
                 "the database holds no row in table Open_vSwitch (ovs-vsctl init)",
             );
         };
-        let end = std::time::Instant::now() + self.timeout.min(Duration::from_secs(5));
+        let end = std::time::Instant::now() + self.0.timeout().min(Duration::from_secs(5));
         loop {
-            let rows = self.select(DATABASE, json!([]), json!(["cur_cfg"]))?;
+            let rows = self.select(NAME, json!([]), json!(["cur_cfg"]))?;
             if rows
                 .first()
                 .and_then(|row| row.get("cur_cfg")?.as_i64())
@@ -391,7 +377,6 @@ fn rows_of(port: &NewPort<'_>, address: &str) -> Vec<Value> {
             row["vlan_mode"] = json!("trunk");
         }
     }
-    let insert = |table: &str, name: &str, row: &Value| json!({"op": "insert", "table": table, "uuid-name": name, "row": row});
     let mut operations = vec![insert("Interface", "interface", &interface)];
     if rate.ingress_rate > 0 {
         let mut limits = vec![("max-rate", rate.ingress_rate.to_string())];
@@ -423,19 +408,13 @@ fn ids(pairs: &BTreeMap<String, String>) -> Value {
     json!(["map", pairs.iter().collect::<Vec<_>>()])
 }
 
-fn rows(result: Option<&Value>) -> Vec<Value> {
-    let rows = result.and_then(|r| r.get("rows")).and_then(Value::as_array);
-    rows.cloned().unwrap_or_default()
-}
-
-fn found(row: &Value) -> Option<Found> {
-    let pairs = row.get("external_ids")?.get(1)?.as_array()?;
-    let pair = |p: &Value| Some((p.get(0)?.as_str()?.to_owned(), p.get(1)?.as_str()?.to_owned()));
+fn found(row: &Value) -> Option<PodInterface> {
+    let ids = pairs(row.get("external_ids")?);
     let text = |key: &str| row.get(key).and_then(Value::as_str).map(str::to_owned);
-    Some(Found {
+    Some(PodInterface {
         name: text("name")?,
         uuid: row.get("_uuid")?.get(1)?.as_str()?.to_owned(),
-        ids: pairs.iter().filter_map(pair).collect(),
+        ids: ids.map(|(key, id)| (key.to_owned(), id.to_owned())).collect(),
         ofport: row.get("ofport").and_then(Value::as_i64),
         error: text("error"),
         mac: text("mac_in_use"),

@@ -1,12 +1,11 @@
 //! DEL: removes everything that a pod had. A pod without rows has nothing to remove.
 
-use crate::add::{port_name, remove_host_device, with_previous};
 use crate::args::Args;
-use crate::conf::{Conf, kind_of};
-use crate::db::{Db, Found, KIND};
-use crate::delegate;
+use crate::conf::{Conf, kind_of, with};
+use crate::db::{Db, KIND, PodInterface};
 use crate::error::Failure;
 use crate::names;
+use crate::{delegate, host};
 use heddle_sys::names::is_device;
 use serde_json::Value;
 
@@ -22,7 +21,7 @@ pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
             conf,
             &kind,
             "DEL",
-            &with_previous(inner, conf.raw.get("prevResult").cloned()),
+            &with(inner, "prevResult", conf.raw.get("prevResult").cloned()),
         )?;
     }
     let names: Vec<&str> = found.iter().map(|i| i.name.as_str()).collect();
@@ -35,7 +34,12 @@ pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
 
 /// Removes Interfaces of a container's device, and releases its addresses. The port goes first, or another
 /// pod could get the address while this one still uses it.
-pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) -> Result<(), Failure> {
+pub(crate) fn take_away(
+    args: &Args,
+    conf: &Conf,
+    db: &mut Db,
+    found: &[PodInterface],
+) -> Result<(), Failure> {
     db.remove(found)?;
     for interface in found {
         remains(interface, conf.socket_dir());
@@ -46,19 +50,19 @@ pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) 
     }
     // Devices and directories without a row, as after a failed ADD.
     if found.is_empty() {
-        remove_host_device(&port_name(args));
-        names::remove_socket_dir(conf.socket_dir(), &port_name(args));
+        host::remove_device(&args.port_name());
+        names::remove_socket_dir(conf.socket_dir(), &args.port_name());
     }
     Ok(())
 }
 
 /// Removes the things of a port that the switch does not remove.
-pub(crate) fn remains(interface: &Found, socket_dir: &str) {
+pub(crate) fn remains(interface: &PodInterface, socket_dir: &str) {
     if !is_device(&interface.name) {
         return;
     }
     match interface.id(KIND) {
-        "veth" => remove_host_device(&interface.name),
+        "veth" => host::remove_device(&interface.name),
         "vhost-user" => names::remove_socket_dir(socket_dir, &interface.name),
         _ => {}
     }

@@ -18,7 +18,7 @@ const DEPTH_VARIABLE: &str = "HEDDLE_CNI_DEPTH";
 /// Maximum value of [`DEPTH_VARIABLE`] with which another plug-in is still run.
 const MAX_DEPTH: u32 = 2;
 /// Maximum length of a plug-in's reply.
-const MAX_ANSWER_BYTES: u64 = 4 << 20;
+const MAX_REPLY_BYTES: u64 = 4 << 20;
 
 /// The newest version, whose new commands older plug-ins do not know, and the version before. Results are the
 /// same in both.
@@ -128,7 +128,7 @@ fn talk(child: &mut Child, input: String, limit: Duration) -> IoResult<(ExitStat
     if let Some(stdout) = child.stdout.take() {
         thread::Builder::new().spawn(move || {
             let mut answer = Vec::new();
-            let read = stdout.take(MAX_ANSWER_BYTES).read_to_end(&mut answer);
+            let read = stdout.take(MAX_REPLY_BYTES).read_to_end(&mut answer);
             // The receiver is gone if the time was over.
             let _ = sender.send(read.map(|_| answer));
         })?;

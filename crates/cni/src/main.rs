@@ -21,6 +21,7 @@ mod db;
 mod del;
 mod delegate;
 mod error;
+mod host;
 mod kind;
 mod log;
 mod names;
@@ -58,17 +59,17 @@ fn main() -> ExitCode {
         [] if std::env::var_os("CNI_COMMAND").is_some() => plug_in(),
         ["sweep"] => sweep(conf::DATABASE),
         ["sweep", database] => sweep(database),
-        ["--version" | "-V"] => say(
+        ["--version" | "-V"] => print_line(
             &format!("heddle-cni {}", env!("CARGO_PKG_VERSION")),
             ExitCode::SUCCESS,
         ),
-        ["--help" | "-h"] => say(HELP, ExitCode::SUCCESS),
-        _ => say(HELP, ExitCode::FAILURE),
+        ["--help" | "-h"] => print_line(HELP, ExitCode::SUCCESS),
+        _ => print_line(HELP, ExitCode::FAILURE),
     }
 }
 
 /// Writes a line. A closed output is ignored.
-fn say(text: &str, code: ExitCode) -> ExitCode {
+fn print_line(text: &str, code: ExitCode) -> ExitCode {
     let _ = writeln!(std::io::stdout(), "{text}");
     code
 }
@@ -81,7 +82,7 @@ fn sweep(database: &str) -> ExitCode {
             } else {
                 names.join(" ")
             };
-            say(&format!("removed: {names}"), ExitCode::SUCCESS)
+            print_line(&format!("removed: {names}"), ExitCode::SUCCESS)
         }
         Err(e) => {
             let _ = writeln!(std::io::stderr(), "heddle-cni: {}", e.msg);
@@ -92,15 +93,15 @@ fn sweep(database: &str) -> ExitCode {
 
 fn plug_in() -> ExitCode {
     let mut version = NEWEST.to_owned();
-    match answer(&mut version) {
+    match reply(&mut version) {
         Ok(None) => ExitCode::SUCCESS,
-        Ok(Some(value)) => say(&value.to_string(), ExitCode::SUCCESS),
-        Err(e) => say(&e.to_json(&version).to_string(), ExitCode::FAILURE),
+        Ok(Some(value)) => print_line(&value.to_string(), ExitCode::SUCCESS),
+        Err(e) => print_line(&e.to_json(&version).to_string(), ExitCode::FAILURE),
     }
 }
 
 /// Carries out the runtime's command; `version` becomes that of the configuration as soon as it is known.
-fn answer(version: &mut String) -> Result<Option<Value>, Failure> {
+fn reply(version: &mut String) -> Result<Option<Value>, Failure> {
     let args = Args::from_env()?;
     if args.command == Command::Version {
         // Runtimes send their own version along; an empty input is fine too.

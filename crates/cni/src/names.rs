@@ -4,10 +4,8 @@
 //! Files are confined to the directories of Heddle and Open vSwitch. The administrator adds directories with
 //! `HEDDLE_CNI_DIRS` and `HEDDLE_CNI_LOG_DIRS` in the environment of the container runtime.
 
-use crate::conf::{Conf, kind_of};
 use crate::error::{Code, Failure, fail, kernel};
-use heddle_sys::names::{dir_of, is_device, is_plain, make_dir_below, remove_dir_below};
-use serde_json::Value;
+use heddle_sys::names::{dir_of, is_plain, make_dir_below, remove_dir_below};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -44,10 +42,6 @@ fn allowed_dir(path: &str) -> Option<PathBuf> {
     dir_of(path, &with_given(&SOCKET_DIRS, DIRS_VARIABLE)).map(Path::to_owned)
 }
 
-fn is_socket_path(path: &str) -> bool {
-    allowed_dir(path).is_some()
-}
-
 /// Makes the directory of a port's vhost-user socket; returns its path.
 pub(crate) fn make_socket_dir(socket_dir: &str, port: &str) -> Result<PathBuf, Failure> {
     let dir = Path::new(socket_dir).join(port);
@@ -68,7 +62,7 @@ pub(crate) fn remove_socket_dir(socket_dir: &str, port: &str) {
 /// Whether a database is on this machine, behind a socket that tenants cannot make.
 fn is_own_database(text: &str) -> bool {
     match text.split_once(':') {
-        Some(("unix", path)) => is_socket_path(path),
+        Some(("unix", path)) => allowed_dir(path).is_some(),
         // The switch is in the plug-in's network namespace, and so is its database.
         Some(("tcp", place)) => place.rsplit_once(':').is_some_and(|(host, _)| {
             let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -88,44 +82,8 @@ fn outside<T>(key: &str, value: &str, own: &[&str]) -> Result<T, Failure> {
     )
 }
 
-/// Refuses a configuration with a name that leads out of the allowed directories.
-pub(crate) fn check(conf: &Conf) -> Result<(), Failure> {
-    let own = &conf.own;
-    if let Some(bridge) = own.bridge.as_deref().filter(|b| !is_device(b)) {
-        return fail(
-            Code::Conf,
-            format!(
-                "bridge {bridge:?} is not a name of a bridge (15 characters at most, no blank, /, : or %)"
-            ),
-        );
-    }
-    if let Some(kind) = conf.ipam()? {
-        not_itself(conf, "ipam.type", kind)?;
-    }
-    match conf.raw.get("delegate") {
-        None | Some(Value::Null) => {}
-        Some(Value::Object(inner)) => match kind_of(inner) {
-            Some(kind) => {
-                program("delegate.type", kind)?;
-                not_itself(conf, "delegate.type", kind)?;
-            }
-            None => return fail(Code::Conf, "delegate.type is missing"),
-        },
-        Some(_) => return fail(Code::Conf, "delegate is not an object"),
-    }
-    if let Some(path) = own.log_file.as_deref().filter(|p| log_dir(p).is_none()) {
-        return fail(
-            Code::Conf,
-            format!(
-                "logFile {path:?} is not a name that ends in .log, below {} or a directory of {LOG_DIRS_VARIABLE}",
-                LOG_DIRS.join(", ")
-            ),
-        );
-    }
-    if !is_socket_path(conf.socket_dir()) {
-        return outside("socketDir", conf.socket_dir(), &SOCKET_DIRS);
-    }
-    let database = conf.database();
+/// Refuses the address of a database that another machine, or a tenant, may have.
+pub(crate) fn check_database(database: &str) -> Result<(), Failure> {
     match database.split_once(':') {
         Some(("unix", path)) if !is_own_database(database) => outside("database", path, &SOCKET_DIRS),
         Some(("unix", _)) => Ok(()),
@@ -137,11 +95,26 @@ pub(crate) fn check(conf: &Conf) -> Result<(), Failure> {
     }
 }
 
-fn not_itself(conf: &Conf, key: &str, kind: &str) -> Result<(), Failure> {
-    if kind_of(&conf.raw) == Some(kind) {
-        return itself(key, kind);
+/// Refuses a log file that leaves the directories of log files.
+pub(crate) fn check_log_file(path: &str) -> Result<(), Failure> {
+    if log_dir(path).is_some() {
+        return Ok(());
     }
-    Ok(())
+    fail(
+        Code::Conf,
+        format!(
+            "logFile {path:?} is not a name that ends in .log, below {} or a directory of {LOG_DIRS_VARIABLE}",
+            LOG_DIRS.join(", ")
+        ),
+    )
+}
+
+/// Refuses a directory of sockets that leaves the allowed ones.
+pub(crate) fn check_socket_dir(path: &str) -> Result<(), Failure> {
+    match allowed_dir(path) {
+        Some(_) => Ok(()),
+        None => outside("socketDir", path, &SOCKET_DIRS),
+    }
 }
 
 /// The failure of a configuration with which this plug-in would run itself.

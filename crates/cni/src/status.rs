@@ -2,7 +2,7 @@
 
 use crate::args::Args;
 use crate::conf::{Conf, kind_of, with};
-use crate::db::{CONTAINER, Db, Found, IFNAME, NETNS, NETNS_INODE};
+use crate::db::{CONTAINER, Db, IFNAME, NETNS, NETNS_INODE, PodInterface};
 use crate::del::remains;
 use crate::delegate;
 use crate::error::{Code, Failure, fail};
@@ -38,14 +38,14 @@ pub(crate) fn gc(args: &Args, conf: &Conf) -> Result<String, Failure> {
         Some(Value::Array(list)) => list,
         _ => return fail(Code::Conf, "cni.dev/valid-attachments is not a list"),
     };
-    let is_listed = |i: &Found| {
+    let is_listed = |i: &PodInterface| {
         listed.iter().any(|a| {
             let is = |key: &str, id: &str| a.get(key).and_then(Value::as_str) == Some(i.id(id));
             is("containerID", CONTAINER) && is("ifname", IFNAME)
         })
     };
     let mut db = Db::open(conf)?;
-    let gone: Vec<Found> = db
+    let gone: Vec<PodInterface> = db
         .of_network(&conf.name)?
         .into_iter()
         .filter(|i| !is_listed(i))
@@ -77,15 +77,15 @@ pub(crate) fn gc(args: &Args, conf: &Conf) -> Result<String, Failure> {
 /// Removes the ports of pods whose namespaces are gone; returns their names.
 pub(crate) fn sweep(database: &str) -> Result<Vec<String>, Failure> {
     let mut db = Db::at(database, Duration::from_secs(30))?;
-    let is_gone = |i: &Found| {
+    let is_gone = |i: &PodInterface| {
         let (path, inode) = (i.id(NETNS), i.id(NETNS_INODE).parse().ok());
         !path.is_empty() && !Pod::exists(path, inode)
     };
-    let gone: Vec<Found> = db.all()?.into_iter().filter(is_gone).collect();
+    let gone: Vec<PodInterface> = db.all()?.into_iter().filter(is_gone).collect();
     remove(&mut db, &gone, "/var/run/heddle/vhost")
 }
 
-fn remove(db: &mut Db, gone: &[Found], socket_dir: &str) -> Result<Vec<String>, Failure> {
+fn remove(db: &mut Db, gone: &[PodInterface], socket_dir: &str) -> Result<Vec<String>, Failure> {
     db.remove(gone)?;
     for interface in gone {
         remains(interface, socket_dir);

@@ -1,6 +1,6 @@
 //! `heddle advise`: an attachment for a workload, and faults of a running switch.
 
-use crate::say;
+use crate::console;
 use anyhow::{Result, bail};
 use heddle_measure::advise::live::{judge, observe};
 use heddle_measure::advise::workload::{Workload, advise};
@@ -147,12 +147,16 @@ impl Args {
     pub(crate) fn run(&self) -> Result<()> {
         let text = if self.live {
             let (text, wrong) = self.look()?;
-            say::out(&text)?;
-            return if wrong { Err(say::Faults.into()) } else { Ok(()) };
+            console::out(&text)?;
+            return if wrong {
+                Err(console::Faults.into())
+            } else {
+                Ok(())
+            };
         } else {
             let results = self.results.as_deref().map(Results::read).transpose()?;
             advise(results.as_ref(), &self.workload()?)
         };
-        say::out(&text)
+        console::out(&text)
     }
 }

@@ -3,8 +3,8 @@
 //! The switch takes some examples each second, and keeps the last one of each reason and port. On request it
 //! explains an example by a trace. The rule is the one that decides now.
 
-use crate::ask::Target;
-use crate::say;
+use crate::console;
+use crate::request::Target;
 use anyhow::Result;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -82,17 +82,17 @@ impl Example {
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
         if self.reset {
-            self.target.ask("heddle/drops-reset", &[])?;
+            self.target.request("heddle/drops-reset", &[])?;
             return Ok(());
         }
-        let mut text = self.ask(0)?;
+        let mut text = self.request(0)?;
         let mut told: DropsReply = serde_json::from_str(&text)?;
         if !self.follow {
             let of = match &self.port {
                 Some(port) => format!("DROPPED OF WHAT CAME IN BY {}", clean(port)),
                 None => "DROPPED SINCE THE START OR RESET".to_owned(),
             };
-            return say::out(&if self.json {
+            return console::out(&if self.json {
                 text
             } else {
                 table(&told, &of, self.shows_all())
@@ -100,7 +100,7 @@ impl Args {
         }
         loop {
             std::thread::sleep(LOOK);
-            text = self.ask(told.number)?;
+            text = self.request(told.number)?;
             told = serde_json::from_str(&text)?;
             let shown = |e: &&Example| self.shows_all() || !e.is_ordinary();
             if !told.examples.iter().any(|e| shown(&e)) {
@@ -110,7 +110,7 @@ impl Args {
                 // The newest one first, as they come.
                 text = told.examples.iter().rev().filter(shown).map(one).collect();
             }
-            say::out(&text)?;
+            console::out(&text)?;
         }
     }
 
@@ -119,9 +119,9 @@ impl Args {
         self.all || self.port.is_some()
     }
 
-    fn ask(&self, since: u64) -> Result<String> {
+    fn request(&self, since: u64) -> Result<String> {
         let port = self.port.as_deref().unwrap_or("-");
-        self.target.ask("heddle/drops", &[port, &since.to_string()])
+        self.target.request("heddle/drops", &[port, &since.to_string()])
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_example_says_who_decided() {
+    fn an_example_names_the_rule_that_decided() {
         let told: DropsReply = serde_json::from_str(
             r#"{"number": 3, "totals": {"drop_action_of_pipeline": 7}, "examples": [{"reason": "drop_action_of_pipeline",
             "number": 3, "port": "p\u001b1", "packets": 7, "at": 1.0, "age": 0.25, "length": 60, "bytes": "00", "bridge": "br0",

@@ -1,9 +1,9 @@
 //! `heddle`: measures switches with load that it generates, plays a guest, and observes the switch.
 
 mod advise;
-mod ask;
 mod bench;
 mod capture;
+mod console;
 mod drops;
 mod guest;
 mod manual;
@@ -11,7 +11,7 @@ mod measure;
 mod node;
 mod offload;
 mod report;
-mod say;
+mod request;
 mod top;
 
 use clap::{Parser, Subcommand};
@@ -69,10 +69,10 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) if e.is::<say::Enough>() => ExitCode::SUCCESS,
-        Err(e) if e.is::<say::Faults>() => ExitCode::FAILURE,
+        Err(e) if e.is::<console::Enough>() => ExitCode::SUCCESS,
+        Err(e) if e.is::<console::Faults>() => ExitCode::FAILURE,
         Err(e) => {
-            eprintln!("heddle: {}", say::error(&e));
+            eprintln!("heddle: {}", console::error(&e));
             ExitCode::FAILURE
         }
     }

@@ -5,7 +5,7 @@ use heddle_node::{DEFAULT_FILE, DEFAULT_STATE, Node};
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
-pub(crate) struct Where {
+pub(crate) struct Files {
     /// The machine's description
     #[arg(default_value = DEFAULT_FILE)]
     file: PathBuf,
@@ -17,18 +17,18 @@ pub(crate) struct Where {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Show what apply would change
-    Plan(Where),
+    Plan(Files),
     /// Make the machine as the file describes it; undo that if the check address does not reply afterwards
-    Apply(Where),
+    Apply(Files),
     /// Show each setting, and whether it is as in the file (status 1 if not)
-    Status(Where),
+    Status(Files),
     /// Make everything as it was before the first apply
-    Undo(Where),
+    Undo(Files),
 }
 
 impl Command {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let open = |at: &Where| Node::open(&at.file, &at.state);
+        let open = |at: &Files| Node::open(&at.file, &at.state);
         match self {
             Self::Plan(at) => open(&at)?.plan(),
             Self::Apply(at) => open(&at)?.apply(),

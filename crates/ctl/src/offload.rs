@@ -1,6 +1,6 @@
 //! `heddle offload`: the cached flows that hardware or the kernel forwards, and why not the others.
 
-use crate::ask::Target;
+use crate::request::Target;
 use anyhow::Result;
 
 #[derive(clap::Args)]
@@ -16,6 +16,6 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
         let params: Vec<&str> = self.explain.as_deref().into_iter().collect();
-        crate::say::out(&self.target.ask("heddle/offload", &params)?)
+        crate::console::out(&self.target.request("heddle/offload", &params)?)
     }
 }

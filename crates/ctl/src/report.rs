@@ -1,6 +1,6 @@
 //! `heddle report`: reports of a file of results.
 
-use crate::say;
+use crate::console;
 use anyhow::{Context as _, Result, bail};
 use heddle_measure::report::{Metric, against, page, plots, text};
 use heddle_measure::results::Results;
@@ -73,7 +73,7 @@ impl Args {
                 all
             }
         };
-        let read = say::out(&said);
+        let read = console::out(&said);
         if self.judge && worse > 0 {
             bail!(
                 "{worse} figures are worse by {:.0} % or more",

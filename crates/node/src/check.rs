@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Tries until the check address replies, at most for `limit`.
-pub(crate) fn answers(check: &str, limit: Duration) -> Result<bool> {
+pub(crate) fn replies(check: &str, limit: Duration) -> Result<bool> {
     let end = Instant::now() + limit;
     loop {
         if once(check)? {
@@ -51,9 +51,9 @@ mod tests {
     fn connections_and_names() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap().to_string();
-        assert!(answers(&at, Duration::ZERO).unwrap());
+        assert!(replies(&at, Duration::ZERO).unwrap());
         drop(listener);
-        assert!(!answers(&at, Duration::from_millis(1)).unwrap());
-        assert!(!answers("no-such-host.invalid:1", Duration::ZERO).unwrap());
+        assert!(!replies(&at, Duration::from_millis(1)).unwrap());
+        assert!(!replies("no-such-host.invalid:1", Duration::ZERO).unwrap());
     }
 }

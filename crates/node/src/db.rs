@@ -1,54 +1,45 @@
 //! Reads and writes of the configuration database.
 
 use anyhow::{Context, Result, bail, ensure};
-use heddle_ovsdb::blocking::{Connection, Error};
+use heddle_ovsdb::vswitch::{NAME, Vswitch, insert, pairs};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const DATABASE: &str = "Open_vSwitch";
 /// Timeout for the switch to make a port.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Key in `external_ids` of rows that this crate has made.
 const MARK: &str = "heddle-node";
 
-pub(crate) struct Db(Connection);
+pub(crate) struct Db(Vswitch);
 
 impl Db {
     pub(crate) fn open(address: &str) -> Result<Self> {
-        let connection = Connection::open(address, LIMIT + Duration::from_secs(2));
-        Ok(Self(connection.with_context(|| {
+        let database = Vswitch::open(address, LIMIT);
+        Ok(Self(database.with_context(|| {
             format!("the database at {address} does not reply")
         })?))
     }
 
     fn transact(&mut self, operations: &[Value]) -> Result<Vec<Value>> {
         self.0
-            .transact(DATABASE, operations)
+            .transact(operations)
             .context("the database refuses the change")
     }
 
     fn select(&mut self, table: &str, condition: Value, columns: Value) -> Result<Vec<Value>> {
-        let select = json!({"op": "select", "table": table, "where": condition, "columns": columns});
-        let results = self.transact(&[select])?;
-        let rows = results
-            .first()
-            .and_then(|r| r.get("rows"))
-            .and_then(Value::as_array);
-        Ok(rows.cloned().unwrap_or_default())
+        self.0
+            .select(table, &condition, &columns)
+            .context("the database refuses the change")
     }
 
     /// A key of `Open_vSwitch.other_config`.
     pub(crate) fn other_config(&mut self, key: &str) -> Result<Option<String>> {
-        let rows = self.select(DATABASE, json!([]), json!(["other_config"]))?;
+        let rows = self.select(NAME, json!([]), json!(["other_config"]))?;
         let row = rows
             .first()
             .context("the database holds no row in table Open_vSwitch (ovs-vsctl init)")?;
-        let pairs = row
-            .get("other_config")
-            .and_then(|m| m.get(1))
-            .and_then(Value::as_array);
-        let pair = |p: &Value| (p.get(0)?.as_str()? == key).then(|| p.get(1)?.as_str().map(str::to_owned))?;
-        Ok(pairs.into_iter().flatten().find_map(pair))
+        let mut found = pairs(&row["other_config"]).filter(|(name, _)| *name == key);
+        Ok(found.next().map(|(_, value)| value.to_owned()))
     }
 
     /// Sets a key of `Open_vSwitch.other_config`, or removes it.
@@ -57,7 +48,7 @@ impl Db {
         if let Some(value) = value {
             mutations.push(json!(["other_config", "insert", ["map", [[key, value]]]]));
         }
-        let mutate = json!({"op": "mutate", "table": DATABASE, "where": [], "mutations": mutations});
+        let mutate = json!({"op": "mutate", "table": NAME, "where": [], "mutations": mutations});
         self.transact(&[mutate]).map(drop)
     }
 
@@ -88,7 +79,6 @@ impl Db {
         mac: &str,
     ) -> Result<()> {
         let mark = json!(["map", [[MARK, "made"]]]);
-        let insert = |table: &str, name: &str, row: Value| json!({"op": "insert", "table": table, "uuid-name": name, "row": row});
         let mut operations = Vec::new();
         let mut ports = Vec::new();
         let there = !self
@@ -98,16 +88,16 @@ impl Db {
             operations.push(insert(
                 "Interface",
                 "own_if",
-                json!({"name": bridge, "type": "internal"}),
+                &json!({"name": bridge, "type": "internal"}),
             ));
             let own = json!({"name": bridge, "interfaces": ["named-uuid", "own_if"]});
-            operations.push(insert("Port", "own", own));
+            operations.push(insert("Port", "own", &own));
             ports.push(json!(["named-uuid", "own"]));
         }
         if !self.is_port(bridge, nic)? {
-            operations.push(insert("Interface", "nic_if", json!({"name": nic})));
+            operations.push(insert("Interface", "nic_if", &json!({"name": nic})));
             let row = json!({"name": nic, "interfaces": ["named-uuid", "nic_if"], "external_ids": mark});
-            operations.push(insert("Port", "nic", row));
+            operations.push(insert("Port", "nic", &row));
             ports.push(json!(["named-uuid", "nic"]));
         }
         // The bridge keeps the MAC address of the device.
@@ -125,8 +115,8 @@ impl Db {
         } else {
             let row = json!({"name": bridge, "ports": ["set", ports], "other_config": address, "external_ids": mark,
                 "fail_mode": "standalone", "datapath_type": datapath_type});
-            operations.push(insert("Bridge", "bridge", row));
-            operations.push(json!({"op": "mutate", "table": DATABASE, "where": [],
+            operations.push(insert("Bridge", "bridge", &row));
+            operations.push(json!({"op": "mutate", "table": NAME, "where": [],
                 "mutations": [["bridges", "insert", ["named-uuid", "bridge"]]]}));
         }
         self.transact(&operations)?;
@@ -137,26 +127,16 @@ impl Db {
     }
 
     fn wait_for(&mut self, name: &str) -> Result<()> {
-        let condition = json!([["name", "==", name]]);
-        let millis = u64::try_from(LIMIT.as_millis()).unwrap_or(u64::MAX);
-        let wait = json!({"op": "wait", "timeout": millis, "table": "Interface", "where": condition,
-            "columns": ["ofport"], "until": "!=", "rows": [{"ofport": ["set", []]}]});
-        let select =
-            json!({"op": "select", "table": "Interface", "where": condition, "columns": ["ofport", "error"]});
-        let results = match self.0.transact(DATABASE, &[wait, select]) {
-            Err(Error::Operation { index: 0, error, .. }) if error == "timed out" => {
+        let sent = self.0.send_wait_for_port(name, &json!(["ofport", "error"]))?;
+        let row = match self.0.receive_port(sent) {
+            Err(e) if e.is_timeout(0) => {
                 bail!(
                     "the switch made no port {name} in {} s; is heddled running?",
                     LIMIT.as_secs()
                 );
             }
-            other => other?,
+            row => row?.unwrap_or_default(),
         };
-        let row = results
-            .get(1)
-            .and_then(|r| r.get("rows")?.get(0))
-            .cloned()
-            .unwrap_or_default();
         let error = row.get("error").and_then(Value::as_str).unwrap_or("no reason");
         ensure!(
             row["ofport"].as_i64().is_some_and(|n| n > 0),
@@ -173,14 +153,9 @@ impl Db {
             json!(["_uuid", "external_ids"]),
         )?;
         let Some(row) = bridges.first() else { return Ok(()) };
-        let marks = row["external_ids"].get(1).and_then(Value::as_array);
-        let made = marks.is_some_and(|pairs| {
-            pairs
-                .iter()
-                .any(|p| p.get(0).and_then(Value::as_str) == Some(MARK))
-        });
+        let made = pairs(&row["external_ids"]).any(|(key, _)| key == MARK);
         let operation = if made {
-            json!({"op": "mutate", "table": DATABASE, "where": [], "mutations": [["bridges", "delete", row["_uuid"]]]})
+            json!({"op": "mutate", "table": NAME, "where": [], "mutations": [["bridges", "delete", row["_uuid"]]]})
         } else {
             let ports = self.select("Port", json!([["name", "==", nic]]), json!(["_uuid"]))?;
             let uuids: Vec<&Value> = ports.iter().filter_map(|p| p.get("_uuid")).collect();

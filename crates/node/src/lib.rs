@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use conf::Conf;
 use heddle_sys::signal::{Signal, Signals};
 use setting::{Machine, Target, Wanted, wanted};
-use state::State;
+use state::SavedValues;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -33,11 +33,11 @@ pub const DEFAULT_STATE: &str = "/var/lib/heddle/node.json";
 pub struct Node {
     conf: Conf,
     machine: Machine,
-    state: State,
+    state: SavedValues,
 }
 
 /// Prints a step. An output that is closed changes nothing: the step is done all the same.
-fn say(text: &str) {
+fn print_step(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
@@ -54,7 +54,7 @@ impl Node {
         let conf = Conf::read(file)?;
         Ok(Self {
             machine: Machine::new(&conf.database),
-            state: State::open(state)?,
+            state: SavedValues::open(state)?,
             conf,
         })
     }
@@ -78,14 +78,14 @@ impl Node {
     pub fn plan(mut self) -> Result<()> {
         let all = self.differences()?;
         for ((target, value), now) in &all {
-            say(&format!(
+            print_step(&format!(
                 "{target}: {} -> {}",
                 shown(now.as_deref()),
                 shown(value.as_deref())
             ));
         }
         if all.is_empty() {
-            say("nothing to do");
+            print_step("nothing to do");
         }
         Ok(())
     }
@@ -100,15 +100,15 @@ impl Node {
             let now = self.machine.get(&target)?;
             let mark = if now == value { "ok     " } else { "differs" };
             differs += usize::from(now != value);
-            say(&format!("{mark} {target}: {}", shown(now.as_deref())));
+            print_step(&format!("{mark} {target}: {}", shown(now.as_deref())));
         }
         if let Some(check) = &self.conf.check {
-            let answers = check::answers(check, Duration::ZERO)?;
-            let mark = if answers { "ok     " } else { "differs" };
-            differs += usize::from(!answers);
-            say(&format!(
+            let replies = check::replies(check, Duration::ZERO)?;
+            let mark = if replies { "ok     " } else { "differs" };
+            differs += usize::from(!replies);
+            print_step(&format!(
                 "{mark} check address {check}: {}",
-                if answers { "answers" } else { "no answer" }
+                if replies { "answers" } else { "no answer" }
             ));
         }
         match differs {
@@ -125,14 +125,14 @@ impl Node {
     pub fn apply(mut self) -> Result<()> {
         let all = self.differences()?;
         if all.is_empty() {
-            say("nothing to do");
+            print_step("nothing to do");
             return Ok(());
         }
         let limit = Duration::from_secs(self.conf.check_seconds);
         let is_deaf = self.machine.is_deaf(all.iter().map(|((target, _), _)| target))?;
         if let Some(check) = &self.conf.check
             && !is_deaf
-            && !check::answers(check, limit)?
+            && !check::replies(check, limit)?
         {
             bail!("the check address {check} does not reply now; nothing was changed");
         }
@@ -141,7 +141,7 @@ impl Node {
         let mut done: Vec<(Target, Option<String>)> = Vec::new();
         let mut outcome = Ok(());
         for ((target, value), now) in all {
-            say(&format!(
+            print_step(&format!(
                 "{target}: {} -> {}",
                 shown(now.as_deref()),
                 shown(value.as_deref())
@@ -157,12 +157,12 @@ impl Node {
         }
         if outcome.is_ok()
             && let Some(check) = &self.conf.check
-            && !check::answers(check, limit).unwrap_or(false)
+            && !check::replies(check, limit).unwrap_or(false)
         {
             outcome = Err(anyhow::anyhow!("the check address {check} no longer replies"));
         }
         let Err(why) = outcome else { return Ok(()) };
-        say(&format!("taking it back: {why:#}"));
+        print_step(&format!("taking it back: {why:#}"));
         match self.take_back(done.into_iter().rev()) {
             Ok(()) => Err(why.context("all is as it was")),
             Err(also) => Err(why.context(format!("taking it back failed, too ({also:#})"))),
@@ -179,7 +179,7 @@ impl Node {
                 .with_context(|| target.to_string())
                 .and_then(|()| self.state.forget(&target))
             {
-                Ok(()) => say(&format!("{target}: {}", shown(before.as_deref()))),
+                Ok(()) => print_step(&format!("{target}: {}", shown(before.as_deref()))),
                 Err(e) if first.is_ok() => first = Err(e),
                 Err(_) => {}
             }
@@ -195,7 +195,7 @@ impl Node {
         let mut node = Self::open(file, state)?;
         let entries = node.state.entries.clone();
         if entries.is_empty() {
-            say("nothing to undo");
+            print_step("nothing to undo");
             return Ok(());
         }
         Signals::hold(&[Signal::HUP, Signal::INT, Signal::TERM]).context("signals")?;

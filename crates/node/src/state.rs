@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// A change that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct SavedValue {
     pub(crate) target: Target,
     /// Value before the first change; `None`: not set.
     pub(crate) before: Option<String>,
@@ -16,12 +16,12 @@ pub(crate) struct Entry {
 
 /// All changes, the first one first.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct SavedValues {
     path: PathBuf,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<SavedValue>,
 }
 
-impl State {
+impl SavedValues {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let entries = match std::fs::read_to_string(path) {
             Ok(text) => serde_json::from_str(&text).with_context(|| path.display().to_string())?,
@@ -39,7 +39,7 @@ impl State {
         if self.entries.iter().any(|e| e.target == *target) {
             return Ok(());
         }
-        self.entries.push(Entry {
+        self.entries.push(SavedValue {
             target: target.clone(),
             before,
         });
@@ -84,23 +84,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/state.json");
         let (a, b) = (Target::OtherConfig("a".into()), Target::Module("m".into()));
-        let mut state = State::open(&path).unwrap();
+        let mut state = SavedValues::open(&path).unwrap();
         state.note(&a, Some("1".into())).unwrap();
         state.note(&b, None).unwrap();
         state.note(&a, Some("2".into())).unwrap();
-        let mut again = State::open(&path).unwrap();
+        let mut again = SavedValues::open(&path).unwrap();
         assert_eq!(again.entries, state.entries);
         assert_eq!(
             again.entries[0],
-            Entry {
+            SavedValue {
                 target: a.clone(),
                 before: Some("1".into())
             }
         );
         again.forget(&a).unwrap();
         again.forget(&b).unwrap();
-        assert!(!path.exists() && State::open(&path).unwrap().entries.is_empty());
+        assert!(!path.exists() && SavedValues::open(&path).unwrap().entries.is_empty());
         std::fs::write(&path, "nonsense").unwrap();
-        assert!(State::open(&path).is_err());
+        assert!(SavedValues::open(&path).is_err());
     }
 }

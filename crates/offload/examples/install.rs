@@ -12,7 +12,7 @@
 use heddle_datapath_api::{Action, FlowId, FlowObserver, ObservedFlow, PortNo};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_offload::{Ebpf, Offload, Policy, PortLink};
-use heddle_port::types::Divert;
+use heddle_port::Divert;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -45,6 +45,14 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether operation `index`, a `wait`, took too long.
+    #[must_use]
+    pub fn is_timeout(&self, index: usize) -> bool {
+        matches!(self, Error::Operation { index: at, error, .. } if *at == index && error == "timed out")
+    }
+}
+
 trait Stream: Read + Write + Send {
     fn limit(&self, time: Duration) -> io::Result<()>;
 }

@@ -67,6 +67,7 @@ mod session;
 mod status;
 mod txn;
 mod value;
+pub mod vswitch;
 
 pub use call_error::CallError;
 pub use client::{Batch, Client, Closed, PendingTxn, SpawnError};

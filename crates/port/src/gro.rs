@@ -52,7 +52,7 @@ const FLAGS: u16 = 0xfff;
 
 /// The kinds of GSO packets that a queue's device takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Trains {
+pub struct GsoKinds {
     /// TCP over IPv4.
     pub tcp4: bool,
     /// TCP over IPv6.
@@ -61,7 +61,7 @@ pub struct Trains {
     pub udp: bool,
 }
 
-impl Trains {
+impl GsoKinds {
     /// All of them.
     pub const ALL: Self = Self {
         tcp4: true,
@@ -100,7 +100,7 @@ struct Headers {
 
 /// A GSO packet in the making.
 #[derive(Clone, Debug)]
-struct Train {
+struct GsoPacket {
     headers: Headers,
     /// Numbers in the batch.
     members: ArrayVec<u8, MAX_BATCH>,
@@ -126,7 +126,7 @@ pub type Joined<'a> = (&'a Packet, Range<usize>);
 /// One worker's state for joining. GSO packets are made in buffers that go back to the pool.
 #[derive(Debug, Default)]
 pub struct Gro {
-    trains: Vec<Train>,
+    gso_packets: Vec<GsoPacket>,
     became: Vec<Became>,
     made: Vec<Packet>,
     order: Vec<u8>,
@@ -134,21 +134,21 @@ pub struct Gro {
 
 impl Gro {
     /// Joins packets of a batch of at most [`MAX_BATCH`] packets. `false`: none could be joined.
-    pub fn join(&mut self, pool: &mut Pool, packets: &[&Packet], trains: Trains) -> bool {
-        self.trains.clear();
+    pub fn join(&mut self, pool: &mut Pool, packets: &[&Packet], kinds: GsoKinds) -> bool {
+        self.gso_packets.clear();
         self.became.clear();
         if packets.len() > MAX_BATCH {
             return false;
         }
         let mut open: ArrayVec<usize, OPEN> = ArrayVec::new();
         for (i, p) in (0_u8..).zip(packets) {
-            let became = self.add(i, p, packets, trains, &mut open);
+            let became = self.add(i, p, packets, kinds, &mut open);
             self.became.push(became);
         }
-        if self.trains.iter().all(|t| t.members.len() < 2) {
+        if self.gso_packets.iter().all(|t| t.members.len() < 2) {
             return false;
         }
-        for t in &self.trains {
+        for t in &self.gso_packets {
             let mut big = pool.get_big();
             // A GSO packet that cannot be built should have been refused before; its packets are sent as they
             // are.
@@ -170,7 +170,7 @@ impl Gro {
                 Became::Member => continue,
                 Became::Itself => None,
                 Became::First(n) => self
-                    .trains
+                    .gso_packets
                     .get(usize::from(*n))
                     .zip(self.made.get(usize::from(*n))),
             };
@@ -198,7 +198,7 @@ impl Gro {
         i: u8,
         p: &Packet,
         packets: &[&Packet],
-        trains: Trains,
+        kinds: GsoKinds,
         open: &mut ArrayVec<usize, OPEN>,
     ) -> Became {
         let Some(h) = Headers::of(p) else {
@@ -208,14 +208,14 @@ impl Gro {
             }
             return Became::Itself;
         };
-        let same = |n: &usize| self.trains.get(*n).is_some_and(|t| t.is_of(p, &h, packets));
+        let same = |n: &usize| self.gso_packets.get(*n).is_some_and(|t| t.is_of(p, &h, packets));
         let at = open.iter().position(same);
         // A packet for a queue of its own leaves by itself: queues count frames.
         let alone = p.queue() != 0 || p.offload.gso.is_some();
-        let joins = h.payload > 0 && trains.takes(h.kind) && !alone;
+        let joins = h.payload > 0 && kinds.takes(h.kind) && !alone;
         if let Some(n) = at.and_then(|at| open.get(at).copied())
             && joins
-            && let Some(t) = self.trains.get_mut(n)
+            && let Some(t) = self.gso_packets.get_mut(n)
             && let Some(ends) = t.takes(p, &h, packets)
         {
             t.members.push(i);
@@ -234,10 +234,10 @@ impl Gro {
         if open.is_full() {
             open.remove(0);
         }
-        let n = self.trains.len();
+        let n = self.gso_packets.len();
         let size = p.len() - h.payload;
         let members = [i].into_iter().collect();
-        self.trains.push(Train {
+        self.gso_packets.push(GsoPacket {
             headers: h,
             members,
             size,
@@ -336,7 +336,7 @@ fn flags(p: &Packet, h: &Headers) -> Option<u16> {
     Some(split::<Tcp>(p.head().get(h.l4..)?)?.0.ctl.get() & FLAGS)
 }
 
-impl Train {
+impl GsoPacket {
     /// Whether a packet is of its flow.
     fn is_of(&self, p: &Packet, h: &Headers, packets: &[&Packet]) -> bool {
         let (own, range) = (&self.headers, h.ends_of());
@@ -412,7 +412,7 @@ fn is_right(p: &Packet, h: &Headers) -> bool {
 }
 
 /// Builds a GSO packet in an empty packet with room for it.
-fn build(t: &Train, packets: &[&Packet], to: &mut Packet) -> Option<()> {
+fn build(t: &GsoPacket, packets: &[&Packet], to: &mut Packet) -> Option<()> {
     let Headers {
         l3,
         l4,

@@ -7,6 +7,7 @@
 mod drops;
 pub mod dummy;
 pub mod gro;
+mod guest;
 mod limit;
 pub mod qos;
 pub mod segment;
@@ -16,14 +17,14 @@ mod tap;
 mod traits;
 mod tunnel;
 pub mod types;
-mod vhost;
 mod virtio;
 
 pub use dummy::DummyPort;
+pub use guest::vduse::VduseContext;
+pub use guest::vhost::{VhostContext, open_vhost, socket_dir};
 pub use qos::QosConfig;
-pub use system::{IngressFilters, Receivers, SystemPort};
+pub use system::{Divert, IngressFilters, Receivers, SystemPort};
 pub use tap::{Birthplace, KeptTaps, TapPort};
 pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
 pub use tunnel::TunnelPort;
 pub use types::{Host, PortType, open};
-pub use vhost::{VhostContext, VhostPort, socket_dir};

@@ -33,7 +33,7 @@ const MAX_DATAGRAMS: [usize; 2] = [64, 128];
 /// Error number: the kernel does not take such a GSO packet.
 const EINVAL: i32 = 22;
 /// Bytes up to the end of an outer UDP header at most: tags, IPv6.
-const MOST_OUTER: usize = 14 + 4 * 4 + 40 + 8;
+const MAX_OUTER_BYTES: usize = 14 + 4 * 4 + 40 + 8;
 /// Offset of UDP's checksum in its header.
 const UDP_CSUM_AT: u16 = 6;
 
@@ -186,7 +186,7 @@ fn with_headers<T>(
 /// Puts a GSO packet that is in one tunnel of UDP into GSO packets of outer datagrams, each with a segment in
 /// it. They are for devices that cut datagrams and know nothing of tunnels. Mostly the result is one. It is
 /// two if the outer headers lift a long GSO packet over the maximum length of an IP header. All outer
-/// datagrams have a checksum then. Calls `each` with them as long as it returns true, each of `most`
+/// datagrams have a checksum then. Calls `each` with them as long as it returns true, each of `max`
 /// datagrams at most. `false`: the packet is not in such a tunnel.
 ///
 /// # Errors
@@ -194,7 +194,7 @@ fn with_headers<T>(
 pub fn as_datagrams(
     pool: &mut Pool,
     packet: &Packet,
-    most: usize,
+    max: usize,
     each: &mut dyn FnMut(&Packet) -> bool,
 ) -> Result<bool, SegmentError> {
     let one_of_udp = |wraps: Wraps| match wraps.split() {
@@ -207,7 +207,7 @@ pub fn as_datagrams(
     with_headers(pool, packet, &mut |pool, packet| {
         let cut = Cut::of(packet)?;
         let mut train = pool.get_big();
-        let done = cut.all_datagrams(packet, &mut train, most, each);
+        let done = cut.all_datagrams(packet, &mut train, max, each);
         pool.put(train);
         done.map(|()| true)
     })
@@ -216,13 +216,13 @@ pub fn as_datagrams(
 /// The number of datagrams of one GSO packet that the kernel takes, as far as it was tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagrams {
-    most: usize,
+    max: usize,
 }
 
 impl Default for Datagrams {
     fn default() -> Self {
-        let [.., most] = MAX_DATAGRAMS;
-        Self { most }
+        let [.., max] = MAX_DATAGRAMS;
+        Self { max }
     }
 }
 
@@ -236,19 +236,19 @@ impl Datagrams {
         packet: &Packet,
         send: &mut dyn FnMut(&Packet) -> Result<(), i32>,
     ) -> Option<Result<(), i32>> {
-        let [fewer, most] = MAX_DATAGRAMS;
+        let [fewer, max] = MAX_DATAGRAMS;
         loop {
             let (mut done, mut sent) = (Ok(()), 0);
-            let tried = as_datagrams(pool, packet, self.most, &mut |train| {
+            let tried = as_datagrams(pool, packet, self.max, &mut |train| {
                 done = send(train);
                 sent += u32::from(done.is_ok());
                 done.is_ok()
             });
             match (tried, done) {
-                (Ok(true), Err(EINVAL)) if sent == 0 && self.most > fewer => self.most = fewer,
+                (Ok(true), Err(EINVAL)) if sent == 0 && self.max > fewer => self.max = fewer,
                 (Ok(true), Err(EINVAL)) if sent == 0 => {
                     // The number of datagrams was not the reason.
-                    self.most = most;
+                    self.max = max;
                     return None;
                 }
                 (Ok(true), done) => return Some(done),
@@ -359,16 +359,16 @@ impl Cut {
         &self,
         whole: &Packet,
         train: &mut Packet,
-        most: usize,
+        max: usize,
         each: &mut dyn FnMut(&Packet) -> bool,
     ) -> Result<(), SegmentError> {
         let outer = self.outers.first().ok_or(SegmentError::Mismatch)?;
         let inside = outer.l4_at + Udp::LEN;
         let datagram = self.layout.payload - inside + usize::from(self.gso.size);
         let room = usize::from(u16::MAX).saturating_sub(inside - outer.l3_at);
-        let most = (room / datagram).clamp(1, most);
-        for from in (0..self.count).step_by(most) {
-            let upto = self.count.min(from + most);
+        let max = (room / datagram).clamp(1, max);
+        for from in (0..self.count).step_by(max) {
+            let upto = self.count.min(from + max);
             self.datagrams(outer, whole, from..upto, train)?;
             if !each(train) {
                 break;
@@ -394,7 +394,7 @@ impl Cut {
         for i in segments {
             let at = end - inside;
             let space = space.get_mut(at..).ok_or(SegmentError::Malformed)?;
-            let mut before = [0; MOST_OUTER];
+            let mut before = [0; MAX_OUTER_BYTES];
             let before = before.get_mut(..inside).ok_or(SegmentError::Mismatch)?;
             before.copy_from_slice(space.get(..inside).ok_or(SegmentError::Malformed)?);
             end = at + self.segment(whole, i, space)?;

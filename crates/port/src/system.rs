@@ -12,7 +12,7 @@
 //! theirs. Packets that come within the microsecond between are lost; all others are in the old queues or in
 //! the new.
 //!
-//! If the program diverts devices ([`crate::types::Divert`]), there is one receive queue, which reads the
+//! If the program diverts devices ([`Divert`]), there is one receive queue, which reads the
 //! diverted packets, and the host's stack sees nothing. If that fails, the port has packet sockets and
 //! reports the failure.
 //!
@@ -29,9 +29,8 @@ mod steer;
 mod tests;
 mod tx;
 
-use crate::types::Divert;
 use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
-use heddle_sys::{LinkCtl, PacketSocket, QueueCounts, RxRing};
+use heddle_sys::{LinkCtl, PacketSocket, QueueCounts, RxRing, TapQueue};
 pub use ingress::IngressFilters;
 use ingress::VlanSet;
 use parking_lot::Mutex;
@@ -42,6 +41,18 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
 use steer::Steering;
 use tx::{Senders, SystemTx};
+
+/// Leads packets that network devices receive to the switch, before packet sockets and the host's stack.
+pub trait Divert: Send + Sync {
+    /// From now on the returned queue reads the packets that device `name` receives and that were not
+    /// forwarded before. No other reader gets them. A second call returns the same queue.
+    ///
+    /// # Errors
+    /// The system's error; the device is as it was.
+    fn divert(&self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>>;
+    /// The device is as it was before. It may be gone.
+    fn release(&self, name: &str, ifindex: u32);
+}
 
 /// Receive buffer of a queue, bytes of kernel memory: room for the windows of some fast TCP connections.
 const RCVBUF: usize = 16 << 20;
@@ -63,7 +74,7 @@ pub struct SystemPort {
     /// Sockets that were made before.
     ready: Option<Arc<Receivers>>,
     senders: Arc<Senders>,
-    state: Mutex<State>,
+    state: Mutex<Sockets>,
     /// Locked after `state`, if both are.
     qos: Mutex<qos::Qos>,
 }
@@ -77,7 +88,7 @@ impl std::fmt::Debug for SystemPort {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Sockets {
     receivers: Vec<Weak<PacketSocket>>,
     last: PortStatus,
     stale: bool,
@@ -129,7 +140,7 @@ impl SystemPort {
     }
 
     /// Keeps packets that the device receives from the host's stack, or returns why it cannot.
-    fn hold(&self, state: &mut State, index: u32) {
+    fn hold(&self, state: &mut Sockets, index: u32) {
         let Some(filters) = &self.filters else { return };
         let failed = filters.hold(&self.name, index).err();
         if let Some(why) = failed.as_ref().filter(|why| state.not_held.as_ref() != Some(why)) {
@@ -220,7 +231,7 @@ impl SystemPort {
     }
 
     /// Leads the open sockets to the device's new index.
-    fn rebind(&self, state: &mut State, index: u32) {
+    fn rebind(&self, state: &mut Sockets, index: u32) {
         let many = state.receivers.len() > 1;
         self.senders.rebind(index);
         for s in state.receivers.iter().filter_map(Weak::upgrade) {

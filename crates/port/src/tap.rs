@@ -17,7 +17,6 @@ mod queue;
 mod tests;
 
 use crate::limit::TxLimit;
-use crate::types::Request;
 use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
 use ctl::TapCtl;
 use heddle_sys::{TapLinks, TapOpen, TapQueue};
@@ -148,14 +147,16 @@ pub(crate) fn receiver(queue: Arc<TapQueue>) -> Box<dyn RxQueue> {
     Box::new(TapRx::new(queue))
 }
 
-/// Opens an internal port, with a device that outlives the process if that can be.
-pub(crate) fn open(request: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
-    Ok(Arc::new(match request.host.taps() {
-        Some(kept) => {
-            let place = request.host.birthplace();
-            kept.open_at(request.name, n_rxq(request.options), place)?
-        }
-        None => TapPort::open(request.name)?,
+/// Opens an internal port, with a device that outlives the process if there are `kept` ones.
+pub(crate) fn open<'a>(
+    name: &str,
+    options: &BTreeMap<String, String>,
+    kept: Option<&KeptTaps>,
+    birthplace: impl FnOnce() -> Option<Birthplace<'a>>,
+) -> Result<Arc<dyn Port>, PortError> {
+    Ok(Arc::new(match kept {
+        Some(kept) => kept.open_at(name, n_rxq(options), birthplace())?,
+        None => TapPort::open(name)?,
     }))
 }
 

@@ -1,6 +1,6 @@
 //! The traits that every port type implements.
 
-use crate::gro::Trains;
+use crate::gro::GsoKinds;
 use arrayvec::ArrayVec;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_sys::{DeviceCounters, QueueCounts, device_counters, errno_text};
@@ -82,10 +82,6 @@ pub trait Port: Send + Sync {
     fn name(&self) -> &str;
     /// The `Interface.type` that it implements (`system`, `internal`, `dummy`, ...).
     fn kind(&self) -> &'static str;
-    /// Properties of its type.
-    fn port_type(&self) -> &'static crate::PortType {
-        crate::PortType::of(self.kind())
-    }
     /// The type of tunnel that it stands for, if it does: see [`crate::TunnelPort`].
     fn tunnel(&self) -> Option<heddle_tunnel::TunnelType> {
         None
@@ -162,10 +158,6 @@ pub trait Port: Send + Sync {
             ifindex if ifindex != 0 && self.is_here() => device_counters(ifindex),
             _ => None,
         }
-    }
-    /// Whether workers poll the type's queues by assignment ([`crate::PortType::pmd`]).
-    fn is_pmd(&self) -> bool {
-        self.port_type().pmd
     }
     /// Whether the device wants receive queue `queue` to be polled (shown by `dpif-netdev/pmd-rxq-show`).
     fn rxq_enabled(&self, _queue: usize) -> bool {
@@ -279,8 +271,8 @@ pub trait TxQueue: Send {
         false
     }
     /// The kinds of GSO packets that its device takes: only for these is it worth to join packets.
-    fn gso_support(&self) -> Trains {
-        Trains::default()
+    fn gso_support(&self) -> GsoKinds {
+        GsoKinds::default()
     }
     /// Like [`TxQueue::tx`], with packets that the queue may keep: all of their bytes are private. Packets
     /// that it kept go back to the `pool` of a later call; packets that it leaves in the list go back at

@@ -3,16 +3,12 @@
 //! A new type is one entry of [`TYPES`] and one file that implements [`Port`]. `Open_vSwitch.iface_types`,
 //! the options of an `Interface` of the type, and the thread that polls it follow from the entry.
 
-mod vduse;
-
-pub(crate) use vduse::is_vduse;
-pub use vduse::{VduseContext, VdusePort};
-
+use crate::guest::vduse::{VduseContext, is_vduse, open_vduse};
+use crate::guest::vhost::{VhostContext, open_vhost};
 use crate::{
-    Birthplace, DummyPort, IngressFilters, KeptTaps, Port, PortError, Receivers, SystemPort, VhostContext,
-    VhostPort, dummy, tap,
+    Birthplace, Divert, DummyPort, IngressFilters, KeptTaps, Port, PortError, Receivers, SystemPort, dummy,
+    tap,
 };
-use heddle_sys::TapQueue;
 use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,22 +68,10 @@ pub enum Pretend {
 
 /// A port that is to be opened.
 pub struct Request<'a> {
-    pub(crate) kind: &'static PortType,
-    pub(crate) name: &'a str,
-    pub(crate) options: &'a BTreeMap<String, String>,
-    pub(crate) host: &'a dyn Host,
-}
-
-/// Leads packets that network devices receive to the switch, before packet sockets and the host's stack.
-pub trait Divert: Send + Sync {
-    /// From now on the returned queue reads the packets that device `name` receives and that were not
-    /// forwarded before. No other reader gets them. A second call returns the same queue.
-    ///
-    /// # Errors
-    /// The system's error; the device is as it was.
-    fn divert(&self, name: &str, ifindex: u32) -> std::io::Result<Arc<TapQueue>>;
-    /// The device is as it was before. It may be gone.
-    fn release(&self, name: &str, ifindex: u32);
+    kind: &'static PortType,
+    name: &'a str,
+    options: &'a BTreeMap<String, String>,
+    host: &'a dyn Host,
 }
 
 /// Services that ports may need of their program.
@@ -135,6 +119,11 @@ fn system(request: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
     Ok(Arc::new(port.with_receivers(request.host.receivers())))
 }
 
+fn internal(request: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
+    let host = request.host;
+    tap::open(request.name, request.options, host.taps(), || host.birthplace())
+}
+
 /// A program that offers nothing.
 struct Alone;
 impl Host for Alone {}
@@ -166,42 +155,28 @@ const DUMMY: PortType = PortType {
 
 /// The virtio-net device of a virtual machine.
 const VHOST: PortType = PortType {
-    make: Make::Device(open_vhost),
+    make: Make::Device(machine),
     ..PLAIN
 };
 
 /// The virtio-net device of a pod.
 const VDUSE: PortType = PortType {
-    make: Make::Device(open_vduse),
+    make: Make::Device(pod),
     takes_mac: true,
     ..PLAIN
 };
 
-fn open_vduse(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
-    Ok(VdusePort::open(
-        r.kind.name,
-        r.name,
-        r.options,
-        r.host.vduse(r.name)?,
-    )?)
+fn pod(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
+    open_vduse(r.kind.name, r.name, r.options, r.host.vduse(r.name)?)
+}
+
+fn machine(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
+    open_vhost(r.kind.name, r.name, r.options, r.host.vhost(r.name)?)
 }
 
 /// A socket, or a device that stands for one (Open vSwitch 3.5).
-fn open_client(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
-    if is_vduse(r.options) {
-        open_vduse(r)
-    } else {
-        open_vhost(r)
-    }
-}
-
-fn open_vhost(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
-    Ok(VhostPort::open(
-        r.kind.name,
-        r.name,
-        r.options,
-        r.host.vhost(r.name)?,
-    )?)
+fn client(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
+    if is_vduse(r.options) { pod(r) } else { machine(r) }
 }
 
 /// A tunnel.
@@ -219,7 +194,7 @@ const fn tunnel(name: &'static str, ty: TunnelType) -> PortType {
 pub static TYPES: [PortType; 21] = [
     tunnel("bareudp", TunnelType::Bareudp),
     PortType { name: "dpdkvhostuser", ..VHOST },
-    PortType { name: "dpdkvhostuserclient", make: Make::Device(open_client), ..VHOST },
+    PortType { name: "dpdkvhostuserclient", make: Make::Device(client), ..VHOST },
     PortType { name: "dummy", ..DUMMY },
     PortType { name: "dummy-internal", follows_mtu: true, ..DUMMY },
     PortType { name: "dummy-pmd", pmd: true, ..DUMMY },
@@ -229,7 +204,7 @@ pub static TYPES: [PortType; 21] = [
     tunnel("gtpu", TunnelType::Gtpu),
     // A tap device: the host's own end of a bridge.
     PortType {
-        name: "internal", make: Make::Device(tap::open),
+        name: "internal", make: Make::Device(internal),
         instead: Some((Pretend::InDatapath, "dummy-internal")), kernel: true, persists: true, takes_mac: true, follows_mtu: true, ..PLAIN
     },
     tunnel("ip6erspan", TunnelType::Ip6erspan),
@@ -256,11 +231,6 @@ impl PortType {
     pub fn named(name: &str) -> Option<&'static PortType> {
         let name = if name.is_empty() { "system" } else { name };
         TYPES.iter().find(|t| t.name == name)
-    }
-
-    /// The properties of a port's type. Tests have ports of types that are not in the table.
-    pub(crate) fn of(kind: &str) -> &'static PortType {
-        Self::named(kind).unwrap_or(const { &PLAIN })
     }
 
     /// The type that ports of this one are made as: itself, unless it is another name for one.
@@ -295,6 +265,18 @@ impl PortType {
     }
 }
 
+impl dyn Port + '_ {
+    /// Properties of its type. Tests have ports of types that are not in the table.
+    pub fn port_type(&self) -> &'static PortType {
+        PortType::named(self.kind()).unwrap_or(const { &PLAIN })
+    }
+
+    /// Whether workers poll the type's queues by assignment ([`PortType::pmd`]).
+    pub fn is_pmd(&self) -> bool {
+        self.port_type().pmd
+    }
+}
+
 /// The errors of [`PortType::open`]; [`PortError::Config`] for a type that does not exist.
 pub fn open(kind: &str, name: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn Port>, PortError> {
     let unknown = || PortError::Config(format!("could not create {name}: unknown interface type {kind}"));
@@ -324,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_of_the_type_that_was_asked_for() {
+    fn ports_are_of_the_requested_type() {
         for kind in TYPES.iter().filter(|t| t.pretended) {
             let port = open(kind.name, "p1", &BTreeMap::new()).unwrap();
             assert!(std::ptr::eq(port.port_type(), kind));

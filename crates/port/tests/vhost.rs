@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use heddle_packet::{BURST, Burst, Packet, Pool};
-use heddle_port::{Port, RxQueue, TxQueue, VhostContext, VhostPort};
+use heddle_port::{Port, RxQueue, TxQueue, VhostContext, open_vhost};
 use heddle_sys::Epoll;
 use heddle_vhost_user::backend::Control;
 use heddle_vhost_user::frontend::{Frontend, HugePages, Listener, Nic, NicConfig};
@@ -38,7 +38,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(ports: [&VhostPort; 2]) -> Self {
+    fn start(ports: [&Arc<dyn Port>; 2]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&stop);
         let mut rx: Vec<Box<dyn RxQueue>> = ports.iter().flat_map(|p| p.open_rx(1).unwrap()).collect();
@@ -113,13 +113,13 @@ impl Lab {
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
-    fn client(&self, name: &str) -> Arc<VhostPort> {
+    fn client(&self, name: &str) -> Arc<dyn Port> {
         let path = self.path(name).display().to_string();
         let options = BTreeMap::from([("vhost-server-path".to_owned(), path)]);
-        VhostPort::open("dpdkvhostuserclient", name, &options, self.context.clone()).unwrap()
+        open_vhost("dpdkvhostuserclient", name, &options, self.context.clone()).unwrap()
     }
-    fn server(&self, name: &str) -> Arc<VhostPort> {
-        VhostPort::open("dpdkvhostuser", name, &BTreeMap::new(), self.context.clone()).unwrap()
+    fn server(&self, name: &str) -> Arc<dyn Port> {
+        open_vhost("dpdkvhostuser", name, &BTreeMap::new(), self.context.clone()).unwrap()
     }
 }
 
@@ -142,7 +142,7 @@ fn accept(listener: &Listener) -> Frontend {
     listener.accept(LIMIT, LIMIT).unwrap().expect("the port connects")
 }
 
-fn status(port: &VhostPort, key: &str) -> Option<String> {
+fn status(port: &Arc<dyn Port>, key: &str) -> Option<String> {
     let all = port.status().extra;
     all.into_iter().find(|(k, _)| k == key).map(|(_, v)| v)
 }
@@ -311,8 +311,9 @@ fn ports_that_cannot_be_are_refused_with_a_reason() {
             .map(|p| ("vhost-server-path".to_owned(), p))
             .into_iter()
             .collect();
-        VhostPort::open(kind, name, &options, context.clone())
-            .unwrap_err()
+        open_vhost(kind, name, &options, context.clone())
+            .err()
+            .unwrap()
             .to_string()
     };
     let none = open("dpdkvhostuserclient", "a", None, &lab.context);

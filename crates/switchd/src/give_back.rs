@@ -11,7 +11,7 @@
 //! without its thread, which does not survive the daemon's fork.)
 
 /// Fewer cached flows, and fewer rules, than this are not worth a trim.
-const MANY: u64 = 10_000;
+const MIN_FREED: u64 = 10_000;
 /// Bytes in a bundle that count as one message.
 const MESSAGE_BYTES: u64 = 256;
 /// Five seconds.
@@ -37,7 +37,7 @@ pub(crate) struct Sizes {
 pub(crate) struct GiveBack {
     /// Maximum numbers of cached flows, of messages in bundles and of connections since memory was last given
     /// back; rules freed by then.
-    most: [u64; 3],
+    max: [u64; 3],
     freed: u64,
     /// Ticks since a trim was found to be due.
     due_ticks: u32,
@@ -47,16 +47,16 @@ impl GiveBack {
     /// Whether to give memory back now. To be called at each tick.
     pub(crate) fn tick(&mut self, now: Sizes) -> bool {
         let held = [now.flows, now.bundled / MESSAGE_BYTES, now.connections];
-        let mut due = now.freed - self.freed >= MANY.max(now.rules / 4);
-        for (most, held) in self.most.iter_mut().zip(held) {
-            *most = (*most).max(held);
-            due |= *most > MANY.max(held * 2);
+        let mut due = now.freed - self.freed >= MIN_FREED.max(now.rules / 4);
+        for (max, held) in self.max.iter_mut().zip(held) {
+            *max = (*max).max(held);
+            due |= *max > MIN_FREED.max(held * 2);
         }
         self.due_ticks = if due { self.due_ticks + 1 } else { 0 };
         let give = self.due_ticks >= LATER_TICKS;
         if give {
             *self = Self {
-                most: held,
+                max: held,
                 freed: now.freed,
                 due_ticks: 0,
             };

@@ -1,14 +1,12 @@
-//! The daemon heddled: reconcile the database with the two halves, unixctl, logging.
+//! The daemon heddled: reconcile the database with the two halves.
 
 pub mod cli;
 pub mod commands;
-pub mod coverage;
-pub mod daemonize;
-pub mod exit;
+pub mod context;
 mod give_back;
-pub mod memory;
+pub mod inventory;
+mod log_modules;
 mod metrics;
-pub mod pidfile;
 pub mod reconcile;
 pub mod run;
 mod samples;
@@ -16,7 +14,5 @@ mod sessions;
 pub mod shell;
 pub mod switch;
 mod underlay;
-pub mod unixctl;
 pub mod user;
-pub mod vlog;
 mod watch;

@@ -4,29 +4,10 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
-use crate::cli::Options;
-use crate::daemonize::Daemon;
-use crate::exit::Exit;
-use crate::memory;
+use crate::context::Context;
 use crate::metrics::EndPoints;
 use crate::switch::Switch;
-use crate::unixctl::Registry;
 use crate::{commands, reconcile};
-
-/// State that the parts of the daemon share.
-#[derive(Debug, Clone)]
-pub struct Context {
-    /// The command line.
-    pub options: Arc<Options>,
-    /// Commands of the control socket; the socket is served already, new commands are known at once.
-    pub commands: Registry,
-    /// The wish that the daemon end.
-    pub exit: Exit,
-    /// The connection to the process that started the daemon: call `ready()` after the first configuration.
-    pub daemon: Arc<Daemon>,
-    /// Reporters of memory use.
-    pub memory: memory::Reporters,
-}
 
 /// Runs until the daemon's end is requested.
 ///
@@ -36,17 +17,17 @@ pub async fn run(ctx: Context) -> anyhow::Result<()> {
     if ctx.options.dummy.is_some() {
         heddle_openflow::enable_debug_actions();
     }
+    reconcile::log_processors(ctx.options.dummy_numa.as_deref());
     let switch = Switch::start(ctx.options.clone())?;
-    let metrics = EndPoints::new(&switch);
-    if let Some(place) = &ctx.options.metrics {
+    let metrics = Arc::new(EndPoints::new(&switch));
+    if let Some(address) = &ctx.options.metrics {
         metrics
-            .open(place)
+            .open(address)
             .map_err(|why| anyhow::anyhow!("--metrics: {why}"))?;
     }
-    // This is the only call, so it cannot fail.
-    let _ = switch.metrics.set(metrics);
     commands::register(&ctx, &switch);
-    let result = reconcile::run(&ctx, switch.clone()).await;
+    let result = reconcile::run(&ctx, switch.clone(), metrics.clone()).await;
+    metrics.close();
     // Workers end and devices close on a thread that may wait for them.
     let cleanup = ctx.exit.get().is_some_and(|request| request.cleanup);
     let ended = tokio::task::spawn_blocking(move || switch.shutdown(cleanup)).await;

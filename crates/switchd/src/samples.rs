@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use heddle_sys::Epoll;
 
 use crate::switch::Switch;
-use crate::vlog::errno_text;
+use heddle_daemon::vlog::errno_text;
 
 /// The longest sleep; then the thread checks whether to end.
 const MAX_WAIT_MS: u64 = 100;

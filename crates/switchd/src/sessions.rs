@@ -11,7 +11,7 @@ use heddle_sys::priority;
 use heddle_sys::{Epoll, clock};
 
 use crate::switch::Switch;
-use crate::vlog::errno_text;
+use heddle_daemon::vlog::errno_text;
 
 /// The longest sleep; then the thread checks whether to end.
 const MAX_WAIT_MS: u64 = 100;

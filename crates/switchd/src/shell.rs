@@ -14,20 +14,22 @@ use std::process::{ExitCode, id};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::cli::{self, ControlSocket, Options, Parsed, dirs};
-use crate::exit::{self, Exit};
-use crate::pidfile::Pidfile;
-use crate::run::{Context, run};
-use crate::unixctl::{Registry, Server};
+use crate::cli::{self, ControlSocket, Options, Parsed};
+use crate::context::Context;
+use crate::log_modules::LOG_MODULES;
+use crate::run::run;
 use crate::user::Identity;
-use crate::vlog::{self, Destination, Level, SyslogMethod};
-use crate::{coverage, daemonize, memory};
+use heddle_daemon::exit::{self, Exit};
+use heddle_daemon::pidfile::Pidfile;
+use heddle_daemon::unixctl::{Registry, Server};
+use heddle_daemon::vlog::{self, Destination, Level, SyslogMethod};
+use heddle_daemon::{coverage, daemonize, dirs, memory};
 
 /// Runs the program with these arguments, `argv[0]` first.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let names = cli::Names::from_argv0(args.first().map(OsString::as_os_str));
-    vlog::init(&names.program);
+    vlog::init(&names.program, LOG_MODULES);
     let result = match cli::parse(args) {
         Ok(Parsed::Print(text)) => {
             print!("{text}");
@@ -89,7 +91,15 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
     if let Some(user) = &options.user {
         Identity::parse(user)?.assume()?;
     }
-    let daemon = daemonize::start(&options)?;
+    let daemon = daemonize::start(&daemonize::Settings {
+        detach: options.detach,
+        monitor: options.monitor,
+        chdir: options.chdir,
+        slow_start: format!(
+            "still waiting for the database at {}: is ovsdb-server running, and is this its socket? See the log.",
+            options.database
+        ),
+    })?;
 
     // From here on this is the daemon itself.
     let pidfile = match &options.pidfile {
@@ -155,10 +165,7 @@ async fn serve(options: Arc<Options>, exit: Exit, daemon: daemonize::Daemon) -> 
     let memory = memory::Reporters::default();
     let version = options.names.version_text();
     commands.register("version", "", 0, 0, move |_| Ok(version.clone()));
-    vlog::register_commands(&commands);
-    coverage::register_commands(&commands);
-    memory.register_commands(&commands);
-    exit.register_commands(&commands);
+    heddle_daemon::commands::register(&commands, exit.clone(), memory.clone());
     tokio::spawn(coverage::sampler());
     tokio::spawn(memory::watch(memory.clone()));
     if options.mlockall {
@@ -295,11 +302,11 @@ fn add_alias(rundir: &Path, path: &Path, options: &Options, suffix: &str) {
 /// Has panics logged, with their place, before their thread unwinds.
 fn log_panics() {
     /// A panic that repeats does not fill the log.
-    const ALL_TOLD: u64 = 100;
-    static TOLD: AtomicU64 = AtomicU64::new(0);
+    const MAX_LOGGED: u64 = 100;
+    static LOGGED: AtomicU64 = AtomicU64::new(0);
     std::panic::set_hook(Box::new(|panic| {
-        let n = TOLD.fetch_add(1, Relaxed);
-        if n >= ALL_TOLD && !n.is_multiple_of(ALL_TOLD * ALL_TOLD) {
+        let n = LOGGED.fetch_add(1, Relaxed);
+        if n >= MAX_LOGGED && !n.is_multiple_of(MAX_LOGGED * MAX_LOGGED) {
             return;
         }
         let payload = panic.payload();

@@ -7,12 +7,11 @@
 //! * Routes and neighbours: a thread follows the kernel ([`crate::underlay`]).
 //! * [`Switch::warp`] moves the clock and does that thread's work at every step, before it returns.
 //!
-//! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) read
-//! it.
+//! The reconciler gives it bridges and ports, the commands read it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,10 +27,8 @@ use tokio::sync::mpsc;
 
 use crate::cli::Options;
 use crate::give_back::{GiveBack, Sizes};
-use crate::metrics::EndPoints;
-use crate::reconcile::{Inventory, WithoutEffect, datapath_name};
-use crate::watch::capture::Captures;
-use crate::watch::drops::Drops;
+use crate::inventory::{Inventory, WithoutEffect, datapath_name};
+use crate::watch::{Captures, Drops};
 
 /// The interval at which time-outs are checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -85,8 +82,6 @@ pub struct Switch {
     pub(crate) drops: Drops,
     /// The capture that may be under way.
     pub(crate) captures: Captures,
-    /// The metrics endpoints.
-    pub(crate) metrics: OnceLock<EndPoints>,
     /// Requests to read devices now; the reconciler replies to each.
     wishes: mpsc::UnboundedSender<Wish>,
     wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
@@ -111,7 +106,6 @@ impl Switch {
     /// # Errors
     /// The system refuses threads or descriptors.
     pub fn start(options: Arc<Options>) -> anyhow::Result<Arc<Switch>> {
-        crate::reconcile::tell_processors(options.dummy_numa.as_deref());
         let clock = Arc::new(Clock::default());
         let ofproto = Ofproto::new(clock.clone());
         let mut config = Config {
@@ -147,7 +141,6 @@ impl Switch {
             sessions_changed: Arc::default(),
             drops: Drops::default(),
             captures: Captures::default(),
-            metrics: OnceLock::new(),
             wishes,
             wished: Mutex::new(Some(wished)),
             ticking: Mutex::new(()),
@@ -186,7 +179,7 @@ impl Switch {
         let mut bell = match Epoll::new(1).and_then(|e| e.add(self.datapath.upcall_fd(), 0).map(|()| e)) {
             Ok(bell) => bell,
             Err(error) => {
-                let why = crate::vlog::errno_text(&error);
+                let why = heddle_daemon::vlog::errno_text(&error);
                 log::error!(target: "ofproto_dpif_upcall", "cannot wait for packets, looking for them instead ({why})");
                 while !self.stop.load(Relaxed) {
                     self.ofproto.deliver_upcalls(UPCALL_BATCH);
@@ -243,8 +236,8 @@ impl Switch {
     pub fn tick(&self) {
         let _alone = self.ticking.lock();
         self.give_back();
-        self.drops.gather(self);
-        self.captures.tick(self);
+        self.drops.gather(&self.datapath);
+        self.captures.tick(&self.datapath);
         self.datapath.balance();
         self.ofproto.tick();
     }
@@ -298,9 +291,6 @@ impl Switch {
     /// Ends all threads and closes all ports. With `cleanup` the devices of internal ports go too.
     pub fn shutdown(&self, cleanup: bool) {
         self.stop.store(true, Relaxed);
-        if let Some(metrics) = self.metrics.get() {
-            metrics.close();
-        }
         self.ofproto.wake_settler();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             thread.thread().unpark();

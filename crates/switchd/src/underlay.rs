@@ -24,7 +24,7 @@ use heddle_tunnel::neigh::{NeighKey, SystemNeighbour, SystemNeighbours};
 use heddle_tunnel::routes::{Action, Address, Kind, Prefix, Rule, System, SystemHop, SystemRoute};
 
 use crate::switch::Switch;
-use crate::vlog::errno_text;
+use heddle_daemon::vlog::errno_text;
 
 /// After this time without a notice, the thread checks whether to end.
 const WAIT_MS: i32 = 200;

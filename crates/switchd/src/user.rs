@@ -8,7 +8,7 @@ use heddle_sys::users::{group_named, user_named, user_of};
 use rustix::process::{Gid, Uid, geteuid, getuid};
 use rustix::thread::{set_keep_capabilities, set_thread_gid, set_thread_groups, set_thread_uid};
 
-use crate::vlog;
+use heddle_daemon::vlog;
 
 const KEPT: [Capability; 5] = [
     Capability::CAP_IPC_LOCK,

@@ -83,8 +83,8 @@ fn numbers_stay_and_ports_go() {
 }
 
 #[test]
-fn bad_rows_are_told_and_the_rest_works() {
-    let Some(lab) = Lab::new("bad_rows_are_told_and_the_rest_works") else {
+fn bad_rows_are_reported_and_the_rest_works() {
+    let Some(lab) = Lab::new("bad_rows_are_reported_and_the_rest_works") else {
         return;
     };
     lab.vsctl("add-br br0 -- set bridge br0 datapath-type=dummy");
@@ -295,8 +295,8 @@ fn a_bridge_is_reachable_when_it_is_there() {
 
 /// One bad setting causes one line in the log.
 #[test]
-fn bad_numbers_are_told_of_once() {
-    let Some(lab) = Lab::new("bad_numbers_are_told_of_once") else {
+fn bad_numbers_are_logged_once() {
+    let Some(lab) = Lab::new("bad_numbers_are_logged_once") else {
         return;
     };
     lab.vsctl("add-br br0 -- add-port br0 p1 -- set int p1 type=dummy-pmd options:n_rxq=foo");

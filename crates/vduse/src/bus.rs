@@ -50,7 +50,7 @@ impl Bus {
         })
     }
     /// Queues an errand; [`Bus::done`] has the result later.
-    pub(crate) fn ask(&self, id: u64, errand: Errand, name: &str) {
+    pub(crate) fn queue(&self, id: u64, errand: Errand, name: &str) {
         if self.errands.send((id, errand, name.to_owned())).is_err() {
             let result = Err(io::Error::other("the thread of the vDPA bus has ended"));
             self.done.lock().push(Done { id, errand, result });

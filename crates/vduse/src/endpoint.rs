@@ -67,7 +67,7 @@ enum Stage {
 /// The state of a device on its way to the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Joined {
-    Asked,
+    Requested,
     /// To be requested again at this time.
     Refused(Instant),
     /// On the bus; the driver's network device is looked for at this time, and this number of times more.
@@ -174,7 +174,7 @@ impl Endpoint {
             Stage::Open { session, joined, .. } => {
                 let join = match joined {
                     Joined::Refused(at) | Joined::Yes(Some((at, _))) => Some(*at),
-                    Joined::Asked | Joined::Yes(None) => None,
+                    Joined::Requested | Joined::Yes(None) => None,
                 };
                 [session.deadline(), join].into_iter().flatten().min()
             }
@@ -242,8 +242,8 @@ impl Endpoint {
         let session = Session::new(end, journal, Arc::clone(shared.wake), &mut *self.device);
         let joined = if is_new {
             self.set_up(&session, shared)?;
-            shared.bus.ask(self.id, Errand::Add, &self.spec.name);
-            Joined::Asked
+            shared.bus.queue(self.id, Errand::Add, &self.spec.name);
+            Joined::Requested
         } else {
             session.configure(&self.spec.wanted, &mut *self.device);
             let wait = if shared.settled { Duration::ZERO } else { SETTLE };
@@ -305,8 +305,8 @@ impl Endpoint {
     fn join(&mut self, joined: Joined, now: Instant, shared: &Shared<'_>) -> Joined {
         match joined {
             Joined::Refused(at) if at <= now => {
-                shared.bus.ask(self.id, Errand::Add, &self.spec.name);
-                Joined::Asked
+                shared.bus.queue(self.id, Errand::Add, &self.spec.name);
+                Joined::Requested
             }
             Joined::Yes(Some((at, left))) if at <= now => {
                 let name = &self.spec.name;
@@ -375,7 +375,7 @@ impl Endpoint {
 
     fn leave(&mut self, session: Option<Session>, watched: bool, shared: &Shared<'_>) {
         self.held = None;
-        shared.bus.ask(self.id, Errand::Remove, &self.spec.name);
+        shared.bus.queue(self.id, Errand::Remove, &self.spec.name);
         self.stage = Stage::Leaving { session, watched };
     }
 

@@ -22,7 +22,7 @@ pub trait DeviceEnd: Send + Sync + Debug {
     fn set_config(&self, offset: u32, bytes: &[u8]) -> io::Result<()>;
     fn config_interrupt(&self) -> io::Result<()>;
     fn receive(&self) -> io::Result<Option<[u8; MESSAGE_LEN]>>;
-    fn answer(&self, message: &[u8; MESSAGE_LEN]) -> io::Result<()>;
+    fn reply(&self, message: &[u8; MESSAGE_LEN]) -> io::Result<()>;
 }
 
 /// Makes devices, and has the bus that drivers find them on.
@@ -96,7 +96,7 @@ impl DeviceEnd for vduse::Device {
     fn receive(&self) -> io::Result<Option<[u8; MESSAGE_LEN]>> {
         self.receive()
     }
-    fn answer(&self, message: &[u8; MESSAGE_LEN]) -> io::Result<()> {
+    fn reply(&self, message: &[u8; MESSAGE_LEN]) -> io::Result<()> {
         self.answer(message)
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 const MAX_KNOWN: usize = 1024;
 
 #[derive(Debug)]
-struct Known {
+struct KnownRegion {
     start: u64,
     last: u64,
     access: Access,
@@ -29,7 +29,7 @@ struct Known {
 
 /// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum AddressState {
     /// The address is in the table, now or since before.
     Yes,
     /// No region has the address now.
@@ -41,7 +41,7 @@ pub(crate) enum Found {
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) shared: Arc<SharedMemory>,
-    known: Vec<Known>,
+    known: Vec<KnownRegion>,
     changed: bool,
 }
 
@@ -54,23 +54,28 @@ impl Memory {
         }
     }
 
-    fn holder(&self, addr: u64) -> Option<&Known> {
+    fn holder(&self, addr: u64) -> Option<&KnownRegion> {
         self.known.iter().find(|k| (k.start..=k.last).contains(&addr))
     }
 
     /// Finds the region with `addr`, and queries the kernel if need be.
-    pub(crate) fn resolve(&mut self, end: &dyn DeviceEnd, addr: u64, access: Access) -> io::Result<Found> {
+    pub(crate) fn resolve(
+        &mut self,
+        end: &dyn DeviceEnd,
+        addr: u64,
+        access: Access,
+    ) -> io::Result<AddressState> {
         if self.holder(addr).is_none_or(|k| !k.access.contains(access)) {
-            self.ask(end, addr)?;
+            self.request(end, addr)?;
         }
         Ok(match self.holder(addr) {
-            None => Found::Nothing,
-            Some(k) if k.access.contains(access) => Found::Yes,
-            Some(_) => Found::Forbidden,
+            None => AddressState::Nothing,
+            Some(k) if k.access.contains(access) => AddressState::Yes,
+            Some(_) => AddressState::Forbidden,
         })
     }
 
-    fn ask(&mut self, end: &dyn DeviceEnd, addr: u64) -> io::Result<()> {
+    fn request(&mut self, end: &dyn DeviceEnd, addr: u64) -> io::Result<()> {
         let Some((entry, fd)) = end.region(addr, addr)? else {
             return Ok(());
         };
@@ -93,7 +98,7 @@ impl Memory {
         }
         self.known
             .retain(|k| k.last < entry.start || k.start > entry.last);
-        self.known.push(Known {
+        self.known.push(KnownRegion {
             start: entry.start,
             last: entry.last,
             access,
@@ -104,14 +109,14 @@ impl Memory {
     }
 
     /// Whether all areas of a ring are there, readable and writable; requests the unknown ones.
-    pub(crate) fn covers(&mut self, end: &dyn DeviceEnd, cfg: &QueueConfig) -> io::Result<Found> {
+    pub(crate) fn covers(&mut self, end: &dyn DeviceEnd, cfg: &QueueConfig) -> io::Result<AddressState> {
         for addr in [cfg.desc, cfg.driver, cfg.device] {
             match self.resolve(end, addr, Access::all())? {
-                Found::Yes => {}
+                AddressState::Yes => {}
                 other => return Ok(other),
             }
         }
-        Ok(Found::Yes)
+        Ok(AddressState::Yes)
     }
 
     /// Forgets the regions with these addresses, the last included.

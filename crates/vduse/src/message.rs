@@ -67,7 +67,7 @@ impl Request {
 
 /// The reply to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Reply {
     Done,
     Failed,
     /// The position of a ring.
@@ -78,7 +78,7 @@ pub(crate) enum Answer {
     },
 }
 
-impl Answer {
+impl Reply {
     pub(crate) fn encode(self, id: u32) -> [u8; MESSAGE_LEN] {
         let mut m = [0; MESSAGE_LEN];
         let mut put = |at: usize, bytes: &[u8]| {

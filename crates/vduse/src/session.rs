@@ -16,8 +16,8 @@
 use crate::QUEUES;
 use crate::host::DeviceEnd;
 use crate::link::{Irq, Outbox};
-use crate::memory::{Found, Memory};
-use crate::message::{Answer, Request, RequestKind};
+use crate::memory::{AddressState, Memory};
+use crate::message::{Reply, Request, RequestKind};
 use crate::spec::{Wanted, servable};
 use core::time::Duration;
 use heddle_sys::EventFd;
@@ -44,7 +44,7 @@ const LET_GO: Duration = Duration::from_secs(1);
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 /// Time after which an unknown address is requested again.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+const REQUEST_INTERVAL: Duration = Duration::from_millis(200);
 /// Time until the next interrupt of a driver after a refusal, each time longer; and the maximum number of
 /// tries.
 const GREET_AGAIN: Duration = Duration::from_millis(1);
@@ -115,8 +115,8 @@ pub(crate) struct Session {
     start_again: Option<Instant>,
     looks: u32,
     /// Addresses that no region had.
-    asked: Vec<Miss>,
-    ask_again: Option<Instant>,
+    missed: Vec<Miss>,
+    next_request: Option<Instant>,
     /// Drivers are to be interrupted at this time, and how often that was tried.
     greet: Option<(Instant, u32)>,
 }
@@ -141,8 +141,8 @@ impl Session {
             rings: Default::default(),
             start_again: None,
             looks: 0,
-            asked: Vec::new(),
-            ask_again: None,
+            missed: Vec::new(),
+            next_request: None,
             greet: None,
         }
     }
@@ -201,7 +201,7 @@ impl Session {
     /// When [`Session::serve`] has something to do again at the latest.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let greet = self.greet.map(|(at, _)| at);
-        [self.start_again, self.ask_again, greet]
+        [self.start_again, self.next_request, greet]
             .into_iter()
             .flatten()
             .min()
@@ -227,14 +227,14 @@ impl Session {
     // -- messages
 
     fn message(&mut self, request: Request, device: &mut dyn Device) -> Result<(), Broken> {
-        let answer = match self.handle(request.kind, device) {
-            Ok(answer) => answer,
+        let reply = match self.handle(request.kind, device) {
+            Ok(reply) => reply,
             Err(fault) => {
                 self.complain(&format!("{:?}", request.kind), &fault, device)?;
-                Answer::Failed
+                Reply::Failed
             }
         };
-        match self.end.answer(&answer.encode(request.id)) {
+        match self.end.reply(&reply.encode(request.id)) {
             Ok(()) => {}
             // The kernel did not wait that long; if it has given the device up, reads fail.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -251,7 +251,7 @@ impl Session {
         Ok(())
     }
 
-    fn handle(&mut self, kind: RequestKind, device: &mut dyn Device) -> Result<Answer, Fault> {
+    fn handle(&mut self, kind: RequestKind, device: &mut dyn Device) -> Result<Reply, Fault> {
         match kind {
             RequestKind::Status(status) => self.set_status(status, device),
             RequestKind::QueueState(index) => self.queue_state(index, device),
@@ -260,7 +260,7 @@ impl Session {
         }
     }
 
-    fn set_status(&mut self, status: u8, device: &mut dyn Device) -> Result<Answer, Fault> {
+    fn set_status(&mut self, status: u8, device: &mut dyn Device) -> Result<Reply, Fault> {
         let before = core::mem::replace(&mut self.status, status);
         device.set_status(status);
         if status & DRIVER_OK == 0 || status & FAILED != 0 {
@@ -268,14 +268,14 @@ impl Session {
             if status == 0 {
                 self.reset(device);
             }
-            return Ok(Answer::Done);
+            return Ok(Reply::Done);
         }
         if before & DRIVER_OK == 0 {
             // Rings that an earlier process had are as good as any; others begin now.
             self.looks = 0;
             self.start_all(device)?;
         }
-        Ok(Answer::Done)
+        Ok(Reply::Done)
     }
 
     /// Forgets the driver's settings.
@@ -284,14 +284,14 @@ impl Session {
             self.journal.end(index);
         }
         self.features = Features::empty();
-        self.asked.clear();
+        self.missed.clear();
         self.outbox.take();
         self.memory.forget(0, u64::MAX);
         self.memory.publish(device);
     }
 
     /// The position of a ring. The ring continues afterwards: a query is no reason to stop.
-    fn queue_state(&mut self, index: u32, device: &mut dyn Device) -> Result<Answer, Fault> {
+    fn queue_state(&mut self, index: u32, device: &mut dyn Device) -> Result<Reply, Fault> {
         let Some(short) = u16::try_from(index).ok().filter(|i| *i < QUEUES) else {
             refuse!("there is no ring {index}");
         };
@@ -299,19 +299,19 @@ impl Session {
         let running = self.rings.get_mut(usize::from(short)).and_then(Option::take);
         let Some(ring) = running else {
             let info = self.end.queue(short)?;
-            let at = told(&info.state, packed);
-            return Ok(Answer::State { index, at, packed });
+            let at = position_of(&info.state, packed);
+            return Ok(Reply::State { index, at, packed });
         };
         let at = device.stop(short);
         let began = self.start(short, ring.config, Some(at), device);
         if let Err(fault) = began {
             device.trouble(&format!("ring {index} does not continue: {fault}"));
         }
-        Ok(Answer::State { index, at, packed })
+        Ok(Reply::State { index, at, packed })
     }
 
     /// The mapping of a range has changed: the old one is not used any more when this returns.
-    fn update(&mut self, start: u64, last: u64, device: &mut dyn Device) -> Result<Answer, Fault> {
+    fn update(&mut self, start: u64, last: u64, device: &mut dyn Device) -> Result<Reply, Fault> {
         if start > last {
             refuse!("a range from {start:#x} to {last:#x}");
         }
@@ -322,7 +322,7 @@ impl Session {
             self.memory.covers(&*self.end, cfg)?;
         }
         let Some(old) = self.memory.publish(device) else {
-            return Ok(Answer::Done);
+            return Ok(Reply::Done);
         };
         let until = Instant::now() + LET_GO;
         while Arc::strong_count(&old) > 1 {
@@ -332,7 +332,7 @@ impl Session {
             device.refresh_memory();
             std::thread::sleep(Duration::from_micros(100));
         }
-        Ok(Answer::Done)
+        Ok(Reply::Done)
     }
 
     // -- rings
@@ -372,13 +372,15 @@ impl Session {
                 desc: info.desc,
                 driver: info.driver,
                 device: info.device,
-                start: told(&info.state, self.features.contains(Features::RING_PACKED)),
+                start: position_of(&info.state, self.features.contains(Features::RING_PACKED)),
                 wait_for_miss: true,
             };
             match self.memory.covers(&*self.end, &cfg)? {
-                Found::Yes => ready.push((index, cfg)),
-                Found::Nothing => refuse!("ring {index} is where no memory is"),
-                Found::Forbidden => refuse!("ring {index} is in memory that may not be read and written"),
+                AddressState::Yes => ready.push((index, cfg)),
+                AddressState::Nothing => refuse!("ring {index} is where no memory is"),
+                AddressState::Forbidden => {
+                    refuse!("ring {index} is in memory that may not be read and written")
+                }
             }
         }
         self.memory.publish(device);
@@ -494,25 +496,25 @@ impl Session {
 
     fn serve_misses(&mut self, device: &mut dyn Device) -> Result<(), Broken> {
         let mut misses = self.outbox.take();
-        let due = self.ask_again.is_some_and(|at| at <= Instant::now());
+        let due = self.next_request.is_some_and(|at| at <= Instant::now());
         if due {
-            self.ask_again = None;
-            misses.append(&mut self.asked);
+            self.next_request = None;
+            misses.append(&mut self.missed);
         }
         let mut found = false;
         for miss in misses {
             let access = if miss.write { Access::WRITE } else { Access::READ };
             match self.memory.resolve(&*self.end, miss.addr, access) {
-                Ok(Found::Yes) => found = true,
-                Ok(Found::Forbidden) => {
+                Ok(AddressState::Yes) => found = true,
+                Ok(AddressState::Forbidden) => {
                     let verb = if miss.write { "written" } else { "read" };
                     device.trouble(&format!("{:#x} may not be {verb}: its queue waits", miss.addr));
                 }
-                Ok(Found::Nothing) => self.ask_later(miss),
+                Ok(AddressState::Nothing) => self.request_later(miss),
                 Err(e) if e.raw_os_error() == Some(GIVEN_UP) => return Err(Broken(GAVE_UP.into())),
                 Err(e) => {
                     device.trouble(&format!("the memory at {:#x}: {e}", miss.addr));
-                    self.ask_later(miss);
+                    self.request_later(miss);
                 }
             }
         }
@@ -523,11 +525,11 @@ impl Session {
         Ok(())
     }
 
-    fn ask_later(&mut self, miss: Miss) {
+    fn request_later(&mut self, miss: Miss) {
         // One for each ring is enough: a queue waits for one address at a time.
-        self.asked.truncate(usize::from(QUEUES) - 1);
-        self.asked.push(miss);
-        self.ask_again.get_or_insert(Instant::now() + ASK_AGAIN);
+        self.missed.truncate(usize::from(QUEUES) - 1);
+        self.missed.push(miss);
+        self.next_request.get_or_insert(Instant::now() + REQUEST_INTERVAL);
     }
 }
 
@@ -535,7 +537,7 @@ impl Session {
 pub(crate) const GAVE_UP: &str = "the kernel has given the device up: it had no reply in time";
 
 /// The kernel's start position of a ring.
-fn told(state: &[u16; 4], packed: bool) -> Position {
+fn position_of(state: &[u16; 4], packed: bool) -> Position {
     let [available, _, used_wrap, used] = *state;
     if packed {
         Position {

@@ -10,7 +10,7 @@
 
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::Tsc;
-use heddle_virtio::driver::{Arena, Buf, Driver, Place};
+use heddle_virtio::driver::{Arena, Buf, ChainLocation, Driver};
 use heddle_virtio::{DeviceRx, DeviceTx, Features, SharedMemory};
 use std::sync::Arc;
 
@@ -70,13 +70,13 @@ fn case(features: Features, frame: usize, rounds: usize) -> Result<[u64; 4], Err
         let t0 = Tsc::now();
         for _ in 0..BURST {
             let buf = a.bufs[next_a % a.bufs.len()];
-            a.driver.add(&amem, &[buf], &[], Place::Direct, 0)?;
+            a.driver.add(&amem, &[buf], &[], ChainLocation::Direct, 0)?;
             next_a += 1;
         }
         a.driver.publish();
         while b.driver.free() > 0 {
             let buf = b.bufs[next_b % b.bufs.len()];
-            b.driver.add(&bmem, &[], &[buf], Place::Direct, 0)?;
+            b.driver.add(&bmem, &[], &[buf], ChainLocation::Direct, 0)?;
             next_b += 1;
         }
         b.driver.publish();

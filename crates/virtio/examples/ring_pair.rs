@@ -12,7 +12,7 @@
 
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::{Tsc, cpu};
-use heddle_virtio::driver::{Arena, Buf, Driver, Place};
+use heddle_virtio::driver::{Arena, Buf, ChainLocation, Driver};
 use heddle_virtio::mem::GuestMemory;
 use heddle_virtio::{DeviceRx, DeviceTx, Features, QueueConfig, SharedMemory};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn drive(a: &mut Guest, b: &mut Guest, touch: usize, stop: &AtomicBool) -> Resul
     let mut free: Vec<u32> = (0..u32::from(SIZE)).collect();
     for (i, &buf) in b.bufs.iter().enumerate().take(usize::from(SIZE)) {
         b.driver
-            .add(&b.mem, &[], &[buf], Place::Direct, u32::try_from(i)?)?;
+            .add(&b.mem, &[], &[buf], ChainLocation::Direct, u32::try_from(i)?)?;
     }
     b.driver.publish();
     a.driver.disarm();
@@ -78,7 +78,7 @@ fn drive(a: &mut Guest, b: &mut Guest, touch: usize, stop: &AtomicBool) -> Resul
             seq += 1;
             frame[24..32].copy_from_slice(&seq.to_le_bytes());
             a.mem.write(buf.addr, &frame)?;
-            a.driver.add(&a.mem, &[buf], &[], Place::Direct, i)?;
+            a.driver.add(&a.mem, &[buf], &[], ChainLocation::Direct, i)?;
             n += 1;
         }
         a.driver.publish();
@@ -91,7 +91,8 @@ fn drive(a: &mut Guest, b: &mut Guest, touch: usize, stop: &AtomicBool) -> Resul
             b.mem.read(buf.addr, &mut scratch[..len])?;
             // num_buffers of the first buffer of a frame; the others hold payload.
             received += u64::from(scratch[0] == 0 && scratch[10] > 0 && scratch[10] < 128);
-            b.driver.add(&b.mem, &[], &[buf], Place::Direct, done.token)?;
+            b.driver
+                .add(&b.mem, &[], &[buf], ChainLocation::Direct, done.token)?;
             n += 1;
         }
         b.driver.publish();

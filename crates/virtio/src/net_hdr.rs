@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_in_tunnels() {
+    fn gso_packets_in_tunnels() {
         let vxlan = [8, 0, 0, 0, 0, 0, 77, 0];
         let mut options = [0; 40];
         options[0] = 8; // in units of four bytes: the bit that VXLAN's header has, too

@@ -3,7 +3,7 @@
 use super::interrupt;
 use super::options::{DeviceOptions, LoadOptions, core};
 use super::output::Output;
-use crate::say;
+use crate::console;
 use anyhow::{Result, bail};
 use heddle_loadgen::line;
 use heddle_loadgen::load::{Load, Setup, Timing};
@@ -57,6 +57,6 @@ pub(super) fn connect(ports: &[Endpoint], setup: &Setup, loads: &[Load]) -> Resu
         ports,
         setup,
         loads,
-        &mut say::waiting,
+        &mut console::waiting,
     )?)
 }

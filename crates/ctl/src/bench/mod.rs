@@ -50,7 +50,7 @@ impl Command {
                     anyhow::bail!("two cores are needed");
                 };
                 match heddle_loadgen::line::round_trip_ns(a, b) {
-                    Some(ns) => crate::say::out(&format!("{ns:.0} ns\n")),
+                    Some(ns) => crate::console::out(&format!("{ns:.0} ns\n")),
                     None => anyhow::bail!("the cores {a} and {b} could not be used at the same time"),
                 }
             }

@@ -132,8 +132,8 @@ pub(crate) struct LoadOptions {
     #[arg(long)]
     new_flows: bool,
     /// Both send: the second port of a pair sends the reverse direction of the first one's flows
-    #[arg(long, conflicts_with_all = ["masks", "tso", "new_flows"])]
-    answers: bool,
+    #[arg(long = "answers", conflicts_with_all = ["masks", "tso", "new_flows"])]
+    replies: bool,
     /// Flows hit rules with COUNT different masks (`heddle bench rules --kind masks`)
     #[arg(long, value_name = "COUNT")]
     masks: Option<u16>,
@@ -144,8 +144,8 @@ pub(crate) struct LoadOptions {
     #[arg(long, value_name = "IPV4", conflicts_with = "tso")]
     to: Option<Ipv4Addr>,
     /// Second ports of pairs send to this address, not to that of the flow: a translated source's
-    #[arg(long, value_name = "IPV4", conflicts_with = "tso")]
-    answer_to: Option<Ipv4Addr>,
+    #[arg(long = "answer-to", value_name = "IPV4", conflicts_with = "tso")]
+    reply_to: Option<Ipv4Addr>,
     /// Packets per second of all ports together; without it, the maximum that the switch takes
     #[arg(long)]
     rate: Option<f64>,
@@ -186,11 +186,11 @@ impl LoadOptions {
                 None if self.tcp => Shape::Tcp(size),
                 None => Shape::Udp(size),
             },
-            both_ways: self.both || self.answers,
+            both_ways: self.both || self.replies,
             flows: if self.new_flows { u32::MAX } else { self.flows },
             spread: match self.masks {
                 Some(masks) => Spread::Masks(masks),
-                None if self.answers => Spread::BothDirections,
+                None if self.replies => Spread::BothDirections,
                 None => Spread::Plain,
             },
             order: match self.order {
@@ -211,7 +211,7 @@ impl LoadOptions {
             burst: self.burst,
             aim: Aim {
                 gateway: self.gateway,
-                address: [self.to, self.answer_to].map(|a| a.map(u32::from)),
+                address: [self.to, self.reply_to].map(|a| a.map(u32::from)),
             },
         }
     }

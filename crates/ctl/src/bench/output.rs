@@ -1,6 +1,6 @@
 //! Results on standard output: a table, or JSON.
 
-use crate::say;
+use crate::console;
 use clap::Args;
 use heddle_loadgen::report::{HEADING, Outcome};
 use heddle_loadgen::run::Step;
@@ -34,7 +34,7 @@ impl Output {
     pub(crate) fn begin(&self) {
         if !self.json {
             // An error of a closed output comes with the first row.
-            let _ = say::out(&format!("{:>6} {HEADING} line ns loop cy\n", "bytes"));
+            let _ = console::out(&format!("{:>6} {HEADING} line ns loop cy\n", "bytes"));
         }
     }
     /// Prints the step of a measurement, if events are to be printed.
@@ -45,7 +45,7 @@ impl Output {
                 Step::Measured => "measured",
             };
             // The measurement continues for its result, even if the output is closed.
-            let _ = say::out(&format!("{}\n", serde_json::json!({ "event": event })));
+            let _ = console::out(&format!("{}\n", serde_json::json!({ "event": event })));
         }
     }
     /// Prints one measurement; `line_ns` is a line's round trip beside it.
@@ -96,6 +96,6 @@ impl Output {
                 )?;
             }
         }
-        say::out(&text)
+        console::out(&text)
     }
 }

@@ -31,8 +31,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 16)]
     flows: u32,
     /// Seconds that a packet may take
-    #[arg(long, default_value_t = 1.0)]
-    patience: f64,
+    #[arg(long = "patience", default_value_t = 1.0, value_name = "PATIENCE")]
+    timeout_s: f64,
     /// Longest pause before each packet, microseconds; any length up to it comes
     #[arg(long, default_value_t = 0)]
     pause: u64,
@@ -60,12 +60,12 @@ impl Args {
             count: self.count,
             sizes: (self.min, self.max),
             flows: self.flows,
-            timeout: Duration::try_from_secs_f64(self.patience)?,
+            timeout: Duration::try_from_secs_f64(self.timeout_s)?,
             pause: Duration::from_micros(self.pause),
         };
         let out = exchange(engine.ports_mut(), &plan)?;
         engine.close()?;
-        let read = crate::say::out(&(serde_json::to_string(&out)? + "\n"));
+        let read = crate::console::out(&(serde_json::to_string(&out)? + "\n"));
         if !out.is_perfect() {
             bail!(
                 "{} of {} packets did not arrive as they were sent",

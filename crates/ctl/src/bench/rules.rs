@@ -63,7 +63,7 @@ impl Args {
             let to = both.target(port, self.ports).unwrap_or(port);
             let number = |p: usize| u16::try_from(p + 1);
             let rules = kind.rules(number(port)?, number(to)?, u8::try_from(port)?);
-            crate::say::out(&rules.map_err(|e| anyhow!(e))?.to_string())?;
+            crate::console::out(&rules.map_err(|e| anyhow!(e))?.to_string())?;
             if matches!(kind, Kind::Normal) {
                 break; // one rule is for all ports
             }

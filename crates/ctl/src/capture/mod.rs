@@ -7,10 +7,10 @@
 
 mod pcapng;
 
-use crate::ask::Target;
 use crate::bench::ended;
+use crate::request::Target;
 use anyhow::{Context as _, Result, bail};
-use pcapng::{Way, Writer};
+use pcapng::{Direction, Writer};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
@@ -80,7 +80,7 @@ impl Args {
             bail!("pcapng is nothing for a terminal: -w FILE, or a pipe");
         }
         let socket = self.target.socket()?;
-        let ask = |command: &str, params: &[&str]| crate::ask::ask(&socket, command, params);
+        let request = |command: &str, params: &[&str]| crate::request::request(&socket, command, params);
         let snap_len = self.snaplen.to_string();
         let mut wanted = vec!["--snaplen", snap_len.as_str()];
         for (option, value) in [
@@ -109,10 +109,10 @@ impl Args {
             made.inspect(|path| drop(std::fs::remove_file(path)));
             why
         };
-        let number = ask("heddle/capture-start", &wanted).map_err(refused)?;
+        let number = request("heddle/capture-start", &wanted).map_err(refused)?;
         let number = number.trim().to_owned();
         let begun = Writer::new(BufWriter::new(out), self.snaplen).with_context(name);
-        let mut file = begun.inspect_err(|_| drop(ask("heddle/capture-stop", &[&number])))?;
+        let mut file = begun.inspect_err(|_| drop(request("heddle/capture-stop", &[&number])))?;
         let began = Instant::now();
         let mut written = 0;
         let mut missed = 0;
@@ -120,7 +120,7 @@ impl Args {
         let done = loop {
             let time_is_over = self.seconds.is_some_and(|s| began.elapsed().as_secs_f64() >= s);
             let last = ends.load(Relaxed) || time_is_over;
-            let told: CaptureReply = match ask("heddle/capture-read", &[&number]) {
+            let told: CaptureReply = match request("heddle/capture-read", &[&number]) {
                 Ok(text) => serde_json::from_str(&text)?,
                 Err(e) => break Err(e),
             };
@@ -147,7 +147,7 @@ impl Args {
             }
         };
         // The capture would end by itself after some seconds.
-        let _ = ask("heddle/capture-stop", &[&number]);
+        let _ = request("heddle/capture-stop", &[&number]);
         let done = done.and_then(|()| match file.finish(missed) {
             Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e).with_context(name),
             _ => Ok(()),
@@ -201,9 +201,9 @@ impl Write for Late {
 
 fn write<W: Write>(file: &mut Writer<W>, p: &Packet) -> io::Result<()> {
     let way = match p.way.as_str() {
-        "in" => Way::In,
-        "out" => Way::Out,
-        _ => Way::Unknown,
+        "in" => Direction::In,
+        "out" => Direction::Out,
+        _ => Direction::Unknown,
     };
     let comment = match &p.drop {
         Some(reason) => format!("{reason}; {}", p.flow),

@@ -28,7 +28,7 @@ const NANOSECONDS: u8 = 9;
 
 /// Direction of a packet, with the values of `epb_flags`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum Direction {
     In = 1,
     Out = 2,
     Unknown = 0,
@@ -138,7 +138,7 @@ impl<W: Write> Writer<W> {
     /// Writes a packet of `len` bytes, of which `bytes` were captured.
     pub(super) fn packet(
         &mut self,
-        (port, way): (&str, Way),
+        (port, way): (&str, Direction),
         at_ns: u64,
         (bytes, len): (&[u8], usize),
         comment: &str,
@@ -199,10 +199,11 @@ mod tests {
     fn blocks_are_whole_and_ports_come_once() {
         let mut file = Vec::new();
         let mut w = Writer::new(&mut file, 96).unwrap();
-        w.packet(("p1", Way::In), 0x1_0000_0002, (&[1, 2, 3], 60), "")
+        w.packet(("p1", Direction::In), 0x1_0000_0002, (&[1, 2, 3], 60), "")
             .unwrap();
-        w.packet(("p2", Way::Unknown), 5, (&[4; 8], 8), "drop").unwrap();
-        w.packet(("p1", Way::Out), 6, (&[], 0), "").unwrap();
+        w.packet(("p2", Direction::Unknown), 5, (&[4; 8], 8), "drop")
+            .unwrap();
+        w.packet(("p1", Direction::Out), 6, (&[], 0), "").unwrap();
         w.finish(7).unwrap();
         let all = blocks(&file);
         let kinds: Vec<u32> = all.iter().map(|(kind, _)| *kind).collect();

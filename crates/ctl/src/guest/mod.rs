@@ -8,7 +8,7 @@
 
 mod nic;
 
-use crate::say;
+use crate::console;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use heddle_loadgen::run::Endpoint;
@@ -100,7 +100,7 @@ impl Args {
             Endpoint::Connect(_) => None,
         };
         let mut nic = Nic::new(features, self.queues, self.ring)?;
-        tell(&format!(
+        log(&format!(
             "tap {} is there, features {:#018x}",
             self.tap,
             features.bits()
@@ -109,9 +109,9 @@ impl Args {
         loop {
             let mut front = self.meet(listener.as_ref())?;
             if let Err(e) = self.hand_over(&mut front, &nic) {
-                let text = say::error(&e);
+                let text = console::error(&e);
                 if text != said {
-                    tell(&format!("no session: {text}"));
+                    log(&format!("no session: {text}"));
                     said = text;
                 }
                 drop(front);
@@ -120,9 +120,9 @@ impl Args {
                 continue;
             }
             (pause, said) = (AGAIN[0], String::new());
-            tell("connected");
+            log("connected");
             let why = serve(&mut front, &mut nic, &tap)?;
-            tell(&format!("disconnected: {}", say::error(&why)));
+            log(&format!("disconnected: {}", console::error(&why)));
         }
     }
 
@@ -140,7 +140,7 @@ impl Args {
             };
             match met {
                 Some(front) => return Ok(front),
-                None if wait == SOON => say::waiting(&self.port.wanted()),
+                None if wait == SOON => console::waiting(&self.port.wanted()),
                 None => {}
             }
         }
@@ -162,8 +162,8 @@ impl Args {
 }
 
 /// Prints a line. A closed output is ignored: the guest continues.
-fn tell(text: &str) {
-    let _ = say::out(&format!("{text}\n"));
+fn log(text: &str) {
+    let _ = console::out(&format!("{text}\n"));
 }
 
 /// Moves packets until the connection ends; returns why it did.

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, bail};
 use heddle_sys::{EventFd, Iov, TapQueue};
 use heddle_vhost_user::frontend::{Frontend, HugePages, Ram};
-use heddle_virtio::driver::{Buf, Driver, Place};
+use heddle_virtio::driver::{Buf, ChainLocation, Driver};
 use heddle_virtio::ring::{Features, Position, QueueConfig};
 use heddle_virtio::{GuestMemory, net_hdr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -139,7 +139,8 @@ impl Nic {
             let mut some = false;
             while let Some(token) = r.free.pop() {
                 let buf = r.bufs[token as usize];
-                r.driver.add(&self.mem, &[], &[buf], Place::Direct, token)?;
+                r.driver
+                    .add(&self.mem, &[], &[buf], ChainLocation::Direct, token)?;
                 some = true;
             }
             if some && r.driver.publish() {
@@ -171,8 +172,13 @@ impl Nic {
             let buf = r.bufs[token as usize];
             self.mem.write(buf.addr, packet)?;
             let len = u32::try_from(packet.len())?;
-            r.driver
-                .add(&self.mem, &[Buf { len, ..buf }], &[], Place::Direct, token)?;
+            r.driver.add(
+                &self.mem,
+                &[Buf { len, ..buf }],
+                &[],
+                ChainLocation::Direct,
+                token,
+            )?;
             sent[queue] = true;
         }
         for (r, _) in self.tx.iter_mut().zip(&sent).filter(|(_, sent)| **sent) {

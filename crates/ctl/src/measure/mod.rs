@@ -4,7 +4,7 @@ mod options;
 mod pairs;
 
 use crate::bench::interrupt;
-use crate::say;
+use crate::console;
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use heddle_measure::agent::{self, AgentOptions};
@@ -78,12 +78,12 @@ impl Args {
 
 fn serve_tcp(at: SocketAddr) -> Result<()> {
     let listener = TcpListener::bind(at).with_context(|| format!("{at}"))?;
-    say::waiting(&format!("an end point at tcp:{}", listener.local_addr()?));
+    console::waiting(&format!("an end point at tcp:{}", listener.local_addr()?));
     loop {
         let (stream, from) = listener.accept()?;
         stream.set_nodelay(true)?;
         if let Err(e) = stream.try_clone().and_then(|input| agent::serve(input, stream)) {
-            say::waiting(&format!("{from}: {}", heddle_sys::errno_text(&e)));
+            console::waiting(&format!("{from}: {}", heddle_sys::errno_text(&e)));
         }
     }
 }
@@ -157,7 +157,7 @@ fn open(options: &Options, plan: &heddle_measure::results::Plan) -> Result<(Resu
         let kernel = |m: &std::collections::BTreeMap<String, String>| m.get("kernel").cloned();
         let before = results.machines.last();
         if before.is_some_and(|m| kernel(m) != kernel(&machine::facts())) {
-            say::waiting(
+            console::waiting(
                 "the file was begun on another kernel: its series do not compare with those to come",
             );
         }
@@ -210,7 +210,7 @@ fn measure(options: &Options) -> Result<()> {
         unavailable,
     } = made;
     for (name, why) in &unavailable {
-        say::waiting(&format!("{name} cannot be had here: {why}"));
+        console::waiting(&format!("{name} cannot be had here: {why}"));
     }
     if enough.load(Relaxed) {
         return Ok(());
@@ -255,7 +255,7 @@ fn measure(options: &Options) -> Result<()> {
     let kept = format!("{} series in {}", results.series.len(), options.out.display());
     let end = end.with_context(|| format!("ended after {kept}"))?;
     let seconds = began.elapsed().as_secs_f64();
-    say::waiting(&match end {
+    console::waiting(&match end {
         End::Precise => format!(
             "{kept}, all within ±{:.0} %, {seconds:.0} s",
             plan.precision * 100.0

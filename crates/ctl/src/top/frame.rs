@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_stand_below_where_there_is_no_room_beside() {
+    fn stages_are_below_where_there_is_no_room_beside() {
         let at = |columns| text(&frame(), columns);
         let (wide, narrow) = (at(147), at(146));
         assert_eq!(narrow.len(), wide.len() + 3);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_stand_in_a_column_where_there_is_room() {
+    fn bars_are_in_a_column_where_there_is_room() {
         let mut history = History::default();
         for _ in 0..3 {
             history.add(&frame());

@@ -15,8 +15,8 @@ mod rates;
 mod sample;
 mod screen;
 
-use crate::ask::Target;
-use crate::say;
+use crate::console;
+use crate::request::Target;
 use anyhow::Result;
 use history::History;
 use rates::Frame;
@@ -51,7 +51,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
         let target = self.target.clone();
-        let look = move || -> Result<Sample> { Sample::read(&target.ask("heddle/stats", &[])?) };
+        let look = move || -> Result<Sample> { Sample::read(&target.request("heddle/stats", &[])?) };
         let dumb = std::env::var_os("TERM").is_none_or(|t| t.is_empty() || t == "dumb");
         if !self.once && !self.json && io::stdout().is_terminal() && !dumb {
             return screen::run(self.interval, look);
@@ -68,10 +68,10 @@ impl Args {
                 (Some(before), Ok(now)) => {
                     let frame = Frame::between(before, now);
                     if self.json {
-                        say::out(&(serde_json::to_string(&frame)? + "\n"))?;
+                        console::out(&(serde_json::to_string(&frame)? + "\n"))?;
                     } else {
                         history.add(&frame);
-                        say::out(&(plain(&frame, &history, columns()) + "\n\n"))?;
+                        console::out(&(plain(&frame, &history, columns()) + "\n\n"))?;
                     }
                     if self.once {
                         return Ok(());
@@ -79,8 +79,8 @@ impl Args {
                 }
                 (_, Err(_)) if self.once => return now.map(drop),
                 // With --json, standard output has objects alone.
-                (_, Err(why)) if self.json => say::waiting(&waiting(why)),
-                (_, Err(why)) => say::out(&(waiting(why) + "\n\n"))?,
+                (_, Err(why)) if self.json => console::waiting(&waiting(why)),
+                (_, Err(why)) => console::out(&(waiting(why) + "\n\n"))?,
                 (None, Ok(_)) => {}
             }
             before = now.ok();

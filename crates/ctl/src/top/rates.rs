@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeps_that_go_on_count() {
+    fn unfinished_sleeps_count() {
         assert_eq!(slept((0, 0), (500_000, 0)), 25.0, "one sleep within");
         assert_eq!(
             slept((7, 1_000_000), (7, 1_000_000)),

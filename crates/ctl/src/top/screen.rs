@@ -31,7 +31,7 @@ enum Event {
     Sample(Box<Result<Sample>>),
     Key(Key),
     Resized,
-    Asked(Asked),
+    Requested(Asked),
 }
 
 /// The terminal while it is drawn on.
@@ -87,7 +87,7 @@ pub(super) fn run(interval: f64, look: impl Fn() -> Result<Sample> + Send + 'sta
     let asked = events.clone();
     std::thread::spawn(move || {
         while let Ok(what) = signals.next()
-            && asked.send(Event::Asked(what)).is_ok()
+            && asked.send(Event::Requested(what)).is_ok()
         {}
     });
     let pressed = events.clone();
@@ -110,8 +110,8 @@ fn show(page: &mut Page, shown: &mut Shown, events: &Receiver<Event>, pace: &Sen
     loop {
         shown.draw(page)?;
         match events.recv() {
-            Err(_) | Ok(Event::Key(Key::Quit) | Event::Asked(Asked::End)) => return Ok(true),
-            Ok(Event::Key(Key::Stop) | Event::Asked(Asked::Stop)) => return Ok(false),
+            Err(_) | Ok(Event::Key(Key::Quit) | Event::Requested(Asked::End)) => return Ok(true),
+            Ok(Event::Key(Key::Stop) | Event::Requested(Asked::Stop)) => return Ok(false),
             Ok(Event::Resized) => {}
             Ok(Event::Sample(sample)) => page.learn(*sample),
             Ok(Event::Key(key)) => {

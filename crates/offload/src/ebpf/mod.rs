@@ -26,7 +26,7 @@ mod twin;
 use crate::{Backend, ConnUse, Handle, PortLink, Rule, Why};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
 use heddle_datapath_api::{FlowCounts, PortNo};
-use heddle_port::types::Divert;
+use heddle_port::Divert;
 use heddle_sys::TapQueue;
 use parking_lot::Mutex;
 use std::fmt;

@@ -20,13 +20,13 @@ const LOG: &str = "netdev_dummy";
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) name: String,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<DummyState>,
     /// Raised when a worker is done with packets.
     pub(super) processed: Condvar,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct DummyState {
     pub(super) mac: [u8; 6],
     pub(super) mtu: u32,
     pub(super) up: bool,
@@ -77,7 +77,7 @@ impl Shared {
         Arc::new(Self {
             name: name.to_owned(),
             processed: Condvar::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(DummyState {
                 mac: [0xaa, 0x55, n[0], n[1], n[2], n[3]],
                 mtu: 1500,
                 up: true,
@@ -219,7 +219,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl DummyState {
     fn inject(&mut self, qid: usize, frame: Vec<u8>) {
         if let Some(pcap) = self.both_pcap.as_mut().or(self.rx_pcap.as_mut()) {
             pcap.write(&frame);

@@ -200,7 +200,7 @@ fn status_and_options() {
 }
 
 #[test]
-fn answers_arp_for_its_address() {
+fn replies_to_arp_for_its_address() {
     let p = DummyPort::open("dummy", "d0", &options(&[])).unwrap();
     let mut rx = p.open_rx(1).unwrap();
     p.set_ip4("10.1.1.1".parse().unwrap(), "255.255.255.0".parse().unwrap());

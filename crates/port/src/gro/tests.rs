@@ -250,10 +250,10 @@ fn flows(all: impl Iterator<Item = Vec<u8>>) -> Vec<(u8, Vec<Vec<u8>>)> {
 }
 
 /// Joins a batch and cuts the result; returns the cut packets, and the number of packets that were sent.
-fn there_and_back(gro: &mut Gro, batch: &[Packet], trains: Trains) -> (Vec<Vec<u8>>, usize) {
+fn there_and_back(gro: &mut Gro, batch: &[Packet], kinds: GsoKinds) -> (Vec<Vec<u8>>, usize) {
     let mut pool = Pool::new(8);
     let refs: Vec<&Packet> = batch.iter().collect();
-    if !gro.join(&mut pool, &refs, trains) {
+    if !gro.join(&mut pool, &refs, kinds) {
         gro.done(&mut pool);
         return (batch.iter().map(Packet::to_vec).collect(), batch.len());
     }
@@ -301,7 +301,7 @@ proptest! {
             }
         }
         let mut gro = Gro::default();
-        let (all, n) = there_and_back(&mut gro, &batch, Trains::ALL);
+        let (all, n) = there_and_back(&mut gro, &batch, GsoKinds::ALL);
         prop_assert!(n <= batch.len());
         prop_assert_eq!(flows(all.into_iter()), flows(batch.iter().map(Packet::to_vec)));
     }
@@ -321,19 +321,19 @@ fn stream(kind: GsoKind, payload: usize) -> Vec<Packet> {
 }
 
 #[test]
-fn a_stream_becomes_a_train() {
+fn a_stream_becomes_a_gso_packet() {
     for kind in [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp] {
         let batch = stream(kind, 20_000);
         assert_eq!(batch.len(), 14);
-        let (all, n) = there_and_back(&mut Gro::default(), &batch, Trains::ALL);
+        let (all, n) = there_and_back(&mut Gro::default(), &batch, GsoKinds::ALL);
         assert_eq!((all.len(), n), (14, 1), "{kind:?}");
-        let (_, n) = there_and_back(&mut Gro::default(), &batch, Trains::default());
+        let (_, n) = there_and_back(&mut Gro::default(), &batch, GsoKinds::default());
         assert_eq!(n, 14, "the device takes none");
     }
 }
 
 #[test]
-fn no_train_is_longer_than_an_ip_packet() {
+fn no_gso_packet_is_longer_than_an_ip_packet() {
     let mut batch = stream(GsoKind::Tcp4, 60_000);
     let (mut sent, mut id) = (60_000, 7 + u16::try_from(batch.len()).unwrap());
     let part = Part {
@@ -350,6 +350,6 @@ fn no_train_is_longer_than_an_ip_packet() {
     sent -= 60_000 % 1448;
     id -= 1;
     batch.extend(packets(&part, &mut sent, &mut id));
-    let (all, n) = there_and_back(&mut Gro::default(), &batch, Trains::ALL);
+    let (all, n) = there_and_back(&mut Gro::default(), &batch, GsoKinds::ALL);
     assert_eq!((all.len(), n), (batch.len(), 2));
 }

@@ -13,7 +13,7 @@ const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
 
 /// A GSO packet as a sender with these offloads leaves it.
 #[derive(Clone, Debug)]
-struct Train {
+struct GsoPacket {
     kind: GsoKind,
     v6: bool,
     tags: usize,
@@ -26,7 +26,7 @@ struct Train {
     id: u16,
 }
 
-impl Train {
+impl GsoPacket {
     /// Whether it has a header that a switch that joins packets does not look behind.
     fn has_options(&self) -> bool {
         self.tags > 0 || self.ip_options > 0 && !self.v6 || self.tcp() && self.flags & 0x10 == 0
@@ -108,7 +108,7 @@ impl Train {
     }
 }
 
-fn train() -> impl Strategy<Value = Train> {
+fn gso_packet() -> impl Strategy<Value = GsoPacket> {
     let kind = prop_oneof![Just(GsoKind::Tcp4), Just(GsoKind::Tcp6), Just(GsoKind::Udp)];
     let payload = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..200),
@@ -128,7 +128,7 @@ fn train() -> impl Strategy<Value = Train> {
         any::<u16>(),
     )
         .prop_map(
-            |(kind, v6, tags, ip_options, tcp_options, payload, size, flags, seq, id)| Train {
+            |(kind, v6, tags, ip_options, tcp_options, payload, size, flags, seq, id)| GsoPacket {
                 kind,
                 v6: if kind == GsoKind::Udp {
                     v6
@@ -170,7 +170,7 @@ fn pieces(p: &Packet) -> Result<Vec<Vec<u8>>, SegmentError> {
 }
 
 /// The ones'-complement sum of L4 bytes and pseudo header, computed word by word.
-fn l4_checks(t: &Train, frame: &[u8]) -> bool {
+fn l4_checks(t: &GsoPacket, frame: &[u8]) -> bool {
     let l4 = &frame[t.l4()..];
     let addrs = if t.v6 {
         &frame[t.l3() + 8..t.l3() + 40]
@@ -195,7 +195,7 @@ fn be16(b: &[u8], at: usize) -> u16 {
 
 proptest! {
     #[test]
-    fn segments_are_the_train(t in train()) {
+    fn segments_are_the_gso_packet(t in gso_packet()) {
         let whole = t.build();
         let segments = pieces(&whole).unwrap();
         prop_assert_eq!(segments.len(), t.payload.len().div_ceil(usize::from(t.size)).max(1));
@@ -230,7 +230,7 @@ proptest! {
     /// For any bytes and metadata, nothing panics, and the output is bounded.
     #[test]
     fn lies_are_refused_or_harmless(
-        t in train(), at in 0_usize..100, byte: u8, start in 0_u16..200, offset in 0_u16..40, cut in 0_usize..120, lie: bool,
+        t in gso_packet(), at in 0_usize..100, byte: u8, start in 0_u16..200, offset in 0_u16..40, cut in 0_usize..120, lie: bool,
     ) {
         let mut p = t.build();
         if let Some(b) = p.head_mut().get_mut(at) { *b = byte; }
@@ -245,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn checksum_alone_is_completed(t in train()) {
+    fn checksum_alone_is_completed(t in gso_packet()) {
         let mut p = t.build();
         p.offload.gso = None;
         // The field holds the pseudo header's sum, as the sender of a partial checksum leaves it.
@@ -267,7 +267,7 @@ proptest! {
 
 #[test]
 fn wrong_protocols_are_named() {
-    let t = Train {
+    let t = GsoPacket {
         kind: GsoKind::Tcp4,
         v6: false,
         tags: 0,
@@ -300,9 +300,9 @@ fn wrong_protocols_are_named() {
 }
 
 #[test]
-fn a_full_train_fits_a_buffer() {
+fn a_full_gso_packet_fits_a_buffer() {
     let payload = vec![5; 65535 - 20 - 20];
-    let t = Train {
+    let t = GsoPacket {
         kind: GsoKind::Tcp4,
         v6: false,
         tags: 2,

@@ -1,7 +1,7 @@
 //! A GSO packet in a tunnel of UDP as it is, for devices that cut such packets: its headers' offsets, and an
 //! outer checksum. The checksum field holds the sum of the pseudo header, as the device expects it.
 
-use super::{Cut, MOST_OUTER, is_v4};
+use super::{Cut, MAX_OUTER_BYTES, is_v4};
 use arrayvec::ArrayVec;
 use heddle_packet::{Packet, Wrap};
 use heddle_virtio::net_hdr::Tunnel;
@@ -14,7 +14,7 @@ pub struct Whole {
     /// The offsets of its headers.
     pub tunnel: Tunnel,
     /// The packet up to the end of the outer UDP header.
-    pub outer: ArrayVec<u8, MOST_OUTER>,
+    pub outer: ArrayVec<u8, MAX_OUTER_BYTES>,
 }
 
 /// Describes a GSO packet in one tunnel of UDP. `None`: it is in no such tunnel, is longer than an IP header

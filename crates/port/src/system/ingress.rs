@@ -76,7 +76,7 @@ impl VlanSet {
 
 /// One device that is held.
 #[derive(Debug)]
-struct Held {
+struct FilteredDevice {
     ifindex: u32,
     /// The filter is one of nftables.
     by_nft: bool,
@@ -89,7 +89,7 @@ struct Held {
     lost: bool,
 }
 
-impl Held {
+impl FilteredDevice {
     /// Puts the filter back if it was removed. If that fails, or if another program's filter has its place,
     /// the filter is `lost`.
     fn check(&mut self, name: &str, ingress: Option<&Ingress>, nft: &Nft) {
@@ -120,7 +120,7 @@ pub struct IngressFilters {
     ingress: io::Result<Ingress>,
     nft: Nft,
     /// The devices that are held, by name of the port.
-    held: Mutex<HashMap<String, Held>>,
+    held: Mutex<HashMap<String, FilteredDevice>>,
     /// VLANs that have a device, by index of the device below.
     vlans: Mutex<BTreeMap<u32, Vec<Vlan>>>,
 }
@@ -154,7 +154,7 @@ impl IngressFilters {
             let nft = self.nft.hold(name, ifindex);
             nft.map_err(|nft| format!("tc: {}; nft: {nft}", errno_text(&tc)))?;
         }
-        let held = Held {
+        let held = FilteredDevice {
             ifindex,
             by_nft,
             passed: None,

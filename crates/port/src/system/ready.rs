@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::io;
 
 /// Threads at most. They only wait.
-const MOST: usize = 64;
+const MAX_THREADS: usize = 64;
 
 /// A socket that takes nothing in yet, and its ring; without one, why it has none.
 pub(super) type Receiver = (PacketSocket, io::Result<RxRing>);
@@ -24,11 +24,11 @@ pub struct Receivers {
 impl Receivers {
     /// Makes `n` of them. A socket that cannot be made now is made, or refused, when a port needs it.
     pub fn prepare(&self, n: usize) {
-        let threads = n.min(MOST);
+        let threads = n.min(MAX_THREADS);
         std::thread::scope(|scope| {
             for i in 0..threads {
                 let work = move || {
-                    for _ in (i..n).step_by(MOST) {
+                    for _ in (i..n).step_by(MAX_THREADS) {
                         let Ok(one) = make() else { return };
                         self.made.lock().push(one);
                     }

@@ -6,7 +6,7 @@
 //! [`MAX_LANES`] of them. Packets of further queues share the first one. That one, too, is opened with the
 //! first packet: most workers send nothing to most devices, and the kernel closes sockets slowly.
 
-use crate::gro::Trains;
+use crate::gro::GsoKinds;
 use crate::segment::{self, Datagrams};
 use crate::{TxCounts, TxQueue};
 use heddle_packet::{BURST, Csum, MAX_SEGS, Packet, Pool};
@@ -318,8 +318,12 @@ fn count(counts: &mut TxCounts, errno: i32) {
 }
 
 impl TxQueue for SystemTx {
-    fn gso_support(&self) -> Trains {
-        if self.vnet { Trains::ALL } else { Trains::default() }
+    fn gso_support(&self) -> GsoKinds {
+        if self.vnet {
+            GsoKinds::ALL
+        } else {
+            GsoKinds::default()
+        }
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         let mut counts = TxCounts::default();

@@ -77,7 +77,7 @@ impl TapCtl {
         }
         let rests = self.same >= STEADY && self.same < STEADY + SELDOM && self.elsewhere().is_some();
         if !rests {
-            let _ = self.ask(&mut now);
+            let _ = self.read_by_name(&mut now);
         }
         if self.is_gone() {
             now.ifindex = 0;
@@ -96,7 +96,7 @@ impl TapCtl {
     }
 
     /// Reads the state that only the device's namespace has.
-    fn ask(&self, now: &mut PortStatus) -> io::Result<()> {
+    fn read_by_name(&self, now: &mut PortStatus) -> io::Result<()> {
         self.by_name(|link, name| {
             if let Ok(mtu) = link.mtu(name) {
                 now.mtu = mtu;

@@ -54,24 +54,24 @@ pub struct Birthplace<'a> {
 #[derive(Debug)]
 pub struct KeptTaps {
     prefix: String,
-    found: Mutex<Found>,
+    found: Mutex<MarkedTaps>,
 }
 
 /// The result of the last look. The descriptors keep namespaces alive, so they are dropped soon
 /// ([`KeptTaps::settle`]).
 #[derive(Debug, Default)]
-struct Found {
+struct MarkedTaps {
     /// The devices by port.
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, TapLocation>,
     /// Further devices of such ports.
-    spare: Vec<(String, Place)>,
+    spare: Vec<(String, TapLocation)>,
     /// A device that was found could not be joined.
     failed: bool,
 }
 
 /// The namespace and name of a device.
 #[derive(Debug)]
-struct Place {
+struct TapLocation {
     namespace: OwnedFd,
     link: Link,
 }
@@ -87,7 +87,7 @@ impl KeptTaps {
 
     /// Looks for devices with the mark. Takes some microseconds per process and some hundred per namespace.
     pub fn look(&self) {
-        let mut found = Found::default();
+        let mut found = MarkedTaps::default();
         for namespace in netns::all() {
             let links = TapLinks::new(Some(&namespace)).and_then(|links| links.all());
             let links = links.unwrap_or_else(|error| {
@@ -100,7 +100,7 @@ impl KeptTaps {
                     continue;
                 };
                 let port = port.to_owned();
-                let place = Place { namespace, link };
+                let place = TapLocation { namespace, link };
                 match found.places.entry(port) {
                     Entry::Vacant(vacant) => drop(vacant.insert(place)),
                     Entry::Occupied(first) => {
@@ -217,7 +217,7 @@ impl KeptTaps {
             log::warn!(target: "netdev_linux", "{name}: there is a network device of this name that is not a tap device");
             return Err(io::Error::from_raw_os_error(EINVAL));
         };
-        let place = Place {
+        let place = TapLocation {
             namespace: netns::own()?,
             link,
         };
@@ -246,7 +246,7 @@ fn make_at(place: Birthplace<'_>, multi_queue: bool) -> io::Result<TapQueue> {
 }
 
 /// Joins a device that no process holds.
-fn join(place: &Place) -> io::Result<TapQueue> {
+fn join(place: &TapLocation) -> io::Result<TapQueue> {
     let tap = place.link.tap.unwrap_or_default();
     if tap.queues > 0 {
         return Err(io::Error::from_raw_os_error(EBUSY));

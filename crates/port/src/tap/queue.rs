@@ -2,7 +2,7 @@
 //! full, down, error.
 
 use crate::drops::Drops;
-use crate::gro::Trains;
+use crate::gro::GsoKinds;
 use crate::limit::TxLimit;
 use crate::segment::{self, Datagrams};
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
@@ -230,8 +230,8 @@ impl TapTx {
 }
 
 impl TxQueue for TapTx {
-    fn gso_support(&self) -> Trains {
-        Trains::ALL
+    fn gso_support(&self) -> GsoKinds {
+        GsoKinds::ALL
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         if self.limit.is_on() {

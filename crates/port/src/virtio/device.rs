@@ -82,7 +82,7 @@ impl PortDevice {
             err: setup.err,
             takes: Takes::of(setup.config.features),
             link: self.link.clone(),
-            told: None,
+            reported: None,
         };
         self.shared.tx.start(pair(setup.index), to, setup.enabled);
         Ok(())
@@ -151,7 +151,7 @@ impl Device for PortDevice {
 
     fn show(&mut self, key: &'static str, value: &str) {
         self.shared.update(|s| {
-            s.session.told.insert(key, value.to_owned());
+            s.session.reported.insert(key, value.to_owned());
         });
     }
 

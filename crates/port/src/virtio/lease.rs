@@ -46,7 +46,7 @@ pub(super) struct FromGuest {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Custody {
     ring: Option<FromGuest>,
     lent: bool,
     /// Starts and ends so far: a ring that is returned with another generation came too late, and is dropped.
@@ -62,7 +62,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Lease {
     turn: AtomicU32,
-    state: Mutex<State>,
+    state: Mutex<Custody>,
     returned: Condvar,
     pub(super) wake: WakeSet,
     pub(super) counts: RxCounts,
@@ -115,7 +115,7 @@ impl Lease {
     }
     /// Takes back a ring that a worker had. Returns it if it is of an earlier start, for which the session no
     /// longer waits.
-    fn take_back(&self, s: &mut State, mine: FromGuest) -> Option<FromGuest> {
+    fn take_back(&self, s: &mut Custody, mine: FromGuest) -> Option<FromGuest> {
         if mine.generation != s.generation {
             return Some(mine);
         }

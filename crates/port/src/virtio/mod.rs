@@ -39,7 +39,7 @@ use heddle_virtio::device::MAX_QUEUE_PAIRS;
 use lease::Lease;
 use parking_lot::Mutex;
 use rx::VirtioRx;
-use state::{MAX_MTU, State};
+use state::{DeviceState, MAX_MTU};
 use std::io;
 use std::sync::Arc;
 use tx::VirtioTx;
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     rx: Mutex<Vec<Arc<Lease>>>,
     pub(crate) tx: TxSet,
     pub(crate) limit: TxLimit,
-    state: Mutex<State>,
+    state: Mutex<DeviceState>,
 }
 
 impl Shared {
@@ -67,11 +67,11 @@ impl Shared {
             changed,
             rx: Mutex::default(),
             limit: TxLimit::default(),
-            state: Mutex::new(State::new(state::random_mac())),
+            state: Mutex::new(DeviceState::new(state::random_mac())),
         })
     }
     /// Changes the state, and notifies the part that shows it.
-    fn update(&self, change: impl FnOnce(&mut State)) {
+    fn update(&self, change: impl FnOnce(&mut DeviceState)) {
         let at = self.backing.at.lock().clone();
         let mut state = self.state.lock();
         change(&mut state);

@@ -24,7 +24,7 @@ pub(super) struct VirtioRx {
     seen: u32,
     mine: Option<FromGuest>,
     /// The failure that was reported.
-    told: Option<RingError>,
+    reported: Option<RingError>,
     /// The ring's drops that are in `drops` already.
     counted: RxDrops,
     drops: Drops,
@@ -39,7 +39,7 @@ impl VirtioRx {
             changed,
             seen: 0,
             mine: None,
-            told: None,
+            reported: None,
             counted: RxDrops::default(),
             drops: Drops::new(),
         }
@@ -56,7 +56,7 @@ impl VirtioRx {
         self.mine = ring;
         if let Some(mine) = &mut self.mine {
             self.counted = mine.ring.drops();
-            self.told = mine.ring.error();
+            self.reported = mine.ring.error();
             mine.ring.disarm();
         }
         if let Some(mac) = announce
@@ -74,8 +74,8 @@ impl VirtioRx {
         if mine.ring.take_call() {
             call(mine, &self.lease);
         }
-        if mine.ring.error() != self.told {
-            self.tell_failure();
+        if mine.ring.error() != self.reported {
+            self.report_failure();
         } else if let Some(link) = &mine.link {
             while let Some(miss) = mine.ring.take_miss() {
                 link.miss(miss);
@@ -85,14 +85,14 @@ impl VirtioRx {
     }
 
     #[cold]
-    fn tell_failure(&mut self) {
+    fn report_failure(&mut self) {
         let Some(mine) = &self.mine else { return };
         let failure = mine.ring.error();
         if !self.lease.try_set_failure(failure) {
             return;
         }
-        self.told = failure;
-        if let Some(error) = self.told {
+        self.reported = failure;
+        if let Some(error) = self.reported {
             self.lease.counts.broken.add(1);
             if let Some(err) = &mine.err {
                 err.raise();

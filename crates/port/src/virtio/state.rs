@@ -49,7 +49,7 @@ pub(super) struct Session {
     pub(super) mtu: Option<u16>,
     pub(super) numa: Option<u32>,
     /// Other values that it has sent, for `Interface.status`.
-    pub(super) told: BTreeMap<&'static str, String>,
+    pub(super) reported: BTreeMap<&'static str, String>,
     /// Started rings by index.
     rings: BTreeMap<u16, Ring>,
     /// Queue pairs: most that were started since the front end came, so that a guest's restart does not move
@@ -84,7 +84,7 @@ impl Session {
 
 /// A port's own state.
 #[derive(Clone, Debug)]
-pub(super) struct State {
+pub(super) struct DeviceState {
     pub(super) mac: [u8; 6],
     pub(super) mtu: u32,
     pub(super) admin_up: bool,
@@ -104,7 +104,7 @@ pub(super) struct State {
     link_resets: u64,
 }
 
-impl State {
+impl DeviceState {
     pub(super) fn new(mac: [u8; 6]) -> Self {
         Self {
             mac,
@@ -189,7 +189,7 @@ impl Shared {
     }
 
     /// The fault that keeps the port from serving, or from a requested setting.
-    fn error(&self, s: &State) -> Option<String> {
+    fn error(&self, s: &DeviceState) -> Option<String> {
         if s.starved {
             return Some("no file descriptors left (RLIMIT_NOFILE): the front end cannot be served".into());
         }
@@ -203,7 +203,7 @@ impl Shared {
         deaf().or_else(|| s.refused_mtu.map(mtu))
     }
 
-    fn extra(&self, s: &State) -> Vec<(String, String)> {
+    fn extra(&self, s: &DeviceState) -> Vec<(String, String)> {
         let mut all = Vec::new();
         let mut add = |key: &str, value: String| all.push((key.to_owned(), value));
         add("mode", self.backing.mode.into());
@@ -226,7 +226,7 @@ impl Shared {
         if let Some(numa) = s.numa() {
             add("numa", numa.to_string());
         }
-        for (key, value) in &s.session.told {
+        for (key, value) in &s.session.reported {
             add(key, value.clone());
         }
         // Rings are counted in pairs, up to the last that is started.

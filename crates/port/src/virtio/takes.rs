@@ -1,7 +1,7 @@
 //! Unfinished packets that a guest takes as they are (virtio 1.2 §5.1.6.4): the others are finished in
 //! software.
 
-use crate::gro::Trains;
+use crate::gro::GsoKinds;
 use heddle_packet::{Csum, Gso, Offload};
 use heddle_virtio::ring::Features;
 
@@ -10,7 +10,7 @@ use heddle_virtio::ring::Features;
 pub(super) struct Takes {
     csum: bool,
     ecn: bool,
-    trains: Trains,
+    gso_kinds: GsoKinds,
 }
 
 impl Takes {
@@ -21,7 +21,7 @@ impl Takes {
         Self {
             csum,
             ecn: has(Features::GUEST_ECN),
-            trains: Trains {
+            gso_kinds: GsoKinds {
                 tcp4: has(Features::GUEST_TSO4),
                 tcp6: has(Features::GUEST_TSO6),
                 // A train's IP version is not in the metadata; Linux offers both or none.
@@ -30,20 +30,20 @@ impl Takes {
         }
     }
     /// The kinds of GSO packets that it takes.
-    pub(super) fn gso_support(self) -> Trains {
-        self.trains
+    pub(super) fn gso_support(self) -> GsoKinds {
+        self.gso_kinds
     }
     /// Whether the guest takes a packet with this metadata.
     #[inline]
     pub(super) fn takes(self, offload: &Offload) -> bool {
         match offload.gso {
             None => self.csum || !matches!(offload.csum, Csum::Partial { .. }),
-            Some(gso) => self.takes_train(gso),
+            Some(gso) => self.takes_gso(gso),
         }
     }
-    fn takes_train(self, gso: Gso) -> bool {
+    fn takes_gso(self, gso: Gso) -> bool {
         // GSO packets in tunnels are not negotiated.
-        self.trains.takes(gso.kind) && (self.ecn || !gso.ecn) && gso.wraps.is_empty()
+        self.gso_kinds.takes(gso.kind) && (self.ecn || !gso.ecn) && gso.wraps.is_empty()
     }
 }
 

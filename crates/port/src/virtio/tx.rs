@@ -6,7 +6,7 @@
 
 use super::txset::{Choice, ToGuest, TxCell, TxSet};
 use super::{Shared, spread};
-use crate::gro::Trains;
+use crate::gro::GsoKinds;
 use crate::segment;
 use crate::{TxCounts, TxQueue};
 use arrayvec::ArrayVec;
@@ -42,11 +42,11 @@ impl VirtioTx {
     }
     #[cold]
     fn choose(&mut self) -> TxCounts {
-        let (turn, choice, owed) = self.set().choice();
+        let (turn, choice, pending) = self.set().choice();
         self.seen = turn;
         self.cell = choice.of(self.worker).cloned();
         self.choice = choice;
-        owed
+        pending
     }
     fn set(&self) -> &TxSet {
         &self.shared.tx
@@ -55,7 +55,7 @@ impl VirtioTx {
 
 impl TxQueue for VirtioTx {
     #[inline]
-    fn gso_support(&self) -> Trains {
+    fn gso_support(&self) -> GsoKinds {
         self.choice.takes.gso_support()
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
@@ -106,7 +106,7 @@ impl VirtioTx {
     }
 }
 
-type Held<'a> = CombiningGuard<'a, Option<ToGuest>>;
+type RingGuard<'a> = CombiningGuard<'a, Option<ToGuest>>;
 
 /// Sends by one ring.
 #[inline]
@@ -156,7 +156,7 @@ fn behind_others(
     set: &TxSet,
     cell: &TxCell,
     pool: &mut Pool,
-    mut held: Held<'_>,
+    mut held: RingGuard<'_>,
     packets: &[&Packet],
 ) -> TxCounts {
     let mut counts = handed(set, cell, &mut held, pool);
@@ -173,7 +173,7 @@ pub(super) fn let_go(
     set: &TxSet,
     cell: &TxCell,
     pool: &mut Pool,
-    mut held: Held<'_>,
+    mut held: RingGuard<'_>,
     mut counts: TxCounts,
 ) -> TxCounts {
     for _ in 0..ROUNDS {
@@ -192,7 +192,7 @@ pub(super) fn let_go(
 
 /// Sends the packets that others had handed over when the ring was taken, or at their last post.
 #[cold]
-fn handed(set: &TxSet, cell: &TxCell, held: &mut Held<'_>, pool: &mut Pool) -> TxCounts {
+fn handed(set: &TxSet, cell: &TxCell, held: &mut RingGuard<'_>, pool: &mut Pool) -> TxCounts {
     let mut counts = TxCounts::default();
     // Packets beyond that were handed over later, and have a post of their own.
     let mut left = cell.handed.capacity();
@@ -251,13 +251,13 @@ fn use_ring(
         segments: SEGMENTS,
     };
     send.all(pool, packets);
-    let (call, broken) = (send.call, send.to.ring.error() != send.to.told);
+    let (call, broken) = (send.call, send.to.ring.error() != send.to.reported);
     if call && let Some(call) = &to.call {
         call.raise();
         cell.counts.calls.add(1);
     }
     if broken {
-        tell_failure(set, to, cell);
+        report_failure(set, to, cell);
     } else if counts.full > 0
         && let Some(link) = &to.link
     {
@@ -277,13 +277,13 @@ fn use_ring(
 }
 
 #[cold]
-fn tell_failure(set: &TxSet, to: &mut ToGuest, cell: &TxCell) {
+fn report_failure(set: &TxSet, to: &mut ToGuest, cell: &TxCell) {
     let (failure, name) = (to.ring.error(), &set.name);
     if !cell.try_set_failure(failure) {
         return;
     }
-    to.told = failure;
-    if let Some(error) = to.told {
+    to.reported = failure;
+    if let Some(error) = to.reported {
         cell.counts.broken.add(1);
         if let Some(err) = &to.err {
             err.raise();

@@ -50,7 +50,7 @@ pub(super) struct ToGuest {
     /// For addresses that the memory table does not have yet.
     pub(super) link: Option<Arc<dyn Link>>,
     /// The failure that was reported.
-    pub(super) told: Option<RingError>,
+    pub(super) reported: Option<RingError>,
 }
 
 /// One ring's place.
@@ -59,7 +59,7 @@ pub(super) struct TxCell {
     pub(super) ring: Combining<Option<ToGuest>>,
     /// Packets of workers that found the ring in use, each worker's in its order.
     pub(super) handed: ArrayQueue<Packet>,
-    /// A copy of [`ToGuest::told`] for status.
+    /// A copy of [`ToGuest::reported`] for status.
     failure: Mutex<Option<RingError>>,
     /// Written by the worker that has the ring.
     pub(super) counts: Counts,
@@ -145,7 +145,7 @@ pub(crate) struct TxSet {
     pub(super) changed: Changed,
     places: Mutex<Places>,
     /// Outcome of packets that the session sent for workers: the next worker that chooses a ring reports it.
-    owed: Mutex<TxCounts>,
+    pending: Mutex<TxCounts>,
 }
 
 impl TxSet {
@@ -157,7 +157,7 @@ impl TxSet {
             name,
             changed,
             places: Mutex::default(),
-            owed: Mutex::default(),
+            pending: Mutex::default(),
         }
     }
 
@@ -166,21 +166,21 @@ impl TxSet {
     /// Changes when workers are to choose again. Zero is never its value.
     #[inline]
     pub(super) fn turn(&self) -> u32 {
-        self.turn.load(Ordering::Acquire) // pairs with the Release in `tell`
+        self.turn.load(Ordering::Acquire) // pairs with the Release in `next_turn`
     }
     /// The rings to choose from, and the turn that they belong to; and the counts of packets that the session
     /// has sent meanwhile.
     pub(super) fn choice(&self) -> (u32, Arc<Choice>, TxCounts) {
         // The turn first: a choice that is published in between is looked at again.
         let turn = self.turn();
-        let owed = self.owed.try_lock().map(|mut o| std::mem::take(&mut *o));
-        (turn, self.choice.get(), owed.unwrap_or_default())
+        let pending = self.pending.try_lock().map(|mut o| std::mem::take(&mut *o));
+        (turn, self.choice.get(), pending.unwrap_or_default())
     }
 
     // -- the session's side
 
     /// Makes workers choose again.
-    fn tell(&self) {
+    fn next_turn(&self) {
         // Release pairs with the Acquire in `turn`. Zero is left out, so that a new queue always looks.
         if self.turn.fetch_add(1, Ordering::Release) == u32::MAX {
             self.turn.fetch_add(1, Ordering::Release);
@@ -196,7 +196,7 @@ impl TxSet {
             by_flow: p.by_flow,
             takes: p.takes,
         });
-        self.tell();
+        self.next_turn();
         value
     }
     /// The place of ring `index` (of those to the guest), made if need be.
@@ -218,8 +218,8 @@ impl TxSet {
         let value = change(&mut guard);
         let counts = tx::let_go(self, cell, &mut Pool::default(), guard, TxCounts::default());
         if counts != TxCounts::default() {
-            *self.owed.lock() += counts;
-            self.tell();
+            *self.pending.lock() += counts;
+            self.next_turn();
         }
         value
     }

@@ -14,7 +14,7 @@ pub struct Seen {
     /// Packets.
     pub packets: u64,
     /// GSO packets.
-    pub trains: u64,
+    pub gso_packets: u64,
     /// Packets with an unfinished checksum.
     pub partial: u64,
     /// Packets with a VLAN tag.
@@ -74,7 +74,7 @@ fn run(a: &Arc<dyn Port>, b: &Arc<dyn Port>, stop: &AtomicBool) -> Seen {
             let out: Vec<&Packet> = burst.iter().collect();
             for p in &out {
                 seen.packets += 1;
-                seen.trains += u64::from(p.offload.gso.is_some());
+                seen.gso_packets += u64::from(p.offload.gso.is_some());
                 seen.partial += u64::from(matches!(p.offload.csum, Csum::Partial { .. }));
                 seen.tagged += u64::from(p.head()[12..14] == [0x81, 0]);
                 seen.longest = seen.longest.max(p.len());

@@ -3,7 +3,7 @@
 //! One harmless deviation from getopt_long(3): the message about an ambiguous abbreviation differs. As there,
 //! an abbreviated long option must be the beginning of one option only.
 
-pub mod dirs;
+mod metrics_address;
 mod names;
 mod text;
 
@@ -15,12 +15,12 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use heddle_daemon::dirs;
+use heddle_daemon::vlog::SyslogMethod;
 use heddle_stream::Settings;
 
+pub(crate) use metrics_address::MetricsAddress;
 pub use names::{COMPATIBLE_VERSION, Names};
-
-use crate::metrics::Place;
-use crate::vlog::SyslogMethod;
 
 /// The port and datapath types that type `dummy` replaces (`--enable-dummy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,7 +121,7 @@ pub struct Options {
     /// `--mlockall`.
     pub mlockall: bool,
     /// `--metrics`: the endpoint of metrics.
-    pub(crate) metrics: Option<Place>,
+    pub(crate) metrics: Option<MetricsAddress>,
     /// Keys and certificates.
     pub ssl: Ssl,
 }
@@ -323,7 +323,7 @@ fn options(names: Names, matches: &ArgMatches) -> Result<Options, String> {
         dummy_numa: text("dummy-numa").map(|list| numa_nodes(&list)).transpose()?,
         mlockall: matches.get_flag("mlockall"),
         metrics: text("metrics")
-            .map(|place| Place::parse(&place))
+            .map(|address| MetricsAddress::parse(&address))
             .transpose()
             .map_err(|why| format!("--metrics={why}"))?,
         ssl: Ssl {

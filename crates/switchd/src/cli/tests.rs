@@ -159,3 +159,27 @@ fn names_and_version() {
         .collect();
     assert_eq!(for_awk, [first]);
 }
+
+#[test]
+fn metrics_addresses() {
+    let at = |text: &str| MetricsAddress::parse(text).map(|p| p.to_string());
+    assert_eq!(at("tcp:9310"), Ok("tcp:127.0.0.1:9310".into()));
+    assert_eq!(at("tcp:0.0.0.0:9310"), Ok("tcp:0.0.0.0:9310".into()));
+    assert_eq!(at("tcp:[::1]:9310"), Ok("tcp:[::1]:9310".into()));
+    assert_eq!(
+        MetricsAddress::parse("unix:/run/x"),
+        Ok(MetricsAddress::Unix(PathBuf::from("/run/x")))
+    );
+    for wrong in [
+        "",
+        "unix:",
+        "tcp:",
+        "tcp:host:1",
+        "tcp:1.2.3.4",
+        "tcp:99999",
+        "udp:1",
+        "9310",
+    ] {
+        assert!(MetricsAddress::parse(wrong).is_err(), "{wrong}");
+    }
+}

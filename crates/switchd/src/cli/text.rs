@@ -1,7 +1,7 @@
 //! The text of `--help`.
 
-use super::dirs;
 use super::names::Names;
+use heddle_daemon::dirs;
 
 /// The whole help, for the names and directories of this process.
 pub(super) fn help(names: &Names) -> String {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Commands, bridge_named};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 use heddle_datapath_api::Engine;
 use heddle_ofproto::model::Unmatched;
 use heddle_ofproto::stats::Stats;

@@ -15,7 +15,7 @@ use super::Commands;
 use super::args;
 use super::dpctl::{EINVAL, ENOENT, EPERM, failed, named, one};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 /// Records that are read before the thread checks for other work.
 const BATCH: u32 = 4096;

@@ -11,9 +11,9 @@ use heddle_flow::Match;
 use super::Commands;
 use super::args::{self, Options};
 use super::flows::{self, Lines, Style};
-use crate::reconcile::{Item, OWN_PORT, datapath_name};
+use crate::inventory::{Item, OWN_PORT, datapath_name};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 pub(super) const EINVAL: &str = "Invalid argument";
 pub(super) const ENOENT: &str = "No such file or directory";

@@ -10,7 +10,7 @@ use heddle_flow::odp;
 use super::dpctl::{self, EINVAL, ENODEV, ENOENT, failed};
 use super::{Commands, flows};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 const EBUSY: &str = "Device or resource busy";
 const EOPNOTSUPP: &str = "Operation not supported";
@@ -44,10 +44,10 @@ pub(super) fn register(c: &Commands<'_>) {
             // The caches have no sizes that can be chosen, as in Open vSwitch's userspace datapath.
             None => Ok(dpctl::types(s)
                 .iter()
-                .map(|t| crate::reconcile::datapath_name(t) + ":\n")
+                .map(|t| crate::inventory::datapath_name(t) + ":\n")
                 .collect()),
             Some(name) => match dpctl::named(s, name) {
-                Some(t) => Ok(crate::reconcile::datapath_name(&t) + ":\n"),
+                Some(t) => Ok(crate::inventory::datapath_name(&t) + ":\n"),
                 None => Err(failed(
                     s,
                     &format!("Opening datapath {name} failed"),

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use super::flows::{Lines, Style};
 use super::{Commands, bridge_named, dpctl};
-use crate::reconcile::{Item, datapath_name, port_text};
+use crate::inventory::{Item, datapath_name, port_text};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 use heddle_datapath_api::FlowDump;
 use serde_json::{Value, json};
 

@@ -11,7 +11,7 @@ use heddle_tunnel::routes::Address;
 
 use super::Commands;
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 /// The longest wait of a command for its packets to be processed.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(3);

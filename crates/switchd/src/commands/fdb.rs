@@ -10,9 +10,10 @@ use heddle_openflow::Port as OfPort;
 use serde_json::{Value, json};
 
 use super::{Commands, bridge_named};
-use crate::reconcile::{mac_text, parse_mac, port_text};
+use crate::inventory::port_text;
+use crate::reconcile::{mac_text, parse_mac};
 use crate::switch::Switch;
-use crate::unixctl::{JsonReply, Reply};
+use heddle_daemon::unixctl::{JsonReply, Reply};
 
 const NO_BRIDGE: &str = "no such bridge";
 

@@ -21,7 +21,7 @@ pub(super) struct Style {
 }
 
 /// Names of the datapath's ports by number.
-pub(crate) fn port_names(switch: &Switch) -> BTreeMap<u32, String> {
+pub(super) fn port_names(switch: &Switch) -> BTreeMap<u32, String> {
     switch
         .datapath
         .ports()

@@ -8,7 +8,7 @@ use super::Commands;
 use super::args;
 use super::dpctl::{EINVAL, failed, one};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 /// Open vSwitch's error for a value that is out of range.
 const EPERM: &str = "Operation not permitted";

@@ -3,8 +3,8 @@
 use heddle_datapath_api::Engine;
 use std::sync::Arc;
 
-use crate::memory::{Reporters, add};
 use crate::switch::Switch;
+use heddle_daemon::memory::{Reporters, add};
 
 pub(super) fn register(reporters: &Reporters, switch: &Arc<Switch>) {
     let switch = switch.clone();

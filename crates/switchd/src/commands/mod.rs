@@ -31,13 +31,10 @@ use std::sync::Arc;
 
 use heddle_ofproto::bridge::Bridge;
 
-use crate::coverage;
-use crate::run::Context;
+use crate::context::Context;
 use crate::switch::Switch;
-use crate::unixctl::{JsonReply, Registry, Reply};
-
-pub(crate) use flows::port_names;
-pub(crate) use trace::traced;
+use heddle_daemon::coverage;
+use heddle_daemon::unixctl::{JsonReply, Registry, Reply};
 
 /// Registers all commands.
 pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {

@@ -8,7 +8,7 @@ use heddle_tunnel::Neighbours;
 use super::Commands;
 use crate::reconcile::{mac_text, parse_mac};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 /// Columns of an address in the list.
 const IP_WIDTH: usize = 46;

@@ -8,7 +8,7 @@ use heddle_flow::Match;
 use super::flows::{self, Lines, Style};
 use super::{Commands, dpctl};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 pub(super) fn register(c: &Commands<'_>) {
     c.add("dpctl/offload-stats-show", "[dp]", (0, 1), stats_show);
@@ -33,7 +33,7 @@ fn stats_show(switch: &Switch, args: &[&str]) -> Reply {
     let _ = writeln!(
         out,
         "HW Offload stats for {}:",
-        crate::reconcile::datapath_name(&datapath_type)
+        crate::inventory::datapath_name(&datapath_type)
     );
     let _ = writeln!(out, "  Total");
     let _ = writeln!(out, "    Enqueued offloads:                  0");

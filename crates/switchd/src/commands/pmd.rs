@@ -118,7 +118,7 @@ fn suspect_log(mut log: SuspectLog, args: &[&str]) -> Option<SuspectLog> {
 /// Settings that change nothing, and whether `flow-restore-wait` holds all packets, as JSON.
 fn without_effect(switch: &Switch) -> String {
     let known = switch.without_effect.lock();
-    let setting = |s: &crate::reconcile::WithoutEffect| json!({"place": s.place, "setting": s.setting, "effect": s.effect});
+    let setting = |s: &crate::inventory::WithoutEffect| json!({"place": s.place, "setting": s.setting, "effect": s.effect});
     let settings: Vec<_> = known.iter().map(setting).collect();
     json!({"settings": settings, "restoring": switch.ofproto.pipeline().is_restoring()}).to_string()
 }
@@ -135,7 +135,7 @@ fn stats(switch: &Switch) -> String {
     };
     let worker = |w: &heddle_datapath_api::WorkerView| json!({"id": w.id, "core": w.core, "numa": w.numa, "isolated": w.isolated, "counters": map(&w.counters)});
     let queue = |q: &heddle_datapath_api::QueueView| json!({"port": q.port, "queue": q.queue, "core": q.core, "percent": q.percent});
-    let answer = json!({
+    let reply = json!({
         "tsc": now.tsc,
         "tsc_hz": now.tsc_hz,
         "flows": switch.datapath.totals().flows,
@@ -145,7 +145,7 @@ fn stats(switch: &Switch) -> String {
         "drops": map(&switch.datapath.coverage()),
         "ports": ports(switch),
     });
-    format!("{answer}\n")
+    format!("{reply}\n")
 }
 
 /// Parsed arguments: which workers, which numbers, for how long.
@@ -192,7 +192,7 @@ impl<'a> Wanted<'a> {
 
 /// Ports with their counts, and with the known drops of packets that came in by them.
 fn ports(switch: &Switch) -> Vec<serde_json::Value> {
-    let mut drops = switch.drops.by_port(switch);
+    let mut drops = switch.drops.by_port(&switch.datapath);
     let all = switch.datapath.ports().into_iter();
     all.filter_map(|p| {
         let stats = switch.datapath.port_stats(p.no)?;
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_log_is_to_tell() {
+    fn lines_for_the_log() {
         let set = |text: &str| {
             suspect_log(
                 SuspectLog::default(),

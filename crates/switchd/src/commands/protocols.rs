@@ -4,7 +4,7 @@
 
 use super::Commands;
 use crate::reconcile::parse_mac;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 use heddle_flow::hash;
 
 pub(super) fn register(c: &Commands<'_>) {
@@ -23,10 +23,10 @@ pub(super) fn register(c: &Commands<'_>) {
         ("stp/show", "[bridge]", NO_STP),
         ("rstp/show", "[bridge]", NO_RSTP),
     ] {
-        c.add(name, usage, (0, 1), move |_, args| nobody(args, "", why));
+        c.add(name, usage, (0, 1), move |_, args| no_such(args, "", why));
     }
     for (name, why) in [("stp/tcn", NO_STP), ("rstp/tcn", NO_RSTP)] {
-        c.add(name, "[bridge]", (0, 1), move |_, args| nobody(args, "OK", why));
+        c.add(name, "[bridge]", (0, 1), move |_, args| no_such(args, "OK", why));
     }
     c.add("bond/list", "", (0, 0), |_, _| {
         Ok("bond\ttype\trecircID\tmembers\n".into())
@@ -60,7 +60,7 @@ const NO_LACP: &str = "no such lacp object";
 const NO_STP: &str = "no such stp object";
 const NO_RSTP: &str = "No such RSTP object";
 
-fn nobody(args: &[&str], all: &str, why: &str) -> Reply {
+fn no_such(args: &[&str], all: &str, why: &str) -> Reply {
     match args {
         [] => Ok(all.into()),
         _ => Err(why.into()),

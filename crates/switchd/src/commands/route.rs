@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Commands;
 use crate::switch::Switch;
-use crate::unixctl::{JsonReply, Reply};
+use heddle_daemon::unixctl::{JsonReply, Reply};
 
 pub(super) fn register(c: &Commands<'_>) {
     let usage = "ip/plen dev [gw] [pkt_mark=mark] [src=src_ip] [table=id]";

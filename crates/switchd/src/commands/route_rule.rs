@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::Commands;
 use super::route::{network, routes, value};
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 /// Tables that have names.
 const NAMES: [(u32, &str); 3] = [(LOCAL, "local"), (MAIN, "main"), (DEFAULT, "default")];

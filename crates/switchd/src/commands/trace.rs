@@ -2,7 +2,7 @@
 
 use super::{Commands, dpctl, flows};
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 use heddle_datapath_api::PortNo;
 use heddle_ofproto::trace::{TraceEnv, Traced, trace, trace_packet_out};
 use heddle_ofproto::xlate::Pipeline;
@@ -22,7 +22,7 @@ pub(super) fn register(c: &Commands<'_>) {
 type Tracer = fn(&Pipeline, &[&str], &TraceEnv<'_>) -> Result<Traced, String>;
 
 /// The text of a trace with these arguments. It changes nothing unless they contain a packet.
-pub(crate) fn traced(switch: &Switch, args: &[&str]) -> Reply {
+pub(super) fn traced(switch: &Switch, args: &[&str]) -> Reply {
     run(switch, args, trace)
 }
 

@@ -10,7 +10,7 @@ use heddle_ofproto::tunnels::LocalEndpoint;
 
 use super::Commands;
 use crate::switch::Switch;
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 /// EtherTypes.
 const IPV4: u16 = 0x0800;

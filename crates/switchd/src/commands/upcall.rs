@@ -1,7 +1,7 @@
 //! `upcall/*` and `revalidator/*`: the cache of translations.
 
 use super::{Commands, dpctl};
-use crate::reconcile::datapath_name;
+use crate::inventory::datapath_name;
 use heddle_datapath_api::Engine;
 
 pub(super) fn register(c: &Commands<'_>) {

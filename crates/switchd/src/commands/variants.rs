@@ -2,7 +2,7 @@
 //! that any processor can run; the others are not offered.
 
 use super::{Commands, dpctl};
-use crate::unixctl::Reply;
+use heddle_daemon::unixctl::Reply;
 
 pub(super) fn register(c: &Commands<'_>) {
     c.add("odp-execute/action-impl-show", "", (0, 0), |_, _| {

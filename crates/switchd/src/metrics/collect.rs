@@ -14,7 +14,7 @@ use crate::cli::COMPATIBLE_VERSION;
 use crate::switch::Switch;
 
 /// Most ports, receive queues, zones and tunnels that have lines of their own.
-pub(super) const MOST: usize = 8192;
+pub(super) const MAX_LINES: usize = 8192;
 /// Longest label.
 const LABEL_CHARS: usize = 64;
 
@@ -145,7 +145,7 @@ fn ports(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
     out.gauge("ports", "Ports of the datapath.", all.len() as u64)?;
     let lines: Vec<PortLine> = all
         .into_iter()
-        .take(MOST)
+        .take(MAX_LINES)
         .filter_map(|(name, item, no)| {
             Some(PortLine {
                 labels: [
@@ -319,7 +319,7 @@ fn workers(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
     let queues: Vec<_> = now
         .queues
         .iter()
-        .take(MOST)
+        .take(MAX_LINES)
         .map(|q| {
             let core = q.core.map_or_else(String::new, |core| core.to_string());
             let labels = [
@@ -357,7 +357,7 @@ fn connections(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
     let zones: Vec<_> = tracker
         .zone_limits()
         .into_iter()
-        .take(MOST)
+        .take(MAX_LINES)
         .map(|z| ([("zone", z.zone.to_string())], z.count, z.limit))
         .collect();
     let counts = zones
@@ -388,7 +388,7 @@ fn bridges(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
     let bridges = switch.ofproto.bridges();
     let lines: Vec<_> = bridges
         .iter()
-        .take(MOST)
+        .take(MAX_LINES)
         .map(|b| {
             let rules: usize = b.tables.iter().map(|t| t.rules.len()).sum();
             (

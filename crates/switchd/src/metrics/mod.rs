@@ -4,10 +4,10 @@
 //! **Costs.** A scrape reads counters that workers keep anyway, on a thread that may wait; it costs workers
 //! nothing. Scrapes come one after the other, so that many at once cost no more than one.
 //!
-//! **Bounds.** At most [`MOST_CALLERS`] are served at a time, each with a request of at most
+//! **Bounds.** At most [`MAX_CALLERS`] are served at a time, each with a request of at most
 //! [`REQUEST_BYTES`] within [`CALLER_TIMEOUT`]. One more caller replaces the earliest one, so that slow
 //! callers do not block new ones. Labels are names from the configuration and of the program, no addresses of
-//! packets. At most [`collect::MOST`] of a kind are shown.
+//! packets. At most [`collect::MAX_LINES`] of a kind are shown.
 
 mod collect;
 mod serve;
@@ -15,7 +15,6 @@ mod serve;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,55 +22,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
-use crate::cli::dirs;
+use crate::cli::MetricsAddress;
 use crate::switch::Switch;
-use crate::vlog::errno_text;
+use heddle_daemon::vlog::errno_text;
 
 /// Callers that are served at a time.
-const MOST_CALLERS: usize = 16;
+const MAX_CALLERS: usize = 16;
 /// Longest head of a request.
 const REQUEST_BYTES: usize = 8 << 10;
 /// The longest time that a caller may take for its request, and for reading the reply.
 const CALLER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The address of a metrics endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// A TCP port of an address of this machine.
-    Tcp(SocketAddr),
-}
-
-impl Place {
-    /// Reads `unix:PATH` (a relative one is below the run directory), `tcp:ADDRESS:PORT` or `tcp:PORT`, which
-    /// means 127.0.0.1.
-    ///
-    /// # Errors
-    /// The fault, for people.
-    pub(crate) fn parse(text: &str) -> Result<Place, String> {
-        match text.split_once(':') {
-            Some(("unix", path)) if !path.is_empty() => Ok(Place::Unix(dirs::inside(&dirs::rundir(), path))),
-            Some(("tcp", place)) => {
-                let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
-                let place = place.parse().or_else(|_| place.parse().map(local));
-                place
-                    .map(Place::Tcp)
-                    .map_err(|_| format!("{text}: no address and port"))
-            }
-            _ => Err(format!("{text}: neither unix:PATH nor tcp:ADDRESS:PORT")),
-        }
-    }
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Place::Unix(path) => write!(f, "unix:{}", path.display()),
-            Place::Tcp(address) => write!(f, "tcp:{address}"),
-        }
-    }
-}
 
 /// The endpoints: one of the command line, one of the database.
 pub(crate) struct EndPoints {
@@ -111,8 +71,8 @@ impl EndPoints {
     ///
     /// # Errors
     /// The endpoint cannot be opened; the text has the reason.
-    pub(crate) fn open(&self, place: &Place) -> Result<(), String> {
-        *self.given.lock() = Some(self.serve(place)?);
+    pub(crate) fn open(&self, address: &MetricsAddress) -> Result<(), String> {
+        *self.given.lock() = Some(self.serve(address)?);
         Ok(())
     }
 
@@ -127,21 +87,21 @@ impl EndPoints {
         if text.is_empty() {
             return;
         }
-        match Place::parse(text).and_then(|place| self.serve(&place)) {
+        match MetricsAddress::parse(text).and_then(|address| self.serve(&address)) {
             Ok(serving) => configured.1 = Some(serving),
             Err(why) => log::warn!(target: "metrics", "other_config:heddle-metrics: {why}"),
         }
     }
 
-    fn serve(&self, place: &Place) -> Result<Serving, String> {
-        let failed = |e: &std::io::Error| format!("{place}: cannot listen ({})", errno_text(e));
-        let door = serve::Door::open(place).map_err(|e| failed(&e))?;
-        log::info!(target: "metrics", "metrics are at {place}");
-        let file = match place {
-            Place::Unix(path) => Some(path.clone()),
-            Place::Tcp(_) => None,
+    fn serve(&self, address: &MetricsAddress) -> Result<Serving, String> {
+        let failed = |e: &std::io::Error| format!("{address}: cannot listen ({})", errno_text(e));
+        let listening = serve::Listening::open(address).map_err(|e| failed(&e))?;
+        log::info!(target: "metrics", "metrics are at {address}");
+        let file = match address {
+            MetricsAddress::Unix(path) => Some(path.clone()),
+            MetricsAddress::Tcp(_) => None,
         };
-        let task = tokio::spawn(serve::serve(door, self.source.clone()));
+        let task = tokio::spawn(serve::serve(listening, self.source.clone()));
         Ok(Serving { task, file })
     }
 

@@ -16,7 +16,8 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::collect::Collected;
-use super::{CALLER_TIMEOUT, MOST_CALLERS, Place, REQUEST_BYTES};
+use super::{CALLER_TIMEOUT, MAX_CALLERS, REQUEST_BYTES};
+use crate::cli::MetricsAddress;
 use crate::switch::Switch;
 
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -52,35 +53,35 @@ impl Source {
 }
 
 /// A listening socket.
-pub(super) enum Door {
+pub(super) enum Listening {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
 
-impl Door {
-    pub(super) fn open(place: &Place) -> io::Result<Door> {
-        match place {
-            Place::Unix(path) => {
+impl Listening {
+    pub(super) fn open(address: &MetricsAddress) -> io::Result<Listening> {
+        match address {
+            MetricsAddress::Unix(path) => {
                 // A daemon that was killed left the socket. A live listener keeps it.
                 let left = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket())
                     && std::os::unix::net::UnixStream::connect(path).is_err();
                 if left {
                     std::fs::remove_file(path)?;
                 }
-                Ok(Door::Unix(UnixListener::from_std(bind_unix(path)?)?))
+                Ok(Listening::Unix(UnixListener::from_std(bind_unix(path)?)?))
             }
-            Place::Tcp(address) => {
-                let listener = std::net::TcpListener::bind(address)?;
+            MetricsAddress::Tcp(socket) => {
+                let listener = std::net::TcpListener::bind(socket)?;
                 listener.set_nonblocking(true)?;
-                Ok(Door::Tcp(TcpListener::from_std(listener)?))
+                Ok(Listening::Tcp(TcpListener::from_std(listener)?))
             }
         }
     }
 
     async fn accept(&self) -> io::Result<Box<dyn Caller>> {
         Ok(match self {
-            Door::Unix(listener) => Box::new(listener.accept().await?.0),
-            Door::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Listening::Unix(listener) => Box::new(listener.accept().await?.0),
+            Listening::Tcp(listener) => Box::new(listener.accept().await?.0),
         })
     }
 }
@@ -89,19 +90,19 @@ trait Caller: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Caller for T {}
 
 /// Serves until it is aborted.
-pub(super) async fn serve(door: Door, source: Arc<Source>) {
+pub(super) async fn serve(listening: Listening, source: Arc<Source>) {
     let mut callers: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        match door.accept().await {
+        match listening.accept().await {
             Ok(caller) => {
                 callers.retain(|c| !c.is_finished());
-                if callers.len() >= MOST_CALLERS {
+                if callers.len() >= MAX_CALLERS {
                     callers.pop_front().iter().for_each(AbortHandle::abort);
                 }
                 let source = source.clone();
                 let task = tokio::spawn(async move {
                     // A caller that is slow, or goes away, harms only itself.
-                    let _ = timeout(CALLER_TIMEOUT, answer(caller, source)).await;
+                    let _ = timeout(CALLER_TIMEOUT, reply(caller, source)).await;
                 });
                 callers.push_back(task.abort_handle());
             }
@@ -113,7 +114,7 @@ pub(super) async fn serve(door: Door, source: Arc<Source>) {
     }
 }
 
-async fn answer(mut caller: Box<dyn Caller>, source: Arc<Source>) -> io::Result<()> {
+async fn reply(mut caller: Box<dyn Caller>, source: Arc<Source>) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|w| w == b"\r\n\r\n") {
         let mut piece = [0; 1024];

@@ -1,33 +1,6 @@
-//! Endpoints, requests, and labels made of names from the database.
+//! Requests, and labels made of names from the database.
 
-use std::path::PathBuf;
-
-use super::Place;
 use super::serve::request;
-
-#[test]
-fn places() {
-    let at = |text: &str| Place::parse(text).map(|p| p.to_string());
-    assert_eq!(at("tcp:9310"), Ok("tcp:127.0.0.1:9310".into()));
-    assert_eq!(at("tcp:0.0.0.0:9310"), Ok("tcp:0.0.0.0:9310".into()));
-    assert_eq!(at("tcp:[::1]:9310"), Ok("tcp:[::1]:9310".into()));
-    assert_eq!(
-        Place::parse("unix:/run/x"),
-        Ok(Place::Unix(PathBuf::from("/run/x")))
-    );
-    for wrong in [
-        "",
-        "unix:",
-        "tcp:",
-        "tcp:host:1",
-        "tcp:1.2.3.4",
-        "tcp:99999",
-        "udp:1",
-        "9310",
-    ] {
-        assert!(Place::parse(wrong).is_err(), "{wrong}");
-    }
-}
 
 #[test]
 fn requests() {

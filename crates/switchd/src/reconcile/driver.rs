@@ -1,6 +1,5 @@
 //! Decides when work is due: follows the database, devices and time, and sends changes to the database.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,14 +7,12 @@ use anyhow::Context as _;
 use heddle_ovsdb::{Batch, Client, LockState, MonitorSpec, Options, PendingTxn, Txn, TxnError};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::globals::Globals;
-use super::taps::Taps;
-use super::vduse::Vduse;
-use super::vhost::Vhost;
-use super::{Due, Reconciler, links, writeback};
-use crate::cli::dirs;
-use crate::run::Context;
+use super::reconciler::{Due, Reconciler};
+use super::{links, writeback};
+use crate::context::Context;
+use crate::metrics::EndPoints;
 use crate::switch::{Switch, Wish};
+use heddle_daemon::dirs;
 
 /// The interval at which devices are read without a notice.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -26,8 +23,8 @@ const RETRY: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// The database's address makes no sense, or the reconciler failed by a mistake of its own.
-pub(crate) async fn run(ctx: &Context, switch: Arc<Switch>) -> anyhow::Result<()> {
-    let mut driver = Driver::new(ctx, switch)?;
+pub(crate) async fn run(ctx: &Context, switch: Arc<Switch>, metrics: Arc<EndPoints>) -> anyhow::Result<()> {
+    let mut driver = Driver::new(ctx, switch, metrics)?;
     let result = tokio::select! {
         _ = ctx.exit.requested() => Ok(()),
         result = driver.follow() => result,
@@ -87,7 +84,7 @@ fn database(remote: &str) -> String {
 }
 
 impl<'a> Driver<'a> {
-    fn new(ctx: &'a Context, switch: Arc<Switch>) -> anyhow::Result<Driver<'a>> {
+    fn new(ctx: &'a Context, switch: Arc<Switch>, metrics: Arc<EndPoints>) -> anyhow::Result<Driver<'a>> {
         let options = Options {
             lock: Some("ovs_vswitchd".into()),
             tls: switch.tls.clone(),
@@ -96,27 +93,10 @@ impl<'a> Driver<'a> {
         let remote = database(&ctx.options.database);
         // The client's messages name the remote.
         let client = Client::spawn(&remote, "Open_vSwitch", monitor(), options)?;
-        let reconciler = Reconciler {
-            switch: switch.clone(),
-            bridges: BTreeMap::new(),
-            globals: Globals::new(),
-            told_sleep: None,
-            vduse: Vduse::default(),
-            vhost: Vhost::default(),
-            tunnels: Default::default(),
-            zones: Default::default(),
-            refused: Default::default(),
-            taps: Taps::default(),
-            receivers: <_>::default(),
-            host_stack: <_>::default(),
-            offloading: <_>::default(),
-            said: crate::vlog::Rounds::default(),
-            applied: None,
-        };
         Ok(Driver {
             ctx,
             client,
-            reconciler: Some(reconciler),
+            reconciler: Some(Reconciler::new(switch.clone(), metrics)),
             pending: None,
             due: Due::default(),
             configured: false,
@@ -199,7 +179,7 @@ impl<'a> Driver<'a> {
         }
         // The server is away: devices are still refreshed.
         if self.configured && std::mem::take(&mut self.due.refresh) {
-            self.due.write |= self.blocking(Reconciler::refresh).await?.changed;
+            self.due.write |= self.blocking(Reconciler::refresh).await?.write;
         }
         Ok(false)
     }
@@ -220,15 +200,15 @@ impl<'a> Driver<'a> {
                 links: false,
                 ..due
             };
-            let (found, interval_ms) = self
-                .blocking(move |r| (r.work(&db, due), r.globals.stats_interval_ms))
+            let (changes, interval_ms) = self
+                .blocking(move |r| (r.work(&db, due), r.stats_interval_ms()))
                 .await?;
             if interval_ms != self.interval_ms {
                 // Another interval begins now.
                 self.interval_ms = interval_ms;
                 self.due.counters = true;
             }
-            self.due.write |= found.changed;
+            self.due.write |= changes.write;
             self.due.write |= self.switch.ofproto.monitor().take_status_changed();
         }
         if self.pending.is_some() || now < self.not_before || !(self.due.write || self.due.counters) {

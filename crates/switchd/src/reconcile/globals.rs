@@ -60,7 +60,7 @@ impl Globals {
         if self.pmd.is_some() && self.config == *config {
             return self.clone();
         }
-        warnings::tell(&self.config, config);
+        warnings::log_new(&self.config, config);
         Globals::read(config, self.restore_wait)
     }
 
@@ -105,7 +105,7 @@ impl Globals {
     }
 
     /// Logs which settings this switch does not have.
-    fn tell_absent(&self, before: &Globals) {
+    fn log_absent(&self, before: &Globals) {
         if self.dpdk_init && !before.dpdk_init {
             log::info!(target: "dpdk", "vhost-user ports need no DPDK here: dpdk-* settings change nothing");
         }
@@ -125,7 +125,7 @@ impl Globals {
         if self.vlan_limit != before.vlan_limit {
             datapath.set_vlan_limit(u8::try_from(self.vlan_limit).unwrap_or(u8::MAX));
         }
-        self.tell_absent(before);
+        self.log_absent(before);
         if self.perf_metrics != before.perf_metrics {
             let state = if self.perf_metrics { "enabled" } else { "disabled" };
             log::info!(target: "dpif_netdev", "PMD performance metrics collection {state}");
@@ -152,9 +152,9 @@ impl Globals {
 
     /// Logs how workers sleep, once the first bridge is there, so that this line comes after those about the
     /// bridge.
-    pub(super) fn tell_sleep(&self, told: &mut Option<MaxSleep>, datapath: &Datapath) {
+    pub(super) fn log_sleep(&self, logged: &mut Option<MaxSleep>, datapath: &Datapath) {
         if let Some(pmd) = &self.pmd {
-            pmd.tell_sleep(told, datapath);
+            pmd.log_sleep(logged, datapath);
         }
     }
 }

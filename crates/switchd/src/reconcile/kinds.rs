@@ -10,7 +10,7 @@ use crate::cli::{Dummy, Options};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     /// The type in the database.
-    pub(super) asked: &'static PortType,
+    pub(super) requested: &'static PortType,
     /// The type that it is made as.
     pub(super) open: &'static PortType,
     /// The type to show.
@@ -81,7 +81,7 @@ pub(super) fn is_dummy_datapath(options: &Options, datapath_type: &str) -> bool 
 
 /// The kind of an interface of type `name` in a datapath of type `datapath_type`.
 pub(super) fn interface_kind(options: &Options, datapath_type: &str, name: &str) -> Result<Kind, Unknown> {
-    let asked = PortType::named(name)
+    let requested = PortType::named(name)
         .filter(|t| exists(options, t))
         .ok_or(Unknown)?;
     let dummy = is_dummy_datapath(options, datapath_type);
@@ -90,20 +90,19 @@ pub(super) fn interface_kind(options: &Options, datapath_type: &str, name: &str)
         Pretend::System => options.dummy >= Some(Dummy::System),
         Pretend::Override => options.dummy == Some(Dummy::Override),
     };
-    let pretended = asked.instead.filter(|(when, _)| applies(*when));
+    let pretended = requested.instead.filter(|(when, _)| applies(*when));
     let open = pretended.and_then(|(_, name)| PortType::named(name));
-    let open = open.unwrap_or_else(|| asked.real());
-    let shown = match asked.name {
+    let open = open.unwrap_or_else(|| requested.real());
+    let shown = match requested.name {
         "internal" if dummy => open.name,
         "internal" if datapath_type != "system" => "tap",
         own => own,
     };
-    Ok(Kind { asked, open, shown })
-}
-
-/// The name of the datapath of a type, as `dpctl` shows it.
-pub(crate) fn datapath_name(datapath_type: &str) -> String {
-    format!("{datapath_type}@ovs-{datapath_type}")
+    Ok(Kind {
+        requested,
+        open,
+        shown,
+    })
 }
 
 #[cfg(test)]
@@ -119,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn dummies_replace_what_they_are_told_to() {
+    fn dummies_replace_the_types_of_their_level() {
         let kind = |args: &[&str], dp, name| {
             let kind = interface_kind(&options(args), dp, name).ok()?;
             Some((kind.open.name, kind.shown))

@@ -7,7 +7,7 @@ use heddle_sys::link_events::LinkEvent;
 use heddle_sys::{Epoll, LinkEvents};
 use tokio::sync::watch;
 
-use crate::vlog::errno_text;
+use heddle_daemon::vlog::errno_text;
 
 /// After this time without a notice, the thread checks whether there still is a receiver.
 const WAIT_MS: i32 = 500;

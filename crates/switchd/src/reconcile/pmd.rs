@@ -12,10 +12,10 @@ use super::desired::Smap;
 use super::warnings::ConfigWarning;
 
 /// Longest interval of automatic load balancing, minutes.
-pub(super) const MOST_INTERVAL: u64 = 20_000;
+pub(super) const MAX_INTERVAL_MINUTES: u64 = 20_000;
 const MINUTE_MS: u64 = 60_000;
 /// Longest pause of a worker, microseconds.
-const MOST_SLEEP: u64 = 10_000;
+const MAX_SLEEP_US: u64 = 10_000;
 /// Open vSwitch's default of `emc-insert-inv-prob`.
 const INV_PROB: u32 = 100;
 
@@ -44,7 +44,7 @@ impl Pmd {
             n => n,
         };
         let minutes = match config.number("pmd-auto-lb-rebal-interval", 1) {
-            n if n > MOST_INTERVAL => 1,
+            n if n > MAX_INTERVAL_MINUTES => 1,
             n => n.max(1),
         };
         let prob = config.get("emc-insert-inv-prob");
@@ -115,14 +115,14 @@ impl Pmd {
         }
     }
 
-    /// Logs the setting of [`Pmd::apply_sleep`], unless `told` is the same.
-    pub(super) fn tell_sleep(&self, told: &mut Option<MaxSleep>, datapath: &Datapath) {
-        if told.as_ref() == Some(&self.sleep) {
+    /// Logs the setting of [`Pmd::apply_sleep`], unless `logged` is the same.
+    pub(super) fn log_sleep(&self, logged: &mut Option<MaxSleep>, datapath: &Datapath) {
+        if logged.as_ref() == Some(&self.sleep) {
             return;
         }
         let workers = datapath.snapshot().workers;
-        tell_sleep(&self.sleep, |core| workers.iter().any(|w| w.core == core));
-        *told = Some(self.sleep.clone());
+        log_sleep(&self.sleep, |core| workers.iter().any(|w| w.core == core));
+        *logged = Some(self.sleep.clone());
     }
 
     fn apply_auto(&self, before: Option<AutoLb>, datapath: &Datapath) {
@@ -205,7 +205,7 @@ fn max_sleep(config: &Smap) -> Option<&str> {
 
 /// Logs how workers without packets sleep from now on, then Open vSwitch's words for it, which scripts wait
 /// for at the log's end.
-fn tell_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
+fn log_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
     let does = |max: Option<u64>| match max {
         None => "sleep until they are woken".to_owned(),
         Some(0) => "never sleep".to_owned(),
@@ -232,10 +232,10 @@ fn sleep(text: Option<&str>) -> (MaxSleep, Vec<&str>) {
     let (mut sleep, mut strange) = (MaxSleep::default(), Vec::new());
     let micros = |text: &str| {
         let us = text.trim().parse::<u64>().ok()?;
-        if us > MOST_SLEEP {
-            log::debug!(target: "dpif_netdev", "pmd-sleep-max: {us} usecs is too long, {MOST_SLEEP} is taken");
+        if us > MAX_SLEEP_US {
+            log::debug!(target: "dpif_netdev", "pmd-sleep-max: {us} usecs is too long, {MAX_SLEEP_US} is taken");
         }
-        Some(us.min(MOST_SLEEP))
+        Some(us.min(MAX_SLEEP_US))
     };
     for part in text
         .unwrap_or_default()
@@ -262,7 +262,7 @@ fn sleep(text: Option<&str>) -> (MaxSleep, Vec<&str>) {
 }
 
 /// Logs which processors there are; `pretended`: the NUMA nodes of `--dummy-numa`.
-pub(crate) fn tell_processors(pretended: Option<&[u32]>) {
+pub(crate) fn log_processors(pretended: Option<&[u32]>) {
     let nodes: Vec<u32> = match pretended {
         Some(nodes) => nodes.to_vec(),
         None => {

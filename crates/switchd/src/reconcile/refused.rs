@@ -64,7 +64,7 @@ impl Refused {
     }
 
     /// Logs refusals since the last call.
-    pub(super) fn tell(&mut self, counts: &[(&'static str, u64)]) {
+    pub(super) fn log_new(&mut self, counts: &[(&'static str, u64)]) {
         for (level, line) in self.lines(counts) {
             log::log!(target: "conntrack", level, per_min = 12, burst = 6; "{line}");
         }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_is_told_once_with_its_number() {
+    fn each_kind_is_logged_once_with_its_number() {
         let mut r = Refused::default();
         assert!(r.lines(&[("conntrack_full", 0), ("other", 9)]).is_empty());
         let lines = r.lines(&[("conntrack_full", 3), ("conntrack_zone_full", 5), ("other", 10)]);

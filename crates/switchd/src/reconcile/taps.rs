@@ -15,8 +15,8 @@ use heddle_port::KeptTaps;
 use heddle_sys::NetConfig;
 use heddle_sys::net_config::Device;
 
-use super::Reconciler;
-use crate::cli::dirs;
+use super::Bridges;
+use heddle_daemon::dirs;
 
 const ID_FILE: &str = "heddled.id";
 
@@ -35,7 +35,7 @@ impl Taps {
     pub(super) fn kept(&self) -> &KeptTaps {
         self.kept.get_or_init(|| {
             let id = make_id(&dirs::rundir().join(ID_FILE)).unwrap_or_else(|error| {
-                let why = crate::vlog::errno_text(&error);
+                let why = heddle_daemon::vlog::errno_text(&error);
                 log::warn!(target: "bridge", "internal ports will not be found again after a restart: {ID_FILE} cannot be made ({why})");
                 format!("{:016x}", random())
             });
@@ -59,9 +59,9 @@ impl Taps {
         self.looked = false;
     }
 
-    /// Searches devices of an earlier daemon, unless it has done so; removes those of ports that are not
-    /// `wanted`.
-    fn look(&mut self, wanted: &BTreeSet<String>) {
+    /// Finds the devices of internal ports that an earlier daemon left, unless it has done so; removes those
+    /// of ports that are not `wanted`.
+    pub(super) fn find(&mut self, wanted: &BTreeSet<String>) {
         if std::mem::replace(&mut self.looked, true) {
             return;
         }
@@ -80,34 +80,16 @@ impl Taps {
     pub(super) fn settle(&mut self) {
         self.looked &= !self.kept.get().is_some_and(KeptTaps::settle);
     }
-}
-
-impl Reconciler {
-    /// Finds the devices of internal ports that an earlier daemon left.
-    pub(super) fn find_taps(&mut self) {
-        let mut wanted = BTreeSet::new();
-        for bridge in self.bridges.values() {
-            for row in bridge.row.ports.values().flat_map(|port| &port.interfaces) {
-                if self
-                    .kind_of(&bridge.row, row)
-                    .is_ok_and(|kind| kind.open.persists)
-                {
-                    wanted.insert(row.name.clone());
-                }
-            }
-        }
-        self.taps.look(&wanted);
-    }
 
     /// Logs devices that another program's ports had in namespaces of pods, if this switch has made new ones
     /// in its own namespace. Called after the first configuration.
-    pub(super) fn find_left_devices(&mut self) {
-        if self.bridges.is_empty() || std::mem::replace(&mut self.taps.searched, true) {
+    pub(super) fn find_left_devices(&mut self, bridges: &Bridges) {
+        if bridges.is_empty() || std::mem::replace(&mut self.searched, true) {
             return;
         }
         let mut names = BTreeSet::new();
-        for (bridge, state) in &self.bridges {
-            for iface in state.ifaces.values().filter(|i| i.name != *bridge) {
+        for (name, bridge) in bridges {
+            for iface in bridge.ifaces.values().filter(|i| i.name != *name) {
                 if let Some((device, _)) = iface.device()
                     && device.kind() == "internal"
                     && device.is_here()
@@ -120,7 +102,7 @@ impl Reconciler {
             // If the thread cannot be made, only the log lines are missing.
             let _ = std::thread::Builder::new()
                 .name("left-devices".to_owned())
-                .spawn(move || tell_left(&names));
+                .spawn(move || log_left_devices(&names));
         }
     }
 }
@@ -133,7 +115,7 @@ fn is_left(device: &Device) -> bool {
 
 /// Logs devices of these names in other namespaces that belong to no port: the pods that have them are cut
 /// off. Takes long if there are many namespaces.
-fn tell_left(names: &BTreeSet<String>) {
+fn log_left_devices(names: &BTreeSet<String>) {
     for ns in heddle_sys::netns::all().iter().skip(1) {
         let devices = NetConfig::new(Some(ns)).and_then(|net| net.devices());
         for device in devices.unwrap_or_default() {

@@ -14,7 +14,11 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("bundle-idle-timeout", u64::MAX, "10"),
     ("stats-update-interval", u64::MAX, "5000"),
     ("emc-insert-inv-prob", u32::MAX as u64, "the default"),
-    ("pmd-auto-lb-rebal-interval", super::pmd::MOST_INTERVAL, "1"),
+    (
+        "pmd-auto-lb-rebal-interval",
+        super::pmd::MAX_INTERVAL_MINUTES,
+        "1",
+    ),
     ("pmd-auto-lb-load-threshold", 100, "95"),
     ("pmd-auto-lb-improvement-threshold", 100, "25"),
     ("n-handler-threads", u64::MAX, "the default"),
@@ -63,7 +67,7 @@ pub(super) struct ConfigWarning {
 }
 
 /// Logs the warnings about `config` that `before` did not cause.
-pub(super) fn tell(before: &Smap, config: &Smap) {
+pub(super) fn log_new(before: &Smap, config: &Smap) {
     for ConfigWarning { module, text, .. } in new(before, config) {
         let level = match text.starts_with(TESTED) {
             true => log::Level::Info,
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_settings_of_our_own_are_told_of() {
+    fn misspelt_settings_of_our_own_cause_a_warning() {
         assert_eq!(
             warnings(&[("heddle-gor", "false")]),
             ["other_config:heddle-gor is no setting of Heddle: nothing is done"]
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_told_of_when_it_is_set() {
+    fn a_value_is_logged_when_it_is_set() {
         let smap = |pairs: &[(&str, &str)]| {
             let map = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
             Smap(map.collect())
@@ -188,8 +192,8 @@ mod tests {
         let more = [&rubbish[..], &[("flow-limit", "7")]].concat();
         assert_eq!(new(&before, &smap(&more)).len(), 0);
         let other = [&rubbish[1..], &[("max-idle", "y")]].concat();
-        let told: Vec<String> = new(&before, &smap(&other)).into_iter().map(|d| d.text).collect();
-        assert_eq!(told, ["other_config:max-idle=y is not a number: 10000 is used"]);
+        let logged: Vec<String> = new(&before, &smap(&other)).into_iter().map(|d| d.text).collect();
+        assert_eq!(logged, ["other_config:max-idle=y is not a number: 10000 is used"]);
         // A setting that conflicts with another is logged when either changes.
         let only = |assign| smap(&[("pmd-rxq-isolate", "false"), ("pmd-rxq-assign", assign)]);
         assert_eq!(new(&only("group"), &only("cycles")).len(), 1);

@@ -18,9 +18,9 @@ use heddle_conntrack::Conntrack;
 use heddle_datapath_api::Engine;
 use heddle_ofproto::Ofproto;
 
-use super::Reconciler;
 use super::desired::{DatapathRow, ZoneRow};
 use super::kinds;
+use crate::switch::Switch;
 
 /// The time for which a policy without a zone stays, by the switch's clock.
 const LINGER_MS: u64 = 20_000;
@@ -82,7 +82,18 @@ impl Zones {
         !self.limits.is_empty() || self.default_limit.is_some()
     }
 
-    fn apply(&mut self, wanted: &Wanted<'_>, tracker: &Conntrack, ofproto: &Ofproto, now_ms: u64) {
+    /// Passes the database's zone settings to the tracker and the translation.
+    pub(super) fn apply(&mut self, datapaths: &BTreeMap<String, DatapathRow>, switch: &Switch) {
+        let types = kinds::datapath_types(&switch.options);
+        let known = datapaths
+            .iter()
+            .filter(|(name, _)| types.contains(&name.as_str()));
+        let wanted = Wanted::of(known.map(|(_, row)| row));
+        let tracker = switch.datapath.conntrack();
+        self.set(&wanted, tracker, &switch.ofproto, switch.clock.now_ms());
+    }
+
+    fn set(&mut self, wanted: &Wanted<'_>, tracker: &Conntrack, ofproto: &Ofproto, now_ms: u64) {
         let mut names: BTreeMap<u16, Arc<str>> = BTreeMap::new();
         for (zone, settings) in &wanted.policies {
             if let Some(number) = self.policy(settings, tracker) {
@@ -152,21 +163,6 @@ impl Zones {
     }
 }
 
-impl Reconciler {
-    /// Passes the database's zone settings to the tracker and the translation.
-    pub(super) fn apply_zones(&mut self, datapaths: &BTreeMap<String, DatapathRow>) {
-        let types = kinds::datapath_types(&self.switch.options);
-        let known = datapaths
-            .iter()
-            .filter(|(name, _)| types.contains(&name.as_str()));
-        let wanted = Wanted::of(known.map(|(_, row)| row));
-        let switch = self.switch.clone();
-        let tracker = switch.datapath.conntrack();
-        self.zones
-            .apply(&wanted, tracker, &switch.ofproto, switch.clock.now_ms());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,7 +195,7 @@ mod tests {
             Lab(Zones::default(), tracker, Ofproto::new(Arc::default()))
         }
         fn apply(&mut self, rows: &[DatapathRow], now_ms: u64) {
-            self.0.apply(&Wanted::of(rows.iter()), &self.1, &self.2, now_ms);
+            self.0.set(&Wanted::of(rows.iter()), &self.1, &self.2, now_ms);
         }
         /// Names of policies, each with its seconds for the first packet of UDP.
         fn policies(&self) -> Vec<(String, u32)> {

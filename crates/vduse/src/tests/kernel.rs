@@ -4,7 +4,7 @@ use crate::host::{DeviceEnd, Host};
 use heddle_sys::EventFd;
 use heddle_sys::mmap::{Mapping, Pages, memfd};
 use heddle_sys::vduse::{Entry, MESSAGE_LEN, NewDevice, QueueInfo};
-use heddle_virtio::driver::{Arena, Buf, Driver, Place};
+use heddle_virtio::driver::{Arena, Buf, ChainLocation, Driver};
 use heddle_virtio::mem::{GuestMemory, Region};
 use heddle_virtio::ring::{Features, QueueConfig};
 use parking_lot::{Condvar, Mutex};
@@ -26,7 +26,7 @@ pub(super) struct Reply {
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct KernelState {
     pub(super) offered: u64,
     pub(super) config: Vec<u8>,
     pub(super) chosen: u64,
@@ -49,8 +49,8 @@ pub(super) struct State {
 
 /// A device as the kernel keeps it.
 pub(super) struct FakeDevice {
-    pub(super) state: Mutex<State>,
-    answered: Condvar,
+    pub(super) state: Mutex<KernelState>,
+    replied: Condvar,
     /// Readable while there are messages.
     ready: EventFd,
     pub(super) file: OwnedFd,
@@ -66,7 +66,7 @@ const EINVAL: i32 = 22;
 
 impl FakeDevice {
     pub(super) fn new(wish: Features) -> Arc<Self> {
-        let state = State {
+        let state = KernelState {
             offered: u64::MAX,
             regions: vec![Entry {
                 offset: 0,
@@ -75,11 +75,11 @@ impl FakeDevice {
                 readable: true,
                 writable: true,
             }],
-            ..State::default()
+            ..KernelState::default()
         };
         Arc::new(Self {
             state: Mutex::new(state),
-            answered: Condvar::new(),
+            replied: Condvar::new(),
             ready: EventFd::new().unwrap(),
             file: memfd("kernel", 2 * (RINGS + PACKETS), Pages::Normal).unwrap(),
             wish: wish.bits(),
@@ -106,7 +106,7 @@ impl FakeDevice {
         s.waiting.len() + s.read.len()
     }
     /// Sends a message and waits for its reply; gives the device up when none comes.
-    fn call(&self, kind: u32, body: &[u8], patience: Duration) -> io::Result<Reply> {
+    fn call(&self, kind: u32, body: &[u8], timeout: Duration) -> io::Result<Reply> {
         if self.state.lock().broken {
             return Err(errno(5));
         }
@@ -116,7 +116,7 @@ impl FakeDevice {
             if let Some(reply) = s.replies.remove(&id) {
                 return Ok(reply);
             }
-            if self.answered.wait_for(&mut s, patience).timed_out() {
+            if self.replied.wait_for(&mut s, timeout).timed_out() {
                 s.broken = true;
                 s.waiting.clear();
                 self.ready.notify();
@@ -124,8 +124,8 @@ impl FakeDevice {
             }
         }
     }
-    pub(super) fn set_status(&self, status: u8, patience: Duration) -> io::Result<()> {
-        let reply = self.call(1, &[status], patience)?;
+    pub(super) fn set_status(&self, status: u8, timeout: Duration) -> io::Result<()> {
+        let reply = self.call(1, &[status], timeout)?;
         if reply.result != 0 {
             return Err(errno(5));
         }
@@ -185,7 +185,7 @@ impl FakeEnd {
         }
         Ok(Arc::new(Self(Arc::new(Opened(Arc::clone(device))))))
     }
-    fn state(&self) -> io::Result<parking_lot::MutexGuard<'_, State>> {
+    fn state(&self) -> io::Result<parking_lot::MutexGuard<'_, KernelState>> {
         let s = self.0.0.state.lock();
         if s.broken { Err(errno(EPERM)) } else { Ok(s) }
     }
@@ -268,7 +268,7 @@ impl DeviceEnd for FakeEnd {
         s.read.push_back(next);
         Ok(Some(next.1))
     }
-    fn answer(&self, m: &[u8; MESSAGE_LEN]) -> io::Result<()> {
+    fn reply(&self, m: &[u8; MESSAGE_LEN]) -> io::Result<()> {
         let mut s = self.0.0.state.lock();
         assert_eq!(
             m[8..24],
@@ -287,7 +287,7 @@ impl DeviceEnd for FakeEnd {
             body: m[24..40].try_into().unwrap(),
         };
         s.replies.insert(id, reply);
-        self.0.0.answered.notify_all();
+        self.0.0.replied.notify_all();
         Ok(())
     }
 }
@@ -354,7 +354,7 @@ impl Guest {
         let buf = [Buf { addr, len: BUFFER }];
         let mem = &self.mem;
         let driver = &mut self.drivers.as_mut().expect("rings")[0];
-        driver.add(mem, &[], &buf, Place::Direct, 0).unwrap();
+        driver.add(mem, &[], &buf, ChainLocation::Direct, 0).unwrap();
         driver.publish();
     }
     pub(super) fn transmit(&mut self, frame: &[u8]) {
@@ -364,7 +364,7 @@ impl Guest {
         let mem = &self.mem;
         let driver = &mut self.drivers.as_mut().expect("rings")[1];
         driver
-            .add(mem, &[Buf { addr, len }], &[], Place::Direct, 1)
+            .add(mem, &[Buf { addr, len }], &[], ChainLocation::Direct, 1)
             .unwrap();
         driver.publish();
     }
@@ -392,7 +392,7 @@ pub(super) struct FakeHost {
 }
 
 /// Time that the fake kernel waits for a reply.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl FakeHost {
     pub(super) fn device(&self, name: &str) -> Arc<FakeDevice> {
@@ -401,7 +401,7 @@ impl FakeHost {
     fn find(&self, name: &str) -> io::Result<Arc<FakeDevice>> {
         self.devices.lock().get(name).cloned().ok_or_else(|| errno(2))
     }
-    fn tell(&self, text: String) {
+    fn note(&self, text: String) {
         self.log.lock().push(text);
     }
 }
@@ -425,7 +425,7 @@ impl Host for FakeHost {
         device.state.lock().offered = new.features;
         device.state.lock().config = new.config.to_vec();
         devices.insert(new.name.to_owned(), device);
-        self.tell(format!("create {}", new.name));
+        self.note(format!("create {}", new.name));
         Ok(())
     }
     fn destroy(&self, name: &str) -> io::Result<()> {
@@ -435,14 +435,14 @@ impl Host for FakeHost {
             return Err(errno(16));
         }
         self.devices.lock().remove(name);
-        self.tell(format!("destroy {name}"));
+        self.note(format!("destroy {name}"));
         Ok(())
     }
     fn open(&self, name: &str) -> io::Result<Arc<dyn DeviceEnd>> {
         FakeEnd::open(&self.find(name)?)
     }
     fn set_attribute(&self, name: &str, attribute: &str, value: &str) -> io::Result<()> {
-        self.tell(format!("{name}/{attribute}={value}"));
+        self.note(format!("{name}/{attribute}={value}"));
         Ok(())
     }
     fn add(&self, name: &str) -> io::Result<()> {
@@ -451,12 +451,12 @@ impl Host for FakeHost {
             return Err(errno(17));
         }
         for status in [0, 1, 3] {
-            device.set_status(status, PATIENCE)?;
+            device.set_status(status, REPLY_TIMEOUT)?;
         }
         device.negotiate();
-        device.set_status(0xb, PATIENCE)?;
+        device.set_status(0xb, REPLY_TIMEOUT)?;
         Guest::new(&device).set_up(&device);
-        device.set_status(0xf, PATIENCE)
+        device.set_status(0xf, REPLY_TIMEOUT)
     }
     fn remove(&self, name: &str) -> io::Result<()> {
         let device = self.find(name)?;
@@ -464,9 +464,9 @@ impl Host for FakeHost {
             return Err(errno(19));
         }
         // The driver's reset; the device's reply changes nothing.
-        let _ = device.set_status(0, PATIENCE);
+        let _ = device.set_status(0, REPLY_TIMEOUT);
         device.state.lock().on_bus = false;
-        self.tell(format!("off the bus: {name}"));
+        self.note(format!("off the bus: {name}"));
         Ok(())
     }
     fn is_present(&self, name: &str) -> bool {

@@ -44,14 +44,14 @@ fn memory_appears_when_it_is_used() {
 }
 
 #[test]
-fn the_place_of_a_ring_is_told_and_it_goes_on() {
+fn the_position_of_a_ring_is_reported_and_it_continues() {
     for layout in [Features::empty(), Features::RING_PACKED] {
         let mut rig = Rig::new(layout);
         rig.probe();
         for round in 1..=3_u8 {
             rig.exchange(10 * round);
             for ring in 0..2_u8 {
-                let reply = rig.ask(0, &[ring, 0, 0, 0]);
+                let reply = rig.request(0, &[ring, 0, 0, 0]);
                 assert_eq!((reply.result, reply.body[0]), (0, ring));
                 let packed = layout == Features::RING_PACKED;
                 let wanted = if packed {
@@ -62,15 +62,15 @@ fn the_place_of_a_ring_is_told_and_it_goes_on() {
                 assert_eq!(reply.body[4..12], wanted);
             }
         }
-        assert_eq!(rig.ask(0, &[2, 0, 0, 0]).result, 1, "there is no third ring");
-        assert_eq!(rig.ask(0, &[255; 4]).result, 1);
+        assert_eq!(rig.request(0, &[2, 0, 0, 0]).result, 1, "there is no third ring");
+        assert_eq!(rig.request(0, &[255; 4]).result, 1);
         rig.exchange(40);
     }
 }
 
 /// Memory that moves is not used at its old place from the reply on.
 #[test]
-fn memory_that_moves_is_asked_for_again() {
+fn memory_that_moves_is_requested_again() {
     let mut rig = Rig::new(Features::empty());
     rig.probe();
     rig.exchange(10);
@@ -95,7 +95,7 @@ fn memory_that_moves_is_asked_for_again() {
     new.write(0, &bytes).unwrap();
     rig.kernel.state.lock().moved_by = len;
     let all = [0_u64.to_ne_bytes(), u64::MAX.to_ne_bytes()].concat();
-    assert_eq!(rig.ask(2, &all).result, 0);
+    assert_eq!(rig.request(2, &all).result, 0);
     // The used index of ring 0, which is behind its other areas, is written at the new place alone.
     rig.device.send(&[1; 60]);
     let used = |m: &heddle_virtio::GuestMemory| {
@@ -108,13 +108,13 @@ fn memory_that_moves_is_asked_for_again() {
     assert!(!rig.device.send(&[1; 60]));
     assert_eq!(used(&new)[..64], before[..64]);
     let backwards = [9_u64.to_ne_bytes(), 3_u64.to_ne_bytes()].concat();
-    assert_eq!(rig.ask(2, &backwards).result, 1);
+    assert_eq!(rig.request(2, &backwards).result, 1);
 }
 
 /// Whatever cannot be right is refused with one clear sentence, and the next driver is served.
 #[test]
 fn what_cannot_be_right_is_refused() {
-    type Wrong = fn(&mut kernel::State);
+    type Wrong = fn(&mut kernel::KernelState);
     let cases: [(Wrong, &str); 7] = [
         (|s| s.queues[0].size = 0, "ring 0 has 0 entries"),
         (|s| s.queues[1].size = 1 << 20, "ring 1 has 1048576 entries"),
@@ -164,9 +164,9 @@ fn a_port_that_refuses_a_ring_fails_the_driver_alone() {
 }
 
 #[test]
-fn odd_messages_are_answered() {
+fn odd_messages_get_a_reply() {
     let mut rig = Rig::new(Features::empty());
-    assert_eq!(rig.ask(77, &[]).result, 1);
+    assert_eq!(rig.request(77, &[]).result, 1);
     assert!(rig.device.has("a message of kind 77"));
     // DRIVER_OK without features or rings, twice; then the usual way.
     assert!(rig.status(0xf) && rig.status(0xf));
@@ -189,7 +189,7 @@ fn odd_messages_are_answered() {
 }
 
 #[test]
-fn an_answer_that_nobody_waits_for_is_no_loss() {
+fn a_reply_without_a_waiting_caller_is_no_loss() {
     let mut rig = Rig::new(Features::empty());
     rig.kernel.post(1, &[0]);
     let end = FakeEnd::open(&rig.kernel).unwrap_err();

@@ -212,14 +212,14 @@ impl Rig {
         session.serve(&mut self.device).unwrap();
     }
     /// Sends a message and returns the reply.
-    fn ask(&mut self, kind: u32, body: &[u8]) -> kernel::Reply {
+    fn request(&mut self, kind: u32, body: &[u8]) -> kernel::Reply {
         let id = self.kernel.post(kind, body);
         self.serve();
         self.kernel.reply(id).expect("each message is answered")
     }
     /// Sets the status as a driver does; returns whether that was accepted.
     fn status(&mut self, status: u8) -> bool {
-        let done = self.ask(1, &[status]).result == 0;
+        let done = self.request(1, &[status]).result == 0;
         if done {
             self.kernel.took(status);
         }

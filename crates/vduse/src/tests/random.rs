@@ -47,9 +47,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn play(rig: &mut Rig, step: Step) {
     match step {
         Step::Status(s) => drop(rig.status(s)),
-        Step::State(i) => drop(rig.ask(0, &i.to_ne_bytes())),
-        Step::Update(a, b) => drop(rig.ask(2, &[a.to_ne_bytes(), b.to_ne_bytes()].concat())),
-        Step::Unknown(kind) => assert_eq!(rig.ask(kind, &[]).result, 1),
+        Step::State(i) => drop(rig.request(0, &i.to_ne_bytes())),
+        Step::Update(a, b) => drop(rig.request(2, &[a.to_ne_bytes(), b.to_ne_bytes()].concat())),
+        Step::Unknown(kind) => assert_eq!(rig.request(kind, &[]).result, 1),
         Step::Negotiate(bits) => {
             let needed = Features::VERSION_1 | Features::ACCESS_PLATFORM;
             rig.kernel.state.lock().chosen = bits & crate::spec::servable(OFFER).bits() | needed.bits();

@@ -11,7 +11,7 @@ fn kill(rig: &mut Rig) {
 }
 
 #[test]
-fn the_next_process_goes_on() {
+fn the_next_process_continues() {
     for layout in [Features::empty(), Features::RING_PACKED] {
         let mut rig = Rig::new(layout);
         rig.probe();
@@ -51,7 +51,7 @@ fn a_device_without_a_driver_is_found_empty() {
 
 /// The process dies after it read a message and before its reply: the message comes again.
 #[test]
-fn a_message_that_was_not_answered_comes_again() {
+fn a_message_without_a_reply_comes_again() {
     let mut rig = Rig::new(Features::empty());
     for status in [0, 1, 3] {
         rig.status(status);
@@ -74,7 +74,7 @@ fn a_message_that_was_not_answered_comes_again() {
 
 /// The driver was reset while no process was there; the next process gets that message first.
 #[test]
-fn a_reset_while_nobody_was_there() {
+fn a_reset_while_no_process_was_there() {
     for layout in [Features::empty(), Features::RING_PACKED] {
         let mut rig = Rig::new(layout);
         rig.probe();

@@ -8,7 +8,7 @@
 use super::listen::{Listener, dial};
 use super::pace::{Backoff, Budget, Gate, RETRY};
 use super::quota::Quota;
-use super::session::{End, Session, is_starved};
+use super::session::{CloseReason, Session, is_starved};
 use super::{Role, Socket};
 use crate::message::Connection;
 use core::time::Duration;
@@ -48,7 +48,7 @@ pub(super) struct Endpoint {
     /// Time until which the session's messages are not read.
     rest: Instant,
     /// The last text about the socket itself, which is not repeated.
-    told: String,
+    logged: String,
     /// The parts that epoll watches.
     watched: [bool; 2],
 }
@@ -76,7 +76,7 @@ impl Endpoint {
             gate: Gate::new(Instant::now()),
             budget: Budget::new(Instant::now()),
             rest: Instant::now(),
-            told: String::new(),
+            logged: String::new(),
             watched: [false; 2],
         }
     }
@@ -148,7 +148,7 @@ impl Endpoint {
                     match Listener::bind(&self.socket.path) {
                         Ok(listener) => {
                             self.listener = Some(listener);
-                            self.told.clear();
+                            self.logged.clear();
                             self.device.listening();
                         }
                         Err(e) => {
@@ -197,7 +197,7 @@ impl Endpoint {
     }
 
     fn begin(&mut self, conn: Connection) {
-        self.told.clear();
+        self.logged.clear();
         let journal = Some(self.journal.clone());
         let (wake, quota) = (Arc::clone(&self.wake), Arc::clone(&self.quota));
         let session = Session::new(conn, &mut *self.device, wake, journal, quota);
@@ -205,7 +205,7 @@ impl Endpoint {
         self.watched[1] = false;
     }
 
-    fn end(&mut self, end: &End) {
+    fn end(&mut self, end: &CloseReason) {
         let Some((session, began)) = self.session.take() else {
             return;
         };
@@ -227,7 +227,7 @@ impl Endpoint {
 
     /// Ends the session because the port drops the socket; `why` is for people.
     pub(super) fn close(mut self, why: &'static str) {
-        self.end(&End::Removed(why));
+        self.end(&CloseReason::Removed(why));
     }
 
     /// Another port is configured to connect to `socket`. If this endpoint connects to the same path, it logs
@@ -250,8 +250,8 @@ impl Endpoint {
 
     /// Reports a fault of the socket to the device, unless it was the last one reported.
     fn trouble(&mut self, text: &str) {
-        if self.told != text {
-            text.clone_into(&mut self.told);
+        if self.logged != text {
+            text.clone_into(&mut self.logged);
             self.device.trouble(text);
         }
     }

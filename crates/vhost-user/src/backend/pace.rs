@@ -3,7 +3,7 @@
 //!
 //! The caller passes the current time, so that tests need not wait.
 
-use super::session::End;
+use super::session::CloseReason;
 use core::time::Duration;
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// The pause after a session of length `lasted`, in which a front end showed itself (`greeted`) or not.
-    pub(super) fn after(&mut self, end: &End, greeted: bool, lasted: Duration) -> Duration {
+    pub(super) fn after(&mut self, end: &CloseReason, greeted: bool, lasted: Duration) -> Duration {
         // A short session without a fault makes nothing good: it may be there for that.
         self.faults = match end.is_fault() {
             false if greeted && lasted > GOOD => 0,
@@ -68,7 +68,7 @@ pub(super) struct Gate {
 impl Gate {
     const SPAN: Duration = Duration::from_millis(100);
     /// Many more than monitors make, few enough that they cost next to nothing.
-    const MOST: u32 = 32;
+    const MAX_CONNECTIONS: u32 = 32;
 
     pub(super) fn new(now: Instant) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl Gate {
         if now.duration_since(self.since) >= Self::SPAN {
             *self = Self::new(now);
         }
-        if self.passed >= Self::MOST {
+        if self.passed >= Self::MAX_CONNECTIONS {
             return Err(self.since + Self::SPAN);
         }
         self.passed += 1;
@@ -104,9 +104,9 @@ pub(super) struct Budget {
 impl Budget {
     /// A unit of used time is paid back by this number of units of elapsed time.
     const PRICE: u32 = 4;
-    /// Beyond this debt the session rests until it is down to [`Budget::LEAST`].
-    const MOST: Duration = Duration::from_millis(40);
-    const LEAST: Duration = Duration::from_millis(20);
+    /// Beyond this debt the session rests until it is down to [`Budget::RESTED_DEBT`].
+    const MAX_DEBT: Duration = Duration::from_millis(40);
+    const RESTED_DEBT: Duration = Duration::from_millis(20);
     /// Maximum debt: longer use was not the session's work, but the process was stopped meanwhile.
     const CEILING: Duration = Duration::from_millis(500);
 
@@ -122,7 +122,7 @@ impl Budget {
         let debt = self.debt.saturating_sub(paid) + now.saturating_duration_since(began);
         self.debt = debt.min(Self::CEILING);
         self.at = now;
-        (self.debt > Self::MOST).then(|| now + (self.debt - Self::LEAST) * Self::PRICE)
+        (self.debt > Self::MAX_DEBT).then(|| now + (self.debt - Self::RESTED_DEBT) * Self::PRICE)
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn those_who_come_and_go_have_to_wait_a_little() {
         let mut m = Backoff::default();
-        let mut hasty = |lasted| m.after(&End::Closed, true, lasted);
+        let mut hasty = |lasted| m.after(&CloseReason::Closed, true, lasted);
         for _ in 0..FREE {
             assert_eq!(hasty(5 * MS), Duration::ZERO);
         }
@@ -150,13 +150,13 @@ mod tests {
     #[test]
     fn faults_cost_more() {
         let mut m = Backoff::default();
-        let fault = End::Socket(SocketError::Cut);
+        let fault = CloseReason::Socket(SocketError::Cut);
         let pauses: Vec<_> = (0..7).map(|_| m.after(&fault, true, MS).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 16, 16]);
         // A front end that sends nothing is no better.
-        assert_eq!(m.after(&End::Closed, false, 2 * GOOD), MAX_PAUSE);
+        assert_eq!(m.after(&CloseReason::Closed, false, 2 * GOOD), MAX_PAUSE);
         assert_eq!(m.after(&fault, true, 2 * GOOD), RETRY);
-        assert_eq!(m.after(&End::Closed, true, 2 * GOOD), Duration::ZERO);
+        assert_eq!(m.after(&CloseReason::Closed, true, 2 * GOOD), Duration::ZERO);
     }
 
     #[test]
@@ -200,6 +200,6 @@ mod tests {
                 Err(until) => assert!(until > now && until - now <= Gate::SPAN),
             }
         }
-        assert_eq!(heard, 10 * Gate::MOST);
+        assert_eq!(heard, 10 * Gate::MAX_CONNECTIONS);
     }
 }

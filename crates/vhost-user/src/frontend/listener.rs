@@ -55,16 +55,16 @@ impl Listener {
             file: (meta.dev(), meta.ino()),
         })
     }
-    /// The next back end's connection, with timeout `patience` for each reply; `None` when no back end
+    /// The next back end's connection, with timeout `timeout` for each reply; `None` when no back end
     /// connects within `wait`.
     ///
     /// # Errors
     /// [`FrontendError::Path`].
-    pub fn accept(&self, wait: Duration, patience: Duration) -> Result<Option<Frontend>> {
+    pub fn accept(&self, wait: Duration, timeout: Duration) -> Result<Option<Frontend>> {
         let end = Instant::now() + wait;
         loop {
             match self.socket.accept() {
-                Ok((stream, _)) => return Ok(Some(Frontend::new(stream, patience))),
+                Ok((stream, _)) => return Ok(Some(Frontend::new(stream, timeout))),
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => {
                     return Err(FrontendError::Path {

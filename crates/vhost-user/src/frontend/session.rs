@@ -3,8 +3,8 @@
 use super::listener::PAUSE;
 use super::{FrontendError, Ram, Result};
 use crate::message::{
-    BackendRequest, Connection, Frame, HeaderFlags, ProtocolFeatures, Received, Reply, ReplyKind, Request,
-    VringAddr, VringFd, VringState,
+    Connection, Frame, HeaderFlags, ProtocolFeatures, Received, Reply, ReplyKind, Request, VringAddr,
+    VringFd, VringState,
 };
 use core::time::Duration;
 use heddle_sys::Foreign;
@@ -31,31 +31,31 @@ pub struct Offered {
 #[derive(Debug)]
 pub struct Frontend {
     connection: Connection,
-    /// The channel on which the back end sends requests.
-    asked: Option<Connection>,
+    /// The channel on which the back end may send requests. This front end reads none, and keeps it open.
+    _backend_channel: Option<UnixStream>,
     protocol: ProtocolFeatures,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Frontend {
-    /// Takes over a connected socket; `patience` is the timeout of each reply.
-    pub fn new(stream: UnixStream, patience: Duration) -> Self {
+    /// Takes over a connected socket; `timeout` is the timeout of each reply.
+    pub fn new(stream: UnixStream, timeout: Duration) -> Self {
         Self {
             connection: Connection::new(stream),
-            asked: None,
+            _backend_channel: None,
             protocol: ProtocolFeatures::empty(),
-            patience,
+            timeout,
         }
     }
     /// Connects to the back end that listens at `path`; tries again until `wait` is over.
     ///
     /// # Errors
     /// [`FrontendError::Path`].
-    pub fn connect(path: &Path, wait: Duration, patience: Duration) -> Result<Self> {
+    pub fn connect(path: &Path, wait: Duration, timeout: Duration) -> Result<Self> {
         let end = Instant::now() + wait;
         loop {
             match UnixStream::connect(path) {
-                Ok(stream) => return Ok(Self::new(stream, patience)),
+                Ok(stream) => return Ok(Self::new(stream, timeout)),
                 Err(error) if Instant::now() >= end => {
                     return Err(FrontendError::Path {
                         path: path.display().to_string(),
@@ -108,7 +108,7 @@ impl Frontend {
     }
 
     fn receive(&mut self, what: &'static str) -> Result<Frame> {
-        let end = Instant::now() + self.patience;
+        let end = Instant::now() + self.timeout;
         loop {
             match self.connection.recv()? {
                 Received::Frame(frame) => return Ok(frame),
@@ -119,7 +119,7 @@ impl Frontend {
             if left.is_zero() {
                 return Err(FrontendError::Timeout {
                     what,
-                    after: self.patience,
+                    after: self.timeout,
                 });
             }
             self.connection.flush()?;
@@ -169,7 +169,7 @@ impl Frontend {
                 let io = |e| FrontendError::Socket(crate::message::SocketError::Io(e));
                 let (ours, theirs) = UnixStream::pair().map_err(io)?;
                 self.request(&Request::SetBackendReqFd, &[theirs.as_fd()])?;
-                self.asked = Some(Connection::new(ours));
+                self._backend_channel = Some(ours);
             }
         }
         self.request(&Request::SetOwner, &[])?;
@@ -281,29 +281,6 @@ impl Frontend {
             self.request(&Request::SetStatus(status.into()), &[])?;
         }
         Ok(())
-    }
-    /// The next request of the back end on its channel; one that waits for a confirmation gets it.
-    ///
-    /// # Errors
-    /// [`FrontendError`]; [`FrontendError::Closed`] ends the channel.
-    pub fn asked(&mut self) -> Result<Option<BackendRequest>> {
-        let Some(channel) = &mut self.asked else {
-            return Ok(None);
-        };
-        match channel.recv()? {
-            Received::Nothing => Ok(None),
-            Received::Closed => {
-                self.asked = None;
-                Err(FrontendError::Closed)
-            }
-            Received::Frame(frame) => {
-                let request = BackendRequest::decode(frame.header.request, &frame.payload)?;
-                if frame.header.needs_reply() {
-                    channel.send_reply(frame.header.request, &Reply::U64(0), &[])?;
-                }
-                Ok(Some(request))
-            }
-        }
     }
     /// Checks that the back end is still connected. A message without a request is an error.
     ///

@@ -306,7 +306,7 @@ fn silence_ends() {
 }
 
 #[test]
-fn sockets_that_nobody_listens_at_are_replaced_and_live_ones_left_alone() {
+fn sockets_without_a_listener_are_replaced_and_live_ones_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let first = Listener::bind(&path).unwrap();

@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn answers_survive_the_wire(v: u64, state in vring_state(), config in config(), inflight in inflight()) {
+    fn replies_survive_the_wire(v: u64, state in vring_state(), config in config(), inflight in inflight()) {
         let empty = ConfigSpace { bytes: Vec::new(), ..config.clone() };
         for (request, reply) in [
             (Request::GetFeatures, Reply::U64(v)),
@@ -206,7 +206,7 @@ fn headers_that_lie_are_refused() {
 
 /// The count of regions is the sender's claim.
 #[test]
-fn a_memory_table_says_how_long_it_is() {
+fn a_memory_table_has_its_length() {
     for n in [1_u32, 33, u32::MAX] {
         let mut bytes = n.to_ne_bytes().to_vec();
         bytes.extend([0; 4]);
@@ -284,7 +284,7 @@ fn descriptors_beyond_the_bound_end_the_connection() {
 }
 
 #[test]
-fn answers_that_nobody_reads_are_bounded() {
+fn unread_replies_are_bounded() {
     let (mut a, _b) = pair();
     let mut sent = 0;
     let end = loop {

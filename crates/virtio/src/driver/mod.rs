@@ -7,6 +7,7 @@
 //! Costs: adding and taking buffers touches the ring's lines as a kernel's driver does; indices are published
 //! once per call of [`Driver::publish`]. No allocation after [`Driver::new`]. One thread per queue.
 
+mod areas;
 mod arena;
 mod packed;
 mod slots;
@@ -61,7 +62,7 @@ pub enum DriverError {
 
 /// The location of a chain's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ChainLocation {
     /// Into the ring.
     Direct,
     /// Into a table at this address, 16 bytes per buffer, which the driver may overwrite after the chain is
@@ -69,15 +70,26 @@ pub enum Place {
     Indirect(u64),
 }
 
-#[derive(Debug)]
-enum Layout {
-    Split(Split),
-    Packed(Packed),
+/// The driver side of a ring of one layout. See [`Driver`] for the methods.
+trait Ring: std::fmt::Debug + Send + Sync {
+    fn add(
+        &mut self,
+        mem: &GuestMemory,
+        readable: &[Buf],
+        writable: &[Buf],
+        place: ChainLocation,
+        token: u32,
+    ) -> Result<(), DriverError>;
+    fn publish(&mut self) -> bool;
+    fn pop(&mut self) -> Result<Option<Done>, DriverError>;
+    fn arm(&mut self) -> bool;
+    fn disarm(&mut self);
+    fn free(&self) -> usize;
 }
 
 /// The driver side of one queue, of either layout.
 #[derive(Debug)]
-pub struct Driver(Layout);
+pub struct Driver(Box<dyn Ring>);
 
 impl Driver {
     /// Sets a queue up in zeroed memory, at the position that `cfg` names.
@@ -86,9 +98,9 @@ impl Driver {
     /// [`RingError::Size`], [`RingError::Area`].
     pub fn new(cfg: &QueueConfig, mem: &GuestMemory) -> Result<Self, RingError> {
         Ok(Self(if cfg.packed() {
-            Layout::Packed(Packed::new(cfg, mem)?)
+            Box::new(Packed::new(cfg, mem)?)
         } else {
-            Layout::Split(Split::new(cfg, mem)?)
+            Box::new(Split::new(cfg, mem)?)
         }))
     }
     /// Adds a chain: `readable` buffers, then `writable` ones. The device sees it after [`Driver::publish`].
@@ -101,51 +113,33 @@ impl Driver {
         mem: &GuestMemory,
         readable: &[Buf],
         writable: &[Buf],
-        place: Place,
+        place: ChainLocation,
         token: u32,
     ) -> Result<(), DriverError> {
-        match &mut self.0 {
-            Layout::Split(s) => s.add(mem, readable, writable, place, token),
-            Layout::Packed(p) => p.add(mem, readable, writable, place, token),
-        }
+        self.0.add(mem, readable, writable, place, token)
     }
     /// Shows the device the added chains; returns whether it wants a kick.
     pub fn publish(&mut self) -> bool {
-        match &mut self.0 {
-            Layout::Split(s) => s.publish(),
-            Layout::Packed(p) => p.publish(),
-        }
+        self.0.publish()
     }
     /// Takes the next chain that the device has used.
     ///
     /// # Errors
     /// [`DriverError::Device`].
     pub fn pop(&mut self) -> Result<Option<Done>, DriverError> {
-        match &mut self.0 {
-            Layout::Split(s) => s.pop(),
-            Layout::Packed(p) => p.pop(),
-        }
+        self.0.pop()
     }
     /// Enables notification of the next used chain. Returns whether there is one already.
     pub fn arm(&mut self) -> bool {
-        match &mut self.0 {
-            Layout::Split(s) => s.arm(),
-            Layout::Packed(p) => p.arm(),
-        }
+        self.0.arm()
     }
     /// Disables notification.
     pub fn disarm(&mut self) {
-        match &mut self.0 {
-            Layout::Split(s) => s.disarm(),
-            Layout::Packed(p) => p.disarm(),
-        }
+        self.0.disarm();
     }
     /// Free descriptors.
     pub fn free(&self) -> usize {
-        match &self.0 {
-            Layout::Split(s) => s.free(),
-            Layout::Packed(p) => p.free(),
-        }
+        self.0.free()
     }
 }
 

@@ -1,18 +1,15 @@
 //! The packed layout (virtio 1.2 §2.8), driver side.
 
+use super::areas::{FLAGS, PackedAreas};
 use super::slots::{Chain, Slots};
-use super::{Buf, Done, DriverError, Place, in_order};
-use crate::mem::{GuestMemory, HostRange};
-use crate::ring::{
-    AREA_DESC, AREA_DISABLE, AREA_ENABLE, F_AVAIL, F_INDIRECT, F_NEXT, F_USED, F_WRITE, Features,
-    QueueConfig, RingError, packed_event_passed,
-};
-use core::sync::atomic::{Ordering, fence};
+use super::{Buf, ChainLocation, Done, DriverError, Ring, in_order};
+use crate::mem::GuestMemory;
+use crate::ring::{F_AVAIL, F_INDIRECT, F_NEXT, F_USED, F_WRITE, Features, QueueConfig, RingError};
+use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 
 const LEN: usize = 8;
 const ID: usize = 12;
-const FLAGS: usize = 14;
 
 /// The first head that was added and not published: its flags are written last.
 #[derive(Clone, Copy, Debug)]
@@ -23,11 +20,7 @@ struct Unpublished {
 
 #[derive(Debug)]
 pub(super) struct Packed {
-    ring: HostRange,
-    driver: HostRange,
-    device: HostRange,
-    size: u16,
-    event_idx: bool,
+    areas: PackedAreas,
     indirect: bool,
     /// Next free slot.
     at: u16,
@@ -45,26 +38,9 @@ pub(super) struct Packed {
 
 impl Packed {
     pub(super) fn new(cfg: &QueueConfig, mem: &GuestMemory) -> Result<Self, RingError> {
-        let areas = cfg.areas(mem)?;
         let start = cfg.start;
-        if start.index >= cfg.size {
-            return Err(RingError::Head(start.index));
-        }
-        // A ring that starts in the middle looks as if all was used: in the round of `start` behind it, in
-        // the one before ahead.
-        for slot in 0..cfg.size {
-            let wrap = (slot < start.index) == start.wrap;
-            let flags = if wrap { F_AVAIL | F_USED } else { 0 };
-            areas
-                .desc
-                .store16(usize::from(slot) * 16 + FLAGS, flags, Ordering::Relaxed);
-        }
         Ok(Self {
-            ring: areas.desc,
-            driver: areas.driver,
-            device: areas.device,
-            size: cfg.size,
-            event_idx: cfg.features.contains(Features::EVENT_IDX),
+            areas: PackedAreas::new(cfg, mem)?,
             indirect: cfg.features.contains(Features::INDIRECT_DESC),
             at: start.index,
             wrap: start.wrap,
@@ -77,33 +53,62 @@ impl Packed {
             added: 0,
         })
     }
-    pub(super) fn free(&self) -> usize {
+
+    /// Fills the next slot, its flags only if it is not a head; returns the flags.
+    fn write(&mut self, buf: Buf, flags: u16, id: u16, head: bool) -> u16 {
+        let off = usize::from(self.at) * 16;
+        self.areas.ring.store64(off, buf.addr);
+        self.areas.ring.store32(off + LEN, buf.len, Ordering::Relaxed);
+        self.areas.ring.store16(off + ID, id, Ordering::Relaxed);
+        let flags = flags | if self.wrap { F_AVAIL } else { F_USED };
+        if !head {
+            self.areas.ring.store16(off + FLAGS, flags, Ordering::Relaxed);
+        }
+        (self.at, self.wrap) = self.advance(self.at, self.wrap, 1);
+        flags
+    }
+    fn advance(&self, at: u16, wrap: bool, n: u16) -> (u16, bool) {
+        let to = u32::from(at) + u32::from(n);
+        if to >= u32::from(self.areas.size) {
+            ((to - u32::from(self.areas.size)) as u16, !wrap)
+        } else {
+            (to as u16, wrap)
+        }
+    }
+
+    fn waiting(&self) -> bool {
+        self.areas.is_used(self.used, self.used_wrap) && self.free < usize::from(self.areas.size)
+    }
+}
+
+impl Ring for Packed {
+    fn free(&self) -> usize {
         self.free
     }
 
-    pub(super) fn add(
+    fn add(
         &mut self,
         mem: &GuestMemory,
         readable: &[Buf],
         writable: &[Buf],
-        place: Place,
+        place: ChainLocation,
         token: u32,
     ) -> Result<(), DriverError> {
         let count = readable.len() + writable.len();
-        if count == 0 || (place == Place::Direct && count > usize::from(self.size)) {
+        if count == 0 || (place == ChainLocation::Direct && count > usize::from(self.areas.size)) {
             return Err(DriverError::Chain(count));
         }
-        let need = if place == Place::Direct { count } else { 1 };
+        let need = if place == ChainLocation::Direct { count } else { 1 };
         if self.free < need {
             return Err(DriverError::Full);
         }
-        if place != Place::Direct && !self.indirect {
+        if place != ChainLocation::Direct && !self.indirect {
             return Err(DriverError::Indirect);
         }
         let id = self.ids.front().copied().ok_or(DriverError::Full)?;
         let head_at = self.at;
         let mut head_flags = 0;
-        if let Place::Indirect(table) = place {
+        if let ChainLocation::Indirect(table) = place {
             for (i, (buf, write)) in in_order(readable, writable).enumerate() {
                 let mut d = [0; 16];
                 d[..8].copy_from_slice(&buf.addr.to_le_bytes());
@@ -143,72 +148,33 @@ impl Packed {
         } else {
             // Behind an unpublished head the device does not look yet; the Release is for a device that looks
             // ahead.
-            self.ring
+            self.areas
+                .ring
                 .store16(usize::from(head_at) * 16 + FLAGS, head_flags, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Fills the next slot, its flags only if it is not a head; returns the flags.
-    fn write(&mut self, buf: Buf, flags: u16, id: u16, head: bool) -> u16 {
-        let off = usize::from(self.at) * 16;
-        self.ring.store64(off, buf.addr);
-        self.ring.store32(off + LEN, buf.len, Ordering::Relaxed);
-        self.ring.store16(off + ID, id, Ordering::Relaxed);
-        let flags = flags | if self.wrap { F_AVAIL } else { F_USED };
-        if !head {
-            self.ring.store16(off + FLAGS, flags, Ordering::Relaxed);
-        }
-        (self.at, self.wrap) = self.advance(self.at, self.wrap, 1);
-        flags
-    }
-    fn advance(&self, at: u16, wrap: bool, n: u16) -> (u16, bool) {
-        let to = u32::from(at) + u32::from(n);
-        if to >= u32::from(self.size) {
-            ((to - u32::from(self.size)) as u16, !wrap)
-        } else {
-            (to as u16, wrap)
-        }
-    }
-
-    pub(super) fn publish(&mut self) -> bool {
+    fn publish(&mut self) -> bool {
         let Some(head) = self.head.take() else {
             return false;
         };
         // Release pairs with the device's acquire of the head's flags: all that was added comes first
         // (§2.8.21).
-        self.ring
+        self.areas
+            .ring
             .store16(usize::from(head.at) * 16 + FLAGS, head.flags, Ordering::Release);
         let added = core::mem::take(&mut self.added);
-        // SeqCst pairs with the device's barrier between its event area and its look at the flags
-        // (§2.8.21.3.1).
-        fence(Ordering::SeqCst);
-        let area = self.device.load32(0, Ordering::Relaxed);
-        match (area >> 16) as u16 & 3 {
-            AREA_DISABLE => false,
-            AREA_DESC if self.event_idx => {
-                packed_event_passed(area as u16, self.at, self.wrap, added, self.size)
-            }
-            _ => true,
-        }
+        self.areas.wants_kick(self.at, self.wrap, added)
     }
 
-    fn waiting(&self) -> bool {
-        // Acquire pairs with the device's release of these flags: identifier, length and bytes come first.
-        let flags = self
-            .ring
-            .load16(usize::from(self.used) * 16 + FLAGS, Ordering::Acquire);
-        let (avail, used) = (flags & F_AVAIL != 0, flags & F_USED != 0);
-        avail == used && used == self.used_wrap && self.free < usize::from(self.size)
-    }
-
-    pub(super) fn pop(&mut self) -> Result<Option<Done>, DriverError> {
+    fn pop(&mut self) -> Result<Option<Done>, DriverError> {
         let (id, chain, done) = if self.slots.in_batch() {
             self.slots.next_of_batch()?
         } else if self.waiting() {
             let off = usize::from(self.used) * 16;
-            let len = self.ring.load32(off + LEN, Ordering::Relaxed);
-            let id = self.ring.load16(off + ID, Ordering::Relaxed);
+            let len = self.areas.ring.load32(off + LEN, Ordering::Relaxed);
+            let id = self.areas.ring.load16(off + ID, Ordering::Relaxed);
             self.slots.used(id, len)?
         } else {
             return Ok(None);
@@ -219,20 +185,11 @@ impl Packed {
         Ok(Some(done))
     }
 
-    pub(super) fn arm(&mut self) -> bool {
-        let area = if self.event_idx {
-            u32::from(self.used) | u32::from(self.used_wrap) << 15 | u32::from(AREA_DESC) << 16
-        } else {
-            u32::from(AREA_ENABLE) << 16
-        };
-        self.driver.store32(0, area, Ordering::Relaxed);
-        // SeqCst pairs with the device's barrier between its used flags and its look at this area
-        // (§2.8.21.3.1).
-        fence(Ordering::SeqCst);
+    fn arm(&mut self) -> bool {
+        self.areas.arm(self.used, self.used_wrap);
         self.waiting()
     }
-    pub(super) fn disarm(&mut self) {
-        self.driver
-            .store32(0, u32::from(AREA_DISABLE) << 16, Ordering::Relaxed);
+    fn disarm(&mut self) {
+        self.areas.disarm();
     }
 }

@@ -1,22 +1,16 @@
 //! The split layout (virtio 1.2 §2.7), driver side.
 
+use super::areas::{RING, SplitAreas};
 use super::slots::{Chain, Slots};
-use super::{Buf, Done, DriverError, Place, in_order};
-use crate::mem::{GuestMemory, HostRange};
-use crate::ring::{F_INDIRECT, F_NEXT, F_WRITE, Features, QueueConfig, RingError, split_event_passed};
-use core::sync::atomic::{Ordering, fence};
+use super::{Buf, ChainLocation, Done, DriverError, Ring, in_order};
+use crate::mem::GuestMemory;
+use crate::ring::{F_INDIRECT, F_NEXT, F_WRITE, Features, QueueConfig, RingError};
+use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
-
-const IDX: usize = 2;
-const RING: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Split {
-    desc: HostRange,
-    avail: HostRange,
-    used: HostRange,
-    size: u16,
-    event_idx: bool,
+    areas: SplitAreas,
     indirect: bool,
     free: VecDeque<u16>,
     /// Descriptors behind each head, to be freed with it.
@@ -31,16 +25,9 @@ pub(super) struct Split {
 
 impl Split {
     pub(super) fn new(cfg: &QueueConfig, mem: &GuestMemory) -> Result<Self, RingError> {
-        let areas = cfg.areas(mem)?;
         let start = cfg.start.index;
-        areas.driver.store16(IDX, start, Ordering::Relaxed);
-        areas.device.store16(IDX, start, Ordering::Relaxed);
         Ok(Self {
-            desc: areas.desc,
-            avail: areas.driver,
-            used: areas.device,
-            size: cfg.size,
-            event_idx: cfg.features.contains(Features::EVENT_IDX),
+            areas: SplitAreas::new(cfg, mem)?,
             indirect: cfg.features.contains(Features::INDIRECT_DESC),
             free: (0..cfg.size).collect(),
             next: vec![0; usize::from(cfg.size)],
@@ -51,33 +38,61 @@ impl Split {
             used_seen: start,
         })
     }
-    pub(super) fn free(&self) -> usize {
-        self.free.len()
+
+    /// Writes the buffers into free descriptors, linked.
+    fn direct(&mut self, readable: &[Buf], writable: &[Buf]) {
+        let mut bufs = in_order(readable, writable).peekable();
+        while let Some((buf, write)) = bufs.next() {
+            let Some(at) = self.free.pop_front() else { return };
+            let next = bufs.peek().and_then(|_| self.free.front().copied());
+            let flags = if next.is_some() { F_NEXT } else { 0 } | if write { F_WRITE } else { 0 };
+            let next = next.unwrap_or(0);
+            if let Some(n) = self.next.get_mut(usize::from(at)) {
+                *n = next;
+            }
+            self.write(at, buf, flags, next);
+        }
     }
-    fn slot(&self, index: u16) -> usize {
-        usize::from(index & (self.size - 1))
+    fn write(&self, at: u16, buf: Buf, flags: u16, next: u16) {
+        let off = usize::from(at) * 16;
+        self.areas.desc.store64(off, buf.addr);
+        let rest = u64::from(buf.len) | u64::from(flags) << 32 | u64::from(next) << 48;
+        self.areas.desc.store64(off + 8, rest);
     }
 
-    pub(super) fn add(
+    fn waiting(&mut self) -> bool {
+        if self.used_seen == self.used_idx {
+            self.used_seen = self.areas.used_idx();
+        }
+        self.used_seen != self.used_idx
+    }
+}
+
+impl Ring for Split {
+    fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    fn add(
         &mut self,
         mem: &GuestMemory,
         readable: &[Buf],
         writable: &[Buf],
-        place: Place,
+        place: ChainLocation,
         token: u32,
     ) -> Result<(), DriverError> {
         let count = readable.len() + writable.len();
-        if count == 0 || (place == Place::Direct && count > usize::from(self.size)) {
+        if count == 0 || (place == ChainLocation::Direct && count > usize::from(self.areas.size)) {
             return Err(DriverError::Chain(count));
         }
-        let need = if place == Place::Direct { count } else { 1 };
+        let need = if place == ChainLocation::Direct { count } else { 1 };
         if self.free.len() < need {
             return Err(DriverError::Full);
         }
         let head = self.free.front().copied().ok_or(DriverError::Full)?;
         match place {
-            Place::Direct => self.direct(readable, writable),
-            Place::Indirect(table) => {
+            ChainLocation::Direct => self.direct(readable, writable),
+            ChainLocation::Indirect(table) => {
                 if !self.indirect {
                     return Err(DriverError::Indirect);
                 }
@@ -106,76 +121,33 @@ impl Split {
             },
         );
         // Relaxed: `publish` orders it before the index.
-        self.avail
-            .store16(RING + 2 * self.slot(self.avail_idx), head, Ordering::Relaxed);
+        self.areas.avail.store16(
+            RING + 2 * self.areas.slot(self.avail_idx),
+            head,
+            Ordering::Relaxed,
+        );
         self.avail_idx = self.avail_idx.wrapping_add(1);
         Ok(())
     }
 
-    /// Writes the buffers into free descriptors, linked.
-    fn direct(&mut self, readable: &[Buf], writable: &[Buf]) {
-        let mut bufs = in_order(readable, writable).peekable();
-        while let Some((buf, write)) = bufs.next() {
-            let Some(at) = self.free.pop_front() else { return };
-            let next = bufs.peek().and_then(|_| self.free.front().copied());
-            let flags = if next.is_some() { F_NEXT } else { 0 } | if write { F_WRITE } else { 0 };
-            let next = next.unwrap_or(0);
-            if let Some(n) = self.next.get_mut(usize::from(at)) {
-                *n = next;
-            }
-            self.write(at, buf, flags, next);
-        }
-    }
-    fn write(&self, at: u16, buf: Buf, flags: u16, next: u16) {
-        let off = usize::from(at) * 16;
-        self.desc.store64(off, buf.addr);
-        let rest = u64::from(buf.len) | u64::from(flags) << 32 | u64::from(next) << 48;
-        self.desc.store64(off + 8, rest);
+    fn publish(&mut self) -> bool {
+        let old = core::mem::replace(&mut self.published, self.avail_idx);
+        old != self.avail_idx && self.areas.publish(self.avail_idx, old)
     }
 
-    pub(super) fn publish(&mut self) -> bool {
-        let (old, new) = (self.published, self.avail_idx);
-        if old == new {
-            return false;
-        }
-        // Release pairs with the device's acquire of `avail.idx`: descriptors, tables and buffers come first
-        // (§2.7.13.3).
-        self.avail.store16(IDX, new, Ordering::Release);
-        self.published = new;
-        // SeqCst pairs with the device's barrier between its wish for kicks and its look at the index
-        // (§2.7.13.4.1).
-        fence(Ordering::SeqCst);
-        if self.event_idx {
-            let event = self
-                .used
-                .load16(RING + 8 * usize::from(self.size), Ordering::Relaxed);
-            split_event_passed(event, new, old)
-        } else {
-            self.used.load16(0, Ordering::Relaxed) & 1 == 0
-        }
-    }
-
-    fn waiting(&mut self) -> bool {
-        if self.used_seen == self.used_idx {
-            // Acquire pairs with the device's release of `used.idx`: entries and bytes come first.
-            self.used_seen = self.used.load16(IDX, Ordering::Acquire);
-        }
-        self.used_seen != self.used_idx
-    }
-
-    pub(super) fn pop(&mut self) -> Result<Option<Done>, DriverError> {
+    fn pop(&mut self) -> Result<Option<Done>, DriverError> {
         if !self.waiting() {
             return Ok(None);
         }
-        if self.used_seen.wrapping_sub(self.used_idx) > self.size {
+        if self.used_seen.wrapping_sub(self.used_idx) > self.areas.size {
             return Err(DriverError::Device("moved the used index too far"));
         }
         let (head, chain, done) = if self.slots.in_batch() {
             self.slots.next_of_batch()?
         } else {
-            let at = RING + 8 * self.slot(self.used_idx);
-            let id = self.used.load32(at, Ordering::Relaxed);
-            let len = self.used.load32(at + 4, Ordering::Relaxed);
+            let at = RING + 8 * self.areas.slot(self.used_idx);
+            let id = self.areas.used.load32(at, Ordering::Relaxed);
+            let len = self.areas.used.load32(at + 4, Ordering::Relaxed);
             let id =
                 u16::try_from(id).map_err(|_| DriverError::Device("used an identifier beyond the table"))?;
             self.slots.used(id, len)?
@@ -189,26 +161,12 @@ impl Split {
         Ok(Some(done))
     }
 
-    pub(super) fn arm(&mut self) -> bool {
-        if self.event_idx {
-            let at = RING + 2 * usize::from(self.size);
-            self.avail.store16(at, self.used_idx, Ordering::Relaxed);
-        } else {
-            self.avail.store16(0, 0, Ordering::Relaxed);
-        }
-        // SeqCst pairs with the device's barrier between `used.idx` and its look at this wish (§2.7.7.1).
-        fence(Ordering::SeqCst);
+    fn arm(&mut self) -> bool {
+        self.areas.arm(self.used_idx);
         self.waiting()
     }
-    pub(super) fn disarm(&mut self) {
-        if self.event_idx {
-            // A threshold that the index has just passed.
-            let at = RING + 2 * usize::from(self.size);
-            self.avail
-                .store16(at, self.used_idx.wrapping_sub(1), Ordering::Relaxed);
-        } else {
-            self.avail.store16(0, 1, Ordering::Relaxed);
-        }
+    fn disarm(&mut self) {
+        self.areas.disarm(self.used_idx);
     }
 }
 

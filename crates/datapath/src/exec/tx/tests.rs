@@ -4,7 +4,7 @@ use super::*;
 use crate::tests::FakePort;
 use heddle_packet::{Gso, Wraps};
 use heddle_port::Port;
-use heddle_virtio::driver::{Arena, Buf, Driver, Place};
+use heddle_virtio::driver::{Arena, Buf, ChainLocation, Driver};
 use heddle_virtio::{DeviceRx, Features, SharedMemory};
 use proptest::prelude::*;
 
@@ -60,7 +60,7 @@ fn a_queue_that_keeps_packets_holds_up_no_guest() {
         let addr = arena.take(len.into(), 64).unwrap();
         mem.write(addr, &bytes).unwrap();
         driver
-            .add(&mem, &[Buf { addr, len }], &[], Place::Direct, 0)
+            .add(&mem, &[Buf { addr, len }], &[], ChainLocation::Direct, 0)
             .unwrap();
     }
     driver.publish();
@@ -129,8 +129,8 @@ impl TxQueue for Few {
             ..TxCounts::default()
         }
     }
-    fn gso_support(&self) -> gro::Trains {
-        gro::Trains::ALL
+    fn gso_support(&self) -> gro::GsoKinds {
+        gro::GsoKinds::ALL
     }
 }
 

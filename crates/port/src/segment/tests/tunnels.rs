@@ -76,7 +76,7 @@ fn outer(encap: Encap, v6: bool, csum: bool) -> Outer {
 }
 
 /// Puts a packet into a tunnel.
-fn push(outer: &Outer, t: &Train, p: &mut Packet) {
+fn push(outer: &Outer, t: &GsoPacket, p: &mut Packet) {
     let inner = Inner {
         l3: t.l3() as u16,
         l4: t.l4() as u16,
@@ -88,8 +88,8 @@ fn push(outer: &Outer, t: &Train, p: &mut Packet) {
 /// An older kernel takes fewer datagrams of a GSO packet, which is found out once; a kernel that refuses all
 /// gets segments.
 #[test]
-fn trains_have_as_many_datagrams_as_the_kernel_takes() {
-    let t = Train {
+fn gso_packets_have_the_number_of_datagrams_that_the_kernel_takes() {
+    let t = GsoPacket {
         kind: GsoKind::Udp,
         v6: false,
         tags: 0,
@@ -112,8 +112,8 @@ fn trains_have_as_many_datagrams_as_the_kernel_takes() {
     let (mut pool, mut datagrams) = (Pool::new(4), Datagrams::default());
     let mut send = |takes: usize| {
         let (mut tried, mut taken) = (0, Vec::new());
-        let done = datagrams.send(&mut pool, &whole, &mut |train| {
-            let n = pieces(train).unwrap().len();
+        let done = datagrams.send(&mut pool, &whole, &mut |gso_packet| {
+            let n = pieces(gso_packet).unwrap().len();
             tried += 1;
             if n > takes {
                 return Err(22);
@@ -143,19 +143,19 @@ fn pop(kind: TunnelKind, bytes: &[u8]) -> Vec<u8> {
 
 /// The packet that comes out of the tunnel, all of it at once; `None`: it cannot.
 fn joined(one: &Packet, kind: TunnelKind, v6: bool, odd: bool) -> Option<Packet> {
-    let mut train = Packet::new_big();
-    one.copy_into(&mut train);
+    let mut gso_packet = Packet::new_big();
+    one.copy_into(&mut gso_packet);
     let l4 = 14 + if v6 { 40 } else { 20 };
-    if !join::is_datagrams(&train, l4) {
+    if !join::is_datagrams(&gso_packet, l4) {
         // But one segment.
-        assert!(train.offload.gso.is_none());
-        complete_csum(&mut train).unwrap();
-        let bytes = pop(kind, train.head());
+        assert!(gso_packet.offload.gso.is_none());
+        complete_csum(&mut gso_packet).unwrap();
+        let bytes = pop(kind, gso_packet.head());
         return Some(Packet::from_bytes(&bytes));
     }
-    let before = train.to_vec();
-    if !join::join(&mut train, kind, (14, l4)) {
-        assert!(odd && train.to_vec() == before);
+    let before = gso_packet.to_vec();
+    if !join::join(&mut gso_packet, kind, (14, l4)) {
+        assert!(odd && gso_packet.to_vec() == before);
         return None;
     }
     let pop = TunnelPop {
@@ -163,8 +163,8 @@ fn joined(one: &Packet, kind: TunnelKind, v6: bool, odd: bool) -> Option<Packet>
         port: 1,
         options: OptionTable::default(),
     };
-    pop.apply(&mut train, 14, &mut FlowKey::default()).unwrap();
-    Some(train)
+    pop.apply(&mut gso_packet, 14, &mut FlowKey::default()).unwrap();
+    Some(gso_packet)
 }
 
 /// The packets that a port with joining makes of `packets`, with their checksums filled in.
@@ -174,7 +174,7 @@ fn joined_by_gro(pool: &mut Pool, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     for batch in packets.chunks(crate::gro::MAX_BATCH) {
         let batch: Vec<&Packet> = batch.iter().collect();
         let mut gro = crate::gro::Gro::default();
-        if !gro.join(pool, &batch, crate::gro::Trains::ALL) {
+        if !gro.join(pool, &batch, crate::gro::GsoKinds::ALL) {
             all.extend(batch.iter().map(|p| p.to_vec()));
             continue;
         }
@@ -192,7 +192,7 @@ fn joined_by_gro(pool: &mut Pool, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 proptest! {
     #[test]
     fn segments_come_out_as_they_would_have_gone_in(
-        t in train(), encap in encap(), v6: bool, csum: bool, second in prop::option::of(encap()),
+        t in gso_packet(), encap in encap(), v6: bool, csum: bool, second in prop::option::of(encap()),
     ) {
         let plain = pieces(&t.build()).unwrap();
         let mut whole = t.build();
@@ -216,7 +216,7 @@ proptest! {
     /// of header or bytes, the decoder returns.
     #[test]
     fn a_tap_gives_back_what_it_took(
-        t in train(), encap in encap(), v6: bool, csum: bool, tagged: bool,
+        t in gso_packet(), encap in encap(), v6: bool, csum: bool, tagged: bool,
         changes in prop::collection::vec((any::<u16>(), any::<u8>()), 1..8),
     ) {
         let mut before = t.build();
@@ -255,7 +255,7 @@ proptest! {
         p.offload = offload;
         let _ = pieces(&p);
         let _ = whole(&p);
-        let _ = as_datagrams(&mut pool, &p, 128, &mut |train| pieces(train).is_ok());
+        let _ = as_datagrams(&mut pool, &p, 128, &mut |gso_packet| pieces(gso_packet).is_ok());
         for kind in [TunnelKind::Geneve, TunnelKind::Vxlan, TunnelKind::Gre, TunnelKind::Stt] {
             let mut p = Packet::from_bytes(&frame);
             p.offload = offload;
@@ -267,16 +267,16 @@ proptest! {
     }
 
     #[test]
-    fn datagrams_hold_the_segments(t in train(), encap in encap(), v6: bool) {
+    fn datagrams_hold_the_segments(t in gso_packet(), encap in encap(), v6: bool) {
         let plain = pieces(&t.build()).unwrap();
         let mut whole = t.build();
         push(&outer(encap.clone(), v6, true), &t, &mut whole);
         let mut pool = Pool::new(4);
         let (mut out, mut together) = (Vec::new(), Vec::new());
-        let done = as_datagrams(&mut pool, &whole, 128, &mut |train| {
-            let cut = pieces(train).unwrap();
+        let done = as_datagrams(&mut pool, &whole, 128, &mut |gso_packet| {
+            let cut = pieces(gso_packet).unwrap();
             out.extend(cut.iter().map(|bytes| pop(encap.kind(), bytes)));
-            if let Some(joined) = joined(train, encap.kind(), v6, t.has_options()) {
+            if let Some(joined) = joined(gso_packet, encap.kind(), v6, t.has_options()) {
                 together.extend(pieces(&joined).unwrap());
             }
             true
@@ -292,8 +292,8 @@ proptest! {
     /// A GSO packet in STT is cut as a port cuts it, and shuffled. It comes out whole if it is TCP's, and as
     /// its datagrams if it is UDP's. The same holds if segments were joined on their way.
     #[test]
-    fn stt_gives_the_train_back(
-        t in train(), v6: bool, joined: bool, mtu in 600_u32..4000,
+    fn stt_gives_the_gso_packet_back(
+        t in gso_packet(), v6: bool, joined: bool, mtu in 600_u32..4000,
         order in prop::collection::vec(any::<u16>(), 64),
     ) {
         let plain = pieces(&t.build()).unwrap();

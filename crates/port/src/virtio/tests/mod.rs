@@ -12,7 +12,7 @@ use super::*;
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::{Epoll, EventFd};
 use heddle_virtio::device::Interrupt;
-use heddle_virtio::driver::{Arena, Buf, Driver, Place};
+use heddle_virtio::driver::{Arena, Buf, ChainLocation, Driver};
 use heddle_virtio::ring::{Features, Position, QueueConfig};
 use heddle_virtio::{DeviceRx, DeviceTx, GuestMemory, RingError, SharedMemory};
 use std::os::fd::AsRawFd;
@@ -79,7 +79,7 @@ impl Ring {
             err: None,
             takes: Takes::of(features),
             link: None,
-            told: None,
+            reported: None,
         }
     }
     /// Makes a frame with this number available; `false`: the ring is full.
@@ -94,7 +94,7 @@ impl Ring {
         }
         self.mem.write(buf.addr, &bytes).unwrap();
         self.driver
-            .add(&self.mem, &[used], &[], Place::Direct, number)
+            .add(&self.mem, &[used], &[], ChainLocation::Direct, number)
             .unwrap();
         self.driver.publish();
         true
@@ -102,9 +102,13 @@ impl Ring {
     /// Makes all buffers available for reception.
     fn post(&mut self) {
         for (i, buf) in self.bufs.iter().enumerate() {
-            let added = self
-                .driver
-                .add(&self.mem, &[], &[*buf], Place::Direct, u32::try_from(i).unwrap());
+            let added = self.driver.add(
+                &self.mem,
+                &[],
+                &[*buf],
+                ChainLocation::Direct,
+                u32::try_from(i).unwrap(),
+            );
             added.unwrap();
         }
         self.driver.publish();
@@ -283,7 +287,7 @@ fn a_ring_that_is_not_enabled_is_emptied() {
 }
 
 #[test]
-fn a_broken_ring_is_told_once_and_breaks_nothing_else() {
+fn a_broken_ring_is_reported_once_and_breaks_nothing_else() {
     let (shared, told) = shared();
     let (mut good, bad) = (
         ring(Features::empty(), SIZE, 128),

@@ -16,9 +16,9 @@ const LEN: u32 = 72;
 
 /// Addresses that workers missed.
 #[derive(Debug, Default)]
-struct Asked(Mutex<Vec<Miss>>);
+struct Misses(Mutex<Vec<Miss>>);
 
-impl Link for Asked {
+impl Link for Misses {
     fn miss(&self, miss: Miss) {
         self.0.lock().push(miss);
     }
@@ -27,7 +27,7 @@ impl Link for Asked {
 /// The session's other side: a driver with its memory, and the settings that a kernel would send.
 struct Double {
     device: PortDevice,
-    asked: Arc<Asked>,
+    misses: Arc<Misses>,
     memory: Arc<SharedMemory>,
     map: Arc<Mapping>,
     features: Features,
@@ -42,7 +42,7 @@ impl Double {
         let map = Mapping::of_fd(file.as_fd(), 0, RINGS + PACKETS).unwrap();
         Self {
             device: PortDevice::new(Arc::clone(shared), true),
-            asked: Arc::default(),
+            misses: Arc::default(),
             memory: Arc::new(SharedMemory::new(GuestMemory::default())),
             map: Arc::new(map),
             features,
@@ -108,7 +108,7 @@ fn any_session_drives_the_port() {
         assert!(session.device.offer().features.contains(features));
         session
             .device
-            .connected(Arc::clone(&session.asked) as Arc<dyn Link>);
+            .connected(Arc::clone(&session.misses) as Arc<dyn Link>);
         session.device.set_mtu(1400).unwrap();
 
         // The driver sees all of its memory.
@@ -121,7 +121,7 @@ fn any_session_drives_the_port() {
             let addr = packets.take(u64::from(LEN), 8).unwrap();
             let buf = [Buf { addr, len: LEN }];
             let (out, into): (&[Buf], &[Buf]) = if token == 1 { (&buf, &[]) } else { (&[], &buf) };
-            driver.add(&mem, out, into, Place::Direct, token).unwrap();
+            driver.add(&mem, out, into, ChainLocation::Direct, token).unwrap();
             driver.publish();
         };
 
@@ -137,9 +137,9 @@ fn any_session_drives_the_port() {
             // The packets' memory appears when it is missed.
             assert_eq!(rx.rx(&mut pool, &mut burst), 0);
             assert_eq!(tx.tx(&mut pool, &[&frame]).full, 1);
-            let asked = core::mem::take(&mut *session.asked.0.lock());
-            assert_eq!(asked.iter().map(|m| m.write).collect::<Vec<_>>(), [false, true]);
-            assert!(asked.iter().all(|m| m.addr >= BASE + RINGS));
+            let misses = core::mem::take(&mut *session.misses.0.lock());
+            assert_eq!(misses.iter().map(|m| m.write).collect::<Vec<_>>(), [false, true]);
+            assert!(misses.iter().all(|m| m.addr >= BASE + RINGS));
             session.publish(&[(0, RINGS), (RINGS, PACKETS)]);
             assert_eq!(rx.rx(&mut pool, &mut burst), 1);
             burst.drain(..).for_each(|p| pool.put(p));

@@ -38,7 +38,7 @@ fn workers_spread_over_the_rings_that_there_are() {
 }
 
 /// A TCP GSO packet over IPv4 of `n` payload bytes.
-fn train(n: usize, size: u16) -> Packet {
+fn gso_packet(n: usize, size: u16) -> Packet {
     let mut f = vec![2; 12];
     f.extend([8, 0]);
     let len = u16::try_from(40 + n).unwrap().to_be_bytes();
@@ -73,10 +73,10 @@ fn a_guest_gets_what_it_takes() {
         guest.post();
         shared.tx.start(0, guest.device_tx(features), true);
         let (mut tx, mut pool) = (VirtioTx::new(Arc::clone(&shared), 0), Pool::new(8));
-        let (train, small) = (train(2500, 1000), Packet::from_bytes(&[9; 60]));
-        let mut partial = train_head();
+        let (gso_packet, small) = (gso_packet(2500, 1000), Packet::from_bytes(&[9; 60]));
+        let mut partial = gso_head();
         partial.offload.gso = None;
-        let counts = tx.tx(&mut pool, &[&small, &train, &partial, &small]);
+        let counts = tx.tx(&mut pool, &[&small, &gso_packet, &partial, &small]);
         assert_eq!(counts.sent, 4, "{features:?}");
         let got = guest.received();
         assert_eq!(got.len(), 3 + segments);
@@ -89,7 +89,7 @@ fn a_guest_gets_what_it_takes() {
             .iter()
             .flat_map(|(_, f)| f[54..].to_vec())
             .collect();
-        assert_eq!(payload, train.head()[54..], "the same bytes");
+        assert_eq!(payload, gso_packet.head()[54..], "the same bytes");
         let flags: Vec<u8> = got.iter().map(|(h, _)| h[0]).collect();
         let needs_csum = flags.iter().filter(|f| **f == 1).count();
         let want = match segments {
@@ -109,8 +109,8 @@ fn a_guest_gets_what_it_takes() {
     }
 }
 
-fn train_head() -> Packet {
-    train(100, 1000)
+fn gso_head() -> Packet {
+    gso_packet(100, 1000)
 }
 
 #[test]
@@ -145,11 +145,11 @@ fn segments_are_bounded() {
     guest.post();
     shared.tx.start(0, guest.device_tx(Features::empty()), true);
     let (mut tx, mut pool) = (VirtioTx::new(Arc::clone(&shared), 0), Pool::new(8));
-    let tiny = train(MAX_SEGMENTS + 1, 1);
+    let tiny = gso_packet(MAX_SEGMENTS + 1, 1);
     let counts = tx.tx(&mut pool, &[&tiny]);
     assert_eq!((counts.sent, counts.error), (0, 1), "too many");
     // The first fills the ring; the others are not even begun.
-    let long = train(3000, 100);
+    let long = gso_packet(3000, 100);
     let counts = tx.tx(&mut pool, &[&long; 8]);
     assert_eq!((counts.sent, counts.full), (0, 8));
     assert_eq!(shared.tx.cell(0).counts.finished.get(), 2);
@@ -253,7 +253,7 @@ fn workers_share_a_ring_without_loss_of_order() {
                 got += 1;
                 let added = guest
                     .driver
-                    .add(&guest.mem, &[], &[buf], Place::Direct, done.token);
+                    .add(&guest.mem, &[], &[buf], ChainLocation::Direct, done.token);
                 added.unwrap();
             }
             guest.driver.publish();

@@ -9,6 +9,8 @@ use heddle_openflow::Version;
 use heddle_ovsdb::{Db, Row, Uuid};
 
 use super::{ControllerRow, InterfaceRow, PortRow, Smap, opt_text, text, value};
+use crate::cli::Options;
+use crate::reconcile::kinds::{Kind, Unknown, interface_kind};
 
 /// A bridge.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,6 +92,26 @@ impl BridgeRow {
         // Open vSwitch's layout of a UUID in memory: words of 32 bits, little-endian. Locally administered,
         // unicast.
         [b[3] & !1 | 2, b[2], b[1], b[0], b[7], b[6]]
+    }
+
+    /// All interfaces, each with its port.
+    pub(in crate::reconcile) fn interfaces(&self) -> impl Iterator<Item = (&PortRow, &InterfaceRow)> {
+        let ports = self.ports.values();
+        ports.flat_map(|port| port.interfaces.iter().map(move |row| (port, row)))
+    }
+
+    /// The kind of one of the interfaces.
+    pub(in crate::reconcile) fn kind_of(
+        &self,
+        row: &InterfaceRow,
+        options: &Options,
+    ) -> Result<Kind, Unknown> {
+        // The bridge's own port is internal, whatever type the row has.
+        let kind = match row.name == self.name {
+            true => "internal",
+            false => row.kind.as_str(),
+        };
+        interface_kind(options, &self.datapath_type, kind)
     }
 
     /// An interface of any of the ports.

@@ -19,14 +19,15 @@ pub(super) use controller::{ControllerRow, Remote};
 pub(super) use datapath::{DatapathRow, ZoneRow};
 pub(super) use port::{InterfaceRow, PortRow};
 pub(super) use smap::Smap;
-pub(crate) use without_effect::WithoutEffect;
-pub(super) use without_effect::tell;
+pub(super) use without_effect::log_without_effect;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use heddle_ovsdb::{ColumnError, Db, Row};
 use heddle_stream::Settings;
+
+use crate::inventory::WithoutEffect;
 
 /// The row of `Open_vSwitch` and everything that it refers to.
 #[derive(Clone, Debug, Default)]

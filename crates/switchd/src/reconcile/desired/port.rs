@@ -203,7 +203,7 @@ impl InterfaceRow {
 const POLICING_BURST_KBIT: u32 = 8000;
 const POLICING_BURST_KPKTS: u32 = 16;
 /// A bucket must have room for one GSO packet, or none would ever pass: kilobits.
-const TRAIN_KBIT: u32 = 525;
+const GSO_KBIT: u32 = 525;
 
 /// Limits of an interface's input.
 fn policing(row: &Row) -> Vec<MeterConfig> {
@@ -221,7 +221,7 @@ fn policing(row: &Row) -> Vec<MeterConfig> {
     let rate = number("ingress_policing_rate");
     if rate > 0 {
         let burst = or(number("ingress_policing_burst"), POLICING_BURST_KBIT);
-        limits.push(limit(false, rate, burst.max(TRAIN_KBIT)));
+        limits.push(limit(false, rate, burst.max(GSO_KBIT)));
     }
     let kpkts = number("ingress_policing_kpkts_rate");
     if kpkts > 0 {

@@ -6,22 +6,11 @@ use heddle_ovsdb::{Db, Row};
 use log::Level;
 
 use super::{opt_text, text, value};
-
-/// A setting without effect, and the row that has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WithoutEffect {
-    /// The row, such as `bridge br0`.
-    pub(crate) place: String,
-    /// Column, or column and key.
-    pub(crate) setting: String,
-    /// The consequence, for the log.
-    pub(crate) effect: &'static str,
-    level: Level,
-}
+use crate::inventory::WithoutEffect;
 
 /// The condition under which a column or key has a setting.
 #[derive(Clone, Copy)]
-enum Asks {
+enum Condition {
     /// A true boolean.
     Column,
     /// A column that is not empty.
@@ -42,7 +31,7 @@ enum Asks {
 
 /// Table, column, condition, consequence. `Warn`: packets are forwarded differently than the setting
 /// requires.
-type Setting = (&'static str, &'static str, Asks, Level, &'static str);
+type Setting = (&'static str, &'static str, Condition, Level, &'static str);
 
 const LOOP: &str = "no spanning tree runs: a loop of links floods for ever";
 const DPDK: &str = "there is no DPDK here";
@@ -50,47 +39,47 @@ const OTHER: &str = "other_config";
 
 #[rustfmt::skip]
 const SETTINGS: &[Setting] = &[
-    ("Open_vSwitch", OTHER, Asks::Key("dpdk-alloc-mem"), Level::Info, DPDK),
-    ("Open_vSwitch", OTHER, Asks::Key("dpdk-extra"), Level::Info, DPDK),
-    ("Open_vSwitch", OTHER, Asks::Key("dpdk-hugepage-dir"), Level::Info, DPDK),
-    ("Open_vSwitch", OTHER, Asks::Key("dpdk-lcore-mask"), Level::Info, DPDK),
-    ("Open_vSwitch", OTHER, Asks::Key("dpdk-socket-limit"), Level::Info, DPDK),
-    ("Open_vSwitch", OTHER, Asks::Key("dpdk-socket-mem"), Level::Info, DPDK),
-    ("Open_vSwitch", OTHER, Asks::Key("max-revalidator"), Level::Info, "revalidation has its own pace"),
-    ("Open_vSwitch", OTHER, Asks::Key("min-revalidate-pps"), Level::Info, "revalidation has its own pace"),
-    ("Open_vSwitch", OTHER, Asks::Key("n-offload-threads"), Level::Info, "one thread offloads flows"),
-    ("Open_vSwitch", OTHER, Asks::KeyIs("offload-rebalance", "true"), Level::Info, "offloaded flows are not rebalanced"),
-    ("Open_vSwitch", OTHER, Asks::KeyIs("per-port-memory", "true"), Level::Info, "packets need no memory pools"),
-    ("Open_vSwitch", OTHER, Asks::Key("shared-mempool-config"), Level::Info, "packets need no memory pools"),
-    ("Open_vSwitch", OTHER, Asks::KeyIs("smc-enable", "true"), Level::Info, "there is no signature match cache"),
-    ("Open_vSwitch", OTHER, Asks::KeyNot("tc-policy", "none"), Level::Info, "flows go to no network card"),
-    ("Open_vSwitch", OTHER, Asks::KeyNot("tx-flush-interval", "0"), Level::Info, "each burst is sent at once"),
-    ("Bridge", "stp_enable", Asks::Column, Level::Warn, LOOP),
-    ("Bridge", "rstp_enable", Asks::Column, Level::Warn, LOOP),
-    ("Bridge", "mcast_snooping_enable", Asks::Column, Level::Warn, "multicast is flooded"),
-    ("Bridge", "netflow", Asks::Any, Level::Warn, "no NetFlow records are sent; use ipfix"),
-    ("Bridge", "sflow", Asks::Any, Level::Warn, "no sFlow samples are sent; use ipfix"),
-    ("Bridge", "auto_attach", Asks::Any, Level::Warn, "no mappings are requested"),
-    ("Bridge", OTHER, Asks::Key("in-band-queue"), Level::Info, "there is no in-band control"),
-    ("Port", "lacp", Asks::NotText("off"), Level::Warn, "no LACP is spoken: the partner may leave the link down"),
-    ("Port", "bond_fake_iface", Asks::Column, Level::Info, "no device stands for the bond"),
-    ("Interface", "cfm_mpid", Asks::Any, Level::Warn, "no continuity checks are sent"),
-    ("Interface", "lldp", Asks::KeyIs("enable", "true"), Level::Warn, "no LLDP is sent"),
-    ("Interface", "options", Asks::Key("n_rxq_desc"), Level::Info, "rings have the device's own size"),
-    ("Interface", "options", Asks::Key("n_txq_desc"), Level::Info, "rings have the device's own size"),
-    ("Interface", "options", Asks::Key("rx-flow-ctrl"), Level::Info, DPDK),
-    ("Interface", "options", Asks::Key("tx-flow-ctrl"), Level::Info, DPDK),
-    ("Interface", "options", Asks::Key("flow-ctrl-autoneg"), Level::Info, DPDK),
-    ("Interface", "options", Asks::Key("xdp-mode"), Level::Info, "AF_XDP is not used"),
-    ("Interface", "options", Asks::Key("use-need-wakeup"), Level::Info, "AF_XDP is not used"),
-    ("Mirror", "filter", Asks::Any, Level::Warn, "every packet of its ports is mirrored"),
-    ("Controller", "connection_mode", Asks::Text("in-band"), Level::Warn, "no hidden rules let the controller through"),
-    ("Controller", "local_netmask", Asks::Any, Level::Info, "there is no in-band control"),
-    ("Controller", "local_gateway", Asks::Any, Level::Info, "there is no in-band control"),
-    ("Controller", "controller_rate_limit", Asks::Any, Level::Info, "packets for the controller are not limited; use meters"),
-    ("Controller", "controller_burst_limit", Asks::Any, Level::Info, "packets for the controller are not limited; use meters"),
-    ("Controller", "controller_queue_size", Asks::Any, Level::Info, "the queue has its own size"),
-    ("Controller", "enable_async_messages", Asks::ColumnFalse, Level::Info, "the controller gets them"),
+    ("Open_vSwitch", OTHER, Condition::Key("dpdk-alloc-mem"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Condition::Key("dpdk-extra"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Condition::Key("dpdk-hugepage-dir"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Condition::Key("dpdk-lcore-mask"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Condition::Key("dpdk-socket-limit"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Condition::Key("dpdk-socket-mem"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Condition::Key("max-revalidator"), Level::Info, "revalidation has its own pace"),
+    ("Open_vSwitch", OTHER, Condition::Key("min-revalidate-pps"), Level::Info, "revalidation has its own pace"),
+    ("Open_vSwitch", OTHER, Condition::Key("n-offload-threads"), Level::Info, "one thread offloads flows"),
+    ("Open_vSwitch", OTHER, Condition::KeyIs("offload-rebalance", "true"), Level::Info, "offloaded flows are not rebalanced"),
+    ("Open_vSwitch", OTHER, Condition::KeyIs("per-port-memory", "true"), Level::Info, "packets need no memory pools"),
+    ("Open_vSwitch", OTHER, Condition::Key("shared-mempool-config"), Level::Info, "packets need no memory pools"),
+    ("Open_vSwitch", OTHER, Condition::KeyIs("smc-enable", "true"), Level::Info, "there is no signature match cache"),
+    ("Open_vSwitch", OTHER, Condition::KeyNot("tc-policy", "none"), Level::Info, "flows go to no network card"),
+    ("Open_vSwitch", OTHER, Condition::KeyNot("tx-flush-interval", "0"), Level::Info, "each burst is sent at once"),
+    ("Bridge", "stp_enable", Condition::Column, Level::Warn, LOOP),
+    ("Bridge", "rstp_enable", Condition::Column, Level::Warn, LOOP),
+    ("Bridge", "mcast_snooping_enable", Condition::Column, Level::Warn, "multicast is flooded"),
+    ("Bridge", "netflow", Condition::Any, Level::Warn, "no NetFlow records are sent; use ipfix"),
+    ("Bridge", "sflow", Condition::Any, Level::Warn, "no sFlow samples are sent; use ipfix"),
+    ("Bridge", "auto_attach", Condition::Any, Level::Warn, "no mappings are requested"),
+    ("Bridge", OTHER, Condition::Key("in-band-queue"), Level::Info, "there is no in-band control"),
+    ("Port", "lacp", Condition::NotText("off"), Level::Warn, "no LACP is spoken: the partner may leave the link down"),
+    ("Port", "bond_fake_iface", Condition::Column, Level::Info, "no device stands for the bond"),
+    ("Interface", "cfm_mpid", Condition::Any, Level::Warn, "no continuity checks are sent"),
+    ("Interface", "lldp", Condition::KeyIs("enable", "true"), Level::Warn, "no LLDP is sent"),
+    ("Interface", "options", Condition::Key("n_rxq_desc"), Level::Info, "rings have the device's own size"),
+    ("Interface", "options", Condition::Key("n_txq_desc"), Level::Info, "rings have the device's own size"),
+    ("Interface", "options", Condition::Key("rx-flow-ctrl"), Level::Info, DPDK),
+    ("Interface", "options", Condition::Key("tx-flow-ctrl"), Level::Info, DPDK),
+    ("Interface", "options", Condition::Key("flow-ctrl-autoneg"), Level::Info, DPDK),
+    ("Interface", "options", Condition::Key("xdp-mode"), Level::Info, "AF_XDP is not used"),
+    ("Interface", "options", Condition::Key("use-need-wakeup"), Level::Info, "AF_XDP is not used"),
+    ("Mirror", "filter", Condition::Any, Level::Warn, "every packet of its ports is mirrored"),
+    ("Controller", "connection_mode", Condition::Text("in-band"), Level::Warn, "no hidden rules let the controller through"),
+    ("Controller", "local_netmask", Condition::Any, Level::Info, "there is no in-band control"),
+    ("Controller", "local_gateway", Condition::Any, Level::Info, "there is no in-band control"),
+    ("Controller", "controller_rate_limit", Condition::Any, Level::Info, "packets for the controller are not limited; use meters"),
+    ("Controller", "controller_burst_limit", Condition::Any, Level::Info, "packets for the controller are not limited; use meters"),
+    ("Controller", "controller_queue_size", Condition::Any, Level::Info, "the queue has its own size"),
+    ("Controller", "enable_async_messages", Condition::ColumnFalse, Level::Info, "the controller gets them"),
 ];
 
 /// Tables that rows of `Bridge` refer to, with the referring column.
@@ -137,8 +126,8 @@ fn place(table: &str, row: &Row) -> String {
 }
 
 fn of_row(table: &str, row: &Row, all: &mut Vec<WithoutEffect>) {
-    for (_, column, asks, level, effect) in SETTINGS.iter().filter(|(t, ..)| *t == table) {
-        if let Some(setting) = asked(row, column, *asks) {
+    for (_, column, condition, level, effect) in SETTINGS.iter().filter(|(t, ..)| *t == table) {
+        if let Some(setting) = name_if_set(row, column, *condition) {
             all.push(WithoutEffect {
                 place: place(table, row),
                 setting,
@@ -150,7 +139,7 @@ fn of_row(table: &str, row: &Row, all: &mut Vec<WithoutEffect>) {
 }
 
 /// Name of the setting, if the row has it.
-fn asked(row: &Row, column: &str, asks: Asks) -> Option<String> {
+fn name_if_set(row: &Row, column: &str, condition: Condition) -> Option<String> {
     let of_key = |key: &str, wants: &dyn Fn(&str) -> bool| {
         let map = row.map_str(column).ok()?;
         wants(map.get(key)?).then(|| match column {
@@ -159,20 +148,20 @@ fn asked(row: &Row, column: &str, asks: Asks) -> Option<String> {
         })
     };
     let yes = |yes: bool| yes.then(|| column.to_owned());
-    match asks {
-        Asks::Column => yes(value(row.bool(column))),
-        Asks::Any => yes(row.datum(column).is_ok_and(|d| !d.is_empty())),
-        Asks::ColumnFalse => yes(matches!(row.opt_bool(column), Ok(Some(false)))),
-        Asks::Text(wanted) => yes(opt_text(row, column).is_some_and(|t| t == wanted)),
-        Asks::NotText(default) => yes(opt_text(row, column).is_some_and(|t| t != default)),
-        Asks::Key(key) => of_key(key, &|_| true),
-        Asks::KeyIs(key, wanted) => of_key(key, &|v| v.eq_ignore_ascii_case(wanted)),
-        Asks::KeyNot(key, default) => of_key(key, &|v| v != default),
+    match condition {
+        Condition::Column => yes(value(row.bool(column))),
+        Condition::Any => yes(row.datum(column).is_ok_and(|d| !d.is_empty())),
+        Condition::ColumnFalse => yes(matches!(row.opt_bool(column), Ok(Some(false)))),
+        Condition::Text(wanted) => yes(opt_text(row, column).is_some_and(|t| t == wanted)),
+        Condition::NotText(default) => yes(opt_text(row, column).is_some_and(|t| t != default)),
+        Condition::Key(key) => of_key(key, &|_| true),
+        Condition::KeyIs(key, wanted) => of_key(key, &|v| v.eq_ignore_ascii_case(wanted)),
+        Condition::KeyNot(key, default) => of_key(key, &|v| v != default),
     }
 }
 
 /// Logs each setting that is not among `before`, once.
-pub(in crate::reconcile) fn tell(before: &[WithoutEffect], now: &[WithoutEffect]) {
+pub(in crate::reconcile) fn log_without_effect(before: &[WithoutEffect], now: &[WithoutEffect]) {
     for new in now.iter().filter(|s| !before.contains(s)) {
         log::log!(target: "bridge", new.level, "{}: {} is not supported yet and changes nothing: {}",
             new.place, new.setting, new.effect);

@@ -1,17 +1,16 @@
 //! `Bridge` and `Controller`.
 
-use heddle_ovsdb::{Columns, Datum, Db, Txn};
+use heddle_ovsdb::{Columns, Datum, Txn};
 
-use super::report;
-use crate::reconcile::Reconciler;
-use crate::reconcile::state::BridgeState;
+use super::{Report, report};
+use crate::reconcile::bridge::BridgeReconciler;
 
-impl Reconciler {
-    pub(super) fn describe_bridge(&self, db: &Db, state: &BridgeState, txn: &mut Txn) {
-        let Some(row) = db.row("Bridge", state.row.uuid) else {
+impl Report<'_> {
+    pub(super) fn describe_bridge(&self, bridge: &BridgeReconciler, txn: &mut Txn) {
+        let Some(row) = self.db.row("Bridge", bridge.row.uuid) else {
             return;
         };
-        let id = state.datapath_id.map(|id| format!("{id:016x}"));
+        let id = bridge.datapath_id.map(|id| format!("{id:016x}"));
         let columns = Columns::new()
             .with("datapath_id", Datum::optional(id))
             .with("datapath_version", "<built-in>");
@@ -19,10 +18,10 @@ impl Reconciler {
     }
 
     /// Writes a controller's state when it changes, and the ages in it only if `ages`.
-    pub(super) fn describe_controllers(&self, db: &Db, state: &BridgeState, ages: bool, txn: &mut Txn) {
-        let all = state.controllers.status();
-        for controller in &state.row.controllers {
-            let Some(row) = db.row("Controller", controller.uuid) else {
+    pub(super) fn describe_controllers(&self, bridge: &BridgeReconciler, ages: bool, txn: &mut Txn) {
+        let all = bridge.controllers.status();
+        for controller in &bridge.row.controllers {
+            let Some(row) = self.db.row("Controller", controller.uuid) else {
                 continue;
             };
             // The target has an absolute path if the row has a relative one: it is found by its end.

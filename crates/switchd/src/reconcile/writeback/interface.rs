@@ -1,13 +1,15 @@
 //! `Interface`: number, state, counters, and the error if it could not be made.
 
-use heddle_datapath_api::{Engine, POLICED};
-use heddle_ovsdb::{Columns, Datum, Db, Txn};
+use heddle_datapath_api::{Engine, POLICED, PortStats};
 use std::collections::BTreeMap;
 
-use super::report;
-use crate::reconcile::Reconciler;
+use heddle_ovsdb::{Columns, Datum, Db, Txn};
+use heddle_port::PortStatus;
+use heddle_sys::DeviceCounters;
+
+use super::{Report, report};
+use crate::reconcile::bridge::{Body, BridgeReconciler, Failure, Iface};
 use crate::reconcile::mac::mac_text;
-use crate::reconcile::state::{Body, BridgeState, Failure, Iface, counters, device_keys};
 
 /// Columns that are not configuration.
 pub(super) const OWN: &[&str] = &[
@@ -57,16 +59,15 @@ fn int(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-impl Reconciler {
+impl Report<'_> {
     pub(super) fn describe_interface(
         &self,
-        db: &Db,
-        bridge: &BridgeState,
+        bridge: &BridgeReconciler,
         iface: &Iface,
         all: bool,
         txn: &mut Txn,
     ) {
-        let Some(row) = iface.uuid.and_then(|u| db.row("Interface", u)) else {
+        let Some(row) = iface.uuid.and_then(|u| self.db.row("Interface", u)) else {
             return;
         };
         let status = &iface.status;
@@ -103,7 +104,7 @@ impl Reconciler {
         report(txn.update_changed(row, &columns));
     }
 
-    fn statistics(&self, bridge: &BridgeState, iface: &Iface) -> Datum {
+    fn statistics(&self, bridge: &BridgeReconciler, iface: &Iface) -> Datum {
         match &iface.body {
             Body::Device(device, no) => {
                 let stats = self.switch.datapath.port_stats(*no).unwrap_or_default();
@@ -132,7 +133,7 @@ impl Reconciler {
     }
 
     /// The error of a patch port whose peer is missing, or has another peer.
-    fn patch_error(&self, bridge: &BridgeState, iface: &Iface) -> Option<String> {
+    fn patch_error(&self, bridge: &BridgeReconciler, iface: &Iface) -> Option<String> {
         let Body::Patch(peer) = &iface.body else {
             return None;
         };
@@ -162,4 +163,30 @@ fn rx_reason_key(reason: &str) -> String {
         POLICED => "ovs_rx_qos_drops".to_owned(),
         other => format!("rx_{}", other.replace('-', "_")),
     }
+}
+
+/// Counters that a device's driver keeps, as (name in the database, count).
+fn device_keys(counters: DeviceCounters) -> [(&'static str, u64); 6] {
+    [
+        ("collisions", counters.collisions),
+        ("rx_crc_err", counters.rx_crc_errors),
+        ("rx_frame_err", counters.rx_frame_errors),
+        ("rx_missed_errors", counters.rx_missed_errors),
+        ("rx_multicast_packets", counters.rx_multicast),
+        ("rx_over_err", counters.rx_over_errors),
+    ]
+}
+
+/// Counters of an interface, as (name in the database, count).
+fn counters(stats: &PortStats, status: &PortStatus) -> [(&'static str, u64); 8] {
+    [
+        ("rx_packets", stats.rx_packets),
+        ("tx_packets", stats.tx_packets),
+        ("rx_bytes", stats.rx_bytes),
+        ("tx_bytes", stats.tx_bytes),
+        ("rx_dropped", stats.rx_dropped + status.rx_dropped),
+        ("tx_dropped", stats.tx_dropped),
+        ("rx_errors", stats.rx_errors),
+        ("tx_errors", stats.tx_errors),
+    ]
 }

@@ -10,10 +10,11 @@ mod machine;
 
 use heddle_ovsdb::{Columns, Datum, Db, Txn};
 
-use super::Reconciler;
-use super::kinds;
-use super::state::BridgeState;
+use super::bridge::BridgeReconciler;
+use super::globals::Globals;
+use super::{Bridges, kinds};
 use crate::cli::COMPATIBLE_VERSION;
+use crate::switch::Switch;
 
 /// Columns that this process writes, or that mean nothing to it: their changes are no change of the
 /// configuration.
@@ -76,21 +77,31 @@ pub(super) fn not_config(table: &str) -> &'static [&'static str] {
         .map_or(&[], |(_, columns)| columns)
 }
 
-impl Reconciler {
+/// The state to write, and the replica that it is compared with.
+pub(super) struct Report<'a> {
+    pub(super) db: &'a Db,
+    pub(super) switch: &'a Switch,
+    pub(super) globals: &'a Globals,
+    pub(super) bridges: &'a Bridges,
+    /// `next_cfg` of the configuration that is in force.
+    pub(super) applied: Option<i64>,
+}
+
+impl Report<'_> {
     /// The transaction to write. `counters`: also the counters of all interfaces, not just of new ones.
-    pub(super) fn describe(&mut self, db: &Db, counters: bool) -> Txn {
+    pub(super) fn transaction(&self, counters: bool) -> Txn {
         let mut txn = Txn::new();
-        self.describe_switch(db, counters, &mut txn);
-        self.describe_datapaths(db, &mut txn);
-        for state in self.bridges.values() {
-            self.describe_bridge(db, state, &mut txn);
-            describe_mirrors(db, state, &mut txn);
-            self.describe_controllers(db, state, counters, &mut txn);
-            for iface in state.ifaces.values() {
-                self.describe_interface(db, state, iface, counters, &mut txn);
+        self.describe_switch(counters, &mut txn);
+        self.describe_datapaths(&mut txn);
+        for bridge in self.bridges.values() {
+            self.describe_bridge(bridge, &mut txn);
+            describe_mirrors(self.db, bridge, &mut txn);
+            self.describe_controllers(bridge, counters, &mut txn);
+            for iface in bridge.ifaces.values() {
+                self.describe_interface(bridge, iface, counters, &mut txn);
             }
-            for failure in state.failures.values() {
-                interface::describe_failure(db, failure, &mut txn);
+            for failure in bridge.failures.values() {
+                interface::describe_failure(self.db, failure, &mut txn);
             }
         }
         if !txn.is_empty() {
@@ -99,8 +110,8 @@ impl Reconciler {
         txn
     }
 
-    fn describe_switch(&self, db: &Db, counters: bool, txn: &mut Txn) {
-        let Some(top) = db.first("Open_vSwitch") else {
+    fn describe_switch(&self, counters: bool, txn: &mut Txn) {
+        let Some(top) = self.db.first("Open_vSwitch") else {
             return;
         };
         let options = &self.switch.options;
@@ -110,7 +121,7 @@ impl Reconciler {
             .with("dpdk_initialized", self.globals.dpdk_init)
             .with("dpdk_version", "none")
             .with("ovs_version", COMPATIBLE_VERSION);
-        if let Some(schema) = db.schema() {
+        if let Some(schema) = self.db.schema() {
             columns.set("db_version", schema.version.as_str());
         }
         if let Some(cfg) = self.applied {
@@ -129,16 +140,16 @@ impl Reconciler {
 }
 
 /// Writes each mirror's counters; a mirror without an output copies nothing and has none.
-fn describe_mirrors(db: &Db, state: &BridgeState, txn: &mut Txn) {
-    let Some(bridge) = db.row("Bridge", state.row.uuid) else {
+fn describe_mirrors(db: &Db, bridge: &BridgeReconciler, txn: &mut Txn) {
+    let Some(row) = db.row("Bridge", bridge.row.uuid) else {
         return;
     };
     // This does not wait for a thread that changes the bridge's rules: the next reading is soon.
-    if state.bridge.mirrored_packets().is_none() {
+    if bridge.bridge.mirrored_packets().is_none() {
         return;
     }
-    for row in db.referenced(bridge, "mirrors", "Mirror") {
-        let counted = state.bridge.mirror_statistics(&row.uuid().to_string());
+    for row in db.referenced(row, "mirrors", "Mirror") {
+        let counted = bridge.bridge.mirror_statistics(&row.uuid().to_string());
         let pairs = counted.into_iter().flat_map(|(packets, bytes)| {
             let number = |n| i64::try_from(n).unwrap_or(i64::MAX);
             [("tx_packets", number(packets)), ("tx_bytes", number(bytes))]

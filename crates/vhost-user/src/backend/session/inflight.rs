@@ -89,7 +89,7 @@ impl Session {
             mmap_offset: 0,
             ..shape
         };
-        Ok(Outcome::Answer(Reply::Inflight(shape), Some(fd)))
+        Ok(Outcome::Reply(Reply::Inflight(shape), Some(fd)))
     }
 
     pub(super) fn set_inflight_fd(&mut self, shape: Inflight, fd: Option<Foreign>) -> Handled {

@@ -22,12 +22,12 @@ use std::time::Instant;
 /// Maximum number of entries: each change makes a new table of them all.
 const MAX_ENTRIES: usize = mem::MAX_ENTRIES / 2;
 /// Maximum number of addresses that are requested at a time.
-const MAX_ASKED: usize = 1024;
+const MAX_REQUESTED: usize = 1024;
 /// Time that the front end has for a reply before the session repeats the request.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
+const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct IotlbEntry {
     pub(super) size: u64,
     pub(super) user: u64,
     pub(super) access: Access,
@@ -37,11 +37,11 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Iotlb {
     /// The entries by first address; disjoint.
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, IotlbEntry>,
     /// First addresses in the order in which they came; may name entries that are gone.
     age: VecDeque<u64>,
     /// Requested addresses whose entries have not come.
-    asked: Vec<(u64, Access, Instant)>,
+    requested: Vec<(u64, Access, Instant)>,
     channel: Option<Connection>,
     /// Why a request could not be sent.
     complaint: Option<String>,
@@ -52,7 +52,7 @@ impl Iotlb {
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         self.age.clear();
-        self.asked.clear();
+        self.requested.clear();
     }
 
     /// Removes entries that have an address in the range. It removes whole entries, since the rest of one is
@@ -66,7 +66,7 @@ impl Iotlb {
     }
 
     /// Adds an entry; returns whether others had to go.
-    pub(super) fn insert(&mut self, iova: u64, entry: Entry) -> bool {
+    pub(super) fn insert(&mut self, iova: u64, entry: IotlbEntry) -> bool {
         let mut gone = self.remove(iova, entry.size);
         while self.entries.len() >= MAX_ENTRIES {
             gone = true;
@@ -83,13 +83,13 @@ impl Iotlb {
         self.entries.insert(iova, entry);
         self.age.push_back(iova);
         let end = iova.saturating_add(entry.size);
-        self.asked.retain(|(at, ..)| !(iova..end).contains(at));
+        self.requested.retain(|(at, ..)| !(iova..end).contains(at));
         gone
     }
 
     /// The queues' regions: entries next to each other in both spaces are one, since a ring's area has to be.
     pub(super) fn regions(&self, memory: &[Mapped]) -> Vec<Region> {
-        let mut merged: Vec<(u64, Entry)> = Vec::with_capacity(self.entries.len());
+        let mut merged: Vec<(u64, IotlbEntry)> = Vec::with_capacity(self.entries.len());
         for (&iova, e) in &self.entries {
             match merged.last_mut() {
                 Some((at, last))
@@ -125,15 +125,18 @@ impl Iotlb {
 
     /// Requests the entry at `iova` from the front end, unless that was just done. A channel that does not
     /// work is no fault of the message that is being handled: it is reported once.
-    fn ask(&mut self, iova: u64, access: Access) {
-        if let Err(Refusal(why)) = self.try_ask(iova, access) {
+    fn request(&mut self, iova: u64, access: Access) {
+        if let Err(Refusal(why)) = self.try_request(iova, access) {
             self.complaint.get_or_insert(why);
         }
     }
-    fn try_ask(&mut self, iova: u64, access: Access) -> Result<(), Refusal> {
+    fn try_request(&mut self, iova: u64, access: Access) -> Result<(), Refusal> {
         let now = Instant::now();
-        self.asked.retain(|(.., at)| now.duration_since(*at) < ASK_AGAIN);
-        if self.asked.len() >= MAX_ASKED || self.asked.iter().any(|&(a, x, _)| (a, x) == (iova, access)) {
+        self.requested
+            .retain(|(.., at)| now.duration_since(*at) < REQUEST_INTERVAL);
+        if self.requested.len() >= MAX_REQUESTED
+            || self.requested.iter().any(|&(a, x, _)| (a, x) == (iova, access))
+        {
             return Ok(());
         }
         let Some(channel) = &mut self.channel else {
@@ -152,13 +155,13 @@ impl Iotlb {
             self.channel = None;
             refuse!("cannot request {iova:#x}: {e}");
         }
-        self.asked.push((iova, access, now));
+        self.requested.push((iova, access, now));
         Ok(())
     }
 
     /// When a request has to be repeated.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.asked.iter().map(|(.., at)| *at + ASK_AGAIN).min()
+        self.requested.iter().map(|(.., at)| *at + REQUEST_INTERVAL).min()
     }
 
     /// Sends the messages that wait, and drops the front end's messages on the channel: replies that this
@@ -196,22 +199,22 @@ struct Places<'a>(Vec<&'a Mapped>);
 impl<'a> Places<'a> {
     fn new(memory: &'a [Mapped]) -> Self {
         let mut all: Vec<&Mapped> = memory.iter().collect();
-        all.sort_by_key(|m| m.told.user);
+        all.sort_by_key(|m| m.given.user);
         Self(all)
     }
     /// The region with this address, and where in it that is. Regions may overlap in these addresses: then
     /// the one that begins last.
     fn find(&self, user: u64) -> Option<(&'a Mapped, u64)> {
-        let at = self.0.partition_point(|m| m.told.user <= user).checked_sub(1)?;
+        let at = self.0.partition_point(|m| m.given.user <= user).checked_sub(1)?;
         let m = self.0.get(at)?;
-        let offset = user - m.told.user;
-        (offset < m.told.size).then_some((m, offset))
+        let offset = user - m.given.user;
+        (offset < m.given.size).then_some((m, offset))
     }
 }
 
 /// The parts of an entry that are in the guest's memory; the entry may span several regions of the front
 /// end's addresses.
-fn pieces(iova: u64, e: &Entry, memory: &Places<'_>) -> Vec<Region> {
+fn pieces(iova: u64, e: &IotlbEntry, memory: &Places<'_>) -> Vec<Region> {
     let (mut done, mut out) = (0, Vec::new());
     let access = mem::Access::from_bits_truncate(e.access.bits());
     while done < e.size {
@@ -219,12 +222,12 @@ fn pieces(iova: u64, e: &Entry, memory: &Places<'_>) -> Vec<Region> {
         let Some((m, offset)) = memory.find(user) else {
             break;
         };
-        let size = (e.size - done).min(m.told.size - offset);
+        let size = (e.size - done).min(m.given.size - offset);
         let part = usize::try_from(offset)
             .ok()
             .and_then(|at| Region::part(iova.checked_add(done)?, size, user, Arc::clone(&m.map), at).ok());
         out.extend(part.map(|r| {
-            r.logged_at(m.told.guest.saturating_add(offset))
+            r.logged_at(m.given.guest.saturating_add(offset))
                 .restricted(access)
         }));
         done += size;
@@ -253,7 +256,7 @@ impl Session {
                     refuse!("an entry of {:#x} bytes at {:#x}", msg.size, msg.iova);
                 }
                 let table = Places::new(&self.memory.regions);
-                let entry = Entry {
+                let entry = IotlbEntry {
                     size: msg.size,
                     user: msg.user,
                     access: msg.access,
@@ -304,7 +307,7 @@ impl Session {
         for (at, len) in [cfg.desc, cfg.driver, cfg.device].into_iter().zip(cfg.area_len()) {
             if let Some(addr) = self.iotlb.missing(at, len, Access::all()) {
                 all = false;
-                self.iotlb.ask(addr, Access::all());
+                self.iotlb.request(addr, Access::all());
             }
         }
         all
@@ -319,10 +322,10 @@ impl Session {
         let mut served = self.iotlb.serve();
         for miss in misses {
             let access = if miss.write { Access::WRITE } else { Access::READ };
-            self.iotlb.ask(miss.addr, access);
+            self.iotlb.request(miss.addr, access);
         }
         if self.iotlb.next().is_some_and(|t| t <= Instant::now()) {
-            self.iotlb.asked.clear();
+            self.iotlb.requested.clear();
             // Queues that still wait report their misses again; the rings' areas are checked here.
             served = served.and(self.follow_memory(device));
             device.refresh_memory();

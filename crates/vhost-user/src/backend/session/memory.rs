@@ -27,7 +27,7 @@ const MAX_MEMORY: u64 = 16 << 40;
 /// A region that the front end handed over.
 #[derive(Clone, Debug)]
 pub(super) struct Mapped {
-    pub(super) told: MemRegion,
+    pub(super) given: MemRegion,
     file: FileId,
     region: Region,
     pub(super) map: Arc<Mapping>,
@@ -85,21 +85,22 @@ impl Memory {
 
     /// Maps a region that is to come beside `others`, or takes the mapping that is there already for the same
     /// bytes of the same file.
-    fn map(&self, told: &MemRegion, fd: &Foreign, others: &[Mapped]) -> Result<Mapped, Refusal> {
+    fn map(&self, given: &MemRegion, fd: &Foreign, others: &[Mapped]) -> Result<Mapped, Refusal> {
         let file = file_id(fd)?;
-        let same = |m: &&Mapped| m.file == file && (m.told.offset, m.told.size) == (told.offset, told.size);
+        let same =
+            |m: &&Mapped| m.file == file && (m.given.offset, m.given.size) == (given.offset, given.size);
         let (map, share) = match self.regions.iter().chain(others).find(same) {
             Some(m) => (Arc::clone(&m.map), Arc::clone(&m.share)),
             None => {
-                let held = others.iter().map(|m| m.told.size).sum();
-                let share = self.quota.take(told.size, held, others.len() as u64)?;
-                let map = mapped(fd, told.offset, told.size)?;
+                let held = others.iter().map(|m| m.given.size).sum();
+                let share = self.quota.take(given.size, held, others.len() as u64)?;
+                let map = mapped(fd, given.offset, given.size)?;
                 (Arc::new(map), Arc::new(share))
             }
         };
-        let region = Region::new(told.guest, told.user, Arc::clone(&map))?;
+        let region = Region::new(given.guest, given.user, Arc::clone(&map))?;
         Ok(Mapped {
-            told: *told,
+            given: *given,
             file,
             region,
             map,
@@ -117,15 +118,15 @@ impl Session {
     ) -> Handled {
         check_sum(regions.iter().map(|r| r.size))?;
         let mut table = Vec::with_capacity(regions.len());
-        for (told, fd) in regions.iter().zip(fds) {
-            table.push(self.memory.map(told, fd, &table)?);
+        for (given, fd) in regions.iter().zip(fds) {
+            table.push(self.memory.map(given, fd, &table)?);
         }
         self.take_regions(table, device)
     }
 
     pub(super) fn add_mem_reg(
         &mut self,
-        told: &MemRegion,
+        given: &MemRegion,
         fd: Option<Foreign>,
         device: &mut dyn Device,
     ) -> Handled {
@@ -133,20 +134,20 @@ impl Session {
         if self.memory.regions.len() >= self.offer.mem_slots {
             refuse!("all {} memory slots are in use", self.offer.mem_slots);
         }
-        let there = self.memory.regions.iter().map(|m| m.told.size);
-        check_sum(there.chain([told.size]))?;
+        let there = self.memory.regions.iter().map(|m| m.given.size);
+        check_sum(there.chain([given.size]))?;
         let mut table = self.memory.regions.clone();
-        table.push(self.memory.map(told, &fd, &table)?);
+        table.push(self.memory.map(given, &fd, &table)?);
         self.take_regions(table, device)
     }
 
-    pub(super) fn rem_mem_reg(&mut self, told: &MemRegion, device: &mut dyn Device) -> Handled {
+    pub(super) fn rem_mem_reg(&mut self, given: &MemRegion, device: &mut dyn Device) -> Handled {
         // The file's offset does not count (specification, REM_MEM_REG).
         let same =
-            |m: &Mapped| (m.told.guest, m.told.size, m.told.user) == (told.guest, told.size, told.user);
+            |m: &Mapped| (m.given.guest, m.given.size, m.given.user) == (given.guest, given.size, given.user);
         let mut table = self.memory.regions.clone();
         let Some(at) = table.iter().position(same) else {
-            refuse!("no region of {:#x} bytes at {:#x}", told.size, told.guest);
+            refuse!("no region of {:#x} bytes at {:#x}", given.size, given.guest);
         };
         table.remove(at);
         self.take_regions(table, device)

@@ -55,7 +55,7 @@ const TURN_TIME: Duration = Duration::from_millis(1);
 
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum End {
+pub(super) enum CloseReason {
     /// The front end closed the connection.
     #[error("the front end closed the connection")]
     Closed,
@@ -73,7 +73,7 @@ pub(super) enum End {
     Removed(&'static str),
 }
 
-impl End {
+impl CloseReason {
     /// Whether the front end did something wrong, so that it should not be back at once.
     pub(super) fn is_fault(&self) -> bool {
         match self {
@@ -134,7 +134,7 @@ enum Outcome {
     /// Done; an acknowledgement if one is wanted.
     Done,
     /// The request has a reply of its own, with or without a descriptor.
-    Answer(Reply, Option<OwnedFd>),
+    Reply(Reply, Option<OwnedFd>),
     /// Done when no worker uses this table any more; then the reply is sent.
     Await(Arc<GuestMemory>, Option<Reply>),
 }
@@ -228,7 +228,7 @@ impl Session {
     }
 
     /// Reads and handles the messages that wait, bounded.
-    pub(super) fn readable(&mut self, device: &mut dyn Device) -> Result<(), End> {
+    pub(super) fn readable(&mut self, device: &mut dyn Device) -> Result<(), CloseReason> {
         let began = Instant::now();
         for _ in 0..TURN {
             if self.is_paused() || began.elapsed() > TURN_TIME {
@@ -236,7 +236,7 @@ impl Session {
             }
             match self.conn.recv()? {
                 Received::Nothing => break,
-                Received::Closed => return Err(End::Closed),
+                Received::Closed => return Err(CloseReason::Closed),
                 Received::Frame(frame) => self.message(frame, device)?,
             }
         }
@@ -245,11 +245,11 @@ impl Session {
 
     /// Does the work that is due by time or by the device's reports; returns the latest time of the next
     /// call.
-    pub(super) fn tick(&mut self, device: &mut dyn Device) -> Result<Option<Instant>, End> {
+    pub(super) fn tick(&mut self, device: &mut dyn Device) -> Result<Option<Instant>, CloseReason> {
         let now = Instant::now();
         self.serve_iotlb(device);
         self.look_at_rings(now, device)
-            .map_err(|Refusal(why)| End::Refused(why))?;
+            .map_err(|Refusal(why)| CloseReason::Refused(why))?;
         self.finish_pending(now, device)?;
         if self.conn.flush()? {
             self.unsent_since = None;
@@ -257,21 +257,21 @@ impl Session {
             return Err(SocketError::Unread.into());
         }
         if self.is_cut() {
-            return Err(End::Refused(
+            return Err(CloseReason::Refused(
                 "the front end cut the file of the guest's memory".into(),
             ));
         }
         if self.outbox.is_stuck() {
-            return Err(End::Refused(
+            return Err(CloseReason::Refused(
                 "a descriptor for notifications made the switch wait".into(),
             ));
         }
         let over = |since: Instant, wait| now.duration_since(since) > wait;
         if !self.greeted && over(self.began, HELLO_WAIT) {
-            return Err(End::Silent);
+            return Err(CloseReason::Silent);
         }
         if self.conn.partial_since().is_some_and(|s| over(s, PARTIAL_WAIT)) {
-            return Err(End::Refused("a message was never finished".into()));
+            return Err(CloseReason::Refused("a message was never finished".into()));
         }
         let soon = self.is_paused().then_some(now + Duration::from_millis(2));
         let hello = (!self.greeted).then_some(self.began + HELLO_WAIT);
@@ -298,7 +298,7 @@ impl Session {
 
     /// Whether a front end that requests an acknowledgement gets one.
     #[cfg(test)]
-    pub(super) fn answers(&self) -> bool {
+    pub(super) fn acknowledges(&self) -> bool {
         self.protocol.contains(ProtocolFeatures::REPLY_ACK)
     }
     #[cfg(test)]
@@ -311,7 +311,7 @@ impl Session {
         self.memory.shared.get()
     }
 
-    fn message(&mut self, mut frame: Frame, device: &mut dyn Device) -> Result<(), End> {
+    fn message(&mut self, mut frame: Frame, device: &mut dyn Device) -> Result<(), CloseReason> {
         self.greeted = true;
         let code = frame.header.request;
         let wants_ack = frame.header.needs_reply() && self.protocol.contains(ProtocolFeatures::REPLY_ACK);
@@ -326,7 +326,7 @@ impl Session {
             Err(e) => return Err(SocketError::from(e).into()),
         };
         if frame.header.is_reply() {
-            return Err(End::Refused(format!(
+            return Err(CloseReason::Refused(format!(
                 "{} came with the reply flag",
                 request.name()
             )));
@@ -337,7 +337,7 @@ impl Session {
         }
         let fds: Vec<Foreign> = frame.fds.drain(..).collect();
         match self.handle(&request, fds, device) {
-            Ok(outcome) => self.answer(&request, wants_ack, outcome, device),
+            Ok(outcome) => self.finish_request(&request, wants_ack, outcome, device),
             Err(Refusal(why)) => {
                 let text = format!("{}: {why}", request.name());
                 match (&request, request.reply()) {
@@ -353,19 +353,19 @@ impl Session {
                         device.trouble(&text);
                         Ok(self.conn.send_reply(code, &Reply::U64(1), &[])?)
                     }
-                    _ => Err(End::Refused(text)),
+                    _ => Err(CloseReason::Refused(text)),
                 }
             }
         }
     }
 
-    fn answer(
+    fn finish_request(
         &mut self,
         request: &Request,
         wants_ack: bool,
         outcome: Outcome,
         device: &mut dyn Device,
-    ) -> Result<(), End> {
+    ) -> Result<(), CloseReason> {
         let ack = (wants_ack && request.reply() == ReplyKind::Ack).then_some(Reply::U64(0));
         let code = request.code();
         match outcome {
@@ -373,7 +373,7 @@ impl Session {
                 Some(reply) => Ok(self.conn.send_reply(code, &reply, &[])?),
                 None => Ok(()),
             },
-            Outcome::Answer(reply, fd) => {
+            Outcome::Reply(reply, fd) => {
                 let fd = fd.as_ref().map(AsFd::as_fd);
                 Ok(self.conn.send_reply(code, &reply, fd.as_slice())?)
             }
@@ -395,7 +395,7 @@ impl Session {
     }
 
     /// Replies to the request that waits for workers, if they are done.
-    fn finish_pending(&mut self, now: Instant, device: &mut dyn Device) -> Result<(), End> {
+    fn finish_pending(&mut self, now: Instant, device: &mut dyn Device) -> Result<(), CloseReason> {
         let Some(pending) = &self.pending else {
             return Ok(());
         };
@@ -409,7 +409,7 @@ impl Session {
         };
         if !free {
             // The mapping lives as long as it is used, but the front end's request was not done.
-            return Err(End::Refused(
+            return Err(CloseReason::Refused(
                 "workers did not let go of the guest's memory".into(),
             ));
         }
@@ -485,7 +485,7 @@ fn bounded(offer: Offer) -> Offer {
 }
 
 fn number(v: u64) -> Outcome {
-    Outcome::Answer(Reply::U64(v), None)
+    Outcome::Reply(Reply::U64(v), None)
 }
 
 /// Flags of a request of ours.

@@ -109,11 +109,11 @@ impl Session {
         let Some(part) = part.filter(|p| !p.is_empty() && p.len() <= MAX_CONFIG) else {
             refuse!("bytes {from}+{} are not there", space.bytes.len());
         };
-        let answer = ConfigSpace {
+        let space = ConfigSpace {
             bytes: part.to_vec(),
             ..*space
         };
-        Ok(Outcome::Answer(Reply::Config(answer), None))
+        Ok(Outcome::Reply(Reply::Config(space), None))
     }
 
     pub(super) fn set_config(&mut self, space: &ConfigSpace, device: &mut dyn Device) -> Handled {

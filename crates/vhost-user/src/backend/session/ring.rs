@@ -58,7 +58,7 @@ impl Ring {
         };
     }
     /// Whether the front end sent everything that the ring needs to run.
-    fn is_told(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.size > 0 && self.addr.is_some() && self.kicked
     }
 }
@@ -224,7 +224,7 @@ impl Session {
         if let Some(journal) = self.journal.as_ref().filter(|_| !unknown) {
             journal.end(Self::short(v.index));
         }
-        Ok(Outcome::Answer(
+        Ok(Outcome::Reply(
             Reply::Vring(VringState { index: v.index, num }),
             None,
         ))
@@ -244,7 +244,7 @@ impl Session {
     /// IOMMU that is not known yet is requested; the ring starts when the entry comes.
     pub(super) fn try_start(&mut self, index: u32, device: &mut dyn Device) -> Handled {
         let ring = self.ring(index)?;
-        if ring.is_started() || !ring.is_told() {
+        if ring.is_started() || !ring.is_complete() {
             return Ok(Outcome::Done);
         }
         let Some(cfg) = self.config(index)? else {

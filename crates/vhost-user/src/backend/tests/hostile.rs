@@ -225,7 +225,7 @@ impl Rig {
         ] {
             let _ = self.front.send_request(&request, HeaderFlags::NEED_REPLY, fds); // may have ended
             self.run();
-            self.answer(&request);
+            self.reply_to(&request);
         }
     }
 }
@@ -274,7 +274,7 @@ fn play(acts: &[Act]) {
                 // Half a message may be left: nothing else can be sent on this connection.
                 rig.hang_up();
             }
-            Act::Send(request, extra, ask) => {
+            Act::Send(request, extra, request_reply) => {
                 let file = rig.file.try_clone().unwrap();
                 let fd = match request {
                     Request::SetBackendReqFd => channel.as_fd(),
@@ -292,17 +292,17 @@ fn play(acts: &[Act]) {
                     FdRule::Optional => 0,
                 };
                 let n = right.saturating_add_signed(isize::from(*extra)).min(MAX_FDS);
-                let flags = if *ask {
+                let flags = if *request_reply {
                     HeaderFlags::NEED_REPLY
                 } else {
                     HeaderFlags::empty()
                 };
-                let acks = *ask && rig.session.as_ref().is_some_and(Session::answers);
+                let acks = *request_reply && rig.session.as_ref().is_some_and(Session::acknowledges);
                 rig.front.send_request(request, flags, &vec![fd; n]).unwrap();
                 rig.run();
-                let answers = std::iter::from_fn(|| rig.answer(request)).count();
+                let replies = std::iter::from_fn(|| rig.reply_to(request)).count();
                 let wanted = rig.ended.is_none() && (acks || request.reply() == ReplyKind::Own);
-                assert_eq!(answers, usize::from(wanted), "{request:?} {:?}", rig.ended);
+                assert_eq!(replies, usize::from(wanted), "{request:?} {:?}", rig.ended);
             }
         }
         assert!(rig.device.seen.lock().rings.len() <= 4);

@@ -25,7 +25,7 @@ impl Iommu {
         }
     }
     /// The addresses that the session requests now.
-    fn asked(&mut self) -> Vec<(u64, Access)> {
+    fn misses(&mut self) -> Vec<(u64, Access)> {
         self.rig.run();
         let mut all = Vec::new();
         while let Received::Frame(f) = self.channel.recv().unwrap() {
@@ -56,7 +56,7 @@ impl Iommu {
     }
     /// The reply comes with or without NEED_REPLY.
     fn message(&mut self, msg: IotlbMsg) -> u64 {
-        match self.rig.ask(&Request::Iotlb(msg), &[]) {
+        match self.rig.request_reply(&Request::Iotlb(msg), &[]) {
             Reply::U64(n) => n,
             other => panic!("{other:?}"),
         }
@@ -88,11 +88,11 @@ impl Iommu {
     fn resolve(&mut self) -> usize {
         let mut n = 0;
         loop {
-            let asked = self.asked();
-            if asked.is_empty() {
+            let misses = self.misses();
+            if misses.is_empty() {
                 return n;
             }
-            for (iova, access) in asked {
+            for (iova, access) in misses {
                 n += 1;
                 assert!(n < 2000, "misses do not end");
                 assert_eq!(self.update(iova & !4095, 4096, access), 0);
@@ -120,12 +120,12 @@ impl Iommu {
 }
 
 #[test]
-fn rings_and_buffers_are_asked_for() {
+fn rings_and_buffers_are_requested() {
     let mut it = Iommu::new();
     let (cfg, mut driver) = it.start(1);
     assert!(!it.rig.is_running(1));
     let areas = [cfg.desc, cfg.driver, cfg.device].map(|a| (a + SHIFT, Access::all()));
-    assert_eq!(it.asked(), areas);
+    assert_eq!(it.misses(), areas);
     // The session does not repeat the request at once.
     it.rig.send(
         &Request::SetVringKick(VringFd {
@@ -134,7 +134,7 @@ fn rings_and_buffers_are_asked_for() {
         }),
         &[],
     );
-    assert_eq!(it.asked(), []);
+    assert_eq!(it.misses(), []);
     for (iova, access) in areas {
         assert_eq!(it.update(iova & !4095, 4096, access), 0);
     }
@@ -165,7 +165,9 @@ fn permissions_hold() {
         addr: at + SHIFT,
         len: 2048,
     };
-    driver.add(&it.rig.mem, &[], &[buf], Place::Direct, 0).unwrap();
+    driver
+        .add(&it.rig.mem, &[], &[buf], ChainLocation::Direct, 0)
+        .unwrap();
     driver.publish();
     let packet = Packet::from_bytes(&[7; 60]);
     let send = |it: &mut Iommu| {
@@ -180,7 +182,7 @@ fn permissions_hold() {
     assert_eq!((sent, miss.addr, miss.write), (0, at + SHIFT, true));
     let link = it.rig.device.seen.lock().link.clone().unwrap();
     link.miss(miss);
-    assert_eq!(it.asked(), [(at + SHIFT, Access::WRITE)]);
+    assert_eq!(it.misses(), [(at + SHIFT, Access::WRITE)]);
     assert_eq!(it.update(at + SHIFT, 4096, Access::all()), 0);
     assert_eq!(send(&mut it).0, 1);
     let mut bytes = [0; 72];
@@ -223,7 +225,7 @@ fn entries_that_make_no_sense_are_refused() {
         access: Access::all(),
         kind: IotlbKind::Update,
     };
-    assert_eq!(rig.ask(&Request::Iotlb(msg), &[]), Reply::U64(1));
+    assert_eq!(rig.request_reply(&Request::Iotlb(msg), &[]), Reply::U64(1));
 }
 
 /// A guest that maps page by page for ever: the oldest entries go, and the table stays bounded.
@@ -254,7 +256,7 @@ fn entries_are_bounded() {
 
 /// The channel is the front end's: it may close it or send anything.
 #[test]
-fn a_broken_channel_harms_nobody() {
+fn a_broken_channel_harms_no_session() {
     let mut it = Iommu::new();
     it.channel = Connection::new(UnixStream::pair().unwrap().0);
     it.start(1);

@@ -5,16 +5,16 @@ use super::*;
 #[test]
 fn what_is_offered_is_what_is_implemented() {
     let mut rig = Rig::new();
-    let Reply::U64(features) = rig.ask(&Request::GetFeatures, &[]) else {
+    let Reply::U64(features) = rig.request_reply(&Request::GetFeatures, &[]) else {
         panic!()
     };
     let extra = Features::PROTOCOL_FEATURES | Features::LOG_ALL;
     assert_eq!(features, (rig.device.offer.features | extra).bits());
     assert_eq!(
-        rig.ask(&Request::GetProtocolFeatures, &[]),
+        rig.request_reply(&Request::GetProtocolFeatures, &[]),
         Reply::U64(PROTOCOL.bits())
     );
-    assert_eq!(rig.ask(&Request::GetQueueNum, &[]), Reply::U64(2));
+    assert_eq!(rig.request_reply(&Request::GetQueueNum, &[]), Reply::U64(2));
     assert!(!PROTOCOL.intersects(
         ProtocolFeatures::PAGEFAULT | ProtocolFeatures::CROSS_ENDIAN | ProtocolFeatures::INBAND_NOTIFICATIONS
     ));
@@ -57,7 +57,7 @@ fn acknowledgements_only_when_negotiated() {
         .send_request(&owner, HeaderFlags::NEED_REPLY, &[])
         .unwrap();
     rig.run();
-    assert_eq!(rig.answer(&owner), None);
+    assert_eq!(rig.reply_to(&owner), None);
     rig.send(
         &Request::SetProtocolFeatures(ProtocolFeatures::REPLY_ACK.bits()),
         &[],
@@ -65,7 +65,7 @@ fn acknowledgements_only_when_negotiated() {
     assert_eq!(rig.ack(&owner, &[]), 0);
     // One reply each: a request with its own reply gets no other.
     assert_eq!(rig.ack(&Request::GetQueueNum, &[]), 2);
-    assert_eq!(rig.answer(&owner), None);
+    assert_eq!(rig.reply_to(&owner), None);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn requests_of_features_that_were_not_negotiated_are_refused() {
 }
 
 #[test]
-fn unknown_requests_are_answered_or_end_the_session() {
+fn unknown_requests_get_a_reply_or_end_the_session() {
     for code in [0, 26, 27, 33, 41, 42, 9999, u32::MAX] {
         let mut rig = Rig::new();
         rig.front.send(code, HeaderFlags::empty(), &[0; 8], &[]).unwrap();
@@ -134,7 +134,7 @@ fn mtu_rarp_status_and_configuration_reach_the_device() {
     }
     rig.send(&Request::SendRarp([2, 0, 0, 1, 2, 3]), &[]);
     rig.send(&Request::SetStatus(0xf), &[]);
-    assert_eq!(rig.ask(&Request::GetStatus, &[]), Reply::U64(0xf));
+    assert_eq!(rig.request_reply(&Request::GetStatus, &[]), Reply::U64(0xf));
     assert_eq!(rig.ack(&Request::SetStatus(0x100), &[]), 1);
     let told: Vec<Event> = rig
         .events()
@@ -155,13 +155,13 @@ fn mtu_rarp_status_and_configuration_reach_the_device() {
         flags: ConfigFlags::empty(),
         bytes: vec![0; len],
     };
-    let Reply::Config(c) = rig.ask(&Request::GetConfig(part(2, 4)), &[]) else {
+    let Reply::Config(c) = rig.request_reply(&Request::GetConfig(part(2, 4)), &[]) else {
         panic!()
     };
     assert_eq!(c.bytes, [3, 4, 5, 6]);
     for (offset, len) in [(5, 4), (u32::MAX, 8), (0, 0)] {
         assert_eq!(
-            rig.ask(&Request::GetConfig(part(offset, len)), &[]),
+            rig.request_reply(&Request::GetConfig(part(offset, len)), &[]),
             Reply::NoConfig
         );
     }
@@ -213,7 +213,7 @@ fn messages_with_the_wrong_descriptors_end_the_session() {
 fn memory_comes_and_goes_region_by_region() {
     let mut rig = Rig::new();
     rig.negotiate(Features::VERSION_1);
-    assert_eq!(rig.ask(&Request::GetMaxMemSlots, &[]), Reply::U64(4));
+    assert_eq!(rig.request_reply(&Request::GetMaxMemSlots, &[]), Reply::U64(4));
     let file = rig.file.try_clone().unwrap();
     let region = |n: u64, size| MemRegion {
         guest: BASE + n * LEN,
@@ -301,7 +301,7 @@ fn regions_that_make_no_sense_are_refused() {
 
 /// "Inflight-table size desync": sizes come in a message, in the area itself and from the ring.
 #[test]
-fn an_inflight_area_is_as_large_as_it_says() {
+fn an_inflight_area_has_its_announced_size() {
     let shape = |size, queues, entries| Inflight {
         mmap_size: size,
         mmap_offset: 0,
@@ -312,7 +312,7 @@ fn an_inflight_area_is_as_large_as_it_says() {
     rig.negotiate(Features::VERSION_1 | Features::RING_PACKED);
     let get = Request::GetInflightFd(shape(0, 2, 64));
     rig.send(&get, &[]);
-    let (Reply::Inflight(got), mut fds) = rig.answer_with_fds(&get).unwrap() else {
+    let (Reply::Inflight(got), mut fds) = rig.reply_with_fds(&get).unwrap() else {
         panic!()
     };
     let fd = fds.pop().unwrap();

@@ -8,14 +8,14 @@ mod restart;
 mod rings;
 mod sockets;
 
-use super::session::{End, Session};
+use super::session::{CloseReason, Session};
 use super::*;
 use crate::message::*;
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::EventFd;
 use heddle_sys::mmap::{Mapping, Pages, memfd};
 use heddle_virtio::device::{Call, Device, Link, Offer, Queue, RingSetup, StartError};
-use heddle_virtio::driver::{Arena, Buf, Done, Driver, Place};
+use heddle_virtio::driver::{Arena, Buf, ChainLocation, Done, Driver};
 use heddle_virtio::journal::Journal;
 use heddle_virtio::mem::{GuestMemory, Region};
 use heddle_virtio::ring::{Features, Position, QueueConfig};
@@ -80,12 +80,12 @@ impl Dummy {
             },
         }
     }
-    fn tell(&self, event: Event) {
+    fn record(&self, event: Event) {
         self.seen.lock().events.push(event);
     }
     fn replaced(&self, index: u16, which: Notify, some: bool) {
         assert!(self.seen.lock().rings.contains_key(&index));
-        self.tell(Event::Notify(index, which, some));
+        self.record(Event::Notify(index, which, some));
     }
 }
 
@@ -95,26 +95,26 @@ impl Device for Dummy {
     }
     fn connected(&mut self, link: Arc<dyn Link>) {
         self.seen.lock().link = Some(link);
-        self.tell(Event::Connected);
+        self.record(Event::Connected);
     }
     fn disconnected(&mut self, reason: &str) {
         assert!(
             self.seen.lock().rings.is_empty(),
             "rings are stopped before the end"
         );
-        self.tell(Event::Gone(reason.into()));
+        self.record(Event::Gone(reason.into()));
     }
     fn trouble(&mut self, text: &str) {
-        self.tell(Event::Trouble(text.into()));
+        self.record(Event::Trouble(text.into()));
     }
     fn note(&mut self, text: &str) {
-        self.tell(Event::Note(text.into()));
+        self.record(Event::Note(text.into()));
     }
     fn negotiated(&mut self, features: Features) {
-        self.tell(Event::Features(features));
+        self.record(Event::Features(features));
     }
     fn start(&mut self, ring: RingSetup) -> Result<(), StartError> {
-        self.tell(Event::Start(ring.index, ring.enabled));
+        self.record(Event::Start(ring.index, ring.enabled));
         let before = self.seen.lock().rings.insert(ring.index, ring);
         assert!(
             before.is_none(),
@@ -123,7 +123,7 @@ impl Device for Dummy {
         Ok(())
     }
     fn stop(&mut self, index: u16) -> Position {
-        self.tell(Event::Stop(index));
+        self.record(Event::Stop(index));
         let ring = self.seen.lock().rings.remove(&index);
         match ring.expect("only started rings are stopped").queue {
             Queue::FromGuest(q) => q.stop(),
@@ -132,7 +132,7 @@ impl Device for Dummy {
     }
     fn enable(&mut self, index: u16, on: bool) {
         assert!(self.seen.lock().rings.contains_key(&index));
-        self.tell(Event::Enable(index, on));
+        self.record(Event::Enable(index, on));
     }
     fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>) {
         self.replaced(index, Notify::Kick, kick.is_some());
@@ -152,7 +152,7 @@ impl Device for Dummy {
         }
     }
     fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
-        self.tell(Event::Mtu(mtu));
+        self.record(Event::Mtu(mtu));
         if mtu > 9000 {
             Err("too large".into())
         } else {
@@ -160,16 +160,16 @@ impl Device for Dummy {
         }
     }
     fn send_rarp(&mut self, mac: [u8; 6]) {
-        self.tell(Event::Rarp(mac));
+        self.record(Event::Rarp(mac));
     }
     fn set_status(&mut self, status: u8) {
-        self.tell(Event::Status(status));
+        self.record(Event::Status(status));
     }
     fn config(&mut self) -> Vec<u8> {
         vec![1, 2, 3, 4, 5, 6, 7, 8]
     }
     fn set_config(&mut self, offset: u32, bytes: &[u8], migration: bool) -> Result<(), String> {
-        self.tell(Event::Config(offset, bytes.to_vec()));
+        self.record(Event::Config(offset, bytes.to_vec()));
         if migration {
             Ok(())
         } else {
@@ -245,7 +245,7 @@ impl Rig {
             self.end(&end);
         }
     }
-    fn end(&mut self, end: &End) {
+    fn end(&mut self, end: &CloseReason) {
         if let Some(session) = self.session.take() {
             session.close(&end.to_string(), &mut self.device);
             self.ended = Some(end.to_string());
@@ -253,7 +253,7 @@ impl Rig {
     }
     /// Ends the session from this side, as a process that stops.
     fn shut_down(&mut self) {
-        self.end(&End::Removed("the port was removed"));
+        self.end(&CloseReason::Removed("the port was removed"));
     }
 
     fn send(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) {
@@ -266,20 +266,20 @@ impl Rig {
             .send_request(request, HeaderFlags::NEED_REPLY, fds)
             .unwrap();
         self.run();
-        match self.answer(request) {
+        match self.reply_to(request) {
             Some(Reply::U64(n)) => n,
             other => panic!("{request:?} was answered by {other:?}, {:?}", self.ended),
         }
     }
-    fn ask(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Reply {
+    fn request_reply(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Reply {
         self.send(request, fds);
-        self.answer(request)
+        self.reply_to(request)
             .unwrap_or_else(|| panic!("{request:?}: {:?}", self.ended))
     }
-    fn answer(&mut self, request: &Request) -> Option<Reply> {
-        self.answer_with_fds(request).map(|(r, _)| r)
+    fn reply_to(&mut self, request: &Request) -> Option<Reply> {
+        self.reply_with_fds(request).map(|(r, _)| r)
     }
-    fn answer_with_fds(&mut self, request: &Request) -> Option<(Reply, Vec<OwnedFd>)> {
+    fn reply_with_fds(&mut self, request: &Request) -> Option<(Reply, Vec<OwnedFd>)> {
         match self.front.recv() {
             Ok(Received::Frame(f)) => {
                 assert!(f.header.is_reply());
@@ -304,8 +304,8 @@ impl Rig {
     }
     /// Sends QEMU's messages before any ring: features, owner, memory.
     fn negotiate(&mut self, features: Features) {
-        self.ask(&Request::GetFeatures, &[]);
-        self.ask(&Request::GetProtocolFeatures, &[]);
+        self.request_reply(&Request::GetFeatures, &[]);
+        self.request_reply(&Request::GetProtocolFeatures, &[]);
         let protocol = PROTOCOL.bits();
         self.send(&Request::SetProtocolFeatures(protocol), &[]);
         self.send(&Request::SetOwner, &[]);
@@ -387,7 +387,7 @@ fn guest_sends_at(rig: &mut Rig, driver: &mut Driver, n: usize, shift: u64) {
                 &rig.mem,
                 &[buf],
                 &[],
-                Place::Direct,
+                ChainLocation::Direct,
                 u32::try_from(token).unwrap(),
             )
             .unwrap();

@@ -49,7 +49,7 @@ fn area(rig: &mut Rig) -> (Inflight, OwnedFd) {
         queue_size: 64,
     });
     rig.send(&get, &[]);
-    match rig.answer_with_fds(&get) {
+    match rig.reply_with_fds(&get) {
         Some((Reply::Inflight(shape), mut fds)) => (shape, fds.pop().unwrap()),
         other => panic!("{other:?}"),
     }
@@ -92,7 +92,7 @@ fn survives(features: Features, keep: Keep, rounds: &[(u8, u8, u8)]) {
             1 => rig.hang_up(),
             2 => rig.shut_down(),
             _ => {
-                let Reply::Vring(v) = rig.ask(&Request::GetVringBase(state(1, 0)), &[]) else {
+                let Reply::Vring(v) = rig.request_reply(&Request::GetVringBase(state(1, 0)), &[]) else {
                     panic!()
                 };
                 base = v.num;
@@ -113,7 +113,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn rings_survive_whoever_dies(
+    fn rings_survive_either_side(
         rounds in proptest::collection::vec(any::<(u8, u8, u8)>(), 1..12),
         packed: bool,
         area: bool,
@@ -170,7 +170,7 @@ fn a_reset_guest_begins_anew() {
 
 /// The front end's base counts where it is newer: it got the base at a clean stop, or moved the ring itself.
 #[test]
-fn a_told_base_counts() {
+fn a_given_base_counts() {
     let journal = Journal::new(None, 4);
     let mut rig = Rig::with(Dummy::new(), Some(journal));
     rig.negotiate(PACKED);
@@ -179,7 +179,7 @@ fn a_told_base_counts() {
     rig.start(1, &cfg, Some(first_base(true)));
     guest_sends(&mut rig, &mut driver, 7);
     assert_eq!(receive(&rig), 7);
-    let Reply::Vring(v) = rig.ask(&Request::GetVringBase(state(1, 0)), &[]) else {
+    let Reply::Vring(v) = rig.request_reply(&Request::GetVringBase(state(1, 0)), &[]) else {
         panic!()
     };
     let at = Position { index: 7, wrap: true };
@@ -187,7 +187,7 @@ fn a_told_base_counts() {
     rig.start(1, &cfg, Some(v.num));
     assert_eq!(rig.device.seen.lock().rings[&1].config.start, at);
     // A base that names no slot of the ring.
-    rig.ask(&Request::GetVringBase(state(1, 0)), &[]);
+    rig.request_reply(&Request::GetVringBase(state(1, 0)), &[]);
     rig.send(&Request::SetVringBase(state(1, 40 | 40 << 16)), &[]);
     let kick = VringFd {
         index: 1,
@@ -241,7 +241,7 @@ fn what_another_back_end_left_in_flight_is_taken_again_in_its_order() {
 /// A ring that contradicts its record is set up again and again: no thread sleeps for it, and each message
 /// takes no time.
 #[test]
-fn rings_that_contradict_their_record_hold_nobody() {
+fn rings_that_contradict_their_record_hold_no_session() {
     let journal = Journal::new(None, 4);
     let mut rig = Rig::with(Dummy::new(), Some(journal.clone()));
     rig.negotiate(PACKED);
@@ -263,7 +263,7 @@ fn rings_that_contradict_their_record_hold_nobody() {
     for _ in 0..200 {
         let began = Instant::now();
         assert!(matches!(
-            rig.ask(&Request::GetVringBase(state(1, 0)), &[]),
+            rig.request_reply(&Request::GetVringBase(state(1, 0)), &[]),
             Reply::Vring(_)
         ));
         let fd = VringFd {

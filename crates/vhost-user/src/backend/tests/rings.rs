@@ -20,7 +20,7 @@ fn a_ring_runs_between_its_kick_and_its_base() {
         guest_sends(&mut rig, &mut driver, 5);
         assert_eq!(receive(&rig), 5);
         assert_eq!(done(&mut driver).len(), 5);
-        let Reply::Vring(base) = rig.ask(&Request::GetVringBase(state(1, 0)), &[]) else {
+        let Reply::Vring(base) = rig.request_reply(&Request::GetVringBase(state(1, 0)), &[]) else {
             panic!()
         };
         let at = Position { index: 5, wrap: true };
@@ -28,7 +28,7 @@ fn a_ring_runs_between_its_kick_and_its_base() {
         assert!(!rig.is_running(1));
         // Again, with nothing but a kick: the base is the one of the last reply.
         assert_eq!(
-            rig.ask(&Request::GetVringBase(state(1, 0)), &[]),
+            rig.request_reply(&Request::GetVringBase(state(1, 0)), &[]),
             Reply::Vring(base)
         );
         let kick = VringFd {
@@ -90,7 +90,7 @@ fn without_protocol_features_rings_start_enabled() {
     let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
     let addr = rig.arena.take(70, 2).unwrap();
     driver
-        .add(&rig.mem, &[Buf { addr, len: 70 }], &[], Place::Direct, 1)
+        .add(&rig.mem, &[Buf { addr, len: 70 }], &[], ChainLocation::Direct, 1)
         .unwrap();
     driver.publish();
     assert_eq!(receive(&rig), 1);
@@ -263,16 +263,16 @@ fn memory_is_not_given_back_before_workers_let_go() {
         .unwrap();
     for _ in 0..3 {
         rig.run();
-        assert_eq!(rig.answer(&table), None);
+        assert_eq!(rig.reply_to(&table), None);
     }
     let mut bytes = [0; 16];
     held.read(cfg.desc, &mut bytes).unwrap();
     assert_ne!(bytes, [0; 16], "the old table reads the same memory still");
     drop(held);
     rig.run();
-    assert_eq!(rig.answer(&table), Some(Reply::U64(0)));
+    assert_eq!(rig.reply_to(&table), Some(Reply::U64(0)));
     rig.run();
-    assert_eq!(rig.answer(&Request::GetQueueNum), Some(Reply::U64(2)));
+    assert_eq!(rig.reply_to(&Request::GetQueueNum), Some(Reply::U64(2)));
     assert_eq!(receive(&rig), 3);
 }
 
@@ -398,7 +398,7 @@ fn written_pages_are_logged() {
             offset: 0,
         };
         assert_eq!(
-            rig.ask(&Request::SetLogBase(Some(area)), &[fd.as_fd()]),
+            rig.request_reply(&Request::SetLogBase(Some(area)), &[fd.as_fd()]),
             Reply::U64(0)
         );
         let log = |page: u64| {
@@ -414,7 +414,9 @@ fn written_pages_are_logged() {
                 addr: buffer + n * 4096,
                 len: 2048,
             };
-            driver.add(&rig.mem, &[], &[buf], Place::Direct, 0).unwrap();
+            driver
+                .add(&rig.mem, &[], &[buf], ChainLocation::Direct, 0)
+                .unwrap();
             driver.publish();
             let packet = Packet::from_bytes(&[1; 60]);
             let mut seen = rig.device.seen.lock();
@@ -482,13 +484,15 @@ fn a_log_that_is_cut_ends_the_session() {
         size: 4096,
         offset: 0,
     };
-    rig.ask(&Request::SetLogBase(Some(area)), &[fd.as_fd()]);
+    rig.request_reply(&Request::SetLogBase(Some(area)), &[fd.as_fd()]);
     rig.start(0, &cfg, Some(0));
     let buf = Buf {
         addr: rig.arena.take(2048, 4096).unwrap(),
         len: 2048,
     };
-    driver.add(&rig.mem, &[], &[buf], Place::Direct, 0).unwrap();
+    driver
+        .add(&rig.mem, &[], &[buf], ChainLocation::Direct, 0)
+        .unwrap();
     driver.publish();
     rustix::fs::ftruncate(&fd, 0).unwrap();
     rig.run();
@@ -531,7 +535,7 @@ fn control_queue_double_fetch() {
 fn postcopy_is_refused_cleanly() {
     let mut rig = Rig::new();
     rig.negotiate(Features::VERSION_1);
-    let Reply::U64(offered) = rig.ask(&Request::GetProtocolFeatures, &[]) else {
+    let Reply::U64(offered) = rig.request_reply(&Request::GetProtocolFeatures, &[]) else {
         panic!()
     };
     assert_eq!(offered & ProtocolFeatures::PAGEFAULT.bits(), 0);

@@ -38,7 +38,7 @@ fn client(path: &Path) -> Socket {
     }
 }
 /// A front end that requests the features.
-fn says_hello(stream: UnixStream) -> Connection {
+fn is_greeted(stream: UnixStream) -> Connection {
     let mut front = Connection::new(stream);
     front
         .send_request(&Request::GetFeatures, HeaderFlags::empty(), &[])
@@ -90,7 +90,7 @@ fn long_paths_work() {
     let control = Control::start().unwrap();
     let id = control.add(server(&path), Box::new(device.clone())).unwrap();
     wait_for("the socket", || path.exists());
-    let front = says_hello(crate::backend::listen::dial(&path).unwrap());
+    let front = is_greeted(crate::backend::listen::dial(&path).unwrap());
     assert_eq!(connected(&device), 1);
     drop(front);
     wait_for("its end", || gone(&device) == 1);
@@ -107,7 +107,7 @@ fn a_server_has_one_front_end_at_a_time() {
     let id = control.add(server(&path), Box::new(device.clone())).unwrap();
     wait_for("the socket", || path.exists());
     for round in 1..4 {
-        let mut first = says_hello(UnixStream::connect(&path).unwrap());
+        let mut first = is_greeted(UnixStream::connect(&path).unwrap());
         let mut second = Connection::new(UnixStream::connect(&path).unwrap());
         assert!(second.wait_readable(LONG).unwrap());
         assert!(matches!(second.recv().unwrap(), Received::Closed));
@@ -127,7 +127,7 @@ fn a_server_has_one_front_end_at_a_time() {
         assert!(connected(&device) >= round);
     }
     // Removing the port ends the session and takes the file away.
-    let front = says_hello(UnixStream::connect(&path).unwrap());
+    let front = is_greeted(UnixStream::connect(&path).unwrap());
     control.remove(id, "the port was removed");
     assert!(!path.exists());
     assert_eq!(Arc::strong_count(&device.seen), 1, "the device is dropped");
@@ -150,7 +150,7 @@ fn a_client_connects_whenever_it_can() {
         let (stream, _) = listener.accept().unwrap();
         drop(listener);
         std::fs::remove_file(&path).unwrap();
-        let front = says_hello(stream);
+        let front = is_greeted(stream);
         drop(front);
         wait_for("the loss", || gone(&device) == round);
         assert_eq!(connected(&device), round);
@@ -170,7 +170,7 @@ fn a_front_end_that_talks_nonsense_has_to_wait() {
     let other_path = dir.path().join("vhost1");
     control.add(server(&other_path), Box::new(other.clone())).unwrap();
     wait_for("the sockets", || path.exists() && other_path.exists());
-    let mut good = says_hello(UnixStream::connect(&other_path).unwrap());
+    let mut good = is_greeted(UnixStream::connect(&other_path).unwrap());
     let mut bad = UnixStream::connect(&path).unwrap();
     let began = Instant::now();
     bad.write_all(&[0xff; 64]).unwrap();
@@ -226,7 +226,7 @@ fn a_socket_file_that_vanishes_is_made_again() {
         stream = UnixStream::connect(&path).ok();
         stream.is_some()
     });
-    let _front = says_hello(stream.unwrap());
+    let _front = is_greeted(stream.unwrap());
     control.remove(id, "the port was removed");
 }
 
@@ -242,7 +242,7 @@ fn a_front_end_that_comes_and_goes_has_to_wait() {
         control.add(server(path), Box::new(device.clone())).unwrap();
     }
     wait_for("the sockets", || paths.iter().all(|p| p.exists()));
-    let mut good = says_hello(UnixStream::connect(&paths[1]).unwrap());
+    let mut good = is_greeted(UnixStream::connect(&paths[1]).unwrap());
     let began = Instant::now();
     let mut calls = 0;
     while began.elapsed() < Duration::from_secs(3) {
@@ -282,7 +282,7 @@ fn a_front_end_that_comes_and_goes_has_to_wait() {
 /// Any process that may read the directory may lock it: sockets are made nevertheless. The locked file
 /// belongs to the user that makes the sockets.
 #[test]
-fn a_lock_of_the_directory_holds_nobody_up() {
+fn a_lock_of_the_directory_holds_no_session_up() {
     use rustix::fs::{FlockOperation, flock};
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();

@@ -6,25 +6,17 @@
 
 use super::{Buffers, Flow};
 use crate::driver::DriverError;
-use crate::mem::{GuestMemory, HostRange};
-use crate::ring::{
-    AREA_DESC, AREA_DISABLE, AREA_ENABLE, F_AVAIL, F_USED, F_WRITE, Features, Position, QueueConfig,
-    RingError, packed_event_passed,
-};
-use core::sync::atomic::{Ordering, fence};
+use crate::driver::areas::PackedAreas;
+use crate::mem::GuestMemory;
+use crate::ring::{F_AVAIL, F_USED, F_WRITE, Features, Position, QueueConfig, RingError};
 
 const REST: usize = 8;
-const FLAGS: usize = 14;
 /// Distance of the prefetch, in slots: two lines.
 const AHEAD: u32 = 8;
 
 #[derive(Debug)]
 pub(super) struct Packed {
-    ring: HostRange,
-    driver: HostRange,
-    device: HostRange,
-    size: u16,
-    event_idx: bool,
+    areas: PackedAreas,
     /// IN_ORDER, and the device writes nothing: one used descriptor may stand for many.
     batches: bool,
     write: u16,
@@ -49,25 +41,13 @@ impl Packed {
         flow: Flow,
         buffers: Buffers,
     ) -> Result<Self, RingError> {
-        let areas = cfg.areas(mem)?;
+        let areas = PackedAreas::new(cfg, mem)?;
         let start = cfg.start;
-        if start.index >= cfg.size {
-            return Err(RingError::Head(start.index));
-        }
         for slot in 0..cfg.size {
-            let off = usize::from(slot) * 16;
-            areas.desc.store64(off, buffers.addr(slot));
-            // A ring that starts in the middle looks as if all was used: see `driver::packed`.
-            let wrap = (slot < start.index) == start.wrap;
-            let flags = if wrap { F_AVAIL | F_USED } else { 0 };
-            areas.desc.store16(off + FLAGS, flags, Ordering::Relaxed);
+            areas.ring.store64(usize::from(slot) * 16, buffers.addr(slot));
         }
         Ok(Self {
-            ring: areas.desc,
-            driver: areas.driver,
-            device: areas.device,
-            size: cfg.size,
-            event_idx: cfg.features.contains(Features::EVENT_IDX),
+            areas,
             batches: flow == Flow::ToDevice && cfg.features.contains(Features::IN_ORDER),
             write: if flow == Flow::FromDevice { F_WRITE } else { 0 },
             buffers,
@@ -88,7 +68,7 @@ impl Packed {
     }
     #[inline]
     fn step(&self, slot: u16, wrap: bool) -> (u16, bool) {
-        if slot + 1 == self.size {
+        if slot + 1 == self.areas.size {
             (0, !wrap)
         } else {
             (slot + 1, wrap)
@@ -100,7 +80,7 @@ impl Packed {
     #[inline]
     pub(super) fn upcoming(&self, k: usize) -> u16 {
         let slot = usize::from(self.post) + k;
-        let size = usize::from(self.size);
+        let size = usize::from(self.areas.size);
         self.at((if slot >= size { slot - size } else { slot }) as u16)
     }
     pub(super) fn set_len(&mut self, buffer: u16, len: u32) {
@@ -124,7 +104,9 @@ impl Packed {
         for _ in 1..n {
             // Release: for a device that looks ahead; the address was written long ago.
             let rest = self.rest(slot, wrap);
-            self.ring.store64_release(usize::from(slot) * 16 + REST, rest);
+            self.areas
+                .ring
+                .store64_release(usize::from(slot) * 16 + REST, rest);
             (slot, wrap) = self.step(slot, wrap);
         }
         if self.held.is_some() {
@@ -132,19 +114,12 @@ impl Packed {
         }
         // Release pairs with the device's acquire of the first slot's flags: all that was posted comes first
         // (§2.8.21).
-        self.ring
+        self.areas
+            .ring
             .store64_release(usize::from(first) * 16 + REST, self.rest(first, first_wrap));
         (self.post, self.post_wrap) = (slot, wrap);
         self.free -= n as u16;
-        // SeqCst pairs with the device's barrier between its event area and its look at the flags
-        // (§2.8.21.3.1).
-        fence(Ordering::SeqCst);
-        let area = self.device.load32(0, Ordering::Relaxed);
-        match (area >> 16) as u16 & 3 {
-            AREA_DISABLE => false,
-            AREA_DESC if self.event_idx => packed_event_passed(area as u16, slot, wrap, n as u32, self.size),
-            _ => true,
-        }
+        self.areas.wants_kick(slot, wrap, n as u32)
     }
 
     /// Notes that the device has the next `n` buffers.
@@ -158,21 +133,13 @@ impl Packed {
         }
     }
 
-    /// Whether the device has used the descriptor in `slot`.
-    #[inline]
-    fn used(&self, slot: u16, wrap: bool) -> bool {
-        // Acquire pairs with the device's release of these flags: identifier, length and bytes come first.
-        let flags = self
-            .ring
-            .load16(usize::from(slot) * 16 + FLAGS, Ordering::Acquire);
-        (flags & F_AVAIL != 0) == wrap && (flags & F_USED != 0) == wrap
-    }
-
     #[inline]
     pub(super) fn take(&mut self, max: usize, mut each: impl FnMut(u16, u32)) -> Result<usize, DriverError> {
         let mut n = 0;
         while n < max {
-            if self.batch == 0 && (self.free == self.size || !self.used(self.take, self.take_wrap)) {
+            if self.batch == 0
+                && (self.free == self.areas.size || !self.areas.is_used(self.take, self.take_wrap))
+            {
                 break;
             }
             let expected = self.at(self.take);
@@ -181,11 +148,11 @@ impl Packed {
                 self.batch -= 1;
             } else {
                 if self.take.is_multiple_of(4) {
-                    let ahead = (u32::from(self.take) + AHEAD) % u32::from(self.size);
-                    self.ring.prefetch(ahead as usize * 16);
+                    let ahead = (u32::from(self.take) + AHEAD) % u32::from(self.areas.size);
+                    self.areas.ring.prefetch(ahead as usize * 16);
                 }
                 // The same line again; the flags in it are not needed.
-                let rest = self.ring.load64(usize::from(self.take) * 16 + REST);
+                let rest = self.areas.ring.load64(usize::from(self.take) * 16 + REST);
                 let (len, id) = (rest as u32, (rest >> 32) as u16);
                 if self.batches {
                     self.batch = self.covered(id)?;
@@ -208,7 +175,7 @@ impl Packed {
     /// keep their buffers then.
     fn covered(&self, id: u16) -> Result<u16, DriverError> {
         let behind = self.distance(self.take, id);
-        if id < self.size && behind < self.size - self.free {
+        if id < self.areas.size && behind < self.areas.size - self.free {
             Ok(behind)
         } else {
             Err(DriverError::Device(
@@ -221,16 +188,16 @@ impl Packed {
         if to >= from {
             to - from
         } else {
-            to + self.size - from
+            to + self.areas.size - from
         }
     }
 
     #[cold]
     fn out_of_order(&mut self, id: u16) -> Result<(), DriverError> {
         if self.held.is_none() {
-            let mut held = vec![false; usize::from(self.size)];
+            let mut held = vec![false; usize::from(self.areas.size)];
             let (mut slot, mut wrap) = (self.take, self.take_wrap);
-            for _ in 0..self.size - self.free {
+            for _ in 0..self.areas.size - self.free {
                 held[usize::from(self.at(slot))] = true;
                 (slot, wrap) = self.step(slot, wrap);
             }
@@ -243,38 +210,30 @@ impl Packed {
         if let Some(o) = self.order.get_mut(usize::from(self.take)) {
             *o = id;
         }
-        self.ring
+        self.areas
+            .ring
             .store64(usize::from(self.take) * 16, self.buffers.addr(id));
         Ok(())
     }
 
     pub(super) fn arm(&mut self) -> bool {
-        let area = if self.event_idx {
-            u32::from(self.take) | u32::from(self.take_wrap) << 15 | u32::from(AREA_DESC) << 16
-        } else {
-            u32::from(AREA_ENABLE) << 16
-        };
-        self.driver.store32(0, area, Ordering::Relaxed);
-        // SeqCst pairs with the device's barrier between its used flags and its look at this area
-        // (§2.8.21.3.1).
-        fence(Ordering::SeqCst);
-        self.free < self.size && (self.batch > 0 || self.used(self.take, self.take_wrap))
+        self.areas.arm(self.take, self.take_wrap);
+        self.free < self.areas.size && (self.batch > 0 || self.areas.is_used(self.take, self.take_wrap))
     }
-    pub(super) fn disarm(&mut self) {
-        self.driver
-            .store32(0, u32::from(AREA_DISABLE) << 16, Ordering::Relaxed);
+    pub(super) fn disarm(&self) {
+        self.areas.disarm();
     }
     pub(super) fn position(&self) -> Position {
         let (mut slot, mut wrap) = (self.take, self.take_wrap);
         let mut covered = self.batch;
-        for _ in 0..self.size - self.free {
+        for _ in 0..self.areas.size - self.free {
             if covered > 0 {
                 covered -= 1;
-            } else if !self.used(slot, wrap) {
+            } else if !self.areas.is_used(slot, wrap) {
                 break;
             } else if self.batches {
-                let id = (self.ring.load64(usize::from(slot) * 16 + REST) >> 32) as u16;
-                covered = self.distance(slot, id.min(self.size - 1));
+                let id = (self.areas.ring.load64(usize::from(slot) * 16 + REST) >> 32) as u16;
+                covered = self.distance(slot, id.min(self.areas.size - 1));
             }
             (slot, wrap) = self.step(slot, wrap);
         }

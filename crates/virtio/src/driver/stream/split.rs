@@ -7,22 +7,17 @@
 
 use super::{Buffers, Flow};
 use crate::driver::DriverError;
-use crate::mem::{GuestMemory, HostRange};
-use crate::ring::{F_WRITE, Features, Position, QueueConfig, RingError, split_event_passed};
-use core::sync::atomic::{Ordering, fence};
+use crate::driver::areas::{RING, SplitAreas};
+use crate::mem::GuestMemory;
+use crate::ring::{F_WRITE, Features, Position, QueueConfig, RingError};
+use core::sync::atomic::Ordering;
 
-const IDX: usize = 2;
-const RING: usize = 4;
 /// Used entries per line of 64 bytes.
 const PER_LINE: u16 = 8;
 
 #[derive(Debug)]
 pub(super) struct Split {
-    desc: HostRange,
-    avail: HostRange,
-    used: HostRange,
-    size: u16,
-    event_idx: bool,
+    areas: SplitAreas,
     /// IN_ORDER, and the device writes nothing: the used index is sufficient.
     count_only: bool,
     order: Box<[u16]>,
@@ -41,7 +36,7 @@ impl Split {
         flow: Flow,
         buffers: Buffers,
     ) -> Result<Self, RingError> {
-        let areas = cfg.areas(mem)?;
+        let areas = SplitAreas::new(cfg, mem)?;
         let start = cfg.start.index;
         let flags = if flow == Flow::FromDevice { F_WRITE } else { 0 };
         for id in 0..cfg.size {
@@ -51,17 +46,11 @@ impl Split {
                 .desc
                 .store64(off + 8, u64::from(buffers.len) | u64::from(flags) << 32);
             areas
-                .driver
+                .avail
                 .store16(RING + 2 * usize::from(id), id, Ordering::Relaxed);
         }
-        areas.driver.store16(IDX, start, Ordering::Relaxed);
-        areas.device.store16(IDX, start, Ordering::Relaxed);
         Ok(Self {
-            desc: areas.desc,
-            avail: areas.driver,
-            used: areas.device,
-            size: cfg.size,
-            event_idx: cfg.features.contains(Features::EVENT_IDX),
+            areas,
             count_only: flow == Flow::ToDevice && cfg.features.contains(Features::IN_ORDER),
             order: (0..cfg.size).collect(),
             held: None,
@@ -71,23 +60,20 @@ impl Split {
         })
     }
     #[inline]
-    fn slot(&self, index: u16) -> usize {
-        usize::from(index & (self.size - 1))
-    }
-    #[inline]
     fn at(&self, index: u16) -> u16 {
-        self.order.get(self.slot(index)).copied().unwrap_or(0)
+        self.order.get(self.areas.slot(index)).copied().unwrap_or(0)
     }
     pub(super) fn free(&self) -> usize {
-        usize::from(self.size - self.posted.wrapping_sub(self.taken))
+        usize::from(self.areas.size - self.posted.wrapping_sub(self.taken))
     }
     #[inline]
     pub(super) fn upcoming(&self, k: usize) -> u16 {
         self.at(self.posted.wrapping_add(k as u16))
     }
     pub(super) fn set_len(&mut self, buffer: u16, len: u32) {
-        if buffer < self.size {
-            self.desc
+        if buffer < self.areas.size {
+            self.areas
+                .desc
                 .store32(usize::from(buffer) * 16 + 8, len, Ordering::Relaxed);
         }
     }
@@ -98,21 +84,8 @@ impl Split {
         if self.held.is_some() {
             self.hold(n);
         }
-        // Release pairs with the device's acquire of `avail.idx`: entries, descriptors and buffers come first
-        // (§2.7.13.3).
-        self.avail.store16(IDX, new, Ordering::Release);
         self.posted = new;
-        // SeqCst pairs with the device's barrier between its wish for kicks and its look at the index
-        // (§2.7.13.4.1).
-        fence(Ordering::SeqCst);
-        if self.event_idx {
-            let event = self
-                .used
-                .load16(RING + 8 * usize::from(self.size), Ordering::Relaxed);
-            split_event_passed(event, new, old)
-        } else {
-            self.used.load16(0, Ordering::Relaxed) & 1 == 0
-        }
+        self.areas.publish(new, old)
     }
 
     /// Notes that the device has the next `n` buffers.
@@ -129,8 +102,7 @@ impl Split {
     /// The number of buffers that wait to be taken; looks at the shared index only when none is known.
     fn waiting(&mut self) -> Result<u16, DriverError> {
         if self.seen == self.taken {
-            // Acquire pairs with the device's release of `used.idx`: entries and bytes come first.
-            self.seen = self.used.load16(IDX, Ordering::Acquire);
+            self.seen = self.areas.used_idx();
             let n = self.seen.wrapping_sub(self.taken);
             if n > self.posted.wrapping_sub(self.taken) {
                 self.seen = self.taken;
@@ -139,8 +111,9 @@ impl Split {
             if !self.count_only {
                 // The lines come from another core: prefetch all of them at once.
                 for k in (0..n).step_by(usize::from(PER_LINE)) {
-                    self.used
-                        .prefetch(RING + 8 * self.slot(self.taken.wrapping_add(k)));
+                    self.areas
+                        .used
+                        .prefetch(RING + 8 * self.areas.slot(self.taken.wrapping_add(k)));
                 }
             }
         }
@@ -155,10 +128,10 @@ impl Split {
             if self.count_only {
                 each(expected, 0);
             } else {
-                let off = RING + 8 * self.slot(self.taken);
+                let off = RING + 8 * self.areas.slot(self.taken);
                 // Relaxed: ordered by the acquire of the index.
-                let id = self.used.load32(off, Ordering::Relaxed);
-                let len = self.used.load32(off + 4, Ordering::Relaxed);
+                let id = self.areas.used.load32(off, Ordering::Relaxed);
+                let len = self.areas.used.load32(off + 4, Ordering::Relaxed);
                 if id != u32::from(expected) || self.held.is_some() {
                     self.out_of_order(id)?;
                 }
@@ -173,7 +146,7 @@ impl Split {
     #[cold]
     fn out_of_order(&mut self, id: u32) -> Result<(), DriverError> {
         if self.held.is_none() {
-            let mut held = vec![false; usize::from(self.size)];
+            let mut held = vec![false; usize::from(self.areas.size)];
             for k in 0..self.posted.wrapping_sub(self.taken) {
                 held[usize::from(self.at(self.taken.wrapping_add(k)))] = true;
             }
@@ -184,40 +157,27 @@ impl Split {
             Some(h) if *h => *h = false,
             _ => return Err(DriverError::Device("used a buffer that it does not have")),
         }
-        let slot = self.slot(self.taken);
+        let slot = self.areas.slot(self.taken);
         if let Some(o) = self.order.get_mut(slot) {
             *o = id as u16;
         }
         // Relaxed: ordered by the release of the index that covers this entry.
-        self.avail.store16(RING + 2 * slot, id as u16, Ordering::Relaxed);
+        self.areas
+            .avail
+            .store16(RING + 2 * slot, id as u16, Ordering::Relaxed);
         Ok(())
     }
 
     pub(super) fn arm(&mut self) -> bool {
-        if self.event_idx {
-            let at = RING + 2 * usize::from(self.size);
-            self.avail.store16(at, self.taken, Ordering::Relaxed);
-        } else {
-            self.avail.store16(0, 0, Ordering::Relaxed);
-        }
-        // SeqCst pairs with the device's barrier between `used.idx` and its look at this wish (§2.7.7.1).
-        fence(Ordering::SeqCst);
+        self.areas.arm(self.taken);
         self.waiting().map_or(true, |n| n > 0)
     }
-    pub(super) fn disarm(&mut self) {
-        if self.event_idx {
-            // A threshold that the index has just passed.
-            let at = RING + 2 * usize::from(self.size);
-            self.avail
-                .store16(at, self.taken.wrapping_sub(1), Ordering::Relaxed);
-        } else {
-            self.avail.store16(0, 1, Ordering::Relaxed);
-        }
+    pub(super) fn disarm(&self) {
+        self.areas.disarm(self.taken);
     }
     pub(super) fn position(&self) -> Position {
         Position {
-            // Acquire: as in `waiting`.
-            index: self.used.load16(IDX, Ordering::Acquire),
+            index: self.areas.used_idx(),
             wrap: true,
         }
     }

@@ -1,7 +1,7 @@
 //! Streams against the device side, and against a device that works out of order or lies.
 
 use super::*;
-use crate::driver::{Arena, Buf, Driver, Place};
+use crate::driver::{Arena, Buf, ChainLocation, Driver};
 use crate::mem::SharedMemory;
 use crate::ring::{DeviceRx, DeviceTx, Features};
 use heddle_packet::{Burst, Packet, Pool};
@@ -302,7 +302,9 @@ fn kicks_as_the_general_driver() {
             }
             let n = 1 + round % 3;
             for _ in 0..n {
-                general.add(&shared.get(), &[buf], &[], Place::Direct, 0).unwrap();
+                general
+                    .add(&shared.get(), &[buf], &[], ChainLocation::Direct, 0)
+                    .unwrap();
             }
             let kick = general.publish();
             assert_eq!(r.stream.post(n), kick, "{features:?} {round}");

@@ -51,7 +51,7 @@ enum Shape {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Notification {
     Kick,
     Call,
 }
@@ -102,9 +102,9 @@ fn visible(s: &Shared, shape: Shape, n: u16) -> bool {
     }
 }
 
-fn give(s: &Shared, shape: Shape, way: Way, barrier: bool) {
+fn give(s: &Shared, shape: Shape, way: Notification, barrier: bool) {
     // The giving side's record of its last signal: the device has none at its start, and notifies then.
-    let mut signalled = (way == Way::Kick).then_some(0_u16);
+    let mut signalled = (way == Notification::Kick).then_some(0_u16);
     for n in 0..GIVEN {
         s.data[usize::from(n)].store(n + 1, Ordering::Relaxed);
         if shape.packed() {
@@ -161,7 +161,7 @@ fn take(s: &Shared, shape: Shape, barrier: bool) {
     }
 }
 
-fn check(shape: Shape, way: Way, barriers: [bool; 2]) {
+fn check(shape: Shape, way: Notification, barriers: [bool; 2]) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
@@ -181,45 +181,45 @@ fn check(shape: Shape, way: Way, barriers: [bool; 2]) {
 
 #[test]
 fn split_flags() {
-    check(Shape::Flag, Way::Kick, [true, true]);
-    check(Shape::Flag, Way::Call, [true, true]);
+    check(Shape::Flag, Notification::Kick, [true, true]);
+    check(Shape::Flag, Notification::Call, [true, true]);
 }
 
 #[test]
 fn split_event_index_kicks() {
-    check(Shape::Index, Way::Kick, [true, true]);
+    check(Shape::Index, Notification::Kick, [true, true]);
 }
 
 #[test]
 fn split_event_index_calls() {
-    check(Shape::Index, Way::Call, [true, true]);
+    check(Shape::Index, Notification::Call, [true, true]);
 }
 
 #[test]
 fn packed_flags() {
-    check(Shape::Area, Way::Kick, [true, true]);
-    check(Shape::Area, Way::Call, [true, true]);
+    check(Shape::Area, Notification::Kick, [true, true]);
+    check(Shape::Area, Notification::Call, [true, true]);
 }
 
 #[test]
 fn packed_event_descriptor_kicks() {
-    check(Shape::Descriptor, Way::Kick, [true, true]);
+    check(Shape::Descriptor, Notification::Kick, [true, true]);
 }
 
 #[test]
 fn packed_event_descriptor_calls() {
-    check(Shape::Descriptor, Way::Call, [true, true]);
+    check(Shape::Descriptor, Notification::Call, [true, true]);
 }
 
 /// The model can fail: without either side's barrier a wake-up is lost.
 #[test]
 #[should_panic(expected = "deadlock")]
-fn without_the_givers_barrier_somebody_sleeps_over_work() {
-    check(Shape::Flag, Way::Kick, [false, true]);
+fn without_the_givers_barrier_a_side_sleeps_over_work() {
+    check(Shape::Flag, Notification::Kick, [false, true]);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn without_the_takers_barrier_somebody_sleeps_over_work() {
-    check(Shape::Index, Way::Kick, [true, false]);
+fn without_the_takers_barrier_a_side_sleeps_over_work() {
+    check(Shape::Index, Notification::Kick, [true, false]);
 }

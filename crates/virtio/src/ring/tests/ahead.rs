@@ -21,7 +21,7 @@ fn rig(features: Features) -> (Rig, DeviceRx, Vec<Vec<u8>>) {
     let frames: Vec<Vec<u8>> = (0..BURST + MORE).map(|i| pattern(60 + i, i)).collect();
     for (i, f) in frames.iter().enumerate() {
         let buf = rig.buf(&[&[0; 12], &f[..]].concat());
-        rig.add(&[buf], &[], Place::Direct, i as u32).unwrap();
+        rig.add(&[buf], &[], ChainLocation::Direct, i as u32).unwrap();
     }
     rig.driver.publish();
     assert_eq!(receive(&mut rx), frames[..BURST]);
@@ -145,7 +145,7 @@ fn use_after_unmap_on_table_swap_while_a_worker_runs() {
             while rig.driver.free() > 0 {
                 let buf = bufs[sent % bufs.len()];
                 rig.write(buf.addr, &[&[0; 12], &pattern(600, sent)[..]].concat());
-                rig.add(&[buf], &[], Place::Direct, sent as u32).unwrap();
+                rig.add(&[buf], &[], ChainLocation::Direct, sent as u32).unwrap();
                 sent += 1;
             }
             rig.driver.publish();

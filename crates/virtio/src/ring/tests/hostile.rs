@@ -15,7 +15,7 @@ const WRITE: u16 = F_WRITE;
 const INDIRECT: u16 = F_INDIRECT;
 
 /// The outcome of one descriptor table on a split transmit ring of 8.
-fn verdict(features: Features, prepare: impl FnOnce(&mut Rig)) -> Option<RingError> {
+fn outcome(features: Features, prepare: impl FnOnce(&mut Rig)) -> Option<RingError> {
     let mut rig = Rig::new(features, 8);
     prepare(&mut rig);
     let mut rx = rig.rx();
@@ -35,7 +35,7 @@ fn verdict(features: Features, prepare: impl FnOnce(&mut Rig)) -> Option<RingErr
 #[test]
 fn avail_index_jumps() {
     for jump in [9_u16, 100, 0x8000, 0xffff] {
-        let e = verdict(Features::empty(), |rig| {
+        let e = outcome(Features::empty(), |rig| {
             rig.write(rig.cfg.driver + 2, &jump.to_le_bytes())
         });
         assert_eq!(e, Some(RingError::AvailJump { index: jump, used: 0 }));
@@ -75,9 +75,9 @@ fn avail_index_overtakes_what_is_in_flight() {
 
 #[test]
 fn heads_and_next_beyond_the_table() {
-    let e = verdict(Features::empty(), |rig| rig.offer(0, 8));
+    let e = outcome(Features::empty(), |rig| rig.offer(0, 8));
     assert_eq!(e, Some(RingError::Head(8)));
-    let e = verdict(Features::empty(), |rig| {
+    let e = outcome(Features::empty(), |rig| {
         rig.poke(0, BASE, 100, NEXT, 8);
         rig.offer(0, 0);
     });
@@ -88,14 +88,14 @@ fn heads_and_next_beyond_the_table() {
 #[cfg_attr(miri, ignore = "slow: thousands of pieces")]
 fn chain_length_unbounded() {
     // A loop of two.
-    let e = verdict(Features::empty(), |rig| {
+    let e = outcome(Features::empty(), |rig| {
         rig.poke(0, BASE, 100, NEXT, 1);
         rig.poke(1, BASE, 100, NEXT, 0);
         rig.offer(0, 0);
     });
     assert_eq!(e, Some(RingError::ChainTooLong));
     // A loop in an indirect table.
-    let e = verdict(Features::INDIRECT_DESC, |rig| {
+    let e = outcome(Features::INDIRECT_DESC, |rig| {
         let table = rig.arena.take(32, 16).unwrap();
         rig.write(table, &entry(BASE, 100, NEXT, 1));
         rig.write(table + 16, &entry(BASE, 100, NEXT, 0));
@@ -104,14 +104,14 @@ fn chain_length_unbounded() {
     });
     assert_eq!(e, Some(RingError::ChainTooLong));
     // Packed: a chain that never ends.
-    let e = verdict(Features::RING_PACKED, |rig| {
+    let e = outcome(Features::RING_PACKED, |rig| {
         for i in 0..8 {
             rig.poke(i, BASE, 100, 0, F_AVAIL | NEXT);
         }
     });
     assert_eq!(e, Some(RingError::ChainTooLong));
     // 4 GiB of the same 4 MiB.
-    let e = verdict(Features::INDIRECT_DESC, |rig| {
+    let e = outcome(Features::INDIRECT_DESC, |rig| {
         rig.shared = Arc::new(SharedMemory::new(Arena::private(BASE, LEN).unwrap().0));
         let table = rig.arena.take(16 * 1024, 16).unwrap();
         for i in 0..1024_u16 {
@@ -125,7 +125,7 @@ fn chain_length_unbounded() {
     });
     assert_eq!(e, Some(RingError::ChainTooLarge));
     // Few buffers, but many regions.
-    let e = verdict(Features::INDIRECT_DESC, |rig| {
+    let e = outcome(Features::INDIRECT_DESC, |rig| {
         let table = rig.arena.take(48, 16).unwrap();
         for i in 0..3_u16 {
             let flags = if i < 2 { NEXT } else { 0 };
@@ -174,24 +174,24 @@ fn indirect_tables_that_make_no_sense() {
     };
     let on = Features::INDIRECT_DESC;
     assert_eq!(
-        verdict(Features::empty(), table(16, 0, 0)),
+        outcome(Features::empty(), table(16, 0, 0)),
         Some(RingError::IndirectNotNegotiated)
     );
     for len in [0, 15, 17, 16 * 1025, u32::MAX] {
         assert_eq!(
-            verdict(on, table(len, 0, 0)),
+            outcome(on, table(len, 0, 0)),
             Some(RingError::IndirectLength(len))
         );
     }
-    assert_eq!(verdict(on, table(16, NEXT, 0)), Some(RingError::IndirectNested));
+    assert_eq!(outcome(on, table(16, NEXT, 0)), Some(RingError::IndirectNested));
     assert_eq!(
-        verdict(on, table(16, 0, INDIRECT)),
+        outcome(on, table(16, 0, INDIRECT)),
         Some(RingError::IndirectNested)
     );
-    assert_eq!(verdict(on, table(16, 0, WRITE)), Some(RingError::Direction));
-    assert_eq!(verdict(on, table(16, 0, NEXT)), Some(RingError::ChainTooLong));
+    assert_eq!(outcome(on, table(16, 0, WRITE)), Some(RingError::Direction));
+    assert_eq!(outcome(on, table(16, 0, NEXT)), Some(RingError::ChainTooLong));
     // Packed: an indirect descriptor in the middle of a chain.
-    let e = verdict(on | Features::RING_PACKED, |rig| {
+    let e = outcome(on | Features::RING_PACKED, |rig| {
         rig.poke(1, BASE, 16, 0, INDIRECT);
         rig.poke(0, BASE, 100, 0, F_AVAIL | NEXT);
     });
@@ -208,7 +208,7 @@ fn buffers_outside_the_guest_or_of_the_wrong_direction() {
         (u64::MAX - 50, 100),
         (BASE, u32::MAX),
     ] {
-        let e = verdict(Features::empty(), |rig| {
+        let e = outcome(Features::empty(), |rig| {
             rig.poke(0, addr, len, 0, 0);
             rig.offer(0, 0);
         });
@@ -217,7 +217,7 @@ fn buffers_outside_the_guest_or_of_the_wrong_direction() {
             "{addr:#x}+{len:#x}"
         );
     }
-    let e = verdict(Features::empty(), |rig| {
+    let e = outcome(Features::empty(), |rig| {
         rig.poke(0, BASE, 100, WRITE, 0);
         rig.offer(0, 0);
     });
@@ -277,7 +277,7 @@ fn csum_start_is_read_once() {
     hdr[8] = 16;
     let frame = pattern(1500, 1);
     let buf = rig.buf(&[&hdr[..], &frame].concat());
-    rig.add(&[buf], &[], Place::Direct, 0).unwrap();
+    rig.add(&[buf], &[], ChainLocation::Direct, 0).unwrap();
     rig.driver.publish();
     assert_eq!(rx.rx(&mut pool, &mut burst), 1);
     let offload = burst[0].offload;
@@ -299,7 +299,7 @@ fn csum_start_beyond_the_head() {
         hdr[6..8].copy_from_slice(&start.to_le_bytes());
         hdr[8] = 16;
         let buf = rig.buf(&[&hdr[..], &pattern(1500, 1)].concat());
-        rig.add(&[buf], &[], Place::Direct, 0).unwrap();
+        rig.add(&[buf], &[], ChainLocation::Direct, 0).unwrap();
         rig.driver.publish();
         assert_eq!(rx.rx(&mut pool, &mut burst), usize::from(ok));
         assert_eq!(rx.drops().header, u64::from(!ok));
@@ -326,7 +326,7 @@ fn runt_receive_descriptor_underflow() {
         let mut rig = Rig::new(features, 8);
         let mut tx = rig.tx();
         let b = rig.room(len);
-        rig.add(&[], &[b], Place::Direct, 0).unwrap();
+        rig.add(&[], &[b], ChainLocation::Direct, 0).unwrap();
         rig.driver.publish();
         let p = Packet::from_bytes(&pattern(60, 0));
         let out = tx.tx(&[&p, &p]);
@@ -338,7 +338,7 @@ fn runt_receive_descriptor_underflow() {
     let mut rx = rig.rx();
     for len in [0_u32, 1, 11, 12, 25] {
         let b = Buf { addr: BASE, len };
-        rig.add(&[b], &[], Place::Direct, 0).unwrap();
+        rig.add(&[b], &[], ChainLocation::Direct, 0).unwrap();
     }
     rig.send(&pattern(14, 0), 1);
     assert_eq!(receive(&mut rx), [pattern(14, 0)]);
@@ -354,7 +354,7 @@ fn buffers_per_packet_are_bounded() {
     let mut tx = rig.tx();
     for i in 0..200 {
         let b = rig.room(12);
-        rig.add(&[], &[b], Place::Direct, i).unwrap();
+        rig.add(&[], &[b], ChainLocation::Direct, i).unwrap();
     }
     rig.driver.publish();
     let (long, short) = (
@@ -373,7 +373,7 @@ fn buffers_per_packet_are_bounded() {
             len: 1 << 20,
         })
         .collect();
-    rig.add(&huge, &[], Place::Indirect(table), 0).unwrap();
+    rig.add(&huge, &[], ChainLocation::Indirect(table), 0).unwrap();
     rig.driver.publish();
     assert!(receive(&mut rx).is_empty());
     assert_eq!((rx.drops().too_long, rx.error()), (1, None));
@@ -402,7 +402,7 @@ fn a_buffer_posted_in_both_directions_is_no_overlapping_copy() {
                 addr: addr + 8,
                 len: 5000,
             }],
-            Place::Direct,
+            ChainLocation::Direct,
             0,
         )
         .unwrap();
@@ -425,7 +425,7 @@ fn receive_descriptors_are_read_once() {
     let mut tx = rig.tx();
     let b: Vec<Buf> = (0..2).map(|_| rig.room(200)).collect();
     for (i, &b) in b.iter().enumerate() {
-        rig.add(&[], &[b], Place::Direct, i as u32).unwrap();
+        rig.add(&[], &[b], ChainLocation::Direct, i as u32).unwrap();
     }
     rig.driver.publish();
     let p = Packet::from_bytes(&pattern(60, 7));

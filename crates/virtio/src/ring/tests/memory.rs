@@ -97,7 +97,7 @@ fn buffers_that_were_looked_at_are_found_again_in_a_new_table() {
         let mut tx = rig.tx();
         let bufs: Vec<Buf> = (0..4).map(|_| rig.room(200)).collect();
         for (i, &b) in bufs.iter().enumerate() {
-            rig.add(&[], &[b], Place::Direct, i as u32).unwrap();
+            rig.add(&[], &[b], ChainLocation::Direct, i as u32).unwrap();
         }
         rig.driver.publish();
         let p = Packet::from_bytes(&pattern(100, 0));
@@ -142,7 +142,7 @@ fn a_missing_address_is_a_miss_not_an_error_behind_an_iommu() {
             addr: BASE + LEN as u64,
             len: 80,
         };
-        rig.add(&[far], &[], Place::Direct, 1).unwrap();
+        rig.add(&[far], &[], ChainLocation::Direct, 1).unwrap();
         rig.driver.publish();
         assert_eq!(receive(&mut rx), [pattern(64, 0)]);
         rx.complete();
@@ -179,7 +179,7 @@ fn live_migration_sees_each_page_that_was_written() {
             })
             .collect();
         for &b in &bufs {
-            rig.add(&[], &[b], Place::Direct, 0).unwrap();
+            rig.add(&[], &[b], ChainLocation::Direct, 0).unwrap();
         }
         rig.driver.publish();
         let p = Packet::from_bytes(&pattern(6000, 0));
@@ -206,13 +206,13 @@ fn live_migration_sees_each_page_that_was_written() {
 
 /// Back end stopped and started (GET_VRING_BASE, SET_VRING_BASE), also with buffers looked at but unused.
 #[test]
-fn a_stopped_queue_goes_on_where_it_was() {
+fn a_stopped_queue_continues_at_its_position() {
     for features in [Features::empty(), Features::RING_PACKED] {
         let mut rig = Rig::new(features | Features::MRG_RXBUF, 8);
         for round in 0..20 {
             let b: Vec<Buf> = (0..3).map(|_| rig.room(500)).collect();
             for &b in &b {
-                rig.add(&[], &[b], Place::Direct, round).unwrap();
+                rig.add(&[], &[b], ChainLocation::Direct, round).unwrap();
             }
             rig.driver.publish();
             let packed = rig.cfg.packed();

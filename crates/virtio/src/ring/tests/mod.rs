@@ -15,7 +15,7 @@ mod resubmit;
 mod twins;
 
 use super::*;
-use crate::driver::{Arena, Buf, Done, Driver, DriverError, Place};
+use crate::driver::{Arena, Buf, ChainLocation, Done, Driver, DriverError};
 use crate::mem::{GuestMemory, Region, SharedMemory};
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::Mapping;
@@ -81,7 +81,7 @@ impl Rig {
         &mut self,
         readable: &[Buf],
         writable: &[Buf],
-        place: Place,
+        place: ChainLocation,
         token: u32,
     ) -> Result<(), DriverError> {
         self.driver
@@ -90,7 +90,7 @@ impl Rig {
     /// Sends one frame behind an empty header, in one buffer.
     fn send(&mut self, frame: &[u8], token: u32) {
         let buf = self.buf(&[&[0; 12], frame].concat());
-        self.add(&[buf], &[], Place::Direct, token).unwrap();
+        self.add(&[buf], &[], ChainLocation::Direct, token).unwrap();
         self.driver.publish();
     }
     fn done(&mut self) -> Vec<Done> {

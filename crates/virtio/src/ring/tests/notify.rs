@@ -49,7 +49,7 @@ fn a_polling_device_is_not_kicked_and_a_waiting_one_is() {
                 rx.disarm();
             }
             let buf = rig.buf(&[0; 72]);
-            rig.add(&[buf], &[], Place::Direct, 0).unwrap();
+            rig.add(&[buf], &[], ChainLocation::Direct, 0).unwrap();
             assert_eq!(rig.driver.publish(), armed, "{features:?} round {round}");
             assert_eq!(receive(&mut rx).len(), 1);
             rx.complete();
@@ -132,7 +132,7 @@ fn two_threads_that_sleep_lose_no_wakeup() {
             while next < FRAMES && rig.driver.free() > 0 {
                 let buf = bufs[next as usize % 8];
                 rig.write(buf.addr + 12, &next.to_le_bytes());
-                rig.add(&[buf], &[], Place::Direct, next).unwrap();
+                rig.add(&[buf], &[], ChainLocation::Direct, next).unwrap();
                 next += 1;
             }
             if rig.driver.publish() {

@@ -49,7 +49,7 @@ proptest! {
             let mut took = 0;
             for &n in left {
                 let bufs: Vec<Buf> = (0..n).map(|i| rig.buf(&vec![0; if i == 0 { 60 } else { 10 }])).collect();
-                if rig.add(&bufs, &[], Place::Direct, token).is_err() {
+                if rig.add(&bufs, &[], ChainLocation::Direct, token).is_err() {
                     break;
                 }
                 token += 1;

@@ -80,9 +80,9 @@ fn guest_sends(features: Features, size: u16, start: Position, frames: &[Sent]) 
         cuts.dedup();
         let bufs: Vec<Buf> = cuts.windows(2).map(|w| rig.buf(&bytes[w[0]..w[1]])).collect();
         let place = if f.indirect && features.contains(Features::INDIRECT_DESC) {
-            Place::Indirect(rig.arena.take(16 * bufs.len() as u64, 16).unwrap())
+            ChainLocation::Indirect(rig.arena.take(16 * bufs.len() as u64, 16).unwrap())
         } else {
-            Place::Direct
+            ChainLocation::Direct
         };
         match rig.add(&bufs, &[], place, i as u32) {
             Ok(()) => {
@@ -178,9 +178,9 @@ fn guest_receives(
             Step::Post(lens, indirect) => {
                 let chain: Vec<Buf> = lens.iter().map(|&n| rig.room(n)).collect();
                 let place = if *indirect && features.contains(Features::INDIRECT_DESC) {
-                    Place::Indirect(rig.arena.take(16 * chain.len() as u64, 16).unwrap())
+                    ChainLocation::Indirect(rig.arena.take(16 * chain.len() as u64, 16).unwrap())
                 } else {
-                    Place::Direct
+                    ChainLocation::Direct
                 };
                 if rig.add(&[], &chain, place, bufs.len() as u32).is_ok() {
                     rig.driver.publish();

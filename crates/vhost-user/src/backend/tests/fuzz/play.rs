@@ -106,7 +106,7 @@ pub(super) fn play(script: &[u8]) -> Outcome {
 
 impl Player {
     /// Takes note of something.
-    fn tell(&mut self, what: String) {
+    fn note(&mut self, what: String) {
         let state = match &self.rig.session {
             None => "none".to_owned(),
             Some(_) => {
@@ -146,13 +146,13 @@ impl Player {
                 Event::Features(f) if f.contains(Features::RING_PACKED) => "packed".to_owned(),
                 other => format!("{other:?}").split('(').next().unwrap().to_owned(),
             };
-            self.tell(what);
+            self.note(what);
         }
         assert!(self.rig.device.seen.lock().rings.len() <= 4);
     }
 
     /// Number of replies that came; checks that they are in order.
-    fn answers(&mut self) -> usize {
+    fn replies(&mut self) -> usize {
         let mut n = 0;
         while let Ok(Received::Frame(f)) = self.rig.front.recv() {
             assert!(f.header.is_reply());
@@ -179,7 +179,7 @@ impl Player {
         let file = rig.file.try_clone().unwrap();
         rig.send(&Request::SetMemTable(vec![rig.region()]), &[file.as_fd()]);
         self.run();
-        self.answers();
+        self.replies();
         self.drivers = [None, None];
         self.deaf = false;
     }
@@ -203,8 +203,8 @@ impl Player {
         kinds.into_iter().map(|k| open(k, &self.rig.file)).collect()
     }
 
-    fn write(&mut self, request: &Request, kinds: Option<Vec<Fd>>, ask: bool) {
-        let flags = if ask {
+    fn write(&mut self, request: &Request, kinds: Option<Vec<Fd>>, request_reply: bool) {
+        let flags = if request_reply {
             HeaderFlags::NEED_REPLY
         } else {
             HeaderFlags::empty()
@@ -222,15 +222,15 @@ impl Player {
 
     fn act(&mut self, act: Act) {
         match act {
-            Act::Send(request, kinds, ask, 1) => self.ask(&request, kinds, ask),
-            Act::Send(request, kinds, ask, times) => {
+            Act::Send(request, kinds, request_reply, 1) => self.request_reply(&request, kinds, request_reply),
+            Act::Send(request, kinds, request_reply, times) => {
                 for _ in 0..times {
-                    self.write(&request, kinds.clone(), ask);
+                    self.write(&request, kinds.clone(), request_reply);
                 }
                 self.run();
-                self.answers();
+                self.replies();
             }
-            Act::Queue(request, kinds, ask) => self.write(&request, kinds, ask),
+            Act::Queue(request, kinds, request_reply) => self.write(&request, kinds, request_reply),
             Act::Frame(code, flags, told, payload, kinds) => {
                 let head: Vec<u8> = [code, flags, told].iter().flat_map(|v| v.to_ne_bytes()).collect();
                 let fds: Vec<OwnedFd> = kinds.into_iter().map(|k| open(k, &self.rig.file)).collect();
@@ -258,7 +258,7 @@ impl Player {
                 } else {
                     self.raw(b);
                     self.run();
-                    self.answers();
+                    self.replies();
                 }
             }
             Act::Poke(at, bytes) if !self.cut => drop(self.rig.mem.write(at, &bytes)),
@@ -278,32 +278,32 @@ impl Player {
         }
         self.run();
         if !self.deaf {
-            self.answers();
+            self.replies();
         }
     }
 
     /// One request, which gets exactly the replies that it should get, or ends the session.
-    fn ask(&mut self, request: &Request, kinds: Option<Vec<Fd>>, ask: bool) {
+    fn request_reply(&mut self, request: &Request, kinds: Option<Vec<Fd>>, request_reply: bool) {
         self.run();
-        self.answers();
+        self.replies();
         if self.rig.session.is_none() {
             return;
         }
-        let acks = ask && self.rig.session.as_ref().is_some_and(Session::answers);
-        self.write(request, kinds, ask);
+        let acks = request_reply && self.rig.session.as_ref().is_some_and(Session::acknowledges);
+        self.write(request, kinds, request_reply);
         self.run();
-        let answers = self.answers();
+        let replies = self.replies();
         let ended = self.rig.ended.is_some();
         let wanted = !ended && (acks || request.reply() == ReplyKind::Own);
         // A session may also end behind the reply, when a worker touches memory that is gone.
-        let behind = ended && self.cut && answers <= 1;
+        let behind = ended && self.cut && replies <= 1;
         assert!(
-            behind || answers == usize::from(wanted),
-            "{answers} answers to {request:?} {:?}",
+            behind || replies == usize::from(wanted),
+            "{replies} answers to {request:?} {:?}",
             self.rig.ended
         );
         let verdict = if ended { "ends" } else { "ok" };
-        self.tell(format!("{} {verdict}", request.name()));
+        self.note(format!("{} {verdict}", request.name()));
     }
 
     /// A ring as it should be.
@@ -320,7 +320,7 @@ impl Player {
         };
         let fd = VringFd { index, has_fd: true };
         if how & 2 != 0 {
-            self.ask(&Request::GetVringBase(state(n, 0)), None, true);
+            self.request_reply(&Request::GetVringBase(state(n, 0)), None, true);
             let _ = self.rig.mem.write(at - USER + BASE, &[0; 0x3000]);
         }
         for request in [
@@ -333,7 +333,7 @@ impl Player {
         ] {
             self.write(&request, None, true);
             self.run();
-            self.answers();
+            self.replies();
         }
         if let Some(driver) = self.drivers.get_mut(usize::from(index)) {
             let desc = at - USER + BASE;
@@ -363,7 +363,7 @@ impl Player {
                 } else {
                     (&[][..], &buf[..])
                 };
-                let _ = driver.add(mem, out, into, Place::Direct, u32::from(i)); // full, perhaps
+                let _ = driver.add(mem, out, into, ChainLocation::Direct, u32::from(i)); // full, perhaps
             }
             driver.publish();
             let _ = driver.pop(); // the device may not have been there at all
@@ -403,6 +403,6 @@ impl Player {
             told.extend(error.map(|e| format!("broken {}", e.name())));
         }
         drop(seen);
-        told.into_iter().for_each(|what| self.tell(what));
+        told.into_iter().for_each(|what| self.note(what));
     }
 }

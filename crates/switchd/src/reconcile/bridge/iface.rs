@@ -1,0 +1,169 @@
+//! One interface of a bridge.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use heddle_datapath_api::{MeterConfig, PortNo};
+use heddle_ofproto::Ofproto;
+use heddle_ofproto::bridge::{PortConfig, PortTarget};
+use heddle_ofproto::monitor::WatchedPort;
+use heddle_ofproto::tunnels::Tunnel;
+use heddle_ofproto::watch::Watch;
+use heddle_openflow::Port as OfPort;
+use heddle_ovsdb::Uuid;
+use heddle_port::{DummyPort, Port, PortStatus, PortType};
+
+use crate::inventory::Item;
+use crate::reconcile::desired::Smap;
+
+/// One interface that exists.
+pub(in crate::reconcile) struct Iface {
+    pub(in crate::reconcile) name: String,
+    /// The interface's row; `None` without one.
+    pub(in crate::reconcile) uuid: Option<Uuid>,
+    /// The port that it belongs to.
+    pub(super) port: String,
+    /// The type in the database.
+    pub(super) kind: &'static PortType,
+    /// The type to show.
+    pub(super) shown: &'static str,
+    pub(in crate::reconcile) no: OfPort,
+    pub(in crate::reconcile) body: Body,
+    /// The status as last read.
+    pub(in crate::reconcile) status: PortStatus,
+    pub(super) options: Smap,
+    /// The user has set the MTU.
+    pub(super) mtu_request: Option<u32>,
+    /// The device's error for that MTU, if it refused.
+    pub(in crate::reconcile) mtu_refused: Option<String>,
+    /// The user no longer sets the MTU: it follows those of the other ports from now on.
+    pub(super) mtu_released: bool,
+    /// The interface's MTU follows those of the other ports from now on.
+    pub(super) is_new: bool,
+    /// Limits of the interface's input.
+    pub(super) policing: Vec<MeterConfig>,
+    /// The interface's BFD session.
+    pub(super) session: Session,
+}
+
+/// The session that watches an interface, if it has one.
+#[derive(Default)]
+pub(super) struct Session {
+    /// The session's link state, for OpenFlow.
+    watch: Option<Watch>,
+    /// The settings and place that were last applied.
+    wanted: Option<(Smap, WatchedPort)>,
+}
+
+/// The implementation of an interface.
+pub(in crate::reconcile) enum Body {
+    /// A device in the datapath.
+    Device(Arc<dyn Port>, PortNo),
+    /// One end of a patch, with the name of the other.
+    Patch(String),
+    /// A tunnel.
+    Tunnel(Arc<Tunnel>),
+}
+
+impl Iface {
+    /// Whether it is the bridge's own port.
+    pub(super) fn is_local(&self) -> bool {
+        self.no == OfPort::LOCAL
+    }
+
+    pub(in crate::reconcile) fn device(&self) -> Option<(&Arc<dyn Port>, PortNo)> {
+        match &self.body {
+            Body::Device(device, no) => Some((device, *no)),
+            Body::Patch(_) | Body::Tunnel(_) => None,
+        }
+    }
+
+    /// Whether its MTU follows those of the other ports.
+    pub(super) fn follows_mtu(&self) -> bool {
+        self.kind.follows_mtu && self.mtu_request.is_none()
+    }
+
+    /// Makes, changes or ends its session, if anything about it has changed.
+    pub(super) fn follow_session(&mut self, settings: &Smap, of: &Ofproto, bridge: u64) {
+        if settings.0.is_empty() && self.session.watch.is_none() {
+            return;
+        }
+        let place = WatchedPort {
+            bridge,
+            no: self.no,
+            mac: self.status.mac,
+            dp: self.device().map(|(_, no)| no),
+        };
+        let wanted = Some((settings.clone(), place.clone()));
+        if self.session.wanted != wanted {
+            self.session.watch = of.monitor().configure(&self.name, &settings.0, place);
+            self.session.wanted = wanted;
+        }
+    }
+
+    /// The interface's configuration for OpenFlow.
+    pub(super) fn config(&self) -> PortConfig {
+        PortConfig {
+            no: self.no,
+            name: self.name.clone(),
+            bundle: self.port.clone(),
+            target: match &self.body {
+                Body::Device(_, no) => PortTarget::Datapath(*no),
+                Body::Patch(peer) => PortTarget::Patch(peer.clone()),
+                Body::Tunnel(tunnel) => PortTarget::Tunnel(tunnel.clone()),
+            },
+            mac: self.status.mac,
+            mtu: self.status.mtu,
+            admin_up: self.status.admin_up,
+            link_up: self.status.link_up,
+            speed_bps: self.status.speed_bps,
+            watch: self.session.watch.clone(),
+        }
+    }
+
+    /// The interface as commands show it.
+    pub(in crate::reconcile) fn item(&self, bridge: &str) -> Item {
+        let device = self.device();
+        let made_as = device.map_or(self.kind, |(d, _)| d.port_type());
+        let (mut settings, shared_no) = match &self.body {
+            Body::Tunnel(tunnel) => (tunnel.config.shown_options(), Some(tunnel.dp)),
+            Body::Device(..) | Body::Patch(_) => (BTreeMap::new(), None),
+        };
+        for key in made_as.shown_options {
+            if let Some(v) = self.options.get(key) {
+                settings.insert((*key).to_owned(), v.to_owned());
+            }
+        }
+        let dummy = device.and_then(|(d, _)| d.as_any().downcast_ref::<DummyPort>());
+        if let Some(dummy) = dummy.filter(|_| made_as.pmd) {
+            let wanted = self.options.number("n_rxq", 1).max(1);
+            // A dummy device has `n_txq` transmit queues, whatever the number of workers is.
+            let n_txq = self.options.number("n_txq", 1).max(1);
+            let queues = [
+                ("configured_rx_queues", dummy.n_rxq().to_string()),
+                ("configured_tx_queues", n_txq.to_string()),
+                ("requested_rx_queues", wanted.to_string()),
+                ("requested_tx_queues", n_txq.to_string()),
+            ];
+            settings.extend(queues.map(|(key, n)| (key.to_owned(), n)));
+        }
+        Item {
+            bridge: bridge.to_owned(),
+            shown: self.shown,
+            no: self.no,
+            dp_no: device.map(|(_, no)| no).or(shared_no),
+            shares: shared_no.is_some(),
+            device: device.map(|(d, _)| d.clone()),
+            settings,
+        }
+    }
+}
+
+/// An interface that could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::reconcile) struct Failure {
+    /// The interface's row.
+    pub(in crate::reconcile) uuid: Uuid,
+    /// Why; for `Interface.error`.
+    pub(in crate::reconcile) why: Option<String>,
+}

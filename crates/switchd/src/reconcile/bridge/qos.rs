@@ -1,0 +1,35 @@
+//! Limits of ports' output (`Port.qos`) and input (`Interface.ingress_policing_*`).
+
+use std::sync::Arc;
+
+use heddle_datapath::Datapath;
+
+use super::BridgeReconciler;
+
+impl BridgeReconciler {
+    /// Applies the rows' limits to the devices of the bridge's ports.
+    pub(super) fn limit_rates(&mut self, datapath: &Datapath) {
+        for iface in self.ifaces.values_mut() {
+            let Some((device, no)) = iface.device().map(|(d, no)| (Arc::clone(d), no)) else {
+                continue;
+            };
+            let Some((port, row)) = self.row.interface(&iface.name) else {
+                continue;
+            };
+            // Pretended devices have no rates in Open vSwitch either.
+            if !device.port_type().pretended
+                && let Err(error) = device.set_qos(port.qos.as_ref())
+            {
+                let kind = port.qos.as_ref().map_or("", |q| q.kind.as_str());
+                log::warn!(target: "bridge", per_min = 1, burst = 10;
+                    "interface {}: QoS {kind:?}: {error}", iface.name);
+            }
+            if iface.policing != row.policing {
+                iface.policing.clone_from(&row.policing);
+                if let Err(error) = datapath.set_policing(no, &row.policing) {
+                    log::warn!(target: "bridge", "interface {}: what it receives is not limited: {error}", iface.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Applies the configuration to the switch: only differences are changed.
+//!
+//! The order is Open vSwitch's. First, unwanted things are removed from all bridges, since new ones may need
+//! their names and numbers. Then bridges and ports are added. Then each bridge is configured as a whole and
+//! shown to controllers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use heddle_daemon::vlog::Rounds;
+use heddle_datapath::DatapathError;
+use heddle_datapath_api::Engine;
+use heddle_ofproto::features::Features;
+use heddle_ovsdb::{Db, Txn};
+use heddle_sys::LinkCtl;
+
+use super::bridge::{BridgeReconciler, Changes};
+use super::desired::{self, BridgeRow, Desired};
+use super::environment::Environment;
+use super::globals::Globals;
+use super::host_stack::HostStack;
+use super::offload::Offloading;
+use super::refused::Refused;
+use super::tunnels::Tunnels;
+use super::writeback::Report;
+use super::zones::Zones;
+use super::{Bridges, kinds};
+use crate::inventory::{Inventory, OWN_PORT, datapath_name};
+use crate::metrics::EndPoints;
+use crate::switch::Switch;
+
+/// The state that was made of the configuration so far.
+pub(super) struct Reconciler {
+    env: Environment,
+    metrics: Arc<EndPoints>,
+    bridges: Bridges,
+    tunnels: Tunnels,
+    zones: Zones,
+    offloading: Offloading,
+    host_stack: HostStack,
+    refused: Refused,
+    /// The sleep setting that was last logged.
+    logged_sleep: Option<heddle_datapath::MaxSleep>,
+    /// Warnings about the configuration.
+    warnings: Rounds,
+    /// `next_cfg` of the configuration that is in force.
+    applied: Option<i64>,
+}
+
+/// The work that is due.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Due {
+    pub(super) reconfigure: bool,
+    pub(super) refresh: bool,
+    /// A device changed, or a missing one may have come.
+    pub(super) links: bool,
+    /// Changes are to be written.
+    pub(super) write: bool,
+    /// Counters are to be written.
+    pub(super) counters: bool,
+}
+
+impl Reconciler {
+    pub(super) fn new(switch: Arc<Switch>, metrics: Arc<EndPoints>) -> Reconciler {
+        Reconciler {
+            env: Environment::new(switch),
+            metrics,
+            bridges: Bridges::new(),
+            tunnels: Tunnels::default(),
+            zones: Zones::default(),
+            offloading: Offloading::default(),
+            host_stack: HostStack::default(),
+            refused: Refused::default(),
+            logged_sleep: None,
+            warnings: Rounds::default(),
+            applied: None,
+        }
+    }
+
+    pub(super) fn is_configured(&self) -> bool {
+        self.env.globals != Globals::new()
+    }
+
+    /// Milliseconds between updates of counters in the database.
+    pub(super) fn stats_interval_ms(&self) -> u64 {
+        self.env.globals.stats_interval_ms
+    }
+
+    /// The transaction to write. `counters`: also the counters of all interfaces, not just of new ones.
+    pub(super) fn describe(&self, db: &Db, counters: bool) -> Txn {
+        let report = Report {
+            db,
+            switch: &self.env.switch,
+            globals: &self.env.globals,
+            bridges: &self.bridges,
+            applied: self.applied,
+        };
+        report.transaction(counters)
+    }
+
+    /// Does the work that is due, but for writing.
+    pub(super) fn work(&mut self, db: &Db, due: Due) -> Changes {
+        let mut changes = Changes::default();
+        if due.links
+            && let Some(filters) = self.env.switch.ingress.get()
+        {
+            // The device that came, went or changed may be a VLAN device.
+            filters.read_vlans();
+        }
+        if due.refresh {
+            changes = self.refresh();
+        }
+        let waited_for = due.links && self.is_waiting() || due.refresh && self.lacks_descriptors();
+        if due.reconfigure || changes.reconfigure || waited_for {
+            let mut warnings = std::mem::take(&mut self.warnings);
+            warnings.round(|| self.reconfigure(db));
+            self.warnings = warnings;
+            changes = Changes {
+                write: true,
+                reconfigure: false,
+            };
+        }
+        changes
+    }
+
+    /// Whether an interface waits for its device.
+    fn is_waiting(&self) -> bool {
+        self.bridges.values().any(|b| !b.failures.is_empty())
+    }
+
+    /// Whether an interface could not be made for want of descriptors. No event reports free ones.
+    fn lacks_descriptors(&self) -> bool {
+        let lacks = |why: &Option<String>| why.as_ref().is_some_and(|w| w.contains("Too many open files"));
+        let mut failures = self.bridges.values().flat_map(|b| b.failures.values());
+        failures.any(|f| lacks(&f.why))
+    }
+
+    /// Reads the state of all devices and passes changes on to OpenFlow.
+    pub(super) fn refresh(&mut self) -> Changes {
+        let mut changes = Changes::default();
+        for bridge in self.bridges.values_mut() {
+            bridge.refresh(&self.env, &mut changes);
+        }
+        self.assign_queues();
+        self.offloading.set_ports(&self.bridges, &self.env.globals);
+        let datapath = &self.env.switch.datapath;
+        self.zones.forget_unused(datapath.conntrack(), self.env.now_ms());
+        self.refused.log_new(&datapath.coverage());
+        changes
+    }
+
+    /// Applies the database's configuration to the switch.
+    fn reconfigure(&mut self, db: &Db) {
+        heddle_daemon::coverage::coverage!("bridge_reconfigure");
+        let desired = Desired::read(db);
+        self.configure_switch(&desired);
+        let Desired {
+            bridges,
+            datapaths,
+            next_cfg,
+            ..
+        } = desired;
+
+        self.remove_bridges(&bridges);
+        let mut new = Vec::new();
+        for row in bridges.into_values() {
+            match self.bridges.get_mut(&row.name) {
+                Some(bridge) => bridge.set_row(row),
+                None => new.push(row),
+            }
+        }
+        for bridge in self.bridges.values_mut() {
+            bridge.remove_ports(&self.env, &mut self.tunnels);
+        }
+        for row in new {
+            self.add_bridge(row);
+        }
+        self.add_own_port();
+        self.env.taps.find(&self.wanted_ports(|kind| kind.open.persists));
+        let system_ports = self.wanted_ports(|kind| kind.open.name == "system");
+        self.host_stack.prepare(&self.env.switch, &system_ports);
+        self.prepare_receivers();
+        self.add_ports();
+        self.env.receivers.clear();
+        self.env.taps.settle();
+        self.host_stack.release_devices(&self.env.switch, system_ports);
+        self.zones.apply(&datapaths, &self.env.switch);
+        for bridge in self.bridges.values_mut() {
+            bridge.configure(&self.env);
+        }
+        self.assign_queues();
+        self.env.taps.find_left_devices(&self.bridges);
+        self.env.guests.settled();
+        let datapath = &self.env.switch.datapath;
+        self.offloading
+            .confirm(&self.bridges, &self.env.globals, datapath);
+        if !self.bridges.is_empty() {
+            self.env.globals.log_sleep(&mut self.logged_sleep, datapath);
+        }
+        self.applied = next_cfg;
+        self.update_inventory();
+    }
+
+    /// Applies the settings that concern no bridge.
+    fn configure_switch(&mut self, desired: &Desired) {
+        let switch = Arc::clone(&self.env.switch);
+        let globals = self.env.globals.renewed(&desired.other_config);
+        globals.apply(&self.env.globals, &switch.datapath);
+        switch.ofproto.pipeline().set_restoring(globals.restore_wait);
+        self.env.globals = globals;
+        {
+            let mut known = switch.without_effect.lock();
+            desired::log_without_effect(&known, &desired.without_effect);
+            known.clone_from(&desired.without_effect);
+        }
+        let metrics = desired.other_config.get("heddle-metrics");
+        self.metrics.configure(metrics.unwrap_or_default());
+        self.offloading.decide(self.env.globals.offload, &switch);
+        self.env.divert = self.offloading.divert();
+        let keys = desired.ssl.clone();
+        switch
+            .tls
+            .configure(keys.unwrap_or_else(|| switch.options.ssl.settings()));
+    }
+
+    /// Assigns receive queues to workers, now that all ports are there.
+    fn assign_queues(&self) {
+        if let Err(error) = self.env.switch.datapath.assign_queues() {
+            log::error!(target: "dpif_netdev", "receive queues could not be assigned: {error}");
+        }
+    }
+
+    /// Takes all bridges down: another process has taken over, and has their devices from now on.
+    pub(super) fn clear(&mut self) {
+        for (name, mut bridge) in std::mem::take(&mut self.bridges) {
+            bridge.take_down(&self.env, &mut self.tunnels);
+            self.env.switch.ofproto.remove_bridge(&name);
+        }
+        self.env.taps.let_go();
+        self.update_inventory();
+    }
+
+    /// Removes the bridges that are not wanted, or have another type of datapath.
+    fn remove_bridges(&mut self, wanted: &BTreeMap<String, BridgeRow>) {
+        let stays = |name: &String, bridge: &BridgeReconciler| {
+            let row = wanted.get(name);
+            row.is_some_and(|row| row.datapath_type == bridge.row.datapath_type)
+        };
+        let unwanted = self.bridges.iter().filter(|(name, bridge)| !stays(name, bridge));
+        let unwanted: Vec<String> = unwanted.map(|(name, _)| name.clone()).collect();
+        for name in unwanted {
+            if let Some(mut bridge) = self.bridges.remove(&name) {
+                bridge.remove(&self.env, &mut self.tunnels);
+                self.env.switch.ofproto.remove_bridge(&name);
+            }
+        }
+    }
+
+    fn add_bridge(&mut self, row: BridgeRow) {
+        let name = row.name.clone();
+        if !kinds::datapath_types(&self.env.switch.options).contains(&row.datapath_type.as_str()) {
+            let kind = &row.datapath_type;
+            log::warn!(target: "dpif", "could not create datapath {name} of unknown type {kind}");
+            log::error!(target: "bridge", "failed to create bridge {name}: unknown datapath type {kind}");
+            return;
+        }
+        let bridge = BridgeReconciler::new(row, &self.env);
+        bridge
+            .bridge
+            .use_features(self.features_of(&bridge.row.datapath_type));
+        self.bridges.insert(name, bridge);
+    }
+
+    /// The features of a datapath of this type, as its first bridge found them and logged them.
+    fn features_of(&self, datapath_type: &str) -> Features {
+        let mut of_type = self
+            .bridges
+            .values()
+            .filter(|b| b.row.datapath_type == datapath_type);
+        if let Some(first) = of_type.next() {
+            return first.bridge.used_features().at_boot();
+        }
+        let features = Features::probed(self.env.globals.vlan_limit);
+        let name = datapath_name(datapath_type);
+        for line in features.log_lines() {
+            log::info!(target: "ofproto_dpif", "{name}: {line}");
+        }
+        features
+    }
+
+    /// A pretended datapath has a port 0 of its own, as Open vSwitch's has: tests look for it.
+    fn add_own_port(&self) {
+        let datapath = &self.env.switch.datapath;
+        let wanted = self.bridges.values().any(|b| b.row.datapath_type == "dummy");
+        if !wanted || datapath.port(OWN_PORT).is_some() {
+            return;
+        }
+        let made = heddle_port::open("dummy-internal", "ovs-dummy", &BTreeMap::new())
+            .map_err(DatapathError::from)
+            .and_then(|device| datapath.add_port(device, Some(OWN_PORT)));
+        if let Err(error) = made {
+            log::warn!(target: "dpif_netdev", "ovs-dummy: {error}");
+        }
+    }
+
+    /// Names of the interfaces of a kind that the database has.
+    fn wanted_ports(&self, is_wanted: impl Fn(&kinds::Kind) -> bool) -> BTreeSet<String> {
+        let options = &self.env.switch.options;
+        let of_bridge = |bridge: &BridgeReconciler| {
+            let rows = bridge.row.interfaces().map(|(_, row)| row);
+            let wanted = rows.filter(|row| {
+                bridge
+                    .row
+                    .kind_of(row, options)
+                    .is_ok_and(|kind| is_wanted(&kind))
+            });
+            wanted.map(|row| row.name.clone()).collect::<Vec<_>>()
+        };
+        self.bridges.values().flat_map(of_bridge).collect()
+    }
+
+    /// Makes the receiving sockets of all devices that will become ports at once: one by one they would take
+    /// the kernel long.
+    fn prepare_receivers(&self) {
+        if self.env.divert.is_some() {
+            return;
+        }
+        let options = &self.env.switch.options;
+        let mut missing = Vec::new();
+        for bridge in self.bridges.values() {
+            let is_device = |row| {
+                let kind = bridge.row.kind_of(row, options);
+                kind.is_ok_and(|kind| kind.open.kernel && !kind.open.persists)
+            };
+            let rows = bridge.row.interfaces().map(|(_, row)| row);
+            let rows = rows.filter(|row| !bridge.has_interface(&row.name) && is_device(row));
+            missing.extend(rows.map(|row| row.name.as_str()));
+        }
+        if missing.len() < 2 {
+            return;
+        }
+        let Ok(links) = LinkCtl::new() else { return };
+        let n = missing.iter().filter(|name| links.ifindex(name).is_ok()).count();
+        if n > 1 {
+            self.env.receivers.prepare(n);
+        }
+    }
+
+    fn add_ports(&mut self) {
+        let names: Vec<String> = self.bridges.keys().cloned().collect();
+        for name in names {
+            let taken = self.taken_by_others(&name);
+            if let Some(bridge) = self.bridges.get_mut(&name) {
+                bridge.add_ports(&taken, &self.env, &mut self.tunnels);
+            }
+        }
+    }
+
+    /// Interfaces of a bridge's row that another bridge has.
+    fn taken_by_others(&self, bridge: &str) -> BTreeSet<String> {
+        let Some(own) = self.bridges.get(bridge) else {
+            return BTreeSet::new();
+        };
+        let others = || self.bridges.iter().filter(|(name, _)| *name != bridge);
+        let names = own.row.interfaces().map(|(_, row)| &row.name);
+        let missing = names.filter(|name| !own.has_interface(name));
+        let taken = missing.filter(|name| others().any(|(_, other)| other.has_interface(name)));
+        taken.cloned().collect()
+    }
+
+    fn update_inventory(&self) {
+        let mut inventory = Inventory {
+            shared: self.tunnels.items(),
+            zone_limits: self.zones.has_limits(),
+            ..Inventory::default()
+        };
+        for (name, bridge) in &self.bridges {
+            inventory
+                .bridges
+                .insert(name.clone(), bridge.row.datapath_type.clone());
+            let items = bridge.ifaces.values().map(|i| (i.name.clone(), i.item(name)));
+            inventory.interfaces.extend(items);
+        }
+        *self.env.switch.inventory.write() = inventory;
+        // The counter follows the change: the lock above makes the change visible to a reader of the counter.
+        self.env.switch.inventory_changes.fetch_add(1, Relaxed);
+    }
+}
