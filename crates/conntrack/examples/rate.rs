@@ -5,7 +5,7 @@
 //! `cargo run --release -p heddle-conntrack --example rate`
 
 use heddle_conntrack::{
-    Config, Conntrack, CtAction, CtNat, CtPacket, Endpoint, Known, NatEnd, NatHow, NatRange, ReadGuard,
+    Config, Conntrack, CtAction, CtNat, CtPacket, CtState, Endpoint, NatEnd, NatHow, NatRange, ReadGuard,
     Segment, Subject, Tuple, Verdict,
 };
 
@@ -83,7 +83,7 @@ fn run(
         burst.iter().for_each(|(_, h)| ct.prefetch(*h));
         let guesses = burst.map(|(s, h)| (s, h, ct.guess(h)));
         for (subject, hash, guess) in guesses {
-            let (mut known, mut verdict) = (Known::default(), Verdict::default());
+            let (mut known, mut verdict) = (CtState::default(), Verdict::default());
             let packet = CtPacket {
                 now_ms: 1000,
                 subject: &subject,

@@ -7,7 +7,7 @@
 //!
 //! **Use.** A worker reads a packet ([`Packet::read`]) and hashes its tuple ([`Conntrack::hash`]). It
 //! prefetches for the whole burst ([`Conntrack::prefetch`], [`Conntrack::guess`]). Then it tracks each packet
-//! ([`Conntrack::track`]) under one [`ReadGuard`] of the burst. The packet has its [`Known`] state from then
+//! ([`Conntrack::track`]) under one [`ReadGuard`] of the burst. The packet has its [`CtState`] from then
 //! on, and the [`Verdict`] has the changes of its headers ([`Rewrite::apply`]). A control thread calls
 //! [`Conntrack::sweep`].
 //!
@@ -52,10 +52,10 @@ pub use protocol::packet::{Checked, Invalid, Packet, Segment, Subject};
 pub use protocol::tcp;
 pub use protocol::timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
 pub use table::hash::Hash;
-pub use table::key::Ends4;
+pub use table::key::TranslatedEnds4;
 pub use table::zones::ZoneLimit;
-pub use track::general::{CtPacket, Found, Known, Verdict, state};
-pub use track::short::{Brief, SHORT, Shape, Short};
+pub use track::general::{ConnRef, CtPacket, CtState, Verdict, state};
+pub use track::short::{ConnSummary, FastPacket, SHORT, Shape};
 pub use track::{Config, Conntrack, DEFAULT_MAX_CONNS, Guess, helper, offloaded};
 pub use tuple::{Endpoint, Tuple, bits, ip};
 

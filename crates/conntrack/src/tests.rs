@@ -86,18 +86,18 @@ fn snat(min: &str, max: &str, ports: Option<(u16, u16)>) -> CtAction {
 
 /// Result of `ct` for a packet, and its verdict.
 struct Tracked {
-    known: Known,
+    known: CtState,
     verdict: Verdict,
 }
 
 impl std::ops::Deref for Tracked {
-    type Target = Known;
-    fn deref(&self) -> &Known {
+    type Target = CtState;
+    fn deref(&self) -> &CtState {
         &self.known
     }
 }
 
-fn run_after(ct: &Conntrack, now: u64, s: &Subject, mut known: Known, action: &CtAction) -> Tracked {
+fn run_after(ct: &Conntrack, now: u64, s: &Subject, mut known: CtState, action: &CtAction) -> Tracked {
     let reading = ReadGuard::begin();
     let hash = ct.hash(&s.tuple, action.zone);
     let mut verdict = Verdict::default();
@@ -114,7 +114,7 @@ fn run_after(ct: &Conntrack, now: u64, s: &Subject, mut known: Known, action: &C
 }
 
 fn run(ct: &Conntrack, now: u64, s: &Subject, action: &CtAction) -> Tracked {
-    run_after(ct, now, s, Known::default(), action)
+    run_after(ct, now, s, CtState::default(), action)
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::table::slots::Slots;
 use crate::table::zones::{ZoneLimit, Zones};
 use crate::track::helper::Expectations;
 use crate::track::offloaded::Ender;
-use crate::track::short::Short;
+use crate::track::short::FastPacket;
 use crate::track::sweep::Prepared;
 use crate::tuple::{Endpoint, Tuple};
 use std::io;
@@ -120,7 +120,7 @@ impl Conntrack {
     }
     /// The same as [`Conntrack::guess`], for a packet of the fast path.
     #[inline]
-    pub fn guess_short(&self, hash: Hash, s: &Short) -> Guess {
+    pub fn guess_short(&self, hash: Hash, s: &FastPacket) -> Guess {
         self.guess_and_fetch(hash, !s.is_udp4())
     }
     #[inline]

@@ -5,8 +5,8 @@
 //! write, hash and compare them costs more than to find the connection.
 //!
 //! **Shape.** Each connection has a line with a link for each direction. A link holds the properties of the
-//! connection that may change between packets ([`Brief`]), the origin of the lookup, and the entry. If a
-//! packet has the same properties and origin, it matches the entry's context, as it did when the link was
+//! connection that may change between packets ([`ConnSummary`]), the origin of the lookup, and the entry. If
+//! a packet has the same properties and origin, it matches the entry's context, as it did when the link was
 //! made. Only the compact key is left to compare, under the entry's mask.
 //!
 //! **Invariants.** A link is made only of a packet that had no metadata before it was tracked. A link names
@@ -16,7 +16,7 @@
 //! **Bounds.** The connection's number selects the line, and a newer connection takes the older one's place.
 //! If many lines were taken over within a second, the number of lines doubles, up to [`MAX_LINKS`]: 16 MiB.
 
-use heddle_conntrack::Brief;
+use heddle_conntrack::ConnSummary;
 use heddle_simd::simd;
 use zerocopy::FromZeros;
 
@@ -35,7 +35,7 @@ struct Link {
     slot: u32,
     origin: u32,
     mark: u32,
-    label: u32,
+    label_version: u32,
 }
 
 #[derive(Clone, Copy, Debug, FromZeros)]
@@ -82,7 +82,7 @@ impl Links {
     }
     /// The entry that a packet of this origin matched, for a connection with exactly these properties.
     #[inline]
-    pub(crate) fn find(&self, b: &Brief, origin: u32) -> Option<Target> {
+    pub(crate) fn find(&self, b: &ConnSummary, origin: u32) -> Option<Target> {
         let line = self.line(b.number)?;
         let way = usize::from(b.reply);
         let link = line.links.get(way)?;
@@ -90,7 +90,7 @@ impl Links {
             | (line.generation ^ b.generation)
             | (link.origin ^ origin)
             | (link.mark ^ b.mark)
-            | (link.label ^ b.label)
+            | (link.label_version ^ b.label_version)
             | u32::from(line.states.get(way)? ^ b.state);
         (same == 0 && link.id != 0).then_some(Target {
             slot: link.slot,
@@ -105,7 +105,7 @@ impl Links {
         links.iter().filter(|link| link.id != 0).map(|link| link.slot)
     }
     /// Links a connection with these properties to the entry of its packet from this origin.
-    pub(crate) fn learn(&mut self, b: &Brief, origin: u32, to: Target) {
+    pub(crate) fn learn(&mut self, b: &ConnSummary, origin: u32, to: Target) {
         let at = b.number as usize & (self.lines.len() - 1);
         let Some(line) = self.lines.get_mut(at) else {
             return;
@@ -122,7 +122,7 @@ impl Links {
             slot: to.slot,
             origin,
             mark: b.mark,
-            label: b.label,
+            label_version: b.label_version,
         };
     }
     /// Once a second: doubles the number of lines if there are too few, and forgets all links then.
@@ -146,18 +146,18 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashMap;
 
-    fn brief() -> impl Strategy<Value = Brief> {
+    fn brief() -> impl Strategy<Value = ConnSummary> {
         let few = || prop_oneof![Just(1_u32), Just(2), Just(3)];
         // Some of these numbers share a line, others do not.
         let number = prop_oneof![Just(5_u32), Just(6), Just(5 + FIRST as u32)];
         (number, few(), any::<bool>(), few(), few(), few()).prop_map(
-            |(number, generation, reply, state, mark, label)| Brief {
+            |(number, generation, reply, state, mark, label)| ConnSummary {
                 number,
                 generation,
                 reply,
                 state: state as u8,
                 mark,
-                label,
+                label_version: label,
             },
         )
     }
@@ -189,9 +189,9 @@ mod tests {
         let to = Target { slot: 1, id: 1 };
         for n in 0..4 * FIRST as u32 {
             links.learn(
-                &Brief {
+                &ConnSummary {
                     number: n,
-                    ..Brief::default()
+                    ..ConnSummary::default()
                 },
                 0,
                 to,

@@ -31,7 +31,7 @@ pub use datagram::{Datagram, Fragment};
 use crate::events::{Event, Events};
 use crate::protocol::packet::Invalid;
 use crate::track::Conntrack;
-use crate::track::general::Known;
+use crate::track::general::CtState;
 use crate::tuple::ip;
 use piece::{Bad, Piece};
 use std::sync::atomic::Ordering::Relaxed;
@@ -52,7 +52,7 @@ const STEP: usize = 64;
 
 /// Context of a fragment: only fragments with equal contexts are put together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Place {
+pub struct FragmentContext {
     /// Input port.
     pub port: u32,
     /// Hash that separates senders with the same addresses, for example of different tunnels.
@@ -203,7 +203,7 @@ impl<T> Ipf<T> {
         &self,
         now_ms: u64,
         frame: Frame<'_>,
-        place: Place,
+        place: FragmentContext,
         copy: impl FnOnce() -> (Box<[u8]>, T),
     ) -> Offered<T> {
         let v6 = usize::from(frame.ipv6);
@@ -371,7 +371,7 @@ fn text<T>(w: &Waiting<T>) -> String {
 
 impl Conntrack {
     /// Marks a refused fragment as invalid in `known`. Returns the event to count.
-    pub fn refused(&self, zone: u16, why: Refusal, known: &mut Known) -> Events {
+    pub fn refused(&self, zone: u16, why: Refusal, known: &mut CtState) -> Events {
         self.invalid(zone, Invalid::Fragment, known);
         Event::from(why).into()
     }

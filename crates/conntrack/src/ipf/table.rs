@@ -6,7 +6,7 @@
 
 use super::datagram::{Fragment, Pieces, cost};
 use super::piece::Piece;
-use super::{Place, Refusal};
+use super::{FragmentContext, Refusal};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Timeout of a datagram, as in Open vSwitch.
@@ -22,7 +22,7 @@ pub(crate) struct Key {
     pub(crate) id: u32,
     pub(crate) proto: u8,
     pub(crate) ipv6: bool,
-    pub(crate) place: Place,
+    pub(crate) place: FragmentContext,
 }
 
 #[derive(Debug)]

@@ -83,7 +83,7 @@ fn cut(whole: &[u8], (ipv6, options): (bool, bool), (from, to): (usize, usize), 
     f
 }
 
-fn offer<T>(ipf: &Ipf<T>, now_ms: u64, frame: &[u8], place: Place, context: T) -> Offered<T> {
+fn offer<T>(ipf: &Ipf<T>, now_ms: u64, frame: &[u8], place: FragmentContext, context: T) -> Offered<T> {
     let frame_of = Frame {
         head: &frame[..frame.len().min(128)],
         l3: 14,
@@ -206,14 +206,14 @@ proptest! {
             let bytes = &frame[frame.len() - (p.to - p.from)..];
             if !p.last && !bytes.len().is_multiple_of(8) {
                 prop_assert!(matches!(
-                    offer(&ipf, 0, &frame, Place::default(), n),
+                    offer(&ipf, 0, &frame, FragmentContext::default(), n),
                     Offered::Refused(Refusal::Malformed)
                 ));
                 continue;
             }
             let has_place = twin.add(p.from, bytes, p.last);
             taken += u32::from(has_place);
-            match (offer(&ipf, 0, &frame, Place::default(), n), twin.whole()) {
+            match (offer(&ipf, 0, &frame, FragmentContext::default(), n), twin.whole()) {
                 (Offered::Refused(Refusal::Overlap), _) => prop_assert!(!has_place),
                 (Offered::Waits, None) => prop_assert!(has_place),
                 (Offered::Whole(d), Some(want)) => {
@@ -253,8 +253,8 @@ proptest! {
         let len = payload.len() + 8;
         let ipf = small();
         let two = [cut(&whole, shape, (cut_at * 8, len), true), cut(&whole, shape, (0, cut_at * 8), false)];
-        prop_assert!(matches!(offer(&ipf, 0, &two[0], Place::default(), 0), Offered::Waits));
-        let Offered::Whole(mut d) = offer(&ipf, 0, &two[1], Place::default(), 1) else {
+        prop_assert!(matches!(offer(&ipf, 0, &two[0], FragmentContext::default(), 0), Offered::Waits));
+        let Offered::Whole(mut d) = offer(&ipf, 0, &two[1], FragmentContext::default(), 1) else {
             return Err(TestCaseError::fail("not whole"));
         };
         let [src, dst] = addresses.map(|a| a.map(u128::from));
@@ -265,7 +265,7 @@ proptest! {
         let again = small();
         let mut out = None;
         for f in d.into_fragments() {
-            match offer(&again, 0, f.bytes(), Place::default(), f.context) {
+            match offer(&again, 0, f.bytes(), FragmentContext::default(), f.context) {
                 Offered::Whole(d) => out = Some(d),
                 Offered::Waits => {}
                 Offered::Refused(why) => prop_assert!(false, "{:?}", why),
@@ -290,7 +290,7 @@ proptest! {
             if v6 {
                 (f[20], f[18]) = (44, 0);
             }
-            offer(&ipf, 0, &f, Place::default(), 0);
+            offer(&ipf, 0, &f, FragmentContext::default(), 0);
             prop_assert!(ipf.is_consistent());
         }
     }
@@ -303,10 +303,10 @@ fn first(id: u16) -> Vec<u8> {
     cut(&whole, (false, false), (0, 1208), false)
 }
 
-fn at(port: u32) -> Place {
-    Place {
+fn at(port: u32) -> FragmentContext {
+    FragmentContext {
         port,
-        ..Place::default()
+        ..FragmentContext::default()
     }
 }
 

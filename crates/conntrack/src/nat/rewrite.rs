@@ -6,7 +6,7 @@
 //! are translated, too, and all of these changes count in the checksum of the error.
 
 use crate::protocol::packet::quoted;
-use crate::table::key::{Ends4, Key};
+use crate::table::key::{Key, TranslatedEnds4};
 use crate::tuple::is_icmp;
 use heddle_wire::crc32c;
 use heddle_wire::ip::{Ipv4, proto};
@@ -199,7 +199,7 @@ impl HeaderChange {
     }
 }
 
-impl Ends4 {
+impl TranslatedEnds4 {
     /// Writes these endpoints into a packet of UDP or TCP that has the endpoints of `old`. `h` begins at the
     /// IP header, which has no options. `partial`: see [`At::partial`].
     #[inline]

@@ -132,13 +132,13 @@ impl Key {
             let (src, dst) = ((self.ports >> 32) as u32, self.ports as u32);
             return keys.hash6((self.src, src), (self.dst, dst), self.proto(), zone);
         }
-        let Ends4 { src, dst } = self.ends4();
+        let TranslatedEnds4 { src, dst } = self.ends4();
         keys.hash4(src, dst, self.proto(), zone)
     }
     /// Both endpoints of a key of IPv4.
     #[inline]
-    pub(crate) fn ends4(&self) -> Ends4 {
-        Ends4::of_words(self.src[0], self.ports)
+    pub(crate) fn ends4(&self) -> TranslatedEnds4 {
+        TranslatedEnds4::of_words(self.src[0], self.ports)
     }
     pub(crate) fn tuple(&self) -> Tuple {
         let addrs = if self.ipv6 {
@@ -152,14 +152,14 @@ impl Key {
 
 /// Both endpoints of an IPv4 packet: the address in the upper half of each, the port in the lower half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ends4 {
+pub struct TranslatedEnds4 {
     /// Source.
     pub src: u64,
     /// Destination.
     pub dst: u64,
 }
 
-impl Ends4 {
+impl TranslatedEnds4 {
     /// From the words of a [`Key`]. `addrs`: as [`pair4`].
     #[inline]
     fn of_words(addrs: u64, ports: u64) -> Self {

@@ -31,7 +31,7 @@
 use crate::atomic::{AtomicU64, FromZeros, fence, spin_loop};
 use crate::protocol::tcp::Peer;
 use crate::table::hash::halves;
-use crate::table::key::{Ends4, Head, Key, addrs4, pair4, ports, tuple};
+use crate::table::key::{Head, Key, TranslatedEnds4, addrs4, pair4, ports, tuple};
 use crate::table::record_words::{NearAddrs, Overlay, Wide};
 use crate::table::skew::Skew;
 use crate::table::tcp_words::{MAX_LOCK_TRIES, TcpWords};
@@ -363,13 +363,13 @@ impl Record {
     /// The endpoints after translation of packets in one direction, over IPv4: the opposite direction's
     /// endpoints, reversed.
     #[inline]
-    pub(crate) fn translated4(&self, reply: bool) -> Ends4 {
+    pub(crate) fn translated4(&self, reply: bool) -> TranslatedEnds4 {
         let (addrs, ports) = if reply {
             (self.near_addrs.orig4(), &self.orig_ports)
         } else {
             (self.near_addrs.reply4(), &self.reply_ports)
         };
-        Ends4::of_reversed_words(addrs, ports.load(Relaxed))
+        TranslatedEnds4::of_reversed_words(addrs, ports.load(Relaxed))
     }
     /// The original tuple of the connection that announced this one.
     pub(crate) fn parent(&self) -> Option<Tuple> {

@@ -126,7 +126,7 @@ fn broken(ct: &Conntrack, now_ms: u64, bytes: &mut Bytes<'_>, seen: &mut Seen) {
     let yes = || true;
     let mut p = f.packet(&head, &yes);
     (p.l4, p.end) = (p.l4 + usize::from(bytes.u8() & 4), usize::from(bytes.u8()));
-    let mut known = Known::default();
+    let mut known = CtState::default();
     let mut verdict = Verdict::default();
     match p.read() {
         Ok(s) => {
@@ -150,13 +150,13 @@ fn broken(ct: &Conntrack, now_ms: u64, bytes: &mut Bytes<'_>, seen: &mut Seen) {
             };
             let shape = Shape {
                 there: head.len(),
-                train: false,
+                is_gso: false,
                 good: true,
             };
-            let mut short = Short::default();
+            let mut short = FastPacket::default();
             if h[0] >> 4 == version
                 && (p.l4, p.end) == (l4, end)
-                && head.len() >= Short::read_bytes(&h)
+                && head.len() >= FastPacket::read_bytes(&h)
                 && short.read(&h, shape)
             {
                 assert_eq!(s, short.subject());

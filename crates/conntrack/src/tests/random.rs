@@ -211,19 +211,20 @@ fn all_like_the_twin(steps: Vec<Step>) {
 fn briefly(
     ct: &Conntrack,
     (f, bytes): (&Frame, &mut [u8]),
-    before: &Known,
+    before: &CtState,
     action: &CtAction,
     now_ms: u64,
-) -> Option<(Known, bool, Events)> {
-    let mut s = Short::default();
+) -> Option<(CtState, bool, Events)> {
+    let mut s = FastPacket::default();
     let mut head = [0; SHORT];
     head.iter_mut().zip(&*bytes).for_each(|(h, b)| *h = *b);
     let shape = Shape {
         there: bytes.len(),
-        train: false,
+        is_gso: false,
         good: f.is_right(bytes),
     };
-    let usual = *before == Known::default() && action.only_looks() && bytes.len() >= Short::read_bytes(&head);
+    let usual =
+        *before == CtState::default() && action.only_looks() && bytes.len() >= FastPacket::read_bytes(&head);
     if !usual || !s.read(&head, shape) {
         return None;
     }
@@ -245,7 +246,7 @@ pub(super) fn packet(
     actions: &[CtAction],
 ) -> (u8, Vec<Event>) {
     let mut counted = Vec::new();
-    let (mut known, mut plain) = (Known::default(), twin::TwinState::default());
+    let (mut known, mut plain) = (CtState::default(), twin::TwinState::default());
     for action in actions {
         let mut bytes = f.bytes();
         let mut verdict = Verdict::default();

@@ -17,7 +17,7 @@ use crate::table::index::{Judgement, NotInserted, RecordRef};
 use crate::table::key::Key;
 use crate::table::record::{CONTROL, DNAT, FTP, LOOSE, New, OFFLOADED, Phase, RELATED, Record, SNAT};
 use crate::track::helper::{self, Control, Expectation, Parent};
-use crate::track::short::Brief;
+use crate::track::short::ConnSummary;
 use crate::track::{Conntrack, Guess};
 use crate::tuple::{Tuple, is_request};
 use heddle_sync::ReadGuard;
@@ -48,7 +48,7 @@ const NATTED: u8 = state::SNAT | state::DNAT;
 
 /// The connection of a packet, so that a second `ct` in the same zone need not look it up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct ConnRef {
     number: u32,
     generation: u32,
     reply: bool,
@@ -57,7 +57,7 @@ pub struct Found {
 
 /// The result of `ct`, which a later `ct` reads, too. All zero: the packet was not tracked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Known {
+pub struct CtState {
     /// Bits of [`state`]; 0: not tracked, or `ct_clear` followed.
     pub state: u8,
     /// Zone.
@@ -69,11 +69,11 @@ pub struct Known {
     /// The tuple of the original direction; `None`: all zero.
     pub orig: Option<Tuple>,
     /// The connection.
-    pub found: Option<Found>,
+    pub found: Option<ConnRef>,
 }
 
-impl Found {
-    pub(crate) const fn of(b: &Brief) -> Self {
+impl ConnRef {
+    pub(crate) const fn of(b: &ConnSummary) -> Self {
         Self {
             number: b.number,
             generation: b.generation,
@@ -83,7 +83,7 @@ impl Found {
     }
 }
 
-impl Known {
+impl CtState {
     /// Clears the fields that the next `ct` does not write.
     #[inline]
     pub fn forget(&mut self) {
@@ -117,7 +117,7 @@ pub struct CtPacket<'a> {
     /// The action.
     pub action: &'a CtAction,
     /// The result of an earlier `ct` of the same pipeline, which gets the result of this one.
-    pub known: &'a mut Known,
+    pub known: &'a mut CtState,
     /// Other effects are added.
     pub verdict: &'a mut Verdict,
 }
@@ -168,11 +168,11 @@ const TRIES: usize = 4;
 
 impl Conntrack {
     /// A packet that cannot belong to a connection.
-    pub fn invalid(&self, zone: u16, why: Invalid, known: &mut Known) -> Events {
-        *known = Known {
+    pub fn invalid(&self, zone: u16, why: Invalid, known: &mut CtState) -> Events {
+        *known = CtState {
             state: INV | TRK,
             zone,
-            ..Known::default()
+            ..CtState::default()
         };
         match why {
             Invalid::Malformed => Event::Malformed,
@@ -363,7 +363,7 @@ impl Conntrack {
     }
 
     /// The connection of a translated packet, by the original tuple in its metadata.
-    fn by_orig(&self, now_ms: u64, tuple: &Tuple, prior: &Known) -> Option<Hit<'_>> {
+    fn by_orig(&self, now_ms: u64, tuple: &Tuple, prior: &CtState) -> Option<Hit<'_>> {
         let mut orig = prior.orig.filter(|o| o.proto != 0 && o.ipv6 == tuple.ipv6)?;
         if orig.is_icmp() {
             // The metadata of a packet has only the type of ICMP.
@@ -724,7 +724,7 @@ impl Conntrack {
         let (r, reply) = (h.record, h.reply);
         let flags = r.flags();
         if action.nat.is_none() {
-            known.found = Some(Found {
+            known.found = Some(ConnRef {
                 number: h.number,
                 generation: r.generation(),
                 reply,

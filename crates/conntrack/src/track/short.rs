@@ -2,7 +2,7 @@
 //!
 //! **Problem.** Nearly all packets are UDP or TCP of an established connection. They change only its expiry
 //! time and its windows. The general path reads every kind of packet into one large structure, and returns
-//! the connection in another. This module reads only the fields that ordinary packets need. [`Brief`]
+//! the connection in another. This module reads only the fields that ordinary packets need. [`ConnSummary`]
 //! identifies the connection, with the fields that may differ for the next packet.
 //!
 //! **Invariant.** A packet that this module accepts is read as the general path reads it. It moves its
@@ -15,21 +15,21 @@ use crate::protocol::packet::{Segment, Subject, is_right};
 use crate::protocol::timeouts::Class;
 use crate::table::hash::Hash;
 use crate::table::index::RecordRef;
-use crate::table::key::{Ends4, Key};
+use crate::table::key::{Key, TranslatedEnds4};
 use crate::table::record::{CONTROL, DNAT, RELATED, SNAT};
-use crate::track::general::{Found, Known, Moved, Moving, Verdict, state, translated};
+use crate::track::general::{ConnRef, CtState, Moved, Moving, Verdict, state, translated};
 use crate::track::{Conntrack, Guess};
 use heddle_sync::ReadGuard;
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
 use heddle_wire::l4::{Tcp, Udp};
 
-/// Bytes from the IP header on that [`Short::read`] looks at.
+/// Bytes from the IP header on that [`FastPacket::read`] looks at.
 pub const SHORT: usize = Ipv6::LEN + Tcp::LEN;
 
 /// The tuple and TCP fields of a simple packet: UDP or TCP without IP options or extension headers. It is
 /// neither a fragment nor a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Short {
+pub struct FastPacket {
     /// Tuple, without a zone.
     pub(crate) key: Key,
     pub(crate) tcp: Option<Segment>,
@@ -37,7 +37,7 @@ pub struct Short {
 
 /// Summary of a packet's connection, as the fast path found it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Brief {
+pub struct ConnSummary {
     /// Number of the connection, which another connection gets after it.
     pub number: u32,
     /// Differs between connections with the same number.
@@ -49,7 +49,7 @@ pub struct Brief {
     /// Mark.
     pub mark: u32,
     /// Number of labels that were written to the connection.
-    pub label: u32,
+    pub label_version: u32,
 }
 
 /// Properties of a packet beside its headers.
@@ -58,7 +58,7 @@ pub struct Shape {
     /// Bytes of the packet from the IP header on.
     pub there: usize,
     /// The packet is a GSO packet: many segments behind one header. Its header's length is not used.
-    pub train: bool,
+    pub is_gso: bool,
     /// The checksum of UDP or TCP is right.
     pub good: bool,
 }
@@ -78,7 +78,7 @@ fn double(h: &[u8; SHORT], i: usize) -> u64 {
     u64::from(long(h, i)) << 32 | u64::from(long(h, i + 4))
 }
 
-impl Short {
+impl FastPacket {
     /// Overwrites `self` with a packet, as [`crate::Packet::read`] would read it. `h` begins at the IP
     /// header. `false`: the packet is of another kind or invalid; then the fields of `self` have no meaning.
     #[inline]
@@ -92,7 +92,7 @@ impl Short {
     #[inline]
     fn read4(&mut self, h: &[u8; SHORT], of: Shape) -> bool {
         const L4: usize = Ipv4::LEN;
-        let size = if of.train { of.there } else { word(h, 2).into() };
+        let size = if of.is_gso { of.there } else { word(h, 2).into() };
         let (ip, _) = h.split_first_chunk().expect("a longer array");
         // "More fragments" and the offset.
         let whole = word(h, 6) & 0x3fff == 0 && size <= of.there;
@@ -106,7 +106,7 @@ impl Short {
     fn read6(&mut self, h: &[u8; SHORT], of: Shape) -> bool {
         const L4: usize = Ipv6::LEN;
         let said = L4 + usize::from(word(h, 4));
-        let size = if of.train { of.there } else { said };
+        let size = if of.is_gso { of.there } else { said };
         if size > of.there || !self.read_l4::<L4>(h, h[6], size, of.good, true) {
             return false;
         }
@@ -165,7 +165,7 @@ impl Short {
     }
     /// Whether the next packet with the same tuple has nothing new for the tracker. This is true for UDP.
     #[inline]
-    pub fn says_all(&self) -> bool {
+    pub fn needs_no_update(&self) -> bool {
         self.tcp.is_none()
     }
     /// UDP over IPv4, which needs fewer fields of a record than other packets.
@@ -184,11 +184,11 @@ impl Short {
     }
 }
 
-impl Ends4 {
+impl TranslatedEnds4 {
     /// Writes these endpoints into a packet that was read as `old`. `h` begins at its IP header. The flag
     /// `partial` is [`crate::At::partial`].
     #[inline]
-    pub fn apply(self, h: &mut [u8], old: &Short, partial: bool) {
+    pub fn apply(self, h: &mut [u8], old: &FastPacket, partial: bool) {
         self.write(h, &old.key, partial);
     }
 }
@@ -204,7 +204,7 @@ impl CtAction {
 impl Conntrack {
     /// Returns the hash that [`Conntrack::hash`] returns for this packet's tuple.
     #[inline]
-    pub fn hash_short(&self, s: &Short, zone: u16) -> Hash {
+    pub fn hash_short(&self, s: &FastPacket, zone: u16) -> Hash {
         s.key.hash(&self.keys, zone)
     }
     /// Tracks a packet that no `ct` has tracked, by an action that [`CtAction::only_looks`]. The guess must
@@ -216,11 +216,11 @@ impl Conntrack {
         &self,
         now_ms: u64,
         _reading: &ReadGuard,
-        s: &Short,
+        s: &FastPacket,
         guess: Guess,
         zone: u16,
         nat: bool,
-    ) -> Option<(Brief, Option<Ends4>, Events)> {
+    ) -> Option<(ConnSummary, Option<TranslatedEnds4>, Events)> {
         let entry = guess.0?;
         if s.tcp.is_none()
             && let Some((brief, ends)) = self.track_udp4(now_ms, &s.key, entry, zone, nat)
@@ -249,13 +249,13 @@ impl Conntrack {
             known |= translated(flags, hit.reply);
             r.translated4(hit.reply)
         });
-        let brief = Brief {
+        let brief = ConnSummary {
             number: hit.number,
             generation: r.generation(),
             reply: hit.reply,
             state: known | state::TRK,
             mark: r.mark(),
-            label,
+            label_version: label,
         };
         Some((brief, ends, verdict.events))
     }
@@ -270,7 +270,7 @@ impl Conntrack {
         entry: RecordRef,
         zone: u16,
         nat: bool,
-    ) -> Option<(Brief, Option<Ends4>)> {
+    ) -> Option<(ConnSummary, Option<TranslatedEnds4>)> {
         let r = self.slots.get(entry.number)?;
         let u = r.usual(key, zone)?;
         if !entry.is_of(u.generation) || now_ms >= u.expires_ms {
@@ -286,23 +286,23 @@ impl Conntrack {
             state |= translated(u.flags, u.reply);
             r.translated4(u.reply)
         });
-        let brief = Brief {
+        let brief = ConnSummary {
             number: entry.number,
             generation: u.generation,
             reply: u.reply,
             state,
             mark: u.mark,
-            label: u.label,
+            label_version: u.label,
         };
         Some((brief, ends))
     }
     /// Returns the full result of `ct` for a packet that [`Conntrack::track_short`] tracked by this action.
-    pub fn known(&self, b: &Brief, action: &CtAction) -> Known {
+    pub fn known(&self, b: &ConnSummary, action: &CtAction) -> CtState {
         let Some(r) = self.slots.get(b.number) else {
-            return Known::default();
+            return CtState::default();
         };
-        let found = Found::of(b);
-        Known {
+        let found = ConnRef::of(b);
+        CtState {
             state: b.state,
             zone: action.zone,
             mark: b.mark,
@@ -329,7 +329,7 @@ mod tests {
             there in 20_usize..100,
             said in 0_u16..100,
             udp_len in 0_u16..60,
-            (v6, tcp, whole, good, train, right) in any::<(bool, bool, bool, bool, bool, bool)>(),
+            (v6, tcp, whole, good, is_gso, right) in any::<(bool, bool, bool, bool, bool, bool)>(),
         ) {
             let (l4, at) = if v6 { (40, 6) } else { (20, 9) };
             h[at] = if tcp { proto::TCP } else { proto::UDP };
@@ -356,9 +356,9 @@ mod tests {
                 let c = checksum(&h[..20]);
                 h[10..12].copy_from_slice(&c.to_be_bytes());
             }
-            let mut short = Short::default();
-            let shape = Shape { there, train, good };
-            if there >= Short::read_bytes(&h) && short.read(&h, shape) {
+            let mut short = FastPacket::default();
+            let shape = Shape { there, is_gso, good };
+            if there >= FastPacket::read_bytes(&h) && short.read(&h, shape) {
                 let mut bytes = h.to_vec();
                 bytes.resize(there.max(SHORT), 0);
                 let said = usize::from(said) + if v6 { 40 } else { 0 };
@@ -366,7 +366,7 @@ mod tests {
                     head: &bytes,
                     l3: 0,
                     l4,
-                    end: if train { there } else { there.min(said) },
+                    end: if is_gso { there } else { there.min(said) },
                     ipv6: v6,
                     proto: h[at],
                     fragment: false,

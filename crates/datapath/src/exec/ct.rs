@@ -1,15 +1,15 @@
 //! Connection state of packets within programs.
 //!
 //! A packet that is tracked and looked up again carries its connection's state, mark, label, zone and
-//! original addresses ([`Known`]). Within a program each packet has its own ([`Tracked`]), even if the other
-//! steps run for all packets of a run at once. Packets that are tracked together are first all read. Then all
+//! original addresses ([`CtState`]). Within a program each packet has its own ([`Tracked`]), even if the
+//! other steps run for all packets of a run at once. Packets that are tracked together are first all read. Then all
 //! their connections are fetched, then all packets are tracked. So cache misses overlap.
 
 use super::{Exec, Live, LiveId, Meta, helper};
 use crate::counters::CtCounts;
 use heddle_conntrack::{
-    At, Checked, Conntrack, CtAction, CtPacket, Endpoint, Guess, Hash, Invalid, Known, Packet as View,
-    ReadGuard, SHORT, Shape, Short, Subject, Tuple, Verdict,
+    At, Checked, Conntrack, CtAction, CtPacket, CtState, Endpoint, FastPacket, Guess, Hash, Invalid,
+    Packet as View, ReadGuard, SHORT, Shape, Subject, Tuple, Verdict,
 };
 use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
@@ -23,7 +23,7 @@ use heddle_wire::split;
 /// Writes what is known of a connection into a key.
 #[inline]
 #[allow(clippy::cast_possible_truncation)] // addresses of IPv4
-pub(crate) fn write_known(known: &Known, key: &mut FlowKey) {
+pub(crate) fn write_known(known: &CtState, key: &mut FlowKey) {
     let orig = known.orig.unwrap_or_default();
     key.ct_state = known.state.into();
     key.ct_mark = known.mark;
@@ -43,9 +43,9 @@ pub(crate) fn write_known(known: &Known, key: &mut FlowKey) {
 
 /// The connection state in a packet's key at its lookup. A key has no ICMP identifiers: they are zero.
 #[inline]
-pub(super) fn known_of(key: Option<&FlowKey>) -> Known {
+pub(super) fn known_of(key: Option<&FlowKey>) -> CtState {
     let Some(key) = key.filter(|k| k.ct_state != 0) else {
-        return Known::default();
+        return CtState::default();
     };
     let addrs = [key.ct_ipv6_src, key.ct_ipv6_dst].map(u128::from_be_bytes);
     let ipv6 = addrs != [0; 2];
@@ -70,7 +70,7 @@ pub(super) fn known_of(key: Option<&FlowKey>) -> Known {
     } else {
         None
     };
-    Known {
+    CtState {
         state: key.ct_state.to_be_bytes()[3],
         zone: key.ct_zone,
         mark: key.ct_mark,
@@ -85,7 +85,7 @@ pub(super) fn known_of(key: Option<&FlowKey>) -> Known {
 enum What {
     /// The input is [`Read::short`].
     #[default]
-    Short,
+    FastPacket,
     /// The input is a [`Subject`] in an array of its own. Few packets need one, so the parts that all packets
     /// need are adjacent.
     Subject,
@@ -99,7 +99,7 @@ enum What {
 #[derive(Clone, Copy, Debug, Default)]
 struct Read {
     what: What,
-    short: Short,
+    short: FastPacket,
     hash: Hash,
     guess: Guess,
 }
@@ -135,7 +135,7 @@ impl Ct<'_> {
         // A packet with odd headers has its full key in `carried`.
         let usual = carried.is_none_or(|k| k.dl_type == 0);
         if usual && read_short(&mut read.short, p, meta.l3) {
-            read.what = What::Short;
+            read.what = What::FastPacket;
             read.hash = self.tracker.hash_short(&read.short, zone);
         } else {
             let verify = || l4_is_right(p, meta);
@@ -157,7 +157,7 @@ impl Ct<'_> {
         reading: &ReadGuard,
         action: &CtAction,
         (read, subject): (&Read, &Subject),
-        known: &mut Known,
+        known: &mut CtState,
         (live, id, meta): (&mut Live, LiveId, impl Fn() -> Meta),
     ) -> Done {
         let mut verdict = Verdict::default();
@@ -165,7 +165,7 @@ impl Ct<'_> {
         let subject = match read.what {
             What::Invalid(why) => Err(why),
             What::Subject => Ok(subject),
-            What::Short | What::SameUdp => {
+            What::FastPacket | What::SameUdp => {
                 short = read.short.subject();
                 Ok(&short)
             }
@@ -258,11 +258,11 @@ impl Exec<'_> {
         if !read_short(&mut read.short, p, l3) {
             return false;
         }
-        if let Some(hash) = before.filter(|_| same && read.short.says_all()) {
+        if let Some(hash) = before.filter(|_| same && read.short.needs_no_update()) {
             (read.what, read.hash, read.guess) = (What::SameUdp, hash, Guess::default());
             return true;
         }
-        read.what = What::Short;
+        read.what = What::FastPacket;
         read.hash = self.ct.tracker.hash_short(&read.short, zone);
         self.ct.tracker.prefetch(read.hash);
         true
@@ -277,7 +277,7 @@ impl Exec<'_> {
             };
             let tracker = self.ct.tracker;
             read.guess = match read.what {
-                What::Short => tracker.guess_short(read.hash, &read.short),
+                What::FastPacket => tracker.guess_short(read.hash, &read.short),
                 _ => tracker.guess(read.hash),
             };
             if let Some(number) = read.guess.number() {
@@ -334,8 +334,8 @@ impl Exec<'_> {
         action: &CtAction,
         id: LiveId,
         meta: &Meta,
-        before: Option<Known>,
-    ) -> Result<Known, DropKind> {
+        before: Option<CtState>,
+    ) -> Result<CtState, DropKind> {
         let mut known = before.unwrap_or_else(|| known_of(self.carried));
         let (mut read, mut subject) = (Read::default(), Subject::default());
         self.ct.read(
@@ -359,7 +359,7 @@ impl Exec<'_> {
 /// Connection state of the packets of a program, by their number in the run or group.
 #[derive(Debug)]
 pub(crate) struct Tracked {
-    known: [Known; BURST],
+    known: [CtState; BURST],
     /// Packets that are about to be tracked.
     read: [Read; BURST],
     subjects: [Subject; BURST],
@@ -372,7 +372,7 @@ pub(crate) struct Tracked {
 impl Tracked {
     pub(crate) fn new() -> Box<Self> {
         Box::new(Self {
-            known: [Known::default(); BURST],
+            known: [CtState::default(); BURST],
             read: [Read::default(); BURST],
             subjects: [Subject::default(); BURST],
             changed: 0,
@@ -386,7 +386,7 @@ impl Tracked {
     /// The headers of packet `i` that [`Exec::read_plain`] has read, and a guess of its connection. `true`:
     /// the tracker's result for packet `i - 1` is also its own.
     #[inline]
-    pub(crate) fn plain(&self, i: usize) -> Option<(&Short, Guess, bool)> {
+    pub(crate) fn plain(&self, i: usize) -> Option<(&FastPacket, Guess, bool)> {
         let read = self.read.get(i)?;
         Some((&read.short, read.guess, read.what == What::SameUdp))
     }
@@ -397,7 +397,7 @@ impl Tracked {
     }
     /// The connection state of packet `i`, if it is no longer that of its lookup.
     #[inline]
-    pub(crate) fn get(&self, i: usize) -> Option<&Known> {
+    pub(crate) fn get(&self, i: usize) -> Option<&CtState> {
         (self.changed >> i & 1 != 0).then(|| self.known.get(i))?
     }
     /// Whether packet `i`'s headers were translated.
@@ -409,7 +409,7 @@ impl Tracked {
     #[inline]
     pub(crate) fn clear(&mut self, i: usize) {
         if let Some(known) = self.known.get_mut(i) {
-            *known = Known::default();
+            *known = CtState::default();
             self.changed |= 1 << i;
         }
     }
@@ -418,7 +418,7 @@ impl Tracked {
 /// Reads a packet of the most common kinds, with its IP header at `l3`. `false`: it is of another kind, or
 /// not valid.
 #[inline]
-fn read_short(s: &mut Short, p: &Packet, l3: u16) -> bool {
+fn read_short(s: &mut FastPacket, p: &Packet, l3: u16) -> bool {
     /// An IP header behind at most one tag.
     const WINDOW: usize = 18 + SHORT;
     let Some(w) = p.window::<WINDOW>() else {
@@ -431,12 +431,12 @@ fn read_short(s: &mut Short, p: &Packet, l3: u16) -> bool {
     };
     let Some(h) = h.first_chunk() else { return false };
     let l3 = usize::from(l3);
-    p.head_len() >= l3 + Short::read_bytes(h)
+    p.head_len() >= l3 + FastPacket::read_bytes(h)
         && s.read(
             h,
             Shape {
                 there: p.len() - l3,
-                train: p.offload.gso.is_some(),
+                is_gso: p.offload.gso.is_some(),
                 good: true,
             },
         )

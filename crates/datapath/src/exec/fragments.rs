@@ -9,8 +9,8 @@
 
 use super::ct::known_of;
 use super::{Exec, InFlight, Meta};
-use heddle_conntrack::ipf::{Datagram, Frame, Offered, Place};
-use heddle_conntrack::{CtAction, CtPacket, Event, Events, Invalid, Known, ReadGuard, Verdict};
+use heddle_conntrack::ipf::{Datagram, FragmentContext, Frame, Offered};
+use heddle_conntrack::{CtAction, CtPacket, CtState, Event, Events, Invalid, ReadGuard, Verdict};
 use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
 use heddle_flow::key::frag;
@@ -27,7 +27,7 @@ pub struct Waiting {
 /// Result of tracking a fragment.
 pub(super) enum Gathered {
     /// The fragment continues by itself, with this connection state.
-    Alone(Known),
+    Alone(CtState),
     /// The fragment waits.
     Waits,
     /// All fragments of the datagram continue ([`Exec::resumed`]).
@@ -68,7 +68,7 @@ impl Exec<'_> {
             heddle_packet::Csum::Unknown | heddle_packet::Csum::Valid
         );
         let Some(ipv6) = ipv6.filter(|_| plain && p.offload.gso.is_none()) else {
-            let mut known = Known::default();
+            let mut known = CtState::default();
             let events = self
                 .ct
                 .tracker
@@ -81,7 +81,7 @@ impl Exec<'_> {
             len: p.len(),
             ipv6,
         };
-        let place = Place {
+        let place = FragmentContext {
             port: p.in_port,
             source: source(HashKey::of_process(), self.carried),
             recirc_id: self.carried.map_or(0, |k| k.recirc_id),
@@ -92,7 +92,7 @@ impl Exec<'_> {
         match self.fragments.offer(self.now_ms, frame, place, copy) {
             Offered::Waits => Gathered::Waits,
             Offered::Refused(why) => {
-                let mut known = Known::default();
+                let mut known = CtState::default();
                 let events = self.ct.tracker.refused(action.zone, why, &mut known);
                 self.alone(known, events)
             }
@@ -103,7 +103,7 @@ impl Exec<'_> {
         }
     }
 
-    fn alone(&self, known: Known, events: Events) -> Gathered {
+    fn alone(&self, known: CtState, events: Events) -> Gathered {
         self.ct.counts.add(events);
         Gathered::Alone(known)
     }

@@ -8,7 +8,7 @@ use super::Meta;
 use super::csum::{self, Part};
 use super::ct::{Ct, view};
 use heddle_conntrack::helper::{Control, Edit, LOOK};
-use heddle_conntrack::{Event, Known, state};
+use heddle_conntrack::{CtState, Event, state};
 use heddle_packet::{BUF_SIZE, Csum, HEADROOM, Packet};
 use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
@@ -34,7 +34,7 @@ struct Layout {
 
 /// Runs the connection's helper on the payload, and applies its edit to the packet.
 #[cold]
-pub(super) fn follow(ct: &Ct<'_>, control: Control, p: &mut Packet, meta: &Meta, known: &mut Known) {
+pub(super) fn follow(ct: &Ct<'_>, control: Control, p: &mut Packet, meta: &Meta, known: &mut CtState) {
     let Some(at) = layout(p, meta) else { return };
     let number = |from: usize| {
         let bytes = p.head().get(at.l4 + from..).and_then(|h| h.first_chunk::<4>());

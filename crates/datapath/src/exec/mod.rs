@@ -33,7 +33,7 @@ use crate::exec::quick::Quick;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
 use arrayvec::ArrayVec;
-use heddle_conntrack::Known;
+use heddle_conntrack::CtState;
 use heddle_conntrack::ipf::Ipf;
 use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Action, DropKind, HashAlg, Meter, PortNo, Upcall, UpcallKind, UpcallPacket};
@@ -73,7 +73,7 @@ pub(crate) struct Meta {
 }
 
 /// A packet to return to after a copy, and the step to continue at if the copy ends early.
-type Saved = (LiveId, Meta, Option<Known>, usize);
+type Saved = (LiveId, Meta, Option<CtState>, usize);
 
 /// A packet on its way through a program.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ pub(crate) struct InFlight {
     pub(crate) id: LiveId,
     pub(crate) meta: Meta,
     /// The packet's connection state, if it is no longer that of its lookup.
-    ct: Option<Known>,
+    ct: Option<CtState>,
     /// The next step.
     at: usize,
     /// Packets to return to when copies have ended, the next one last.
@@ -108,7 +108,7 @@ pub(crate) struct Recirculated {
     pub(crate) hop: NextHop,
     pub(crate) meta: Meta,
     /// The packet's connection state, if it is no longer that of its lookup.
-    pub(crate) ct: Option<Known>,
+    pub(crate) ct: Option<CtState>,
 }
 
 /// The packets of one burst and their copies.
@@ -433,7 +433,7 @@ impl Exec<'_> {
                     Ok(known) => *ct = Some(known),
                     Err(kind) => failed = Some(kind),
                 },
-                Op::CtClear => *ct = Some(Known::default()),
+                Op::CtClear => *ct = Some(CtState::default()),
                 Op::Shorter { len, at: other } => {
                     if wire_len(self.live.get(*id), meta) <= usize::from(*len) {
                         *at = *other;
@@ -479,7 +479,7 @@ impl Exec<'_> {
         copy: bool,
         id: LiveId,
         meta: &Meta,
-        ct: Option<Known>,
+        ct: Option<CtState>,
     ) -> Result<(), DropKind> {
         let id = if copy {
             self.copy(id).ok_or(DropKind::Copies)?

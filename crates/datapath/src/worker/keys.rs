@@ -10,7 +10,7 @@
 
 use super::parse::{ReadAs, ordinary_meta, parse};
 use crate::exec::{Meta, ct};
-use heddle_conntrack::Known;
+use heddle_conntrack::CtState;
 use heddle_datapath_api::HashAlg;
 use heddle_flow::{FlowKey, hash, packet_type};
 use heddle_flow_cache::{Burst, CompactKey, Frame, KeyForm, Merges, Run, RunProgram, SameKey, VIEW};
@@ -30,7 +30,7 @@ pub(crate) enum Context<'a> {
     /// The tunnel that the packets came out of.
     Tunnel(&'a FlowKey),
     /// The state of their connection.
-    Connection(&'a Known),
+    Connection(&'a CtState),
     /// The context that the control plane gave an injected packet.
     Injected(&'a FlowKey),
     /// The context of their last lookup, as their program has changed it.
@@ -76,7 +76,7 @@ pub(crate) struct Carried<'a> {
     pub(crate) full: bool,
     pub(crate) meta: Meta,
     /// The state of their connection, if the program tracked them.
-    pub(crate) ct: Option<&'a Known>,
+    pub(crate) ct: Option<&'a CtState>,
 }
 
 impl<'a> Carried<'a> {

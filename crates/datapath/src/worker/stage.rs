@@ -10,7 +10,7 @@ use super::parse::{MIN_FRAME, ReadAs};
 use super::{Choice, Group};
 use crate::exec::{LiveId, Meta};
 use arrayvec::ArrayVec;
-use heddle_conntrack::Brief;
+use heddle_conntrack::ConnSummary;
 use heddle_flow::packet_type;
 use heddle_flow_cache::{Burst, CompactKey, KeyForm, RunProgram};
 use heddle_packet::{BURST, Packet};
@@ -43,7 +43,7 @@ pub(super) struct Stage {
     /// be freed between two packets.
     pub(super) top: bool,
     /// Runs to be looked up, with the connections to link to the result.
-    pub(super) learners: ArrayVec<(usize, Brief), BURST>,
+    pub(super) learners: ArrayVec<(usize, ConnSummary), BURST>,
     /// Cache of `Worker::origin`: an origin of the stage before, and the same packets' origin here.
     pub(super) origin: (u32, u32),
     /// The outer headers of the last packet that came out of a tunnel, the tunnel, and the slot of its

@@ -14,7 +14,7 @@ use super::stage::{Change, Stage};
 use super::{Choice, Group, Worker};
 use crate::exec::LiveId;
 use crate::exec::program::Program;
-use heddle_conntrack::{Brief, Ends4, ReadGuard};
+use heddle_conntrack::{ConnSummary, ReadGuard, TranslatedEnds4};
 use heddle_datapath_api::DropKind;
 use heddle_flow_cache::{Burst, CompactKey, KeyForm, LookupContext, Merges, RunProgram};
 use heddle_packet::Csum;
@@ -105,9 +105,9 @@ impl Worker {
     fn track_short(
         &mut self,
         i: usize,
-        last: Option<(Brief, Option<Ends4>)>,
+        last: Option<(ConnSummary, Option<TranslatedEnds4>)>,
         of: &Tracking<'_>,
-    ) -> Option<(Brief, Option<Ends4>)> {
+    ) -> Option<(ConnSummary, Option<TranslatedEnds4>)> {
         let (short, guess, same) = self.engine.tracked.plain(i)?;
         if same && last.is_some() {
             return last;
@@ -123,7 +123,7 @@ impl Worker {
 
     /// Writes translated addresses and ports into packet `i` after `track_short`.
     #[inline]
-    fn translate_ends(&mut self, i: usize, id: LiveId, l3: u16, ends: Ends4) {
+    fn translate_ends(&mut self, i: usize, id: LiveId, l3: u16, ends: TranslatedEnds4) {
         let e = &mut self.engine;
         let Some((short, ..)) = e.tracked.plain(i) else {
             return;
@@ -141,7 +141,7 @@ impl Worker {
     #[inline]
     fn follow_link(
         &mut self,
-        brief: Brief,
+        brief: ConnSummary,
         (id, key): (LiveId, CompactKey),
         to: &mut Stage,
         lookup: &LookupContext<'_>,

@@ -4,7 +4,7 @@ use super::{Cache, LookupContext, is_current};
 use crate::compact::CompactKey;
 use crate::links::Target;
 use crate::program_table::{NO_BODY, Program};
-use heddle_conntrack::Brief;
+use heddle_conntrack::ConnSummary;
 
 /// The number of entries that a processor's cache holds after some bursts.
 const MAX_NEAR_ENTRIES: usize = 256;
@@ -30,7 +30,7 @@ impl<P: Program> Cache<P> {
     #[inline]
     pub fn follow(
         &mut self,
-        b: &Brief,
+        b: &ConnSummary,
         key: &CompactKey,
         bytes: u64,
         lookup: &LookupContext<'_>,
@@ -58,7 +58,7 @@ impl<P: Program> Cache<P> {
         Some(e.body())
     }
     /// Links the connection `b` to the entry that the last lookup found for run `r`.
-    pub fn link(&mut self, b: &Brief, key: &CompactKey, r: usize) {
+    pub fn link(&mut self, b: &ConnSummary, key: &CompactKey, r: usize) {
         let Some(found) = self.scratch.found.get(r).filter(|f| f.body != NO_BODY) else {
             return;
         };

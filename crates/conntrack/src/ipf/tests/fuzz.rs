@@ -114,7 +114,7 @@ impl Sent {
         f.extend(self.payload());
         f
     }
-    fn place(&self) -> Place {
+    fn place(&self) -> FragmentContext {
         at(self.port)
     }
 }

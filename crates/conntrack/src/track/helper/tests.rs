@@ -5,7 +5,7 @@ use crate::protocol::tcp::{ACK, PSH, SYN};
 use crate::table::skew::Skew;
 use crate::track::general::state::{DNAT as D, EST, INV, NEW, REL, RPL, SNAT as S, TRK};
 use crate::{
-    Config, CtAction, CtNat, CtPacket, Hash, Known, NatHow, NatRange, ReadGuard, Segment, Subject, Verdict,
+    Config, CtAction, CtNat, CtPacket, CtState, Hash, NatHow, NatRange, ReadGuard, Segment, Subject, Verdict,
 };
 use proptest::prelude::*;
 use std::net::IpAddr;
@@ -217,9 +217,9 @@ impl Session {
             }),
         }
     }
-    fn track(&self, s: &Subject, action: &CtAction) -> (Known, Verdict) {
+    fn track(&self, s: &Subject, action: &CtAction) -> (CtState, Verdict) {
         let hash: Hash = self.ct.hash(&s.tuple, action.zone);
-        let mut known = Known::default();
+        let mut known = CtState::default();
         let (mut v, reading) = (Verdict::default(), ReadGuard::begin());
         let packet = CtPacket {
             now_ms: 1000,

@@ -140,7 +140,7 @@ fn a_message_is_rewritten() {
     };
     let subject = view(&p, &meta, None, &|| true).unwrap().read().unwrap();
     let hash = tracker.hash(&subject.tuple, 0);
-    let mut known = Known::default();
+    let mut known = CtState::default();
     let reading = heddle_conntrack::ReadGuard::begin();
     let mut verdict = Verdict::default();
     let packet = heddle_conntrack::CtPacket {
