@@ -27,15 +27,14 @@
 #include "maps.h"
 
 #define MAX_STAGES 4
-// A port may send up MOST_UP packets in a window of 2^24 ns: half a million a second, about as fast as a
-// worker reads.
+// A port may send up MAX_UP_PER_WINDOW packets in a window of 2^24 ns. That is half a million a second, about as
+// fast as a worker reads.
 #define WINDOW_SHIFT 24
-#define MOST_UP 8192
+#define MAX_UP_PER_WINDOW 8192
 
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
 #define ETH_P_8021Q 0x8100
-#define TCP_UP 0x07 // FIN, SYN, RST
 
 // Outer headers: UDP over IPv4 and IPv6, and how long that and the tunnel's own header without options are.
 #define IP_AT 14
@@ -201,7 +200,7 @@ static __always_inline int up(struct port *port, struct cpu *cpu, __u32 why)
         port->window = window;
         port->n_up = 0;
     }
-    if (port->n_up >= MOST_UP) {
+    if (port->n_up >= MAX_UP_PER_WINDOW) {
         cpu->limited++;
         return TC_ACT_SHOT;
     }
@@ -609,7 +608,7 @@ static __always_inline int track(struct __sk_buff *skb, struct packet *p, struct
     __u32 i, word, mask;
     __u8 state;
     // The packet was translated in this zone already: only the switch finds its connection.
-    if (k->ct_state & 0xc0 && k->ct_zone == op->x)
+    if (k->ct_state & (CT_SNAT | CT_DNAT) && k->ct_zone == op->x)
         return 0;
     if (k->nw_proto != 6 && k->nw_proto != 17)
         return 0;
@@ -651,7 +650,7 @@ static __always_inline int track(struct __sk_buff *skb, struct packet *p, struct
         __builtin_memcpy(k->dst, conn->dst, 16);
         k->tp_src = conn->tp_src;
         k->tp_dst = conn->tp_dst;
-        state |= conn->nat == NAT_SRC ? 0x40 : 0x80;
+        state |= conn->nat == NAT_SRC ? CT_SNAT : CT_DNAT;
     }
     k->ct_state = state;
     k->ct_zone = op->x;

@@ -16,6 +16,10 @@
 // The port of a tunnel has no device: its number with this bit is in the place of a device's index.
 #define TUNNEL_PORT 0x80000000
 #define VLAN_PRESENT 0x1000
+#define TCP_UP 0x07 // FIN, SYN, RST
+// Bits of key.ct_state: the source or the destination was translated.
+#define CT_SNAT 0x40
+#define CT_DNAT 0x80
 
 // Integers in network order but for vlan, which is in host order.
 struct key {

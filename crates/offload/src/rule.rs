@@ -374,7 +374,7 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
     let mut rest = key.masked(mask);
     let m = &mask.0;
     if key.recirc_id != 0 && carries_more(m) {
-        return Err(Why::Stage);
+        return Err(Why::Connection);
     }
     let (mut k, mut km) = (take(&mut rest), take(&mut m.clone()));
     if is_tunnelled(key) {

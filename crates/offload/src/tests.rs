@@ -260,7 +260,7 @@ fn what_rules_have_no_word_for_stays_up() {
     let orig = |k: &mut FlowKey, m: &mut FlowKey| (behind(k), m.ct_nw_src = 1).1;
     assert_eq!(
         with(&orig),
-        Some(Why::Stage),
+        Some(Why::Connection),
         "even if that is zero in this packet"
     );
     assert_eq!(

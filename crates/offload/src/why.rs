@@ -5,10 +5,9 @@ use std::fmt;
 /// Why a flow is not offloaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Why {
-    /// The flow is a stage behind a recirculation, and matches on more than a back end knows there.
-    Stage,
-    /// The flow matches on fields that a back end does not see: connection state, tunnels, marks, headers
-    /// that few packets have.
+    /// The flow matches on fields of connections that a back end does not know in this stage.
+    Connection,
+    /// The flow matches on fields that a back end does not see, like the packet's mark.
     Match,
     /// The flow is not of TCP, UDP or ICMP in IPv4 or IPv6.
     Protocol,
@@ -39,8 +38,8 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Why::Stage => "it matches on the original tuple of connections",
-            Why::Match => "it matches on connections, tunnels, marks or rare headers",
+            Why::Connection => "it matches on fields of connections that are not offloaded there",
+            Why::Match => "it matches on fields that are not offloaded, like marks or rare headers",
             Why::Protocol => "it is not TCP, UDP or ICMP over IPv4 or IPv6",
             Why::TcpFlags => "it matches on TCP flags",
             Why::Vlan => "it has VLAN tags of a kind that is not 802.1Q, or several",

@@ -2,8 +2,8 @@
 //!
 //! A packet that is tracked and looked up again carries its connection's state, mark, label, zone and
 //! original addresses ([`CtState`]). Within a program each packet has its own ([`Tracked`]), even if the
-//! other steps run for all packets of a run at once. Packets that are tracked together are first all read. Then all
-//! their connections are fetched, then all packets are tracked. So cache misses overlap.
+//! other steps run for all packets of a run at once. Packets that are tracked together are first all read.
+//! Then all their connections are fetched, then all packets are tracked. So cache misses overlap.
 
 use super::{Exec, Live, LiveId, Meta, helper};
 use crate::counters::CtCounts;

@@ -69,11 +69,41 @@ constants! {
     OUTER_OP: usize = 11;
     /// Bit that marks a tunnel's port number in the place of a device's index.
     TUNNEL_PORT: u32 = 1 << 31;
+    /// Words of a key.
+    WORDS: usize = 17;
     /// Words of a key that count for packets as they come in.
     FIRST_WORDS: usize = 8;
     /// Bit of `key.vlan`: there is a tag.
     VLAN_PRESENT: u16 = 0x1000;
-    /// Reasons for which packets go up.
+    /// Bit of `key.tun_flags`: the packet had the known option.
+    TUN_OPTION: u8 = 1;
+    /// Bit of `key.tun_flags`: the outer headers had a UDP checksum.
+    TUN_CSUM: u8 = 2;
+    /// Bit of `key.tun_flags`: IPv6 outside.
+    TUN_IPV6: u8 = 4;
+    /// Bit of `key.ct_state`: the source was translated.
+    CT_SNAT: u8 = 0x40;
+    /// Bit of `key.ct_state`: the destination was translated.
+    CT_DNAT: u8 = 0x80;
+    /// TCP flags of segments that go up: FIN, SYN, RST.
+    TCP_UP: u16 = 7;
+    /// Index in `cpu.up`: headers that the program does not parse.
+    UP_ODD: usize = 0;
+    /// Index in `cpu.up`: a segment with one of [`TCP_UP`].
+    UP_TCP: usize = 1;
+    /// Index in `cpu.up`: no flow.
+    UP_NO_FLOW: usize = 2;
+    /// Index in `cpu.up`: a flow of another generation, or a held one.
+    UP_STALE: usize = 3;
+    /// Index in `cpu.up`: too long for an output.
+    UP_LONG: usize = 4;
+    /// Index in `cpu.up`: no connection.
+    UP_NO_CONN: usize = 5;
+    /// Index in `cpu.up`: too many stages.
+    UP_NO_STAGE: usize = 6;
+    /// Index in `cpu.up`: a GSO packet with segments of different lengths.
+    UP_UNEVEN: usize = 7;
+    /// Number of these reasons.
     N_UP: usize = 8;
     /// Sends the packet by `op.y`, a device; `op.data`: the port's index in `hd_outs`.
     OP_OUTPUT: u16 = 1;

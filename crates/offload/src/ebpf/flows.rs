@@ -9,7 +9,7 @@
 //! port has a slot. One write ends all flows of a slot at once, when its port goes or the flows of an earlier
 //! process are dropped. Their entries are taken out later.
 
-use super::abi::{MASKS_PER_PORT, MAX_CPUS, MAX_FLOWS, MAX_MASKS, MAX_SLOTS, TUNNEL_PORT};
+use super::abi::{Key, MASKS_PER_PORT, MAX_CPUS, MAX_FLOWS, MAX_MASKS, MAX_SLOTS, TUNNEL_PORT};
 use super::layout::{
     self, COUNT_WORDS, CPU_DROPPED, CPU_LIMITED, CPU_PEER, CPU_UP, CPU_WORDS, ConnKeyBytes, Device, FlowHead,
     KeyBytes, LIVE_WORDS, Origin, UP,
@@ -21,6 +21,7 @@ use heddle_conntrack::offloaded::ConnId;
 use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_sys::veth::{Peer, Peers};
 use heddle_sys::{TapQueue, shared_words};
+use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -118,9 +119,8 @@ pub(super) fn refused(error: &MapError) -> Why {
         MapError::SyscallError(e) => e.io_error.raw_os_error(),
         _ => None,
     };
-    match errno.unwrap_or(22) {
-        // E2BIG
-        7 => Why::Full,
+    match errno.unwrap_or(Errno::INVAL.raw_os_error()) {
+        errno if errno == Errno::TOOBIG.raw_os_error() => Why::Full,
         errno => Why::Refused(errno),
     }
 }
@@ -167,7 +167,11 @@ impl State {
             match entry {
                 Some((_, n)) => *n += 1,
                 None => {
-                    let bytes = self.loaded.masks.get(&u32::from(id), 0).unwrap_or([0; 136]);
+                    let bytes = self
+                        .loaded
+                        .masks
+                        .get(&u32::from(id), 0)
+                        .unwrap_or([0; size_of::<Key>()]);
                     *entry = Some((bytes, 1));
                     self.by_mask.insert(bytes, id);
                 }
@@ -396,7 +400,7 @@ impl State {
         let origin = Origin::of(&bare);
         // Packets that come in have no state of earlier stages, and their key has no room for it.
         if origin.is_port() && layout::of_first(&layout::first(&bare)) != bare {
-            return Err(Why::Stage);
+            return Err(Why::Connection);
         }
         let id = self.take_mask(origin, &mask)?;
         let key = layout::key(rule, ifindex, id, self.era);
@@ -444,7 +448,10 @@ impl State {
     }
     pub(super) fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
         let Some(flow) = self.installed.get(&at) else {
-            return (FlowCounts::default(), Err(Why::Refused(2)));
+            return (
+                FlowCounts::default(),
+                Err(Why::Refused(Errno::NOENT.raw_os_error())),
+            );
         };
         let (key, count) = (flow.key, flow.count);
         let slot = self.slot_of(layout::parse_key(&key).in_ifindex);

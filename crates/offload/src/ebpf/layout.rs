@@ -10,7 +10,7 @@ use super::abi::{
 use crate::rule::{self, VLAN_PRESENT};
 use crate::{Headers, Op, Rule};
 use heddle_conntrack::offloaded::{ConnId, Offloadable};
-use heddle_conntrack::{Endpoint, Tuple};
+use heddle_conntrack::{Endpoint, Tuple, state};
 use heddle_datapath_api::PortNo;
 use std::mem::offset_of;
 use zerocopy::big_endian::U16;
@@ -27,19 +27,28 @@ pub(super) const LIVE_WORDS: usize = size_of::<Live>() / 8;
 const _: () = assert!(
     abi::MAX_OUTER == rule::MAX_OUTER
         && abi::VLAN_PRESENT == VLAN_PRESENT
+        && abi::TCP_UP == rule::TCP_UP
+        && abi::TUN_OPTION == rule::TUN_OPTION
+        && abi::TUN_CSUM == rule::TUN_CSUM
+        && abi::TUN_IPV6 == rule::TUN_IPV6
+        && abi::CT_SNAT == state::SNAT
+        && abi::CT_DNAT == state::DNAT
+        && abi::WORDS * 8 == size_of::<Key>()
         && OUTER_OP * size_of::<OpBytes>() + MAX_OUTER == MAX_OPS * size_of::<OpBytes>()
 );
-/// Reasons for which packets went up, in the order of their counters, from [`CPU_UP`] on.
-pub(super) const UP: [&str; N_UP] = [
-    "odd",
-    "tcp-syn-fin-rst",
-    "no-flow",
-    "stale",
-    "too-long",
-    "no-connection",
-    "no-stage",
-    "uneven-train",
-];
+/// Names of the reasons for which packets went up, in the order of their counters, from [`CPU_UP`] on.
+pub(super) const UP: [&str; N_UP] = {
+    let mut names = [""; N_UP];
+    names[abi::UP_ODD] = "odd";
+    names[abi::UP_TCP] = "tcp-syn-fin-rst";
+    names[abi::UP_NO_FLOW] = "no-flow";
+    names[abi::UP_STALE] = "stale";
+    names[abi::UP_LONG] = "too-long";
+    names[abi::UP_NO_CONN] = "no-connection";
+    names[abi::UP_NO_STAGE] = "no-stage";
+    names[abi::UP_UNEVEN] = "uneven-train";
+    names
+};
 /// Index of the first of these counters among a processor's counters.
 pub(super) const CPU_UP: usize = offset_of!(Cpu, up) / 8;
 /// Packets that flows without an output dropped.

@@ -1,5 +1,5 @@
 //! The eBPF back end. A classifier at the ingress of each port's device forwards the packets of its flows,
-//! and leads the rest to the switch. `docs/offload.md` explains how and why.
+//! and leads the rest to the switch. `docs/offload-inside.md` explains how and why.
 //!
 //! * [`abi`]: keys and values of the maps, which the program and this process share.
 //! * [`layout`]: rules, connections and ports as these.
