@@ -27,8 +27,8 @@
 #include "maps.h"
 
 #define MAX_STAGES 4
-// A port may send up MAX_UP_PER_WINDOW packets in a window of 2^24 ns. That is half a million a second, about as
-// fast as a worker reads.
+// A port may send up MAX_UP_PER_WINDOW packets in a window of 2^24 ns. That is half a million a second, about
+// as fast as a worker reads.
 #define WINDOW_SHIFT 24
 #define MAX_UP_PER_WINDOW 8192
 
