@@ -16,6 +16,7 @@ use crate::mem::SharedMemory;
 use crate::ring::{Features, Miss, Position, QueueConfig};
 use crate::{DeviceRx, DeviceTx};
 use core::fmt::Debug;
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -85,8 +86,28 @@ pub struct RingSetup {
 /// Why a device does not start a ring. The session sends this text to the front end, or disconnects it with
 /// this text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(pub String);
+pub enum StartError {
+    /// The device cannot serve such a ring.
+    #[error("{0}")]
+    Refused(String),
+    /// The system gave no descriptor for the ring.
+    #[error("no descriptor for ring {ring}: {error}")]
+    NoDescriptor {
+        /// The ring.
+        ring: u16,
+        /// The system's error.
+        #[source]
+        error: Errno,
+    },
+}
+
+impl StartError {
+    /// The system gave no descriptor for a ring.
+    pub fn no_descriptor(ring: u16, error: &std::io::Error) -> Self {
+        let error = Errno::from_io_error(error).unwrap_or(Errno::MFILE);
+        Self::NoDescriptor { ring, error }
+    }
+}
 
 /// The device that a session drives: a port.
 ///

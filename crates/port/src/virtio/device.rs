@@ -56,9 +56,11 @@ impl PortDevice {
 
     fn start_from_guest(&self, setup: RingSetup) -> Result<Option<OwnedFd>, StartError> {
         let Queue::FromGuest(ring) = setup.queue else {
-            return Err(StartError("a queue to the guest under an odd index".into()));
+            return Err(StartError::Refused(
+                "a queue to the guest under an odd index".into(),
+            ));
         };
-        let no_descriptor = |e| StartError(format!("no descriptor for ring {}: {e}", setup.index));
+        let no_descriptor = |e: std::io::Error| StartError::no_descriptor(setup.index, &e);
         let lease = self.shared.lease(pair(setup.index)).map_err(no_descriptor)?;
         watch(&lease.wake, setup.kick.as_ref());
         lease.start(FromGuest {
@@ -74,7 +76,9 @@ impl PortDevice {
 
     fn start_to_guest(&self, setup: RingSetup) -> Result<(), StartError> {
         let Queue::ToGuest(ring) = setup.queue else {
-            return Err(StartError("a queue from the guest under an even index".into()));
+            return Err(StartError::Refused(
+                "a queue from the guest under an even index".into(),
+            ));
         };
         let to = ToGuest {
             ring: Box::new(ring),

@@ -137,7 +137,7 @@ impl Device for Dummy {
     fn start(&mut self, ring: RingSetup) -> Result<(), StartError> {
         let mut seen = self.0.lock();
         if core::mem::take(&mut seen.refuse) {
-            return Err(StartError("not now".into()));
+            return Err(StartError::Refused("not now".into()));
         }
         assert!(ring.enabled && ring.call.is_some() && ring.kick.is_some());
         assert!(

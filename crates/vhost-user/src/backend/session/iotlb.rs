@@ -126,8 +126,8 @@ impl Iotlb {
     /// Requests the entry at `iova` from the front end, unless that was just done. A channel that does not
     /// work is no fault of the message that is being handled: it is reported once.
     fn request(&mut self, iova: u64, access: Access) {
-        if let Err(Refusal(why)) = self.try_request(iova, access) {
-            self.complaint.get_or_insert(why);
+        if let Err(why) = self.try_request(iova, access) {
+            self.complaint.get_or_insert(why.text);
         }
     }
     fn try_request(&mut self, iova: u64, access: Access) -> Result<(), Refusal> {
@@ -331,7 +331,7 @@ impl Session {
             device.refresh_memory();
         }
         let complaint = self.iotlb.complaint.take();
-        for why in complaint.into_iter().chain(served.err().map(|Refusal(why)| why)) {
+        for why in complaint.into_iter().chain(served.err().map(|why| why.text)) {
             device.trouble(&why);
         }
     }

@@ -8,7 +8,7 @@
 //! of use ([`super::Outcome::Await`]). "Use after unmap" cannot happen, since a table keeps its mappings. The
 //! front end does not learn that memory is free while a worker may still copy into it.
 
-use super::{Handled, Outcome, Refusal, Session, memory_file, no_memory, refuse};
+use super::{Handled, Outcome, Refusal, Session, is_starved, memory_file, no_memory, refuse};
 use crate::backend::quota::{Quota, Share};
 use crate::message::{LogArea, MemRegion, Reply};
 use heddle_sys::{Foreign, Mapping};
@@ -60,7 +60,10 @@ pub(super) fn mapped(fd: &Foreign, offset: u64, size: u64) -> Result<Mapping, Re
             std::io::ErrorKind::InvalidInput => "its file is not that long".to_owned(),
             _ => e.to_string(),
         };
-        Refusal(format!("{size:#x} bytes at {offset:#x} cannot be mapped: {why}"))
+        Refusal {
+            text: format!("{size:#x} bytes at {offset:#x} cannot be mapped: {why}"),
+            is_starved: is_starved(&e),
+        }
     })
 }
 
@@ -93,7 +96,10 @@ impl Memory {
             Some(m) => (Arc::clone(&m.map), Arc::clone(&m.share)),
             None => {
                 let held = others.iter().map(|m| m.given.size).sum();
-                let share = self.quota.take(given.size, held, others.len() as u64)?;
+                let share = self
+                    .quota
+                    .take(given.size, held, others.len() as u64)
+                    .map_err(Refusal::new)?;
                 let map = mapped(fd, given.offset, given.size)?;
                 (Arc::new(map), Arc::new(share))
             }
@@ -160,7 +166,7 @@ impl Session {
         // Entries name the front end's addresses, which may mean other bytes now.
         self.iotlb.clear();
         let published = self.publish_memory(device)?;
-        if let Err(Refusal(why)) = self.follow_memory(device) {
+        if let Err(why) = self.follow_memory(device) {
             device.note(&format!("a ring waits for its memory: {why}"));
         }
         Ok(published)

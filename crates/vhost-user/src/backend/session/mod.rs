@@ -64,7 +64,7 @@ pub(super) enum CloseReason {
     Socket(#[from] SocketError),
     /// A message that makes no sense here.
     #[error("{0}")]
-    Refused(String),
+    Refused(Refusal),
     /// The front end has not sent anything.
     #[error("no message from the front end (does it serve another port at this socket?)")]
     Silent,
@@ -74,6 +74,9 @@ pub(super) enum CloseReason {
 }
 
 impl CloseReason {
+    fn refused(text: impl Into<String>) -> Self {
+        Self::Refused(Refusal::new(text))
+    }
     /// Whether the front end did something wrong, so that it should not be back at once.
     pub(super) fn is_fault(&self) -> bool {
         match self {
@@ -87,8 +90,7 @@ impl CloseReason {
         match self {
             Self::Socket(SocketError::NoDescriptors) => true,
             Self::Socket(SocketError::Io(e)) => is_starved(e),
-            // Refusals are texts; the system's end with its number.
-            Self::Refused(why) => STARVED.iter().any(|e| why.ends_with(&format!("(os error {e})"))),
+            Self::Refused(why) => why.is_starved,
             Self::Socket(_) | Self::Closed | Self::Silent | Self::Removed(_) => false,
         }
     }
@@ -104,17 +106,44 @@ pub(super) fn is_starved(e: &std::io::Error) -> bool {
 
 /// A request that is refused, with a text for people.
 #[derive(Debug, PartialEq, Eq)]
-struct Refusal(String);
+pub(super) struct Refusal {
+    text: String,
+    /// The cause is that the process or the system had no descriptor left.
+    is_starved: bool,
+}
 
-impl<T: core::fmt::Display> From<T> for Refusal {
-    fn from(e: T) -> Self {
-        Self(e.to_string())
+impl Refusal {
+    fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            is_starved: false,
+        }
+    }
+}
+
+impl core::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl<E: std::error::Error + 'static> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+        let mut numbers = causes.filter_map(|e| match e.downcast_ref::<Errno>() {
+            Some(e) => Some(e.raw_os_error()),
+            None => e.downcast_ref::<std::io::Error>()?.raw_os_error(),
+        });
+        Self {
+            is_starved: numbers.any(|e| STARVED.contains(&e)),
+            text: error.to_string(),
+        }
     }
 }
 
 /// Refuses, with a text.
 macro_rules! refuse {
-    ($($arg:tt)*) => { return Err(Refusal(format!($($arg)*))) };
+    ($($arg:tt)*) => { return Err(Refusal::new(format!($($arg)*))) };
 }
 use refuse;
 
@@ -248,8 +277,7 @@ impl Session {
     pub(super) fn tick(&mut self, device: &mut dyn Device) -> Result<Option<Instant>, CloseReason> {
         let now = Instant::now();
         self.serve_iotlb(device);
-        self.look_at_rings(now, device)
-            .map_err(|Refusal(why)| CloseReason::Refused(why))?;
+        self.look_at_rings(now, device).map_err(CloseReason::Refused)?;
         self.finish_pending(now, device)?;
         if self.conn.flush()? {
             self.unsent_since = None;
@@ -257,13 +285,13 @@ impl Session {
             return Err(SocketError::Unread.into());
         }
         if self.is_cut() {
-            return Err(CloseReason::Refused(
-                "the front end cut the file of the guest's memory".into(),
+            return Err(CloseReason::refused(
+                "the front end cut the file of the guest's memory",
             ));
         }
         if self.outbox.is_stuck() {
-            return Err(CloseReason::Refused(
-                "a descriptor for notifications made the switch wait".into(),
+            return Err(CloseReason::refused(
+                "a descriptor for notifications made the switch wait",
             ));
         }
         let over = |since: Instant, wait| now.duration_since(since) > wait;
@@ -271,7 +299,7 @@ impl Session {
             return Err(CloseReason::Silent);
         }
         if self.conn.partial_since().is_some_and(|s| over(s, PARTIAL_WAIT)) {
-            return Err(CloseReason::Refused("a message was never finished".into()));
+            return Err(CloseReason::refused("a message was never finished"));
         }
         let soon = self.is_paused().then_some(now + Duration::from_millis(2));
         let hello = (!self.greeted).then_some(self.began + HELLO_WAIT);
@@ -326,7 +354,7 @@ impl Session {
             Err(e) => return Err(SocketError::from(e).into()),
         };
         if frame.header.is_reply() {
-            return Err(CloseReason::Refused(format!(
+            return Err(CloseReason::refused(format!(
                 "{} came with the reply flag",
                 request.name()
             )));
@@ -338,7 +366,7 @@ impl Session {
         let fds: Vec<Foreign> = frame.fds.drain(..).collect();
         match self.handle(&request, fds, device) {
             Ok(outcome) => self.finish_request(&request, wants_ack, outcome, device),
-            Err(Refusal(why)) => {
+            Err(why) => {
                 let text = format!("{}: {why}", request.name());
                 match (&request, request.reply()) {
                     (Request::GetConfig(_), _) => {
@@ -353,7 +381,7 @@ impl Session {
                         device.trouble(&text);
                         Ok(self.conn.send_reply(code, &Reply::U64(1), &[])?)
                     }
-                    _ => Err(CloseReason::Refused(text)),
+                    _ => Err(CloseReason::Refused(Refusal { text, ..why })),
                 }
             }
         }
@@ -409,8 +437,8 @@ impl Session {
         };
         if !free {
             // The mapping lives as long as it is used, but the front end's request was not done.
-            return Err(CloseReason::Refused(
-                "workers did not let go of the guest's memory".into(),
+            return Err(CloseReason::refused(
+                "workers did not let go of the guest's memory",
             ));
         }
         match pending.reply {
@@ -494,4 +522,33 @@ const PLAIN: HeaderFlags = HeaderFlags::empty();
 /// A table for the queues of a session that has none yet.
 fn no_memory() -> Arc<SharedMemory> {
     Arc::new(SharedMemory::new(GuestMemory::default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_virtio::device::StartError;
+
+    /// The cause decides, also below another error; a text that looks like one does not.
+    #[test]
+    fn a_lack_of_descriptors_is_known_by_its_cause() {
+        let full = || std::io::Error::from(Errno::MFILE);
+        let ring = StartError::no_descriptor(3, &full());
+        for (refusal, is_starved) in [
+            (Refusal::from(full()), true),
+            (Refusal::from(Errno::NFILE), true),
+            (Refusal::from(ring), true),
+            (Refusal::from(Errno::INVAL), false),
+            (Refusal::from(StartError::Refused(full().to_string())), false),
+            (Refusal::new(full().to_string()), false),
+        ] {
+            let text = refusal.to_string();
+            let reason = CloseReason::Refused(refusal);
+            assert_eq!(
+                (reason.is_starved(), reason.is_fault()),
+                (is_starved, !is_starved),
+                "{text}"
+            );
+        }
+    }
 }

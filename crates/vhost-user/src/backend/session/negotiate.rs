@@ -71,7 +71,7 @@ impl Session {
             .filter(|m| MTU.contains(m))
             .and_then(|m| u16::try_from(m).ok());
         let Some(mtu) = mtu else { refuse!("no such MTU") };
-        device.set_mtu(mtu)?;
+        device.set_mtu(mtu).map_err(Refusal::new)?;
         Ok(Outcome::Done)
     }
 
@@ -118,7 +118,9 @@ impl Session {
 
     pub(super) fn set_config(&mut self, space: &ConfigSpace, device: &mut dyn Device) -> Handled {
         let migration = space.flags.contains(ConfigFlags::MIGRATION);
-        device.set_config(space.offset, &space.bytes, migration)?;
+        device
+            .set_config(space.offset, &space.bytes, migration)
+            .map_err(Refusal::new)?;
         Ok(Outcome::Done)
     }
 }
