@@ -26,7 +26,7 @@ ELSEWHERE = {
     "cni-cost": "bench/cni", "cni-settings": None, "conformance": "tests/conformance/run",
     "conformance-3.1": None, "conformance-4.0": None, "connections-cost": None, "differences-connections": None,
     "differences-flows": None, "features": None, "first-hour": "scripts/smoke",
-    "first-quarter-hour": "tests/system/test_first_quarter_hour.py",
+    "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "memory": None,
     "host-stack": "tests/system/test_host_stack.py", "lab": "tests/lab/run-guests",
     "measuring": "tests/system/test_measure.py", "measuring-errors": None, "node": "tests/system/test_node.py",
     "offload": "tests/system/test_offload.py", "offload-inside": None, "offload-tunnels": None,
