@@ -195,7 +195,7 @@ impl Worker {
                 self.counters.masks.set(self.cache.n_masks() as u64);
             }
             if log::log_enabled!(target: LOG, log::Level::Debug) {
-                self.log_added(key, cached);
+                self.log_added(key);
             }
             return Choice::Cached(cached);
         }
@@ -205,11 +205,11 @@ impl Worker {
         u16::try_from(self.once.len() - 1).map_or(Choice::Gone, Choice::Once)
     }
 
-    /// Logs a flow that was cached.
+    /// Logs the flow of the last translation, which was cached.
     #[cold]
-    fn log_added(&self, key: &FlowKey, cached: u32) {
-        // The cache has taken the translation's actions.
-        let actions = self.cache.cached(cached).map(|v| &*v.body.actions);
+    fn log_added(&self, key: &FlowKey) {
+        // The cache leaves the actions in the translation.
+        let actions = &self.scratch.translation.actions;
         let mut mask = self.scratch.translation.mask;
         mask.0.in_port = u32::MAX;
         let ufid = heddle_datapath_api::ufid(key, &mask);
@@ -217,7 +217,7 @@ impl Worker {
             target: LOG,
             "flow_add: {ufid} mega_{ufid} {}, actions:{}",
             heddle_datapath_api::format_key(key, &mask, false, None),
-            heddle_datapath_api::format_actions(actions.unwrap_or_default(), None),
+            heddle_datapath_api::format_actions(actions, None),
         );
     }
 }
