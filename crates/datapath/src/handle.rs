@@ -8,14 +8,16 @@
 //! Locks, in the order in which they are taken: control (ports and workers), revalidator (entries), upcalls.
 
 mod engine;
+mod expiry_thread;
 mod flows;
+mod revalidator_thread;
+mod slices;
 mod text;
-mod thread;
 
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::assign::Spread;
 use crate::control::{AutoLb, Control, UpcallRings};
-use crate::exec::fragments::Waiting;
+use crate::exec::fragments::WaitingFragment;
 use crate::exec::program::Program;
 use crate::exec::upcalls::{Bell, Lanes};
 use crate::exec::watch::{CaptureWish, Captured, DropExample};
@@ -103,11 +105,15 @@ impl Datapath {
         control.set_workers(cpus.as_deref())?;
         let revalidator_thread = match interval {
             0 => None,
-            ms => Some(thread::start(&shared, &revalidator, Duration::from_millis(ms))?),
+            ms => Some(revalidator_thread::start(
+                &shared,
+                &revalidator,
+                Duration::from_millis(ms),
+            )?),
         };
         let expiry = match interval {
             0 => None,
-            _ => Some(thread::start_expiry(&shared)?),
+            _ => Some(expiry_thread::start(&shared)?),
         };
         let (control, revalidator_thread) = (Mutex::new(control), Mutex::new(revalidator_thread));
         Ok(Arc::new(Self {
@@ -289,7 +295,7 @@ impl Datapath {
     }
 
     /// Fragments of all workers that wait to be tracked.
-    pub fn fragments(&self) -> &Ipf<Waiting> {
+    pub fn fragments(&self) -> &Ipf<WaitingFragment> {
         &self.shared.fragments
     }
 

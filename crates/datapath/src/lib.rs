@@ -27,7 +27,7 @@ mod tests;
 pub use config::{Config, DatapathError, MaxSleep, PortConfig};
 pub use control::AutoLb;
 pub use control::assign::{RxqAssign, Spread};
-pub use exec::fragments::Waiting;
+pub use exec::fragments::WaitingFragment;
 pub use exec::watch::{CapturePoint, CaptureWish, Captured, DropExample};
 pub use handle::Datapath;
 pub use perf::{PerfWanted, SuspectLog};

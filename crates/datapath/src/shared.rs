@@ -1,8 +1,8 @@
 //! State shared by all threads of a datapath.
 
-use crate::exec::fragments::Waiting;
+use crate::exec::fragments::WaitingFragment;
 use crate::exec::upcalls::{Bell, Lanes};
-use crate::exec::watch::Inbox;
+use crate::exec::watch::WatchInbox;
 use crate::perf::SuspectSetting;
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::ipf::Ipf;
@@ -22,11 +22,11 @@ pub(crate) struct Shared {
     /// Rung when packets for the control plane wait.
     pub(crate) bells: Lanes<Arc<Bell>>,
     /// Examples of dropped packets, and the capture.
-    pub(crate) watched: Arc<Inbox>,
+    pub(crate) watched: Arc<WatchInbox>,
     pub(crate) hash_key: HashKey,
     pub(crate) conntrack: Arc<Conntrack>,
     /// Fragments that wait to be tracked.
-    pub(crate) fragments: Ipf<Waiting>,
+    pub(crate) fragments: Ipf<WaitingFragment>,
     /// Entries held by all workers. Changed on insertion and removal only.
     pub(crate) n_flows: AtomicUsize,
     pub(crate) flow_limit: AtomicUsize,

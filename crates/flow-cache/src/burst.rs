@@ -1,7 +1,7 @@
 //! The packets of a burst, as they are looked up.
 //!
 //! Neighbours with equal keys are one [`Run`]: the cache looks them up and counts them once. The reader of
-//! packets makes the runs and keeps their keys ([`Burst`]).
+//! packets makes the runs and keeps their keys ([`LookupKeys`]).
 
 use crate::compact::CompactKey;
 use crate::program_table::NO_BODY;
@@ -103,7 +103,7 @@ impl Run {
 }
 
 /// The runs of a burst with their keys.
-pub trait Burst {
+pub trait LookupKeys {
     /// The runs.
     fn runs(&self) -> &[Run];
     /// The compact key of each run.

@@ -1,6 +1,6 @@
 //! The cache hierarchy of one worker: entries, and the lookups that find them.
 //!
-//! L0: the key of the packet before ([`crate::burst::Burst`]'s runs, and the last run of the burst before).
+//! L0: the key of the packet before (the runs of [`crate::burst::LookupKeys`]).
 //! L1: by hash of the whole key. L2: by hash of the masked key, mask by mask. While one entry matches all
 //! packets of an origin, the lookup compares that entry before it hashes anything. All levels lead to slots
 //! of the same entries, and any entry that matches is right. So a candidate is always compared, never
@@ -10,9 +10,9 @@
 //! ([`Sought`](crate::burst::Sought), [`crate::context`]). Recirculated packets are looked up in the same way
 //! as all others.
 //!
-//! The lookups of a burst are made side by side (`find`), stage by stage, so that their cache misses overlap.
+//! The lookups of a burst are made side by side (`find`), pass by pass, so that their cache misses overlap.
 //!
-//! Removal is deferred: a forgotten entry keeps its slot until [`Cache::reap`] has reported its last counts
+//! Removal is deferred: an evicted entry keeps its slot until [`Cache::free_evicted`] has reported its last counts
 //! to the revalidator.
 
 use crate::cached_translation::{CachedTranslation, CachedTranslations};
@@ -45,7 +45,7 @@ pub struct CacheParts<P: Program> {
     memory: Memory,
     max_masks: usize,
     key: HashKey,
-    notes: Producer<RevalidatorEvent<P>>,
+    events: Producer<RevalidatorEvent<P>>,
     horizon: Arc<Horizon>,
 }
 
@@ -53,17 +53,17 @@ impl<P: Program> CacheParts<P> {
     /// Makes the parts of a cache with at most `max_masks` masks per list, and the revalidator's half of it.
     /// `near`: all threads are equally near to the memory that any of them has touched first.
     pub fn new(near: bool, max_masks: usize, key: HashKey) -> (Self, Records<P>) {
-        let (notes, told) = ring(RING);
+        let (events, received) = ring(RING);
         let (memory, makers) = Memory::new(near);
         let horizon = Arc::new(Horizon::default());
         let parts = Self {
             memory,
             max_masks,
             key,
-            notes,
+            events,
             horizon: Arc::clone(&horizon),
         };
-        (parts, Records::new(told, horizon, makers))
+        (parts, Records::new(received, horizon, makers))
     }
 }
 
@@ -76,7 +76,7 @@ pub struct Cache<P: Program> {
     table: Table,
     l1: L1,
     contexts: Contexts,
-    notes: Producer<RevalidatorEvent<P>>,
+    events: Producer<RevalidatorEvent<P>>,
     horizon: Arc<Horizon>,
     next_id: u64,
     key: HashKey,
@@ -152,7 +152,7 @@ impl<P: Program> Cache<P> {
             table: p.memory.table,
             l1: L1::new(l1_entries, max_l1_entries)?,
             contexts: Contexts::new(&p.key),
-            notes: p.notes,
+            events: p.events,
             horizon: p.horizon,
             next_id: 1,
             key: p.key,
@@ -185,13 +185,13 @@ impl<P: Program> Cache<P> {
     pub fn subtable(&self, e: &CacheEntry) -> Option<&Arc<Subtable>> {
         self.subtables.get(e.subtable())
     }
-    /// Whether to wake the revalidator soon: the ring of notes is filling up, or another chunk is to be made.
+    /// Whether to wake the revalidator soon: the ring of events is filling up, or another chunk is to be made.
     pub fn wants_revalidator(&mut self) -> bool {
-        std::mem::take(&mut self.new_chunk) || !self.notes.has_room(RING - RESERVE / 2)
+        std::mem::take(&mut self.new_chunk) || !self.events.has_room(RING - RESERVE / 2)
     }
 
-    fn push(&mut self, note: RevalidatorEvent<P>) {
-        let full = self.notes.push(note).is_err();
+    fn push(&mut self, event: RevalidatorEvent<P>) {
+        let full = self.events.push(event).is_err();
         debug_assert!(!full, "the caller has looked whether there is room");
     }
 
@@ -215,13 +215,13 @@ impl<P: Program> Cache<P> {
             .get(slot)
             .is_some_and(|e| e.group().0 != validity::NONE)
     }
-    /// Whether forgotten entries wait for [`Cache::reap`].
+    /// Whether evicted entries wait for [`Cache::free_evicted`].
     pub fn has_evicted(&self) -> bool {
         !self.evicted.is_empty()
     }
     /// Gives an empty list back to the revalidator.
     pub fn give_back(&mut self, list: RevalidatorFindings<P>) {
-        if self.notes.has_room(RESERVE) {
+        if self.events.has_room(RESERVE) {
             self.push(RevalidatorEvent::Spent(list));
         }
     }
@@ -241,9 +241,9 @@ impl<P: Program> Cache<P> {
             self.count_guess(origin);
             at += 1;
         }
-        let notes = &mut self.notes;
+        let events = &mut self.events;
         self.subtables
-            .tidy(|n| notes.has_room(RESERVE) && notes.push(RevalidatorEvent::Context(n, None)).is_ok());
+            .tidy(|n| events.has_room(RESERVE) && events.push(RevalidatorEvent::Context(n, None)).is_ok());
         self.store.tidy();
         self.l1.tidy(self.store.len());
         self.links.tidy();
@@ -262,7 +262,7 @@ impl<P: Program> Cache<P> {
     pub fn n_masks(&self) -> usize {
         self.subtables.len()
     }
-    /// The number of entries that have a slot. Forgotten ones that are not reaped yet are included.
+    /// The number of entries that have a slot. Evicted ones that are not freed yet are included.
     pub fn n_entries(&self) -> usize {
         self.store.len()
     }

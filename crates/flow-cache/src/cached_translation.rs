@@ -9,7 +9,7 @@
 //! check. When a dependency has moved, the cached translation alone cannot prove its entries valid. Then each
 //! entry is compared with the changes ([`crate::validity`]).
 //!
-//! The worker numbers cached translations. The revalidator learns the numbers through notes, in order.
+//! The worker numbers cached translations. The revalidator learns the numbers through events, in order.
 
 use crate::hash::Mixer;
 use crate::numbered::Numbered;
@@ -150,8 +150,8 @@ impl<P: Program> CachedTranslations<P> {
     pub(crate) fn get(&self, n: u32) -> Option<&Arc<CachedTranslation<P>>> {
         self.all.get(n).map(|(cached, _)| cached)
     }
-    /// The number of the result of `t`, and whether the number is new. Takes the contents out of `t` if it is
-    /// new. `any` was read before the translation.
+    /// The number of the result of `t`, and whether the number is new. Takes all but the actions out of `t` if
+    /// it is new. `any` was read before the translation.
     pub(crate) fn intern(&mut self, t: &mut Translation, any: u64) -> (u32, bool) {
         // New flows often come by thousands with one result.
         if let Some(v) = self.get(self.last).filter(|v| v.is_result_of(t)) {
@@ -204,7 +204,7 @@ impl<P: Program> CachedTranslations<P> {
     pub(crate) fn retain(&mut self, n: u32) {
         self.all.retain(n);
     }
-    /// Counts one entry less. The program may still run until the next [`CachedTranslations::reap`].
+    /// Counts one entry less. The program may still run until the next [`CachedTranslations::free_unused`].
     pub(crate) fn release(&mut self, n: u32) {
         if self.all.release(n) {
             self.unused.push(n);
@@ -212,7 +212,7 @@ impl<P: Program> CachedTranslations<P> {
     }
     /// Drops up to `most` unused cached translations between bursts. `report` reports each to the revalidator
     /// first; if it returns `false`, the rest waits.
-    pub(crate) fn reap(&mut self, most: usize, mut report: impl FnMut(u32) -> bool) {
+    pub(crate) fn free_unused(&mut self, most: usize, mut report: impl FnMut(u32) -> bool) {
         for _ in 0..most {
             let Some(n) = self.unused.pop() else { break };
             if self.all.users(n) != Some(0) {

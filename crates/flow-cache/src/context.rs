@@ -14,7 +14,7 @@
 //! **Bounds.** A record lives as long as an entry refers to it, so there are no more records than entries. A
 //! new outside bit makes a new mask and changes no entry that exists. Masks do not share records.
 //!
-//! **Threads.** Contexts belong to one worker. The revalidator learns records through notes.
+//! **Threads.** Contexts belong to one worker. The revalidator learns records through events.
 
 use crate::numbered::Numbered;
 use heddle_flow::{FlowKey, N_WORDS};

@@ -4,7 +4,7 @@
 //! shows them too.
 //!
 //! **Access.** The worker that owns the entry writes all fields. The revalidator reads all fields at any
-//! time, and writes `dead`. All accesses are atomic, so no reader sees a torn word. The `id` shows which
+//! time, and writes `evicted`. All accesses are atomic, so no reader sees a torn word. The `id` shows which
 //! words belong together:
 //!
 //! * An entry is in use while its `id` is not zero. Ids are never used twice.
@@ -12,8 +12,8 @@
 //!   writes zero to `id`, then a Release fence, and only then other fields.
 //! * A reader ([`CacheEntry::read`]) loads `id` (Acquire), then fields, then after an Acquire fence `id`
 //!   again. Equal ids mean that the fields are those of that id. Counters may be of any moment in between.
-//! * `dead` holds the id of a condemned entry; owner and revalidator condemn. Since ids are not reused, a
-//!   late store condemns no other entry.
+//! * `evicted` holds the id of an evicted entry; owner and revalidator evict. Since ids are not reused, a
+//!   late store evicts no other entry.
 //!
 //! The key holds the entry's context in the place of the origin. The context selects the packet's bits
 //! outside of the compact key that count.
@@ -30,7 +30,7 @@ pub struct CacheEntry {
     key: [AtomicU64; 8],
     // -- second line: what each hit reads and writes
     id: AtomicU64,
-    dead: AtomicU64,
+    evicted: AtomicU64,
     cached: AtomicU32,
     subtable: AtomicU32,
     packets: AtomicU64,
@@ -65,8 +65,8 @@ pub(crate) struct NewEntry {
 pub struct Snapshot {
     /// The entry's id.
     pub id: u64,
-    /// The entry is condemned: lookups do not find it.
-    pub dead: bool,
+    /// The entry is evicted: lookups do not find it.
+    pub evicted: bool,
     /// The number of its cached translation.
     pub cached: u32,
     /// The number of its mask.
@@ -81,7 +81,7 @@ impl CacheEntry {
     /// Fills a free entry.
     pub(crate) fn publish(&self, n: &NewEntry) {
         // Pairs with the reader's fence: a reader that sees one of these stores also sees the zero that
-        // `retire` (or the start) left in `id`.
+        // `free` (or the start) left in `id`.
         fence(Release);
         for (to, word) in self.key.iter().zip(n.key.words()) {
             to.store(*word, Relaxed);
@@ -97,7 +97,7 @@ impl CacheEntry {
         self.id.store(n.id, Release);
     }
     /// Frees the entry: from now on the other fields mean nothing.
-    pub(crate) fn retire(&self) {
+    pub(crate) fn free(&self) {
         self.id.store(0, Relaxed);
     }
     /// Gives the entry another cached translation under another id. The counters continue.
@@ -125,11 +125,11 @@ impl CacheEntry {
     pub fn id(&self) -> u64 {
         self.id.load(Relaxed)
     }
-    /// Whether it is in use and not condemned.
+    /// Whether it is in use and not evicted.
     #[inline]
     pub fn alive(&self) -> bool {
         let id = self.id.load(Relaxed);
-        id != 0 && self.dead.load(Relaxed) != id
+        id != 0 && self.evicted.load(Relaxed) != id
     }
     /// The number of its cached translation.
     #[inline]
@@ -176,9 +176,9 @@ impl CacheEntry {
 
     // -- for the revalidator
 
-    /// Marks the entry of this id as dead: lookups do not find it any more.
-    pub fn condemn(&self, id: u64) {
-        self.dead.store(id, Relaxed);
+    /// Marks the entry of this id as evicted: lookups do not find it any more.
+    pub fn evict(&self, id: u64) {
+        self.evicted.store(id, Relaxed);
     }
     /// Copies the entry. `None` if it is free or the owner changes it meanwhile.
     pub(crate) fn read(&self) -> Option<Snapshot> {
@@ -188,7 +188,7 @@ impl CacheEntry {
         }
         let s = Snapshot {
             id,
-            dead: self.dead.load(Relaxed) == id,
+            evicted: self.evicted.load(Relaxed) == id,
             cached: self.cached.load(Relaxed),
             subtable: self.subtable.load(Relaxed),
             counts: FlowCounts {

@@ -1,8 +1,8 @@
-//! Notes from a worker to the revalidator, in order.
+//! Events from a worker to the revalidator, in order.
 //!
-//! The revalidator reads entries in place. It learns from notes what the numbers in an entry mean, and what a
-//! removed entry has counted. A worker publishes an entry only after the notes about its numbers, and then
-//! raises the [`Horizon`] above the entry's id. The revalidator reads the horizon first, then all notes, then
+//! The revalidator reads entries in place. It learns from events what the numbers in an entry mean, and what a
+//! removed entry has counted. A worker publishes an entry only after the events about its numbers, and then
+//! raises the [`Horizon`] above the entry's id. The revalidator reads the horizon first, then all events, then
 //! entries with smaller ids. So a number means the same to both, although numbers are reused.
 
 use crate::cached_translation::CachedTranslation;
@@ -14,12 +14,12 @@ use heddle_datapath_api::FlowCounts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
-/// Maximum number of waiting notes.
+/// Maximum number of waiting events.
 pub(crate) const RING: usize = 8192;
-/// Maximum number of notes of one insertion.
+/// Maximum number of events of one insertion.
 pub(crate) const ROOM: usize = 5;
 
-/// Room that all other notes leave for insertions: when a thousand rules go at once, new flows can still be
+/// Room that all other events leave for insertions: when a thousand rules go at once, new flows can still be
 /// cached.
 pub(crate) const RESERVE: usize = RING / 2;
 
@@ -45,16 +45,16 @@ pub(crate) enum RevalidatorEvent<P: Program> {
     Spent(RevalidatorFindings<P>),
 }
 
-/// The first id whose numbers the notes do not explain yet.
+/// The first id whose numbers the events do not explain yet.
 #[derive(Debug, Default)]
 pub(crate) struct Horizon(AtomicU64);
 
 impl Horizon {
-    /// Entries with smaller ids are explained by notes. Only the owner calls this.
+    /// Entries with smaller ids are explained by events. Only the owner calls this.
     pub(crate) fn set(&self, id: u64) {
-        self.0.store(id, Release); // pairs with `get`: the notes pushed before are seen
+        self.0.store(id, Release); // pairs with `get`: the events pushed before are seen
     }
-    /// The horizon, to be read before the notes.
+    /// The horizon, to be read before the events.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Acquire)
     }

@@ -12,7 +12,7 @@
 //! flows: many flows may share few entries under many masks. So L1 returns to its first size only when there
 //! are almost no entries left.
 
-use crate::sig::{Bucket, WAYS, tag_of};
+use crate::signature::{Bucket, WAYS, tag_of};
 use heddle_simd::simd;
 use heddle_sys::Zeroed;
 

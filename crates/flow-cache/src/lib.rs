@@ -4,15 +4,15 @@
 //! | question | file |
 //! | --- | --- |
 //! | what is the key of a packet | `compact`, `context`; of the packets of a burst: `burst` |
-//! | where is an entry stored, and what does it count | `entry`, `store`, `memory`, `spares` |
-//! | which entry matches a packet | `cache` by way of `guess`, `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
-//! | what is to be done with the packet | `cached_translation`, `program_table` |
+//! | where is an entry stored, and what does it count | `entry`, `store`, `memory`, `spare_memory` |
+//! | which entry matches a packet | `cache` by way of `guess`, `l1`, `subtable`, `filter`, `table`, `signature`, `hash` |
+//! | what is to be done with the packet | `cached_translation`, `program_table`, both by `numbered` |
 //! | which entry did the last packets of a connection match | `links` |
-//! | is the entry still valid | `watch`, by the generations and changes of [`heddle_datapath_api`] |
-//! | what does the revalidator know of an entry | `records`, filled from the entries and from the notes in `events` |
+//! | is the entry still valid | `validity`, by the generations and changes of [`heddle_datapath_api`] |
+//! | what does the revalidator know of an entry | `records`, filled from the entries and from `events` |
 //!
 //! One worker owns one [`Cache`]. The revalidator owns the other half, [`Records`]: it reads the entries in
-//! place (`entry`) and learns the rest from notes. All workers share the
+//! place (`entry`) and learns the rest from events. All workers share the
 //! [`Generations`](heddle_datapath_api::Generations). Only the datapath compiles actions ([`Program`]). This
 //! crate reads no more of a packet than its first bytes ([`CompactKey::read`]).
 
@@ -35,8 +35,8 @@ mod numbered;
 mod program_table;
 #[cfg_attr(not(test), expect(clippy::disallowed_types, reason = "of the revalidator"))]
 mod records;
-mod sig;
-mod spares;
+mod signature;
+mod spare_memory;
 mod store;
 mod subtable;
 mod table;
@@ -45,7 +45,7 @@ mod validity;
 #[cfg(test)]
 mod tests;
 
-pub use burst::{Burst, KeyForm, Merges, Run, RunProgram, Sought};
+pub use burst::{KeyForm, LookupKeys, Merges, Run, RunProgram, Sought};
 pub use cache::{Cache, CacheParts, CommonProgram, Level, LookupContext, LookupResult};
 pub use cached_translation::{CachedTranslation, fingerprint, same_credits};
 pub use compact::{CompactKey, Family, Frame, Room, SameKey, VIEW};

@@ -14,16 +14,16 @@
 //! whether the entry is valid, as after any lookup.
 //!
 //! **Bounds.** The connection's number selects the line, and a newer connection takes the older one's place.
-//! If many lines were taken over within a second, the number of lines doubles, up to [`MAX_LINKS`]: 16 MiB.
+//! If many lines were taken over within a second, the number of lines doubles, up to [`MAX_LINES`]: 16 MiB.
 
 use heddle_conntrack::ConnSummary;
 use heddle_simd::simd;
 use zerocopy::FromZeros;
 
 /// The number of lines at first.
-const FIRST: usize = 1 << 10;
+const INITIAL_LINES: usize = 1 << 10;
 /// Maximum number of lines.
-const MAX_LINKS: usize = 1 << 18;
+const MAX_LINES: usize = 1 << 18;
 /// If more than one in this number of lines was taken over within a second, the number of lines doubles.
 const CROWDED: usize = 8;
 
@@ -65,7 +65,7 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn new() -> Self {
         Self {
-            lines: zeroed(FIRST),
+            lines: zeroed(INITIAL_LINES),
             taken: 0,
         }
     }
@@ -84,14 +84,14 @@ impl Links {
     #[inline]
     pub(crate) fn find(&self, b: &ConnSummary, origin: u32) -> Option<Target> {
         let line = self.line(b.number)?;
-        let way = usize::from(b.reply);
-        let link = line.links.get(way)?;
+        let direction = usize::from(b.reply);
+        let link = line.links.get(direction)?;
         let same = (line.number ^ b.number)
             | (line.generation ^ b.generation)
             | (link.origin ^ origin)
             | (link.mark ^ b.mark)
             | (link.label_version ^ b.label_version)
-            | u32::from(line.states.get(way)? ^ b.state);
+            | u32::from(line.states.get(direction)? ^ b.state);
         (same == 0 && link.id != 0).then_some(Target {
             slot: link.slot,
             id: link.id,
@@ -115,9 +115,9 @@ impl Links {
             line.links = [Link::new_zeroed(); 2];
             (line.number, line.generation) = (b.number, b.generation);
         }
-        let way = usize::from(b.reply);
-        line.states[way] = b.state;
-        line.links[way] = Link {
+        let direction = usize::from(b.reply);
+        line.states[direction] = b.state;
+        line.links[direction] = Link {
             id: to.id,
             slot: to.slot,
             origin,
@@ -128,7 +128,7 @@ impl Links {
     /// Once a second: doubles the number of lines if there are too few, and forgets all links then.
     pub(crate) fn tidy(&mut self) {
         let crowded = std::mem::take(&mut self.taken) > self.lines.len() / CROWDED;
-        if crowded && self.lines.len() < MAX_LINKS {
+        if crowded && self.lines.len() < MAX_LINES {
             self.lines = zeroed(self.lines.len() * 2);
         }
     }
@@ -149,7 +149,7 @@ mod tests {
     fn brief() -> impl Strategy<Value = ConnSummary> {
         let few = || prop_oneof![Just(1_u32), Just(2), Just(3)];
         // Some of these numbers share a line, others do not.
-        let number = prop_oneof![Just(5_u32), Just(6), Just(5 + FIRST as u32)];
+        let number = prop_oneof![Just(5_u32), Just(6), Just(5 + INITIAL_LINES as u32)];
         (number, few(), any::<bool>(), few(), few(), few()).prop_map(
             |(number, generation, reply, state, mark, label)| ConnSummary {
                 number,
@@ -187,7 +187,7 @@ mod tests {
     fn there_are_more_lines_where_many_share_one() {
         let mut links = Links::new();
         let to = Target { slot: 1, id: 1 };
-        for n in 0..4 * FIRST as u32 {
+        for n in 0..4 * INITIAL_LINES as u32 {
             links.learn(
                 &ConnSummary {
                     number: n,
@@ -198,9 +198,9 @@ mod tests {
             );
         }
         links.tidy();
-        assert_eq!(links.lines.len(), 2 * FIRST);
+        assert_eq!(links.lines.len(), 2 * INITIAL_LINES);
         // No line was taken over since then.
         links.tidy();
-        assert_eq!(links.lines.len(), 2 * FIRST);
+        assert_eq!(links.lines.len(), 2 * INITIAL_LINES);
     }
 }

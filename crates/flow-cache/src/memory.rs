@@ -1,8 +1,8 @@
 //! The memory of a cache, and the makers that prepare its growth.
 
 use crate::entry::CacheEntry;
-use crate::sig::Bucket;
-use crate::spares::{Maker, Pace};
+use crate::signature::Bucket;
+use crate::spare_memory::{Maker, Pace};
 use crate::store::Store;
 use crate::table::Table;
 
@@ -13,7 +13,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// An empty cache's memory, and the makers that prepare its growth. [`crate::spares`] explains `near`.
+    /// An empty cache's memory, and the makers that prepare its growth. [`crate::spare_memory`] explains `near`.
     pub(crate) fn new(near: bool) -> (Self, Makers) {
         let (store, entries) = Store::with_spares(near);
         let (table, buckets) = Table::with_spares(near);

@@ -2,7 +2,7 @@
 //! are credited.
 //!
 //! **Exactness.** Each packet that an entry counts is credited once. A record remembers, per slot, up to
-//! which counts the entry is credited. When an entry is removed or gets another id, a note brings its last
+//! which counts the entry is credited. When an entry is removed or gets another id, an event brings its last
 //! counts, and the rest is credited then.
 //!
 //! Credit is collected per cached translation and given once per pass: ten thousand entries of one rule are
@@ -53,7 +53,7 @@ pub struct ScannedEntry<'a> {
 
 /// The revalidator's view of one worker's cache.
 pub struct Records<P: Program> {
-    notes: Consumer<RevalidatorEvent<P>>,
+    events: Consumer<RevalidatorEvent<P>>,
     makers: Makers,
     horizon: Arc<Horizon>,
     chunks: Vec<Option<Chunk>>,
@@ -77,9 +77,9 @@ fn put<T>(list: &mut Vec<Option<T>>, at: u32, value: Option<T>) {
 }
 
 impl<P: Program> Records<P> {
-    pub(crate) fn new(notes: Consumer<RevalidatorEvent<P>>, horizon: Arc<Horizon>, makers: Makers) -> Self {
+    pub(crate) fn new(events: Consumer<RevalidatorEvent<P>>, horizon: Arc<Horizon>, makers: Makers) -> Self {
         Self {
-            notes,
+            events,
             makers,
             horizon,
             chunks: Vec::new(),
@@ -89,25 +89,25 @@ impl<P: Program> Records<P> {
             contexts: HashMap::new(),
         }
     }
-    /// Takes the waiting notes. Returns the horizon: entries with smaller ids may be read now.
+    /// Takes the waiting events. Returns the horizon: entries with smaller ids may be read now.
     pub fn drain(&mut self) -> u64 {
         let horizon = self.horizon.get();
         // Bounded: a worker that keeps writing does not hold the revalidator here.
         self.drain_some(2 * crate::events::RING);
         horizon
     }
-    /// Takes up to `most` notes; `false`: no more are waiting.
+    /// Takes up to `most` events; `false`: no more are waiting.
     pub fn drain_some(&mut self, most: usize) -> bool {
         for _ in 0..most {
-            let Some(note) = self.notes.pop() else {
+            let Some(event) = self.events.pop() else {
                 return false;
             };
-            self.take(note);
+            self.take(event);
         }
         true
     }
-    fn take(&mut self, note: RevalidatorEvent<P>) {
-        match note {
+    fn take(&mut self, event: RevalidatorEvent<P>) {
+        match event {
             RevalidatorEvent::Chunk(n, mem) => {
                 let zeros = || vec![0; CHUNK];
                 // The first chunk alone needs no spare: all flows may fit into it.
@@ -213,7 +213,7 @@ impl<P: Program> Records<P> {
         });
     }
     /// Calls `f` with each entry of a chunk, from index `from` on, until `f` returns `false`. Skips ids from
-    /// `horizon` on. [`Records::drain`] has returned `horizon`, and no note was taken since. Returns the
+    /// `horizon` on. [`Records::drain`] has returned `horizon`, and no event was taken since. Returns the
     /// index at which to resume, or `None` at the chunk's end.
     pub fn scan(
         &mut self,

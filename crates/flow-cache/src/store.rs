@@ -6,10 +6,10 @@
 //!
 //! Costs: taking and freeing a slot are a few steps (a scan over full chunks at worst). A new chunk takes an
 //! mmap(2), and its pages have to be found and zeroed. While flows come by ten thousands, the revalidator
-//! does that in advance ([`crate::spares`]).
+//! does that in advance ([`crate::spare_memory`]).
 
 use crate::entry::CacheEntry;
-use crate::spares::{Maker, Spares, spares};
+use crate::spare_memory::{Maker, Spares, spares};
 use heddle_simd::simd;
 use heddle_sys::SharedZeroed;
 use std::sync::Arc;
@@ -155,7 +155,7 @@ impl Store {
         let slot = u32::try_from(c).ok()? << SHIFT | at;
         Some(Taken { slot, chunk: new })
     }
-    /// Frees a slot, whose entry is retired. Returns the number of its chunk if the chunk is empty now and
+    /// Frees a slot, whose entry is free. Returns the number of its chunk if the chunk is empty now and
     /// was freed.
     pub(crate) fn free(&mut self, slot: u32) -> Option<u32> {
         let (c, i) = split(slot);
@@ -187,7 +187,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spares::Pace;
+    use crate::spare_memory::Pace;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 

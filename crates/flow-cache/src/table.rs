@@ -9,8 +9,8 @@
 //! **Bounds.** Hashes are keyed, so a sender cannot fill one segment on purpose. A bucket that is full at the
 //! largest depth refuses ([`Table::insert`] returns `false`).
 
-use crate::sig::{Bucket, Candidates, WAYS, tag_of};
-use crate::spares::{Maker, Spares, spares};
+use crate::signature::{Bucket, Candidates, WAYS, tag_of};
+use crate::spare_memory::{Maker, Spares, spares};
 use heddle_simd::simd;
 use heddle_sys::Zeroed;
 

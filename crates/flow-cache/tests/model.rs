@@ -72,7 +72,7 @@ fn an_entry_is_read_whole() {
             thread::spawn(move || {
                 entry.publish(&new_entry(1));
                 entry.rename(2, 2, 0);
-                entry.retire();
+                entry.free();
                 entry.publish(&new_entry(3));
             })
         };
@@ -84,12 +84,12 @@ fn an_entry_is_read_whole() {
             if let Some(key) = entry.read_key(s.id) {
                 assert_eq!(key, new_entry(made).key);
             }
-            entry.condemn(s.id);
+            entry.evict(s.id);
         }
         owner.join().unwrap();
-        // An id that was condemned earlier does not condemn this one.
+        // An id that was evicted earlier does not evict this one.
         let last = entry.read().unwrap();
         assert_eq!((last.id, last.cached), (3, 3));
-        assert!(!last.dead || !entry.alive());
+        assert!(!last.evicted || !entry.alive());
     });
 }

@@ -12,7 +12,7 @@
 pub(crate) mod assign;
 mod auto;
 mod cpus;
-mod place;
+mod move_queues;
 pub(crate) mod show;
 mod workers;
 
@@ -20,7 +20,7 @@ use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::assign::Spread;
 use crate::counters::{PortCounters, Tally, WorkerCounters, WorkerNumbers};
 use crate::exec::tx::TxPort;
-use crate::exec::upcalls::{Inbox, Lanes};
+use crate::exec::upcalls::{Lanes, UpcallInbox};
 use crate::perf::PerfNumbers;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
@@ -30,8 +30,8 @@ use auto::AutoState;
 use cpus::WorkerCpus;
 use heddle_datapath_api::{Meter, POLICED, PortNo, PortStats};
 use heddle_port::{Port, RxQueue};
+use move_queues::Dirty;
 use parking_lot::Mutex;
-use place::Dirty;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -109,7 +109,7 @@ impl WorkerHandle {
 }
 
 /// Upcall rings of all workers, by kind.
-pub(crate) type UpcallRings = Lanes<Mutex<Inbox>>;
+pub(crate) type UpcallRings = Lanes<Mutex<UpcallInbox>>;
 
 /// Ports and workers.
 pub(crate) struct Control {

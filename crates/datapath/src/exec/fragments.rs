@@ -19,7 +19,7 @@ use heddle_packet::BURST;
 
 /// Facts of the datapath about a waiting fragment.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingFragment {
     in_port: u32,
     meta: Meta,
 }
@@ -88,7 +88,7 @@ impl Exec<'_> {
             zone: action.zone,
         };
         let in_port = p.in_port;
-        let copy = || (p.to_vec().into_boxed_slice(), Waiting { in_port, meta });
+        let copy = || (p.to_vec().into_boxed_slice(), WaitingFragment { in_port, meta });
         match self.fragments.offer(self.now_ms, frame, place, copy) {
             Offered::Waits => Gathered::Waits,
             Offered::Refused(why) => {
@@ -108,7 +108,12 @@ impl Exec<'_> {
         Gathered::Alone(known)
     }
 
-    fn track_whole(&mut self, action: &CtAction, mut datagram: Datagram<Waiting>, in_flight: &mut InFlight) {
+    fn track_whole(
+        &mut self,
+        action: &CtAction,
+        mut datagram: Datagram<WaitingFragment>,
+        in_flight: &mut InFlight,
+    ) {
         let mut known = in_flight.ct.unwrap_or_else(|| known_of(self.carried));
         let verify = || datagram.sum_is_right();
         let tracker = self.ct.tracker;

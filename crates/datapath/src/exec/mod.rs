@@ -27,7 +27,7 @@ pub(crate) mod watch;
 
 use crate::counters::Drops;
 use crate::exec::ct::{Ct, Tracked};
-use crate::exec::fragments::{Gathered, Waiting};
+use crate::exec::fragments::{Gathered, WaitingFragment};
 use crate::exec::program::{MAX_NESTING, NextHop, Op, Program, Shape, growth};
 use crate::exec::quick::Quick;
 use crate::exec::tx::TxTable;
@@ -166,7 +166,7 @@ pub(crate) struct Exec<'a> {
     /// The packets' context at their lookup, if any.
     pub(crate) carried: Option<&'a FlowKey>,
     pub(crate) ct: Ct<'a>,
-    pub(crate) fragments: &'a Ipf<Waiting>,
+    pub(crate) fragments: &'a Ipf<WaitingFragment>,
     /// Fragments that continue when the packet at hand has ended, the next one last.
     pub(crate) resumed: &'a mut Vec<InFlight>,
     /// Connection state of the packets of the last line or group.
@@ -194,14 +194,14 @@ fn draw(state: &mut u64) -> u32 {
 
 impl Exec<'_> {
     /// Runs `program`, which recirculates nothing, on packets `ids` of a run. `longest`: the longest packet's
-    /// length; `regular`: actions find the headers of all packets at the same offsets; `top`: copies may be
+    /// length; `regular`: actions find the headers of all packets at the same offsets; `may_free_copies`: copies may be
     /// freed between two packets.
     #[inline]
     pub(crate) fn group(
         &mut self,
         program: &Program,
         ids: Range<LiveId>,
-        (longest, regular, top): (u32, bool, bool),
+        (longest, regular, may_free_copies): (u32, bool, bool),
         meta: impl Fn() -> Meta,
     ) {
         match program.shape {
@@ -213,7 +213,7 @@ impl Exec<'_> {
                 let meta = meta();
                 for id in ids {
                     self.run(program, id, meta);
-                    if top {
+                    if may_free_copies {
                         self.make_room();
                     }
                 }
@@ -406,18 +406,19 @@ impl Exec<'_> {
                 }
                 Op::Meter(meter) => failed = self.meter(meter, *id, meta).err(),
                 Op::Recirc { id: recirc, copy } => {
-                    match self.recirculate(NextHop::Recirc(*recirc), *copy, *id, meta, *ct) {
+                    match self.recirculate_packet(NextHop::Recirc(*recirc), *copy, *id, meta, *ct) {
                         Ok(()) => return true,
                         Err(kind) => failed = Some(kind),
                     }
                 }
                 Op::Pop { copy, .. } => {
-                    match self.recirculate(NextHop::pop_at(*at - 1), *copy, *id, meta, None) {
+                    match self.recirculate_packet(NextHop::pop_at(*at - 1), *copy, *id, meta, None) {
                         Ok(()) => return true,
                         Err(kind) => failed = Some(kind),
                     }
                 }
-                Op::Wait(wait) => match self.recirculate(NextHop::Later(*wait), false, *id, meta, *ct) {
+                Op::Wait(wait) => match self.recirculate_packet(NextHop::Later(*wait), false, *id, meta, *ct)
+                {
                     Ok(()) => return true,
                     Err(kind) => failed = Some(kind),
                 },
@@ -473,7 +474,7 @@ impl Exec<'_> {
         }
     }
 
-    fn recirculate(
+    fn recirculate_packet(
         &mut self,
         hop: NextHop,
         copy: bool,

@@ -132,7 +132,7 @@ impl UpcallTx {
     /// Queues a packet, if there is room.
     pub(crate) fn push(&mut self, p: UpcallPacket) {
         let lane = self.lane(p.upcall.kind);
-        // Pairs with the load in `Inbox::take`.
+        // Pairs with the load in `UpcallInbox::take`.
         let number = lane.bell.next.fetch_add(1, AcqRel);
         lane.pushed |= lane.ring.push(Numbered { number, packet: p }).is_ok();
     }
@@ -165,11 +165,11 @@ impl Reader {
 
 /// The control side's ends of all workers' rings of one kind; those of ended workers until they are empty.
 #[derive(Default)]
-pub(crate) struct Inbox {
+pub(crate) struct UpcallInbox {
     rings: Vec<Reader>,
 }
 
-impl Inbox {
+impl UpcallInbox {
     /// One more worker.
     pub(crate) fn add(&mut self, ring: Consumer<Numbered>) {
         self.rings.push(Reader { ring, head: None });
@@ -236,14 +236,14 @@ mod tests {
     }
 
     /// Two workers and the reader of their rings.
-    fn workers() -> (UpcallTx, UpcallTx, Inbox, Arc<Bell>) {
+    fn workers() -> (UpcallTx, UpcallTx, UpcallInbox, Arc<Bell>) {
         let bell = || Arc::new(Bell::new().unwrap());
         let bells = Lanes {
             packets: bell(),
             control: bell(),
             samples: bell(),
         };
-        let mut inbox = Inbox::default();
+        let mut inbox = UpcallInbox::default();
         let (first, rx) = upcall_ring(512, &bells);
         inbox.add(rx.packets);
         let (second, rx) = upcall_ring(512, &bells);

@@ -106,7 +106,7 @@ pub struct Captured {
 
 /// Shared by workers and the control side.
 #[expect(clippy::disallowed_types, reason = "workers only try")]
-pub(crate) struct Inbox {
+pub(crate) struct WatchInbox {
     pub(crate) examples: ArrayQueue<DropExample>,
     /// Incremented with each new wish.
     version: AtomicU32,
@@ -117,7 +117,7 @@ pub(crate) struct Inbox {
 }
 
 #[expect(clippy::disallowed_types, reason = "workers only try")]
-impl Default for Inbox {
+impl Default for WatchInbox {
     fn default() -> Self {
         Self {
             examples: ArrayQueue::new(EXAMPLES),
@@ -130,7 +130,7 @@ impl Default for Inbox {
     }
 }
 
-impl Inbox {
+impl WatchInbox {
     /// Starts a capture with the workers' next bursts, or stops it. Packets of an earlier capture are
     /// discarded.
     #[expect(clippy::disallowed_methods, reason = "the control side")]
@@ -181,9 +181,9 @@ struct Capture {
     missed: u64,
 }
 
-/// A worker's end of the [`Inbox`].
+/// A worker's end of the [`WatchInbox`].
 pub(crate) struct PacketWatch {
-    inbox: Arc<Inbox>,
+    inbox: Arc<WatchInbox>,
     slots: Box<[Slot; SLOTS]>,
     now_ms: u64,
     version: u32,
@@ -207,7 +207,7 @@ fn first(p: &Packet, most: usize) -> Vec<u8> {
 }
 
 impl PacketWatch {
-    pub(crate) fn new(inbox: Arc<Inbox>) -> Self {
+    pub(crate) fn new(inbox: Arc<WatchInbox>) -> Self {
         Self {
             inbox,
             slots: Box::new([Slot::default(); SLOTS]),
@@ -329,7 +329,7 @@ impl PacketWatch {
 
 impl Capture {
     #[cold]
-    fn lost(&mut self, inbox: &Inbox, kind: DropKind, n: u64, p: &Packet) {
+    fn lost(&mut self, inbox: &WatchInbox, kind: DropKind, n: u64, p: &Packet) {
         let wish = self.wish;
         if wish.drops.is_some_and(|wanted| wanted.is_none_or(|k| k == kind))
             && wish.port.is_none_or(|port| port.0 == p.in_port)
@@ -354,13 +354,13 @@ impl Capture {
 
     /// Reports skipped packets to the inbox. A report for each packet or burst would cost more than the
     /// check.
-    fn report_missed(&mut self, inbox: &Inbox) {
+    fn report_missed(&mut self, inbox: &WatchInbox) {
         if self.missed >= TOGETHER || self.missed > 0 && self.packets > 0 {
             inbox.missed.fetch_add(std::mem::take(&mut self.missed), Relaxed);
         }
     }
 
-    fn copy(&mut self, inbox: &Inbox, p: &Packet, port: u32, way: CapturePoint) {
+    fn copy(&mut self, inbox: &WatchInbox, p: &Packet, port: u32, way: CapturePoint) {
         let n = p.len().min(self.wish.snap_len);
         if self.packets == 0 || self.bytes < n {
             self.missed += 1;
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_flood_gives_few_examples_and_whole_counts() {
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(WatchInbox::default());
         let mut watch = PacketWatch::new(Arc::clone(&inbox));
         let (loud, quiet) = (packet(1, 60), packet(2, 1500));
         for ms in 1000..2000 {
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn examples_that_are_not_taken_are_bounded_and_counts_are_kept() {
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(WatchInbox::default());
         let mut watch = PacketWatch::new(Arc::clone(&inbox));
         let p = packet(1, 60);
         let n = EXAMPLES as u64 + 10;
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_capture_takes_what_is_wanted_and_reports_what_it_missed() {
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(WatchInbox::default());
         let mut watch = PacketWatch::new(Arc::clone(&inbox));
         let burst = [packet(1, 60), packet(2, 1500)];
         watch.begin(1, &burst);
@@ -486,7 +486,7 @@ mod tests {
 
     #[test]
     fn captured_bytes_are_bounded() {
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(WatchInbox::default());
         let mut watch = PacketWatch::new(Arc::clone(&inbox));
         inbox.capture(Some(CaptureWish {
             traffic: true,

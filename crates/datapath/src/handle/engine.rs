@@ -2,7 +2,7 @@
 
 use super::Datapath;
 use crate::exec::program::Program;
-use crate::exec::upcalls::{Bell, Inbox};
+use crate::exec::upcalls::{Bell, UpcallInbox};
 use crate::worker::{Command, Injected};
 use heddle_conntrack::Conntrack;
 use heddle_datapath_api::{
@@ -116,7 +116,7 @@ impl Engine for Datapath {
 }
 
 /// Takes up to `max` packets out of rings.
-fn take(bell: &Bell, inbox: &Mutex<Inbox>, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
+fn take(bell: &Bell, inbox: &Mutex<UpcallInbox>, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
     let got = inbox.lock().take(bell, max);
     let n = got.len();
     got.into_iter().for_each(f);

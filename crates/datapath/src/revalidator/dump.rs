@@ -31,7 +31,7 @@ impl Revalidator {
             for chunk in 0..w.records.n_chunks() {
                 w.records.scan_all(chunk, horizon, |_, seen| {
                     let (id, slot) = (seen.now.id, seen.slot);
-                    let live = (!seen.now.dead).then_some(EntryLocation { id, worker, slot });
+                    let live = (!seen.now.evicted).then_some(EntryLocation { id, worker, slot });
                     all.extend(live);
                 });
             }
@@ -51,7 +51,7 @@ impl Revalidator {
             let (w, horizon) = (self.workers.get_mut(at)?, *horizons.get(at)?);
             let (core, worker) = (w.core, w.index);
             let found = w.records.look(place.slot, horizon, |r, seen| {
-                let mut flow = dump_of(r, seen).filter(|_| !seen.now.dead)?;
+                let mut flow = dump_of(r, seen).filter(|_| !seen.now.evicted)?;
                 if let Some(o) = observed.as_mut() {
                     (flow.place, flow.waits) = o.place(r, seen);
                 }

@@ -1,7 +1,7 @@
 //! The control side of the caches: crediting, re-checking, evicting.
 //!
 //! The revalidator reads workers' entries in place. A pass credits the packets counted since the last pass.
-//! Entries that are idle or whose fresh translation differs are condemned. Stale entries whose fresh
+//! Entries that are idle or whose fresh translation differs are evicted. Stale entries whose fresh
 //! translation agrees get a valid cached translation. The pass reports these findings to the workers.
 //!
 //! **Cost.** A pass reads one cache line per entry. It goes in steps of about [`SLICE`] and releases its lock
@@ -45,7 +45,7 @@ const DPIF: &str = "dpif";
 const MAX_LOGGED_ENTRIES: u32 = 600;
 
 /// Maximum number of events that one step takes in.
-const NOTES: usize = 1024;
+const EVENTS_PER_STEP: usize = 1024;
 
 /// One worker's entries.
 pub(crate) struct WorkerRecords {
@@ -169,7 +169,7 @@ impl Revalidator {
     /// Takes in some of the waiting events, so that the rings have room; `false`: no more are waiting.
     pub(crate) fn drain(&mut self) -> bool {
         let all = self.workers.iter_mut();
-        all.fold(false, |more, w| w.records.drain_some(NOTES) | more)
+        all.fold(false, |more, w| w.records.drain_some(EVENTS_PER_STEP) | more)
     }
     /// Credits everything counted so far.
     pub(crate) fn credit(&mut self) {
@@ -317,8 +317,8 @@ impl Revalidator {
                 let mut findings = RevalidatorFindings::new();
                 w.records.scan_all(chunk, horizon, |r, seen| {
                     r.credit(seen.slot, &seen.now);
-                    if !seen.now.dead {
-                        seen.entry.condemn(seen.now.id);
+                    if !seen.now.evicted {
+                        seen.entry.evict(seen.now.id);
                         findings.push((seen.slot, seen.now.id, None));
                     }
                 });
@@ -367,7 +367,7 @@ impl EntryCheck<'_> {
     fn at(&mut self, r: &mut Records, seen: &ScannedEntry<'_>) {
         let now = &seen.now;
         r.credit(seen.slot, now);
-        if now.dead {
+        if now.evicted {
             return;
         }
         if self.pass.log_quota > 0 {
@@ -403,7 +403,7 @@ impl EntryCheck<'_> {
             wrong
         };
         if useless {
-            seen.entry.condemn(now.id);
+            seen.entry.evict(now.id);
             self.findings.push((seen.slot, now.id, None));
         }
     }

@@ -11,7 +11,7 @@ use super::stage::{Stage, is_runt};
 use super::{Choice, Group, Worker};
 use crate::exec::program::{Program, Tail};
 use crate::shared::UNSET;
-use heddle_flow_cache::{Burst, CacheEntry, CommonProgram, Level, Merges, NO_BODY, NO_SLOT, Run};
+use heddle_flow_cache::{CacheEntry, CommonProgram, Level, LookupKeys, Merges, NO_BODY, NO_SLOT, Run};
 use heddle_packet::BURST;
 use heddle_sync::ReadGuard;
 use heddle_sys::Tsc;
@@ -42,14 +42,18 @@ impl Hits {
 }
 
 impl Worker {
-    /// Forwards the packets of the engine's burst. `given`: a program for all of them, without a lookup. `t0`
+    /// Forwards the packets of the resources's burst. `given`: a program for all of them, without a lookup. `t0`
     /// is the cycle counter now. Returns the cycle counter at the end.
     pub(super) fn burst(&mut self, given: Option<&Arc<Program>>, t0: u64) -> u64 {
         let now_ms = self.shared.clock.now_ms();
-        let engine = &mut self.engine;
-        engine.now_ms = now_ms;
-        let received = if given.is_none() { &*engine.live.burst } else { &[] };
-        engine.tx.watch.begin(now_ms, received);
+        let resources = &mut self.resources;
+        resources.now_ms = now_ms;
+        let received = if given.is_none() {
+            &*resources.live.burst
+        } else {
+            &[]
+        };
+        resources.tx.watch.begin(now_ms, received);
         let sampled = self.counters.bursts.get().is_multiple_of(SAMPLE);
         let time = || if sampled { Tsc::now() } else { 0 };
         let mut st = self.scratch.stage(0);
@@ -64,7 +68,7 @@ impl Worker {
                 0
             }
             None => {
-                self.counters.packets.add(self.engine.live.burst.len() as u64);
+                self.counters.packets.add(self.resources.live.burst.len() as u64);
                 self.lookup_all(&mut st)
             }
         };
@@ -74,7 +78,7 @@ impl Worker {
         let within = std::mem::take(&mut self.scratch.translated);
         self.pending_credits.pay(now_ms);
         let t3 = time();
-        self.engine.tx.joins = self.shared.joins.load(Relaxed);
+        self.resources.tx.joins = self.shared.joins.load(Relaxed);
         self.send_all();
         let t4 = Tsc::now();
         let c = &self.counters;
@@ -88,8 +92,8 @@ impl Worker {
             c.cycles_exec.add(all(t3.wrapping_sub(t2).saturating_sub(within)));
             c.cycles_tx.add(all(t4.wrapping_sub(t3)));
         }
-        if now_ms.saturating_sub(self.sorted_ms) >= super::SORT_MS {
-            self.sorted_ms = now_ms;
+        if now_ms.saturating_sub(self.cache_tidied_ms) >= super::CACHE_TIDY_INTERVAL_MS {
+            self.cache_tidied_ms = now_ms;
             self.cache.tidy();
             self.counters.masks.set(self.cache.n_masks() as u64);
             self.publish_rx_drops();
@@ -100,11 +104,11 @@ impl Worker {
     /// Reads the packets of the burst. Runts are dropped, unless a program is `given`.
     fn parse_all(&mut self, st: &mut Stage, given: bool) {
         self.once.clear();
-        let (s, engine) = (&self.scratch, &mut self.engine);
-        let how = engine.read_as(s.packet_type);
+        let (s, resources) = (&self.scratch, &mut self.resources);
+        let how = resources.read_as(s.packet_type);
         let injected = s.carried.as_deref().map(Context::Injected);
         let (mut place, mut runts) = (0, 0_u64);
-        for (i, p) in engine.live.burst.iter_mut().enumerate() {
+        for (i, p) in resources.live.burst.iter_mut().enumerate() {
             let origin = fresh_origin(p);
             let runt = is_runt(p, how);
             if runt && !given {
@@ -117,13 +121,13 @@ impl Worker {
             }
             place += 1;
         }
-        st.ids.hold_first(engine.live.burst.len());
+        st.ids.hold_first(resources.live.burst.len());
         if runts != 0 {
             st.ids.hold_first(0);
-            for id in (0..).take(engine.live.burst.len()) {
+            for id in (0..).take(resources.live.burst.len()) {
                 match runts >> id & 1 {
                     0 => st.ids.push(id..id + 1),
-                    _ => engine.drop_runt(id),
+                    _ => resources.drop_runt(id),
                 }
             }
         }
@@ -131,7 +135,7 @@ impl Worker {
 
     /// Chooses a program for each packet; returns the cycles that translation took.
     pub(super) fn lookup_all(&mut self, st: &mut Stage) -> u64 {
-        let now_ms = self.engine.now_ms;
+        let now_ms = self.resources.now_ms;
         let any = self.shared.translate.generations().any();
         let inv_prob = self.shared.inv_prob.load(Relaxed);
         if inv_prob != self.inv_prob {
@@ -244,7 +248,7 @@ impl Worker {
         any: u64,
         hits: &mut Hits,
     ) -> bool {
-        let now_ms = self.engine.now_ms;
+        let now_ms = self.resources.now_ms;
         let mut run = st.keys.runs[r];
         let mut missed = false;
         while run.first < run.end {
@@ -258,7 +262,7 @@ impl Worker {
                 Some((slot, _)) => self.revalidate(st, slot, r, id, any, now_ms),
                 None => {
                     let choice = self.miss(st, r, id, any, now_ms);
-                    missed |= choice != Choice::Gone;
+                    missed |= choice != Choice::Dropped;
                     (choice, None)
                 }
             };
@@ -276,7 +280,7 @@ impl Worker {
             }
             // This packet was translated, and is counted and credited. The next packet may find its new
             // entry.
-            let len = self.engine.live.get(id).len();
+            let len = self.resources.live.get(id).len();
             let one = Run {
                 end: run.first + 1,
                 ..run
@@ -305,7 +309,7 @@ impl Worker {
             // A group that also sends its packets joins only packets of its own program: others may have more
             // to send first.
             let joins = |to: &Stage, tail: Tail| {
-                tail.hop.id() == to.keys.recirc_id && (!tail.copy || to.from == group.choice)
+                tail.hop.id() == to.keys.recirc_id && (!tail.copy || to.from == Some(group.choice))
             };
             if let Some(waiting) = next.take_if(|to| !tail.is_some_and(|tail| joins(to, tail))) {
                 self.run_stage(waiting, depth + 1, None);
@@ -313,14 +317,14 @@ impl Worker {
             if let Some(tail) = tail {
                 let to = next.get_or_insert_with(|| {
                     let mut to = self.scratch.stage(tail.hop.id());
-                    (to.from, to.top) = (group.choice, st.top);
+                    (to.from, to.may_free_copies) = (Some(group.choice), st.may_free_copies);
                     to
                 });
-                if to.from != group.choice {
-                    to.from = Choice::Gone;
+                if to.from != Some(group.choice) {
+                    to.from = None;
                 }
-                to.top &= !tail.copy;
-                self.recirculate(st, &group, tail, to);
+                to.may_free_copies &= !tail.copy;
+                self.recirculate_group(st, &group, tail, to);
                 continue;
             }
             if !recirculates {
@@ -330,9 +334,9 @@ impl Worker {
             for place in group.first..group.end {
                 // A group may have packets of several runs, with different contexts.
                 r += usize::from(st.keys.runs[r].end <= place);
-                self.walk(st, group.choice, (place, r), depth);
-                if st.top {
-                    self.engine.exec(None, None).make_room();
+                self.run_single_packet(st, group.choice, (place, r), depth);
+                if st.may_free_copies {
+                    self.resources.exec(None, None).make_room();
                 }
             }
         }
@@ -347,20 +351,22 @@ impl Worker {
         let Some(program) = group.choice.program(&self.cache, &self.once) else {
             return;
         };
-        let (r, engine) = (usize::from(group.run), &mut self.engine);
+        let (r, resources) = (usize::from(group.run), &mut self.resources);
         if program.needs_key {
             // Before the program changes the packet.
-            st.keys.make_full(r, engine.live.get(st.ids.at(group.first)));
+            st.keys.make_full(r, resources.live.get(st.ids.at(group.first)));
         }
-        let mut exec = engine.exec(st.keys.full(r), st.keys.outside(r));
+        let mut exec = resources.exec(st.keys.full(r), st.keys.outside(r));
         let regular = st.keys.is_regular(r);
         for ids in st.ids.ranges(group.first..group.end) {
-            exec.group(program, ids, (group.longest, regular, st.top), || st.keys.meta(r));
+            exec.group(program, ids, (group.longest, regular, st.may_free_copies), || {
+                st.keys.meta(r)
+            });
         }
     }
 
     fn send_all(&mut self) {
-        let e = &mut self.engine;
+        let e = &mut self.resources;
         e.tx.finish(&mut e.live, &mut e.pool, &e.counters.drops);
         e.counters.tx_batches.add(std::mem::take(&mut e.tx.batches));
         e.counters.tx_packets.add(std::mem::take(&mut e.tx.sent));
@@ -368,6 +374,6 @@ impl Worker {
         debug_assert!(e.live.burst.len() <= BURST);
         e.pool.put_all(e.live.burst.drain(..));
         e.pool.put_all(e.live.copies.drain(..));
-        self.reap();
+        self.free_evicted();
     }
 }

@@ -46,7 +46,7 @@ pub(crate) enum Command {
     DelPort(u32, Sender<Reply>),
     /// Forward one packet: by the program, or as if it had been received.
     Run(Box<Injected>, Option<Arc<Program>>, Sender<Reply>),
-    /// Condemns these entries (slot, id), or gives them a valid cached translation.
+    /// Evicts these entries (slot, id), or gives them a valid cached translation.
     Findings(RevalidatorFindings),
     /// Pause for this number of microseconds when there are no packets (see [`crate::MaxSleep`]).
     MaxSleep(Option<u64>),
@@ -154,7 +154,7 @@ impl Worker {
     fn run_command(&mut self, command: Command) {
         // The caller may have stopped waiting for the reply, which is no error.
         match command {
-            Command::AddTx(no, port) => drop(self.engine.tx.insert(no, port)),
+            Command::AddTx(no, port) => drop(self.resources.tx.insert(no, port)),
             Command::AddRx(mut slot) => {
                 slot.watched = slot.queue.wake_fd().map(|fd| fd.0).filter(|fd| self.watch(*fd));
                 self.add_slot(slot);
@@ -169,12 +169,12 @@ impl Worker {
             }
             Command::DelPort(no, reply) => {
                 let queues = self.take_rx(no);
-                let tx = self.engine.tx.remove(no).map(|p| p.queue);
+                let tx = self.resources.tx.remove(no).map(|p| p.queue);
                 let _ = reply.send(Reply::Queues(queues, tx));
             }
             Command::Run(injected, program, reply) => {
                 let packet = &injected.packet;
-                if let (None, Some(c)) = (&program, self.engine.tx.counters(packet.in_port)) {
+                if let (None, Some(c)) = (&program, self.resources.tx.counters(packet.in_port)) {
                     c.rx_packets.add(1);
                     c.rx_bytes.add(packet.len() as u64);
                 }
@@ -202,7 +202,7 @@ impl Worker {
 
     /// Forwards one packet, by a program if there is one.
     pub(super) fn run_injected(&mut self, injected: Injected, program: Option<&Arc<Program>>) {
-        self.engine.live.burst.push(injected.packet);
+        self.resources.live.burst.push(injected.packet);
         (self.scratch.packet_type, self.scratch.carried) = (injected.packet_type, injected.carried);
         self.burst(program, Tsc::now());
         (self.scratch.packet_type, self.scratch.carried) = (packet_type::ETHERNET, None);

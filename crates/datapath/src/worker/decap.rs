@@ -27,10 +27,10 @@ impl Worker {
         let Some(tunnel) = program.and_then(|p| p.pop_of(step)) else {
             return self.counters.drops.add(DropKind::InvalidPort, ids.count() as u64);
         };
-        let engine = &mut self.engine;
-        let how = engine.read_as(packet_type::ETHERNET);
+        let resources = &mut self.resources;
+        let how = resources.read_as(packet_type::ETHERNET);
         for id in ids {
-            let p = engine.live.get_mut(id);
+            let p = resources.live.get_mut(id);
             let (l3, view) = (meta.l3, View::of(p, meta.l3));
             // Most packets have the outer headers of the packet before. Comparing them costs half of
             // decapsulating them.
@@ -40,10 +40,10 @@ impl Worker {
             {
                 p.in_port = tunnel.port;
                 let change = Change::Headers(how, fresh_origin(p), Context::SameTunnel(*at));
-                to.push(engine, id..id + 1, change);
+                to.push(resources, id..id + 1, change);
                 continue;
             }
-            let waiting = (&mut self.frames, &mut engine.pool, engine.now_ms);
+            let waiting = (&mut self.frames, &mut resources.pool, resources.now_ms);
             match tunnel::pop(p, meta, tunnel, &mut self.popped, waiting) {
                 Ok(None) => {}
                 Ok(Some(out)) => {
@@ -53,7 +53,7 @@ impl Worker {
                         ..how
                     };
                     let change = Change::Headers(how, fresh_origin(p), Context::Tunnel(&self.popped));
-                    if !to.push(engine, id..id + 1, change) {
+                    if !to.push(resources, id..id + 1, change) {
                         continue;
                     }
                     let frame = out.packet_type == packet_type::ETHERNET;
@@ -64,7 +64,7 @@ impl Worker {
                         (old, new) => *old = new.map(|(outer, at)| (outer, Arc::clone(tunnel), at)),
                     }
                 }
-                Err(kind) => engine.lost(kind, id),
+                Err(kind) => resources.lost(kind, id),
             }
         }
         if tunnel.kind == TunnelKind::Stt {

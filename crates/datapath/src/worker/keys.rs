@@ -13,7 +13,7 @@ use crate::exec::{Meta, ct};
 use heddle_conntrack::CtState;
 use heddle_datapath_api::HashAlg;
 use heddle_flow::{FlowKey, hash, packet_type};
-use heddle_flow_cache::{Burst, CompactKey, Frame, KeyForm, Merges, Run, RunProgram, SameKey, VIEW};
+use heddle_flow_cache::{CompactKey, Frame, KeyForm, LookupKeys, Merges, Run, RunProgram, SameKey, VIEW};
 use heddle_packet::Packet;
 use std::ops::Range;
 
@@ -419,7 +419,7 @@ impl Keys {
     }
 }
 
-impl Burst for Keys {
+impl LookupKeys for Keys {
     #[inline]
     fn runs(&self) -> &[Run] {
         &self.runs

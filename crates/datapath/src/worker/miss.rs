@@ -14,7 +14,7 @@ use crate::exec::LiveId;
 use crate::exec::program::Program;
 use heddle_datapath_api::{DropKind, Purpose, Request};
 use heddle_flow::{FlowKey, Vlan};
-use heddle_flow_cache::{Burst, KeyForm, Sought};
+use heddle_flow_cache::{KeyForm, LookupKeys, Sought};
 use heddle_packet::BURST;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -42,8 +42,8 @@ impl Worker {
                 .misses
                 .admits(sender_of(st.keys.outside(r)))
         {
-            self.engine.lost(DropKind::MissBudget, id);
-            return Choice::Gone;
+            self.resources.lost(DropKind::MissBudget, id);
+            return Choice::Dropped;
         }
         self.with_subject(st, r, id, |w, subject| {
             w.translate_missed(subject, now_ms);
@@ -55,7 +55,7 @@ impl Worker {
     pub(super) fn source_of(&mut self, id: LiveId) -> Option<usize> {
         let i = usize::from(id);
         if i >= BURST {
-            let in_port = self.engine.live.get(id).in_port;
+            let in_port = self.resources.live.get(id).in_port;
             return self.rx.iter().position(|slot| slot.port == in_port);
         }
         let mut end = 0;
@@ -97,7 +97,7 @@ impl Worker {
         let key = match (st.keys.runs[r].form, sought.outside) {
             (KeyForm::Full(_), Some(key)) => key,
             (_, carried) => {
-                let in_port = self.engine.live.get(id).in_port;
+                let in_port = self.resources.live.get(id).in_port;
                 room.whole(sought.key, (in_port, st.keys.recirc_id), carried)
             }
         };
@@ -109,7 +109,7 @@ impl Worker {
     /// The program of the entry in `slot`, if its dependencies hold, or if the changes are not about its
     /// packets.
     fn recheck(&mut self, slot: u32, any: u64) -> Option<u32> {
-        let lookup = self.shared.lookup(any, self.engine.now_ms);
+        let lookup = self.shared.lookup(any, self.resources.now_ms);
         let current = self.cache.current(slot, &lookup);
         if current.is_some() || self.cache.has_group(slot) {
             return current;
@@ -140,7 +140,7 @@ impl Worker {
         if agrees && let Some(number) = self.cache.renew(slot, t, any) {
             return (Choice::Cached(number), Some(slot));
         }
-        self.cache.forget(slot);
+        self.cache.evict(slot);
         (self.install(subject, any, now_ms), None)
     }
 
@@ -156,7 +156,7 @@ impl Worker {
         s.translation.clear();
         let request = Request {
             key: subject.key,
-            packet: Some(self.engine.live.get(subject.id)),
+            packet: Some(self.resources.live.get(subject.id)),
             now_ms,
             purpose: Purpose::Miss,
         };
@@ -175,7 +175,7 @@ impl Worker {
     /// Chooses the program of the last translation for a packet, and caches it if allowed. Credits the
     /// packet.
     fn install(&mut self, subject: &Subject<'_>, any: u64, now_ms: u64) -> Choice {
-        let (key, len) = (subject.key, self.engine.live.get(subject.id).len() as u64);
+        let (key, len) = (subject.key, self.resources.live.get(subject.id).len() as u64);
         let t = &mut self.scratch.translation;
         self.pending_credits.add(&t.credits, len, key.tcp_flags, now_ms);
         if self.cache.wants_revalidator() {
@@ -202,7 +202,7 @@ impl Worker {
         self.counters.not_cached.add(1);
         self.once.push(Arc::new(Program::compile(&t.actions)));
         // The number of a burst's lookups without an entry fits into 16 bits.
-        u16::try_from(self.once.len() - 1).map_or(Choice::Gone, Choice::Once)
+        u16::try_from(self.once.len() - 1).map_or(Choice::Dropped, Choice::Once)
     }
 
     /// Logs the flow of the last translation, which was cached.

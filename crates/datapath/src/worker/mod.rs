@@ -13,13 +13,13 @@
 mod burst;
 mod command;
 mod decap;
-mod engine;
 mod ids;
 mod keys;
 mod miss;
 pub(crate) mod parse;
 mod pending_credits;
 mod recirc;
+mod resources;
 mod schedule;
 mod stage;
 mod tracked;
@@ -37,7 +37,6 @@ use crate::exec::watch::PacketWatch;
 use crate::flow_cache::{Cache, CachedTranslation};
 use crate::perf::Own;
 use crate::shared::Shared;
-use engine::Engine;
 use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Meter, Translation};
 use heddle_flow::FlowKey;
@@ -50,6 +49,7 @@ use heddle_sys::{Epoll, EventFd, Tsc};
 use heddle_tunnel::stt::Frames;
 #[expect(clippy::disallowed_types, reason = "the worker only tries")]
 use parking_lot::Mutex;
+use resources::ProgramResources;
 use schedule::{PollBackoff, QueueScheduler, Schedule};
 use stage::Stage;
 use std::collections::VecDeque;
@@ -66,12 +66,12 @@ const FINDINGS_STEP_BUSY: usize = 4;
 const FINDINGS_CREDIT: u64 = 1 << 14;
 /// Maximum number of entries, and of cached translations, that one step frees, without packets and with them.
 /// Each costs a fraction of a microsecond, and tens of thousands may be removed at once.
-const REAPED: usize = 1024;
-const REAPED_BUSY: usize = 128;
+const MAX_FREED: usize = 1024;
+const MAX_FREED_BUSY: usize = 128;
 /// A worker replies to a `Sync` command after a round without packets, or after this number of rounds.
 const SYNC_ROUNDS: u32 = 256;
 /// Minimum interval between two runs of the cache's housekeeping, milliseconds.
-const SORT_MS: u64 = 1000;
+const CACHE_TIDY_INTERVAL_MS: u64 = 1000;
 
 /// State of a receive queue that a worker shares with the control side.
 #[derive(Debug, Default)]
@@ -140,10 +140,10 @@ pub(crate) struct RxSlot {
     scheduler: QueueScheduler,
     /// Back-off of a queue whose every poll is a system call.
     backoff: Option<PollBackoff>,
-    /// Index of the port's budget in [`Schedule::budgets`], and the budget's cycle in which the queue had its
+    /// Index of the port's budget in [`Schedule::budgets`], and the budget's pass in which the queue had its
     /// last turn.
     budget: usize,
-    cycle: u64,
+    pass: u64,
     /// Received packets that wait for the queue's next turn: they are expensive, and other queues may have
     /// packets.
     held: Vec<Packet>,
@@ -166,7 +166,7 @@ impl RxSlot {
             dropped_seen: 0,
             scheduler: QueueScheduler::default(),
             budget: 0,
-            cycle: 0,
+            pass: 0,
             held: Vec::new(),
             watched: None,
             fired: false,
@@ -199,8 +199,8 @@ enum Choice {
     Cached(u32),
     /// A program of this burst only.
     Once(u16),
-    /// No program: the packet is dropped already.
-    Gone,
+    /// No program: the packet was dropped.
+    Dropped,
 }
 
 impl Choice {
@@ -210,7 +210,7 @@ impl Choice {
         match self {
             Self::Cached(n) => cache.program(n),
             Self::Once(n) => once.get(usize::from(n)).map(|p| &**p),
-            Self::Gone => None,
+            Self::Dropped => None,
         }
     }
 }
@@ -279,7 +279,7 @@ pub(crate) struct Worker {
     counters: Arc<WorkerCounters>,
     rx: Vec<RxSlot>,
     schedule: Schedule,
-    engine: Engine,
+    resources: ProgramResources,
     cache: Cache,
     /// Programs of this burst only.
     once: Vec<Arc<Program>>,
@@ -289,20 +289,20 @@ pub(crate) struct Worker {
     /// Segments of frames from tunnels that wait for others.
     frames: Frames,
     /// Packets that wait for a neighbour.
-    waiting: waiting::Waiting,
+    waiting: waiting::WaitingPackets,
     pending_credits: pending_credits::PendingCredits,
     commands: Consumer<Command>,
     /// Findings of the revalidator about entries (slot, id). An entry is to be evicted, or it is valid under
     /// this cached translation.
     findings: VecDeque<(u32, u64, Option<Arc<CachedTranslation>>)>,
     /// Time at which findings were last acted on, and the cycles that they may take now.
-    tidied: u64,
-    tidy_credit: u64,
+    findings_at: u64,
+    findings_credit: u64,
     bell: Arc<EventFd>,
     epoll: Epoll,
     /// `Sync` commands to reply to, with the number of rounds that are left ([`SYNC_ROUNDS`]).
     syncing: Vec<(std::sync::mpsc::Sender<Reply>, u32)>,
-    sorted_ms: u64,
+    cache_tidied_ms: u64,
     /// The value of [`Shared::inv_prob`] that the cache has.
     inv_prob: u32,
     pinned: bool,
@@ -332,7 +332,7 @@ impl Worker {
         epoll.add(p.bell.as_raw_fd(), BELL_TOKEN)?;
         let watch = PacketWatch::new(Arc::clone(&p.shared.watched));
         Ok(Self {
-            engine: Engine {
+            resources: ProgramResources {
                 shared: Arc::clone(&p.shared),
                 counters: Arc::clone(&p.counters),
                 tx: TxTable::watched(watch),
@@ -354,16 +354,16 @@ impl Worker {
             popped: Box::default(),
             scratch: Scratch::default(),
             frames: Frames::default(),
-            waiting: waiting::Waiting::default(),
+            waiting: waiting::WaitingPackets::default(),
             pending_credits: pending_credits::PendingCredits::default(),
             commands: p.commands,
             findings: VecDeque::new(),
-            tidied: Tsc::now(),
-            tidy_credit: 0,
+            findings_at: Tsc::now(),
+            findings_credit: 0,
             bell: p.bell,
             epoll,
             syncing: Vec::new(),
-            sorted_ms: 0,
+            cache_tidied_ms: 0,
             inv_prob: crate::shared::UNSET,
             pinned: p.pinned,
             stop: false,
@@ -392,7 +392,7 @@ impl Worker {
             if got > 0 {
                 c.iterations_busy.add(1);
                 c.cycles_busy.add(t1.wrapping_sub(t0));
-                c.usage.add(self.engine.now_ms, t1.wrapping_sub(t0));
+                c.usage.add(self.resources.now_ms, t1.wrapping_sub(t0));
                 let max = self.shared.spin_cycles.load(Relaxed);
                 self.schedule.idle.busy(got, (t0, t1), max);
             } else {
@@ -414,42 +414,42 @@ impl Worker {
     fn maintain(&mut self) {
         if self.frames.any() {
             let now_ms = self.shared.clock.now_ms();
-            self.frames.expire(&mut self.engine.pool, now_ms);
+            self.frames.expire(&mut self.resources.pool, now_ms);
             self.count_lost_segments();
         }
         self.end_waiting();
         if self.findings.is_empty() {
-            return self.reap();
+            return self.free_evicted();
         }
         let begin = Tsc::now();
-        let gained = begin.wrapping_sub(self.tidied) >> FINDINGS_SHARE;
-        self.tidied = begin;
-        self.tidy_credit = (self.tidy_credit + gained).min(FINDINGS_CREDIT);
+        let gained = begin.wrapping_sub(self.findings_at) >> FINDINGS_SHARE;
+        self.findings_at = begin;
+        self.findings_credit = (self.findings_credit + gained).min(FINDINGS_CREDIT);
         let most = match self.schedule.active {
             0 => FINDINGS_STEP,
-            _ if self.tidy_credit < FINDINGS_CREDIT / 2 => 0,
+            _ if self.findings_credit < FINDINGS_CREDIT / 2 => 0,
             _ => FINDINGS_STEP_BUSY,
         };
         for _ in 0..most {
             match self.findings.pop_front() {
                 None => break,
-                Some((slot, id, None)) => self.cache.evict(slot, id),
+                Some((slot, id, None)) => self.cache.evict_id(slot, id),
                 Some((slot, id, Some(cached))) => self.cache.adopt(slot, id, &cached),
             }
         }
         if self.findings.is_empty() && self.findings.capacity() > 1 << 16 {
             self.findings = VecDeque::new();
         }
-        self.reap();
+        self.free_evicted();
         let spent = Tsc::now().wrapping_sub(begin);
-        self.tidy_credit = self.tidy_credit.saturating_sub(spent);
+        self.findings_credit = self.findings_credit.saturating_sub(spent);
     }
 
-    fn reap(&mut self) {
-        let n = self.cache.reap(if self.schedule.active == 0 {
-            REAPED
+    fn free_evicted(&mut self) {
+        let n = self.cache.free_evicted(if self.schedule.active == 0 {
+            MAX_FREED
         } else {
-            REAPED_BUSY
+            MAX_FREED_BUSY
         });
         if n > 0 {
             if self.cache.wants_revalidator() {

@@ -24,7 +24,7 @@ use super::{Choice, Group, Scratch, Worker};
 use crate::exec::program::{NextHop, Tail};
 use crate::exec::{InFlight, LiveId, Meta, Recirculated};
 use heddle_datapath_api::DropKind;
-use heddle_flow_cache::{Burst, MAX_LISTED};
+use heddle_flow_cache::{LookupKeys, MAX_LISTED};
 use std::ops::Range;
 
 /// Maximum number of nested lookups of a packet, without the first.
@@ -65,7 +65,7 @@ impl Ran {
 
 impl Worker {
     /// Runs a group's steps before its recirculation at the end, and puts the packets into the next stage.
-    pub(super) fn recirculate(&mut self, st: &Stage, group: &Group, tail: Tail, to: &mut Stage) {
+    pub(super) fn recirculate_group(&mut self, st: &Stage, group: &Group, tail: Tail, to: &mut Stage) {
         let program = group.choice.program(&self.cache, &self.once);
         if program.is_some_and(|p| p.only_tracks().is_some()) {
             return self.track_group(st, group, to);
@@ -75,7 +75,7 @@ impl Worker {
             // Actions find the headers of all packets of the group at the same offsets, see
             // `Program::merges`.
             for ids in st.ids.ranges(group.first..group.end) {
-                let Some(ran) = self.run_line(st, (group, tail), r, ids) else {
+                let Some(ran) = self.run_batch_before_recirc(st, (group, tail), r, ids) else {
                     return;
                 };
                 let ids = ran.packets().map(|(id, _)| id);
@@ -97,7 +97,7 @@ impl Worker {
             if n == 0 {
                 let places = run.first.max(group.first)..run.end.min(group.end);
                 for ids in st.ids.ranges(places) {
-                    self.recirculate_run(st, (group, tail), r, ids, to);
+                    self.recirculate_batch(st, (group, tail), r, ids, to);
                 }
                 r += 1;
                 continue;
@@ -112,7 +112,7 @@ impl Worker {
     }
 
     /// Runs the steps before the recirculation on neighbours of one run.
-    fn run_line(
+    fn run_batch_before_recirc(
         &mut self,
         st: &Stage,
         (group, tail): (&Group, Tail),
@@ -120,7 +120,7 @@ impl Worker {
         ids: Range<LiveId>,
     ) -> Option<Ran> {
         let program = group.choice.program(&self.cache, &self.once)?;
-        let mut exec = self.engine.exec(st.keys.full(r), st.keys.outside(r));
+        let mut exec = self.resources.exec(st.keys.full(r), st.keys.outside(r));
         let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.keys.meta(r));
         let ids = match tail.copy {
             true => exec.copy_all(ids, &mut failed),
@@ -134,8 +134,8 @@ impl Worker {
         })
     }
 
-    /// Runs those steps, and puts the packets into the next stage.
-    fn recirculate_run(
+    /// Runs the steps before the recirculation on neighbours of one run, and puts them into the next stage.
+    fn recirculate_batch(
         &mut self,
         st: &Stage,
         of: (&Group, Tail),
@@ -143,7 +143,7 @@ impl Worker {
         ids: Range<LiveId>,
         to: &mut Stage,
     ) {
-        let Some(ran) = self.run_line(st, of, r, ids) else {
+        let Some(ran) = self.run_batch_before_recirc(st, of, r, ids) else {
             return;
         };
         let (tail, meta, tracks) = (of.1, ran.meta, ran.tracks);
@@ -152,52 +152,58 @@ impl Worker {
         let origin = self.origin(st, to, key.context());
         let key = key.with_context(origin);
         if ran.failed == 0 && !tail.rewritten && !tracks {
-            to.push(&mut self.engine, ran.ids, Change::Nothing(&key, carried));
+            to.push(&mut self.resources, ran.ids, Change::Nothing(&key, carried));
             return;
         }
-        let how = self.engine.read_as(meta.packet_type);
+        let how = self.resources.read_as(meta.packet_type);
         for (id, i) in ran.packets() {
-            let known = self.engine.tracked.get(i).filter(|_| tracks).copied();
+            let known = self.resources.tracked.get(i).filter(|_| tracks).copied();
             let carried = Carried {
                 ct: known.as_ref(),
                 ..carried
             };
-            let change = if tail.rewritten || tracks && self.engine.tracked.is_translated(i) {
+            let change = if tail.rewritten || tracks && self.resources.tracked.is_translated(i) {
                 Change::Headers(how, origin, carried.context())
             } else {
                 Change::Nothing(&key, carried)
             };
-            to.push(&mut self.engine, id..id + 1, change);
+            to.push(&mut self.resources, id..id + 1, change);
         }
     }
 
     /// Takes the packet at a place of a stage through a program to its end, with all lookups on its way.
-    pub(super) fn walk(&mut self, st: &mut Stage, choice: Choice, (place, r): (u16, usize), depth: usize) {
+    pub(super) fn run_single_packet(
+        &mut self,
+        st: &mut Stage,
+        choice: Choice,
+        (place, r): (u16, usize),
+        depth: usize,
+    ) {
         let id = st.ids.at(place);
         if depth == 0 {
             self.scratch.lookups = MAX_LOOKUPS;
         }
         let mut in_flight = InFlight::new(id, st.keys.meta(r));
-        let resumed = self.engine.resumed.len();
+        let resumed = self.resources.resumed.len();
         loop {
             let Some(program) = choice.program(&self.cache, &self.once) else {
-                return self.engine.resumed.truncate(resumed);
+                return self.resources.resumed.truncate(resumed);
             };
             if program.needs_key {
-                st.keys.make_full(r, self.engine.live.get(id));
+                st.keys.make_full(r, self.resources.live.get(id));
             }
-            let mut exec = self.engine.exec(st.keys.full(r), st.keys.outside(r));
+            let mut exec = self.resources.exec(st.keys.full(r), st.keys.outside(r));
             if !exec.run_steps(program, &mut in_flight) {
-                if self.engine.resumed.len() <= resumed {
+                if self.resources.resumed.len() <= resumed {
                     return;
                 }
-                let Some(next) = self.engine.resumed.pop() else {
+                let Some(next) = self.resources.resumed.pop() else {
                     return;
                 };
                 in_flight = next;
                 continue;
             }
-            let Some(came) = self.engine.recirc.take() else {
+            let Some(came) = self.resources.recirc.take() else {
                 continue;
             };
             if let NextHop::Later(wait) = came.hop {
@@ -206,7 +212,7 @@ impl Worker {
             }
             let Recirculated { id, hop, meta, ct } = came;
             let mut next = self.scratch.stage(hop.id());
-            next.top = false;
+            next.may_free_copies = false;
             if let NextHop::Pop(step) = hop {
                 self.decapsulate(&mut next, choice, step, std::iter::once(id), &meta);
             } else {
@@ -216,9 +222,9 @@ impl Worker {
                     ct: ct.as_ref(),
                     ..st.carried(r, meta)
                 };
-                let how = self.engine.read_as(meta.packet_type);
+                let how = self.resources.read_as(meta.packet_type);
                 let change = Change::Headers(how, origin, carried.context());
-                next.push(&mut self.engine, id..id + 1, change);
+                next.push(&mut self.resources, id..id + 1, change);
             }
             let left = self.scratch.lookups;
             self.run_stage(next, depth + 1, Some(left));
@@ -247,14 +253,14 @@ impl Worker {
         });
         if depth > MAX_DEPTH || n > left {
             for id in st.ids.ranges(0..st.ids.len()).flatten() {
-                self.engine.lost(DropKind::Recirc, id);
+                self.resources.lost(DropKind::Recirc, id);
             }
         } else {
             self.scratch.lookups = left - n;
             self.counters.recirculated.add(n as u64);
             let translated = self.lookup_all(&mut st);
             self.scratch.translated += translated;
-            for (r, brief) in st.learners.drain(..) {
+            for (r, brief) in st.to_link.drain(..) {
                 self.cache.link(&brief, &st.keys.compact[r], r);
             }
             self.execute_all(&mut st, depth);

@@ -3,16 +3,16 @@
 //! A stage is a received burst, or packets of it that are recirculated under one id. Packets get into a
 //! stage by [`Stage::push`], with the change since their last lookup.
 
-use super::engine::Engine;
 use super::ids::Ids;
 use super::keys::{Added, Carried, Context, Keys};
 use super::parse::{MIN_FRAME, ReadAs};
+use super::resources::ProgramResources;
 use super::{Choice, Group};
 use crate::exec::{LiveId, Meta};
 use arrayvec::ArrayVec;
 use heddle_conntrack::ConnSummary;
 use heddle_flow::packet_type;
-use heddle_flow_cache::{Burst, CompactKey, KeyForm, RunProgram};
+use heddle_flow_cache::{CompactKey, KeyForm, LookupKeys, RunProgram};
 use heddle_packet::{BURST, Packet};
 use heddle_tunnel::TunnelPop;
 use heddle_tunnel::outer_cache::OuterHeaderCache;
@@ -37,13 +37,13 @@ pub(super) struct Stage {
     pub(super) ids: Ids,
     pub(super) keys: Keys,
     pub(super) groups: Vec<Group>,
-    /// The program that recirculated all packets of this stage; [`Choice::Gone`] if several did.
-    pub(super) from: Choice,
+    /// The program that recirculated all packets of this stage; `None` if several did, or none.
+    pub(super) from: Option<Choice>,
     /// No packet of this stage or of a stage before it is a copy, and no program waits for it. So copies may
     /// be freed between two packets.
-    pub(super) top: bool,
-    /// Runs to be looked up, with the connections to link to the result.
-    pub(super) learners: ArrayVec<(usize, ConnSummary), BURST>,
+    pub(super) may_free_copies: bool,
+    /// Runs to be looked up, with the connections to link to the entries that match (`Cache::link`).
+    pub(super) to_link: ArrayVec<(usize, ConnSummary), BURST>,
     /// Cache of `Worker::origin`: an origin of the stage before, and the same packets' origin here.
     pub(super) origin: (u32, u32),
     /// The outer headers of the last packet that came out of a tunnel, the tunnel, and the slot of its
@@ -57,9 +57,9 @@ impl Stage {
             ids: Ids::default(),
             keys: Keys::new(BURST),
             groups: Vec::with_capacity(BURST),
-            from: Choice::Gone,
-            learners: ArrayVec::new(),
-            top: true,
+            from: None,
+            to_link: ArrayVec::new(),
+            may_free_copies: true,
             origin: (u32::MAX, 0),
             outer: None,
         })
@@ -69,17 +69,22 @@ impl Stage {
         self.ids.hold_first(0);
         self.keys.begin(recirc_id);
         self.groups.clear();
-        self.learners.clear();
-        (self.from, self.top, self.origin) = (Choice::Gone, true, (u32::MAX, 0));
+        self.to_link.clear();
+        (self.from, self.may_free_copies, self.origin) = (None, true, (u32::MAX, 0));
         self.outer = None;
     }
 
     /// Adds one packet, or with [`Change::Nothing`] neighbours of one run. A runt is dropped; then the result
     /// is `false`.
     #[inline(always)]
-    pub(super) fn push(&mut self, engine: &mut Engine, ids: Range<LiveId>, change: Change<'_>) -> bool {
+    pub(super) fn push(
+        &mut self,
+        resources: &mut ProgramResources,
+        ids: Range<LiveId>,
+        change: Change<'_>,
+    ) -> bool {
         let (first, place) = (ids.start, self.ids.len());
-        let live = &mut engine.live;
+        let live = &mut resources.live;
         match change {
             Change::Nothing(key, carried) => {
                 let (mut bytes, mut longest) = (0, 0);
@@ -108,7 +113,7 @@ impl Stage {
             Change::Headers(how, origin, context) => {
                 let p = live.get_mut(first);
                 if is_runt(p, how) {
-                    engine.drop_runt(first);
+                    resources.drop_runt(first);
                     return false;
                 }
                 self.keys.read(place, p, how, origin, &context);

@@ -16,7 +16,7 @@ use crate::exec::LiveId;
 use crate::exec::program::Program;
 use heddle_conntrack::{ConnSummary, ReadGuard, TranslatedEnds4};
 use heddle_datapath_api::DropKind;
-use heddle_flow_cache::{Burst, CompactKey, KeyForm, LookupContext, Merges, RunProgram};
+use heddle_flow_cache::{CompactKey, KeyForm, LookupContext, LookupKeys, Merges, RunProgram};
 use heddle_packet::Csum;
 use heddle_wire::ip::Ipv4;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Worker {
             return;
         };
         let (zone, nat, looks, keys) = (action.zone, action.nat.is_some(), action.only_looks(), &st.keys);
-        let mut exec = self.engine.exec(None, None);
+        let mut exec = self.resources.exec(None, None);
         exec.tracked.begin();
         // A bit for each packet that `track_short` may take.
         let mut plain = 0_u64;
@@ -77,7 +77,7 @@ impl Worker {
             reading: &ReadGuard::begin(),
         };
         let shared = Arc::clone(&self.shared);
-        let lookup = shared.lookup(shared.translate.generations().any(), self.engine.now_ms);
+        let lookup = shared.lookup(shared.translate.generations().any(), self.resources.now_ms);
         let mut last = None;
         for (i, r, id) in st.packets(group) {
             let key = &keys.compact[r];
@@ -108,13 +108,13 @@ impl Worker {
         last: Option<(ConnSummary, Option<TranslatedEnds4>)>,
         of: &Tracking<'_>,
     ) -> Option<(ConnSummary, Option<TranslatedEnds4>)> {
-        let (short, guess, same) = self.engine.tracked.plain(i)?;
+        let (short, guess, same) = self.resources.tracked.plain(i)?;
         if same && last.is_some() {
             return last;
         }
         let tracker = &self.shared.conntrack;
         let (brief, ends, events) =
-            tracker.track_short(self.engine.now_ms, of.reading, short, guess, of.zone, of.nat)?;
+            tracker.track_short(self.resources.now_ms, of.reading, short, guess, of.zone, of.nat)?;
         if !events.is_empty() {
             self.counters.ct.add(events);
         }
@@ -124,7 +124,7 @@ impl Worker {
     /// Writes translated addresses and ports into packet `i` after `track_short`.
     #[inline]
     fn translate_ends(&mut self, i: usize, id: LiveId, l3: u16, ends: TranslatedEnds4) {
-        let e = &mut self.engine;
+        let e = &mut self.resources;
         let Some((short, ..)) = e.tracked.plain(i) else {
             return;
         };
@@ -147,14 +147,14 @@ impl Worker {
         lookup: &LookupContext<'_>,
         of: &Tracking<'_>,
     ) {
-        let len = self.engine.live.get(id).len() as u64;
+        let len = self.resources.live.get(id).len() as u64;
         let body = self.cache.follow(&brief, &key, len, lookup);
         if let Some(body) = body
             && let Some(program) = self.cache.program(body)
             && let Some(program) = program.after_tracking(body, of.zone)
         {
             let change = Change::Tracked(&key, program, Context::None);
-            to.push(&mut self.engine, id..id + 1, change);
+            to.push(&mut self.resources, id..id + 1, change);
             return;
         }
         let program = of.choice.program(&self.cache, &self.once);
@@ -167,9 +167,9 @@ impl Worker {
             merges: Merges::No,
         });
         let change = Change::Tracked(&key, program, Context::Connection(&known));
-        to.push(&mut self.engine, id..id + 1, change);
+        to.push(&mut self.resources, id..id + 1, change);
         if body.is_none() {
-            to.learners.push((to.keys.runs.len() - 1, brief));
+            to.to_link.push((to.keys.runs.len() - 1, brief));
         }
     }
 
@@ -181,23 +181,23 @@ impl Worker {
         let Some(action) = program.and_then(Program::only_tracks) else {
             return;
         };
-        let mut exec = self.engine.exec(None, keys.outside(r));
+        let mut exec = self.resources.exec(None, keys.outside(r));
         if !exec.track_read(of.reading, action, i, id, || keys.meta(r)) {
             return exec.lost(DropKind::Untranslated, id..id + 1);
         }
         let origin = self.origin(of.st, to, keys.compact[r].context());
         let key = keys.compact[r].with_context(origin);
-        let known = self.engine.tracked.get(i).copied();
+        let known = self.resources.tracked.get(i).copied();
         let carried = Carried {
             ct: known.as_ref(),
             ..of.st.carried(r, keys.meta(r))
         };
-        let change = if self.engine.tracked.is_translated(i) {
-            let how = self.engine.read_as(carried.meta.packet_type);
+        let change = if self.resources.tracked.is_translated(i) {
+            let how = self.resources.read_as(carried.meta.packet_type);
             Change::Headers(how, origin, carried.context())
         } else {
             Change::Nothing(&key, carried)
         };
-        to.push(&mut self.engine, id..id + 1, change);
+        to.push(&mut self.resources, id..id + 1, change);
     }
 }

@@ -59,7 +59,7 @@ struct Queue {
 
 /// See the module's text.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingPackets {
     /// Few: hosts with an open neighbour request.
     queues: Vec<Queue>,
     packets: usize,
@@ -68,7 +68,7 @@ pub(super) struct Waiting {
     since_ms: Option<u64>,
 }
 
-impl Waiting {
+impl WaitingPackets {
     #[inline]
     pub(super) fn any(&self) -> bool {
         self.packets > 0
@@ -142,10 +142,10 @@ impl Worker {
     /// Stores a copy of a packet of run `r` of a stage, until its slot changes.
     #[cold]
     pub(super) fn have_wait(&mut self, st: &Stage, r: usize, wait: &Wait, of: &Recirculated) {
-        let (id, now_ms) = (of.id, self.engine.now_ms);
-        let len = self.engine.live.get(id).len();
+        let (id, now_ms) = (of.id, self.resources.now_ms);
+        let len = self.resources.live.get(id).len();
         let Some(since_ms) = self.waiting.admit(wait, len, now_ms) else {
-            return self.engine.lost(DropKind::TunnelNeighbour, id);
+            return self.resources.lost(DropKind::TunnelNeighbour, id);
         };
         let mut carried = Box::<FlowKey>::default();
         // The hash, if any, belongs to the original packet, which continues without waiting.
@@ -158,8 +158,8 @@ impl Worker {
             ..st.carried(r, meta)
         };
         Context::Changed(with).write(&mut carried, None);
-        let mut packet = self.engine.pool.get_for(len);
-        self.engine.live.get(id).copy_into(&mut packet);
+        let mut packet = self.resources.pool.get_for(len);
+        self.resources.live.get(id).copy_into(&mut packet);
         self.counters.waited.add(1);
         let waiter = Waiter {
             injected: Injected {
@@ -182,15 +182,15 @@ impl Worker {
     }
     #[cold]
     fn end_some(&mut self) {
-        debug_assert!(self.engine.live.burst.is_empty());
+        debug_assert!(self.resources.live.burst.is_empty());
         let now_ms = self.shared.clock.now_ms();
         while let Some(packet) = self.waiting.late(now_ms) {
             self.counters.drops.add(DropKind::TunnelNeighbour, 1);
-            self.engine
+            self.resources
                 .tx
                 .watch
                 .lost(DropKind::TunnelNeighbour, 1, &packet, None);
-            self.engine.pool.put(packet);
+            self.resources.pool.put(packet);
         }
         // Packets that wait again are behind the other queues then, so this loop does not meet them twice.
         for _ in 0..self.waiting.queues.len() {

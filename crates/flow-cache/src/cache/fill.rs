@@ -19,7 +19,7 @@ impl<P: Program> Cache<P> {
     /// Returns the number of its program, or `None` if there is no room.
     pub fn insert(&mut self, sought: Sought<'_>, t: &mut Translation, any: u64, now_ms: u64) -> Option<u32> {
         let (origin, family) = (sought.key.context(), sought.key.family());
-        if origin == NOWHERE || !self.notes.has_room(ROOM) {
+        if origin == NOWHERE || !self.events.has_room(ROOM) {
             return None;
         }
         let taken = self.store.take()?;
@@ -59,7 +59,7 @@ impl<P: Program> Cache<P> {
             self.new_chunk = true;
             self.push(RevalidatorEvent::Chunk(n, Some(mem)));
         }
-        // The revalidator needs notes for new numbers only. Most entries have none.
+        // The revalidator needs events for new numbers only. Most entries have none.
         if subtable_is_new {
             self.push(RevalidatorEvent::Subtable(subtable, Some(held)));
         }
@@ -112,9 +112,9 @@ impl<P: Program> Cache<P> {
 
     /// Gives an entry the cached translation of `t`, which was made after `any` was read. The actions are the
     /// same as before, but dependencies or creditors have changed. Returns the number of the program, or
-    /// `None` if the ring of notes has no room.
+    /// `None` if the ring of events has no room.
     pub fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<u32> {
-        if !self.notes.has_room(ROOM) {
+        if !self.events.has_room(ROOM) {
             return None;
         }
         let e = self.store.get(slot)?;
@@ -149,7 +149,7 @@ impl<P: Program> Cache<P> {
             return;
         };
         let under = (e.subtable(), e.key().context());
-        if !self.notes.has_room(RESERVE) {
+        if !self.events.has_room(RESERVE) {
             return;
         }
         // `None`: this worker knows of changes later than the translation, and will check the entry by

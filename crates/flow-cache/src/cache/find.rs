@@ -1,18 +1,18 @@
 //! Lookup of a burst.
 //!
-//! Each stage does one thing for all runs and prefetches the memory that the next stage reads: hash and
+//! Each pass does one thing for all runs and prefetches the memory that the next pass reads: hash and
 //! bucket, candidates' entries, comparison. A run whose entry is valid is counted as soon as it is compared,
 //! while the entry is in the processor's cache. Runs that miss in L1 try the masks of their origin
 //! ([`super::masks`]).
 
 use super::masks::Probe;
 use super::{Cache, is_current};
-use crate::burst::{Burst, Run, Sought};
+use crate::burst::{LookupKeys, Run, Sought};
 use crate::compact::{CompactKey, CompactMask};
 use crate::context::{Bits, Contexts, is_context};
 use crate::entry::CacheEntry;
 use crate::program_table::{NO_BODY, Program};
-use crate::sig::{Bucket, tag_of};
+use crate::signature::{Bucket, tag_of};
 use crate::store::{NO_SLOT, Store};
 use crate::subtable::Subtables;
 use heddle_datapath_api::Generations;
@@ -111,7 +111,7 @@ pub(super) struct Scratch {
     pub(super) probes: Vec<Probe>,
 }
 
-/// The entry in `slot`, if it matches the packet and is not condemned.
+/// The entry in `slot`, if it matches the packet and is not evicted.
 #[inline]
 fn meant<'a>(
     store: &'a Store,
@@ -163,7 +163,7 @@ fn common(found: &[LookupResult], runs: &[Run]) -> Option<CommonProgram> {
 impl<P: Program> Cache<P> {
     /// Looks up the runs of a burst and counts them on entries that are known to be valid. [`Cache::found`]
     /// returns the results one by one. Returns a summary if all runs have valid entries with one program.
-    pub fn find(&mut self, parsed: &impl Burst, lookup: &LookupContext<'_>) -> Option<CommonProgram> {
+    pub fn find(&mut self, parsed: &impl LookupKeys, lookup: &LookupContext<'_>) -> Option<CommonProgram> {
         let mut s = std::mem::take(&mut self.scratch);
         self.groups.begin();
         s.todo.clear();
@@ -186,7 +186,7 @@ impl<P: Program> Cache<P> {
         self.scratch.found[r]
     }
     /// Remembers the entries that the next burst of the same origin may match again.
-    fn learn(&mut self, parsed: &impl Burst, s: &Scratch) {
+    fn learn(&mut self, parsed: &impl LookupKeys, s: &Scratch) {
         let (Some(first), Some(last)) = (s.found.first(), s.found.last()) else {
             return;
         };
@@ -211,7 +211,7 @@ impl<P: Program> Cache<P> {
 
     /// Hashes each run's key and prefetches the bucket of the hash. Returns the slot of the guessed entry if
     /// all runs match it.
-    fn hash_all(&mut self, parsed: &impl Burst, s: &mut Scratch) -> Option<u32> {
+    fn hash_all(&mut self, parsed: &impl LookupKeys, s: &mut Scratch) -> Option<u32> {
         s.found.clear();
         let origin = parsed.sought(0).map_or(u32::MAX, |s| s.key.context());
         let guess = self
@@ -385,7 +385,7 @@ impl<P: Program> Cache<P> {
         }
     }
     /// Compares the candidates with the runs' keys. Valid entries count the runs.
-    fn compare(&mut self, parsed: &impl Burst, s: &mut Scratch, lookup: &LookupContext<'_>) {
+    fn compare(&mut self, parsed: &impl LookupKeys, s: &mut Scratch, lookup: &LookupContext<'_>) {
         let full = parsed.has_outside();
         let runs = parsed.runs().iter().zip(parsed.keys());
         for (r, (f, (run, key))) in s.found.iter_mut().zip(runs).enumerate() {
@@ -427,7 +427,7 @@ impl<P: Program> Cache<P> {
     fn count_all(
         &mut self,
         slot: u32,
-        parsed: &impl Burst,
+        parsed: &impl LookupKeys,
         s: &mut Scratch,
         lookup: &LookupContext<'_>,
     ) -> bool {

@@ -57,7 +57,8 @@ impl<P: Program> Cache<P> {
         e.count(1, bytes, lookup.now_ms, key.tcp_flags());
         Some(e.body())
     }
-    /// Links the connection `b` to the entry that the last lookup found for run `r`.
+    /// Links the connection `b` to the entry that the last lookup found for run `r`. After a miss nothing is
+    /// linked; the link comes with the first hit.
     pub fn link(&mut self, b: &ConnSummary, key: &CompactKey, r: usize) {
         let Some(found) = self.scratch.found.get(r).filter(|f| f.body != NO_BODY) else {
             return;

@@ -12,10 +12,10 @@ impl<P: Program> Cache<P> {
         e.read().map_or(FlowCounts::default(), |s| s.counts)
     }
 
-    /// Removes an entry from the lookups now. The next [`Cache::reap`] frees its slot.
-    pub fn forget(&mut self, slot: u32) {
+    /// Removes an entry from the lookups now. The next [`Cache::free_evicted`] frees its slot.
+    pub fn evict(&mut self, slot: u32) {
         let Some(e) = self.store.get(slot) else { return };
-        e.condemn(e.id());
+        e.evict(e.id());
         let n = e.subtable();
         let (origin, more) = self.contexts.origin(e.key().context());
         let key = e.key().with_context(origin);
@@ -28,26 +28,26 @@ impl<P: Program> Cache<P> {
             self.evicted.push(slot);
         }
     }
-    /// Forgets the entry with this id, if it still has this slot.
-    pub fn evict(&mut self, slot: u32, id: u64) {
+    /// Evicts the entry with this id, if it still has this slot.
+    pub fn evict_id(&mut self, slot: u32, id: u64) {
         if self.store.get(slot).is_some_and(|e| e.id() == id) {
-            self.forget(slot);
+            self.evict(slot);
         }
     }
-    /// Frees slots of forgotten entries and unused cached translations, at most `most` of each. The caller
+    /// Frees slots of evicted entries and unused cached translations, at most `most` of each. The caller
     /// runs it between bursts. It stops when the ring to the revalidator has no room. Returns the number of
     /// freed entries.
-    pub fn reap(&mut self, most: usize) -> usize {
+    pub fn free_evicted(&mut self, most: usize) -> usize {
         let mut n = 0;
         self.fresh.clear();
-        while n < most && self.notes.has_room(RESERVE) {
+        while n < most && self.events.has_room(RESERVE) {
             let Some(slot) = self.evicted.pop() else { break };
             let Some(e) = self.store.get(slot) else { continue };
             let (id, cached, subtable, counted) = (e.id(), e.cached(), e.subtable(), Self::counted(e));
             self.groups.leave(e.group().0);
             let context = e.key().context();
             let (origin, _) = self.contexts.origin(context);
-            e.retire();
+            e.free();
             self.push(RevalidatorEvent::Gone(slot, id, cached, counted));
             self.translations.release(cached);
             if self.contexts.release(context) {
@@ -61,9 +61,9 @@ impl<P: Program> Cache<P> {
             }
             n += 1;
         }
-        let notes = &mut self.notes;
-        self.translations.reap(most, |v| {
-            notes.has_room(RESERVE) && notes.push(RevalidatorEvent::CachedTranslation(v, None)).is_ok()
+        let events = &mut self.events;
+        self.translations.free_unused(most, |v| {
+            events.has_room(RESERVE) && events.push(RevalidatorEvent::CachedTranslation(v, None)).is_ok()
         });
         if n > 0 {
             self.table.tidy();

@@ -6,7 +6,7 @@
 
 use super::Cache;
 use super::find::{Level, Scratch};
-use crate::burst::{Burst, Sought};
+use crate::burst::{LookupKeys, Sought};
 use crate::filter::CHUNK;
 use crate::program_table::Program;
 use crate::subtable::Use;
@@ -63,7 +63,7 @@ impl<P: Program> Cache<P> {
 
     /// Tries the masks for the runs in `todo`, more masks in each step. It looks up only the masks whose
     /// filters may have a packet's entry.
-    pub(super) fn find_wildcarded(&mut self, parsed: &impl Burst, s: &mut Scratch) {
+    pub(super) fn find_wildcarded(&mut self, parsed: &impl LookupKeys, s: &mut Scratch) {
         let (mut at, mut some) = (0, FIRST);
         while !s.todo.is_empty() {
             s.probes.clear();

@@ -1,7 +1,7 @@
 //! A guessed entry, which many flows share, is compared before anything is hashed.
 
 use super::{Actions, Keys, small_cache};
-use crate::burst::Burst;
+use crate::burst::LookupKeys;
 use crate::cache::{Cache, CommonProgram, Level, LookupContext};
 use crate::program_table::NO_BODY;
 use crate::store::NO_SLOT;

@@ -3,7 +3,7 @@
 mod guess;
 mod twins;
 
-use crate::burst::{Burst, KeyForm, Run, RunProgram};
+use crate::burst::{KeyForm, LookupKeys, Run, RunProgram};
 use crate::cache::{Cache, CacheParts};
 use crate::compact::{CompactKey, outside};
 use crate::program_table::Program;
@@ -67,7 +67,7 @@ impl Keys {
     }
 }
 
-impl Burst for Keys {
+impl LookupKeys for Keys {
     fn runs(&self) -> &[Run] {
         &self.runs
     }

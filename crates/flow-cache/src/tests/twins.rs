@@ -2,7 +2,7 @@
 
 use super::guess::common_of;
 use super::{Actions, Keys, small_cache};
-use crate::burst::Burst;
+use crate::burst::LookupKeys;
 use crate::cache::{Cache, LookupContext};
 use crate::compact::{CompactKey, CompactMask, Family, Frame, SameKey, VIEW, outside};
 use crate::events::RING;
@@ -285,7 +285,7 @@ proptest! {
     }
 
     /// The cache finds an entry exactly when a linear search does, in bursts, with insertions, removals and a
-    /// limit of masks. The notes to the revalidator are complete.
+    /// limit of masks. The events to the revalidator are complete.
     #[test]
     fn cache_is_a_linear_list(
         bursts in prop::collection::vec((prop::collection::vec(key(), 1..20), 0_usize..11, any::<u16>()), 1..60),
@@ -338,19 +338,19 @@ proptest! {
                 let gone = list.remove(usize::from(r) % list.len());
                 counts.remove(&gone.slot);
                 let id = cache.entry(gone.slot).unwrap().id();
-                cache.evict(gone.slot, id);
+                cache.evict_id(gone.slot, id);
                 // Evicting twice does no harm.
-                cache.evict(gone.slot, id);
+                cache.evict_id(gone.slot, id);
             } else if r > 60_000 {
                 cache.tidy();
             }
-            cache.reap(usize::MAX);
+            cache.free_evicted(usize::MAX);
             let known = seen(&mut records);
             prop_assert_eq!(known.len(), list.len());
             for p in &list {
-                let told = known.get(&p.slot).expect("told of");
+                let reported = known.get(&p.slot).expect("told of");
                 // The expanded key may differ in bits outside of the mask.
-                prop_assert!(told.1 == p.mask && told.0.equal_under(&p.key, &p.mask));
+                prop_assert!(reported.1 == p.mask && reported.0.equal_under(&p.key, &p.mask));
             }
             // Three ports, three recirculation ids, four families.
             prop_assert!(cache.n_masks() <= 36 * (max_masks + 1));
@@ -394,9 +394,9 @@ fn what_goes_leaves_room_for_what_comes() {
     for i in 0..n {
         let parsed = Keys::of(&mut cache, &[key(i)]);
         let slot = cache.find_one(parsed.sought(0).unwrap()).unwrap();
-        cache.forget(slot);
+        cache.evict(slot);
     }
-    cache.reap(usize::MAX);
+    cache.free_evicted(usize::MAX);
     assert!(cache.n_entries() > 0, "they cannot all be told of at once");
     assert!(cache.wants_revalidator());
     for i in 0..100 {
@@ -405,7 +405,7 @@ fn what_goes_leaves_room_for_what_comes() {
     let mut rounds = 0;
     while cache.n_entries() > 100 {
         records.drain();
-        cache.reap(usize::MAX);
+        cache.free_evicted(usize::MAX);
         rounds += 1;
         assert!(rounds < 20);
     }

@@ -40,32 +40,32 @@ const EXPENSIVE_CYCLES: u64 = QUANTUM_CYCLES / 8;
 /// have packets.
 const PORT_ROUND_CYCLES: u64 = 4 * QUANTUM_CYCLES;
 
-/// The shared budget of one port's queues on a worker. A round polls each queue once. A *cycle* of the port
+/// The shared budget of one port's queues on a worker. A round polls each queue once. A *pass* of the port
 /// ends when each of its queues had a turn, in one round or in several.
 #[derive(Debug, Default)]
 pub(crate) struct PortBudget {
     /// Number of queues of the port.
     queues: u32,
-    /// Queues that had no turn yet in this cycle.
+    /// Queues that had no turn yet in this pass.
     left: u32,
-    /// Number of this cycle. A queue that had its turn stores it.
-    cycle: u64,
+    /// Number of this pass. A queue that had its turn stores it.
+    pass: u64,
     /// The round that `spent` belongs to, and the cycles that the port took in it.
     round: u64,
     spent: u64,
 }
 
 impl PortBudget {
-    /// Adds a queue; returns the cycle number that it stores: the one before, as it had no turn in this
-    /// cycle.
+    /// Adds a queue; returns the pass number that it stores: the one before, as it had no turn in this
+    /// pass.
     pub(crate) fn join(&mut self) -> u64 {
         self.queues += 1;
         self.left += 1;
-        self.cycle = self.cycle.max(1);
-        self.cycle - 1
+        self.pass = self.pass.max(1);
+        self.pass - 1
     }
-    /// Whether a queue that stores the cycle number `last` has its turn in `round`; if so, `last` becomes
-    /// this cycle.
+    /// Whether a queue that stores the pass number `last` has its turn in `round`; if so, `last` becomes
+    /// this pass.
     pub(crate) fn admits(&mut self, last: &mut u64, round: u64) -> bool {
         if self.queues < 2 {
             return true;
@@ -73,13 +73,13 @@ impl PortBudget {
         if self.round != round {
             (self.round, self.spent) = (round, 0);
         }
-        if self.spent >= PORT_ROUND_CYCLES || *last == self.cycle {
+        if self.spent >= PORT_ROUND_CYCLES || *last == self.pass {
             return false;
         }
-        *last = self.cycle;
+        *last = self.pass;
         self.left -= 1;
         if self.left == 0 {
-            (self.cycle, self.left) = (self.cycle + 1, self.queues);
+            (self.pass, self.left) = (self.pass + 1, self.queues);
         }
         true
     }

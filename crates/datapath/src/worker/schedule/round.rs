@@ -52,7 +52,7 @@ impl Worker {
         let mut queried = false;
         for i in 0..self.rx.len() {
             let slot = &mut self.rx[i];
-            if !self.schedule.budgets[slot.budget].admits(&mut slot.cycle, self.schedule.round) {
+            if !self.schedule.budgets[slot.budget].admits(&mut slot.pass, self.schedule.round) {
                 let full = usize::from(slot.scheduler.full);
                 self.schedule.full += full;
                 self.schedule.active += full;
@@ -94,26 +94,26 @@ impl Worker {
                 0 | 1 => Others::Quiet,
                 _ => Others::Active,
             });
-            let engine = &mut self.engine;
+            let resources = &mut self.resources;
             let (n, full) = slot.take(
                 max,
-                &mut engine.pool,
-                &mut engine.live.burst,
+                &mut resources.pool,
+                &mut resources.live.burst,
                 &mut self.scratch.spare,
             );
             let mut kept = n;
             if n > 0 && slot.shared.policing.is_on() {
-                let from = engine.live.burst.len() - n;
+                let from = resources.live.burst.len() - n;
                 let lose = |mut p: Packet| {
                     p.in_port = slot.port;
                     self.counters.drops.add(DropKind::RxPoliced, 1);
-                    engine.tx.watch.lost(DropKind::RxPoliced, 1, &p, None);
-                    engine.pool.put(p);
+                    resources.tx.watch.lost(DropKind::RxPoliced, 1, &p, None);
+                    resources.pool.put(p);
                 };
                 kept -= slot
                     .shared
                     .policing
-                    .police(&mut engine.live.burst, from, engine.now_ms, lose);
+                    .police(&mut resources.live.burst, from, resources.now_ms, lose);
             }
             slot.scheduler.begin_turn(n, full, t);
             self.schedule.full += usize::from(full);
@@ -143,7 +143,7 @@ impl Worker {
                 });
                 total += n;
                 t = now;
-                if self.engine.live.burst.len() >= BURST / 2 || self.rx[i].scheduler.is_expensive() {
+                if self.resources.live.burst.len() >= BURST / 2 || self.rx[i].scheduler.is_expensive() {
                     t = self.forward(t);
                 }
             }
@@ -211,7 +211,7 @@ impl Worker {
                 self.schedule.budgets.len() - 1
             }
         };
-        slot.cycle = self.schedule.budgets[slot.budget].join();
+        slot.pass = self.schedule.budgets[slot.budget].join();
         self.rx.push(slot);
     }
 
@@ -225,7 +225,7 @@ impl Worker {
                 self.schedule.budgets.push(PortBudget::default());
                 self.schedule.budgets.len() - 1
             });
-            slot.cycle = self.schedule.budgets[slot.budget].join();
+            slot.pass = self.schedule.budgets[slot.budget].join();
         }
     }
 
@@ -234,7 +234,7 @@ impl Worker {
         let held = std::mem::take(&mut self.rx[slot].held);
         let packets = held.len();
         if packets > 0 {
-            self.engine.live.burst.extend(held);
+            self.resources.live.burst.extend(held);
             let source = Source {
                 slot,
                 packets,
@@ -247,8 +247,8 @@ impl Worker {
 
     /// Forwards the received packets, and notifies the queues that their packets are done.
     fn forward(&mut self, t0: u64) -> u64 {
-        let n = self.engine.live.burst.len() as u64;
-        let mut packets = self.engine.live.burst.iter_mut();
+        let n = self.resources.live.burst.len() as u64;
+        let mut packets = self.resources.live.burst.iter_mut();
         for source in &self.scratch.sources {
             let slot = &self.rx[source.slot];
             let mut bytes = 0;
@@ -277,7 +277,7 @@ impl Worker {
                 .saturating_sub(usize::from(slot.scheduler.full));
             slot.scheduler.end_turn(source.packets, cost, t1, others);
             self.schedule.budgets[slot.budget].charge(cost);
-            slot.shared.usage.add(self.engine.now_ms, cost);
+            slot.shared.usage.add(self.resources.now_ms, cost);
         }
         t1
     }

@@ -1,6 +1,6 @@
 //! A worker's means to run programs: buffers, transmit queues, upcalls, and the packets of the burst.
 //!
-//! The worker's caches are apart from [`Engine`], since a program that a cache lends changes the engine.
+//! The worker's caches are apart from [`ProgramResources`], since a program that a cache lends changes the resources.
 
 use crate::counters::WorkerCounters;
 use crate::exec::ct::{Ct, Tracked};
@@ -15,7 +15,7 @@ use heddle_packet::Pool;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-pub(super) struct Engine {
+pub(super) struct ProgramResources {
     pub(super) shared: Arc<Shared>,
     pub(super) counters: Arc<WorkerCounters>,
     pub(super) tx: TxTable,
@@ -32,7 +32,7 @@ pub(super) struct Engine {
     pub(super) now_ms: u64,
 }
 
-impl Engine {
+impl ProgramResources {
     /// The means to run a program on packets with this full key, if it was made, and this context.
     #[inline(always)]
     pub(super) fn exec<'a>(&'a mut self, key: Option<&'a FlowKey>, carried: Option<&'a FlowKey>) -> Exec<'a> {

@@ -1,0 +1,62 @@
+//! The revalidator's thread.
+
+use super::slices::in_slices;
+use crate::config::DatapathError;
+use crate::revalidator::Revalidator;
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A pass begins early if a worker has many new entries for an observer. This is the minimum time between the
+/// beginnings of two passes.
+const SOONEST: Duration = Duration::from_millis(100);
+
+/// Starts the revalidator's thread; it ends with [`Shared::stop`].
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    revalidator: &Arc<Mutex<Revalidator>>,
+    interval: Duration,
+) -> Result<JoinHandle<()>, DatapathError> {
+    let (shared2, revalidator) = (Arc::clone(shared), Arc::clone(revalidator));
+    let thread = std::thread::Builder::new()
+        .name("revalidator".into())
+        .spawn(move || {
+            let mut earliest = Instant::now();
+            let mut next = earliest + interval;
+            let mut soonest = next;
+            let drain = || {
+                in_slices(&shared2, || (revalidator.lock().drain(), Duration::ZERO));
+            };
+            while !shared2.stop.load(Relaxed) {
+                let due = |next| match shared2.hurried.load(Relaxed) {
+                    true => earliest.min(next),
+                    false => next,
+                };
+                shared2.revalidator_wakeup.wait_until(due(next));
+                let started = Instant::now();
+                if started < due(next) {
+                    // Woken early because a worker's ring fills up.
+                    drain();
+                    if started < soonest || !revalidator.lock().is_observed() {
+                        continue;
+                    }
+                }
+                shared2.hurried.store(false, Relaxed);
+                drain();
+                let (worked, reported) = in_slices(&shared2, || {
+                    let mut revalidator = revalidator.lock();
+                    let more = !shared2.paused.load(Relaxed) && revalidator.step();
+                    (more, revalidator.take_reporting())
+                });
+                // At most a twentieth of a processor for any number of flows, and a quarter of one for
+                // reports of any number of new flows.
+                earliest = started + (worked * 20).max(reported * 4);
+                next = earliest.max(started + interval);
+                soonest = earliest.max(started + SOONEST);
+            }
+        })?;
+    Ok(thread)
+}
