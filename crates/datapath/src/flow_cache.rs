@@ -9,7 +9,7 @@ impl heddle_flow_cache::Program for Program {
     }
 }
 
-pub(crate) type Body = heddle_flow_cache::Body<Program>;
+pub(crate) type CompiledActions = heddle_flow_cache::CompiledActions<Program>;
 pub(crate) type Cache = heddle_flow_cache::Cache<Program>;
 pub(crate) type CachedTranslation = heddle_flow_cache::CachedTranslation<Program>;
 pub(crate) type RevalidatorFindings = heddle_flow_cache::RevalidatorFindings<Program>;

@@ -4,7 +4,7 @@
 //! packets makes the runs and keeps their keys ([`LookupKeys`]).
 
 use crate::compact::CompactKey;
-use crate::program_table::NO_BODY;
+use crate::program_table::{NO_PROGRAM, ProgramId};
 use heddle_flow::FlowKey;
 
 /// A packet's key, as it is looked up.
@@ -43,8 +43,8 @@ pub enum Merges {
 /// run already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunProgram {
-    /// The program's number, or [`NO_BODY`].
-    pub body: u32,
+    /// The program's number, or [`NO_PROGRAM`].
+    pub number: ProgramId,
     /// Further packets that may join the run. The run's compact key is the first packet's.
     pub merges: Merges,
 }
@@ -52,13 +52,13 @@ pub struct RunProgram {
 impl RunProgram {
     /// The program is not known: the run is to be looked up.
     pub const UNKNOWN: Self = Self {
-        body: NO_BODY,
+        number: NO_PROGRAM,
         merges: Merges::No,
     };
     /// Whether the program is known.
     #[inline]
     pub fn is_known(self) -> bool {
-        self.body != NO_BODY
+        self.number != NO_PROGRAM
     }
 }
 

@@ -22,7 +22,7 @@ use crate::events::{Horizon, RESERVE, RING, RevalidatorEvent, RevalidatorFinding
 use crate::l1::L1;
 use crate::links::Links;
 use crate::memory::Memory;
-use crate::program_table::Program;
+use crate::program_table::{Program, ProgramId};
 use crate::records::Records;
 use crate::store::Store;
 use crate::subtable::{Subtable, Subtables};
@@ -108,7 +108,7 @@ fn is_current<P: Program>(
     let (group, stamp) = e.group();
     if group == validity::NONE {
         return translations
-            .get(e.cached())
+            .get(e.translation())
             .is_some_and(|v| v.valid_at(lookup.any));
     }
     groups.holds(group, stamp, lookup.any) || look(e, groups, subtables, contexts, lookup)
@@ -171,15 +171,15 @@ impl<P: Program> Cache<P> {
     pub fn entry(&self, slot: u32) -> Option<&CacheEntry> {
         self.store.get(slot)
     }
-    /// A cached translation of this burst.
+    /// A cached translation of this burst, by its number.
     #[inline]
-    pub fn cached(&self, n: u32) -> Option<&Arc<CachedTranslation<P>>> {
+    pub fn translation(&self, n: u32) -> Option<&Arc<CachedTranslation<P>>> {
         self.translations.get(n)
     }
     /// A program of this burst.
     #[inline]
-    pub fn program(&self, n: u32) -> Option<&P> {
-        Some(&self.translations.body(n)?.program)
+    pub fn program(&self, n: ProgramId) -> Option<&P> {
+        Some(&self.translations.program(n)?.program)
     }
     /// The mask of an entry.
     pub fn subtable(&self, e: &CacheEntry) -> Option<&Arc<Subtable>> {
@@ -197,7 +197,7 @@ impl<P: Program> Cache<P> {
 
     /// The program of the entry in `slot`, if the entry is known to be valid at `lookup`.
     #[inline]
-    pub fn current(&mut self, slot: u32, lookup: &LookupContext<'_>) -> Option<u32> {
+    pub fn current(&mut self, slot: u32, lookup: &LookupContext<'_>) -> Option<ProgramId> {
         let e = self.store.get(slot)?;
         is_current(
             e,
@@ -207,7 +207,7 @@ impl<P: Program> Cache<P> {
             &self.contexts,
             lookup,
         )
-        .then(|| e.body())
+        .then(|| e.program())
     }
     /// Whether the entry in `slot` has a group. Only the group can decide whether such an entry is valid.
     pub fn has_group(&self, slot: u32) -> bool {

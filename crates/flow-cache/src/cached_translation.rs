@@ -13,7 +13,7 @@
 
 use crate::hash::Mixer;
 use crate::numbered::Numbered;
-use crate::program_table::{Body, Program, ProgramTable};
+use crate::program_table::{CompiledActions, Program, ProgramId, ProgramTable};
 use heddle_datapath_api::changes::KnownBits;
 use heddle_datapath_api::{Credit, Dep, Generations, Override, Translation};
 use std::hash::{Hash, Hasher};
@@ -26,7 +26,7 @@ const COMPARISONS: usize = 64;
 /// The result of a translation without its mask.
 pub struct CachedTranslation<P: Program> {
     /// Actions and their program.
-    pub body: Arc<Body<P>>,
+    pub compiled: Arc<CompiledActions<P>>,
     deps: Box<[Dep]>,
     overrides: Box<[Override]>,
     /// The rules, tables and others that are credited with the packets.
@@ -37,7 +37,7 @@ pub struct CachedTranslation<P: Program> {
 impl<P: Program> std::fmt::Debug for CachedTranslation<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CachedTranslation")
-            .field("body", &self.body)
+            .field("compiled", &self.compiled)
             .field("deps", &self.deps)
             .finish_non_exhaustive()
     }
@@ -49,19 +49,19 @@ pub fn same_credits(a: &[Arc<dyn Credit>], b: &[Arc<dyn Credit>]) -> bool {
 }
 
 impl<P: Program> CachedTranslation<P> {
-    /// Takes the result of a translation, made after `any` was read; `body` is its compiled actions.
-    fn new(t: &mut Translation, body: Arc<Body<P>>, any: u64) -> Self {
+    /// Takes the result of a translation, made after `any` was read; `compiled` is its compiled actions.
+    fn new(t: &mut Translation, compiled: Arc<CompiledActions<P>>, any: u64) -> Self {
         Self {
-            body,
+            compiled,
             deps: t.deps.drain(..).collect(),
             overrides: t.overrides.drain(..).collect(),
             credits: t.credits.take(),
             validated: AtomicU64::new(any),
         }
     }
-    /// Like [`CachedTranslation::new`], for a translation with the same actions as `body`.
-    pub fn renewed(t: &mut Translation, body: Arc<Body<P>>, any: u64) -> Arc<Self> {
-        Arc::new(Self::new(t, body, any))
+    /// Like [`CachedTranslation::new`], for a translation with the same actions as `compiled`.
+    pub fn renewed(t: &mut Translation, compiled: Arc<CompiledActions<P>>, any: u64) -> Arc<Self> {
+        Arc::new(Self::new(t, compiled, any))
     }
     /// Whether it is known to be valid at generation `any`.
     #[inline]
@@ -98,13 +98,13 @@ impl<P: Program> CachedTranslation<P> {
         *self.deps == *t.deps
             && *self.overrides == *t.overrides
             && same_credits(&self.credits, &t.credits)
-            && *self.body.actions == *t.actions
+            && *self.compiled.actions == *t.actions
     }
     fn same(&self, other: &Self) -> bool {
         self.deps == other.deps
             && self.overrides == other.overrides
             && same_credits(&self.credits, &other.credits)
-            && (Arc::ptr_eq(&self.body, &other.body) || self.body == other.body)
+            && (Arc::ptr_eq(&self.compiled, &other.compiled) || self.compiled == other.compiled)
     }
 }
 
@@ -126,7 +126,7 @@ pub fn fingerprint(actions: &[impl Hash], deps: &[Dep], credits: &[Arc<dyn Credi
 #[derive(Debug)]
 pub(crate) struct CachedTranslations<P: Program> {
     /// With the number of their program. Their users are entries.
-    all: Numbered<(Arc<CachedTranslation<P>>, u32)>,
+    all: Numbered<(Arc<CachedTranslation<P>>, ProgramId)>,
     programs: ProgramTable<P>,
     /// The number that [`CachedTranslations::intern`] returned last.
     last: u32,
@@ -166,36 +166,38 @@ impl<P: Program> CachedTranslations<P> {
             self.last = n;
             return (n, false);
         }
-        let n = self.programs.retain(&t.actions, || Body::of(&t.actions));
-        let body = Arc::clone(self.programs.get(n).expect("it was given just now"));
-        let cached = Arc::new(CachedTranslation::new(t, body, any));
+        let n = self
+            .programs
+            .retain(&t.actions, || CompiledActions::of(&t.actions));
+        let compiled = Arc::clone(self.programs.get(n).expect("it was given just now"));
+        let cached = Arc::new(CachedTranslation::new(t, compiled, any));
         self.last = self.hold(cached, n, print);
         (self.last, true)
     }
-    /// The program of this number.
+    /// The actions of this number, with their program.
     #[inline]
-    pub(crate) fn body(&self, n: u32) -> Option<&Arc<Body<P>>> {
+    pub(crate) fn program(&self, n: ProgramId) -> Option<&Arc<CompiledActions<P>>> {
         self.programs.get(n)
     }
     /// The number of a cached translation's program.
-    pub(crate) fn body_of(&self, n: u32) -> Option<u32> {
-        self.all.get(n).map(|(_, body)| *body)
+    pub(crate) fn program_of(&self, translation: u32) -> Option<ProgramId> {
+        self.all.get(translation).map(|(_, program)| *program)
     }
     /// The number of a cached translation that the revalidator made, and whether the number is new.
     pub(crate) fn adopt(&mut self, cached: &Arc<CachedTranslation<P>>) -> (u32, bool) {
-        let print = fingerprint(&cached.body.actions, &cached.deps, &cached.credits);
+        let print = fingerprint(&cached.compiled.actions, &cached.deps, &cached.credits);
         match self.all.find(print, |(v, _)| v.same(cached)) {
             Some(n) => (n, false),
             None => {
-                let body = self
+                let program = self
                     .programs
-                    .retain(&cached.body.actions, || Arc::clone(&cached.body));
-                (self.hold(Arc::clone(cached), body, print), true)
+                    .retain(&cached.compiled.actions, || Arc::clone(&cached.compiled));
+                (self.hold(Arc::clone(cached), program, print), true)
             }
         }
     }
-    fn hold(&mut self, cached: Arc<CachedTranslation<P>>, body: u32, fingerprint: u64) -> u32 {
-        let n = self.all.insert(fingerprint, (cached, body));
+    fn hold(&mut self, cached: Arc<CachedTranslation<P>>, program: ProgramId, fingerprint: u64) -> u32 {
+        let n = self.all.insert(fingerprint, (cached, program));
         // Unused until the caller retains it.
         self.unused.push(n);
         n
@@ -223,8 +225,8 @@ impl<P: Program> CachedTranslations<P> {
                 self.unused.push(n);
                 break;
             }
-            if let Some((_, body)) = self.all.remove(n) {
-                self.programs.release(body);
+            if let Some((_, program)) = self.all.remove(n) {
+                self.programs.release(program);
             }
         }
         if self.all.is_spacious() {

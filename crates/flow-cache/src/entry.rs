@@ -20,6 +20,7 @@
 
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, FromZeros, fence};
 use crate::compact::CompactKey;
+use crate::program_table::ProgramId;
 use heddle_datapath_api::FlowCounts;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -31,7 +32,7 @@ pub struct CacheEntry {
     // -- second line: what each hit reads and writes
     id: AtomicU64,
     evicted: AtomicU64,
-    cached: AtomicU32,
+    translation: AtomicU32,
     subtable: AtomicU32,
     packets: AtomicU64,
     bytes: AtomicU64,
@@ -43,7 +44,7 @@ pub struct CacheEntry {
     group: AtomicU16,
     stamp: AtomicU32,
     /// The number of the cached translation's program. Only the owner uses it.
-    body: AtomicU32,
+    program: AtomicU32,
     _rest: u32,
 }
 
@@ -52,9 +53,9 @@ pub struct CacheEntry {
 pub(crate) struct NewEntry {
     pub(crate) id: u64,
     pub(crate) key: CompactKey,
-    pub(crate) cached: u32,
+    pub(crate) translation: u32,
     pub(crate) subtable: u32,
-    pub(crate) body: u32,
+    pub(crate) program: ProgramId,
     pub(crate) now_ms: u64,
     pub(crate) group: u16,
     pub(crate) stamp: u32,
@@ -68,7 +69,7 @@ pub struct Snapshot {
     /// The entry is evicted: lookups do not find it.
     pub evicted: bool,
     /// The number of its cached translation.
-    pub cached: u32,
+    pub translation: u32,
     /// The number of its mask.
     pub subtable: u32,
     /// The packets counted so far. Without packets, `used_ms` is the time of creation.
@@ -86,13 +87,13 @@ impl CacheEntry {
         for (to, word) in self.key.iter().zip(n.key.words()) {
             to.store(*word, Relaxed);
         }
-        self.cached.store(n.cached, Relaxed);
+        self.translation.store(n.translation, Relaxed);
         self.subtable.store(n.subtable, Relaxed);
         self.packets.store(0, Relaxed);
         self.bytes.store(0, Relaxed);
         self.used_ms.store(n.now_ms, Relaxed);
         self.tcp_flags.store(0, Relaxed);
-        self.body.store(n.body, Relaxed);
+        self.program.store(n.program.0, Relaxed);
         self.set_group(n.group, n.stamp);
         self.id.store(n.id, Release);
     }
@@ -101,11 +102,11 @@ impl CacheEntry {
         self.id.store(0, Relaxed);
     }
     /// Gives the entry another cached translation under another id. The counters continue.
-    pub(crate) fn rename(&self, id: u64, cached: u32, body: u32) {
+    pub(crate) fn rename(&self, id: u64, translation: u32, program: ProgramId) {
         self.id.store(0, Relaxed);
         fence(Release);
-        self.cached.store(cached, Relaxed);
-        self.body.store(body, Relaxed);
+        self.translation.store(translation, Relaxed);
+        self.program.store(program.0, Relaxed);
         self.id.store(id, Release);
     }
     /// Counts a run of packets.
@@ -133,8 +134,8 @@ impl CacheEntry {
     }
     /// The number of its cached translation.
     #[inline]
-    pub fn cached(&self) -> u32 {
-        self.cached.load(Relaxed)
+    pub fn translation(&self) -> u32 {
+        self.translation.load(Relaxed)
     }
     /// The number of its mask.
     #[inline]
@@ -156,8 +157,8 @@ impl CacheEntry {
     }
     /// The number of its program.
     #[inline]
-    pub fn body(&self) -> u32 {
-        self.body.load(Relaxed)
+    pub fn program(&self) -> ProgramId {
+        ProgramId(self.program.load(Relaxed))
     }
     /// Word `i` of the key.
     #[inline]
@@ -189,7 +190,7 @@ impl CacheEntry {
         let s = Snapshot {
             id,
             evicted: self.evicted.load(Relaxed) == id,
-            cached: self.cached.load(Relaxed),
+            translation: self.translation.load(Relaxed),
             subtable: self.subtable.load(Relaxed),
             counts: FlowCounts {
                 packets: self.packets.load(Relaxed),

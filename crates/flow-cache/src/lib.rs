@@ -52,7 +52,7 @@ pub use compact::{CompactKey, Family, Frame, Room, SameKey, VIEW};
 pub use entry::{CacheEntry, Snapshot};
 pub use events::RevalidatorFindings;
 pub use heddle_simd::hash::HashKey;
-pub use program_table::{Body, NO_BODY, Program};
+pub use program_table::{CompiledActions, NO_PROGRAM, Program, ProgramId};
 pub use records::{CreditedTranslation, Records, ScannedEntry};
 pub use store::NO_SLOT;
 pub use subtable::{MAX_LISTED, NOWHERE, Subtable};

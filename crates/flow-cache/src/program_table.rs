@@ -10,8 +10,12 @@ use heddle_datapath_api::Action;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+/// The number of a worker's program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ProgramId(pub u32);
+
 /// No program.
-pub const NO_BODY: u32 = u32::MAX;
+pub const NO_PROGRAM: ProgramId = ProgramId(u32::MAX);
 
 /// A compiled list of actions.
 pub trait Program: PartialEq + std::fmt::Debug + Send + Sync {
@@ -21,14 +25,14 @@ pub trait Program: PartialEq + std::fmt::Debug + Send + Sync {
 
 /// Actions with their program.
 #[derive(Debug, PartialEq)]
-pub struct Body<P: Program> {
+pub struct CompiledActions<P: Program> {
     /// The list of actions.
     pub actions: Arc<[Action]>,
     /// The compiled list.
     pub program: P,
 }
 
-impl<P: Program> Body<P> {
+impl<P: Program> CompiledActions<P> {
     /// Compiles a list of actions.
     pub fn of(actions: &[Action]) -> Arc<Self> {
         Arc::new(Self {
@@ -46,7 +50,7 @@ fn fingerprint(actions: &[impl Hash]) -> u64 {
 
 /// A worker's programs. Their users are cached translations.
 #[derive(Debug)]
-pub(crate) struct ProgramTable<P: Program>(Numbered<Arc<Body<P>>>);
+pub(crate) struct ProgramTable<P: Program>(Numbered<Arc<CompiledActions<P>>>);
 
 impl<P: Program> Default for ProgramTable<P> {
     fn default() -> Self {
@@ -56,22 +60,26 @@ impl<P: Program> Default for ProgramTable<P> {
 
 impl<P: Program> ProgramTable<P> {
     #[inline]
-    pub(crate) fn get(&self, n: u32) -> Option<&Arc<Body<P>>> {
-        self.0.get(n)
+    pub(crate) fn get(&self, n: ProgramId) -> Option<&Arc<CompiledActions<P>>> {
+        self.0.get(n.0)
     }
     /// The number of the program of these actions, which gets one more user. `made` makes the program if it
     /// does not exist yet.
-    pub(crate) fn retain(&mut self, actions: &[Action], made: impl FnOnce() -> Arc<Body<P>>) -> u32 {
+    pub(crate) fn retain(
+        &mut self,
+        actions: &[Action],
+        made: impl FnOnce() -> Arc<CompiledActions<P>>,
+    ) -> ProgramId {
         let hash = fingerprint(actions);
-        let found = self.0.find(hash, |body| *body.actions == *actions);
+        let found = self.0.find(hash, |compiled| *compiled.actions == *actions);
         let n = found.unwrap_or_else(|| self.0.insert(hash, made()));
         self.0.retain(n);
-        n
+        ProgramId(n)
     }
     /// Counts one cached translation less.
-    pub(crate) fn release(&mut self, n: u32) {
-        if self.0.release(n) {
-            self.0.remove(n);
+    pub(crate) fn release(&mut self, n: ProgramId) {
+        if self.0.release(n.0) {
+            self.0.remove(n.0);
         }
     }
     #[cfg(test)]
@@ -92,7 +100,7 @@ mod tests {
         /// while they are in use.
         #[test]
         fn equal_actions_are_one(ops in prop::collection::vec((0_u32..5, 0_usize..3, any::<bool>()), 0..100)) {
-            let (mut programs, mut list) = (ProgramTable::<Actions>::default(), Vec::<(u32, Vec<Action>)>::new());
+            let (mut programs, mut list) = (ProgramTable::<Actions>::default(), Vec::<(ProgramId, Vec<Action>)>::new());
             for (port, n, hop) in ops {
                 if hop && !list.is_empty() {
                     let (number, _) = list.swap_remove(port as usize % list.len());
@@ -100,7 +108,7 @@ mod tests {
                 } else {
                     let output = |i: usize| Action::Output(PortNo(port + u32::try_from(i).unwrap()));
                     let actions: Vec<Action> = (0..n).map(output).collect();
-                    let number = programs.retain(&actions, || Body::of(&actions));
+                    let number = programs.retain(&actions, || CompiledActions::of(&actions));
                     list.push((number, actions));
                 }
                 for (number, actions) in &list {

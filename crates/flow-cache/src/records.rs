@@ -125,7 +125,7 @@ impl<P: Program> Records<P> {
                 }
             }
             RevalidatorEvent::CachedTranslation(n, cached) => {
-                if let Some(before) = self.held(n) {
+                if let Some(before) = self.translation(n) {
                     before.give();
                 }
                 let new = cached.map(|cached| CreditedTranslation {
@@ -138,12 +138,12 @@ impl<P: Program> Records<P> {
             RevalidatorEvent::Context(n, Some(context)) => _ = self.contexts.insert(n, context),
             RevalidatorEvent::Context(n, None) => _ = self.contexts.remove(&n),
             RevalidatorEvent::Spent(list) => drop(list),
-            RevalidatorEvent::Gone(slot, id, cached, counted) => {
-                self.account(slot, id, cached, &counted);
+            RevalidatorEvent::Gone(slot, id, translation, counted) => {
+                self.account(slot, id, translation, &counted);
                 self.record(slot, 0, &FlowCounts::default());
             }
-            RevalidatorEvent::Renamed(slot, id, cached, counted, new) => {
-                self.account(slot, id, cached, &counted);
+            RevalidatorEvent::Renamed(slot, id, translation, counted, new) => {
+                self.account(slot, id, translation, &counted);
                 self.record(slot, new, &counted);
             }
         }
@@ -152,7 +152,7 @@ impl<P: Program> Records<P> {
         (slot as usize / CHUNK, slot as usize % CHUNK)
     }
     /// Adds the counts of entry `id` since the last call to the pending credits of its cached translation.
-    pub(crate) fn account(&mut self, slot: u32, id: u64, cached: u32, counted: &FlowCounts) {
+    pub(crate) fn account(&mut self, slot: u32, id: u64, translation: u32, counted: &FlowCounts) {
         let (c, i) = Self::split(slot);
         let Some(Some(chunk)) = self.chunks.get_mut(c) else {
             return;
@@ -167,11 +167,11 @@ impl<P: Program> Records<P> {
             bytes: counted.bytes.saturating_sub(before.1),
             ..*counted
         };
-        if let Some(Some(h)) = self.translations.get_mut(cached as usize)
+        if let Some(Some(h)) = self.translations.get_mut(translation as usize)
             && (new.packets > 0 || new.bytes > 0)
         {
             if h.pending.packets == 0 {
-                self.touched.push(cached);
+                self.touched.push(translation);
             }
             h.pending.add(&new);
         }
@@ -190,7 +190,7 @@ impl<P: Program> Records<P> {
     /// Adds the entry's counts since the last call to the pending credits, and remembers how far it is
     /// credited.
     pub fn credit(&mut self, slot: u32, s: &Snapshot) {
-        self.account(slot, s.id, s.cached, &s.counts);
+        self.account(slot, s.id, s.translation, &s.counts);
         self.record(slot, s.id, &s.counts);
     }
     /// Gives all pending credits to the creditors.
@@ -276,8 +276,8 @@ impl<P: Program> Records<P> {
             .for_each(|c| c.flows = Vec::new());
     }
     /// A cached translation by its number.
-    pub fn held(&mut self, cached: u32) -> Option<&mut CreditedTranslation<P>> {
-        self.translations.get_mut(cached as usize)?.as_mut()
+    pub fn translation(&mut self, translation: u32) -> Option<&mut CreditedTranslation<P>> {
+        self.translations.get_mut(translation as usize)?.as_mut()
     }
     /// The full key of the packet that an entry was made for, and the entry's mask.
     pub fn whole_key(&self, seen: &ScannedEntry<'_>) -> Option<(FlowKey, Arc<Subtable>)> {

@@ -29,6 +29,11 @@ mod compact {
         }
     }
 }
+/// Numbers of programs.
+mod program_table {
+    #[derive(Clone, Copy, Default)]
+    pub(crate) struct ProgramId(pub u32);
+}
 #[path = "../src/entry.rs"]
 mod entry;
 
@@ -36,6 +41,7 @@ use compact::CompactKey;
 use entry::{CacheEntry, NewEntry};
 use loom::model::Builder;
 use loom::thread;
+use program_table::ProgramId;
 use std::sync::Arc;
 
 /// Few switches of threads are enough for the faults that are known; all of them would take days.
@@ -49,9 +55,9 @@ fn new_entry(id: u64) -> NewEntry {
     NewEntry {
         id,
         key: CompactKey::from_words([id; 8]),
-        cached: number(id),
+        translation: number(id),
         subtable: number(id) + 1000,
-        body: 0,
+        program: ProgramId::default(),
         now_ms: id,
         group: 0,
         stamp: 0,
@@ -71,13 +77,13 @@ fn an_entry_is_read_whole() {
             let entry = entry.clone();
             thread::spawn(move || {
                 entry.publish(&new_entry(1));
-                entry.rename(2, 2, 0);
+                entry.rename(2, 2, ProgramId::default());
                 entry.free();
                 entry.publish(&new_entry(3));
             })
         };
         if let Some(s) = entry.read() {
-            assert_eq!(s.cached, number(s.id));
+            assert_eq!(s.translation, number(s.id));
             // An entry with another cached translation keeps its mask and key.
             let made = if s.id == 2 { 1 } else { s.id };
             assert_eq!((s.subtable, s.used_ms), (number(made) + 1000, made));
@@ -89,7 +95,7 @@ fn an_entry_is_read_whole() {
         owner.join().unwrap();
         // An id that was evicted earlier does not evict this one.
         let last = entry.read().unwrap();
-        assert_eq!((last.id, last.cached), (3, 3));
+        assert_eq!((last.id, last.translation), (3, 3));
         assert!(!last.evicted || !entry.alive());
     });
 }

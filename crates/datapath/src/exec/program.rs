@@ -12,7 +12,7 @@
 use crate::exec::encap;
 use heddle_conntrack::CtAction;
 use heddle_datapath_api::{Action, DropKind, DropReason, Meter, Upcall, Wait};
-use heddle_flow_cache::{Merges, RunProgram};
+use heddle_flow_cache::{Merges, ProgramId, RunProgram};
 use heddle_tunnel::TunnelPop;
 use std::sync::Arc;
 
@@ -209,13 +209,13 @@ impl Program {
             _ => None,
         }
     }
-    /// This program, number `body`, as that of packets that `zone` has tracked, if it is independent of the
+    /// This program, number `number`, as that of packets that `zone` has tracked, if it is independent of the
     /// state that `zone` has of their connections.
     #[inline]
-    pub(crate) fn after_tracking(&self, body: u32, zone: u16) -> Option<RunProgram> {
+    pub(crate) fn after_tracking(&self, number: ProgramId, zone: u16) -> Option<RunProgram> {
         if self.shape != Shape::Any && self.tail.is_none() && !self.tracks && !self.needs_key {
             let merges = self.merges;
-            return Some(RunProgram { body, merges });
+            return Some(RunProgram { number, merges });
         }
         let [before @ .., Op::Ct(action), Op::Recirc { copy: false, .. }] = &*self.ops else {
             return None;
@@ -226,7 +226,7 @@ impl Program {
         };
         let independent = forgets || action.zone != zone && !action.force;
         (independent && writes.iter().all(writes_in_place)).then_some(RunProgram {
-            body,
+            number,
             merges: Merges::No,
         })
     }
@@ -656,11 +656,11 @@ mod tests {
             *then_tracked.ops,
             [Op::CtClear, Op::Ct(_), Op::Recirc { .. }]
         ));
-        let program = then_tracked.after_tracking(7, 0).unwrap();
+        let program = then_tracked.after_tracking(ProgramId(7), 0).unwrap();
         assert_eq!(
             program,
             RunProgram {
-                body: 7,
+                number: ProgramId(7),
                 merges: Merges::No
             }
         );

@@ -84,7 +84,7 @@ pub(super) fn dump_of(r: &mut Records, seen: &ScannedEntry<'_>) -> Option<FlowDu
         bytes: s.bytes,
         used_ms: if s.packets > 0 { s.used_ms } else { 0 },
         tcp_flags: s.tcp_flags,
-        actions: Arc::clone(&r.held(seen.now.cached)?.cached.body.actions),
+        actions: Arc::clone(&r.translation(seen.now.translation)?.cached.compiled.actions),
         core: 0,
         worker: 0,
         place: None,

@@ -15,7 +15,7 @@ mod dump;
 mod observed;
 
 use crate::counters::WorkerCounters;
-use crate::flow_cache::{Body, CachedTranslation, Records, RevalidatorFindings};
+use crate::flow_cache::{CachedTranslation, CompiledActions, Records, RevalidatorFindings};
 use crate::shared::Shared;
 use crate::worker::{Command, CommandTx};
 use dump::dump_of;
@@ -390,7 +390,7 @@ impl EntryCheck<'_> {
             self.counts.changed += u64::from(wrong);
             if let Some(o) = &mut self.observed {
                 let translation = match check_translation {
-                    CheckResult::Holds => r.held(now.cached).map(|h| Arc::clone(&h.cached)),
+                    CheckResult::Holds => r.translation(now.translation).map(|h| Arc::clone(&h.cached)),
                     CheckResult::Renewed(made) => Some(made),
                     CheckResult::Unknown | CheckResult::Wrong => None,
                 };
@@ -440,7 +440,7 @@ impl EntryCheck<'_> {
         let generations = self.shared.translate.generations();
         // Read before anything that the translation reads.
         let any = generations.any();
-        let Some(held) = r.held(seen.now.cached) else {
+        let Some(held) = r.translation(seen.now.translation) else {
             // The event of the cached translation arrives by the next pass.
             return CheckResult::Unknown;
         };
@@ -455,7 +455,7 @@ impl EntryCheck<'_> {
         }
         self.pass.looked += 1;
         let cached = Arc::clone(&held.cached);
-        let body = Arc::clone(&cached.body);
+        let compiled = Arc::clone(&cached.compiled);
         // The key of an actual packet is needed. A key without the bits outside the mask may be impossible (a
         // tag without its type).
         let Some((whole, subtable)) = r.whole_key(seen) else {
@@ -481,7 +481,7 @@ impl EntryCheck<'_> {
             return CheckResult::Wrong;
         }
         // An entry with other actions is the same flow, and its counts continue.
-        let same = *body.actions == *t.actions;
+        let same = *compiled.actions == *t.actions;
         if !same {
             self.counts.changed += 1;
             if self.pass.log_quota > 0 {
@@ -496,8 +496,12 @@ impl EntryCheck<'_> {
                 Arc::clone(v)
             }
             _ => {
-                let body = if same { body } else { Body::of(&t.actions) };
-                let v = CachedTranslation::renewed(t, body, any);
+                let compiled = if same {
+                    compiled
+                } else {
+                    CompiledActions::of(&t.actions)
+                };
+                let v = CachedTranslation::renewed(t, compiled, any);
                 self.pass.made.insert(print, Arc::clone(&v));
                 v
             }

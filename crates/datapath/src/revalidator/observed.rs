@@ -34,7 +34,7 @@ impl Flow {
             id: self.id,
             key: &self.key,
             mask: &self.subtable.mask,
-            actions: &self.translation.body.actions,
+            actions: &self.translation.compiled.actions,
             credits: &self.translation.credits,
         }
     }
@@ -156,7 +156,7 @@ impl Observed {
             return;
         };
         if !Arc::ptr_eq(&flow.translation, &translation) {
-            let same = flow.translation.body.actions == translation.body.actions
+            let same = flow.translation.compiled.actions == translation.compiled.actions
                 && same_credits(&flow.translation.credits, &translation.credits);
             let before = std::mem::replace(&mut flow.translation, translation);
             if !same {

@@ -11,7 +11,7 @@ use super::stage::{Stage, is_runt};
 use super::{Choice, Group, Worker};
 use crate::exec::program::{Program, Tail};
 use crate::shared::UNSET;
-use heddle_flow_cache::{CacheEntry, CommonProgram, Level, LookupKeys, Merges, NO_BODY, NO_SLOT, Run};
+use heddle_flow_cache::{CacheEntry, CommonProgram, Level, LookupKeys, Merges, NO_PROGRAM, NO_SLOT, Run};
 use heddle_packet::BURST;
 use heddle_sync::ReadGuard;
 use heddle_sys::Tsc;
@@ -147,7 +147,7 @@ impl Worker {
             for (r, run) in st.keys.runs.iter().enumerate() {
                 hits.add(Level::L1, run.packets());
                 st.groups
-                    .push(Group::of(run, r, Choice::Cached(run.program.body)));
+                    .push(Group::of(run, r, Choice::Cached(run.program.number)));
             }
             self.count_hits(&hits);
             return 0;
@@ -163,10 +163,10 @@ impl Worker {
             let run = &st.keys.runs[r];
             let found = self.cache.found(r);
             // The usual case: the entry is valid, and has counted the run already.
-            if found.body != NO_BODY {
+            if found.program != NO_PROGRAM {
                 now = None;
                 hits.add(found.level, run.packets());
-                st.groups.push(Group::of(run, r, Choice::Cached(found.body)));
+                st.groups.push(Group::of(run, r, Choice::Cached(found.program)));
                 continue;
             }
             let run = *run;
@@ -209,7 +209,7 @@ impl Worker {
 
     /// Makes the whole burst one group, if its program does the same to all packets.
     fn take_common(&mut self, st: &mut Stage, common: &CommonProgram) -> bool {
-        let Some(program) = self.cache.program(common.body) else {
+        let Some(program) = self.cache.program(common.program) else {
             return false;
         };
         let merges = match program.merges {
@@ -227,7 +227,7 @@ impl Worker {
             end,
             run: 0,
             longest: common.longest,
-            choice: Choice::Cached(common.body),
+            choice: Choice::Cached(common.program),
         });
         self.count_hits(&Hits {
             l0: u64::from(end) - common.l1 - common.l2,

@@ -452,7 +452,7 @@ fn slots(at: usize) -> [u8; 2] {
 mod tests {
     use super::super::parse::fresh_origin;
     use super::*;
-    use heddle_flow_cache::NO_BODY;
+    use heddle_flow_cache::{NO_PROGRAM, ProgramId};
     use proptest::prelude::*;
 
     /// Frames: tags, a version of IP, a protocol, and bytes for everything else.
@@ -495,13 +495,20 @@ mod tests {
             keys.add(
                 &Added::one(0, p.len()),
                 &key,
-                RunProgram { body: 5, merges },
+                RunProgram {
+                    number: ProgramId(5),
+                    merges,
+                },
                 &Context::None,
             );
             keys.read(1, &mut p, how, 1, &Context::None);
             keys.read(2, &mut p, how, 1, &Context::None);
-            let runs: Vec<_> = keys.runs.iter().map(|run| (run.end, run.program.body)).collect();
-            assert_eq!(runs, [(1, 5), (3, NO_BODY)]);
+            let runs: Vec<_> = keys
+                .runs
+                .iter()
+                .map(|run| (run.end, run.program.number))
+                .collect();
+            assert_eq!(runs, [(1, ProgramId(5)), (3, NO_PROGRAM)]);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::exec::LiveId;
 use crate::exec::program::Program;
 use heddle_datapath_api::{DropKind, Purpose, Request};
 use heddle_flow::{FlowKey, Vlan};
-use heddle_flow_cache::{KeyForm, LookupKeys, Sought};
+use heddle_flow_cache::{KeyForm, LookupKeys, ProgramId, Sought};
 use heddle_packet::BURST;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -108,17 +108,17 @@ impl Worker {
 
     /// The program of the entry in `slot`, if its dependencies hold, or if the changes are not about its
     /// packets.
-    fn recheck(&mut self, slot: u32, any: u64) -> Option<u32> {
+    fn recheck(&mut self, slot: u32, any: u64) -> Option<ProgramId> {
         let lookup = self.shared.lookup(any, self.resources.now_ms);
         let current = self.cache.current(slot, &lookup);
         if current.is_some() || self.cache.has_group(slot) {
             return current;
         }
         let generations = self.shared.translate.generations();
-        let number = self.cache.entry(slot)?.cached();
-        let cached = self.cache.cached(number)?;
+        let translation = self.cache.entry(slot)?.translation();
+        let cached = self.cache.translation(translation)?;
         let holds = cached.recheck(any, generations);
-        holds.then(|| self.cache.entry(slot).map(|e| e.body()))?
+        holds.then(|| self.cache.entry(slot).map(|e| e.program()))?
     }
 
     /// Renews or replaces the entry in `slot`, whose dependencies have moved. Returns like
@@ -187,7 +187,7 @@ impl Worker {
         }
         if has_room
             && !t.uncacheable
-            && let Some(cached) = self.cache.insert(subject.sought, t, any, now_ms)
+            && let Some(program) = self.cache.insert(subject.sought, t, any, now_ms)
         {
             self.shared.n_flows.fetch_add(1, Relaxed);
             self.counters.flows.set(self.cache.n_entries() as u64);
@@ -197,7 +197,7 @@ impl Worker {
             if log::log_enabled!(target: LOG, log::Level::Debug) {
                 self.log_added(key);
             }
-            return Choice::Cached(cached);
+            return Choice::Cached(program);
         }
         self.counters.not_cached.add(1);
         self.once.push(Arc::new(Program::compile(&t.actions)));

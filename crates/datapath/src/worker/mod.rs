@@ -40,7 +40,7 @@ use crate::shared::Shared;
 use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Meter, Translation};
 use heddle_flow::FlowKey;
-use heddle_flow_cache::{Room, Run};
+use heddle_flow_cache::{ProgramId, Room, Run};
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
 use heddle_sync::Published;
@@ -196,7 +196,7 @@ impl RxSlot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Choice {
     /// A program of the cache, by its number.
-    Cached(u32),
+    Cached(ProgramId),
     /// A program of this burst only.
     Once(u16),
     /// No program: the packet was dropped.

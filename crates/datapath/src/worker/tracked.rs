@@ -148,10 +148,10 @@ impl Worker {
         of: &Tracking<'_>,
     ) {
         let len = self.resources.live.get(id).len() as u64;
-        let body = self.cache.follow(&brief, &key, len, lookup);
-        if let Some(body) = body
-            && let Some(program) = self.cache.program(body)
-            && let Some(program) = program.after_tracking(body, of.zone)
+        let number = self.cache.follow(&brief, &key, len, lookup);
+        if let Some(number) = number
+            && let Some(program) = self.cache.program(number)
+            && let Some(program) = program.after_tracking(number, of.zone)
         {
             let change = Change::Tracked(&key, program, Context::None);
             to.push(&mut self.resources, id..id + 1, change);
@@ -162,13 +162,13 @@ impl Worker {
             return;
         };
         let known = self.shared.conntrack.known(&brief, action);
-        let program = body.map_or(RunProgram::UNKNOWN, |body| RunProgram {
-            body,
+        let program = number.map_or(RunProgram::UNKNOWN, |number| RunProgram {
+            number,
             merges: Merges::No,
         });
         let change = Change::Tracked(&key, program, Context::Connection(&known));
         to.push(&mut self.resources, id..id + 1, change);
-        if body.is_none() {
+        if number.is_none() {
             to.to_link.push((to.keys.runs.len() - 1, brief));
         }
     }

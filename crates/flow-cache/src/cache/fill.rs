@@ -7,7 +7,7 @@ use crate::compact::{Family, outside};
 use crate::context::Context;
 use crate::entry::NewEntry;
 use crate::events::{RESERVE, ROOM, RevalidatorEvent};
-use crate::program_table::Program;
+use crate::program_table::{Program, ProgramId};
 use crate::subtable::{MAX_LISTED, NOWHERE};
 use crate::validity::Under;
 use heddle_datapath_api::{Dep, Override, Translation};
@@ -17,7 +17,13 @@ use std::sync::Arc;
 impl<P: Program> Cache<P> {
     /// Stores the translation `t` of a packet, made after `any` was read. From now on lookups find the entry.
     /// Returns the number of its program, or `None` if there is no room.
-    pub fn insert(&mut self, sought: Sought<'_>, t: &mut Translation, any: u64, now_ms: u64) -> Option<u32> {
+    pub fn insert(
+        &mut self,
+        sought: Sought<'_>,
+        t: &mut Translation,
+        any: u64,
+        now_ms: u64,
+    ) -> Option<ProgramId> {
         let (origin, family) = (sought.key.context(), sought.key.family());
         if origin == NOWHERE || !self.events.has_room(ROOM) {
             return None;
@@ -51,10 +57,10 @@ impl<P: Program> Cache<P> {
         let (group, stamp) = self
             .enter((subtable, context), &t.deps, &t.overrides)
             .unwrap_or_default();
-        let (cached, translation_is_new) = self.translations.intern(t, any);
-        let body = self.translations.body_of(cached)?;
+        let (translation, translation_is_new) = self.translations.intern(t, any);
+        let program = self.translations.program_of(translation)?;
         let key = sought.key.with_context(context);
-        self.translations.retain(cached);
+        self.translations.retain(translation);
         if let Some((n, mem)) = taken.chunk {
             self.new_chunk = true;
             self.push(RevalidatorEvent::Chunk(n, Some(mem)));
@@ -72,17 +78,17 @@ impl<P: Program> Cache<P> {
             self.push(RevalidatorEvent::Context(context, Some(shown)));
         }
         if translation_is_new {
-            let v = self.translations.get(cached).map(Arc::clone);
-            self.push(RevalidatorEvent::CachedTranslation(cached, v));
+            let v = self.translations.get(translation).map(Arc::clone);
+            self.push(RevalidatorEvent::CachedTranslation(translation, v));
         }
         let id = self.take_id();
         if let Some(e) = self.store.get(slot) {
             e.publish(&NewEntry {
                 id,
                 key,
-                cached,
+                translation,
                 subtable,
-                body,
+                program,
                 now_ms,
                 group,
                 stamp,
@@ -91,7 +97,7 @@ impl<P: Program> Cache<P> {
         self.horizon.set(self.next_id);
         self.fresh.push(slot);
         self.remember(sought, slot);
-        Some(body)
+        Some(program)
     }
     /// Describes a context for the revalidator: the origin, and the words that the packet had outside of its
     /// compact key.
@@ -113,7 +119,7 @@ impl<P: Program> Cache<P> {
     /// Gives an entry the cached translation of `t`, which was made after `any` was read. The actions are the
     /// same as before, but dependencies or creditors have changed. Returns the number of the program, or
     /// `None` if the ring of events has no room.
-    pub fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<u32> {
+    pub fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<ProgramId> {
         if !self.events.has_room(ROOM) {
             return None;
         }
@@ -122,7 +128,7 @@ impl<P: Program> Cache<P> {
         let entered = self.enter(under, &t.deps, &t.overrides).unwrap_or_default();
         let interned = self.translations.intern(t, any);
         self.rename(slot, interned, entered);
-        self.translations.body_of(interned.0)
+        self.translations.program_of(interned.0)
     }
     /// Puts an entry under the group for its mask, these dependencies and overrides. Returns the group and
     /// the entry's stamp there.
@@ -160,24 +166,28 @@ impl<P: Program> Cache<P> {
         let interned = self.translations.adopt(cached);
         self.rename(slot, interned, entered);
     }
-    fn rename(&mut self, slot: u32, (cached, is_new): (u32, bool), (group, stamp): (u16, u32)) {
+    fn rename(&mut self, slot: u32, (translation, is_new): (u32, bool), (group, stamp): (u16, u32)) {
         if let Some(e) = self.store.get(slot) {
             let (left, _) = e.group();
             e.set_group(group, stamp);
             self.groups.leave(left);
         }
         if is_new {
-            let v = self.translations.get(cached).map(Arc::clone);
-            self.push(RevalidatorEvent::CachedTranslation(cached, v));
+            let v = self.translations.get(translation).map(Arc::clone);
+            self.push(RevalidatorEvent::CachedTranslation(translation, v));
         }
         let new = self.take_id();
         if let Some(e) = self.store.get(slot) {
-            let (id, old, counted) = (e.id(), e.cached(), Self::counted(e));
-            if old == cached {
+            let (id, old, counted) = (e.id(), e.translation(), Self::counted(e));
+            if old == translation {
                 return;
             }
-            self.translations.retain(cached);
-            e.rename(new, cached, self.translations.body_of(cached).unwrap_or_default());
+            self.translations.retain(translation);
+            e.rename(
+                new,
+                translation,
+                self.translations.program_of(translation).unwrap_or_default(),
+            );
             self.translations.release(old);
             self.push(RevalidatorEvent::Renamed(slot, id, old, counted, new));
         }

@@ -11,7 +11,7 @@ use crate::burst::{LookupKeys, Run, Sought};
 use crate::compact::{CompactKey, CompactMask};
 use crate::context::{Bits, Contexts, is_context};
 use crate::entry::CacheEntry;
-use crate::program_table::{NO_BODY, Program};
+use crate::program_table::{NO_PROGRAM, Program, ProgramId};
 use crate::signature::{Bucket, tag_of};
 use crate::store::{NO_SLOT, Store};
 use crate::subtable::Subtables;
@@ -44,9 +44,9 @@ pub struct LookupContext<'a> {
 pub struct LookupResult {
     /// Slot of the entry; [`NO_SLOT`]: a miss.
     pub slot: u32,
-    /// The program of the entry, if the entry is valid; then it has counted the run. [`NO_BODY`]: the caller
+    /// The program of the entry, if the entry is valid; then it has counted the run. [`NO_PROGRAM`]: the caller
     /// has to validate the entry and count the run.
-    pub body: u32,
+    pub program: ProgramId,
     /// The level that matched.
     pub level: Level,
     how: How,
@@ -61,7 +61,7 @@ pub struct LookupResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonProgram {
     /// The program.
-    pub body: u32,
+    pub program: ProgramId,
     /// The number of runs that L1 matched.
     pub l1: u64,
     /// The number of runs that L2 matched.
@@ -142,18 +142,21 @@ fn meant<'a>(
 /// Summarizes the results of a burst, see [`CommonProgram`].
 #[inline]
 fn common(found: &[LookupResult], runs: &[Run]) -> Option<CommonProgram> {
-    let body = found.first().map(|f| f.body).filter(|body| *body != NO_BODY)?;
+    let program = found
+        .first()
+        .map(|f| f.program)
+        .filter(|program| *program != NO_PROGRAM)?;
     // One number has a field of 16 bits per level. A burst has too few runs to overflow one.
     const BITS: u32 = 16;
     let (mut odd, mut levels, mut longest) = (0, 0_u64, 0);
     for (f, run) in found.iter().zip(runs) {
-        odd |= f.body ^ body;
+        odd |= f.program.0 ^ program.0;
         levels += 1 << (f.level as u32 * BITS);
         longest = longest.max(run.longest);
     }
     let at = |level: Level| levels >> (level as u32 * BITS) & ((1 << BITS) - 1);
     (odd == 0).then(|| CommonProgram {
-        body,
+        program,
         l1: at(Level::L1),
         l2: at(Level::L2),
         longest,
@@ -232,14 +235,14 @@ impl<P: Program> Cache<P> {
         s.found.extend(runs.map(|(r, (run, key))| {
             let mut f = LookupResult {
                 slot: NO_SLOT,
-                body: NO_BODY,
+                program: NO_PROGRAM,
                 level: Level::L1,
                 how: How::Done,
                 more: 0,
                 place: 0,
                 hash: 0,
             };
-            f.body = run.program.body;
+            f.program = run.program.number;
             if run.program.is_known() {
                 return f;
             }
@@ -417,7 +420,7 @@ impl<P: Program> Cache<P> {
                 &self.contexts,
                 lookup,
             ) {
-                f.body = e.body();
+                f.program = e.program();
                 e.count(run.packets(), run.bytes, lookup.now_ms, key.tcp_flags());
             }
         }
@@ -444,10 +447,10 @@ impl<P: Program> Cache<P> {
         ) {
             return false;
         }
-        let body = e.body();
+        let program = e.program();
         let (mut packets, mut bytes, mut tcp_flags) = (0, 0, 0);
         for ((f, run), key) in s.found.iter_mut().zip(parsed.runs()).zip(parsed.keys()) {
-            f.body = body;
+            f.program = program;
             packets += run.packets();
             bytes += run.bytes;
             tcp_flags |= key.tcp_flags();

@@ -3,7 +3,7 @@
 use super::{Cache, LookupContext, is_current};
 use crate::compact::CompactKey;
 use crate::links::Target;
-use crate::program_table::{NO_BODY, Program};
+use crate::program_table::{NO_PROGRAM, Program, ProgramId};
 use heddle_conntrack::ConnSummary;
 
 /// The number of entries that a processor's cache holds after some bursts.
@@ -34,7 +34,7 @@ impl<P: Program> Cache<P> {
         key: &CompactKey,
         bytes: u64,
         lookup: &LookupContext<'_>,
-    ) -> Option<u32> {
+    ) -> Option<ProgramId> {
         let to = self.links.find(b, key.context())?;
         let e = self.store.get(to.slot)?;
         let mask = self.subtables.compact(e.subtable())?;
@@ -55,12 +55,12 @@ impl<P: Program> Cache<P> {
             return None;
         }
         e.count(1, bytes, lookup.now_ms, key.tcp_flags());
-        Some(e.body())
+        Some(e.program())
     }
     /// Links the connection `b` to the entry that the last lookup found for run `r`. After a miss nothing is
     /// linked; the link comes with the first hit.
     pub fn link(&mut self, b: &ConnSummary, key: &CompactKey, r: usize) {
-        let Some(found) = self.scratch.found.get(r).filter(|f| f.body != NO_BODY) else {
+        let Some(found) = self.scratch.found.get(r).filter(|f| f.program != NO_PROGRAM) else {
             return;
         };
         if let Some(e) = self.store.get(found.slot) {

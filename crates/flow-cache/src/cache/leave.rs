@@ -43,13 +43,14 @@ impl<P: Program> Cache<P> {
         while n < most && self.events.has_room(RESERVE) {
             let Some(slot) = self.evicted.pop() else { break };
             let Some(e) = self.store.get(slot) else { continue };
-            let (id, cached, subtable, counted) = (e.id(), e.cached(), e.subtable(), Self::counted(e));
+            let (id, translation, subtable, counted) =
+                (e.id(), e.translation(), e.subtable(), Self::counted(e));
             self.groups.leave(e.group().0);
             let context = e.key().context();
             let (origin, _) = self.contexts.origin(context);
             e.free();
-            self.push(RevalidatorEvent::Gone(slot, id, cached, counted));
-            self.translations.release(cached);
+            self.push(RevalidatorEvent::Gone(slot, id, translation, counted));
+            self.translations.release(translation);
             if self.contexts.release(context) {
                 self.push(RevalidatorEvent::Context(context, None));
             }

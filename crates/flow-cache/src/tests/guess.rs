@@ -3,7 +3,7 @@
 use super::{Actions, Keys, small_cache};
 use crate::burst::LookupKeys;
 use crate::cache::{Cache, CommonProgram, Level, LookupContext};
-use crate::program_table::NO_BODY;
+use crate::program_table::NO_PROGRAM;
 use crate::store::NO_SLOT;
 use heddle_datapath_api::{Generations, Translation};
 use heddle_flow::{FlowKey, FlowMask};
@@ -33,11 +33,11 @@ fn store(cache: &mut Cache<Actions>, key: &FlowKey, mask: FlowMask) {
 /// Summarizes the results of a burst one by one.
 pub(super) fn common_of(cache: &Cache<Actions>, parsed: &Keys) -> Option<CommonProgram> {
     let found: Vec<_> = (0..parsed.runs.len()).map(|r| cache.found(r)).collect();
-    let body = found.first()?.body;
+    let program = found.first()?.program;
     let at = |level: Level| found.iter().filter(|f| f.level == level).count() as u64;
-    let same = body != NO_BODY && found.iter().all(|f| f.body == body);
+    let same = program != NO_PROGRAM && found.iter().all(|f| f.program == program);
     same.then(|| CommonProgram {
-        body,
+        program,
         l1: at(Level::L1),
         l2: at(Level::L2),
         longest: parsed.runs.iter().map(|run| run.longest).max().unwrap_or(0),

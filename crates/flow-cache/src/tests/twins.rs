@@ -6,7 +6,7 @@ use crate::burst::LookupKeys;
 use crate::cache::{Cache, LookupContext};
 use crate::compact::{CompactKey, CompactMask, Family, Frame, SameKey, VIEW, outside};
 use crate::events::RING;
-use crate::program_table::NO_BODY;
+use crate::program_table::NO_PROGRAM;
 use crate::records::Records;
 use crate::store::NO_SLOT;
 use heddle_datapath_api::{Action, Generations, Translation};
@@ -312,8 +312,8 @@ proptest! {
                 prop_assert!(got.matches(key));
                 prop_assert_eq!(cache.subtable(e).unwrap().mask, got.mask);
                 // The lookup counts an entry exactly when it returns the program.
-                let counted = found.body != NO_BODY;
-                prop_assert!(!counted || Some(found.body) == cache.current(slot, &lookup));
+                let counted = found.program != NO_PROGRAM;
+                prop_assert!(!counted || Some(found.program) == cache.current(slot, &lookup));
                 counts.entry(slot).and_modify(|n| *n += u64::from(counted)).or_insert(u64::from(counted));
             }
             for p in &list {
@@ -433,7 +433,10 @@ fn seen(records: &mut Records<Actions>) -> HashMap<u32, (FlowKey, FlowMask)> {
     let mut all = HashMap::new();
     for chunk in 0..records.n_chunks() {
         records.scan_all(chunk, horizon, |r, seen| {
-            assert!(r.held(seen.now.cached).is_some(), "its cached was told of");
+            assert!(
+                r.translation(seen.now.translation).is_some(),
+                "its cached was told of"
+            );
             r.credit(seen.slot, &seen.now);
             let (whole, subtable) = r.whole_key(seen).expect("its mask was told of");
             all.insert(seen.slot, (whole, subtable.mask));
